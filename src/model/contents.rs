@@ -1,0 +1,294 @@
+//! The contents of one bucket, and what a flush adds to them.
+//!
+//! A reading's identity is (device, instant, metric). Inside a bucket the device and the hour are fixed, so an identity
+//! is (offset into the hour, metric). [`Contents`] holds each identity once, in that order; every merge in the system,
+//! in stores and in queries, is [`Contents::merge`].
+
+use std::sync::Arc;
+
+use super::{Hour, HourOffset, Metric, Stats};
+
+/// One value: when in the hour, of which metric, how much. The metric is an index into a table kept beside the samples.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// The value, finite.
+    pub value: f64,
+    /// When, in milliseconds since the start of the hour.
+    pub offset: HourOffset,
+    /// Which metric: an index into the table that goes with the samples.
+    pub metric: u16,
+}
+
+impl Sample {
+    /// Orders samples by identity: first by time, then by metric.
+    #[must_use]
+    pub const fn key(&self) -> (HourOffset, u16) {
+        (self.offset, self.metric)
+    }
+}
+
+/// All the values of a bucket at one instant.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reading<'a> {
+    /// When, in milliseconds since the start of the hour.
+    pub offset: HourOffset,
+    /// The values, one per metric, at least one.
+    pub samples: &'a [Sample],
+}
+
+/// The readings of one bucket in time order, each identity once.
+#[derive(Debug, Clone, Default)]
+pub struct Contents {
+    metrics: Vec<Metric>,
+    samples: Vec<Sample>,
+}
+
+impl Contents {
+    /// Makes contents of samples in any order. Of samples with the same identity the last one stays.
+    ///
+    /// # Panics
+    /// In debug builds, when a sample's metric is not in `metrics` or `metrics` names a metric twice.
+    #[must_use]
+    pub fn new(metrics: Vec<Metric>, mut samples: Vec<Sample>) -> Self {
+        debug_assert!(samples.iter().all(|sample| usize::from(sample.metric) < metrics.len()));
+        debug_assert!((1..metrics.len()).all(|at| !metrics[..at].contains(&metrics[at])), "a metric twice");
+        if !samples.is_sorted_by(|a, b| a.key() < b.key()) {
+            samples.sort_by_key(Sample::key); // stable: equal identities stay in the order they came
+            samples.dedup_by(|later, kept| {
+                let same = later.key() == kept.key();
+                if same {
+                    kept.value = later.value;
+                }
+                same
+            });
+        }
+        Self { metrics, samples }
+    }
+
+    /// The metrics that the samples' `metric` points into. May name metrics that have no sample.
+    #[must_use]
+    pub fn metrics(&self) -> &[Metric] {
+        &self.metrics
+    }
+
+    /// The samples, ascending by [`Sample::key`].
+    #[must_use]
+    pub fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+
+    /// Whether there is no reading.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// The name of a sample's metric.
+    #[must_use]
+    pub fn metric_of(&self, sample: &Sample) -> &Metric {
+        &self.metrics[usize::from(sample.metric)]
+    }
+
+    /// The samples grouped by instant, in time order.
+    pub fn readings(&self) -> impl Iterator<Item = Reading<'_>> {
+        self.samples
+            .chunk_by(|a, b| a.offset == b.offset)
+            .map(|samples| Reading { offset: samples[0].offset, samples })
+    }
+
+    /// How many instants have a value.
+    #[must_use]
+    pub fn reading_count(&self) -> usize {
+        self.readings().count()
+    }
+
+    /// The first and the last instant, unless empty.
+    #[must_use]
+    pub fn span(&self) -> Option<(HourOffset, HourOffset)> {
+        Some((self.samples.first()?.offset, self.samples.last()?.offset))
+    }
+
+    /// The stats of each metric that has a value, in the order of [`Contents::metrics`].
+    #[must_use]
+    pub fn stats(&self) -> Vec<(Metric, Stats)> {
+        let mut folds: Vec<Option<Stats>> = vec![None; self.metrics.len()];
+        for sample in &self.samples {
+            match &mut folds[usize::from(sample.metric)] {
+                Some(stats) => stats.add(sample.value),
+                empty => *empty = Some(Stats::of(sample.value)),
+            }
+        }
+        let named = self.metrics.iter().zip(folds);
+        named.filter_map(|(metric, stats)| Some((metric.clone(), stats?))).collect()
+    }
+
+    /// Takes `newer` in: identities that are there already get the newer value, the others are added.
+    #[must_use]
+    pub fn merge(&self, newer: &Self) -> Self {
+        if self.is_empty() {
+            return newer.clone();
+        }
+        let mut metrics = self.metrics.clone();
+        let indices = add_metrics(&mut metrics, &newer.metrics);
+        let mut samples = Vec::with_capacity(self.samples.len() + newer.samples.len());
+        samples.extend_from_slice(&self.samples);
+        samples.extend(newer.samples.iter().map(|sample| Sample { metric: indices[usize::from(sample.metric)], ..*sample }));
+        Self::new(metrics, samples)
+    }
+
+    /// Only the samples that `keep` wants.
+    #[must_use]
+    pub fn filter(&self, mut keep: impl FnMut(&Metric, HourOffset) -> bool) -> Self {
+        let samples = self.samples.iter().filter(|sample| keep(self.metric_of(sample), sample.offset));
+        Self { metrics: self.metrics.clone(), samples: samples.copied().collect() }
+    }
+
+    /// The value of an identity.
+    #[must_use]
+    pub fn value(&self, offset: HourOffset, metric: &str) -> Option<f64> {
+        let metric = self.metrics.iter().position(|known| &**known == metric)?;
+        let key = (offset, u16::try_from(metric).ok()?);
+        let at = self.samples.binary_search_by_key(&key, Sample::key).ok()?;
+        Some(self.samples[at].value)
+    }
+}
+
+/// Equal when they hold the same values of the same identities, however their metric tables are ordered.
+impl PartialEq for Contents {
+    fn eq(&self, other: &Self) -> bool {
+        self.samples.len() == other.samples.len()
+            && self.samples.iter().all(|sample| other.value(sample.offset, self.metric_of(sample)) == Some(sample.value))
+    }
+}
+
+/// Adds to `table` what it lacks of `more`, and returns where each of `more` stands in it.
+fn add_metrics(table: &mut Vec<Metric>, more: &[Metric]) -> Vec<u16> {
+    let place = |metric: &Metric| {
+        let at = table.iter().position(|known| known == metric).unwrap_or_else(|| {
+            table.push(metric.clone());
+            table.len() - 1
+        });
+        u16::try_from(at).expect("admission bounds the metrics of a bucket far below 65,536")
+    };
+    more.iter().map(place).collect()
+}
+
+/// What a flush brings to one bucket.
+#[derive(Debug, Clone)]
+pub struct BucketWrite {
+    /// The device.
+    pub device: Arc<str>,
+    /// The hour.
+    pub hour: Hour,
+    /// The newest metadata that came with the readings: the text of a JSON object.
+    pub metadata: Option<Arc<str>>,
+    /// The readings, each identity once.
+    pub contents: Contents,
+    /// How many readings were accepted into this write, repetitions included.
+    pub accepted: u32,
+    /// For each of the contents' samples, which of the accepted readings brought that identity first.
+    arrivals: Vec<u32>,
+}
+
+impl BucketWrite {
+    /// Makes the write of what arrived. `arrived` holds the samples in the order in which they were accepted;
+    /// `starts_reading` says of each sample whether it is the first of its reading. Of two values with the same
+    /// identity the later stays.
+    #[must_use]
+    pub fn new(
+        device: Arc<str>,
+        hour: Hour,
+        metadata: Option<Arc<str>>,
+        metrics: Vec<Metric>,
+        arrived: impl IntoIterator<Item = (Sample, bool)>,
+    ) -> Self {
+        let mut accepted = 0;
+        let numbered = arrived.into_iter().map(|(sample, starts_reading)| {
+            accepted += u32::from(starts_reading);
+            (sample, accepted - 1)
+        });
+        let mut numbered: Vec<(Sample, u32)> = numbered.collect();
+        if !numbered.is_sorted_by(|a, b| a.0.key() < b.0.key()) {
+            numbered.sort_by_key(|(sample, _)| sample.key());
+            numbered.dedup_by(|later, kept| {
+                let same = later.0.key() == kept.0.key();
+                if same {
+                    kept.0.value = later.0.value;
+                }
+                same
+            });
+        }
+        let (samples, arrivals) = numbered.into_iter().unzip();
+        Self { device, hour, metadata, contents: Contents::new(metrics, samples), accepted, arrivals }
+    }
+
+    /// How many of the accepted readings brought at least one identity for which `is_new` holds. The others are
+    /// duplicates: all that they carry was there before.
+    #[must_use]
+    pub fn count_stored(&self, mut is_new: impl FnMut(&Sample) -> bool) -> u32 {
+        let mut brought = vec![false; self.accepted as usize];
+        for (sample, &arrival) in self.contents.samples().iter().zip(&self.arrivals) {
+            if !brought[arrival as usize] && is_new(sample) {
+                brought[arrival as usize] = true;
+            }
+        }
+        u32::try_from(brought.iter().filter(|&&new| new).count()).expect("at most `accepted`")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(offset: u32, metric: u16, value: f64) -> Sample {
+        Sample { value, offset, metric }
+    }
+
+    fn table(names: &[&str]) -> Vec<Metric> {
+        names.iter().map(|&name| name.into()).collect()
+    }
+
+    #[test]
+    fn of_one_identity_the_last_value_stays() {
+        let contents = Contents::new(table(&["a"]), vec![sample(5, 0, 1.0), sample(3, 0, 2.0), sample(5, 0, 3.0)]);
+        assert_eq!(contents.samples(), [sample(3, 0, 2.0), sample(5, 0, 3.0)]);
+        assert_eq!(contents.stats(), [("a".into(), Stats { count: 2, min: 2.0, max: 3.0, sum: 5.0 })]);
+    }
+
+    #[test]
+    fn a_merge_matches_metrics_by_name_and_the_newer_value_wins() {
+        let old = Contents::new(table(&["a", "b"]), vec![sample(1, 0, 1.0), sample(1, 1, 2.0)]);
+        let new = Contents::new(table(&["b", "c"]), vec![sample(1, 0, 9.0), sample(0, 1, 7.0)]);
+        let merged = old.merge(&new);
+        assert_eq!(merged.value(1, "a"), Some(1.0));
+        assert_eq!(merged.value(1, "b"), Some(9.0));
+        assert_eq!(merged.value(0, "c"), Some(7.0));
+        assert_eq!((merged.samples().len(), merged.reading_count(), merged.span()), (3, 2, Some((0, 1))));
+    }
+
+    #[test]
+    fn contents_are_equal_whatever_the_order_of_their_metric_tables() {
+        let one = Contents::new(table(&["a", "b"]), vec![sample(1, 0, 1.0), sample(1, 1, 2.0)]);
+        let two = Contents::new(table(&["b", "a"]), vec![sample(1, 0, 2.0), sample(1, 1, 1.0)]);
+        assert_eq!(one, two);
+        assert_ne!(one, Contents::new(table(&["a", "b"]), vec![sample(1, 0, 1.0), sample(1, 1, 3.0)]));
+    }
+
+    #[test]
+    fn a_reading_counts_as_stored_when_it_brings_one_new_identity() {
+        // reading 0: a at 1; reading 1: the same again; reading 2: a and b at 1; reading 3: a at 2
+        let arrived = [
+            (sample(1, 0, 1.0), true),
+            (sample(1, 0, 1.5), true),
+            (sample(1, 0, 2.0), true),
+            (sample(1, 1, 2.0), false),
+            (sample(2, 0, 3.0), true),
+        ];
+        let write = BucketWrite::new("d".into(), Hour(0), None, table(&["a", "b"]), arrived);
+        assert_eq!(write.accepted, 4);
+        assert_eq!(write.contents.value(1, "a"), Some(2.0));
+        assert_eq!(write.count_stored(|_| true), 3, "reading 1 brought nothing");
+        assert_eq!(write.count_stored(|sample| sample.offset == 2), 1);
+        assert_eq!(write.count_stored(|_| false), 0);
+    }
+}

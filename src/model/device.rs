@@ -1,0 +1,56 @@
+//! The rule for device ids.
+
+/// The longest device id, in bytes.
+pub const DEVICE_ID_MAX_BYTES: usize = 128;
+
+/// Why a string is not a device id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceIdError {
+    /// The id has no characters.
+    #[error("a device id must not be empty")]
+    Empty,
+    /// The id is longer than [`DEVICE_ID_MAX_BYTES`].
+    #[error("a device id has at most {DEVICE_ID_MAX_BYTES} bytes, this one has {0}")]
+    TooLong(usize),
+    /// The id holds a byte outside `[A-Za-z0-9._:/-]`, at this byte offset.
+    #[error("a device id is made of A-Z a-z 0-9 . _ : / -, byte {0} of this one is something else")]
+    BadByte(usize),
+}
+
+/// Checks that `id` is a device id: 1 to 128 bytes of `[A-Za-z0-9._:/-]`.
+///
+/// # Errors
+/// Says which part of the rule `id` breaks.
+pub fn check_device_id(id: &str) -> Result<(), DeviceIdError> {
+    if id.is_empty() {
+        return Err(DeviceIdError::Empty);
+    }
+    if id.len() > DEVICE_ID_MAX_BYTES {
+        return Err(DeviceIdError::TooLong(id.len()));
+    }
+    match id.bytes().position(|byte| !is_device_id_byte(byte)) {
+        Some(at) => Err(DeviceIdError::BadByte(at)),
+        None => Ok(()),
+    }
+}
+
+const fn is_device_id_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'/' | b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_has_one_to_128_bytes_of_the_alphabet() {
+        assert_eq!(check_device_id("LIGHT-FL02-ZONE4"), Ok(()));
+        assert_eq!(check_device_id("acme/site.1:pump_7"), Ok(()));
+        assert_eq!(check_device_id(&"x".repeat(128)), Ok(()));
+        assert_eq!(check_device_id(""), Err(DeviceIdError::Empty));
+        assert_eq!(check_device_id(&"x".repeat(129)), Err(DeviceIdError::TooLong(129)));
+        assert_eq!(check_device_id("a b"), Err(DeviceIdError::BadByte(1)));
+        assert_eq!(check_device_id("pümp"), Err(DeviceIdError::BadByte(1)));
+        assert_eq!(check_device_id("a\0"), Err(DeviceIdError::BadByte(1)));
+    }
+}

@@ -1,0 +1,67 @@
+//! UTC hours, and places inside them.
+
+/// Milliseconds in an hour.
+pub const MS_PER_HOUR: i64 = 3_600_000;
+
+/// Milliseconds since the start of an hour: 0 to 3,599,999.
+pub type HourOffset = u32;
+
+/// A UTC hour, counted from 1970-01-01T00:00:00Z. The bucket of a reading is its device and its hour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hour(pub i32);
+
+impl Hour {
+    /// The hour that holds the instant `ts_ms` (Unix milliseconds).
+    ///
+    /// The clock window of admission keeps instants within the years 0 to 9999, whose hours fit easily.
+    #[must_use]
+    pub const fn of(ts_ms: i64) -> Self {
+        Self(ts_ms.div_euclid(MS_PER_HOUR) as i32)
+    }
+
+    /// The first hour that does not start before `ts_ms`.
+    #[must_use]
+    pub const fn at_or_after(ts_ms: i64) -> Self {
+        Self::of(ts_ms + MS_PER_HOUR - 1)
+    }
+
+    /// When the hour starts, in Unix milliseconds.
+    #[must_use]
+    pub const fn start_ms(self) -> i64 {
+        self.0 as i64 * MS_PER_HOUR
+    }
+
+    /// When the next hour starts, in Unix milliseconds.
+    #[must_use]
+    pub const fn end_ms(self) -> i64 {
+        self.start_ms() + MS_PER_HOUR
+    }
+
+    /// The instant `offset` into the hour, in Unix milliseconds.
+    #[must_use]
+    pub const fn instant_ms(self, offset: HourOffset) -> i64 {
+        self.start_ms() + offset as i64
+    }
+
+    /// How far the instant `ts_ms` lies into its hour.
+    #[must_use]
+    pub const fn offset_of(ts_ms: i64) -> HourOffset {
+        ts_ms.rem_euclid(MS_PER_HOUR) as HourOffset
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instant_is_its_hour_and_its_offset_before_and_after_1970() {
+        for ts_ms in [0, 1, -1, 3_599_999, 3_600_000, -3_600_000, -3_600_001, 1_776_693_610_000] {
+            let hour = Hour::of(ts_ms);
+            assert!(hour.start_ms() <= ts_ms && ts_ms < hour.end_ms(), "{ts_ms}");
+            assert_eq!(hour.instant_ms(Hour::offset_of(ts_ms)), ts_ms);
+        }
+        assert_eq!(Hour::at_or_after(MS_PER_HOUR), Hour(1));
+        assert_eq!(Hour::at_or_after(MS_PER_HOUR + 1), Hour(2));
+    }
+}

@@ -1,0 +1,16 @@
+//! What tidegauge talks about: devices, metrics, hours, stats, and the contents of a bucket.
+//!
+//! Everything here is pure: no io, no clock, no knowledge of any format or store. The rooms above agree with each
+//! other by using these types and nothing else.
+
+mod contents;
+mod device;
+mod hour;
+mod metric;
+mod stats;
+
+pub use contents::{BucketWrite, Contents, Reading, Sample};
+pub use device::{DEVICE_ID_MAX_BYTES, DeviceIdError, check_device_id};
+pub use hour::{Hour, HourOffset, MS_PER_HOUR};
+pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, check_metric_name};
+pub use stats::Stats;

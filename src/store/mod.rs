@@ -1,0 +1,119 @@
+//! Where buckets live, and what every store promises.
+//!
+//! A store keeps, for each device and hour, the contents of the bucket and their stats. It knows nothing of logs,
+//! pending or HTTP; it is handed [`BucketWrite`]s and asked for hours.
+//!
+//! What each store promises, and the scenario tests check:
+//! - **Stored once.** Writing a [`BucketWrite`] any number of times, from any number of instances, in any order among
+//!   late and resent ones, leaves each identity stored once; the last value written stays.
+//! - **Stats are the fold.** The stats of an hour always equal the fold of its stored readings.
+//! - **Ok means durable.** An `Ok` outcome survives a crash of the store's server or of this machine.
+//! - **Errors are sorted.** A transient error may be retried with the same write, forever; a permanent one never helps.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::model::{BucketWrite, Contents, Hour, Metric, Stats};
+
+pub mod mongodb;
+pub mod sqlite;
+
+/// What became of the accepted readings of one [`BucketWrite`]. `stored + duplicate` equals its `accepted`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Readings that brought something new.
+    pub stored: u32,
+    /// Readings that were there already, or whose values another reading of the same write replaced.
+    pub duplicate: u32,
+}
+
+/// Why a bucket was not written.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum WriteError {
+    /// It may succeed later: the same write can be sent again, safely, even if this one arrives after all.
+    #[error("{reason}: {detail}")]
+    Transient {
+        /// A short stable word for metrics, such as `network` or `timeout`.
+        reason: &'static str,
+        /// What the store said.
+        detail: String,
+    },
+    /// The store will never take this write.
+    #[error("{reason}: {detail}")]
+    Permanent {
+        /// A short stable word for metrics and the dead-letter file, such as `validation`.
+        reason: &'static str,
+        /// What the store said.
+        detail: String,
+    },
+}
+
+/// The store could not answer a query, or could not be opened.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct StoreError(pub String);
+
+/// The stored stats of one hour of a device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HourStats {
+    /// The hour.
+    pub hour: Hour,
+    /// The last stored instant of the hour, of any metric, in Unix milliseconds.
+    pub last_ts_ms: i64,
+    /// The stats of each metric asked for that has values.
+    pub stats: Vec<(Metric, Stats)>,
+}
+
+/// What is known of a device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeviceSummary {
+    /// The device id.
+    pub device: Arc<str>,
+    /// The metadata of its newest hour: the text of a JSON object.
+    pub metadata: Option<Arc<str>>,
+    /// The metrics of its newest hour, sorted by name.
+    pub metrics: Vec<Metric>,
+    /// The first stored instant, in Unix milliseconds.
+    pub first_ts_ms: i64,
+    /// The last stored instant, in Unix milliseconds.
+    pub last_ts_ms: i64,
+}
+
+/// A place for buckets. See the module for the promises.
+#[async_trait]
+pub trait Store: Send + Sync {
+    /// The name of the store for metrics and messages: `sqlite` or `mongodb`.
+    fn name(&self) -> &'static str;
+
+    /// Writes buckets. The outcome at index i belongs to the write at index i. No two writes of one call are of the
+    /// same bucket.
+    async fn write(&self, writes: &[BucketWrite]) -> Vec<Result<Written, WriteError>>;
+
+    /// The stats of the hours in `hours` that have readings, ascending. An empty `metrics` asks for all metrics; an
+    /// hour that has readings but none of the metrics is still there, with empty stats.
+    async fn hour_stats(&self, device: &str, hours: Range<Hour>, metrics: &[Metric]) -> Result<Vec<HourStats>, StoreError>;
+
+    /// The contents of the hours in `hours` that have readings, whole hours, ascending. Stops after the hour with which
+    /// `max_readings` readings are reached.
+    async fn contents(
+        &self,
+        device: &str,
+        hours: Range<Hour>,
+        max_readings: usize,
+    ) -> Result<Vec<(Hour, Contents)>, StoreError>;
+
+    /// The newest hour of the device that has readings.
+    async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError>;
+
+    /// Up to `limit` devices whose id starts with `prefix` and comes after `after` (bytewise), ascending by id.
+    async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<DeviceSummary>, StoreError>;
+
+    /// Whether the store answers.
+    async fn ping(&self) -> Result<(), StoreError>;
+
+    /// Deletes readings of hours that ended before `oldest_ms` (Unix milliseconds), where the store does not expire
+    /// them by itself, and returns how many buckets went.
+    async fn expire(&self, oldest_ms: i64) -> Result<u64, StoreError>;
+}

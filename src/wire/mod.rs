@@ -1,0 +1,100 @@
+//! Wire formats: bytes in, readings out.
+//!
+//! A parser knows one format and nothing else: it borrows from the body, calls a [`Sink`] for each reading it finds, in
+//! order, and never stops at a reading that is bad by itself. What makes a reading acceptable whatever its format
+//! (names, limits, the clock) is decided by the sink, so that all formats obey the same rules.
+
+use std::borrow::Cow;
+
+pub mod json;
+
+/// A reading as it stood in the bytes.
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    /// The device id, not checked yet.
+    pub device: &'a str,
+    /// The device's metadata, the text of a JSON object, when it came along.
+    pub metadata: Option<&'a str>,
+    /// The instant in Unix milliseconds; `None` asks for the server's clock.
+    pub ts_ms: Option<i64>,
+    /// Metric names and values, neither checked yet. Never empty.
+    pub values: &'a [(Cow<'a, str>, f64)],
+}
+
+/// Takes what a parser finds.
+pub trait Sink {
+    /// A reading.
+    fn reading(&mut self, incoming: Incoming<'_>);
+    /// Something that was meant to be a reading and is none.
+    fn reject(&mut self, rejection: Rejection);
+    /// What follows stands on this line of the body, counted from 1. Called by line-based formats only.
+    fn line(&mut self, _number: u64) {}
+}
+
+/// Why a reading is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    /// The stable code.
+    pub code: Code,
+    /// What is wrong, for a person.
+    pub detail: String,
+}
+
+/// The stable codes of refused readings, as they stand in answers and as the `reason` of
+/// `tidegauge_readings_rejected_total`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each says what its name says")]
+pub enum Code {
+    InvalidJson,
+    MissingDeviceId,
+    InvalidDeviceId,
+    MissingValues,
+    InvalidMetricName,
+    InvalidValue,
+    NonFiniteValue,
+    InvalidTimestamp,
+    TimestampTooOld,
+    TimestampInFuture,
+    TooManyMetrics,
+    DuplicateKey,
+    InvalidMetadata,
+}
+
+impl Code {
+    /// All codes, so that each has its metric from the start.
+    pub const ALL: [Self; 13] = [
+        Self::InvalidJson,
+        Self::MissingDeviceId,
+        Self::InvalidDeviceId,
+        Self::MissingValues,
+        Self::InvalidMetricName,
+        Self::InvalidValue,
+        Self::NonFiniteValue,
+        Self::InvalidTimestamp,
+        Self::TimestampTooOld,
+        Self::TimestampInFuture,
+        Self::TooManyMetrics,
+        Self::DuplicateKey,
+        Self::InvalidMetadata,
+    ];
+
+    /// The code as it is written in answers and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidJson => "invalid_json",
+            Self::MissingDeviceId => "missing_device_id",
+            Self::InvalidDeviceId => "invalid_device_id",
+            Self::MissingValues => "missing_values",
+            Self::InvalidMetricName => "invalid_metric_name",
+            Self::InvalidValue => "invalid_value",
+            Self::NonFiniteValue => "non_finite_value",
+            Self::InvalidTimestamp => "invalid_timestamp",
+            Self::TimestampTooOld => "timestamp_too_old",
+            Self::TimestampInFuture => "timestamp_in_future",
+            Self::TooManyMetrics => "too_many_metrics",
+            Self::DuplicateKey => "duplicate_key",
+            Self::InvalidMetadata => "invalid_metadata",
+        }
+    }
+}
