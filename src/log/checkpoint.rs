@@ -1,0 +1,99 @@
+//! The checkpoint: from where the log is still needed.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use super::segment::sync_dir;
+use super::{LogError, Position};
+
+const MAGIC: [u8; 4] = *b"TGCP";
+const VERSION: u32 = 1;
+const BYTES: usize = 28;
+
+/// The file `checkpoint` in the log's directory, replaced whole.
+///
+/// # Grammar
+/// Little-endian: `magic:"TGCP" version:u32 position:u64 durable:u64 crc:u32`, where `crc` is the CRC-32 of what stands
+/// before it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Everything before this position is stored; reading starts here.
+    pub position: Position,
+    /// The log was durable up to here at least: a bad record before it is damage, not a torn tail.
+    pub durable: Position,
+}
+
+impl Checkpoint {
+    /// Reads the checkpoint in `dir`; the beginning when there is none.
+    ///
+    /// # Errors
+    /// When it cannot be read or is damaged.
+    pub fn load(dir: &Path) -> Result<Self, LogError> {
+        let path = path(dir);
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => return Err(LogError::io("read", &path)(error)),
+        };
+        Self::decode(&bytes, &path)
+    }
+
+    fn decode(bytes: &[u8], path: &Path) -> Result<Self, LogError> {
+        let damaged = |detail: &str| LogError::Damaged { path: path.to_owned(), offset: 0, detail: detail.to_owned() };
+        let bytes: &[u8; BYTES] = bytes.try_into().map_err(|_| damaged("a checkpoint has 28 bytes"))?;
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        if bytes[..4] != MAGIC || u32_at(24) != crc32fast::hash(&bytes[..24]) {
+            return Err(damaged("the checksum is wrong; without this file the whole log is read again, which is safe"));
+        }
+        match u32_at(4) {
+            VERSION => Ok(Self { position: Position(u64_at(8)), durable: Position(u64_at(16)) }),
+            found => Err(LogError::Version { path: path.to_owned(), found, known: VERSION }),
+        }
+    }
+
+    fn encode(self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.position.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.durable.0.to_le_bytes());
+        let crc = crc32fast::hash(&bytes[..24]);
+        bytes[24..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Replaces the checkpoint in `dir`. When this returns, the new one survives a crash; before, the old one does.
+    pub(super) fn save(self, dir: &Path) -> Result<(), LogError> {
+        let new = dir.join("checkpoint.new");
+        let mut file = File::create(&new).map_err(LogError::io("create", &new))?;
+        file.write_all(&self.encode()).map_err(LogError::io("write", &new))?;
+        file.sync_all().map_err(LogError::io("sync", &new))?;
+        std::fs::rename(&new, path(dir)).map_err(LogError::io("rename", &new))?;
+        sync_dir(dir)
+    }
+}
+
+pub(super) fn path(dir: &Path) -> PathBuf {
+    dir.join("checkpoint")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_is_read_back_and_a_damaged_one_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Checkpoint::load(dir.path()).unwrap(), Checkpoint::default());
+        let checkpoint = Checkpoint { position: Position(77), durable: Position(99) };
+        checkpoint.save(dir.path()).unwrap();
+        assert_eq!(Checkpoint::load(dir.path()).unwrap(), checkpoint);
+        for bit in 0..BYTES * 8 {
+            let mut bytes = checkpoint.encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Checkpoint::decode(&bytes, dir.path()).is_err(), "bit {bit}");
+        }
+    }
+}

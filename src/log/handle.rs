@@ -1,0 +1,347 @@
+//! The handle to an open log: appending with group commit, waiting for what is readable, cutting.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use metrics::Histogram;
+use tokio::sync::oneshot;
+
+use super::batch::Batch;
+use super::checkpoint::Checkpoint;
+use super::record;
+use super::recovery::{self, Recovery};
+use super::segment;
+use super::writer::{Appender, WriteFailure};
+use super::{LogError, Options, Position, Reader, Sync};
+
+/// The most bytes that one group commit writes. More than that waits for the next.
+const GROUP_BYTES: u64 = 8 << 20;
+
+/// An append did not happen. Nothing of it is in the log, except after [`AppendError::Poisoned`], where that is unknown.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// The log has reached `log.max_bytes`.
+    #[error("the log is full: it has reached log.max_bytes ({0} bytes)")]
+    Full(u64),
+    /// The file system has no room.
+    #[error("the disk of the log is full: {0}")]
+    DiskFull(String),
+    /// A write or a sync failed; the log takes nothing any more.
+    #[error("the log has failed: {0}")]
+    Poisoned(String),
+    /// The log was closed.
+    #[error("the log is closed")]
+    Closed,
+}
+
+/// Resolves when an append is durable.
+#[derive(Debug)]
+pub struct Ack(oneshot::Receiver<Result<(), AppendError>>);
+
+impl Ack {
+    /// Waits for the group commit. Dropping this future leaves the append as it is: it happens whole.
+    ///
+    /// # Errors
+    /// When the append did not happen.
+    pub async fn durable(self) -> Result<(), AppendError> {
+        self.0.await.unwrap_or(Err(AppendError::Closed))
+    }
+}
+
+/// What the log reports of itself while it works.
+#[derive(Debug, Clone)]
+pub struct Instruments {
+    /// Seconds per sync.
+    pub sync_seconds: Histogram,
+    /// Records per group commit.
+    pub group_records: Histogram,
+}
+
+impl Default for Instruments {
+    fn default() -> Self {
+        Self { sync_seconds: Histogram::noop(), group_records: Histogram::noop() }
+    }
+}
+
+/// An open log. Dropping it closes it: what was queued is written first.
+#[derive(Debug)]
+pub struct Log {
+    shared: Arc<Shared>,
+    options: Options,
+    writer: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Wakes the writer: something is queued, or the log closes.
+    work: Condvar,
+    /// Wakes readers: there is more to read, or the log closes.
+    news: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    queue: VecDeque<Entry>,
+    queued_bytes: u64,
+    writer_waits: bool,
+    /// Where the segments on disk begin, ascending; the last is being written.
+    bases: Vec<Position>,
+    /// Up to where records may be read: they are acked.
+    readable: Position,
+    /// Up to where records are synced.
+    durable: Position,
+    /// How many readings were acked since the log was opened.
+    appended_readings: u64,
+    poisoned: Option<String>,
+    closing: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    batch: Batch,
+    ack: oneshot::Sender<Result<(), AppendError>>,
+}
+
+/// How full the log is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes on disk and on the way there.
+    pub bytes: u64,
+    /// Up to where records may be read.
+    pub readable: Position,
+    /// Readings acked since the log was opened.
+    pub appended_readings: u64,
+}
+
+impl Log {
+    /// Opens the log in `options.dir`, making it when it is not there, and repairs a torn tail.
+    ///
+    /// # Errors
+    /// When the directory cannot be used, or holds damage to what was promised.
+    pub fn open(options: Options, instruments: Instruments) -> Result<(Self, Recovery), LogError> {
+        let recovery = recovery::recover(&options.dir)?;
+        let base = *recovery.bases.last().expect("recovery leaves a segment to write to");
+        let appender = Appender::resume(&options.dir, options.segment_bytes, base, recovery.end)?;
+        let state = State {
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            writer_waits: false,
+            bases: recovery.bases.clone(),
+            readable: recovery.end,
+            durable: recovery.end,
+            appended_readings: 0,
+            poisoned: None,
+            closing: false,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), news: Condvar::new() });
+        let committer = Committer { shared: Arc::clone(&shared), appender, sync: options.sync, synced_at: Instant::now(), instruments };
+        let writer = std::thread::Builder::new()
+            .name("log-writer".to_owned())
+            .spawn(move || committer.run())
+            .map_err(LogError::io("start the writer of", &options.dir))?;
+        Ok((Self { shared, options, writer: Some(writer) }, recovery))
+    }
+
+    /// Queues a batch. It is written whole, whether or not the [`Ack`] is awaited.
+    ///
+    /// # Errors
+    /// At once, when the log is full, failed or closed.
+    pub fn append(&self, batch: Batch) -> Result<Ack, AppendError> {
+        let bytes = record::encoded_bytes(batch.payload()) as u64;
+        let mut state = self.shared.lock();
+        if let Some(why) = &state.poisoned {
+            return Err(AppendError::Poisoned(why.clone()));
+        }
+        if state.closing {
+            return Err(AppendError::Closed);
+        }
+        if state.used_bytes() + bytes > self.options.max_bytes {
+            return Err(AppendError::Full(self.options.max_bytes));
+        }
+        let (ack, acked) = oneshot::channel();
+        state.queue.push_back(Entry { batch, ack });
+        state.queued_bytes += bytes;
+        if state.writer_waits {
+            self.shared.work.notify_one();
+        }
+        Ok(Ack(acked))
+    }
+
+    /// Starts reading at `position`, which must be a [`Recovery::start`], the end of a record, or what a cut named.
+    pub fn reader(&self, position: Position) -> Reader {
+        Reader::new(&self.options.dir, position)
+    }
+
+    /// Waits until there is something to read behind `position`, for at most `patience`, and returns up to where.
+    /// `None` when the log is closed and there is nothing behind `position`.
+    pub fn wait_readable(&self, position: Position, patience: Duration) -> Option<Position> {
+        let mut state = self.shared.lock();
+        if state.readable <= position && !state.closing {
+            state = self.shared.news.wait_timeout(state, patience).unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+        (state.readable > position || !state.closing).then_some(state.readable)
+    }
+
+    /// How full the log is.
+    pub fn usage(&self) -> Usage {
+        let state = self.shared.lock();
+        Usage { bytes: state.used_bytes(), readable: state.readable, appended_readings: state.appended_readings }
+    }
+
+    /// Why the log takes nothing any more, once a write or a sync has failed.
+    pub fn poisoned(&self) -> Option<String> {
+        self.shared.lock().poisoned.clone()
+    }
+
+    /// Forgets what stands before `position`: remembers it durably as the place to start from, then removes the
+    /// segments that end there or before. What is not synced yet is kept, so that positions never go backwards.
+    ///
+    /// # Errors
+    /// When a file cannot be written or removed. Cutting again later is safe.
+    pub fn cut(&self, position: Position) -> Result<(), LogError> {
+        let (position, durable, stale) = {
+            let state = self.shared.lock();
+            let position = position.min(state.durable);
+            let keep_from = state.bases.partition_point(|&base| base <= position).saturating_sub(1);
+            (position, state.durable, state.bases[..keep_from].to_vec())
+        };
+        Checkpoint { position, durable }.save(&self.options.dir)?;
+        for base in stale {
+            let path = segment::path(&self.options.dir, base);
+            std::fs::remove_file(&path).map_err(LogError::io("remove", &path))?;
+            self.shared.lock().bases.retain(|&kept| kept != base);
+        }
+        Ok(())
+    }
+
+    /// Takes no more appends, writes what is queued, and wakes whoever waits for news.
+    pub fn close(&self) {
+        self.shared.lock().closing = true;
+        self.shared.work.notify_one();
+        self.shared.news.notify_all();
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.close();
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn used_bytes(&self) -> u64 {
+        let oldest = self.bases.first().map_or(self.readable, |&base| base);
+        self.readable.0 - oldest.0 + self.queued_bytes
+    }
+}
+
+/// The writer thread.
+struct Committer {
+    shared: Arc<Shared>,
+    appender: Appender,
+    sync: Sync,
+    synced_at: Instant,
+    instruments: Instruments,
+}
+
+impl Committer {
+    fn run(mut self) {
+        while let Some(group) = self.next_group() {
+            let result = self.commit(&group);
+            self.publish(group, result);
+        }
+    }
+
+    /// Waits for work. `None` when the log is closed and nothing is queued; an empty group when it is time to sync.
+    fn next_group(&self) -> Option<Vec<Entry>> {
+        let mut state = self.shared.lock();
+        while state.queue.is_empty() {
+            if state.closing {
+                return if self.appender.is_synced() || state.poisoned.is_some() { None } else { Some(Vec::new()) };
+            }
+            state.writer_waits = true;
+            state = match self.sync {
+                Sync::Every(interval) if !self.appender.is_synced() => {
+                    let patience = interval.saturating_sub(self.synced_at.elapsed());
+                    let wait = self.shared.work.wait_timeout(state, patience);
+                    let (mut state, timeout) = wait.unwrap_or_else(std::sync::PoisonError::into_inner);
+                    if timeout.timed_out() {
+                        state.writer_waits = false;
+                        return Some(Vec::new());
+                    }
+                    state
+                }
+                _ => self.shared.work.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner),
+            };
+            state.writer_waits = false;
+        }
+        let mut bytes = 0;
+        let fits = |entry: &&Entry| {
+            bytes += record::encoded_bytes(entry.batch.payload()) as u64;
+            bytes <= GROUP_BYTES
+        };
+        let count = state.queue.iter().take_while(fits).count().max(1);
+        Some(state.queue.drain(..count).collect())
+    }
+
+    fn commit(&mut self, group: &[Entry]) -> Result<(), WriteFailure> {
+        if let Some(why) = &self.shared.lock().poisoned {
+            return Err(WriteFailure::Poisoned(why.clone()));
+        }
+        if !group.is_empty() {
+            self.appender.write(group.iter().map(|entry| &entry.batch))?;
+            self.instruments.group_records.record(group.len() as f64);
+        }
+        let due = match self.sync {
+            Sync::Always => true,
+            Sync::Every(interval) => group.is_empty() || self.synced_at.elapsed() >= interval,
+        };
+        if due && !self.appender.is_synced() {
+            let seconds = self.appender.sync()?;
+            self.synced_at = Instant::now();
+            self.instruments.sync_seconds.record(seconds);
+        }
+        Ok(())
+    }
+
+    fn publish(&self, group: Vec<Entry>, result: Result<(), WriteFailure>) {
+        let refusal = result.err().map(|failure| match failure {
+            WriteFailure::DiskFull(why) => AppendError::DiskFull(why),
+            WriteFailure::Poisoned(why) => AppendError::Poisoned(why),
+        });
+        {
+            let mut state = self.shared.lock();
+            let written: usize = group.iter().map(|entry| record::encoded_bytes(entry.batch.payload())).sum();
+            state.queued_bytes -= written as u64;
+            match &refusal {
+                None => {
+                    state.appended_readings += group.iter().map(|entry| u64::from(entry.batch.readings())).sum::<u64>();
+                    state.readable = self.appender.end();
+                    state.durable = self.appender.durable();
+                    if state.bases.last() != Some(&self.appender.base()) {
+                        state.bases.push(self.appender.base());
+                    }
+                }
+                Some(AppendError::Poisoned(why)) => state.poisoned = Some(why.clone()),
+                Some(_) => {}
+            }
+        }
+        self.shared.news.notify_all();
+        let outcome = refusal.map_or(Ok(()), Err);
+        for entry in group {
+            let _ = entry.ack.send(outcome.clone()); // whoever waited may have gone away; the append stands
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Reading records in order.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use super::record::{self, Header};
+use super::segment;
+use super::{LogError, Position};
+
+/// How much is read at once; more only for a record that is larger.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Reads records one after the other, across segments.
+#[derive(Debug)]
+pub struct Reader {
+    dir: PathBuf,
+    position: Position,
+    segment: Option<(Position, File)>,
+    buffer: Vec<u8>,
+    /// Where the buffer's first byte stands.
+    buffered_at: Position,
+}
+
+/// A record that was read.
+#[derive(Debug)]
+pub struct Record<'a> {
+    /// Where the record begins.
+    pub position: Position,
+    /// Where the next one begins.
+    pub next: Position,
+    /// How many readings its payload holds.
+    pub readings: u32,
+    /// The payload, see [`super::Batch`].
+    pub payload: &'a [u8],
+}
+
+impl Reader {
+    pub(super) fn new(dir: &std::path::Path, position: Position) -> Self {
+        Self { dir: dir.to_owned(), position, segment: None, buffer: Vec::new(), buffered_at: position }
+    }
+
+    /// Where the next record begins.
+    pub const fn position(&self) -> Position {
+        self.position
+    }
+
+    /// The next record, if there is one before `readable`, which must be a position that the log named as readable.
+    ///
+    /// # Errors
+    /// When a segment cannot be read, or a record is damaged since the log was opened.
+    pub fn next(&mut self, readable: Position) -> Result<Option<Record<'_>>, LogError> {
+        while self.position < readable {
+            if !self.buffer_record(readable)? {
+                self.open_segment()?;
+                continue;
+            }
+            let position = self.position;
+            let start = (position.0 - self.buffered_at.0) as usize;
+            let Some((header, _)) = record::decode(&self.buffer[start..], position) else {
+                return Err(self.damaged());
+            };
+            self.position = Position(position.0 + header.record_bytes() as u64);
+            if header.readings > 0 {
+                let payload = &self.buffer[start + Header::BYTES..][..header.len as usize];
+                return Ok(Some(Record { position, next: self.position, readings: header.readings, payload }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has the whole record at the position in the buffer. False when the open segment ends before it.
+    fn buffer_record(&mut self, readable: Position) -> Result<bool, LogError> {
+        let buffered = self.buffered();
+        let needed = Header::decode(buffered).map_or(Header::BYTES, |header| header.record_bytes());
+        if buffered.len() >= needed && needed > Header::BYTES {
+            return Ok(true);
+        }
+        if !self.fill(CHUNK_BYTES, readable)? {
+            return Ok(false);
+        }
+        let Some(header) = Header::decode(self.buffered()) else { return Err(self.damaged()) };
+        if self.buffered().len() < header.record_bytes() {
+            self.fill(header.record_bytes() as u64, readable)?;
+        }
+        Ok(true)
+    }
+
+    fn buffered(&self) -> &[u8] {
+        let start = self.position.0.saturating_sub(self.buffered_at.0);
+        self.buffer.get(start as usize..).unwrap_or_default()
+    }
+
+    /// Reads from the position on, never beyond `readable`: what stands there may be half written.
+    fn fill(&mut self, bytes: u64, readable: Position) -> Result<bool, LogError> {
+        let Some((base, file)) = &self.segment else { return Ok(false) };
+        let wanted = bytes.min(readable.0 - self.position.0) as usize;
+        self.buffer.resize(wanted, 0);
+        let mut have = 0;
+        while have < wanted {
+            match file.read_at(&mut self.buffer[have..], self.position.0 - base.0 + have as u64) {
+                Ok(0) => break,
+                Ok(count) => have += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(LogError::io("read", &segment::path(&self.dir, *base))(error)),
+            }
+        }
+        self.buffer.truncate(have);
+        self.buffered_at = self.position;
+        Ok(have > 0)
+    }
+
+    /// Opens the segment that holds the position, and steps over its header.
+    fn open_segment(&mut self) -> Result<(), LogError> {
+        let bases = segment::list(&self.dir)?;
+        let holding = bases.iter().rev().find(|&&base| base <= self.position).copied();
+        let base = match holding {
+            Some(base) if self.segment.as_ref().is_none_or(|(open, _)| *open != base) => base,
+            _ => return Err(self.damaged()),
+        };
+        let path = segment::path(&self.dir, base);
+        self.segment = Some((base, File::open(&path).map_err(LogError::io("open", &path))?));
+        self.position = self.position.max(Position(base.0 + segment::Header::BYTES as u64));
+        Ok(())
+    }
+
+    fn damaged(&self) -> LogError {
+        let base = self.segment.as_ref().map_or(self.position, |(base, _)| *base);
+        let offset = self.position.0 - base.0;
+        LogError::Damaged { path: segment::path(&self.dir, base), offset, detail: "no whole record here".to_owned() }
+    }
+}

@@ -1,0 +1,126 @@
+//! Segments: the files of the log.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::{LogError, Position};
+
+/// The format version that this program writes.
+const VERSION: u32 = 1;
+
+/// `TGLOG`, then bytes that a transfer in text mode would damage.
+const MAGIC: [u8; 8] = *b"TGLOG\r\n\x1a";
+
+/// The first bytes of each segment.
+///
+/// # Grammar
+/// Little-endian.
+/// ```text
+/// segment = header record*
+/// header  = magic:"TGLOG\r\n\x1a" version:u32 crc:u32 base:u64 reserved:u64
+/// ```
+/// `base` is the position of the segment's first byte, as in its name; `crc` is the CRC-32 of the header without `crc`.
+/// The header is synced, and the directory after it, before the first record is written.
+pub(super) struct Header;
+
+impl Header {
+    pub(super) const BYTES: usize = 32;
+
+    pub(super) fn encode(base: Position) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&base.0.to_le_bytes());
+        let crc = Self::checksum(&bytes);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Checks the header of the segment at `path`.
+    pub(super) fn check(bytes: &[u8], base: Position, path: &Path) -> Result<(), LogError> {
+        let damaged = |detail: &str| LogError::Damaged { path: path.to_owned(), offset: 0, detail: detail.to_owned() };
+        let bytes: &[u8; Self::BYTES] =
+            bytes.get(..Self::BYTES).and_then(|head| head.try_into().ok()).ok_or_else(|| damaged("the header is cut off"))?;
+        if bytes[..8] != MAGIC {
+            return Err(damaged("this is no log segment"));
+        }
+        let version = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
+        if version > VERSION {
+            return Err(LogError::Version { path: path.to_owned(), found: version, known: VERSION });
+        }
+        if bytes[12..16] != Self::checksum(bytes).to_le_bytes() {
+            return Err(damaged("the header's checksum is wrong"));
+        }
+        if bytes[16..24] != base.0.to_le_bytes() {
+            return Err(damaged("the header names another position than the file"));
+        }
+        Ok(())
+    }
+
+    fn checksum(bytes: &[u8; Self::BYTES]) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&bytes[..12]);
+        hasher.update(&bytes[16..]);
+        hasher.finalize()
+    }
+}
+
+/// The file of the segment that begins at `base`.
+pub(super) fn path(dir: &Path, base: Position) -> PathBuf {
+    dir.join(format!("{:020}.log", base.0))
+}
+
+/// The positions at which the segments in `dir` begin, ascending. Files with other names are left alone.
+pub(super) fn list(dir: &Path) -> Result<Vec<Position>, LogError> {
+    let mut bases = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(LogError::io("read", dir))? {
+        let name = entry.map_err(LogError::io("read", dir))?.file_name();
+        let digits = name.to_str().and_then(|name| name.strip_suffix(".log")).filter(|digits| digits.len() == 20);
+        bases.extend(digits.and_then(|digits| digits.parse().ok()).map(Position));
+    }
+    bases.sort_unstable();
+    Ok(bases)
+}
+
+/// Makes the segment that begins at `base`: when this returns, the file and its name survive a crash.
+pub(super) fn create(dir: &Path, base: Position) -> Result<File, LogError> {
+    let path = path(dir, base);
+    // Not `create_new`: a file that a full disk left half made is made again.
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).map_err(LogError::io("create", &path))?;
+    file.write_all_at(&Header::encode(base), 0).map_err(LogError::io("write", &path))?;
+    file.sync_all().map_err(LogError::io("sync", &path))?;
+    sync_dir(dir)?;
+    Ok(file)
+}
+
+/// Makes what was created, renamed or removed in `dir` survive a crash.
+pub(super) fn sync_dir(dir: &Path) -> Result<(), LogError> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(LogError::io("sync", dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_refused_when_a_bit_is_flipped_or_it_belongs_to_another_file() {
+        let path = Path::new("x.log");
+        let good = Header::encode(Position(96));
+        assert!(Header::check(&good, Position(96), path).is_ok());
+        assert!(Header::check(&good, Position(97), path).is_err());
+        for bit in 0..good.len() * 8 {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::check(&bad, Position(96), path).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_named() {
+        let mut newer = Header::encode(Position(0));
+        newer[8] = 2;
+        let error = Header::check(&newer, Position(0), Path::new("x.log")).expect_err("newer");
+        assert_eq!(error.to_string(), "x.log has format version 2, this program reads version 1");
+    }
+}

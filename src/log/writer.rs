@@ -1,0 +1,116 @@
+//! The appender: the only thing that writes to segments.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::batch::Batch;
+use super::record;
+use super::segment;
+use super::{LogError, Position};
+
+/// A group was not written.
+#[derive(Debug)]
+pub(super) enum WriteFailure {
+    /// There was no room. Nothing of the group is in the log, and the next group may find room.
+    DiskFull(String),
+    /// What is on the disk is not known any more.
+    Poisoned(String),
+}
+
+/// Writes groups of batches to the newest segment.
+#[derive(Debug)]
+pub(super) struct Appender {
+    dir: PathBuf,
+    segment_bytes: u64,
+    file: File,
+    path: PathBuf,
+    /// Where the newest segment begins.
+    base: Position,
+    /// Where the next record goes.
+    end: Position,
+    /// Up to where everything is synced.
+    durable: Position,
+    buffer: Vec<u8>,
+}
+
+impl Appender {
+    /// Goes on at `end` of the segment that begins at `base`. All of it is synced.
+    pub(super) fn resume(dir: &Path, segment_bytes: u64, base: Position, end: Position) -> Result<Self, LogError> {
+        let path = segment::path(dir, base);
+        let file = File::options().read(true).write(true).open(&path).map_err(LogError::io("open", &path))?;
+        Ok(Self { dir: dir.to_owned(), segment_bytes, file, path, base, end, durable: end, buffer: Vec::new() })
+    }
+
+    pub(super) const fn end(&self) -> Position {
+        self.end
+    }
+
+    pub(super) const fn base(&self) -> Position {
+        self.base
+    }
+
+    pub(super) const fn durable(&self) -> Position {
+        self.durable
+    }
+
+    pub(super) fn is_synced(&self) -> bool {
+        self.durable == self.end
+    }
+
+    /// Writes the batches, one record each, with one call. Not synced yet.
+    pub(super) fn write<'a>(&mut self, batches: impl Iterator<Item = &'a Batch>) -> Result<(), WriteFailure> {
+        if self.end.0 - self.base.0 >= self.segment_bytes {
+            self.roll()?;
+        }
+        self.buffer.clear();
+        for batch in batches {
+            let position = Position(self.end.0 + self.buffer.len() as u64);
+            record::encode(&mut self.buffer, position, self.durable, batch.readings(), batch.payload());
+        }
+        if let Err(error) = self.file.write_all_at(&self.buffer, self.end.0 - self.base.0) {
+            return Err(self.take_back(&error));
+        }
+        self.end = Position(self.end.0 + self.buffer.len() as u64);
+        self.buffer.shrink_to(1 << 20);
+        Ok(())
+    }
+
+    /// Makes all that is written durable, and returns how long the disk took, in seconds.
+    pub(super) fn sync(&mut self) -> Result<f64, WriteFailure> {
+        let start = Instant::now();
+        self.file.sync_data().map_err(|error| WriteFailure::Poisoned(format!("sync {}: {error}", self.path.display())))?;
+        self.durable = self.end;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    /// Starts the next segment. The one before is synced first, so that only the newest can have a torn tail.
+    fn roll(&mut self) -> Result<(), WriteFailure> {
+        if !self.is_synced() {
+            self.sync()?;
+        }
+        self.file = segment::create(&self.dir, self.end).map_err(|error| match error {
+            LogError::Io { source, .. } if is_disk_full(&source) => WriteFailure::DiskFull(source.to_string()),
+            other => WriteFailure::Poisoned(other.to_string()),
+        })?;
+        self.base = self.end;
+        self.path = segment::path(&self.dir, self.base);
+        self.end = Position(self.base.0 + segment::Header::BYTES as u64);
+        self.durable = self.end;
+        Ok(())
+    }
+
+    /// Removes what a failed write left behind the end: whoever waits for it is refused, so it must not come back after
+    /// a restart.
+    fn take_back(&self, error: &std::io::Error) -> WriteFailure {
+        let failed = format!("write {}: {error}", self.path.display());
+        let taken_back = self.file.set_len(self.end.0 - self.base.0);
+        if is_disk_full(error) && taken_back.is_ok() { WriteFailure::DiskFull(failed) } else { WriteFailure::Poisoned(failed) }
+    }
+}
+
+fn is_disk_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
+}
