@@ -195,17 +195,6 @@ pub struct BatchView<'a> {
     groups: Cursor<'a>,
 }
 
-/// Readings of one device that stand together in a batch.
-#[derive(Debug)]
-pub struct GroupView<'a> {
-    /// The device id.
-    pub device: &'a str,
-    /// The metadata that came with them.
-    pub metadata: Option<&'a str>,
-    /// How many readings follow.
-    pub readings: u32,
-}
-
 impl<'a> BatchView<'a> {
     /// Opens a payload.
     ///
@@ -226,43 +215,57 @@ impl<'a> BatchView<'a> {
         &self.names
     }
 
-    /// Walks through the batch in order: `group` is called at each group, then `reading` for each of its readings with
-    /// the instant and the values (index into [`Self::names`], number).
+    /// Walks through the batch in order.
     ///
     /// # Errors
     /// When the payload breaks the grammar; what came before was handed on already.
-    pub fn walk<G>(
-        &self,
-        mut group: impl FnMut(GroupView<'a>) -> G,
-        mut reading: impl FnMut(&mut G, i64, &mut dyn Iterator<Item = (u16, f64)>),
-    ) -> Result<(), BadPayload> {
+    pub fn walk(&self, visitor: &mut impl Visitor<'a>) -> Result<(), BadPayload> {
         let mut cursor = Cursor { ..self.groups };
         while cursor.at < cursor.bytes.len() {
             let device = cursor.short_text()?;
             let metadata_bytes = cursor.u32()? as usize;
             let metadata = cursor.text(metadata_bytes)?;
             let readings = cursor.u32()?;
-            let metadata = (!metadata.is_empty()).then_some(metadata);
-            let mut state = group(GroupView { device, metadata, readings });
+            visitor.group(device, (!metadata.is_empty()).then_some(metadata));
             for _ in 0..readings {
                 let ts_ms = i64::from_le_bytes(cursor.array()?);
                 let count = usize::from(cursor.u16()?);
                 let at = cursor.at;
-                let values = cursor.take(count * 10)?;
-                if values.chunks_exact(10).any(|value| usize::from(u16::from_le_bytes([value[0], value[1]])) >= self.names.len()) {
+                let values = Values { bytes: cursor.take(count * VALUE_BYTES)?.chunks_exact(VALUE_BYTES) };
+                if values.clone().any(|(name, _)| usize::from(name) >= self.names.len()) {
                     return Err(BadPayload(at));
                 }
-                reading(&mut state, ts_ms, &mut values.chunks_exact(10).map(decode_value));
+                visitor.reading(ts_ms, values);
             }
         }
         Ok(())
     }
 }
 
-fn decode_value(bytes: &[u8]) -> (u16, f64) {
-    let mut number = [0; 8];
-    number.copy_from_slice(&bytes[2..10]);
-    (u16::from_le_bytes([bytes[0], bytes[1]]), f64::from_le_bytes(number))
+/// Sees the parts of a batch in order.
+pub trait Visitor<'a> {
+    /// The readings that follow are of this device, and came with this metadata.
+    fn group(&mut self, device: &'a str, metadata: Option<&'a str>);
+    /// A reading: its instant in Unix milliseconds, and its values.
+    fn reading(&mut self, ts_ms: i64, values: Values<'a>);
+}
+
+/// A value takes so many bytes: the index of its name, and the number.
+const VALUE_BYTES: usize = 10;
+
+/// The values of a reading: index into [`BatchView::names`], number.
+#[derive(Debug, Clone)]
+pub struct Values<'a> {
+    bytes: std::slice::ChunksExact<'a, u8>,
+}
+
+impl Iterator for Values<'_> {
+    type Item = (u16, f64);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (name, number) = self.bytes.next()?.split_at(2);
+        Some((u16::from_le_bytes(name.try_into().ok()?), f64::from_le_bytes(number.try_into().ok()?)))
+    }
 }
 
 #[derive(Debug)]
@@ -312,17 +315,28 @@ mod tests {
 
     type Flat = (String, Option<String>, i64, Vec<(String, f64)>);
 
+    struct Unpack<'a> {
+        names: Vec<&'a str>,
+        group: (String, Option<String>),
+        flat: Vec<Flat>,
+    }
+
+    impl<'a> Visitor<'a> for Unpack<'a> {
+        fn group(&mut self, device: &'a str, metadata: Option<&'a str>) {
+            self.group = (device.to_owned(), metadata.map(str::to_owned));
+        }
+
+        fn reading(&mut self, ts_ms: i64, values: Values<'a>) {
+            let values = values.map(|(name, value)| (self.names[usize::from(name)].to_owned(), value)).collect();
+            self.flat.push((self.group.0.clone(), self.group.1.clone(), ts_ms, values));
+        }
+    }
+
     fn unpack(payload: &[u8]) -> Result<Vec<Flat>, BadPayload> {
         let view = BatchView::new(payload)?;
-        let mut flat = Vec::new();
-        view.walk(
-            |group| (group.device.to_owned(), group.metadata.map(str::to_owned)),
-            |(device, metadata), ts_ms, values| {
-                let values = values.map(|(name, value)| (view.names()[usize::from(name)].to_owned(), value)).collect();
-                flat.push((device.clone(), metadata.clone(), ts_ms, values));
-            },
-        )?;
-        Ok(flat)
+        let mut unpack = Unpack { names: view.names().to_vec(), group: Default::default(), flat: Vec::new() };
+        view.walk(&mut unpack)?;
+        Ok(unpack.flat)
     }
 
     proptest! {

@@ -16,13 +16,13 @@ pub struct Sample {
     /// When, in milliseconds since the start of the hour.
     pub offset: HourOffset,
     /// Which metric: an index into the table that goes with the samples.
-    pub metric: u16,
+    pub metric: u32,
 }
 
 impl Sample {
     /// Orders samples by identity: first by time, then by metric.
     #[must_use]
-    pub const fn key(&self) -> (HourOffset, u16) {
+    pub const fn key(&self) -> (HourOffset, u32) {
         (self.offset, self.metric)
     }
 }
@@ -50,7 +50,7 @@ impl Contents {
     /// In debug builds, when a sample's metric is not in `metrics` or `metrics` names a metric twice.
     #[must_use]
     pub fn new(metrics: Vec<Metric>, mut samples: Vec<Sample>) -> Self {
-        debug_assert!(samples.iter().all(|sample| usize::from(sample.metric) < metrics.len()));
+        debug_assert!(samples.iter().all(|sample| (sample.metric as usize) < metrics.len()));
         debug_assert!((1..metrics.len()).all(|at| !metrics[..at].contains(&metrics[at])), "a metric twice");
         if !samples.is_sorted_by(|a, b| a.key() < b.key()) {
             samples.sort_by_key(Sample::key); // stable: equal identities stay in the order they came
@@ -86,7 +86,7 @@ impl Contents {
     /// The name of a sample's metric.
     #[must_use]
     pub fn metric_of(&self, sample: &Sample) -> &Metric {
-        &self.metrics[usize::from(sample.metric)]
+        &self.metrics[sample.metric as usize]
     }
 
     /// The samples grouped by instant, in time order.
@@ -113,7 +113,7 @@ impl Contents {
     pub fn stats(&self) -> Vec<(Metric, Stats)> {
         let mut folds: Vec<Option<Stats>> = vec![None; self.metrics.len()];
         for sample in &self.samples {
-            match &mut folds[usize::from(sample.metric)] {
+            match &mut folds[sample.metric as usize] {
                 Some(stats) => stats.add(sample.value),
                 empty => *empty = Some(Stats::of(sample.value)),
             }
@@ -132,7 +132,7 @@ impl Contents {
         let indices = add_metrics(&mut metrics, &newer.metrics);
         let mut samples = Vec::with_capacity(self.samples.len() + newer.samples.len());
         samples.extend_from_slice(&self.samples);
-        samples.extend(newer.samples.iter().map(|sample| Sample { metric: indices[usize::from(sample.metric)], ..*sample }));
+        samples.extend(newer.samples.iter().map(|sample| Sample { metric: indices[sample.metric as usize], ..*sample }));
         Self::new(metrics, samples)
     }
 
@@ -147,7 +147,7 @@ impl Contents {
     #[must_use]
     pub fn value(&self, offset: HourOffset, metric: &str) -> Option<f64> {
         let metric = self.metrics.iter().position(|known| &**known == metric)?;
-        let key = (offset, u16::try_from(metric).ok()?);
+        let key = (offset, u32::try_from(metric).ok()?);
         let at = self.samples.binary_search_by_key(&key, Sample::key).ok()?;
         Some(self.samples[at].value)
     }
@@ -162,13 +162,13 @@ impl PartialEq for Contents {
 }
 
 /// Adds to `table` what it lacks of `more`, and returns where each of `more` stands in it.
-fn add_metrics(table: &mut Vec<Metric>, more: &[Metric]) -> Vec<u16> {
+fn add_metrics(table: &mut Vec<Metric>, more: &[Metric]) -> Vec<u32> {
     let place = |metric: &Metric| {
         let at = table.iter().position(|known| known == metric).unwrap_or_else(|| {
             table.push(metric.clone());
             table.len() - 1
         });
-        u16::try_from(at).expect("admission bounds the metrics of a bucket far below 65,536")
+        u32::try_from(at).expect("memory ends far below 2^32 metrics")
     };
     more.iter().map(place).collect()
 }
@@ -240,7 +240,7 @@ impl BucketWrite {
 mod tests {
     use super::*;
 
-    fn sample(offset: u32, metric: u16, value: f64) -> Sample {
+    fn sample(offset: u32, metric: u32, value: f64) -> Sample {
         Sample { value, offset, metric }
     }
 

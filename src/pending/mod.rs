@@ -1,1 +1,405 @@
-//! (being built)
+//! Pending readings: accepted, in the log, not stored yet; in memory as the buckets they will be.
+//!
+//! The log is read into [`Pending`] in order; the flush takes buckets out when they are **due**: full
+//! (`flush.max_readings`), old (`flush.max_age`), or simply the oldest while memory runs short. Nothing else decides
+//! when to write, so batching adapts by itself: while a slow store keeps the flush busy, buckets go on growing.
+//!
+//! Promises:
+//! - At most one write of a bucket is in flight; what arrives meanwhile waits in a new one behind it.
+//! - What is in flight stays visible to queries until it is stored.
+//! - [`Pending::cut_position`] never passes a reading that is not stored.
+//!
+//! Pure: no io, no locks, and the clock is an argument, in milliseconds of any monotonic clock.
+
+use std::collections::VecDeque;
+use std::hash::BuildHasher;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use slab::Slab;
+use smallvec::SmallVec;
+
+use crate::log::batch::{BadPayload, Values, Visitor};
+use crate::log::{BatchView, Position};
+use crate::model::{BucketWrite, Hour};
+
+mod bucket;
+mod devices;
+mod names;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+pub use devices::PendingDevice;
+pub use snapshot::PendingHour;
+
+use bucket::OpenBucket;
+use names::Names;
+
+/// When buckets are due, and how much may wait.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Memory that pending readings may take, in bytes; estimated.
+    pub max_bytes: u64,
+    /// A bucket with so many readings is due.
+    pub max_readings: u32,
+    /// A bucket whose first reading has waited so long is due.
+    pub max_age: Duration,
+}
+
+/// What may be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Take {
+    /// What is due.
+    Due,
+    /// Everything: the service is about to stop.
+    All,
+}
+
+/// All pending readings.
+#[derive(Debug)]
+pub struct Pending {
+    limits: Limits,
+    names: Names,
+    devices: Slab<Device>,
+    by_id: HashTable<u32>,
+    hasher: RandomState,
+    open: Slab<OpenBucket>,
+    flights: Slab<Flight>,
+    /// Every open bucket, by the position of its first reading, which is also by age. An entry whose bucket has been
+    /// taken is stale and passed over.
+    order: VecDeque<Entry>,
+    /// Open buckets that have become full.
+    full: VecDeque<Entry>,
+    next_serial: u32,
+    bytes: u64,
+    readings: u64,
+}
+
+/// A device that has something pending.
+#[derive(Debug)]
+struct Device {
+    id: Box<str>,
+    /// Ascending by hour; never empty.
+    hours: SmallVec<[HourSlot; 1]>,
+}
+
+/// What is pending of one bucket: indices into `open` and `flights`, at least one of them.
+#[derive(Debug, Clone, Copy)]
+struct HourSlot {
+    hour: Hour,
+    open: Option<Index>,
+    flight: Option<Index>,
+}
+
+/// An index into a slab, small because there are millions of them.
+type Index = std::num::NonZeroU32;
+
+fn index(key: usize) -> Index {
+    Index::MIN.saturating_add(u32::try_from(key).expect("memory ends far below 2^32 buckets"))
+}
+
+fn key(index: Index) -> usize {
+    index.get() as usize - 1
+}
+
+/// A write that was taken and is not stored yet.
+#[derive(Debug)]
+struct Flight {
+    write: Arc<BucketWrite>,
+    position: Position,
+    since_ms: u64,
+    bytes: u64,
+}
+
+/// An open bucket as it was when it was entered into a queue.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    bucket: Index,
+    serial: u32,
+}
+
+/// A batch on its way into the buckets.
+struct Insertion<'p, 'a> {
+    pending: &'p mut Pending,
+    /// The ids of the batch's names.
+    names: SmallVec<[u32; 8]>,
+    position: Position,
+    now_ms: u64,
+    device: &'a str,
+    metadata: Option<&'a str>,
+    /// The bucket of the reading before, if it was of the same device.
+    last: Option<(Hour, Index)>,
+}
+
+impl<'a> Visitor<'a> for Insertion<'_, 'a> {
+    fn group(&mut self, device: &'a str, metadata: Option<&'a str>) {
+        (self.device, self.metadata, self.last) = (device, metadata, None);
+    }
+
+    fn reading(&mut self, ts_ms: i64, values: Values<'a>) {
+        let hour = Hour::of(ts_ms);
+        let bucket = match self.last {
+            Some((last, bucket)) if last == hour => bucket,
+            _ => self.pending.bucket(self.device, hour, self.position, self.now_ms),
+        };
+        self.last = Some((hour, bucket));
+        let values = values.map(|(name, value)| (self.names[usize::from(name)], value));
+        self.pending.push(bucket, self.metadata, Hour::offset_of(ts_ms), values);
+    }
+}
+
+impl Pending {
+    /// Nothing pending.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            names: Names::default(),
+            devices: Slab::new(),
+            by_id: HashTable::new(),
+            hasher: RandomState::default(),
+            open: Slab::new(),
+            flights: Slab::new(),
+            order: VecDeque::new(),
+            full: VecDeque::new(),
+            next_serial: 0,
+            bytes: 0,
+            readings: 0,
+        }
+    }
+
+    /// Takes in the batch of the record at `position`.
+    ///
+    /// # Errors
+    /// When the payload breaks its grammar.
+    pub fn insert(&mut self, payload: &[u8], position: Position, now_ms: u64) -> Result<(), BadPayload> {
+        let batch = BatchView::new(payload)?;
+        if self.names.wants_sweep() {
+            self.names.sweep(self.open.iter().map(|(_, bucket)| bucket));
+        }
+        let names = batch.names().iter().map(|name| self.names.id(name)).collect();
+        batch.walk(&mut Insertion { pending: self, names, position, now_ms, device: "", metadata: None, last: None })
+    }
+
+    /// Whether memory is used up: nothing should be inserted until something is stored.
+    pub const fn is_full(&self) -> bool {
+        self.bytes >= self.limits.max_bytes
+    }
+
+    /// Memory in use, in bytes; estimated.
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Readings that were inserted and are not stored, repetitions included.
+    pub const fn readings(&self) -> u64 {
+        self.readings
+    }
+
+    /// Buckets, those in flight included.
+    pub fn buckets(&self) -> usize {
+        self.open.len() + self.flights.len()
+    }
+
+    /// Since when the oldest reading has been waiting.
+    pub fn oldest_ms(&self) -> Option<u64> {
+        let open = self.live_order().next().map(|(_, bucket)| bucket.since_ms);
+        open.into_iter().chain(self.flights.iter().map(|(_, flight)| flight.since_ms)).min()
+    }
+
+    /// Up to where the log is not needed any more, given that it was inserted up to `inserted`.
+    pub fn cut_position(&self, inserted: Position) -> Position {
+        let open = self.live_order().next().map(|(_, bucket)| bucket.position);
+        let flying = self.flights.iter().map(|(_, flight)| flight.position).min();
+        open.into_iter().chain(flying).fold(inserted, Position::min)
+    }
+
+    /// Whether there is something to [`take`](Self::take), unless all of it waits for a flight to end.
+    pub fn is_due(&self, now_ms: u64) -> bool {
+        !self.full.is_empty() || self.is_short_of_memory() || self.due_at_ms().is_some_and(|due_ms| due_ms <= now_ms)
+    }
+
+    /// When the next bucket is due by age. `None` when none is open.
+    pub fn due_at_ms(&self) -> Option<u64> {
+        self.live_order().next().map(|(_, bucket)| bucket.since_ms.saturating_add(self.max_age_ms()))
+    }
+
+    /// Takes up to `max` buckets to write, oldest first among those due. They are in flight until
+    /// [`Self::complete`] is called with each of them.
+    pub fn take(&mut self, which: Take, now_ms: u64, max: usize) -> Vec<Arc<BucketWrite>> {
+        let mut taken = Vec::new();
+        while taken.len() < max {
+            let Some(entry) = self.full.pop_front() else { break };
+            if self.is_live(entry) && !self.is_blocked(entry.bucket) {
+                taken.push(self.take_bucket(entry.bucket));
+            }
+        }
+        while self.order.front().is_some_and(|&entry| !self.is_live(entry)) {
+            self.order.pop_front();
+        }
+        let mut at = 0;
+        while taken.len() < max && at < self.order.len() {
+            let entry = self.order[at];
+            at += 1;
+            if !self.is_live(entry) {
+                continue;
+            }
+            let age_ms = now_ms.saturating_sub(self.open[key(entry.bucket)].since_ms);
+            if which == Take::Due && age_ms < self.max_age_ms() && !self.is_short_of_memory() {
+                break;
+            }
+            if !self.is_blocked(entry.bucket) {
+                taken.push(self.take_bucket(entry.bucket));
+            }
+        }
+        taken
+    }
+
+    /// Forgets a write that was taken: it is stored, or dead-lettered.
+    pub fn complete(&mut self, write: &BucketWrite) {
+        let device = self.find_device(&write.device).expect("in flight, so known");
+        let hours = &mut self.devices[device].hours;
+        let at = hours.binary_search_by_key(&write.hour, |slot| slot.hour).expect("in flight, so there");
+        let flight = hours[at].flight.take().expect("in flight");
+        let open = hours[at].open;
+        if let Some(bucket) = open {
+            self.enter_if_full(bucket);
+        } else {
+            hours.remove(at);
+            if hours.is_empty() {
+                self.forget_device(device);
+            }
+        }
+        let flight = self.flights.remove(key(flight));
+        self.bytes -= flight.bytes;
+        self.readings -= u64::from(write.accepted);
+    }
+
+    /// What is pending of a device in a range of hours, ascending.
+    pub fn hours(&self, device: &str, hours: Range<Hour>) -> Vec<PendingHour> {
+        let Some(device) = self.find_device(device) else { return Vec::new() };
+        let slots = &self.devices[device].hours;
+        let from = slots.partition_point(|slot| slot.hour < hours.start);
+        let slots = slots[from..].iter().take_while(|slot| slot.hour < hours.end);
+        slots.map(|slot| self.snapshot(slot)).collect()
+    }
+
+    /// The last hour of a device that has something pending.
+    pub fn last_hour(&self, device: &str) -> Option<Hour> {
+        self.devices[self.find_device(device)?].hours.last().map(|slot| slot.hour)
+    }
+
+    fn snapshot(&self, slot: &HourSlot) -> PendingHour {
+        PendingHour {
+            hour: slot.hour,
+            flying: slot.flight.map(|flight| Arc::clone(&self.flights[key(flight)].write)),
+            open: slot.open.map(|bucket| self.open[key(bucket)].contents(&self.names)),
+        }
+    }
+
+    fn max_age_ms(&self) -> u64 {
+        self.limits.max_age.as_millis() as u64
+    }
+
+    /// From three quarters on, buckets go before they are due, so that the last quarter is rarely needed.
+    const fn is_short_of_memory(&self) -> bool {
+        self.bytes > self.limits.max_bytes / 4 * 3
+    }
+
+    fn is_live(&self, entry: Entry) -> bool {
+        self.open.get(key(entry.bucket)).is_some_and(|bucket| bucket.serial == entry.serial)
+    }
+
+    /// Whether a write of the same bucket is in flight.
+    fn is_blocked(&self, bucket: Index) -> bool {
+        self.slot_of(bucket).flight.is_some()
+    }
+
+    fn slot_of(&self, bucket: Index) -> &HourSlot {
+        let bucket = &self.open[key(bucket)];
+        let hours = &self.devices[key(bucket.device)].hours;
+        let at = hours.binary_search_by_key(&bucket.hour, |slot| slot.hour).expect("an open bucket has a slot");
+        &hours[at]
+    }
+
+    fn live_order(&self) -> impl Iterator<Item = (Entry, &OpenBucket)> {
+        let live = self.order.iter().filter(|&&entry| self.is_live(entry));
+        live.map(|&entry| (entry, &self.open[key(entry.bucket)]))
+    }
+
+    fn find_device(&self, id: &str) -> Option<usize> {
+        let hash = self.hasher.hash_one(id);
+        self.by_id.find(hash, |&device| *self.devices[device as usize].id == *id).map(|&device| device as usize)
+    }
+
+    fn forget_device(&mut self, device: usize) {
+        let gone = self.devices.remove(device);
+        let hash = self.hasher.hash_one(&*gone.id);
+        if let Ok(entry) = self.by_id.find_entry(hash, |&known| known as usize == device) {
+            entry.remove();
+        }
+    }
+
+    /// The open bucket of a device and hour, opened if need be.
+    fn bucket(&mut self, id: &str, hour: Hour, position: Position, now_ms: u64) -> Index {
+        let device = self.find_device(id).unwrap_or_else(|| self.add_device(id));
+        let hours = &mut self.devices[device].hours;
+        let at = match hours.binary_search_by_key(&hour, |slot| slot.hour) {
+            Ok(at) => at,
+            Err(at) => {
+                hours.insert(at, HourSlot { hour, open: None, flight: None });
+                at
+            }
+        };
+        if let Some(bucket) = hours[at].open {
+            return bucket;
+        }
+        let serial = self.next_serial;
+        self.next_serial = serial.wrapping_add(1);
+        let bucket = OpenBucket::new(index(device), hour, position, now_ms, serial);
+        self.bytes += bucket.bytes();
+        let bucket = index(self.open.insert(bucket));
+        hours[at].open = Some(bucket);
+        self.order.push_back(Entry { bucket, serial });
+        bucket
+    }
+
+    fn add_device(&mut self, id: &str) -> usize {
+        let device = self.devices.insert(Device { id: id.into(), hours: SmallVec::new() });
+        let (devices, hasher) = (&self.devices, &self.hasher);
+        let rehash = |&known: &u32| hasher.hash_one(&*devices[known as usize].id);
+        self.by_id.insert_unique(hasher.hash_one(id), device as u32, rehash);
+        device
+    }
+
+    fn push(&mut self, bucket: Index, metadata: Option<&str>, offset: u32, values: impl Iterator<Item = (u32, f64)>) {
+        let open = &mut self.open[key(bucket)];
+        let before = open.bytes();
+        open.push(metadata, offset, values);
+        self.bytes = self.bytes + open.bytes() - before;
+        self.readings += 1;
+        if open.accepted == self.limits.max_readings {
+            self.enter_if_full(bucket);
+        }
+    }
+
+    fn enter_if_full(&mut self, bucket: Index) {
+        let open = &self.open[key(bucket)];
+        if open.accepted >= self.limits.max_readings {
+            self.full.push_back(Entry { bucket, serial: open.serial });
+        }
+    }
+
+    fn take_bucket(&mut self, bucket: Index) -> Arc<BucketWrite> {
+        let open = self.open.remove(key(bucket));
+        let device = &mut self.devices[key(open.device)];
+        let write = Arc::new(open.to_write(device.id.as_ref().into(), &self.names));
+        let flight = Flight { write: Arc::clone(&write), position: open.position, since_ms: open.since_ms, bytes: open.bytes() };
+        let at = device.hours.binary_search_by_key(&open.hour, |slot| slot.hour).expect("an open bucket has a slot");
+        device.hours[at] = HourSlot { hour: open.hour, open: None, flight: Some(index(self.flights.insert(flight))) };
+        write
+    }
+}

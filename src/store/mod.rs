@@ -89,7 +89,7 @@ pub trait Store: Send + Sync {
 
     /// Writes buckets. The outcome at index i belongs to the write at index i. No two writes of one call are of the
     /// same bucket.
-    async fn write(&self, writes: &[BucketWrite]) -> Vec<Result<Written, WriteError>>;
+    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>>;
 
     /// The stats of the hours in `hours` that have readings, ascending. An empty `metrics` asks for all metrics; an
     /// hour that has readings but none of the metrics is still there, with empty stats.

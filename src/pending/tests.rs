@@ -1,0 +1,210 @@
+//! Pending against a plain map.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::log::BatchBuilder;
+use crate::model::Contents;
+
+const LIMITS: Limits = Limits { max_bytes: 1 << 20, max_readings: 5, max_age: Duration::from_millis(100) };
+
+type Identity = (String, i64, String);
+
+fn batch(readings: &[(&str, i64, &[(&str, f64)])]) -> Vec<u8> {
+    let mut builder = BatchBuilder::default();
+    for (device, ts_ms, values) in readings {
+        builder.push(device, None, *ts_ms, values.iter().copied()).unwrap();
+    }
+    builder.finish().payload().to_vec()
+}
+
+fn insert(pending: &mut Pending, at: u64, readings: &[(&str, i64, &[(&str, f64)])]) {
+    pending.insert(&batch(readings), Position(at), at).unwrap();
+}
+
+fn spread(into: &mut BTreeMap<Identity, f64>, device: &str, hour: Hour, contents: &Contents) {
+    for sample in contents.samples() {
+        let identity = (device.to_owned(), hour.instant_ms(sample.offset), contents.metric_of(sample).to_string());
+        into.insert(identity, sample.value);
+    }
+}
+
+fn everything(pending: &Pending, devices: &[&str]) -> BTreeMap<Identity, f64> {
+    let mut all = BTreeMap::new();
+    for device in devices {
+        for hour in pending.hours(device, Hour(i32::MIN)..Hour(i32::MAX)) {
+            spread(&mut all, device, hour.hour, &hour.contents());
+        }
+    }
+    all
+}
+
+#[derive(Debug, Clone)]
+enum Operation {
+    Insert(Vec<(usize, i64, Vec<(usize, i32)>)>),
+    Take(usize),
+    TakeAll,
+    Complete(prop::sample::Index),
+    Pass(u64),
+}
+
+fn any_operation() -> impl Strategy<Value = Operation> {
+    let values = prop::collection::vec((0..3usize, -9..9i32), 1..4);
+    let reading = (0..3usize, -2..3i64, 0..40i64, values).prop_map(|(device, hour, at, values)| (device, hour * 3_600_000 + at, values));
+    prop_oneof![
+        6 => prop::collection::vec(reading, 1..12).prop_map(Operation::Insert),
+        3 => (1..4usize).prop_map(Operation::Take),
+        1 => Just(Operation::TakeAll),
+        4 => any::<prop::sample::Index>().prop_map(Operation::Complete),
+        2 => (1..120u64).prop_map(Operation::Pass),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn pending_and_stored_together_always_hold_exactly_what_was_inserted(
+        operations in prop::collection::vec(any_operation(), 1..60)
+    ) {
+        let devices = ["a", "b", "c"];
+        let metrics = ["x", "y", "z"];
+        let mut pending = Pending::new(LIMITS);
+        let mut inserted: BTreeMap<Identity, f64> = BTreeMap::new();
+        let mut stored: BTreeMap<Identity, f64> = BTreeMap::new();
+        let mut flying: Vec<Arc<BucketWrite>> = Vec::new();
+        let (mut now_ms, mut position, mut accepted, mut completed) = (0, 0, 0, 0);
+        let mut oldest_unstored: Vec<(u64, Vec<Identity>)> = Vec::new();
+        for operation in operations {
+            match operation {
+                Operation::Insert(readings) => {
+                    let mut builder = BatchBuilder::default();
+                    let mut identities = Vec::new();
+                    for (device, ts_ms, values) in &readings {
+                        let named = values.iter().map(|&(metric, value)| (metrics[metric], f64::from(value)));
+                        builder.push(devices[*device], None, *ts_ms, named.clone()).unwrap();
+                        for (metric, value) in named {
+                            let identity = (devices[*device].to_owned(), *ts_ms, metric.to_owned());
+                            inserted.insert(identity.clone(), value);
+                            identities.push(identity);
+                        }
+                    }
+                    pending.insert(builder.finish().payload(), Position(position), now_ms).unwrap();
+                    oldest_unstored.push((position, identities));
+                    position += 1;
+                    accepted += readings.len() as u64;
+                }
+                Operation::Take(max) => {
+                    let taken = pending.take(Take::Due, now_ms, max);
+                    prop_assert!(taken.len() <= max);
+                    flying.extend(taken);
+                }
+                Operation::TakeAll => flying.extend(pending.take(Take::All, now_ms, usize::MAX)),
+                Operation::Complete(which) if !flying.is_empty() => {
+                    let write = flying.swap_remove(which.index(flying.len()));
+                    spread(&mut stored, &write.device, write.hour, &write.contents);
+                    completed += u64::from(write.accepted);
+                    pending.complete(&write);
+                }
+                Operation::Complete(_) => {}
+                Operation::Pass(ms) => now_ms += ms,
+            }
+            for (at, write) in flying.iter().enumerate() {
+                let twice = flying[..at].iter().any(|other| (&other.device, other.hour) == (&write.device, write.hour));
+                prop_assert!(!twice, "two writes of one bucket in flight");
+            }
+            let waiting = everything(&pending, &devices);
+            let mut seen = stored.clone();
+            seen.extend(waiting.clone());
+            prop_assert_eq!(&seen, &inserted, "pending over stored is what was inserted");
+            prop_assert_eq!(pending.readings(), accepted - completed);
+            let cut = pending.cut_position(Position(position)).0;
+            for (at, identities) in &oldest_unstored {
+                let is_waiting = identities.iter().any(|identity| waiting.contains_key(identity) && !stored.contains_key(identity));
+                prop_assert!(!is_waiting || cut <= *at, "cut at {cut} passes a reading that is not stored, at {at}");
+            }
+        }
+        flying.extend(pending.take(Take::All, now_ms, usize::MAX));
+        flying.drain(..).for_each(|write| pending.complete(&write));
+        pending.take(Take::All, now_ms, usize::MAX).iter().for_each(|write| pending.complete(write));
+        prop_assert_eq!((pending.readings(), pending.bytes(), pending.buckets()), (0, 0, 0), "nothing is left behind");
+        prop_assert!(pending.devices.is_empty() && pending.by_id.is_empty());
+        prop_assert_eq!(pending.cut_position(Position(position)), Position(position));
+    }
+}
+
+#[test]
+fn a_bucket_is_due_when_it_is_full_or_old_or_memory_is_short() {
+    let mut pending = Pending::new(LIMITS);
+    insert(&mut pending, 0, &[("old", 0, &[("x", 1.0)])]);
+    for at in 1..=5 {
+        insert(&mut pending, at, &[("full", at as i64, &[("x", 1.0)])]);
+    }
+    let names = |taken: Vec<Arc<BucketWrite>>| taken.iter().map(|write| write.device.to_string()).collect::<Vec<_>>();
+    assert_eq!(pending.due_at_ms(), Some(100));
+    assert_eq!(names(pending.take(Take::Due, 99, 10)), ["full"]);
+    assert_eq!(names(pending.take(Take::Due, 100, 10)), ["old"]);
+
+    let mut pending = Pending::new(Limits { max_bytes: 4 * 300, ..LIMITS });
+    insert(&mut pending, 0, &[("first", 0, &[("x", 1.0)])]);
+    insert(&mut pending, 1, &[("second", 0, &[("x", 1.0)]), ("third", 0, &[("x", 1.0)])]);
+    assert!(pending.take(Take::Due, 1, 10).is_empty(), "{} bytes are not short", pending.bytes());
+    insert(&mut pending, 2, &[("fourth", 0, &[("x", 1.0)])]);
+    assert_eq!(names(pending.take(Take::Due, 2, 1)), ["first"], "the oldest goes when memory is short");
+}
+
+#[test]
+fn what_arrives_during_a_flight_waits_for_its_end() {
+    let mut pending = Pending::new(LIMITS);
+    insert(&mut pending, 0, &[("a", 0, &[("x", 1.0)])]);
+    let first = pending.take(Take::All, 0, 10);
+    for at in 1..=5 {
+        insert(&mut pending, at, &[("a", at as i64, &[("x", 2.0)])]);
+    }
+    assert!(pending.take(Take::All, 1_000, 10).is_empty(), "a write of this bucket is in flight");
+    assert_eq!(pending.hours("a", Hour(0)..Hour(1))[0].contents().samples().len(), 6);
+    pending.complete(&first[0]);
+    assert_eq!(pending.take(Take::Due, 6, 10).len(), 1, "full, and not blocked any more");
+}
+
+#[test]
+fn memory_of_names_that_nobody_uses_is_given_back() {
+    let mut pending = Pending::new(Limits { max_bytes: u64::MAX, ..LIMITS });
+    for round in 0..30 {
+        let names: Vec<String> = (0..1000).map(|name| format!("m-{round}-{name}")).collect();
+        for name in &names {
+            insert(&mut pending, round, &[("a", 0, &[(name, 1.0)])]);
+        }
+        pending.take(Take::All, 0, 10).iter().for_each(|write| pending.complete(write));
+    }
+    assert!(pending.names.len() <= 11_000, "{} names are held", pending.names.len());
+}
+
+#[test]
+fn a_pending_device_hour_with_its_readings_keeps_to_the_memory_budget() {
+    let mut pending = Pending::new(Limits { max_bytes: u64::MAX, max_readings: u32::MAX, ..LIMITS });
+    let (devices, readings) = (1_000_u64, 60_u64);
+    for reading in 0..readings {
+        for device in 0..devices {
+            let id = format!("sensor-{device:08}");
+            insert(&mut pending, reading, &[(&id, reading as i64 * 1_000, &[("value", 1.0)])]);
+        }
+    }
+    let budget = devices * 200 + devices * readings * 24;
+    assert!(pending.bytes() <= budget, "{} bytes for {devices} device-hours, the budget is {budget}", pending.bytes());
+}
+
+#[test]
+fn devices_are_listed_in_order_by_prefix_and_cursor() {
+    let mut pending = Pending::new(LIMITS);
+    for id in ["b-2", "a-1", "b-1", "b-3", "c"] {
+        insert(&mut pending, 0, &[(id, 0, &[("x", 1.0)])]);
+    }
+    let list = |prefix: &str, after: Option<&str>, limit| {
+        pending.devices(prefix, after, limit).iter().map(|device| device.device.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(list("", None, 10), ["a-1", "b-1", "b-2", "b-3", "c"]);
+    assert_eq!(list("b-", None, 2), ["b-1", "b-2"]);
+    assert_eq!(list("b-", Some("b-2"), 2), ["b-3"]);
+    assert!(list("x", None, 2).is_empty());
+}
