@@ -1,1 +1,221 @@
-//! (being built)
+//! From the log to the store.
+//!
+//! ```text
+//! log ──feeder──> pending ──scheduler──> store ──> cut the log
+//!        thread    (locked)    tasks
+//! ```
+//! The **feeder** reads the log in order into pending, and stands still while pending is full. The **scheduler** takes
+//! what is due and has a bounded number of writes under way; each write is tried until the store takes it or refuses
+//! it for good. The **cutter** tells the log, about once a second, up to where all is stored.
+//!
+//! Promises:
+//! - A reading leaves pending only when the store has acknowledged it, or the dead-letter file holds it durably.
+//! - The log is never cut in front of a reading that is still pending.
+//! - Each change of the store's state is logged once, not at each retry.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, watch};
+
+use crate::log::{Log, LogError, Position};
+use crate::pending::{Limits, Pending};
+use crate::store::Store;
+use crate::telemetry::Metrics;
+
+mod cutter;
+mod dead_letters;
+mod feeder;
+mod scheduler;
+mod write;
+
+pub use dead_letters::DeadLetters;
+
+/// What the flush obeys.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// When buckets are due, and how much may be pending.
+    pub limits: Limits,
+    /// How many writes may be under way at once.
+    pub max_in_flight: usize,
+    /// How many buckets one write carries.
+    pub max_buckets_per_write: usize,
+    /// How large a write gets, in bytes of the readings in memory; one bucket may exceed it.
+    pub max_write_bytes: u64,
+    /// The wait before the first retry, and the longest.
+    pub retry: std::ops::RangeInclusive<Duration>,
+}
+
+/// Pending as its users share it: fed by the feeder, emptied by the scheduler, read by queries.
+pub struct Flush {
+    options: Options,
+    state: Mutex<State>,
+    log: Arc<Log>,
+    store: Arc<dyn Store>,
+    dead_letters: DeadLetters,
+    metrics: Arc<Metrics>,
+    started: Instant,
+    /// How far the log has been fed into pending.
+    fed: watch::Sender<Position>,
+    /// There is something to take.
+    due: Notify,
+    /// Something was completed: there is room in pending, and maybe nothing left.
+    completed: Notify,
+    /// Why the feeder had to stop, once it had to.
+    failure: watch::Sender<Option<String>>,
+    store_state: Mutex<write::StoreState>,
+}
+
+/// What the lock guards.
+struct State {
+    pending: Pending,
+    fed: Position,
+    /// Readings fed so far.
+    fed_readings: u64,
+    /// Since when the feeder has been standing still because pending is full.
+    stalled_since: Option<Instant>,
+    /// Take everything, due or not.
+    draining: bool,
+}
+
+/// Where everything stands, for metrics and health.
+#[derive(Debug, Clone, Copy)]
+pub struct Status {
+    /// Readings accepted and not stored, those that still wait in the log included.
+    pub pending_readings: u64,
+    /// Memory of pending, in bytes.
+    pub pending_bytes: u64,
+    /// Buckets in pending.
+    pub pending_buckets: usize,
+    /// How long the oldest reading in pending has waited.
+    pub oldest_pending: Duration,
+    /// Whether the store took the last write.
+    pub store_up: bool,
+}
+
+impl Flush {
+    /// Puts the parts together. Nothing runs yet: see [`Self::start`].
+    pub fn new(
+        options: Options,
+        log: Arc<Log>,
+        start: Position,
+        store: Arc<dyn Store>,
+        dead_letters: DeadLetters,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
+        let pending = Pending::new(options.limits);
+        let state = State { pending, fed: start, fed_readings: 0, stalled_since: None, draining: false };
+        Arc::new(Self {
+            options,
+            state: Mutex::new(state),
+            log,
+            store,
+            dead_letters,
+            metrics,
+            started: Instant::now(),
+            fed: watch::Sender::new(start),
+            due: Notify::new(),
+            completed: Notify::new(),
+            failure: watch::Sender::new(None),
+            store_state: Mutex::default(),
+        })
+    }
+
+    /// Starts feeding, writing and cutting.
+    ///
+    /// # Errors
+    /// When the feeder's thread cannot be started.
+    pub fn start(self: &Arc<Self>) -> std::io::Result<Running> {
+        let feeder = feeder::spawn(Arc::clone(self))?;
+        let scheduler = tokio::spawn(scheduler::run(Arc::clone(self)));
+        let cutter = tokio::spawn(cutter::run(Arc::clone(self)));
+        Ok(Running { flush: Arc::clone(self), feeder, scheduler, cutter })
+    }
+
+    /// Resolves when the log can no longer be read, with the reason.
+    pub async fn failed(&self) -> String {
+        let mut failure = self.failure.subscribe();
+        let reason = failure.wait_for(Option::is_some).await.map(|reason| reason.clone());
+        reason.ok().flatten().unwrap_or_default()
+    }
+
+    /// Waits until everything that is acked now can be seen by [`Self::with_pending`], for at most `patience`.
+    /// Otherwise says for how long the log reader has been standing still.
+    pub async fn catch_up(&self, patience: Duration) -> Option<Duration> {
+        let acked = self.log.usage().readable;
+        let mut fed = self.fed.subscribe();
+        let caught_up = tokio::time::timeout(patience, fed.wait_for(|&fed| fed >= acked)).await;
+        match caught_up {
+            Ok(_) => None,
+            Err(_) => Some(self.lock().stalled_since.map_or(patience, |since| since.elapsed())),
+        }
+    }
+
+    /// Looks at what is pending. Nothing is fed meanwhile, so be brief.
+    pub fn with_pending<T>(&self, look: impl FnOnce(&Pending) -> T) -> T {
+        look(&self.lock().pending)
+    }
+
+    /// Where everything stands. `recovered` is how many readings the log held when it was opened.
+    pub fn status(&self, recovered: u64) -> Status {
+        let appended = self.log.usage().appended_readings;
+        let state = self.lock();
+        let waiting = state.pending.oldest_ms().map_or(0, |since_ms| self.now_ms().saturating_sub(since_ms));
+        Status {
+            pending_readings: (recovered + appended).saturating_sub(state.fed_readings) + state.pending.readings(),
+            pending_bytes: state.pending.bytes(),
+            pending_buckets: state.pending.buckets(),
+            oldest_pending: Duration::from_millis(waiting),
+            store_up: self.store_state.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_up(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Milliseconds on the clock that pending goes by.
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    /// Cuts the log behind what is stored.
+    fn cut(&self) -> Result<Position, LogError> {
+        let position = {
+            let state = self.lock();
+            state.pending.cut_position(state.fed)
+        };
+        self.log.cut(position)?;
+        Ok(position)
+    }
+}
+
+/// The running parts of a [`Flush`].
+pub struct Running {
+    flush: Arc<Flush>,
+    feeder: std::thread::JoinHandle<()>,
+    scheduler: tokio::task::JoinHandle<()>,
+    cutter: tokio::task::JoinHandle<()>,
+}
+
+impl Running {
+    /// Writes everything that is pending, for at most `grace`, then stops. What is not stored by then stays in the log.
+    /// The log must be closed. Returns how many readings stay.
+    pub async fn drain(self, grace: Duration) -> u64 {
+        self.flush.lock().draining = true;
+        self.flush.due.notify_one();
+        self.flush.completed.notify_waiters();
+        let mut scheduler = self.scheduler;
+        if tokio::time::timeout(grace, &mut scheduler).await.is_err() {
+            scheduler.abort();
+        }
+        self.cutter.abort();
+        let flush = Arc::clone(&self.flush);
+        let cut = tokio::task::spawn_blocking(move || flush.cut()).await;
+        if let Ok(Err(error)) = cut {
+            tracing::warn!(%error, "the log was not cut at the end; the next start reads more of it than needed");
+        }
+        drop(self.feeder); // it ends by itself when the closed log is read, and holds nothing that a crash would hurt
+        self.flush.status(0).pending_readings
+    }
+}

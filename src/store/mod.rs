@@ -50,6 +50,16 @@ pub enum WriteError {
     },
 }
 
+impl WriteError {
+    /// The short stable word.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Transient { reason, .. } | Self::Permanent { reason, .. } => reason,
+        }
+    }
+}
+
 /// The store could not answer a query, or could not be opened.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]

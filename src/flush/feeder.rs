@@ -1,0 +1,66 @@
+//! The feeder: a thread that reads the log into pending.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Flush;
+use crate::log::Reader;
+
+/// How many records are fed before the lock is given to others.
+const RECORDS_PER_TURN: usize = 256;
+
+/// How long the feeder waits for news before it looks again by itself.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Starts the feeder. It ends when the log is closed and read to its end.
+pub(super) fn spawn(flush: Arc<Flush>) -> std::io::Result<std::thread::JoinHandle<()>> {
+    let runtime = tokio::runtime::Handle::current();
+    std::thread::Builder::new().name("log-feeder".to_owned()).spawn(move || {
+        let reader = flush.log.reader(*flush.fed.borrow());
+        if let Err(why) = feed(&flush, reader, &runtime) {
+            tracing::error!(error = why, "the log cannot be read any further");
+            flush.failure.send_replace(Some(why));
+        }
+    })
+}
+
+fn feed(flush: &Flush, mut reader: Reader, runtime: &tokio::runtime::Handle) -> Result<(), String> {
+    while let Some(readable) = flush.log.wait_readable(reader.position(), PATIENCE) {
+        while reader.position() < readable {
+            let mut state = flush.lock();
+            if state.pending.is_full() {
+                if state.stalled_since.is_none() {
+                    tracing::warn!(bytes = state.pending.bytes(), "pending is full; readings wait in the log");
+                    state.stalled_since = Some(Instant::now());
+                }
+                drop(state);
+                flush.due.notify_one();
+                let room = flush.completed.notified();
+                let _ = runtime.block_on(async { tokio::time::timeout(PATIENCE, room).await });
+                continue;
+            }
+            for _ in 0..RECORDS_PER_TURN {
+                let Some(record) = reader.next(readable).map_err(|error| error.to_string())? else { break };
+                let inserted = state.pending.insert(record.payload, record.position, flush.now_ms());
+                inserted.map_err(|error| format!("record at position {}: {error}", record.position))?;
+                state.fed = record.next;
+                state.fed_readings += u64::from(record.readings);
+                if state.pending.is_full() {
+                    break;
+                }
+            }
+            state.fed = reader.position();
+            if state.stalled_since.is_some() && state.fed >= readable {
+                tracing::info!("readings do not wait in the log any more");
+                state.stalled_since = None;
+            }
+            let (fed, is_due) = (state.fed, state.pending.is_due(flush.now_ms()));
+            drop(state);
+            flush.fed.send_replace(fed);
+            if is_due {
+                flush.due.notify_one();
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! The scheduler: takes what is due, and keeps a bounded number of writes under way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::{Flush, write};
+use crate::model::BucketWrite;
+use crate::pending::Take;
+
+/// How many buckets are taken before the lock is given to others.
+const BUCKETS_PER_TURN: usize = 128;
+
+/// The longest sleep: a bucket that came while nothing was due is noticed after this, and before it is due.
+const MAX_SLEEP: Duration = Duration::from_millis(500);
+
+/// Runs until everything is written after [`super::Running::drain`] was called.
+pub(super) async fn run(flush: Arc<Flush>) {
+    let permits = Arc::new(Semaphore::new(flush.options.max_in_flight));
+    let mut writes = JoinSet::new();
+    loop {
+        let permit = Arc::clone(&permits).acquire_owned().await.expect("never closed");
+        let Some(batch) = next_batch(&flush).await else { break };
+        let flush = Arc::clone(&flush);
+        writes.spawn(async move {
+            write::write(&flush, batch).await;
+            drop(permit);
+        });
+        while writes.try_join_next().is_some() {}
+    }
+}
+
+/// Waits until something is due and takes it. `None` when draining and everything is stored.
+async fn next_batch(flush: &Flush) -> Option<Vec<Arc<BucketWrite>>> {
+    loop {
+        let completed = flush.completed.notified();
+        let (batch, finished) = take(flush);
+        if !batch.is_empty() {
+            return Some(batch);
+        }
+        if finished {
+            return None;
+        }
+        tokio::select! {
+            () = flush.due.notified() => {}
+            () = completed => {}
+            () = tokio::time::sleep(sleep_for(flush)) => {}
+        }
+    }
+}
+
+fn take(flush: &Flush) -> (Vec<Arc<BucketWrite>>, bool) {
+    let options = &flush.options;
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    loop {
+        let mut state = flush.lock();
+        let which = if state.draining { Take::All } else { Take::Due };
+        let room = (options.max_buckets_per_write - batch.len()).min(BUCKETS_PER_TURN);
+        let taken = state.pending.take(which, flush.now_ms(), room);
+        let finished = state.draining && state.pending.buckets() == 0 && state.fed >= flush.log.usage().readable;
+        drop(state);
+        if taken.is_empty() {
+            return (batch, finished);
+        }
+        bytes += taken.iter().map(|write| bytes_of(write)).sum::<u64>();
+        batch.extend(taken);
+        if batch.len() >= options.max_buckets_per_write || bytes >= options.max_write_bytes {
+            return (batch, false);
+        }
+    }
+}
+
+/// About what a bucket takes in a write command.
+fn bytes_of(write: &BucketWrite) -> u64 {
+    300 + write.contents.samples().len() as u64 * 32
+}
+
+fn sleep_for(flush: &Flush) -> Duration {
+    let due_at_ms = flush.lock().pending.due_at_ms();
+    let until_due = due_at_ms.map_or(flush.options.limits.max_age, |due_ms| {
+        Duration::from_millis(due_ms.saturating_sub(flush.now_ms()))
+    });
+    // What is due already waits for a flight of the same bucket; its end wakes the scheduler.
+    if until_due.is_zero() { MAX_SLEEP } else { until_due.min(MAX_SLEEP) }
+}
