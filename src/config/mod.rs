@@ -1,1 +1,148 @@
-//! (being built)
+//! The configuration: one file per section, every key with a default, nothing accepted that is not understood.
+//!
+//! A value comes from a flag, else from the environment, else from the file, else from the default. What a
+//! [`Config`] holds after [`Config::load`] has been checked as a whole: no limit is senseless, and no two settings
+//! contradict each other. Mistakes are reported where they were made: a place in the file, a variable, a flag, a key.
+//!
+//! `config/tidegauge.toml` documents every key. This room knows what the keys mean to an operator, and nothing of the
+//! rooms that obey them.
+
+mod auth;
+mod check;
+mod error;
+mod flush;
+mod http;
+mod ingest;
+mod load;
+mod log;
+mod log_filter;
+mod mongodb;
+mod mongodb_uri;
+mod pending;
+mod query;
+mod retention;
+mod server;
+mod sqlite;
+mod store;
+mod telemetry;
+mod units;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use auth::Auth;
+pub use error::ConfigError;
+pub use flush::Flush;
+pub use http::Http;
+pub use ingest::Ingest;
+pub use load::{Override, environment};
+pub use log::{Log, SyncPolicy};
+pub use log_filter::{LogFilter, LogFilterError};
+pub use mongodb::Mongodb;
+pub use mongodb_uri::MongodbUri;
+pub use pending::Pending;
+pub use query::Query;
+pub use retention::{Keep, Retention};
+pub use server::Server;
+pub use sqlite::Sqlite;
+pub use store::{Store, StoreKind};
+pub use telemetry::{LogFormat, Telemetry};
+pub use units::{Bytes, Period, UnitError};
+
+/// The whole configuration.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The process.
+    pub server: Server,
+    /// The HTTP edge.
+    pub http: Http,
+    /// Who may use the API.
+    pub auth: Auth,
+    /// What makes a reading acceptable.
+    pub ingest: Ingest,
+    /// The write-ahead log.
+    pub log: Log,
+    /// Readings in memory that wait for the store.
+    pub pending: Pending,
+    /// Writing pending buckets to the store.
+    pub flush: Flush,
+    /// Which store.
+    pub store: Store,
+    /// The embedded store.
+    pub sqlite: Sqlite,
+    /// The MongoDB store.
+    pub mongodb: Mongodb,
+    /// How long readings are kept.
+    pub retention: Retention,
+    /// Limits of queries.
+    pub query: Query,
+    /// Log lines of the process.
+    pub telemetry: Telemetry,
+}
+
+impl Config {
+    /// The store in use: what `store.kind` says, else MongoDB when there is a URI, else SQLite.
+    #[must_use]
+    pub fn store_kind(&self) -> StoreKind {
+        let implied = if self.mongodb.uri.is_some() { StoreKind::Mongodb } else { StoreKind::Sqlite };
+        self.store.kind.unwrap_or(implied)
+    }
+
+    /// The database file of the embedded store: what `sqlite.file` says, else `tidegauge.sqlite` in the data folder.
+    #[must_use]
+    pub fn sqlite_file(&self) -> PathBuf {
+        self.sqlite.file.clone().unwrap_or_else(|| self.server.data_dir.join("tidegauge.sqlite"))
+    }
+
+    /// Checks each section by itself, then what sections say together.
+    fn check(&self) -> Result<(), ConfigError> {
+        self.server.check()?;
+        self.http.check()?;
+        self.ingest.check()?;
+        self.log.check()?;
+        self.pending.check()?;
+        self.flush.check()?;
+        self.sqlite.check()?;
+        self.mongodb.check()?;
+        self.retention.check()?;
+        self.query.check()?;
+        self.check_store()?;
+        self.check_listen()
+    }
+
+    fn check_store(&self) -> Result<(), ConfigError> {
+        if self.store_kind() != StoreKind::Mongodb {
+            return Ok(());
+        }
+        if self.mongodb.uri.is_none() {
+            return Err(ConfigError::invalid("store.kind", "is \"mongodb\", so mongodb.uri must be set"));
+        }
+        let (batch, document) = (self.flush.max_readings, self.mongodb.max_readings_per_document);
+        if batch > document {
+            let problem = format!("is {batch}, must be at most mongodb.max_readings_per_document, which is {document}");
+            return Err(ConfigError::invalid("flush.max_readings", problem));
+        }
+        Ok(())
+    }
+
+    /// Closed by default: without authentication, only this machine may connect.
+    fn check_listen(&self) -> Result<(), ConfigError> {
+        let listen = self.http.listen;
+        if self.auth.allow_anonymous || listen.ip().to_canonical().is_loopback() {
+            return Ok(());
+        }
+        let problem = format!(
+            "is {listen}, which other machines can reach, and nobody has to authenticate; listen on loopback \
+             (such as 127.0.0.1:{port}), or let everybody in with auth.allow_anonymous = true",
+            port = listen.port()
+        );
+        Err(ConfigError::invalid("http.listen", problem))
+    }
+}
+
+#[cfg(test)]
+mod reference_tests;
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,24 @@
-//! (being built)
+//! What operators see: metrics and log lines.
+//!
+//! [`Metrics`] is the table of all metrics: name, kind, unit, labels and help stand together, and every metric that can
+//! be known beforehand is exported from the start, at zero. Recording takes no lookup by name; whoever records holds
+//! the handle. Nothing here is global, except that [`logs::init`] sets where the log lines of the process go.
+//!
+//! This room knows the words of the system and the codes of refused readings. It must not know who records what, and it
+//! never takes a device id as a label.
+
+mod exposition;
+mod instrument;
+pub mod logs;
+mod metrics;
+mod rejections;
+mod request_seconds;
+
+pub use exposition::Exposition;
+pub use instrument::{BuildInfo, Labelled, PerProtocol};
+pub use metrics::Metrics;
+pub use rejections::{Rejections, RequestRejection};
+pub use request_seconds::RequestSeconds;
+
+/// The handles that metrics are made of.
+pub use ::metrics::{Counter, Gauge, Histogram};

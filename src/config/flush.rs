@@ -1,0 +1,54 @@
+//! `[flush]`: writing pending buckets to the store.
+
+use serde::{Deserialize, Serialize};
+
+use super::check::{not_below, within};
+use super::{Bytes, ConfigError, Period};
+
+/// Writing pending buckets to the store.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Flush {
+    /// A bucket with so many pending readings is due. 1 to 100,000.
+    pub max_readings: usize,
+    /// A bucket is due when its oldest pending reading has waited so long. 1ms to 1d.
+    pub max_age: Period,
+    /// How many write commands may be at the store at once. 1 to 64.
+    pub max_in_flight: usize,
+    /// How many buckets one write command carries. 1 to 100,000.
+    pub max_buckets_per_write: usize,
+    /// How large one write command gets. 1KiB to 16MiB.
+    pub max_write_bytes: Bytes,
+    /// The wait before the first retry of a write; it doubles from retry to retry. 1ms to 1h.
+    pub retry_initial: Period,
+    /// The longest wait between retries. At least `retry_initial`, at most 1h.
+    pub retry_max: Period,
+}
+
+impl Default for Flush {
+    fn default() -> Self {
+        Self {
+            max_readings: 1_000,
+            max_age: Period::secs(60),
+            max_in_flight: 4,
+            max_buckets_per_write: 1_000,
+            max_write_bytes: Bytes::mib(8),
+            retry_initial: Period::millis(100),
+            retry_max: Period::secs(10),
+        }
+    }
+}
+
+impl Flush {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let (initial, max) = (self.retry_initial, self.retry_max);
+        within("flush.max_readings", self.max_readings, 1, 100_000)?;
+        within("flush.max_age", self.max_age, Period::millis(1), Period::days(1))?;
+        within("flush.max_in_flight", self.max_in_flight, 1, 64)?;
+        within("flush.max_buckets_per_write", self.max_buckets_per_write, 1, 100_000)?;
+        within("flush.max_write_bytes", self.max_write_bytes, Bytes::kib(1), Bytes::mib(16))?;
+        within("flush.retry_initial", initial, Period::millis(1), Period::hours(1))?;
+        within("flush.retry_max", max, Period::millis(1), Period::hours(1))?;
+        not_below("flush.retry_max", max, "flush.retry_initial", initial)
+    }
+}

@@ -1,0 +1,57 @@
+//! `[http]`: the HTTP edge.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use super::check::{not_below, within};
+use super::{Bytes, ConfigError, Period};
+
+/// The HTTP edge.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Http {
+    /// The address to listen on. Port 0 takes a free one.
+    #[serde(deserialize_with = "socket_addr")]
+    pub listen: SocketAddr,
+    /// How many connections may be open at once. 1 to 1,000,000.
+    pub max_connections: usize,
+    /// The largest body of a request, after decompression. 1B to 1GiB.
+    pub max_body_bytes: Bytes,
+    /// How many bytes of bodies may be on their way into the log, all requests together. At least `max_body_bytes`.
+    pub max_bytes_in_flight: Bytes,
+    /// How long a client may take to send the head of a request. 1ms to 1h.
+    pub header_timeout: Period,
+    /// How long a client may take to send a body. 1ms to 1h.
+    pub body_timeout: Period,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            max_connections: 10_000,
+            max_body_bytes: Bytes::mib(16),
+            max_bytes_in_flight: Bytes::mib(256),
+            header_timeout: Period::secs(10),
+            body_timeout: Period::secs(30),
+        }
+    }
+}
+
+impl Http {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let (body, in_flight) = (self.max_body_bytes, self.max_bytes_in_flight);
+        within("http.max_connections", self.max_connections, 1, 1_000_000)?;
+        within("http.max_body_bytes", body, Bytes(1), Bytes::gib(1))?;
+        not_below("http.max_bytes_in_flight", in_flight, "http.max_body_bytes", body)?;
+        within("http.header_timeout", self.header_timeout, Period::millis(1), Period::hours(1))?;
+        within("http.body_timeout", self.body_timeout, Period::millis(1), Period::hours(1))
+    }
+}
+
+fn socket_addr<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let expected = "an IP address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"";
+    text.parse().map_err(|_| de::Error::invalid_value(de::Unexpected::Str(&text), &expected))
+}

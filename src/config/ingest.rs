@@ -1,0 +1,40 @@
+//! `[ingest]`: what makes a reading acceptable.
+
+use serde::{Deserialize, Serialize};
+
+use super::check::within;
+use super::{Bytes, ConfigError, Period};
+
+/// What makes a reading acceptable.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ingest {
+    /// How far a reading's time may lie ahead of the server's clock. 0s to 365d.
+    pub max_future: Period,
+    /// How many readings one request may carry. 1 to 10,000,000.
+    pub max_readings_per_request: usize,
+    /// How many metrics one reading may have. 1 to 4,096.
+    pub max_metrics_per_reading: usize,
+    /// The longest metadata of a device, as JSON text. 0B to 64KiB.
+    pub max_metadata_bytes: Bytes,
+}
+
+impl Default for Ingest {
+    fn default() -> Self {
+        Self {
+            max_future: Period::minutes(10),
+            max_readings_per_request: 100_000,
+            max_metrics_per_reading: 256,
+            max_metadata_bytes: Bytes::kib(4),
+        }
+    }
+}
+
+impl Ingest {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        within("ingest.max_future", self.max_future, Period::secs(0), Period::days(365))?;
+        within("ingest.max_readings_per_request", self.max_readings_per_request, 1, 10_000_000)?;
+        within("ingest.max_metrics_per_reading", self.max_metrics_per_reading, 1, 4_096)?;
+        within("ingest.max_metadata_bytes", self.max_metadata_bytes, Bytes(0), Bytes::kib(64))
+    }
+}

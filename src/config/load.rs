@@ -1,0 +1,130 @@
+//! Bringing file, environment and flags together.
+//!
+//! Each value is tried as it is added to what came before, so that a mistake is known to be in what was added last.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use super::{Config, ConfigError};
+
+/// A value from the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Override {
+    /// The flag as it is written, such as `--http`, for messages.
+    pub flag: &'static str,
+    /// The section whose key the flag sets.
+    pub section: &'static str,
+    /// The key that the flag sets.
+    pub key: &'static str,
+    /// The value as it was given.
+    pub value: String,
+}
+
+impl Config {
+    /// Makes the configuration of the defaults, the TOML `file`, the variables of `env` named
+    /// `TIDEGAUGE_<SECTION>__<KEY>`, and `overrides`, each overruling those before it, and checks the whole.
+    ///
+    /// Variables and overrides are read as TOML values where that gives what the key takes, else as plain text, so that
+    /// text needs no quotes. Other variables are ignored.
+    ///
+    /// # Errors
+    /// Says which place of the file, which variable, which flag or which key is wrong, and why.
+    pub fn load(
+        file: Option<&Path>,
+        env: impl Iterator<Item = (String, String)>,
+        overrides: &[Override],
+    ) -> Result<Self, ConfigError> {
+        let mut layers = match file {
+            Some(path) => Layers::from_file(path)?,
+            None => Layers::default(),
+        };
+        for (variable, value) in env {
+            if let Some((section, key)) = section_and_key(&variable) {
+                let set = layers.set(&section, &key, &value);
+                set.map_err(|message| ConfigError::Environment { variable, message })?;
+            }
+        }
+        for Override { flag, section, key, value } in overrides {
+            layers.set(section, key, value).map_err(|message| ConfigError::Flag { flag, message })?;
+        }
+        layers.config.check()?;
+        Ok(layers.config)
+    }
+}
+
+/// The variables of this process, for [`Config::load`].
+///
+/// # Errors
+/// When a variable that might configure something is not valid UTF-8.
+pub fn environment() -> Result<Vec<(String, String)>, ConfigError> {
+    let ours = std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
+    let readable = ours.map(|(name, value)| {
+        let variable = name.to_string_lossy().into_owned();
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => Ok((name, value)),
+            _ => Err(ConfigError::Environment { variable, message: "is not valid UTF-8".to_owned() }),
+        }
+    });
+    readable.collect()
+}
+
+const PREFIX: &str = "TIDEGAUGE_";
+
+/// What a variable sets: of `TIDEGAUGE_HTTP__LISTEN` it is `http` and `listen`.
+fn section_and_key(variable: &str) -> Option<(String, String)> {
+    let (section, key) = variable.strip_prefix(PREFIX)?.split_once("__")?;
+    Some((section.to_ascii_lowercase(), key.to_ascii_lowercase()))
+}
+
+/// What was set so far, and the configuration that it makes.
+#[derive(Default)]
+struct Layers {
+    set: Table,
+    config: Config,
+}
+
+impl Layers {
+    fn from_file(path: &Path) -> Result<Self, ConfigError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let at = |error: &toml::de::Error, message: String| {
+            let (line, column) = line_and_column(&text, error.span().map_or(0, |span| span.start));
+            ConfigError::File { path: path.to_owned(), line, column, message }
+        };
+        let set: Table = toml::from_str(&text).map_err(|error| at(&error, error.message().to_owned()))?;
+        let deserializer = toml::Deserializer::parse(&text).map_err(|error| at(&error, error.message().to_owned()))?;
+        let config = serde_path_to_error::deserialize(deserializer)
+            .map_err(|error| at(error.inner(), format!("{}: {}", error.path(), error.inner().message())))?;
+        Ok(Self { set, config })
+    }
+
+    /// Sets one key, or says why its section, name or value is wrong.
+    fn set(&mut self, section: &str, key: &str, text: &str) -> Result<(), String> {
+        let plain = Value::String(text.to_owned());
+        let Ok(typed) = text.parse::<Value>() else {
+            return self.try_set(section, key, plain);
+        };
+        // when neither will do, what is wrong with the typed value says more
+        self.try_set(section, key, typed).or_else(|problem| self.try_set(section, key, plain).map_err(|_| problem))
+    }
+
+    fn try_set(&mut self, section: &str, key: &str, value: Value) -> Result<(), String> {
+        let mut set = self.set.clone();
+        let keys = set.entry(section).or_insert_with(|| Value::Table(Table::new()));
+        if let Value::Table(keys) = keys {
+            keys.insert(key.to_owned(), value);
+        }
+        let config = Config::deserialize(set.clone()).map_err(|error| error.message().to_owned())?;
+        *self = Self { set, config };
+        Ok(())
+    }
+}
+
+/// The line and the column in characters, both from 1, of a byte of `text`.
+fn line_and_column(text: &str, at: usize) -> (usize, usize) {
+    let before = text.get(..at).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}

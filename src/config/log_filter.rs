@@ -1,0 +1,80 @@
+//! Which log lines are written.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+/// Which log lines are written: a level (`off`, `error`, `warn`, `info`, `debug`, `trace`), or directives in the syntax of
+/// [`EnvFilter`], such as `info,tidegauge::flush=debug`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogFilter(String);
+
+const EXPECTED: &str = "off, error, warn, info, debug, trace, or directives such as \"info,tidegauge::flush=debug\"";
+
+impl LogFilter {
+    /// The filter for a subscriber.
+    #[must_use]
+    pub fn to_filter(&self) -> EnvFilter {
+        EnvFilter::new(&self.0) // was parsed before, when `self` was made
+    }
+}
+
+impl Default for LogFilter {
+    fn default() -> Self {
+        Self("info".to_owned())
+    }
+}
+
+/// Not a filter: says what would be one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected {EXPECTED}")]
+pub struct LogFilterError;
+
+impl FromStr for LogFilter {
+    type Err = LogFilterError;
+
+    fn from_str(text: &str) -> Result<Self, LogFilterError> {
+        // `EnvFilter` reads a single word that is no level as the name of a module: a typo would silence everything
+        let is_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        let is_level = !text.is_empty() && text.parse::<LevelFilter>().is_ok();
+        let good = is_level || (!is_word && EnvFilter::try_new(text).is_ok());
+        if good { Ok(Self(text.to_owned())) } else { Err(LogFilterError) }
+    }
+}
+
+impl fmt::Display for LogFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Serialize for LogFilter {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for LogFilter {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(|_| de::Error::invalid_value(de::Unexpected::Str(&text), &EXPECTED))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_is_a_level_or_directives_and_not_a_typo() {
+        for good in ["info", "off", "TRACE", "info,tidegauge::flush=debug", "tidegauge=trace"] {
+            assert_eq!(good.parse::<LogFilter>().map(|filter| filter.to_string()), Ok(good.to_owned()));
+        }
+        for bad in ["", "inof", "info,tidegauge=loud"] {
+            assert_eq!(bad.parse::<LogFilter>(), Err(LogFilterError), "{bad}");
+        }
+    }
+}

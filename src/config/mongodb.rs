@@ -1,0 +1,56 @@
+//! `[mongodb]`: the MongoDB store.
+
+use serde::{Deserialize, Serialize};
+
+use super::check::within;
+use super::{ConfigError, MongodbUri, Period};
+
+/// The MongoDB store.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Mongodb {
+    /// How to connect. Being set, it chooses this store unless `store.kind` says otherwise.
+    pub uri: Option<MongodbUri>,
+    /// The database: 1 to 63 bytes without `/\. "$*<>:|?`.
+    pub database: String,
+    /// The collection of the buckets: 1 to 128 bytes, without `$`, not starting with `system.`.
+    pub collection: String,
+    /// How long one call to the server may take. 1ms to 1h.
+    pub timeout: Period,
+    /// How many readings one document holds before a new part starts. 1 to 100,000.
+    pub max_readings_per_document: usize,
+    /// Whether to give the collection a `$jsonSchema` validator for everything but the single readings.
+    pub validate: bool,
+}
+
+impl Default for Mongodb {
+    fn default() -> Self {
+        Self {
+            uri: None,
+            database: "tidegauge".to_owned(),
+            collection: "buckets".to_owned(),
+            timeout: Period::secs(30),
+            max_readings_per_document: 3_600,
+            validate: false,
+        }
+    }
+}
+
+impl Mongodb {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let (database, collection) = (&self.database, &self.collection);
+        if !(1..=63).contains(&database.len()) || database.contains(|c| "/\\. \"$*<>:|?\0".contains(c)) {
+            let problem = format!("is \"{database}\", must have 1 to 63 bytes and none of /\\. \"$*<>:|?");
+            return Err(ConfigError::invalid("mongodb.database", problem));
+        }
+        if !(1..=128).contains(&collection.len())
+            || collection.contains(['$', '\0'])
+            || collection.starts_with("system.")
+        {
+            let problem = format!("is \"{collection}\", must have 1 to 128 bytes, no $, and not start with system.");
+            return Err(ConfigError::invalid("mongodb.collection", problem));
+        }
+        within("mongodb.timeout", self.timeout, Period::millis(1), Period::hours(1))?;
+        within("mongodb.max_readings_per_document", self.max_readings_per_document, 1, 100_000)
+    }
+}

@@ -1,0 +1,49 @@
+//! `[query]`: limits of queries.
+
+use serde::{Deserialize, Serialize};
+
+use super::check::{not_below, within};
+use super::{ConfigError, Period};
+
+/// Limits of queries.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Query {
+    /// The longest range of one query, in hours. 1 to 876,600, which is a hundred years.
+    pub max_hours: u32,
+    /// The most values of one answer: hours times metrics. 1 to 10,000,000.
+    pub max_points: usize,
+    /// The largest page of readings. 1 to 1,000,000.
+    pub max_readings: usize,
+    /// The page of readings of a query that names no limit. 1 to `max_readings`.
+    pub default_readings: usize,
+    /// How long a query waits for readings that were just accepted to become visible. 0s to 1m.
+    pub catch_up_timeout: Period,
+    /// The largest page of devices. 1 to 100,000.
+    pub max_devices: usize,
+}
+
+impl Default for Query {
+    fn default() -> Self {
+        Self {
+            max_hours: 87_840,
+            max_points: 100_000,
+            max_readings: 10_000,
+            default_readings: 1_000,
+            catch_up_timeout: Period::secs(2),
+            max_devices: 1_000,
+        }
+    }
+}
+
+impl Query {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        within("query.max_hours", self.max_hours, 1, 876_600)?;
+        within("query.max_points", self.max_points, 1, 10_000_000)?;
+        within("query.max_readings", self.max_readings, 1, 1_000_000)?;
+        within("query.default_readings", self.default_readings, 1, 1_000_000)?;
+        not_below("query.max_readings", self.max_readings, "query.default_readings", self.default_readings)?;
+        within("query.catch_up_timeout", self.catch_up_timeout, Period::secs(0), Period::minutes(1))?;
+        within("query.max_devices", self.max_devices, 1, 100_000)
+    }
+}

@@ -1,0 +1,21 @@
+//! `[store]`: which store.
+
+use serde::{Deserialize, Serialize};
+
+/// Which store.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Store {
+    /// The store to use. Absent: MongoDB when `mongodb.uri` is set, else SQLite; see [`super::Config::store_kind`].
+    pub kind: Option<StoreKind>,
+}
+
+/// A store that can be chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StoreKind {
+    /// The embedded store.
+    Sqlite,
+    /// MongoDB, one document per bucket.
+    Mongodb,
+}

@@ -1,0 +1,203 @@
+//! Loading: who overrules whom, and how mistakes are reported.
+
+use std::io::Write;
+
+use super::*;
+
+fn load(file: &str, env: &[(&str, &str)], overrides: &[Override]) -> Result<Config, String> {
+    let mut stored = tempfile::NamedTempFile::new().expect("a temporary file");
+    stored.write_all(file.as_bytes()).expect("a temporary file");
+    let env = env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+    let loaded = Config::load(Some(stored.path()), env, overrides);
+    loaded.map_err(|error| error.to_string().replace(&stored.path().display().to_string(), "FILE"))
+}
+
+fn flag(flag: &'static str, section: &'static str, key: &'static str, value: &str) -> Override {
+    Override { flag, section, key, value: value.to_owned() }
+}
+
+/// What is wrong with a file by itself.
+fn error_of(file: &str) -> String {
+    load(file, &[], &[]).expect_err("an error")
+}
+
+#[test]
+fn nothing_set_gives_the_defaults() {
+    assert_eq!(Config::load(None, std::iter::empty(), &[]).expect("valid"), Config::default());
+    assert_eq!(load("", &[], &[]), Ok(Config::default()));
+}
+
+#[test]
+fn a_flag_overrules_the_environment_which_overrules_the_file() {
+    let file = "[http]\nmax_connections = 1\nheader_timeout = \"1s\"\nbody_timeout = \"1s\"";
+    let env = [("TIDEGAUGE_HTTP__HEADER_TIMEOUT", "2s"), ("TIDEGAUGE_HTTP__BODY_TIMEOUT", "2s")];
+    let config = load(file, &env, &[flag("--body-timeout", "http", "body_timeout", "3s")]).expect("valid");
+    assert_eq!(config.http.max_connections, 1);
+    assert_eq!(config.http.header_timeout, Period::secs(2));
+    assert_eq!(config.http.body_timeout, Period::secs(3));
+    assert_eq!(config.http.max_body_bytes, Bytes::mib(16));
+}
+
+#[test]
+fn the_environment_needs_no_quotes_and_takes_each_type() {
+    let env = [
+        ("TIDEGAUGE_HTTP__LISTEN", "[::1]:0"),
+        ("TIDEGAUGE_HTTP__MAX_BODY_BYTES", "1048576"),
+        ("TIDEGAUGE_AUTH__ALLOW_ANONYMOUS", "true"),
+        ("TIDEGAUGE_FLUSH__MAX_READINGS", "7"),
+        ("TIDEGAUGE_MONGODB__URI", "mongodb://ann:p=w@host/?a=b#c"),
+        ("TIDEGAUGE_MONGODB__DATABASE", "2026"),
+        ("TIDEGAUGE_LOG__SYNC", "\"interval\""),
+        ("TIDEGAUGE_TELEMETRY__LOG_LEVEL", "info,tidegauge=debug"),
+    ];
+    let config = load("", &env, &[]).expect("valid");
+    assert_eq!(config.http.listen.to_string(), "[::1]:0");
+    assert_eq!(config.http.max_body_bytes, Bytes::mib(1));
+    assert!(config.auth.allow_anonymous);
+    assert_eq!(config.flush.max_readings, 7);
+    assert_eq!(config.mongodb.uri.as_ref().expect("set").expose(), "mongodb://ann:p=w@host/?a=b#c");
+    assert_eq!(config.mongodb.database, "2026");
+    assert_eq!(config.log.sync, SyncPolicy::Interval);
+    assert_eq!(config.telemetry.log_level.to_string(), "info,tidegauge=debug");
+}
+
+#[test]
+fn variables_that_name_no_section_are_not_ours() {
+    let env = [("TIDEGAUGE_TEST_MONGODB_URI", "x"), ("TIDEGAUGE", "x"), ("HTTP__LISTEN", "x"), ("PATH", "/bin")];
+    assert_eq!(load("", &env, &[]), Ok(Config::default()));
+}
+
+#[test]
+fn a_mistake_in_the_file_is_reported_with_its_place_and_key() {
+    let files = [
+        "[http]\n\n  max_conections = 1",
+        "[htpp]\nlisten = 1",
+        "http = 1",
+        "[http]\nmax_connections = \"many\"",
+        "[http]\nlisten = \"localhost\"",
+        "[log]\nsync = \"never\"",
+        "[log]\nmax_bytes = -1",
+        "[log]\nmax_bytes = \"8G\"",
+        "[log]\n[log]",
+        "[flush]\nmax_age = 60",
+        "[flush]\nmax_age = \"1 minute\"",
+        "[retention]\nreadings = \"always\"",
+        "[telemetry]\nlog_level = \"inof\"",
+        "[server]\ndata_dir = \"°°\" x",
+    ];
+    insta::assert_snapshot!(files.map(error_of).join("\n"));
+}
+
+#[test]
+fn a_mistake_in_the_environment_or_in_a_flag_names_it() {
+    let variables = [
+        ("TIDEGAUGE_HTTP__MAX_CONECTIONS", "1"),
+        ("TIDEGAUGE_HTPP__LISTEN", "1"),
+        ("TIDEGAUGE_HTTP__MAX_CONNECTIONS", "-1"),
+        ("TIDEGAUGE_HTTP__MAX_CONNECTIONS", "many"),
+        ("TIDEGAUGE_PENDING__MAX_BYTES", "lots"),
+        ("TIDEGAUGE_AUTH__ALLOW_ANONYMOUS", "yes"),
+    ];
+    let mut errors = variables.map(|variable| load("", &[variable], &[]).expect_err("an error")).to_vec();
+    errors.push(load("", &[], &[flag("--http", "http", "listen", "here")]).expect_err("an error"));
+    insta::assert_snapshot!(errors.join("\n"));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let error = Config::load(Some("/no/such/file".as_ref()), std::iter::empty(), &[]).expect_err("an error");
+    assert!(error.to_string().starts_with("/no/such/file: cannot read the configuration: "), "{error}");
+}
+
+#[test]
+fn values_without_sense_are_refused_by_key() {
+    for (file, key) in [
+        ("[server]\ndata_dir = \"\"", "server.data_dir"),
+        ("[server]\nshutdown_grace = \"2h\"", "server.shutdown_grace"),
+        ("[http]\nmax_connections = 0", "http.max_connections"),
+        ("[http]\nmax_body_bytes = 0", "http.max_body_bytes"),
+        ("[http]\nmax_bytes_in_flight = \"1MiB\"", "http.max_bytes_in_flight"),
+        ("[http]\nheader_timeout = \"0s\"", "http.header_timeout"),
+        ("[http]\nbody_timeout = \"0s\"", "http.body_timeout"),
+        ("[ingest]\nmax_future = \"366d\"", "ingest.max_future"),
+        ("[ingest]\nmax_readings_per_request = 0", "ingest.max_readings_per_request"),
+        ("[ingest]\nmax_metrics_per_reading = 0", "ingest.max_metrics_per_reading"),
+        ("[ingest]\nmax_metadata_bytes = \"1MiB\"", "ingest.max_metadata_bytes"),
+        ("[log]\nsync_interval = \"0s\"", "log.sync_interval"),
+        ("[log]\nsegment_bytes = \"63KiB\"", "log.segment_bytes"),
+        ("[log]\nsegment_bytes = \"1MiB\"\nmax_bytes = \"2047KiB\"", "log.segment_bytes"),
+        ("[pending]\nmax_bytes = 0", "pending.max_bytes"),
+        ("[flush]\nmax_readings = 0", "flush.max_readings"),
+        ("[flush]\nmax_age = \"0s\"", "flush.max_age"),
+        ("[flush]\nmax_in_flight = 0", "flush.max_in_flight"),
+        ("[flush]\nmax_buckets_per_write = 0", "flush.max_buckets_per_write"),
+        ("[flush]\nmax_write_bytes = \"17MiB\"", "flush.max_write_bytes"),
+        ("[flush]\nretry_initial = \"0s\"", "flush.retry_initial"),
+        ("[flush]\nretry_max = \"2h\"", "flush.retry_max"),
+        ("[flush]\nretry_initial = \"11s\"", "flush.retry_max"),
+        ("[store]\nkind = \"mongodb\"", "store.kind"),
+        ("[sqlite]\nfile = \"\"", "sqlite.file"),
+        ("[mongodb]\ndatabase = \"a.b\"", "mongodb.database"),
+        ("[mongodb]\ncollection = \"\"", "mongodb.collection"),
+        ("[mongodb]\ntimeout = \"0s\"", "mongodb.timeout"),
+        ("[mongodb]\nmax_readings_per_document = 0", "mongodb.max_readings_per_document"),
+        ("[mongodb]\nuri = \"mongodb://h\"\nmax_readings_per_document = 999", "flush.max_readings"),
+        ("[retention]\nreadings = \"59m\"", "retention.readings"),
+        ("[query]\nmax_hours = 0", "query.max_hours"),
+        ("[query]\nmax_points = 0", "query.max_points"),
+        ("[query]\nmax_readings = 0", "query.max_readings"),
+        ("[query]\ndefault_readings = 0", "query.default_readings"),
+        ("[query]\nmax_readings = 999", "query.max_readings"),
+        ("[query]\ncatch_up_timeout = \"2m\"", "query.catch_up_timeout"),
+        ("[query]\nmax_devices = 0", "query.max_devices"),
+    ] {
+        let error = error_of(file);
+        assert!(error.starts_with(&format!("{key} is ")), "{file:?} gave {error:?}");
+    }
+}
+
+#[test]
+fn listening_beyond_loopback_without_authentication_takes_a_decision() {
+    for listen in ["0.0.0.0:8080", "192.0.2.1:80", "[::]:8080"] {
+        let file = format!("[http]\nlisten = \"{listen}\"");
+        let error = error_of(&file);
+        assert!(error.starts_with("http.listen is ") && error.contains("listen on loopback"), "{error}");
+        assert!(error.contains("auth.allow_anonymous = true"), "{error}");
+        load(&format!("{file}\n[auth]\nallow_anonymous = true"), &[], &[]).expect("it was decided");
+    }
+    for listen in ["127.0.0.1:0", "127.1.2.3:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+        load(&format!("[http]\nlisten = \"{listen}\""), &[], &[]).expect("loopback");
+    }
+}
+
+#[test]
+fn the_store_follows_the_uri_unless_it_is_named() {
+    let kind = |file: &str| load(file, &[], &[]).expect("valid").store_kind();
+    assert_eq!(kind(""), StoreKind::Sqlite);
+    assert_eq!(kind("[mongodb]\nuri = \"mongodb://h\""), StoreKind::Mongodb);
+    assert_eq!(kind("[mongodb]\nuri = \"mongodb://h\"\n[store]\nkind = \"sqlite\""), StoreKind::Sqlite);
+}
+
+#[test]
+fn the_embedded_store_lives_in_the_data_folder_unless_it_is_named() {
+    let file = |file: &str| load(file, &[], &[]).expect("valid").sqlite_file();
+    assert_eq!(file("[server]\ndata_dir = \"/d\""), PathBuf::from("/d/tidegauge.sqlite"));
+    assert_eq!(file("[sqlite]\nfile = \"/f.db\""), PathBuf::from("/f.db"));
+}
+
+#[test]
+fn no_message_and_no_printed_configuration_holds_the_password() {
+    let config = load("[mongodb]\nuri = \"mongodb://ann:hunter2@host\"", &[], &[]).expect("valid");
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert!(!toml::to_string(&config).expect("TOML").contains("hunter2"));
+
+    let errors = [
+        error_of("[mongodb]\nuri = \"mongo://ann:hunter2@host\""),
+        error_of("[mongodb]\nuri = \"mongodb://ann:hunter2@host"),
+        load("", &[("TIDEGAUGE_MONGODB__URI", "ann:hunter2@host")], &[]).expect_err("an error"),
+        load("", &[("TIDEGAUGE_MONGODB__URL", "mongodb://ann:hunter2@host")], &[]).expect_err("an error"),
+    ];
+    for error in errors {
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+}

@@ -1,0 +1,181 @@
+//! Lengths of time.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::{UnitError, number_and_unit};
+
+/// A length of time in whole milliseconds, at most [`Period::MAX`].
+///
+/// Written as numbers with units, `"1h30m"`: ms, s, m, h or d, each at most once and the larger first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Period {
+    ms: u64,
+}
+
+const PERIOD_EXPECTED: UnitError = UnitError(
+    "a duration such as \"100ms\", \"60s\", \"10m\", \"1h30m\" or \"90d\" (whole numbers, larger units first), at most \
+     36500d",
+);
+
+/// The units of a period, the larger first, in milliseconds.
+const PERIOD_UNITS: [(u64, &str); 5] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms")];
+
+impl Period {
+    /// The longest period, 36,500 days: instants that far away are still dates.
+    pub const MAX: Self = Self::days(36_500);
+
+    /// So many milliseconds.
+    #[must_use]
+    pub const fn millis(count: u64) -> Self {
+        Self { ms: count }
+    }
+
+    /// So many seconds.
+    #[must_use]
+    pub const fn secs(count: u64) -> Self {
+        Self::millis(count * 1_000)
+    }
+
+    /// So many minutes.
+    #[must_use]
+    pub const fn minutes(count: u64) -> Self {
+        Self::secs(count * 60)
+    }
+
+    /// So many hours.
+    #[must_use]
+    pub const fn hours(count: u64) -> Self {
+        Self::minutes(count * 60)
+    }
+
+    /// So many days of 24 hours.
+    #[must_use]
+    pub const fn days(count: u64) -> Self {
+        Self::hours(count * 24)
+    }
+
+    /// The period in milliseconds.
+    #[must_use]
+    pub const fn as_millis(self) -> u64 {
+        self.ms
+    }
+
+    /// The period as the standard library has it.
+    #[must_use]
+    pub const fn as_duration(self) -> Duration {
+        Duration::from_millis(self.ms)
+    }
+}
+
+impl From<Period> for Duration {
+    fn from(period: Period) -> Self {
+        period.as_duration()
+    }
+}
+
+impl FromStr for Period {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let mut total_ms: u64 = 0;
+        let mut units = PERIOD_UNITS.iter();
+        let mut rest = text;
+        loop {
+            let (count, unit, after) = number_and_unit(rest).ok_or(PERIOD_EXPECTED)?;
+            // `units` goes on behind the unit it found, so that none comes twice and none out of order
+            let (ms_per_unit, _) = units.find(|(_, name)| *name == unit).ok_or(PERIOD_EXPECTED)?;
+            let ms = count.checked_mul(*ms_per_unit).and_then(|ms| ms.checked_add(total_ms));
+            total_ms = ms.filter(|&ms| ms <= Self::MAX.ms).ok_or(PERIOD_EXPECTED)?;
+            if after.is_empty() {
+                return Ok(Self { ms: total_ms });
+            }
+            rest = after;
+        }
+    }
+}
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ms == 0 {
+            return f.write_str("0s");
+        }
+        let mut rest_ms = self.ms;
+        for (ms_per_unit, unit) in PERIOD_UNITS {
+            if rest_ms >= ms_per_unit {
+                write!(f, "{}{unit}", rest_ms / ms_per_unit)?;
+                rest_ms %= ms_per_unit;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for Period {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Period {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl de::Visitor<'_> for Visitor {
+            type Value = Period;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(PERIOD_EXPECTED.0)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Period, E> {
+                text.parse().map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+        }
+
+        deserializer.deserialize_str(Visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_period_takes_units_from_large_to_small() {
+        for (text, ms) in [
+            ("100ms", 100),
+            ("60s", 60_000),
+            ("10m", 600_000),
+            ("1h", 3_600_000),
+            ("90d", 7_776_000_000),
+            ("1h30m", 5_400_000),
+            ("1d2h3m4s5ms", 93_784_005),
+            ("0s", 0),
+        ] {
+            assert_eq!(text.parse(), Ok(Period::millis(ms)), "{text}");
+        }
+        assert_eq!(Period::minutes(90).as_duration(), Duration::from_secs(5400));
+    }
+
+    #[test]
+    fn a_period_without_a_unit_out_of_order_or_too_long_is_refused() {
+        for text in
+            ["", "60", "s", "1.5h", "-1s", "30m1h", "1s1s", "1h 30m", "1w", "1h30", "36501d", "99999999999999999999s"]
+        {
+            assert_eq!(text.parse::<Period>(), Err(PERIOD_EXPECTED), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn periods_survive_being_written_and_read(ms in 0..=Period::MAX.ms) {
+            prop_assert_eq!(Period::millis(ms).to_string().parse(), Ok(Period::millis(ms)));
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What a metric can be: a single instrument, or one per value of a label.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};
+use metrics_exporter_prometheus::PrometheusRecorder;
+
+/// A line of the table of metrics.
+#[derive(Debug)]
+pub(super) struct Definition {
+    /// The full name.
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) unit: Unit,
+    /// The names of the labels, in the order in which instruments give their values.
+    pub(super) labels: &'static [&'static str],
+    /// The upper bounds of a histogram's buckets; empty for other kinds.
+    pub(super) buckets: &'static [f64],
+    pub(super) help: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        })
+    }
+}
+
+/// `name{labels} type help`.
+impl fmt::Display for Definition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)?;
+        if !self.labels.is_empty() {
+            write!(f, "{{{}}}", self.labels.join(","))?;
+        }
+        write!(f, " {} {}", self.kind, self.help)
+    }
+}
+
+/// Where an instrument is registered: under a definition, with values for its first labels.
+#[derive(Debug, Clone)]
+pub(super) struct Site {
+    recorder: Arc<PrometheusRecorder>,
+    definition: &'static Definition,
+    labels: Vec<Label>,
+}
+
+impl Site {
+    /// The site of a definition, which it describes to the recorder.
+    pub(super) fn new(recorder: &Arc<PrometheusRecorder>, definition: &'static Definition) -> Self {
+        let name = KeyName::from_const_str(definition.name);
+        let (unit, help) = (Some(definition.unit), SharedString::const_str(definition.help));
+        match definition.kind {
+            Kind::Counter => recorder.describe_counter(name, unit, help),
+            Kind::Gauge => recorder.describe_gauge(name, unit, help),
+            Kind::Histogram => recorder.describe_histogram(name, unit, help),
+        }
+        Self { recorder: Arc::clone(recorder), definition, labels: Vec::new() }
+    }
+
+    /// The site with a value for its next label.
+    pub(super) fn with(&self, value: impl Into<SharedString>) -> Self {
+        let mut site = self.clone();
+        site.labels.push(Label::new(self.definition.labels[self.labels.len()], value));
+        site
+    }
+
+    fn key(&self) -> Key {
+        debug_assert_eq!(self.labels.len(), self.definition.labels.len(), "a value for each label");
+        Key::from_parts(self.definition.name, self.labels.clone())
+    }
+}
+
+/// The exporter does not look at it.
+const METADATA: Metadata<'static> = Metadata::new("tidegauge", Level::INFO, None);
+
+/// Something that records under a definition.
+pub(super) trait Instrument {
+    const KIND: Kind;
+
+    /// Registers it.
+    fn at(site: Site) -> Self;
+}
+
+impl Instrument for Counter {
+    const KIND: Kind = Kind::Counter;
+
+    fn at(site: Site) -> Self {
+        site.recorder.register_counter(&site.key(), &METADATA)
+    }
+}
+
+impl Instrument for Gauge {
+    const KIND: Kind = Kind::Gauge;
+
+    fn at(site: Site) -> Self {
+        site.recorder.register_gauge(&site.key(), &METADATA)
+    }
+}
+
+impl Instrument for Histogram {
+    const KIND: Kind = Kind::Histogram;
+
+    fn at(site: Site) -> Self {
+        site.recorder.register_histogram(&site.key(), &METADATA)
+    }
+}
+
+/// One instrument per way in.
+#[derive(Debug)]
+pub struct PerProtocol<T> {
+    /// What came over HTTP.
+    pub http: T,
+}
+
+impl<T: Instrument> Instrument for PerProtocol<T> {
+    const KIND: Kind = T::KIND;
+
+    fn at(site: Site) -> Self {
+        Self { http: T::at(site.with("http")) }
+    }
+}
+
+/// One instrument per value of a label whose few values are not known beforehand.
+#[derive(Debug)]
+pub struct Labelled<T> {
+    site: Site,
+    instrument: PhantomData<fn() -> T>,
+}
+
+#[expect(private_bounds, reason = "only this room makes instruments")]
+impl<T: Instrument> Labelled<T> {
+    /// The instrument of a value. Looks it up: where it is used often, keep it.
+    #[must_use]
+    pub fn with(&self, value: &'static str) -> T {
+        T::at(self.site.with(value))
+    }
+}
+
+impl<T: Instrument> Instrument for Labelled<T> {
+    const KIND: Kind = T::KIND;
+
+    fn at(site: Site) -> Self {
+        Self { site, instrument: PhantomData }
+    }
+}
+
+/// A gauge that is 1 and whose labels say what is running.
+#[derive(Debug)]
+pub struct BuildInfo(());
+
+impl Instrument for BuildInfo {
+    const KIND: Kind = Kind::Gauge;
+
+    fn at(site: Site) -> Self {
+        use std::env::consts::{ARCH, OS};
+        Gauge::at(site.with(env!("CARGO_PKG_VERSION")).with(OS).with(ARCH)).set(1);
+        Self(())
+    }
+}

@@ -1,0 +1,84 @@
+//! Log lines: what they look like, which are written, and that they go to stderr.
+
+use std::io::IsTerminal;
+
+use tracing::Dispatch;
+use tracing::dispatcher::{SetGlobalDefaultError, set_global_default};
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::config::{LogFormat, Telemetry};
+
+/// Sends the log lines of this process to stderr from now on.
+///
+/// # Errors
+/// When it was called before.
+pub fn init(config: &Telemetry) -> Result<(), SetGlobalDefaultError> {
+    set_global_default(dispatch(config, std::io::stderr, std::io::stderr().is_terminal()))
+}
+
+fn dispatch<W>(config: &Telemetry, writer: W, colors: bool) -> Dispatch
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let lines = tracing_subscriber::fmt().with_env_filter(config.log_level.to_filter()).with_writer(writer);
+    match config.log_format {
+        LogFormat::Text => lines.with_ansi(colors).into(),
+        LogFormat::Json => lines.json().flatten_event(true).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("not poisoned").write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What is written of two events, one of which is too fine for the level.
+    fn written(log_format: LogFormat, log_level: &str) -> String {
+        let lines = Lines::default();
+        let config = Telemetry { log_format, log_level: log_level.parse().expect("a level") };
+        let writer = lines.clone();
+        tracing::dispatcher::with_default(&dispatch(&config, move || writer.clone(), false), || {
+            tracing::info!(port = 8080, "listening");
+            tracing::debug!("detail");
+        });
+        let bytes = lines.0.lock().expect("not poisoned").clone();
+        String::from_utf8(bytes).expect("log lines are text")
+    }
+
+    #[test]
+    fn text_lines_are_for_people() {
+        let text = written(LogFormat::Text, "info");
+        assert!(text.contains(" INFO ") && text.ends_with("listening port=8080\n"), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+
+    #[test]
+    fn json_lines_are_objects_with_the_fields_of_the_event() {
+        let text = written(LogFormat::Json, "info");
+        let line: serde_json::Value = serde_json::from_str(&text).expect("one JSON object");
+        assert_eq!(line["level"], "INFO");
+        assert_eq!(line["message"], "listening");
+        assert_eq!(line["port"], 8080);
+    }
+
+    #[test]
+    fn the_level_decides_which_lines_are_written() {
+        assert_eq!(written(LogFormat::Text, "warn"), "");
+        assert_eq!(written(LogFormat::Text, "off,tidegauge=debug").lines().count(), 2);
+    }
+}

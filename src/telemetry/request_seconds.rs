@@ -1,0 +1,93 @@
+//! Times of HTTP requests by route, method and status.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use hashbrown::{Equivalent, HashMap};
+use metrics::Histogram;
+
+use super::instrument::{Instrument, Kind, Site};
+
+/// A histogram per route, method and status, made when it is first needed.
+#[derive(Debug)]
+pub struct RequestSeconds {
+    site: Site,
+    known: RwLock<HashMap<Request<Arc<str>>, Histogram, RandomState>>,
+}
+
+/// What requests are told apart by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Request<Route> {
+    route: Route,
+    method: &'static str,
+    status: u16,
+}
+
+/// The same request, with a route that is only borrowed: both hash alike, since `Arc<str>` hashes as `str`.
+impl Equivalent<Request<Arc<str>>> for Request<&str> {
+    fn equivalent(&self, key: &Request<Arc<str>>) -> bool {
+        (self.route, self.method, self.status) == (&key.route, key.method, key.status)
+    }
+}
+
+impl RequestSeconds {
+    /// Records that a request was answered. `route` is the router's pattern, never the path as it was sent, so that
+    /// there are few; unusual methods count as `other` for the same reason.
+    pub fn record(&self, route: &str, method: &str, status: u16, took: Duration) {
+        let request = Request { route, method: known_method(method), status };
+        {
+            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(histogram) = known.get(&request) {
+                return histogram.record(took);
+            }
+        }
+        let site = self.site.with(route.to_owned()).with(request.method).with(status.to_string());
+        let histogram = Histogram::at(site); // the same one, should another thread be here as well
+        histogram.record(took);
+        let request = Request { route: route.into(), method: request.method, status };
+        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(request, histogram);
+    }
+}
+
+impl Instrument for RequestSeconds {
+    const KIND: Kind = Kind::Histogram;
+
+    fn at(site: Site) -> Self {
+        Self { site, known: RwLock::default() }
+    }
+}
+
+fn known_method(method: &str) -> &'static str {
+    let known = ["GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"];
+    known.into_iter().find(|&known| known == method).unwrap_or("other")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Metrics;
+    use super::*;
+
+    #[test]
+    fn requests_count_by_route_method_and_status() {
+        let (metrics, exposition) = Metrics::new();
+        let seconds = &metrics.http_request_seconds;
+        for _ in 0..3 {
+            seconds.record("/v1/readings", "POST", 200, Duration::from_millis(2));
+        }
+        seconds.record("/v1/readings", "POST", 503, Duration::from_millis(2));
+        seconds.record("/v1/readings", "BREW", 405, Duration::from_millis(2));
+        assert_eq!(seconds.known.read().expect("not poisoned").len(), 3);
+
+        let text = exposition.render();
+        for (labels, count) in [
+            ("route=\"/v1/readings\",method=\"POST\",status=\"200\"", 3),
+            ("route=\"/v1/readings\",method=\"POST\",status=\"503\"", 1),
+            ("route=\"/v1/readings\",method=\"other\",status=\"405\"", 1),
+        ] {
+            let line = format!("tidegauge_http_request_seconds_count{{{labels}}} {count}\n");
+            assert!(text.contains(&line), "{line} in\n{text}");
+        }
+        assert!(text.contains("status=\"200\",le=\"0.0025\"} 3\n"), "{text}");
+    }
+}
