@@ -43,7 +43,12 @@ impl DeadLetters {
     }
 
     /// Appends a bucket. When this returns, the line survives a crash.
-    pub(super) async fn append(&self, write: &Arc<BucketWrite>, reason: &'static str, detail: &str) -> std::io::Result<()> {
+    pub(super) async fn append(
+        &self,
+        write: &Arc<BucketWrite>,
+        reason: &'static str,
+        detail: &str,
+    ) -> std::io::Result<()> {
         let (this, write, detail) = (self.clone(), Arc::clone(write), detail.to_owned());
         let appended = tokio::task::spawn_blocking(move || this.append_now(&write, reason, &detail)).await;
         appended.unwrap_or_else(|error| Err(std::io::Error::other(error)))

@@ -79,9 +79,8 @@ fn bytes_of(write: &BucketWrite) -> u64 {
 
 fn sleep_for(flush: &Flush) -> Duration {
     let due_at_ms = flush.lock().pending.due_at_ms();
-    let until_due = due_at_ms.map_or(flush.options.limits.max_age, |due_ms| {
-        Duration::from_millis(due_ms.saturating_sub(flush.now_ms()))
-    });
+    let until_due = due_at_ms
+        .map_or(flush.options.limits.max_age, |due_ms| Duration::from_millis(due_ms.saturating_sub(flush.now_ms())));
     // What is due already waits for a flight of the same bucket; its end wakes the scheduler.
     if until_due.is_zero() { MAX_SLEEP } else { until_due.min(MAX_SLEEP) }
 }

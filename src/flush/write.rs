@@ -68,7 +68,11 @@ enum Settled {
 async fn settle(flush: &Flush, write: &Arc<BucketWrite>, outcome: Result<Written, WriteError>) -> Settled {
     match outcome {
         Ok(written) => {
-            debug_assert_eq!(written.stored + written.duplicate, write.accepted, "each accepted reading is one of both");
+            debug_assert_eq!(
+                written.stored + written.duplicate,
+                write.accepted,
+                "each accepted reading is one of both"
+            );
             note_back(flush);
             flush.metrics.readings_stored_total.increment(u64::from(written.stored));
             flush.metrics.readings_duplicate_total.increment(u64::from(written.duplicate));

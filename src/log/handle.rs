@@ -137,7 +137,13 @@ impl Log {
             closing: false,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), news: Condvar::new() });
-        let committer = Committer { shared: Arc::clone(&shared), appender, sync: options.sync, synced_at: Instant::now(), instruments };
+        let committer = Committer {
+            shared: Arc::clone(&shared),
+            appender,
+            sync: options.sync,
+            synced_at: Instant::now(),
+            instruments,
+        };
         let writer = std::thread::Builder::new()
             .name("log-writer".to_owned())
             .spawn(move || committer.run())

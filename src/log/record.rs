@@ -36,7 +36,12 @@ impl Header {
         let bytes: &[u8; Self::BYTES] = bytes.get(..Self::BYTES)?.try_into().ok()?;
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let durable = u64::from(u32_at(16)) | u64::from(u32_at(20)) << 32;
-        (bytes[..4] == MAGIC).then(|| Self { crc: u32_at(4), len: u32_at(8), readings: u32_at(12), durable: Position(durable) })
+        (bytes[..4] == MAGIC).then(|| Self {
+            crc: u32_at(4),
+            len: u32_at(8),
+            readings: u32_at(12),
+            durable: Position(durable),
+        })
     }
 
     /// How many bytes the record takes, padding included.
@@ -117,7 +122,8 @@ mod tests {
     #[test]
     fn the_format_of_version_1_stays_readable() {
         let golden = [
-            0x54, 0x47, 0x52, 0x31, 0xd1, 0xfc, 0x7f, 0x32, 2, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0x68, 0x69, 0, 0, 0, 0, 0, 0,
+            0x54, 0x47, 0x52, 0x31, 0xd1, 0xfc, 0x7f, 0x32, 2, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0x68, 0x69,
+            0, 0, 0, 0, 0, 0,
         ];
         let mut bytes = Vec::new();
         encode(&mut bytes, Position(32), Position(8), 1, b"hi");

@@ -190,8 +190,15 @@ impl Inspection {
             None if durable > position => durable.0 - position.0,
             _ => return,
         };
-        let detail = format!("the log is needed from position {position} on, but no segment holds the next {missing} bytes");
-        self.damage.push(Damage { path: segment::path(dir, position), base: position, offset: 0, bytes: missing, detail });
+        let detail =
+            format!("the log is needed from position {position} on, but no segment holds the next {missing} bytes");
+        self.damage.push(Damage {
+            path: segment::path(dir, position),
+            base: position,
+            offset: 0,
+            bytes: missing,
+            detail,
+        });
     }
 
     fn add_segment(&mut self, segment: &Bytes<'_>) -> Result<(), LogError> {

@@ -40,8 +40,10 @@ impl Header {
     /// Checks the header of the segment at `path`.
     pub(super) fn check(bytes: &[u8], base: Position, path: &Path) -> Result<(), LogError> {
         let damaged = |detail: &str| LogError::Damaged { path: path.to_owned(), offset: 0, detail: detail.to_owned() };
-        let bytes: &[u8; Self::BYTES] =
-            bytes.get(..Self::BYTES).and_then(|head| head.try_into().ok()).ok_or_else(|| damaged("the header is cut off"))?;
+        let bytes: &[u8; Self::BYTES] = bytes
+            .get(..Self::BYTES)
+            .and_then(|head| head.try_into().ok())
+            .ok_or_else(|| damaged("the header is cut off"))?;
         if bytes[..8] != MAGIC {
             return Err(damaged("this is no log segment"));
         }
@@ -87,7 +89,13 @@ pub(super) fn list(dir: &Path) -> Result<Vec<Position>, LogError> {
 pub(super) fn create(dir: &Path, base: Position) -> Result<File, LogError> {
     let path = path(dir, base);
     // Not `create_new`: a file that a full disk left half made is made again.
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).map_err(LogError::io("create", &path))?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&path)
+        .map_err(LogError::io("create", &path))?;
     file.write_all_at(&Header::encode(base), 0).map_err(LogError::io("write", &path))?;
     file.sync_all().map_err(LogError::io("sync", &path))?;
     sync_dir(dir)?;

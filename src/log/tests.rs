@@ -74,7 +74,8 @@ fn any_tear() -> impl Strategy<Value = Tear> {
         Just(Tear::Keep),
         any::<prop::sample::Index>().prop_map(Tear::Truncate),
         any::<prop::sample::Index>().prop_map(Tear::ZeroFrom),
-        (any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()).prop_map(|(a, b, with)| Tear::Garble(a, b, with)),
+        (any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>())
+            .prop_map(|(a, b, with)| Tear::Garble(a, b, with)),
     ]
 }
 

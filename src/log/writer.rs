@@ -81,7 +81,9 @@ impl Appender {
     /// Makes all that is written durable, and returns how long the disk took, in seconds.
     pub(super) fn sync(&mut self) -> Result<f64, WriteFailure> {
         let start = Instant::now();
-        self.file.sync_data().map_err(|error| WriteFailure::Poisoned(format!("sync {}: {error}", self.path.display())))?;
+        self.file
+            .sync_data()
+            .map_err(|error| WriteFailure::Poisoned(format!("sync {}: {error}", self.path.display())))?;
         self.durable = self.end;
         Ok(start.elapsed().as_secs_f64())
     }
@@ -107,7 +109,11 @@ impl Appender {
     fn take_back(&self, error: &std::io::Error) -> WriteFailure {
         let failed = format!("write {}: {error}", self.path.display());
         let taken_back = self.file.set_len(self.end.0 - self.base.0);
-        if is_disk_full(error) && taken_back.is_ok() { WriteFailure::DiskFull(failed) } else { WriteFailure::Poisoned(failed) }
+        if is_disk_full(error) && taken_back.is_ok() {
+            WriteFailure::DiskFull(failed)
+        } else {
+            WriteFailure::Poisoned(failed)
+        }
     }
 }
 

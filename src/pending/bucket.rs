@@ -99,7 +99,8 @@ impl<'a> MetricTable<'a> {
     }
 
     fn sample(&mut self, arrived: &Arrived) -> Sample {
-        let at = if self.ids.get(self.guess) == Some(&arrived.metric) { self.guess } else { self.number(arrived.metric) };
+        let at =
+            if self.ids.get(self.guess) == Some(&arrived.metric) { self.guess } else { self.number(arrived.metric) };
         self.guess = if at + 1 < self.ids.len() { at + 1 } else { 0 };
         Sample { value: arrived.value, offset: arrived.place & !STARTS_READING, metric: at as u32 }
     }

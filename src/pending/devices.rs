@@ -30,10 +30,13 @@ impl Pending {
                 }
             }
         }
-        smallest.into_iter().filter_map(|(id, key)| {
-            let slots = &self.devices[key].hours;
-            let hours = (self.snapshot(slots.first()?), self.snapshot(slots.last()?));
-            Some(PendingDevice { device: id.into(), hours })
-        }).collect()
+        smallest
+            .into_iter()
+            .filter_map(|(id, key)| {
+                let slots = &self.devices[key].hours;
+                let hours = (self.snapshot(slots.first()?), self.snapshot(slots.last()?));
+                Some(PendingDevice { device: id.into(), hours })
+            })
+            .collect()
     }
 }

@@ -397,7 +397,8 @@ impl Pending {
         let open = self.open.remove(key(bucket));
         let device = &mut self.devices[key(open.device)];
         let write = Arc::new(open.to_write(device.id.as_ref().into(), &self.names));
-        let flight = Flight { write: Arc::clone(&write), position: open.position, since_ms: open.since_ms, bytes: open.bytes() };
+        let flight =
+            Flight { write: Arc::clone(&write), position: open.position, since_ms: open.since_ms, bytes: open.bytes() };
         let at = device.hours.binary_search_by_key(&open.hour, |slot| slot.hour).expect("an open bucket has a slot");
         device.hours[at] = HourSlot { hour: open.hour, open: None, flight: Some(index(self.flights.insert(flight))) };
         write

@@ -52,7 +52,8 @@ enum Operation {
 
 fn any_operation() -> impl Strategy<Value = Operation> {
     let values = prop::collection::vec((0..3usize, -9..9i32), 1..4);
-    let reading = (0..3usize, -2..3i64, 0..40i64, values).prop_map(|(device, hour, at, values)| (device, hour * 3_600_000 + at, values));
+    let reading = (0..3usize, -2..3i64, 0..40i64, values)
+        .prop_map(|(device, hour, at, values)| (device, hour * 3_600_000 + at, values));
     prop_oneof![
         6 => prop::collection::vec(reading, 1..12).prop_map(Operation::Insert),
         3 => (1..4usize).prop_map(Operation::Take),

@@ -1,0 +1,320 @@
+//! JSON text, token by token, as RFC 8259 has it and no looser.
+//!
+//! The caller pulls: it asks what [`Kind`] of value comes next and then reads or skips it. Strings borrow from the text
+//! unless they hold escapes. Nothing here knows what a reading is.
+
+use std::{borrow::Cow, fmt};
+
+use super::SyntaxError;
+
+/// How many arrays and objects may stand inside each other.
+pub(super) const MAX_DEPTH: usize = 64;
+
+pub(super) type Result<T> = std::result::Result<T, SyntaxError>;
+
+/// What a value is, told by its first byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Object,
+    Array,
+    String,
+    Number,
+    True,
+    False,
+    Null,
+}
+
+/// As it stands in "expected a number, found ...".
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Object => "an object",
+            Self::Array => "an array",
+            Self::String => "a string",
+            Self::Number => "a number",
+            Self::True => "true",
+            Self::False => "false",
+            Self::Null => "null",
+        })
+    }
+}
+
+/// A place in a JSON text. A clone is a bookmark: it reads on from the same place.
+#[derive(Debug, Clone)]
+pub(super) struct Lexer<'b> {
+    pub(super) text: &'b str,
+    pub(super) at: usize,
+    depth: usize,
+    /// An array or object was opened and nothing of it has been read yet.
+    is_fresh: bool,
+}
+
+impl<'b> Lexer<'b> {
+    /// Starts at the front of `bytes`, behind the byte order mark if there is one.
+    pub(super) fn new(bytes: &'b [u8]) -> Result<Self> {
+        let text = std::str::from_utf8(bytes)
+            .map_err(|error| SyntaxError::new(error.valid_up_to(), "the text is not valid UTF-8"))?;
+        let at = if text.starts_with('\u{FEFF}') { '\u{FEFF}'.len_utf8() } else { 0 };
+        Ok(Self { text, at, depth: 0, is_fresh: false })
+    }
+
+    /// The kind of the value that comes next.
+    pub(super) fn kind(&mut self) -> Result<Kind> {
+        match self.peek() {
+            Some(b'{') => Ok(Kind::Object),
+            Some(b'[') => Ok(Kind::Array),
+            Some(b'"') => Ok(Kind::String),
+            Some(b'-' | b'0'..=b'9') => Ok(Kind::Number),
+            Some(b't') => Ok(Kind::True),
+            Some(b'f') => Ok(Kind::False),
+            Some(b'n') => Ok(Kind::Null),
+            _ => Err(self.expected("a value")),
+        }
+    }
+
+    /// Goes into the object or array that [`Lexer::kind`] has announced.
+    pub(super) fn open(&mut self) -> Result<()> {
+        if self.depth == MAX_DEPTH {
+            return Err(self.error(format!("more than {MAX_DEPTH} levels of nesting")));
+        }
+        self.depth += 1;
+        self.at += 1;
+        self.is_fresh = true;
+        Ok(())
+    }
+
+    /// The next key of the open object, or `None` behind its end. After a key its value must be read or skipped.
+    pub(super) fn key(&mut self) -> Result<Option<Cow<'b, str>>> {
+        let is_first = std::mem::take(&mut self.is_fresh);
+        match self.peek() {
+            Some(b'}') => {
+                self.close();
+                return Ok(None);
+            }
+            Some(b',') if !is_first => self.at += 1,
+            Some(_) if is_first => {}
+            _ => return Err(self.expected(if is_first { "a key in double quotes or '}'" } else { "',' or '}'" })),
+        }
+        if self.peek() != Some(b'"') {
+            return Err(self.expected("a key in double quotes"));
+        }
+        let key = self.string()?;
+        if self.peek() != Some(b':') {
+            return Err(self.expected("':'"));
+        }
+        self.at += 1;
+        Ok(Some(key))
+    }
+
+    /// Whether the open array has one more element; if not, the lexer is behind its end.
+    pub(super) fn element(&mut self) -> Result<bool> {
+        let is_first = std::mem::take(&mut self.is_fresh);
+        match self.peek() {
+            Some(b']') if is_first => self.close(),
+            Some(_) if is_first => return Ok(true),
+            Some(b',') => {
+                self.at += 1;
+                return Ok(true);
+            }
+            Some(b']') => self.close(),
+            _ => return Err(self.expected(if is_first { "a value or ']'" } else { "',' or ']'" })),
+        }
+        Ok(false)
+    }
+
+    /// The text of the number that [`Lexer::kind`] has announced.
+    pub(super) fn number(&mut self) -> Result<&'b str> {
+        let start = self.at;
+        self.take_one_of(b"-");
+        if self.take_one_of(b"0") {
+            if self.byte().is_some_and(|byte| byte.is_ascii_digit()) {
+                return Err(self.error("a number has no leading zeros"));
+            }
+        } else {
+            self.digits()?;
+        }
+        if self.take_one_of(b".") {
+            self.digits()?;
+        }
+        if self.take_one_of(b"eE") {
+            self.take_one_of(b"+-");
+            self.digits()?;
+        }
+        Ok(&self.text[start..self.at])
+    }
+
+    /// Reads over the next value, whatever it is, and returns its text.
+    pub(super) fn skip(&mut self) -> Result<&'b str> {
+        let kind = self.kind()?;
+        let start = self.at;
+        match kind {
+            Kind::Object => {
+                self.open()?;
+                while self.key()?.is_some() {
+                    self.skip()?;
+                }
+            }
+            Kind::Array => {
+                self.open()?;
+                while self.element()? {
+                    self.skip()?;
+                }
+            }
+            Kind::String => drop(self.string()?),
+            Kind::Number => drop(self.number()?),
+            Kind::True => self.word("true")?,
+            Kind::False => self.word("false")?,
+            Kind::Null => self.word("null")?,
+        }
+        Ok(&self.text[start..self.at])
+    }
+
+    /// Whether nothing but space is left.
+    pub(super) fn is_at_end(&mut self) -> bool {
+        self.peek().is_none()
+    }
+
+    /// Refuses anything but space.
+    pub(super) fn end(&mut self) -> Result<()> {
+        if self.is_at_end() { Ok(()) } else { Err(self.error("expected nothing more behind the value")) }
+    }
+
+    /// The byte offset of the next token.
+    pub(super) const fn offset(&self) -> usize {
+        self.at
+    }
+
+    /// The text from `start` up to here.
+    pub(super) fn text_from(&self, start: usize) -> &'b str {
+        &self.text[start..self.at]
+    }
+
+    const fn close(&mut self) {
+        self.at += 1;
+        self.depth -= 1;
+    }
+
+    pub(super) fn byte(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    /// The next byte that is no space; the lexer stands at it afterwards.
+    fn peek(&mut self) -> Option<u8> {
+        while let Some(byte) = self.byte() {
+            if !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
+                return Some(byte);
+            }
+            self.at += 1;
+        }
+        None
+    }
+
+    fn take_one_of(&mut self, bytes: &[u8]) -> bool {
+        let taken = self.byte().is_some_and(|byte| bytes.contains(&byte));
+        self.at += usize::from(taken);
+        taken
+    }
+
+    fn digits(&mut self) -> Result<()> {
+        let start = self.at;
+        while self.byte().is_some_and(|byte| byte.is_ascii_digit()) {
+            self.at += 1;
+        }
+        if self.at == start { Err(self.expected("a digit")) } else { Ok(()) }
+    }
+
+    fn word(&mut self, word: &str) -> Result<()> {
+        if !self.text[self.at..].starts_with(word) {
+            return Err(self.expected("a value"));
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    #[cold]
+    pub(super) fn expected(&self, what: &str) -> SyntaxError {
+        let end = if self.at == self.text.len() { " but found the end" } else { "" };
+        self.error(format!("expected {what}{end}"))
+    }
+
+    #[cold]
+    pub(super) fn error(&self, detail: impl Into<String>) -> SyntaxError {
+        SyntaxError::new(self.at, detail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn syntax(json: impl AsRef<[u8]>) -> std::result::Result<(), String> {
+        let check = |bytes| {
+            let mut lexer = Lexer::new(bytes)?;
+            lexer.skip()?;
+            lexer.end()
+        };
+        check(json.as_ref()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_violation_is_named_with_its_place() {
+        for (json, error) in [
+            ("", "expected a value but found the end at byte 0"),
+            ("[1 2]", "expected ',' or ']' at byte 3"),
+            ("[1", "expected ',' or ']' but found the end at byte 2"),
+            ("[", "expected a value or ']' but found the end at byte 1"),
+            ("[1,]", "expected a value at byte 3"),
+            ("[,1]", "expected a value at byte 1"),
+            ("{\"a\" 1}", "expected ':' at byte 5"),
+            ("{\"a\":1 \"b\":2}", "expected ',' or '}' at byte 7"),
+            ("{\"a\":1,}", "expected a key in double quotes at byte 7"),
+            ("{a:1}", "expected a key in double quotes at byte 1"),
+            ("{", "expected a key in double quotes or '}' but found the end at byte 1"),
+            ("{,}", "expected a key in double quotes at byte 1"),
+            ("01", "a number has no leading zeros at byte 1"),
+            ("-", "expected a digit but found the end at byte 1"),
+            ("1.", "expected a digit but found the end at byte 2"),
+            ("1.e5", "expected a digit at byte 2"),
+            ("1e+", "expected a digit but found the end at byte 3"),
+            ("+1", "expected a value at byte 0"),
+            (".5", "expected a value at byte 0"),
+            ("nul", "expected a value at byte 0"),
+            ("NaN", "expected a value at byte 0"),
+            ("1 1", "expected nothing more behind the value at byte 2"),
+            ("nullx", "expected nothing more behind the value at byte 4"),
+            ("\"a", "expected the closing '\"' of a string but found the end at byte 2"),
+            ("\"a\nb\"", "a control character in a string must be escaped at byte 2"),
+            (r#""\x""#, "unknown escape in a string at byte 1"),
+            (r#""\u12G4""#, "expected four hexadecimal digits after \\u at byte 1"),
+            (r#""\u+123""#, "expected four hexadecimal digits after \\u at byte 1"),
+            (r#""\u12é4""#, "expected four hexadecimal digits after \\u at byte 1"),
+            (r#""a\uD83D""#, "an unpaired surrogate in a string at byte 2"),
+            (r#""\uDE00""#, "an unpaired surrogate in a string at byte 1"),
+            (r#""\uD83D\u0041""#, "an unpaired surrogate in a string at byte 1"),
+        ] {
+            assert_eq!(syntax(json), Err(error.to_owned()), "{json}");
+        }
+        assert_eq!(syntax(b"[\"ab\xFF\"]"), Err("the text is not valid UTF-8 at byte 4".to_owned()));
+    }
+
+    #[test]
+    fn nesting_is_limited() {
+        let nested = |levels| "[".repeat(levels) + &"]".repeat(levels);
+        assert_eq!(syntax(nested(MAX_DEPTH)), Ok(()));
+        assert_eq!(syntax(nested(MAX_DEPTH + 1)), Err("more than 64 levels of nesting at byte 64".to_owned()));
+        assert!(syntax("[".repeat(1_000_000)).is_err());
+    }
+
+    #[test]
+    fn skipping_returns_the_text_of_the_value() {
+        let mut lexer = Lexer::new(b"\xEF\xBB\xBF [ {\"a\" : [1, -0.5e+3, true]} , null ] ").unwrap();
+        assert_eq!(lexer.kind(), Ok(Kind::Array));
+        lexer.open().unwrap();
+        assert_eq!(lexer.element(), Ok(true));
+        assert_eq!(lexer.skip(), Ok("{\"a\" : [1, -0.5e+3, true]}"));
+        assert_eq!(lexer.element(), Ok(true));
+        assert_eq!(lexer.skip(), Ok("null"));
+        assert_eq!(lexer.element(), Ok(false));
+        assert_eq!(lexer.end(), Ok(()));
+    }
+}

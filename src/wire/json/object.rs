@@ -1,0 +1,140 @@
+//! One object of a body: what it says about its device, and the readings that it carries.
+
+use std::borrow::Cow;
+
+use super::{
+    SyntaxError,
+    lexer::{Kind, Lexer},
+    metadata,
+    problem::{Found, fill, not_an_object, rejection},
+    reading::Reading,
+};
+use crate::wire::{Code, Incoming, Sink};
+
+/// Reads objects and hands on their readings; keeps the room it needs from one object to the next.
+#[derive(Debug, Default)]
+pub(super) struct Reader<'b> {
+    /// The reading that is the object itself. Its time is the default of the inner ones.
+    own: Reading<'b>,
+    /// The element of `readings` at hand.
+    inner: Reading<'b>,
+    metadata_keys: Vec<Cow<'b, str>>,
+}
+
+/// What an object says, beside its own reading. `None` stands for an absent key.
+#[derive(Debug, Default)]
+pub(super) struct Object<'b> {
+    device: Option<Found<Cow<'b, str>>>,
+    metadata: Option<Found<&'b str>>,
+    /// A bookmark at the array, which is known to be good JSON.
+    readings: Option<Found<Lexer<'b>>>,
+}
+
+/// What holds for all readings of an object.
+struct Owner<'b> {
+    device: Cow<'b, str>,
+    metadata: Option<&'b str>,
+}
+
+impl<'b> Reader<'b> {
+    /// Reads the next value, which should be an object.
+    pub(super) fn read(&mut self, lexer: &mut Lexer<'b>) -> Result<Found<Object<'b>>, SyntaxError> {
+        let kind = lexer.kind()?;
+        if kind != Kind::Object {
+            lexer.skip()?;
+            return Ok(Err(not_an_object(kind)));
+        }
+        let mut object = Object::default();
+        self.own.clear();
+        lexer.open()?;
+        while let Some(key) = lexer.key()? {
+            match &*key {
+                "deviceId" => fill(&mut object.device, &key, read_device(lexer)?),
+                "metadata" => fill(&mut object.metadata, &key, metadata::read(lexer, &mut self.metadata_keys)?),
+                "readings" => fill(&mut object.readings, &key, mark_readings(lexer)?),
+                _ if self.own.read_field(&key, lexer)? => {}
+                _ => drop(lexer.skip()?),
+            }
+        }
+        Ok(Ok(object))
+    }
+
+    /// Hands on the readings of the object that was read last.
+    pub(super) fn hand_on(&mut self, object: Found<Object<'b>>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
+        let (owner, readings) = match object {
+            Ok(object) => (owner(object.device, object.metadata), object.readings),
+            Err(rejection) => {
+                sink.reject(rejection);
+                return Ok(());
+            }
+        };
+        if readings.is_none() || self.own.has_values() {
+            hand_on(&self.own, &owner, &Ok(None), sink);
+        }
+        match readings {
+            None => {}
+            Some(Ok(lexer)) => self.hand_on_inner(lexer, &owner, sink)?,
+            Some(Err(rejection)) => sink.reject(rejection),
+        }
+        Ok(())
+    }
+
+    fn hand_on_inner(
+        &mut self,
+        mut lexer: Lexer<'b>,
+        owner: &Found<Owner<'_>>,
+        sink: &mut impl Sink,
+    ) -> Result<(), SyntaxError> {
+        let default_ts_ms = self.own.ts_ms(&Ok(None));
+        let mut is_empty = true;
+        lexer.open()?;
+        while lexer.element()? {
+            is_empty = false;
+            match self.inner.read(&mut lexer)? {
+                Ok(()) => hand_on(&self.inner, owner, &default_ts_ms, sink),
+                Err(rejection) => sink.reject(rejection),
+            }
+        }
+        if is_empty && !self.own.has_values() {
+            sink.reject(rejection(Code::MissingValues, "\"readings\" is empty"));
+        }
+        Ok(())
+    }
+}
+
+fn hand_on(reading: &Reading<'_>, owner: &Found<Owner<'_>>, default_ts_ms: &Found<Option<i64>>, sink: &mut impl Sink) {
+    let complete = || {
+        let owner = owner.as_ref().map_err(Clone::clone)?;
+        let ts_ms = reading.ts_ms(default_ts_ms)?;
+        Ok(Incoming { device: &owner.device, metadata: owner.metadata, ts_ms, values: reading.values()? })
+    };
+    match complete() {
+        Ok(incoming) => sink.reading(incoming),
+        Err(rejection) => sink.reject(rejection),
+    }
+}
+
+fn owner<'b>(device: Option<Found<Cow<'b, str>>>, metadata: Option<Found<&'b str>>) -> Found<Owner<'b>> {
+    let device = device.unwrap_or_else(|| Err(rejection(Code::MissingDeviceId, "there is no \"deviceId\"")))?;
+    Ok(Owner { device, metadata: metadata.transpose()? })
+}
+
+fn read_device<'b>(lexer: &mut Lexer<'b>) -> Result<Found<Cow<'b, str>>, SyntaxError> {
+    let kind = lexer.kind()?;
+    if kind == Kind::String {
+        return Ok(Ok(lexer.string()?));
+    }
+    lexer.skip()?;
+    Ok(Err(rejection(Code::InvalidDeviceId, format!("\"deviceId\" must be a string, found {kind}"))))
+}
+
+/// Reads over `readings`, whose device may be named behind them.
+fn mark_readings<'b>(lexer: &mut Lexer<'b>) -> Result<Found<Lexer<'b>>, SyntaxError> {
+    let kind = lexer.kind()?;
+    let bookmark = lexer.clone();
+    lexer.skip()?;
+    if kind == Kind::Array {
+        return Ok(Ok(bookmark));
+    }
+    Ok(Err(rejection(Code::MissingValues, format!("\"readings\" must be an array of readings, found {kind}"))))
+}

@@ -1,0 +1,237 @@
+//! RFC 3339 timestamps, as the text formats write them.
+
+/// Why a text is not a timestamp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TimestampError {
+    /// The text does not have the form of RFC 3339.
+    #[error("a timestamp looks like 2026-04-20T14:00:10Z or 2026-04-20T16:00:10.250+02:00")]
+    Form,
+    /// The text ends before the offset, so that it names no instant.
+    #[error("a timestamp ends with its offset from UTC: Z, or hours and minutes like +02:00")]
+    NoOffset,
+    /// A part of the date, the time or the offset is out of its range.
+    #[error("the {0} of this timestamp does not exist")]
+    Range(&'static str),
+    /// Second 60 stands elsewhere than at the end of a UTC day.
+    #[error("second 60 exists only as the last second of a UTC day")]
+    LeapSecond,
+}
+
+/// Reads an RFC 3339 timestamp and returns Unix milliseconds.
+///
+/// Years go from 0000 to 9999, offsets from -23:59 to +23:59. What is finer than a millisecond is cut off. As the RFC
+/// allows, `T` and `Z` may be lowercase and a space may stand for `T`. A leap second (23:59:60 UTC) is read as the
+/// second that follows it, because Unix time has no name of its own for it.
+///
+/// # Errors
+/// Says what keeps `text` from being a timestamp.
+pub fn parse_rfc3339(text: &str) -> Result<i64, TimestampError> {
+    let (head, tail) = text.as_bytes().split_first_chunk::<19>().ok_or(TimestampError::Form)?;
+    let &[y1, y2, y3, y4, b'-', mo1, mo2, b'-', d1, d2, b'T' | b't' | b' ', h1, h2, b':', mi1, mi2, b':', s1, s2] =
+        head
+    else {
+        return Err(TimestampError::Form);
+    };
+    let days = days_since_1970(digits([y1, y2, y3, y4])?, digits([mo1, mo2])?, digits([d1, d2])?)?;
+    let hour = at_most(23, digits([h1, h2])?, "hour")?;
+    let minute = at_most(59, digits([mi1, mi2])?, "minute")?;
+    let second = at_most(60, digits([s1, s2])?, "second")?;
+    let (millis, tail) = fraction_ms(tail)?;
+    let seconds = days * 86_400 + hour * 3_600 + minute * 60 + second - offset_s(tail)?;
+    if second == 60 && seconds.rem_euclid(86_400) != 0 {
+        return Err(TimestampError::LeapSecond);
+    }
+    Ok(seconds * 1_000 + millis)
+}
+
+fn digits<const N: usize>(ascii: [u8; N]) -> Result<i64, TimestampError> {
+    ascii.iter().try_fold(0, |number, byte| match byte {
+        b'0'..=b'9' => Ok(number * 10 + i64::from(byte - b'0')),
+        _ => Err(TimestampError::Form),
+    })
+}
+
+const fn at_most(max: i64, number: i64, what: &'static str) -> Result<i64, TimestampError> {
+    if number <= max { Ok(number) } else { Err(TimestampError::Range(what)) }
+}
+
+/// Days of the proleptic Gregorian calendar. Years are counted from March, so that the leap day ends a year.
+fn days_since_1970(year: i64, month: i64, day: i64) -> Result<i64, TimestampError> {
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let month_length = match month {
+        4 | 6 | 9 | 11 => 30,
+        2 => 28 + i64::from(is_leap),
+        1..=12 => 31,
+        _ => return Err(TimestampError::Range("month")),
+    };
+    if day == 0 || day > month_length {
+        return Err(TimestampError::Range("day"));
+    }
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    let day_of_year = (153 * month + 2) / 5 + day - 1; // 153 days in each five months from March on
+    Ok(365 * year + leap_days + day_of_year - 719_468) // days from 0000-03-01 to 1970-01-01
+}
+
+/// Takes the fraction of a second off the front, if there is one.
+fn fraction_ms(tail: &[u8]) -> Result<(i64, &[u8]), TimestampError> {
+    let Some(fraction) = tail.strip_prefix(b".") else {
+        return Ok((0, tail));
+    };
+    let length = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if length == 0 {
+        return Err(TimestampError::Form);
+    }
+    let (fraction, tail) = fraction.split_at(length);
+    let digit = |place: usize| i64::from(fraction.get(place).map_or(0, |byte| byte - b'0'));
+    Ok((digit(0) * 100 + digit(1) * 10 + digit(2), tail))
+}
+
+fn offset_s(tail: &[u8]) -> Result<i64, TimestampError> {
+    let (sign, h1, h2, m1, m2) = match *tail {
+        [b'Z' | b'z'] => return Ok(0),
+        [b'+', h1, h2, b':', m1, m2] => (1, h1, h2, m1, m2),
+        [b'-', h1, h2, b':', m1, m2] => (-1, h1, h2, m1, m2),
+        [] => return Err(TimestampError::NoOffset),
+        _ => return Err(TimestampError::Form),
+    };
+    let hours = at_most(23, digits([h1, h2])?, "offset")?;
+    let minutes = at_most(59, digits([m1, m2])?, "offset")?;
+    Ok(sign * (hours * 3_600 + minutes * 60))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::civil;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn jiff_ms(text: &str) -> i64 {
+        text.parse::<jiff::Timestamp>().unwrap().as_millisecond()
+    }
+
+    #[test]
+    fn the_forms_that_rfc_3339_allows_are_read() {
+        for text in [
+            "1970-01-01T00:00:00Z",
+            "2026-04-20T14:00:10Z",
+            "2026-04-20T14:00:10.5Z",
+            "2026-04-20T14:00:10.123Z",
+            "2026-04-20T14:00:10.123+05:45",
+            "2026-04-20T14:00:10-00:00",
+            "2024-02-29T23:59:59-11:30",
+            "2000-02-29T00:00:00Z",
+            "0000-02-29T00:00:00Z",
+            "1969-12-31T23:59:59.250Z",
+        ] {
+            assert_eq!(parse_rfc3339(text), Ok(jiff_ms(text)), "{text}");
+        }
+        let noon = jiff_ms("2026-04-20T12:00:00Z");
+        for text in ["2026-04-20t12:00:00z", "2026-04-20 12:00:00Z", "2026-04-20T14:00:00+02:00"] {
+            assert_eq!(parse_rfc3339(text), Ok(noon), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_finer_than_a_millisecond_is_cut_off() {
+        assert_eq!(parse_rfc3339("1970-01-01T00:00:01.9999999999999Z"), Ok(1_999));
+        assert_eq!(parse_rfc3339("1969-12-31T23:59:59.9999Z"), Ok(-1));
+    }
+
+    #[test]
+    fn a_leap_second_is_the_second_after_it() {
+        let after = jiff_ms("2017-01-01T00:00:00Z");
+        assert_eq!(parse_rfc3339("2016-12-31T23:59:60Z"), Ok(after));
+        assert_eq!(parse_rfc3339("2017-01-01T00:59:60.250+01:00"), Ok(after + 250));
+        assert_eq!(parse_rfc3339("2016-12-31T12:00:60Z"), Err(TimestampError::LeapSecond));
+        assert_eq!(parse_rfc3339("2016-12-31T23:59:61Z"), Err(TimestampError::Range("second")));
+    }
+
+    #[test]
+    fn what_is_no_timestamp_is_refused_with_its_reason() {
+        for text in [
+            "",
+            "now",
+            "2026-04-20",
+            "20260420T140010Z",
+            "-001-04-20T14:00:10Z",
+            "+2026-04-20T14:00:10Z",
+            "12026-04-20T14:00:10Z",
+            "2026-04-20T14:00:10.Z",
+            "2026-04-20T14:00:10,5Z",
+            "2026-04-20T14:00:10+0200",
+            "2026-04-20T14:00:10+02",
+            "2026-04-20T14:00:10Z ",
+            " 2026-04-20T14:00:10Z",
+            "2026-04-20T14:00:10ZZ",
+            "2026-04-20T14:00Z",
+            "2026-04-20_14:00:10Z",
+            "2026-04-2\u{661}T14:00:10Z",
+        ] {
+            assert_eq!(parse_rfc3339(text), Err(TimestampError::Form), "{text}");
+        }
+        assert_eq!(parse_rfc3339("2026-04-20T14:00:10"), Err(TimestampError::NoOffset));
+        assert_eq!(parse_rfc3339("2026-04-20T14:00:10.25"), Err(TimestampError::NoOffset));
+        for (text, what) in [
+            ("2026-00-20T14:00:10Z", "month"),
+            ("2026-13-20T14:00:10Z", "month"),
+            ("2026-04-00T14:00:10Z", "day"),
+            ("2026-04-31T14:00:10Z", "day"),
+            ("2026-02-29T14:00:10Z", "day"),
+            ("1900-02-29T14:00:10Z", "day"),
+            ("2026-04-20T24:00:00Z", "hour"),
+            ("2026-04-20T14:60:00Z", "minute"),
+            ("2026-04-20T14:00:00+24:00", "offset"),
+            ("2026-04-20T14:00:00-01:60", "offset"),
+        ] {
+            assert_eq!(parse_rfc3339(text), Err(TimestampError::Range(what)), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_day_of_the_years_0000_to_9999_is_as_many_days_after_1970_as_the_calendar_says() {
+        let mut date = civil::date(0, 1, 1);
+        let mut days = -719_528; // 0000-01-01
+        loop {
+            let (year, month, day) = (i64::from(date.year()), i64::from(date.month()), i64::from(date.day()));
+            assert_eq!(days_since_1970(year, month, day), Ok(days), "{date}");
+            let Ok(tomorrow) = date.tomorrow() else { break };
+            date = tomorrow;
+            days += 1;
+        }
+        assert_eq!(date, civil::date(9999, 12, 31));
+    }
+
+    proptest! {
+        #[test]
+        fn a_date_exists_here_when_it_exists_in_the_calendar(year in 0i16..=9999, month in 0i8..=13, day in 0i8..=32) {
+            let text = format!("{year:04}-{month:02}-{day:02}T00:00:00Z");
+            prop_assert_eq!(parse_rfc3339(&text).is_ok(), civil::Date::new(year, month, day).is_ok());
+        }
+
+        #[test]
+        fn any_instant_in_any_offset_reads_as_the_calendar_says(
+            (year, month, day) in (0i16..=9999, 1i8..=12, 1i8..=28),
+            (hour, minute, second) in (0i8..=23, 0i8..=59, 0i8..=59),
+            fraction in prop::option::of("[0-9]{1,12}"),
+            offset_min in -1439i64..=1439,
+        ) {
+            let millis: i64 = fraction.as_ref().map_or(0, |digits| format!("{digits:0<3}")[..3].parse().unwrap());
+            let (sign, offset) = (if offset_min < 0 { '-' } else { '+' }, offset_min.abs());
+            let text = format!(
+                "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{}{sign}{:02}:{:02}",
+                fraction.map_or(String::new(), |digits| format!(".{digits}")), offset / 60, offset % 60,
+            );
+            let local = civil::date(year, month, day).at(hour, minute, second, 0);
+            let epoch = civil::date(1970, 1, 1).at(0, 0, 0, 0);
+            let expected = (local.duration_since(epoch).as_secs() - offset_min * 60) * 1_000 + millis;
+            prop_assert_eq!(parse_rfc3339(&text), Ok(expected), "{}", text);
+        }
+
+        #[test]
+        fn no_text_panics(text in ".*", near in "[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9:]{8}[.0-9Zz+:é-]{0,12}") {
+            let _ = (parse_rfc3339(&text), parse_rfc3339(&near));
+        }
+    }
+}
