@@ -1,0 +1,97 @@
+//! Reads the Prometheus text format, and checks that the counters of readings add up.
+
+/// One scrape.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    samples: Vec<(String, Vec<(String, String)>, f64)>,
+}
+
+impl Metrics {
+    /// Parses the answer of `/metrics`.
+    pub(crate) fn parse(text: &str) -> Self {
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        Self { samples: lines.map(parse_sample).collect() }
+    }
+
+    /// The sum of a metric over all its labels; 0 when there is none.
+    pub(crate) fn sum(&self, name: &str) -> f64 {
+        self.sum_where(name, &[])
+    }
+
+    /// The sum of a metric over the series that carry all of `labels`.
+    pub(crate) fn sum_where(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let wanted = |own: &[(String, String)]| {
+            labels
+                .iter()
+                .all(|(key, value)| own.iter().any(|(own_key, own_value)| own_key == key && own_value == value))
+        };
+        self.samples
+            .iter()
+            .filter(|(own, own_labels, _)| own == name && wanted(own_labels))
+            .map(|(_, _, value)| value)
+            .sum()
+    }
+
+    /// Whether a metric has any series.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.samples.iter().any(|(own, _, _)| own == name)
+    }
+
+    /// Whether every reading is accounted for.
+    ///
+    /// # Errors
+    /// Says which sum is off, with its terms.
+    pub(crate) fn balance(&self) -> Result<(), String> {
+        let of = |what: &str| self.sum(&format!("tidegauge_readings_{what}"));
+        let [received, accepted, rejected] = ["received_total", "accepted_total", "rejected_total"].map(of);
+        if received != accepted + rejected {
+            return Err(format!("received {received} != accepted {accepted} + rejected {rejected}"));
+        }
+        let recovered = of("recovered_total");
+        let [stored, duplicate, pending] = ["stored_total", "duplicate_total", "pending"].map(of);
+        let dead_lettered = of("dead_lettered_total");
+        if recovered + accepted != stored + duplicate + pending + dead_lettered {
+            return Err(format!(
+                "recovered {recovered} + accepted {accepted} != stored {stored} + duplicate {duplicate} \
+                 + pending {pending} + dead-lettered {dead_lettered}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Parses `name{key="value",...} 1.5`.
+fn parse_sample(line: &str) -> (String, Vec<(String, String)>, f64) {
+    let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("not a sample: {line}"));
+    let value = value.parse().unwrap_or_else(|_| panic!("not a number: {line}"));
+    let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+    (name.to_owned(), parse_labels(labels.trim_end_matches('}')), value)
+}
+
+fn parse_labels(text: &str) -> Vec<(String, String)> {
+    let mut labels = Vec::new();
+    let mut rest = text;
+    while let Some((key, after)) = rest.split_once("=\"") {
+        let mut escaped = false;
+        let end = after.find(|character| {
+            let ends = character == '"' && !escaped;
+            escaped = character == '\\' && !escaped;
+            ends
+        });
+        let (value, after) = after.split_at(end.expect("a closing quote"));
+        labels.push((key.trim_start_matches(',').to_owned(), value.replace("\\\"", "\"").replace("\\\\", "\\")));
+        rest = &after[1..];
+    }
+    labels
+}
+
+#[test]
+fn a_scrape_is_read_with_its_labels() {
+    let metrics = Metrics::parse(
+        "# HELP a help\n# TYPE a counter\na{x=\"1\",y=\"q\\\"},b\"} 2\na{x=\"2\",y=\"\"} 3.5\n\nb 1e3\nc{quantile=\"0.5\"} NaN\n",
+    );
+    assert_eq!(metrics.sum("a"), 5.5);
+    assert_eq!(metrics.sum_where("a", &[("x", "1"), ("y", "q\"},b")]), 2.0);
+    assert_eq!(metrics.sum("b"), 1000.0);
+    assert!(metrics.has("c") && !metrics.has("d"));
+}
