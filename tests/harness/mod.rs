@@ -5,11 +5,13 @@ mod metrics;
 pub(crate) mod mongod;
 mod process;
 mod server;
+mod setup;
 mod wait;
 
 pub(crate) use database::Database;
 pub(crate) use metrics::Metrics;
 pub(crate) use mongod::Mongod;
 pub(crate) use process::{Finished, run};
-pub(crate) use server::{Answer, Server, Setup};
+pub(crate) use server::{Answer, Server};
+pub(crate) use setup::Setup;
 pub(crate) use wait::wait_until;

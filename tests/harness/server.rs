@@ -17,38 +17,11 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 use super::mongod::{blocking, leash::Leash};
-use super::{Database, Metrics, wait_until};
+use super::{Metrics, Setup, wait_until};
 
 const START_DEADLINE: Duration = Duration::from_secs(30);
 /// How long the counters may take to add up: they are read one after the other while flushes go on.
 const BALANCE_DEADLINE: Duration = Duration::from_secs(10);
-
-/// What a server is started with, besides its address and its data folder.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Setup {
-    config: String,
-    args: Vec<String>,
-}
-
-impl Setup {
-    /// The embedded store, and readings of any age.
-    pub(crate) fn sqlite() -> Self {
-        Self { config: "[retention]\nreadings = \"forever\"\n".to_owned(), ..Self::default() }
-    }
-
-    /// A MongoDB store, and readings of any age.
-    pub(crate) fn mongodb(database: &Database) -> Self {
-        let mut setup = Self::sqlite();
-        setup.args = vec!["--store".into(), "mongodb".into(), "--mongodb-uri".into(), database.uri.clone()];
-        setup.config(&format!("[store.mongodb]\ndatabase = \"{}\"\n", database.name))
-    }
-
-    /// Adds sections to the config file.
-    pub(crate) fn config(mut self, sections: &str) -> Self {
-        self.config.push_str(sections);
-        self
-    }
-}
 
 /// A server, running or not.
 #[derive(Debug)]
@@ -93,10 +66,10 @@ impl Server {
     pub(crate) async fn start_again(&mut self) {
         assert!(self.running.is_none(), "it is running");
         let config = self.data.path().join("config.toml");
-        std::fs::write(&config, &self.setup.config).expect("the folder is writable");
+        std::fs::write(&config, self.setup.to_toml()).expect("the folder is writable");
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegauge"));
-        command.args(["serve", "--http", "127.0.0.1:0", "--udp", "127.0.0.1:0"]);
-        command.arg("--config").arg(&config).arg("--data-dir").arg(self.data_dir()).args(&self.setup.args);
+        command.args(["serve", "--http", "127.0.0.1:0"]);
+        command.arg("--config").arg(&config).arg("--data-dir").arg(self.data_dir());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().expect("the binary runs");
         let leash = Leash::tie(&child, self.data.path());
@@ -105,10 +78,16 @@ impl Server {
         let first_line = match tokio::time::timeout(START_DEADLINE, first_line).await {
             Ok(Ok(line)) => line,
             Ok(Err(_)) => panic!("the server ended with {:?}; it logged:\n{}", child.wait(), self.log()),
-            Err(_) => panic!("the server says nothing; it logged:\n{}", self.log()),
+            Err(elapsed) => panic!("the server says nothing, {elapsed}; it logged:\n{}", self.log()),
         };
         let url = url_in(&first_line).unwrap_or_else(|| panic!("no address in {first_line:?}"));
         self.running = Some(Running { child, url, first_line, _leash: leash });
+    }
+
+    /// Starts the server again after it ended, on the same data folder, set up in another way.
+    pub(crate) async fn start_again_with(&mut self, setup: Setup) {
+        self.setup = setup;
+        self.start_again().await;
     }
 
     /// Ends the server the hard way.
@@ -201,7 +180,7 @@ impl Server {
     pub(crate) async fn settled(&self) -> Metrics {
         wait_until("nothing is pending", async || {
             let metrics = self.metrics().await;
-            (metrics.sum("tidegauge_readings_pending") == 0.0 && metrics.balance().is_ok()).then_some(metrics)
+            (metrics.count("tidegauge_readings_pending") == 0 && metrics.balance().is_ok()).then_some(metrics)
         })
         .await
     }
