@@ -125,6 +125,7 @@ async fn killed_in_the_middle(setup: Setup) {
     let mut server = Server::start(setup).await;
     let mut import = Command::new(env!("CARGO_BIN_EXE_tidegauge"))
         .args(import_args(&server, &file))
+        .args(["--batch", "250"]) // many small requests, so that there is a middle
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

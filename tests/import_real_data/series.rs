@@ -44,7 +44,7 @@ impl Series {
 
     fn similar() -> Self {
         let start = 1_386_018_900_000; // 2013-12-02T21:15:00Z
-        let set_back = 10_000; // after so many readings the clock goes back by an hour
+        let set_back = 10_149; // after so many readings the clock goes back by an hour
         let time = |at: i64| start + (if at < set_back { at } else { at - 12 }) * STEP_MS;
         let value = |at: i64| 85.0 + 15.0 * (at as f64 / 288.0).sin() + ((at * 7_919) % 1_000) as f64 / 300.0;
         Self((0..22_695).map(|at| (time(at), value(at))).collect())
