@@ -1,4 +1,4 @@
-//! The documents in `MongoDB` are those of the documentation: anybody can read them, the hourly report of the `MongoDB`
+//! The documents in MongoDB are those of the documentation: anybody can read them, the hourly report of the MongoDB
 //! guides runs on them, and it agrees with the `stats` that every bucket carries.
 
 use bson::{Bson, Document, doc};
@@ -91,7 +91,8 @@ fn guides_report() -> Vec<Document> {
     let hour = doc! { "$dateTrunc": { "date": "$readings.ts", "unit": "hour" } };
     let value = "$readings.value";
     let group = doc! {
-        "_id": hour, "avg": { "$avg": value }, "min": { "$min": value }, "max": { "$max": value }, "count": { "$sum": 1 },
+        "_id": hour, "avg": { "$avg": value }, "min": { "$min": value }, "max": { "$max": value },
+        "count": { "$sum": 1 },
     };
     vec![doc! { "$unwind": "$readings" }, doc! { "$group": group }, doc! { "$sort": { "_id": 1 } }]
 }

@@ -24,7 +24,7 @@ impl Setup {
             .set("flush.retry_max", "500ms")
     }
 
-    /// A `MongoDB` store, readings of any age, and flushes that come at once.
+    /// A MongoDB store, readings of any age, and flushes that come at once.
     pub(crate) fn mongodb(database: &Database) -> Self {
         let setup = Self::sqlite().set("mongodb.uri", database.uri.as_str());
         setup.set("mongodb.database", database.name.as_str())
