@@ -1,0 +1,28 @@
+# Everything here needs Rust (rustup or a distribution's), a C compiler, Python 3 with pip, and nothing that listens.
+# Debian and Ubuntu: apt-get install build-essential curl python3-pip libcurl4 libssl3
+
+CARGO ?= cargo
+
+.PHONY: help test mongod format lint doc check
+
+help: ## Show what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+test: mongod format lint doc check ## The whole check: format, lints, documentation, all tests against a real mongod
+
+mongod: ## Fetch the mongod of the tests (or take MONGOD=/path/to/mongod), and print its path
+	@tests/get-mongod
+
+format: ## Is the source formatted?
+	$(CARGO) fmt --all --check
+
+lint: ## Do clippy and rustc have anything to say?
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+doc: ## Is the documentation sound?
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+
+check: ## Run the tests: unit, property, integration
+	$(CARGO) test --workspace --locked
+
+.NOTPARALLEL:

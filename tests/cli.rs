@@ -1,0 +1,85 @@
+//! The command line: what is refused, where the mistake is, and with which exit code.
+
+use std::fs;
+
+use tempfile::TempDir;
+
+use crate::harness::{Finished, run};
+
+const USAGE: Option<i32> = Some(64);
+
+#[tokio::test]
+async fn an_unknown_flag_or_command_exits_with_64() {
+    for args in [&["serve", "--no-such-flag"][..], &["no-such-command"], &["--no-such-flag"]] {
+        let finished = run(args).await;
+        assert_eq!(finished.code, USAGE, "{finished:?}");
+        assert!(finished.stderr.contains("no-such"), "{finished:?}");
+    }
+}
+
+#[tokio::test]
+async fn help_and_version_are_no_mistakes() {
+    let help = run(&["--help"]).await;
+    assert!(help.code == Some(0) && help.stdout.contains("serve") && help.stdout.contains("import"), "{help:?}");
+    let version = run(&["--version"]).await;
+    assert_eq!((version.code, version.stdout.trim()), (Some(0), concat!("tidegauge ", env!("CARGO_PKG_VERSION"))));
+}
+
+#[tokio::test]
+async fn an_unknown_key_in_the_config_is_refused_with_its_place() {
+    for command in ["serve", "check"] {
+        let finished = with_config(command, "[http]\nlisten = \"127.0.0.1:0\"\nlissten = 1\n", &[]).await;
+        assert_eq!(finished.code, USAGE, "{finished:?}");
+        assert!(finished.stderr.contains("lissten") && finished.stderr.contains("tidegauge.toml:3"), "{finished:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_value_out_of_range_is_refused_with_its_key() {
+    let finished = with_config("serve", "[http]\nmax_connections = 0\n", &["--http", "127.0.0.1:0"]).await;
+    assert_eq!(finished.code, USAGE, "{finished:?}");
+    assert!(finished.stderr.contains("http.max_connections"), "{finished:?}");
+}
+
+#[tokio::test]
+async fn a_missing_config_file_is_refused() {
+    let finished = run(&["serve", "--config", "no-such-file.toml"]).await;
+    assert_eq!(finished.code, USAGE, "{finished:?}");
+    assert!(finished.stderr.contains("no-such-file.toml"), "{finished:?}");
+}
+
+#[tokio::test]
+async fn an_open_address_is_refused_unless_anonymous_access_is_allowed() {
+    let finished = with_config("serve", "", &["--http", "0.0.0.0:0"]).await;
+    assert_eq!(finished.code, USAGE, "{finished:?}");
+    assert!(finished.stderr.contains("allow_anonymous"), "{finished:?}");
+}
+
+#[tokio::test]
+async fn check_accepts_the_example_config() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/config/tidegauge.toml");
+    let finished = run(&["check", "--config", example]).await;
+    assert!(finished.code == Some(0) && finished.stdout.contains("configuration is valid"), "{finished:?}");
+}
+
+#[tokio::test]
+async fn an_import_without_a_server_or_a_file_fails_and_says_why() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let file = folder.path().join("series.csv");
+    fs::write(&file, "timestamp,value\n2024-04-20 14:00:00,1\nnot a time,2\n").expect("the folder is writable");
+    let file = file.to_str().expect("UTF-8");
+    let absent = run(&["import", "no-such-file.csv", "--device", "a", "--url", "http://127.0.0.1:9"]).await;
+    assert!(absent.code.is_some_and(|code| code != 0) && absent.stderr.contains("no-such-file.csv"), "{absent:?}");
+    let bad = run(&["import", file, "--device", "not ok", "--url", "http://127.0.0.1:9"]).await;
+    assert!(bad.code.is_some_and(|code| code != 0), "{bad:?}");
+}
+
+async fn with_config(command: &str, config: &str, flags: &[&str]) -> Finished {
+    let folder = TempDir::new().expect("a temporary folder");
+    let file = folder.path().join("tidegauge.toml");
+    fs::write(&file, config).expect("the folder is writable");
+    let data = folder.path().join("data");
+    let (file, data) = (file.to_str().expect("UTF-8"), data.to_str().expect("UTF-8"));
+    let data_dir: &[&str] = if command == "serve" { &["--data-dir", data] } else { &[] };
+    run(&[&[command, "--config", file], data_dir, flags].concat()).await
+}

@@ -1,0 +1,40 @@
+//! Ends a child process when this process ends, however it ends.
+//!
+//! Statics are never dropped and a killed process drops nothing, so `Drop` alone would leak servers. A parent-death
+//! signal would do too much: it fires when the *thread* that started the child ends, and each test is a thread. So a
+//! shell holds the read end of a pipe whose only write end is in this process (pipes are close-on-exec, so no sibling
+//! inherits it). When this process is gone, the shell reads end-of-file and kills.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// While it lives, the child ends with this process. Dropping it lets the child go.
+#[derive(Debug)]
+pub(crate) struct Leash {
+    shell: Child,
+}
+
+impl Leash {
+    /// Ties `child` to this process. `folder` is removed too when this process ends without dropping the leash.
+    pub(crate) fn tie(child: &Child, folder: &Path) -> Self {
+        let script = r#"read -r _; kill -KILL "$0"; sleep 1; rm -rf "$1""#;
+        let shell = Command::new("sh")
+            .args(["-c", script, &child.id().to_string()])
+            .arg(folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0) // out of reach of the terminal's Ctrl-C, which must not end it first
+            .spawn()
+            .expect("sh is there");
+        Self { shell }
+    }
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        self.shell.kill().expect("the shell is our child");
+        self.shell.wait().expect("the shell is our child");
+    }
+}

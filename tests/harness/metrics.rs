@@ -1,0 +1,104 @@
+//! Reads the Prometheus text format, and checks that the counters of readings add up.
+
+/// One scrape.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    samples: Vec<Sample>,
+}
+
+#[derive(Debug)]
+struct Sample {
+    name: String,
+    labels: Vec<(String, String)>,
+    value: f64,
+}
+
+impl Metrics {
+    /// Parses the answer of `/metrics`.
+    pub(crate) fn parse(text: &str) -> Self {
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        Self { samples: lines.map(Sample::parse).collect() }
+    }
+
+    /// The sum of a metric that counts, over all its labels; 0 when there is none.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        self.count_where(name, &[])
+    }
+
+    /// The sum of a metric that counts, over the series that carry all of `labels`.
+    pub(crate) fn count_where(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
+        let wanted = |sample: &&Sample| sample.name == name && labels.iter().all(|label| sample.carries(*label));
+        let sum: f64 = self.samples.iter().filter(wanted).map(|sample| sample.value).sum();
+        assert!(sum >= 0.0 && sum.fract() == 0.0, "{name} does not count: {sum}");
+        sum as u64
+    }
+
+    /// Whether a metric has any series.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.samples.iter().any(|sample| sample.name == name)
+    }
+
+    /// Whether every reading is accounted for.
+    ///
+    /// # Errors
+    /// Says which sum is off, with its terms.
+    pub(crate) fn balance(&self) -> Result<(), String> {
+        let of = |what: &str| self.count(&format!("tidegauge_readings_{what}"));
+        let [received, accepted, rejected] = ["received_total", "accepted_total", "rejected_total"].map(of);
+        if received != accepted + rejected {
+            return Err(format!("received {received} != accepted {accepted} + rejected {rejected}"));
+        }
+        let recovered = of("recovered_total");
+        let [stored, duplicate, pending] = ["stored_total", "duplicate_total", "pending"].map(of);
+        let dead_lettered = of("dead_lettered_total");
+        if recovered + accepted != stored + duplicate + pending + dead_lettered {
+            return Err(format!(
+                "recovered {recovered} + accepted {accepted} != stored {stored} + duplicate {duplicate} \
+                 + pending {pending} + dead-lettered {dead_lettered}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Sample {
+    /// Parses `name{key="value",...} 1.5`.
+    fn parse(line: &str) -> Self {
+        let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("not a sample: {line}"));
+        let value = value.parse().unwrap_or_else(|_| panic!("not a number: {line}"));
+        let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+        let labels = parse_labels(labels.strip_suffix('}').unwrap_or_else(|| panic!("not a sample: {line}")));
+        Self { name: name.to_owned(), labels, value }
+    }
+
+    fn carries(&self, (key, value): (&str, &str)) -> bool {
+        self.labels.iter().any(|(own_key, own_value)| own_key == key && own_value == value)
+    }
+}
+
+fn parse_labels(text: &str) -> Vec<(String, String)> {
+    let mut labels = Vec::new();
+    let mut rest = text;
+    while let Some((key, after)) = rest.split_once("=\"") {
+        let mut escaped = false;
+        let end = after.find(|character| {
+            let ends = character == '"' && !escaped;
+            escaped = character == '\\' && !escaped;
+            ends
+        });
+        let (value, after) = after.split_at(end.expect("a closing quote"));
+        labels.push((key.trim_start_matches(',').to_owned(), value.replace("\\\"", "\"").replace("\\\\", "\\")));
+        rest = &after[1..];
+    }
+    labels
+}
+
+#[test]
+fn a_scrape_is_read_with_its_labels() {
+    let text = "# HELP a help\n# TYPE a counter\na{x=\"1\",y=\"q\\\"},b\"} 2\na{x=\"2\",y=\"\"} 3\n\nb 1e3\nc NaN\n";
+    let metrics = Metrics::parse(text);
+    assert_eq!(metrics.count("a"), 5);
+    assert_eq!(metrics.count_where("a", &[("x", "1"), ("y", "q\"},b")]), 2);
+    assert_eq!((metrics.count("b"), metrics.count("none")), (1000, 0));
+    assert!(metrics.has("c") && !metrics.has("d"));
+}

@@ -1,0 +1,17 @@
+//! What the integration tests stand on: the real binary, a real mongod, and patience with a deadline.
+
+mod database;
+mod metrics;
+pub(crate) mod mongod;
+mod process;
+mod server;
+mod setup;
+mod wait;
+
+pub(crate) use database::Database;
+pub(crate) use metrics::Metrics;
+pub(crate) use mongod::Mongod;
+pub(crate) use process::{Finished, run};
+pub(crate) use server::{Answer, Server};
+pub(crate) use setup::Setup;
+pub(crate) use wait::wait_until;

@@ -1,0 +1,272 @@
+//! The real `tidegauge serve`, on a free port, with a temporary data folder.
+//!
+//! Dropping a running server ends it, and fails the test when its counters of readings do not add up. What it logged
+//! is printed when the test fails.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+use super::mongod::{blocking, leash::Leash};
+use super::{Metrics, Setup, wait_until};
+
+const START_DEADLINE: Duration = Duration::from_secs(30);
+/// How long the counters may take to add up: they are read one after the other while flushes go on.
+const BALANCE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A server, running or not.
+#[derive(Debug)]
+pub(crate) struct Server {
+    running: Option<Running>,
+    setup: Setup,
+    data: TempDir,
+    log: Arc<Mutex<String>>,
+    client: reqwest::Client,
+}
+
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    url: String,
+    first_line: String,
+    _leash: Leash,
+}
+
+/// An answer, whole.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// The status code.
+    pub(crate) status: u16,
+    /// The headers.
+    pub(crate) headers: HeaderMap,
+    /// The body.
+    pub(crate) body: Bytes,
+}
+
+impl Server {
+    /// Starts a server and waits until it listens.
+    pub(crate) async fn start(setup: Setup) -> Self {
+        let data = tempfile::Builder::new().prefix("tidegauge-data-").tempdir().expect("a temporary folder");
+        let client = reqwest::Client::builder().timeout(Duration::from_secs(60)).build().expect("a client");
+        let mut server = Self { running: None, setup, data, log: Arc::default(), client };
+        server.start_again().await;
+        server
+    }
+
+    /// Starts the server again after it ended, on the same data folder.
+    pub(crate) async fn start_again(&mut self) {
+        assert!(self.running.is_none(), "it is running");
+        let config = self.data.path().join("config.toml");
+        std::fs::write(&config, self.setup.to_toml()).expect("the folder is writable");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegauge"));
+        command.args(["serve", "--http", "127.0.0.1:0"]);
+        command.arg("--config").arg(&config).arg("--data-dir").arg(self.data_dir());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().expect("the binary runs");
+        let leash = Leash::tie(&child, self.data.path());
+        keep_log(child.stderr.take().expect("piped"), Arc::clone(&self.log));
+        let first_line = first_line(child.stdout.take().expect("piped"));
+        let first_line = match tokio::time::timeout(START_DEADLINE, first_line).await {
+            Ok(Ok(line)) => line,
+            Ok(Err(_)) => panic!("the server ended with {:?}; it logged:\n{}", child.wait(), self.log()),
+            Err(elapsed) => panic!("the server says nothing, {elapsed}; it logged:\n{}", self.log()),
+        };
+        let url = url_in(&first_line).unwrap_or_else(|| panic!("no address in {first_line:?}"));
+        self.running = Some(Running { child, url, first_line, _leash: leash });
+    }
+
+    /// Starts the server again after it ended, on the same data folder, set up in another way.
+    pub(crate) async fn start_again_with(&mut self, setup: Setup) {
+        self.setup = setup;
+        self.start_again().await;
+    }
+
+    /// Ends the server the hard way.
+    pub(crate) fn kill9(&mut self) {
+        let mut running = self.running.take().expect("it is running");
+        running.child.kill().expect("our child");
+        running.child.wait().expect("our child");
+    }
+
+    /// Asks the server to end, and waits until it did.
+    pub(crate) async fn terminate(&mut self) -> ExitStatus {
+        let mut running = self.running.take().expect("it is running");
+        let pid = running.child.id().to_string();
+        let signalled = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &pid]).status().expect("sh is there");
+        assert!(signalled.success(), "SIGTERM was not sent");
+        wait_until("the server ends after SIGTERM", async || running.child.try_wait().expect("our child")).await
+    }
+
+    /// Where the server listens, such as `http://127.0.0.1:40123`.
+    pub(crate) fn url(&self) -> &str {
+        &self.running().url
+    }
+
+    /// The first line it printed on stdout.
+    pub(crate) fn first_line(&self) -> &str {
+        &self.running().first_line
+    }
+
+    /// Where its log and embedded database live.
+    pub(crate) fn data_dir(&self) -> std::path::PathBuf {
+        self.data.path().join("data")
+    }
+
+    /// What it logged so far, over all its starts.
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().expect("no panic while it was held").clone()
+    }
+
+    /// `GET`s a path.
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.get_as(path, "*/*").await
+    }
+
+    /// `GET`s a path with an `Accept` header.
+    pub(crate) async fn get_as(&self, path: &str, accept: &str) -> Answer {
+        let request = self.request(reqwest::Method::GET, path).header("accept", accept);
+        Answer::of(request.send().await).await.expect("an answer")
+    }
+
+    /// `GET`s a path and expects JSON with status 200.
+    pub(crate) async fn get_json(&self, path: &str) -> Value {
+        let answer = self.get(path).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        answer.json()
+    }
+
+    /// `POST`s a body.
+    pub(crate) async fn post(&self, path: &str, content_type: &str, body: impl Into<Bytes>) -> Answer {
+        let request = self.request(reqwest::Method::POST, path).header("content-type", content_type);
+        Answer::of(request.body(body.into()).send().await).await.expect("an answer")
+    }
+
+    /// `POST`s readings as JSON to `/v1/readings`.
+    pub(crate) async fn ingest(&self, readings: &Value) -> Answer {
+        self.post("/v1/readings", "application/json", readings.to_string()).await
+    }
+
+    /// `POST`s readings as JSON; `None` when the server went away before it answered.
+    pub(crate) async fn try_ingest(client: &reqwest::Client, url: &str, readings: &Value) -> Option<Answer> {
+        let request = client.post(format!("{url}/v1/readings")).header("content-type", "application/json");
+        Answer::of(request.body(readings.to_string()).send().await).await.ok()
+    }
+
+    /// A request to the server, for what the helpers do not cover.
+    pub(crate) fn request(&self, method: reqwest::Method, path: &str) -> reqwest::RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.url()))
+    }
+
+    /// Sends a request made with [`Server::request`].
+    pub(crate) async fn send(&self, request: reqwest::RequestBuilder) -> Answer {
+        Answer::of(request.send().await).await.expect("an answer")
+    }
+
+    /// The metrics of now.
+    pub(crate) async fn metrics(&self) -> Metrics {
+        Metrics::parse(self.get("/metrics").await.text())
+    }
+
+    /// Waits until nothing is pending.
+    pub(crate) async fn settled(&self) -> Metrics {
+        wait_until("nothing is pending", async || {
+            let metrics = self.metrics().await;
+            (metrics.count("tidegauge_readings_pending") == 0 && metrics.balance().is_ok()).then_some(metrics)
+        })
+        .await
+    }
+
+    /// Waits until every reading is accounted for.
+    ///
+    /// # Panics
+    /// With the sum that is off, when the deadline passes first.
+    pub(crate) async fn assert_balanced(&self) {
+        let deadline = Instant::now() + BALANCE_DEADLINE;
+        while let Err(reason) = self.metrics().await.balance() {
+            assert!(Instant::now() < deadline, "the counters do not add up: {reason}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    fn running(&self) -> &Running {
+        self.running.as_ref().expect("the server is running")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let failing = thread::panicking();
+        let balanced = failing || self.running.is_none() || {
+            self.client = reqwest::Client::new(); // the old one belongs to the runtime of the test
+            let check = std::panic::AssertUnwindSafe(|| blocking(self.assert_balanced()));
+            std::panic::catch_unwind(check).is_ok()
+        };
+        if self.running.is_some() {
+            self.kill9();
+        }
+        if failing || !balanced {
+            eprintln!("--- the server logged:\n{}---", self.log());
+        }
+        assert!(balanced, "the counters of readings do not add up, see above");
+    }
+}
+
+impl Answer {
+    async fn of(response: Result<reqwest::Response, reqwest::Error>) -> Result<Self, reqwest::Error> {
+        let response = response?;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Ok(Self { status, headers, body: response.bytes().await? })
+    }
+
+    /// The body as text.
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("UTF-8")
+    }
+
+    /// The body as JSON.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error} in {}", self.text()))
+    }
+
+    /// A header, or nothing.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().expect("ASCII"))
+    }
+}
+
+fn keep_log(stderr: ChildStderr, log: Arc<Mutex<String>>) {
+    thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            let mut log = log.lock().expect("no panic while it was held");
+            log.push_str(&line);
+            log.push('\n');
+        }
+    });
+}
+
+/// The first line of `stdout`; the rest is read and dropped, so that the server never waits for us.
+fn first_line(stdout: ChildStdout) -> oneshot::Receiver<String> {
+    let (send, receive) = oneshot::channel();
+    thread::spawn(move || {
+        let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+        if let Some(line) = lines.next() {
+            drop(send.send(line)); // nobody waits any more when the test has failed meanwhile
+            lines.for_each(drop);
+        }
+    });
+    receive
+}
+
+fn url_in(first_line: &str) -> Option<String> {
+    let address = first_line.split_whitespace().find_map(|word| word.strip_prefix("http="))?;
+    Some(format!("http://{address}"))
+}

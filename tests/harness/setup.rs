@@ -1,0 +1,50 @@
+//! What a server is started with, besides its address and its data folder.
+
+use toml::{Table, Value};
+
+use super::Database;
+
+/// The content of a config file.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Setup {
+    sections: Table,
+}
+
+impl Setup {
+    /// What a user gets who configures nothing.
+    pub(crate) fn default_config() -> Self {
+        Self::default()
+    }
+
+    /// The embedded store, readings of any age, and flushes that come at once.
+    pub(crate) fn sqlite() -> Self {
+        Self::default()
+            .set("retention.readings", "forever")
+            .set("flush.max_age", "50ms")
+            .set("flush.retry_max", "500ms")
+    }
+
+    /// A MongoDB store, readings of any age, and flushes that come at once.
+    pub(crate) fn mongodb(database: &Database) -> Self {
+        let setup = Self::sqlite().set("mongodb.uri", database.uri.as_str());
+        setup.set("mongodb.database", database.name.as_str())
+    }
+
+    /// Flushes do not come while a test runs: what is accepted stays pending.
+    pub(crate) fn all_pending(self) -> Self {
+        self.set("flush.max_age", "1d").set("flush.max_readings", 3_600)
+    }
+
+    /// Sets `section.key` to a value.
+    pub(crate) fn set(mut self, name: &str, value: impl Into<Value>) -> Self {
+        let (section, key) = name.split_once('.').expect("section.key");
+        let section = self.sections.entry(section).or_insert_with(|| Value::Table(Table::new()));
+        section.as_table_mut().expect("a section").insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// The text of the config file.
+    pub(crate) fn to_toml(&self) -> String {
+        toml::to_string(&self.sections).expect("a table is TOML")
+    }
+}

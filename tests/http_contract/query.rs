@@ -1,0 +1,143 @@
+//! The queries: the same answers while readings are pending and when they are stored, in both stores.
+
+use serde_json::{Value, json};
+
+use super::problem;
+use crate::harness::{Database, Server, Setup};
+
+const HOUR_MS: i64 = 3_600_000;
+const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
+const RANGE: &str = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
+
+#[tokio::test]
+async fn pending_readings_answer_every_query() {
+    let server = Server::start(Setup::sqlite().all_pending()).await;
+    ingest_two_devices(&server).await;
+    assert_answers(&server).await;
+}
+
+#[tokio::test]
+async fn readings_stored_in_sqlite_answer_every_query() {
+    let server = Server::start(Setup::sqlite()).await;
+    ingest_two_devices(&server).await;
+    server.settled().await;
+    assert_answers(&server).await;
+}
+
+#[tokio::test]
+async fn readings_stored_in_mongodb_answer_every_query() {
+    let database = Database::new();
+    let server = Server::start(Setup::mongodb(&database)).await;
+    ingest_two_devices(&server).await;
+    server.settled().await;
+    assert_answers(&server).await;
+}
+
+/// LIGHT-1 has three readings of `lux` and one of `temp` over two hours, LIGHT-2 has one reading.
+async fn ingest_two_devices(server: &Server) {
+    let readings = json!([
+        { "ts": START_MS, "values": { "lux": 310, "temp": 21.5 } },
+        { "ts": START_MS + 10_000, "values": { "lux": 322 } },
+        { "ts": START_MS + HOUR_MS, "values": { "lux": 5 } },
+    ]);
+    let one = json!({ "deviceId": "LIGHT-1", "metadata": { "floor": 2 }, "readings": readings });
+    let two = json!({ "deviceId": "LIGHT-2", "ts": START_MS, "value": 1 });
+    assert_eq!(server.ingest(&json!([one, two])).await.json(), json!({ "accepted": 4 }));
+}
+
+async fn assert_answers(server: &Server) {
+    assert_rollups(server).await;
+    assert_readings(server).await;
+    assert_devices(server).await;
+}
+
+async fn assert_rollups(server: &Server) {
+    let rollups = server.get_json(&format!("/v1/devices/LIGHT-1/rollups?{RANGE}&step=1h")).await;
+    assert_eq!((&rollups["deviceId"], &rollups["step"]), (&json!("LIGHT-1"), &json!("1h")));
+    let lux = [
+        point("2024-04-20T14:00:00.000Z", 2, 310.0, 322.0, 632.0),
+        point("2024-04-20T15:00:00.000Z", 1, 5.0, 5.0, 5.0),
+    ];
+    assert_eq!(numbers(&rollups["metrics"]["lux"]), numbers(&json!(lux)));
+    let temp = [point("2024-04-20T14:00:00.000Z", 1, 21.5, 21.5, 21.5)];
+    assert_eq!(numbers(&rollups["metrics"]["temp"]), numbers(&json!(temp)));
+
+    let lux_only = server.get_json(&format!("/v1/devices/LIGHT-1/rollups?{RANGE}&metric=lux&step=1d")).await;
+    let day = [point("2024-04-20T00:00:00.000Z", 3, 5.0, 322.0, 637.0)];
+    assert_eq!(numbers(&lux_only["metrics"]["lux"]), numbers(&json!(day)));
+    assert!(lux_only["metrics"].get("temp").is_none(), "{lux_only}");
+
+    let to = START_MS + HOUR_MS; // exclusive
+    let first = server.get_json(&format!("/v1/devices/LIGHT-1/rollups?from={START_MS}&to={to}&step=1h")).await;
+    assert_eq!(numbers(&first["metrics"]["lux"]), numbers(&json!(lux[..1])));
+}
+
+async fn assert_readings(server: &Server) {
+    let path = format!("/v1/devices/LIGHT-1/readings?{RANGE}");
+    let all = server.get_json(&path).await;
+    let expected = json!([
+        { "ts": "2024-04-20T14:00:00.000Z", "values": { "lux": 310.0, "temp": 21.5 } },
+        { "ts": "2024-04-20T14:00:10.000Z", "values": { "lux": 322.0 } },
+        { "ts": "2024-04-20T15:00:00.000Z", "values": { "lux": 5.0 } },
+    ]);
+    assert_eq!(numbers(&all["readings"]), numbers(&expected));
+    assert_eq!(all["next"], Value::Null);
+
+    let mut paged = Vec::new();
+    let mut page = server.get_json(&format!("{path}&limit=1")).await;
+    loop {
+        paged.extend(page["readings"].as_array().expect("readings").iter().cloned());
+        let Some(cursor) = page["next"].as_str() else { break };
+        page = server.get_json(&format!("{path}&limit=1&cursor={cursor}")).await;
+    }
+    assert_eq!(numbers(&json!(paged)), numbers(&expected));
+
+    let latest = server.get_json("/v1/devices/LIGHT-1/latest").await.to_string();
+    assert!(latest.contains("2024-04-20T15:00:00.000Z") && latest.contains("lux"), "{latest}");
+}
+
+async fn assert_devices(server: &Server) {
+    let devices = server.get_json("/v1/devices?prefix=LIGHT-").await;
+    let listed = devices["devices"].as_array().expect("devices");
+    assert_eq!(listed.iter().map(|device| &device["deviceId"]).collect::<Vec<_>>(), ["LIGHT-1", "LIGHT-2"]);
+    assert_eq!((&listed[0]["metadata"], &devices["next"]), (&json!({ "floor": 2 }), &Value::Null));
+    assert_eq!(listed[0]["firstSeen"], "2024-04-20T14:00:00.000Z");
+    assert_eq!(listed[0]["lastSeen"], "2024-04-20T15:00:00.000Z");
+    let page = server.get_json("/v1/devices?limit=1").await;
+    assert_eq!(page["devices"][0]["deviceId"], "LIGHT-1");
+    let cursor = page["next"].as_str().expect("a cursor");
+    let page = server.get_json(&format!("/v1/devices?limit=1&cursor={cursor}")).await;
+    assert_eq!((&page["devices"][0]["deviceId"], &page["next"]), (&json!("LIGHT-2"), &Value::Null));
+    assert_eq!(server.get_json("/v1/devices?prefix=none").await["devices"], json!([]));
+}
+
+#[tokio::test]
+async fn bad_parameters_are_named_in_a_problem() {
+    let server = Server::start(Setup::sqlite()).await;
+    for query in [
+        "rollups?from=yesterday&to=2024-04-21T00:00:00Z",
+        "rollups?from=2024-04-21T00:00:00Z&to=2024-04-20T00:00:00Z",
+        &format!("rollups?{RANGE}&step=banana"),
+        &format!("rollups?{RANGE}&step=7m"),
+        &format!("readings?{RANGE}&limit=0"),
+        &format!("readings?{RANGE}&limit=many"),
+        &format!("readings?{RANGE}&cursor=made-up"),
+    ] {
+        let answer = server.get(&format!("/v1/devices/a/{query}")).await;
+        assert!(problem(&answer, 400)["detail"].is_string(), "{query}: {}", answer.text());
+    }
+}
+
+fn point(ts: &str, count: u64, min: f64, max: f64, sum: f64) -> Value {
+    json!({ "ts": ts, "count": count, "min": min, "max": max, "avg": sum / count as f64, "sum": sum })
+}
+
+/// The same value with every number as a float: `310` and `310.0` are the same number in JSON.
+fn numbers(value: &Value) -> Value {
+    match value {
+        Value::Number(number) => json!(number.as_f64()),
+        Value::Array(items) => items.iter().map(numbers).collect(),
+        Value::Object(members) => members.iter().map(|(key, member)| (key.clone(), numbers(member))).collect(),
+        other => other.clone(),
+    }
+}

@@ -1,0 +1,9 @@
+//! The integration tests: one binary, one module per promise or feature.
+
+mod cli;
+mod durability;
+mod harness;
+mod http_contract;
+mod import_real_data;
+mod mongodb_documents;
+mod readme;

@@ -1,0 +1,97 @@
+//! The README keeps its word: each `$ curl` in a `console` block is run against a server, in order, and must print what
+//! stands below it, where `...` stands for anything.
+
+use std::process::{Command, Stdio};
+
+use crate::harness::{Server, Setup};
+
+/// The address in the README, which is the default one.
+const ADDRESSES: [&str; 2] = ["http://127.0.0.1:8080", "http://localhost:8080"];
+
+#[tokio::test]
+async fn the_curl_examples_print_what_the_readme_shows() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
+    let readme = std::fs::read_to_string(file).expect("there is a README.md");
+    let examples: Vec<Example> = console_blocks(&readme).flat_map(examples).collect();
+    assert!(!examples.is_empty(), "no `$ curl` in a console block");
+    let server = Server::start(Setup::default_config()).await;
+    for example in examples {
+        let printed = shell(&example.command, server.url()).await;
+        assert!(
+            matches(&example.output, &printed),
+            "$ {}\n--- the README shows:\n{}\n--- it printed:\n{printed}",
+            example.command,
+            example.output
+        );
+    }
+}
+
+struct Example {
+    command: String,
+    output: String,
+}
+
+fn console_blocks(readme: &str) -> impl Iterator<Item = &str> {
+    readme.split("```console\n").skip(1).map(|block| block.split("```").next().unwrap_or_default())
+}
+
+/// The commands of a block that begin with `curl`. A command goes on over lines that end with a backslash, and its
+/// output goes on to the next command.
+fn examples(block: &str) -> Vec<Example> {
+    let lines: Vec<&str> = block.lines().collect();
+    let commands = lines.chunk_by(|_, next| !next.starts_with("$ ")).filter(|lines| lines[0].starts_with("$ curl"));
+    let example = |lines: &[&str]| {
+        let continued = lines.iter().take_while(|line| line.ends_with('\\')).count();
+        let (command, output) = lines.split_at(continued + 1);
+        Example { command: command.join("\n")[2..].to_owned(), output: output.join("\n") }
+    };
+    commands.map(example).collect()
+}
+
+async fn shell(command: &str, url: &str) -> String {
+    let script = ADDRESSES.iter().fold(command.to_owned(), |script, address| script.replace(address, url));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).stdin(Stdio::null());
+    let output = tokio::task::spawn_blocking(move || shell.output()).await.expect("no panic").expect("sh is there");
+    assert!(output.status.success(), "{command}\n{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Whether `printed` is `shown`, whatever the white space, where each `...` stands for anything.
+fn matches(shown: &str, printed: &str) -> bool {
+    let squeeze = |text: &str| text.split_whitespace().collect::<String>();
+    let (shown, printed) = (squeeze(shown), squeeze(printed));
+    let mut pieces = shown.split("...");
+    let first = pieces.next().expect("split gives at least one piece");
+    let Some(mut rest) = printed.strip_prefix(first) else { return false };
+    let mut pieces = pieces.peekable();
+    while let Some(piece) = pieces.next() {
+        if pieces.peek().is_none() {
+            return rest.ends_with(piece);
+        }
+        let Some(at) = rest.find(piece) else { return false };
+        rest = &rest[at + piece.len()..];
+    }
+    rest.is_empty()
+}
+
+#[test]
+fn a_command_goes_on_over_backslashes_and_its_output_to_the_next() {
+    let block = "$ tidegauge\nlistening\n$ curl a \\\n  -d b\n{\"c\":1}\n{}\n$ curl d\n";
+    let found = examples(block).into_iter().map(|example| (example.command, example.output));
+    let expected = [("curl a \\\n  -d b", "{\"c\":1}\n{}"), ("curl d", "")];
+    assert!(found.eq(expected.map(|(command, output)| (command.to_owned(), output.to_owned()))));
+}
+
+#[test]
+fn three_dots_stand_for_anything() {
+    for (shown, printed, same) in [
+        ("{\"a\": 1}", "{\"a\":1}\n", true),
+        ("{\"a\": ...}", "{\"a\":1}", true),
+        ("{...\"b\":2...}", "{\"a\":1,\"b\":2,\"c\":3}", true),
+        ("{\"a\":1}", "{\"a\":12}", false),
+        ("{...\"d\":2...}", "{\"a\":1,\"b\":2,\"c\":3}", false),
+    ] {
+        assert_eq!(matches(shown, printed), same, "{shown} {printed}");
+    }
+}
