@@ -103,19 +103,17 @@ impl Progress {
 
     fn summary(&self) -> String {
         let Counts { bytes, rows, accepted, rejected, empty_cells, empty_rows } = &self.counts;
-        let count = |counter: &AtomicU64| HumanCount(load(counter));
-        format!(
-            "{} rows read ({}), {} readings {}, {} rejected, {} empty cells skipped, {} rows without values, {:.1} s, {} readings/s",
-            count(rows),
-            HumanBytes(load(bytes)),
-            count(accepted),
-            if self.dry_run { "would be sent" } else { "accepted" },
-            count(rejected),
-            count(empty_cells),
-            count(empty_rows),
-            self.started.elapsed().as_secs_f64(),
-            self.rate(),
-        )
+        let sent = if self.dry_run { "would be sent" } else { "accepted" };
+        let mut summary = format!("{} rows read ({})", HumanCount(load(rows)), HumanBytes(load(bytes)));
+        let _ = write!(summary, ", {} readings {sent}", HumanCount(load(accepted)));
+        let _ = write!(summary, ", {} rejected", HumanCount(load(rejected)));
+        for (counter, what) in [(empty_cells, "empty cells skipped"), (empty_rows, "rows without values")] {
+            if load(counter) > 0 {
+                let _ = write!(summary, ", {} {what}", HumanCount(load(counter)));
+            }
+        }
+        let _ = write!(summary, ", {:.1} s, {} readings/s", self.started.elapsed().as_secs_f64(), self.rate());
+        summary
     }
 
     /// Rates and counts of this moment.
@@ -153,8 +151,41 @@ fn load(counter: &AtomicU64) -> u64 {
 
 fn bar(total_bytes: Option<u64>) -> ProgressBar {
     let (bar, template) = match total_bytes {
-        Some(total) => (ProgressBar::new(total), "{bar:30} {bytes}/{total_bytes} ETA {eta}  {wide_msg}"),
+        Some(total) => (ProgressBar::new(total), "{bar:20} {percent}% ETA {eta}  {wide_msg}"),
         None => (ProgressBar::new_spinner(), "{spinner} {bytes} {elapsed}  {wide_msg}"),
     };
     bar.with_style(ProgressStyle::with_template(template).expect("the template is well-formed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_names_every_count_that_matters() {
+        let progress = Progress::start(Some(4096), false);
+        progress.counts.bytes.store(4096, Ordering::Relaxed);
+        progress.counts.rows.store(1200, Ordering::Relaxed);
+        progress.counts.accepted.store(1100, Ordering::Relaxed);
+        let summary = progress.summary();
+        assert!(
+            summary.starts_with("1,200 rows read (4.00 KiB), 1,100 readings accepted, 0 rejected, 0."),
+            "{summary}"
+        );
+        progress.counts.rejected.store(98, Ordering::Relaxed);
+        progress.counts.empty_cells.store(4, Ordering::Relaxed);
+        progress.counts.empty_rows.store(2, Ordering::Relaxed);
+        let summary = progress.summary();
+        let expected = "accepted, 98 rejected, 4 empty cells skipped, 2 rows without values, 0.";
+        assert!(summary.contains(expected), "{summary}");
+    }
+
+    #[test]
+    fn trouble_is_shown_until_it_is_over() {
+        let progress = Progress::start(None, false);
+        progress.set_trouble(Some("connection refused"));
+        assert!(progress.state().ends_with("; waiting: connection refused"));
+        progress.set_trouble(None);
+        assert!(!progress.state().contains("waiting"));
+    }
 }
