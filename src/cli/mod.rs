@@ -1,1 +1,87 @@
-//! (being built)
+//! The command line: one file per command.
+//!
+//! A command gets its parsed flags, does its work, and returns an error to be told and turned into an exit code: 64 for
+//! bad usage or configuration, 1 for everything else.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tidegauge::config::ConfigError;
+
+use self::settings::Settings;
+
+mod check;
+mod import;
+mod settings;
+
+/// `EX_USAGE` of sysexits.h.
+const BAD_USAGE: u8 = 64;
+
+/// Takes readings from sensors, makes them durable, stores them in MongoDB or SQLite, and answers rollups.
+///
+/// Without a command it serves: `tidegauge --http ADDR` is `tidegauge serve --http ADDR`.
+#[derive(Debug, Parser)]
+#[command(name = "tidegauge", version, args_conflicts_with_subcommands = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: Settings,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the server: the default
+    Serve(Settings),
+    /// Send readings from CSV and NDJSON files to a running server
+    Import(import::ImportArgs),
+    /// Validate the configuration and print all of it
+    Check(Settings),
+}
+
+/// The command line asks for what cannot be done.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
+/// Runs the command, tells its error, and returns the exit code.
+pub(crate) async fn run(command_line: Cli) -> ExitCode {
+    let done = match command_line.command.unwrap_or(Command::Serve(command_line.serve)) {
+        Command::Serve(settings) => serve(&settings),
+        Command::Import(args) => import::run(args).await,
+        Command::Check(settings) => check::run(&settings),
+    };
+    let Err(error) = done else {
+        return ExitCode::SUCCESS;
+    };
+    eprintln!("tidegauge: {error:#}");
+    if error.is::<Usage>() || error.is::<ConfigError>() { BAD_USAGE.into() } else { ExitCode::FAILURE }
+}
+
+/// Says why a command line was not understood, or what `--help` and `--version` ask for.
+pub(crate) fn explain(not_parsed: &clap::Error) -> ExitCode {
+    let asked_for_help = !not_parsed.use_stderr();
+    match not_parsed.print() {
+        Ok(()) if asked_for_help => ExitCode::SUCCESS,
+        Ok(()) => BAD_USAGE.into(),
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// The place of `serve.rs`.
+fn serve(settings: &Settings) -> anyhow::Result<()> {
+    settings.load()?;
+    anyhow::bail!("this build has no server")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Cli;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,95 @@
+//! Lines to request bodies, each of which remembers where in the file its lines stood.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+/// A body is closed when it has this many bytes: well under what a server takes.
+const BODY_BYTES: usize = 1024 * 1024;
+
+/// One request.
+#[derive(Debug, Clone)]
+pub(super) struct Batch {
+    /// The file that the lines are from.
+    pub(super) file: Arc<str>,
+    /// NDJSON.
+    pub(super) body: Bytes,
+    /// For each line of the body, its number in the file.
+    pub(super) lines: Vec<u64>,
+}
+
+/// Nobody takes batches any more.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("sending has stopped")]
+pub(super) struct Stopped;
+
+/// Collects the lines of one file and hands on full batches. Waits when nobody takes them, so it belongs on a thread
+/// that may block.
+pub(super) struct Batcher<'a> {
+    queue: &'a mpsc::Sender<Batch>,
+    max_lines: usize,
+    file: Arc<str>,
+    body: Vec<u8>,
+    lines: Vec<u64>,
+}
+
+impl<'a> Batcher<'a> {
+    /// Starts on a file.
+    pub(super) fn new(queue: &'a mpsc::Sender<Batch>, max_lines: usize, file: Arc<str>) -> Self {
+        Self { queue, max_lines, file, body: Vec::new(), lines: Vec::new() }
+    }
+
+    /// Takes one line, without its end, that stood at line `number` of the file.
+    pub(super) fn push(&mut self, number: u64, line: &[u8]) -> Result<(), Stopped> {
+        if !self.lines.is_empty() && self.body.len() + line.len() >= BODY_BYTES {
+            self.hand_on()?;
+        }
+        self.body.extend_from_slice(line);
+        self.body.push(b'\n');
+        self.lines.push(number);
+        if self.lines.len() >= self.max_lines { self.hand_on() } else { Ok(()) }
+    }
+
+    /// Hands on what is left.
+    pub(super) fn finish(mut self) -> Result<(), Stopped> {
+        if self.lines.is_empty() { Ok(()) } else { self.hand_on() }
+    }
+
+    fn hand_on(&mut self) -> Result<(), Stopped> {
+        let body = std::mem::take(&mut self.body).into();
+        let lines = std::mem::take(&mut self.lines);
+        self.queue.blocking_send(Batch { file: Arc::clone(&self.file), body, lines }).map_err(|_| Stopped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_closed_by_lines_or_by_bytes_and_never_holds_part_of_a_line() {
+        let (queue, mut batches) = mpsc::channel(10);
+        let mut batcher = Batcher::new(&queue, 3, "f".into());
+        let long = vec![b'x'; BODY_BYTES / 2 + 1];
+        for (number, line) in [(2, &b"a"[..]), (3, b"b"), (5, b"c"), (6, b"d"), (7, &long), (8, &long)] {
+            batcher.push(number, line).unwrap();
+        }
+        batcher.finish().unwrap();
+        drop(queue);
+        let mut all = Vec::new();
+        while let Some(batch) = batches.blocking_recv() {
+            assert!(batch.body.len() <= BODY_BYTES && batch.body.ends_with(b"\n"));
+            assert_eq!(std::str::from_utf8(&batch.body).unwrap().lines().count(), batch.lines.len());
+            all.push(batch.lines);
+        }
+        assert_eq!(all, [vec![2, 3, 5], vec![6, 7], vec![8]]);
+    }
+
+    #[test]
+    fn a_batcher_whose_batches_nobody_takes_says_so() {
+        let (queue, batches) = mpsc::channel(10);
+        drop(batches);
+        assert_eq!(Batcher::new(&queue, 1, "f".into()).push(1, b"{}"), Err(Stopped));
+    }
+}

@@ -1,0 +1,306 @@
+//! Rows of a CSV file to lines of NDJSON, one reading a row. Pure.
+//!
+//! A row that cannot be read is an answer like any other: it says what is wrong and where, and the next row follows.
+
+use std::io::{Chain, Read};
+
+use csv::{ErrorKind, StringRecord};
+use jiff::tz::TimeZone;
+use tidegauge::model::check_device_id;
+
+use super::columns::{Columns, ColumnsError, DeviceSource, ValueColumn, Wanted};
+use super::time;
+
+/// How many rows are looked at to tell columns of numbers from others.
+const SAMPLE_ROWS: usize = 100;
+/// How much of a bad cell is shown, in characters.
+const SHOWN_CHARS: usize = 40;
+
+/// Why a file cannot be read any further.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CsvError {
+    /// The bytes could not be had.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The header is not text.
+    #[error("the header is not UTF-8")]
+    Header,
+    /// The header does not say what is needed.
+    #[error(transparent)]
+    Columns(#[from] ColumnsError),
+}
+
+/// A row that was read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// The line of the file on which the row starts, from 1.
+    pub(super) line: u64,
+    /// What became of it.
+    pub(super) outcome: Outcome,
+}
+
+/// What became of a row.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// A line of NDJSON, and how many metrics had an empty cell.
+    Reading {
+        /// Cells without a value.
+        empty_cells: u64,
+    },
+    /// No metric had a value: nothing to send.
+    NoValues {
+        /// Cells without a value.
+        empty_cells: u64,
+    },
+    /// The row is refused, for this reason.
+    Bad(String),
+}
+
+/// The rows of a file.
+pub(super) struct Rows<R: Read> {
+    input: Input<R>,
+    /// The rows that were looked at to find the columns, and are still to come.
+    sample: std::vec::IntoIter<(Found, StringRecord)>,
+    record: StringRecord,
+    convert: Converter,
+}
+
+impl<R: Read> Rows<R> {
+    /// Reads the header and the first rows, and finds the columns.
+    pub(super) fn open(input: R, wanted: &Wanted, zone: TimeZone) -> Result<Self, CsvError> {
+        let mut input = Input::new(input);
+        let header = input.header()?;
+        let mut record = StringRecord::new();
+        let mut sample = Vec::new();
+        while sample.len() < SAMPLE_ROWS
+            && let Some(found) = input.read(&mut record)?
+        {
+            sample.push((found, record.clone()));
+        }
+        let rows: Vec<&StringRecord> = sample.iter().map(|(_, row)| row).collect();
+        let columns = Columns::find(&header, &rows, wanted)?;
+        let convert = Converter::new(columns, &header, zone);
+        Ok(Self { input, sample: sample.into_iter(), record, convert })
+    }
+
+    /// The columns that were found.
+    pub(super) fn columns(&self) -> &Columns {
+        &self.convert.columns
+    }
+
+    /// The next row; a reading's line replaces what is in `text`. `None` after the last.
+    pub(super) fn next(&mut self, text: &mut Vec<u8>) -> Result<Option<Row>, CsvError> {
+        let found = match self.sample.next() {
+            Some((found, record)) => {
+                self.record = record;
+                Some(found)
+            }
+            None => self.input.read(&mut self.record)?,
+        };
+        let row = |Found { line, is_text }| {
+            let outcome = if is_text { self.convert.row(&self.record, text) } else { Err("not UTF-8".to_owned()) };
+            Row { line, outcome: outcome.unwrap_or_else(Outcome::Bad) }
+        };
+        Ok(found.map(row))
+    }
+}
+
+/// A row in the file, from 1; where it is no text its cells are not kept.
+#[derive(Clone, Copy)]
+struct Found {
+    line: u64,
+    is_text: bool,
+}
+
+/// The cells of a file, with line numbers that hold for any line end and over blank lines. Those of the csv crate are
+/// where it started to look for a row. So rows end at `\n` alone here, the last one too, and a row is located from its
+/// end; what is left of `\r\n` is white space at the end of a cell.
+struct Input<R: Read>(csv::Reader<Chain<R, &'static [u8]>>);
+
+impl<R: Read> Input<R> {
+    fn new(input: R) -> Self {
+        let mut builder = csv::ReaderBuilder::new();
+        builder.flexible(true).terminator(csv::Terminator::Any(b'\n'));
+        Self(builder.from_reader(input.chain(&b"\n"[..])))
+    }
+
+    fn header(&mut self) -> Result<StringRecord, CsvError> {
+        match self.0.headers() {
+            Ok(header) => Ok(header.clone()),
+            Err(error) if matches!(error.kind(), ErrorKind::Utf8 { .. }) => Err(CsvError::Header),
+            Err(error) => Err(CsvError::Io(error.into())),
+        }
+    }
+
+    /// Reads the next row that is not blank.
+    fn read(&mut self, record: &mut StringRecord) -> std::io::Result<Option<Found>> {
+        loop {
+            let is_text = match self.0.read_record(record) {
+                Ok(false) => return Ok(None),
+                Ok(true) => true,
+                Err(error) if matches!(error.kind(), ErrorKind::Utf8 { .. }) => false,
+                Err(error) => return Err(error.into()),
+            };
+            if record.len() == 1 && record[0].trim().is_empty() {
+                continue;
+            }
+            let line_ends = 1 + record.as_slice().matches('\n').count() as u64;
+            return Ok(Some(Found { line: self.0.position().line().saturating_sub(line_ends), is_text }));
+        }
+    }
+}
+
+/// Makes a row a line.
+struct Converter {
+    columns: Columns,
+    header: Vec<String>,
+    /// For each value column, its metric as a JSON key: `"temp":`.
+    keys: Vec<String>,
+    zone: TimeZone,
+}
+
+impl Converter {
+    fn new(columns: Columns, header: &StringRecord, zone: TimeZone) -> Self {
+        let key = |value: &ValueColumn| format!("{}:", serde_json::Value::from(value.metric.as_str()));
+        let keys = columns.values.iter().map(key).collect();
+        Self { keys, header: header.iter().map(|name| name.trim().to_owned()).collect(), columns, zone }
+    }
+
+    fn row(&self, row: &StringRecord, text: &mut Vec<u8>) -> Result<Outcome, String> {
+        text.clear();
+        if row.len() != self.header.len() {
+            return Err(format!("the row has {} cells, the header has {}", row.len(), self.header.len()));
+        }
+        let cell = |at: usize| row[at].trim();
+        let device = match &self.columns.device {
+            DeviceSource::Fixed(device) => device,
+            DeviceSource::Column(at) => {
+                check_device_id(cell(*at)).map_err(|error| self.bad(*at, cell(*at), &error))?;
+                cell(*at)
+            }
+        };
+        let at = self.columns.time;
+        let ts_ms = time::parse(cell(at), &self.zone).map_err(|error| self.bad(at, cell(at), &error))?;
+        // A device id has no character that JSON would have escaped.
+        text.extend_from_slice(format!("{{\"deviceId\":\"{device}\",\"ts\":{ts_ms},\"values\":{{").as_bytes());
+        let mut empty_cells = 0;
+        for (value, key) in self.columns.values.iter().zip(&self.keys) {
+            let cell = cell(value.at);
+            if cell.is_empty() {
+                empty_cells += 1;
+                continue;
+            }
+            let number = number(cell).map_err(|error| self.bad(value.at, cell, &error))?;
+            if text.last() != Some(&b'{') {
+                text.push(b',');
+            }
+            text.extend_from_slice(key.as_bytes());
+            serde_json::to_writer(&mut *text, &number).expect("a Vec takes any bytes");
+        }
+        text.extend_from_slice(b"}}");
+        let no_values = empty_cells == self.keys.len() as u64;
+        Ok(if no_values { Outcome::NoValues { empty_cells } } else { Outcome::Reading { empty_cells } })
+    }
+
+    fn bad(&self, at: usize, cell: &str, why: &dyn std::fmt::Display) -> String {
+        let column = &self.header[at];
+        let shown: String = cell.chars().take(SHOWN_CHARS).collect();
+        let more = if shown.len() < cell.len() { "..." } else { "" };
+        format!("column {column:?}: {shown:?}{more}: {why}")
+    }
+}
+
+fn number(cell: &str) -> Result<f64, &'static str> {
+    let number: f64 = cell.parse().map_err(|_| "not a number")?;
+    if number.is_finite() { Ok(number) } else { Err("not a finite number") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::columns::WantedDevice;
+    use super::*;
+
+    fn wanted(device: WantedDevice) -> Wanted {
+        Wanted { device, time_column: None, metrics: Vec::new() }
+    }
+
+    /// All rows: the line number, and the NDJSON line or why there is none.
+    fn rows(input: &[u8], device: WantedDevice) -> Vec<(u64, Result<String, String>)> {
+        let mut rows = Rows::open(input, &wanted(device), TimeZone::UTC).unwrap();
+        let mut all = Vec::new();
+        let mut text = Vec::new();
+        while let Some(row) = rows.next(&mut text).unwrap() {
+            let outcome = match row.outcome {
+                Outcome::Reading { .. } => Ok(String::from_utf8(text.clone()).unwrap()),
+                Outcome::NoValues { empty_cells } => Err(format!("{empty_cells} empty")),
+                Outcome::Bad(why) => Err(why),
+            };
+            all.push((row.line, outcome));
+        }
+        all
+    }
+
+    #[test]
+    fn a_row_is_one_reading_with_the_values_of_its_filled_cells() {
+        let input = b"time,device,temp,\"hum \"\"%\"\"\"\n2026-04-20 14:00:10, S1 ,22.4, +40\n1776693620,S2,,1e3\n";
+        let expected = [
+            (2, Ok(r#"{"deviceId":"S1","ts":1776693610000,"values":{"temp":22.4,"hum \"%\"":40.0}}"#.to_owned())),
+            (3, Ok(r#"{"deviceId":"S2","ts":1776693620000,"values":{"hum \"%\"":1000.0}}"#.to_owned())),
+        ];
+        assert_eq!(rows(input, WantedDevice::Customary), expected);
+    }
+
+    #[test]
+    fn a_bad_cell_spoils_its_row_only_and_is_named_with_its_column_and_line() {
+        let input = b"ts,device,v\n1,a,1\nyesterday,a,2\n3,a b,3\n4,a,four\n5,a,inf\n6,a,\n7,a\n8,\xff,1\n9,a,9\n";
+        let rows = rows(input, WantedDevice::Customary);
+        let bad: Vec<_> = rows.iter().filter_map(|(line, row)| Some((*line, row.as_ref().err()?.as_str()))).collect();
+        let not_a_time = "not a time: RFC 3339, YYYY-MM-DD HH:MM[:SS[.fff]] and Unix time are understood";
+        let expected = [
+            (3, format!("column \"ts\": \"yesterday\": {not_a_time}")),
+            (4, format!("column \"device\": \"a b\": {}", check_device_id("a b").unwrap_err())),
+            (5, "column \"v\": \"four\": not a number".to_owned()),
+            (6, "column \"v\": \"inf\": not a finite number".to_owned()),
+            (7, "1 empty".to_owned()),
+            (8, "the row has 2 cells, the header has 3".to_owned()),
+            (9, "not UTF-8".to_owned()),
+        ];
+        assert_eq!(bad, expected.each_ref().map(|(line, why)| (*line, why.as_str())));
+        assert_eq!(rows.iter().filter(|(_, row)| row.is_ok()).map(|(line, _)| *line).collect::<Vec<_>>(), [2, 10]);
+    }
+
+    #[test]
+    fn lines_are_counted_right_with_any_line_end_over_blank_and_quoted_ones() {
+        let unix = "ts,note,v\n1,\"a\nb\",1\n\n2,c,2\n3,d,x\n4,e,4";
+        for input in
+            [unix.to_owned(), unix.to_owned() + "\n\n", unix.replace('\n', "\r\n"), unix.replace('\n', "\r\n") + "\r\n"]
+        {
+            let rows = rows(input.as_bytes(), WantedDevice::Fixed("d".into()));
+            assert_eq!(rows.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [2, 5, 6, 7], "{input:?}");
+            assert_eq!(rows.iter().filter(|(_, row)| row.is_err()).count(), 1, "{input:?}");
+        }
+    }
+
+    #[test]
+    fn rows_after_the_sample_are_read_like_those_in_it() {
+        let mut input = b"ts,v\n".to_vec();
+        for ts in 1..=3 * SAMPLE_ROWS {
+            input.extend(format!("{ts},{ts}\n").into_bytes());
+        }
+        let rows = rows(&input, WantedDevice::Fixed("d".into()));
+        assert_eq!(rows.len(), 3 * SAMPLE_ROWS);
+        for (at, (line, row)) in rows.iter().enumerate() {
+            let ts = at + 1;
+            assert_eq!(*line, ts as u64 + 1);
+            let expected = format!("{{\"deviceId\":\"d\",\"ts\":{ts}000,\"values\":{{\"v\":{ts}.0}}}}");
+            assert_eq!(row.as_deref(), Ok(expected.as_str()));
+        }
+    }
+
+    #[test]
+    fn a_file_without_a_header_is_refused() {
+        let wanted = wanted(WantedDevice::Customary);
+        assert!(matches!(Rows::open(&b""[..], &wanted, TimeZone::UTC), Err(CsvError::Columns(_))));
+        assert!(matches!(Rows::open(&b"\xff,v\n"[..], &wanted, TimeZone::UTC), Err(CsvError::Header)));
+    }
+}

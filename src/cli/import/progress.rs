@@ -1,0 +1,191 @@
+//! How far the import is, for the person who waits: counts, a bar or plain lines, and the summary.
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+
+/// How many rejected readings are listed one by one.
+const LISTED_REJECTIONS: u64 = 20;
+const BAR_INTERVAL: Duration = Duration::from_millis(200);
+const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What was read and what became of it. The reading thread and the senders add to it.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// Bytes read of the files, as they lie on disk.
+    pub(super) bytes: Arc<AtomicU64>,
+    /// Rows of CSV and lines of NDJSON.
+    pub(super) rows: AtomicU64,
+    /// Readings the server accepted; in a dry run, those that would have been sent.
+    pub(super) accepted: AtomicU64,
+    /// Readings rejected, here or by the server.
+    pub(super) rejected: AtomicU64,
+    /// Empty cells of metrics.
+    pub(super) empty_cells: AtomicU64,
+    /// Rows in which no metric had a value.
+    pub(super) empty_rows: AtomicU64,
+}
+
+/// Shows how far the import is, on standard error.
+pub(super) struct Progress {
+    /// The counts shown.
+    pub(super) counts: Counts,
+    total_bytes: Option<u64>,
+    dry_run: bool,
+    started: Instant,
+    listed: AtomicU64,
+    /// Why the server does not take readings just now.
+    trouble: Mutex<Option<String>>,
+    /// Absent when standard error is no terminal.
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// Starts the clock. Without `total_bytes` the end is not known.
+    pub(super) fn start(total_bytes: Option<u64>, dry_run: bool) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| bar(total_bytes));
+        let (started, listed, trouble) = (Instant::now(), AtomicU64::new(0), Mutex::new(None));
+        Self { counts: Counts::default(), total_bytes, dry_run, started, listed, trouble, bar }
+    }
+
+    /// Says something, once.
+    pub(super) fn note(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{text}")),
+            None => eprintln!("{text}"),
+        }
+    }
+
+    /// Lists a rejected reading, if not too many were listed already. Does not count it.
+    pub(super) fn list_rejection(&self, file: &str, line: u64, why: &str) {
+        if self.listed.fetch_add(1, Ordering::Relaxed) < LISTED_REJECTIONS {
+            self.note(&format!("{file}:{line}: {why}"));
+        }
+    }
+
+    /// Remembers why the server does not take readings, or that it does again.
+    pub(super) fn set_trouble(&self, what: Option<&str>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = what.map(str::to_owned);
+    }
+
+    /// Shows the state again and again, until dropped.
+    pub(super) async fn watch(&self) -> Infallible {
+        let mut interval = tokio::time::interval(if self.bar.is_some() { BAR_INTERVAL } else { PLAIN_INTERVAL });
+        interval.tick().await; // the first tick is at once
+        loop {
+            interval.tick().await;
+            match &self.bar {
+                Some(bar) => {
+                    bar.set_position(load(&self.counts.bytes));
+                    bar.set_message(self.state());
+                }
+                None => eprintln!("{}{}", self.share(), self.state()),
+            }
+        }
+    }
+
+    /// Takes the bar away and returns the summary.
+    pub(super) fn finish(&self) -> String {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        let (rejected, shown) = (load(&self.counts.rejected), load(&self.listed).min(LISTED_REJECTIONS));
+        if rejected > shown && shown > 0 {
+            eprintln!("... and {} more rejected readings", HumanCount(rejected - shown));
+        }
+        self.summary()
+    }
+
+    fn summary(&self) -> String {
+        let Counts { bytes, rows, accepted, rejected, empty_cells, empty_rows } = &self.counts;
+        let sent = if self.dry_run { "would be sent" } else { "accepted" };
+        let mut summary = format!("{} rows read ({})", HumanCount(load(rows)), HumanBytes(load(bytes)));
+        let _ = write!(summary, ", {} readings {sent}", HumanCount(load(accepted)));
+        let _ = write!(summary, ", {} rejected", HumanCount(load(rejected)));
+        for (counter, what) in [(empty_cells, "empty cells skipped"), (empty_rows, "rows without values")] {
+            if load(counter) > 0 {
+                let _ = write!(summary, ", {} {what}", HumanCount(load(counter)));
+            }
+        }
+        let _ = write!(summary, ", {:.1} s, {} readings/s", self.started.elapsed().as_secs_f64(), self.rate());
+        summary
+    }
+
+    /// Rates and counts of this moment.
+    fn state(&self) -> String {
+        let accepted = HumanCount(load(&self.counts.accepted));
+        let mut state = format!("{accepted} readings, {}/s", self.rate());
+        let rejected = load(&self.counts.rejected);
+        if rejected > 0 {
+            let _ = write!(state, ", {} rejected", HumanCount(rejected));
+        }
+        if let Some(trouble) = &*self.trouble.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = write!(state, "; waiting: {trouble}");
+        }
+        state
+    }
+
+    /// How much of the files was read, where that is known: `42%: `.
+    fn share(&self) -> String {
+        match self.total_bytes {
+            Some(total) if total > 0 => format!("{}%: ", load(&self.counts.bytes) * 100 / total),
+            _ => String::new(),
+        }
+    }
+
+    /// Readings a second since the start.
+    fn rate(&self) -> HumanCount {
+        let seconds = self.started.elapsed().as_secs_f64().max(0.001);
+        HumanCount((load(&self.counts.accepted) as f64 / seconds) as u64)
+    }
+}
+
+fn load(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+fn bar(total_bytes: Option<u64>) -> ProgressBar {
+    let (bar, template) = match total_bytes {
+        Some(total) => (ProgressBar::new(total), "{bar:20} {percent}% ETA {eta}  {wide_msg}"),
+        None => (ProgressBar::new_spinner(), "{spinner} {bytes} {elapsed}  {wide_msg}"),
+    };
+    bar.with_style(ProgressStyle::with_template(template).expect("the template is well-formed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_names_every_count_that_matters() {
+        let progress = Progress::start(Some(4096), false);
+        progress.counts.bytes.store(4096, Ordering::Relaxed);
+        progress.counts.rows.store(1200, Ordering::Relaxed);
+        progress.counts.accepted.store(1100, Ordering::Relaxed);
+        let summary = progress.summary();
+        assert!(
+            summary.starts_with("1,200 rows read (4.00 KiB), 1,100 readings accepted, 0 rejected, 0."),
+            "{summary}"
+        );
+        progress.counts.rejected.store(98, Ordering::Relaxed);
+        progress.counts.empty_cells.store(4, Ordering::Relaxed);
+        progress.counts.empty_rows.store(2, Ordering::Relaxed);
+        let summary = progress.summary();
+        let expected = "accepted, 98 rejected, 4 empty cells skipped, 2 rows without values, 0.";
+        assert!(summary.contains(expected), "{summary}");
+    }
+
+    #[test]
+    fn trouble_is_shown_until_it_is_over() {
+        let progress = Progress::start(None, false);
+        progress.set_trouble(Some("connection refused"));
+        assert!(progress.state().ends_with("; waiting: connection refused"));
+        progress.set_trouble(None);
+        assert!(!progress.state().contains("waiting"));
+    }
+}

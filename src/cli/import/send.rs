@@ -1,0 +1,309 @@
+//! Batches to a running server, over HTTP.
+//!
+//! A batch is sent again until the server has answered for it: on a connection that fails, on 429, 502, 503 and 504.
+//! Sending again is safe, because a reading's identity decides what is stored. Any other refusal ends the import.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
+use reqwest::{Client, Response, StatusCode};
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use super::batch::Batch;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
+/// How much of an answer that is no problem document is shown, in characters.
+const SHOWN_CHARS: usize = 200;
+
+/// What the server said of a batch.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// Readings it accepted.
+    pub(super) accepted: u64,
+    /// Readings it rejected.
+    pub(super) rejected: u64,
+    /// Why, for those that it listed.
+    pub(super) refusals: Vec<Refusal>,
+}
+
+/// A reading that the server rejected.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// The line of the file it stands on.
+    pub(super) line: u64,
+    /// The code and the detail.
+    pub(super) why: String,
+}
+
+/// Sends batches to one server.
+pub(super) struct Sender {
+    client: Client,
+    url: String,
+    retry_for: Duration,
+}
+
+impl Sender {
+    /// A sender to the server at `url`, that tries each batch for `retry_for` after its first failure.
+    pub(super) fn new(url: &str, retry_for: Duration) -> anyhow::Result<Self> {
+        let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).timeout(REQUEST_TIMEOUT).build()?;
+        Ok(Self { client, url: format!("{}/v1/readings", url.trim_end_matches('/')), retry_for })
+    }
+
+    /// Sends until the server answers for the batch. Each failure that is followed by another attempt goes to
+    /// `on_trouble`.
+    pub(super) async fn send(&self, batch: &Batch, on_trouble: impl Fn(&str)) -> anyhow::Result<Answer> {
+        let mut backoff = FIRST_BACKOFF;
+        let mut give_up_at = None;
+        loop {
+            let Trouble { what, retry_after } = match self.attempt(batch).await? {
+                Attempt::Answered(answer) => return Ok(answer),
+                Attempt::Failed(trouble) => trouble,
+            };
+            let now = Instant::now();
+            let left = give_up_at.get_or_insert(now + self.retry_for).saturating_duration_since(now);
+            if left.is_zero() {
+                bail!("{what}; gave up after trying for {:?}", self.retry_for);
+            }
+            on_trouble(&what);
+            // Told or not, spread over time, so that the requests in flight do not come back all at once.
+            let wait = match retry_after {
+                Some(told) => told.mul_f64(rand::random_range(1.0..1.1)),
+                None => backoff.mul_f64(rand::random_range(0.5..1.0)),
+            };
+            tokio::time::sleep(wait.min(left)).await;
+            backoff = MAX_BACKOFF.min(backoff * 2);
+        }
+    }
+
+    async fn attempt(&self, batch: &Batch) -> anyhow::Result<Attempt> {
+        let request = self.client.post(&self.url).header(CONTENT_TYPE, "application/x-ndjson").body(batch.body.clone());
+        let response = match request.send().await {
+            Ok(response) => response,
+            Err(error) if error.is_builder() => return Err(error.into()),
+            Err(error) => return Ok(Attempt::Failed(Trouble { what: chain(error), retry_after: None })),
+        };
+        let status = response.status();
+        let retry_after = retry_after(&response);
+        let body = match response.bytes().await {
+            Ok(body) => body,
+            Err(error) => return Ok(Attempt::Failed(Trouble { what: chain(error), retry_after: None })),
+        };
+        if matches!(status, StatusCode::OK | StatusCode::BAD_REQUEST)
+            && let Ok(verdict) = serde_json::from_slice::<Verdict>(&body)
+        {
+            return Ok(Attempt::Answered(verdict.of(batch)?));
+        }
+        let what = refusal_text(&self.url, status, &body);
+        if may_pass(status) {
+            return Ok(Attempt::Failed(Trouble { what, retry_after }));
+        }
+        bail!("{} lines from {}:{}: {what}", batch.lines.len(), batch.file, batch.lines[0])
+    }
+}
+
+enum Attempt {
+    Answered(Answer),
+    Failed(Trouble),
+}
+
+/// A failure that may pass.
+struct Trouble {
+    what: String,
+    retry_after: Option<Duration>,
+}
+
+/// The body of a 200, and of the 400 that keeps the good readings.
+#[derive(Deserialize)]
+struct Verdict {
+    accepted: u64,
+    #[serde(default)]
+    rejected: u64,
+    #[serde(default)]
+    errors: Vec<Listed>,
+}
+
+#[derive(Deserialize)]
+struct Listed {
+    /// Which reading of the body, from 0.
+    index: usize,
+    /// Which line of the body, from 1. Differs from `index + 1` where a line holds several readings.
+    line: Option<usize>,
+    code: String,
+    detail: String,
+}
+
+impl Verdict {
+    fn of(self, batch: &Batch) -> anyhow::Result<Answer> {
+        let refusal = |listed: Listed| {
+            let at = listed.line.map_or(listed.index, |line| line.wrapping_sub(1));
+            let line =
+                batch.lines.get(at).with_context(|| format!("the server lists an error at line {at} of the body"))?;
+            Ok(Refusal { line: *line, why: format!("{}: {}", listed.code, listed.detail) })
+        };
+        let refusals = self.errors.into_iter().map(refusal).collect::<anyhow::Result<_>>()?;
+        Ok(Answer { accepted: self.accepted, rejected: self.rejected, refusals })
+    }
+}
+
+/// Whether a refusal is about the moment, not about the readings.
+fn may_pass(status: StatusCode) -> bool {
+    let passing = [
+        StatusCode::TOO_MANY_REQUESTS,
+        StatusCode::BAD_GATEWAY,
+        StatusCode::SERVICE_UNAVAILABLE,
+        StatusCode::GATEWAY_TIMEOUT,
+    ];
+    passing.contains(&status)
+}
+
+/// The seconds of a `Retry-After`, if it says how many and not none.
+fn retry_after(response: &Response) -> Option<Duration> {
+    let seconds: u64 = response.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    (seconds > 0).then(|| Duration::from_secs(seconds))
+}
+
+/// A refusal in words: of a problem document its detail, of anything else its beginning.
+fn refusal_text(url: &str, status: StatusCode, body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Problem {
+        code: String,
+        detail: String,
+    }
+    let said = match serde_json::from_slice::<Problem>(body) {
+        Ok(problem) => format!("{}: {}", problem.code, problem.detail),
+        Err(_) => String::from_utf8_lossy(body).chars().take(SHOWN_CHARS).collect(),
+    };
+    format!("{url} answered {status}: {said}")
+}
+
+/// An error with its causes: on its own, reqwest says only that the request failed.
+fn chain(error: reqwest::Error) -> String {
+    format!("{:#}", anyhow::Error::from(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use axum::http::StatusCode;
+    use axum::response::IntoResponse;
+    use axum::routing::post;
+    use tokio::net::TcpListener;
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn batch() -> Batch {
+        Batch { file: "f.csv".into(), body: "{}\n{}\n{}\n".into(), lines: vec![2, 4, 7] }
+    }
+
+    fn serve(
+        listener: TcpListener,
+        answer: impl Fn(usize, String) -> (StatusCode, &'static str) + Send + Sync + 'static,
+    ) {
+        let (requests, answer) = (AtomicUsize::new(0), Arc::new(answer));
+        let handler = Arc::new(move |body| answer(requests.fetch_add(1, Ordering::Relaxed), body));
+        let route = post(move |body: String| {
+            let handler = Arc::clone(&handler);
+            async move {
+                let (status, body) = handler(body);
+                ([("retry-after", "1")], (status, body)).into_response()
+            }
+        });
+        let app = axum::Router::new().route("/v1/readings", route);
+        tokio::spawn(async move { axum::serve(listener, app).await });
+    }
+
+    async fn listen() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    fn sender(address: SocketAddr, retry_for: Duration) -> Sender {
+        Sender::new(&format!("http://{address}/"), retry_for).unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_overloaded_server_is_given_the_time_it_asks_for_and_the_same_bytes_again() {
+        let (listener, address) = listen().await;
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&seen);
+        serve(listener, move |request, body| {
+            log.lock().unwrap().push(body);
+            match request {
+                0 => (StatusCode::SERVICE_UNAVAILABLE, r#"{"code":"overloaded","detail":"the log is full"}"#),
+                _ => (StatusCode::OK, r#"{"accepted":3}"#),
+            }
+        });
+        let started = Instant::now();
+        let troubles = Mutex::new(Vec::new());
+        let answer =
+            sender(address, MINUTE).send(&batch(), |what| troubles.lock().unwrap().push(what.to_owned())).await;
+        assert_eq!(answer.unwrap(), Answer { accepted: 3, ..Answer::default() });
+        assert!(started.elapsed() >= Duration::from_secs(1));
+        let expected =
+            format!("http://{address}/v1/readings answered 503 Service Unavailable: overloaded: the log is full");
+        assert_eq!(*troubles.lock().unwrap(), [expected]);
+        assert_eq!(*seen.lock().unwrap(), ["{}\n{}\n{}\n", "{}\n{}\n{}\n"]);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_not_there_yet_is_waited_for() {
+        let (listener, address) = listen().await;
+        drop(listener);
+        let refused = Arc::new(Notify::new());
+        let told = Arc::clone(&refused);
+        let sending = tokio::spawn(async move { sender(address, MINUTE).send(&batch(), |_| told.notify_one()).await });
+        refused.notified().await;
+        serve(TcpListener::bind(address).await.unwrap(), |_, _| (StatusCode::OK, r#"{"accepted":3}"#));
+        assert_eq!(sending.await.unwrap().unwrap().accepted, 3);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_stays_away_is_given_up_and_that_is_said() {
+        let (listener, address) = listen().await;
+        drop(listener);
+        let error = sender(address, Duration::from_millis(50)).send(&batch(), |_| ()).await.unwrap_err().to_string();
+        assert!(error.contains("Connection refused") && error.ends_with("gave up after trying for 50ms"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn rejected_readings_are_told_by_the_line_of_the_file() {
+        let (listener, address) = listen().await;
+        serve(listener, |_, _| {
+            let body = r#"{"code":"partially_rejected","accepted":1,"rejected":2,"errors":[
+                {"index":1,"code":"timestamp_in_future","detail":"a"},{"index":9,"line":3,"code":"invalid_json","detail":"b"}]}"#;
+            (StatusCode::BAD_REQUEST, body)
+        });
+        let answer = sender(address, MINUTE).send(&batch(), |_| ()).await.unwrap();
+        let refusals = vec![
+            Refusal { line: 4, why: "timestamp_in_future: a".into() },
+            Refusal { line: 7, why: "invalid_json: b".into() },
+        ];
+        assert_eq!(answer, Answer { accepted: 1, rejected: 2, refusals });
+    }
+
+    #[tokio::test]
+    async fn a_refusal_that_does_not_pass_is_not_repeated() {
+        let (listener, address) = listen().await;
+        serve(listener, |request, _| {
+            assert_eq!(request, 0);
+            (StatusCode::PAYLOAD_TOO_LARGE, r#"{"code":"body_too_large","detail":"at most 9 bytes"}"#)
+        });
+        let error = sender(address, MINUTE).send(&batch(), |_| ()).await.unwrap_err().to_string();
+        let url = format!("http://{address}/v1/readings");
+        let expected =
+            format!("3 lines from f.csv:2: {url} answered 413 Payload Too Large: body_too_large: at most 9 bytes");
+        assert_eq!(error, expected);
+    }
+}
