@@ -95,8 +95,9 @@ fn write_of(device: &str, hour: Hour, readings: &[Sent<'_>]) -> BucketWrite {
     BucketWrite::new(device.into(), hour, None, metrics, arrived)
 }
 
-fn with_metadata(write: BucketWrite, metadata: &str) -> BucketWrite {
-    BucketWrite { metadata: Some(metadata.into()), ..write }
+fn with_metadata(mut write: BucketWrite, metadata: &str) -> BucketWrite {
+    write.metadata = Some(metadata.into());
+    write
 }
 
 fn written(stored: u32, duplicate: u32) -> Written {
@@ -128,9 +129,11 @@ async fn write(store: &dyn Store, write: &BucketWrite) -> Written {
 type Model = BTreeMap<(HourOffset, String), f64>;
 
 fn model_of(readings: &[Sent<'_>]) -> Model {
-    let values =
-        |&(offset, values): &Sent<'_>| values.iter().map(move |&(name, value)| ((offset, name.to_owned()), value));
-    readings.iter().flat_map(values).collect()
+    let mut model = Model::new();
+    for (offset, values) in readings {
+        model.extend(values.iter().map(|&(name, value)| ((*offset, name.to_owned()), value)));
+    }
+    model
 }
 
 fn only(hour: Hour) -> Range<Hour> {

@@ -1,7 +1,7 @@
 //! The embedded store: one SQLite file that any SQLite tool can open.
 //!
 //! For each bucket the file has a row in `buckets`, a row per metric in `rollups`, and its readings in `chunks`
-//! (see [`schema`] for the tables and [`chunk`] for the bytes). The hourly averages of a device, with any tool:
+//! (`schema.rs` has the tables, `chunk.rs` the bytes). The hourly averages of a device, with any tool:
 //!
 //! ```sql
 //! SELECT datetime(hour / 1000, 'unixepoch'), metric, count, min, max, sum / count

@@ -58,7 +58,7 @@ pub(super) fn hour_stats(
 /// Shares one name between all rows of a metric. Hours tend to have the same metrics in the same order, so the name
 /// after the last one is tried first.
 struct Names {
-    names: Vec<Metric>,
+    known: Vec<Metric>,
     /// Whether other names are of interest than those that were asked for.
     open: bool,
     next: usize,
@@ -66,25 +66,24 @@ struct Names {
 
 impl Names {
     fn new(wanted: &[Metric]) -> Self {
-        Self { names: wanted.to_vec(), open: wanted.is_empty(), next: 0 }
+        Self { known: wanted.to_vec(), open: wanted.is_empty(), next: 0 }
     }
 
     /// The shared name, unless nobody asked for it.
     fn get(&mut self, name: &str) -> Option<Metric> {
         let is_it = |known: &Metric| &**known == name;
-        let at = match self.names.get(self.next).filter(|known| is_it(known)) {
-            Some(_) => self.next,
-            None => match self.names.iter().position(is_it) {
-                Some(at) => at,
-                None if self.open => {
-                    self.names.push(name.into());
-                    self.names.len() - 1
-                }
-                None => return None,
-            },
+        let at = if self.known.get(self.next).is_some_and(is_it) {
+            self.next
+        } else if let Some(at) = self.known.iter().position(is_it) {
+            at
+        } else if self.open {
+            self.known.push(name.into());
+            self.known.len() - 1
+        } else {
+            return None;
         };
-        self.next = (at + 1) % self.names.len();
-        Some(self.names[at].clone())
+        self.next = (at + 1) % self.known.len();
+        Some(self.known[at].clone())
     }
 }
 

@@ -6,11 +6,11 @@ use crate::store::scenarios::store_scenarios;
 
 store_scenarios!(two_handles);
 
-async fn two_handles() -> (TempDir, SqliteStore, SqliteStore) {
+fn two_handles() -> impl Future<Output = (TempDir, SqliteStore, SqliteStore)> {
     let folder = tempfile::tempdir().unwrap();
     let open = || SqliteStore::open(&file_in(&folder)).unwrap();
     let (store, other) = (open(), open());
-    (folder, store, other)
+    std::future::ready((folder, store, other))
 }
 
 fn file_in(folder: &TempDir) -> std::path::PathBuf {
@@ -50,8 +50,9 @@ async fn stats(store: &SqliteStore, device: &str) -> Stats {
 async fn the_file_can_be_read_with_plain_sql() {
     let (folder, store) = new_store();
     let hour = Hour::of(1_776_693_610_000);
-    let write = write_at("LIGHT-FL02-ZONE4", hour, [(10_000, 320.0), (20_000, 310.0)]);
-    written(&store, BucketWrite { metadata: Some(r#"{"floor":2}"#.into()), ..write }).await;
+    let mut write = write_at("LIGHT-FL02-ZONE4", hour, [(10_000, 320.0), (20_000, 310.0)]);
+    write.metadata = Some(r#"{"floor":2}"#.into());
+    written(&store, write).await;
     let row = visitor(&folder)
         .query_row(
             "SELECT datetime(b.hour / 1000, 'unixepoch'), datetime(last_ts / 1000, 'unixepoch'), readings,
@@ -89,7 +90,8 @@ async fn what_was_written_is_there_after_a_reopening() {
 #[tokio::test]
 async fn a_resent_write_touches_no_row() {
     let (_folder, store) = new_store();
-    let write = BucketWrite { metadata: Some("{}".into()), ..write_at("d", Hour(1), [(1, 1.0), (2, 2.0)]) };
+    let mut write = write_at("d", Hour(1), [(1, 1.0), (2, 2.0)]);
+    write.metadata = Some("{}".into());
     written(&store, write.clone()).await;
     let changes = store.writer.lock().await.connection.total_changes();
     written(&store, write).await;

@@ -89,6 +89,8 @@ fn any_contents() -> impl Strategy<Value = Contents> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))] // each makes a compressor
+
     #[test]
     fn what_was_packed_is_unpacked(contents in any_contents()) {
         prop_assert_eq!(unpack(&pack(&contents)), Ok(contents));
