@@ -18,6 +18,8 @@ pub(super) enum SqliteError {
     UnknownVersion { found: i32, known: i32 },
     #[error("the file belongs to another program")]
     Foreign,
+    #[error("no write-ahead file is possible there, only journal mode {mode}")]
+    NoWal { mode: String },
     #[error("the program is stopping")]
     Stopping,
 }
@@ -38,7 +40,7 @@ impl SqliteError {
             },
             Self::Chunk(_) => ("unreadable_chunk", true),
             Self::Compressor(_) => ("memory", false),
-            Self::UnknownVersion { .. } | Self::Foreign => ("schema", false),
+            Self::UnknownVersion { .. } | Self::Foreign | Self::NoWal { .. } => ("schema", false),
             Self::Stopping => ("stopping", false),
         }
     }

@@ -69,7 +69,10 @@ pub(super) fn open_writer(path: &Path, busy_timeout: Duration) -> Result<Connect
     let mut connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(busy_timeout)?;
     claim(&mut connection)?;
-    connection.pragma_update(None, "journal_mode", "WAL")?;
+    let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
+    if mode != "wal" {
+        return Err(SqliteError::NoWal { mode });
+    }
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.pragma_update(None, "journal_size_limit", JOURNAL_LIMIT_BYTES)?;
@@ -151,6 +154,12 @@ mod tests {
         let before = std::fs::read(&path).unwrap();
         assert!(matches!(open_writer(&path, BUSY), Err(SqliteError::Foreign)));
         assert_eq!(std::fs::read(&path).unwrap(), before);
+    }
+
+    #[test]
+    fn a_place_that_keeps_nothing_is_refused() {
+        let message = open_writer(Path::new(":memory:"), BUSY).unwrap_err().to_string();
+        assert!(message.contains("journal mode memory"), "{message}");
     }
 
     #[test]

@@ -186,6 +186,19 @@ async fn while_another_process_writes_reads_go_on_and_writes_may_be_tried_again(
 }
 
 #[tokio::test]
+async fn two_instances_take_turns_without_errors() {
+    let (_folder, store, other) = two_handles().await;
+    let writes = async |store: &SqliteStore, from: u32| {
+        for at in 0..50 {
+            let outcome = store.write(&[write_at("d", Hour(1), [(from + at * 2, 1.0)])]).await.remove(0);
+            assert_eq!(outcome.unwrap(), Written { stored: 1, duplicate: 0 });
+        }
+    };
+    tokio::join!(writes(&store, 0), writes(&other, 1));
+    assert_eq!(stats(&store, "d").await.count, 100);
+}
+
+#[tokio::test]
 async fn a_full_disk_is_transient_and_leaves_nothing_half_done() {
     let (folder, store) = new_store();
     let noise = |at: u32| (at, f64::from(at).sin());
