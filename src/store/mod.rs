@@ -20,6 +20,9 @@ use crate::model::{BucketWrite, Contents, Hour, Metric, Stats};
 pub mod mongodb;
 pub mod sqlite;
 
+#[cfg(test)]
+mod scenarios;
+
 /// What became of the accepted readings of one [`BucketWrite`]. `stored + duplicate` equals its `accepted`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {

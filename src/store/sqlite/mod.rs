@@ -1,1 +1,157 @@
-//! (being built)
+//! The embedded store: one SQLite file that any SQLite tool can open.
+//!
+//! For each bucket the file has a row in `buckets`, a row per metric in `rollups`, and its readings in `chunks`
+//! (`schema.rs` has the tables, `chunk.rs` the bytes). The hourly averages of a device, with any tool:
+//!
+//! ```sql
+//! SELECT datetime(hour / 1000, 'unixepoch'), metric, count, min, max, sum / count
+//! FROM rollups WHERE device = 'LIGHT-FL02-ZONE4' ORDER BY hour;
+//! ```
+//!
+//! - **Stored once**: a write reads what it is about to change inside the same transaction, and merges.
+//! - **Ok means durable**: the write-ahead file is synced at each commit, before the answer.
+//! - **Bounded**: one connection writes, a few read. Reads never wait for a write, nor writes for reads.
+//!
+//! All calls into SQLite run on the threads for blocking work. This room alone knows of SQLite.
+
+mod bucket;
+mod chunk;
+mod error;
+mod expire;
+mod read;
+mod readers;
+mod schema;
+mod write;
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+use tokio::sync::Mutex;
+
+use self::error::SqliteError;
+use self::expire::Expired;
+use self::readers::Readers;
+use self::write::Writer;
+use super::{DeviceSummary, HourStats, Store, StoreError, WriteError, Written};
+use crate::model::{BucketWrite, Contents, Hour, Metric};
+
+/// How long a connection waits for another process that holds the file before it answers `busy`.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A [`Store`] in one file. Several processes may open the same file; their writes take turns.
+pub struct SqliteStore {
+    writer: Arc<Mutex<Writer>>,
+    readers: Arc<Readers>,
+}
+
+impl SqliteStore {
+    /// Opens the file at `path`, and makes it when there is none. Its folder must be there. Blocks on disk.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or made, belongs to another program, or was made by a newer version of this one.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        Self::open_with(path, BUSY_TIMEOUT)
+    }
+
+    fn open_with(path: &Path, busy_timeout: Duration) -> Result<Self, StoreError> {
+        let refused = |error: SqliteError| StoreError(format!("cannot open {}: {error}", path.display()));
+        let writer = schema::open_writer(path, busy_timeout).and_then(Writer::new).map_err(refused)?;
+        let readers = Readers::new(path.to_owned(), busy_timeout);
+        Ok(Self { writer: Arc::new(Mutex::new(writer)), readers: Arc::new(readers) })
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&mut Connection) -> Result<T, SqliteError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        Ok(self.readers.read(query).await?)
+    }
+
+    /// Runs `work` once all writes that came before are done.
+    async fn with_writer<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Writer) -> Result<T, SqliteError> + Send + 'static,
+    ) -> Result<T, SqliteError> {
+        let mut writer = Arc::clone(&self.writer).lock_owned().await;
+        blocking(move || work(&mut writer)).await
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn name(&self) -> &'static str {
+        "sqlite"
+    }
+
+    async fn write(&self, writes: &[BucketWrite]) -> Vec<Result<Written, WriteError>> {
+        let owned = writes.to_vec(); // the work may outlive a caller that goes away
+        let outcomes = self.with_writer(move |writer| Ok(writer.write(&owned))).await;
+        outcomes.unwrap_or_else(|error| vec![Err(WriteError::from(&error)); writes.len()])
+    }
+
+    async fn hour_stats(
+        &self,
+        device: &str,
+        hours: Range<Hour>,
+        metrics: &[Metric],
+    ) -> Result<Vec<HourStats>, StoreError> {
+        let (device, metrics) = (device.to_owned(), metrics.to_vec());
+        self.read(move |connection| read::hour_stats(connection, &device, &hours, &metrics)).await
+    }
+
+    async fn contents(
+        &self,
+        device: &str,
+        hours: Range<Hour>,
+        max_readings: usize,
+    ) -> Result<Vec<(Hour, Contents)>, StoreError> {
+        let device = device.to_owned();
+        self.read(move |connection| read::contents(connection, &device, &hours, max_readings)).await
+    }
+
+    async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
+        let device = device.to_owned();
+        self.read(move |connection| read::last_hour(connection, &device)).await
+    }
+
+    async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<DeviceSummary>, StoreError> {
+        let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
+        self.read(move |connection| read::devices(connection, &prefix, after.as_deref(), limit)).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.read(|connection| read::ping(connection)).await
+    }
+
+    async fn expire(&self, oldest_ms: i64) -> Result<u64, StoreError> {
+        let mut expired = 0;
+        loop {
+            let batch = self.with_writer(move |writer| expire::expire_some(&mut writer.connection, oldest_ms)).await;
+            let Expired { buckets, more } = batch?;
+            expired += buckets;
+            if !more {
+                return Ok(expired);
+            }
+        }
+    }
+}
+
+/// Runs `work` on a thread that may block. A panic in it goes on in the caller.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, SqliteError> + Send + 'static,
+) -> Result<T, SqliteError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(SqliteError::Stopping),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

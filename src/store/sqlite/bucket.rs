@@ -1,0 +1,222 @@
+//! The rows of one bucket, and how a write changes them.
+//!
+//! - **Append**, the rule: when all that is new lies after what the bucket holds, the readings become one more chunk and
+//!   the rollups are continued. Nothing old is read but the bucket's row and its rollups.
+//! - **Rewrite**, for late and resent readings: all chunks of the bucket are read, merged with what is new, and written
+//!   back as one. That costs as much as the bucket is large: some milliseconds for a device that sends 100 readings a
+//!   second. When the merge brings nothing, nothing is written.
+//! - **Compaction**: each append leaves a small chunk. Every [`COMPACT_EVERY`]th gathers those of the bucket that are
+//!   still small into one. Large ones are left alone, so that a compaction never rewrites more than a few hundred KiB,
+//!   however hot the device.
+//!
+//! Whichever way, the chunks of a bucket share no identity, and its rollups are the fold of its samples in time order,
+//! to the last bit. A fold of finite values is never NaN, which SQLite could not keep.
+
+use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
+
+use super::chunk::{Packer, Unpacker};
+use super::error::SqliteError;
+use super::read::stats_at;
+use crate::model::{BucketWrite, Contents, Metric, Sample, Stats};
+use crate::store::Written;
+
+/// Every that many appends to a bucket, its small chunks become one.
+pub(super) const COMPACT_EVERY: i64 = 16;
+/// A chunk below this many bytes is small.
+const SMALL_CHUNK_BYTES: i64 = 16 * 1024;
+
+pub(super) const BUCKET: &str =
+    "SELECT first_ts, last_ts, readings, metadata FROM buckets WHERE device = ?1 AND hour = ?2";
+pub(super) const ROLLUPS: &str = "SELECT metric, count, min, max, sum FROM rollups WHERE device = ?1 AND hour = ?2";
+pub(super) const LAST_SEQ: &str = "SELECT max(seq) FROM chunks WHERE device = ?1 AND hour = ?2";
+pub(super) const CHUNKS_BELOW: &str =
+    "SELECT seq, data FROM chunks WHERE device = ?1 AND hour = ?2 AND length(data) < ?3 ORDER BY seq";
+pub(super) const DELETE_CHUNK: &str = "DELETE FROM chunks WHERE device = ?1 AND hour = ?2 AND seq = ?3";
+const ADD_CHUNK: &str = "INSERT INTO chunks (device, hour, seq, data) VALUES (?1, ?2, ?3, ?4)";
+const PUT_ROLLUP: &str = "INSERT OR REPLACE INTO rollups (device, hour, metric, count, min, max, sum)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+/// Not a REPLACE, which would touch the index by hour each time.
+const PUT_BUCKET: &str = "INSERT INTO buckets (device, hour, first_ts, last_ts, readings, metadata)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+    ON CONFLICT (device, hour) DO UPDATE SET first_ts = ?3, last_ts = ?4, readings = ?5, metadata = ?6";
+
+/// The rows of one bucket, inside a transaction that writes.
+pub(super) struct BucketRows<'a> {
+    connection: &'a Connection,
+    device: &'a str,
+    /// The start of the hour, in Unix milliseconds.
+    hour: i64,
+}
+
+/// What the row in `buckets` says.
+struct Envelope {
+    first_ts: i64,
+    last_ts: i64,
+    readings: i64,
+    metadata: Option<String>,
+}
+
+impl<'a> BucketRows<'a> {
+    /// The rows of the bucket that `write` is for.
+    pub(super) fn of(connection: &'a Connection, write: &'a BucketWrite) -> Self {
+        Self { connection, device: &write.device, hour: write.hour.start_ms() }
+    }
+
+    /// Brings the bucket what is new in `write`.
+    pub(super) fn write(&self, packer: &mut Packer, write: &BucketWrite) -> Result<Written, SqliteError> {
+        let Some((first, last)) = write.contents.span() else {
+            return Ok(Written { stored: 0, duplicate: write.accepted });
+        };
+        let (first_ts, last_ts) = (write.hour.instant_ms(first), write.hour.instant_ms(last));
+        let stored = match self.envelope()? {
+            Some(envelope) if first_ts <= envelope.last_ts => self.rewrite(packer, write, envelope)?,
+            before => {
+                self.append(packer, write, before, (first_ts, last_ts))?;
+                write.count_stored(|_| true)
+            }
+        };
+        Ok(Written { stored, duplicate: write.accepted - stored })
+    }
+
+    fn append(
+        &self,
+        packer: &mut Packer,
+        write: &BucketWrite,
+        before: Option<Envelope>,
+        (first_ts, last_ts): (i64, i64),
+    ) -> Result<(), SqliteError> {
+        let contents = &write.contents;
+        let added = contents.reading_count() as i64;
+        let metadata = write.metadata.as_deref().map(str::to_owned);
+        let Some(before) = before else {
+            self.put_rollups(&contents.stats())?;
+            self.put_chunk(0, &packer.pack(contents))?;
+            return self.put_envelope(&Envelope { first_ts, last_ts, readings: added, metadata });
+        };
+        self.put_rollups(&self.continued_stats(contents)?)?;
+        self.put_envelope(&Envelope {
+            last_ts,
+            readings: before.readings + added,
+            metadata: metadata.or(before.metadata),
+            ..before
+        })?;
+        let seq = self.next_seq()?;
+        self.put_chunk(seq, &packer.pack(contents))?;
+        if seq % COMPACT_EVERY == COMPACT_EVERY - 1 { self.compact(packer, seq) } else { Ok(()) }
+    }
+
+    /// Returns how many of the accepted readings brought something.
+    fn rewrite(&self, packer: &mut Packer, write: &BucketWrite, mut envelope: Envelope) -> Result<u32, SqliteError> {
+        let (seqs, stored) = self.chunks_below(i64::MAX)?;
+        let new = &write.contents;
+        let value_before = |sample: &Sample| stored.value(sample.offset, new.metric_of(sample));
+        let brings_metadata = write.metadata.is_some() && write.metadata.as_deref() != envelope.metadata.as_deref();
+        if brings_metadata {
+            envelope.metadata = write.metadata.as_deref().map(str::to_owned);
+        }
+        if new.samples().iter().any(|sample| value_before(sample) != Some(sample.value)) {
+            let merged = stored.merge(new);
+            let (first, last) = merged.span().expect("it holds at least what is new");
+            self.delete_chunks(&seqs)?;
+            self.put_chunk(0, &packer.pack(&merged))?;
+            self.put_rollups(&merged.stats())?;
+            self.put_envelope(&Envelope {
+                first_ts: write.hour.instant_ms(first),
+                last_ts: write.hour.instant_ms(last),
+                readings: merged.reading_count() as i64,
+                ..envelope
+            })?;
+        } else if brings_metadata {
+            self.put_envelope(&envelope)?;
+        }
+        Ok(write.count_stored(|sample| value_before(sample).is_none()))
+    }
+
+    /// Makes one chunk of those that are small, in the place of `last_seq`.
+    fn compact(&self, packer: &mut Packer, last_seq: i64) -> Result<(), SqliteError> {
+        let (seqs, contents) = self.chunks_below(SMALL_CHUNK_BYTES)?;
+        self.delete_chunks(&seqs)?;
+        let seq = if seqs.contains(&last_seq) { last_seq } else { last_seq + 1 };
+        if contents.is_empty() { Ok(()) } else { self.put_chunk(seq, &packer.pack(&contents)) }
+    }
+}
+
+/// Single rows.
+impl BucketRows<'_> {
+    fn prepare(&self, sql: &str) -> Result<CachedStatement<'_>, SqliteError> {
+        Ok(self.connection.prepare_cached(sql)?)
+    }
+
+    fn envelope(&self) -> Result<Option<Envelope>, SqliteError> {
+        let row = self.prepare(BUCKET)?.query_row(params![self.device, self.hour], |row| {
+            Ok(Envelope { first_ts: row.get(0)?, last_ts: row.get(1)?, readings: row.get(2)?, metadata: row.get(3)? })
+        });
+        Ok(row.optional()?)
+    }
+
+    fn put_envelope(&self, to: &Envelope) -> Result<(), SqliteError> {
+        let values = params![self.device, self.hour, to.first_ts, to.last_ts, to.readings, to.metadata];
+        self.prepare(PUT_BUCKET)?.execute(values)?;
+        Ok(())
+    }
+
+    /// The stats of the metrics of `newer` once its samples, all later than what is stored, are folded in.
+    fn continued_stats(&self, newer: &Contents) -> Result<Vec<(Metric, Stats)>, SqliteError> {
+        let mut folds: Vec<Option<Stats>> = vec![None; newer.metrics().len()];
+        let mut statement = self.prepare(ROLLUPS)?;
+        let mut rows = statement.query(params![self.device, self.hour])?;
+        while let Some(row) = rows.next()? {
+            let name = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
+            if let Some(at) = newer.metrics().iter().position(|metric| &**metric == name) {
+                folds[at] = Some(stats_at(row, 1)?);
+            }
+        }
+        for sample in newer.samples() {
+            match &mut folds[usize::from(sample.metric)] {
+                Some(stats) => stats.add(sample.value),
+                empty => *empty = Some(Stats::of(sample.value)),
+            }
+        }
+        let named = newer.metrics().iter().zip(folds);
+        Ok(named.filter_map(|(metric, stats)| Some((metric.clone(), stats?))).collect())
+    }
+
+    fn put_rollups(&self, stats: &[(Metric, Stats)]) -> Result<(), SqliteError> {
+        let mut statement = self.prepare(PUT_ROLLUP)?;
+        for (metric, Stats { count, min, max, sum }) in stats {
+            statement.execute(params![self.device, self.hour, metric, count.cast_signed(), min, max, sum])?;
+        }
+        Ok(())
+    }
+
+    fn next_seq(&self) -> Result<i64, SqliteError> {
+        let last: Option<i64> = self.prepare(LAST_SEQ)?.query_row(params![self.device, self.hour], |row| row.get(0))?;
+        Ok(last.map_or(0, |last| last + 1))
+    }
+
+    fn put_chunk(&self, seq: i64, chunk: &[u8]) -> Result<(), SqliteError> {
+        self.prepare(ADD_CHUNK)?.execute(params![self.device, self.hour, seq, chunk])?;
+        Ok(())
+    }
+
+    fn delete_chunks(&self, seqs: &[i64]) -> Result<(), SqliteError> {
+        let mut statement = self.prepare(DELETE_CHUNK)?;
+        for seq in seqs {
+            statement.execute(params![self.device, self.hour, seq])?;
+        }
+        Ok(())
+    }
+
+    /// The chunks of fewer than `bytes` bytes: where they stand, and what they hold.
+    fn chunks_below(&self, bytes: i64) -> Result<(Vec<i64>, Contents), SqliteError> {
+        let mut unpacker = Unpacker::default();
+        let mut seqs = Vec::new();
+        let mut statement = self.prepare(CHUNKS_BELOW)?;
+        let mut rows = statement.query(params![self.device, self.hour, bytes])?;
+        while let Some(row) = rows.next()? {
+            seqs.push(row.get(0)?);
+            unpacker.add(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?)?;
+        }
+        Ok((seqs, unpacker.finish()))
+    }
+}

@@ -1,0 +1,199 @@
+//! Answering queries. Each runs in one read transaction, so that what it reads of several tables belongs together, and
+//! each walks the primary keys: no query reads a row that it does not need, but for rollups of other metrics.
+
+use std::ops::Range;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::chunk::Unpacker;
+use super::error::SqliteError;
+use crate::model::{Contents, Hour, Metric, Stats};
+use crate::store::{DeviceSummary, HourStats};
+
+const HOURS: &str = "SELECT hour, last_ts FROM buckets WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour";
+const ROLLUPS: &str = "SELECT hour, metric, count, min, max, sum FROM rollups
+    WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, metric";
+const CHUNKS: &str = "SELECT hour, data FROM chunks WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, seq";
+const LAST_BUCKET: &str = "SELECT hour, last_ts, metadata FROM buckets WHERE device = ?1 ORDER BY hour DESC LIMIT 1";
+const NEXT_DEVICE: &str = "SELECT device, first_ts FROM buckets WHERE device >= ?1 ORDER BY device, hour LIMIT 1";
+const METRICS: &str = "SELECT metric FROM rollups WHERE device = ?1 AND hour = ?2 ORDER BY metric";
+const ANYTHING: &str = "SELECT 1 FROM buckets LIMIT 1";
+
+/// The stats that start at the column `at` of a row: count, min, max, sum.
+pub(super) fn stats_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Stats> {
+    let count: i64 = row.get(at)?;
+    Ok(Stats { count: count.cast_unsigned(), min: row.get(at + 1)?, max: row.get(at + 2)?, sum: row.get(at + 3)? })
+}
+
+/// See [`crate::store::Store::hour_stats`]. Two scans side by side: one finds the hours, one their rollups.
+pub(super) fn hour_stats(
+    connection: &mut Connection,
+    device: &str,
+    hours: &Range<Hour>,
+    metrics: &[Metric],
+) -> Result<Vec<HourStats>, SqliteError> {
+    let transaction = connection.transaction()?;
+    let range = params![device, hours.start.start_ms(), hours.end.start_ms()];
+    let mut statement = transaction.prepare_cached(HOURS)?;
+    let found = statement.query_map(range, |row| {
+        Ok(HourStats { hour: Hour::of(row.get(0)?), last_ts_ms: row.get(1)?, stats: Vec::new() })
+    })?;
+    let mut found = found.collect::<Result<Vec<_>, _>>()?;
+
+    let mut names = Names::new(metrics);
+    let mut at = 0;
+    let mut statement = transaction.prepare_cached(ROLLUPS)?;
+    let mut rows = statement.query(range)?;
+    while let Some(row) = rows.next()? {
+        let Some(metric) = names.get(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?) else { continue };
+        let hour = Hour::of(row.get(0)?);
+        at += found[at..].iter().take_while(|stats| stats.hour < hour).count();
+        if let Some(stats) = found.get_mut(at).filter(|stats| stats.hour == hour) {
+            stats.stats.push((metric, stats_at(row, 2)?));
+        }
+    }
+    Ok(found)
+}
+
+/// Shares one name between all rows of a metric. Hours tend to have the same metrics in the same order, so the name
+/// after the last one is tried first.
+struct Names {
+    known: Vec<Metric>,
+    /// Whether other names are of interest than those that were asked for.
+    open: bool,
+    next: usize,
+}
+
+impl Names {
+    fn new(wanted: &[Metric]) -> Self {
+        Self { known: wanted.to_vec(), open: wanted.is_empty(), next: 0 }
+    }
+
+    /// The shared name, unless nobody asked for it.
+    fn get(&mut self, name: &str) -> Option<Metric> {
+        let is_it = |known: &Metric| &**known == name;
+        let at = if self.known.get(self.next).is_some_and(is_it) {
+            self.next
+        } else if let Some(at) = self.known.iter().position(is_it) {
+            at
+        } else if self.open {
+            self.known.push(name.into());
+            self.known.len() - 1
+        } else {
+            return None;
+        };
+        self.next = (at + 1) % self.known.len();
+        Some(self.known[at].clone())
+    }
+}
+
+/// See [`crate::store::Store::contents`].
+pub(super) fn contents(
+    connection: &mut Connection,
+    device: &str,
+    hours: &Range<Hour>,
+    max_readings: usize,
+) -> Result<Vec<(Hour, Contents)>, SqliteError> {
+    let mut found: Vec<(Hour, Unpacker)> = Vec::new();
+    let mut readings = 0;
+    let mut statement = connection.prepare_cached(CHUNKS)?;
+    let mut rows = statement.query(params![device, hours.start.start_ms(), hours.end.start_ms()])?;
+    while let Some(row) = rows.next()? {
+        let hour = Hour::of(row.get(0)?);
+        if found.last().is_none_or(|(last, _)| *last != hour) {
+            readings += found.last().map_or(0, |(_, unpacker)| unpacker.readings());
+            if !found.is_empty() && readings >= max_readings {
+                break;
+            }
+            found.push((hour, Unpacker::default()));
+        }
+        let (_, unpacker) = found.last_mut().expect("the hour of this row is there");
+        unpacker.add(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?)?;
+    }
+    Ok(found.into_iter().map(|(hour, unpacker)| (hour, unpacker.finish())).collect())
+}
+
+/// See [`crate::store::Store::last_hour`].
+pub(super) fn last_hour(connection: &Connection, device: &str) -> Result<Option<Hour>, SqliteError> {
+    let hour = connection.prepare_cached(LAST_BUCKET)?.query_row([device], |row| row.get(0)).optional()?;
+    Ok(hour.map(Hour::of))
+}
+
+/// See [`crate::store::Store::devices`]. From device to device by seeking, however many hours lie between.
+pub(super) fn devices(
+    connection: &mut Connection,
+    prefix: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<Vec<DeviceSummary>, SqliteError> {
+    let transaction = connection.transaction()?;
+    let mut statement = transaction.prepare_cached(NEXT_DEVICE)?;
+    let mut from = after.map(successor).filter(|after| after.as_str() > prefix).unwrap_or_else(|| prefix.to_owned());
+    let mut found = Vec::new();
+    while found.len() < limit {
+        let next = statement.query_row([&from], |row| Ok((row.get::<_, String>(0)?, row.get(1)?))).optional()?;
+        let Some((device, first_ts_ms)) = next.filter(|(device, _)| device.starts_with(prefix)) else { break };
+        from = successor(&device);
+        found.push(summary(&transaction, &device, first_ts_ms)?);
+    }
+    Ok(found)
+}
+
+/// The first string after `text`, bytewise.
+fn successor(text: &str) -> String {
+    format!("{text}\0")
+}
+
+fn summary(connection: &Connection, device: &str, first_ts_ms: i64) -> Result<DeviceSummary, SqliteError> {
+    let (hour, last_ts_ms, metadata) = connection
+        .prepare_cached(LAST_BUCKET)?
+        .query_row([device], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get(2)?)))?;
+    let mut statement = connection.prepare_cached(METRICS)?;
+    let metrics = statement.query_map(params![device, hour], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    Ok(DeviceSummary { device: device.into(), metadata, metrics, first_ts_ms, last_ts_ms })
+}
+
+/// See [`crate::store::Store::ping`].
+pub(super) fn ping(connection: &Connection) -> Result<(), SqliteError> {
+    connection.prepare_cached(ANYTHING)?.exists([])?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::store::sqlite::{bucket, expire, schema};
+
+    #[test]
+    fn every_query_seeks_in_a_key_and_sorts_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let connection = schema::open_writer(&folder.path().join("db"), Duration::from_secs(5)).unwrap();
+        let reading = [HOURS, ROLLUPS, CHUNKS, LAST_BUCKET, NEXT_DEVICE, METRICS];
+        let writing = [bucket::BUCKET, bucket::ROLLUPS, bucket::LAST_SEQ, bucket::CHUNKS_BELOW, bucket::DELETE_CHUNK];
+        for sql in reading.iter().chain(&writing).chain(&expire::QUERIES) {
+            let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+            let nulls = vec![rusqlite::types::Null; statement.parameter_count()];
+            let steps = statement.query_map(rusqlite::params_from_iter(nulls), |row| row.get::<_, String>(3)).unwrap();
+            for step in steps {
+                let step = step.unwrap();
+                assert!(
+                    step.starts_with("SEARCH") && step.contains("device") || step.contains("hour<"),
+                    "{sql}: {step}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_shared_and_filtered() {
+        let mut all = Names::new(&[]);
+        let first = all.get("a").unwrap();
+        assert_eq!(all.get("b").as_deref(), Some("b"));
+        assert!(Metric::ptr_eq(&all.get("a").unwrap(), &first));
+        let mut some = Names::new(&["b".into()]);
+        assert_eq!(some.get("a"), None);
+        assert_eq!(some.get("b").as_deref(), Some("b"));
+    }
+}

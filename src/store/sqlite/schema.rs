@@ -1,0 +1,173 @@
+//! The file: its tables, its version, and how connections to it are set up.
+//!
+//! Every table names the device and the hour in plain sight, so that any SQLite tool can read the file. Integer device
+//! keys would save some bytes per row, but each query by hand would need a join, and each write a lookup.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+
+use super::error::SqliteError;
+
+/// The version of the tables below, kept in the file's `user_version`.
+const VERSION: i32 = 1;
+/// `Tide` in ASCII: marks the file as tidegauge's own for `file(1)` and for [`open_writer`].
+const APPLICATION_ID: i32 = 0x5469_6465;
+
+/// Times are Unix milliseconds; `hour` is the start of the hour.
+///
+/// - `buckets`: one row per bucket. The index serves expiry, which asks by hour across all devices.
+/// - `rollups`: the stats of one metric in one bucket.
+/// - `chunks`: the readings of a bucket, as one or more chunks that share no identity. It has a rowid, unlike the
+///   others: blobs are too large to sit in an index, and new ones all go to the end of the table.
+const TABLES: &str = "
+CREATE TABLE buckets (
+    device   TEXT    NOT NULL,
+    hour     INTEGER NOT NULL,
+    first_ts INTEGER NOT NULL,
+    last_ts  INTEGER NOT NULL,
+    readings INTEGER NOT NULL,
+    metadata TEXT,
+    PRIMARY KEY (device, hour)
+) WITHOUT ROWID;
+CREATE INDEX buckets_by_hour ON buckets (hour);
+CREATE TABLE rollups (
+    device TEXT    NOT NULL,
+    hour   INTEGER NOT NULL,
+    metric TEXT    NOT NULL,
+    count  INTEGER NOT NULL,
+    min    REAL    NOT NULL,
+    max    REAL    NOT NULL,
+    sum    REAL    NOT NULL,
+    PRIMARY KEY (device, hour, metric)
+) WITHOUT ROWID;
+CREATE TABLE chunks (
+    device TEXT    NOT NULL,
+    hour   INTEGER NOT NULL,
+    seq    INTEGER NOT NULL,
+    data   BLOB    NOT NULL,
+    PRIMARY KEY (device, hour, seq)
+);";
+
+/// How many prepared statements a connection keeps: more than this room has.
+const STATEMENTS: usize = 32;
+/// The page cache of the writing connection, in KiB. Buckets of many devices lie far apart in the tables.
+const WRITER_CACHE_KIB: i32 = 32 * 1024;
+/// The page cache of each reading connection, in KiB.
+const READER_CACHE_KIB: i32 = 8 * 1024;
+/// The write-ahead file is copied back when it has this many pages of 4 KiB: several full flushes.
+const CHECKPOINT_PAGES: i32 = 8192;
+/// What is kept of the write-ahead file after it was copied back, in bytes.
+const JOURNAL_LIMIT_BYTES: i32 = 64 << 20;
+
+/// Opens the file for writing, and makes it when there is none.
+///
+/// A commit is durable when it returns: the write-ahead file is synced at each one.
+pub(super) fn open_writer(path: &Path, busy_timeout: Duration) -> Result<Connection, SqliteError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(busy_timeout)?;
+    claim(&mut connection)?;
+    let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
+    if mode != "wal" {
+        return Err(SqliteError::NoWal { mode });
+    }
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    connection.pragma_update(None, "journal_size_limit", JOURNAL_LIMIT_BYTES)?;
+    connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(connection)
+}
+
+/// Opens the file for reading. A reader sees the last commit before its transaction, and never waits for a writer.
+pub(super) fn open_reader(path: &Path, busy_timeout: Duration) -> Result<Connection, SqliteError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(busy_timeout)?;
+    connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(connection)
+}
+
+/// Makes the tables in an empty file, and refuses a file whose tables it does not know. In one transaction, so that of
+/// two processes that start at once only one makes them.
+fn claim(connection: &mut Connection) -> Result<(), SqliteError> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let pragma = |name| transaction.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+    let tables: i64 = transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    match (pragma("application_id")?, pragma("user_version")?) {
+        (APPLICATION_ID, VERSION) => {}
+        (APPLICATION_ID, version) => return Err(SqliteError::UnknownVersion { found: version, known: VERSION }),
+        (0, 0) if tables == 0 => {
+            transaction.execute_batch(TABLES)?;
+            transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+            transaction.pragma_update(None, "user_version", VERSION)?;
+        }
+        _ => return Err(SqliteError::Foreign),
+    }
+    Ok(transaction.commit()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUSY: Duration = Duration::from_secs(5);
+
+    fn refusal(prepare: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("db");
+        drop(open_writer(&path, BUSY).unwrap());
+        Connection::open(&path).unwrap().execute_batch(prepare).unwrap();
+        open_writer(&path, BUSY).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_file_is_opened_again_with_its_settings() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("db");
+        for _ in 0..2 {
+            let connection = open_writer(&path, BUSY).unwrap();
+            let text = |name| connection.pragma_query_value(None, name, |row| row.get::<_, String>(0)).unwrap();
+            let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
+            assert_eq!(text("journal_mode"), "wal");
+            assert_eq!(number("synchronous"), 2, "FULL");
+            assert_eq!((number("application_id"), number("user_version")), (0x5469_6465, 1));
+        }
+    }
+
+    #[test]
+    fn a_newer_file_is_refused_with_both_versions() {
+        let message = refusal("PRAGMA user_version = 7");
+        assert!(message.contains("version 7") && message.contains("version 1"), "{message}");
+    }
+
+    #[test]
+    fn a_file_of_another_program_is_refused_and_left_alone() {
+        assert!(refusal("PRAGMA application_id = 5").contains("another program"));
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("db");
+        Connection::open(&path).unwrap().execute_batch("CREATE TABLE mine (x)").unwrap();
+        let before = std::fs::read(&path).unwrap();
+        assert!(matches!(open_writer(&path, BUSY), Err(SqliteError::Foreign)));
+        assert_eq!(std::fs::read(&path).unwrap(), before);
+    }
+
+    #[test]
+    fn a_place_that_keeps_nothing_is_refused() {
+        let message = open_writer(Path::new(":memory:"), BUSY).unwrap_err().to_string();
+        assert!(message.contains("journal mode memory"), "{message}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_database_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("db");
+        std::fs::write(&path, "deviceId,ts,value\n".repeat(100)).unwrap();
+        let message = open_writer(&path, BUSY).unwrap_err().to_string();
+        assert!(message.contains("not a database"), "{message}");
+    }
+}

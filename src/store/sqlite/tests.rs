@@ -1,0 +1,245 @@
+use tempfile::TempDir;
+
+use super::*;
+use crate::model::{MS_PER_HOUR, Sample, Stats};
+use crate::store::scenarios::store_scenarios;
+
+store_scenarios!(two_handles);
+
+fn two_handles() -> impl Future<Output = (TempDir, SqliteStore, SqliteStore)> {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || SqliteStore::open(&file_in(&folder)).unwrap();
+    let (store, other) = (open(), open());
+    std::future::ready((folder, store, other))
+}
+
+fn file_in(folder: &TempDir) -> std::path::PathBuf {
+    folder.path().join("tidegauge.db")
+}
+
+fn new_store() -> (TempDir, SqliteStore) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open_with(&file_in(&folder), Duration::from_millis(20)).unwrap();
+    (folder, store)
+}
+
+/// A connection of someone else to the same file.
+fn visitor(folder: &TempDir) -> Connection {
+    Connection::open(file_in(folder)).unwrap()
+}
+
+fn one<T: rusqlite::types::FromSql>(connection: &Connection, sql: &str) -> T {
+    connection.query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+/// A write of the metric `a` at each of these offsets.
+fn write_at(device: &str, hour: Hour, values: impl IntoIterator<Item = (u32, f64)>) -> BucketWrite {
+    let samples = values.into_iter().map(|(offset, value)| (Sample { value, offset, metric: 0 }, true));
+    BucketWrite::new(device.into(), hour, None, vec!["a".into()], samples)
+}
+
+async fn written(store: &SqliteStore, write: BucketWrite) -> Written {
+    store.write(&[write]).await.remove(0).unwrap()
+}
+
+async fn stats(store: &SqliteStore, device: &str) -> Stats {
+    store.hour_stats(device, Hour(0)..Hour(9), &[]).await.unwrap()[0].stats[0].1
+}
+
+#[tokio::test]
+async fn the_file_can_be_read_with_plain_sql() {
+    let (folder, store) = new_store();
+    let hour = Hour::of(1_776_693_610_000);
+    let mut write = write_at("LIGHT-FL02-ZONE4", hour, [(10_000, 320.0), (20_000, 310.0)]);
+    write.metadata = Some(r#"{"floor":2}"#.into());
+    written(&store, write).await;
+    let row = visitor(&folder)
+        .query_row(
+            "SELECT datetime(b.hour / 1000, 'unixepoch'), datetime(last_ts / 1000, 'unixepoch'), readings,
+                metadata ->> 'floor', metric, count, min, max, sum / count
+             FROM buckets b JOIN rollups r USING (device, hour) WHERE device = 'LIGHT-FL02-ZONE4'",
+            [],
+            |row| (0..9).map(|at| row.get::<_, rusqlite::types::Value>(at)).collect::<Result<Vec<_>, _>>(),
+        )
+        .unwrap();
+    let expected: [rusqlite::types::Value; 9] = [
+        "2026-04-20 14:00:00".to_owned().into(),
+        "2026-04-20 14:00:20".to_owned().into(),
+        2.into(),
+        2.into(),
+        "a".to_owned().into(),
+        2.into(),
+        310.0.into(),
+        320.0.into(),
+        315.0.into(),
+    ];
+    assert_eq!(row, expected);
+}
+
+#[tokio::test]
+async fn what_was_written_is_there_after_a_reopening() {
+    let (folder, store) = new_store();
+    let write = write_at("d", Hour(1), [(1, 1.0), (2, 2.0)]);
+    written(&store, write.clone()).await;
+    drop(store);
+    let store = SqliteStore::open(&file_in(&folder)).unwrap();
+    assert_eq!(store.contents("d", Hour(0)..Hour(9), 9).await.unwrap(), [(Hour(1), write.contents.clone())]);
+    assert_eq!(written(&store, write).await, Written { stored: 0, duplicate: 2 });
+}
+
+#[tokio::test]
+async fn a_resent_write_touches_no_row() {
+    let (_folder, store) = new_store();
+    let mut write = write_at("d", Hour(1), [(1, 1.0), (2, 2.0)]);
+    write.metadata = Some("{}".into());
+    written(&store, write.clone()).await;
+    let changes = store.writer.lock().await.connection.total_changes();
+    written(&store, write).await;
+    assert_eq!(store.writer.lock().await.connection.total_changes(), changes);
+}
+
+#[tokio::test]
+async fn rollups_are_the_fold_to_the_last_bit() {
+    let (_folder, store) = new_store();
+    for step in 0..40 {
+        let late = if step % 5 == 4 { 3 } else { 0 };
+        let values =
+            (0..7).map(|at| ((step - late) * 10 + late + at, 0.1 * f64::from(step + at) + 1e9 / f64::from(step + 1)));
+        written(&store, write_at("d", Hour(1), values)).await;
+        let contents = store.contents("d", Hour(1)..Hour(2), usize::MAX).await.unwrap().remove(0).1;
+        assert_eq!(stats(&store, "d").await, contents.stats()[0].1, "step {step}");
+    }
+}
+
+#[tokio::test]
+async fn a_sum_beyond_all_numbers_is_infinite() {
+    let (_folder, store) = new_store();
+    written(&store, write_at("d", Hour(1), [(1, f64::MAX), (2, f64::MAX)])).await;
+    written(&store, write_at("d", Hour(1), [(3, f64::MIN), (4, f64::MIN)])).await;
+    let expected = Stats { count: 4, min: f64::MIN, max: f64::MAX, sum: f64::INFINITY };
+    assert_eq!(stats(&store, "d").await, expected);
+}
+
+#[tokio::test]
+async fn many_appends_leave_few_chunks_and_large_ones_alone() {
+    let (folder, store) = new_store();
+    let noise = |at: u32| (at, f64::from(at).sin()); // does not compress
+    written(&store, write_at("d", Hour(1), (0..3000).map(noise))).await;
+    let visitor = visitor(&folder);
+    let large: i64 = one(&visitor, "SELECT rowid FROM chunks");
+    for step in 0..200 {
+        written(&store, write_at("d", Hour(1), (0..2).map(|at| noise(3000 + step * 2 + at)))).await;
+    }
+    let chunks: i64 = one(&visitor, "SELECT count(*) FROM chunks");
+    assert!(chunks <= bucket::COMPACT_EVERY + 1, "{chunks}");
+    assert_eq!(one::<i64>(&visitor, "SELECT min(rowid) FROM chunks"), large);
+    assert_eq!(one::<i64>(&visitor, "SELECT readings FROM buckets"), 3400);
+    let contents = store.contents("d", Hour(1)..Hour(2), usize::MAX).await.unwrap().remove(0).1;
+    assert_eq!(contents, write_at("d", Hour(1), (0..3400).map(noise)).contents);
+}
+
+#[tokio::test]
+async fn one_refused_bucket_does_not_block_the_others() {
+    let (folder, store) = new_store();
+    // refuses the bucket after its rollups were written
+    let refuse =
+        "CREATE TRIGGER refuse BEFORE INSERT ON chunks WHEN new.device = 'bad' BEGIN SELECT raise(ABORT, 'no'); END";
+    visitor(&folder).execute_batch(refuse).unwrap();
+    let writes = ["a", "bad", "z"].map(|device| write_at(device, Hour(1), [(1, 1.0)]));
+    let outcomes = store.write(&writes).await;
+    assert!(
+        matches!(&outcomes[1], Err(WriteError::Permanent { reason: "constraint", detail }) if detail.contains("no"))
+    );
+    for nth in [0, 2] {
+        assert_eq!(outcomes[nth].as_ref().unwrap(), &Written { stored: 1, duplicate: 0 });
+    }
+    assert_eq!(one::<i64>(&visitor(&folder), "SELECT count(*) FROM rollups WHERE device = 'bad'"), 0);
+    assert_eq!(one::<i64>(&visitor(&folder), "SELECT count(*) FROM buckets"), 2);
+}
+
+#[tokio::test]
+async fn a_damaged_chunk_refuses_its_late_readings_only() {
+    let (folder, store) = new_store();
+    let writes = ["a", "bad"].map(|device| write_at(device, Hour(1), [(1, 1.0)]));
+    store.write(&writes).await.into_iter().for_each(|outcome| assert!(outcome.is_ok()));
+    visitor(&folder).execute_batch("UPDATE chunks SET data = x'010007' WHERE device = 'bad'").unwrap();
+    let outcomes = store.write(&["a", "bad"].map(|device| write_at(device, Hour(1), [(0, 1.0)]))).await;
+    assert!(outcomes[0].is_ok());
+    assert!(matches!(&outcomes[1], Err(WriteError::Permanent { reason: "unreadable_chunk", .. })), "{outcomes:?}");
+    assert!(store.contents("bad", Hour(0)..Hour(9), 9).await.is_err());
+    assert_eq!(stats(&store, "bad").await.count, 1);
+}
+
+#[tokio::test]
+async fn while_another_process_writes_reads_go_on_and_writes_may_be_tried_again() {
+    let (folder, store) = new_store();
+    written(&store, write_at("d", Hour(1), [(1, 1.0)])).await;
+    let visitor = visitor(&folder);
+    visitor.execute_batch("BEGIN IMMEDIATE; DELETE FROM rollups").unwrap();
+    let write = write_at("d", Hour(1), [(2, 3.0)]);
+    let outcomes = store.write(std::slice::from_ref(&write)).await;
+    assert!(matches!(&outcomes[..], [Err(WriteError::Transient { reason: "busy", .. })]), "{outcomes:?}");
+    assert_eq!(stats(&store, "d").await, Stats::of(1.0));
+    visitor.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(written(&store, write).await, Written { stored: 1, duplicate: 0 });
+    assert_eq!(stats(&store, "d").await.count, 2);
+}
+
+#[tokio::test]
+async fn two_instances_take_turns_without_errors() {
+    let (_folder, store, other) = two_handles().await;
+    let writes = async |store: &SqliteStore, from: u32| {
+        for at in 0..50 {
+            let outcome = store.write(&[write_at("d", Hour(1), [(from + at * 2, 1.0)])]).await.remove(0);
+            assert_eq!(outcome.unwrap(), Written { stored: 1, duplicate: 0 });
+        }
+    };
+    tokio::join!(writes(&store, 0), writes(&other, 1));
+    assert_eq!(stats(&store, "d").await.count, 100);
+}
+
+#[tokio::test]
+async fn a_full_disk_is_transient_and_leaves_nothing_half_done() {
+    let (folder, store) = new_store();
+    let noise = |at: u32| (at, f64::from(at).sin());
+    let limit_pages = async |pages: i64| {
+        store.writer.lock().await.connection.pragma_update(None, "max_page_count", pages).unwrap();
+    };
+    limit_pages(20).await;
+    let writes = ["a", "b", "c"].map(|device| write_at(device, Hour(1), (0..5000).map(noise)));
+    for outcome in store.write(&writes).await {
+        assert!(matches!(outcome, Err(WriteError::Transient { reason: "disk_full", .. })), "{outcome:?}");
+    }
+    assert_eq!(one::<i64>(&visitor(&folder), "SELECT count(*) FROM buckets"), 0);
+    limit_pages(1_000_000).await;
+    for outcome in store.write(&writes).await {
+        assert_eq!(outcome.unwrap(), Written { stored: 5000, duplicate: 0 });
+    }
+}
+
+#[tokio::test]
+async fn hours_that_ended_before_are_deleted_and_no_others() {
+    let (folder, store) = new_store();
+    let devices = 600_u32;
+    let writes: Vec<_> = (0..devices)
+        .flat_map(|nth| (0..3).map(move |hour| write_at(&format!("d{nth}"), Hour(hour), [(1, 1.0)])))
+        .collect();
+    store.write(&writes).await.into_iter().for_each(|outcome| assert!(outcome.is_ok()));
+    assert_eq!(store.expire(MS_PER_HOUR - 1).await.unwrap(), 0);
+    let end_of_the_second = 2 * MS_PER_HOUR;
+    assert_eq!(store.expire(end_of_the_second).await.unwrap(), u64::from(2 * devices), "more than one batch");
+    assert_eq!(store.expire(end_of_the_second).await.unwrap(), 0);
+    for table in ["buckets", "rollups", "chunks"] {
+        let left = format!("SELECT count(*) FROM {table} WHERE hour = {end_of_the_second}");
+        assert_eq!(one::<u32>(&visitor(&folder), &left), devices, "{table}");
+        assert_eq!(one::<u32>(&visitor(&folder), &format!("SELECT count(*) FROM {table}")), devices, "{table}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_opened_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("missing").join("db");
+    let message = SqliteStore::open(&path).err().unwrap().to_string();
+    assert!(message.contains(path.to_str().unwrap()), "{message}");
+}
