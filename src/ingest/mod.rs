@@ -1,1 +1,102 @@
-//! (being built)
+//! Admission: the one way into the log.
+//!
+//! Whatever a reading came in, it is judged here by the same rules (names, limits, the clock), encoded as part of a
+//! batch, and the batch is appended to the log. What comes back is how many readings were accepted and what was wrong
+//! with the others.
+//!
+//! Promises:
+//! - Readings are accepted when their record is durable, not before.
+//! - received = accepted + rejected, in the metrics too, even when whoever sent them went away meanwhile.
+//! - A request is one record: all of its accepted readings survive a crash, or none was acked.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::log::{AppendError, Log};
+use crate::telemetry::{Metrics, RequestRejection};
+
+mod admission;
+mod receipt;
+
+pub use admission::{Admission, Listed, Rules};
+pub use receipt::Receipt;
+
+/// Takes admitted readings into the log.
+#[derive(Debug, Clone)]
+pub struct Ingest {
+    log: Arc<Log>,
+    rules: Rules,
+    metrics: Arc<Metrics>,
+}
+
+/// Nothing of a request was accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// It has more readings than one request may have.
+    #[error("a request carries at most {0} readings")]
+    TooManyReadings(usize),
+    /// It asked for all or nothing, and some readings are bad.
+    #[error("{} of {} readings are refused, and the request asked for all or nothing", .0.rejected, .0.received)]
+    NotPartial(Receipt),
+    /// The log is full: try again later.
+    #[error("{0}")]
+    Overloaded(AppendError),
+    /// The log takes nothing any more.
+    #[error("{0}")]
+    Failed(AppendError),
+}
+
+impl Ingest {
+    /// Admits by `rules` into `log`.
+    pub const fn new(log: Arc<Log>, rules: Rules, metrics: Arc<Metrics>) -> Self {
+        Self { log, rules, metrics }
+    }
+
+    /// Starts a request: hand this to a parser.
+    pub fn admission(&self) -> Admission<'_> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        Admission::new(&self.rules, now.as_millis() as i64)
+    }
+
+    /// Ends a request: appends what was admitted and waits until it is durable. With `partial` unset, one bad reading
+    /// refuses them all.
+    ///
+    /// The append happens even if this future is dropped while it waits.
+    ///
+    /// # Errors
+    /// When nothing was accepted.
+    pub async fn commit(&self, admission: Admission<'_>, partial: bool) -> Result<Receipt, Refused> {
+        let (batch, receipt) = admission.finish();
+        let accounts = receipt::Accounts::new(Arc::clone(&self.metrics), &receipt);
+        if receipt.received as usize > self.rules.max_readings {
+            accounts.refuse(RequestRejection::TooManyReadings);
+            return Err(Refused::TooManyReadings(self.rules.max_readings));
+        }
+        if receipt.rejected > 0 && !partial {
+            accounts.refuse(RequestRejection::NotPartial);
+            return Err(Refused::NotPartial(Receipt { accepted: 0, rejected: receipt.received, ..receipt }));
+        }
+        if receipt.accepted == 0 {
+            accounts.accept();
+            return Ok(receipt);
+        }
+        let durable = match self.log.append(batch) {
+            Ok(ack) => accounts.follow(ack).await,
+            Err(error) => {
+                accounts.refuse(RequestRejection::Overloaded);
+                Err(error)
+            }
+        };
+        match durable {
+            Ok(()) => Ok(receipt),
+            Err(error @ (AppendError::Full(_) | AppendError::DiskFull(_))) => Err(Refused::Overloaded(error)),
+            Err(error @ (AppendError::Poisoned(_) | AppendError::Closed)) => Err(Refused::Failed(error)),
+        }
+    }
+
+    /// Counts a request that carried no readings that could be told apart, as one.
+    pub fn count_refused_request(&self, reason: RequestRejection) {
+        self.metrics.readings_received_total.http.increment(1);
+        self.metrics.readings_rejected_total.http.of_request(reason).increment(1);
+    }
+}

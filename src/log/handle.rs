@@ -41,12 +41,12 @@ pub enum AppendError {
 pub struct Ack(oneshot::Receiver<Result<(), AppendError>>);
 
 impl Ack {
-    /// Waits for the group commit. Dropping this future leaves the append as it is: it happens whole.
+    /// Waits for the group commit, once. Dropping this future leaves the append as it is: it happens whole.
     ///
     /// # Errors
     /// When the append did not happen.
-    pub async fn durable(self) -> Result<(), AppendError> {
-        self.0.await.unwrap_or(Err(AppendError::Closed))
+    pub async fn durable(&mut self) -> Result<(), AppendError> {
+        (&mut self.0).await.unwrap_or(Err(AppendError::Closed))
     }
 }
 

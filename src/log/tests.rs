@@ -30,7 +30,7 @@ fn open(dir: &Path) -> (Log, super::recovery::Recovery) {
 }
 
 fn append(log: &Log, batch: Batch) -> Result<(), super::AppendError> {
-    let ack = log.append(batch)?;
+    let mut ack = log.append(batch)?;
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(ack.durable())
 }
 
@@ -225,7 +225,7 @@ fn acked_batches_come_back_in_order_after_reopening() {
     let (log, recovery) = open(dir.path());
     let acks: Vec<_> = batches.iter().map(|batch| log.append(batch.clone()).unwrap()).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    acks.into_iter().for_each(|ack| runtime.block_on(ack.durable()).unwrap());
+    acks.into_iter().for_each(|mut ack| runtime.block_on(ack.durable()).unwrap());
     assert_eq!(read_all(&log, recovery.start), payloads(&batches));
     drop(log);
     let (log, recovery) = open(dir.path());

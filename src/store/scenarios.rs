@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::model::{BucketWrite, Contents, Hour, HourOffset, Metric, Sample, Stats};
 use crate::store::{Store, WriteError, Written};
@@ -80,7 +81,7 @@ const HOUR: Hour = Hour(493_526);
 type Sent<'a> = (HourOffset, &'a [(&'a str, f64)]);
 
 /// The write of readings that were accepted in this order.
-fn write_of(device: &str, hour: Hour, readings: &[Sent<'_>]) -> BucketWrite {
+fn write_of(device: &str, hour: Hour, readings: &[Sent<'_>]) -> Arc<BucketWrite> {
     let mut metrics: Vec<Metric> = Vec::new();
     let mut arrived = Vec::new();
     for &(offset, values) in readings {
@@ -89,15 +90,14 @@ fn write_of(device: &str, hour: Hour, readings: &[Sent<'_>]) -> BucketWrite {
                 metrics.push(name.into());
                 metrics.len() - 1
             });
-            arrived.push((Sample { value, offset, metric: u16::try_from(at).unwrap() }, nth == 0));
+            arrived.push((Sample { value, offset, metric: u32::try_from(at).unwrap() }, nth == 0));
         }
     }
-    BucketWrite::new(device.into(), hour, None, metrics, arrived)
+    BucketWrite::new(device.into(), hour, None, metrics, arrived).into()
 }
 
-fn with_metadata(mut write: BucketWrite, metadata: &str) -> BucketWrite {
-    write.metadata = Some(metadata.into());
-    write
+fn with_metadata(write: Arc<BucketWrite>, metadata: &str) -> Arc<BucketWrite> {
+    Arc::new(BucketWrite { metadata: Some(metadata.into()), ..Arc::unwrap_or_clone(write) })
 }
 
 fn written(stored: u32, duplicate: u32) -> Written {
@@ -105,7 +105,7 @@ fn written(stored: u32, duplicate: u32) -> Written {
 }
 
 /// Writes one bucket, again and again while the store says that trying again may help.
-async fn write(store: &dyn Store, write: &BucketWrite) -> Written {
+async fn write(store: &dyn Store, write: &Arc<BucketWrite>) -> Written {
     for _ in 0..100 {
         let outcomes = store.write(std::slice::from_ref(write)).await;
         assert_eq!(outcomes.len(), 1);

@@ -1,23 +1,25 @@
 //! Scenarios of two instances that share a database.
 
+use std::sync::Arc;
+
 use super::*;
 
 const WRITES: u32 = 20;
 const READINGS: u32 = 10;
 
 /// The nth write of ten readings; each overlaps the one before it by half.
-fn overlapping(device: &str, nth: u32, metric: &str) -> BucketWrite {
+fn overlapping(device: &str, nth: u32, metric: &str) -> Arc<BucketWrite> {
     let values: Vec<_> =
         (0..READINGS).map(|at| nth * READINGS / 2 + at).map(|at| (at, (metric, f64::from(at)))).collect();
     let readings: Vec<Sent<'_>> = values.iter().map(|(at, value)| (*at, std::slice::from_ref(value))).collect();
     write_of(device, HOUR, &readings)
 }
 
-fn model(writes: &[BucketWrite]) -> Model {
+fn model(writes: &[Arc<BucketWrite>]) -> Model {
     writes.iter().flat_map(|write| samples_of(&write.contents)).collect()
 }
 
-async fn write_in_turn(store: &dyn Store, writes: &[BucketWrite]) -> u32 {
+async fn write_in_turn(store: &dyn Store, writes: &[Arc<BucketWrite>]) -> u32 {
     let mut stored = 0;
     for sent in writes {
         stored += write(store, sent).await.stored;

@@ -2,6 +2,8 @@
 //!
 //! Values are small multiples of a quarter, so that sums are exact in whatever order a store adds them.
 
+use std::sync::Arc;
+
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -200,7 +202,7 @@ pub(in crate::store) async fn random_writes_leave_what_a_map_would_hold(store: &
         let device = format!("random-{seed}");
         let mut random = StdRng::seed_from_u64(seed);
         let mut model = Model::new();
-        let mut sent: Vec<BucketWrite> = Vec::new();
+        let mut sent: Vec<Arc<BucketWrite>> = Vec::new();
         for step in 0..40 {
             let again = random.random_range(0..4) == 0 && !sent.is_empty();
             let next = if again {
@@ -221,7 +223,7 @@ pub(in crate::store) async fn random_writes_leave_what_a_map_would_hold(store: &
 }
 
 /// Mostly after what was there, so that all ways of writing are taken.
-fn random_write(random: &mut StdRng, device: &str, step: u32) -> BucketWrite {
+fn random_write(random: &mut StdRng, device: &str, step: u32) -> Arc<BucketWrite> {
     let metrics = ["a", "b", "c"];
     let from = if random.random_range(0..3) == 0 { 0 } else { step * 10 };
     let readings: Vec<(HourOffset, Vec<(&str, f64)>)> = (0..random.random_range(1..8))

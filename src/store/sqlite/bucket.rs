@@ -172,7 +172,7 @@ impl BucketRows<'_> {
             }
         }
         for sample in newer.samples() {
-            match &mut folds[usize::from(sample.metric)] {
+            match &mut folds[sample.metric as usize] {
                 Some(stats) => stats.add(sample.value),
                 empty => *empty = Some(Stats::of(sample.value)),
             }

@@ -114,7 +114,7 @@ fn columns_of(contents: &Contents) -> Vec<(&Metric, Column)> {
     let mut columns: Vec<_> = contents.metrics().iter().map(|metric| (metric, empty.clone())).collect();
     for (at, reading) in contents.readings().enumerate() {
         for sample in reading.samples {
-            let (_, column) = &mut columns[usize::from(sample.metric)];
+            let (_, column) = &mut columns[sample.metric as usize];
             column.presence[at / 8] |= 1 << (at % 8);
             column.values.push(sample.value);
         }
@@ -192,7 +192,7 @@ impl Unpacker {
     }
 
     /// Where each metric of a body stands in the table of what is gathered.
-    fn read_metrics(&mut self, body: &mut Cursor<'_>) -> Result<Vec<u16>, ChunkError> {
+    fn read_metrics(&mut self, body: &mut Cursor<'_>) -> Result<Vec<u32>, ChunkError> {
         let count = body.count()?;
         let mut places = Vec::with_capacity(count);
         for _ in 0..count {
@@ -204,7 +204,7 @@ impl Unpacker {
                 self.metrics.push(name.into());
                 self.metrics.len() - 1
             });
-            places.push(u16::try_from(place).map_err(|_| ChunkError::Invalid("there are too many metrics"))?);
+            places.push(u32::try_from(place).map_err(|_| ChunkError::Invalid("there are too many metrics"))?);
         }
         Ok(places)
     }
@@ -228,14 +228,14 @@ fn read_offsets(body: &mut Cursor<'_>) -> Result<Vec<HourOffset>, ChunkError> {
 }
 
 struct PackedColumn<'a> {
-    metric: u16,
+    metric: u32,
     /// `None` when every reading has a value.
     presence: Option<&'a [u8]>,
     values: std::slice::ChunksExact<'a, u8>,
 }
 
 impl<'a> PackedColumn<'a> {
-    fn read(body: &mut Cursor<'a>, metric: u16, readings: usize) -> Result<Self, ChunkError> {
+    fn read(body: &mut Cursor<'a>, metric: u32, readings: usize) -> Result<Self, ChunkError> {
         let presence = match body.byte()? {
             ON_EVERY_READING => None,
             ON_SOME_READINGS => Some(body.take(readings.div_ceil(8))?),

@@ -87,7 +87,7 @@ impl Store for SqliteStore {
         "sqlite"
     }
 
-    async fn write(&self, writes: &[BucketWrite]) -> Vec<Result<Written, WriteError>> {
+    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
         let owned = writes.to_vec(); // the work may outlive a caller that goes away
         let outcomes = self.with_writer(move |writer| Ok(writer.write(&owned))).await;
         outcomes.unwrap_or_else(|error| vec![Err(WriteError::from(&error)); writes.len()])

@@ -33,12 +33,12 @@ fn one<T: rusqlite::types::FromSql>(connection: &Connection, sql: &str) -> T {
 }
 
 /// A write of the metric `a` at each of these offsets.
-fn write_at(device: &str, hour: Hour, values: impl IntoIterator<Item = (u32, f64)>) -> BucketWrite {
+fn write_at(device: &str, hour: Hour, values: impl IntoIterator<Item = (u32, f64)>) -> Arc<BucketWrite> {
     let samples = values.into_iter().map(|(offset, value)| (Sample { value, offset, metric: 0 }, true));
-    BucketWrite::new(device.into(), hour, None, vec!["a".into()], samples)
+    BucketWrite::new(device.into(), hour, None, vec!["a".into()], samples).into()
 }
 
-async fn written(store: &SqliteStore, write: BucketWrite) -> Written {
+async fn written(store: &SqliteStore, write: Arc<BucketWrite>) -> Written {
     store.write(&[write]).await.remove(0).unwrap()
 }
 
@@ -51,7 +51,7 @@ async fn the_file_can_be_read_with_plain_sql() {
     let (folder, store) = new_store();
     let hour = Hour::of(1_776_693_610_000);
     let mut write = write_at("LIGHT-FL02-ZONE4", hour, [(10_000, 320.0), (20_000, 310.0)]);
-    write.metadata = Some(r#"{"floor":2}"#.into());
+    Arc::make_mut(&mut write).metadata = Some(r#"{"floor":2}"#.into());
     written(&store, write).await;
     let row = visitor(&folder)
         .query_row(
@@ -91,7 +91,7 @@ async fn what_was_written_is_there_after_a_reopening() {
 async fn a_resent_write_touches_no_row() {
     let (_folder, store) = new_store();
     let mut write = write_at("d", Hour(1), [(1, 1.0), (2, 2.0)]);
-    write.metadata = Some("{}".into());
+    Arc::make_mut(&mut write).metadata = Some("{}".into());
     written(&store, write.clone()).await;
     let changes = store.writer.lock().await.connection.total_changes();
     written(&store, write).await;

@@ -4,6 +4,7 @@
 //! they live in. That is what makes resending safe, and it needs no state beside the rows.
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
+use std::sync::Arc;
 
 use super::bucket::BucketRows;
 use super::chunk::Packer;
@@ -24,7 +25,7 @@ impl Writer {
 
     /// Writes all buckets or none; only those that are refused for good are left out. The outcomes stand in the order
     /// of the writes.
-    pub(super) fn write(&mut self, writes: &[BucketWrite]) -> Vec<Result<Written, WriteError>> {
+    pub(super) fn write(&mut self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
         let outcomes = match self.write_all(writes) {
             Err(error) if error.is_permanent() => self.write_each(writes),
             outcome => outcome.map(|written| written.into_iter().map(Ok).collect()),
@@ -32,7 +33,7 @@ impl Writer {
         outcomes.unwrap_or_else(|error| vec![Err(WriteError::from(&error)); writes.len()])
     }
 
-    fn write_all(&mut self, writes: &[BucketWrite]) -> Result<Vec<Written>, SqliteError> {
+    fn write_all(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Written>, SqliteError> {
         let transaction = begin(&mut self.connection)?;
         let mut written = Vec::with_capacity(writes.len());
         for write in writes {
@@ -44,7 +45,7 @@ impl Writer {
 
     /// As [`Writer::write_all`], with a savepoint around each bucket, so that one that is refused takes no other along.
     /// Savepoints cost time, so they are kept for this rare case.
-    fn write_each(&mut self, writes: &[BucketWrite]) -> Result<Vec<Result<Written, WriteError>>, SqliteError> {
+    fn write_each(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Result<Written, WriteError>>, SqliteError> {
         let mut transaction = begin(&mut self.connection)?;
         let mut outcomes = Vec::with_capacity(writes.len());
         for write in writes {

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn contents(metrics: &[&str], samples: &[(HourOffset, u16, f64)]) -> Contents {
+fn contents(metrics: &[&str], samples: &[(HourOffset, u32, f64)]) -> Contents {
     let samples = samples.iter().map(|&(offset, metric, value)| Sample { value, offset, metric });
     Contents::new(metrics.iter().map(|&name| name.into()).collect(), samples.collect())
 }
@@ -83,7 +83,7 @@ fn a_frame_of_another_length_than_claimed_is_refused() {
 fn any_contents() -> impl Strategy<Value = Contents> {
     let offset = prop_oneof![0..50u32, 0..3_600_000u32];
     let value = prop_oneof![Just(20.5), prop::num::f64::NORMAL, prop::num::f64::SUBNORMAL];
-    let sample = (offset, 0..4u16, value).prop_map(|(offset, metric, value)| Sample { value, offset, metric });
+    let sample = (offset, 0..4u32, value).prop_map(|(offset, metric, value)| Sample { value, offset, metric });
     let metrics = ["a", "Temp °C", "$x.y", "m"].map(Metric::from).to_vec();
     prop::collection::vec(sample, 0..200).prop_map(move |samples| Contents::new(metrics.clone(), samples))
 }

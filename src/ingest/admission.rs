@@ -1,0 +1,217 @@
+//! Judging readings one by one.
+
+use std::time::Duration;
+
+use crate::log::{Batch, BatchBuilder};
+use crate::model::{check_device_id, check_metric_name};
+use crate::wire::{Code, Incoming, Rejection, Sink};
+
+use super::Receipt;
+
+/// The earliest instant that has an RFC 3339 form: 0000-01-01T00:00:00Z, in Unix milliseconds.
+const YEAR_0_MS: i64 = -62_167_219_200_000;
+
+/// How many rejections are told one by one; the others are counted.
+const MAX_LISTED: usize = 100;
+
+/// What makes a reading acceptable.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// How far behind the server's clock an instant may lie. `None`: any time since year 0.
+    pub max_age: Option<Duration>,
+    /// How far ahead of the server's clock an instant may lie.
+    pub max_future: Duration,
+    /// How many readings a request may carry.
+    pub max_readings: usize,
+    /// How many metrics a reading may have.
+    pub max_metrics: usize,
+    /// How long the text of a device's metadata may be, in bytes.
+    pub max_metadata_bytes: usize,
+}
+
+/// A rejected reading, as it is told to who sent it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Which reading of the request, counted from 0.
+    pub index: u32,
+    /// Which line of the body, counted from 1, where the format has lines.
+    pub line: Option<u64>,
+    /// What is wrong.
+    pub rejection: Rejection,
+}
+
+/// A request under way: the parser's [`Sink`].
+#[derive(Debug)]
+pub struct Admission<'r> {
+    rules: &'r Rules,
+    now_ms: i64,
+    earliest_ms: i64,
+    latest_ms: i64,
+    batch: BatchBuilder,
+    line: Option<u64>,
+    receipt: Receipt,
+}
+
+impl<'r> Admission<'r> {
+    pub(super) fn new(rules: &'r Rules, now_ms: i64) -> Self {
+        let millis = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+        Self {
+            rules,
+            now_ms,
+            earliest_ms: rules.max_age.map_or(YEAR_0_MS, |age| now_ms.saturating_sub(millis(age))),
+            latest_ms: now_ms.saturating_add(millis(rules.max_future)),
+            batch: BatchBuilder::default(),
+            line: None,
+            receipt: Receipt::default(),
+        }
+    }
+
+    pub(super) fn finish(self) -> (Batch, Receipt) {
+        (self.batch.finish(), self.receipt)
+    }
+
+    fn judge(&self, incoming: &Incoming<'_>) -> Result<i64, Rejection> {
+        let refuse = |code, detail: String| Err(Rejection { code, detail });
+        if let Err(error) = check_device_id(incoming.device) {
+            return refuse(Code::InvalidDeviceId, error.to_string());
+        }
+        let metadata_bytes = incoming.metadata.map_or(0, str::len);
+        if metadata_bytes > self.rules.max_metadata_bytes {
+            let limit = self.rules.max_metadata_bytes;
+            return refuse(Code::InvalidMetadata, format!("metadata has at most {limit} bytes, this has {metadata_bytes}"));
+        }
+        if incoming.values.len() > self.rules.max_metrics {
+            let limit = self.rules.max_metrics;
+            return refuse(Code::TooManyMetrics, format!("a reading has at most {limit} metrics, this has {}", incoming.values.len()));
+        }
+        for (name, value) in incoming.values {
+            if let Err(error) = check_metric_name(name) {
+                return refuse(Code::InvalidMetricName, error.to_string());
+            }
+            if !value.is_finite() {
+                return refuse(Code::NonFiniteValue, format!("the value of \"{name}\" is not a finite number"));
+            }
+        }
+        self.judge_time(incoming.ts_ms)
+    }
+
+    fn judge_time(&self, ts_ms: Option<i64>) -> Result<i64, Rejection> {
+        let Some(ts_ms) = ts_ms else { return Ok(self.now_ms) };
+        if ts_ms < self.earliest_ms {
+            let detail = self.rules.max_age.map_or_else(
+                || "times begin with year 0".to_owned(),
+                |_| format!("older than retention.readings allows: the earliest is {} now", rfc3339(self.earliest_ms)),
+            );
+            return Err(Rejection { code: Code::TimestampTooOld, detail });
+        }
+        if ts_ms > self.latest_ms {
+            let hint = if ts_ms / 1_000 > self.now_ms / 2 { "; times are in milliseconds" } else { "" };
+            let detail = format!("further ahead of the server's clock than ingest.max_future: the latest is {} now{hint}", rfc3339(self.latest_ms));
+            return Err(Rejection { code: Code::TimestampInFuture, detail });
+        }
+        Ok(ts_ms)
+    }
+}
+
+fn rfc3339(ts_ms: i64) -> String {
+    jiff::Timestamp::from_millisecond(ts_ms).map_or_else(|_| ts_ms.to_string(), |instant| format!("{instant:.3}"))
+}
+
+impl Sink for Admission<'_> {
+    fn reading(&mut self, incoming: Incoming<'_>) {
+        if self.receipt.received as usize >= self.rules.max_readings {
+            self.receipt.received += 1; // refused as a whole at the end, so nothing more is kept
+            return;
+        }
+        let values = incoming.values.iter().map(|(name, value)| (&**name, *value));
+        let admitted = self.judge(&incoming).and_then(|ts_ms| {
+            let pushed = self.batch.push(incoming.device, incoming.metadata, ts_ms, values);
+            pushed.map_err(|error| Rejection { code: Code::TooManyMetrics, detail: error.to_string() })
+        });
+        match admitted {
+            Ok(()) => {
+                self.receipt.received += 1;
+                self.receipt.accepted += 1;
+            }
+            Err(rejection) => self.reject(rejection),
+        }
+    }
+
+    fn reject(&mut self, rejection: Rejection) {
+        let index = self.receipt.received;
+        self.receipt.received += 1;
+        self.receipt.rejected += 1;
+        self.receipt.by_code[rejection.code as usize] += 1;
+        if self.receipt.listed.len() < MAX_LISTED {
+            self.receipt.listed.push(Listed { index, line: self.line, rejection });
+        }
+    }
+
+    fn line(&mut self, number: u64) {
+        self.line = Some(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+
+    const NOW_MS: i64 = 1_776_693_610_000;
+    const RULES: Rules = Rules {
+        max_age: Some(Duration::from_secs(3600)),
+        max_future: Duration::from_secs(600),
+        max_readings: 1_000,
+        max_metrics: 2,
+        max_metadata_bytes: 10,
+    };
+
+    fn verdict(rules: &Rules, device: &str, metadata: Option<&str>, ts_ms: Option<i64>, values: &[(&str, f64)]) -> Option<Code> {
+        let values: Vec<_> = values.iter().map(|&(name, value)| (Cow::Borrowed(name), value)).collect();
+        let mut admission = Admission::new(rules, NOW_MS);
+        admission.reading(Incoming { device, metadata, ts_ms, values: &values });
+        let (batch, receipt) = admission.finish();
+        assert_eq!(batch.readings(), receipt.accepted);
+        assert_eq!(receipt.received, receipt.accepted + receipt.rejected);
+        receipt.listed.first().map(|listed| listed.rejection.code)
+    }
+
+    #[test]
+    fn each_rule_refuses_with_its_code() {
+        let x = &[("x", 1.0)][..];
+        assert_eq!(verdict(&RULES, "d", None, None, x), None);
+        assert_eq!(verdict(&RULES, "d e", None, None, x), Some(Code::InvalidDeviceId));
+        assert_eq!(verdict(&RULES, "d", Some("{\"a\":1234567}"), None, x), Some(Code::InvalidMetadata));
+        assert_eq!(verdict(&RULES, "d", None, None, &[("a", 1.0), ("b", 1.0), ("c", 1.0)]), Some(Code::TooManyMetrics));
+        assert_eq!(verdict(&RULES, "d", None, None, &[("ts", 1.0)]), Some(Code::InvalidMetricName));
+        assert_eq!(verdict(&RULES, "d", None, None, &[("x", f64::INFINITY)]), Some(Code::NonFiniteValue));
+        assert_eq!(verdict(&RULES, "d", None, None, &[("x", f64::NAN)]), Some(Code::NonFiniteValue));
+    }
+
+    #[test]
+    fn the_clock_window_is_inclusive_at_both_ends() {
+        let at = |ts_ms| verdict(&RULES, "d", None, Some(ts_ms), &[("x", 1.0)]);
+        assert_eq!(at(NOW_MS - 3_600_000), None);
+        assert_eq!(at(NOW_MS - 3_600_001), Some(Code::TimestampTooOld));
+        assert_eq!(at(NOW_MS + 600_000), None);
+        assert_eq!(at(NOW_MS + 600_001), Some(Code::TimestampInFuture));
+        assert_eq!(at(i64::MIN), Some(Code::TimestampTooOld));
+        assert_eq!(at(i64::MAX), Some(Code::TimestampInFuture));
+        let forever = Rules { max_age: None, ..RULES };
+        assert_eq!(verdict(&forever, "d", None, Some(YEAR_0_MS), &[("x", 1.0)]), None);
+        assert_eq!(verdict(&forever, "d", None, Some(YEAR_0_MS - 1), &[("x", 1.0)]), Some(Code::TimestampTooOld));
+    }
+
+    #[test]
+    fn rejections_are_counted_beyond_those_listed() {
+        let mut admission = Admission::new(&RULES, NOW_MS);
+        admission.line(7);
+        for _ in 0..150 {
+            admission.reject(Rejection { code: Code::InvalidValue, detail: String::new() });
+        }
+        let (_, receipt) = admission.finish();
+        assert_eq!((receipt.rejected, receipt.listed.len()), (150, 100));
+        assert_eq!((receipt.listed[99].index, receipt.listed[99].line), (99, Some(7)));
+    }
+}
