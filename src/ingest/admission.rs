@@ -78,11 +78,17 @@ impl<'r> Admission<'r> {
         let metadata_bytes = incoming.metadata.map_or(0, str::len);
         if metadata_bytes > self.rules.max_metadata_bytes {
             let limit = self.rules.max_metadata_bytes;
-            return refuse(Code::InvalidMetadata, format!("metadata has at most {limit} bytes, this has {metadata_bytes}"));
+            return refuse(
+                Code::InvalidMetadata,
+                format!("metadata has at most {limit} bytes, this has {metadata_bytes}"),
+            );
         }
         if incoming.values.len() > self.rules.max_metrics {
             let limit = self.rules.max_metrics;
-            return refuse(Code::TooManyMetrics, format!("a reading has at most {limit} metrics, this has {}", incoming.values.len()));
+            return refuse(
+                Code::TooManyMetrics,
+                format!("a reading has at most {limit} metrics, this has {}", incoming.values.len()),
+            );
         }
         for (name, value) in incoming.values {
             if let Err(error) = check_metric_name(name) {
@@ -106,7 +112,10 @@ impl<'r> Admission<'r> {
         }
         if ts_ms > self.latest_ms {
             let hint = if ts_ms / 1_000 > self.now_ms / 2 { "; times are in milliseconds" } else { "" };
-            let detail = format!("further ahead of the server's clock than ingest.max_future: the latest is {} now{hint}", rfc3339(self.latest_ms));
+            let detail = format!(
+                "further ahead of the server's clock than ingest.max_future: the latest is {} now{hint}",
+                rfc3339(self.latest_ms)
+            );
             return Err(Rejection { code: Code::TimestampInFuture, detail });
         }
         Ok(ts_ms)
@@ -167,7 +176,13 @@ mod tests {
         max_metadata_bytes: 10,
     };
 
-    fn verdict(rules: &Rules, device: &str, metadata: Option<&str>, ts_ms: Option<i64>, values: &[(&str, f64)]) -> Option<Code> {
+    fn verdict(
+        rules: &Rules,
+        device: &str,
+        metadata: Option<&str>,
+        ts_ms: Option<i64>,
+        values: &[(&str, f64)],
+    ) -> Option<Code> {
         let values: Vec<_> = values.iter().map(|&(name, value)| (Cow::Borrowed(name), value)).collect();
         let mut admission = Admission::new(rules, NOW_MS);
         admission.reading(Incoming { device, metadata, ts_ms, values: &values });

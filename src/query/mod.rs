@@ -1,1 +1,102 @@
-//! (being built)
+//! Queries: what is stored and what is pending, as one.
+//!
+//! A query first waits until everything acked before it is in pending (read your writes), takes a snapshot of what is
+//! pending, and only then asks the store. What is stored in between is then in both, never in neither; and since both
+//! are merged by identity, being in both does no harm.
+//!
+//! Stored stats need no readings: where the pending readings of an hour all lie behind the last stored one, they are
+//! simply added. Only where they may repeat or precede stored ones are the stored readings fetched and merged.
+//!
+//! Knows no HTTP; the merging is pure.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::flush::Flush;
+use crate::model::{Contents, Hour};
+use crate::store::{Store, StoreError};
+
+mod devices;
+mod latest;
+mod readings;
+mod rollups;
+
+pub use devices::DevicesRequest;
+pub use latest::Latest;
+pub use readings::{Page, ReadingAt, ReadingsRequest};
+pub use rollups::{Rollups, RollupsRequest, Series, Step};
+
+/// How much one query may ask for.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// The longest range, in hours.
+    pub max_hours: u32,
+    /// The most points (steps times metrics) in one answer.
+    pub max_points: usize,
+    /// How long a query waits until what was just acked can be seen.
+    pub catch_up: Duration,
+}
+
+/// A query was not answered.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum QueryError {
+    /// The range is longer than [`Limits::max_hours`].
+    #[error("a query spans at most {max} hours, this one spans {asked}")]
+    RangeTooLong {
+        /// The limit.
+        max: u32,
+        /// The hours that the range touches.
+        asked: u64,
+    },
+    /// The answer has more points than [`Limits::max_points`].
+    #[error("an answer has at most {0} points; ask for a shorter range, fewer metrics or a longer step")]
+    TooManyPoints(usize),
+    /// The store did not answer.
+    #[error("the store does not answer: {0}")]
+    Store(#[from] StoreError),
+}
+
+/// An answer, and for how many seconds the log reader has been standing still if something acked is not in it.
+#[derive(Debug, Clone)]
+pub struct Answer<T> {
+    /// What was asked for.
+    pub body: T,
+    /// `Some`: readings acked within this time may be missing, because pending is full.
+    pub lagging: Option<Duration>,
+}
+
+/// Answers queries.
+#[derive(Clone)]
+pub struct Queries {
+    store: Arc<dyn Store>,
+    flush: Arc<Flush>,
+    limits: Limits,
+}
+
+impl Queries {
+    /// Answers from `store` and what `flush` has not brought there yet.
+    pub fn new(store: Arc<dyn Store>, flush: Arc<Flush>, limits: Limits) -> Self {
+        Self { store, flush, limits }
+    }
+
+    async fn catch_up(&self) -> Option<Duration> {
+        self.flush.catch_up(self.limits.catch_up).await
+    }
+
+    /// What is pending of a device, by hour, ascending.
+    fn pending(&self, device: &str, hours: Range<Hour>) -> Vec<(Hour, Contents)> {
+        let snapshot = self.flush.with_pending(|pending| pending.hours(device, hours));
+        snapshot.iter().map(|hour| (hour.hour, hour.contents())).collect()
+    }
+
+    /// The hours that a range of instants touches.
+    fn hours(&self, from_ms: i64, to_ms: i64) -> Result<Range<Hour>, QueryError> {
+        let hours = Hour::of(from_ms)..Hour::at_or_after(to_ms);
+        let asked = i64::from(hours.end.0) - i64::from(hours.start.0);
+        if asked > i64::from(self.limits.max_hours) {
+            return Err(QueryError::RangeTooLong { max: self.limits.max_hours, asked: asked.unsigned_abs() });
+        }
+        Ok(hours)
+    }
+}

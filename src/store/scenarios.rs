@@ -96,8 +96,9 @@ fn write_of(device: &str, hour: Hour, readings: &[Sent<'_>]) -> Arc<BucketWrite>
     BucketWrite::new(device.into(), hour, None, metrics, arrived).into()
 }
 
-fn with_metadata(write: Arc<BucketWrite>, metadata: &str) -> Arc<BucketWrite> {
-    Arc::new(BucketWrite { metadata: Some(metadata.into()), ..Arc::unwrap_or_clone(write) })
+fn with_metadata(mut write: Arc<BucketWrite>, metadata: &str) -> Arc<BucketWrite> {
+    Arc::make_mut(&mut write).metadata = Some(metadata.into());
+    write
 }
 
 fn written(stored: u32, duplicate: u32) -> Written {

@@ -1,0 +1,211 @@
+//! Rollups: stats over steps of time.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::{Answer, Queries, QueryError};
+use crate::model::{Contents, Hour, Metric, Stats};
+use crate::store::{HourStats, Store, StoreError};
+
+/// How many hours of readings are fetched at once where they have to be merged.
+const HOURS_PER_FETCH: usize = 48;
+
+/// A step of a rollup: a number of hours that divides a day, so that steps begin at UTC midnight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step(i32);
+
+impl Step {
+    /// One hour.
+    pub const HOUR: Self = Self(1);
+
+    /// A step of so many hours: 1, 2, 3, 4, 6, 8, 12 or 24.
+    pub const fn hours(hours: u32) -> Option<Self> {
+        if matches!(hours, 1 | 2 | 3 | 4 | 6 | 8 | 12 | 24) { Some(Self(hours as i32)) } else { None }
+    }
+
+    /// When the step that holds `hour` begins, in Unix milliseconds.
+    const fn start_ms(self, hour: Hour) -> i64 {
+        Hour(hour.0.div_euclid(self.0) * self.0).start_ms()
+    }
+}
+
+/// A question for rollups.
+#[derive(Debug, Clone)]
+pub struct RollupsRequest {
+    /// The device id.
+    pub device: String,
+    /// The first instant, in Unix milliseconds.
+    pub from_ms: i64,
+    /// The instant behind the last, in Unix milliseconds.
+    pub to_ms: i64,
+    /// The metrics; empty: all.
+    pub metrics: Vec<Metric>,
+    /// The step.
+    pub step: Step,
+}
+
+/// The rollups of one metric: when a step begins, in Unix milliseconds, and its stats. Ascending; steps without
+/// readings are absent.
+pub type Series = Vec<(i64, Stats)>;
+
+/// The rollups of a device by metric.
+pub type Rollups = BTreeMap<Metric, Series>;
+
+impl Queries {
+    /// The rollups of a device. Hours that the range touches count whole.
+    ///
+    /// # Errors
+    /// When the range is too long, there is too much to answer, or the store does not answer.
+    pub async fn rollups(&self, request: &RollupsRequest) -> Result<Answer<Rollups>, QueryError> {
+        let hours = self.hours(request.from_ms, request.to_ms)?;
+        let lagging = self.catch_up().await;
+        let pending = self.pending(&request.device, hours.clone());
+        let stored = self.store.hour_stats(&request.device, hours, &request.metrics).await?;
+        let (stored, repeated) = split(stored, &pending);
+        let repeated = fetch(&*self.store, &request.device, &repeated).await?;
+        let merged = merge(stored, repeated, pending, &request.metrics);
+        let rollups = step(merged, request.step);
+        if rollups.values().map(Vec::len).sum::<usize>() > self.limits.max_points {
+            return Err(QueryError::TooManyPoints(self.limits.max_points));
+        }
+        Ok(Answer { body: rollups, lagging })
+    }
+}
+
+/// Takes out the hours whose stored stats do not just add up with what is pending, and names them.
+fn split(stored: Vec<HourStats>, pending: &[(Hour, Contents)]) -> (Vec<HourStats>, Vec<Hour>) {
+    let mut repeated = Vec::new();
+    let mut plain = stored;
+    plain.retain(|hour| {
+        let Ok(at) = pending.binary_search_by_key(&hour.hour, |(hour, _)| *hour) else { return true };
+        let first = pending[at].1.span().map(|(first, _)| hour.hour.instant_ms(first));
+        let behind = first.is_none_or(|first_ms| first_ms > hour.last_ts_ms);
+        if !behind {
+            repeated.push(hour.hour);
+        }
+        behind
+    });
+    (plain, repeated)
+}
+
+async fn fetch(store: &dyn Store, device: &str, hours: &[Hour]) -> Result<Vec<(Hour, Contents)>, StoreError> {
+    let mut fetched = Vec::new();
+    for run in hours.chunk_by(|a, b| a.0 + 1 == b.0).flat_map(|run| run.chunks(HOURS_PER_FETCH)) {
+        let range = Range { start: run[0], end: Hour(run[run.len() - 1].0 + 1) };
+        fetched.extend(store.contents(device, range, usize::MAX).await?);
+    }
+    Ok(fetched)
+}
+
+/// Stats by hour of all there is: `stored` stats, the stored contents of `repeated` hours, and what is pending.
+fn merge(
+    stored: Vec<HourStats>,
+    mut repeated: Vec<(Hour, Contents)>,
+    pending: Vec<(Hour, Contents)>,
+    metrics: &[Metric],
+) -> BTreeMap<Hour, Vec<(Metric, Stats)>> {
+    let wanted = |metric: &Metric| metrics.is_empty() || metrics.contains(metric);
+    let mut merged: BTreeMap<Hour, Vec<(Metric, Stats)>> =
+        stored.into_iter().map(|hour| (hour.hour, hour.stats)).collect();
+    for (hour, contents) in pending {
+        let stats = match repeated.binary_search_by_key(&hour, |(hour, _)| *hour) {
+            Ok(at) => std::mem::take(&mut repeated[at].1).merge(&contents).stats(),
+            Err(_) => contents.stats(),
+        };
+        let known = merged.entry(hour).or_default();
+        for (metric, stats) in stats.into_iter().filter(|(metric, _)| wanted(metric)) {
+            match known.iter_mut().find(|(name, _)| *name == metric) {
+                Some((_, known)) => known.merge(&stats),
+                None => known.push((metric, stats)),
+            }
+        }
+    }
+    merged
+}
+
+fn step(hours: BTreeMap<Hour, Vec<(Metric, Stats)>>, step: Step) -> Rollups {
+    let mut rollups = Rollups::new();
+    for (hour, stats) in hours {
+        let start_ms = step.start_ms(hour);
+        for (metric, stats) in stats {
+            let series = rollups.entry(metric).or_default();
+            match series.last_mut() {
+                Some((last_ms, last)) if *last_ms == start_ms => last.merge(&stats),
+                _ => series.push((start_ms, stats)),
+            }
+        }
+    }
+    rollups
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::Sample;
+
+    type Values = Vec<(i32, u32, u32, i32)>; // hour, offset, metric, value
+
+    fn by_hour(values: &Values) -> Vec<(Hour, Contents)> {
+        let mut hours: BTreeMap<Hour, Vec<Sample>> = BTreeMap::new();
+        for &(hour, offset, metric, value) in values {
+            hours.entry(Hour(hour)).or_default().push(Sample { value: f64::from(value), offset, metric });
+        }
+        let metrics: Vec<Metric> = vec!["x".into(), "y".into(), "z".into()];
+        hours.into_iter().map(|(hour, samples)| (hour, Contents::new(metrics.clone(), samples))).collect()
+    }
+
+    fn stored_stats(hours: &[(Hour, Contents)], metrics: &[Metric]) -> Vec<HourStats> {
+        let of = |(hour, contents): &(Hour, Contents)| HourStats {
+            hour: *hour,
+            last_ts_ms: hour.instant_ms(contents.span().expect("not empty").1),
+            stats: contents
+                .stats()
+                .into_iter()
+                .filter(|(name, _)| metrics.is_empty() || metrics.contains(name))
+                .collect(),
+        };
+        hours.iter().map(of).collect()
+    }
+
+    fn any_values() -> impl Strategy<Value = Values> {
+        prop::collection::vec((-2..3i32, 0..20u32, 0..3u32, -50..50i32), 0..60)
+    }
+
+    proptest! {
+        #[test]
+        fn stored_and_pending_merge_to_the_fold_of_all_identities(
+            stored in any_values(), pending in any_values(), only_x in any::<bool>(), hours in prop::sample::select(vec![1, 2, 24])
+        ) {
+            let metrics: Vec<Metric> = if only_x { vec!["x".into()] } else { Vec::new() };
+            let mut model: BTreeMap<(i32, u32, u32), i32> = BTreeMap::new();
+            for &(hour, offset, metric, value) in stored.iter().chain(&pending) {
+                model.insert((hour, offset, metric), value);
+            }
+            let step_of = Step::hours(hours).unwrap();
+            let mut expected: BTreeMap<Metric, BTreeMap<i64, Stats>> = BTreeMap::new();
+            for (&(hour, _, metric), &value) in model.iter().filter(|((.., metric), _)| !only_x || *metric == 0) {
+                let series = expected.entry(["x", "y", "z"][metric as usize].into()).or_default();
+                series.entry(step_of.start_ms(Hour(hour))).and_modify(|stats| stats.add(value.into())).or_insert_with(|| Stats::of(value.into()));
+            }
+
+            let (stored, pending) = (by_hour(&stored), by_hour(&pending));
+            let (plain, repeated) = split(stored_stats(&stored, &metrics), &pending);
+            let repeated = stored.into_iter().filter(|(hour, _)| repeated.contains(hour)).collect();
+            let rollups = step(merge(plain, repeated, pending, &metrics), step_of);
+
+            let expected: Rollups = expected.into_iter().map(|(metric, series)| (metric, series.into_iter().collect())).collect();
+            prop_assert_eq!(rollups, expected);
+        }
+    }
+
+    #[test]
+    fn steps_begin_at_utc_midnight_before_and_after_1970() {
+        let day = Step::hours(24).unwrap();
+        assert_eq!(day.start_ms(Hour(23)), 0);
+        assert_eq!(day.start_ms(Hour(-1)), -24 * 3_600_000);
+        assert_eq!(Step::hours(5), None);
+        assert_eq!(Step::hours(0), None);
+    }
+}
