@@ -89,8 +89,6 @@ pub struct Status {
     pub pending_buckets: usize,
     /// How long the oldest reading in pending has waited.
     pub oldest_pending: Duration,
-    /// Whether the store took the last write.
-    pub store_up: bool,
 }
 
 impl Flush {
@@ -166,8 +164,12 @@ impl Flush {
             pending_bytes: state.pending.bytes(),
             pending_buckets: state.pending.buckets(),
             oldest_pending: Duration::from_millis(waiting),
-            store_up: self.store_state.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_up(),
         }
+    }
+
+    /// Why the store does not take writes, while it does not.
+    pub fn store_away(&self) -> Option<String> {
+        self.store_state.lock().unwrap_or_else(std::sync::PoisonError::into_inner).away()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::log::{AppendError, Log};
 use crate::telemetry::{Metrics, RequestRejection};
+use crate::wire::Code;
 
 mod admission;
 mod receipt;
@@ -94,7 +95,13 @@ impl Ingest {
         }
     }
 
-    /// Counts a request that carried no readings that could be told apart, as one.
+    /// Counts a request whose body is not in the format it claims, as one reading.
+    pub fn count_unreadable_request(&self, code: Code) {
+        self.metrics.readings_received_total.http.increment(1);
+        self.metrics.readings_rejected_total.http.of(code).increment(1);
+    }
+
+    /// Counts a request that was refused before its readings could be told apart, as one reading.
     pub fn count_refused_request(&self, reason: RequestRejection) {
         self.metrics.readings_received_total.http.increment(1);
         self.metrics.readings_rejected_total.http.of_request(reason).increment(1);
