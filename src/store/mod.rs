@@ -93,7 +93,12 @@ pub trait Store: Send + Sync {
 
     /// The stats of the hours in `hours` that have readings, ascending. An empty `metrics` asks for all metrics; an
     /// hour that has readings but none of the metrics is still there, with empty stats.
-    async fn hour_stats(&self, device: &str, hours: Range<Hour>, metrics: &[Metric]) -> Result<Vec<HourStats>, StoreError>;
+    async fn hour_stats(
+        &self,
+        device: &str,
+        hours: Range<Hour>,
+        metrics: &[Metric],
+    ) -> Result<Vec<HourStats>, StoreError>;
 
     /// The contents of the hours in `hours` that have readings, whole hours, ascending. Stops after the hour with which
     /// `max_readings` readings are reached.
