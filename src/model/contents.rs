@@ -91,7 +91,9 @@ impl Contents {
 
     /// The samples grouped by instant, in time order.
     pub fn readings(&self) -> impl Iterator<Item = Reading<'_>> {
-        self.samples.chunk_by(|a, b| a.offset == b.offset).map(|samples| Reading { offset: samples[0].offset, samples })
+        self.samples
+            .chunk_by(|a, b| a.offset == b.offset)
+            .map(|samples| Reading { offset: samples[0].offset, samples })
     }
 
     /// How many instants have a value.
@@ -130,9 +132,7 @@ impl Contents {
         let indices = add_metrics(&mut metrics, &newer.metrics);
         let mut samples = Vec::with_capacity(self.samples.len() + newer.samples.len());
         samples.extend_from_slice(&self.samples);
-        samples.extend(
-            newer.samples.iter().map(|sample| Sample { metric: indices[usize::from(sample.metric)], ..*sample }),
-        );
+        samples.extend(newer.samples.iter().map(|sample| Sample { metric: indices[usize::from(sample.metric)], ..*sample }));
         Self::new(metrics, samples)
     }
 
@@ -157,10 +157,7 @@ impl Contents {
 impl PartialEq for Contents {
     fn eq(&self, other: &Self) -> bool {
         self.samples.len() == other.samples.len()
-            && self
-                .samples
-                .iter()
-                .all(|sample| other.value(sample.offset, self.metric_of(sample)) == Some(sample.value))
+            && self.samples.iter().all(|sample| other.value(sample.offset, self.metric_of(sample)) == Some(sample.value))
     }
 }
 

@@ -20,6 +20,9 @@ use crate::model::{BucketWrite, Contents, Hour, Metric, Stats};
 pub mod mongodb;
 pub mod sqlite;
 
+#[cfg(test)]
+mod scenarios;
+
 /// What became of the accepted readings of one [`BucketWrite`]. `stored + duplicate` equals its `accepted`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
@@ -93,12 +96,7 @@ pub trait Store: Send + Sync {
 
     /// The stats of the hours in `hours` that have readings, ascending. An empty `metrics` asks for all metrics; an
     /// hour that has readings but none of the metrics is still there, with empty stats.
-    async fn hour_stats(
-        &self,
-        device: &str,
-        hours: Range<Hour>,
-        metrics: &[Metric],
-    ) -> Result<Vec<HourStats>, StoreError>;
+    async fn hour_stats(&self, device: &str, hours: Range<Hour>, metrics: &[Metric]) -> Result<Vec<HourStats>, StoreError>;
 
     /// The contents of the hours in `hours` that have readings, whole hours, ascending. Stops after the hour with which
     /// `max_readings` readings are reached.

@@ -7,7 +7,7 @@
 use std::ops::ControlFlow;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use mongodb::bson::{DateTime, Document, RawDocument, doc};
+use mongodb::bson::{DateTime, Document, RawBsonRef, RawDocument, doc};
 use serde_json::{Map, Value};
 
 use super::MongodbStore;
@@ -42,10 +42,8 @@ impl MongodbStore {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<DeviceSummary>, WriteError> {
-        let mut bound = match after.filter(|&after| after >= prefix) {
-            Some(after) => doc! { "$gt": after },
-            None => doc! { "$gte": prefix },
-        };
+        let after = after.filter(|&after| after >= prefix);
+        let mut bound = after.map_or_else(|| doc! { "$gte": prefix }, |after| doc! { "$gt": after });
         let mut found = Vec::new();
         while found.len() < limit {
             bound.insert("$lt", format!("{prefix}{AFTER_ALL}"));
@@ -108,7 +106,7 @@ impl MongodbStore {
 
 impl Glance {
     fn decode(document: &RawDocument) -> Result<Self, Unreadable> {
-        let metadata = document.get("metadata")?.and_then(|value| value.as_document());
+        let metadata = document.get("metadata")?.and_then(RawBsonRef::as_document);
         let stats = decode_stats(document.get_document("stats")?)?;
         Ok(Self {
             device: document.get_str("deviceId")?.to_owned(),

@@ -43,7 +43,9 @@ impl Key for usize {
 /// Pieces written one after the other.
 impl<const N: usize> Key for [&str; N] {
     fn write(self, bytes: &mut Vec<u8>) {
-        self.into_iter().for_each(|piece| piece.write(bytes));
+        for piece in self {
+            piece.write(bytes);
+        }
     }
 }
 

@@ -49,6 +49,12 @@ pub(super) fn of_driver(error: &Error) -> WriteError {
     }
 }
 
+/// Whether a call that follows at once would only meet the same error, and later.
+pub(super) fn is_out_of_reach(error: &WriteError) -> bool {
+    let reasons = ["network", "timeout", "server_selection", "not_primary", "auth"];
+    matches!(error, WriteError::Transient { reason, .. } if reasons.contains(reason))
+}
+
 /// Awaits a call to the server, but no longer than `limit`: the driver has no timeout on a socket.
 pub(super) async fn within<T>(
     limit: Duration,

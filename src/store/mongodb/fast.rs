@@ -4,6 +4,7 @@ use futures_util::stream::{self, StreamExt};
 
 use super::MongodbStore;
 use super::command::Reply;
+use super::errors::is_out_of_reach;
 use super::metadata;
 use super::statement::{Job, append_command};
 use crate::model::BucketWrite;
@@ -27,17 +28,24 @@ impl MongodbStore {
     /// Writes buckets; see [`crate::store::Store::write`].
     pub(super) async fn write_buckets(&self, writes: &[BucketWrite]) -> Vec<Outcome> {
         let mut outcomes = Outcomes(vec![None; writes.len()]);
-        let jobs: Vec<Job<'_>> =
-            writes.iter().enumerate().filter_map(|(at, write)| prepare(at, write, &mut outcomes)).collect();
+        let mut jobs = Vec::with_capacity(writes.len());
+        for (at, write) in writes.iter().enumerate() {
+            match job_of(at, write) {
+                Ok(job) => jobs.push(job),
+                Err(known) => outcomes.0[at] = Some(known),
+            }
+        }
         let (appends, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.readings <= self.capacity);
         match self.append_all(&appends, &mut outcomes).await {
             Ok(unsuitable) => {
-                slow.extend(appends.into_iter().filter(|job| unsuitable.contains(&job.at)));
+                slow.extend(appends.into_iter().filter(|job| unsuitable.binary_search(&job.at).is_ok()));
                 self.write_all_slowly(&slow, &mut outcomes).await;
             }
             // The server is out of reach: what has no outcome yet would only wait for the same error.
             Err(error) => {
-                outcomes.0.iter_mut().for_each(|outcome| _ = outcome.get_or_insert_with(|| Err(error.clone())))
+                for outcome in outcomes.0.iter_mut().filter(|outcome| outcome.is_none()) {
+                    *outcome = Some(Err(error.clone()));
+                }
             }
         }
         outcomes.0.into_iter().map(|outcome| outcome.expect("each write was prepared, and each job was sent")).collect()
@@ -60,11 +68,12 @@ impl MongodbStore {
                     let (first, second) = sent.split_at(sent.len() / 2); // to find the one that is to blame
                     waiting.extend([second, first]);
                 }
-                Err(error @ WriteError::Permanent { .. }) => outcomes.set(&sent[0], Err(error)),
-                Err(error @ WriteError::Transient { reason: "write_concern", .. }) => {
-                    sent.iter().for_each(|job| outcomes.set(job, Err(error.clone())));
+                Err(error) if is_out_of_reach(&error) => return Err(error),
+                Err(error) => {
+                    for job in sent {
+                        outcomes.set(job, Err(error.clone()));
+                    }
                 }
-                Err(error) => return Err(error),
             }
         }
         unsuitable.sort_unstable();
@@ -81,18 +90,12 @@ impl MongodbStore {
 }
 
 /// Makes the job of a write, unless its outcome is known without asking the server.
-fn prepare<'a>(at: usize, write: &'a BucketWrite, outcomes: &mut Outcomes) -> Option<Job<'a>> {
+pub(super) fn job_of(at: usize, write: &BucketWrite) -> Result<Job<'_>, Outcome> {
     let Some(span) = write.contents.span() else {
-        outcomes.0[at] = Some(Ok(Written { stored: 0, duplicate: write.accepted }));
-        return None;
+        return Err(Ok(Written { stored: 0, duplicate: write.accepted }));
     };
-    match write.metadata.as_deref().map(metadata::parse).transpose() {
-        Ok(metadata) => Some(Job { at, write, metadata, readings: write.contents.reading_count(), span }),
-        Err(error) => {
-            outcomes.0[at] = Some(Err(error));
-            None
-        }
-    }
+    let metadata = write.metadata.as_deref().map(metadata::parse).transpose().map_err(Err)?;
+    Ok(Job { at, write, metadata, readings: write.contents.reading_count(), span })
 }
 
 /// Turns the reply to a command into the outcomes of its statements. Every statement that was not refused has matched or

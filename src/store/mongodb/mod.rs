@@ -15,13 +15,13 @@
 //! Anyone can read that with mongosh, Compass or an aggregation. This room promises what [`crate::store`] asks of every
 //! store, with no bookkeeping beside the document itself, whatever happens to commands on their way:
 //!
-//! **Fast path** ([`fast`], [`statement`]). One statement of an `update` command appends a flush to its document, on the
+//! **Fast path** (`fast`, `statement`). One statement of an `update` command appends a flush to its document, on the
 //! condition that `lastTs` is before the flush's first reading, that there is room, and that the document is not marked
 //! `full`. Otherwise the statement does nothing and says 11000, duplicate key. So a command that times out and lands late
 //! finds `lastTs` past its first reading and does nothing, and so does a resend, a replay after a crash, and the slower
 //! of two instances.
 //!
-//! **Slow path** ([`slow`], [`plan`]). For the buckets whose statement said 11000: read all parts, merge by identity,
+//! **Slow path** (`slow`, `plan`). For the buckets whose statement said 11000: read all parts, merge by identity,
 //! write back what changed on the condition that its `rev` is unchanged, and spill into a new part where there is no room.
 //!
 //! **Why `full`.** The fast path knows part 0 only. Once part 1 exists, nothing new may be appended to part 0, for the

@@ -94,10 +94,14 @@ fn operators(update: &mut Encoder, job: &Job<'_>) {
     });
     update.document("$min", |min| {
         min.datetime("firstTs", first_ms);
-        stats.iter().for_each(|(metric, fold)| min.double(["stats.", metric, ".min"], fold.min));
+        for (metric, fold) in &stats {
+            min.double(["stats.", metric, ".min"], fold.min);
+        }
     });
     update.document("$max", |max| {
-        stats.iter().for_each(|(metric, fold)| max.double(["stats.", metric, ".max"], fold.max));
+        for (metric, fold) in &stats {
+            max.double(["stats.", metric, ".max"], fold.max);
+        }
     });
     update.document("$set", |set| {
         set.datetime("lastTs", last_ms);

@@ -1,0 +1,176 @@
+//! What every store promises, as scenarios that each store runs against itself.
+//!
+//! A store's tests call [`store_scenarios!`] with an async function that returns `(guard, store, other)`: whatever must
+//! live as long as the stores, and two handles that share one database, as two instances would. Each scenario then
+//! is a test of its own. Scenarios use devices of their own, so all of them may share one database that was
+//! empty of these devices before.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::model::{BucketWrite, Contents, Hour, HourOffset, Metric, Sample, Stats};
+use crate::store::{Store, WriteError, Written};
+
+pub(super) mod concurrent;
+pub(super) mod reading;
+pub(super) mod writing;
+
+/// Makes a test of each scenario. See the module.
+macro_rules! store_scenarios {
+    ($open:path) => {
+        $crate::store::scenarios::store_scenarios!(@one $open, writing:
+            written_once_is_stored_once,
+            a_write_that_is_resent_whole_changes_nothing,
+            a_write_that_is_resent_in_part_adds_only_what_is_new,
+            late_readings_are_stored_before_and_between,
+            readings_out_of_order_in_one_write_are_sorted,
+            of_one_identity_in_one_write_the_last_value_stays,
+            of_one_identity_across_writes_the_last_value_stays,
+            a_second_metric_at_the_same_instant_counts_as_stored,
+            readings_of_different_metrics_share_a_bucket,
+            a_reading_that_is_partly_new_counts_as_stored,
+            hours_and_devices_do_not_touch_each_other,
+            the_edges_of_an_hour_and_hours_before_1970_are_stored,
+            values_and_names_come_back_exactly,
+            many_small_writes_of_one_bucket_add_up,
+            one_call_writes_many_buckets_and_answers_in_their_order,
+            an_empty_call_answers_nothing,
+            the_newest_metadata_stays,
+            random_writes_leave_what_a_map_would_hold,
+        );
+        $crate::store::scenarios::store_scenarios!(@one $open, reading:
+            ranges_include_their_start_and_exclude_their_end,
+            contents_stop_after_the_hour_that_reaches_the_limit,
+            stats_are_of_the_metrics_asked_for,
+            an_hour_without_the_metrics_asked_for_is_still_there,
+            an_unknown_device_has_nothing,
+            the_last_hour_is_the_newest_not_the_last_written,
+            a_device_is_summed_up_by_its_first_and_newest_hour,
+            devices_are_found_by_literal_prefix,
+            devices_are_paged_in_bytewise_order,
+            the_store_answers_a_ping,
+        );
+        $crate::store::scenarios::store_scenarios!(@two $open, concurrent:
+            two_writers_of_the_same_readings_store_each_once,
+            two_writers_of_different_readings_lose_none,
+            two_writers_of_different_metrics_lose_none,
+        );
+    };
+    (@one $open:path, $room:ident: $($scenario:ident,)*) => { $(
+        #[tokio::test]
+        async fn $scenario() {
+            let (_guard, store, _other) = $open().await;
+            $crate::store::scenarios::$room::$scenario(&store).await;
+        }
+    )* };
+    (@two $open:path, $room:ident: $($scenario:ident,)*) => { $(
+        #[tokio::test]
+        async fn $scenario() {
+            let (_guard, store, other) = $open().await;
+            $crate::store::scenarios::$room::$scenario(&store, &other).await;
+        }
+    )* };
+}
+pub(super) use store_scenarios;
+
+/// 2026-04-20T14:00:00Z.
+const HOUR: Hour = Hour(493_526);
+
+/// A reading as a device would send it: offset into the hour, and values by metric.
+type Sent<'a> = (HourOffset, &'a [(&'a str, f64)]);
+
+/// The write of readings that were accepted in this order.
+fn write_of(device: &str, hour: Hour, readings: &[Sent<'_>]) -> BucketWrite {
+    let mut metrics: Vec<Metric> = Vec::new();
+    let mut arrived = Vec::new();
+    for &(offset, values) in readings {
+        for (nth, &(name, value)) in values.iter().enumerate() {
+            let at = metrics.iter().position(|metric| &**metric == name).unwrap_or_else(|| {
+                metrics.push(name.into());
+                metrics.len() - 1
+            });
+            arrived.push((Sample { value, offset, metric: u16::try_from(at).unwrap() }, nth == 0));
+        }
+    }
+    BucketWrite::new(device.into(), hour, None, metrics, arrived)
+}
+
+fn with_metadata(mut write: BucketWrite, metadata: &str) -> BucketWrite {
+    write.metadata = Some(metadata.into());
+    write
+}
+
+fn written(stored: u32, duplicate: u32) -> Written {
+    Written { stored, duplicate }
+}
+
+/// Writes one bucket, again and again while the store says that trying again may help.
+async fn write(store: &dyn Store, write: &BucketWrite) -> Written {
+    for _ in 0..100 {
+        let outcomes = store.write(std::slice::from_ref(write)).await;
+        assert_eq!(outcomes.len(), 1);
+        match &outcomes[0] {
+            Ok(written) => {
+                assert_eq!(
+                    written.stored + written.duplicate,
+                    write.accepted,
+                    "all accepted readings are accounted for"
+                );
+                return *written;
+            }
+            Err(WriteError::Transient { .. }) => tokio::task::yield_now().await,
+            Err(error @ WriteError::Permanent { .. }) => panic!("{error}"),
+        }
+    }
+    panic!("the store never took the write");
+}
+
+/// What a bucket is expected to hold: offset and metric to value.
+type Model = BTreeMap<(HourOffset, String), f64>;
+
+fn model_of(readings: &[Sent<'_>]) -> Model {
+    let mut model = Model::new();
+    for (offset, values) in readings {
+        model.extend(values.iter().map(|&(name, value)| ((*offset, name.to_owned()), value)));
+    }
+    model
+}
+
+fn only(hour: Hour) -> Range<Hour> {
+    hour..Hour(hour.0 + 1)
+}
+
+fn samples_of(contents: &Contents) -> Model {
+    let named = |sample: &Sample| ((sample.offset, contents.metric_of(sample).to_string()), sample.value);
+    contents.samples().iter().map(named).collect()
+}
+
+/// Checks that the bucket holds exactly `model`, and that its stats are the fold of it.
+async fn expect(store: &dyn Store, device: &str, hour: Hour, model: &Model) {
+    let contents = store.contents(device, only(hour), usize::MAX).await.unwrap();
+    let [(found_hour, contents)] = &contents[..] else { panic!("{device}: {} hours", contents.len()) };
+    assert_eq!(*found_hour, hour);
+    assert_eq!(&samples_of(contents), model, "{device}: contents");
+    assert_eq!(contents.samples().len(), model.len(), "{device}: an identity twice");
+
+    let stats = store.hour_stats(device, only(hour), &[]).await.unwrap();
+    let [stats] = &stats[..] else { panic!("{device}: stats of {} hours", stats.len()) };
+    let (last, _) = model.keys().next_back().unwrap();
+    assert_eq!((stats.hour, stats.last_ts_ms), (hour, hour.instant_ms(*last)), "{device}");
+    assert_eq!(by_name(&stats.stats), fold(model), "{device}: stats");
+}
+
+fn fold(model: &Model) -> BTreeMap<String, Stats> {
+    let mut stats: BTreeMap<String, Stats> = BTreeMap::new();
+    for ((_, metric), value) in model {
+        let fold = stats.entry(metric.clone()).and_modify(|stats| stats.add(*value));
+        fold.or_insert(Stats::of(*value));
+    }
+    stats
+}
+
+fn by_name(stats: &[(Metric, Stats)]) -> BTreeMap<String, Stats> {
+    let named: BTreeMap<_, _> = stats.iter().map(|(metric, stats)| (metric.to_string(), *stats)).collect();
+    assert_eq!(named.len(), stats.len(), "a metric twice");
+    named
+}

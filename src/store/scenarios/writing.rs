@@ -1,0 +1,236 @@
+//! Scenarios of writing: stored once, stats are the fold, everything accounted for.
+//!
+//! Values are small multiples of a quarter, so that sums are exact in whatever order a store adds them.
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+
+pub(in crate::store) async fn written_once_is_stored_once(store: &dyn Store) {
+    let readings: &[Sent<'_>] = &[(0, &[("lux", 320.0)]), (10_000, &[("lux", 310.5)]), (20_000, &[("lux", 322.0)])];
+    assert_eq!(write(store, &write_of("once", HOUR, readings)).await, written(3, 0));
+    expect(store, "once", HOUR, &model_of(readings)).await;
+}
+
+pub(in crate::store) async fn a_write_that_is_resent_whole_changes_nothing(store: &dyn Store) {
+    let readings: &[Sent<'_>] = &[(5, &[("a", 1.0), ("b", 2.0)]), (7, &[("a", 3.0)])];
+    let sent = write_of("resent-whole", HOUR, readings);
+    assert_eq!(write(store, &sent).await, written(2, 0));
+    for _ in 0..3 {
+        assert_eq!(write(store, &sent).await, written(0, 2));
+        expect(store, "resent-whole", HOUR, &model_of(readings)).await;
+    }
+}
+
+pub(in crate::store) async fn a_write_that_is_resent_in_part_adds_only_what_is_new(store: &dyn Store) {
+    let readings: &[Sent<'_>] = &[(1, &[("a", 1.0)]), (2, &[("a", 2.0)]), (3, &[("a", 3.0)]), (4, &[("a", 4.0)])];
+    assert_eq!(write(store, &write_of("resent-part", HOUR, &readings[..3])).await, written(3, 0));
+    assert_eq!(write(store, &write_of("resent-part", HOUR, &readings[1..])).await, written(1, 2));
+    expect(store, "resent-part", HOUR, &model_of(readings)).await;
+}
+
+pub(in crate::store) async fn late_readings_are_stored_before_and_between(store: &dyn Store) {
+    let readings: &[Sent<'_>] =
+        &[(100, &[("a", 5.0)]), (300, &[("a", 7.0)]), (50, &[("a", -9.0)]), (200, &[("a", 50.0)])];
+    assert_eq!(write(store, &write_of("late", HOUR, &readings[..2])).await, written(2, 0));
+    assert_eq!(write(store, &write_of("late", HOUR, &readings[2..3])).await, written(1, 0));
+    assert_eq!(write(store, &write_of("late", HOUR, &readings[3..])).await, written(1, 0));
+    expect(store, "late", HOUR, &model_of(readings)).await;
+    let devices = store.devices("late", None, 1).await.unwrap();
+    let (first, last) = (devices[0].first_ts_ms, devices[0].last_ts_ms);
+    assert_eq!((first, last), (HOUR.instant_ms(50), HOUR.instant_ms(300)));
+}
+
+pub(in crate::store) async fn readings_out_of_order_in_one_write_are_sorted(store: &dyn Store) {
+    let readings: &[Sent<'_>] = &[(30, &[("b", 3.0), ("a", 4.0)]), (10, &[("a", 1.0)]), (20, &[("b", 2.0)])];
+    assert_eq!(write(store, &write_of("unordered", HOUR, readings)).await, written(3, 0));
+    expect(store, "unordered", HOUR, &model_of(readings)).await;
+    let later: &[Sent<'_>] = &[(60, &[("a", 6.0)]), (50, &[("a", 5.0)])];
+    assert_eq!(write(store, &write_of("unordered", HOUR, later)).await, written(2, 0));
+    expect(store, "unordered", HOUR, &model_of(&[readings, later].concat())).await;
+    let contents = store.contents("unordered", only(HOUR), usize::MAX).await.unwrap();
+    assert!(contents[0].1.readings().map(|reading| reading.offset).eq([10, 20, 30, 50, 60]));
+}
+
+pub(in crate::store) async fn of_one_identity_in_one_write_the_last_value_stays(store: &dyn Store) {
+    let readings: &[Sent<'_>] = &[(1, &[("a", 9.0)]), (2, &[("a", 2.0)]), (1, &[("a", 1.0)])];
+    assert_eq!(write(store, &write_of("twice-in-one", HOUR, readings)).await, written(2, 1));
+    expect(store, "twice-in-one", HOUR, &model_of(readings)).await;
+}
+
+/// A changed value is no new identity: the reading that brings it is a duplicate, as it would be within one write.
+pub(in crate::store) async fn of_one_identity_across_writes_the_last_value_stays(store: &dyn Store) {
+    let readings: &[Sent<'_>] = &[(1, &[("a", 9.0)]), (2, &[("a", 2.0)]), (1, &[("a", 1.0)]), (2, &[("a", 3.0)])];
+    assert_eq!(write(store, &write_of("twice", HOUR, &readings[..2])).await, written(2, 0));
+    assert_eq!(write(store, &write_of("twice", HOUR, &readings[2..3])).await, written(0, 1));
+    expect(store, "twice", HOUR, &model_of(&readings[..3])).await;
+    assert_eq!(write(store, &write_of("twice", HOUR, &readings[3..])).await, written(0, 1));
+    expect(store, "twice", HOUR, &model_of(readings)).await;
+}
+
+pub(in crate::store) async fn a_second_metric_at_the_same_instant_counts_as_stored(store: &dyn Store) {
+    let readings: &[Sent<'_>] = &[(1, &[("temp", 20.5)]), (1, &[("hum", 40.0)])];
+    assert_eq!(write(store, &write_of("second-metric", HOUR, &readings[..1])).await, written(1, 0));
+    assert_eq!(write(store, &write_of("second-metric", HOUR, &readings[1..])).await, written(1, 0));
+    expect(store, "second-metric", HOUR, &model_of(readings)).await;
+    assert_eq!(write(store, &write_of("second-metric", HOUR, readings)).await, written(0, 2));
+}
+
+pub(in crate::store) async fn readings_of_different_metrics_share_a_bucket(store: &dyn Store) {
+    let first: &[Sent<'_>] = &[(1, &[("a", 1.0)]), (2, &[("b", 2.0), ("c", 3.0)]), (3, &[("a", 4.0), ("c", 5.0)])];
+    let later: &[Sent<'_>] = &[(4, &[("d", 6.0)]), (5, &[("c", 7.0), ("a", 8.0)])];
+    let late: &[Sent<'_>] = &[(2, &[("e", 9.0)]), (0, &[("b", 10.0)])];
+    for (readings, count) in [(first, 3), (later, 2), (late, 2)] {
+        assert_eq!(write(store, &write_of("mixed", HOUR, readings)).await, written(count, 0));
+    }
+    expect(store, "mixed", HOUR, &model_of(&[first, later, late].concat())).await;
+}
+
+pub(in crate::store) async fn a_reading_that_is_partly_new_counts_as_stored(store: &dyn Store) {
+    let first: &[Sent<'_>] = &[(1, &[("a", 1.0)]), (2, &[("a", 2.0)])];
+    let second: &[Sent<'_>] = &[(1, &[("a", 1.0), ("b", 5.0)]), (2, &[("a", 2.0)]), (3, &[("a", 3.0)])];
+    assert_eq!(write(store, &write_of("partly-new", HOUR, first)).await, written(2, 0));
+    assert_eq!(write(store, &write_of("partly-new", HOUR, second)).await, written(2, 1));
+    expect(store, "partly-new", HOUR, &model_of(&[first, second].concat())).await;
+}
+
+pub(in crate::store) async fn hours_and_devices_do_not_touch_each_other(store: &dyn Store) {
+    let places = [("apart", HOUR), ("apart", Hour(HOUR.0 + 1)), ("apart/1", HOUR), ("apar", HOUR)];
+    let values = [("a", 1.0), ("a", 2.0), ("a", 3.0), ("a", 4.0)];
+    let writes: Vec<_> = places
+        .iter()
+        .zip(&values)
+        .map(|(&(device, hour), value)| write_of(device, hour, &[(1, std::slice::from_ref(value))]))
+        .collect();
+    for outcome in store.write(&writes).await {
+        assert_eq!(outcome.unwrap(), written(1, 0));
+    }
+    for (&(device, hour), value) in places.iter().zip(&values) {
+        expect(store, device, hour, &model_of(&[(1, std::slice::from_ref(value))])).await;
+    }
+}
+
+pub(in crate::store) async fn the_edges_of_an_hour_and_hours_before_1970_are_stored(store: &dyn Store) {
+    let readings: &[Sent<'_>] = &[(0, &[("a", 1.0)]), (3_599_999, &[("a", 2.0)])];
+    for hour in [Hour(-1), Hour(0), HOUR] {
+        assert_eq!(write(store, &write_of("edges", hour, readings)).await, written(2, 0));
+        expect(store, "edges", hour, &model_of(readings)).await;
+    }
+    let hours = store.hour_stats("edges", Hour(-5)..Hour(5), &[]).await.unwrap();
+    assert!(hours.iter().map(|stats| stats.hour).eq([Hour(-1), Hour(0)]));
+}
+
+pub(in crate::store) async fn values_and_names_come_back_exactly(store: &dyn Store) {
+    let long = "m".repeat(128);
+    let values = [
+        ("a.b", 0.1),
+        ("$load", -1e-300),
+        ("Temp °C", 1e300),
+        ("with space", f64::MAX),
+        ("_id", f64::MIN_POSITIVE / 2.0),
+        ("deviceId", 9_007_199_254_740_993.0),
+        ("0", -0.0),
+        (&long, 42.0),
+    ];
+    let readings: &[Sent<'_>] = &[(1, &values)];
+    assert_eq!(write(store, &write_of("exact:names/1", HOUR, readings)).await, written(1, 0));
+    expect(store, "exact:names/1", HOUR, &model_of(readings)).await;
+    let late: &[Sent<'_>] = &[(0, &[("a.b", 0.2)])];
+    assert_eq!(write(store, &write_of("exact:names/1", HOUR, late)).await, written(1, 0));
+    expect(store, "exact:names/1", HOUR, &model_of(&[late, readings].concat())).await;
+}
+
+pub(in crate::store) async fn many_small_writes_of_one_bucket_add_up(store: &dyn Store) {
+    let mut model = Model::new();
+    for at in 0..70_u32 {
+        let value = [("a", f64::from(at) / 4.0)];
+        let readings: &[Sent<'_>] = &[(at * 10, &value)];
+        assert_eq!(write(store, &write_of("small-writes", HOUR, readings)).await, written(1, 0));
+        model.extend(model_of(readings));
+    }
+    expect(store, "small-writes", HOUR, &model).await;
+}
+
+pub(in crate::store) async fn one_call_writes_many_buckets_and_answers_in_their_order(store: &dyn Store) {
+    let readings: &[Sent<'_>] = &[(1, &[("a", 1.0)]), (2, &[("a", 2.0)])];
+    let device = |nth: usize| format!("many-{:03}", nth / 2);
+    let hour = |nth: usize| Hour(HOUR.0 + i32::try_from(nth % 2).unwrap());
+    let is_second = |nth: usize| nth.is_multiple_of(3);
+    let writes: Vec<_> = (0..600).map(|nth| write_of(&device(nth), hour(nth), readings)).collect();
+    let first: Vec<_> = (0..600).filter(|&nth| is_second(nth)).map(|nth| writes[nth].clone()).collect();
+    for outcome in store.write(&first).await {
+        assert_eq!(outcome.unwrap(), written(2, 0));
+    }
+    let outcomes = store.write(&writes).await;
+    assert_eq!(outcomes.len(), writes.len());
+    for (nth, outcome) in outcomes.into_iter().enumerate() {
+        assert_eq!(outcome.unwrap(), if is_second(nth) { written(0, 2) } else { written(2, 0) }, "{nth}");
+    }
+    for nth in [0, 1, 299, 598, 599] {
+        expect(store, &device(nth), hour(nth), &model_of(readings)).await;
+    }
+}
+
+pub(in crate::store) async fn an_empty_call_answers_nothing(store: &dyn Store) {
+    assert!(store.write(&[]).await.is_empty());
+}
+
+pub(in crate::store) async fn the_newest_metadata_stays(store: &dyn Store) {
+    let at = |offset, hour| write_of("metadata", hour, &[(offset, &[("a", 1.0)])]);
+    let next = Hour(HOUR.0 + 1);
+    let steps = [
+        (at(1, HOUR), None),
+        (with_metadata(at(2, HOUR), r#"{"floor":2,"zone":"Zone 4"}"#), Some(r#"{"floor":2,"zone":"Zone 4"}"#)),
+        (at(3, HOUR), Some(r#"{"floor":2,"zone":"Zone 4"}"#)),
+        (with_metadata(at(4, HOUR), r#"{"floor":3}"#), Some(r#"{"floor":3}"#)),
+        (with_metadata(at(1, next), r#"{"floor":5,"tags":["x"]}"#), Some(r#"{"floor":5,"tags":["x"]}"#)),
+        (with_metadata(at(5, HOUR), r#"{"floor":1}"#), Some(r#"{"floor":5,"tags":["x"]}"#)),
+    ];
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    for (nth, (sent, expected)) in steps.into_iter().enumerate() {
+        write(store, &sent).await;
+        let device = store.devices("metadata", None, 1).await.unwrap().remove(0);
+        assert_eq!(device.metadata.as_deref().map(json), expected.map(json), "after step {nth}");
+    }
+}
+
+pub(in crate::store) async fn random_writes_leave_what_a_map_would_hold(store: &dyn Store) {
+    for seed in 0..4 {
+        let device = format!("random-{seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut model = Model::new();
+        let mut sent: Vec<BucketWrite> = Vec::new();
+        for step in 0..40 {
+            let again = random.random_range(0..4) == 0 && !sent.is_empty();
+            let next = if again {
+                sent[random.random_range(0..sent.len())].clone()
+            } else {
+                random_write(&mut random, &device, step)
+            };
+            let is_new =
+                |sample: &Sample| !model.contains_key(&(sample.offset, next.contents.metric_of(sample).to_string()));
+            let stored = next.count_stored(is_new);
+            let outcome = write(store, &next).await;
+            assert_eq!(outcome, written(stored, next.accepted - stored), "seed {seed}, step {step}");
+            model.extend(samples_of(&next.contents));
+            expect(store, &device, HOUR, &model).await;
+            sent.push(next);
+        }
+    }
+}
+
+/// Mostly after what was there, so that all ways of writing are taken.
+fn random_write(random: &mut StdRng, device: &str, step: u32) -> BucketWrite {
+    let metrics = ["a", "b", "c"];
+    let from = if random.random_range(0..3) == 0 { 0 } else { step * 10 };
+    let readings: Vec<(HourOffset, Vec<(&str, f64)>)> = (0..random.random_range(1..8))
+        .map(|_| {
+            let of = &metrics[random.random_range(0..3)..];
+            let values = of.iter().map(|&name| (name, f64::from(random.random_range(-400..400)) / 4.0)).collect();
+            (from + random.random_range(0..20), values)
+        })
+        .collect();
+    let readings: Vec<Sent<'_>> = readings.iter().map(|(offset, values)| (*offset, values.as_slice())).collect();
+    write_of(device, HOUR, &readings)
+}
