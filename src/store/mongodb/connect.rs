@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mongodb::Client;
 use mongodb::bson::RawDocumentBuf;
-use mongodb::options::{ClientOptions, CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria};
+use mongodb::options::{ClientOptions, CollectionOptions, ReadConcern};
 use tokio::sync::OnceCell;
 
 use super::MongodbStore;
@@ -46,6 +46,7 @@ impl MongodbStore {
     pub async fn connect(options: MongodbOptions) -> Result<Self, StoreError> {
         let in_uri = |error: mongodb::error::Error| StoreError(format!("the MongoDB URI: {error}"));
         let mut client = ClientOptions::parse(&options.uri).await.map_err(in_uri)?;
+        client.selection_criteria = None; // the primary, whatever the URI prefers
         client.app_name.get_or_insert_with(|| "tidegauge".into());
         client.max_pool_size = Some(options.max_connections);
         client.server_selection_timeout = Some(options.timeout);
@@ -53,10 +54,7 @@ impl MongodbStore {
         let database = Client::with_options(client).map_err(in_uri)?.database(&options.database);
         // What a majority acknowledged is on every primary, and pending is dropped only then: local reads of the
         // primary show each reading that is not pending any more.
-        let reading = CollectionOptions::builder()
-            .read_concern(ReadConcern::local())
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .build();
+        let reading = CollectionOptions::builder().read_concern(ReadConcern::local()).build();
         Ok(Self {
             documents: database.collection_with_options::<RawDocumentBuf>(&options.collection, reading),
             commands: Commands { database: database.clone(), timeout: options.timeout },

@@ -93,7 +93,7 @@ impl MongodbStore {
     }
 
     async fn glances(&self, filter: Document, sort: Document, limit: i64) -> Result<Vec<Glance>, WriteError> {
-        let find = self.documents.find(filter).sort(sort).limit(limit).projection(doc! { "readings": 0 });
+        let find = self.documents.find(filter).sort(sort).limit(limit).projection(glance_fields());
         let mut found = Vec::new();
         self.each_document(find, |document| {
             found.push(Glance::decode(document)?);
@@ -101,6 +101,13 @@ impl MongodbStore {
         })
         .await?;
         Ok(found)
+    }
+}
+
+/// The fields of a [`Glance`]. They are named, because leaving out `readings` instead makes the server walk through them.
+fn glance_fields() -> Document {
+    doc! {
+        "_id": 0, "deviceId": 1, "bucket": 1, "part": 1, "full": 1, "firstTs": 1, "lastTs": 1, "metadata": 1, "stats": 1,
     }
 }
 

@@ -178,6 +178,18 @@ mod tests {
     }
 
     #[test]
+    fn a_full_part_whose_successor_never_came_gets_one() {
+        let mut parts = Vec::new();
+        let first = plan(&[], &write(&[0, 1, 2], "a", 1.0), None, 2);
+        apply(&mut parts, first.into_iter().take(1).collect()); // and then the writer died
+        assert_eq!(counts(&parts), [(2, true)]);
+        assert!(is_consistent(&parts));
+        let changes = plan(&parts, &write(&[0, 1, 2], "a", 1.0), None, 2);
+        apply(&mut parts, changes);
+        assert_eq!(counts(&parts), [(2, true), (1, false)]);
+    }
+
+    #[test]
     fn a_raised_capacity_does_not_reopen_a_full_part() {
         let mut parts = Vec::new();
         apply(&mut parts, plan(&[], &write(&[10, 11, 12], "a", 1.0), None, 2));

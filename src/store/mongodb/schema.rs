@@ -38,6 +38,19 @@ pub(super) enum Deployment {
     Sharded,
 }
 
+impl Deployment {
+    /// What the reply to `hello` says.
+    fn of(hello: &Document) -> Self {
+        if hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid") {
+            Self::Sharded
+        } else if hello.contains_key("setName") {
+            Self::ReplicaSet
+        } else {
+            Self::Standalone
+        }
+    }
+}
+
 /// What the schema should be.
 #[derive(Debug, Clone)]
 pub(super) struct Schema {
@@ -73,13 +86,7 @@ impl Schema {
 
     async fn deployment(&self) -> Result<Deployment, WriteError> {
         let hello = within(self.timeout, self.database.run_command(doc! { "hello": 1 })).await?;
-        Ok(if hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid") {
-            Deployment::Sharded
-        } else if hello.contains_key("setName") {
-            Deployment::ReplicaSet
-        } else {
-            Deployment::Standalone
-        })
+        Ok(Deployment::of(&hello))
     }
 
     /// The collection with its validator. A validator that is not ours is left alone unless ours is asked for.
@@ -231,4 +238,22 @@ fn validator() -> Document {
             "readings": { "bsonType": "array", "minItems": 1 },
         },
     } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_says_what_it_is() {
+        assert_eq!(Deployment::of(&doc! { "ok": 1, "msg": "isdbgrid" }), Deployment::Sharded);
+        assert_eq!(Deployment::of(&doc! { "ok": 1, "setName": "rs0" }), Deployment::ReplicaSet);
+        assert_eq!(Deployment::of(&doc! { "ok": 1 }), Deployment::Standalone);
+    }
+
+    #[test]
+    fn expiry_waits_for_the_last_reading_of_the_hour() {
+        assert_eq!(expire_after(Duration::from_secs(86_400)), Duration::from_secs(90_000));
+        assert_eq!(expire_after(Duration::MAX), Duration::from_secs(2_147_483_647));
+    }
 }

@@ -38,9 +38,13 @@ impl<'a> Fault<'a> {
 
 /// A store that calls itself by the name of the database, so that only its commands fail.
 async fn faulty_store(scratch: &Scratch) -> MongodbStore {
+    faulty_store_with(scratch, scratch.options()).await
+}
+
+async fn faulty_store_with(scratch: &Scratch, options: MongodbOptions) -> MongodbStore {
     let separator = if scratch.uri.contains('?') { '&' } else { '?' };
     let uri = format!("{}{separator}appName={}", scratch.uri, scratch.name);
-    let store = MongodbStore::connect(MongodbOptions { uri, ..scratch.options() }).await.unwrap();
+    let store = MongodbStore::connect(MongodbOptions { uri, ..options }).await.unwrap();
     store.ensure_schema().await.unwrap();
     store
 }
@@ -73,6 +77,21 @@ async fn a_state_change_is_transient_and_a_resend_stores_once() {
 #[tokio::test]
 async fn a_lost_connection_is_transient_and_a_resend_stores_once() {
     a_fault_is_transient(doc! { "closeConnection": true }, "network", false).await;
+}
+
+#[tokio::test]
+async fn a_command_that_hangs_is_given_up_and_a_resend_overtakes_it() {
+    let scratch = Scratch::new().await;
+    let options = MongodbOptions { timeout: Duration::from_millis(500), ..scratch.options() };
+    let store = faulty_store_with(&scratch, options).await;
+    let write = write_at("d", 0..10);
+    let hang = doc! { "blockConnection": true, "blockTimeMS": 2_500 };
+    let fault = Fault::inject(&scratch, doc! { "times": 1 }, hang).await;
+    let outcome = write_one(&store, &write).await;
+    assert!(matches!(outcome, Err(WriteError::Transient { reason: "timeout", .. })), "{outcome:?}");
+    assert_eq!(write_one(&store, &write).await.unwrap(), Written { stored: 10, duplicate: 0 });
+    fault.remove().await; // waits until the one that hung has gone on
+    expect_instants(&store, "d", 0..10).await;
 }
 
 #[tokio::test]

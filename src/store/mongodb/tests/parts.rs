@@ -79,6 +79,22 @@ async fn a_larger_capacity_does_not_append_to_a_part_that_has_a_successor() {
 }
 
 #[tokio::test]
+async fn a_device_is_summed_up_over_all_parts() {
+    let scratch = Scratch::new().await;
+    let store = scratch.store_with_capacity(2).await;
+    write_one(&store, &write_at("d", 10..12)).await.unwrap();
+    let late = Sample { value: 1.0, offset: 3, metric: 0 };
+    let metadata = r#"{"floor":2}"#;
+    let write = BucketWrite::new("d".into(), HOUR, Some(metadata.into()), vec!["hum".into()], [(late, true)]);
+    write_one(&store, &write).await.unwrap();
+    let devices = store.devices("", None, 10).await.unwrap();
+    assert_eq!(devices.len(), 1);
+    assert_eq!(devices[0].metrics, ["hum".into(), "lux".into()]);
+    assert_eq!(devices[0].metadata.as_deref(), Some(metadata));
+    assert_eq!((devices[0].first_ts_ms, devices[0].last_ts_ms), (HOUR.instant_ms(3), HOUR.instant_ms(11)));
+}
+
+#[tokio::test]
 async fn every_write_raises_the_revision_by_one() {
     let scratch = Scratch::new().await;
     let store = scratch.store().await;
