@@ -65,6 +65,11 @@ impl Commands {
 }
 
 impl Reply {
+    /// Whether each of that many upserts either took effect on one document or was refused.
+    pub(super) fn accounts_for(&self, statements: usize) -> bool {
+        self.n + self.refusals.len() as i64 == statements as i64
+    }
+
     fn parse(reply: &Document) -> Result<Self, WriteError> {
         if let Ok(error) = reply.get_document("writeConcernError") {
             // The reason stays one word whatever the code: the operator's question is why writes do not get replicated.
@@ -120,6 +125,7 @@ mod tests {
         ] };
         let reply = Reply::parse(&reply).unwrap();
         assert_eq!((reply.n, reply.refusals.len()), (3, 2));
+        assert!(reply.accounts_for(5) && !reply.accounts_for(6));
         assert!(reply.refusals[0].is_duplicate_key());
         assert_eq!((reply.refusals[1].statement, reply.refusals[1].code), (4, 121));
         assert!(reply.refusals[1].message.contains("why"));

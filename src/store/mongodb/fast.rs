@@ -1,9 +1,11 @@
 //! Writes many buckets: one statement each, many to a command, and the slow path for those it does not suit.
 
-use futures_util::stream::{self, StreamExt};
+use std::collections::HashMap;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::MongodbStore;
-use super::command::Reply;
+use super::command::{Refusal, Reply};
 use super::errors::is_out_of_reach;
 use super::metadata;
 use super::statement::{Job, append_command};
@@ -22,6 +24,12 @@ impl Outcomes {
     fn set(&mut self, job: &Job<'_>, outcome: Outcome) {
         self.0[job.at] = Some(outcome);
     }
+
+    fn fail(&mut self, jobs: &[Job<'_>], error: &WriteError) {
+        for job in jobs {
+            self.set(job, Err(error.clone()));
+        }
+    }
 }
 
 impl MongodbStore {
@@ -35,20 +43,18 @@ impl MongodbStore {
                 Err(known) => outcomes.0[at] = Some(known),
             }
         }
+        // When the server is out of reach, what has no outcome yet would only wait for the same error.
+        let reached = self.write_jobs(jobs, &mut outcomes).await;
+        let unreached = || Err(reached.clone().expect_err("else each job has an outcome"));
+        outcomes.0.into_iter().map(|outcome| outcome.unwrap_or_else(unreached)).collect()
+    }
+
+    /// Gives each job its outcome, unless the server is out of reach.
+    async fn write_jobs(&self, jobs: Vec<Job<'_>>, outcomes: &mut Outcomes) -> Result<(), WriteError> {
         let (appends, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.readings <= self.capacity);
-        match self.append_all(&appends, &mut outcomes).await {
-            Ok(unsuitable) => {
-                slow.extend(appends.into_iter().filter(|job| unsuitable.binary_search(&job.at).is_ok()));
-                self.write_all_slowly(&slow, &mut outcomes).await;
-            }
-            // The server is out of reach: what has no outcome yet would only wait for the same error.
-            Err(error) => {
-                for outcome in outcomes.0.iter_mut().filter(|outcome| outcome.is_none()) {
-                    *outcome = Some(Err(error.clone()));
-                }
-            }
-        }
-        outcomes.0.into_iter().map(|outcome| outcome.expect("each write was prepared, and each job was sent")).collect()
+        let unsuitable = self.append_all(&appends, outcomes).await?;
+        slow.extend(appends.into_iter().filter(|job| unsuitable.binary_search(&job.at).is_ok()));
+        self.write_all_slowly(&slow, outcomes).await
     }
 
     /// The fast path. Returns which writes (their places in the call, ascending) it does not suit.
@@ -63,28 +69,34 @@ impl MongodbStore {
                 waiting.push(rest);
             }
             match self.commands.send(command).await {
-                Ok(reply) => settle(&reply, sent, outcomes, &mut unsuitable),
+                Ok(reply) if reply.accounts_for(sent.len()) => settle(&reply, sent, outcomes, &mut unsuitable),
+                Ok(reply) => {
+                    let detail = format!("{} statements took effect, of {} that were sent", reply.n, sent.len());
+                    outcomes.fail(sent, &WriteError::Transient { reason: "other", detail });
+                }
                 Err(WriteError::Permanent { .. }) if sent.len() > 1 => {
                     let (first, second) = sent.split_at(sent.len() / 2); // to find the one that is to blame
                     waiting.extend([second, first]);
                 }
                 Err(error) if is_out_of_reach(&error) => return Err(error),
-                Err(error) => {
-                    for job in sent {
-                        outcomes.set(job, Err(error.clone()));
-                    }
-                }
+                Err(error) => outcomes.fail(sent, &error),
             }
         }
         unsuitable.sort_unstable();
         Ok(unsuitable)
     }
 
-    async fn write_all_slowly(&self, jobs: &[Job<'_>], outcomes: &mut Outcomes) {
-        let writing: Vec<_> = jobs.iter().map(|job| async move { (job, self.write_slowly(job).await) }).collect();
-        let mut done = stream::iter(writing).buffer_unordered(SLOW_AT_ONCE);
-        while let Some((job, outcome)) = done.next().await {
-            outcomes.set(job, outcome);
+    async fn write_all_slowly(&self, jobs: &[Job<'_>], outcomes: &mut Outcomes) -> Result<(), WriteError> {
+        let mut waiting = jobs.iter();
+        let mut running = FuturesUnordered::new();
+        loop {
+            let starting = waiting.by_ref().take(SLOW_AT_ONCE - running.len());
+            running.extend(starting.map(|job| async move { (job, self.write_slowly(job).await) }));
+            let Some((job, outcome)) = running.next().await else { return Ok(()) };
+            match outcome {
+                Err(error) if is_out_of_reach(&error) => return Err(error),
+                known => outcomes.set(job, known),
+            }
         }
     }
 }
@@ -99,18 +111,18 @@ pub(super) fn job_of(at: usize, write: &BucketWrite) -> Result<Job<'_>, Outcome>
 }
 
 /// Turns the reply to a command into the outcomes of its statements. Every statement that was not refused has matched or
-/// inserted its document, for they are upserts.
+/// inserted its document, for they are upserts. Those it does not suit get no outcome yet.
 fn settle(reply: &Reply, sent: &[Job<'_>], outcomes: &mut Outcomes, unsuitable: &mut Vec<usize>) {
-    for job in sent {
-        let stored = job.write.count_stored(|_| true);
-        outcomes.set(job, Ok(Written { stored, duplicate: job.write.accepted - stored }));
-    }
-    for refusal in &reply.refusals {
-        let job = &sent[refusal.statement];
-        if refusal.is_duplicate_key() {
-            unsuitable.push(job.at);
-        } else {
-            outcomes.set(job, Err(refusal.to_error()));
+    let refusals: HashMap<usize, &Refusal> =
+        reply.refusals.iter().map(|refusal| (refusal.statement, refusal)).collect();
+    for (statement, job) in sent.iter().enumerate() {
+        match refusals.get(&statement) {
+            None => {
+                let stored = job.write.count_stored(|_| true);
+                outcomes.set(job, Ok(Written { stored, duplicate: job.write.accepted - stored }));
+            }
+            Some(refusal) if refusal.is_duplicate_key() => unsuitable.push(job.at),
+            Some(refusal) => outcomes.set(job, Err(refusal.to_error())),
         }
     }
 }

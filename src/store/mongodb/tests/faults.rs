@@ -123,6 +123,25 @@ async fn a_rewrite_whose_answer_is_an_error_is_safe_to_repeat() {
 }
 
 #[tokio::test]
+async fn a_bucket_that_waits_for_the_slow_path_is_not_taken_for_written_when_the_server_goes() {
+    let scratch = Scratch::new().await;
+    let options = MongodbOptions { max_readings_per_document: 1_000_000, ..scratch.options() };
+    let store = faulty_store_with(&scratch, options).await;
+    write_one(&store, &write_at("late", 10..20)).await.unwrap();
+    // the three large ones need a second command
+    let writes =
+        [write_at("late", 0..5), write_at("a", 0..200_000), write_at("b", 0..200_000), write_at("c", 0..200_000)];
+    let fault = Fault::inject(&scratch, doc! { "skip": 1 }, doc! { "closeConnection": true }).await;
+    let outcomes = store.write(&writes).await;
+    fault.remove().await;
+    assert!(outcomes[1].is_ok() && outcomes[2].is_ok());
+    for at in [0, 3] {
+        assert!(matches!(outcomes[at], Err(WriteError::Transient { reason: "network", .. })), "{:?}", outcomes[at]);
+    }
+    assert_eq!(write_one(&store, &writes[0]).await.unwrap().stored, 5);
+}
+
+#[tokio::test]
 async fn a_command_that_lands_twice_stores_once() {
     let scratch = Scratch::new().await;
     let store = scratch.store().await;
