@@ -11,7 +11,9 @@ use tidegauge::config::ConfigError;
 use self::settings::Settings;
 
 mod check;
+mod data_dir;
 mod import;
+mod serve;
 mod settings;
 
 /// `EX_USAGE` of sysexits.h.
@@ -47,7 +49,7 @@ struct Usage(String);
 /// Runs the command, tells its error, and returns the exit code.
 pub(crate) async fn run(command_line: Cli) -> ExitCode {
     let done = match command_line.command.unwrap_or(Command::Serve(command_line.serve)) {
-        Command::Serve(settings) => serve(&settings),
+        Command::Serve(settings) => serve::run(&settings).await,
         Command::Import(args) => import::run(args).await,
         Command::Check(settings) => check::run(&settings),
     };
@@ -66,12 +68,6 @@ pub(crate) fn explain(not_parsed: &clap::Error) -> ExitCode {
         Ok(()) => BAD_USAGE.into(),
         Err(_) => ExitCode::FAILURE,
     }
-}
-
-/// The place of `serve.rs`.
-fn serve(settings: &Settings) -> anyhow::Result<()> {
-    settings.load()?;
-    anyhow::bail!("this build has no server")
 }
 
 #[cfg(test)]

@@ -51,7 +51,10 @@ fn announce(config: &Config, listener: &TcpListener, store: &dyn Store) -> anyho
     let data = config.server.data_dir.display();
     let mut out = std::io::stdout().lock();
     writeln!(out, "listening http={address} store={} data={data}", store.name())?;
-    writeln!(out, "try it:    curl http://{address}/v1/readings --json '{{\"deviceId\":\"S1\",\"values\":{{\"temp\":22.4}}}}'")?;
+    writeln!(
+        out,
+        "try it:    curl http://{address}/v1/readings --json '{{\"deviceId\":\"S1\",\"values\":{{\"temp\":22.4}}}}'"
+    )?;
     writeln!(out, "and then:  curl http://{address}/v1/devices/S1/rollups")?;
     out.flush()?;
     Ok(())
@@ -87,12 +90,24 @@ struct Service {
 }
 
 impl Service {
-    async fn start(config: &Config, data: &DataDir, metrics: Arc<Metrics>, exposition: Exposition) -> anyhow::Result<Self> {
+    async fn start(
+        config: &Config,
+        data: &DataDir,
+        metrics: Arc<Metrics>,
+        exposition: Exposition,
+    ) -> anyhow::Result<Self> {
         let (log, recovery) = open_log(config, &data.log_dir(), &metrics)?;
         let log = Arc::new(log);
         let store = open_store(config).await?;
         let dead_letters = DeadLetters::new(data.dead_letters());
-        let flush = Flush::new(flush_options(config), Arc::clone(&log), recovery.start, Arc::clone(&store), dead_letters, Arc::clone(&metrics));
+        let flush = Flush::new(
+            flush_options(config),
+            Arc::clone(&log),
+            recovery.start,
+            Arc::clone(&store),
+            dead_letters,
+            Arc::clone(&metrics),
+        );
         metrics.readings_recovered_total.increment(recovery.readings);
         let running = flush.start().context("start the log reader")?;
         let mut helpers = Vec::new();
@@ -153,7 +168,10 @@ impl Service {
         let left = self.running.drain(grace).await;
         self.helpers.iter().for_each(tokio::task::JoinHandle::abort);
         if left > 0 {
-            tracing::warn!(readings = left, "not everything was stored in time; the rest stays in the log for the next start");
+            tracing::warn!(
+                readings = left,
+                "not everything was stored in time; the rest stays in the log for the next start"
+            );
         }
         match reason {
             Reason::Signal(_) => Ok(()),
@@ -166,7 +184,9 @@ impl Service {
 async fn first_contact(store: Arc<dyn Store>, metrics: Arc<Metrics>) {
     match store.ping().await {
         Ok(()) => metrics.store_up.set(1.0),
-        Err(error) => tracing::warn!(store = store.name(), %error, "the store does not answer; readings wait in the log"),
+        Err(error) => {
+            tracing::warn!(store = store.name(), %error, "the store does not answer; readings wait in the log")
+        }
     }
 }
 
@@ -212,7 +232,9 @@ fn mongodb_options(config: &Config) -> MongodbOptions {
         max_readings_per_document: u32::try_from(mongodb.max_readings_per_document).unwrap_or(u32::MAX),
         retention: config.retention.readings.period().map(|period| period.as_duration()),
         validate: mongodb.validate,
-        max_connections: u32::try_from(config.flush.max_in_flight).unwrap_or(u32::MAX).saturating_add(QUERY_CONNECTIONS),
+        max_connections: u32::try_from(config.flush.max_in_flight)
+            .unwrap_or(u32::MAX)
+            .saturating_add(QUERY_CONNECTIONS),
     }
 }
 
