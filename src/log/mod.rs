@@ -36,7 +36,7 @@ mod writer;
 mod tests;
 
 pub use batch::{Batch, BatchBuilder, BatchView};
-pub use handle::{Ack, AppendError, Log};
+pub use handle::{Ack, AppendError, Instruments, Log, Usage};
 pub use reader::{Reader, Record};
 
 /// A place in the log: bytes since the beginning of its life.
@@ -94,6 +94,14 @@ pub enum LogError {
         offset: u64,
         /// What is wrong there.
         detail: String,
+    },
+    /// The checkpoint is damaged.
+    #[error("{path} is damaged: {detail}; removing it is safe, the whole log is read again then")]
+    BadCheckpoint {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        detail: &'static str,
     },
     /// A newer version wrote this file.
     #[error("{path} has format version {found}, this program reads version {known}")]
