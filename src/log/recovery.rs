@@ -236,18 +236,21 @@ impl Inspection {
             Some(next) => next,
             None => scan.claimed.max(self.checkpoint.durable),
         };
+        let len = segment.bytes.len();
+        let reach = claimed.0.saturating_sub(segment.base.0).max(len as u64) as usize;
         for gap in &scan.gaps {
             if segment.position(gap.start) < claimed {
-                self.damage.push(segment.damage(gap.start, gap.end, "no whole record here"));
+                // A record that is cut off by the end of the file is one damage with what is missing behind it.
+                let end = if gap.end == len { reach } else { gap.end };
+                self.damage.push(segment.damage(gap.start, end, "no whole record here"));
             } else {
-                let bytes = (segment.bytes.len() - gap.start) as u64;
+                let bytes = (len - gap.start) as u64;
                 self.torn = Some(Torn { path: segment.path.to_owned(), offset: gap.start as u64, bytes });
                 return;
             }
         }
-        let len = segment.bytes.len();
-        if self.torn.is_none() && segment.position(len) < claimed {
-            let reach = (claimed.0 - segment.base.0) as usize;
+        let ends_in_gap = scan.gaps.last().is_some_and(|gap| gap.end == len);
+        if self.torn.is_none() && reach > len && !ends_in_gap {
             self.damage.push(segment.damage(len, reach, "the segment ends here, but was longer"));
         }
     }
