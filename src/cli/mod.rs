@@ -37,8 +37,8 @@ enum Command {
     Serve(Settings),
     /// Send readings from CSV and NDJSON files to a running server
     Import(import::ImportArgs),
-    /// Validate the configuration and print all of it
-    Check(Settings),
+    /// Validate the configuration and print all of it; with --log, check the log too
+    Check(check::CheckArgs),
 }
 
 /// The command line asks for what cannot be done.
@@ -51,7 +51,7 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
     let done = match command_line.command.unwrap_or(Command::Serve(command_line.serve)) {
         Command::Serve(settings) => serve::run(&settings).await,
         Command::Import(args) => import::run(args).await,
-        Command::Check(settings) => check::run(&settings),
+        Command::Check(args) => check::run(&args),
     };
     let Err(error) = done else {
         return ExitCode::SUCCESS;

@@ -96,6 +96,14 @@ pub enum LogError {
         /// What is wrong there.
         detail: String,
     },
+    /// The checkpoint is damaged.
+    #[error("{path} is damaged: {detail}; removing it is safe, the whole log is read again then")]
+    BadCheckpoint {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        detail: &'static str,
+    },
     /// A newer version wrote this file.
     #[error("{path} has format version {found}, this program reads version {known}")]
     Version {
