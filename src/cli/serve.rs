@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::data_dir::DataDir;
+use super::data_dir::{self, DataDir};
 use super::settings::Settings;
 
 /// How often the log is asked whether it has failed.
@@ -201,7 +201,7 @@ fn open_log(config: &Config, dir: &Path, metrics: &Metrics) -> anyhow::Result<(L
         sync_seconds: metrics.log_sync_seconds.clone(),
         group_records: metrics.log_group_records.clone(),
     };
-    let (log, recovery) = Log::open(options, instruments).context("open the log")?;
+    let (log, recovery) = Log::open(options, instruments).map_err(data_dir::explain)?;
     if recovery.torn_bytes > 0 {
         tracing::warn!(bytes = recovery.torn_bytes, "cut a torn tail off the log: it was never acknowledged");
     }
