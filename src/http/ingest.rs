@@ -11,7 +11,7 @@ use super::body::{self, Received};
 use super::params::Params;
 use super::problem::Problem;
 use crate::ingest::Admission;
-use crate::telemetry::RequestRejection;
+use crate::telemetry::{Protocol, RequestRejection};
 use crate::wire::{Code, json};
 
 /// All readings were accepted.
@@ -31,13 +31,15 @@ pub(super) async fn readings(
     let partial = params.boolean("partial", true)?;
     params.end()?;
     let format = Format::of(&headers).inspect_err(|_| {
-        app.ingest.count_refused_request(RequestRejection::UnsupportedMediaType);
+        app.ingest.count_refused_request(Protocol::Http, RequestRejection::UnsupportedMediaType);
     })?;
     let Received { bytes, reservation } = body::receive(&app, &headers, body).await.inspect_err(|problem| {
-        app.ingest.count_refused_request(problem.reason());
+        app.ingest.count_refused_request(Protocol::Http, problem.reason());
     })?;
-    let mut admission = app.ingest.admission();
-    format.parse(&bytes, &mut admission).inspect_err(|_| app.ingest.count_unreadable_request(Code::InvalidJson))?;
+    let mut admission = app.ingest.admission(Protocol::Http);
+    format
+        .parse(&bytes, &mut admission)
+        .inspect_err(|_| app.ingest.count_unreadable_request(Protocol::Http, Code::InvalidJson))?;
     let receipt = app.ingest.commit(admission, partial).await?;
     drop(reservation); // its bytes count as in flight until the log has taken them
     if receipt.rejected > 0 {

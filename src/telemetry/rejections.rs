@@ -79,13 +79,13 @@ impl Instrument for Rejections {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Metrics;
+    use super::super::{Metrics, Protocol};
     use super::*;
 
     #[test]
     fn each_reason_counts_under_its_own_name() {
         let (metrics, exposition) = Metrics::new();
-        let rejected = &metrics.readings_rejected_total.http;
+        let rejected = metrics.readings_rejected_total.of(Protocol::Http);
         let mut expected = Vec::new();
         for (count, code) in (1..).zip(Code::ALL) {
             rejected.of(code).increment(count);
