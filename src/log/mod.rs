@@ -38,6 +38,7 @@ mod tests;
 pub use batch::{Batch, BatchBuilder, BatchView};
 pub use handle::{Ack, AppendError, Instruments, Log, Usage};
 pub use reader::{Reader, Record};
+pub use recovery::Recovery;
 
 /// A place in the log: bytes since the beginning of its life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
