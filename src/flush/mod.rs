@@ -228,3 +228,6 @@ impl Running {
         flush.status().pending_readings
     }
 }
+
+#[cfg(test)]
+mod tests;
