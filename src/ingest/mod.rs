@@ -17,6 +17,8 @@ use crate::telemetry::{Metrics, RequestRejection};
 
 mod admission;
 mod receipt;
+#[cfg(test)]
+mod tests;
 
 pub use admission::{Admission, Listed, Rules};
 pub use receipt::Receipt;
