@@ -18,6 +18,8 @@ use crate::wire::Code;
 
 mod admission;
 mod receipt;
+#[cfg(test)]
+mod tests;
 
 pub use admission::{Admission, Listed, Rules};
 pub use receipt::Receipt;
