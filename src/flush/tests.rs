@@ -172,7 +172,7 @@ async fn everything_appended_is_stored_and_the_log_is_cut_behind_it() {
     life.append(0..100).await;
     life.settled().await;
     assert_eq!((life.stored().await, life.count("tidegauge_readings_stored_total")), (300, 300));
-    assert!(life.flush.status().store_up);
+    assert_eq!(life.flush.store_away(), None);
     until("the log is cut", || life.log.usage().bytes <= 1500).await;
     assert_eq!(life.end(MINUTE).await, 0);
 }
@@ -254,7 +254,10 @@ async fn while_pending_is_full_readings_wait_in_the_log_and_queries_are_told_and
         .await;
     assert!(life.flush.catch_up(Duration::from_millis(1)).await > Some(Duration::from_millis(30)));
     let status = life.flush.status();
-    assert!(status.pending_bytes < 3000 && status.pending_readings == 300 && !status.store_up, "{status:?}");
+    assert!(
+        status.pending_bytes < 3000 && status.pending_readings == 300 && life.flush.store_away().is_some(),
+        "{status:?}"
+    );
 
     gone.store(false, Ordering::Relaxed);
     assert_eq!(life.flush.catch_up(MINUTE).await, None);
