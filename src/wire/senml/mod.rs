@@ -1,4 +1,4 @@
-//! SenML (RFC 8428), as JSON and as CBOR.
+//! `SenML` (RFC 8428), as JSON and as CBOR.
 //!
 //! A body is a pack: an array of records. A record measures one thing, and base fields spare it what it has in common
 //! with those before it:
@@ -60,7 +60,7 @@ pub struct Options {
 /// A body that is refused whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SenmlError {
-    /// It is no SenML: not JSON or CBOR, or not an array of objects.
+    /// It is no `SenML`: not JSON or CBOR, or not an array of objects.
     #[error("{0}")]
     Invalid(String),
     /// It asks to be understood by newer readers only.

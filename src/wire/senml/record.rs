@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt};
 use super::{SenmlError, field::Field};
 use crate::wire::json::problem::{Found, fill, quoted};
 
-/// The newest version of SenML that is understood here, that of RFC 8428.
+/// The newest version of `SenML` that is understood here, that of RFC 8428.
 const VERSION: f64 = 10.0;
 
 /// The value of a field.

@@ -104,7 +104,9 @@ fn write(bytes: &mut Vec<u8>, value: &Value) {
         }
         Value::Array(elements) => {
             head(bytes, 4, elements.len() as u64);
-            elements.iter().for_each(|element| write(bytes, element));
+            for element in elements {
+                write(bytes, element);
+            }
         }
         Value::Object(entries) => {
             head(bytes, 5, entries.len() as u64);
