@@ -1,4 +1,35 @@
 //! tidegauge: IoT time-series ingestion.
+//!
+//! Devices send readings; tidegauge makes them durable in a log on disk before it answers, batches them in memory by
+//! device and hour, and writes each device-hour into a store. Dashboards ask for hourly rollups, operators for metrics.
+//!
+//! ```text
+//!  HTTP ──> wire ──> ingest ──> log ══ ack             ┌─> store: sqlite
+//!           bytes     names,    append,                │          mongodb
+//!           to        limits,   fsync    in order      │
+//!           readings  clock       └───────> pending ─> flush
+//!                                           buckets    due by size, age, memory
+//!  queries <── merge <── pending ∪ store               └─> cut the log
+//! ```
+//!
+//! Data flows one way. The log is the queue: pending is fed from it in order, whether a reading came a millisecond ago
+//! or before a crash. A slow store therefore means bigger batches, then a longer log, and only at the log's limit does
+//! the edge refuse.
+//!
+//! The rooms, from the ground up; each may use those before it:
+//!
+//! - [`model`]: devices, hours, stats, the contents of a bucket. Pure.
+//! - [`config`]: one file per section.
+//! - [`wire`]: formats, bytes to readings. Pure.
+//! - [`telemetry`]: the table of metrics, log lines.
+//! - [`log`]: the write-ahead log.
+//! - [`pending`]: buckets in memory, and when they are due. Pure.
+//! - [`store`]: where buckets live, and what every store promises.
+//! - [`flush`]: from the log over pending to the store.
+//! - [`query`]: pending and stored as one.
+//! - [`ingest`]: the one way into the log.
+//! - [`http`]: the API.
+
 pub mod config;
 pub mod flush;
 pub mod http;

@@ -1,15 +1,38 @@
-//! `tidegauge check`: is the configuration good, and what is it in full?
+//! `tidegauge check`: is the configuration good, and what is it in full? With `--log`, is the log good as well?
 
 use std::io::Write;
 
 use anyhow::Context;
+use clap::Args;
 
 use super::settings::Settings;
 
-/// Prints the effective configuration as TOML, secrets hidden, or fails as a server with these flags would.
-pub(super) fn run(settings: &Settings) -> anyhow::Result<()> {
-    let config = settings.load()?;
+mod log;
+
+/// What to check.
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    #[command(flatten)]
+    settings: Settings,
+    /// Read the whole log as well, and tell what is in it and what is damaged; the server must not be running
+    #[arg(long)]
+    log: bool,
+    /// Set aside what is damaged in the log, so that the server starts with the rest: the damaged bytes are copied to
+    /// the folder quarantine in the data folder, and the readings in them are lost to the server
+    #[arg(long, requires = "log")]
+    quarantine: bool,
+}
+
+/// Prints the effective configuration as TOML, secrets hidden, or fails as a server with these flags would. Then the
+/// log, if asked for: damage is an error.
+pub(super) fn run(args: &CheckArgs) -> anyhow::Result<()> {
+    let config = args.settings.load()?;
     let text = toml::to_string(&config).context("the configuration as TOML")?;
-    writeln!(std::io::stdout(), "{text}\n# configuration is valid")?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}\n# configuration is valid")?;
+    if args.log {
+        writeln!(out)?;
+        log::check(&config.server.data_dir, args.quarantine, &mut out)?;
+    }
     Ok(())
 }

@@ -11,7 +11,9 @@ use tidegauge::config::ConfigError;
 use self::settings::Settings;
 
 mod check;
+mod data_dir;
 mod import;
+mod serve;
 mod settings;
 
 /// `EX_USAGE` of sysexits.h.
@@ -35,8 +37,8 @@ enum Command {
     Serve(Settings),
     /// Send readings from CSV and NDJSON files to a running server
     Import(import::ImportArgs),
-    /// Validate the configuration and print all of it
-    Check(Settings),
+    /// Validate the configuration and print all of it; with --log, check the log too
+    Check(check::CheckArgs),
 }
 
 /// The command line asks for what cannot be done.
@@ -47,9 +49,9 @@ struct Usage(String);
 /// Runs the command, tells its error, and returns the exit code.
 pub(crate) async fn run(command_line: Cli) -> ExitCode {
     let done = match command_line.command.unwrap_or(Command::Serve(command_line.serve)) {
-        Command::Serve(settings) => serve(&settings),
+        Command::Serve(settings) => serve::run(&settings).await,
         Command::Import(args) => import::run(args).await,
-        Command::Check(settings) => check::run(&settings),
+        Command::Check(args) => check::run(&args),
     };
     let Err(error) = done else {
         return ExitCode::SUCCESS;
@@ -66,12 +68,6 @@ pub(crate) fn explain(not_parsed: &clap::Error) -> ExitCode {
         Ok(()) => BAD_USAGE.into(),
         Err(_) => ExitCode::FAILURE,
     }
-}
-
-/// The place of `serve.rs`.
-fn serve(settings: &Settings) -> anyhow::Result<()> {
-    settings.load()?;
-    anyhow::bail!("this build has no server")
 }
 
 #[cfg(test)]

@@ -12,13 +12,12 @@ use crate::store::{WriteError, Written};
 /// Whether the store takes writes, so that each change is logged once.
 #[derive(Debug, Default)]
 pub(super) struct StoreState {
-    away_since: Option<Instant>,
-    seen_up: bool,
+    away: Option<(Instant, String)>,
 }
 
 impl StoreState {
-    pub(super) fn is_up(&self) -> bool {
-        self.seen_up && self.away_since.is_none()
+    pub(super) fn away(&self) -> Option<String> {
+        self.away.as_ref().map(|(_, why)| why.clone())
     }
 }
 
@@ -94,8 +93,8 @@ async fn settle(flush: &Flush, write: &Arc<BucketWrite>, outcome: Result<Written
 
 fn note_away(flush: &Flush, error: &WriteError) {
     let mut state = flush.store_state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if state.away_since.is_none() {
-        state.away_since = Some(Instant::now());
+    if state.away.is_none() {
+        state.away = Some((Instant::now(), error.to_string()));
         flush.metrics.store_up.set(0.0);
         tracing::warn!(store = flush.store.name(), %error, "the store does not take writes; readings wait in the log");
     }
@@ -103,8 +102,7 @@ fn note_away(flush: &Flush, error: &WriteError) {
 
 fn note_back(flush: &Flush) {
     let mut state = flush.store_state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    state.seen_up = true;
-    if let Some(since) = state.away_since.take() {
+    if let Some((since, _)) = state.away.take() {
         let seconds = since.elapsed().as_secs_f64();
         tracing::info!(store = flush.store.name(), seconds, "the store takes writes again");
     }

@@ -1,1 +1,77 @@
-//! (being built)
+//! The HTTP API.
+//!
+//! Routes stand in one list ([`router`]); a handler turns a request into a call of a room below and its answer into
+//! JSON; every error is an RFC 9457 problem with a stable code, made in one place ([`problem`]). Only this room knows
+//! axum, and nothing below it knows HTTP.
+//!
+//! Promises:
+//! - Everything is bounded: connections, the time for a head and for a body, the size of a body before and after
+//!   decompression, and the bytes of all bodies together.
+//! - At a limit the answer is 429 or 503 with `Retry-After`, and the service goes on.
+//! - On shutdown, requests under way are answered and no new ones are taken.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::flush::Flush;
+use crate::ingest::Ingest;
+use crate::log::Log;
+use crate::query::Queries;
+use crate::telemetry::{Exposition, Metrics};
+
+mod body;
+mod budget;
+mod ingest;
+mod operate;
+mod params;
+mod problem;
+mod query;
+mod router;
+mod server;
+
+pub use budget::Budget;
+pub use server::serve;
+
+/// What the HTTP edge obeys.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// The most open connections.
+    pub max_connections: usize,
+    /// The most bytes of a body, before and after decompression.
+    pub max_body_bytes: usize,
+    /// How long the head of a request may take.
+    pub header_timeout: Duration,
+    /// How long the body of a request may take.
+    pub body_timeout: Duration,
+    /// The most readings in a page.
+    pub max_readings: usize,
+    /// The readings in a page when no limit is asked for.
+    pub default_readings: usize,
+    /// The most devices in a page.
+    pub max_devices: usize,
+}
+
+/// What the handlers need.
+#[derive(Clone)]
+pub struct App {
+    /// The way into the log.
+    pub ingest: Ingest,
+    /// The way to answers.
+    pub queries: Queries,
+    /// Where pending readings stand.
+    pub flush: Arc<Flush>,
+    /// How full the log is.
+    pub log: Arc<Log>,
+    /// The most bytes that the log may take.
+    pub log_max_bytes: u64,
+    /// The most memory that pending may take, in bytes.
+    pub pending_max_bytes: u64,
+    /// The metrics.
+    pub metrics: Arc<Metrics>,
+    /// How metrics are exported.
+    pub exposition: Exposition,
+    /// The bytes of bodies that may be in memory.
+    pub budget: Budget,
+    /// The limits.
+    pub limits: Limits,
+}

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::log::{Batch, BatchBuilder};
 use crate::model::{check_device_id, check_metric_name};
+use crate::telemetry::Protocol;
 use crate::wire::{Code, Incoming, Rejection, Sink};
 
 use super::Receipt;
@@ -44,6 +45,7 @@ pub struct Listed {
 #[derive(Debug)]
 pub struct Admission<'r> {
     rules: &'r Rules,
+    protocol: Protocol,
     now_ms: i64,
     earliest_ms: i64,
     latest_ms: i64,
@@ -53,10 +55,11 @@ pub struct Admission<'r> {
 }
 
 impl<'r> Admission<'r> {
-    pub(super) fn new(rules: &'r Rules, now_ms: i64) -> Self {
+    pub(super) fn new(rules: &'r Rules, protocol: Protocol, now_ms: i64) -> Self {
         let millis = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
         Self {
             rules,
+            protocol,
             now_ms,
             earliest_ms: rules.max_age.map_or(YEAR_0_MS, |age| now_ms.saturating_sub(millis(age))),
             latest_ms: now_ms.saturating_add(millis(rules.max_future)),
@@ -64,6 +67,10 @@ impl<'r> Admission<'r> {
             line: None,
             receipt: Receipt::default(),
         }
+    }
+
+    pub(super) const fn protocol(&self) -> Protocol {
+        self.protocol
     }
 
     pub(super) fn finish(self) -> (Batch, Receipt) {
@@ -184,7 +191,7 @@ mod tests {
         values: &[(&str, f64)],
     ) -> Option<Code> {
         let values: Vec<_> = values.iter().map(|&(name, value)| (Cow::Borrowed(name), value)).collect();
-        let mut admission = Admission::new(rules, NOW_MS);
+        let mut admission = Admission::new(rules, Protocol::Http, NOW_MS);
         admission.reading(Incoming { device, metadata, ts_ms, values: &values });
         let (batch, receipt) = admission.finish();
         assert_eq!(batch.readings(), receipt.accepted);
@@ -220,7 +227,7 @@ mod tests {
 
     #[test]
     fn rejections_are_counted_beyond_those_listed() {
-        let mut admission = Admission::new(&RULES, NOW_MS);
+        let mut admission = Admission::new(&RULES, Protocol::Http, NOW_MS);
         admission.line(7);
         for _ in 0..150 {
             admission.reject(Rejection { code: Code::InvalidValue, detail: String::new() });

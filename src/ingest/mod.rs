@@ -13,10 +13,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::log::{AppendError, Log};
-use crate::telemetry::{Metrics, RequestRejection};
+use crate::telemetry::{Metrics, Protocol, RequestRejection};
+use crate::wire::Code;
 
 mod admission;
 mod receipt;
+#[cfg(test)]
+mod tests;
 
 pub use admission::{Admission, Listed, Rules};
 pub use receipt::Receipt;
@@ -52,10 +55,10 @@ impl Ingest {
         Self { log, rules, metrics }
     }
 
-    /// Starts a request: hand this to a parser.
-    pub fn admission(&self) -> Admission<'_> {
+    /// Starts a request that came in by `protocol`: hand this to a parser.
+    pub fn admission(&self, protocol: Protocol) -> Admission<'_> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        Admission::new(&self.rules, now.as_millis() as i64)
+        Admission::new(&self.rules, protocol, now.as_millis() as i64)
     }
 
     /// Ends a request: appends what was admitted and waits until it is durable. With `partial` unset, one bad reading
@@ -66,8 +69,9 @@ impl Ingest {
     /// # Errors
     /// When nothing was accepted.
     pub async fn commit(&self, admission: Admission<'_>, partial: bool) -> Result<Receipt, Refused> {
+        let protocol = admission.protocol();
         let (batch, receipt) = admission.finish();
-        let accounts = receipt::Accounts::new(Arc::clone(&self.metrics), &receipt);
+        let accounts = receipt::Accounts::new(Arc::clone(&self.metrics), protocol, &receipt);
         if receipt.received as usize > self.rules.max_readings {
             accounts.refuse(RequestRejection::TooManyReadings);
             return Err(Refused::TooManyReadings(self.rules.max_readings));
@@ -94,9 +98,15 @@ impl Ingest {
         }
     }
 
-    /// Counts a request that carried no readings that could be told apart, as one.
-    pub fn count_refused_request(&self, reason: RequestRejection) {
-        self.metrics.readings_received_total.http.increment(1);
-        self.metrics.readings_rejected_total.http.of_request(reason).increment(1);
+    /// Counts a request whose body is not in the format it claims, as one reading.
+    pub fn count_unreadable_request(&self, protocol: Protocol, code: Code) {
+        self.metrics.readings_received_total.of(protocol).increment(1);
+        self.metrics.readings_rejected_total.of(protocol).of(code).increment(1);
+    }
+
+    /// Counts a request that was refused before its readings could be told apart, as one reading.
+    pub fn count_refused_request(&self, protocol: Protocol, reason: RequestRejection) {
+        self.metrics.readings_received_total.of(protocol).increment(1);
+        self.metrics.readings_rejected_total.of(protocol).of_request(reason).increment(1);
     }
 }

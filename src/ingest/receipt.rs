@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Listed;
 use crate::log::{Ack, AppendError};
-use crate::telemetry::{Metrics, RequestRejection};
+use crate::telemetry::{Metrics, Protocol, RequestRejection};
 use crate::wire::Code;
 
 /// What became of the readings of one request. `received = accepted + rejected`.
@@ -25,34 +25,39 @@ pub struct Receipt {
 /// Counts a request in the metrics, exactly once, whatever becomes of it.
 pub(super) struct Accounts {
     metrics: Arc<Metrics>,
+    protocol: Protocol,
     received: u32,
     accepted: u32,
     by_code: [u32; Code::ALL.len()],
 }
 
 impl Accounts {
-    pub(super) fn new(metrics: Arc<Metrics>, receipt: &Receipt) -> Self {
-        Self { metrics, received: receipt.received, accepted: receipt.accepted, by_code: receipt.by_code }
+    pub(super) fn new(metrics: Arc<Metrics>, protocol: Protocol, receipt: &Receipt) -> Self {
+        Self { metrics, protocol, received: receipt.received, accepted: receipt.accepted, by_code: receipt.by_code }
     }
 
     /// The good readings are accepted, the bad ones rejected.
     pub(super) fn accept(&self) {
-        self.metrics.readings_received_total.http.increment(self.received.into());
-        self.metrics.readings_accepted_total.http.increment(self.accepted.into());
+        self.metrics.readings_received_total.of(self.protocol).increment(self.received.into());
+        self.metrics.readings_accepted_total.of(self.protocol).increment(self.accepted.into());
         self.count_bad();
     }
 
     /// The good readings are rejected too, for this reason.
     pub(super) fn refuse(&self, reason: RequestRejection) {
         let bad: u32 = self.by_code.iter().sum();
-        self.metrics.readings_received_total.http.increment(self.received.into());
-        self.metrics.readings_rejected_total.http.of_request(reason).increment((self.received - bad).into());
+        self.metrics.readings_received_total.of(self.protocol).increment(self.received.into());
+        self.metrics
+            .readings_rejected_total
+            .of(self.protocol)
+            .of_request(reason)
+            .increment((self.received - bad).into());
         self.count_bad();
     }
 
     fn count_bad(&self) {
         for (code, &count) in Code::ALL.iter().zip(&self.by_code).filter(|&(_, &count)| count > 0) {
-            self.metrics.readings_rejected_total.http.of(*code).increment(count.into());
+            self.metrics.readings_rejected_total.of(self.protocol).of(*code).increment(count.into());
         }
     }
 

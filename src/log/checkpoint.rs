@@ -40,12 +40,12 @@ impl Checkpoint {
     }
 
     fn decode(bytes: &[u8], path: &Path) -> Result<Self, LogError> {
-        let damaged = |detail: &str| LogError::Damaged { path: path.to_owned(), offset: 0, detail: detail.to_owned() };
+        let damaged = |detail| LogError::BadCheckpoint { path: path.to_owned(), detail };
         let bytes: &[u8; BYTES] = bytes.try_into().map_err(|_| damaged("a checkpoint has 28 bytes"))?;
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         if bytes[..4] != MAGIC || u32_at(24) != crc32fast::hash(&bytes[..24]) {
-            return Err(damaged("the checksum is wrong; without this file the whole log is read again, which is safe"));
+            return Err(damaged("the checksum is wrong"));
         }
         match u32_at(4) {
             VERSION => Ok(Self { position: Position(u64_at(8)), durable: Position(u64_at(16)) }),

@@ -8,7 +8,7 @@
 //! A directory of segments, and beside it the [`checkpoint`]. A **position** counts bytes from the beginning of
 //! the log's life; a segment is named by the position of its first byte (twenty digits, `.log`), so a byte at position
 //! `p` stands at offset `p - base` of its segment, and the segments join without gaps. The grammar of a segment is on
-//! [`segment::Header`], that of a record on [`record::Header`], that of a record's payload on [`batch::Batch`].
+//! `segment::Header`, that of a record on `record::Header`, that of a record's payload on [`batch::Batch`].
 //!
 //! # Promises
 //! - An [`Ack`] resolves to `Ok` only when the record is written and synced (with [`Sync::Always`]).
@@ -36,8 +36,9 @@ mod writer;
 mod tests;
 
 pub use batch::{Batch, BatchBuilder, BatchView};
-pub use handle::{Ack, AppendError, Log};
+pub use handle::{Ack, AppendError, Instruments, Log, Usage};
 pub use reader::{Reader, Record};
+pub use recovery::Recovery;
 
 /// A place in the log: bytes since the beginning of its life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,6 +95,14 @@ pub enum LogError {
         offset: u64,
         /// What is wrong there.
         detail: String,
+    },
+    /// The checkpoint is damaged.
+    #[error("{path} is damaged: {detail}; removing it is safe, the whole log is read again then")]
+    BadCheckpoint {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        detail: &'static str,
     },
     /// A newer version wrote this file.
     #[error("{path} has format version {found}, this program reads version {known}")]

@@ -154,14 +154,14 @@ pub fn inspect(dir: &Path) -> Result<Inspection, LogError> {
     for (at, &base) in bases.iter().enumerate() {
         let path = segment::path(dir, base);
         let bytes = std::fs::read(&path).map_err(LogError::io("read", &path))?;
-        inspection.add_segment(&Bytes { path: &path, base, bytes: &bytes, next: bases.get(at + 1).copied() })?;
+        inspection.add_segment(&Image { path: &path, base, bytes: &bytes, next: bases.get(at + 1).copied() })?;
     }
     Ok(inspection)
 }
 
 /// A segment in memory.
 #[derive(Clone, Copy)]
-struct Bytes<'a> {
+struct Image<'a> {
     path: &'a Path,
     base: Position,
     bytes: &'a [u8],
@@ -169,7 +169,7 @@ struct Bytes<'a> {
     next: Option<Position>,
 }
 
-impl Bytes<'_> {
+impl Image<'_> {
     fn position(&self, offset: usize) -> Position {
         Position(self.base.0 + offset as u64)
     }
@@ -201,7 +201,7 @@ impl Inspection {
         });
     }
 
-    fn add_segment(&mut self, segment: &Bytes<'_>) -> Result<(), LogError> {
+    fn add_segment(&mut self, segment: &Image<'_>) -> Result<(), LogError> {
         let newest = segment.next.is_none();
         let no_records = segment.bytes.len() <= Header::BYTES && segment.base >= self.checkpoint.durable;
         match Header::check(segment.bytes, segment.base, segment.path) {
@@ -218,7 +218,7 @@ impl Inspection {
         self.judge(segment, &scan);
         if let Some(torn) = &self.torn {
             let kept = &segment.bytes[..torn.offset as usize];
-            scan = Scan::of(&Bytes { bytes: kept, ..*segment }, start);
+            scan = Scan::of(&Image { bytes: kept, ..*segment }, start);
         }
         self.segments.push(Segment {
             path: segment.path.to_owned(),
@@ -231,23 +231,26 @@ impl Inspection {
     }
 
     /// Sorts the bad places of a segment into damage and torn tail.
-    fn judge(&mut self, segment: &Bytes<'_>, scan: &Scan) {
+    fn judge(&mut self, segment: &Image<'_>, scan: &Scan) {
         let claimed = match segment.next {
             Some(next) => next,
             None => scan.claimed.max(self.checkpoint.durable),
         };
+        let len = segment.bytes.len();
+        let reach = claimed.0.saturating_sub(segment.base.0).max(len as u64) as usize;
         for gap in &scan.gaps {
             if segment.position(gap.start) < claimed {
-                self.damage.push(segment.damage(gap.start, gap.end, "no whole record here"));
+                // A record that is cut off by the end of the file is one damage with what is missing behind it.
+                let end = if gap.end == len { reach } else { gap.end };
+                self.damage.push(segment.damage(gap.start, end, "no whole record here"));
             } else {
-                let bytes = (segment.bytes.len() - gap.start) as u64;
+                let bytes = (len - gap.start) as u64;
                 self.torn = Some(Torn { path: segment.path.to_owned(), offset: gap.start as u64, bytes });
                 return;
             }
         }
-        let len = segment.bytes.len();
-        if self.torn.is_none() && segment.position(len) < claimed {
-            let reach = (claimed.0 - segment.base.0) as usize;
+        let ends_in_gap = scan.gaps.last().is_some_and(|gap| gap.end == len);
+        if self.torn.is_none() && reach > len && !ends_in_gap {
             self.damage.push(segment.damage(len, reach, "the segment ends here, but was longer"));
         }
     }
@@ -265,7 +268,7 @@ struct Scan {
 }
 
 impl Scan {
-    fn of(segment: &Bytes<'_>, start: usize) -> Self {
+    fn of(segment: &Image<'_>, start: usize) -> Self {
         let mut scan = Self::default();
         let mut at = start;
         while at < segment.bytes.len() {
@@ -285,7 +288,7 @@ impl Scan {
 }
 
 /// Where the next good record behind a bad one begins.
-fn next_record(segment: &Bytes<'_>, bad: usize) -> Option<usize> {
+fn next_record(segment: &Image<'_>, bad: usize) -> Option<usize> {
     let first = bad + record::Header::BYTES; // no record is shorter
     (first.next_multiple_of(ALIGNMENT)..segment.bytes.len())
         .step_by(ALIGNMENT)

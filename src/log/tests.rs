@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::handle::Instruments;
 use super::recovery::{inspect, quarantine, recover};
 use super::segment;
 use super::writer::Appender;
-use super::{Batch, BatchBuilder, Log, LogError, Options, Position, Sync};
+use super::{Batch, BatchBuilder, Instruments, Log, LogError, Options, Position, Sync};
 
 /// A batch of `readings` readings that can be told from others by `id`.
 fn batch(id: u32, readings: u32) -> Batch {
@@ -155,7 +154,9 @@ proptest! {
         let batches: Vec<Batch> = (0..20).map(|id| batch(id, id % 4 + 1)).collect();
         {
             let (log, _) = open(dir.path());
-            batches.iter().for_each(|batch| append(&log, batch.clone()).unwrap());
+            for batch in &batches {
+                append(&log, batch.clone()).unwrap();
+            }
             log.cut(Position(0)).unwrap(); // remembers how far the log is durable
         }
         let bases = segment::list(dir.path()).unwrap();
@@ -202,7 +203,9 @@ fn a_missing_segment_is_damage_and_quarantine_fills_the_hole() {
         let batches: Vec<Batch> = (0..20).map(|id| batch(id, 2)).collect();
         {
             let (log, _) = open(dir.path());
-            batches.iter().for_each(|batch| append(&log, batch.clone()).unwrap());
+            for batch in &batches {
+                append(&log, batch.clone()).unwrap();
+            }
             log.cut(Position(0)).unwrap();
         }
         let bases = segment::list(dir.path()).unwrap();
@@ -219,13 +222,49 @@ fn a_missing_segment_is_damage_and_quarantine_fills_the_hole() {
 }
 
 #[test]
+fn a_segment_that_lost_its_end_is_damage_and_quarantine_gives_back_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let batches: Vec<Batch> = (0..20).map(|id| batch(id, 2)).collect();
+    {
+        let (log, _) = open(dir.path());
+        for batch in &batches {
+            append(&log, batch.clone()).unwrap();
+        }
+        log.cut(Position(0)).unwrap();
+    }
+    let bases = segment::list(dir.path()).unwrap();
+    for base in [bases[1], bases[bases.len() - 1]] {
+        let path = segment::path(dir.path(), base);
+        let whole = std::fs::read(&path).unwrap();
+        for kept in (0..whole.len()).step_by(5) {
+            std::fs::write(&path, &whole[..kept]).unwrap();
+            let found = inspect(dir.path()).unwrap().damage;
+            assert!(!found.is_empty(), "{kept} of {} bytes at {base} are not missed", whole.len());
+            for damage in found {
+                quarantine(&damage, &dir.path().join("quarantine")).unwrap();
+            }
+            assert_eq!(inspect(dir.path()).unwrap().damage, [], "{kept} of {} bytes at {base}", whole.len());
+            let recovery = recover(dir.path()).unwrap();
+            let mut reader = super::Reader::new(dir.path(), recovery.start);
+            let left: Vec<Vec<u8>> =
+                std::iter::from_fn(|| reader.next(recovery.end).unwrap().map(|record| record.payload.to_vec()))
+                    .collect();
+            assert!(left.len() >= 16 && left.iter().all(|payload| payloads(&batches).contains(payload)));
+        }
+        std::fs::write(&path, &whole).unwrap();
+    }
+}
+
+#[test]
 fn acked_batches_come_back_in_order_after_reopening() {
     let dir = tempfile::tempdir().unwrap();
     let batches: Vec<Batch> = (0..50).map(|id| batch(id, id % 7 + 1)).collect();
     let (log, recovery) = open(dir.path());
     let acks: Vec<_> = batches.iter().map(|batch| log.append(batch.clone()).unwrap()).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    acks.into_iter().for_each(|mut ack| runtime.block_on(ack.durable()).unwrap());
+    for mut ack in acks {
+        runtime.block_on(ack.durable()).unwrap();
+    }
     assert_eq!(read_all(&log, recovery.start), payloads(&batches));
     drop(log);
     let (log, recovery) = open(dir.path());
@@ -246,10 +285,30 @@ fn what_is_queued_when_the_log_closes_is_written() {
 }
 
 #[test]
+fn a_reader_is_told_of_what_was_queued_when_the_log_closed_before_it_is_told_of_the_end() {
+    for _ in 0..20 {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, recovery) = open(dir.path());
+        let acks: Vec<_> = (0..30).map(|id| log.append(batch(id, 1)).unwrap()).collect();
+        log.close();
+        let mut reader = log.reader(recovery.start);
+        let mut found = 0;
+        while let Some(readable) = log.wait_readable(reader.position(), Duration::from_secs(60)) {
+            while reader.next(readable).unwrap().is_some() {
+                found += 1;
+            }
+        }
+        assert_eq!(found, acks.len());
+    }
+}
+
+#[test]
 fn a_cut_removes_whole_segments_and_reading_starts_behind_it() {
     let dir = tempfile::tempdir().unwrap();
     let (log, recovery) = open(dir.path());
-    (0..20).for_each(|id| append(&log, batch(id, 2)).unwrap());
+    for id in 0..20 {
+        append(&log, batch(id, 2)).unwrap();
+    }
     let mut reader = log.reader(recovery.start);
     for _ in 0..12 {
         reader.next(log.usage().readable).unwrap().unwrap();

@@ -14,7 +14,7 @@ const SWEEP_FROM: usize = 10_000;
 /// Gives each metric name a number. Numbers of names that no open bucket uses are given again, after a sweep.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    names: Vec<Option<Metric>>,
+    by_id: Vec<Option<Metric>>,
     free: Vec<u32>,
     table: HashTable<u32>,
     hasher: RandomState,
@@ -23,7 +23,7 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn name(&self, id: u32) -> &Metric {
-        self.names[id as usize].as_ref().expect("an id in use has a name")
+        self.by_id[id as usize].as_ref().expect("an id in use has a name")
     }
 
     pub(super) fn id(&mut self, name: &str) -> u32 {
@@ -32,12 +32,12 @@ impl Names {
             return id;
         }
         let id = self.free.pop().unwrap_or_else(|| {
-            self.names.push(None);
-            self.names.len() as u32 - 1
+            self.by_id.push(None);
+            self.by_id.len() as u32 - 1
         });
-        self.names[id as usize] = Some(name.into());
-        let (names, hasher) = (&self.names, &self.hasher);
-        let rehash = |&id: &u32| hasher.hash_one(names[id as usize].as_deref().unwrap_or_default());
+        self.by_id[id as usize] = Some(name.into());
+        let (by_id, hasher) = (&self.by_id, &self.hasher);
+        let rehash = |&id: &u32| hasher.hash_one(by_id[id as usize].as_deref().unwrap_or_default());
         self.table.insert_unique(hash, id, rehash);
         id
     }
@@ -54,12 +54,12 @@ impl Names {
 
     /// Forgets the names that none of the buckets uses.
     pub(super) fn sweep<'a>(&mut self, buckets: impl Iterator<Item = &'a OpenBucket>) {
-        let mut used = vec![false; self.names.len()];
+        let mut used = vec![false; self.by_id.len()];
         for id in buckets.flat_map(OpenBucket::metric_ids) {
             used[id as usize] = true;
         }
         self.table.retain(|&mut id| used[id as usize]);
-        for (id, name) in self.names.iter_mut().enumerate() {
+        for (id, name) in self.by_id.iter_mut().enumerate() {
             if !used[id] && name.take().is_some() {
                 self.free.push(id as u32);
             }

@@ -12,7 +12,13 @@ const LIMITS: Limits = Limits { max_bytes: 1 << 20, max_readings: 5, max_age: Du
 
 type Identity = (String, i64, String);
 
-fn batch(readings: &[(&str, i64, &[(&str, f64)])]) -> Vec<u8> {
+/// A device, an instant, and values by name.
+type Reading<'a> = (&'a str, i64, &'a [(&'a str, f64)]);
+
+/// The same, with devices and names as indices, and whole values.
+type AnyReading = (usize, i64, Vec<(usize, i32)>);
+
+fn batch(readings: &[Reading<'_>]) -> Vec<u8> {
     let mut builder = BatchBuilder::default();
     for (device, ts_ms, values) in readings {
         builder.push(device, None, *ts_ms, values.iter().copied()).unwrap();
@@ -20,7 +26,7 @@ fn batch(readings: &[(&str, i64, &[(&str, f64)])]) -> Vec<u8> {
     builder.finish().payload().to_vec()
 }
 
-fn insert(pending: &mut Pending, at: u64, readings: &[(&str, i64, &[(&str, f64)])]) {
+fn insert(pending: &mut Pending, at: u64, readings: &[Reading<'_>]) {
     pending.insert(&batch(readings), Position(at), at).unwrap();
 }
 
@@ -43,7 +49,7 @@ fn everything(pending: &Pending, devices: &[&str]) -> BTreeMap<Identity, f64> {
 
 #[derive(Debug, Clone)]
 enum Operation {
-    Insert(Vec<(usize, i64, Vec<(usize, i32)>)>),
+    Insert(Vec<AnyReading>),
     Take(usize),
     TakeAll,
     Complete(prop::sample::Index),

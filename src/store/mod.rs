@@ -17,6 +17,7 @@ use async_trait::async_trait;
 
 use crate::model::{BucketWrite, Contents, Hour, Metric, Stats};
 
+pub mod expiry;
 pub mod mongodb;
 pub mod sqlite;
 

@@ -118,18 +118,49 @@ impl Instrument for Histogram {
     }
 }
 
+/// A way in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// JSON and NDJSON over HTTP.
+    Http,
+    /// Influx line protocol over HTTP.
+    Influx,
+    /// SenML over HTTP.
+    Senml,
+    /// Datagrams.
+    Udp,
+}
+
+impl Protocol {
+    /// All of them, so that each has its metrics from the start.
+    const ALL: [Self; 4] = [Self::Http, Self::Influx, Self::Senml, Self::Udp];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Influx => "influx",
+            Self::Senml => "senml",
+            Self::Udp => "udp",
+        }
+    }
+}
+
 /// One instrument per way in.
 #[derive(Debug)]
-pub struct PerProtocol<T> {
-    /// What came over HTTP.
-    pub http: T,
+pub struct PerProtocol<T>([T; Protocol::ALL.len()]);
+
+impl<T> PerProtocol<T> {
+    /// The instrument of a way in.
+    pub const fn of(&self, protocol: Protocol) -> &T {
+        &self.0[protocol as usize]
+    }
 }
 
 impl<T: Instrument> Instrument for PerProtocol<T> {
     const KIND: Kind = T::KIND;
 
     fn at(site: Site) -> Self {
-        Self { http: T::at(site.with("http")) }
+        Self(Protocol::ALL.map(|protocol| T::at(site.with(protocol.as_str()))))
     }
 }
 

@@ -15,7 +15,7 @@ mod rejections;
 mod request_seconds;
 
 pub use exposition::Exposition;
-pub use instrument::{BuildInfo, Labelled, PerProtocol};
+pub use instrument::{BuildInfo, Labelled, PerProtocol, Protocol};
 pub use metrics::Metrics;
 pub use rejections::{Rejections, RequestRejection};
 pub use request_seconds::RequestSeconds;

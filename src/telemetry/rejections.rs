@@ -12,6 +12,8 @@ pub enum RequestRejection {
     BodyTooLarge,
     /// The body is of a type or an encoding that is not known.
     UnsupportedMediaType,
+    /// The body broke off, came too slowly, or could not be decompressed.
+    InvalidBody,
     /// The log or the memory for bodies is full.
     Overloaded,
     /// There are more readings than `ingest.max_readings_per_request`.
@@ -22,8 +24,14 @@ pub enum RequestRejection {
 
 impl RequestRejection {
     /// All reasons, so that each has its metric from the start.
-    pub const ALL: [Self; 5] =
-        [Self::BodyTooLarge, Self::UnsupportedMediaType, Self::Overloaded, Self::TooManyReadings, Self::NotPartial];
+    pub const ALL: [Self; 6] = [
+        Self::BodyTooLarge,
+        Self::UnsupportedMediaType,
+        Self::InvalidBody,
+        Self::Overloaded,
+        Self::TooManyReadings,
+        Self::NotPartial,
+    ];
 
     /// The reason as it is written in metrics.
     #[must_use]
@@ -31,6 +39,7 @@ impl RequestRejection {
         match self {
             Self::BodyTooLarge => "body_too_large",
             Self::UnsupportedMediaType => "unsupported_media_type",
+            Self::InvalidBody => "invalid_body",
             Self::Overloaded => "overloaded",
             Self::TooManyReadings => "too_many_readings",
             Self::NotPartial => "not_partial",
@@ -70,13 +79,13 @@ impl Instrument for Rejections {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Metrics;
+    use super::super::{Metrics, Protocol};
     use super::*;
 
     #[test]
     fn each_reason_counts_under_its_own_name() {
         let (metrics, exposition) = Metrics::new();
-        let rejected = &metrics.readings_rejected_total.http;
+        let rejected = metrics.readings_rejected_total.of(Protocol::Http);
         let mut expected = Vec::new();
         for (count, code) in (1..).zip(Code::ALL) {
             rejected.of(code).increment(count);

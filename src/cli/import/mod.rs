@@ -1,7 +1,9 @@
 //! `tidegauge import`: files of readings to a running server.
 //!
-//! One thread reads and converts, a few requests are in flight, and between them stands a short queue: a slow server
-//! slows the reading. The server decides what a reading is worth; a row that cannot even be told is rejected here.
+//! One thread reads and converts, requests go out one after the other, and between them stands a short queue: a slow
+//! server slows the reading. Where the files have several values for one instant of a device, the last one stays, and
+//! that is why no request may overtake another. The server decides what a reading is worth; a row that cannot even be
+//! told is rejected here.
 //! Nothing here knows the log or a store: an import is a client like any other.
 
 use std::io::Write;
@@ -12,7 +14,6 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
-use futures_util::{StreamExt, TryStreamExt, stream};
 use jiff::tz::TimeZone;
 use tidegauge::model::check_device_id;
 use tokio::sync::{mpsc, oneshot};
@@ -34,8 +35,8 @@ mod send;
 mod source;
 mod time;
 
-/// Requests on their way at the same time. Their order does not matter: identities decide.
-const IN_FLIGHT: usize = 4;
+/// How many batches are read ahead of the one that is being sent.
+const READ_AHEAD: usize = 2;
 
 /// Send readings from CSV and NDJSON files to a running server.
 #[derive(Debug, Args)]
@@ -94,7 +95,8 @@ NDJSON files hold on each line what POST /v1/readings takes, and are passed on a
 one without is stamped by the server, and stored again if it has to be sent again.
 
 A row that cannot be read, or that the server rejects, is told with its file and line, and the others go on. An import \
-may be repeated: what is stored already is not stored twice.
+may be repeated: what is stored already is not stored twice. Where several rows are of the same device, time and metric, \
+the value of the last one stays, in the order of the files and of their rows.
 
 Exit status: 0 when every reading was accepted, 1 when some were rejected or the import failed, 64 for bad usage.";
 
@@ -102,7 +104,7 @@ Exit status: 0 when every reading was accepted, 1 when some were rejected or the
 pub(crate) async fn run(args: ImportArgs) -> anyhow::Result<()> {
     let progress = Arc::new(Progress::start(source::total_bytes(&args.files)?, args.dry_run));
     let sender = if args.dry_run { None } else { Some(Sender::new(&args.url, args.retry_for)?) };
-    let (queue, batches) = mpsc::channel(IN_FLIGHT);
+    let (queue, batches) = mpsc::channel(READ_AHEAD);
     let reading = start_reading(args, queue, Arc::clone(&progress));
     let sent = tokio::select! {
         sent = send_all(batches, sender.as_ref(), &progress) => sent,
@@ -136,26 +138,25 @@ fn start_reading(
     outcome
 }
 
-/// Sends batches until there are no more, or one fails for good.
-async fn send_all(batches: mpsc::Receiver<Batch>, sender: Option<&Sender>, progress: &Progress) -> anyhow::Result<()> {
-    let batches = stream::unfold(batches, |mut batches| async { Some((batches.recv().await?, batches)) });
-    let answers = batches.map(async |batch| {
+/// Sends batches, each when the one before it is answered, until there are no more or one fails for good.
+async fn send_all(
+    mut batches: mpsc::Receiver<Batch>,
+    sender: Option<&Sender>,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    while let Some(batch) = batches.recv().await {
         let answer = match sender {
             Some(sender) => sender.send(&batch, |what| progress.set_trouble(Some(what))).await?,
             None => Answer { accepted: batch.lines.len() as u64, ..Answer::default() },
         };
         progress.set_trouble(None);
-        anyhow::Ok((batch.file, answer))
-    });
-    let take = async |(file, answer): (Arc<str>, Answer)| {
         add(&progress.counts.accepted, answer.accepted);
         add(&progress.counts.rejected, answer.rejected);
         for refusal in answer.refusals {
-            progress.list_rejection(&file, refusal.line, &refusal.why);
+            progress.list_rejection(&batch.file, refusal.line, &refusal.why);
         }
-        Ok(())
-    };
-    answers.buffer_unordered(IN_FLIGHT).try_for_each(take).await
+    }
+    Ok(())
 }
 
 /// Reads all files, in order. Ends early, and without an error, when sending has stopped: that has its own.
@@ -256,4 +257,51 @@ fn parse_zone(text: &str) -> anyhow::Result<TimeZone> {
 
 fn parse_period(text: &str) -> anyhow::Result<Duration> {
     Ok(Duration::try_from(text.parse::<jiff::SignedDuration>()?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use axum::http::StatusCode;
+    use axum::routing::post;
+    use clap::Parser;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        import: ImportArgs,
+    }
+
+    #[tokio::test]
+    async fn of_two_values_of_one_instant_the_last_in_the_file_arrives_last_even_if_the_server_was_overloaded() {
+        let arrived = Arc::new(Mutex::new((0, Vec::new())));
+        let log = Arc::clone(&arrived);
+        let answer = move |body: String| async move {
+            let (requests, bodies) = &mut *log.lock().unwrap();
+            *requests += 1;
+            if *requests == 1 {
+                return (StatusCode::SERVICE_UNAVAILABLE, r#"{"code":"overloaded","detail":"the log is full"}"#);
+            }
+            bodies.push(body);
+            (StatusCode::OK, r#"{"accepted":1}"#)
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let app = axum::Router::new().route("/v1/readings", post(answer));
+        tokio::spawn(async move { axum::serve(listener, app).await });
+
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("readings.ndjson");
+        let lines: Vec<String> =
+            (0..9).map(|value| format!(r#"{{"deviceId":"a","ts":1776693610000,"value":{value}}}"#)).collect();
+        std::fs::write(&file, lines.join("\n")).unwrap();
+        let line = ["import", file.to_str().unwrap(), "--batch", "1", "--url", &url];
+        run(Line::try_parse_from(line).unwrap().import).await.unwrap();
+        let expected: Vec<String> = lines.iter().map(|line| format!("{line}\n")).collect();
+        assert_eq!(arrived.lock().unwrap().1, expected);
+    }
 }

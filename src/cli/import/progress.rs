@@ -14,7 +14,7 @@ const LISTED_REJECTIONS: u64 = 20;
 const BAR_INTERVAL: Duration = Duration::from_millis(200);
 const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What was read and what became of it. The reading thread and the senders add to it.
+/// What was read and what became of it. The reading thread and the sending task add to it.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     /// Bytes read of the files, as they lie on disk.

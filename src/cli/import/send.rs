@@ -70,7 +70,7 @@ impl Sender {
                 bail!("{what}; gave up after trying for {:?}", self.retry_for);
             }
             on_trouble(&what);
-            // Told or not, spread over time, so that the requests in flight do not come back all at once.
+            // Told or not, spread over time, so that several imports do not come back all at once.
             let wait = match retry_after {
                 Some(told) => told.mul_f64(rand::random_range(1.0..1.1)),
                 None => backoff.mul_f64(rand::random_range(0.5..1.0)),

@@ -1,0 +1,193 @@
+//! `tidegauge check --log`: what is in the log, what of it is damaged, and the way out.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::bail;
+use indicatif::HumanCount;
+use tidegauge::log::recovery::{self, Inspection};
+
+use super::super::data_dir::{DataDir, explain, log_dir};
+
+/// Reports on the log in `data_dir`; with `quarantine` sets damage aside first. An error when it is damaged afterwards.
+pub(super) fn check(data_dir: &Path, quarantine: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    if !log_dir(data_dir).exists() {
+        writeln!(out, "no log yet: {} is not there", log_dir(data_dir).display())?;
+        return Ok(());
+    }
+    let data_dir = DataDir::lock(data_dir)?;
+    let mut found = inspect(&data_dir)?;
+    report(&data_dir, &found, out)?;
+    if quarantine && !found.damage.is_empty() {
+        set_aside(&data_dir, &found, out)?;
+        found = inspect(&data_dir)?;
+        report(&data_dir, &found, out)?;
+    }
+    if !found.damage.is_empty() {
+        bail!(
+            "the log is damaged in {} places; `tidegauge check --log --quarantine` copies the damaged bytes to {} and \
+             lets the server start with the rest",
+            found.damage.len(),
+            data_dir.quarantine_dir().display()
+        );
+    }
+    writeln!(out, "the log is good")?;
+    Ok(())
+}
+
+fn inspect(data_dir: &DataDir) -> anyhow::Result<Inspection> {
+    recovery::inspect(&data_dir.log_dir()).map_err(explain)
+}
+
+fn report(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyhow::Result<()> {
+    writeln!(out, "log {}", data_dir.log_dir().display())?;
+    for segment in &found.segments {
+        let [bytes, records, readings] = [segment.bytes, segment.records, segment.readings].map(HumanCount);
+        writeln!(out, "  {}: {bytes} bytes, {records} records, {readings} readings", name(&segment.path))?;
+    }
+    for path in &found.stale {
+        writeln!(out, "  {}: not needed any more, the next start removes it", name(path))?;
+    }
+    let readings = HumanCount(found.segments.iter().map(|segment| segment.readings).sum());
+    writeln!(
+        out,
+        "  checkpoint: position {}, {readings} readings behind it are not stored yet",
+        found.checkpoint.position
+    )?;
+    if let Some(torn) = &found.torn {
+        let (name, bytes) = (name(&torn.path), HumanCount(torn.bytes));
+        writeln!(
+            out,
+            "  torn tail: {name}, byte {}, {bytes} bytes: never acknowledged, the next start cuts it off",
+            torn.offset
+        )?;
+    }
+    for damage in &found.damage {
+        let (name, bytes) = (name(&damage.path), HumanCount(damage.bytes));
+        writeln!(out, "  damaged: {name}, byte {}, {bytes} bytes: {}", damage.offset, damage.detail)?;
+    }
+    if let Ok(file) = data_dir.dead_letters().metadata() {
+        let (path, bytes) = (data_dir.dead_letters(), HumanCount(file.len()));
+        writeln!(out, "readings that the store refused for good: {}, {bytes} bytes", path.display())?;
+    }
+    Ok(())
+}
+
+fn set_aside(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyhow::Result<()> {
+    for damage in &found.damage {
+        let place = format!("{}, byte {}, {} bytes", name(&damage.path), damage.offset, HumanCount(damage.bytes));
+        match recovery::quarantine(damage, &data_dir.quarantine_dir())? {
+            Some(copy) => writeln!(out, "set aside: {place}: copied to {}", copy.display())?,
+            None => writeln!(out, "set aside: {place}: there was nothing left to copy")?,
+        }
+    }
+    Ok(())
+}
+
+fn name(path: &Path) -> std::path::Display<'_> {
+    Path::new(path.file_name().unwrap_or(OsStr::new(""))).display()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use tempfile::TempDir;
+    use tidegauge::log::{BatchBuilder, Instruments, Log, Options, Sync};
+
+    use super::*;
+
+    /// A data folder with a log of twenty records of three readings, in small segments, and its segments.
+    async fn twenty_records() -> (TempDir, Vec<PathBuf>) {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = log_dir(folder.path());
+        let options = Options { dir: dir.clone(), sync: Sync::Always, segment_bytes: 500, max_bytes: 1 << 20 };
+        let (log, _) = Log::open(options, Instruments::default()).unwrap();
+        for record in 0..20 {
+            let mut batch = BatchBuilder::default();
+            for reading in 0..3 {
+                batch.push("device", None, record * 10 + reading, [("m", 1.0)].into_iter()).unwrap();
+            }
+            log.append(batch.finish()).unwrap().durable().await.unwrap();
+        }
+        let mut segments: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+        segments.sort();
+        (folder, segments)
+    }
+
+    fn checked(folder: &TempDir, quarantine: bool) -> (anyhow::Result<()>, String) {
+        let mut out = Vec::new();
+        let outcome = check(folder.path(), quarantine, &mut out);
+        (outcome, String::from_utf8(out).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_good_log_is_told_segment_by_segment() {
+        let (folder, segments) = twenty_records().await;
+        let (outcome, text) = checked(&folder, false);
+        outcome.unwrap();
+        for segment in &segments {
+            assert!(text.contains(&format!("  {}: ", name(segment))), "{text}");
+        }
+        assert!(text.contains("checkpoint: position 0, 60 readings behind it are not stored yet"), "{text}");
+        assert!(text.ends_with("the log is good\n"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_torn_tail_is_told_and_is_no_damage() {
+        let (folder, segments) = twenty_records().await;
+        let newest = segments.last().unwrap();
+        let mut bytes = fs::read(newest).unwrap();
+        let whole = bytes.len();
+        bytes.extend_from_slice(b"TGR1 and no more");
+        fs::write(newest, bytes).unwrap();
+        let (outcome, text) = checked(&folder, false);
+        outcome.unwrap();
+        assert!(text.contains(&format!("torn tail: {}, byte {whole}, 16 bytes", name(newest))), "{text}");
+    }
+
+    #[tokio::test]
+    async fn damage_is_an_error_with_its_place_until_it_is_set_aside() {
+        let (folder, segments) = twenty_records().await;
+        let mut bytes = fs::read(&segments[1]).unwrap();
+        bytes[60] ^= 1;
+        fs::write(&segments[1], bytes).unwrap();
+        let (outcome, text) = checked(&folder, false);
+        assert!(outcome.unwrap_err().to_string().contains("--quarantine"));
+        assert!(text.contains(&format!("damaged: {}, byte 32, ", name(&segments[1]))), "{text}");
+
+        let (outcome, text) = checked(&folder, true);
+        outcome.unwrap();
+        assert!(text.contains("copied to ") && text.ends_with("the log is good\n"), "{text}");
+        assert!(text.contains("57 readings behind it"), "{text}");
+        assert_eq!(fs::read_dir(folder.path().join("quarantine")).unwrap().count(), 1);
+        checked(&folder, false).0.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_damaged_checkpoint_is_told_with_the_way_out() {
+        let (folder, _) = twenty_records().await;
+        fs::write(log_dir(folder.path()).join("checkpoint"), "?").unwrap();
+        let error = checked(&folder, false).0.unwrap_err().to_string();
+        assert!(error.contains("checkpoint") && error.contains("removing it is safe"), "{error}");
+    }
+
+    #[test]
+    fn without_a_log_there_is_nothing_to_check_and_nothing_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let (outcome, text) = checked(&folder, true);
+        outcome.unwrap();
+        assert!(text.starts_with("no log yet: "), "{text}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_log_in_use_is_left_alone() {
+        let (folder, _) = twenty_records().await;
+        let _used = DataDir::lock(folder.path()).unwrap();
+        let error = checked(&folder, true).0.unwrap_err().to_string();
+        assert!(error.contains("another tidegauge uses this data folder"), "{error}");
+    }
+}

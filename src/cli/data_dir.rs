@@ -1,0 +1,84 @@
+//! The data folder: what lies where in it, and that one process at a time uses it.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use tidegauge::log::LogError;
+
+/// The data folder of `server.data_dir`, ours until this is dropped.
+#[derive(Debug)]
+pub(super) struct DataDir {
+    path: PathBuf,
+    /// The lock lives as long as this file is open, so it goes with the process, however that ends.
+    _lock: File,
+}
+
+impl DataDir {
+    /// Takes the folder, and makes it when it is not there. Fails while another process has it.
+    pub(super) fn lock(path: &Path) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(path).with_context(|| format!("create the data folder {}", path.display()))?;
+        let file = path.join("lock");
+        let lock = File::options().write(true).create(true).truncate(false).open(&file);
+        let lock = lock.with_context(|| format!("open {}", file.display()))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => bail!("another tidegauge uses this data folder: {}", path.display()),
+            Err(TryLockError::Error(error)) => Err(anyhow!(error).context(format!("lock {}", file.display()))),
+        }
+    }
+
+    /// The folder of the log.
+    pub(super) fn log_dir(&self) -> PathBuf {
+        log_dir(&self.path)
+    }
+
+    /// The file of the readings that the store refuses for good.
+    pub(super) fn dead_letters(&self) -> PathBuf {
+        self.path.join("dead-letters.ndjson")
+    }
+
+    /// The folder of damaged bytes that were set aside.
+    pub(super) fn quarantine_dir(&self) -> PathBuf {
+        self.path.join("quarantine")
+    }
+}
+
+/// The folder of the log in a data folder that is not ours.
+pub(super) fn log_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("log")
+}
+
+/// Why a log cannot be used, and the way out where there is one.
+pub(super) fn explain(error: LogError) -> anyhow::Error {
+    match error {
+        LogError::Damaged { .. } => anyhow!(
+            "{error}; `tidegauge check --log` shows all that is damaged, and with --quarantine sets it aside so that \
+             the rest can be used"
+        ),
+        other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_folder_is_made_and_has_one_user_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b");
+        let data_dir = DataDir::lock(&path).unwrap();
+        let refused = DataDir::lock(&path).unwrap_err().to_string();
+        assert_eq!(refused, format!("another tidegauge uses this data folder: {}", path.display()));
+        drop(data_dir);
+        DataDir::lock(&path).unwrap();
+    }
+
+    #[test]
+    fn a_data_folder_that_cannot_be_made_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let refused = DataDir::lock(&file.path().join("data")).unwrap_err().to_string();
+        assert!(refused.contains("create the data folder") && refused.contains("/data"), "{refused}");
+    }
+}

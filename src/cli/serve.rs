@@ -1,0 +1,282 @@
+//! `tidegauge serve`: put the rooms together, run them, take them apart in order.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tidegauge::config::{Config, Keep, StoreKind, SyncPolicy};
+use tidegauge::flush::{DeadLetters, Flush, Running};
+use tidegauge::http::{self, App, Budget};
+use tidegauge::ingest::{Ingest, Rules};
+use tidegauge::log::{Instruments, Log, Recovery, Sync};
+use tidegauge::query::Queries;
+use tidegauge::store::mongodb::{MongodbOptions, MongodbStore};
+use tidegauge::store::sqlite::SqliteStore;
+use tidegauge::store::{Store, expiry};
+use tidegauge::telemetry::{Exposition, Metrics, logs};
+use tidegauge::{flush, log, pending, query};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::data_dir::{self, DataDir};
+use super::settings::Settings;
+
+/// How often the log is asked whether it has failed.
+const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Connections to MongoDB for queries, beside those for writes.
+const QUERY_CONNECTIONS: u32 = 16;
+
+/// Serves until SIGTERM or SIGINT, then drains.
+pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
+    let config = settings.load()?;
+    logs::init(&config.telemetry)?;
+    let data = DataDir::lock(&config.server.data_dir)?;
+    let listen = config.http.listen;
+    let listener = TcpListener::bind(listen).await.with_context(|| format!("listen on {listen} (http.listen)"))?;
+    let (metrics, exposition) = Metrics::new();
+    let service = Service::start(&config, &data, Arc::new(metrics), exposition).await?;
+    announce(&config, &listener, &*service.store)?;
+    let grace = config.server.shutdown_grace.as_duration();
+    let reason = service.run(listener, grace).await?;
+    service.stop(reason, grace).await
+}
+
+/// Says where things are and what to try first. The first line is for programs, the others are for people.
+fn announce(config: &Config, listener: &TcpListener, store: &dyn Store) -> anyhow::Result<()> {
+    let address = listener.local_addr()?;
+    let data = config.server.data_dir.display();
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "listening http={address} store={} data={data}", store.name())?;
+    writeln!(
+        out,
+        "try it:    curl http://{address}/v1/readings --json '{{\"deviceId\":\"S1\",\"values\":{{\"temp\":22.4}}}}'"
+    )?;
+    writeln!(out, "and then:  curl http://{address}/v1/devices/S1/rollups")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Why the service stops.
+#[derive(Debug)]
+enum Reason {
+    /// Somebody asked for it.
+    Signal(&'static str),
+    /// It cannot go on.
+    Failure(String),
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Signal(name) => name.fmt(f),
+            Self::Failure(why) => why.fmt(f),
+        }
+    }
+}
+
+/// All rooms, running.
+struct Service {
+    log: Arc<Log>,
+    store: Arc<dyn Store>,
+    flush: Arc<Flush>,
+    running: Running,
+    app: App,
+    /// Stops with the service.
+    helpers: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Service {
+    async fn start(
+        config: &Config,
+        data: &DataDir,
+        metrics: Arc<Metrics>,
+        exposition: Exposition,
+    ) -> anyhow::Result<Self> {
+        let (log, recovery) = open_log(config, &data.log_dir(), &metrics)?;
+        let log = Arc::new(log);
+        let store = open_store(config).await?;
+        let dead_letters = DeadLetters::new(data.dead_letters());
+        let flush = Flush::new(
+            flush_options(config),
+            Arc::clone(&log),
+            &recovery,
+            Arc::clone(&store),
+            dead_letters,
+            Arc::clone(&metrics),
+        );
+        metrics.readings_recovered_total.increment(recovery.readings);
+        let running = flush.start().context("start the log reader")?;
+        let mut helpers = Vec::new();
+        if let Keep::For(keep) = config.retention.readings {
+            helpers.push(tokio::spawn(expiry::run(Arc::clone(&store), keep.as_duration())));
+        }
+        let upkeep = exposition.clone();
+        helpers.push(tokio::spawn(async move { upkeep.upkeep().await }));
+        helpers.push(tokio::spawn(first_contact(Arc::clone(&store), Arc::clone(&metrics))));
+        let app = App {
+            ingest: Ingest::new(Arc::clone(&log), rules(config), Arc::clone(&metrics)),
+            queries: Queries::new(Arc::clone(&store), Arc::clone(&flush), query_limits(config)),
+            flush: Arc::clone(&flush),
+            log: Arc::clone(&log),
+            log_max_bytes: config.log.max_bytes.0,
+            pending_max_bytes: config.pending.max_bytes.0,
+            metrics,
+            exposition,
+            budget: Budget::new(config.http.max_bytes_in_flight.as_usize()),
+            limits: http_limits(config),
+        };
+        Ok(Self { log, store, flush, running, app, helpers })
+    }
+
+    /// Serves until there is a reason to stop; requests under way are answered.
+    async fn run(&self, listener: TcpListener, grace: Duration) -> anyhow::Result<Reason> {
+        let closing = CancellationToken::new();
+        let mut http = tokio::spawn(http::serve(listener, self.app.clone(), closing.clone()));
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let reason = tokio::select! {
+            _ = terminate.recv() => Reason::Signal("SIGTERM"),
+            _ = interrupt.recv() => Reason::Signal("SIGINT"),
+            why = self.flush.failed() => Reason::Failure(format!("the log cannot be read: {why}")),
+            why = self.log_failed() => Reason::Failure(format!("the log has failed: {why}")),
+        };
+        tracing::info!(%reason, "stopping");
+        closing.cancel();
+        if tokio::time::timeout(grace, &mut http).await.is_err() {
+            tracing::warn!("some requests were still under way at the end of server.shutdown_grace");
+            http.abort();
+        }
+        Ok(reason)
+    }
+
+    async fn log_failed(&self) -> String {
+        loop {
+            if let Some(why) = self.log.poisoned() {
+                return why;
+            }
+            tokio::time::sleep(HEALTH_INTERVAL).await;
+        }
+    }
+
+    /// Stores what is pending within the grace period. What is left stays in the log.
+    async fn stop(self, reason: Reason, grace: Duration) -> anyhow::Result<()> {
+        self.log.close();
+        let left = self.running.drain(grace).await;
+        self.helpers.iter().for_each(tokio::task::JoinHandle::abort);
+        if left > 0 {
+            tracing::warn!(
+                readings = left,
+                "not everything was stored in time; the rest stays in the log for the next start"
+            );
+        }
+        match reason {
+            Reason::Signal(_) => Ok(()),
+            Reason::Failure(why) => Err(anyhow::anyhow!(why)),
+        }
+    }
+}
+
+/// Asks the store once whether it is there, so that a wrong address shows at once and not with the first flush.
+async fn first_contact(store: Arc<dyn Store>, metrics: Arc<Metrics>) {
+    match store.ping().await {
+        Ok(()) => metrics.store_up.set(1.0),
+        Err(error) => {
+            tracing::warn!(store = store.name(), %error, "the store does not answer; readings wait in the log")
+        }
+    }
+}
+
+fn open_log(config: &Config, dir: &Path, metrics: &Metrics) -> anyhow::Result<(Log, Recovery)> {
+    let sync = match config.log.sync {
+        SyncPolicy::Always => Sync::Always,
+        SyncPolicy::Interval => Sync::Every(config.log.sync_interval.as_duration()),
+    };
+    let (segment_bytes, max_bytes) = (config.log.segment_bytes.0, config.log.max_bytes.0);
+    let options = log::Options { dir: dir.to_owned(), sync, segment_bytes, max_bytes };
+    let instruments = Instruments {
+        sync_seconds: metrics.log_sync_seconds.clone(),
+        group_records: metrics.log_group_records.clone(),
+    };
+    let (log, recovery) = Log::open(options, instruments).map_err(data_dir::explain)?;
+    if recovery.torn_bytes > 0 {
+        tracing::warn!(bytes = recovery.torn_bytes, "cut a torn tail off the log: it was never acknowledged");
+    }
+    if recovery.readings > 0 {
+        tracing::info!(readings = recovery.readings, "the log holds readings that may not be stored yet");
+    }
+    Ok((log, recovery))
+}
+
+async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    Ok(match config.store_kind() {
+        StoreKind::Sqlite => {
+            let file = config.sqlite_file();
+            let store = tokio::task::spawn_blocking(move || SqliteStore::open(&file)).await?;
+            Arc::new(store.context("open the embedded store")?)
+        }
+        StoreKind::Mongodb => Arc::new(MongodbStore::connect(mongodb_options(config)).await?),
+    })
+}
+
+fn mongodb_options(config: &Config) -> MongodbOptions {
+    let mongodb = &config.mongodb;
+    MongodbOptions {
+        uri: mongodb.uri.as_ref().map(|uri| uri.expose().to_owned()).unwrap_or_default(),
+        database: mongodb.database.clone(),
+        collection: mongodb.collection.clone(),
+        timeout: mongodb.timeout.as_duration(),
+        max_readings_per_document: u32::try_from(mongodb.max_readings_per_document).unwrap_or(u32::MAX),
+        retention: config.retention.readings.period().map(|period| period.as_duration()),
+        validate: mongodb.validate,
+        max_connections: u32::try_from(config.flush.max_in_flight)
+            .unwrap_or(u32::MAX)
+            .saturating_add(QUERY_CONNECTIONS),
+    }
+}
+
+fn flush_options(config: &Config) -> flush::Options {
+    flush::Options {
+        limits: pending::Limits {
+            max_bytes: config.pending.max_bytes.0,
+            max_readings: u32::try_from(config.flush.max_readings).unwrap_or(u32::MAX),
+            max_age: config.flush.max_age.as_duration(),
+        },
+        max_in_flight: config.flush.max_in_flight,
+        max_buckets_per_write: config.flush.max_buckets_per_write,
+        max_write_bytes: config.flush.max_write_bytes.0,
+        retry: config.flush.retry_initial.as_duration()..=config.flush.retry_max.as_duration(),
+    }
+}
+
+fn rules(config: &Config) -> Rules {
+    Rules {
+        max_age: config.retention.readings.period().map(|period| period.as_duration()),
+        max_future: config.ingest.max_future.as_duration(),
+        max_readings: config.ingest.max_readings_per_request,
+        max_metrics: config.ingest.max_metrics_per_reading,
+        max_metadata_bytes: config.ingest.max_metadata_bytes.as_usize(),
+    }
+}
+
+fn query_limits(config: &Config) -> query::Limits {
+    query::Limits {
+        max_hours: config.query.max_hours,
+        max_points: config.query.max_points,
+        catch_up: config.query.catch_up_timeout.as_duration(),
+    }
+}
+
+fn http_limits(config: &Config) -> http::Limits {
+    http::Limits {
+        max_connections: config.http.max_connections,
+        max_body_bytes: config.http.max_body_bytes.as_usize(),
+        header_timeout: config.http.header_timeout.as_duration(),
+        body_timeout: config.http.body_timeout.as_duration(),
+        max_readings: config.query.max_readings,
+        default_readings: config.query.default_readings,
+        max_devices: config.query.max_devices,
+    }
+}

@@ -1,0 +1,187 @@
+//! Request bodies: received within limits, decompressed within limits.
+
+use std::io::Read;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, header};
+use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
+use http_body_util::BodyExt;
+
+use super::App;
+use super::budget::Reservation;
+use super::problem::Problem;
+
+/// How much is decompressed before the budget is asked for more.
+const STEP_BYTES: usize = 256 << 10;
+
+/// A body in memory, with its share of the budget.
+#[derive(Debug)]
+pub(super) struct Received {
+    pub(super) bytes: Bytes,
+    /// Held as long as the body is needed.
+    pub(super) reservation: Reservation,
+}
+
+/// Receives a body and undoes its `Content-Encoding`.
+pub(super) async fn receive(app: &App, headers: &HeaderMap, body: Body) -> Result<Received, Problem> {
+    let encoding = Encoding::of(headers)?;
+    let mut reservation = app.budget.reservation();
+    let receiving = collect(app, headers, body, &mut reservation);
+    let bytes =
+        tokio::time::timeout(app.limits.body_timeout, receiving).await.map_err(|_| Problem::body_timeout())??;
+    let Some(encoding) = encoding else { return Ok(Received { bytes, reservation }) };
+    let max = app.limits.max_body_bytes;
+    // A small body becomes at most this large while it is decompressed here; a larger one would hold up other requests.
+    if bytes.len() <= STEP_BYTES / 16 {
+        return decompress(&bytes, encoding, max, reservation);
+    }
+    let work = tokio::task::spawn_blocking(move || decompress(&bytes, encoding, max, reservation));
+    work.await.map_err(|error| Problem::internal(&error.to_string()))?
+}
+
+async fn collect(
+    app: &App,
+    headers: &HeaderMap,
+    mut body: Body,
+    reservation: &mut Reservation,
+) -> Result<Bytes, Problem> {
+    let max = app.limits.max_body_bytes;
+    let declared = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if declared.is_some_and(|length| length > max) {
+        return Err(Problem::body_too_large(max));
+    }
+    reservation.grow_to(declared.unwrap_or(0)).map_err(|_| Problem::too_many_bytes())?;
+    let mut first = Bytes::new();
+    let mut whole: Vec<u8> = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Problem::body_broken(&error.to_string()))?;
+        let Ok(data) = frame.into_data() else { continue };
+        let length = first.len() + whole.len() + data.len();
+        if length > max {
+            return Err(Problem::body_too_large(max));
+        }
+        reservation.grow_to(length).map_err(|_| Problem::too_many_bytes())?;
+        if first.is_empty() && whole.is_empty() {
+            first = data; // most bodies come in one piece, which is not copied then
+        } else {
+            if whole.is_empty() {
+                whole.reserve(declared.unwrap_or(length));
+                whole.extend_from_slice(&std::mem::take(&mut first));
+            }
+            whole.extend_from_slice(&data);
+        }
+    }
+    Ok(if whole.is_empty() { first } else { whole.into() })
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    Gzip,
+    Zstd,
+    Deflate,
+}
+
+impl Encoding {
+    fn of(headers: &HeaderMap) -> Result<Option<Self>, Problem> {
+        let Some(value) = headers.get(header::CONTENT_ENCODING) else { return Ok(None) };
+        let name = value.to_str().unwrap_or_default().trim();
+        match name.to_ascii_lowercase().as_str() {
+            "identity" | "" => Ok(None),
+            "gzip" | "x-gzip" => Ok(Some(Self::Gzip)),
+            "zstd" => Ok(Some(Self::Zstd)),
+            "deflate" => Ok(Some(Self::Deflate)),
+            _ => Err(Problem::unsupported_encoding(name)),
+        }
+    }
+}
+
+fn decompress(bytes: &Bytes, encoding: Encoding, max: usize, reservation: Reservation) -> Result<Received, Problem> {
+    let broken = |error: std::io::Error| Problem::body_broken(&format!("not decompressed: {error}"));
+    match encoding {
+        Encoding::Gzip => inflate(MultiGzDecoder::new(&bytes[..]), max, reservation),
+        Encoding::Zstd => inflate(zstd::Decoder::new(&bytes[..]).map_err(broken)?, max, reservation),
+        // RFC 9110 means zlib; some clients send the bare stream.
+        Encoding::Deflate if is_zlib(bytes) => inflate(ZlibDecoder::new(&bytes[..]), max, reservation),
+        Encoding::Deflate => inflate(DeflateDecoder::new(&bytes[..]), max, reservation),
+    }
+}
+
+/// RFC 1950, section 2.2: the method is 8, and the first two bytes are a multiple of 31.
+fn is_zlib(bytes: &[u8]) -> bool {
+    matches!(bytes, [first, second, ..] if first & 0x0f == 8 && (u16::from(*first) << 8 | u16::from(*second)) % 31 == 0)
+}
+
+fn inflate(mut from: impl Read, max: usize, mut reservation: Reservation) -> Result<Received, Problem> {
+    let compressed = reservation.held_bytes();
+    let mut whole = Vec::new();
+    loop {
+        let before = whole.len();
+        reservation.grow_to(compressed + before + STEP_BYTES).map_err(|_| Problem::too_many_bytes())?;
+        let step = from.by_ref().take(STEP_BYTES as u64).read_to_end(&mut whole);
+        step.map_err(|error| Problem::body_broken(&format!("not decompressed: {error}")))?;
+        if whole.len() > max {
+            return Err(Problem::body_too_large(max));
+        }
+        if whole.len() == before {
+            return Ok(Received { bytes: whole.into(), reservation });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::super::budget::Budget;
+    use super::*;
+
+    fn try_decompress(bytes: &[u8], encoding: Encoding, max: usize, budget: usize) -> Result<Vec<u8>, Problem> {
+        let reservation = Budget::new(budget).reservation();
+        Ok(decompress(&bytes.to_vec().into(), encoding, max, reservation)?.bytes.to_vec())
+    }
+
+    fn encode(bytes: &[u8], encoding: Encoding) -> Vec<u8> {
+        match encoding {
+            Encoding::Gzip => {
+                let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+                encoder.write_all(bytes).expect("memory");
+                encoder.finish().expect("memory")
+            }
+            Encoding::Zstd => zstd::encode_all(bytes, 3).expect("memory"),
+            Encoding::Deflate => {
+                let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+                encoder.write_all(bytes).expect("memory");
+                encoder.finish().expect("memory")
+            }
+        }
+    }
+
+    const ALL: [Encoding; 3] = [Encoding::Gzip, Encoding::Zstd, Encoding::Deflate];
+
+    #[test]
+    fn each_encoding_is_undone_up_to_the_limit_and_no_further() {
+        let body: Vec<u8> = (0..600_000_u32).map(|at| (at % 251) as u8).collect();
+        for encoding in ALL {
+            let encoded = encode(&body, encoding);
+            let decoded = try_decompress(&encoded, encoding, body.len(), 8 << 20).expect("at the limit");
+            assert!(decoded == body, "{encoding:?}");
+            let refused = try_decompress(&encoded, encoding, body.len() - 1, 8 << 20).expect_err("over the limit");
+            assert_eq!(refused.code(), "body_too_large", "{encoding:?}");
+            let refused = try_decompress(&encoded, encoding, body.len(), STEP_BYTES).expect_err("over the budget");
+            assert_eq!(refused.code(), "overloaded", "{encoding:?}");
+            let refused =
+                try_decompress(&encoded[..encoded.len() - 9], encoding, body.len(), 8 << 20).expect_err("cut off");
+            assert_eq!(refused.code(), "invalid_body", "{encoding:?}");
+        }
+    }
+
+    #[test]
+    fn gzip_members_in_a_row_and_bare_deflate_are_read() {
+        let twice = [encode(b"one ", Encoding::Gzip), encode(b"two", Encoding::Gzip)].concat();
+        assert_eq!(try_decompress(&twice, Encoding::Gzip, 100, 1 << 20).expect("two members"), b"one two");
+        let mut bare = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
+        bare.write_all(b"bare").expect("memory");
+        let bare = bare.finish().expect("memory");
+        assert_eq!(try_decompress(&bare, Encoding::Deflate, 100, 1 << 20).expect("no zlib header"), b"bare");
+    }
+}

@@ -1,0 +1,70 @@
+//! Paths for operators: metrics, health, version.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use super::App;
+use crate::telemetry::Exposition;
+
+/// `GET /metrics`
+pub(super) async fn metrics(State(app): State<App>) -> Response {
+    let status = app.flush.status();
+    let metrics = &app.metrics;
+    metrics.readings_pending.set(status.pending_readings as f64);
+    metrics.pending_bytes.set(status.pending_bytes as f64);
+    metrics.pending_limit_bytes.set(app.pending_max_bytes as f64);
+    metrics.pending_buckets.set(status.pending_buckets as f64);
+    metrics.oldest_pending_seconds.set(status.oldest_pending.as_secs_f64());
+    metrics.log_bytes.set(app.log.usage().bytes as f64);
+    metrics.log_limit_bytes.set(app.log_max_bytes as f64);
+    metrics.http_bytes_in_flight.set(app.budget.in_flight() as f64);
+    ([(header::CONTENT_TYPE, Exposition::CONTENT_TYPE)], app.exposition.render()).into_response()
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Health {
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// `GET /healthz`: the process works.
+pub(super) async fn healthz(State(app): State<App>) -> (StatusCode, Json<Health>) {
+    match app.log.poisoned() {
+        None => (StatusCode::OK, Json(Health { status: "ok", reason: None })),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status: "failed", reason: Some(why) })),
+    }
+}
+
+/// From how full a log on the service is not ready for more.
+const NEARLY_FULL: f64 = 0.95;
+
+/// `GET /readyz`: readings are taken. A store that is away does not change that until the log is nearly full.
+pub(super) async fn readyz(State(app): State<App>) -> (StatusCode, Json<Health>) {
+    if let Some(why) = app.log.poisoned() {
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status: "failed", reason: Some(why) }));
+    }
+    if app.log.usage().bytes as f64 > app.log_max_bytes as f64 * NEARLY_FULL {
+        let reason = Some("the log is nearly full".to_owned());
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status: "overloaded", reason }));
+    }
+    match app.flush.store_away() {
+        None => (StatusCode::OK, Json(Health { status: "ok", reason: None })),
+        Some(why) => (StatusCode::OK, Json(Health { status: "degraded", reason: Some(why) })),
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Version {
+    name: &'static str,
+    version: &'static str,
+}
+
+/// `GET /version`
+pub(super) async fn version() -> Json<Version> {
+    Json(Version { name: env!("CARGO_PKG_NAME"), version: env!("CARGO_PKG_VERSION") })
+}

@@ -1,0 +1,81 @@
+//! Query parameters: each is asked for by name, and one that nobody asked for is refused, so that a typing mistake does
+//! not pass for a default.
+
+use std::borrow::Cow;
+
+use axum::http::Uri;
+
+use super::problem::Problem;
+use crate::model::Metric;
+use crate::wire::timestamp;
+
+/// The parameters of a request.
+#[derive(Debug)]
+pub(super) struct Params<'a> {
+    left: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+impl<'a> Params<'a> {
+    pub(super) fn of(uri: &'a Uri) -> Self {
+        let query = uri.query().unwrap_or_default();
+        Self { left: form_urlencoded::parse(query.as_bytes()).collect() }
+    }
+
+    /// All values of a parameter.
+    pub(super) fn all(&mut self, name: &str) -> Vec<Cow<'a, str>> {
+        self.left.extract_if(.., |(key, _)| key == name).map(|(_, value)| value).collect()
+    }
+
+    /// The value of a parameter that stands at most once.
+    pub(super) fn one(&mut self, name: &str) -> Result<Option<Cow<'a, str>>, Problem> {
+        let mut values = self.all(name);
+        let value = values.pop();
+        if values.is_empty() { Ok(value) } else { Err(Problem::invalid_parameter(name, "stands more than once")) }
+    }
+
+    /// An instant: RFC 3339 or Unix milliseconds.
+    pub(super) fn instant_ms(&mut self, name: &str) -> Result<Option<i64>, Problem> {
+        let Some(value) = self.one(name)? else { return Ok(None) };
+        let ms = match value.parse::<i64>() {
+            Ok(ms) => ms,
+            // In a query string a bare + means a space, and people write the offset of a time with a bare +.
+            Err(_) => timestamp::parse_rfc3339(&value.replace(' ', "+")).map_err(|error| {
+                Problem::invalid_parameter(name, format!("expected RFC 3339 or Unix milliseconds: {error}"))
+            })?,
+        };
+        const RANGE_MS: std::ops::RangeInclusive<i64> = -62_167_219_200_000..=253_402_300_800_000;
+        if RANGE_MS.contains(&ms) {
+            Ok(Some(ms))
+        } else {
+            Err(Problem::invalid_parameter(name, "outside the years 0 to 9999; Unix times are in milliseconds"))
+        }
+    }
+
+    pub(super) fn boolean(&mut self, name: &str, default: bool) -> Result<bool, Problem> {
+        match self.one(name)?.as_deref() {
+            None => Ok(default),
+            Some("true" | "1") => Ok(true),
+            Some("false" | "0") => Ok(false),
+            Some(_) => Err(Problem::invalid_parameter(name, "expected true or false")),
+        }
+    }
+
+    /// A page size from 1 to `max`.
+    pub(super) fn limit(&mut self, default: usize, max: usize) -> Result<usize, Problem> {
+        let Some(value) = self.one("limit")? else { return Ok(default.min(max)) };
+        let limit = value.parse().ok().filter(|limit| (1..=max).contains(limit));
+        limit.ok_or_else(|| Problem::invalid_parameter("limit", format!("expected a number from 1 to {max}")))
+    }
+
+    pub(super) fn metrics(&mut self) -> Vec<Metric> {
+        self.all("metric").into_iter().map(Metric::from).collect()
+    }
+
+    /// Refuses what was not asked for.
+    pub(super) fn end(self) -> Result<(), Problem> {
+        match self.left.first() {
+            None => Ok(()),
+            Some((name, _)) => Err(Problem::invalid_parameter(name, "this path has no such parameter")),
+        }
+    }
+}

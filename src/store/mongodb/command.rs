@@ -1,0 +1,139 @@
+//! Sends write commands and reads their replies.
+//!
+//! Write commands are sent raw, because servers before 8.0 have no bulk write for the driver to use. The driver neither
+//! adds a write concern to a raw command, nor retries it, nor looks into its reply: a reply with `ok: 1` may still hold
+//! `writeErrors` and a `writeConcernError`, and both are read here.
+
+use std::time::Duration;
+
+use bson::{Bson, Document, RawDocumentBuf};
+use mongodb::Database;
+
+use super::encode::Encoder;
+use super::errors::{self, within};
+use crate::store::WriteError;
+
+/// How much longer than the server the client waits, so that the server's own answer, which says more, can arrive.
+const ANSWER_GRACE: Duration = Duration::from_secs(1);
+
+/// What the server said to a write command that it carried out.
+#[derive(Debug, PartialEq)]
+pub(super) struct Reply {
+    /// How many documents were matched, inserted or upserted.
+    pub(super) n: i64,
+    /// The statements that failed. The others did not.
+    pub(super) refusals: Vec<Refusal>,
+}
+
+/// Why a statement failed.
+#[derive(Debug, PartialEq)]
+pub(super) struct Refusal {
+    /// Where the statement stands in its command.
+    pub(super) statement: usize,
+    pub(super) code: i32,
+    pub(super) message: String,
+}
+
+/// Sends commands to one database.
+#[derive(Debug, Clone)]
+pub(super) struct Commands {
+    pub(super) database: Database,
+    pub(super) timeout: Duration,
+}
+
+impl Commands {
+    /// Writes the field `writeConcern`: a majority of the members have the write in their journals before the server
+    /// says so.
+    pub(super) fn write_concern(&self, command: &mut Encoder) {
+        let timeout_ms = i32::try_from(self.timeout.as_millis()).unwrap_or(i32::MAX);
+        command.document("writeConcern", |concern| {
+            concern.string("w", "majority");
+            concern.boolean("j", true);
+            concern.int32("wtimeout", timeout_ms);
+        });
+    }
+
+    /// Sends a write command.
+    ///
+    /// # Errors
+    /// When the command as a whole failed, or it is not certain that what it did will last. In either case it may have
+    /// done everything, something or nothing.
+    pub(super) async fn send(&self, command: RawDocumentBuf) -> Result<Reply, WriteError> {
+        let reply = within(self.timeout + ANSWER_GRACE, self.database.run_raw_command(command)).await?;
+        Reply::parse(&reply)
+    }
+}
+
+impl Reply {
+    /// Whether each of that many upserts either took effect on one document or was refused.
+    pub(super) fn accounts_for(&self, statements: usize) -> bool {
+        self.n + self.refusals.len() as i64 == statements as i64
+    }
+
+    fn parse(reply: &Document) -> Result<Self, WriteError> {
+        if let Ok(error) = reply.get_document("writeConcernError") {
+            // The reason stays one word whatever the code: the operator's question is why writes do not get replicated.
+            let detail = errors::of_code(integer(error, "code") as i32, error.get_str("errmsg").unwrap_or_default());
+            return Err(WriteError::Transient { reason: "write_concern", detail: detail.to_string() });
+        }
+        let errors = reply.get_array("writeErrors").map(Vec::as_slice).unwrap_or_default();
+        let refusals = errors.iter().filter_map(Bson::as_document).map(Refusal::parse).collect();
+        Ok(Self { n: integer(reply, "n"), refusals })
+    }
+}
+
+impl Refusal {
+    fn parse(error: &Document) -> Self {
+        let mut message = error.get_str("errmsg").unwrap_or_default().to_owned();
+        if let Some(info) = error.get("errInfo") {
+            message = format!("{message}: {info}");
+        }
+        Self { statement: integer(error, "index") as usize, code: integer(error, "code") as i32, message }
+    }
+
+    /// Whether the document that the statement wanted to insert is there already.
+    pub(super) fn is_duplicate_key(&self) -> bool {
+        self.code == errors::DUPLICATE_KEY
+    }
+
+    pub(super) fn to_error(&self) -> WriteError {
+        errors::of_code(self.code, &self.message)
+    }
+}
+
+/// A number whose type depends on the server's version.
+fn integer(document: &Document, field: &str) -> i64 {
+    match document.get(field) {
+        Some(Bson::Int32(value)) => (*value).into(),
+        Some(Bson::Int64(value)) => *value,
+        Some(Bson::Double(value)) => *value as i64,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+
+    #[test]
+    fn errors_inside_a_reply_that_is_ok_are_found() {
+        let reply = doc! { "ok": 1.0, "n": 3, "writeErrors": [
+            { "index": 1, "code": 11000, "errmsg": "E11000", "keyPattern": { "_id": 1 } },
+            { "index": 4, "code": 121, "errmsg": "Document failed validation", "errInfo": { "why": "x" } },
+        ] };
+        let reply = Reply::parse(&reply).unwrap();
+        assert_eq!((reply.n, reply.refusals.len()), (3, 2));
+        assert!(reply.accounts_for(5) && !reply.accounts_for(6));
+        assert!(reply.refusals[0].is_duplicate_key());
+        assert_eq!((reply.refusals[1].statement, reply.refusals[1].code), (4, 121));
+        assert!(reply.refusals[1].message.contains("why"));
+    }
+
+    #[test]
+    fn a_write_concern_error_makes_the_whole_command_transient() {
+        let reply = doc! { "ok": 1.0, "n": 1, "writeConcernError": { "code": 64, "errmsg": "waiting timed out" } };
+        assert!(matches!(Reply::parse(&reply), Err(WriteError::Transient { reason: "write_concern", .. })));
+    }
+}

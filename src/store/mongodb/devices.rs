@@ -1,0 +1,129 @@
+//! Lists devices, without an index of devices: seeks.
+//!
+//! The index `{ deviceId, bucket }` holds the devices in order. The first entry behind a device is the next one's first
+//! bucket, whatever the number of buckets in between, so that each device costs one seek to find it and one more to find
+//! its newest bucket. The first kind is a chain; of the second kind, [`AT_ONCE`] run at the same time.
+
+use std::ops::ControlFlow;
+
+use bson::{DateTime, Document, RawBsonRef, RawDocument, doc};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use serde_json::{Map, Value};
+
+use super::MongodbStore;
+use super::document::{Unreadable, decode_stats, integer, is_full};
+use super::metadata;
+use super::read::bucket_hour;
+use crate::model::{Hour, Metric};
+use crate::store::{DeviceSummary, WriteError};
+
+/// How many devices are looked at at the same time.
+const AT_ONCE: usize = 8;
+
+/// Comes after every character of a device id, all of which are ASCII letters, digits or punctuation.
+const AFTER_ALL: char = '\u{7F}';
+
+/// What one document says of its device.
+struct Glance {
+    device: String,
+    hour: Hour,
+    part: i64,
+    full: bool,
+    first_ts_ms: i64,
+    last_ts_ms: i64,
+    metadata: Option<Map<String, Value>>,
+    metrics: Vec<Metric>,
+}
+
+impl MongodbStore {
+    pub(super) async fn read_devices(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<DeviceSummary>, WriteError> {
+        let after = after.filter(|&after| after >= prefix);
+        let mut bound = after.map_or_else(|| doc! { "$gte": prefix }, |after| doc! { "$gt": after });
+        let mut found = Vec::new();
+        while found.len() < limit {
+            bound.insert("$lt", format!("{prefix}{AFTER_ALL}"));
+            let Some(next) = self.glance(doc! { "deviceId": bound }, 1).await? else { break };
+            bound = doc! { "$gt": &next.device };
+            found.push(next);
+        }
+        let summaries: Vec<_> = found.into_iter().map(|first| self.summary(first)).collect();
+        stream::iter(summaries).buffered(AT_ONCE).try_collect().await
+    }
+
+    /// What is known of the device whose first bucket was found.
+    async fn summary(&self, first: Glance) -> Result<DeviceSummary, WriteError> {
+        let device = first.device.clone();
+        let newest = self.glance(doc! { "deviceId": &device }, -1).await?;
+        let newest = self.whole(newest).await?;
+        let oldest = self.whole(Some(first)).await?;
+        let metadata = newest.iter().rev().find_map(|part| part.metadata.as_ref());
+        let mut metrics: Vec<Metric> = newest.iter().flat_map(|part| part.metrics.iter().cloned()).collect();
+        metrics.sort_unstable();
+        metrics.dedup();
+        Ok(DeviceSummary {
+            device: device.into(),
+            metadata: metadata.map(|object| Value::from(object.clone()).to_string().into()),
+            metrics,
+            first_ts_ms: oldest.iter().map(|part| part.first_ts_ms).min().unwrap_or_default(),
+            last_ts_ms: newest.iter().map(|part| part.last_ts_ms).max().unwrap_or_default(),
+        })
+    }
+
+    /// The first document (`direction` 1) or the last (-1) of those that `filter` finds, by device and hour.
+    async fn glance(&self, filter: Document, direction: i32) -> Result<Option<Glance>, WriteError> {
+        let mut found = self.glances(filter, doc! { "deviceId": direction, "bucket": direction }, 1).await?;
+        Ok(found.pop())
+    }
+
+    /// All parts of the bucket of which one was seen, ascending.
+    async fn whole(&self, seen: Option<Glance>) -> Result<Vec<Glance>, WriteError> {
+        let Some(seen) = seen else { return Ok(Vec::new()) };
+        if seen.part == 0 && !seen.full {
+            return Ok(vec![seen]); // there are no others
+        }
+        let bucket = doc! { "deviceId": &seen.device, "bucket": DateTime::from_millis(seen.hour.start_ms()) };
+        let mut parts = self.glances(bucket, doc! { "deviceId": 1, "bucket": 1 }, 0).await?;
+        parts.sort_by_key(|part| part.part);
+        Ok(parts)
+    }
+
+    async fn glances(&self, filter: Document, sort: Document, limit: i64) -> Result<Vec<Glance>, WriteError> {
+        let find = self.documents.find(filter).sort(sort).limit(limit).projection(glance_fields());
+        let mut found = Vec::new();
+        self.each_document(find, |document| {
+            found.push(Glance::decode(document)?);
+            Ok(ControlFlow::Continue(()))
+        })
+        .await?;
+        Ok(found)
+    }
+}
+
+/// The fields of a [`Glance`]. They are named, because leaving out `readings` instead makes the server walk through them.
+fn glance_fields() -> Document {
+    doc! {
+        "_id": 0, "deviceId": 1, "bucket": 1, "part": 1, "full": 1, "firstTs": 1, "lastTs": 1, "metadata": 1, "stats": 1,
+    }
+}
+
+impl Glance {
+    fn decode(document: &RawDocument) -> Result<Self, Unreadable> {
+        let metadata = document.get("metadata")?.and_then(RawBsonRef::as_document);
+        let stats = decode_stats(document.get_document("stats")?)?;
+        Ok(Self {
+            device: document.get_str("deviceId")?.to_owned(),
+            hour: bucket_hour(document)?,
+            part: integer(document, "part")?,
+            full: is_full(document)?,
+            first_ts_ms: document.get_datetime("firstTs")?.timestamp_millis(),
+            last_ts_ms: document.get_datetime("lastTs")?.timestamp_millis(),
+            metadata: metadata.map(metadata::decode).transpose()?,
+            metrics: stats.into_iter().map(|(metric, _)| metric).collect(),
+        })
+    }
+}

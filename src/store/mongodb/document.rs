@@ -1,0 +1,299 @@
+//! The bucket document: its fields, written and read.
+//!
+//! Counts are int64, `part` and `schemaVersion` int32, every value, minimum, maximum and sum a double. Readings are read
+//! back without serde, element by element, straight into samples.
+
+use std::borrow::Cow;
+
+use bson::{RawArray, RawBsonRef, RawDocument};
+use serde_json::{Map, Value};
+
+use super::encode::{Encoder, Key};
+use super::{metadata, names};
+use crate::model::{Contents, Hour, HourOffset, Metric, Sample, Stats};
+
+/// The shape of the documents that this version writes.
+pub(super) const SCHEMA_VERSION: i32 = 1;
+
+/// A stored document is not a bucket of the shape that this version knows.
+#[derive(Debug, thiserror::Error)]
+#[error("a stored bucket is not readable: {0}")]
+pub(super) struct Unreadable(pub(super) String);
+
+impl From<bson::error::Error> for Unreadable {
+    fn from(error: bson::error::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// One document of a bucket.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Part {
+    /// 0 for the document that every bucket has, counted up for its overflow.
+    pub(super) number: i32,
+    /// How often it was written.
+    pub(super) rev: i64,
+    /// No new instant will ever be added: those go to the next part.
+    pub(super) full: bool,
+    /// The bucket's last instant as far as this part knows: not before its own, nor before that of the parts before it.
+    pub(super) last: HourOffset,
+    pub(super) metadata: Option<Map<String, Value>>,
+    pub(super) contents: Contents,
+}
+
+impl Part {
+    /// Reads the part of a bucket of the hour `hour`.
+    pub(super) fn decode(document: &RawDocument, hour: Hour) -> Result<Self, Unreadable> {
+        let mut readings = Readings::new(hour);
+        readings.take(document.get_array("readings")?)?;
+        let metadata = match document.get("metadata")? {
+            Some(RawBsonRef::Document(metadata)) => Some(metadata::decode(metadata)?),
+            _ => None,
+        };
+        Ok(Self {
+            number: i32::try_from(integer(document, "part")?).map_err(|_| Unreadable("part is out of range".into()))?,
+            rev: integer(document, "rev")?,
+            full: is_full(document)?,
+            last: offset(hour, document.get_datetime("lastTs")?.timestamp_millis())?,
+            metadata,
+            contents: readings.finish(),
+        })
+    }
+
+    /// Writes the fields that follow from what the part holds: all but `_id`, `deviceId` and those that
+    /// [`encode_birth`] writes.
+    pub(super) fn encode(&self, fields: &mut Encoder, hour: Hour) {
+        let (first, _) = self.contents.span().expect("a part is written for its readings");
+        fields.int64("rev", self.rev);
+        if let Some(metadata) = &self.metadata {
+            metadata::encode(fields, "metadata", metadata);
+        }
+        if self.full {
+            fields.boolean("full", true);
+        }
+        fields.int64("readingCount", self.contents.reading_count() as i64);
+        fields.datetime("firstTs", hour.instant_ms(first));
+        fields.datetime("lastTs", hour.instant_ms(self.last));
+        fields.document("stats", |stats| {
+            for (metric, fold) in self.contents.stats() {
+                stats.document(&*names::stored(&metric), |of| {
+                    of.int64("count", fold.count as i64);
+                    of.double("min", fold.min);
+                    of.double("max", fold.max);
+                    of.double("sum", fold.sum);
+                });
+            }
+        });
+        encode_readings(fields, "readings", hour, &self.contents);
+    }
+}
+
+/// Writes the fields that a document gets when it is made and that never change, but for `_id` and `deviceId`.
+pub(super) fn encode_birth(fields: &mut Encoder, device: &str, hour: Hour, part: i32) {
+    fields.datetime("bucket", hour.start_ms());
+    fields.int32("part", part);
+    fields.int32("schemaVersion", SCHEMA_VERSION);
+    fields.datetime("createdAt", names::created_at_ms(device, hour));
+}
+
+/// Writes readings as an array of `{ ts, <metric>: value... }`, in time order.
+pub(super) fn encode_readings(fields: &mut Encoder, key: impl Key, hour: Hour, contents: &Contents) {
+    let keys: Vec<Cow<'_, str>> = contents.metrics().iter().map(|metric| names::stored(metric)).collect();
+    fields.array(key, |readings| {
+        for (at, reading) in contents.readings().enumerate() {
+            readings.document(at, |element| {
+                element.datetime("ts", hour.instant_ms(reading.offset));
+                for sample in reading.samples {
+                    element.double(&*keys[sample.metric as usize], sample.value);
+                }
+            });
+        }
+    });
+}
+
+/// Gathers the readings of the documents of one bucket.
+pub(super) struct Readings {
+    hour: Hour,
+    /// The metrics as they are stored, and what they are.
+    keys: Vec<String>,
+    metrics: Vec<Metric>,
+    samples: Vec<Sample>,
+    count: usize,
+}
+
+impl Readings {
+    pub(super) fn new(hour: Hour) -> Self {
+        Self { hour, keys: Vec::new(), metrics: Vec::new(), samples: Vec::new(), count: 0 }
+    }
+
+    /// How many readings were taken.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn hour(&self) -> Hour {
+        self.hour
+    }
+
+    /// Takes the readings of one document.
+    pub(super) fn take(&mut self, readings: &RawArray) -> Result<(), Unreadable> {
+        for reading in readings {
+            let RawBsonRef::Document(reading) = reading? else {
+                return Err(Unreadable("a reading is not a document".into()));
+            };
+            self.take_one(reading)?;
+        }
+        Ok(())
+    }
+
+    fn take_one(&mut self, reading: &RawDocument) -> Result<(), Unreadable> {
+        let first = self.samples.len();
+        let mut ts_ms = None;
+        for element in reading {
+            let (key, value) = element?;
+            if key.as_str() == "ts" {
+                ts_ms = value.as_datetime().map(bson::DateTime::timestamp_millis);
+            } else {
+                let metric = self.metric(key.as_str(), self.samples.len() - first)?;
+                self.samples.push(Sample { value: number(value)?, offset: 0, metric });
+            }
+        }
+        let ts_ms = ts_ms.ok_or_else(|| Unreadable("a reading has no ts".into()))?;
+        let offset = offset(self.hour, ts_ms)?;
+        self.samples[first..].iter_mut().for_each(|sample| sample.offset = offset);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// The index of a metric. Readings mostly name the same metrics in the same order, so `expected` is tried first.
+    fn metric(&mut self, key: &str, expected: usize) -> Result<u32, Unreadable> {
+        let known = self.keys.get(expected).is_some_and(|known| known == key).then_some(expected);
+        let at = known.or_else(|| self.keys.iter().position(|known| known == key)).unwrap_or_else(|| {
+            self.keys.push(key.to_owned());
+            self.metrics.push(names::original(key).into());
+            self.keys.len() - 1
+        });
+        u32::try_from(at).map_err(|_| Unreadable("more metrics than a document can hold".into()))
+    }
+
+    pub(super) fn finish(self) -> Contents {
+        Contents::new(self.metrics, self.samples)
+    }
+}
+
+/// Reads the sub-document `stats`.
+pub(super) fn decode_stats(stats: &RawDocument) -> Result<Vec<(Metric, Stats)>, Unreadable> {
+    let entries = stats.iter().map(|element| {
+        let (key, value) = element?;
+        let of = value.as_document().ok_or_else(|| Unreadable("the stats of a metric are not a document".into()))?;
+        Ok((names::original(key.as_str()).into(), decode_stats_of_metric(of)?))
+    });
+    entries.collect()
+}
+
+fn decode_stats_of_metric(of: &RawDocument) -> Result<Stats, Unreadable> {
+    let mut stats = Stats { count: 0, min: f64::NAN, max: f64::NAN, sum: f64::NAN };
+    for element in of {
+        let (key, value) = element?;
+        let value = number(value)?;
+        match key.as_str() {
+            "count" => stats.count = value as u64,
+            "min" => stats.min = value,
+            "max" => stats.max = value,
+            "sum" => stats.sum = value,
+            _ => {}
+        }
+    }
+    if stats.count == 0 || stats.min.is_nan() || stats.max.is_nan() || stats.sum.is_nan() {
+        return Err(Unreadable("the stats of a metric are not complete".into()));
+    }
+    Ok(stats)
+}
+
+/// Whether the document is marked full.
+pub(super) fn is_full(document: &RawDocument) -> Result<bool, Unreadable> {
+    Ok(document.get("full")?.is_some())
+}
+
+/// The integer in a field, whichever of the two integer types it has.
+pub(super) fn integer(document: &RawDocument, field: &str) -> Result<i64, Unreadable> {
+    match document.get(field)? {
+        Some(RawBsonRef::Int32(value)) => Ok(value.into()),
+        Some(RawBsonRef::Int64(value)) => Ok(value),
+        _ => Err(Unreadable(format!("{field} is not an integer"))),
+    }
+}
+
+/// A number that people may have edited by hand, and so may have made an integer.
+fn number(value: RawBsonRef<'_>) -> Result<f64, Unreadable> {
+    match value {
+        RawBsonRef::Double(value) => Ok(value),
+        RawBsonRef::Int32(value) => Ok(value.into()),
+        RawBsonRef::Int64(value) => Ok(value as f64),
+        other => Err(Unreadable(format!("a {:?} where a number should be", other.element_type()))),
+    }
+}
+
+fn offset(hour: Hour, ts_ms: i64) -> Result<HourOffset, Unreadable> {
+    if Hour::of(ts_ms) == hour {
+        Ok(Hour::offset_of(ts_ms))
+    } else {
+        Err(Unreadable("an instant lies outside the bucket's hour".into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{RawDocumentBuf, doc};
+
+    use super::*;
+
+    const HOUR: Hour = Hour(493_526);
+
+    fn part() -> Part {
+        let sample = |offset, metric, value| Sample { value, offset, metric };
+        let contents = vec![sample(1, 0, 1.0), sample(1, 1, -2.5), sample(7, 1, 4.0)];
+        Part {
+            number: 2,
+            rev: 3,
+            full: true,
+            last: 9,
+            metadata: Some(metadata::parse(r#"{"floor":2}"#).unwrap()),
+            contents: Contents::new(vec!["a.b".into(), "c".into()], contents),
+        }
+    }
+
+    fn encoded(part: &Part) -> RawDocumentBuf {
+        Encoder::build(|top| {
+            encode_birth(top, "d", HOUR, part.number);
+            part.encode(top, HOUR);
+        })
+    }
+
+    #[test]
+    fn a_part_comes_back_as_it_was_written() {
+        assert_eq!(Part::decode(&encoded(&part()), HOUR).unwrap(), part());
+    }
+
+    #[test]
+    fn stored_stats_are_the_fold_of_the_readings() {
+        let document = encoded(&part());
+        let stats = decode_stats(document.get_document("stats").unwrap()).unwrap();
+        assert_eq!(stats, part().contents.stats());
+    }
+
+    #[test]
+    fn what_is_no_bucket_is_said_to_be_unreadable() {
+        for bad in [
+            doc! {},
+            doc! { "readings": [ 1 ] },
+            doc! { "readings": [ { "lux": 1.0 } ] },
+            doc! { "readings": [ { "ts": bson::DateTime::from_millis(0), "lux": 1.0 } ] },
+            doc! { "readings": [ { "ts": bson::DateTime::from_millis(HOUR.start_ms()), "lux": "high" } ] },
+        ] {
+            assert!(Part::decode(&RawDocumentBuf::try_from(&bad).unwrap(), HOUR).is_err(), "{bad}");
+        }
+        let empty = RawDocumentBuf::try_from(&doc! { "lux": { "count": 1 } }).unwrap();
+        assert!(decode_stats(&empty).is_err());
+    }
+}

@@ -1,0 +1,129 @@
+//! Writes many buckets: one statement each, many to a command, and the slow path for those it does not suit.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::MongodbStore;
+use super::command::{Refusal, Reply};
+use super::errors::is_out_of_reach;
+use super::metadata;
+use super::statement::{Job, append_command};
+use crate::model::BucketWrite;
+use crate::store::{WriteError, Written};
+
+/// How many buckets of one call are on the slow path at the same time.
+const SLOW_AT_ONCE: usize = 8;
+
+pub(super) type Outcome = Result<Written, WriteError>;
+
+/// The outcomes of one call, filled in as they become known.
+struct Outcomes(Vec<Option<Outcome>>);
+
+impl Outcomes {
+    fn set(&mut self, job: &Job<'_>, outcome: Outcome) {
+        self.0[job.at] = Some(outcome);
+    }
+
+    fn fail(&mut self, jobs: &[Job<'_>], error: &WriteError) {
+        for job in jobs {
+            self.set(job, Err(error.clone()));
+        }
+    }
+}
+
+impl MongodbStore {
+    /// Writes buckets; see [`crate::store::Store::write`].
+    pub(super) async fn write_buckets(&self, writes: &[Arc<BucketWrite>]) -> Vec<Outcome> {
+        let mut outcomes = Outcomes(vec![None; writes.len()]);
+        let mut jobs = Vec::with_capacity(writes.len());
+        for (at, write) in writes.iter().enumerate() {
+            match job_of(at, write) {
+                Ok(job) => jobs.push(job),
+                Err(known) => outcomes.0[at] = Some(known),
+            }
+        }
+        // When the server is out of reach, what has no outcome yet would only wait for the same error.
+        let reached = self.write_jobs(jobs, &mut outcomes).await;
+        let unreached = || Err(reached.clone().expect_err("else each job has an outcome"));
+        outcomes.0.into_iter().map(|outcome| outcome.unwrap_or_else(unreached)).collect()
+    }
+
+    /// Gives each job its outcome, unless the server is out of reach.
+    async fn write_jobs(&self, jobs: Vec<Job<'_>>, outcomes: &mut Outcomes) -> Result<(), WriteError> {
+        let (appends, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.readings <= self.capacity);
+        let unsuitable = self.append_all(&appends, outcomes).await?;
+        slow.extend(appends.into_iter().filter(|job| unsuitable.binary_search(&job.at).is_ok()));
+        self.write_all_slowly(&slow, outcomes).await
+    }
+
+    /// The fast path. Returns which writes (their places in the call, ascending) it does not suit.
+    async fn append_all(&self, jobs: &[Job<'_>], outcomes: &mut Outcomes) -> Result<Vec<usize>, WriteError> {
+        let mut unsuitable = Vec::new();
+        let mut waiting = vec![jobs];
+        while let Some(jobs) = waiting.pop().filter(|jobs| !jobs.is_empty()) {
+            let concern = |command: &mut _| self.commands.write_concern(command);
+            let (command, taken) = append_command(&self.collection, concern, jobs, self.capacity);
+            let (sent, rest) = jobs.split_at(taken);
+            if !rest.is_empty() {
+                waiting.push(rest);
+            }
+            match self.commands.send(command).await {
+                Ok(reply) if reply.accounts_for(sent.len()) => settle(&reply, sent, outcomes, &mut unsuitable),
+                Ok(reply) => {
+                    let detail = format!("{} statements took effect, of {} that were sent", reply.n, sent.len());
+                    outcomes.fail(sent, &WriteError::Transient { reason: "other", detail });
+                }
+                Err(WriteError::Permanent { .. }) if sent.len() > 1 => {
+                    let (first, second) = sent.split_at(sent.len() / 2); // to find the one that is to blame
+                    waiting.extend([second, first]);
+                }
+                Err(error) if is_out_of_reach(&error) => return Err(error),
+                Err(error) => outcomes.fail(sent, &error),
+            }
+        }
+        unsuitable.sort_unstable();
+        Ok(unsuitable)
+    }
+
+    async fn write_all_slowly(&self, jobs: &[Job<'_>], outcomes: &mut Outcomes) -> Result<(), WriteError> {
+        let mut waiting = jobs.iter();
+        let mut running = FuturesUnordered::new();
+        loop {
+            let starting = waiting.by_ref().take(SLOW_AT_ONCE - running.len());
+            running.extend(starting.map(|job| async move { (job, self.write_slowly(job).await) }));
+            let Some((job, outcome)) = running.next().await else { return Ok(()) };
+            match outcome {
+                Err(error) if is_out_of_reach(&error) => return Err(error),
+                known => outcomes.set(job, known),
+            }
+        }
+    }
+}
+
+/// Makes the job of a write, unless its outcome is known without asking the server.
+pub(super) fn job_of(at: usize, write: &BucketWrite) -> Result<Job<'_>, Outcome> {
+    let Some(span) = write.contents.span() else {
+        return Err(Ok(Written { stored: 0, duplicate: write.accepted }));
+    };
+    let metadata = write.metadata.as_deref().map(metadata::parse).transpose().map_err(Err)?;
+    Ok(Job { at, write, metadata, readings: write.contents.reading_count(), span })
+}
+
+/// Turns the reply to a command into the outcomes of its statements. Every statement that was not refused has matched or
+/// inserted its document, for they are upserts. Those it does not suit get no outcome yet.
+fn settle(reply: &Reply, sent: &[Job<'_>], outcomes: &mut Outcomes, unsuitable: &mut Vec<usize>) {
+    let refusals: HashMap<usize, &Refusal> =
+        reply.refusals.iter().map(|refusal| (refusal.statement, refusal)).collect();
+    for (statement, job) in sent.iter().enumerate() {
+        match refusals.get(&statement) {
+            None => {
+                let stored = job.write.count_stored(|_| true);
+                outcomes.set(job, Ok(Written { stored, duplicate: job.write.accepted - stored }));
+            }
+            Some(refusal) if refusal.is_duplicate_key() => unsuitable.push(job.at),
+            Some(refusal) => outcomes.set(job, Err(refusal.to_error())),
+        }
+    }
+}

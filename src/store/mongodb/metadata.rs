@@ -1,0 +1,93 @@
+//! A device's metadata: a JSON object outside, a sub-document inside.
+//!
+//! Whole numbers are stored as integers, so that they look the same in mongosh; keys are mapped by [`names`].
+
+use bson::{RawBsonRef, RawDocument};
+use serde_json::{Map, Value};
+
+use super::document::Unreadable;
+use super::encode::{Encoder, Key};
+use super::names;
+use crate::store::WriteError;
+
+/// The object that `text` holds.
+///
+/// # Errors
+/// Permanent, when it is not the text of a JSON object.
+pub(super) fn parse(text: &str) -> Result<Map<String, Value>, WriteError> {
+    serde_json::from_str(text)
+        .map_err(|error| WriteError::Permanent { reason: "metadata", detail: format!("not a JSON object: {error}") })
+}
+
+/// Writes the object as a sub-document.
+pub(super) fn encode(encoder: &mut Encoder, key: impl Key, metadata: &Map<String, Value>) {
+    encoder.document(key, |object| {
+        metadata.iter().for_each(|(key, value)| encode_value(object, &*names::stored(key), value));
+    });
+}
+
+fn encode_value(encoder: &mut Encoder, key: impl Key, value: &Value) {
+    match value {
+        Value::Null => encoder.null(key),
+        Value::Bool(value) => encoder.boolean(key, *value),
+        Value::String(value) => encoder.string(key, value),
+        Value::Object(object) => encode(encoder, key, object),
+        Value::Array(values) => encoder.array(key, |array| {
+            values.iter().enumerate().for_each(|(at, value)| encode_value(array, at, value));
+        }),
+        Value::Number(number) => match number.as_i64().map(|whole| (whole, i32::try_from(whole))) {
+            Some((_, Ok(small))) => encoder.int32(key, small),
+            Some((large, Err(_))) => encoder.int64(key, large),
+            None => encoder.double(key, number.as_f64().expect("a JSON number without a fraction fits a double")),
+        },
+    }
+}
+
+/// The object that a sub-document holds.
+pub(super) fn decode(document: &RawDocument) -> Result<Map<String, Value>, Unreadable> {
+    let entries = document.iter().map(|element| {
+        let (key, value) = element?;
+        Ok((names::original(key.as_str()).into_owned(), decode_value(value)?))
+    });
+    entries.collect()
+}
+
+fn decode_value(value: RawBsonRef<'_>) -> Result<Value, Unreadable> {
+    Ok(match value {
+        RawBsonRef::Null => Value::Null,
+        RawBsonRef::Boolean(value) => value.into(),
+        RawBsonRef::String(value) => value.into(),
+        RawBsonRef::Int32(value) => value.into(),
+        RawBsonRef::Int64(value) => value.into(),
+        RawBsonRef::Double(value) => value.into(),
+        RawBsonRef::Document(document) => decode(document)?.into(),
+        RawBsonRef::Array(array) => {
+            let values = array.into_iter().map(|value| decode_value(value?));
+            values.collect::<Result<Vec<Value>, Unreadable>>()?.into()
+        }
+        other => return Err(Unreadable(format!("metadata holds a {:?}", other.element_type()))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_comes_back_as_it_went_in() {
+        let text = r#"{"$a.b":{"c.d":[1,null,{"e.f":true}]},"big":5000000000,"floor":2,"huge":1e300,"lat":51.5,"type":"LED-PIR"}"#;
+        let parsed = parse(text).unwrap();
+        let document = Encoder::build(|top| encode(top, "metadata", &parsed));
+        let stored = document.get_document("metadata").unwrap();
+        assert_eq!(decode(stored).unwrap(), parsed);
+        assert_eq!(stored.get_i32("floor").unwrap(), 2);
+        assert!(stored.get_document("\u{FF04}a\u{FF0E}b").is_ok());
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused_for_good() {
+        for text in ["", "[]", "1", "{"] {
+            assert!(matches!(parse(text), Err(WriteError::Permanent { reason: "metadata", .. })), "{text}");
+        }
+    }
+}

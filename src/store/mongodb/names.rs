@@ -1,0 +1,99 @@
+//! How things are called in the database: `_id`s, field names, and when a bucket was "created".
+//!
+//! A field name of MongoDB should hold no `.` and not begin with `$`, because paths and operators are written that way.
+//! In the names of metrics and in the keys of metadata, `.` is stored as U+FF0E and `$` as U+FF04, the same characters
+//! in full width, and mapped back when read. A metric name cannot hold those two by its own rule.
+
+use std::borrow::Cow;
+
+use crate::model::{Hour, MS_PER_HOUR};
+
+/// `<deviceId>/<YYYY-MM-DDTHH>` for part 0 of a bucket, and a further `/1`, `/2`... for overflow parts.
+///
+/// The hour has a fixed width and a part's number has none of its dashes, so that no two buckets share an `_id`, though
+/// a device id may hold slashes.
+pub(super) fn document_id(device: &str, hour: Hour, part: i32) -> String {
+    let (year, month, day) = civil_date(hour.0.div_euclid(24));
+    let of_day = hour.0.rem_euclid(24);
+    let bucket = format!("{device}/{year:04}-{month:02}-{day:02}T{of_day:02}");
+    if part == 0 { bucket } else { format!("{bucket}/{part}") }
+}
+
+/// The `createdAt` of a bucket's documents, in Unix milliseconds: an instant inside the hour, whole seconds after its
+/// start, fixed for each device by the CRC-32 (IEEE) of its id. Retention counts from here, and since every device has
+/// its own second, the buckets of one hour do not all expire in the same minute.
+pub(super) fn created_at_ms(device: &str, hour: Hour) -> i64 {
+    let second = crc32fast::hash(device.as_bytes()) % (MS_PER_HOUR as u32 / 1000);
+    hour.instant_ms(second * 1000)
+}
+
+/// A metric name or metadata key as it is stored. A NUL, which metadata keys may hold and BSON keys may not, becomes
+/// U+2400 and stays so.
+pub(super) fn stored(name: &str) -> Cow<'_, str> {
+    if !name.contains(['.', '$', '\0']) {
+        return Cow::Borrowed(name);
+    }
+    let stored = name.chars().map(|character| match character {
+        '.' => '\u{FF0E}',
+        '$' => '\u{FF04}',
+        '\0' => '\u{2400}',
+        other => other,
+    });
+    Cow::Owned(stored.collect())
+}
+
+/// The name that [`stored`] was given.
+pub(super) fn original(stored: &str) -> Cow<'_, str> {
+    if stored.is_ascii() {
+        return Cow::Borrowed(stored);
+    }
+    Cow::Owned(stored.replace('\u{FF0E}', ".").replace('\u{FF04}', "$"))
+}
+
+/// Year, month and day of a count of days since 1970-01-01.
+/// Source: <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>.
+fn civil_date(days: i32) -> (i32, i32, i32) {
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let of_era = days.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    (year_of_era + era * 400 + i32::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_names_device_hour_and_part() {
+        let hour = Hour::of(1_776_693_610_000);
+        assert_eq!(document_id("LIGHT-FL02-ZONE4", hour, 0), "LIGHT-FL02-ZONE4/2026-04-20T14");
+        assert_eq!(document_id("a/b", hour, 12), "a/b/2026-04-20T14/12");
+        assert_eq!(document_id("d", Hour(-1), 0), "d/1969-12-31T23");
+        assert_eq!(document_id("d", Hour::of(951_782_400_000), 0), "d/2000-02-29T00");
+    }
+
+    #[test]
+    fn a_bucket_is_created_inside_its_hour_at_the_devices_own_second() {
+        let hour = Hour::of(1_776_693_610_000);
+        for device in ["a", "b", "LIGHT-FL02-ZONE4"] {
+            let ms = created_at_ms(device, hour);
+            assert_eq!((Hour::of(ms), ms % 1000), (hour, 0));
+            assert_eq!(created_at_ms(device, Hour(0)), ms - hour.start_ms());
+        }
+        assert_ne!(created_at_ms("a", hour), created_at_ms("b", hour));
+    }
+
+    #[test]
+    fn dots_and_dollars_are_stored_in_full_width_and_read_back() {
+        for name in ["temp", "Temp °C", "a.b.c", "$load", "0", "价格"] {
+            assert_eq!(original(&stored(name)), name);
+            assert!(!stored(name).contains(['.', '$']), "{name}");
+        }
+        assert_eq!(stored("a\0"), "a\u{2400}");
+    }
+}

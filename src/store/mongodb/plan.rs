@@ -1,0 +1,258 @@
+//! What the slow path has to change: given all the parts of a bucket and what a flush brings, which parts to write back
+//! and which to add. Pure.
+//!
+//! - The values of an instant live in the part that holds the instant; the later value of an identity wins there.
+//! - Instants that are nowhere yet go to the last part while it has room, then to new parts.
+//! - A part that gets a successor is marked full first. That mark is never taken back, whatever the capacity becomes.
+//! - A part that gains nothing is not written.
+
+use serde_json::{Map, Value};
+
+use super::document::Part;
+use crate::model::{BucketWrite, Contents, HourOffset, Sample};
+
+/// A document to write.
+#[derive(Debug, PartialEq)]
+pub(super) struct Change {
+    /// What the document becomes, its next `rev` included.
+    pub(super) part: Part,
+    /// The `rev` it must still have, or `None` for a document that must not be there yet.
+    pub(super) guard: Option<i64>,
+    /// The keys ([`Sample::key`]) of the write's samples whose identities it holds and no part held before.
+    pub(super) brings: Vec<(HourOffset, u32)>,
+}
+
+/// Whether the parts can be planned on. Documents are read one after the other while others write, so that a part may
+/// be seen as it was before its successor came. Every part but the last must be full: only then can no instant have
+/// slipped into it behind the reader's back. Expects ascending numbers.
+pub(super) fn is_consistent(parts: &[Part]) -> bool {
+    let numbered = parts.iter().zip(0..).all(|(part, number)| part.number == number);
+    numbered && parts.iter().rev().skip(1).all(|part| part.full)
+}
+
+/// The changes that bring `write` into `parts`, in the order in which they must be made.
+pub(super) fn plan(
+    parts: &[Part],
+    write: &BucketWrite,
+    metadata: Option<&Map<String, Value>>,
+    capacity: usize,
+) -> Vec<Change> {
+    let mut gains = vec![Vec::new(); parts.len()];
+    let mut fresh = Vec::new();
+    for &sample in write.contents.samples() {
+        match parts.iter().position(|part| holds(&part.contents, sample.offset)) {
+            Some(at) => gains[at].push(sample),
+            None => fresh.push(sample),
+        }
+    }
+    let instants: Vec<&[Sample]> = fresh.chunk_by(|a, b| a.offset == b.offset).collect();
+    let room = parts.last().map_or(0, |last| room(last, capacity));
+    let (fitting, spilling) = instants.split_at(room.min(instants.len()));
+    if let Some(gains) = gains.last_mut() {
+        gains.extend(fitting.iter().copied().flatten());
+    }
+    let mut after = grown(parts, &gains, write);
+    if let Some(last) = after.last_mut() {
+        last.full |= !spilling.is_empty();
+        if metadata.is_some() && spilling.is_empty() {
+            last.metadata = metadata.cloned();
+        }
+    }
+    let inserted = insertions(after.last(), write, metadata, spilling, capacity);
+    rewrites(parts, after, &gains, write).chain(inserted).collect()
+}
+
+/// The parts as they are once each has taken in what it gains.
+fn grown(parts: &[Part], gains: &[Vec<Sample>], write: &BucketWrite) -> Vec<Part> {
+    let mut last = 0;
+    let grow = |(part, gains): (&Part, &Vec<Sample>)| {
+        let mut part = part.clone();
+        if !gains.is_empty() {
+            part.contents = part.contents.merge(&Contents::new(write.contents.metrics().to_vec(), gains.clone()));
+            part.last = part.last.max(last).max(part.contents.span().map_or(0, |(_, last)| last));
+        }
+        last = last.max(part.last);
+        part
+    };
+    parts.iter().zip(gains).map(grow).collect()
+}
+
+/// The changes to those parts that became something else.
+fn rewrites(
+    before: &[Part],
+    after: Vec<Part>,
+    gains: &[Vec<Sample>],
+    write: &BucketWrite,
+) -> impl Iterator<Item = Change> {
+    before.iter().zip(after).zip(gains).filter(|((before, after), _)| *before != after).map(
+        |((before, mut after), gains)| {
+            let is_new =
+                |sample: &&Sample| before.contents.value(sample.offset, write.contents.metric_of(sample)).is_none();
+            let brings = gains.iter().filter(is_new).map(Sample::key).collect();
+            after.rev += 1;
+            Change { part: after, guard: Some(before.rev), brings }
+        },
+    )
+}
+
+/// The parts that come after `before` to hold `instants`.
+fn insertions(
+    before: Option<&Part>,
+    write: &BucketWrite,
+    metadata: Option<&Map<String, Value>>,
+    instants: &[&[Sample]],
+    capacity: usize,
+) -> Vec<Change> {
+    let metadata = metadata.or(before.and_then(|part| part.metadata.as_ref()));
+    let mut last = before.map_or(0, |part| part.last);
+    let first_number = before.map_or(0, |part| part.number + 1);
+    let chunks = instants.chunks(capacity);
+    let count = chunks.len();
+    let insert = |(at, chunk): (usize, &[&[Sample]])| {
+        let contents = Contents::new(write.contents.metrics().to_vec(), chunk.concat());
+        last = last.max(contents.span().map_or(0, |(_, last)| last));
+        let brings = contents.samples().iter().map(Sample::key).collect();
+        let number = first_number + at as i32;
+        let part = Part { number, rev: 1, full: at + 1 < count, last, metadata: metadata.cloned(), contents };
+        Change { part, guard: None, brings }
+    };
+    chunks.enumerate().map(insert).collect()
+}
+
+fn room(part: &Part, capacity: usize) -> usize {
+    if part.full { 0 } else { capacity.saturating_sub(part.contents.reading_count()) }
+}
+
+fn holds(contents: &Contents, offset: HourOffset) -> bool {
+    contents.samples().binary_search_by_key(&offset, |sample| sample.offset).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Hour;
+
+    fn write(offsets: &[u32], metric: &str, value: f64) -> BucketWrite {
+        let samples = offsets.iter().map(|&offset| (Sample { value, offset, metric: 0 }, true));
+        BucketWrite::new("d".into(), Hour(0), None, vec![metric.into()], samples)
+    }
+
+    /// Makes the changes to the parts, as the database would.
+    fn apply(parts: &mut Vec<Part>, changes: Vec<Change>) {
+        for change in changes {
+            match change.guard {
+                None => parts.push(change.part),
+                Some(rev) => {
+                    let stored = &mut parts[change.part.number as usize];
+                    assert_eq!(stored.rev, rev);
+                    *stored = change.part;
+                }
+            }
+        }
+    }
+
+    fn counts(parts: &[Part]) -> Vec<(usize, bool)> {
+        parts.iter().map(|part| (part.contents.reading_count(), part.full)).collect()
+    }
+
+    #[test]
+    fn what_does_not_fit_spills_into_parts_behind_full_ones() {
+        let mut parts = Vec::new();
+        apply(&mut parts, plan(&[], &write(&(0..23).collect::<Vec<_>>(), "a", 1.0), None, 10));
+        assert_eq!(counts(&parts), [(10, true), (10, true), (3, false)]);
+        let more = plan(&parts, &write(&(20..34).collect::<Vec<_>>(), "a", 1.0), None, 10);
+        apply(&mut parts, more);
+        assert_eq!(counts(&parts), [(10, true), (10, true), (10, true), (4, false)]);
+        assert!(is_consistent(&parts));
+    }
+
+    #[test]
+    fn a_part_that_was_filled_exactly_is_marked_when_its_successor_comes() {
+        let mut parts = Vec::new();
+        apply(&mut parts, plan(&[], &write(&[0, 1], "a", 1.0), None, 2));
+        assert_eq!(counts(&parts), [(2, false)]);
+        let changes = plan(&parts, &write(&[2], "a", 1.0), None, 2);
+        assert_eq!(changes.iter().map(|change| change.guard).collect::<Vec<_>>(), [Some(1), None]);
+        apply(&mut parts, changes);
+        assert_eq!(counts(&parts), [(2, true), (1, false)]);
+    }
+
+    #[test]
+    fn a_full_part_whose_successor_never_came_gets_one() {
+        let mut parts = Vec::new();
+        let first = plan(&[], &write(&[0, 1, 2], "a", 1.0), None, 2);
+        apply(&mut parts, first.into_iter().take(1).collect()); // and then the writer died
+        assert_eq!(counts(&parts), [(2, true)]);
+        assert!(is_consistent(&parts));
+        let changes = plan(&parts, &write(&[0, 1, 2], "a", 1.0), None, 2);
+        apply(&mut parts, changes);
+        assert_eq!(counts(&parts), [(2, true), (1, false)]);
+    }
+
+    #[test]
+    fn a_raised_capacity_does_not_reopen_a_full_part() {
+        let mut parts = Vec::new();
+        apply(&mut parts, plan(&[], &write(&[10, 11, 12], "a", 1.0), None, 2));
+        let changes = plan(&parts, &write(&[1], "a", 1.0), None, 100);
+        apply(&mut parts, changes);
+        assert_eq!(counts(&parts), [(2, true), (2, false)]);
+        assert_eq!(parts[1].last, 12, "though it holds an older reading now");
+    }
+
+    #[test]
+    fn the_last_instant_never_falls_from_part_to_part() {
+        let mut parts = Vec::new();
+        apply(&mut parts, plan(&[], &write(&[50, 60], "a", 1.0), None, 2));
+        let late = plan(&parts, &write(&[1, 2, 3], "a", 1.0), None, 2);
+        apply(&mut parts, late);
+        assert_eq!(parts.iter().map(|part| part.last).collect::<Vec<_>>(), [60, 60, 60]);
+    }
+
+    #[test]
+    fn a_repetition_changes_nothing_and_a_new_value_only_the_part_that_has_it() {
+        let mut parts = Vec::new();
+        apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), None, 2));
+        assert_eq!(plan(&parts, &write(&[0, 1, 2], "a", 1.0), None, 2), []);
+        let changes = plan(&parts, &write(&[2], "a", 9.0), None, 2);
+        assert_eq!(changes.len(), 1);
+        assert_eq!((changes[0].part.number, changes[0].guard, changes[0].brings.len()), (1, Some(1), 0));
+        assert_eq!(changes[0].part.contents.value(2, "a"), Some(9.0));
+    }
+
+    #[test]
+    fn another_metric_joins_its_instant_even_in_a_full_part() {
+        let mut parts = Vec::new();
+        apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), None, 2));
+        let changes = plan(&parts, &write(&[0], "b", 7.0), None, 2);
+        assert_eq!(changes.len(), 1);
+        assert_eq!(changes[0].brings, [(0, 0)]);
+        assert_eq!(changes[0].part.contents.reading_count(), 2);
+        assert_eq!(changes[0].part.contents.value(0, "b"), Some(7.0));
+    }
+
+    #[test]
+    fn metadata_goes_to_the_part_that_is_last_in_the_end() {
+        let old = super::super::metadata::parse(r#"{"floor":1}"#).unwrap();
+        let new = super::super::metadata::parse(r#"{"floor":2}"#).unwrap();
+        let mut parts = Vec::new();
+        apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), Some(&old), 2));
+        assert!(parts.iter().all(|part| part.metadata.as_ref() == Some(&old)));
+        let changes = plan(&parts, &write(&[0], "a", 1.0), Some(&new), 2);
+        apply(&mut parts, changes);
+        assert_eq!((parts[0].metadata.as_ref(), parts[1].metadata.as_ref()), (Some(&old), Some(&new)));
+        let changes = plan(&parts, &write(&[5, 6], "a", 1.0), None, 2);
+        apply(&mut parts, changes);
+        assert_eq!(parts[2].metadata.as_ref(), Some(&new), "a part inherits it");
+    }
+
+    #[test]
+    fn parts_seen_at_different_times_are_noticed() {
+        let mut parts = Vec::new();
+        apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), None, 2));
+        assert!(is_consistent(&parts));
+        assert!(is_consistent(&[]));
+        assert!(!is_consistent(&parts[1..]));
+        parts[0].full = false;
+        assert!(!is_consistent(&parts));
+    }
+}

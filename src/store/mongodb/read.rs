@@ -1,0 +1,133 @@
+//! Reads hours of one device.
+//!
+//! Queries name one device and a range of hours, so that they walk one stretch of the index and, when sharded, ask one
+//! shard. They sort by the index alone: the parts of an hour come in the order in which they were inserted, and are
+//! folded as they come. Replies are read batch by batch without turning documents into anything in between.
+
+use std::ops::{ControlFlow, Range};
+
+use bson::{DateTime, Document, RawDocument, RawDocumentBuf, doc};
+use futures_util::StreamExt;
+use mongodb::action::Find;
+
+use super::MongodbStore;
+use super::document::{Readings, Unreadable, decode_stats};
+use super::errors::within;
+use crate::model::{Contents, Hour, Metric, Stats};
+use crate::store::{HourStats, WriteError};
+
+/// Documents of stats asked for at once: a month of hours comes in one reply.
+const STATS_BATCH: u32 = 1_000;
+
+/// Whole documents asked for at once: a day of hours.
+const CONTENTS_BATCH: u32 = 24;
+
+impl MongodbStore {
+    pub(super) async fn read_hour_stats(
+        &self,
+        device: &str,
+        hours: Range<Hour>,
+        metrics: &[Metric],
+    ) -> Result<Vec<HourStats>, WriteError> {
+        let find = self.documents.find(of_hours(device, &hours)).sort(doc! { "bucket": 1 }).batch_size(STATS_BATCH);
+        // All stats, and not only those of `metrics`: a projection without paths is several times faster.
+        let find = find.projection(doc! { "_id": 0, "bucket": 1, "lastTs": 1, "stats": 1 });
+        let mut found: Vec<HourStats> = Vec::new();
+        self.each_document(find, |document| {
+            let hour = bucket_hour(document)?;
+            let last_ts_ms = document.get_datetime("lastTs")?.timestamp_millis();
+            let mut stats = decode_stats(document.get_document("stats")?)?;
+            if !metrics.is_empty() {
+                stats.retain(|(metric, _)| metrics.contains(metric));
+            }
+            match found.last_mut().filter(|last| last.hour == hour) {
+                Some(last) => fold(last, last_ts_ms, stats),
+                None => found.push(HourStats { hour, last_ts_ms, stats }),
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+        .await?;
+        Ok(found)
+    }
+
+    pub(super) async fn read_contents(
+        &self,
+        device: &str,
+        hours: Range<Hour>,
+        max_readings: usize,
+    ) -> Result<Vec<(Hour, Contents)>, WriteError> {
+        let find = self.documents.find(of_hours(device, &hours)).sort(doc! { "bucket": 1 }).batch_size(CONTENTS_BATCH);
+        let find = find.projection(doc! { "_id": 0, "bucket": 1, "readings": 1 });
+        let mut whole = Vec::new();
+        let mut taken = 0;
+        let mut current: Option<Readings> = None;
+        self.each_document(find, |document| {
+            let hour = bucket_hour(document)?;
+            if let Some(done) = current.take_if(|current| current.hour() != hour) {
+                taken += done.count();
+                whole.push((done.hour(), done.finish()));
+                if taken >= max_readings {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            current.get_or_insert_with(|| Readings::new(hour)).take(document.get_array("readings")?)?;
+            Ok(ControlFlow::Continue(()))
+        })
+        .await?;
+        whole.extend(current.map(|last| (last.hour(), last.finish())));
+        Ok(whole)
+    }
+
+    pub(super) async fn read_last_hour(&self, device: &str) -> Result<Option<Hour>, WriteError> {
+        let find =
+            self.documents.find(doc! { "deviceId": device }).sort(doc! { "deviceId": -1, "bucket": -1 }).limit(1);
+        let find = find.projection(doc! { "_id": 0, "bucket": 1 });
+        let mut hour = None;
+        self.each_document(find, |document| {
+            hour = Some(bucket_hour(document)?);
+            Ok(ControlFlow::Continue(()))
+        })
+        .await?;
+        Ok(hour)
+    }
+
+    /// Runs a query and shows each document that it finds to `visit`, until it breaks.
+    pub(super) async fn each_document(
+        &self,
+        find: Find<'_, RawDocumentBuf>,
+        mut visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, Unreadable>,
+    ) -> Result<(), WriteError> {
+        let mut cursor = within(self.commands.timeout, find.batch()).await?;
+        while let Some(batch) = within(self.commands.timeout, async { cursor.next().await.transpose() }).await? {
+            for document in batch.doc_slices().map_err(|error| Unreadable(error.to_string()))? {
+                let document = document.map_err(Unreadable::from)?;
+                let document = document.as_document().ok_or_else(|| Unreadable("a batch holds no documents".into()))?;
+                if visit(document)?.is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The hour of a document's bucket.
+pub(super) fn bucket_hour(document: &RawDocument) -> Result<Hour, Unreadable> {
+    Ok(Hour::of(document.get_datetime("bucket")?.timestamp_millis()))
+}
+
+fn of_hours(device: &str, hours: &Range<Hour>) -> Document {
+    let [from, to] = [hours.start, hours.end].map(|hour| DateTime::from_millis(hour.start_ms()));
+    doc! { "deviceId": device, "bucket": { "$gte": from, "$lt": to } }
+}
+
+/// Folds the stats of another part of the hour in.
+pub(super) fn fold(hour: &mut HourStats, last_ts_ms: i64, stats: Vec<(Metric, Stats)>) {
+    hour.last_ts_ms = hour.last_ts_ms.max(last_ts_ms);
+    for (metric, more) in stats {
+        match hour.stats.iter_mut().find(|(known, _)| *known == metric) {
+            Some((_, stats)) => stats.merge(&more),
+            None => hour.stats.push((metric, more)),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Writes one bucket that the fast path does not suit: its readings are late, resent or racing, or the document is full.
+//!
+//! Reads all parts of the bucket, lets [`plan`] merge in what is new, and writes back each part that changed, on the
+//! condition that its `rev` is still the one that was read. When another writer was quicker, everything starts again.
+//!
+//! Parts are read with read concern "majority". What they hold is therefore durable, and a write that changes nothing is
+//! done. A standalone server grants "majority" to what is not in its journal yet; there the last part is written back
+//! even if nothing changed, because a journaled write makes all writes before it durable.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use bson::{DateTime, RawDocumentBuf, doc};
+use mongodb::options::ReadConcern;
+use rand::RngExt;
+
+use super::MongodbStore;
+use super::document::{Part, Unreadable, encode_birth};
+use super::encode::Encoder;
+use super::names;
+use super::plan::{Change, is_consistent, plan};
+use super::schema::Deployment;
+use super::statement::Job;
+use crate::model::Hour;
+use crate::store::{WriteError, Written};
+
+/// How often a bucket is tried before the write is handed back as contended.
+const ATTEMPTS: u32 = 10;
+
+/// The pause before the second attempt, doubled before each further one up to [`PAUSE_MAX`]; a random half is taken
+/// off. What another writer did can be read once a majority has it, which takes some milliseconds.
+const PAUSE: Duration = Duration::from_millis(4);
+
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+impl MongodbStore {
+    pub(super) async fn write_slowly(&self, job: &Job<'_>) -> Result<Written, WriteError> {
+        let mut brought = HashSet::new();
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                tokio::time::sleep(pause_before(attempt)).await;
+            }
+            let parts = self.read_parts(&job.write.device, job.write.hour).await?;
+            if is_consistent(&parts) && self.change(job, &parts, &mut brought).await? {
+                let stored = job.write.count_stored(|sample| brought.contains(&sample.key()));
+                return Ok(Written { stored, duplicate: job.write.accepted - stored });
+            }
+        }
+        let detail = format!("other writers of the bucket were quicker {ATTEMPTS} times");
+        Err(WriteError::Transient { reason: "contention", detail })
+    }
+
+    /// All parts of a bucket, ascending.
+    async fn read_parts(&self, device: &str, hour: Hour) -> Result<Vec<Part>, WriteError> {
+        let find = self
+            .documents
+            .find(doc! { "deviceId": device, "bucket": DateTime::from_millis(hour.start_ms()) })
+            .read_concern(ReadConcern::majority());
+        let mut parts = Vec::new();
+        self.each_document(find, |document| {
+            parts.push(Part::decode(document, hour)?);
+            Ok(ControlFlow::Continue(()))
+        })
+        .await?;
+        parts.sort_by_key(|part| part.number);
+        Ok(parts)
+    }
+
+    /// Makes the changes that the job asks for, one after the other, and says whether all were made. Those that were are
+    /// noted in `brought`, for the next attempt finds them made.
+    async fn change(
+        &self,
+        job: &Job<'_>,
+        parts: &[Part],
+        brought: &mut HashSet<(u32, u32)>,
+    ) -> Result<bool, WriteError> {
+        let mut changes = plan(parts, job.write, job.metadata.as_ref(), self.capacity);
+        if changes.is_empty() && self.deployment().await? == Deployment::Standalone {
+            changes.extend(parts.last().map(unchanged));
+        }
+        for change in changes {
+            if !self.make(&job.write.device, job.write.hour, &change).await? {
+                return Ok(false);
+            }
+            brought.extend(change.brings);
+        }
+        Ok(true)
+    }
+
+    /// Makes one change, and says whether it was still possible.
+    async fn make(&self, device: &str, hour: Hour, change: &Change) -> Result<bool, WriteError> {
+        let command = match change.guard {
+            Some(rev) => self.rewrite_command(device, hour, change, rev),
+            None => self.insert_command(device, hour, change),
+        };
+        let reply = self.commands.send(command).await?;
+        match reply.refusals.first() {
+            None => Ok(reply.n == 1),
+            Some(refusal) if refusal.is_duplicate_key() => Ok(false),
+            Some(refusal) => Err(refusal.to_error()),
+        }
+    }
+
+    fn rewrite_command(&self, device: &str, hour: Hour, change: &Change, rev: i64) -> RawDocumentBuf {
+        Encoder::build(|command| {
+            command.string("update", &self.collection);
+            self.commands.write_concern(command);
+            command.array("updates", |statements| {
+                statements.document(0, |statement| {
+                    statement.document("q", |filter| {
+                        filter.string("_id", &names::document_id(device, hour, change.part.number));
+                        filter.string("deviceId", device);
+                        filter.int64("rev", rev);
+                    });
+                    statement.document("u", |update| update.document("$set", |set| change.part.encode(set, hour)));
+                });
+            });
+        })
+    }
+
+    fn insert_command(&self, device: &str, hour: Hour, change: &Change) -> RawDocumentBuf {
+        Encoder::build(|command| {
+            command.string("insert", &self.collection);
+            self.commands.write_concern(command);
+            command.array("documents", |documents| {
+                documents.document(0, |document| {
+                    document.string("_id", &names::document_id(device, hour, change.part.number));
+                    document.string("deviceId", device);
+                    encode_birth(document, device, hour, change.part.number);
+                    change.part.encode(document, hour);
+                });
+            });
+        })
+    }
+}
+
+/// Writes a part back as it is.
+fn unchanged(part: &Part) -> Change {
+    Change { part: Part { rev: part.rev + 1, ..part.clone() }, guard: Some(part.rev), brings: Vec::new() }
+}
+
+fn pause_before(attempt: u32) -> Duration {
+    let pause = PAUSE.saturating_mul(1 << (attempt - 1).min(16)).min(PAUSE_MAX);
+    pause.mul_f64(rand::rng().random_range(0.5..1.0))
+}
+
+/// What an unreadable bucket means for a write: it can be mended by hand only, and must not hold up the others.
+impl From<Unreadable> for WriteError {
+    fn from(error: Unreadable) -> Self {
+        Self::Permanent { reason: "unreadable", detail: error.to_string() }
+    }
+}

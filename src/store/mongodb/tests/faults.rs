@@ -1,0 +1,220 @@
+//! What goes wrong between tidegauge and the server, made to happen by the server's own fail points.
+
+use bson::{Bson, RawDocumentBuf};
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::*;
+use crate::store::mongodb::fast::job_of;
+use crate::store::mongodb::statement::append_command;
+
+/// There is one `failCommand` in a server, so that one test at a time may use it.
+static FAIL_POINT: Mutex<()> = Mutex::const_new(());
+
+/// Makes the commands of one application fail.
+struct Fault<'a> {
+    scratch: &'a Scratch,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl<'a> Fault<'a> {
+    /// Lets updates of the scratch's faulty store fail as `how` says, and as often as `mode` says.
+    async fn inject(scratch: &'a Scratch, mode: Document, how: Document) -> Self {
+        let fault = Self { scratch, _alone: FAIL_POINT.lock().await };
+        let mut data = doc! { "failCommands": ["update"], "appName": &scratch.name };
+        data.extend(how);
+        fault.configure(mode.into(), data).await;
+        fault
+    }
+
+    async fn configure(&self, mode: Bson, data: Document) {
+        let command = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
+        self.scratch.client.database("admin").run_command(command).await.unwrap();
+    }
+
+    async fn remove(self) {
+        self.configure("off".into(), doc! {}).await;
+    }
+}
+
+/// A store that calls itself by the name of the database, so that only its commands fail.
+async fn faulty_store(scratch: &Scratch) -> MongodbStore {
+    faulty_store_with(scratch, scratch.options()).await
+}
+
+async fn faulty_store_with(scratch: &Scratch, options: MongodbOptions) -> MongodbStore {
+    let separator = if scratch.uri.contains('?') { '&' } else { '?' };
+    let uri = format!("{}{separator}appName={}", scratch.uri, scratch.name);
+    let store = MongodbStore::connect(MongodbOptions { uri, ..options }).await.unwrap();
+    store.ensure_schema().await.unwrap();
+    store
+}
+
+async fn a_fault_is_transient(how: Document, expected: &str, applied: bool) {
+    let scratch = Scratch::new().await;
+    let store = faulty_store(&scratch).await;
+    let writes = [write_at("a", 0..10), write_at("b", 0..10)];
+    let fault = Fault::inject(&scratch, doc! { "times": 1 }, how).await;
+    for outcome in store.write(&writes).await {
+        let Err(WriteError::Transient { reason, .. }) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(reason, expected);
+    }
+    fault.remove().await;
+    assert_eq!(scratch.buckets().await.len(), if applied { 2 } else { 0 });
+    for outcome in store.write(&writes).await {
+        let written = outcome.unwrap();
+        assert_eq!((written.stored, written.duplicate), if applied { (0, 10) } else { (10, 0) });
+    }
+    for device in ["a", "b"] {
+        expect_instants(&store, device, 0..10).await;
+    }
+}
+
+#[tokio::test]
+async fn a_state_change_is_transient_and_a_resend_stores_once() {
+    a_fault_is_transient(doc! { "errorCode": 11602 }, "not_primary", false).await;
+}
+
+#[tokio::test]
+async fn a_lost_connection_is_transient_and_a_resend_stores_once() {
+    a_fault_is_transient(doc! { "closeConnection": true }, "network", false).await;
+}
+
+#[tokio::test]
+async fn a_command_that_hangs_is_given_up_and_a_resend_overtakes_it() {
+    let scratch = Scratch::new().await;
+    let options = MongodbOptions { timeout: Duration::from_millis(500), ..scratch.options() };
+    let store = faulty_store_with(&scratch, options).await;
+    let write = write_at("d", 0..10);
+    let hang = doc! { "blockConnection": true, "blockTimeMS": 2_500 };
+    let fault = Fault::inject(&scratch, doc! { "times": 1 }, hang).await;
+    let outcome = write_one(&store, &write).await;
+    assert!(matches!(outcome, Err(WriteError::Transient { reason: "timeout", .. })), "{outcome:?}");
+    assert_eq!(write_one(&store, &write).await.unwrap(), Written { stored: 10, duplicate: 0 });
+    fault.remove().await; // waits until the one that hung has gone on
+    expect_instants(&store, "d", 0..10).await;
+}
+
+#[tokio::test]
+async fn a_write_concern_error_is_transient_and_a_resend_stores_once() {
+    let how = doc! { "writeConcernError": { "code": 91, "errmsg": "shutting down" } };
+    a_fault_is_transient(how, "write_concern", true).await;
+}
+
+#[tokio::test]
+async fn a_rewrite_whose_answer_is_an_error_is_safe_to_repeat() {
+    for (how, expected, applied) in [
+        (doc! { "closeConnection": true }, "network", false),
+        (doc! { "errorCode": 189 }, "not_primary", false),
+        (doc! { "writeConcernError": { "code": 64, "errmsg": "waiting timed out" } }, "write_concern", true),
+    ] {
+        let scratch = Scratch::new().await;
+        let store = faulty_store(&scratch).await;
+        write_one(&store, &write_at("d", 10..20)).await.unwrap();
+        let write = write_at("d", 0..15);
+        // the first update is the fast path, which says 11000; the second is the rewrite
+        let fault = Fault::inject(&scratch, doc! { "skip": 1 }, how).await;
+        let Err(WriteError::Transient { reason, .. }) = write_one(&store, &write).await else { panic!("no error") };
+        assert_eq!(reason, expected);
+        fault.remove().await;
+        let (stored, duplicate) = if applied { (0, 15) } else { (10, 5) };
+        assert_eq!(write_one(&store, &write).await.unwrap(), Written { stored, duplicate });
+        expect_instants(&store, "d", 0..20).await;
+    }
+}
+
+#[tokio::test]
+async fn a_bucket_that_waits_for_the_slow_path_is_not_taken_for_written_when_the_server_goes() {
+    let scratch = Scratch::new().await;
+    let options = MongodbOptions { max_readings_per_document: 1_000_000, ..scratch.options() };
+    let store = faulty_store_with(&scratch, options).await;
+    write_one(&store, &write_at("late", 10..20)).await.unwrap();
+    // the three large ones need a second command
+    let writes =
+        [write_at("late", 0..5), write_at("a", 0..200_000), write_at("b", 0..200_000), write_at("c", 0..200_000)];
+    let fault = Fault::inject(&scratch, doc! { "skip": 1 }, doc! { "closeConnection": true }).await;
+    let outcomes = store.write(&writes).await;
+    fault.remove().await;
+    assert!(outcomes[1].is_ok() && outcomes[2].is_ok());
+    for at in [0, 3] {
+        assert!(matches!(outcomes[at], Err(WriteError::Transient { reason: "network", .. })), "{:?}", outcomes[at]);
+    }
+    assert_eq!(write_one(&store, &writes[0]).await.unwrap().stored, 5);
+}
+
+#[tokio::test]
+async fn a_command_that_lands_twice_stores_once() {
+    let scratch = Scratch::new().await;
+    let store = scratch.store().await;
+    store.ensure_schema().await.unwrap();
+    let (first, second) = (write_at("d", 0..10), write_at("d", 10..20));
+    let command = |write: &BucketWrite| -> RawDocumentBuf {
+        let jobs = [job_of(0, write).unwrap()];
+        append_command("buckets", |command| store.commands.write_concern(command), &jobs, 1000).0
+    };
+    assert_eq!(store.commands.send(command(&first)).await.unwrap().refusals, []);
+    assert_eq!(store.commands.send(command(&second)).await.unwrap().refusals, []);
+    for late in [&first, &second] {
+        let reply = store.commands.send(command(late)).await.unwrap();
+        assert!(reply.refusals[0].is_duplicate_key());
+    }
+    expect_instants(&store, "d", 0..20).await;
+}
+
+#[tokio::test]
+async fn a_bucket_that_the_server_refuses_does_not_take_the_others_along() {
+    let scratch = Scratch::new().await;
+    let store = scratch.store().await;
+    store.ensure_schema().await.unwrap();
+    scratch.run(doc! { "collMod": "buckets", "validator": { "deviceId": { "$ne": "b" } } }).await;
+    let writes = ["a", "b", "c"].map(|device| write_at(device, 0..5));
+    let outcomes = store.write(&writes).await;
+    assert_eq!(outcomes[0].as_ref().unwrap().stored, 5);
+    assert!(matches!(outcomes[1], Err(WriteError::Permanent { reason: "validation", .. })), "{:?}", outcomes[1]);
+    assert_eq!(outcomes[2].as_ref().unwrap().stored, 5);
+}
+
+#[tokio::test]
+async fn a_bucket_that_no_command_can_hold_is_found_and_the_others_are_stored() {
+    let scratch = Scratch::new().await;
+    let options = MongodbOptions { max_readings_per_document: 1_000_000, ..scratch.options() };
+    let store = MongodbStore::connect(options).await.unwrap();
+    let writes = [write_at("a", 0..5), write_at("b", 0..700_000), write_at("c", 0..5)];
+    let outcomes = store.write(&writes).await;
+    assert_eq!(outcomes[0].as_ref().unwrap().stored, 5);
+    assert!(matches!(outcomes[1], Err(WriteError::Permanent { reason: "too_large", .. })), "{:?}", outcomes[1]);
+    assert_eq!(outcomes[2].as_ref().unwrap().stored, 5);
+}
+
+#[tokio::test]
+async fn a_bucket_that_is_not_readable_is_refused_for_good() {
+    let scratch = Scratch::new().await;
+    let store = scratch.store().await;
+    write_one(&store, &write_at("d", 0..5)).await.unwrap();
+    let spoil = doc! { "q": {}, "u": { "$set": { "readings.0.lux": "high" } } };
+    scratch.run(doc! { "update": "buckets", "updates": [spoil] }).await;
+    let outcome = write_one(&store, &write_at("d", 0..3)).await;
+    assert!(matches!(outcome, Err(WriteError::Permanent { reason: "unreadable", .. })), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_store_opens_while_the_server_is_down_and_says_so_at_each_call() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let options = MongodbOptions {
+        uri: format!("mongodb://{free}"),
+        database: "d".into(),
+        collection: "buckets".into(),
+        timeout: Duration::from_millis(200),
+        max_readings_per_document: 10,
+        retention: None,
+        validate: false,
+        max_connections: 2,
+    };
+    let store = MongodbStore::connect(options).await.unwrap();
+    assert!(store.ping().await.is_err());
+    assert!(store.ensure_schema().await.is_err());
+    assert!(store.last_hour("d").await.is_err());
+    for outcome in store.write(&[write_at("a", 0..1), write_at("b", 0..1)]).await {
+        let Err(WriteError::Transient { reason, .. }) = outcome else { panic!("{outcome:?}") };
+        assert!(["server_selection", "timeout"].contains(&reason), "{reason}");
+    }
+}

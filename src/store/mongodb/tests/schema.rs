@@ -1,0 +1,84 @@
+//! The collection, its indexes and its validator.
+
+use super::*;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+async fn ensure(scratch: &Scratch, retention: Option<Duration>, validate: bool) -> MongodbStore {
+    let options = MongodbOptions { retention, validate, ..scratch.options() };
+    let store = MongodbStore::connect(options).await.unwrap();
+    store.ensure_schema().await.unwrap();
+    store
+}
+
+/// The name of each index, with its expiry in seconds.
+async fn indexes(scratch: &Scratch) -> Vec<(String, Option<i64>)> {
+    let indexes = scratch.all(doc! { "listIndexes": "buckets" }).await;
+    let seconds = |index: &Document| index.get("expireAfterSeconds").map(|at| at.to_string().parse().unwrap());
+    indexes.iter().map(|index| (index.get_str("name").unwrap().to_owned(), seconds(index))).collect()
+}
+
+async fn validator(scratch: &Scratch) -> Option<Document> {
+    let found = scratch.all(doc! { "listCollections": 1, "filter": { "name": "buckets" } }).await;
+    found[0].get_document("options").unwrap().get_document("validator").ok().cloned()
+}
+
+#[tokio::test]
+async fn expiry_is_created_changed_and_dropped_with_the_retention() {
+    let scratch = Scratch::new().await;
+    let plain = [("_id_".to_owned(), None), ("deviceId_bucket".to_owned(), None)];
+    ensure(&scratch, None, false).await;
+    assert_eq!(indexes(&scratch).await, plain);
+    for days in [1, 1, 30, 7] {
+        ensure(&scratch, Some(DAY * days), false).await;
+        let expected = ("createdAt_ttl".to_owned(), Some(i64::from(days) * 86_400 + 3_600));
+        assert_eq!(indexes(&scratch).await[2..], [expected]);
+    }
+    ensure(&scratch, None, false).await;
+    assert_eq!(indexes(&scratch).await, plain);
+    ensure(&scratch, Some(Duration::MAX), false).await;
+    assert_eq!(indexes(&scratch).await[2].1, Some(i64::from(i32::MAX)), "as long as the server can");
+}
+
+#[tokio::test]
+async fn instances_that_start_together_agree_on_one_schema() {
+    let scratch = Scratch::new().await;
+    let one = || ensure(&scratch, Some(DAY), true);
+    tokio::join!(one(), one(), one());
+    assert_eq!(indexes(&scratch).await.len(), 3);
+}
+
+#[tokio::test]
+async fn the_validator_comes_and_goes_with_its_option() {
+    let scratch = Scratch::new().await;
+    ensure(&scratch, None, false).await;
+    assert_eq!(validator(&scratch).await, None);
+    let store = ensure(&scratch, None, true).await;
+    assert!(validator(&scratch).await.unwrap().contains_key("$jsonSchema"));
+    write_one(&store, &write_at("d", 0..5)).await.unwrap();
+    write_one(&store, &write_at("d", 5..9)).await.unwrap();
+    write_one(&store, &write_at("d", 3..12)).await.unwrap();
+    expect_instants(&store, "d", 0..12).await;
+    let bad = doc! { "insert": "buckets", "documents": [{ "deviceId": "d" }] };
+    let refused = scratch.run(bad).await;
+    assert_eq!(refused.get_array("writeErrors").unwrap()[0].as_document().unwrap().get_i32("code").unwrap(), 121);
+    ensure(&scratch, None, false).await;
+    assert_eq!(validator(&scratch).await.unwrap_or_default(), doc! {});
+}
+
+#[tokio::test]
+async fn a_validator_of_somebody_else_stays() {
+    let scratch = Scratch::new().await;
+    let theirs = doc! { "deviceId": { "$exists": true } };
+    scratch.run(doc! { "create": "buckets", "validator": &theirs }).await;
+    ensure(&scratch, None, false).await;
+    assert_eq!(validator(&scratch).await, Some(theirs));
+}
+
+#[tokio::test]
+async fn a_time_series_collection_is_not_taken_for_buckets() {
+    let scratch = Scratch::new().await;
+    scratch.run(doc! { "create": "buckets", "timeseries": { "timeField": "ts" } }).await;
+    let outcome = write_one(&scratch.store().await, &write_at("d", 0..5)).await;
+    assert!(matches!(outcome, Err(WriteError::Transient { reason: "schema", .. })), "{outcome:?}");
+}
