@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 
 pub mod json;
+pub mod senml;
 pub mod timestamp;
 
 /// A reading as it stood in the bytes.

@@ -6,12 +6,12 @@ use super::lexer::Kind;
 use crate::wire::{Code, Rejection};
 
 /// What was found, or why it is refused.
-pub(super) type Found<T> = Result<T, Rejection>;
+pub(in crate::wire) type Found<T> = Result<T, Rejection>;
 
 /// So many names are compared with each other; more are hashed.
 const FEW: usize = 16;
 
-pub(super) fn rejection(code: Code, detail: impl Into<String>) -> Rejection {
+pub(in crate::wire) fn rejection(code: Code, detail: impl Into<String>) -> Rejection {
     Rejection { code, detail: detail.into() }
 }
 
@@ -24,7 +24,7 @@ pub(super) fn duplicate_key(key: &str) -> Rejection {
 }
 
 /// A name as it may stand in a detail: escaped, and cut to a length that suits an error message.
-pub(super) fn quoted(name: &str) -> String {
+pub(in crate::wire) fn quoted(name: &str) -> String {
     match name.char_indices().nth(64) {
         Some((end, _)) => format!("{:?}...", &name[..end]),
         None => format!("{name:?}"),
@@ -32,7 +32,7 @@ pub(super) fn quoted(name: &str) -> String {
 }
 
 /// Fills the slot of a key; a slot that is filled already becomes a duplicate key.
-pub(super) fn fill<T>(slot: &mut Option<Found<T>>, key: &str, found: Found<T>) {
+pub(in crate::wire) fn fill<T>(slot: &mut Option<Found<T>>, key: &str, found: Found<T>) {
     *slot = Some(if slot.is_none() { found } else { Err(duplicate_key(key)) });
 }
 
