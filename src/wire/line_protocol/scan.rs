@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::lines::indent;
 use crate::wire::{
     Code, Rejection,
     problem::{Found, rejection},
@@ -50,9 +51,9 @@ pub(super) struct Scanner<'b> {
 }
 
 impl<'b> Scanner<'b> {
-    /// Starts behind the white space at the front of `text`.
+    /// Starts behind the indent of `text`.
     pub(super) fn new(text: &'b str) -> Self {
-        Self { text, at: text.len() - text.trim_ascii_start().len() }
+        Self { text, at: indent(text.as_bytes()) }
     }
 
     /// Reads up to one of `ends`. The name may be empty.
