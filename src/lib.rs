@@ -29,7 +29,7 @@
 //! - [`flush`]: from the log over pending to the store.
 //! - [`query`]: pending and stored as one.
 //! - [`ingest`]: the one way into the log.
-//! - [`udp`]: datagrams.
+//! - [`udp`]: the way in for datagrams.
 //! - [`http`]: the API.
 
 pub mod config;

@@ -124,11 +124,11 @@ async fn what_a_full_log_does_not_take_is_counted_as_dropped_by_overload() {
 async fn gaps_in_the_numbers_of_a_device_are_counted() {
     let server = Server::start(Setup::sqlite()).await;
     let sender = Sender::to(server.udp_addr());
-    let message = |device: &str, seq: u64| {
-        sender.send(json!({ "deviceId": device, "seq": seq, "ts": START_MS, "value": 1 }).to_string());
-    };
-    [1, 2, 5, 6].map(|seq| message("a", seq));
-    [10, 11, 11, 3, 4, 6].map(|seq| message("b", seq));
+    for (device, numbers) in [("a", &[1, 2, 5, 6][..]), ("b", &[10, 11, 11, 3, 4, 6])] {
+        for seq in numbers {
+            sender.send(json!({ "deviceId": device, "seq": seq, "ts": START_MS, "value": 1 }).to_string());
+        }
+    }
     sender.send("value,device=a seq=100,value=1");
     let metrics = received(&server, 11).await;
     assert_eq!(metrics.count(GAPS), 2 + 1);

@@ -11,8 +11,9 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmms
 /// The most datagrams that one call takes.
 const MAX_DATAGRAMS: usize = 128;
 
-/// The memory for one call, unless a single datagram may have more.
-const MAX_BYTES: usize = 1 << 20;
+/// The most bytes that one call takes. So few cannot hold more names of metrics than a record of the log has room for:
+/// nobody's readings are refused because of what stands beside them.
+const MAX_BYTES: usize = 256 << 10;
 
 /// A socket and the datagrams that were taken from it last.
 pub(super) struct Inbox<'s> {

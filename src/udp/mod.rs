@@ -56,7 +56,7 @@ pub struct Options {
 /// Bound sockets, which receive nothing yet.
 #[derive(Debug)]
 pub struct Sockets {
-    sockets: Vec<UdpSocket>,
+    bound: Vec<UdpSocket>,
     receive_buffer_bytes: usize,
     options: Options,
 }
@@ -74,12 +74,12 @@ impl Sockets {
     /// # Errors
     /// When the address cannot be used, or somebody else uses it already.
     pub fn bind(options: Options) -> io::Result<Self> {
-        let (sockets, receive_buffer_bytes) =
+        let (bound, receive_buffer_bytes) =
             sockets::bind(options.listen, options.sockets, options.receive_buffer_bytes)?;
         if let Some(advice) = sockets::advice(options.receive_buffer_bytes, receive_buffer_bytes) {
             tracing::warn!("{advice}");
         }
-        Ok(Self { sockets, receive_buffer_bytes, options })
+        Ok(Self { bound, receive_buffer_bytes, options })
     }
 
     /// The address in use.
@@ -87,7 +87,7 @@ impl Sockets {
     /// # Errors
     /// When the system does not tell it.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.sockets[0].local_addr()
+        self.bound[0].local_addr()
     }
 
     /// Receives until `shutdown` is cancelled, and then what has arrived by then. Must be called on a runtime.
@@ -97,12 +97,12 @@ impl Sockets {
     pub fn start(self, ingest: &Ingest, metrics: &Metrics, shutdown: &CancellationToken) -> io::Result<Receiving> {
         metrics.udp_receive_buffer_bytes.set(self.receive_buffer_bytes as f64);
         let counters = Counters::new(metrics);
-        let drops = KernelDrops::of(&self.sockets, metrics.udp_dropped_total.with("kernel"));
+        let drops = KernelDrops::of(&self.bound, metrics.udp_dropped_total.with("kernel"));
         let drops =
             drops.inspect_err(|error| tracing::warn!(%error, "datagrams that the kernel drops are not counted"));
         let sequences = Arc::new(Sequences::new(self.options.max_sequences, metrics.udp_sequence_gaps_total.clone()));
         let threads = TaskTracker::new();
-        for (number, socket) in self.sockets.into_iter().enumerate() {
+        for (number, socket) in self.bound.into_iter().enumerate() {
             let worker = Worker {
                 socket,
                 options: self.options.clone(),
