@@ -7,7 +7,12 @@
 use std::borrow::Cow;
 
 pub mod json;
+<<<<<<< HEAD
 pub mod senml;
+=======
+pub mod line_protocol;
+mod problem;
+>>>>>>> lp
 pub mod timestamp;
 
 /// A reading as it stood in the bytes.
@@ -48,6 +53,7 @@ pub struct Rejection {
 #[expect(missing_docs, reason = "each says what its name says")]
 pub enum Code {
     InvalidJson,
+    InvalidLine,
     MissingDeviceId,
     InvalidDeviceId,
     MissingValues,
@@ -64,8 +70,9 @@ pub enum Code {
 
 impl Code {
     /// All codes, so that each has its metric from the start.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::InvalidJson,
+        Self::InvalidLine,
         Self::MissingDeviceId,
         Self::InvalidDeviceId,
         Self::MissingValues,
@@ -85,6 +92,7 @@ impl Code {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::InvalidJson => "invalid_json",
+            Self::InvalidLine => "invalid_line",
             Self::MissingDeviceId => "missing_device_id",
             Self::InvalidDeviceId => "invalid_device_id",
             Self::MissingValues => "missing_values",

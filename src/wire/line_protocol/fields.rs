@@ -1,0 +1,204 @@
+//! The fields of a line and their values.
+
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    num::{IntErrorKind, ParseIntError},
+};
+
+use super::{
+    lines::closing_quote,
+    scan::{KEY, Scanner, refuse_at},
+};
+use crate::wire::{
+    Code, Rejection,
+    problem::{Found, quoted, repeated},
+};
+
+/// A field as it stands on the line.
+#[derive(Debug)]
+pub(super) struct Field<'b> {
+    pub(super) key: Cow<'b, str>,
+    pub(super) value: f64,
+}
+
+/// Reads the fields that come next into `fields`, at least one and each key once.
+pub(super) fn read<'b>(scanner: &mut Scanner<'b>, fields: &mut Vec<Field<'b>>) -> Found<()> {
+    fields.clear();
+    if scanner.byte().is_none() {
+        return Err(scanner.refuse(Code::MissingValues, "the line ends without a field"));
+    }
+    loop {
+        fields.push(read_field(scanner)?);
+        if !scanner.take_if(b',') {
+            break;
+        }
+    }
+    if repeated(fields.iter().map(|field| &*field.key)).is_some() {
+        keep_last(fields);
+    }
+    Ok(())
+}
+
+fn read_field<'b>(scanner: &mut Scanner<'b>) -> Found<Field<'b>> {
+    let key = scanner.name(KEY)?;
+    if key.is_empty() {
+        return Err(scanner.refuse(Code::InvalidLine, "expected the key of a field"));
+    }
+    if !scanner.take_if(b'=') {
+        let what = format!("expected '=' behind the field {}", quoted(&key));
+        return Err(scanner.refuse(Code::InvalidLine, &what));
+    }
+    if scanner.byte() == Some(b'"') {
+        return Err(refuse_string(scanner, &key));
+    }
+    let start = scanner.offset();
+    match number(scanner.value()) {
+        Ok(value) => Ok(Field { key, value }),
+        Err(what) => Err(refuse_at(start, Code::InvalidValue, &format!("the value of field {} {what}", quoted(&key)))),
+    }
+}
+
+#[cold]
+fn refuse_string(scanner: &Scanner<'_>, key: &str) -> Rejection {
+    let key = quoted(key);
+    if closing_quote(scanner.rest().as_bytes(), 0).is_none() {
+        return scanner.refuse(Code::InvalidLine, &format!("the string of field {key} is not closed, it begins"));
+    }
+    scanner
+        .refuse(Code::InvalidValue, &format!("the value of field {key} must be a number or a boolean, found a string"))
+}
+
+/// Reads a number or a boolean, or says what is wrong with it.
+fn number(text: &str) -> Result<f64, &'static str> {
+    const NEITHER: &str = "is neither a number nor a boolean";
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    // Numbers to Rust are also "inf", "nan" and "+1", all of which begin otherwise.
+    if !digits.starts_with(|first: char| first.is_ascii_digit() || first == '.') {
+        return boolean(text).ok_or(if text.is_empty() { "is missing" } else { NEITHER });
+    }
+    let refuse = |error: &ParseIntError| match error.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "is an integer of more than 64 bits",
+        _ => NEITHER,
+    };
+    match text.as_bytes().last() {
+        Some(b'i') => text[..text.len() - 1].parse().map(|integer: i64| integer as f64).map_err(|error| refuse(&error)),
+        Some(b'u') => text[..text.len() - 1].parse().map(|integer: u64| integer as f64).map_err(|error| refuse(&error)),
+        _ => short_decimal(digits)
+            .map(|number| if digits.len() < text.len() { -number } else { number })
+            .or_else(|| text.parse().ok())
+            .ok_or(NEITHER),
+    }
+}
+
+/// Reads a number as most devices write them: at most 15 digits and points, no exponent. Such a number is the quotient
+/// of two integers that floats hold exactly, so that one division rounds it as it should be rounded.
+fn short_decimal(text: &str) -> Option<f64> {
+    const LONGEST: usize = 15;
+    const POWERS_OF_10: [f64; LONGEST] =
+        [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14];
+    if text.len() > LONGEST {
+        return None;
+    }
+    let mut digits = 0u64;
+    let mut point = None;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'0'..=b'9' => digits = digits * 10 + u64::from(byte - b'0'),
+            b'.' if point.is_none() && text.len() > 1 => point = Some(at),
+            _ => return None,
+        }
+    }
+    let decimals = point.map_or(0, |at| text.len() - 1 - at);
+    Some(digits as f64 / POWERS_OF_10[decimals])
+}
+
+fn boolean(text: &str) -> Option<f64> {
+    match text {
+        "t" | "T" | "true" | "True" | "TRUE" => Some(1.0),
+        "f" | "F" | "false" | "False" | "FALSE" => Some(0.0),
+        _ => None,
+    }
+}
+
+/// Of the fields with the same key, keeps the first place and the last value.
+#[cold]
+fn keep_last(fields: &mut Vec<Field<'_>>) {
+    let mut places = HashMap::with_capacity(fields.len());
+    let mut kept: Vec<Field<'_>> = Vec::with_capacity(fields.len());
+    for field in fields.drain(..) {
+        let place = *places.entry(field.key.clone()).or_insert(kept.len());
+        match kept.get_mut(place) {
+            Some(earlier) => earlier.value = field.value,
+            None => kept.push(field),
+        }
+    }
+    *fields = kept;
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn numbers_and_booleans_have_the_forms_of_influxdb() {
+        for (text, value) in [
+            ("22.4", 22.4),
+            ("-0.5e+3", -500.0),
+            ("1E3", 1_000.0),
+            ("1.", 1.0),
+            (".5", 0.5),
+            ("-.5", -0.5),
+            ("007", 7.0),
+            ("1e999", f64::INFINITY),
+            ("40i", 40.0),
+            ("-9223372036854775808i", -9_223_372_036_854_775_808.0),
+            ("18446744073709551615u", 18_446_744_073_709_551_615.0),
+            ("t", 1.0),
+            ("T", 1.0),
+            ("true", 1.0),
+            ("True", 1.0),
+            ("TRUE", 1.0),
+            ("f", 0.0),
+            ("F", 0.0),
+            ("false", 0.0),
+            ("False", 0.0),
+            ("FALSE", 0.0),
+        ] {
+            assert_eq!(number(text), Ok(value), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_neither_is_refused() {
+        for text in [
+            "abc", "NaN", "nan", "-nan", "inf", "-inf", "Infinity", "+1", "+1i", "-", "-i", "i", "u", ".", ".i",
+            "1.5i", "1e3i", "1ii", "1iu", "-1u", "-+1", "--1", "1.1.1", "1e", "e1", "0x10", "1_000", "1\t", "tRUE",
+            "tr", "1f", "t1", "-t", "null", "1\"", "é",
+        ] {
+            assert_eq!(number(text), Err("is neither a number nor a boolean"), "{text}");
+        }
+        assert_eq!(number(""), Err("is missing"));
+        for text in ["9223372036854775808i", "-9223372036854775809i", "18446744073709551616u"] {
+            assert_eq!(number(text), Err("is an integer of more than 64 bits"), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn floats_are_read_as_rust_reads_them(text in "-?[0-9]{0,10}[.]?[0-9]{0,10}(e[+-]?[0-9]{1,3})?", number: f64) {
+            if text.contains(|char: char| char.is_ascii_digit()) && !text.trim_start_matches('-').starts_with('e') {
+                prop_assert_eq!(number_bits(&text), text.parse().ok().map(f64::to_bits), "{}", text);
+            }
+            if number.is_finite() {
+                prop_assert_eq!(number_bits(&format!("{number:?}")), Some(number.to_bits()));
+            }
+        }
+    }
+
+    fn number_bits(text: &str) -> Option<u64> {
+        number(text).ok().map(f64::to_bits)
+    }
+}

@@ -1,0 +1,231 @@
+//! One line: measurement, tags, fields, time, and the reading they make.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use super::{
+    Options, Precision, fields,
+    fields::Field,
+    metadata,
+    scan::{KEY, MEASUREMENT, Scanner, refuse_at},
+};
+use crate::wire::{
+    Code, Incoming, Sink,
+    problem::{Found, quoted, repeated},
+};
+
+/// Readings of so many values are handed on without allocating.
+const USUAL_FIELDS: usize = 16;
+
+/// Reads lines and hands on their readings; keeps the room it needs from one line to the next.
+#[derive(Debug, Default)]
+pub(super) struct Reader<'b> {
+    tags: Vec<Tag<'b>>,
+    fields: Vec<Field<'b>>,
+    metadata: String,
+    /// The names of the metrics, one behind the other.
+    metrics: String,
+}
+
+#[derive(Debug)]
+struct Tag<'b> {
+    key: Cow<'b, str>,
+    value: Cow<'b, str>,
+    /// Where the key stands on the line.
+    offset: usize,
+}
+
+/// What a line says, beside its tags and fields.
+struct Point<'b> {
+    measurement: Cow<'b, str>,
+    /// Which of the tags names the device.
+    device: usize,
+    ts_ms: Option<i64>,
+}
+
+impl<'b> Reader<'b> {
+    /// Reads a line that is not blank.
+    pub(super) fn read(&mut self, line: &'b str, options: &Options<'_>, sink: &mut impl Sink) {
+        match self.point(line, options) {
+            Ok(point) => self.hand_on(&point, sink),
+            Err(rejection) => sink.reject(rejection),
+        }
+    }
+
+    fn point(&mut self, line: &'b str, options: &Options<'_>) -> Found<Point<'b>> {
+        let mut scanner = Scanner::new(line);
+        let measurement = scanner.name(MEASUREMENT)?;
+        if measurement.is_empty() {
+            return Err(scanner.refuse(Code::InvalidLine, "expected a measurement"));
+        }
+        self.read_tags(&mut scanner)?;
+        let tags_end = scanner.offset();
+        scanner.skip_spaces();
+        fields::read(&mut scanner, &mut self.fields)?;
+        scanner.skip_spaces();
+        let ts_ms = read_time(&mut scanner, options.precision)?;
+        let device = self.device(options.device_tags, tags_end)?;
+        Ok(Point { measurement, device, ts_ms })
+    }
+
+    fn read_tags(&mut self, scanner: &mut Scanner<'b>) -> Found<()> {
+        self.tags.clear();
+        while scanner.take_if(b',') {
+            self.tags.push(read_tag(scanner)?);
+        }
+        if scanner.byte() == Some(b'=') {
+            return Err(scanner.refuse(Code::InvalidLine, "'=' in the value of a tag needs a backslash before it"));
+        }
+        match repeated(self.tags.iter().map(|tag| &*tag.key)) {
+            None => Ok(()),
+            Some(key) => {
+                let offset = self.tags.iter().filter(|tag| tag.key == key).nth(1).map_or(0, |tag| tag.offset);
+                Err(refuse_at(offset, Code::DuplicateKey, &format!("the tag {} stands twice, again", quoted(key))))
+            }
+        }
+    }
+
+    /// Which tag names the device. `tags_end` is where it is missed.
+    fn device(&self, device_tags: &[String], tags_end: usize) -> Found<usize> {
+        let named = |name: &String| self.tags.iter().position(|tag| tag.key == *name);
+        device_tags.iter().find_map(named).ok_or_else(|| {
+            let what = format!("no tag names the device (looked for {}): the tags end", device_tags.join(", "));
+            refuse_at(tags_end, Code::MissingDeviceId, &what)
+        })
+    }
+
+    fn hand_on(&mut self, point: &Point<'_>, sink: &mut impl Sink) {
+        self.name_metrics(&point.measurement);
+        let mut names = self.metrics.as_str();
+        let values = self.fields.iter().map(|field| {
+            let (name, others) = names.split_at(metric_bytes(&point.measurement, &field.key));
+            names = others;
+            (Cow::Borrowed(name), field.value)
+        });
+        let values: SmallVec<[_; USUAL_FIELDS]> = values.collect();
+        let others = self.tags.iter().enumerate().filter(|&(place, _)| place != point.device);
+        sink.reading(Incoming {
+            device: &self.tags[point.device].value,
+            metadata: metadata::write(&mut self.metadata, others.map(|(_, tag)| (&*tag.key, &*tag.value))),
+            ts_ms: point.ts_ms,
+            values: &values,
+        });
+    }
+
+    fn name_metrics(&mut self, measurement: &str) {
+        self.metrics.clear();
+        for field in &self.fields {
+            self.metrics.push_str(measurement);
+            if field.key != "value" {
+                self.metrics.push('_');
+                self.metrics.push_str(&field.key);
+            }
+        }
+    }
+}
+
+/// How long the name of a field's metric is.
+fn metric_bytes(measurement: &str, key: &str) -> usize {
+    measurement.len() + if key == "value" { 0 } else { "_".len() + key.len() }
+}
+
+fn read_tag<'b>(scanner: &mut Scanner<'b>) -> Found<Tag<'b>> {
+    let offset = scanner.offset();
+    let key = scanner.name(KEY)?;
+    if key.is_empty() {
+        return Err(scanner.refuse(Code::InvalidLine, "expected the key of a tag"));
+    }
+    if !scanner.take_if(b'=') {
+        return Err(scanner.refuse(Code::InvalidLine, &format!("expected '=' behind the tag {}", quoted(&key))));
+    }
+    let value = scanner.name(KEY)?;
+    if value.is_empty() {
+        return Err(scanner.refuse(Code::InvalidLine, &format!("expected the value of tag {}", quoted(&key))));
+    }
+    Ok(Tag { key, value, offset })
+}
+
+/// Reads the time, if there is one, and the end of the line.
+fn read_time(scanner: &mut Scanner<'_>, precision: Precision) -> Found<Option<i64>> {
+    let start = scanner.offset();
+    let text = scanner.word();
+    let ts_ms = if text.is_empty() {
+        None
+    } else {
+        let found = unix_ms(text, precision);
+        Some(found.map_err(|what| refuse_at(start, Code::InvalidTimestamp, what))?)
+    };
+    scanner.skip_spaces();
+    match scanner.byte() {
+        None => Ok(ts_ms),
+        Some(_) => Err(scanner.refuse(Code::InvalidLine, "expected the end of the line")),
+    }
+}
+
+fn unix_ms(text: &str, precision: Precision) -> Result<i64, &'static str> {
+    let (is_past, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
+    let time = match whole_number(digits.as_bytes()).ok_or("the time is not a whole number")? {
+        number if is_past => 0i64.checked_sub_unsigned(number),
+        number => i64::try_from(number).ok(),
+    };
+    time.and_then(|time| precision.to_ms(time)).ok_or("the time does not fit into 64 bits")
+}
+
+/// Reads decimal digits, at least one. What does not fit is `u64::MAX`.
+fn whole_number(digits: &[u8]) -> Option<u64> {
+    let (eights, ones) = digits.as_chunks();
+    let mut number = 0u64;
+    for &eight in eights {
+        number = number.saturating_mul(100_000_000).saturating_add(eight_digits(eight)?);
+    }
+    for one in ones {
+        let digit = one.is_ascii_digit().then(|| u64::from(one - b'0'))?;
+        number = number.saturating_mul(10).saturating_add(digit);
+    }
+    (!digits.is_empty()).then_some(number)
+}
+
+/// Reads eight digits at once, because times are a third of the bytes of many lines: neighbours become numbers of two
+/// digits, then of four, then of eight.
+fn eight_digits(ascii: [u8; 8]) -> Option<u64> {
+    const ONES: u64 = u64::MAX / 0xFF;
+    let word = u64::from_le_bytes(ascii);
+    let digits = word ^ (ONES * 0x30);
+    // Nothing but 0 to 9 has an empty upper half now, and still has it with 6 more.
+    if (digits | digits.wrapping_add(ONES * 6)) & (ONES * 0xF0) != 0 {
+        return None;
+    }
+    let twos = (digits * 10 + (digits >> 8)) & 0x00FF_00FF_00FF_00FF;
+    let fours = (twos * 100 + (twos >> 16)) & 0x0000_FFFF_0000_FFFF;
+    Some((fours * 10_000 + (fours >> 32)) & 0xFFFF_FFFF)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_byte_but_a_digit_is_found_wherever_it_stands() {
+        for byte in 0..=u8::MAX {
+            for place in 0..19 {
+                let mut digits = *b"9090909090909090909";
+                digits[place] = byte;
+                let number = std::str::from_utf8(&digits).ok().and_then(|text| text.parse().ok());
+                let number = number.filter(|_| byte != b'+');
+                assert_eq!(whole_number(&digits), number, "{byte} at {place}");
+            }
+        }
+        assert_eq!(whole_number(b""), None);
+    }
+
+    proptest! {
+        #[test]
+        fn whole_numbers_are_read_as_rust_reads_them(digits in "[0-9]{1,30}", number: u64) {
+            prop_assert_eq!(whole_number(digits.as_bytes()), Some(digits.parse().unwrap_or(u64::MAX)));
+            prop_assert_eq!(whole_number(number.to_string().as_bytes()), Some(number));
+        }
+    }
+}
