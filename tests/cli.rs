@@ -63,6 +63,16 @@ async fn check_accepts_the_example_config() {
 }
 
 #[tokio::test]
+async fn check_looks_at_the_log_when_it_is_asked_to() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let data = folder.path().to_str().expect("UTF-8");
+    let finished = run(&["check", "--log", "--data-dir", data]).await;
+    assert!(finished.code == Some(0) && finished.stdout.contains("no log yet"), "{finished:?}");
+    let unclear = run(&["check", "--quarantine", "--data-dir", data]).await;
+    assert!(unclear.code == USAGE && unclear.stderr.contains("--log"), "{unclear:?}");
+}
+
+#[tokio::test]
 async fn an_import_without_a_server_or_a_file_fails_and_says_why() {
     let folder = TempDir::new().expect("a temporary folder");
     let file = folder.path().join("series.csv");

@@ -116,7 +116,7 @@ impl Service {
         let flush = Flush::new(
             flush_options(config),
             Arc::clone(&log),
-            recovery.start,
+            &recovery,
             Arc::clone(&store),
             dead_letters,
             Arc::clone(&metrics),
@@ -137,7 +137,6 @@ impl Service {
             log: Arc::clone(&log),
             log_max_bytes: config.log.max_bytes.0,
             pending_max_bytes: config.pending.max_bytes.0,
-            recovered: recovery.readings,
             metrics,
             exposition,
             budget: Budget::new(config.http.max_bytes_in_flight.as_usize()),

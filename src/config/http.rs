@@ -33,7 +33,7 @@ impl Default for Http {
             max_connections: 10_000,
             max_body_bytes: Bytes::mib(16),
             max_bytes_in_flight: Bytes::mib(256),
-            header_timeout: Period::secs(10),
+            header_timeout: Period::secs(75),
             body_timeout: Period::secs(30),
         }
     }

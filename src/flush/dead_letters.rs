@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
@@ -58,14 +59,39 @@ impl DeadLetters {
         let mut line = serde_json::to_vec(&line(write, reason, detail))?;
         line.push(b'\n');
         let mut file = self.file.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let open = match file.take() {
+        let mut open = match file.take() {
             Some(open) => open,
-            None => OpenOptions::new().create(true).append(true).open(&*self.path)?,
+            None => open_at_line_start(&self.path)?,
         };
-        let mut open = &*file.insert(open);
+        // Kept only when all went well: opening it again mends a line that was cut off.
         open.write_all(&line)?;
-        open.sync_data()
+        open.sync_data()?;
+        *file = Some(open);
+        Ok(())
     }
+}
+
+/// Opens the file for appending. When this returns, its name survives a crash. A last line that was cut off, by a crash
+/// or a full disk, is ended, so that it spoils no other.
+fn open_at_line_start(path: &Path) -> std::io::Result<File> {
+    let mut file = match OpenOptions::new().read(true).append(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
+            let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+            File::open(folder)?.sync_all()?;
+            file
+        }
+        opened => opened?,
+    };
+    let len = file.seek(SeekFrom::End(0))?;
+    let mut last = [b'\n'];
+    if len > 0 {
+        file.read_exact_at(&mut last, len - 1)?;
+    }
+    if last != [b'\n'] {
+        file.write_all(b"\n")?;
+    }
+    Ok(file)
 }
 
 fn line<'a>(write: &'a BucketWrite, reason: &'a str, detail: &'a str) -> Line<'a> {
@@ -81,5 +107,95 @@ fn line<'a>(write: &'a BucketWrite, reason: &'a str, detail: &'a str) -> Line<'a
         device_id: &write.device,
         metadata: write.metadata.as_deref().and_then(|text| serde_json::from_str(text).ok()),
         readings: readings.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Hour, Sample};
+    use crate::wire::{Incoming, Rejection, Sink, json};
+
+    /// What the API makes of a body, one text a reading.
+    #[derive(Default)]
+    struct Found(Vec<String>);
+
+    impl Sink for Found {
+        fn reading(&mut self, incoming: Incoming<'_>) {
+            let Incoming { device, metadata, ts_ms, values } = incoming;
+            self.0.push(format!("{device} {} {} {values:?}", metadata.unwrap_or("-"), ts_ms.unwrap()));
+        }
+
+        fn reject(&mut self, rejection: Rejection) {
+            panic!("{rejection:?}");
+        }
+    }
+
+    fn refused(metadata: Option<&str>) -> Arc<BucketWrite> {
+        let samples = [(10, 0, 1.5), (10, 1, -0.1), (3_599_999, 1, 1e300)];
+        let arrived =
+            samples.map(|(offset, metric, value)| (Sample { value, offset, metric }, metric == 0 || offset > 10));
+        let metrics = vec!["temp".into(), "a \"b\" c".into()];
+        BucketWrite::new("S1".into(), Hour::of(7_200_000), metadata.map(Into::into), metrics, arrived).into()
+    }
+
+    fn lines(path: &Path) -> Vec<String> {
+        std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[tokio::test]
+    async fn a_line_can_be_sent_to_the_api_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dead-letters.ndjson");
+        let letters = DeadLetters::new(path.clone());
+        let detail = "document failed\nvalidation: \"floor\"";
+        letters.append(&refused(Some(r#"{"floor": 2}"#)), "validation", detail).await.unwrap();
+        letters.append(&refused(None), "too_large", "").await.unwrap();
+        let lines = lines(&path);
+        assert_eq!(lines.len(), 2);
+        for (line, metadata) in lines.iter().zip([r#"{"floor": 2}"#, "-"]) {
+            let mut found = Found::default();
+            json::parse(line.as_bytes(), &mut found).unwrap();
+            let expected = [
+                format!(r#"S1 {metadata} 7200010 [("a \"b\" c", -0.1), ("temp", 1.5)]"#),
+                format!(r#"S1 {metadata} 10799999 [("a \"b\" c", 1e300)]"#),
+            ];
+            assert_eq!(found.0, expected);
+        }
+        let line: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
+        assert_eq!((&line["reason"], &line["detail"]), (&"validation".into(), &detail.into()));
+        line["refusedAt"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    }
+
+    #[tokio::test]
+    async fn lines_survive_a_reopening_and_a_line_that_was_cut_off_spoils_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dead-letters.ndjson");
+        DeadLetters::new(path.clone()).append(&refused(None), "one", "").await.unwrap();
+        DeadLetters::new(path.clone()).append(&refused(None), "two", "").await.unwrap();
+        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(br#"{"deviceId":"S"#).unwrap();
+        let letters = DeadLetters::new(path.clone());
+        letters.append(&refused(None), "three", "").await.unwrap();
+        letters.append(&refused(None), "four", "").await.unwrap();
+        let found: Vec<Option<String>> = lines(&path)
+            .iter()
+            .map(|line| Some(serde_json::from_str::<serde_json::Value>(line).ok()?["reason"].as_str()?.to_owned()))
+            .collect();
+        assert_eq!(
+            found,
+            ["one", "two", "", "three", "four"].map(|reason| (!reason.is_empty()).then(|| reason.to_owned()))
+        );
+    }
+
+    #[tokio::test]
+    async fn a_file_that_cannot_be_written_is_an_error_and_is_tried_again_at_the_next_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("later").join("dead-letters.ndjson");
+        let letters = DeadLetters::new(path.clone());
+        letters.append(&refused(None), "one", "").await.unwrap_err();
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        letters.append(&refused(None), "two", "").await.unwrap();
+        assert_eq!(lines(&path).len(), 1);
     }
 }

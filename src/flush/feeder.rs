@@ -12,7 +12,7 @@ const RECORDS_PER_TURN: usize = 256;
 /// How long the feeder waits for news before it looks again by itself.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Starts the feeder. It ends when the log is closed and read to its end.
+/// Starts the feeder. It ends when the log is closed and read to its end, or when it is stopped.
 pub(super) fn spawn(flush: Arc<Flush>) -> std::io::Result<std::thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Handle::current();
     std::thread::Builder::new().name("log-feeder".to_owned()).spawn(move || {
@@ -27,7 +27,11 @@ pub(super) fn spawn(flush: Arc<Flush>) -> std::io::Result<std::thread::JoinHandl
 fn feed(flush: &Flush, mut reader: Reader, runtime: &tokio::runtime::Handle) -> Result<(), String> {
     while let Some(readable) = flush.log.wait_readable(reader.position(), PATIENCE) {
         while reader.position() < readable {
+            let room = flush.completed.notified(); // before the look at pending, so that no completion is missed
             let mut state = flush.lock();
+            if state.stopped {
+                return Ok(());
+            }
             if state.pending.is_full() {
                 if state.stalled_since.is_none() {
                     tracing::warn!(bytes = state.pending.bytes(), "pending is full; readings wait in the log");
@@ -35,7 +39,6 @@ fn feed(flush: &Flush, mut reader: Reader, runtime: &tokio::runtime::Handle) -> 
                 }
                 drop(state);
                 flush.due.notify_one();
-                let room = flush.completed.notified();
                 let _ = runtime.block_on(async { tokio::time::timeout(PATIENCE, room).await });
                 continue;
             }
@@ -54,7 +57,7 @@ fn feed(flush: &Flush, mut reader: Reader, runtime: &tokio::runtime::Handle) -> 
                 tracing::info!("readings do not wait in the log any more");
                 state.stalled_since = None;
             }
-            let (fed, is_due) = (state.fed, state.pending.is_due(flush.now_ms()));
+            let (fed, is_due) = (state.fed, state.draining || state.pending.is_due(flush.now_ms()));
             drop(state);
             flush.fed.send_replace(fed);
             if is_due {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 
-use crate::log::{Log, LogError, Position};
+use crate::log::{Log, LogError, Position, Recovery};
 use crate::pending::{Limits, Pending};
 use crate::store::Store;
 use crate::telemetry::Metrics;
@@ -55,6 +55,8 @@ pub struct Flush {
     dead_letters: DeadLetters,
     metrics: Arc<Metrics>,
     started: Instant,
+    /// How many readings the log held when it was opened.
+    recovered: u64,
     /// How far the log has been fed into pending.
     fed: watch::Sender<Position>,
     /// There is something to take.
@@ -70,12 +72,14 @@ pub struct Flush {
 struct State {
     pending: Pending,
     fed: Position,
-    /// Readings fed so far.
+    /// Readings fed so far, those included that the log held when it was opened.
     fed_readings: u64,
     /// Since when the feeder has been standing still because pending is full.
     stalled_since: Option<Instant>,
     /// Take everything, due or not.
     draining: bool,
+    /// Feed no more.
+    stopped: bool,
 }
 
 /// Where everything stands, for metrics and health.
@@ -92,17 +96,18 @@ pub struct Status {
 }
 
 impl Flush {
-    /// Puts the parts together. Nothing runs yet: see [`Self::start`].
+    /// Puts the parts together; `recovery` is what the opening of `log` found. Nothing runs yet: see [`Self::start`].
     pub fn new(
         options: Options,
         log: Arc<Log>,
-        start: Position,
+        recovery: &Recovery,
         store: Arc<dyn Store>,
         dead_letters: DeadLetters,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let pending = Pending::new(options.limits);
-        let state = State { pending, fed: start, fed_readings: 0, stalled_since: None, draining: false };
+        let fed = recovery.start;
+        let state = State { pending, fed, fed_readings: 0, stalled_since: None, draining: false, stopped: false };
         Arc::new(Self {
             options,
             state: Mutex::new(state),
@@ -111,7 +116,8 @@ impl Flush {
             dead_letters,
             metrics,
             started: Instant::now(),
-            fed: watch::Sender::new(start),
+            recovered: recovery.readings,
+            fed: watch::Sender::new(fed),
             due: Notify::new(),
             completed: Notify::new(),
             failure: watch::Sender::new(None),
@@ -154,13 +160,13 @@ impl Flush {
         look(&self.lock().pending)
     }
 
-    /// Where everything stands. `recovered` is how many readings the log held when it was opened.
-    pub fn status(&self, recovered: u64) -> Status {
-        let appended = self.log.usage().appended_readings;
+    /// Where everything stands.
+    pub fn status(&self) -> Status {
+        let in_log = self.recovered + self.log.usage().appended_readings;
         let state = self.lock();
         let waiting = state.pending.oldest_ms().map_or(0, |since_ms| self.now_ms().saturating_sub(since_ms));
         Status {
-            pending_readings: (recovered + appended).saturating_sub(state.fed_readings) + state.pending.readings(),
+            pending_readings: in_log.saturating_sub(state.fed_readings) + state.pending.readings(),
             pending_bytes: state.pending.bytes(),
             pending_buckets: state.pending.buckets(),
             oldest_pending: Duration::from_millis(waiting),
@@ -204,20 +210,26 @@ impl Running {
     /// Writes everything that is pending, for at most `grace`, then stops. What is not stored by then stays in the log.
     /// The log must be closed. Returns how many readings stay.
     pub async fn drain(self, grace: Duration) -> u64 {
-        self.flush.lock().draining = true;
-        self.flush.due.notify_one();
-        self.flush.completed.notify_waiters();
-        let mut scheduler = self.scheduler;
+        let Self { flush, feeder, mut scheduler, cutter } = self;
+        flush.lock().draining = true;
+        flush.due.notify_one();
         if tokio::time::timeout(grace, &mut scheduler).await.is_err() {
             scheduler.abort();
         }
-        self.cutter.abort();
-        let flush = Arc::clone(&self.flush);
-        let cut = tokio::task::spawn_blocking(move || flush.cut()).await;
-        if let Ok(Err(error)) = cut {
+        cutter.abort();
+        flush.lock().stopped = true;
+        flush.completed.notify_waiters();
+        let ending = Arc::clone(&flush);
+        let ended = tokio::task::spawn_blocking(move || {
+            let _ = feeder.join(); // while pending is full it waits for room, so it has to be told that none will come
+            ending.cut()
+        });
+        if let Ok(Err(error)) = ended.await {
             tracing::warn!(%error, "the log was not cut at the end; the next start reads more of it than needed");
         }
-        drop(self.feeder); // it ends by itself when the closed log is read, and holds nothing that a crash would hurt
-        self.flush.status(0).pending_readings
+        flush.status().pending_readings
     }
 }
+
+#[cfg(test)]
+mod tests;

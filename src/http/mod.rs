@@ -66,8 +66,6 @@ pub struct App {
     pub log_max_bytes: u64,
     /// The most memory that pending may take, in bytes.
     pub pending_max_bytes: u64,
-    /// How many readings the log held when it was opened.
-    pub recovered: u64,
     /// The metrics.
     pub metrics: Arc<Metrics>,
     /// How metrics are exported.

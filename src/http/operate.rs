@@ -11,7 +11,7 @@ use crate::telemetry::Exposition;
 
 /// `GET /metrics`
 pub(super) async fn metrics(State(app): State<App>) -> Response {
-    let status = app.flush.status(app.recovered);
+    let status = app.flush.status();
     let metrics = &app.metrics;
     metrics.readings_pending.set(status.pending_readings as f64);
     metrics.pending_bytes.set(status.pending_bytes as f64);

@@ -19,6 +19,8 @@ use crate::wire::Code;
 mod admission;
 mod receipt;
 mod submission;
+#[cfg(test)]
+mod tests;
 
 pub use admission::{Admission, Listed, Rules};
 pub use receipt::Receipt;

@@ -105,6 +105,8 @@ struct State {
     appended_readings: u64,
     poisoned: Option<String>,
     closing: bool,
+    /// The log is closed, and what was queued is written or refused.
+    closed: bool,
 }
 
 #[derive(Debug)]
@@ -143,6 +145,7 @@ impl Log {
             appended_readings: 0,
             poisoned: None,
             closing: false,
+            closed: false,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), news: Condvar::new() });
         let committer = Committer {
@@ -190,13 +193,13 @@ impl Log {
     }
 
     /// Waits until there is something to read behind `position`, for at most `patience`, and returns up to where.
-    /// `None` when the log is closed and there is nothing behind `position`.
+    /// `None` when the log is closed, what was queued is written, and there is nothing behind `position`.
     pub fn wait_readable(&self, position: Position, patience: Duration) -> Option<Position> {
         let mut state = self.shared.lock();
-        if state.readable <= position && !state.closing {
+        if state.readable <= position && !state.closed {
             state = self.shared.news.wait_timeout(state, patience).unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
-        (state.readable > position || !state.closing).then_some(state.readable)
+        (state.readable > position || !state.closed).then_some(state.readable)
     }
 
     /// How full the log is.
@@ -231,11 +234,10 @@ impl Log {
         Ok(())
     }
 
-    /// Takes no more appends, writes what is queued, and wakes whoever waits for news.
+    /// Takes no more appends. What is queued is still written, then whoever waits for news is woken.
     pub fn close(&self) {
         self.shared.lock().closing = true;
         self.shared.work.notify_one();
-        self.shared.news.notify_all();
     }
 }
 
@@ -276,6 +278,8 @@ impl Committer {
             let result = self.commit(&group);
             self.publish(group, result);
         }
+        self.shared.lock().closed = true;
+        self.shared.news.notify_all();
     }
 
     /// Waits for work. `None` when the log is closed and nothing is queued; an empty group when it is time to sync.

@@ -8,7 +8,7 @@
 //! A directory of segments, and beside it the [`checkpoint`]. A **position** counts bytes from the beginning of
 //! the log's life; a segment is named by the position of its first byte (twenty digits, `.log`), so a byte at position
 //! `p` stands at offset `p - base` of its segment, and the segments join without gaps. The grammar of a segment is on
-//! [`segment::Header`], that of a record on [`record::Header`], that of a record's payload on [`batch::Batch`].
+//! `segment::Header`, that of a record on `record::Header`, that of a record's payload on [`batch::Batch`].
 //!
 //! # Promises
 //! - An [`Ack`] resolves to `Ok` only when the record is written and synced (with [`Sync::Always`]).

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::handle::Instruments;
 use super::recovery::{inspect, quarantine, recover};
 use super::segment;
 use super::writer::Appender;
-use super::{Batch, BatchBuilder, Log, LogError, Options, Position, Sync};
+use super::{Batch, BatchBuilder, Instruments, Log, LogError, Options, Position, Sync};
 
 /// A batch of `readings` readings that can be told from others by `id`.
 fn batch(id: u32, readings: u32) -> Batch {
@@ -283,6 +282,24 @@ fn what_is_queued_when_the_log_closes_is_written() {
     drop(log);
     let (log, recovery) = open(dir.path());
     assert_eq!(read_all(&log, recovery.start).len(), 30);
+}
+
+#[test]
+fn a_reader_is_told_of_what_was_queued_when_the_log_closed_before_it_is_told_of_the_end() {
+    for _ in 0..20 {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, recovery) = open(dir.path());
+        let acks: Vec<_> = (0..30).map(|id| log.append(batch(id, 1)).unwrap()).collect();
+        log.close();
+        let mut reader = log.reader(recovery.start);
+        let mut found = 0;
+        while let Some(readable) = log.wait_readable(reader.position(), Duration::from_secs(60)) {
+            while reader.next(readable).unwrap().is_some() {
+                found += 1;
+            }
+        }
+        assert_eq!(found, acks.len());
+    }
 }
 
 #[test]

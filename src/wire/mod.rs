@@ -9,6 +9,7 @@ use std::borrow::Cow;
 pub mod json;
 pub mod line_protocol;
 mod problem;
+pub mod senml;
 pub mod timestamp;
 
 /// A reading as it stood in the bytes.

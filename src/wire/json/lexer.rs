@@ -10,11 +10,11 @@ use super::SyntaxError;
 /// How many arrays and objects may stand inside each other.
 pub(super) const MAX_DEPTH: usize = 64;
 
-pub(super) type Result<T> = std::result::Result<T, SyntaxError>;
+pub(in crate::wire) type Result<T> = std::result::Result<T, SyntaxError>;
 
 /// What a value is, told by its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::wire) enum Kind {
     Object,
     Array,
     String,
@@ -41,7 +41,7 @@ impl fmt::Display for Kind {
 
 /// A place in a JSON text. A clone is a bookmark: it reads on from the same place.
 #[derive(Debug, Clone)]
-pub(super) struct Lexer<'b> {
+pub(in crate::wire) struct Lexer<'b> {
     pub(super) text: &'b str,
     pub(super) at: usize,
     depth: usize,
@@ -51,7 +51,7 @@ pub(super) struct Lexer<'b> {
 
 impl<'b> Lexer<'b> {
     /// Starts at the front of `bytes`, behind the byte order mark if there is one.
-    pub(super) fn new(bytes: &'b [u8]) -> Result<Self> {
+    pub(in crate::wire) fn new(bytes: &'b [u8]) -> Result<Self> {
         let text = std::str::from_utf8(bytes)
             .map_err(|error| SyntaxError::new(error.valid_up_to(), "the text is not valid UTF-8"))?;
         let at = if text.starts_with('\u{FEFF}') { '\u{FEFF}'.len_utf8() } else { 0 };
@@ -59,7 +59,7 @@ impl<'b> Lexer<'b> {
     }
 
     /// The kind of the value that comes next.
-    pub(super) fn kind(&mut self) -> Result<Kind> {
+    pub(in crate::wire) fn kind(&mut self) -> Result<Kind> {
         match self.peek() {
             Some(b'{') => Ok(Kind::Object),
             Some(b'[') => Ok(Kind::Array),
@@ -73,7 +73,7 @@ impl<'b> Lexer<'b> {
     }
 
     /// Goes into the object or array that [`Lexer::kind`] has announced.
-    pub(super) fn open(&mut self) -> Result<()> {
+    pub(in crate::wire) fn open(&mut self) -> Result<()> {
         if self.depth == MAX_DEPTH {
             return Err(self.error(format!("more than {MAX_DEPTH} levels of nesting")));
         }
@@ -84,7 +84,7 @@ impl<'b> Lexer<'b> {
     }
 
     /// The next key of the open object, or `None` behind its end. After a key its value must be read or skipped.
-    pub(super) fn key(&mut self) -> Result<Option<Cow<'b, str>>> {
+    pub(in crate::wire) fn key(&mut self) -> Result<Option<Cow<'b, str>>> {
         let is_first = std::mem::take(&mut self.is_fresh);
         match self.peek() {
             Some(b'}') => {
@@ -107,7 +107,7 @@ impl<'b> Lexer<'b> {
     }
 
     /// Whether the open array has one more element; if not, the lexer is behind its end.
-    pub(super) fn element(&mut self) -> Result<bool> {
+    pub(in crate::wire) fn element(&mut self) -> Result<bool> {
         let is_first = std::mem::take(&mut self.is_fresh);
         match self.peek() {
             Some(b']') if is_first => self.close(),
@@ -123,7 +123,7 @@ impl<'b> Lexer<'b> {
     }
 
     /// The text of the number that [`Lexer::kind`] has announced.
-    pub(super) fn number(&mut self) -> Result<&'b str> {
+    pub(in crate::wire) fn number(&mut self) -> Result<&'b str> {
         let start = self.at;
         self.take_one_of(b"-");
         if self.take_one_of(b"0") {
@@ -144,7 +144,7 @@ impl<'b> Lexer<'b> {
     }
 
     /// Reads over the next value, whatever it is, and returns its text.
-    pub(super) fn skip(&mut self) -> Result<&'b str> {
+    pub(in crate::wire) fn skip(&mut self) -> Result<&'b str> {
         let kind = self.kind()?;
         let start = self.at;
         match kind {
@@ -175,7 +175,7 @@ impl<'b> Lexer<'b> {
     }
 
     /// Refuses anything but space.
-    pub(super) fn end(&mut self) -> Result<()> {
+    pub(in crate::wire) fn end(&mut self) -> Result<()> {
         if self.is_at_end() { Ok(()) } else { Err(self.error("expected nothing more behind the value")) }
     }
 

@@ -22,10 +22,10 @@
 //! first and then read again, when all about their device is known. So the memory in use is that of one reading,
 //! however many the body has.
 
-mod lexer;
+pub(in crate::wire) mod lexer;
 mod metadata;
 mod object;
-mod problem;
+pub(in crate::wire) mod problem;
 mod reading;
 mod string;
 #[cfg(test)]

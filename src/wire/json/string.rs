@@ -9,7 +9,7 @@ use super::{
 
 impl<'b> Lexer<'b> {
     /// Reads the string that [`Lexer::kind`] has announced.
-    pub(super) fn string(&mut self) -> Result<Cow<'b, str>> {
+    pub(in crate::wire) fn string(&mut self) -> Result<Cow<'b, str>> {
         let start = self.at + 1;
         self.at = start;
         let plain = self.plain();

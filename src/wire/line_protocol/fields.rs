@@ -84,8 +84,33 @@ fn number(text: &str) -> Result<f64, &'static str> {
     match text.as_bytes().last() {
         Some(b'i') => text[..text.len() - 1].parse().map(|integer: i64| integer as f64).map_err(|error| refuse(&error)),
         Some(b'u') => text[..text.len() - 1].parse().map(|integer: u64| integer as f64).map_err(|error| refuse(&error)),
-        _ => text.parse().map_err(|_| NEITHER),
+        _ => short_decimal(digits)
+            .map(|number| if digits.len() < text.len() { -number } else { number })
+            .or_else(|| text.parse().ok())
+            .ok_or(NEITHER),
     }
+}
+
+/// Reads a number as most devices write them: at most 15 digits and points, no exponent. Such a number is the quotient
+/// of two integers that floats hold exactly, so that one division rounds it as it should be rounded.
+fn short_decimal(text: &str) -> Option<f64> {
+    const LONGEST: usize = 15;
+    const POWERS_OF_10: [f64; LONGEST] =
+        [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14];
+    if text.len() > LONGEST {
+        return None;
+    }
+    let mut digits = 0u64;
+    let mut point = None;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'0'..=b'9' => digits = digits * 10 + u64::from(byte - b'0'),
+            b'.' if point.is_none() && text.len() > 1 => point = Some(at),
+            _ => return None,
+        }
+    }
+    let decimals = point.map_or(0, |at| text.len() - 1 - at);
+    Some(digits as f64 / POWERS_OF_10[decimals])
 }
 
 fn boolean(text: &str) -> Option<f64> {
@@ -113,6 +138,8 @@ fn keep_last(fields: &mut Vec<Field<'_>>) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -157,5 +184,21 @@ mod tests {
         for text in ["9223372036854775808i", "-9223372036854775809i", "18446744073709551616u"] {
             assert_eq!(number(text), Err("is an integer of more than 64 bits"), "{text}");
         }
+    }
+
+    proptest! {
+        #[test]
+        fn floats_are_read_as_rust_reads_them(text in "-?[0-9]{0,10}[.]?[0-9]{0,10}(e[+-]?[0-9]{1,3})?", number: f64) {
+            if text.contains(|char: char| char.is_ascii_digit()) && !text.trim_start_matches('-').starts_with('e') {
+                prop_assert_eq!(number_bits(&text), text.parse().ok().map(f64::to_bits), "{}", text);
+            }
+            if number.is_finite() {
+                prop_assert_eq!(number_bits(&format!("{number:?}")), Some(number.to_bits()));
+            }
+        }
+    }
+
+    fn number_bits(text: &str) -> Option<u64> {
+        number(text).ok().map(f64::to_bits)
     }
 }

@@ -44,10 +44,8 @@ impl<'b> Iterator for Lines<'b> {
 /// The length of the first line of `bytes`, when it has quotes. Only right behind a field's equals sign they mean
 /// anything.
 fn length_with_quotes(bytes: &[u8]) -> usize {
-    let Some(start) = bytes.iter().position(|byte| !matches!(byte, b' ' | b'\t')) else {
-        return bytes.len();
-    };
-    if bytes[start] == b'#' {
+    let start = indent(bytes);
+    if bytes.get(start) == Some(&b'#') {
         return newline(bytes, start);
     }
     let mut at = unescaped(bytes, start, b" ");
@@ -72,6 +70,11 @@ fn length_with_quotes(bytes: &[u8]) -> usize {
         }
         at += 1;
     }
+}
+
+/// How many spaces and tabs are at the front.
+pub(super) fn indent(line: &[u8]) -> usize {
+    line.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count()
 }
 
 /// The place behind the string that begins at `start`, if it is closed.

@@ -12,7 +12,8 @@
 //!
 //! A backslash takes its meaning from a comma, a space or (except in measurements) an equals sign behind it; before
 //! anything else it is itself. Names have no control characters. In strings `\"` is a quote, and a newline is part of
-//! them. Blank lines and lines that begin with `#` are no readings; white space around a line means nothing.
+//! them. Blank lines and lines that begin with `#` are no readings; spaces and tabs before a line and white space behind it mean
+//! nothing.
 //!
 //! Each line stands for itself: it is one reading or one rejection, the first problem from left to right with its column,
 //! which is counted in bytes from 1. Where a string is not closed, its line ends at the first newline all the same, so
@@ -50,7 +51,7 @@ pub fn parse(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) {
     let mut reader = Reader::default();
     for (number, line) in Lines::new(body) {
         let line = line.trim_ascii_end();
-        if matches!(line.trim_ascii_start().first(), None | Some(b'#')) {
+        if matches!(line.get(lines::indent(line)), None | Some(b'#')) {
             continue;
         }
         sink.line(number);

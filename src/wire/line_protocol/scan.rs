@@ -2,6 +2,9 @@
 
 use std::borrow::Cow;
 
+use memchr::memchr;
+
+use super::lines::indent;
 use crate::wire::{
     Code, Rejection,
     problem::{Found, rejection},
@@ -42,6 +45,9 @@ impl Ends {
     }
 }
 
+/// Room for what stands behind a backslash in most names.
+const USUAL_BYTES: usize = 32;
+
 /// A place in a line.
 #[derive(Debug)]
 pub(super) struct Scanner<'b> {
@@ -50,33 +56,37 @@ pub(super) struct Scanner<'b> {
 }
 
 impl<'b> Scanner<'b> {
-    /// Starts behind the white space at the front of `text`.
+    /// Starts behind the indent of `text`.
     pub(super) fn new(text: &'b str) -> Self {
-        Self { text, at: text.len() - text.trim_ascii_start().len() }
+        Self { text, at: indent(text.as_bytes()) }
     }
 
     /// Reads up to one of `ends`. The name may be empty.
+    #[inline]
     pub(super) fn name(&mut self, ends: &Ends) -> Found<Cow<'b, str>> {
-        let start = self.at;
-        self.skip_plain(ends);
-        let plain = &self.text[start..self.at];
+        let plain = self.plain(ends);
         match self.byte() {
-            Some(b'\\') => self.name_with_escapes(plain, ends).map(Cow::Owned),
-            Some(byte) if byte.is_ascii_control() => Err(self.control_character()),
+            Some(byte) if byte == b'\\' || byte.is_ascii_control() => self.unusual_name(plain, ends).map(Cow::Owned),
             _ => Ok(Cow::Borrowed(plain)),
         }
     }
 
+    /// Reads up to the next space.
+    pub(super) fn word(&mut self) -> &'b str {
+        let rest = self.rest();
+        self.take(memchr(b' ', rest.as_bytes()).unwrap_or(rest.len()))
+    }
+
     /// Reads up to the next comma or space.
+    #[inline]
     pub(super) fn value(&mut self) -> &'b str {
         let rest = &self.text.as_bytes()[self.at..];
         let length = rest.iter().position(|byte| matches!(byte, b',' | b' ')).unwrap_or(rest.len());
-        let taken = &self.text[self.at..self.at + length];
-        self.at += length;
-        taken
+        self.take(length)
     }
 
     /// Reads `byte` if it comes next.
+    #[inline]
     pub(super) fn take_if(&mut self, byte: u8) -> bool {
         let is_next = self.byte() == Some(byte);
         self.at += usize::from(is_next);
@@ -104,20 +114,32 @@ impl<'b> Scanner<'b> {
         refuse_at(self.at, code, what)
     }
 
+    /// The next byte.
+    #[inline]
     pub(super) fn byte(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    fn skip_plain(&mut self, ends: &Ends) {
-        let bytes = self.text.as_bytes();
-        while self.at < bytes.len() && !ends.is_special(bytes[self.at]) {
-            self.at += 1;
-        }
+    /// Takes the bytes of a name that are simply themselves.
+    #[inline]
+    fn plain(&mut self, ends: &Ends) -> &'b str {
+        let rest = &self.text.as_bytes()[self.at..];
+        let length = rest.iter().position(|&byte| ends.is_special(byte)).unwrap_or(rest.len());
+        self.take(length)
     }
 
+    #[inline]
+    fn take(&mut self, length: usize) -> &'b str {
+        let taken = &self.text[self.at..self.at + length];
+        self.at += length;
+        taken
+    }
+
+    /// Reads on in a name behind its `start`, at a backslash or a control character.
     #[cold]
-    fn name_with_escapes(&mut self, start: &str, ends: &Ends) -> Found<String> {
-        let mut name = start.to_owned();
+    fn unusual_name(&mut self, start: &str, ends: &Ends) -> Found<String> {
+        let mut name = String::with_capacity(start.len() + USUAL_BYTES);
+        name.push_str(start);
         while self.take_if(b'\\') {
             match self.byte() {
                 Some(byte) if ends.escapable.contains(&byte) => {
@@ -126,19 +148,14 @@ impl<'b> Scanner<'b> {
                 }
                 _ => name.push('\\'),
             }
-            let plain = self.at;
-            self.skip_plain(ends);
-            name.push_str(&self.text[plain..self.at]);
+            name.push_str(self.plain(ends));
         }
         match self.byte() {
-            Some(byte) if byte.is_ascii_control() => Err(self.control_character()),
+            Some(byte) if byte.is_ascii_control() => {
+                Err(self.refuse(Code::InvalidLine, "a name has no control characters, there is one"))
+            }
             _ => Ok(name),
         }
-    }
-
-    #[cold]
-    fn control_character(&self) -> Rejection {
-        self.refuse(Code::InvalidLine, "a name has no control characters, there is one")
     }
 }
 

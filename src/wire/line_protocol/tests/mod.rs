@@ -214,9 +214,10 @@ fn every_violation_is_named_with_its_column() {
             "invalid_value: the value of field \"f\" is an integer of more than 64 bits at column 16",
         ),
         ("m,host=h f=1 5 6", "invalid_line: expected the end of the line at column 16"),
-        ("m,host=h f=1 5,6", "invalid_line: expected the end of the line at column 15"),
-        ("m,host=h f=1 ,g=2", "invalid_line: expected the end of the line at column 14"),
+        ("m,host=h f=1 5,6", "invalid_timestamp: the time is not a whole number at column 14"),
+        ("m,host=h f=1 ,g=2", "invalid_timestamp: the time is not a whole number at column 14"),
         ("m,host=h\tf=1", "invalid_line: a name has no control characters, there is one at column 9"),
+        ("\rm,host=h f=1", "invalid_line: a name has no control characters, there is one at column 1"),
         ("m\0,host=h f=1", "invalid_line: a name has no control characters, there is one at column 2"),
         ("m,host=h \tf=1", "invalid_line: a name has no control characters, there is one at column 10"),
         (

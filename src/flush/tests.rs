@@ -1,0 +1,265 @@
+//! From a real log to a real store, over everything that may go wrong on the way.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use tempfile::TempDir;
+
+use super::*;
+use crate::log::{BatchBuilder, Instruments, Sync};
+use crate::model::{BucketWrite, Contents, Hour, Metric};
+use crate::store::sqlite::SqliteStore;
+use crate::store::{DeviceSummary, HourStats, StoreError, WriteError, Written};
+use crate::telemetry::Exposition;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Buckets are due at once.
+const EAGER: Limits = Limits { max_bytes: 1 << 20, max_readings: 5, max_age: Duration::from_millis(10) };
+
+/// Nothing is due but for want of memory.
+const PATIENT: Limits = Limits { max_bytes: 1 << 20, max_readings: 1 << 20, max_age: MINUTE };
+
+/// Why a store in these tests does not take a write, if it does not.
+type Fault = Box<dyn Fn(&BucketWrite) -> Option<WriteError> + Send + std::marker::Sync>;
+
+fn sound() -> Fault {
+    Box::new(|_| None)
+}
+
+fn away() -> WriteError {
+    WriteError::Transient { reason: "network", detail: "connection refused".to_owned() }
+}
+
+/// A real store, and a line to it that may fail.
+struct Faulty {
+    store: SqliteStore,
+    fault: Fault,
+}
+
+#[async_trait]
+impl Store for Faulty {
+    fn name(&self) -> &'static str {
+        self.store.name()
+    }
+
+    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
+        let faults: Vec<_> = writes.iter().map(|write| (self.fault)(write)).collect();
+        let arriving: Vec<_> = writes.iter().zip(&faults).filter(|(_, fault)| fault.is_none()).collect();
+        let arriving: Vec<_> = arriving.into_iter().map(|(write, _)| Arc::clone(write)).collect();
+        let mut outcomes = self.store.write(&arriving).await.into_iter();
+        faults.into_iter().map(|fault| fault.map_or_else(|| outcomes.next().unwrap(), Err)).collect()
+    }
+
+    async fn hour_stats(&self, d: &str, h: Range<Hour>, m: &[Metric]) -> Result<Vec<HourStats>, StoreError> {
+        self.store.hour_stats(d, h, m).await
+    }
+
+    async fn contents(&self, d: &str, h: Range<Hour>, max: usize) -> Result<Vec<(Hour, Contents)>, StoreError> {
+        self.store.contents(d, h, max).await
+    }
+
+    async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
+        self.store.last_hour(device).await
+    }
+
+    async fn devices(&self, prefix: &str, after: Option<&str>, max: usize) -> Result<Vec<DeviceSummary>, StoreError> {
+        self.store.devices(prefix, after, max).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.store.ping().await
+    }
+
+    async fn expire(&self, oldest_ms: i64) -> Result<u64, StoreError> {
+        self.store.expire(oldest_ms).await
+    }
+}
+
+/// One life of the system from the log on, in a folder that outlives it.
+struct Life {
+    folder: Arc<TempDir>,
+    log: Arc<Log>,
+    flush: Arc<Flush>,
+    running: Running,
+    store: Arc<Faulty>,
+    exposition: Exposition,
+}
+
+impl Life {
+    fn begin(folder: &Arc<TempDir>, limits: Limits, fault: Fault) -> Self {
+        let folder = Arc::clone(folder);
+        let log = crate::log::Options {
+            dir: folder.path().join("log"),
+            sync: Sync::Always,
+            segment_bytes: 1000,
+            max_bytes: 1 << 30,
+        };
+        let (log, recovery) = Log::open(log, Instruments::default()).unwrap();
+        let log = Arc::new(log);
+        let store = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();
+        let store = Arc::new(Faulty { store, fault });
+        let (metrics, exposition) = Metrics::new();
+        let options = Options {
+            limits,
+            max_in_flight: 2,
+            max_buckets_per_write: 4,
+            max_write_bytes: 1 << 20,
+            retry: Duration::from_millis(1)..=Duration::from_millis(5),
+        };
+        let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"));
+        let to: Arc<dyn Store> = Arc::<Faulty>::clone(&store);
+        let flush = Flush::new(options, Arc::clone(&log), &recovery, to, dead_letters, Arc::new(metrics));
+        let running = flush.start().unwrap();
+        Self { folder, log, flush, running, store, exposition }
+    }
+
+    /// Appends this many batches of three readings, of ten devices in turn. No two readings are of the same instant.
+    async fn append(&self, batches: Range<i64>) {
+        for number in batches {
+            let mut batch = BatchBuilder::default();
+            for reading in 0..3 {
+                let device = format!("device-{}", number % 10);
+                batch.push(&device, None, number * 10_000 + reading, [("m", number as f64)].into_iter()).unwrap();
+            }
+            self.log.append(batch.finish()).unwrap().durable().await.unwrap();
+        }
+    }
+
+    fn count(&self, metric: &str) -> u64 {
+        let text = self.exposition.render();
+        let value = text.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' ')?.parse().ok());
+        value.unwrap_or_default()
+    }
+
+    /// How many readings are in the store, by its own account.
+    async fn stored(&self) -> usize {
+        let mut readings = 0;
+        for device in self.store.devices("", None, 100).await.unwrap() {
+            let hours = self.store.contents(&device.device, Hour(0)..Hour(1000), usize::MAX).await.unwrap();
+            readings += hours.iter().map(|(_, contents)| contents.reading_count()).sum::<usize>();
+        }
+        readings
+    }
+
+    async fn settled(&self) {
+        until("nothing is pending", || self.flush.status().pending_readings == 0).await;
+    }
+
+    /// The end of this life: stores what it can within `grace`, and says how many readings stay in the log.
+    async fn end(self, grace: Duration) -> u64 {
+        self.log.close();
+        self.running.drain(grace).await
+    }
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + MINUTE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn folder() -> Arc<TempDir> {
+    Arc::new(tempfile::tempdir().unwrap())
+}
+
+#[tokio::test]
+async fn everything_appended_is_stored_and_the_log_is_cut_behind_it() {
+    let life = Life::begin(&folder(), EAGER, sound());
+    life.append(0..100).await;
+    life.settled().await;
+    assert_eq!((life.stored().await, life.count("tidegauge_readings_stored_total")), (300, 300));
+    assert_eq!(life.flush.store_away(), None);
+    until("the log is cut", || life.log.usage().bytes <= 1500).await;
+    assert_eq!(life.end(MINUTE).await, 0);
+}
+
+#[tokio::test]
+async fn a_store_that_fails_for_a_while_loses_nothing_and_each_retry_is_counted() {
+    let failures = AtomicU64::new(0);
+    let fault = move |_: &BucketWrite| (failures.fetch_add(1, Ordering::Relaxed) < 7).then(away);
+    let life = Life::begin(&folder(), EAGER, Box::new(fault));
+    life.append(0..20).await;
+    life.settled().await;
+    assert_eq!((life.stored().await, life.count("tidegauge_readings_stored_total")), (60, 60));
+    assert_eq!(life.count(r#"tidegauge_flush_retries_total{reason="network"}"#), 7);
+    assert_eq!((life.count("tidegauge_readings_duplicate_total"), life.count("tidegauge_store_up")), (0, 1));
+}
+
+#[tokio::test]
+async fn what_the_store_refuses_for_good_goes_to_the_dead_letters_and_blocks_nothing() {
+    let fault = |write: &BucketWrite| {
+        let refuse = || WriteError::Permanent { reason: "validation", detail: "no".to_owned() };
+        (&*write.device == "device-3").then(refuse)
+    };
+    let life = Life::begin(&folder(), EAGER, Box::new(fault));
+    life.append(0..40).await;
+    life.settled().await;
+    assert_eq!((life.stored().await, life.count("tidegauge_readings_stored_total")), (108, 108));
+    assert_eq!(life.count(r#"tidegauge_readings_dead_lettered_total{reason="validation"}"#), 12);
+    let letters = std::fs::read_to_string(life.folder.path().join("dead-letters.ndjson")).unwrap();
+    let letters: Vec<serde_json::Value> = letters.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(letters.iter().all(|letter| letter["deviceId"] == "device-3" && letter["reason"] == "validation"));
+    assert_eq!(letters.iter().map(|letter| letter["readings"].as_array().unwrap().len()).sum::<usize>(), 12);
+    until("the log is cut", || life.log.usage().bytes <= 1500).await;
+}
+
+#[tokio::test]
+async fn what_an_orderly_end_cannot_store_in_time_stays_in_the_log_for_the_next_start() {
+    let folder = folder();
+    let life = Life::begin(&folder, EAGER, Box::new(|_| Some(away())));
+    life.append(0..20).await;
+    assert_eq!(life.end(Duration::from_millis(50)).await, 60);
+    let life = Life::begin(&folder, PATIENT, sound());
+    assert_eq!(life.flush.status().pending_readings, 60);
+    life.append(20..30).await;
+    assert_eq!(life.end(MINUTE).await, 0);
+    let life = Life::begin(&folder, EAGER, sound());
+    assert_eq!((life.flush.status().pending_readings, life.stored().await), (0, 90));
+}
+
+#[tokio::test]
+async fn an_end_while_pending_is_full_counts_what_waits_in_the_log_as_well() {
+    let folder = folder();
+    let full = Limits { max_bytes: 2000, ..EAGER };
+    for (life, batches) in [0..50, 50..60].into_iter().enumerate() {
+        let left = batches.end as u64 * 3;
+        let life_now = Life::begin(&folder, full, Box::new(|_| Some(away())));
+        life_now.append(batches).await;
+        until("pending is full", || life_now.flush.with_pending(Pending::is_full)).await;
+        assert!(life_now.flush.with_pending(Pending::readings) < left);
+        assert_eq!(life_now.end(Duration::from_millis(20)).await, left, "in life {life}");
+    }
+    let life = Life::begin(&folder, EAGER, sound());
+    assert_eq!(life.end(MINUTE).await, 0);
+    assert_eq!(Life::begin(&folder, EAGER, sound()).stored().await, 180);
+}
+
+#[tokio::test]
+async fn while_pending_is_full_readings_wait_in_the_log_and_queries_are_told_and_then_everything_arrives() {
+    let gone = Arc::new(AtomicBool::new(true));
+    let is_gone = Arc::clone(&gone);
+    let fault = move |_: &BucketWrite| is_gone.load(Ordering::Relaxed).then(away);
+    let life = Life::begin(&folder(), Limits { max_bytes: 2000, ..PATIENT }, Box::new(fault));
+    life.append(0..2).await;
+    assert_eq!(life.flush.catch_up(MINUTE).await, None);
+    life.append(2..100).await;
+    until("pending is full", || life.flush.with_pending(Pending::is_full)).await;
+    let lagging = life.flush.catch_up(Duration::from_millis(20)).await;
+    assert!(lagging.is_some(), "caught up while pending is full");
+    until("the lag grows", || life.flush.lock().stalled_since.is_some_and(|since| since.elapsed().as_millis() > 30))
+        .await;
+    assert!(life.flush.catch_up(Duration::from_millis(1)).await > Some(Duration::from_millis(30)));
+    let status = life.flush.status();
+    assert!(
+        status.pending_bytes < 3000 && status.pending_readings == 300 && life.flush.store_away().is_some(),
+        "{status:?}"
+    );
+
+    gone.store(false, Ordering::Relaxed);
+    assert_eq!(life.flush.catch_up(MINUTE).await, None);
+    assert_eq!(life.end(MINUTE).await, 0);
+}

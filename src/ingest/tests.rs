@@ -1,0 +1,141 @@
+//! Every reading of a request is counted once, whatever becomes of it: over a real log, by the real metrics.
+
+use std::borrow::Cow;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::log::{Instruments, Options, Sync};
+use crate::telemetry::Exposition;
+use crate::wire::{Incoming, Sink};
+
+const RULES: Rules = Rules {
+    max_age: None,
+    max_future: Duration::from_secs(600),
+    max_readings: 10,
+    max_metrics: 2,
+    max_metadata_bytes: 10,
+};
+
+/// A way in, and the log and the metrics behind it.
+struct Edge {
+    _folder: TempDir,
+    log: Arc<Log>,
+    ingest: Ingest,
+    exposition: Exposition,
+}
+
+impl Edge {
+    fn new(log_bytes: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let options =
+            Options { dir: folder.path().to_owned(), sync: Sync::Always, segment_bytes: 1 << 20, max_bytes: log_bytes };
+        let log = Arc::new(Log::open(options, Instruments::default()).unwrap().0);
+        let (metrics, exposition) = Metrics::new();
+        let ingest = Ingest::new(Arc::clone(&log), RULES, Arc::new(metrics));
+        Self { _folder: folder, log, ingest, exposition }
+    }
+
+    /// A request of so many good and so many bad readings.
+    async fn send(&self, good: usize, bad: usize, partial: bool) -> Result<Receipt, Refused> {
+        let mut admission = self.ingest.admission(Protocol::Http);
+        let values = [(Cow::Borrowed("m"), 1.0)];
+        for number in 0..good + bad {
+            let device = if number < good { "good" } else { "not good" };
+            admission.reading(Incoming { device, metadata: None, ts_ms: None, values: &values });
+        }
+        self.ingest.commit(admission, partial).await
+    }
+
+    fn count(&self, metric: &str, labels: &str) -> u64 {
+        let start = format!("tidegauge_readings_{metric}{{protocol=\"http\"{labels}}} ");
+        let text = self.exposition.render();
+        text.lines().find_map(|line| line.strip_prefix(&start)?.parse().ok()).unwrap()
+    }
+
+    /// Received, accepted, rejected for reasons of the request, and rejected for being bad.
+    fn accounts(&self, reason: &str) -> [u64; 4] {
+        let rejected = |reason| self.count("rejected_total", &format!(",reason=\"{reason}\""));
+        let [received, accepted] = ["received_total", "accepted_total"].map(|metric| self.count(metric, ""));
+        [received, accepted, rejected(reason), rejected("invalid_device_id")]
+    }
+}
+
+#[tokio::test]
+async fn good_readings_are_accepted_and_bad_ones_rejected() {
+    let edge = Edge::new(1 << 20);
+    let receipt = edge.send(3, 2, true).await.unwrap();
+    assert_eq!((receipt.received, receipt.accepted, receipt.rejected), (5, 3, 2));
+    assert_eq!(edge.send(0, 2, true).await.unwrap().rejected, 2);
+    assert_eq!(edge.accounts("overloaded"), [7, 3, 0, 4]);
+    assert_eq!(edge.log.usage().appended_readings, 3);
+}
+
+#[tokio::test]
+async fn a_request_whose_client_went_away_is_appended_and_counted_all_the_same() {
+    let edge = Edge::new(1 << 20);
+    let mut requests = 0;
+    loop {
+        requests += 1;
+        let was_dropped = tokio::select! {
+            biased;
+            receipt = edge.send(2, 1, true) => receipt.is_err(),
+            () = std::future::ready(()) => true, // the sync has not come yet, and nobody waits for it any more
+        };
+        if was_dropped {
+            break;
+        }
+    }
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    while edge.accounts("overloaded") != [3 * requests, 2 * requests, 0, requests] {
+        assert!(tokio::time::Instant::now() < deadline, "{requests} requests: {:?}", edge.accounts("overloaded"));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(edge.log.usage().appended_readings, 2 * requests);
+}
+
+#[tokio::test]
+async fn a_full_log_refuses_the_good_readings_as_overloaded_and_the_bad_ones_for_what_they_are() {
+    let edge = Edge::new(500);
+    let mut requests = 1;
+    let refused = loop {
+        match edge.send(2, 1, true).await {
+            Ok(_) => requests += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert!(matches!(refused, Refused::Overloaded(AppendError::Full(500))), "{refused}");
+    assert_eq!(edge.accounts("overloaded"), [3 * requests, 2 * requests - 2, 2, requests]);
+}
+
+#[tokio::test]
+async fn a_closed_log_refuses_too() {
+    let edge = Edge::new(1 << 20);
+    edge.log.close();
+    let refused = edge.send(2, 0, true).await.unwrap_err();
+    assert!(matches!(refused, Refused::Failed(AppendError::Closed)), "{refused}");
+    assert_eq!(edge.accounts("overloaded"), [2, 0, 2, 0]);
+}
+
+#[tokio::test]
+async fn all_or_nothing_takes_nothing_of_a_request_with_a_bad_reading() {
+    let edge = Edge::new(1 << 20);
+    match edge.send(3, 1, false).await.unwrap_err() {
+        Refused::NotPartial(receipt) => {
+            assert_eq!((receipt.received, receipt.accepted, receipt.rejected, receipt.listed.len()), (4, 0, 4, 1));
+        }
+        other => panic!("{other}"),
+    }
+    assert_eq!(edge.accounts("not_partial"), [4, 0, 3, 1]);
+    assert_eq!(edge.log.usage().appended_readings, 0);
+    assert_eq!(edge.send(3, 0, false).await.unwrap().accepted, 3);
+    assert_eq!(edge.accounts("not_partial"), [7, 3, 3, 1]);
+}
+
+#[tokio::test]
+async fn a_request_with_too_many_readings_is_refused_whole() {
+    let edge = Edge::new(1 << 20);
+    let refused = edge.send(11, 0, true).await.unwrap_err();
+    assert!(matches!(refused, Refused::TooManyReadings(10)), "{refused}");
+    assert_eq!(edge.accounts("too_many_readings"), [11, 0, 11, 0]);
+}

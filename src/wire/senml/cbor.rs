@@ -1,0 +1,173 @@
+//! Packs in CBOR (RFC 8949).
+//!
+//! Declared lengths are counted down, never allocated for: what is not there ends the reading.
+
+use std::borrow::Cow;
+
+use minicbor::{
+    data::{Tag, Type},
+    decode::{Decoder, Error},
+};
+
+use super::{
+    SenmlError, Take,
+    field::Field,
+    record::{Item, Record},
+};
+
+/// How many arrays, maps and tags may stand inside each other in the value of a field.
+const MAX_DEPTH: usize = 64;
+
+const DECIMAL_FRACTION: Tag = Tag::new(4);
+
+impl From<Error> for SenmlError {
+    fn from(error: Error) -> Self {
+        Self::Invalid(format!("the body is not CBOR: {error}"))
+    }
+}
+
+/// Calls `take` for each record.
+pub(super) fn read<'b>(body: &'b [u8], take: Take<'_, 'b>) -> Result<(), SenmlError> {
+    let mut decoder = Decoder::new(body);
+    if !matches!(decoder.datatype()?, Type::Array | Type::ArrayIndef) {
+        return Err(SenmlError::Invalid(format!("a pack must be an array of maps, found {}", decoder.datatype()?)));
+    }
+    let mut records = Left(decoder.array()?);
+    while records.take_one(&mut decoder)? {
+        if !matches!(decoder.datatype()?, Type::Map | Type::MapIndef) {
+            return Err(SenmlError::Invalid(format!("a record must be a map, found {}", decoder.datatype()?)));
+        }
+        let mut record = Record::default();
+        let mut fields = Left(decoder.map()?);
+        while fields.take_one(&mut decoder)? {
+            read_field(&mut decoder, &mut record)?;
+        }
+        take(&record);
+    }
+    if decoder.position() == body.len() {
+        return Ok(());
+    }
+    Err(SenmlError::Invalid(format!("expected nothing more behind the pack at byte {}", decoder.position())))
+}
+
+fn read_field<'b>(decoder: &mut Decoder<'b>, record: &mut Record<'b>) -> Result<(), SenmlError> {
+    match decoder.datatype()? {
+        Type::String | Type::StringIndef => {
+            let label = text(decoder)?;
+            record.put_labelled(&label, item(decoder)?)
+        }
+        kind if is_integer(kind) => {
+            let label = i64::try_from(decoder.int()?).ok();
+            let item = item(decoder)?;
+            label.and_then(Field::of_number).map_or(Ok(()), |field| record.put(field, item))
+        }
+        _ => {
+            skip(decoder, MAX_DEPTH)?;
+            skip(decoder, MAX_DEPTH)
+        }
+    }
+}
+
+fn item<'b>(decoder: &mut Decoder<'b>) -> Result<Item<'b>, SenmlError> {
+    let other = match decoder.datatype()? {
+        kind if is_integer(kind) => return Ok(Item::Number(i128::from(decoder.int()?) as f64)),
+        Type::F16 | Type::F32 | Type::F64 => return Ok(Item::Number(decoder.f64()?)),
+        Type::String | Type::StringIndef => return text(decoder).map(Item::Text),
+        Type::Bool => return Ok(Item::Boolean(decoder.bool()?)),
+        Type::Tag => {
+            let mut ahead = decoder.clone();
+            if let Some(number) = decimal_fraction(&mut ahead) {
+                *decoder = ahead;
+                return Ok(Item::Number(number));
+            }
+            Item::Other("a tagged value")
+        }
+        Type::Null => Item::Other("null"),
+        Type::Array | Type::ArrayIndef => Item::Other("an array"),
+        Type::Map | Type::MapIndef => Item::Other("an object"),
+        Type::Bytes | Type::BytesIndef => Item::Other("bytes"),
+        _ => Item::Other("a simple value"),
+    };
+    skip(decoder, MAX_DEPTH)?;
+    Ok(other)
+}
+
+const fn is_integer(kind: Type) -> bool {
+    use Type::{I8, I16, I32, I64, Int, U8, U16, U32, U64};
+    matches!(kind, U8 | U16 | U32 | U64 | I8 | I16 | I32 | I64 | Int)
+}
+
+/// Reads tag 4, an exponent of 10 and a mantissa, and rounds once. `None` for anything else.
+fn decimal_fraction(decoder: &mut Decoder<'_>) -> Option<f64> {
+    if decoder.tag().ok()? != DECIMAL_FRACTION || decoder.array().ok()? != Some(2) {
+        return None;
+    }
+    let exponent = decoder.i64().ok()?;
+    let mantissa = decoder.i128().ok()?;
+    format!("{mantissa}e{exponent}").parse().ok()
+}
+
+fn text<'b>(decoder: &mut Decoder<'b>) -> Result<Cow<'b, str>, SenmlError> {
+    if decoder.datatype()? == Type::String {
+        return Ok(Cow::Borrowed(decoder.str()?));
+    }
+    let pieces: Result<String, Error> = decoder.str_iter()?.collect();
+    Ok(Cow::Owned(pieces?))
+}
+
+/// Reads over a value with at most `depth` levels.
+fn skip(decoder: &mut Decoder<'_>, depth: usize) -> Result<(), SenmlError> {
+    let Some(inner_depth) = depth.checked_sub(1) else {
+        return Err(SenmlError::Invalid(format!(
+            "more than {MAX_DEPTH} levels of nesting at byte {}",
+            decoder.position()
+        )));
+    };
+    match decoder.datatype()? {
+        Type::Array | Type::ArrayIndef => {
+            let mut elements = Left(decoder.array()?);
+            while elements.take_one(decoder)? {
+                skip(decoder, inner_depth)?;
+            }
+        }
+        Type::Map | Type::MapIndef => {
+            let mut entries = Left(decoder.map()?);
+            while entries.take_one(decoder)? {
+                skip(decoder, inner_depth)?;
+                skip(decoder, inner_depth)?;
+            }
+        }
+        Type::Tag => {
+            decoder.tag()?;
+            skip(decoder, inner_depth)?;
+        }
+        // To the decoder's own skipping, a break is a value.
+        Type::Break => {
+            let at = decoder.position();
+            return Err(SenmlError::Invalid(format!("the body is not CBOR: a break without a beginning at byte {at}")));
+        }
+        _ => decoder.skip()?,
+    }
+    Ok(())
+}
+
+/// How many elements of an array or map are left: a number, or those up to the break.
+struct Left(Option<u64>);
+
+impl Left {
+    /// Whether there is one more, which is to be read then; if not, the decoder is behind the last.
+    fn take_one(&mut self, decoder: &mut Decoder<'_>) -> Result<bool, SenmlError> {
+        match &mut self.0 {
+            Some(0) => Ok(false),
+            Some(left) => {
+                *left -= 1;
+                Ok(true)
+            }
+            None if decoder.datatype()? == Type::Break => {
+                decoder.set_position(decoder.position() + 1);
+                Ok(false)
+            }
+            None => Ok(true),
+        }
+    }
+}

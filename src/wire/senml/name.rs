@@ -1,0 +1,127 @@
+//! Names: what they are made of, and how they become device and metric.
+
+use crate::wire::{
+    Code,
+    json::problem::{Found, quoted, rejection},
+};
+
+/// How a `SenML` name becomes device and metric: it is cut at its last separator.
+///
+/// The default separators are `/` and `:`, so that `2001:db8::2/temperature` is metric `temperature` of device
+/// `2001:db8::2`. Separators at the end of a name are dropped; a name without any is that of a device and names no
+/// metric.
+///
+/// What comes before the proper name of a URN is never a device by itself, so separators in `urn:uuid:` or, of device
+/// URNs (RFC 9039), in `urn:dev:ow:`, do not count: `urn:dev:ow:10e2073a01080063` is a device, and
+/// `urn:dev:ow:10e2073a01080063:temp` is metric `temp` of it. A name that is nothing but an IPv6 address is cut,
+/// though: who has such names cuts at `/` alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NameSplit {
+    separators: String,
+}
+
+impl Default for NameSplit {
+    fn default() -> Self {
+        Self::at("/:")
+    }
+}
+
+impl NameSplit {
+    /// Cuts names at the last of these characters. Without any, each name is that of a device.
+    pub fn at(separators: impl Into<String>) -> Self {
+        Self { separators: separators.into() }
+    }
+
+    /// Device and metric of a name, `None` if it names no metric.
+    pub(super) fn split<'n>(&self, name: &'n str) -> (&'n str, Option<&'n str>) {
+        let is_separator = |character| self.separators.contains(character);
+        let name = name.trim_end_matches(is_separator);
+        let start = namespace_length(name);
+        match name[start..].rfind(is_separator) {
+            Some(at) => (&name[..start + at], Some(&name[start + at + 1..])),
+            None => (name, None),
+        }
+    }
+}
+
+/// The length of `urn:dev:<type>:` or `urn:<namespace>:` at the front, 0 if the name is no URN.
+fn namespace_length(name: &str) -> usize {
+    let starts_with = |prefix: &str| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+    let colons = match (starts_with("urn:dev:"), starts_with("urn:")) {
+        (true, _) => 3,
+        (_, true) => 2,
+        _ => return 0,
+    };
+    name.match_indices(':').nth(colons - 1).map_or(name.len(), |(at, _)| at + 1)
+}
+
+/// Checks a name by section 4.5.1 of RFC 8428.
+pub(super) fn check_name(name: &str) -> Found<()> {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b':' | b'.' | b'/' | b'_');
+    match name.as_bytes() {
+        [] => Err(rejection(Code::MissingDeviceId, "there is no \"bn\" and no \"n\"")),
+        [first, rest @ ..] if first.is_ascii_alphanumeric() && rest.iter().copied().all(is_inner) => Ok(()),
+        _ => {
+            let rule = "is made of A-Z a-z 0-9 - : . / _ and starts with a letter or digit";
+            Err(rejection(Code::InvalidDeviceId, format!("a name {rule}, unlike {}", quoted(name))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_cut_at_its_last_separator() {
+        for (name, device, metric) in [
+            ("pump", "pump", None),
+            ("pump/", "pump", None),
+            ("pump::/", "pump", None),
+            ("pump/temp", "pump", Some("temp")),
+            ("pump:temp", "pump", Some("temp")),
+            ("site/pump:temp", "site/pump", Some("temp")),
+            ("site:pump/temp/", "site:pump", Some("temp")),
+            ("2001:db8::2/temperature", "2001:db8::2", Some("temperature")),
+            ("2001:db8::3", "2001:db8:", Some("3")),
+        ] {
+            assert_eq!(NameSplit::default().split(name), (device, metric), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_urn_is_not_cut_within_its_namespace() {
+        for (name, device, metric) in [
+            ("urn:dev:ow:10e2073a01080063", "urn:dev:ow:10e2073a01080063", None),
+            ("urn:dev:ow:10e2073a01080063:", "urn:dev:ow:10e2073a01080063", None),
+            ("urn:dev:ow:10e2073a01080063:temp", "urn:dev:ow:10e2073a01080063", Some("temp")),
+            ("URN:DEV:mac:0024befffe804ff1/a/b", "URN:DEV:mac:0024befffe804ff1/a", Some("b")),
+            ("urn:uuid:f81d4fae-7dec-11d0", "urn:uuid:f81d4fae-7dec-11d0", None),
+            ("urn:uuid:f81d4fae-7dec-11d0:temp", "urn:uuid:f81d4fae-7dec-11d0", Some("temp")),
+            ("urn:dev:ow", "urn:dev:ow", None),
+            ("urn:", "urn", None),
+            ("urns:x", "urns", Some("x")),
+        ] {
+            assert_eq!(NameSplit::default().split(name), (device, metric), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_separators_are_a_choice() {
+        assert_eq!(NameSplit::at("/").split("2001:db8::3"), ("2001:db8::3", None));
+        assert_eq!(NameSplit::at("/").split("a:b/c:"), ("a:b", Some("c:")));
+        assert_eq!(NameSplit::at("._").split("urn:dev:ow:10e2_temp"), ("urn:dev:ow:10e2", Some("temp")));
+        assert_eq!(NameSplit::at("").split("a:b/c"), ("a:b/c", None));
+    }
+
+    #[test]
+    fn a_name_has_the_characters_of_the_rfc() {
+        for name in ["a", "0", "Z-:./_9"] {
+            assert_eq!(check_name(name), Ok(()));
+        }
+        assert_eq!(check_name("").unwrap_err().code, Code::MissingDeviceId);
+        for name in ["-a", "/3/0", "_", "a b", "a%", "ä", "aä"] {
+            assert_eq!(check_name(name).unwrap_err().code, Code::InvalidDeviceId, "{name}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! A record as it stands in the pack.
+
+use std::{borrow::Cow, fmt};
+
+use super::{SenmlError, field::Field};
+use crate::wire::json::problem::{Found, fill, quoted};
+
+/// The newest version of `SenML` that is understood here, that of RFC 8428.
+const VERSION: f64 = 10.0;
+
+/// The value of a field.
+#[derive(Debug, Clone)]
+pub(super) enum Item<'b> {
+    Number(f64),
+    Text(Cow<'b, str>),
+    Boolean(bool),
+    /// Something that no field has, in words.
+    Other(&'static str),
+}
+
+/// As it stands in "must be a number, found ...".
+impl fmt::Display for Item<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Number(_) => "a number",
+            Self::Text(_) => "a string",
+            Self::Boolean(_) => "a boolean",
+            Self::Other(words) => words,
+        })
+    }
+}
+
+/// The fields of a record, by [`Field`].
+#[derive(Debug, Default)]
+pub(super) struct Record<'b> {
+    fields: [Option<Found<Item<'b>>>; Field::COUNT],
+}
+
+impl<'b> Record<'b> {
+    /// Takes a field in. One that stands twice rejects the record.
+    pub(super) fn put(&mut self, field: Field, item: Item<'b>) -> Result<(), SenmlError> {
+        if field == Field::Version && !matches!(item, Item::Number(version) if version <= VERSION) {
+            return Err(SenmlError::Unsupported(format!("\"bver\" must be a number of at most {VERSION}")));
+        }
+        fill(&mut self.fields[field as usize], field.label(), Ok(item));
+        Ok(())
+    }
+
+    /// Takes a field in whose label is a text. Unknown ones are skipped if the label allows it.
+    pub(super) fn put_labelled(&mut self, label: &str, item: Item<'b>) -> Result<(), SenmlError> {
+        match Field::of_text(label) {
+            Some(field) => self.put(field, item),
+            None if label.ends_with('_') => Err(SenmlError::Unsupported(format!(
+                "the field {} must be understood, and is unknown here",
+                quoted(label)
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) const fn has(&self, field: Field) -> bool {
+        self.fields[field as usize].is_some()
+    }
+
+    /// Whether the record has base fields and nothing else.
+    pub(super) fn is_base(&self) -> bool {
+        let mut fields = Field::all().filter(|&field| self.has(field)).peekable();
+        fields.peek().is_some() && fields.all(Field::is_base)
+    }
+
+    /// The first problem among the base fields.
+    pub(super) fn check_base(&self) -> Found<()> {
+        self.text(Field::BaseName)?;
+        self.number(Field::BaseTime)?;
+        self.text(Field::BaseUnit)?;
+        self.number(Field::BaseValue)?;
+        self.number(Field::BaseSum)?;
+        self.number(Field::Version).map(drop)
+    }
+
+    pub(super) fn number(&self, field: Field) -> Found<Option<f64>> {
+        self.get(field, "a number", |item| if let Item::Number(number) = item { Some(*number) } else { None })
+    }
+
+    pub(super) fn boolean(&self, field: Field) -> Found<Option<bool>> {
+        self.get(field, "a boolean", |item| if let Item::Boolean(boolean) = item { Some(*boolean) } else { None })
+    }
+
+    pub(super) fn text(&self, field: Field) -> Found<Option<Cow<'b, str>>> {
+        self.get(field, "a string", |item| if let Item::Text(text) = item { Some(text.clone()) } else { None })
+    }
+
+    fn get<T>(&self, field: Field, expected: &str, read: impl Fn(&Item<'b>) -> Option<T>) -> Found<Option<T>> {
+        let Some(found) = &self.fields[field as usize] else { return Ok(None) };
+        let item = found.as_ref().map_err(Clone::clone)?;
+        read(item).map(Some).ok_or_else(|| field.refuse(expected, item))
+    }
+}
