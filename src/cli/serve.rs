@@ -93,7 +93,7 @@ struct Service {
     store: Arc<dyn Store>,
     flush: Arc<Flush>,
     running: Running,
-    app: App,
+    app: Arc<App>,
     receiving: Option<udp::Receiving>,
     /// Cancelled when nothing more is to be taken in.
     closing: CancellationToken,
@@ -145,12 +145,12 @@ impl Service {
         let closing = CancellationToken::new();
         let receiving = sockets.map(|sockets| sockets.start(&app.ingest, &app.metrics, &closing)).transpose();
         let receiving = receiving.context("start receiving datagrams")?;
-        Ok(Self { log, store, flush, running, app, receiving, closing, helpers })
+        Ok(Self { log, store, flush, running, app: Arc::new(app), receiving, closing, helpers })
     }
 
     /// Serves until there is a reason to stop; requests under way are answered.
     async fn run(&self, listener: TcpListener, grace: Duration) -> anyhow::Result<Reason> {
-        let mut http = tokio::spawn(http::serve(listener, self.app.clone(), self.closing.clone()));
+        let mut http = tokio::spawn(http::serve(listener, Arc::clone(&self.app), self.closing.clone()));
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let reason = tokio::select! {
             _ = terminate.recv() => Reason::Signal("SIGTERM"),

@@ -52,7 +52,6 @@ pub struct Limits {
 }
 
 /// What the handlers need.
-#[derive(Clone)]
 pub struct App {
     /// The way into the log.
     pub ingest: Ingest,

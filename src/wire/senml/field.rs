@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::wire::{Code, Rejection, json::problem::rejection};
+use crate::wire::{Code, Rejection, problem::rejection};
 
 /// A field of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use crate::wire::{
     Code,
-    json::problem::{Found, quoted, rejection},
+    problem::{Found, quoted, rejection},
 };
 
 /// How a `SenML` name becomes device and metric: it is cut at its last separator.

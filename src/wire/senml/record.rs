@@ -3,7 +3,10 @@
 use std::{borrow::Cow, fmt};
 
 use super::{SenmlError, field::Field};
-use crate::wire::json::problem::{Found, fill, quoted};
+use crate::wire::{
+    json::problem::fill,
+    problem::{Found, quoted},
+};
 
 /// The newest version of `SenML` that is understood here, that of RFC 8428.
 const VERSION: f64 = 10.0;

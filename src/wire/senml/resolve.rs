@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::{Options, field::Field, name::check_name, record::Record};
 use crate::wire::{
     Code,
-    json::problem::{Found, rejection},
+    problem::{Found, rejection},
 };
 
 /// Times from here on are absolute, in seconds since 1970; below, they are relative to now.
