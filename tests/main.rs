@@ -7,3 +7,4 @@ mod http_contract;
 mod import_real_data;
 mod mongodb_documents;
 mod readme;
+mod udp;

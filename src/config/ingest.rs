@@ -17,6 +17,16 @@ pub struct Ingest {
     pub max_metrics_per_reading: usize,
     /// The longest metadata of a device, as JSON text. 0B to 64KiB.
     pub max_metadata_bytes: Bytes,
+    /// What line protocol leaves open.
+    pub line_protocol: LineProtocol,
+}
+
+/// What line protocol leaves open.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LineProtocol {
+    /// The tags that may name the device; of those that a line has, the first of this list does. 1 to 16 names.
+    pub device_tags: Vec<String>,
 }
 
 impl Default for Ingest {
@@ -26,7 +36,14 @@ impl Default for Ingest {
             max_readings_per_request: 100_000,
             max_metrics_per_reading: 256,
             max_metadata_bytes: Bytes::kib(4),
+            line_protocol: LineProtocol::default(),
         }
+    }
+}
+
+impl Default for LineProtocol {
+    fn default() -> Self {
+        Self { device_tags: ["deviceId", "device_id", "device", "sensor_id", "host"].map(str::to_owned).to_vec() }
     }
 }
 
@@ -35,6 +52,21 @@ impl Ingest {
         within("ingest.max_future", self.max_future, Period::secs(0), Period::days(365))?;
         within("ingest.max_readings_per_request", self.max_readings_per_request, 1, 10_000_000)?;
         within("ingest.max_metrics_per_reading", self.max_metrics_per_reading, 1, 4_096)?;
-        within("ingest.max_metadata_bytes", self.max_metadata_bytes, Bytes(0), Bytes::kib(64))
+        within("ingest.max_metadata_bytes", self.max_metadata_bytes, Bytes(0), Bytes::kib(64))?;
+        self.line_protocol.check()
+    }
+}
+
+impl LineProtocol {
+    fn check(&self) -> Result<(), ConfigError> {
+        const KEY: &str = "ingest.line_protocol.device_tags";
+        if !(1..=16).contains(&self.device_tags.len()) {
+            let count = self.device_tags.len();
+            return Err(ConfigError::invalid(KEY, format!("is a list of {count}, must be one of 1 to 16 names")));
+        }
+        if self.device_tags.iter().any(String::is_empty) {
+            return Err(ConfigError::invalid(KEY, "is a list with an empty name"));
+        }
+        Ok(())
     }
 }
