@@ -85,7 +85,7 @@ struct Service {
     store: Arc<dyn Store>,
     flush: Arc<Flush>,
     running: Running,
-    app: App,
+    app: Arc<App>,
     /// Stops with the service.
     helpers: Vec<tokio::task::JoinHandle<()>>,
 }
@@ -132,13 +132,13 @@ impl Service {
             formats: Arc::new(formats(config)),
             device_id_case: config.ingest.device_id_case,
         };
-        Ok(Self { log, store, flush, running, app, helpers })
+        Ok(Self { log, store, flush, running, app: Arc::new(app), helpers })
     }
 
     /// Serves until there is a reason to stop; requests under way are answered.
     async fn run(&self, listener: TcpListener, grace: Duration) -> anyhow::Result<Reason> {
         let closing = CancellationToken::new();
-        let mut http = tokio::spawn(http::serve(listener, self.app.clone(), closing.clone()));
+        let mut http = tokio::spawn(http::serve(listener, Arc::clone(&self.app), closing.clone()));
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let reason = tokio::select! {
             _ = terminate.recv() => Reason::Signal("SIGTERM"),

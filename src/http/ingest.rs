@@ -1,5 +1,7 @@
 //! `POST /v1/readings`.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -22,7 +24,7 @@ pub(super) struct Accepted {
 
 /// Takes readings as JSON, NDJSON or `SenML`.
 pub(super) async fn readings(
-    State(app): State<App>,
+    State(app): State<Arc<App>>,
     uri: Uri,
     headers: HeaderMap,
     body: Body,

@@ -65,7 +65,6 @@ pub struct Formats {
 }
 
 /// What the handlers need.
-#[derive(Clone)]
 pub struct App {
     /// The way into the log.
     pub ingest: Ingest,

@@ -1,5 +1,7 @@
 //! Paths for operators: metrics, health, version.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -10,7 +12,7 @@ use super::App;
 use crate::telemetry::Exposition;
 
 /// `GET /metrics`
-pub(super) async fn metrics(State(app): State<App>) -> Response {
+pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     let status = app.flush.status();
     let metrics = &app.metrics;
     metrics.readings_pending.set(status.pending_readings as f64);
@@ -33,7 +35,7 @@ pub(super) struct Health {
 }
 
 /// `GET /healthz`: the process works.
-pub(super) async fn healthz(State(app): State<App>) -> (StatusCode, Json<Health>) {
+pub(super) async fn healthz(State(app): State<Arc<App>>) -> (StatusCode, Json<Health>) {
     match app.log.poisoned() {
         None => (StatusCode::OK, Json(Health { status: "ok", reason: None })),
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status: "failed", reason: Some(why) })),
@@ -44,7 +46,7 @@ pub(super) async fn healthz(State(app): State<App>) -> (StatusCode, Json<Health>
 const NEARLY_FULL: f64 = 0.95;
 
 /// `GET /readyz`: readings are taken. A store that is away does not change that until the log is nearly full.
-pub(super) async fn readyz(State(app): State<App>) -> (StatusCode, Json<Health>) {
+pub(super) async fn readyz(State(app): State<Arc<App>>) -> (StatusCode, Json<Health>) {
     if let Some(why) = app.log.poisoned() {
         return (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status: "failed", reason: Some(why) }));
     }

@@ -1,6 +1,7 @@
 //! `GET /v1/devices` and what is below it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
@@ -53,7 +54,7 @@ struct Point {
 
 /// `GET /v1/devices/{deviceId}/rollups`
 pub(super) async fn rollups(
-    State(app): State<App>,
+    State(app): State<Arc<App>>,
     Path(device): Path<String>,
     uri: Uri,
 ) -> Result<Json<Body<Rollups>>, Problem> {
@@ -92,7 +93,7 @@ struct Reading {
 
 /// `GET /v1/devices/{deviceId}/readings`
 pub(super) async fn readings(
-    State(app): State<App>,
+    State(app): State<Arc<App>>,
     Path(device): Path<String>,
     uri: Uri,
 ) -> Result<Json<Body<Readings>>, Problem> {
@@ -132,7 +133,7 @@ struct LatestValue {
 
 /// `GET /v1/devices/{deviceId}/latest`
 pub(super) async fn latest(
-    State(app): State<App>,
+    State(app): State<Arc<App>>,
     Path(device): Path<String>,
     uri: Uri,
 ) -> Result<Json<Body<Latest>>, Problem> {
@@ -165,7 +166,7 @@ struct Device {
 }
 
 /// `GET /v1/devices`
-pub(super) async fn devices(State(app): State<App>, uri: Uri) -> Result<Json<Body<Devices>>, Problem> {
+pub(super) async fn devices(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Body<Devices>>, Problem> {
     let mut params = Params::of(&uri);
     let prefix = app.device_id_case.apply(&params.one("prefix")?.unwrap_or_default()).into_owned();
     let limit = params.limit(100, app.limits.max_devices)?;

@@ -1,5 +1,6 @@
 //! All routes.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
@@ -13,7 +14,7 @@ use super::problem::Problem;
 use super::{App, influx, ingest, operate, query};
 
 /// The routes, and what is answered where there is none.
-pub(super) fn router(app: App) -> Router {
+pub(super) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/readings", post(ingest::readings))
         .route("/v1/devices", get(query::devices))
@@ -37,7 +38,7 @@ pub(super) fn router(app: App) -> Router {
 }
 
 /// Times each request. Paths without a route count together: they are anybody's to choose.
-async fn measure(State(app): State<App>, request: Request, next: Next) -> Response {
+async fn measure(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let start = Instant::now();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();

@@ -19,7 +19,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until `shutdown` is cancelled, then answers the requests under way, and returns when the last connection is
 /// closed.
-pub async fn serve(listener: TcpListener, app: App, shutdown: CancellationToken) {
+pub async fn serve(listener: TcpListener, app: Arc<App>, shutdown: CancellationToken) {
     let limits = app.limits.clone();
     let metrics = Arc::clone(&app.metrics);
     let connections = Arc::new(Semaphore::new(limits.max_connections));
