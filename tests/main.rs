@@ -5,5 +5,8 @@ mod durability;
 mod harness;
 mod http_contract;
 mod import_real_data;
+mod influx;
 mod mongodb_documents;
 mod readme;
+mod resending;
+mod senml;

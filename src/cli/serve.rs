@@ -129,7 +129,7 @@ impl Service {
             exposition,
             budget: Budget::new(config.http.max_bytes_in_flight.as_usize()),
             limits: http_limits(config),
-            formats: Arc::new(formats(config)),
+            formats: formats(config),
             device_id_case: config.ingest.device_id_case,
         };
         Ok(Self { log, store, flush, running, app: Arc::new(app), helpers })

@@ -70,7 +70,11 @@ fn known_keys() -> BTreeSet<String> {
     while let Some(section) = sections.pop() {
         for key in expected_instead_of(&format!("[{section}]\nunknown = 1")) {
             let path = format!("{section}.{key}");
-            if is_section(&path) { sections.push(path) } else { drop(known.insert(path)) }
+            if is_section(&path) {
+                sections.push(path);
+            } else {
+                known.insert(path);
+            }
         }
     }
     known

@@ -87,7 +87,7 @@ pub struct App {
     /// The limits.
     pub limits: Limits,
     /// What formats leave open.
-    pub formats: Arc<Formats>,
+    pub formats: Formats,
     /// What becomes of capitals in the device ids of queries.
     pub device_id_case: DeviceIdCase,
 }

@@ -1,5 +1,7 @@
 //! What clients of `InfluxDB` ask before they write.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -36,7 +38,7 @@ pub(in crate::http) struct Health {
 }
 
 /// `GET /health`: the process works, in the words of `InfluxDB`.
-pub(in crate::http) async fn health(State(app): State<App>) -> (StatusCode, Json<Health>) {
+pub(in crate::http) async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Health>) {
     let health = |message, status| Health {
         name: env!("CARGO_PKG_NAME"),
         message,
@@ -51,7 +53,7 @@ pub(in crate::http) async fn health(State(app): State<App>) -> (StatusCode, Json
 }
 
 /// `GET /query` and `POST /query`: `CREATE DATABASE` has nothing to do and succeeds, all else is refused.
-pub(in crate::http) async fn query(State(app): State<App>, uri: Uri, headers: HeaderMap, body: Body) -> Response {
+pub(in crate::http) async fn query(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap, body: Body) -> Response {
     match statement(&app, &uri, &headers, body).await {
         Ok(statement) if is_create_database(&statement) => {
             Json(json!({ "results": [{ "statement_id": 0 }] })).into_response()

@@ -1,5 +1,7 @@
 //! `POST /write`, `/api/v2/write`, `/api/v3/write_lp`.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
@@ -15,17 +17,32 @@ use crate::telemetry::Protocol;
 use crate::wire::line_protocol::{self, Options, Precision};
 
 /// `POST /write` of `InfluxDB` 1.
-pub(in crate::http) async fn write_v1(State(app): State<App>, uri: Uri, headers: HeaderMap, body: Body) -> Response {
+pub(in crate::http) async fn write_v1(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
     write(&app, Version::V1, &uri, &headers, body).await
 }
 
 /// `POST /api/v2/write` of `InfluxDB` 2.
-pub(in crate::http) async fn write_v2(State(app): State<App>, uri: Uri, headers: HeaderMap, body: Body) -> Response {
+pub(in crate::http) async fn write_v2(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
     write(&app, Version::V2, &uri, &headers, body).await
 }
 
 /// `POST /api/v3/write_lp` of `InfluxDB` 3.
-pub(in crate::http) async fn write_v3(State(app): State<App>, uri: Uri, headers: HeaderMap, body: Body) -> Response {
+pub(in crate::http) async fn write_v3(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
     write(&app, Version::V3, &uri, &headers, body).await
 }
 
