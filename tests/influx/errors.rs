@@ -15,7 +15,7 @@ fn partly_bad(device: &str) -> String {
     )
 }
 
-const NO_STRING: &str = "field \"mode\" is a string, and strings are not kept, at column 18";
+const NO_STRING: &str = "the value of field \"mode\" must be a number or a boolean, found a string at column 17";
 const NO_DEVICE: &str = "no tag names the device (looked for deviceId, device_id, device, sensor_id, host): \
                          the tags end at column 2";
 
