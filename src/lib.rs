@@ -4,8 +4,9 @@
 //! device and hour, and writes each device-hour into a store. Dashboards ask for hourly rollups, operators for metrics.
 //!
 //! ```text
-//!  HTTP ──> wire ──> ingest ──> log ══ ack             ┌─> store: sqlite
-//!           bytes     names,    append,                │          mongodb
+//!  HTTP ─┐                                             ┌─> store: sqlite
+//!  UDP  ─┴> wire ──> ingest ──> log ══ ack             │          mongodb
+//!           bytes     names,    append,                │
 //!           to        limits,   fsync    in order      │
 //!           readings  clock       └───────> pending ─> flush
 //!                                           buckets    due by size, age, memory
@@ -28,6 +29,7 @@
 //! - [`flush`]: from the log over pending to the store.
 //! - [`query`]: pending and stored as one.
 //! - [`ingest`]: the one way into the log.
+//! - [`udp`]: the way in for datagrams.
 //! - [`http`]: the API.
 
 pub mod config;
@@ -40,4 +42,5 @@ pub mod pending;
 pub mod query;
 pub mod store;
 pub mod telemetry;
+pub mod udp;
 pub mod wire;

@@ -10,3 +10,4 @@ mod mongodb_documents;
 mod readme;
 mod resending;
 mod senml;
+mod udp;

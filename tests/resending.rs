@@ -16,7 +16,7 @@ fn batches() -> Vec<(&'static str, &'static str, &'static str, Vec<u8>)> {
     let senml = r#"[{"bn":"senml-json/","bt":1713621610,"n":"value","v":1},{"n":"value","t":10,"v":3}]"#;
     // The same with device "senml-cbor".
     let cbor = [
-        b"\x82\xa4\x21\x6bsenml-cbor/\x22\x1a\x66\x23\xc8\x2a\x00\x65value\x02\x01",
+        b"\x82\xa4\x21\x6bsenml-cbor/\x22\x1a\x66\x23\xca\x6a\x00\x65value\x02\x01",
         &b"\xa3\x00\x65value\x06\x0a\x02\x03"[..],
     ]
     .concat();

@@ -1,6 +1,7 @@
 //! `tidegauge serve`: put the rooms together, run them, take them apart in order.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::store::{Store, expiry};
 use tidegauge::telemetry::{Exposition, Metrics, logs};
 use tidegauge::wire::senml::NameSplit;
-use tidegauge::{flush, log, pending, query};
+use tidegauge::{flush, log, pending, query, udp};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -38,20 +39,28 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let data = DataDir::lock(&config.server.data_dir)?;
     let listen = config.http.listen;
     let listener = TcpListener::bind(listen).await.with_context(|| format!("listen on {listen} (http.listen)"))?;
+    let sockets = bind_udp(&config)?;
+    let datagrams = sockets.as_ref().map(udp::Sockets::local_addr).transpose()?;
     let (metrics, exposition) = Metrics::new();
-    let service = Service::start(&config, &data, Arc::new(metrics), exposition).await?;
-    announce(&config, &listener, &*service.store)?;
+    let service = Service::start(&config, &data, Arc::new(metrics), exposition, sockets).await?;
+    announce(&config, &listener, datagrams, &*service.store)?;
     let grace = config.server.shutdown_grace.as_duration();
     let reason = service.run(listener, grace).await?;
     service.stop(reason, grace).await
 }
 
 /// Says where things are and what to try first. The first line is for programs, the others are for people.
-fn announce(config: &Config, listener: &TcpListener, store: &dyn Store) -> anyhow::Result<()> {
+fn announce(
+    config: &Config,
+    listener: &TcpListener,
+    datagrams: Option<SocketAddr>,
+    store: &dyn Store,
+) -> anyhow::Result<()> {
     let address = listener.local_addr()?;
+    let udp = datagrams.map_or_else(|| "off".to_owned(), |address| address.to_string());
     let data = config.server.data_dir.display();
     let mut out = std::io::stdout().lock();
-    writeln!(out, "listening http={address} store={} data={data}", store.name())?;
+    writeln!(out, "listening http={address} udp={udp} store={} data={data}", store.name())?;
     writeln!(
         out,
         "try it:    curl http://{address}/v1/readings --json '{{\"deviceId\":\"S1\",\"values\":{{\"temp\":22.4}}}}'"
@@ -86,6 +95,9 @@ struct Service {
     flush: Arc<Flush>,
     running: Running,
     app: Arc<App>,
+    receiving: Option<udp::Receiving>,
+    /// Cancelled when nothing more is to be taken in.
+    closing: CancellationToken,
     /// Stops with the service.
     helpers: Vec<tokio::task::JoinHandle<()>>,
 }
@@ -96,6 +108,7 @@ impl Service {
         data: &DataDir,
         metrics: Arc<Metrics>,
         exposition: Exposition,
+        sockets: Option<udp::Sockets>,
     ) -> anyhow::Result<Self> {
         let (log, recovery) = open_log(config, &data.log_dir(), &metrics)?;
         let log = Arc::new(log);
@@ -132,13 +145,15 @@ impl Service {
             formats: formats(config),
             device_id_case: config.ingest.device_id_case,
         };
-        Ok(Self { log, store, flush, running, app: Arc::new(app), helpers })
+        let closing = CancellationToken::new();
+        let receiving = sockets.map(|sockets| sockets.start(&app.ingest, &app.metrics, &closing)).transpose();
+        let receiving = receiving.context("start receiving datagrams")?;
+        Ok(Self { log, store, flush, running, app: Arc::new(app), receiving, closing, helpers })
     }
 
     /// Serves until there is a reason to stop; requests under way are answered.
     async fn run(&self, listener: TcpListener, grace: Duration) -> anyhow::Result<Reason> {
-        let closing = CancellationToken::new();
-        let mut http = tokio::spawn(http::serve(listener, Arc::clone(&self.app), closing.clone()));
+        let mut http = tokio::spawn(http::serve(listener, Arc::clone(&self.app), self.closing.clone()));
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let reason = tokio::select! {
             _ = terminate.recv() => Reason::Signal("SIGTERM"),
@@ -147,7 +162,7 @@ impl Service {
             why = self.log_failed() => Reason::Failure(format!("the log has failed: {why}")),
         };
         tracing::info!(%reason, "stopping");
-        closing.cancel();
+        self.closing.cancel();
         if tokio::time::timeout(grace, &mut http).await.is_err() {
             tracing::warn!("some requests were still under way at the end of server.shutdown_grace");
             http.abort();
@@ -166,6 +181,11 @@ impl Service {
 
     /// Stores what is pending within the grace period. What is left stays in the log.
     async fn stop(self, reason: Reason, grace: Duration) -> anyhow::Result<()> {
+        if let Some(receiving) = self.receiving
+            && tokio::time::timeout(grace, receiving.ended()).await.is_err()
+        {
+            tracing::warn!("some datagrams were still on their way into the log at the end of server.shutdown_grace");
+        }
         self.log.close();
         let left = self.running.drain(grace).await;
         self.helpers.iter().for_each(tokio::task::JoinHandle::abort);
@@ -190,6 +210,19 @@ async fn first_contact(store: Arc<dyn Store>, metrics: Arc<Metrics>) {
             tracing::warn!(store = store.name(), %error, "the store does not answer; readings wait in the log");
         }
     }
+}
+
+fn bind_udp(config: &Config) -> anyhow::Result<Option<udp::Sockets>> {
+    let Some(listen) = config.udp.listen.address() else { return Ok(None) };
+    let options = udp::Options {
+        listen,
+        sockets: config.udp.sockets,
+        receive_buffer_bytes: config.udp.receive_buffer.as_usize(),
+        max_datagram_bytes: config.udp.max_datagram_bytes.as_usize(),
+        max_sequences: config.udp.max_sequences,
+        device_tags: config.ingest.line_protocol.device_tags.clone(),
+    };
+    udp::Sockets::bind(options).map(Some).with_context(|| format!("listen on {listen} (udp.listen)"))
 }
 
 fn open_log(config: &Config, dir: &Path, metrics: &Metrics) -> anyhow::Result<(Log, Recovery)> {

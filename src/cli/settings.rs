@@ -13,6 +13,8 @@ pub(super) struct Settings {
     config: Option<PathBuf>,
     #[arg(long, value_name = "ADDR", help = "The address to listen on for HTTP [key: http.listen]")]
     http: Option<String>,
+    #[arg(long, value_name = "ADDR", help = "The address to listen on for UDP, or off [key: udp.listen]")]
+    udp: Option<String>,
     #[arg(long, value_name = "DIR", help = "The folder of the log and of the embedded store [key: server.data_dir]")]
     data_dir: Option<String>,
     #[arg(long, value_name = "STORE", help = "Where buckets live: sqlite or mongodb [key: store.kind]")]
@@ -40,6 +42,7 @@ impl Settings {
     fn overrides(&self) -> Vec<Override> {
         let flags = [
             ("--http", "http", "listen", &self.http),
+            ("--udp", "udp", "listen", &self.udp),
             ("--data-dir", "server", "data_dir", &self.data_dir),
             ("--store", "store", "kind", &self.store),
             ("--mongodb-uri", "mongodb", "uri", &self.mongodb_uri),
@@ -55,7 +58,7 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use tidegauge::config::MongodbUri;
+    use tidegauge::config::{Listen, MongodbUri};
 
     use super::*;
 
@@ -74,11 +77,12 @@ mod tests {
         let uri = "mongodb://127.0.0.1";
         let line =
             ["tidegauge", "--http", "127.0.0.1:9", "--data-dir", "d", "--store", "mongodb", "--mongodb-uri", uri];
-        let overrides = overrides(&[&line[..], &["--log-format", "json"]].concat());
+        let overrides = overrides(&[&line[..], &["--log-format", "json", "--udp", "off"]].concat());
         let config = Config::load(None, std::iter::empty(), &overrides).unwrap();
         assert_eq!((config.http.listen.port(), config.server.data_dir), (9, "d".into()));
         assert_eq!(config.mongodb.uri.as_ref().map(MongodbUri::expose), Some(uri));
-        assert_eq!(overrides.len(), 5);
+        assert_eq!(config.udp.listen, Listen::Off);
+        assert_eq!(overrides.len(), 6);
     }
 
     #[test]

@@ -25,8 +25,10 @@ mod server;
 mod sqlite;
 mod store;
 mod telemetry;
+mod udp;
 mod units;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -48,6 +50,7 @@ pub use server::Server;
 pub use sqlite::Sqlite;
 pub use store::{Store, StoreKind};
 pub use telemetry::{LogFormat, Telemetry};
+pub use udp::{Listen, Udp};
 pub use units::{Bytes, Period, UnitError};
 
 /// The whole configuration.
@@ -58,6 +61,8 @@ pub struct Config {
     pub server: Server,
     /// The HTTP edge.
     pub http: Http,
+    /// The UDP edge.
+    pub udp: Udp,
     /// Who may use the API.
     pub auth: Auth,
     /// What makes a reading acceptable.
@@ -100,6 +105,7 @@ impl Config {
     fn check(&self) -> Result<(), ConfigError> {
         self.server.check()?;
         self.http.check()?;
+        self.udp.check()?;
         self.ingest.check()?;
         self.log.check()?;
         self.pending.check()?;
@@ -129,7 +135,11 @@ impl Config {
 
     /// Closed by default: without authentication, only this machine may connect.
     fn check_listen(&self) -> Result<(), ConfigError> {
-        let listen = self.http.listen;
+        self.check_reach("http.listen", self.http.listen)?;
+        self.udp.listen.address().map_or(Ok(()), |listen| self.check_reach("udp.listen", listen))
+    }
+
+    fn check_reach(&self, key: &'static str, listen: SocketAddr) -> Result<(), ConfigError> {
         if self.auth.allow_anonymous || listen.ip().to_canonical().is_loopback() {
             return Ok(());
         }
@@ -138,7 +148,7 @@ impl Config {
              (such as 127.0.0.1:{port}), or let everybody in with auth.allow_anonymous = true",
             port = listen.port()
         );
-        Err(ConfigError::invalid("http.listen", problem))
+        Err(ConfigError::invalid(key, problem))
     }
 }
 

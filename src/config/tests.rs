@@ -121,6 +121,10 @@ fn values_without_sense_are_refused_by_key() {
         ("[http]\nmax_bytes_in_flight = \"1MiB\"", "http.max_bytes_in_flight"),
         ("[http]\nheader_timeout = \"0s\"", "http.header_timeout"),
         ("[http]\nbody_timeout = \"0s\"", "http.body_timeout"),
+        ("[udp]\nsockets = 65", "udp.sockets"),
+        ("[udp]\nreceive_buffer = \"1KiB\"", "udp.receive_buffer"),
+        ("[udp]\nmax_datagram_bytes = \"64KiB\"", "udp.max_datagram_bytes"),
+        ("[udp]\nmax_sequences = 10000001", "udp.max_sequences"),
         ("[ingest]\nmax_future = \"366d\"", "ingest.max_future"),
         ("[ingest]\nmax_readings_per_request = 0", "ingest.max_readings_per_request"),
         ("[ingest]\nmax_metrics_per_reading = 0", "ingest.max_metrics_per_reading"),
@@ -164,15 +168,19 @@ fn values_without_sense_are_refused_by_key() {
 #[test]
 fn listening_beyond_loopback_without_authentication_takes_a_decision() {
     for listen in ["0.0.0.0:8080", "192.0.2.1:80", "[::]:8080"] {
-        let file = format!("[http]\nlisten = \"{listen}\"");
-        let error = error_of(&file);
-        assert!(error.starts_with("http.listen is ") && error.contains("listen on loopback"), "{error}");
-        assert!(error.contains("auth.allow_anonymous = true"), "{error}");
-        load(&format!("{file}\n[auth]\nallow_anonymous = true"), &[], &[]).expect("it was decided");
+        for section in ["http", "udp"] {
+            let file = format!("[{section}]\nlisten = \"{listen}\"");
+            let error = error_of(&file);
+            let key_is = format!("{section}.listen is ");
+            assert!(error.starts_with(&key_is) && error.contains("listen on loopback"), "{error}");
+            assert!(error.contains("auth.allow_anonymous = true"), "{error}");
+            load(&format!("{file}\n[auth]\nallow_anonymous = true"), &[], &[]).expect("it was decided");
+        }
     }
     for listen in ["127.0.0.1:0", "127.1.2.3:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
-        load(&format!("[http]\nlisten = \"{listen}\""), &[], &[]).expect("loopback");
+        load(&format!("[http]\nlisten = \"{listen}\"\n[udp]\nlisten = \"{listen}\""), &[], &[]).expect("loopback");
     }
+    load("[udp]\nlisten = \"off\"", &[], &[]).expect("nobody can reach it");
 }
 
 #[test]

@@ -51,13 +51,14 @@ pub struct Admission<'r> {
     now_ms: i64,
     earliest_ms: i64,
     latest_ms: i64,
+    max_readings: usize,
     batch: BatchBuilder,
     line: Option<u64>,
     receipt: Receipt,
 }
 
 impl<'r> Admission<'r> {
-    pub(super) fn new(rules: &'r Rules, protocol: Protocol, now_ms: i64) -> Self {
+    pub(super) fn new(rules: &'r Rules, protocol: Protocol, now_ms: i64, max_readings: usize) -> Self {
         let millis = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
         Self {
             rules,
@@ -65,6 +66,7 @@ impl<'r> Admission<'r> {
             now_ms,
             earliest_ms: rules.max_age.map_or(YEAR_0_MS, |age| now_ms.saturating_sub(millis(age))),
             latest_ms: now_ms.saturating_add(millis(rules.max_future)),
+            max_readings,
             batch: BatchBuilder::default(),
             line: None,
             receipt: Receipt::default(),
@@ -81,6 +83,18 @@ impl<'r> Admission<'r> {
     #[must_use]
     pub const fn now_ms(&self) -> i64 {
         self.now_ms
+    }
+
+    /// How many readings are acceptable so far.
+    #[must_use]
+    pub const fn accepted(&self) -> u32 {
+        self.receipt.accepted
+    }
+
+    /// The first hundred rejections so far.
+    #[must_use]
+    pub fn listed(&self) -> &[Listed] {
+        &self.receipt.listed
     }
 
     pub(super) const fn protocol(&self) -> Protocol {
@@ -149,7 +163,7 @@ fn rfc3339(ts_ms: i64) -> String {
 
 impl Sink for Admission<'_> {
     fn reading(&mut self, incoming: Incoming<'_>) {
-        if self.receipt.received as usize >= self.rules.max_readings {
+        if self.receipt.received as usize >= self.max_readings {
             self.receipt.received += 1; // refused as a whole at the end, so nothing more is kept
             return;
         }
@@ -208,7 +222,7 @@ mod tests {
         values: &[(&str, f64)],
     ) -> Option<Code> {
         let values: Vec<_> = values.iter().map(|&(name, value)| (Cow::Borrowed(name), value)).collect();
-        let mut admission = Admission::new(rules, Protocol::Http, NOW_MS);
+        let mut admission = Admission::new(rules, Protocol::Http, NOW_MS, rules.max_readings);
         admission.reading(Incoming { device, metadata, ts_ms, values: &values });
         let (batch, receipt) = admission.finish();
         assert_eq!(batch.readings(), receipt.accepted);
@@ -244,7 +258,7 @@ mod tests {
 
     #[test]
     fn rejections_are_counted_beyond_those_listed() {
-        let mut admission = Admission::new(&RULES, Protocol::Http, NOW_MS);
+        let mut admission = Admission::new(&RULES, Protocol::Http, NOW_MS, RULES.max_readings);
         admission.line(7);
         for _ in 0..150 {
             admission.reject(Rejection { code: Code::InvalidValue, detail: String::new() });

@@ -18,11 +18,13 @@ use crate::wire::Code;
 
 mod admission;
 mod receipt;
+mod submission;
 #[cfg(test)]
 mod tests;
 
 pub use admission::{Admission, Listed, Rules};
 pub use receipt::Receipt;
+pub use submission::Submission;
 
 /// Takes admitted readings into the log.
 #[derive(Debug, Clone)]
@@ -57,8 +59,13 @@ impl Ingest {
 
     /// Starts a request that came in by `protocol`: hand this to a parser.
     pub fn admission(&self, protocol: Protocol) -> Admission<'_> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        Admission::new(&self.rules, protocol, now.as_millis() as i64)
+        Admission::new(&self.rules, protocol, now_ms(), self.rules.max_readings)
+    }
+
+    /// Starts a batch of messages that came in by `protocol`. Who makes the batch keeps it small: the limit of readings
+    /// per request does not hold for it.
+    pub fn admission_of_batch(&self, protocol: Protocol) -> Admission<'_> {
+        Admission::new(&self.rules, protocol, now_ms(), usize::MAX)
     }
 
     /// Ends a request: appends what was admitted and waits until it is durable. With `partial` unset, one bad reading
@@ -98,6 +105,15 @@ impl Ingest {
         }
     }
 
+    /// Ends a batch: appends what was admitted and does not wait. Bad readings are rejected, the others go their way.
+    pub fn submit(&self, admission: Admission<'_>) -> Submission {
+        let protocol = admission.protocol();
+        let (batch, receipt) = admission.finish();
+        let accounts = receipt::Accounts::new(Arc::clone(&self.metrics), protocol, &receipt);
+        let appended = (receipt.accepted > 0).then(|| self.log.append(batch));
+        Submission::new(accounts, appended)
+    }
+
     /// Counts a request whose body is not in the format it claims, as one reading.
     pub fn count_unreadable_request(&self, protocol: Protocol, code: Code) {
         self.metrics.readings_received_total.of(protocol).increment(1);
@@ -109,4 +125,8 @@ impl Ingest {
         self.metrics.readings_received_total.of(protocol).increment(1);
         self.metrics.readings_rejected_total.of(protocol).of_request(reason).increment(1);
     }
+}
+
+fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_millis() as i64
 }

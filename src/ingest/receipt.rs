@@ -74,7 +74,7 @@ impl Accounts {
         outcome
     }
 
-    fn settle(&self, outcome: &Result<(), AppendError>) {
+    pub(super) fn settle(&self, outcome: &Result<(), AppendError>) {
         match outcome {
             Ok(()) => self.accept(),
             Err(_) => self.refuse(RequestRejection::Overloaded),

@@ -48,6 +48,14 @@ impl Ack {
     pub async fn durable(&mut self) -> Result<(), AppendError> {
         (&mut self.0).await.unwrap_or(Err(AppendError::Closed))
     }
+
+    /// Waits for the group commit on a thread that belongs to no runtime.
+    ///
+    /// # Errors
+    /// When the append did not happen.
+    pub fn wait(self) -> Result<(), AppendError> {
+        self.0.blocking_recv().unwrap_or(Err(AppendError::Closed))
+    }
 }
 
 /// What the log reports of itself while it works.

@@ -109,6 +109,21 @@ table! {
     /// Bytes of bodies that are being received or wait for the log.
     http_bytes_in_flight: Gauge, Bytes;
 
+    /// Datagrams that were received. Those that the kernel dropped are not among them; those that were dropped for
+    /// another reason are.
+    udp_datagrams_total: Counter, Count;
+    /// Bytes of the datagrams that were received.
+    udp_bytes_total: Counter, Bytes;
+    /// Datagrams that were received and held no acceptable reading.
+    udp_malformed_total: Counter, Count;
+    /// Datagrams whose readings are lost: the kernel had no room (kernel), the log took nothing (overload), or they were
+    /// larger than allowed (truncated).
+    udp_dropped_total: Labelled<Counter>, Count {reason};
+    /// Numbers that devices which number their messages have left out.
+    udp_sequence_gaps_total: Counter, Count;
+    /// How many bytes of datagrams the kernel holds for each socket.
+    udp_receive_buffer_bytes: Gauge, Bytes;
+
     /// What is running: always 1.
     build_info: BuildInfo, Count {version, os, arch};
 }
@@ -136,6 +151,7 @@ mod tests {
         metrics.readings_dead_lettered_total.with("validation").increment(1);
         metrics.flush_seconds.with("sqlite").record(0.01);
         metrics.flush_retries_total.with("timeout").increment(1);
+        metrics.udp_dropped_total.with("kernel").increment(1);
         metrics.http_request_seconds.record("/v1/readings", "POST", 200, Duration::from_millis(1));
         exposition.render()
     }

@@ -33,6 +33,9 @@ pub trait Sink {
     fn reject(&mut self, rejection: Rejection);
     /// What follows stands on this line of the body, counted from 1. Called by line-based formats only.
     fn line(&mut self, _number: u64) {}
+    /// What follows is the message with this number of a device that numbers its messages one by one. The device id is
+    /// not checked yet. Called by formats that have such a number only.
+    fn sequence(&mut self, _device: &str, _number: u64) {}
 }
 
 /// Why a reading is refused.

@@ -4,6 +4,7 @@
 //! is printed when the test fails.
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -66,7 +67,8 @@ impl Server {
     pub(crate) async fn start_again(&mut self) {
         assert!(self.running.is_none(), "it is running");
         let config = self.data.path().join("config.toml");
-        std::fs::write(&config, self.setup.to_toml()).expect("the folder is writable");
+        std::fs::write(&config, self.setup.clone().or("udp.listen", "127.0.0.1:0").to_toml())
+            .expect("the folder is writable");
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegauge"));
         command.args(["serve", "--http", "127.0.0.1:0"]);
         command.arg("--config").arg(&config).arg("--data-dir").arg(self.data_dir());
@@ -109,6 +111,12 @@ impl Server {
     /// Where the server listens, such as `http://127.0.0.1:40123`.
     pub(crate) fn url(&self) -> &str {
         &self.running().url
+    }
+
+    /// Where the server listens for datagrams.
+    pub(crate) fn udp_addr(&self) -> SocketAddr {
+        let address = word_of(self.first_line(), "udp=").and_then(|address| address.parse().ok());
+        address.unwrap_or_else(|| panic!("no UDP address in {:?}", self.first_line()))
     }
 
     /// The first line it printed on stdout.
@@ -274,6 +282,10 @@ fn first_line(stdout: ChildStdout) -> oneshot::Receiver<String> {
 }
 
 fn url_in(first_line: &str) -> Option<String> {
-    let address = first_line.split_whitespace().find_map(|word| word.strip_prefix("http="))?;
-    Some(format!("http://{address}"))
+    Some(format!("http://{}", word_of(first_line, "http=")?))
+}
+
+/// What follows `key` in a line of words.
+fn word_of<'l>(line: &'l str, key: &str) -> Option<&'l str> {
+    line.split_whitespace().find_map(|word| word.strip_prefix(key))
 }

@@ -43,6 +43,13 @@ impl Setup {
         self
     }
 
+    /// Sets `section.key` to a value unless it is set.
+    pub(crate) fn or(self, name: &str, value: impl Into<Value>) -> Self {
+        let (section, key) = name.split_once('.').expect("section.key");
+        let is_set = self.sections.get(section).is_some_and(|section| section.get(key).is_some());
+        if is_set { self } else { self.set(name, value) }
+    }
+
     /// The text of the config file.
     pub(crate) fn to_toml(&self) -> String {
         toml::to_string(&self.sections).expect("a table is TOML")

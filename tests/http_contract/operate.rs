@@ -26,7 +26,12 @@ async fn health_readiness_and_version_answer() {
     let version = server.get("/version").await;
     assert!(version.text().contains(env!("CARGO_PKG_VERSION")), "{}", version.text());
     let line = server.first_line();
-    assert!(line.starts_with("listening http=127.0.0.1:") && line.contains(" store=sqlite data="), "{line}");
+    assert!(
+        line.starts_with("listening http=127.0.0.1:")
+            && line.contains(" udp=127.0.0.1:")
+            && line.contains(" store=sqlite data="),
+        "{line}"
+    );
 }
 
 #[tokio::test]
@@ -44,6 +49,8 @@ async fn the_metrics_of_the_documentation_are_there_from_the_start() {
         "tidegauge_log_bytes",
         "tidegauge_oldest_pending_seconds",
         "tidegauge_store_up",
+        "tidegauge_udp_datagrams_total",
+        "tidegauge_udp_dropped_total",
         "tidegauge_build_info",
     ] {
         assert!(metrics.has(name), "{name} in:\n{}", server.get("/metrics").await.text());

@@ -10,7 +10,8 @@
 //! Keys stand in any order, unknown keys are skipped. `ts` is an RFC 3339 string or whole Unix milliseconds, absent or
 //! null for the server's clock; next to `readings` it holds for those that have none of their own. `value` is metric
 //! `value`, and may stand beside `values`. An object that has both a value and `readings` carries all of them, its own
-//! first.
+//! first. An object may have a `seq`, a whole number from 0 that grows by one with each object of the device, so that lost
+//! ones can be counted ([`Sink::sequence`]); anything else under that key means nothing.
 //!
 //! Text that is not JSON has no meaning at all, so it is a [`SyntaxError`]. JSON that is no good reading is a rejection
 //! of that reading, and what follows goes on: one rejection, the first problem found. What is wrong with an object's

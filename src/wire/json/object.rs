@@ -26,6 +26,7 @@ pub(super) struct Reader<'b> {
 pub(super) struct Object<'b> {
     device: Option<Found<Cow<'b, str>>>,
     metadata: Option<Found<&'b str>>,
+    seq: Option<u64>,
     /// A bookmark at the array, which is known to be good JSON.
     readings: Option<Found<Lexer<'b>>>,
 }
@@ -51,6 +52,7 @@ impl<'b> Reader<'b> {
             match &*key {
                 "deviceId" => fill(&mut object.device, &key, read_device(lexer)?),
                 "metadata" => fill(&mut object.metadata, &key, metadata::read(lexer, &mut self.metadata_keys)?),
+                "seq" => object.seq = read_seq(lexer)?,
                 "readings" => fill(&mut object.readings, &key, mark_readings(lexer)?),
                 _ if self.own.read_field(&key, lexer)? => {}
                 _ => drop(lexer.skip()?),
@@ -61,13 +63,16 @@ impl<'b> Reader<'b> {
 
     /// Hands on the readings of the object that was read last.
     pub(super) fn hand_on(&mut self, object: Found<Object<'b>>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
-        let (owner, readings) = match object {
-            Ok(object) => (owner(object.device, object.metadata), object.readings),
+        let (owner, seq, readings) = match object {
+            Ok(object) => (owner(object.device, object.metadata), object.seq, object.readings),
             Err(rejection) => {
                 sink.reject(rejection);
                 return Ok(());
             }
         };
+        if let (Ok(owner), Some(seq)) = (&owner, seq) {
+            sink.sequence(&owner.device, seq);
+        }
         if readings.is_none() || self.own.has_values() {
             hand_on(&self.own, &owner, &Ok(None), sink);
         }
@@ -126,6 +131,14 @@ fn read_device<'b>(lexer: &mut Lexer<'b>) -> Result<Found<Cow<'b, str>>, SyntaxE
     }
     lexer.skip()?;
     Ok(Err(rejection(Code::InvalidDeviceId, format!("\"deviceId\" must be a string, found {kind}"))))
+}
+
+fn read_seq(lexer: &mut Lexer<'_>) -> Result<Option<u64>, SyntaxError> {
+    if lexer.kind()? == Kind::Number {
+        return Ok(lexer.number()?.parse().ok());
+    }
+    lexer.skip()?;
+    Ok(None)
 }
 
 /// Reads over `readings`, whose device may be named behind them.

@@ -31,6 +31,10 @@ impl Sink for Notes {
     fn line(&mut self, number: u64) {
         self.0.push(format!("line {number}"));
     }
+
+    fn sequence(&mut self, device: &str, number: u64) {
+        self.0.push(format!("{device} sequence {number}"));
+    }
 }
 
 fn notes(body: impl AsRef<[u8]>) -> Vec<String> {
@@ -47,6 +51,17 @@ fn line_notes(body: impl AsRef<[u8]>) -> Vec<String> {
 
 fn syntax_error(body: impl AsRef<[u8]>) -> String {
     parse(body.as_ref(), &mut Notes::default()).unwrap_err().to_string()
+}
+
+#[test]
+fn the_number_of_a_message_comes_before_its_readings() {
+    let batch = r#"{"readings":[{"ts":1,"value":1},{"ts":2,"value":2}],"seq":7,"deviceId":"S1"}"#;
+    assert_eq!(notes(batch), ["S1 sequence 7", "S1 1 value=1", "S1 2 value=2"]);
+    let largest = format!(r#"{{"deviceId":"S1","seq":{},"ts":1}}"#, u64::MAX);
+    assert_eq!(notes(largest)[0], format!("S1 sequence {}", u64::MAX));
+    for no_number in ["-1", "1.5", "18446744073709551616", "\"7\"", "null", "{}", "[7]"] {
+        assert_eq!(notes(format!(r#"{{"deviceId":"S1","seq":{no_number},"ts":1,"value":1}}"#)), ["S1 1 value=1"]);
+    }
 }
 
 #[test]

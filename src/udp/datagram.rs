@@ -1,0 +1,91 @@
+//! From a datagram to readings.
+
+use super::sequences::Sequences;
+use crate::wire::{
+    Incoming, Rejection, Sink, json,
+    line_protocol::{self, Precision},
+};
+
+/// Reads the lines of a datagram: JSON when it begins with a brace or a bracket, else line protocol with times in
+/// nanoseconds. Numbers of messages go to `sequences`.
+pub(super) fn parse(content: &[u8], device_tags: &[String], sequences: &Sequences, sink: &mut impl Sink) {
+    let mut sink = Numbered { sink, sequences };
+    if matches!(content.trim_ascii_start().first(), Some(b'{' | b'[')) {
+        json::parse_lines(content, &mut sink);
+    } else {
+        let options = line_protocol::Options { precision: Precision::Nanoseconds, device_tags };
+        line_protocol::parse(content, &options, &mut sink);
+    }
+}
+
+/// Hands on what is found, and keeps an eye on the numbers of the messages.
+struct Numbered<'s, S> {
+    sink: &'s mut S,
+    sequences: &'s Sequences,
+}
+
+impl<S: Sink> Sink for Numbered<'_, S> {
+    fn reading(&mut self, incoming: Incoming<'_>) {
+        self.sink.reading(incoming);
+    }
+
+    fn reject(&mut self, rejection: Rejection) {
+        self.sink.reject(rejection);
+    }
+
+    fn line(&mut self, number: u64) {
+        self.sink.line(number);
+    }
+
+    fn sequence(&mut self, device: &str, number: u64) {
+        self.sequences.saw(device, number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics::Counter;
+
+    use super::*;
+
+    /// Devices and times of readings, codes of rejections.
+    #[derive(Default)]
+    struct Notes(Vec<String>);
+
+    impl Sink for Notes {
+        fn reading(&mut self, incoming: Incoming<'_>) {
+            self.0.push(format!("{} {:?}", incoming.device, incoming.ts_ms));
+        }
+
+        fn reject(&mut self, rejection: Rejection) {
+            self.0.push(rejection.code.as_str().to_owned());
+        }
+    }
+
+    fn notes(content: &str) -> Vec<String> {
+        let mut notes = Notes::default();
+        parse(content.as_bytes(), &["device".to_owned()], &Sequences::new(0, Counter::noop()), &mut notes);
+        notes.0
+    }
+
+    #[test]
+    fn the_first_byte_tells_json_from_line_protocol() {
+        assert_eq!(notes(r#"{"deviceId":"S1","ts":1,"value":1}"#), ["S1 Some(1)"]);
+        assert_eq!(notes("\n [{\"deviceId\":\"S1\",\"ts\":1,\"value\":1}]\r\n"), ["S1 Some(1)"]);
+        assert_eq!(notes("t,device=S1 value=1 1000000"), ["S1 Some(1)"]);
+        assert_eq!(notes("t,device=S1 value=1\nt,device=S2 value=1 2000000\n"), ["S1 None", "S2 Some(2)"]);
+    }
+
+    #[test]
+    fn a_bad_line_takes_nothing_with_it() {
+        let lines =
+            "{\"deviceId\":\"S1\",\"ts\":1,\"value\":1}\n{\"deviceId\n{\"deviceId\":\"S2\",\"ts\":2,\"value\":1}";
+        assert_eq!(notes(lines), ["S1 Some(1)", "invalid_json", "S2 Some(2)"]);
+        assert_eq!(notes("t,device=S1 value=1 1000000\nt\n"), ["S1 Some(1)", "missing_values"]);
+    }
+
+    #[test]
+    fn nothing_is_found_in_nothing() {
+        assert!(notes("").is_empty() && notes(" \n").is_empty() && notes("# comment").is_empty());
+    }
+}

@@ -1,0 +1,146 @@
+//! Takes what the kernel holds for a socket, many datagrams with one call.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmmsg};
+
+/// The most datagrams that one call takes.
+const MAX_DATAGRAMS: usize = 128;
+
+/// The most bytes that one call takes. So few cannot hold more names of metrics than a record of the log has room for:
+/// nobody's readings are refused because of what stands beside them.
+const MAX_BYTES: usize = 256 << 10;
+
+/// A socket and the datagrams that were taken from it last.
+pub(super) struct Inbox<'s> {
+    socket: &'s UdpSocket,
+    headers: MultiHeaders<SockaddrStorage>,
+    /// One slot of `max_datagram_bytes` after the other.
+    slots: Vec<u8>,
+    max_datagram_bytes: usize,
+    arrived: Vec<Arrived>,
+}
+
+/// What is known of the datagram in a slot.
+#[derive(Debug, Clone, Copy)]
+struct Arrived {
+    bytes: usize,
+    from: Option<SocketAddr>,
+}
+
+/// A datagram.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Datagram<'i> {
+    /// How large it was.
+    pub(super) bytes: usize,
+    /// What is in it; `None` when it was larger than allowed.
+    pub(super) content: Option<&'i [u8]>,
+    pub(super) from: Option<SocketAddr>,
+}
+
+impl<'s> Inbox<'s> {
+    pub(super) fn new(socket: &'s UdpSocket, max_datagram_bytes: usize) -> Self {
+        let slots = (MAX_BYTES / max_datagram_bytes).clamp(1, MAX_DATAGRAMS);
+        Self {
+            socket,
+            headers: MultiHeaders::preallocate(slots, None),
+            slots: vec![0; slots * max_datagram_bytes],
+            max_datagram_bytes,
+            arrived: Vec::with_capacity(slots),
+        }
+    }
+
+    /// Replaces the datagrams by those that the kernel holds now, as many as there is room for. Does not wait. Returns
+    /// whether there are any.
+    pub(super) fn receive(&mut self) -> nix::Result<bool> {
+        self.arrived.clear();
+        let mut slots: Vec<_> =
+            self.slots.chunks_exact_mut(self.max_datagram_bytes).map(|slot| [std::io::IoSliceMut::new(slot)]).collect();
+        // With MSG_TRUNC the kernel tells how large a datagram was, however much of it fits.
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
+        match recvmmsg(self.socket.as_raw_fd(), &mut self.headers, slots.iter_mut(), flags, None) {
+            Ok(datagrams) => self.arrived.extend(datagrams.map(|datagram| Arrived::of(&datagram))),
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(!self.arrived.is_empty())
+    }
+
+    /// The datagrams that were taken last, in the order of their arrival.
+    pub(super) fn datagrams(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> {
+        let slots = self.slots.chunks_exact(self.max_datagram_bytes);
+        self.arrived.iter().zip(slots).map(|(&Arrived { bytes, from }, slot)| Datagram {
+            bytes,
+            content: slot.get(..bytes),
+            from,
+        })
+    }
+
+    /// Waits until the kernel holds a datagram, for at most `patience`.
+    pub(super) fn wait(&self, patience: Duration) -> nix::Result<()> {
+        let mut sockets = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut sockets, PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX)) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Arrived {
+    fn of(datagram: &RecvMsg<'_, '_, SockaddrStorage>) -> Self {
+        let from = datagram.address.and_then(|address| {
+            let v4 = address.as_sockaddr_in().map(|&v4| SocketAddr::V4(v4.into()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|&v6| SocketAddr::V6(v6.into())))
+        });
+        Self { bytes: datagram.bytes, from }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_come_whole_in_order_and_with_their_senders() {
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(socket) = UdpSocket::bind(host) else {
+                assert!(host.starts_with('['), "IPv4 is everywhere");
+                continue;
+            };
+            let sender = UdpSocket::bind(host).expect("a free port");
+            sender.connect(socket.local_addr().expect("bound")).expect("a local address");
+            let sent: Vec<Vec<u8>> = (0..2 * MAX_DATAGRAMS).map(|length| vec![b'x'; length % 65]).collect();
+            for datagram in &sent {
+                sender.send(datagram).expect("sent");
+            }
+            let mut inbox = Inbox::new(&socket, 64);
+            for sent in sent.chunks(MAX_DATAGRAMS) {
+                inbox.wait(Duration::from_secs(10)).expect("a socket");
+                assert!(inbox.receive().expect("a socket"));
+                assert_eq!(inbox.datagrams().len(), sent.len());
+                for (sent, datagram) in sent.iter().zip(inbox.datagrams()) {
+                    assert_eq!((datagram.bytes, datagram.content), (sent.len(), Some(&sent[..])));
+                    assert_eq!(datagram.from, sender.local_addr().ok());
+                }
+            }
+            assert!(!inbox.receive().expect("a socket"), "all were taken");
+            assert_eq!(inbox.datagrams().len(), 0);
+        }
+    }
+
+    #[test]
+    fn a_datagram_that_is_too_large_has_a_size_but_no_content() {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        for bytes in [64, 65, 60_000] {
+            socket.send_to(&vec![b'x'; bytes], socket.local_addr().expect("bound")).expect("sent");
+        }
+        let mut inbox = Inbox::new(&socket, 64);
+        assert!(inbox.receive().expect("a socket"));
+        let found: Vec<_> = inbox.datagrams().map(|found| (found.bytes, found.content.is_some())).collect();
+        assert_eq!(found, [(64, true), (65, false), (60_000, false)]);
+    }
+}

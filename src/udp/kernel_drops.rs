@@ -1,0 +1,127 @@
+//! Datagrams that the kernel dropped before anybody could receive them, as `/proc/net/udp` tells.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use metrics::Counter;
+
+/// How often the kernel is asked.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often at most the operator is told.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The sockets and how much the kernel has dropped for each.
+pub(super) struct KernelDrops {
+    /// By inode. The kernel counts in 32 bits and starts over.
+    seen: HashMap<u64, u32>,
+    table: &'static str,
+    counter: Counter,
+    warned_at: Option<Instant>,
+}
+
+impl KernelDrops {
+    /// Counts for `sockets`, which are of one family, into `counter`, beginning with what was dropped so far.
+    pub(super) fn of(sockets: &[UdpSocket], counter: Counter) -> io::Result<Self> {
+        let is_ipv6 = sockets.iter().any(|socket| socket.local_addr().is_ok_and(|address| address.is_ipv6()));
+        let table = if is_ipv6 { "/proc/net/udp6" } else { "/proc/net/udp" };
+        let seen = sockets.iter().map(|socket| Ok((inode(socket)?, 0))).collect::<io::Result<_>>()?;
+        let mut drops = Self { seen, table, counter, warned_at: None };
+        drops.update()?;
+        Ok(drops)
+    }
+
+    /// Goes on counting, for as long as it is polled.
+    pub(super) async fn watch(mut self) {
+        let mut ticks = tokio::time::interval(INTERVAL);
+        loop {
+            ticks.tick().await;
+            match self.update() {
+                Ok(0) => {}
+                Ok(dropped) => self.warn(dropped),
+                Err(error) => {
+                    tracing::warn!(%error, "datagrams that the kernel drops are not counted any more");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Counts what was dropped since the last time, and returns how many that are.
+    fn update(&mut self) -> io::Result<u64> {
+        let table = std::fs::read_to_string(self.table)?;
+        let mut dropped = 0;
+        for (inode, drops) in table.lines().filter_map(inode_and_drops) {
+            if let Some(seen) = self.seen.get_mut(&inode) {
+                dropped += u64::from(drops.wrapping_sub(*seen));
+                *seen = drops;
+            }
+        }
+        self.counter.increment(dropped);
+        Ok(dropped)
+    }
+
+    fn warn(&mut self, dropped: u64) {
+        if self.warned_at.is_none_or(|warned_at| warned_at.elapsed() >= WARN_INTERVAL) {
+            self.warned_at = Some(Instant::now());
+            tracing::warn!(
+                datagrams = dropped,
+                "the kernel dropped datagrams within a second: senders are faster than the log, or burst beyond \
+                 udp.receive_buffer"
+            );
+        }
+    }
+}
+
+fn inode(socket: &UdpSocket) -> io::Result<u64> {
+    Ok(File::from(OwnedFd::from(socket.try_clone()?)).metadata()?.ino())
+}
+
+/// The inode of a socket and its drops, of a line of `/proc/net/udp`; `None` for the line of headings. Its columns are
+/// `sl local remote st tx:rx tr:when retrnsmt uid timeout inode ref pointer drops`.
+fn inode_and_drops(line: &str) -> Option<(u64, u32)> {
+    let mut columns = line.split_ascii_whitespace();
+    let inode = columns.nth(9)?.parse().ok()?;
+    Some((inode, columns.nth(2)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inode_and_drops_are_found_in_a_line_of_the_kernel() {
+        let headings = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops";
+        assert_eq!(inode_and_drops(headings), None);
+        let line = " 2012: 0100007F:1F99 00000000:0000 07 00000000:00001D00 00:00000000 00000000     0        0 25071 2 0000000000000000 4294967295   ";
+        assert_eq!(inode_and_drops(line), Some((25_071, u32::MAX)));
+    }
+
+    #[test]
+    fn each_dropped_datagram_is_counted_once() {
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(socket) = UdpSocket::bind(host) else { continue };
+            let mut drops = KernelDrops::of(std::slice::from_ref(&socket), Counter::noop()).expect("/proc is there");
+            assert_eq!(drops.update().expect("/proc is there"), 0);
+            let address = socket.local_addr().expect("bound");
+            let mut sent = 0;
+            let mut dropped = 0;
+            while dropped == 0 {
+                for _ in 0..1_000 {
+                    socket.send_to(&[b'x'; 1_000], address).expect("sent");
+                    sent += 1;
+                }
+                dropped = drops.update().expect("/proc is there");
+            }
+            socket.set_nonblocking(true).expect("a socket");
+            let received = std::iter::from_fn(|| socket.recv(&mut [0; 1_000]).ok()).count();
+            assert_eq!(received as u64 + dropped, sent);
+            assert_eq!(drops.update().expect("/proc is there"), 0, "counted already");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Messages that never arrived, as devices that number their messages make it known.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use foldhash::fast::RandomState;
+use metrics::Counter;
+
+use crate::model::check_device_id;
+
+/// The number of the last message of each device, for as many devices as are remembered.
+///
+/// A number that is more than one above the last leaves a gap, which counts as many as are missing. A number that is
+/// not above the last (the device has restarted, or a message came twice or late) leaves none, and counting goes on from
+/// there.
+#[derive(Debug)]
+pub(super) struct Sequences {
+    max_devices: usize,
+    last: Mutex<Last>,
+    gaps: Counter,
+}
+
+/// Two generations, of which the older is forgotten when the younger is full, so that devices which went silent go
+/// first.
+#[derive(Debug, Default)]
+struct Last {
+    young: HashMap<Box<str>, u64, RandomState>,
+    old: HashMap<Box<str>, u64, RandomState>,
+}
+
+impl Sequences {
+    /// Remembers up to `max_devices`, and at least the last half of as many.
+    pub(super) fn new(max_devices: usize, gaps: Counter) -> Self {
+        Self { max_devices, last: Mutex::default(), gaps }
+    }
+
+    /// Takes note of a message.
+    pub(super) fn saw(&self, device: &str, number: u64) {
+        if self.max_devices == 0 || check_device_id(device).is_err() {
+            return;
+        }
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = last.replace(device, number, self.max_devices.div_ceil(2));
+        self.gaps.increment(last.map_or(0, |last| missing(last, number)));
+    }
+}
+
+/// How many numbers stand between. A jump that no device lives to make is another way of counting.
+fn missing(last: u64, number: u64) -> u64 {
+    let missing = number.saturating_sub(last).saturating_sub(1);
+    if missing > u64::from(u32::MAX) { 0 } else { missing }
+}
+
+impl Last {
+    fn replace(&mut self, device: &str, number: u64, generation: usize) -> Option<u64> {
+        if let Some(last) = self.young.get_mut(device) {
+            return Some(std::mem::replace(last, number));
+        }
+        let (device, last) = match self.old.remove_entry(device) {
+            Some((device, last)) => (device, Some(last)),
+            None => (device.into(), None),
+        };
+        if self.young.len() >= generation {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(device, number);
+        last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is missing before each of the messages of one device.
+    fn gaps(numbers: &[u64]) -> Vec<u64> {
+        let mut last = Last::default();
+        let gap = |&number| last.replace("d", number, 1).map_or(0, |last| missing(last, number));
+        numbers.iter().map(gap).collect()
+    }
+
+    #[test]
+    fn a_gap_counts_what_is_missing() {
+        assert_eq!(gaps(&[7, 8, 9, 11, 20]), [0, 0, 0, 1, 8]);
+    }
+
+    #[test]
+    fn a_restart_a_repetition_and_a_late_message_leave_no_gap() {
+        assert_eq!(gaps(&[500, 0, 1, 1, 2]), [0, 0, 0, 0, 0]);
+        assert_eq!(gaps(&[1, 3, 2, 3]), [0, 1, 0, 0]);
+        assert_eq!(gaps(&[0, u64::MAX, 0]), [0, 0, 0]);
+    }
+
+    #[test]
+    fn devices_that_went_silent_are_forgotten_first() {
+        let mut last = Last::default();
+        for device in 0..10_u64 {
+            last.replace("steady", device, 4);
+            last.replace(&device.to_string(), 1, 4);
+            assert!(last.young.len() + last.old.len() <= 8);
+        }
+        assert_eq!(last.replace("steady", 0, 4), Some(9));
+        assert_eq!(last.replace("9", 2, 4), Some(1));
+        assert_eq!(last.replace("0", 2, 4), None, "forgotten");
+    }
+}

@@ -1,0 +1,89 @@
+//! Sockets that share an address, with the receive buffers that they need.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, setsockopt, sockopt};
+
+/// Binds `count` sockets to one address. Also returns how many bytes the kernel grants each of them.
+pub(super) fn bind(listen: SocketAddr, count: usize, buffer_bytes: usize) -> io::Result<(Vec<UdpSocket>, usize)> {
+    // The first is bound alone, because sharing is asked of nobody: an address that another process uses, though it be
+    // willing to share, would lose datagrams to it.
+    let (first, granted_bytes) = open(listen, buffer_bytes)?;
+    bind_to(&first, listen)?;
+    setsockopt(&first, sockopt::ReusePort, &true)?;
+    let first = UdpSocket::from(first);
+    let address = first.local_addr()?;
+    let mut sockets = vec![first];
+    while sockets.len() < count {
+        let (next, _) = open(address, buffer_bytes)?;
+        setsockopt(&next, sockopt::ReusePort, &true)?;
+        bind_to(&next, address)?;
+        sockets.push(next.into());
+    }
+    Ok((sockets, granted_bytes))
+}
+
+/// What an operator should do when the kernel grants less than asked for.
+pub(super) fn advice(asked_bytes: usize, granted_bytes: usize) -> Option<String> {
+    (granted_bytes < asked_bytes).then(|| {
+        format!(
+            "udp.receive_buffer is {asked_bytes} bytes, but the kernel grants {granted_bytes}, so bursts may be dropped: \
+             run `sysctl -w net.core.rmem_max={asked_bytes}` and start again"
+        )
+    })
+}
+
+fn open(address: SocketAddr, buffer_bytes: usize) -> io::Result<(OwnedFd, usize)> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let socket = socket::socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    // With the capability CAP_NET_ADMIN the limit of the system does not hold.
+    setsockopt(&socket, sockopt::RcvBufForce, &buffer_bytes)
+        .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &buffer_bytes))?;
+    // The kernel doubles what it grants to have room for its own bookkeeping, see socket(7).
+    let granted_bytes = socket::getsockopt(&socket, sockopt::RcvBuf)? / 2;
+    Ok((socket, granted_bytes))
+}
+
+fn bind_to(socket: &OwnedFd, address: SocketAddr) -> io::Result<()> {
+    Ok(socket::bind(socket.as_raw_fd(), &SockaddrStorage::from(address))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+    #[test]
+    fn sockets_share_one_address_with_each_other_and_with_nobody_else() {
+        let (sockets, granted_bytes) = bind(ANY, 3, 64 << 10).expect("a free port");
+        let address = sockets[0].local_addr().expect("bound");
+        assert!(sockets.iter().all(|socket| socket.local_addr().expect("bound") == address), "{sockets:?}");
+        assert_eq!(granted_bytes, 64 << 10);
+        assert_eq!(bind(address, 1, 64 << 10).expect_err("in use").kind(), ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn the_kernel_spreads_senders_over_the_sockets() {
+        let (sockets, _) = bind(ANY, 2, 64 << 10).expect("a free port");
+        let address = sockets[0].local_addr().expect("bound");
+        for _ in 0..64 {
+            let sender = UdpSocket::bind(ANY).expect("a free port");
+            sender.send_to(b"x", address).expect("sent");
+        }
+        for socket in sockets {
+            socket.set_nonblocking(true).expect("a socket");
+            socket.recv(&mut [0]).expect("each has got something");
+        }
+    }
+
+    #[test]
+    fn the_advice_names_the_sysctl_and_comes_only_when_it_is_needed() {
+        assert_eq!(advice(100, 100), None);
+        assert!(advice(8_388_608, 212_992).expect("advice").contains("sysctl -w net.core.rmem_max=8388608"));
+    }
+}

@@ -1,0 +1,171 @@
+//! The thread of a socket: receive, append, and wait for the disk only when there is nothing better to do.
+
+use std::collections::VecDeque;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use metrics::Counter;
+use tokio_util::sync::CancellationToken;
+
+use super::inbox::{Datagram, Inbox};
+use super::sequences::Sequences;
+use super::{Options, datagram};
+use crate::ingest::{Admission, Ingest, Submission};
+use crate::telemetry::{Metrics, Protocol};
+
+/// How long an idle thread waits before it looks whether it should end.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How long to wait after the system refused to receive: it is out of memory, mostly.
+const ERROR_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long datagrams are still taken after the shutdown, if they do not end before.
+const DRAIN_LIMIT: Duration = Duration::from_secs(1);
+
+/// What a batch takes in memory besides its readings.
+const BATCH_OVERHEAD_BYTES: usize = 1 << 10;
+
+/// What the threads count.
+#[derive(Clone)]
+pub(super) struct Counters {
+    datagrams: Counter,
+    bytes: Counter,
+    malformed: Counter,
+    overload: Counter,
+    truncated: Counter,
+}
+
+impl Counters {
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        Self {
+            datagrams: metrics.udp_datagrams_total.clone(),
+            bytes: metrics.udp_bytes_total.clone(),
+            malformed: metrics.udp_malformed_total.clone(),
+            overload: metrics.udp_dropped_total.with("overload"),
+            truncated: metrics.udp_dropped_total.with("truncated"),
+        }
+    }
+}
+
+/// All that a thread needs.
+pub(super) struct Worker {
+    pub(super) socket: UdpSocket,
+    pub(super) options: Options,
+    pub(super) ingest: Ingest,
+    pub(super) counters: Counters,
+    pub(super) sequences: Arc<Sequences>,
+    pub(super) shutdown: CancellationToken,
+}
+
+/// A batch on its way into the log.
+struct Unsettled {
+    submission: Submission,
+    datagrams: u64,
+    /// How many of them have a reading in it.
+    fruitful: u64,
+    bytes: usize,
+}
+
+/// Batches on their way into the log, oldest first.
+#[derive(Default)]
+struct Backlog {
+    batches: VecDeque<Unsettled>,
+    bytes: usize,
+}
+
+impl Worker {
+    /// Receives until the shutdown and takes what has arrived by then. All of it is in the log when this returns.
+    pub(super) fn run(self) {
+        let mut inbox = Inbox::new(&self.socket, self.options.max_datagram_bytes);
+        let mut backlog = Backlog::default();
+        let mut stop_at = None;
+        loop {
+            let is_stopping = self.shutdown.is_cancelled();
+            if is_stopping && Instant::now() >= *stop_at.get_or_insert_with(|| Instant::now() + DRAIN_LIMIT) {
+                break;
+            }
+            let has_received = inbox.receive().unwrap_or_else(|error| self.tell(error));
+            if has_received {
+                backlog.push(self.submit(&inbox));
+                while backlog.bytes > self.options.receive_buffer_bytes {
+                    self.settle_oldest(&mut backlog);
+                }
+            } else if !backlog.batches.is_empty() {
+                self.settle_oldest(&mut backlog);
+            } else if is_stopping {
+                break;
+            } else if let Err(error) = inbox.wait(PATIENCE) {
+                self.tell(error);
+            }
+        }
+        while !backlog.batches.is_empty() {
+            self.settle_oldest(&mut backlog);
+        }
+    }
+
+    /// Sends what was received on its way, as one batch.
+    fn submit(&self, inbox: &Inbox<'_>) -> Unsettled {
+        let mut admission = self.ingest.admission_of_batch(Protocol::Udp);
+        let (mut fruitful, mut bytes) = (0, 0);
+        for datagram in inbox.datagrams() {
+            bytes += datagram.bytes;
+            fruitful += u64::from(self.admit(&datagram, &mut admission));
+        }
+        let datagrams = inbox.datagrams().len() as u64;
+        Unsettled { submission: self.ingest.submit(admission), datagrams, fruitful, bytes }
+    }
+
+    /// Returns whether the datagram holds an acceptable reading.
+    fn admit(&self, datagram: &Datagram<'_>, admission: &mut Admission<'_>) -> bool {
+        let from = datagram.from.map(tracing::field::display);
+        let Some(content) = datagram.content else {
+            tracing::debug!(from, bytes = datagram.bytes, "a datagram is larger than udp.max_datagram_bytes");
+            self.counters.truncated.increment(1);
+            return false;
+        };
+        let (accepted, listed) = (admission.accepted(), admission.listed().len());
+        datagram::parse(content, &self.options.device_tags, &self.sequences, admission);
+        for refused in &admission.listed()[listed..] {
+            let (code, detail) = (refused.rejection.code.as_str(), &refused.rejection.detail);
+            tracing::debug!(from, line = refused.line, code, detail, "a reading is refused");
+        }
+        if admission.accepted() == accepted {
+            self.counters.malformed.increment(1);
+            return false;
+        }
+        true
+    }
+
+    /// Datagrams count as received when the readings in them count, so that at any time all or nothing of them is seen.
+    fn settle_oldest(&self, backlog: &mut Backlog) {
+        let Some(Unsettled { submission, datagrams, fruitful, bytes }) = backlog.pop() else { return };
+        if let Err(error) = submission.settle() {
+            tracing::debug!(datagrams = fruitful, %error, "datagrams are dropped");
+            self.counters.overload.increment(fruitful);
+        }
+        self.counters.bytes.increment(bytes as u64);
+        self.counters.datagrams.increment(datagrams);
+    }
+
+    fn tell(&self, error: nix::Error) -> bool {
+        tracing::warn!(%error, "nothing is received from the UDP socket");
+        if !self.shutdown.is_cancelled() {
+            std::thread::sleep(ERROR_PAUSE);
+        }
+        false
+    }
+}
+
+impl Backlog {
+    fn push(&mut self, batch: Unsettled) {
+        self.bytes += batch.bytes + BATCH_OVERHEAD_BYTES;
+        self.batches.push_back(batch);
+    }
+
+    fn pop(&mut self) -> Option<Unsettled> {
+        let oldest = self.batches.pop_front()?;
+        self.bytes -= oldest.bytes + BATCH_OVERHEAD_BYTES;
+        Some(oldest)
+    }
+}
