@@ -1,4 +1,4 @@
-//! Clients as they come from PyPI, unchanged: what they write can be read.
+//! Clients as they come from `PyPI`, unchanged: what they write can be read.
 
 use std::process::{Command, Output};
 use std::sync::OnceLock;

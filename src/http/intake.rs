@@ -1,6 +1,6 @@
 //! What all requests with readings have in common, whatever their format: body in, readings admitted, receipt out.
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::HeaderMap;
 
 use super::App;
@@ -19,7 +19,7 @@ pub(super) struct Taken {
     /// What became of the readings.
     pub(super) receipt: Receipt,
     /// The body, decompressed.
-    pub(super) body: Bytes,
+    pub(super) body: Received,
 }
 
 /// Receives a body, lets `parse` find its readings, and waits until the good ones are durable. With `partial` unset, one
@@ -32,11 +32,11 @@ pub(super) async fn take(
     partial: bool,
     parse: impl FnOnce(&[u8], &mut Admission<'_>) -> Result<(), Unreadable>,
 ) -> Result<Taken, Problem> {
-    let Received { bytes, reservation } = body::receive(app, headers, body).await.inspect_err(|problem| {
+    let body = body::receive(app, headers, body).await.inspect_err(|problem| {
         app.ingest.count_refused_request(protocol, problem.reason());
     })?;
     let mut admission = app.ingest.admission(protocol);
-    parse(&bytes, &mut admission).map_err(|(code, problem)| {
+    parse(&body.bytes, &mut admission).map_err(|(code, problem)| {
         app.ingest.count_unreadable_request(protocol, code);
         problem
     })?;
@@ -44,6 +44,5 @@ pub(super) async fn take(
         Ok(receipt) | Err(Refused::NotPartial(receipt)) => receipt,
         Err(refused) => return Err(refused.into()),
     };
-    drop(reservation); // its bytes count as in flight until the log has taken them
-    Ok(Taken { receipt, body: bytes })
+    Ok(Taken { receipt, body })
 }

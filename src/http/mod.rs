@@ -1,8 +1,8 @@
 //! The HTTP API.
 //!
-//! Routes stand in one list ([`router`]); a handler turns a request into a call of a room below and its answer into
-//! JSON; every error is an RFC 9457 problem with a stable code, made in one place ([`problem`]). The paths of InfluxDB
-//! ([`influx`]) dress these problems as their clients expect. Only this room knows axum, and nothing below it knows HTTP.
+//! Routes stand in one list (`router`); a handler turns a request into a call of a room below and its answer into
+//! JSON; every error is an RFC 9457 problem with a stable code, made in one place (`problem`). The paths of InfluxDB
+//! (`influx`) dress these problems as their clients expect. Only this room knows axum, and nothing below it knows HTTP.
 //!
 //! Promises:
 //! - Everything is bounded: connections, the time for a head and for a body, the size of a body before and after

@@ -58,7 +58,7 @@ async fn write(app: &App, version: Version, uri: &Uri, headers: &HeaderMap, body
     };
     match take(app, Protocol::Influx, headers, body, asked.partial, parse).await {
         Ok(Taken { receipt, .. }) if receipt.rejected == 0 => StatusCode::NO_CONTENT.into_response(),
-        Ok(Taken { receipt, body }) => version.rejected(&receipt, &body, asked.partial),
+        Ok(Taken { receipt, body }) => version.rejected(&receipt, &body.bytes, asked.partial),
         Err(problem) => version.failed(&problem),
     }
 }
