@@ -21,35 +21,30 @@ impl StoreState {
     }
 }
 
+/// Returns when each bucket is stored or dead-lettered.
 pub(super) async fn write(flush: &Flush, mut writes: Vec<Arc<BucketWrite>>) {
     let mut backoff = Backoff::new(flush.options.retry.clone());
     loop {
         let outcomes = attempt(flush, &writes).await;
-        let mut left = Vec::new();
-        let mut progress = false;
-        for (write, outcome) in writes.into_iter().zip(outcomes) {
-            match settle(flush, &write, outcome).await {
-                Settled::Done => progress = true,
-                Settled::Again(error) => left.push((write, error)),
-            }
+        let settled = settle(flush, writes, outcomes).await;
+        if !settled.done.is_empty() {
+            note_back(flush);
+            complete(flush, &settled.done);
+            backoff.reset();
         }
-        if left.is_empty() {
-            return;
+        let Some((_, error)) = settled.again.first() else { return };
+        if settled.done.is_empty() {
+            note_away(flush, error);
         }
-        for (_, error) in &left {
+        for (_, error) in &settled.again {
             flush.metrics.flush_retries_total.with(error.reason()).increment(1);
         }
-        if progress {
-            backoff.reset();
-        } else {
-            note_away(flush, &left[0].1);
-        }
         tokio::time::sleep(backoff.next()).await;
-        writes = left.into_iter().map(|(write, _)| write).collect();
+        writes = settled.again.into_iter().map(|(write, _)| write).collect();
     }
 }
 
-async fn attempt(flush: &Flush, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
+async fn attempt(flush: &Flush, writes: &[Arc<BucketWrite>]) -> Vec<Outcome> {
     let start = Instant::now();
     flush.metrics.flush_in_flight.increment(1.0);
     let outcomes = flush.store.write(writes).await;
@@ -59,36 +54,63 @@ async fn attempt(flush: &Flush, writes: &[Arc<BucketWrite>]) -> Vec<Result<Writt
     outcomes
 }
 
-enum Settled {
-    Done,
-    Again(WriteError),
+/// The buckets of a write by what is to be done with them.
+#[derive(Default)]
+struct Settled {
+    /// Stored, or dead-lettered.
+    done: Vec<Arc<BucketWrite>>,
+    /// To be written again, and why.
+    again: Vec<(Arc<BucketWrite>, WriteError)>,
 }
 
-async fn settle(flush: &Flush, write: &Arc<BucketWrite>, outcome: Result<Written, WriteError>) -> Settled {
-    match outcome {
-        Ok(written) => {
-            debug_assert_eq!(
-                written.stored + written.duplicate,
-                write.accepted,
-                "each accepted reading is one of both"
-            );
-            note_back(flush);
-            flush.metrics.readings_stored_total.increment(u64::from(written.stored));
-            flush.metrics.readings_duplicate_total.increment(u64::from(written.duplicate));
-            flush.metrics.flush_readings_per_bucket.record(f64::from(write.accepted));
-        }
-        Err(WriteError::Permanent { reason, detail }) => {
-            if let Err(error) = flush.dead_letters.append(write, reason, &detail).await {
-                return Settled::Again(WriteError::Transient { reason: "dead_letters", detail: error.to_string() });
+type Outcome = Result<Written, WriteError>;
+
+async fn settle(flush: &Flush, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outcome>) -> Settled {
+    let (mut settled, mut refused) = (Settled::default(), 0);
+    for (write, outcome) in writes.into_iter().zip(outcomes) {
+        match outcome {
+            Ok(written) => {
+                debug_assert_eq!(written.stored + written.duplicate, write.accepted, "each reading is one of both");
+                flush.metrics.readings_stored_total.increment(written.stored.into());
+                flush.metrics.readings_duplicate_total.increment(written.duplicate.into());
+                flush.metrics.flush_readings_per_bucket.record(f64::from(write.accepted));
+                settled.done.push(write);
             }
-            tracing::error!(device = %write.device, hour = write.hour.0, reason, detail, "the store refuses a bucket for good; it is in the dead-letter file");
-            flush.metrics.readings_dead_lettered_total.with(reason).increment(u64::from(write.accepted));
+            Err(WriteError::Permanent { reason, detail }) => match dead_letter(flush, &write, reason, &detail).await {
+                Ok(()) => {
+                    refused += 1;
+                    settled.done.push(write);
+                }
+                Err(error) => settled.again.push((write, error)),
+            },
+            Err(error @ WriteError::Transient { .. }) => settled.again.push((write, error)),
         }
-        Err(error @ WriteError::Transient { .. }) => return Settled::Again(error),
     }
-    flush.lock().pending.complete(write);
+    if refused > 0 {
+        tracing::error!(buckets = refused, "the store refuses buckets for good; they are in the dead-letter file");
+    }
+    settled
+}
+
+async fn dead_letter(
+    flush: &Flush,
+    write: &Arc<BucketWrite>,
+    reason: &'static str,
+    detail: &str,
+) -> Result<(), WriteError> {
+    let appended = flush.dead_letters.append(write, reason, detail).await;
+    appended.map_err(|error| WriteError::Transient { reason: "dead_letters", detail: error.to_string() })?;
+    flush.metrics.readings_dead_lettered_total.with(reason).increment(write.accepted.into());
+    Ok(())
+}
+
+fn complete(flush: &Flush, done: &[Arc<BucketWrite>]) {
+    let mut state = flush.lock();
+    for write in done {
+        state.pending.complete(write);
+    }
+    drop(state);
     flush.completed.notify_waiters();
-    Settled::Done
 }
 
 fn note_away(flush: &Flush, error: &WriteError) {
