@@ -1,10 +1,15 @@
 //! The integration tests: one binary, one module per promise or feature.
 
 mod cli;
+mod clients;
 mod durability;
 mod harness;
 mod http_contract;
 mod import_real_data;
+mod influx;
 mod mongodb_documents;
+mod protocols;
 mod readme;
+mod resending;
+mod senml;
 mod udp;

@@ -1,5 +1,5 @@
-//! The README keeps its word: each `$ curl` in a `console` block is run against a server, in order, and must print what
-//! stands below it, where `...` stands for anything.
+//! The README keeps its word, and so do the pages that it links to: each `$ curl` in a `console` block is run against a
+//! server, in order, and must print what stands below it, where `...` stands for anything.
 
 use std::process::{Command, Stdio};
 
@@ -10,16 +10,24 @@ const ADDRESSES: [&str; 2] = ["http://127.0.0.1:8080", "http://localhost:8080"];
 
 #[tokio::test]
 async fn the_curl_examples_print_what_the_readme_shows() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
-    let readme = std::fs::read_to_string(file).expect("there is a README.md");
-    let examples: Vec<Example> = console_blocks(&readme).flat_map(examples).collect();
-    assert!(!examples.is_empty(), "no `$ curl` in a console block");
+    print_what_is_shown("README.md").await;
+}
+
+#[tokio::test]
+async fn the_curl_examples_print_what_the_page_of_protocols_shows() {
+    print_what_is_shown("docs/protocols.md").await;
+}
+
+async fn print_what_is_shown(page: &str) {
+    let text = std::fs::read_to_string(format!("{}/{page}", env!("CARGO_MANIFEST_DIR"))).expect("there is a page");
+    let examples: Vec<Example> = console_blocks(&text).flat_map(examples).collect();
+    assert!(!examples.is_empty(), "no `$ curl` in a console block of {page}");
     let server = Server::start(Setup::default_config()).await;
     for example in examples {
         let printed = shell(&example.command, server.url()).await;
         assert!(
             matches(&example.output, &printed),
-            "$ {}\n--- the README shows:\n{}\n--- it printed:\n{printed}",
+            "$ {}\n--- {page} shows:\n{}\n--- it printed:\n{printed}",
             example.command,
             example.output
         );

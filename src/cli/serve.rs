@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tidegauge::config::{Config, Keep, StoreKind, SyncPolicy};
+use tidegauge::config::{Config, Keep, Period, StoreKind, SyncPolicy};
 use tidegauge::flush::{DeadLetters, Flush, Running};
-use tidegauge::http::{self, App, Budget};
+use tidegauge::http::{self, App, Budget, Formats};
 use tidegauge::ingest::{Ingest, Rules};
 use tidegauge::log::{Instruments, Log, Recovery, Sync};
 use tidegauge::query::Queries;
@@ -17,6 +17,7 @@ use tidegauge::store::mongodb::{MongodbOptions, MongodbStore};
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::store::{Store, expiry};
 use tidegauge::telemetry::{Exposition, Metrics, logs};
+use tidegauge::wire::senml::NameSplit;
 use tidegauge::{flush, log, pending, query, udp};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -141,6 +142,8 @@ impl Service {
             exposition,
             budget: Budget::new(config.http.max_bytes_in_flight.as_usize()),
             limits: http_limits(config),
+            formats: formats(config),
+            device_id_case: config.ingest.device_id_case,
         };
         let closing = CancellationToken::new();
         let receiving = sockets.map(|sockets| sockets.start(&app.ingest, &app.metrics, &closing)).transpose();
@@ -204,7 +207,7 @@ async fn first_contact(store: Arc<dyn Store>, metrics: Arc<Metrics>) {
     match store.ping().await {
         Ok(()) => metrics.store_up.set(1.0),
         Err(error) => {
-            tracing::warn!(store = store.name(), %error, "the store does not answer; readings wait in the log")
+            tracing::warn!(store = store.name(), %error, "the store does not answer; readings wait in the log");
         }
     }
 }
@@ -262,7 +265,7 @@ fn mongodb_options(config: &Config) -> MongodbOptions {
         collection: mongodb.collection.clone(),
         timeout: mongodb.timeout.as_duration(),
         max_readings_per_document: u32::try_from(mongodb.max_readings_per_document).unwrap_or(u32::MAX),
-        retention: config.retention.readings.period().map(|period| period.as_duration()),
+        retention: config.retention.readings.period().map(Period::as_duration),
         validate: mongodb.validate,
         max_connections: u32::try_from(config.flush.max_in_flight)
             .unwrap_or(u32::MAX)
@@ -286,11 +289,19 @@ fn flush_options(config: &Config) -> flush::Options {
 
 fn rules(config: &Config) -> Rules {
     Rules {
-        max_age: config.retention.readings.period().map(|period| period.as_duration()),
+        max_age: config.retention.readings.period().map(Period::as_duration),
         max_future: config.ingest.max_future.as_duration(),
         max_readings: config.ingest.max_readings_per_request,
         max_metrics: config.ingest.max_metrics_per_reading,
         max_metadata_bytes: config.ingest.max_metadata_bytes.as_usize(),
+        device_id_case: config.ingest.device_id_case,
+    }
+}
+
+fn formats(config: &Config) -> Formats {
+    Formats {
+        device_tags: config.ingest.line_protocol.device_tags.clone(),
+        senml_names: NameSplit::at(config.ingest.senml.separators.as_str()),
     }
 }
 

@@ -41,13 +41,14 @@ impl Config {
             None => Layers::default(),
         };
         for (variable, value) in env {
-            if let Some((section, key)) = section_and_key(&variable) {
-                let set = layers.set(&section, &key, &value);
+            if let Some(path) = path_of(&variable) {
+                let set = layers.set(&path, &value);
                 set.map_err(|message| ConfigError::Environment { variable, message })?;
             }
         }
         for Override { flag, section, key, value } in overrides {
-            layers.set(section, key, value).map_err(|message| ConfigError::Flag { flag, message })?;
+            let path = [section, key].map(|&name| name.to_owned());
+            layers.set(&path, value).map_err(|message| ConfigError::Flag { flag, message })?;
         }
         layers.config.check()?;
         Ok(layers.config)
@@ -72,10 +73,10 @@ pub fn environment() -> Result<Vec<(String, String)>, ConfigError> {
 
 const PREFIX: &str = "TIDEGAUGE_";
 
-/// What a variable sets: of `TIDEGAUGE_HTTP__LISTEN` it is `http` and `listen`.
-fn section_and_key(variable: &str) -> Option<(String, String)> {
-    let (section, key) = variable.strip_prefix(PREFIX)?.split_once("__")?;
-    Some((section.to_ascii_lowercase(), key.to_ascii_lowercase()))
+/// What a variable sets: of `TIDEGAUGE_HTTP__LISTEN` it is `http` and `listen`. At least a section and a key.
+fn path_of(variable: &str) -> Option<Vec<String>> {
+    let path: Vec<_> = variable.strip_prefix(PREFIX)?.split("__").map(str::to_ascii_lowercase).collect();
+    (path.len() > 1).then_some(path)
 }
 
 /// What was set so far, and the configuration that it makes.
@@ -100,25 +101,39 @@ impl Layers {
         Ok(Self { set, config })
     }
 
-    /// Sets one key, or says why its section, name or value is wrong.
-    fn set(&mut self, section: &str, key: &str, text: &str) -> Result<(), String> {
+    /// Sets the key at the end of `path`, or says why a section, its name or its value is wrong.
+    fn set(&mut self, path: &[String], text: &str) -> Result<(), String> {
         let plain = Value::String(text.to_owned());
         let Ok(typed) = text.parse::<Value>() else {
-            return self.try_set(section, key, plain);
+            return self.try_set(path, plain);
         };
         // when neither will do, what is wrong with the typed value says more
-        self.try_set(section, key, typed).or_else(|problem| self.try_set(section, key, plain).map_err(|_| problem))
+        self.try_set(path, typed).or_else(|problem| self.try_set(path, plain).map_err(|_| problem))
     }
 
-    fn try_set(&mut self, section: &str, key: &str, value: Value) -> Result<(), String> {
+    fn try_set(&mut self, path: &[String], value: Value) -> Result<(), String> {
         let mut set = self.set.clone();
-        let keys = set.entry(section).or_insert_with(|| Value::Table(Table::new()));
-        if let Value::Table(keys) = keys {
-            keys.insert(key.to_owned(), value);
-        }
+        insert(&mut set, path, value);
         let config = Config::deserialize(set.clone()).map_err(|error| error.message().to_owned())?;
         *self = Self { set, config };
         Ok(())
+    }
+}
+
+/// Puts `value` at the end of `path`, making sections on the way. What stands where a section should be is replaced, so
+/// that it is the variable that is wrong and says so.
+fn insert(table: &mut Table, path: &[String], value: Value) {
+    match path {
+        [] => {}
+        [key] => drop(table.insert(key.clone(), value)),
+        [section, rest @ ..] => {
+            let mut inner = match table.remove(section) {
+                Some(Value::Table(inner)) => inner,
+                _ => Table::new(),
+            };
+            insert(&mut inner, rest, value);
+            table.insert(section.clone(), Value::Table(inner));
+        }
     }
 }
 

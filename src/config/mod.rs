@@ -37,7 +37,7 @@ pub use auth::Auth;
 pub use error::ConfigError;
 pub use flush::Flush;
 pub use http::Http;
-pub use ingest::{Ingest, LineProtocol};
+pub use ingest::{Ingest, LineProtocol, Senml};
 pub use load::{Override, environment};
 pub use log::{Log, SyncPolicy};
 pub use log_filter::{LogFilter, LogFilterError};

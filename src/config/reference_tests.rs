@@ -39,8 +39,11 @@ fn every_key_of_the_reference_stands_below_its_explanation() {
 
 /// All keys as `section.key`.
 fn keys(config: &toml::Table) -> BTreeSet<String> {
-    let sections = config.iter().map(|(section, keys)| (section, keys.as_table().expect("a section")));
-    sections.flat_map(|(section, keys)| keys.keys().map(move |key| format!("{section}.{key}"))).collect()
+    let names = config.iter().flat_map(|(name, value)| match value {
+        toml::Value::Table(section) => keys(section).into_iter().map(|key| format!("{name}.{key}")).collect(),
+        _ => vec![name.clone()],
+    });
+    names.collect()
 }
 
 /// Explanations start with `# `, keys that have no default with `#`.
@@ -59,10 +62,20 @@ fn known_keys() -> BTreeSet<String> {
         let (_, expected) = error.message().split_once("expected").expect("serde lists what is known");
         expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
     };
-    let sections = expected_instead_of("unknown = 1");
-    let keys = sections.iter().flat_map(|section| {
-        let keys = expected_instead_of(&format!("[{section}]\nunknown = 1"));
-        keys.into_iter().map(move |key| format!("{section}.{key}"))
-    });
-    keys.collect()
+    let defaults = toml::Table::try_from(Config::default()).expect("the defaults are TOML");
+    let is_section =
+        |path: &str| path.split('.').try_fold(&defaults, |table, name| table.get(name)?.as_table()).is_some();
+    let mut known = BTreeSet::new();
+    let mut sections = expected_instead_of("unknown = 1");
+    while let Some(section) = sections.pop() {
+        for key in expected_instead_of(&format!("[{section}]\nunknown = 1")) {
+            let path = format!("{section}.{key}");
+            if is_section(&path) {
+                sections.push(path);
+            } else {
+                known.insert(path);
+            }
+        }
+    }
+    known
 }

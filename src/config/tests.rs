@@ -48,6 +48,7 @@ fn the_environment_needs_no_quotes_and_takes_each_type() {
         ("TIDEGAUGE_MONGODB__URI", "mongodb://ann:p=w@host/?a=b#c"),
         ("TIDEGAUGE_MONGODB__DATABASE", "2026"),
         ("TIDEGAUGE_LOG__SYNC", "\"interval\""),
+        ("TIDEGAUGE_INGEST__LINE_PROTOCOL__DEVICE_TAGS", "[\"id\"]"),
         ("TIDEGAUGE_TELEMETRY__LOG_LEVEL", "info,tidegauge=debug"),
     ];
     let config = load("", &env, &[]).expect("valid");
@@ -58,6 +59,7 @@ fn the_environment_needs_no_quotes_and_takes_each_type() {
     assert_eq!(config.mongodb.uri.as_ref().expect("set").expose(), "mongodb://ann:p=w@host/?a=b#c");
     assert_eq!(config.mongodb.database, "2026");
     assert_eq!(config.log.sync, SyncPolicy::Interval);
+    assert_eq!(config.ingest.line_protocol.device_tags, ["id"]);
     assert_eq!(config.telemetry.log_level.to_string(), "info,tidegauge=debug");
 }
 
@@ -129,6 +131,7 @@ fn values_without_sense_are_refused_by_key() {
         ("[ingest]\nmax_metadata_bytes = \"1MiB\"", "ingest.max_metadata_bytes"),
         ("[ingest.line_protocol]\ndevice_tags = []", "ingest.line_protocol.device_tags"),
         ("[ingest.line_protocol]\ndevice_tags = [\"\"]", "ingest.line_protocol.device_tags"),
+        ("[ingest.senml]\nseparators = \"/ \"", "ingest.senml.separators"),
         ("[log]\nsync_interval = \"0s\"", "log.sync_interval"),
         ("[log]\nsegment_bytes = \"63KiB\"", "log.segment_bytes"),
         ("[log]\nsegment_bytes = \"1MiB\"\nmax_bytes = \"2047KiB\"", "log.segment_bytes"),

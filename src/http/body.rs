@@ -19,6 +19,7 @@ const STEP_BYTES: usize = 256 << 10;
 pub(super) struct Received {
     pub(super) bytes: Bytes,
     /// Held as long as the body is needed.
+    #[expect(dead_code, reason = "it is there to be dropped with the body")]
     pub(super) reservation: Reservation,
 }
 

@@ -8,13 +8,13 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Uri, header};
 use serde::Serialize;
 
-use super::App;
-use super::body::{self, Received};
+use super::intake::{Taken, Unreadable, take};
 use super::params::Params;
 use super::problem::Problem;
+use super::{App, Formats};
 use crate::ingest::Admission;
 use crate::telemetry::{Protocol, RequestRejection};
-use crate::wire::{Code, json};
+use crate::wire::{Code, json, senml};
 
 /// All readings were accepted.
 #[derive(Debug, Serialize)]
@@ -22,7 +22,7 @@ pub(super) struct Accepted {
     accepted: u32,
 }
 
-/// Takes readings as JSON or NDJSON.
+/// Takes readings as JSON, NDJSON or `SenML`.
 pub(super) async fn readings(
     State(app): State<Arc<App>>,
     uri: Uri,
@@ -35,52 +35,78 @@ pub(super) async fn readings(
     let format = Format::of(&headers).inspect_err(|_| {
         app.ingest.count_refused_request(Protocol::Http, RequestRejection::UnsupportedMediaType);
     })?;
-    let Received { bytes, reservation } = body::receive(&app, &headers, body).await.inspect_err(|problem| {
-        app.ingest.count_refused_request(Protocol::Http, problem.reason());
-    })?;
-    let mut admission = app.ingest.admission(Protocol::Http);
-    format
-        .parse(&bytes, &mut admission)
-        .inspect_err(|_| app.ingest.count_unreadable_request(Protocol::Http, Code::InvalidJson))?;
-    let receipt = app.ingest.commit(admission, partial).await?;
-    drop(reservation); // its bytes count as in flight until the log has taken them
-    if receipt.rejected > 0 {
-        let detail =
-            format!("{} of {} readings are rejected; the others are accepted", receipt.rejected, receipt.received);
-        return Err(Problem::rejected(receipt, detail));
+    let parse = |bytes: &[u8], admission: &mut Admission<'_>| format.parse(bytes, &app.formats, admission);
+    let Taken { receipt, .. } = take(&app, format.protocol(), &headers, body, partial, parse).await?;
+    if receipt.rejected == 0 {
+        return Ok(Json(Accepted { accepted: receipt.accepted }));
     }
-    Ok(Json(Accepted { accepted: receipt.accepted }))
+    let outcome = if partial { "the others are accepted" } else { "the request asked for all or nothing" };
+    let detail = format!("{} of {} readings are rejected; {outcome}", receipt.rejected, receipt.received);
+    Err(Problem::rejected(receipt, detail))
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Format {
     Json,
     Lines,
+    SenmlJson,
+    SenmlCbor,
 }
 
 impl Format {
+    const MEDIA_TYPES: [(&str, Self); 6] = [
+        ("application/json", Self::Json),
+        ("application/x-ndjson", Self::Lines),
+        ("application/ndjson", Self::Lines),
+        ("application/jsonl", Self::Lines),
+        ("application/senml+json", Self::SenmlJson),
+        ("application/senml+cbor", Self::SenmlCbor),
+    ];
+
     fn of(headers: &HeaderMap) -> Result<Self, Problem> {
         let value = headers.get(header::CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or_default());
         let essence = value.split(';').next().unwrap_or_default().trim();
-        if essence.eq_ignore_ascii_case("application/json") {
-            Ok(Self::Json)
-        } else if ["application/x-ndjson", "application/ndjson", "application/jsonl"]
-            .iter()
-            .any(|known| essence.eq_ignore_ascii_case(known))
-        {
-            Ok(Self::Lines)
-        } else {
-            Err(Problem::unsupported_media_type(value))
+        let known = Self::MEDIA_TYPES.iter().find(|(media_type, _)| essence.eq_ignore_ascii_case(media_type));
+        known.map(|&(_, format)| format).ok_or_else(|| Problem::unsupported_media_type(value))
+    }
+
+    const fn protocol(self) -> Protocol {
+        match self {
+            Self::Json | Self::Lines => Protocol::Http,
+            Self::SenmlJson | Self::SenmlCbor => Protocol::Senml,
         }
     }
 
-    fn parse(self, body: &[u8], admission: &mut Admission<'_>) -> Result<(), Problem> {
+    fn parse(self, body: &[u8], formats: &Formats, admission: &mut Admission<'_>) -> Result<(), Unreadable> {
         match self {
-            Self::Json => json::parse(body, admission).map_err(|error| Problem::invalid_json(&error)),
+            Self::Json => {
+                json::parse(body, admission).map_err(|error| (Code::InvalidJson, Problem::invalid_json(&error)))
+            }
             Self::Lines => {
                 json::parse_lines(body, admission);
                 Ok(())
             }
+            Self::SenmlJson => {
+                senml::parse_json(body, &senml_options(formats, admission), admission).map_err(unreadable)
+            }
+            Self::SenmlCbor => {
+                senml::parse_cbor(body, &senml_options(formats, admission), admission).map_err(unreadable)
+            }
         }
     }
+}
+
+fn senml_options(formats: &Formats, admission: &Admission<'_>) -> senml::Options {
+    let rules = admission.rules();
+    senml::Options {
+        split: formats.senml_names.clone(),
+        now_ms: admission.now_ms(),
+        max_metrics: rules.max_metrics,
+        max_metadata_bytes: rules.max_metadata_bytes,
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "map_err hands it over")]
+fn unreadable(error: senml::SenmlError) -> Unreadable {
+    (error.code(), Problem::invalid_senml(&error))
 }

@@ -1,8 +1,8 @@
 //! The HTTP API.
 //!
-//! Routes stand in one list ([`router`]); a handler turns a request into a call of a room below and its answer into
-//! JSON; every error is an RFC 9457 problem with a stable code, made in one place ([`problem`]). Only this room knows
-//! axum, and nothing below it knows HTTP.
+//! Routes stand in one list (`router`); a handler turns a request into a call of a room below and its answer into
+//! JSON; every error is an RFC 9457 problem with a stable code, made in one place (`problem`). The paths of InfluxDB
+//! (`influx`) dress these problems as their clients expect. Only this room knows axum, and nothing below it knows HTTP.
 //!
 //! Promises:
 //! - Everything is bounded: connections, the time for a head and for a body, the size of a body before and after
@@ -16,12 +16,16 @@ use std::time::Duration;
 use crate::flush::Flush;
 use crate::ingest::Ingest;
 use crate::log::Log;
+use crate::model::DeviceIdCase;
 use crate::query::Queries;
 use crate::telemetry::{Exposition, Metrics};
+use crate::wire::senml::NameSplit;
 
 mod body;
 mod budget;
+mod influx;
 mod ingest;
+mod intake;
 mod operate;
 mod params;
 mod problem;
@@ -51,6 +55,15 @@ pub struct Limits {
     pub max_devices: usize,
 }
 
+/// What formats leave open.
+#[derive(Debug, Clone)]
+pub struct Formats {
+    /// The tags that may name the device in line protocol, the first choice first.
+    pub device_tags: Vec<String>,
+    /// How names become device and metric in `SenML`.
+    pub senml_names: NameSplit,
+}
+
 /// What the handlers need.
 pub struct App {
     /// The way into the log.
@@ -73,4 +86,8 @@ pub struct App {
     pub budget: Budget,
     /// The limits.
     pub limits: Limits,
+    /// What formats leave open.
+    pub formats: Formats,
+    /// What becomes of capitals in the device ids of queries.
+    pub device_id_case: DeviceIdCase,
 }

@@ -2,12 +2,16 @@
 //! not pass for a default.
 
 use std::borrow::Cow;
+use std::ops::RangeInclusive;
 
 use axum::http::Uri;
 
 use super::problem::Problem;
 use crate::model::Metric;
 use crate::wire::timestamp;
+
+/// The years 0 to 9999, in Unix milliseconds.
+const RANGE_MS: RangeInclusive<i64> = -62_167_219_200_000..=253_402_300_800_000;
 
 /// The parameters of a request.
 #[derive(Debug)]
@@ -43,7 +47,6 @@ impl<'a> Params<'a> {
                 Problem::invalid_parameter(name, format!("expected RFC 3339 or Unix milliseconds: {error}"))
             })?,
         };
-        const RANGE_MS: std::ops::RangeInclusive<i64> = -62_167_219_200_000..=253_402_300_800_000;
         if RANGE_MS.contains(&ms) {
             Ok(Some(ms))
         } else {

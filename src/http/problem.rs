@@ -59,9 +59,22 @@ impl Problem {
         }
     }
 
+    pub(super) const fn status(&self) -> StatusCode {
+        self.status
+    }
+
     #[cfg(test)]
     pub(super) const fn code(&self) -> &'static str {
         self.code
+    }
+
+    pub(super) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// How long to wait before trying again, where that may help.
+    pub(super) fn retry_after(&self) -> Option<HeaderValue> {
+        self.retry.then(|| HeaderValue::from(RETRY_AFTER_SECONDS))
     }
 
     pub(super) fn not_found(path: &str) -> Self {
@@ -86,6 +99,10 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, "Invalid JSON", "invalid_json", error.to_string())
     }
 
+    pub(super) fn invalid_senml(error: &crate::wire::senml::SenmlError) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "Invalid SenML", error.code().as_str(), error.to_string())
+    }
+
     pub(super) fn body_broken(why: &str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "Invalid body", "invalid_body", why)
     }
@@ -106,7 +123,9 @@ impl Problem {
     }
 
     pub(super) fn unsupported_media_type(found: &str) -> Self {
-        let detail = format!("expected application/json or application/x-ndjson, found \"{found}\"");
+        let detail = format!(
+            "expected application/json, application/x-ndjson, application/senml+json or application/senml+cbor, found \"{found}\""
+        );
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported media type", "unsupported_media_type", detail)
     }
 
@@ -169,11 +188,12 @@ impl From<QueryError> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
+        let retry_after = self.retry_after();
         let body = serde_json::to_vec(&self).unwrap_or_default();
         let content_type = (header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         let mut response = (self.status, [content_type], body).into_response();
-        if self.retry {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+        if let Some(seconds) = retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response
     }

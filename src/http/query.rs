@@ -63,7 +63,7 @@ pub(super) async fn rollups(
     let (step, step_text) = step(&mut params)?;
     let metrics = params.metrics();
     params.end()?;
-    check_device(&device)?;
+    let device = known_device(&app, &device)?;
     let request = RollupsRequest { device, from_ms, to_ms, metrics, step };
     let rollups = app.queries.rollups(&request).await?;
     Ok(answer(rollups, |rollups| {
@@ -106,7 +106,7 @@ pub(super) async fn readings(
     }
     let metrics = params.metrics();
     params.end()?;
-    check_device(&device)?;
+    let device = known_device(&app, &device)?;
     let page = app.queries.readings(&ReadingsRequest { device, from_ms, to_ms, metrics, limit }).await?;
     Ok(answer(page, |page| Readings {
         readings: page
@@ -138,7 +138,7 @@ pub(super) async fn latest(
     uri: Uri,
 ) -> Result<Json<Body<Latest>>, Problem> {
     Params::of(&uri).end()?;
-    check_device(&device)?;
+    let device = known_device(&app, &device)?;
     let latest = app.queries.latest(&device).await?;
     let Some(body) = latest.body else { return Err(Problem::unknown_device(&device)) };
     Ok(answer(Answer { body, lagging: latest.lagging }, |latest| {
@@ -157,7 +157,8 @@ pub(super) struct Devices {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Device {
-    device_id: String,
+    #[serde(rename = "deviceId")]
+    id: String,
     metadata: Option<Box<RawValue>>,
     metrics: Vec<Metric>,
     first_seen: String,
@@ -167,7 +168,7 @@ struct Device {
 /// `GET /v1/devices`
 pub(super) async fn devices(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Body<Devices>>, Problem> {
     let mut params = Params::of(&uri);
-    let prefix = params.one("prefix")?.unwrap_or_default().into_owned();
+    let prefix = app.device_id_case.apply(&params.one("prefix")?.unwrap_or_default()).into_owned();
     let limit = params.limit(100, app.limits.max_devices)?;
     let after = params.one("cursor")?.map(std::borrow::Cow::into_owned);
     params.end()?;
@@ -183,7 +184,7 @@ pub(super) async fn devices(State(app): State<Arc<App>>, uri: Uri) -> Result<Jso
 
 fn device(summary: DeviceSummary) -> Device {
     Device {
-        device_id: summary.device.to_string(),
+        id: summary.device.to_string(),
         metadata: summary.metadata.and_then(|text| RawValue::from_string(text.to_string()).ok()),
         metrics: summary.metrics,
         first_seen: rfc3339(summary.first_ts_ms),
@@ -191,8 +192,10 @@ fn device(summary: DeviceSummary) -> Device {
     }
 }
 
-fn check_device(device: &str) -> Result<(), Problem> {
-    check_device_id(device).map_err(|error| Problem::invalid_parameter("deviceId", error))
+/// The device id as it is kept.
+fn known_device(app: &App, device: &str) -> Result<String, Problem> {
+    check_device_id(device).map_err(|error| Problem::invalid_parameter("deviceId", error))?;
+    Ok(app.device_id_case.apply(device).into_owned())
 }
 
 /// `from` (inclusive) and `to` (exclusive); without them, the last day up to now.

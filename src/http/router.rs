@@ -11,7 +11,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 
 use super::problem::Problem;
-use super::{App, ingest, operate, query};
+use super::{App, influx, ingest, operate, query};
 
 /// The routes, and what is answered where there is none.
 pub(super) fn router(app: Arc<App>) -> Router {
@@ -21,6 +21,12 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .route("/v1/devices/{deviceId}/rollups", get(query::rollups))
         .route("/v1/devices/{deviceId}/readings", get(query::readings))
         .route("/v1/devices/{deviceId}/latest", get(query::latest))
+        .route("/write", post(influx::write_v1))
+        .route("/api/v2/write", post(influx::write_v2))
+        .route("/api/v3/write_lp", post(influx::write_v3))
+        .route("/query", get(influx::query).post(influx::query))
+        .route("/ping", get(influx::ping))
+        .route("/health", get(influx::health))
         .route("/metrics", get(operate::metrics))
         .route("/healthz", get(operate::healthz))
         .route("/readyz", get(operate::readyz))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::log::{Batch, BatchBuilder};
-use crate::model::{check_device_id, check_metric_name};
+use crate::model::{DeviceIdCase, check_device_id, check_metric_name};
 use crate::telemetry::Protocol;
 use crate::wire::{Code, Incoming, Rejection, Sink};
 
@@ -28,6 +28,8 @@ pub struct Rules {
     pub max_metrics: usize,
     /// How long the text of a device's metadata may be, in bytes.
     pub max_metadata_bytes: usize,
+    /// What becomes of capitals in device ids.
+    pub device_id_case: DeviceIdCase,
 }
 
 /// A rejected reading, as it is told to who sent it.
@@ -69,6 +71,18 @@ impl<'r> Admission<'r> {
             line: None,
             receipt: Receipt::default(),
         }
+    }
+
+    /// What the readings are judged by.
+    #[must_use]
+    pub const fn rules(&self) -> &'r Rules {
+        self.rules
+    }
+
+    /// The clock by which the readings are judged, in Unix milliseconds.
+    #[must_use]
+    pub const fn now_ms(&self) -> i64 {
+        self.now_ms
     }
 
     /// How many readings are acceptable so far.
@@ -153,6 +167,8 @@ impl Sink for Admission<'_> {
             self.receipt.received += 1; // refused as a whole at the end, so nothing more is kept
             return;
         }
+        let device = self.rules.device_id_case.apply(incoming.device);
+        let incoming = Incoming { device: &device, ..incoming };
         let values = incoming.values.iter().map(|(name, value)| (&**name, *value));
         let admitted = self.judge(&incoming).and_then(|ts_ms| {
             let pushed = self.batch.push(incoming.device, incoming.metadata, ts_ms, values);
@@ -195,6 +211,7 @@ mod tests {
         max_readings: 1_000,
         max_metrics: 2,
         max_metadata_bytes: 10,
+        device_id_case: DeviceIdCase::Preserve,
     };
 
     fn verdict(

@@ -6,6 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::log::{Instruments, Options, Sync};
+use crate::model::DeviceIdCase;
 use crate::telemetry::Exposition;
 use crate::wire::{Incoming, Sink};
 
@@ -15,6 +16,7 @@ const RULES: Rules = Rules {
     max_readings: 10,
     max_metrics: 2,
     max_metadata_bytes: 10,
+    device_id_case: DeviceIdCase::Preserve,
 };
 
 /// A way in, and the log and the metrics behind it.

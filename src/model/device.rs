@@ -1,5 +1,9 @@
 //! The rule for device ids.
 
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
 /// The longest device id, in bytes.
 pub const DEVICE_ID_MAX_BYTES: usize = 128;
 
@@ -38,6 +42,28 @@ const fn is_device_id_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'/' | b'-')
 }
 
+/// What becomes of capitals in device ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceIdCase {
+    /// They stay: `Pump-1` and `pump-1` are two devices.
+    #[default]
+    Preserve,
+    /// They become small letters: `Pump-1` is `pump-1`.
+    Lower,
+}
+
+impl DeviceIdCase {
+    /// The id as it is kept, whatever else may be wrong with it.
+    #[must_use]
+    pub fn apply(self, id: &str) -> Cow<'_, str> {
+        match self {
+            Self::Lower if id.bytes().any(|byte| byte.is_ascii_uppercase()) => Cow::Owned(id.to_ascii_lowercase()),
+            Self::Lower | Self::Preserve => Cow::Borrowed(id),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +78,13 @@ mod tests {
         assert_eq!(check_device_id("a b"), Err(DeviceIdError::BadByte(1)));
         assert_eq!(check_device_id("pümp"), Err(DeviceIdError::BadByte(1)));
         assert_eq!(check_device_id("a\0"), Err(DeviceIdError::BadByte(1)));
+    }
+
+    #[test]
+    fn capitals_of_the_alphabet_become_small_letters_where_that_is_asked_for() {
+        for (id, lower) in [("Pump-1", "pump-1"), ("pump-1", "pump-1"), ("", ""), ("ÄA", "Äa")] {
+            assert_eq!(DeviceIdCase::Lower.apply(id), lower);
+            assert_eq!(DeviceIdCase::Preserve.apply(id), id);
+        }
     }
 }

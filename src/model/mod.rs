@@ -10,7 +10,7 @@ mod metric;
 mod stats;
 
 pub use contents::{BucketWrite, Contents, Reading, Sample};
-pub use device::{DEVICE_ID_MAX_BYTES, DeviceIdError, check_device_id};
+pub use device::{DEVICE_ID_MAX_BYTES, DeviceIdCase, DeviceIdError, check_device_id};
 pub use hour::{Hour, HourOffset, MS_PER_HOUR};
 pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, check_metric_name};
 pub use stats::Stats;

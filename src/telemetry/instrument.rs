@@ -125,7 +125,7 @@ pub enum Protocol {
     Http,
     /// Influx line protocol over HTTP.
     Influx,
-    /// SenML over HTTP.
+    /// `SenML` over HTTP.
     Senml,
     /// Datagrams.
     Udp,

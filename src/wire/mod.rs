@@ -54,6 +54,8 @@ pub struct Rejection {
 pub enum Code {
     InvalidJson,
     InvalidLine,
+    InvalidSenml,
+    UnsupportedSenml,
     MissingDeviceId,
     InvalidDeviceId,
     MissingValues,
@@ -70,9 +72,11 @@ pub enum Code {
 
 impl Code {
     /// All codes, so that each has its metric from the start.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::InvalidJson,
         Self::InvalidLine,
+        Self::InvalidSenml,
+        Self::UnsupportedSenml,
         Self::MissingDeviceId,
         Self::InvalidDeviceId,
         Self::MissingValues,
@@ -93,6 +97,8 @@ impl Code {
         match self {
             Self::InvalidJson => "invalid_json",
             Self::InvalidLine => "invalid_line",
+            Self::InvalidSenml => "invalid_senml",
+            Self::UnsupportedSenml => "unsupported_senml",
             Self::MissingDeviceId => "missing_device_id",
             Self::InvalidDeviceId => "invalid_device_id",
             Self::MissingValues => "missing_values",

@@ -40,7 +40,7 @@ mod tests;
 mod units;
 
 use self::{reading::Readings, record::Record, resolve::Resolver, units::Units};
-use super::{Rejection, Sink};
+use super::{Code, Rejection, Sink};
 
 pub use name::NameSplit;
 
@@ -71,10 +71,10 @@ pub enum SenmlError {
 impl SenmlError {
     /// The stable code.
     #[must_use]
-    pub const fn code(&self) -> &'static str {
+    pub const fn code(&self) -> Code {
         match self {
-            Self::Invalid(_) => "invalid_senml",
-            Self::Unsupported(_) => "unsupported_senml",
+            Self::Invalid(_) => Code::InvalidSenml,
+            Self::Unsupported(_) => Code::UnsupportedSenml,
         }
     }
 }

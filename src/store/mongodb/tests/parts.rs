@@ -106,7 +106,7 @@ async fn every_write_raises_the_revision_by_one() {
         (write_at("d", [5]), 3),  // nothing new
         (write_at("d", [30]), 4),
     ] {
-        write_one(&store, &write.into()).await.unwrap();
+        write_one(&store, &write).await.unwrap();
         assert_eq!(rev().await, expected);
     }
 }

@@ -59,7 +59,7 @@ fn finish(outcome: Result<(), SenmlError>, notes: Notes) -> Result<Vec<String>, 
         Ok(()) => Ok(notes.0),
         Err(error) => {
             assert_eq!(notes.0, [""; 0], "nothing is handed on from a refused pack");
-            Err((error.code(), error.to_string()))
+            Err((error.code().as_str(), error.to_string()))
         }
     }
 }

@@ -1,0 +1,185 @@
+//! Errors as the clients of each version of `InfluxDB` expect them.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use super::super::problem::Problem;
+use crate::ingest::{Listed, Receipt};
+
+/// How many lines the message of version 1 or 2 speaks of; the others are counted.
+const MAX_TOLD: usize = 10;
+
+/// The longest `original_line` of version 3, in characters.
+const MAX_ORIGINAL_CHARS: usize = 256;
+
+/// A version of the write API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    V1,
+    V2,
+    V3,
+}
+
+#[derive(Debug, Serialize)]
+struct V1<'a> {
+    error: &'a str,
+}
+
+#[derive(Debug, Serialize)]
+struct V2<'a> {
+    code: &'static str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct V3<'a> {
+    error: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<Data>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Data {
+    All(Vec<BadLine>),
+    First(BadLine),
+}
+
+#[derive(Debug, Serialize)]
+struct BadLine {
+    original_line: String,
+    line_number: Option<u64>,
+    error_message: String,
+}
+
+impl Version {
+    /// The answer to a request of which nothing was accepted because of the request itself.
+    pub(super) fn failed(self, problem: &Problem) -> Response {
+        let (status, detail) = (problem.status(), problem.detail());
+        let mut response = match self {
+            Self::V1 => v1(status, detail),
+            Self::V2 => v2(status, detail, None),
+            Self::V3 => (status, Json(V3 { error: detail, data: None })).into_response(),
+        };
+        if let Some(seconds) = problem.retry_after() {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        response
+    }
+
+    /// The answer to a request with bad lines. With `partial` the good ones are accepted.
+    pub(super) fn rejected(self, receipt: &Receipt, body: &[u8], partial: bool) -> Response {
+        match self {
+            Self::V1 => {
+                let error = format!("partial write: {} dropped={}", told(receipt), receipt.rejected);
+                v1(StatusCode::BAD_REQUEST, &error)
+            }
+            Self::V2 => {
+                let nothing_is_kept = receipt.accepted == 0;
+                let status = if nothing_is_kept { StatusCode::BAD_REQUEST } else { StatusCode::UNPROCESSABLE_ENTITY };
+                let message = format!("partial write: {} dropped={}", told(receipt), receipt.rejected);
+                v2(status, &message, receipt.listed.first().and_then(|first| first.line))
+            }
+            Self::V3 => {
+                let mut lines = bad_lines(&receipt.listed, body);
+                let (error, data) = if partial {
+                    ("partial write of line protocol occurred", Some(Data::All(lines.collect())))
+                } else {
+                    ("parsing failed for write_lp endpoint", lines.next().map(Data::First))
+                };
+                (StatusCode::BAD_REQUEST, Json(V3 { error, data })).into_response()
+            }
+        }
+    }
+}
+
+pub(super) fn v1(status: StatusCode, error: &str) -> Response {
+    let mut response = (status, Json(V1 { error })).into_response();
+    // A header has one line of ASCII; the body has the message as it is.
+    let ascii = error.replace(|character: char| !matches!(character, ' '..='~'), "?");
+    if let Ok(value) = HeaderValue::from_str(&ascii) {
+        response.headers_mut().insert("x-influxdb-error", value);
+    }
+    response
+}
+
+fn v2(status: StatusCode, message: &str, line: Option<u64>) -> Response {
+    let code = match status {
+        StatusCode::UNPROCESSABLE_ENTITY => "unprocessable entity",
+        StatusCode::PAYLOAD_TOO_LARGE => "request too large",
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => "unsupported media type",
+        StatusCode::SERVICE_UNAVAILABLE => "unavailable",
+        StatusCode::INTERNAL_SERVER_ERROR => "internal error",
+        _ => "invalid",
+    };
+    (status, Json(V2 { code, message, line })).into_response()
+}
+
+/// What is wrong with the first lines, and how many more are bad.
+fn told(receipt: &Receipt) -> String {
+    let tell = |listed: &Listed| match listed.line {
+        Some(line) => format!("line {line}: {}", listed.rejection.detail),
+        None => listed.rejection.detail.clone(),
+    };
+    let told: Vec<_> = receipt.listed.iter().take(MAX_TOLD).map(tell).collect();
+    match receipt.rejected as usize - told.len() {
+        0 => told.join("; "),
+        more => format!("{}; and {more} more", told.join("; ")),
+    }
+}
+
+/// The listed lines, which stand in the order of the body, with their text.
+fn bad_lines(listed: &[Listed], body: &[u8]) -> impl Iterator<Item = BadLine> {
+    let mut lines = (1..).zip(body.split(|&byte| byte == b'\n'));
+    listed.iter().map(move |listed| {
+        let original = lines.find(|&(number, _)| Some(number) == listed.line);
+        BadLine {
+            original_line: original.map(|(_, line)| shortened(line)).unwrap_or_default(),
+            line_number: listed.line,
+            error_message: listed.rejection.detail.clone(),
+        }
+    })
+}
+
+fn shortened(line: &[u8]) -> String {
+    let start = &line[..line.len().min(MAX_ORIGINAL_CHARS * 4)]; // a character has at most four bytes
+    String::from_utf8_lossy(start).trim_end().chars().take(MAX_ORIGINAL_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Code, Rejection};
+
+    fn bad(line: u64) -> Listed {
+        let rejection = Rejection { code: Code::InvalidLine, detail: format!("no {line}") };
+        Listed { index: 0, line: Some(line), rejection }
+    }
+
+    #[test]
+    fn ten_lines_are_told_and_the_others_counted() {
+        let receipt = |rejected| {
+            let mut receipt = Receipt::default();
+            (receipt.received, receipt.rejected) = (rejected, rejected);
+            receipt.listed.extend((1..=u64::from(rejected)).map(bad));
+            receipt
+        };
+        assert_eq!(told(&receipt(2)), "line 1: no 1; line 2: no 2");
+        assert!(told(&receipt(10)).ends_with("; line 10: no 10"));
+        assert!(told(&receipt(13)).ends_with("; line 10: no 10; and 3 more"));
+    }
+
+    #[test]
+    fn original_lines_are_found_by_their_number_and_cut() {
+        let long = "ä".repeat(300);
+        let body = format!("good\r\nbad\r\n\n{long}\nlast");
+        let found: Vec<_> =
+            bad_lines(&[bad(2), bad(4), bad(5)], body.as_bytes()).map(|line| line.original_line).collect();
+        assert_eq!(found, ["bad", &"ä".repeat(256), "last"]);
+        assert_eq!(shortened(b"\xffx"), "\u{fffd}x");
+    }
+}

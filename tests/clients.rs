@@ -1,0 +1,65 @@
+//! Clients as they come from `PyPI`, unchanged: what they write can be read.
+
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Server, Setup};
+
+#[tokio::test]
+async fn the_python_client_of_influxdb_2_writes() {
+    writes("influxdb2.py", "v2").await;
+}
+
+#[tokio::test]
+async fn the_python_client_of_influxdb_1_writes() {
+    writes("influxdb1.py", "v1").await;
+}
+
+/// Runs a program of `tests/clients`, then reads what it wrote.
+async fn writes(program: &str, version: &str) {
+    let server = Server::start(Setup::sqlite()).await;
+    let (program, url) = (format!("{}/tests/clients/{program}", env!("CARGO_MANIFEST_DIR")), server.url().to_owned());
+    let run = move || {
+        let mut python = Command::new("python3");
+        python.args([&program, &url]).env("PYTHONPATH", clients()).env("PYTHONDONTWRITEBYTECODE", "1");
+        python.output().expect("python3 is there")
+    };
+    succeeded(&tokio::task::spawn_blocking(run).await.expect("no panic"));
+    for compression in ["plain", "gzip"] {
+        let batches = server.readings(&format!("{version}-batch-{compression}")).await;
+        let expected: Vec<_> = (0..120).map(reading).collect();
+        assert_eq!(batches, json!(expected), "{version} {compression}");
+        // One in each precision, the line behind the bad one, and the line before it, which has no time...
+        let readings = server.readings(&format!("{version}-sync-{compression}")).await;
+        let readings = readings.as_array().expect("readings");
+        assert_eq!(readings[..4], (0..4).map(reading).collect::<Vec<_>>(), "{version} {compression}");
+        assert_eq!(readings[4]["values"]["climate_temp"], 24.5, "{version} {compression}");
+        assert_eq!(readings.len(), 6, "{version} {compression}");
+    }
+    let device = server.get_json(&format!("/v1/devices?prefix={version}-batch-gzip")).await["devices"][0].take();
+    assert_eq!(device["metadata"], json!({ "site": "north hall" }));
+}
+
+fn reading(second: u32) -> Value {
+    let ts = format!("2024-04-20T14:{:02}:{:02}.000Z", second / 60, second % 60);
+    let open = f64::from(u8::from(second.is_multiple_of(2)));
+    let (temp, hum) = (20.5 + f64::from(second), 40.0 + f64::from(second));
+    json!({ "ts": ts, "values": { "climate_temp": temp, "climate_hum": hum, "climate_open": open } })
+}
+
+/// Where the clients are.
+fn clients() -> &'static str {
+    static FOLDER: OnceLock<String> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-python-clients");
+        let output = Command::new(script).output().expect("python3 is there");
+        succeeded(&output);
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    })
+}
+
+fn succeeded(output: &Output) {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,60 @@
+//! The programs in `docs/protocols.md` do what they say: each sends what a server accepts.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::{Server, Setup, wait_until};
+
+#[tokio::test]
+async fn each_program_sends_what_the_server_accepts() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocols.md");
+    let page = std::fs::read_to_string(file).expect("there is a page");
+    let server = Server::start(Setup::default_config()).await;
+    let (http, udp) = (server.url().replace("http://", ""), server.udp_addr());
+    let mut accepted = 0;
+    for (language, readings) in [("sh", 2), ("python", 2), ("c", 1)] {
+        let programs: Vec<&str> = blocks(&page, language).collect();
+        assert!(!programs.is_empty(), "no program in {language}");
+        for program in programs {
+            let program = program
+                .replace("127.0.0.1:8080", &http)
+                .replace("127.0.0.1 8089", &format!("127.0.0.1 {}", udp.port()));
+            let program = program.replace("8089", &udp.port().to_string());
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            run(language, &program, folder.path()).await;
+        }
+        accepted += readings;
+        let what = format!("{accepted} readings, those of the programs in {language} among them");
+        let count = async || {
+            let metrics = server.metrics().await;
+            assert_eq!(metrics.count("tidegauge_readings_rejected_total"), 0, "{language}");
+            (metrics.count("tidegauge_readings_accepted_total") == accepted).then_some(())
+        };
+        wait_until(&what, count).await;
+    }
+}
+
+fn blocks<'p>(page: &'p str, language: &str) -> impl Iterator<Item = &'p str> {
+    let start = format!("```{language}\n");
+    page.match_indices(&start)
+        .map(|(at, _)| at + start.len())
+        .map(|at| page[at..].split("```").next().unwrap_or_default())
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+/// Runs a program, and fails if it does.
+async fn run(language: &str, program: &str, folder: &Path) {
+    // Where there is no nc, the shell has datagrams of its own.
+    let nc = "command -v nc >/dev/null || nc() { cat > \"/dev/udp/$3/$4\"; }";
+    let (file, script) = match language {
+        "sh" => ("program.sh", format!("{nc}\n. ./program.sh")),
+        "python" => ("program.py", "python3 program.py".to_owned()),
+        _ => ("program.c", "cc -Wall -Wextra -Werror -o program program.c && ./program".to_owned()),
+    };
+    std::fs::write(folder.join(file), program).expect("the folder is writable");
+    let mut bash = Command::new("bash");
+    bash.args(["-ec", &script]).current_dir(folder);
+    let output = tokio::task::spawn_blocking(move || bash.output()).await.expect("no panic").expect("bash is there");
+    assert!(output.status.success(), "{program}\n{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,60 @@
+//! Whatever the protocol: what is sent again is stored once.
+
+use serde_json::json;
+
+use crate::harness::{Server, Setup};
+
+/// A device per protocol, with two readings: 1 at 14:00:10 and 3 at 14:00:20 on 2024-04-20.
+fn batches() -> Vec<(&'static str, &'static str, &'static str, Vec<u8>)> {
+    let json = r#"{"deviceId":"json","readings":[{"ts":1713621610000,"value":1},{"ts":1713621620000,"value":3}]}"#;
+    let lines = "{\"deviceId\":\"ndjson\",\"ts\":1713621610000,\"value\":1}\n{\"deviceId\":\"ndjson\",\"ts\":1713621620000,\"value\":3}\n";
+    let influx = |device| {
+        format!(
+            "value,device={device} value=1 1713621610000000000\nvalue,device={device} value=3 1713621620000000000\n"
+        )
+    };
+    let senml = r#"[{"bn":"senml-json/","bt":1713621610,"n":"value","v":1},{"n":"value","t":10,"v":3}]"#;
+    // The same with device "senml-cbor".
+    let cbor = [
+        b"\x82\xa4\x21\x6bsenml-cbor/\x22\x1a\x66\x23\xca\x6a\x00\x65value\x02\x01",
+        &b"\xa3\x00\x65value\x06\x0a\x02\x03"[..],
+    ]
+    .concat();
+    vec![
+        ("json", "/v1/readings", "application/json", json.into()),
+        ("ndjson", "/v1/readings", "application/x-ndjson", lines.into()),
+        ("influx1", "/write?db=x", "text/plain", influx("influx1").into()),
+        ("influx2", "/api/v2/write?org=x&bucket=x", "text/plain", influx("influx2").into()),
+        ("influx3", "/api/v3/write_lp?db=x", "text/plain", influx("influx3").into()),
+        ("senml-json", "/v1/readings", "application/senml+json", senml.into()),
+        ("senml-cbor", "/v1/readings", "application/senml+cbor", cbor),
+    ]
+}
+
+#[tokio::test]
+async fn a_batch_that_is_sent_again_is_stored_once_by_every_protocol() {
+    let server = Server::start(Setup::sqlite()).await;
+    let batches = batches();
+    for (device, path, content_type, body) in &batches {
+        for _ in 0..2 {
+            let answer = server.post(path, content_type, body.clone()).await;
+            assert!(matches!(answer.status, 200 | 204), "{device}: {} {}", answer.status, answer.text());
+        }
+    }
+    server.settled().await; // from here on, what comes again is in the store already
+    for (_, path, content_type, body) in &batches {
+        server.post(path, content_type, body.clone()).await;
+    }
+    let metrics = server.settled().await;
+    let readings = 2 * batches.len() as u64;
+    assert_eq!(metrics.count("tidegauge_readings_accepted_total"), 3 * readings);
+    assert_eq!(metrics.count("tidegauge_readings_stored_total"), readings);
+    assert_eq!(metrics.count("tidegauge_readings_duplicate_total"), 2 * readings);
+    for (device, ..) in batches {
+        let range = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
+        let rollups = server.get_json(&format!("/v1/devices/{device}/rollups?{range}")).await;
+        let hour =
+            json!([{ "ts": "2024-04-20T14:00:00.000Z", "count": 2, "min": 1.0, "max": 3.0, "avg": 2.0, "sum": 4.0 }]);
+        assert_eq!(rollups["metrics"], json!({ "value": hour }), "{device}");
+    }
+}
