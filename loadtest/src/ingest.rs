@@ -2,14 +2,14 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::ValueEnum;
 use tokio::task::JoinSet;
 
 use crate::client::Client;
-use crate::{latencies, micros, milliseconds, process};
+use crate::{latencies, micros, milliseconds, now_ms, process};
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// How long to send
     #[arg(long, default_value_t = 10)]
     seconds: u64,
+    /// Wait until nothing is pending before the CPU time is read
+    #[arg(long)]
+    settle: bool,
     /// Processes whose CPU time is counted; may repeat
     #[arg(long)]
     pid: Vec<u32>,
@@ -67,6 +70,10 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
         all.len() as f64 / seconds
     );
     println!("latency ms: p50 {:.2}, p99 {:.2}, max {:.2}", at(0.5), at(0.99), at(1.0));
+    if args.settle {
+        settle(&args.url).await?;
+        println!("nothing pending after {:.2} s", start.elapsed().as_secs_f64());
+    }
     for (&pid, before) in args.pid.iter().zip(cpu_before) {
         let cpu = process::cpu_seconds(pid)? - before;
         println!(
@@ -76,6 +83,18 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Waits until everything is stored.
+async fn settle(url: &str) -> anyhow::Result<()> {
+    let mut client = Client::connect(url).await?;
+    loop {
+        let (_, metrics) = client.get("/metrics").await?;
+        if String::from_utf8_lossy(metrics).lines().any(|line| line == "tidegauge_readings_pending 0") {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 async fn send(args: Arc<Args>, nth: u64) -> anyhow::Result<(u64, hdrhistogram::Histogram<u64>)> {
@@ -90,7 +109,7 @@ async fn send(args: Arc<Args>, nth: u64) -> anyhow::Result<(u64, hdrhistogram::H
     let (mut readings, mut body) = (0, String::new());
     // Each device sends in time order: one step forward whenever the connection comes back to it.
     let devices = (args.devices / args.connections).max(1);
-    let first_ms = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() as u64 - 3_600_000;
+    let first_ms = now_ms()? - 3_600_000;
     while Instant::now() < deadline {
         body.clear();
         for at in readings..readings + args.batch {

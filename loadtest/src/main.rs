@@ -8,12 +8,13 @@
 //! Each connection has one request under way at a time (closed loop), so latencies are those of a server at its limit.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Parser, Subcommand};
 
 mod bare;
 mod client;
+mod fill;
 mod ingest;
 mod process;
 mod query;
@@ -29,6 +30,13 @@ struct Cli {
 enum Command {
     /// Send readings for some seconds
     Ingest(ingest::Args),
+    /// Send so many readings of each device, up to now, and stop
+    Fill(fill::Args),
+    /// Print the time so many days ago, in Unix milliseconds
+    DaysAgo {
+        /// How many
+        days: u64,
+    },
     /// Ask one question again and again
     Query(query::Args),
     /// Serve a handler that only reads the body
@@ -43,6 +51,11 @@ enum Command {
 async fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Ingest(args) => ingest::run(&args).await,
+        Command::Fill(args) => fill::run(&args).await,
+        Command::DaysAgo { days } => {
+            println!("{}", now_ms()? - days * 86_400_000);
+            Ok(())
+        }
         Command::Query(args) => query::run(&args).await,
         Command::Bare { listen } => bare::serve(listen).await,
     }
@@ -55,6 +68,12 @@ fn latencies() -> anyhow::Result<hdrhistogram::Histogram<u64>> {
 
 fn micros(took: Duration) -> u64 {
     u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The time, in Unix milliseconds.
+fn now_ms() -> anyhow::Result<u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    Ok(u64::try_from(now.as_millis())?)
 }
 
 fn milliseconds(micros: u64) -> f64 {
