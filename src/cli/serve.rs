@@ -7,18 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tidegauge::config::{Config, Keep, Period, StoreKind, SyncPolicy};
+use tidegauge::config::{Config, Keep, StoreKind, SyncPolicy};
 use tidegauge::flush::{DeadLetters, Flush, Running};
-use tidegauge::http::{self, App, Budget, Formats};
-use tidegauge::ingest::{Ingest, Rules};
+use tidegauge::http::{self, App, Budget};
+use tidegauge::ingest::Ingest;
 use tidegauge::log::{Instruments, Log, Recovery, Sync};
 use tidegauge::query::Queries;
-use tidegauge::store::mongodb::{MongodbOptions, MongodbStore};
+use tidegauge::store::mongodb::MongodbStore;
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::store::{Store, expiry};
 use tidegauge::telemetry::{Exposition, Metrics, logs};
-use tidegauge::wire::senml::NameSplit;
-use tidegauge::{flush, log, pending, query, udp};
+use tidegauge::{log, udp};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -26,11 +25,10 @@ use tokio_util::sync::CancellationToken;
 use super::data_dir::{self, DataDir};
 use super::settings::Settings;
 
+mod options;
+
 /// How often the log is asked whether it has failed.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
-
-/// Connections to MongoDB for queries, beside those for writes.
-const QUERY_CONNECTIONS: u32 = 16;
 
 /// Serves until SIGTERM or SIGINT, then drains.
 pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
@@ -115,7 +113,7 @@ impl Service {
         let store = open_store(config).await?;
         let dead_letters = DeadLetters::new(data.dead_letters());
         let flush = Flush::new(
-            flush_options(config),
+            options::flush(config),
             Arc::clone(&log),
             &recovery,
             Arc::clone(&store),
@@ -132,8 +130,8 @@ impl Service {
         helpers.push(tokio::spawn(async move { upkeep.upkeep().await }));
         helpers.push(tokio::spawn(first_contact(Arc::clone(&store), Arc::clone(&metrics))));
         let app = App {
-            ingest: Ingest::new(Arc::clone(&log), rules(config), Arc::clone(&metrics)),
-            queries: Queries::new(Arc::clone(&store), Arc::clone(&flush), query_limits(config)),
+            ingest: Ingest::new(Arc::clone(&log), options::rules(config), Arc::clone(&metrics)),
+            queries: Queries::new(Arc::clone(&store), Arc::clone(&flush), options::query(config)),
             flush: Arc::clone(&flush),
             log: Arc::clone(&log),
             log_max_bytes: config.log.max_bytes.0,
@@ -141,8 +139,8 @@ impl Service {
             metrics,
             exposition,
             budget: Budget::new(config.http.max_bytes_in_flight.as_usize()),
-            limits: http_limits(config),
-            formats: formats(config),
+            limits: options::http(config),
+            formats: options::formats(config),
             device_id_case: config.ingest.device_id_case,
         };
         let closing = CancellationToken::new();
@@ -253,74 +251,6 @@ async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
             let store = tokio::task::spawn_blocking(move || SqliteStore::open(&file)).await?;
             Arc::new(store.context("open the embedded store")?)
         }
-        StoreKind::Mongodb => Arc::new(MongodbStore::connect(mongodb_options(config)).await?),
+        StoreKind::Mongodb => Arc::new(MongodbStore::connect(options::mongodb(config)).await?),
     })
-}
-
-fn mongodb_options(config: &Config) -> MongodbOptions {
-    let mongodb = &config.mongodb;
-    MongodbOptions {
-        uri: mongodb.uri.as_ref().map(|uri| uri.expose().to_owned()).unwrap_or_default(),
-        database: mongodb.database.clone(),
-        collection: mongodb.collection.clone(),
-        timeout: mongodb.timeout.as_duration(),
-        max_readings_per_document: u32::try_from(mongodb.max_readings_per_document).unwrap_or(u32::MAX),
-        retention: config.retention.readings.period().map(Period::as_duration),
-        validate: mongodb.validate,
-        max_connections: u32::try_from(config.flush.max_in_flight)
-            .unwrap_or(u32::MAX)
-            .saturating_add(QUERY_CONNECTIONS),
-    }
-}
-
-fn flush_options(config: &Config) -> flush::Options {
-    flush::Options {
-        limits: pending::Limits {
-            max_bytes: config.pending.max_bytes.0,
-            max_readings: u32::try_from(config.flush.max_readings).unwrap_or(u32::MAX),
-            max_age: config.flush.max_age.as_duration(),
-        },
-        max_in_flight: config.flush.max_in_flight,
-        max_buckets_per_write: config.flush.max_buckets_per_write,
-        max_write_bytes: config.flush.max_write_bytes.0,
-        retry: config.flush.retry_initial.as_duration()..=config.flush.retry_max.as_duration(),
-    }
-}
-
-fn rules(config: &Config) -> Rules {
-    Rules {
-        max_age: config.retention.readings.period().map(Period::as_duration),
-        max_future: config.ingest.max_future.as_duration(),
-        max_readings: config.ingest.max_readings_per_request,
-        max_metrics: config.ingest.max_metrics_per_reading,
-        max_metadata_bytes: config.ingest.max_metadata_bytes.as_usize(),
-        device_id_case: config.ingest.device_id_case,
-    }
-}
-
-fn formats(config: &Config) -> Formats {
-    Formats {
-        device_tags: config.ingest.line_protocol.device_tags.clone(),
-        senml_names: NameSplit::at(config.ingest.senml.separators.as_str()),
-    }
-}
-
-fn query_limits(config: &Config) -> query::Limits {
-    query::Limits {
-        max_hours: config.query.max_hours,
-        max_points: config.query.max_points,
-        catch_up: config.query.catch_up_timeout.as_duration(),
-    }
-}
-
-fn http_limits(config: &Config) -> http::Limits {
-    http::Limits {
-        max_connections: config.http.max_connections,
-        max_body_bytes: config.http.max_body_bytes.as_usize(),
-        header_timeout: config.http.header_timeout.as_duration(),
-        body_timeout: config.http.body_timeout.as_duration(),
-        max_readings: config.query.max_readings,
-        default_readings: config.query.default_readings,
-        max_devices: config.query.max_devices,
-    }
 }

@@ -3,21 +3,19 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use metrics::Histogram;
 use tokio::sync::oneshot;
 
 use super::batch::Batch;
 use super::checkpoint::Checkpoint;
+use super::committer::Committer;
 use super::record;
 use super::recovery::{self, Recovery};
 use super::segment;
-use super::writer::{Appender, WriteFailure};
-use super::{LogError, Options, Position, Reader, Sync};
-
-/// The most bytes that one group commit writes. More than that waits for the next.
-const GROUP_BYTES: u64 = 8 << 20;
+use super::writer::Appender;
+use super::{LogError, Options, Position, Reader};
 
 /// An append did not happen. Nothing of it is in the log, except after [`AppendError::Poisoned`], where that is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -81,38 +79,39 @@ pub struct Log {
     writer: Option<JoinHandle<()>>,
 }
 
+/// What the handle and the writer thread share.
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
     state: Mutex<State>,
     /// Wakes the writer: something is queued, or the log closes.
-    work: Condvar,
+    pub(super) work: Condvar,
     /// Wakes readers: there is more to read, or the log closes.
-    news: Condvar,
+    pub(super) news: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
-    queue: VecDeque<Entry>,
-    queued_bytes: u64,
-    writer_waits: bool,
+pub(super) struct State {
+    pub(super) queue: VecDeque<Entry>,
+    pub(super) queued_bytes: u64,
+    pub(super) writer_waits: bool,
     /// Where the segments on disk begin, ascending; the last is being written.
-    bases: Vec<Position>,
+    pub(super) bases: Vec<Position>,
     /// Up to where records may be read: they are acked.
-    readable: Position,
+    pub(super) readable: Position,
     /// Up to where records are synced.
-    durable: Position,
+    pub(super) durable: Position,
     /// How many readings were acked since the log was opened.
-    appended_readings: u64,
-    poisoned: Option<String>,
-    closing: bool,
+    pub(super) appended_readings: u64,
+    pub(super) poisoned: Option<String>,
+    pub(super) closing: bool,
     /// The log is closed, and what was queued is written or refused.
-    closed: bool,
+    pub(super) closed: bool,
 }
 
 #[derive(Debug)]
-struct Entry {
-    batch: Batch,
-    ack: oneshot::Sender<Result<(), AppendError>>,
+pub(super) struct Entry {
+    pub(super) batch: Batch,
+    pub(super) ack: oneshot::Sender<Result<(), AppendError>>,
 }
 
 /// How full the log is.
@@ -148,13 +147,7 @@ impl Log {
             closed: false,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), news: Condvar::new() });
-        let committer = Committer {
-            shared: Arc::clone(&shared),
-            appender,
-            sync: options.sync,
-            synced_at: Instant::now(),
-            instruments,
-        };
+        let committer = Committer::new(Arc::clone(&shared), appender, options.sync, instruments);
         let writer = std::thread::Builder::new()
             .name("log-writer".to_owned())
             .spawn(move || committer.run())
@@ -251,7 +244,7 @@ impl Drop for Log {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -260,106 +253,5 @@ impl State {
     fn used_bytes(&self) -> u64 {
         let oldest = self.bases.first().map_or(self.readable, |&base| base);
         self.readable.0 - oldest.0 + self.queued_bytes
-    }
-}
-
-/// The writer thread.
-struct Committer {
-    shared: Arc<Shared>,
-    appender: Appender,
-    sync: Sync,
-    synced_at: Instant,
-    instruments: Instruments,
-}
-
-impl Committer {
-    fn run(mut self) {
-        while let Some(group) = self.next_group() {
-            let result = self.commit(&group);
-            self.publish(group, result);
-        }
-        self.shared.lock().closed = true;
-        self.shared.news.notify_all();
-    }
-
-    /// Waits for work. `None` when the log is closed and nothing is queued; an empty group when it is time to sync.
-    fn next_group(&self) -> Option<Vec<Entry>> {
-        let mut state = self.shared.lock();
-        while state.queue.is_empty() {
-            if state.closing {
-                return if self.appender.is_synced() || state.poisoned.is_some() { None } else { Some(Vec::new()) };
-            }
-            state.writer_waits = true;
-            state = match self.sync {
-                Sync::Every(interval) if !self.appender.is_synced() => {
-                    let patience = interval.saturating_sub(self.synced_at.elapsed());
-                    let wait = self.shared.work.wait_timeout(state, patience);
-                    let (mut state, timeout) = wait.unwrap_or_else(std::sync::PoisonError::into_inner);
-                    if timeout.timed_out() {
-                        state.writer_waits = false;
-                        return Some(Vec::new());
-                    }
-                    state
-                }
-                _ => self.shared.work.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner),
-            };
-            state.writer_waits = false;
-        }
-        let mut bytes = 0;
-        let fits = |entry: &&Entry| {
-            bytes += record::encoded_bytes(entry.batch.payload()) as u64;
-            bytes <= GROUP_BYTES
-        };
-        let count = state.queue.iter().take_while(fits).count().max(1);
-        Some(state.queue.drain(..count).collect())
-    }
-
-    fn commit(&mut self, group: &[Entry]) -> Result<(), WriteFailure> {
-        if let Some(why) = &self.shared.lock().poisoned {
-            return Err(WriteFailure::Poisoned(why.clone()));
-        }
-        if !group.is_empty() {
-            self.appender.write(group.iter().map(|entry| &entry.batch))?;
-            self.instruments.group_records.record(group.len() as f64);
-        }
-        let due = match self.sync {
-            Sync::Always => true,
-            Sync::Every(interval) => group.is_empty() || self.synced_at.elapsed() >= interval,
-        };
-        if due && !self.appender.is_synced() {
-            let seconds = self.appender.sync()?;
-            self.synced_at = Instant::now();
-            self.instruments.sync_seconds.record(seconds);
-        }
-        Ok(())
-    }
-
-    fn publish(&self, group: Vec<Entry>, result: Result<(), WriteFailure>) {
-        let refusal = result.err().map(|failure| match failure {
-            WriteFailure::DiskFull(why) => AppendError::DiskFull(why),
-            WriteFailure::Poisoned(why) => AppendError::Poisoned(why),
-        });
-        {
-            let mut state = self.shared.lock();
-            let written: usize = group.iter().map(|entry| record::encoded_bytes(entry.batch.payload())).sum();
-            state.queued_bytes -= written as u64;
-            match &refusal {
-                None => {
-                    state.appended_readings += group.iter().map(|entry| u64::from(entry.batch.readings())).sum::<u64>();
-                    state.readable = self.appender.end();
-                    state.durable = self.appender.durable();
-                    if state.bases.last() != Some(&self.appender.base()) {
-                        state.bases.push(self.appender.base());
-                    }
-                }
-                Some(AppendError::Poisoned(why)) => state.poisoned = Some(why.clone()),
-                Some(_) => {}
-            }
-        }
-        self.shared.news.notify_all();
-        let outcome = refusal.map_or(Ok(()), Err);
-        for entry in group {
-            let _ = entry.ack.send(outcome.clone()); // whoever waited may have gone away; the append stands
-        }
     }
 }

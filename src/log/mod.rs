@@ -24,8 +24,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub mod batch;
+pub mod batch_view;
 pub mod checkpoint;
+mod committer;
 mod handle;
+pub mod quarantine;
 mod reader;
 mod record;
 pub mod recovery;
@@ -35,7 +38,8 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Batch, BatchBuilder, BatchView};
+pub use batch::{Batch, BatchBuilder};
+pub use batch_view::BatchView;
 pub use handle::{Ack, AppendError, Instruments, Log, Usage};
 pub use reader::{Reader, Record};
 pub use recovery::Recovery;

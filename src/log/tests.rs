@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::recovery::{inspect, quarantine, recover};
+use super::quarantine::set_aside;
+use super::recovery::{inspect, recover};
 use super::segment;
 use super::writer::Appender;
 use super::{Batch, BatchBuilder, Instruments, Log, LogError, Options, Position, Sync};
@@ -185,7 +186,7 @@ proptest! {
         prop_assert_eq!(&found.damage[0].path, &path);
         prop_assert!(found.damage[0].offset <= offset as u64 && (offset as u64) < found.damage[0].offset + found.damage[0].bytes);
         for damage in &found.damage {
-            let copy = quarantine(damage, &dir.path().join("quarantine")).unwrap().expect("there were bytes");
+            let copy = set_aside(damage, &dir.path().join("quarantine")).unwrap().expect("there were bytes");
             prop_assert_eq!(std::fs::metadata(copy).unwrap().len(), damage.bytes);
         }
         let (log, recovery) = open(dir.path());
@@ -212,7 +213,7 @@ fn a_missing_segment_is_damage_and_quarantine_fills_the_hole() {
         std::fs::remove_file(segment::path(dir.path(), bases[missing])).unwrap();
         assert!(Log::open(options(dir.path()), Instruments::default()).is_err(), "segment {missing} is missing");
         for damage in inspect(dir.path()).unwrap().damage {
-            quarantine(&damage, &dir.path().join("quarantine")).unwrap();
+            set_aside(&damage, &dir.path().join("quarantine")).unwrap();
         }
         let (log, recovery) = open(dir.path());
         let left = read_all(&log, recovery.start);
@@ -241,7 +242,7 @@ fn a_segment_that_lost_its_end_is_damage_and_quarantine_gives_back_the_rest() {
             let found = inspect(dir.path()).unwrap().damage;
             assert!(!found.is_empty(), "{kept} of {} bytes at {base} are not missed", whole.len());
             for damage in found {
-                quarantine(&damage, &dir.path().join("quarantine")).unwrap();
+                set_aside(&damage, &dir.path().join("quarantine")).unwrap();
             }
             assert_eq!(inspect(dir.path()).unwrap().damage, [], "{kept} of {} bytes at {base}", whole.len());
             let recovery = recover(dir.path()).unwrap();

@@ -13,7 +13,6 @@
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,12 +21,12 @@ use hashbrown::HashTable;
 use slab::Slab;
 use smallvec::SmallVec;
 
-use crate::log::batch::{BadPayload, Values, Visitor};
-use crate::log::{BatchView, Position};
+use crate::log::Position;
 use crate::model::{BucketWrite, Hour};
 
 mod bucket;
 mod devices;
+mod insertion;
 mod names;
 mod snapshot;
 #[cfg(test)]
@@ -122,36 +121,6 @@ struct Entry {
     serial: u32,
 }
 
-/// A batch on its way into the buckets.
-struct Insertion<'p, 'a> {
-    pending: &'p mut Pending,
-    /// The ids of the batch's names.
-    names: SmallVec<[u32; 8]>,
-    position: Position,
-    now_ms: u64,
-    device: &'a str,
-    metadata: Option<&'a str>,
-    /// The bucket of the reading before, if it was of the same device.
-    last: Option<(Hour, Index)>,
-}
-
-impl<'a> Visitor<'a> for Insertion<'_, 'a> {
-    fn group(&mut self, device: &'a str, metadata: Option<&'a str>) {
-        (self.device, self.metadata, self.last) = (device, metadata, None);
-    }
-
-    fn reading(&mut self, ts_ms: i64, values: Values<'a>) {
-        let hour = Hour::of(ts_ms);
-        let bucket = match self.last {
-            Some((last, bucket)) if last == hour => bucket,
-            _ => self.pending.bucket(self.device, hour, self.position, self.now_ms),
-        };
-        self.last = Some((hour, bucket));
-        let values = values.map(|(name, value)| (self.names[usize::from(name)], value));
-        self.pending.push(bucket, self.metadata, Hour::offset_of(ts_ms), values);
-    }
-}
-
 impl Pending {
     /// Nothing pending.
     pub fn new(limits: Limits) -> Self {
@@ -169,19 +138,6 @@ impl Pending {
             bytes: 0,
             readings: 0,
         }
-    }
-
-    /// Takes in the batch of the record at `position`.
-    ///
-    /// # Errors
-    /// When the payload breaks its grammar.
-    pub fn insert(&mut self, payload: &[u8], position: Position, now_ms: u64) -> Result<(), BadPayload> {
-        let batch = BatchView::new(payload)?;
-        if self.names.wants_sweep() {
-            self.names.sweep(self.open.iter().map(|(_, bucket)| bucket));
-        }
-        let names = batch.names().iter().map(|name| self.names.id(name)).collect();
-        batch.walk(&mut Insertion { pending: self, names, position, now_ms, device: "", metadata: None, last: None })
     }
 
     /// Whether memory is used up: nothing should be inserted until something is stored.
@@ -276,28 +232,6 @@ impl Pending {
         let flight = self.flights.remove(key(flight));
         self.bytes -= flight.bytes;
         self.readings -= u64::from(write.accepted);
-    }
-
-    /// What is pending of a device in a range of hours, ascending.
-    pub fn hours(&self, device: &str, hours: Range<Hour>) -> Vec<PendingHour> {
-        let Some(device) = self.find_device(device) else { return Vec::new() };
-        let slots = &self.devices[device].hours;
-        let from = slots.partition_point(|slot| slot.hour < hours.start);
-        let slots = slots[from..].iter().take_while(|slot| slot.hour < hours.end);
-        slots.map(|slot| self.snapshot(slot)).collect()
-    }
-
-    /// The last hour of a device that has something pending.
-    pub fn last_hour(&self, device: &str) -> Option<Hour> {
-        self.devices[self.find_device(device)?].hours.last().map(|slot| slot.hour)
-    }
-
-    fn snapshot(&self, slot: &HourSlot) -> PendingHour {
-        PendingHour {
-            hour: slot.hour,
-            flying: slot.flight.map(|flight| Arc::clone(&self.flights[key(flight)].write)),
-            open: slot.open.map(|bucket| self.open[key(bucket)].contents(&self.names)),
-        }
     }
 
     fn max_age_ms(&self) -> u64 {

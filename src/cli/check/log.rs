@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::bail;
 use indicatif::HumanCount;
+use tidegauge::log::quarantine;
 use tidegauge::log::recovery::{self, Inspection};
 
 use super::super::data_dir::{DataDir, explain, log_dir};
@@ -77,7 +78,7 @@ fn report(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyho
 fn set_aside(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyhow::Result<()> {
     for damage in &found.damage {
         let place = format!("{}, byte {}, {} bytes", name(&damage.path), damage.offset, HumanCount(damage.bytes));
-        match recovery::quarantine(damage, &data_dir.quarantine_dir())? {
+        match quarantine::set_aside(damage, &data_dir.quarantine_dir())? {
             Some(copy) => writeln!(out, "set aside: {place}: copied to {}", copy.display())?,
             None => writeln!(out, "set aside: {place}: there was nothing left to copy")?,
         }

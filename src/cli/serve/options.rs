@@ -1,0 +1,79 @@
+//! From the configuration to what each room obeys.
+
+use tidegauge::config::{Config, Period};
+use tidegauge::http::Formats;
+use tidegauge::ingest::Rules;
+use tidegauge::store::mongodb::MongodbOptions;
+use tidegauge::wire::senml::NameSplit;
+use tidegauge::{flush, http, pending, query};
+
+/// Connections to MongoDB for queries, beside those for writes.
+const QUERY_CONNECTIONS: u32 = 16;
+
+pub(super) fn mongodb(config: &Config) -> MongodbOptions {
+    let mongodb = &config.mongodb;
+    MongodbOptions {
+        uri: mongodb.uri.as_ref().map(|uri| uri.expose().to_owned()).unwrap_or_default(),
+        database: mongodb.database.clone(),
+        collection: mongodb.collection.clone(),
+        timeout: mongodb.timeout.as_duration(),
+        max_readings_per_document: u32::try_from(mongodb.max_readings_per_document).unwrap_or(u32::MAX),
+        retention: config.retention.readings.period().map(Period::as_duration),
+        validate: mongodb.validate,
+        max_connections: u32::try_from(config.flush.max_in_flight)
+            .unwrap_or(u32::MAX)
+            .saturating_add(QUERY_CONNECTIONS),
+    }
+}
+
+pub(super) fn flush(config: &Config) -> flush::Options {
+    flush::Options {
+        limits: pending::Limits {
+            max_bytes: config.pending.max_bytes.0,
+            max_readings: u32::try_from(config.flush.max_readings).unwrap_or(u32::MAX),
+            max_age: config.flush.max_age.as_duration(),
+        },
+        max_in_flight: config.flush.max_in_flight,
+        max_buckets_per_write: config.flush.max_buckets_per_write,
+        max_write_bytes: config.flush.max_write_bytes.0,
+        retry: config.flush.retry_initial.as_duration()..=config.flush.retry_max.as_duration(),
+    }
+}
+
+pub(super) fn rules(config: &Config) -> Rules {
+    Rules {
+        max_age: config.retention.readings.period().map(Period::as_duration),
+        max_future: config.ingest.max_future.as_duration(),
+        max_readings: config.ingest.max_readings_per_request,
+        max_metrics: config.ingest.max_metrics_per_reading,
+        max_metadata_bytes: config.ingest.max_metadata_bytes.as_usize(),
+        device_id_case: config.ingest.device_id_case,
+    }
+}
+
+pub(super) fn formats(config: &Config) -> Formats {
+    Formats {
+        device_tags: config.ingest.line_protocol.device_tags.clone(),
+        senml_names: NameSplit::at(config.ingest.senml.separators.as_str()),
+    }
+}
+
+pub(super) fn query(config: &Config) -> query::Limits {
+    query::Limits {
+        max_hours: config.query.max_hours,
+        max_points: config.query.max_points,
+        catch_up: config.query.catch_up_timeout.as_duration(),
+    }
+}
+
+pub(super) fn http(config: &Config) -> http::Limits {
+    http::Limits {
+        max_connections: config.http.max_connections,
+        max_body_bytes: config.http.max_body_bytes.as_usize(),
+        header_timeout: config.http.header_timeout.as_duration(),
+        body_timeout: config.http.body_timeout.as_duration(),
+        max_readings: config.query.max_readings,
+        default_readings: config.query.default_readings,
+        max_devices: config.query.max_devices,
+    }
+}

@@ -1,0 +1,118 @@
+//! Group commit: the thread that takes what is queued, writes it at once, syncs it at once, and wakes whoever waits.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Sync;
+use super::handle::{AppendError, Entry, Instruments, Shared};
+use super::record;
+use super::writer::{Appender, WriteFailure};
+
+/// The most bytes that one group commit writes. More than that waits for the next.
+const GROUP_BYTES: u64 = 8 << 20;
+
+/// The writer thread.
+pub(super) struct Committer {
+    shared: Arc<Shared>,
+    appender: Appender,
+    sync: Sync,
+    synced_at: Instant,
+    instruments: Instruments,
+}
+
+impl Committer {
+    pub(super) fn new(shared: Arc<Shared>, appender: Appender, sync: Sync, instruments: Instruments) -> Self {
+        Self { shared, appender, sync, synced_at: Instant::now(), instruments }
+    }
+
+    /// Runs until the log is closed and what was queued is written.
+    pub(super) fn run(mut self) {
+        while let Some(group) = self.next_group() {
+            let result = self.commit(&group);
+            self.publish(group, result);
+        }
+        self.shared.lock().closed = true;
+        self.shared.news.notify_all();
+    }
+
+    /// Waits for work. `None` when the log is closed and nothing is queued; an empty group when it is time to sync.
+    fn next_group(&self) -> Option<Vec<Entry>> {
+        let mut state = self.shared.lock();
+        while state.queue.is_empty() {
+            if state.closing {
+                return if self.appender.is_synced() || state.poisoned.is_some() { None } else { Some(Vec::new()) };
+            }
+            state.writer_waits = true;
+            state = match self.sync {
+                Sync::Every(interval) if !self.appender.is_synced() => {
+                    let patience = interval.saturating_sub(self.synced_at.elapsed());
+                    let wait = self.shared.work.wait_timeout(state, patience);
+                    let (mut state, timeout) = wait.unwrap_or_else(std::sync::PoisonError::into_inner);
+                    if timeout.timed_out() {
+                        state.writer_waits = false;
+                        return Some(Vec::new());
+                    }
+                    state
+                }
+                _ => self.shared.work.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner),
+            };
+            state.writer_waits = false;
+        }
+        let mut bytes = 0;
+        let fits = |entry: &&Entry| {
+            bytes += record::encoded_bytes(entry.batch.payload()) as u64;
+            bytes <= GROUP_BYTES
+        };
+        let count = state.queue.iter().take_while(fits).count().max(1);
+        Some(state.queue.drain(..count).collect())
+    }
+
+    fn commit(&mut self, group: &[Entry]) -> Result<(), WriteFailure> {
+        if let Some(why) = &self.shared.lock().poisoned {
+            return Err(WriteFailure::Poisoned(why.clone()));
+        }
+        if !group.is_empty() {
+            self.appender.write(group.iter().map(|entry| &entry.batch))?;
+            self.instruments.group_records.record(group.len() as f64);
+        }
+        let due = match self.sync {
+            Sync::Always => true,
+            Sync::Every(interval) => group.is_empty() || self.synced_at.elapsed() >= interval,
+        };
+        if due && !self.appender.is_synced() {
+            let seconds = self.appender.sync()?;
+            self.synced_at = Instant::now();
+            self.instruments.sync_seconds.record(seconds);
+        }
+        Ok(())
+    }
+
+    fn publish(&self, group: Vec<Entry>, result: Result<(), WriteFailure>) {
+        let refusal = result.err().map(|failure| match failure {
+            WriteFailure::DiskFull(why) => AppendError::DiskFull(why),
+            WriteFailure::Poisoned(why) => AppendError::Poisoned(why),
+        });
+        {
+            let mut state = self.shared.lock();
+            let written: usize = group.iter().map(|entry| record::encoded_bytes(entry.batch.payload())).sum();
+            state.queued_bytes -= written as u64;
+            match &refusal {
+                None => {
+                    state.appended_readings += group.iter().map(|entry| u64::from(entry.batch.readings())).sum::<u64>();
+                    state.readable = self.appender.end();
+                    state.durable = self.appender.durable();
+                    if state.bases.last() != Some(&self.appender.base()) {
+                        state.bases.push(self.appender.base());
+                    }
+                }
+                Some(AppendError::Poisoned(why)) => state.poisoned = Some(why.clone()),
+                Some(_) => {}
+            }
+        }
+        self.shared.news.notify_all();
+        let outcome = refusal.map_or(Ok(()), Err);
+        for entry in group {
+            let _ = entry.ack.send(outcome.clone()); // whoever waited may have gone away; the append stands
+        }
+    }
+}
