@@ -11,8 +11,16 @@ use super::App;
 use super::budget::Reservation;
 use super::problem::Problem;
 
-/// How much is decompressed before the budget is asked for more.
-const STEP_BYTES: usize = 256 << 10;
+/// How much room a decompressed body gets at first; it doubles as needed.
+const FIRST_BYTES: usize = 16 << 10;
+
+/// A compressed body of at most this size is decompressed where it was received. A larger one would hold up other
+/// requests, so it is done on a thread that may block.
+const INLINE_BYTES: usize = 16 << 10;
+
+/// The largest window of a zstd stream, as a power of two: 8 MiB, what RFC 8878 asks decoders to support. A stream may ask
+/// for much more, and would get that much memory.
+const ZSTD_WINDOW_LOG: u32 = 23;
 
 /// A body in memory, with its share of the budget.
 #[derive(Debug)]
@@ -32,8 +40,7 @@ pub(super) async fn receive(app: &App, headers: &HeaderMap, body: Body) -> Resul
         tokio::time::timeout(app.limits.body_timeout, receiving).await.map_err(|_| Problem::body_timeout())??;
     let Some(encoding) = encoding else { return Ok(Received { bytes, reservation }) };
     let max = app.limits.max_body_bytes;
-    // A small body becomes at most this large while it is decompressed here; a larger one would hold up other requests.
-    if bytes.len() <= STEP_BYTES / 16 {
+    if bytes.len() <= INLINE_BYTES {
         return decompress(&bytes, encoding, max, reservation);
     }
     let work = tokio::task::spawn_blocking(move || decompress(&bytes, encoding, max, reservation));
@@ -100,7 +107,11 @@ fn decompress(bytes: &Bytes, encoding: Encoding, max: usize, reservation: Reserv
     let broken = |error: std::io::Error| Problem::body_broken(&format!("not decompressed: {error}"));
     match encoding {
         Encoding::Gzip => inflate(MultiGzDecoder::new(&bytes[..]), max, reservation),
-        Encoding::Zstd => inflate(zstd::Decoder::new(&bytes[..]).map_err(broken)?, max, reservation),
+        Encoding::Zstd => {
+            let mut decoder = zstd::Decoder::new(&bytes[..]).map_err(broken)?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG).map_err(broken)?;
+            inflate(decoder, max, reservation)
+        }
         // RFC 9110 means zlib; some clients send the bare stream.
         Encoding::Deflate if is_zlib(bytes) => inflate(ZlibDecoder::new(&bytes[..]), max, reservation),
         Encoding::Deflate => inflate(DeflateDecoder::new(&bytes[..]), max, reservation),
@@ -116,14 +127,18 @@ fn inflate(mut from: impl Read, max: usize, mut reservation: Reservation) -> Res
     let compressed = reservation.held_bytes();
     let mut whole = Vec::new();
     loop {
+        // Room is made here and not by the reader, so that the budget knows of all of it. One byte more than the limit
+        // tells a body that is too large.
+        let room = whole.capacity().max(FIRST_BYTES).min(max + 1 - whole.len());
+        reservation.grow_to(compressed + whole.len() + room).map_err(|_| Problem::too_many_bytes())?;
+        whole.reserve_exact(room);
         let before = whole.len();
-        reservation.grow_to(compressed + before + STEP_BYTES).map_err(|_| Problem::too_many_bytes())?;
-        let step = from.by_ref().take(STEP_BYTES as u64).read_to_end(&mut whole);
+        let step = from.by_ref().take(room as u64).read_to_end(&mut whole);
         step.map_err(|error| Problem::body_broken(&format!("not decompressed: {error}")))?;
         if whole.len() > max {
             return Err(Problem::body_too_large(max));
         }
-        if whole.len() == before {
+        if whole.len() < before + room {
             return Ok(Received { bytes: whole.into(), reservation });
         }
     }
@@ -168,7 +183,7 @@ mod tests {
             assert!(decoded == body, "{encoding:?}");
             let refused = try_decompress(&encoded, encoding, body.len() - 1, 8 << 20).expect_err("over the limit");
             assert_eq!(refused.code(), "body_too_large", "{encoding:?}");
-            let refused = try_decompress(&encoded, encoding, body.len(), STEP_BYTES).expect_err("over the budget");
+            let refused = try_decompress(&encoded, encoding, body.len(), body.len() / 2).expect_err("over the budget");
             assert_eq!(refused.code(), "overloaded", "{encoding:?}");
             let refused =
                 try_decompress(&encoded[..encoded.len() - 9], encoding, body.len(), 8 << 20).expect_err("cut off");

@@ -23,6 +23,7 @@ use crate::wire::senml::NameSplit;
 
 mod body;
 mod budget;
+mod device;
 mod influx;
 mod ingest;
 mod intake;

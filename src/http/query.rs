@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::Uri;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::App;
+use super::device::DeviceInPath;
 use super::params::Params;
 use super::problem::Problem;
 use crate::model::{MS_PER_HOUR, Metric, Stats, check_device_id};
@@ -55,7 +56,7 @@ struct Point {
 /// `GET /v1/devices/{deviceId}/rollups`
 pub(super) async fn rollups(
     State(app): State<Arc<App>>,
-    Path(device): Path<String>,
+    DeviceInPath(device): DeviceInPath,
     uri: Uri,
 ) -> Result<Json<Body<Rollups>>, Problem> {
     let mut params = Params::of(&uri);
@@ -63,7 +64,6 @@ pub(super) async fn rollups(
     let (step, step_text) = step(&mut params)?;
     let metrics = params.metrics();
     params.end()?;
-    let device = known_device(&app, &device)?;
     let request = RollupsRequest { device, from_ms, to_ms, metrics, step };
     let rollups = app.queries.rollups(&request).await?;
     Ok(answer(rollups, |rollups| {
@@ -94,7 +94,7 @@ struct Reading {
 /// `GET /v1/devices/{deviceId}/readings`
 pub(super) async fn readings(
     State(app): State<Arc<App>>,
-    Path(device): Path<String>,
+    DeviceInPath(device): DeviceInPath,
     uri: Uri,
 ) -> Result<Json<Body<Readings>>, Problem> {
     let mut params = Params::of(&uri);
@@ -106,7 +106,6 @@ pub(super) async fn readings(
     }
     let metrics = params.metrics();
     params.end()?;
-    let device = known_device(&app, &device)?;
     let page = app.queries.readings(&ReadingsRequest { device, from_ms, to_ms, metrics, limit }).await?;
     Ok(answer(page, |page| Readings {
         readings: page
@@ -134,11 +133,10 @@ struct LatestValue {
 /// `GET /v1/devices/{deviceId}/latest`
 pub(super) async fn latest(
     State(app): State<Arc<App>>,
-    Path(device): Path<String>,
+    DeviceInPath(device): DeviceInPath,
     uri: Uri,
 ) -> Result<Json<Body<Latest>>, Problem> {
     Params::of(&uri).end()?;
-    let device = known_device(&app, &device)?;
     let latest = app.queries.latest(&device).await?;
     let Some(body) = latest.body else { return Err(Problem::unknown_device(&device)) };
     Ok(answer(Answer { body, lagging: latest.lagging }, |latest| {
@@ -190,12 +188,6 @@ fn device(summary: DeviceSummary) -> Device {
         first_seen: rfc3339(summary.first_ts_ms),
         last_seen: rfc3339(summary.last_ts_ms),
     }
-}
-
-/// The device id as it is kept.
-fn known_device(app: &App, device: &str) -> Result<String, Problem> {
-    check_device_id(device).map_err(|error| Problem::invalid_parameter("deviceId", error))?;
-    Ok(app.device_id_case.apply(device).into_owned())
 }
 
 /// `from` (inclusive) and `to` (exclusive); without them, the last day up to now.

@@ -128,6 +128,15 @@ async fn bad_parameters_are_named_in_a_problem() {
     }
 }
 
+#[tokio::test]
+async fn a_path_that_holds_no_device_id_is_a_problem() {
+    let server = Server::start(Setup::sqlite()).await;
+    for device in ["%FF", "%00", "a%20b", "p%C3%BCmp"] {
+        let answer = server.get(&format!("/v1/devices/{device}/latest")).await;
+        assert_eq!(problem(&answer, 400)["code"], "invalid_parameter", "{device}");
+    }
+}
+
 fn point(ts: &str, count: u64, min: f64, max: f64, sum: f64) -> Value {
     json!({ "ts": ts, "count": count, "min": min, "max": max, "avg": sum / count as f64, "sum": sum })
 }
