@@ -219,10 +219,11 @@ fn dropped(metrics: &Metrics, reason: &str) -> u64 {
 /// Waits until the server has received so many datagrams and counted the readings in them.
 async fn received(server: &Server, datagrams: u64) -> Metrics {
     wait_until("the datagrams are received", async || {
-        let metrics = server.metrics().await;
-        (metrics.count(DATAGRAMS) == datagrams).then_some(metrics)
+        (server.metrics().await.count(DATAGRAMS) == datagrams).then_some(())
     })
-    .await
+    .await;
+    // Datagrams count last. An answer of /metrics is no snapshot, so only the next one has all that came before.
+    server.metrics().await
 }
 
 /// The values of a metric of a device in the first hour, by time.
