@@ -187,6 +187,9 @@ impl Service {
         self.log.close();
         let left = self.running.drain(grace).await;
         self.helpers.iter().for_each(tokio::task::JoinHandle::abort);
+        if let Err(error) = self.store.close().await {
+            tracing::warn!(%error, "the store was not closed; nothing is lost by that");
+        }
         if left > 0 {
             tracing::warn!(
                 readings = left,

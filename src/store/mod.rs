@@ -135,4 +135,9 @@ pub trait Store: Send + Sync {
     /// Deletes readings of hours that ended before `oldest_ms` (Unix milliseconds), where the store does not expire
     /// them by itself, and returns how many buckets went.
     async fn expire(&self, oldest_ms: i64) -> Result<u64, StoreError>;
+
+    /// Leaves the store in good order for others. Nothing is written after this; nothing is lost without it.
+    async fn close(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 }

@@ -138,6 +138,15 @@ impl Store for SqliteStore {
             }
         }
     }
+
+    /// Moves what stands in the write-ahead file into the database, so that the one file can be copied by itself.
+    async fn close(&self) -> Result<(), StoreError> {
+        let checkpoint = |writer: &mut Writer| {
+            writer.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+            Ok(())
+        };
+        Ok(self.with_writer(checkpoint).await?)
+    }
 }
 
 /// Runs `work` on a thread that may block. A panic in it goes on in the caller.

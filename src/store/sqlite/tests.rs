@@ -237,6 +237,17 @@ async fn hours_that_ended_before_are_deleted_and_no_others() {
 }
 
 #[tokio::test]
+async fn a_closed_store_is_one_file_that_can_be_copied_by_itself() {
+    let (folder, store) = new_store();
+    written(&store, write_at("d", Hour(1), [(1, 1.0)])).await;
+    stats(&store, "d").await; // a connection for reading is open as well
+    store.close().await.unwrap();
+    let copy = folder.path().join("copy.db");
+    std::fs::copy(file_in(&folder), &copy).unwrap();
+    assert_eq!(one::<u32>(&Connection::open(copy).unwrap(), "SELECT count(*) FROM rollups"), 1);
+}
+
+#[tokio::test]
 async fn a_file_that_cannot_be_opened_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("missing").join("db");
