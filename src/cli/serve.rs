@@ -13,7 +13,7 @@ use tidegauge::http::{self, App, Budget};
 use tidegauge::ingest::Ingest;
 use tidegauge::log::{Instruments, Log, Recovery, Sync};
 use tidegauge::query::Queries;
-use tidegauge::store::mongodb::MongodbStore;
+use tidegauge::store::mongodb::BucketStore;
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::store::{Store, expiry};
 use tidegauge::telemetry::{Exposition, Metrics, logs};
@@ -254,6 +254,6 @@ async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
             let store = tokio::task::spawn_blocking(move || SqliteStore::open(&file)).await?;
             Arc::new(store.context("open the embedded store")?)
         }
-        StoreKind::Mongodb => Arc::new(MongodbStore::connect(options::mongodb(config)).await?),
+        StoreKind::Mongodb => Arc::new(BucketStore::connect(options::mongodb(config)).await?),
     })
 }

@@ -1,14 +1,18 @@
-//! Sends write commands and reads their replies.
+//! Sends commands and reads their replies.
 //!
 //! Write commands are sent raw, because servers before 8.0 have no bulk write for the driver to use. The driver neither
 //! adds a write concern to a raw command, nor retries it, nor looks into its reply: a reply with `ok: 1` may still hold
 //! `writeErrors` and a `writeConcernError`, and both are read here.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
-use bson::{Bson, Document, RawDocumentBuf};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf};
+use futures_util::StreamExt;
 use mongodb::Database;
+use mongodb::action::Find;
 
+use super::decode::Unreadable;
 use super::encode::Encoder;
 use super::errors::{self, within};
 use crate::store::WriteError;
@@ -61,6 +65,25 @@ impl Commands {
     pub(super) async fn send(&self, command: RawDocumentBuf) -> Result<Reply, WriteError> {
         let reply = within(self.timeout + ANSWER_GRACE, self.database.run_raw_command(command)).await?;
         Reply::parse(&reply)
+    }
+
+    /// Runs a query and shows each document that it finds to `visit`, until it breaks.
+    pub(super) async fn each_document(
+        &self,
+        find: Find<'_, RawDocumentBuf>,
+        mut visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, Unreadable>,
+    ) -> Result<(), WriteError> {
+        let mut cursor = within(self.timeout, find.batch()).await?;
+        while let Some(batch) = within(self.timeout, async { cursor.next().await.transpose() }).await? {
+            for document in batch.doc_slices().map_err(|error| Unreadable(error.to_string()))? {
+                let document = document.map_err(Unreadable::from)?;
+                let document = document.as_document().ok_or_else(|| Unreadable("a batch holds no documents".into()))?;
+                if visit(document)?.is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@
 use bson::{RawBsonRef, RawDocument};
 use serde_json::{Map, Value};
 
-use super::document::Unreadable;
+use super::decode::Unreadable;
 use super::encode::{Encoder, Key};
 use super::names;
 use crate::store::WriteError;

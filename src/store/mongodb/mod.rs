@@ -1,165 +1,18 @@
-//! Buckets in MongoDB: one document holds the readings of one device in one UTC hour, and their stats.
+//! Readings in MongoDB: as documents of a device and an hour (`bucket`).
 //!
-//! ```js
-//! { _id: "LIGHT-FL02-ZONE4/2026-04-20T14",   // + "/1", "/2" for overflow parts
-//!   deviceId: "LIGHT-FL02-ZONE4",            // hashed shard key
-//!   bucket: ISODate("2026-04-20T14:00:00Z"), // the hour, UTC
-//!   part: 0, schemaVersion: 1, rev: 7,       // rev: +1 at each write
-//!   createdAt: ISODate("2026-04-20T14:23:07Z"), // where retention counts from: inside the hour, the device's own second
-//!   metadata: { floor: 2, zone: "Zone 4" },  // when known
-//!   readingCount: 360, firstTs: ISODate(...), lastTs: ISODate(...),
-//!   stats: { lux: { count: 360, min: 310, max: 322, sum: 113400 } },
-//!   readings: [ { ts: ISODate("2026-04-20T14:00:10Z"), lux: 320 }, ... ] }
-//! ```
-//!
-//! Anyone can read that with mongosh, Compass or an aggregation. This room promises what [`crate::store`] asks of every
-//! store, with no bookkeeping beside the document itself, whatever happens to commands on their way:
-//!
-//! **Fast path** (`fast`, `statement`). One statement of an `update` command appends a flush to its document, on the
-//! condition that `lastTs` is before the flush's first reading, that there is room, and that the document is not marked
-//! `full`. Otherwise the statement does nothing and says 11000, duplicate key. So a command that times out and lands late
-//! finds `lastTs` past its first reading and does nothing, and so does a resend, a replay after a crash, and the slower
-//! of two instances.
-//!
-//! **Slow path** (`slow`, `plan`). For the buckets whose statement said 11000: read all parts, merge by identity,
-//! write back what changed on the condition that its `rev` is unchanged, and spill into a new part where there is no room.
-//!
-//! **Why `full`.** The fast path knows part 0 only. Once part 1 exists, nothing new may be appended to part 0, for the
-//! readings may be in part 1 already; and that must hold when the capacity is raised later, or when two instances
-//! disagree on it. A part is therefore marked `full` before its successor is made, and the mark is never taken back.
-//! Because of it, every part but the last holds the same instants forever, and parts that were read one after the other
-//! can be merged as if they had been read at once. For the same reason `lastTs` never falls from part to part, even when
-//! a later part holds older readings: each speaks for the bucket up to itself.
-//!
-//! `stats.<metric>.sum` is added to by the fast path and folded anew by the slow one: the two may differ in the last
-//! digits, as sums of floating-point numbers do.
+//! What the modes share is here: how the database is reached (`connect`), commands and their replies (`command`),
+//! the sorting of errors (`errors`), BSON written and read (`encode`, `decode`), names and metadata as field names.
 //!
 //! Only this room knows the driver and BSON.
 
+mod bucket;
 mod command;
 mod connect;
-mod devices;
-mod document;
+mod decode;
 mod encode;
 mod errors;
-mod fast;
 mod metadata;
 mod names;
-mod plan;
-mod read;
-mod schema;
-mod slow;
-mod statement;
-#[cfg(test)]
-mod tests;
 
-use std::ops::Range;
-use std::sync::Arc;
-use std::time::Duration;
-
-use async_trait::async_trait;
-use bson::{RawDocumentBuf, doc};
-use mongodb::Collection;
-use tokio::sync::OnceCell;
-
+pub use self::bucket::BucketStore;
 pub use self::connect::MongodbOptions;
-
-use self::command::Commands;
-use self::errors::within;
-use self::schema::{Deployment, Schema};
-use super::{DeviceSummary, HourStats, Store, StoreError, WriteError, Written};
-use crate::model::{BucketWrite, Contents, Hour, Metric};
-
-/// The longest wait for the answer to a ping.
-const PING_MAX: Duration = Duration::from_secs(2);
-
-/// Buckets in a MongoDB collection.
-#[derive(Debug)]
-pub struct MongodbStore {
-    /// For reading.
-    documents: Collection<RawDocumentBuf>,
-    /// For writing.
-    commands: Commands,
-    collection: String,
-    /// How many readings a document holds, at least 1.
-    capacity: usize,
-    schema: Schema,
-    /// Known once the schema was ensured.
-    deployment: OnceCell<Deployment>,
-}
-
-impl MongodbStore {
-    /// Creates the collection and its indexes, and changes what differs from the options. Every write does this first,
-    /// until it has succeeded once; calling it at the start only shows trouble earlier.
-    ///
-    /// # Errors
-    /// When the server does not answer or refuses.
-    pub async fn ensure_schema(&self) -> Result<(), StoreError> {
-        self.deployment().await?;
-        Ok(())
-    }
-
-    /// What kind of server this is, once the schema is there.
-    async fn deployment(&self) -> Result<Deployment, WriteError> {
-        // Those who wait for somebody else's attempt wait no longer than for an answer of the server.
-        let ensured =
-            tokio::time::timeout(self.commands.timeout, self.deployment.get_or_try_init(|| self.schema.ensure()));
-        match ensured.await {
-            Ok(deployment) => deployment.copied(),
-            Err(_) => {
-                Err(WriteError::Transient { reason: "timeout", detail: "the schema could not be ensured".into() })
-            }
-        }
-    }
-}
-
-#[async_trait]
-impl Store for MongodbStore {
-    fn name(&self) -> &'static str {
-        "mongodb"
-    }
-
-    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
-        match self.deployment().await {
-            Ok(_) => self.write_buckets(writes).await,
-            Err(error) => vec![Err(error); writes.len()],
-        }
-    }
-
-    async fn hour_stats(
-        &self,
-        device: &str,
-        hours: Range<Hour>,
-        metrics: &[Metric],
-    ) -> Result<Vec<HourStats>, StoreError> {
-        Ok(self.read_hour_stats(device, hours, metrics).await?)
-    }
-
-    async fn contents(
-        &self,
-        device: &str,
-        hours: Range<Hour>,
-        max_readings: usize,
-    ) -> Result<Vec<(Hour, Contents)>, StoreError> {
-        Ok(self.read_contents(device, hours, max_readings).await?)
-    }
-
-    async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
-        Ok(self.read_last_hour(device).await?)
-    }
-
-    async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<DeviceSummary>, StoreError> {
-        Ok(self.read_devices(prefix, after, limit).await?)
-    }
-
-    async fn ping(&self) -> Result<(), StoreError> {
-        let limit = self.commands.timeout.min(PING_MAX);
-        within(limit, self.commands.database.run_command(doc! { "ping": 1 })).await?;
-        Ok(())
-    }
-
-    /// Nothing to do: the TTL index expires buckets on the server.
-    async fn expire(&self, _oldest_ms: i64) -> Result<u64, StoreError> {
-        Ok(0)
-    }
-}

@@ -129,6 +129,7 @@ fn holds(contents: &Contents, offset: HourOffset) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::metadata;
     use super::*;
     use crate::model::Hour;
 
@@ -232,8 +233,8 @@ mod tests {
 
     #[test]
     fn metadata_goes_to_the_part_that_is_last_in_the_end() {
-        let old = super::super::metadata::parse(r#"{"floor":1}"#).unwrap();
-        let new = super::super::metadata::parse(r#"{"floor":2}"#).unwrap();
+        let old = metadata::parse(r#"{"floor":1}"#).unwrap();
+        let new = metadata::parse(r#"{"floor":2}"#).unwrap();
         let mut parts = Vec::new();
         apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), Some(&old), 2));
         assert!(parts.iter().all(|part| part.metadata.as_ref() == Some(&old)));

@@ -4,8 +4,8 @@ use bson::{Bson, RawDocumentBuf};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::*;
-use crate::store::mongodb::fast::job_of;
-use crate::store::mongodb::statement::append_command;
+use crate::store::mongodb::bucket::fast::job_of;
+use crate::store::mongodb::bucket::statement::append_command;
 
 /// There is one `failCommand` in a server, so that one test at a time may use it.
 static FAIL_POINT: Mutex<()> = Mutex::const_new(());
@@ -37,14 +37,14 @@ impl<'a> Fault<'a> {
 }
 
 /// A store that calls itself by the name of the database, so that only its commands fail.
-async fn faulty_store(scratch: &Scratch) -> MongodbStore {
+async fn faulty_store(scratch: &Scratch) -> BucketStore {
     faulty_store_with(scratch, scratch.options()).await
 }
 
-async fn faulty_store_with(scratch: &Scratch, options: MongodbOptions) -> MongodbStore {
+async fn faulty_store_with(scratch: &Scratch, options: MongodbOptions) -> BucketStore {
     let separator = if scratch.uri.contains('?') { '&' } else { '?' };
     let uri = format!("{}{separator}appName={}", scratch.uri, scratch.name);
-    let store = MongodbStore::connect(MongodbOptions { uri, ..options }).await.unwrap();
+    let store = BucketStore::connect(MongodbOptions { uri, ..options }).await.unwrap();
     store.ensure_schema().await.unwrap();
     store
 }
@@ -177,7 +177,7 @@ async fn a_bucket_that_the_server_refuses_does_not_take_the_others_along() {
 async fn a_bucket_that_no_command_can_hold_is_found_and_the_others_are_stored() {
     let scratch = Scratch::new().await;
     let options = MongodbOptions { max_readings_per_document: 1_000_000, ..scratch.options() };
-    let store = MongodbStore::connect(options).await.unwrap();
+    let store = BucketStore::connect(options).await.unwrap();
     let writes = [write_at("a", 0..5), write_at("b", 0..700_000), write_at("c", 0..5)];
     let outcomes = store.write(&writes).await;
     assert_eq!(outcomes[0].as_ref().unwrap().stored, 5);
@@ -209,7 +209,7 @@ async fn a_store_opens_while_the_server_is_down_and_says_so_at_each_call() {
         validate: false,
         max_connections: 2,
     };
-    let store = MongodbStore::connect(options).await.unwrap();
+    let store = BucketStore::connect(options).await.unwrap();
     assert!(store.ping().await.is_err());
     assert!(store.ensure_schema().await.is_err());
     assert!(store.last_hour("d").await.is_err());

@@ -8,23 +8,13 @@ use std::borrow::Cow;
 use bson::{RawArray, RawBsonRef, RawDocument};
 use serde_json::{Map, Value};
 
-use super::encode::{Encoder, Key};
-use super::{metadata, names};
-use crate::model::{Contents, Hour, HourOffset, Metric, Sample, Stats};
+use super::super::decode::{Unreadable, integer, number};
+use super::super::encode::{Encoder, Key};
+use super::super::{metadata, names};
+use crate::model::{Contents, Hour, HourOffset, Metric, Sample};
 
 /// The shape of the documents that this version writes.
 pub(super) const SCHEMA_VERSION: i32 = 1;
-
-/// A stored document is not a bucket of the shape that this version knows.
-#[derive(Debug, thiserror::Error)]
-#[error("a stored bucket is not readable: {0}")]
-pub(super) struct Unreadable(pub(super) String);
-
-impl From<bson::error::Error> for Unreadable {
-    fn from(error: bson::error::Error) -> Self {
-        Self(error.to_string())
-    }
-}
 
 /// One document of a bucket.
 #[derive(Debug, Clone, PartialEq)]
@@ -181,57 +171,9 @@ impl Readings {
     }
 }
 
-/// Reads the sub-document `stats`.
-pub(super) fn decode_stats(stats: &RawDocument) -> Result<Vec<(Metric, Stats)>, Unreadable> {
-    let entries = stats.iter().map(|element| {
-        let (key, value) = element?;
-        let of = value.as_document().ok_or_else(|| Unreadable("the stats of a metric are not a document".into()))?;
-        Ok((names::original(key.as_str()).into(), decode_stats_of_metric(of)?))
-    });
-    entries.collect()
-}
-
-fn decode_stats_of_metric(of: &RawDocument) -> Result<Stats, Unreadable> {
-    let mut stats = Stats { count: 0, min: f64::NAN, max: f64::NAN, sum: f64::NAN };
-    for element in of {
-        let (key, value) = element?;
-        let value = number(value)?;
-        match key.as_str() {
-            "count" => stats.count = value as u64,
-            "min" => stats.min = value,
-            "max" => stats.max = value,
-            "sum" => stats.sum = value,
-            _ => {}
-        }
-    }
-    if stats.count == 0 || stats.min.is_nan() || stats.max.is_nan() || stats.sum.is_nan() {
-        return Err(Unreadable("the stats of a metric are not complete".into()));
-    }
-    Ok(stats)
-}
-
 /// Whether the document is marked full.
 pub(super) fn is_full(document: &RawDocument) -> Result<bool, Unreadable> {
     Ok(document.get("full")?.is_some())
-}
-
-/// The integer in a field, whichever of the two integer types it has.
-pub(super) fn integer(document: &RawDocument, field: &str) -> Result<i64, Unreadable> {
-    match document.get(field)? {
-        Some(RawBsonRef::Int32(value)) => Ok(value.into()),
-        Some(RawBsonRef::Int64(value)) => Ok(value),
-        _ => Err(Unreadable(format!("{field} is not an integer"))),
-    }
-}
-
-/// A number that people may have edited by hand, and so may have made an integer.
-fn number(value: RawBsonRef<'_>) -> Result<f64, Unreadable> {
-    match value {
-        RawBsonRef::Double(value) => Ok(value),
-        RawBsonRef::Int32(value) => Ok(value.into()),
-        RawBsonRef::Int64(value) => Ok(value as f64),
-        other => Err(Unreadable(format!("a {:?} where a number should be", other.element_type()))),
-    }
 }
 
 fn offset(hour: Hour, ts_ms: i64) -> Result<HourOffset, Unreadable> {
@@ -245,6 +187,8 @@ fn offset(hour: Hour, ts_ms: i64) -> Result<HourOffset, Unreadable> {
 #[cfg(test)]
 mod tests {
     use bson::{RawDocumentBuf, doc};
+
+    use super::super::super::decode::decode_stats;
 
     use super::*;
 

@@ -15,10 +15,10 @@ use bson::{DateTime, RawDocumentBuf, doc};
 use mongodb::options::ReadConcern;
 use rand::RngExt;
 
-use super::MongodbStore;
-use super::document::{Part, Unreadable, encode_birth};
-use super::encode::Encoder;
-use super::names;
+use super::super::encode::Encoder;
+use super::super::names;
+use super::BucketStore;
+use super::document::{Part, encode_birth};
 use super::plan::{Change, is_consistent, plan};
 use super::schema::Deployment;
 use super::statement::Job;
@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(4);
 
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-impl MongodbStore {
+impl BucketStore {
     pub(super) async fn write_slowly(&self, job: &Job<'_>) -> Result<Written, WriteError> {
         let mut brought = HashSet::new();
         for attempt in 0..ATTEMPTS {
@@ -58,11 +58,12 @@ impl MongodbStore {
             .find(doc! { "deviceId": device, "bucket": DateTime::from_millis(hour.start_ms()) })
             .read_concern(ReadConcern::majority());
         let mut parts = Vec::new();
-        self.each_document(find, |document| {
-            parts.push(Part::decode(document, hour)?);
-            Ok(ControlFlow::Continue(()))
-        })
-        .await?;
+        self.commands
+            .each_document(find, |document| {
+                parts.push(Part::decode(document, hour)?);
+                Ok(ControlFlow::Continue(()))
+            })
+            .await?;
         parts.sort_by_key(|part| part.number);
         Ok(parts)
     }
@@ -143,11 +144,4 @@ fn unchanged(part: &Part) -> Change {
 fn pause_before(attempt: u32) -> Duration {
     let pause = PAUSE.saturating_mul(1 << (attempt - 1).min(16)).min(PAUSE_MAX);
     pause.mul_f64(rand::rng().random_range(0.5..1.0))
-}
-
-/// What an unreadable bucket means for a write: it can be mended by hand only, and must not hold up the others.
-impl From<Unreadable> for WriteError {
-    fn from(error: Unreadable) -> Self {
-        Self::Permanent { reason: "unreadable", detail: error.to_string() }
-    }
 }

@@ -4,9 +4,9 @@ use super::*;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-async fn ensure(scratch: &Scratch, retention: Option<Duration>, validate: bool) -> MongodbStore {
+async fn ensure(scratch: &Scratch, retention: Option<Duration>, validate: bool) -> BucketStore {
     let options = MongodbOptions { retention, validate, ..scratch.options() };
-    let store = MongodbStore::connect(options).await.unwrap();
+    let store = BucketStore::connect(options).await.unwrap();
     store.ensure_schema().await.unwrap();
     store
 }

@@ -3,7 +3,7 @@
 
 mod documents;
 mod faults;
-#[path = "../../../../tests/harness/mongod.rs"]
+#[path = "../../../../../tests/harness/mongod.rs"]
 mod mongod;
 mod parts;
 mod schema;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use bson::{Document, doc};
 use mongodb::Client;
 
-use super::{MongodbOptions, MongodbStore};
+use super::{BucketStore, MongodbOptions};
 use crate::model::{BucketWrite, Hour, HourOffset, Sample};
 use crate::store::scenarios::store_scenarios;
 use crate::store::{Store, WriteError, Written};
@@ -53,13 +53,13 @@ impl Scratch {
         }
     }
 
-    async fn store(&self) -> MongodbStore {
-        MongodbStore::connect(self.options()).await.unwrap()
+    async fn store(&self) -> BucketStore {
+        BucketStore::connect(self.options()).await.unwrap()
     }
 
-    async fn store_with_capacity(&self, readings: u32) -> MongodbStore {
+    async fn store_with_capacity(&self, readings: u32) -> BucketStore {
         let options = MongodbOptions { max_readings_per_document: readings, ..self.options() };
-        MongodbStore::connect(options).await.unwrap()
+        BucketStore::connect(options).await.unwrap()
     }
 
     async fn run(&self, command: Document) -> Document {
@@ -91,7 +91,7 @@ impl Drop for Scratch {
 }
 
 /// Capacities far below what the scenarios write, and different ones, so that they cross parts again and again.
-async fn two_instances() -> (Scratch, MongodbStore, MongodbStore) {
+async fn two_instances() -> (Scratch, BucketStore, BucketStore) {
     let scratch = Scratch::new().await;
     let (one, other) = (scratch.store_with_capacity(6).await, scratch.store_with_capacity(11).await);
     (scratch, one, other)
@@ -107,12 +107,12 @@ fn value_at(offset: HourOffset) -> f64 {
     f64::from(offset % 97) + 0.5
 }
 
-async fn write_one(store: &MongodbStore, write: &Arc<BucketWrite>) -> Result<Written, WriteError> {
+async fn write_one(store: &BucketStore, write: &Arc<BucketWrite>) -> Result<Written, WriteError> {
     store.write(std::slice::from_ref(write)).await.remove(0)
 }
 
 /// Checks that the bucket holds exactly these instants, each once, with stats that agree.
-async fn expect_instants(store: &MongodbStore, device: &str, offsets: impl IntoIterator<Item = HourOffset>) {
+async fn expect_instants(store: &BucketStore, device: &str, offsets: impl IntoIterator<Item = HourOffset>) {
     let range = HOUR..Hour(HOUR.0 + 1);
     let found = store.contents(device, range.clone(), usize::MAX).await.unwrap();
     let expected = write_at(device, offsets).contents.clone();

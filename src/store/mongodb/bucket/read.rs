@@ -6,13 +6,11 @@
 
 use std::ops::{ControlFlow, Range};
 
-use bson::{DateTime, Document, RawDocument, RawDocumentBuf, doc};
-use futures_util::StreamExt;
-use mongodb::action::Find;
+use bson::{DateTime, Document, RawDocument, doc};
 
-use super::MongodbStore;
-use super::document::{Readings, Unreadable, decode_stats};
-use super::errors::within;
+use super::super::decode::{Unreadable, decode_stats};
+use super::BucketStore;
+use super::document::Readings;
 use crate::model::{Contents, Hour, Metric, Stats};
 use crate::store::{HourStats, WriteError};
 
@@ -22,7 +20,7 @@ const STATS_BATCH: u32 = 1_000;
 /// Whole documents asked for at once: a day of hours.
 const CONTENTS_BATCH: u32 = 24;
 
-impl MongodbStore {
+impl BucketStore {
     pub(super) async fn read_hour_stats(
         &self,
         device: &str,
@@ -33,20 +31,21 @@ impl MongodbStore {
         // All stats, and not only those of `metrics`: a projection without paths is several times faster.
         let find = find.projection(doc! { "_id": 0, "bucket": 1, "lastTs": 1, "stats": 1 });
         let mut found: Vec<HourStats> = Vec::new();
-        self.each_document(find, |document| {
-            let hour = bucket_hour(document)?;
-            let last_ts_ms = document.get_datetime("lastTs")?.timestamp_millis();
-            let mut stats = decode_stats(document.get_document("stats")?)?;
-            if !metrics.is_empty() {
-                stats.retain(|(metric, _)| metrics.contains(metric));
-            }
-            match found.last_mut().filter(|last| last.hour == hour) {
-                Some(last) => fold(last, last_ts_ms, stats),
-                None => found.push(HourStats { hour, last_ts_ms, stats }),
-            }
-            Ok(ControlFlow::Continue(()))
-        })
-        .await?;
+        self.commands
+            .each_document(find, |document| {
+                let hour = bucket_hour(document)?;
+                let last_ts_ms = document.get_datetime("lastTs")?.timestamp_millis();
+                let mut stats = decode_stats(document.get_document("stats")?)?;
+                if !metrics.is_empty() {
+                    stats.retain(|(metric, _)| metrics.contains(metric));
+                }
+                match found.last_mut().filter(|last| last.hour == hour) {
+                    Some(last) => fold(last, last_ts_ms, stats),
+                    None => found.push(HourStats { hour, last_ts_ms, stats }),
+                }
+                Ok(ControlFlow::Continue(()))
+            })
+            .await?;
         Ok(found)
     }
 
@@ -61,19 +60,20 @@ impl MongodbStore {
         let mut whole = Vec::new();
         let mut taken = 0;
         let mut current: Option<Readings> = None;
-        self.each_document(find, |document| {
-            let hour = bucket_hour(document)?;
-            if let Some(done) = current.take_if(|current| current.hour() != hour) {
-                taken += done.count();
-                whole.push((done.hour(), done.finish()));
-                if taken >= max_readings {
-                    return Ok(ControlFlow::Break(()));
+        self.commands
+            .each_document(find, |document| {
+                let hour = bucket_hour(document)?;
+                if let Some(done) = current.take_if(|current| current.hour() != hour) {
+                    taken += done.count();
+                    whole.push((done.hour(), done.finish()));
+                    if taken >= max_readings {
+                        return Ok(ControlFlow::Break(()));
+                    }
                 }
-            }
-            current.get_or_insert_with(|| Readings::new(hour)).take(document.get_array("readings")?)?;
-            Ok(ControlFlow::Continue(()))
-        })
-        .await?;
+                current.get_or_insert_with(|| Readings::new(hour)).take(document.get_array("readings")?)?;
+                Ok(ControlFlow::Continue(()))
+            })
+            .await?;
         whole.extend(current.map(|last| (last.hour(), last.finish())));
         Ok(whole)
     }
@@ -83,31 +83,13 @@ impl MongodbStore {
             self.documents.find(doc! { "deviceId": device }).sort(doc! { "deviceId": -1, "bucket": -1 }).limit(1);
         let find = find.projection(doc! { "_id": 0, "bucket": 1 });
         let mut hour = None;
-        self.each_document(find, |document| {
-            hour = Some(bucket_hour(document)?);
-            Ok(ControlFlow::Continue(()))
-        })
-        .await?;
+        self.commands
+            .each_document(find, |document| {
+                hour = Some(bucket_hour(document)?);
+                Ok(ControlFlow::Continue(()))
+            })
+            .await?;
         Ok(hour)
-    }
-
-    /// Runs a query and shows each document that it finds to `visit`, until it breaks.
-    pub(super) async fn each_document(
-        &self,
-        find: Find<'_, RawDocumentBuf>,
-        mut visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, Unreadable>,
-    ) -> Result<(), WriteError> {
-        let mut cursor = within(self.commands.timeout, find.batch()).await?;
-        while let Some(batch) = within(self.commands.timeout, async { cursor.next().await.transpose() }).await? {
-            for document in batch.doc_slices().map_err(|error| Unreadable(error.to_string()))? {
-                let document = document.map_err(Unreadable::from)?;
-                let document = document.as_document().ok_or_else(|| Unreadable("a batch holds no documents".into()))?;
-                if visit(document)?.is_break() {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
     }
 }
 

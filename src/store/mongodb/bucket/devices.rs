@@ -10,9 +10,10 @@ use bson::{DateTime, Document, RawBsonRef, RawDocument, doc};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde_json::{Map, Value};
 
-use super::MongodbStore;
-use super::document::{Unreadable, decode_stats, integer, is_full};
-use super::metadata;
+use super::super::decode::{Unreadable, decode_stats, integer};
+use super::super::metadata;
+use super::BucketStore;
+use super::document::is_full;
 use super::read::bucket_hour;
 use crate::model::{Hour, Metric};
 use crate::store::{DeviceSummary, WriteError};
@@ -35,7 +36,7 @@ struct Glance {
     metrics: Vec<Metric>,
 }
 
-impl MongodbStore {
+impl BucketStore {
     pub(super) async fn read_devices(
         &self,
         prefix: &str,
@@ -95,11 +96,12 @@ impl MongodbStore {
     async fn glances(&self, filter: Document, sort: Document, limit: i64) -> Result<Vec<Glance>, WriteError> {
         let find = self.documents.find(filter).sort(sort).limit(limit).projection(glance_fields());
         let mut found = Vec::new();
-        self.each_document(find, |document| {
-            found.push(Glance::decode(document)?);
-            Ok(ControlFlow::Continue(()))
-        })
-        .await?;
+        self.commands
+            .each_document(find, |document| {
+                found.push(Glance::decode(document)?);
+                Ok(ControlFlow::Continue(()))
+            })
+            .await?;
         Ok(found)
     }
 }

@@ -115,7 +115,7 @@ async fn every_write_raises_the_revision_by_one() {
 async fn instances_with_different_capacities_race_and_lose_nothing() {
     let scratch = Scratch::new().await;
     let stores = [scratch.store_with_capacity(10).await, scratch.store_with_capacity(25).await];
-    let write_all = async |store: &MongodbStore, offsets: Vec<HourOffset>| {
+    let write_all = async |store: &BucketStore, offsets: Vec<HourOffset>| {
         for chunk in offsets.chunks(5) {
             let write = write_at("d", chunk.iter().copied());
             while let Err(error) = write_one(store, &write).await {

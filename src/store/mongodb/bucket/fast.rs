@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::MongodbStore;
-use super::command::{Refusal, Reply};
-use super::errors::is_out_of_reach;
-use super::metadata;
+use super::super::command::{Refusal, Reply};
+use super::super::errors::is_out_of_reach;
+use super::super::metadata;
+use super::BucketStore;
 use super::statement::{Job, append_command};
 use crate::model::BucketWrite;
 use crate::store::{WriteError, Written};
@@ -33,7 +33,7 @@ impl Outcomes {
     }
 }
 
-impl MongodbStore {
+impl BucketStore {
     /// Writes buckets; see [`crate::store::Store::write`].
     pub(super) async fn write_buckets(&self, writes: &[Arc<BucketWrite>]) -> Vec<Outcome> {
         let mut outcomes = Outcomes(vec![None; writes.len()]);

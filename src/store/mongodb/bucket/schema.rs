@@ -10,8 +10,8 @@ use mongodb::error::{Error, ErrorKind};
 use mongodb::options::IndexOptions;
 use mongodb::{Database, IndexModel};
 
+use super::super::errors::within;
 use super::document::SCHEMA_VERSION;
-use super::errors::within;
 use crate::model::DEVICE_ID_MAX_BYTES;
 use crate::store::WriteError;
 

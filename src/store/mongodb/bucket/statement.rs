@@ -9,9 +9,9 @@ use std::borrow::Cow;
 use bson::RawDocumentBuf;
 use serde_json::{Map, Value};
 
+use super::super::encode::Encoder;
+use super::super::{metadata, names};
 use super::document::{encode_birth, encode_readings};
-use super::encode::Encoder;
-use super::{metadata, names};
 use crate::model::{BucketWrite, HourOffset};
 
 /// A write, ready to be sent.

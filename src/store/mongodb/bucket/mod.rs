@@ -1,0 +1,182 @@
+//! Bucket mode: one document holds the readings of one device in one UTC hour, and their stats.
+//!
+//! ```js
+//! { _id: "LIGHT-FL02-ZONE4/2026-04-20T14",   // + "/1", "/2" for overflow parts
+//!   deviceId: "LIGHT-FL02-ZONE4",            // hashed shard key
+//!   bucket: ISODate("2026-04-20T14:00:00Z"), // the hour, UTC
+//!   part: 0, schemaVersion: 1, rev: 7,       // rev: +1 at each write
+//!   createdAt: ISODate("2026-04-20T14:23:07Z"), // where retention counts from: inside the hour, the device's own second
+//!   metadata: { floor: 2, zone: "Zone 4" },  // when known
+//!   readingCount: 360, firstTs: ISODate(...), lastTs: ISODate(...),
+//!   stats: { lux: { count: 360, min: 310, max: 322, sum: 113400 } },
+//!   readings: [ { ts: ISODate("2026-04-20T14:00:10Z"), lux: 320 }, ... ] }
+//! ```
+//!
+//! Anyone can read that with mongosh, Compass or an aggregation. This room promises what [`crate::store`] asks of every
+//! store, with no bookkeeping beside the document itself, whatever happens to commands on their way:
+//!
+//! **Fast path** (`fast`, `statement`). One statement of an `update` command appends a flush to its document, on the
+//! condition that `lastTs` is before the flush's first reading, that there is room, and that the document is not marked
+//! `full`. Otherwise the statement does nothing and says 11000, duplicate key. So a command that times out and lands late
+//! finds `lastTs` past its first reading and does nothing, and so does a resend, a replay after a crash, and the slower
+//! of two instances.
+//!
+//! **Slow path** (`slow`, `plan`). For the buckets whose statement said 11000: read all parts, merge by identity,
+//! write back what changed on the condition that its `rev` is unchanged, and spill into a new part where there is no room.
+//!
+//! **Why `full`.** The fast path knows part 0 only. Once part 1 exists, nothing new may be appended to part 0, for the
+//! readings may be in part 1 already; and that must hold when the capacity is raised later, or when two instances
+//! disagree on it. A part is therefore marked `full` before its successor is made, and the mark is never taken back.
+//! Because of it, every part but the last holds the same instants forever, and parts that were read one after the other
+//! can be merged as if they had been read at once. For the same reason `lastTs` never falls from part to part, even when
+//! a later part holds older readings: each speaks for the bucket up to itself.
+//!
+//! `stats.<metric>.sum` is added to by the fast path and folded anew by the slow one: the two may differ in the last
+//! digits, as sums of floating-point numbers do.
+
+mod devices;
+mod document;
+mod fast;
+mod plan;
+mod read;
+mod schema;
+mod slow;
+mod statement;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bson::{RawDocumentBuf, doc};
+use mongodb::Collection;
+use mongodb::options::{CollectionOptions, ReadConcern};
+use tokio::sync::OnceCell;
+
+use self::schema::{Deployment, Schema};
+use super::MongodbOptions;
+use super::command::Commands;
+use super::errors::within;
+use crate::model::{BucketWrite, Contents, Hour, Metric};
+use crate::store::{DeviceSummary, HourStats, Store, StoreError, WriteError, Written};
+
+/// The longest wait for the answer to a ping.
+const PING_MAX: Duration = Duration::from_secs(2);
+
+/// Buckets in a MongoDB collection.
+#[derive(Debug)]
+pub struct BucketStore {
+    /// For reading.
+    documents: Collection<RawDocumentBuf>,
+    /// For writing.
+    commands: Commands,
+    collection: String,
+    /// How many readings a document holds, at least 1.
+    capacity: usize,
+    schema: Schema,
+    /// Known once the schema was ensured.
+    deployment: OnceCell<Deployment>,
+}
+
+impl BucketStore {
+    /// Makes the store without asking the server for anything; see [`MongodbOptions::database`].
+    ///
+    /// # Errors
+    /// When the URI is not one.
+    pub async fn connect(options: MongodbOptions) -> Result<Self, StoreError> {
+        let database = options.database().await?;
+        // What a majority acknowledged is on every primary, and pending is dropped only then: local reads of the
+        // primary show each reading that is not pending any more.
+        let reading = CollectionOptions::builder().read_concern(ReadConcern::local()).build();
+        Ok(Self {
+            documents: database.collection_with_options::<RawDocumentBuf>(&options.collection, reading),
+            commands: Commands { database: database.clone(), timeout: options.timeout },
+            schema: Schema {
+                database,
+                collection: options.collection.clone(),
+                retention: options.retention,
+                validate: options.validate,
+                timeout: options.timeout,
+            },
+            collection: options.collection,
+            capacity: options.max_readings_per_document.max(1) as usize,
+            deployment: OnceCell::new(),
+        })
+    }
+
+    /// Creates the collection and its indexes, and changes what differs from the options. Every write does this first,
+    /// until it has succeeded once; calling it at the start only shows trouble earlier.
+    ///
+    /// # Errors
+    /// When the server does not answer or refuses.
+    pub async fn ensure_schema(&self) -> Result<(), StoreError> {
+        self.deployment().await?;
+        Ok(())
+    }
+
+    /// What kind of server this is, once the schema is there.
+    async fn deployment(&self) -> Result<Deployment, WriteError> {
+        // Those who wait for somebody else's attempt wait no longer than for an answer of the server.
+        let ensured =
+            tokio::time::timeout(self.commands.timeout, self.deployment.get_or_try_init(|| self.schema.ensure()));
+        match ensured.await {
+            Ok(deployment) => deployment.copied(),
+            Err(_) => {
+                Err(WriteError::Transient { reason: "timeout", detail: "the schema could not be ensured".into() })
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Store for BucketStore {
+    fn name(&self) -> &'static str {
+        "mongodb"
+    }
+
+    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
+        match self.deployment().await {
+            Ok(_) => self.write_buckets(writes).await,
+            Err(error) => vec![Err(error); writes.len()],
+        }
+    }
+
+    async fn hour_stats(
+        &self,
+        device: &str,
+        hours: Range<Hour>,
+        metrics: &[Metric],
+    ) -> Result<Vec<HourStats>, StoreError> {
+        Ok(self.read_hour_stats(device, hours, metrics).await?)
+    }
+
+    async fn contents(
+        &self,
+        device: &str,
+        hours: Range<Hour>,
+        max_readings: usize,
+    ) -> Result<Vec<(Hour, Contents)>, StoreError> {
+        Ok(self.read_contents(device, hours, max_readings).await?)
+    }
+
+    async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
+        Ok(self.read_last_hour(device).await?)
+    }
+
+    async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<DeviceSummary>, StoreError> {
+        Ok(self.read_devices(prefix, after, limit).await?)
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        let limit = self.commands.timeout.min(PING_MAX);
+        within(limit, self.commands.database.run_command(doc! { "ping": 1 })).await?;
+        Ok(())
+    }
+
+    /// Nothing to do: the TTL index expires buckets on the server.
+    async fn expire(&self, _oldest_ms: i64) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+}
