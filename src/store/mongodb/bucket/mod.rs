@@ -145,11 +145,11 @@ impl Store for BucketStore {
 
     async fn hour_stats(
         &self,
-        device: &str,
+        devices: &[Arc<str>],
         hours: Range<Hour>,
         metrics: &[Metric],
-    ) -> Result<Vec<HourStats>, StoreError> {
-        Ok(self.read_hour_stats(device, hours, metrics).await?)
+    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
+        Ok(self.read_hour_stats(devices, &hours, metrics).await?)
     }
 
     async fn contents(
