@@ -111,6 +111,8 @@ impl Life {
             max_in_flight: 2,
             max_buckets_per_write: 4,
             max_write_bytes: 1 << 20,
+            rollup_delay: MINUTE,
+            rollup_mark: folder.path().join("rollups.json"),
             retry: Duration::from_millis(1)..=Duration::from_millis(5),
         };
         let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"));

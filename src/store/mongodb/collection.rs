@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use bson::{Document, doc};
+use bson::{Binary, Bson, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::error::{Error, ErrorKind};
 use mongodb::options::IndexOptions;
@@ -69,6 +69,19 @@ impl ManagedCollection {
             return Err(WriteError::Transient { reason: "schema", detail });
         }
         Ok(Some(found.clone()))
+    }
+
+    /// The UUID that the server gave the collection when it was made.
+    pub(super) async fn identity(&self) -> Result<String, WriteError> {
+        let present = self.present().await?;
+        let uuid = present.as_ref().and_then(|found| found.get_document("info").ok()?.get("uuid"));
+        match uuid {
+            Some(Bson::Binary(Binary { bytes, .. })) => Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+            _ => {
+                let detail = format!("the server does not say which collection {} is", self.name);
+                Err(WriteError::Transient { reason: "schema", detail })
+            }
+        }
     }
 
     pub(super) async fn create(&self, options: Document) -> Result<(), WriteError> {

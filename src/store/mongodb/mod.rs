@@ -7,6 +7,7 @@
 //! Only this room knows the driver and BSON.
 
 mod bucket;
+mod by_device;
 mod collection;
 mod command;
 mod connect;
@@ -15,6 +16,8 @@ mod encode;
 mod errors;
 mod metadata;
 mod names;
+mod rollups;
+mod stats;
 mod updates;
 
 pub use self::bucket::BucketStore;

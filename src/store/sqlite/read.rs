@@ -9,6 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::chunk::Unpacker;
 use super::error::SqliteError;
 use crate::model::{Contents, Hour, Metric, Stats};
+use crate::store::metric_names::MetricNames;
 use crate::store::{DeviceSummary, HourStats};
 
 const HOURS: &str = "SELECT hour, last_ts FROM buckets WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour";
@@ -34,7 +35,7 @@ pub(super) fn hour_stats(
     metrics: &[Metric],
 ) -> Result<Vec<Vec<HourStats>>, SqliteError> {
     let transaction = connection.transaction()?;
-    let mut names = Names::new(metrics);
+    let mut names = MetricNames::new(metrics);
     devices.iter().map(|device| hour_stats_of(&transaction, device, hours, &mut names)).collect()
 }
 
@@ -43,7 +44,7 @@ fn hour_stats_of(
     connection: &Connection,
     device: &str,
     hours: &Range<Hour>,
-    names: &mut Names,
+    names: &mut MetricNames,
 ) -> Result<Vec<HourStats>, SqliteError> {
     let range = params![device, hours.start.start_ms(), hours.end.start_ms()];
     let mut statement = connection.prepare_cached(HOURS)?;
@@ -64,38 +65,6 @@ fn hour_stats_of(
         }
     }
     Ok(found)
-}
-
-/// Shares one name between all rows of a metric. Hours tend to have the same metrics in the same order, so the name
-/// after the last one is tried first.
-struct Names {
-    known: Vec<Metric>,
-    /// Whether other names are of interest than those that were asked for.
-    open: bool,
-    next: usize,
-}
-
-impl Names {
-    fn new(wanted: &[Metric]) -> Self {
-        Self { known: wanted.to_vec(), open: wanted.is_empty(), next: 0 }
-    }
-
-    /// The shared name, unless nobody asked for it.
-    fn get(&mut self, name: &str) -> Option<Metric> {
-        let is_it = |known: &Metric| &**known == name;
-        let at = if self.known.get(self.next).is_some_and(is_it) {
-            self.next
-        } else if let Some(at) = self.known.iter().position(is_it) {
-            at
-        } else if self.open {
-            self.known.push(name.into());
-            self.known.len() - 1
-        } else {
-            return None;
-        };
-        self.next = (at + 1) % self.known.len();
-        Some(self.known[at].clone())
-    }
 }
 
 /// See [`crate::store::Store::contents`].
@@ -195,16 +164,5 @@ mod tests {
                 );
             }
         }
-    }
-
-    #[test]
-    fn names_are_shared_and_filtered() {
-        let mut all = Names::new(&[]);
-        let first = all.get("a").unwrap();
-        assert_eq!(all.get("b").as_deref(), Some("b"));
-        assert!(Metric::ptr_eq(&all.get("a").unwrap(), &first));
-        let mut some = Names::new(&["b".into()]);
-        assert_eq!(some.get("a"), None);
-        assert_eq!(some.get("b").as_deref(), Some("b"));
     }
 }

@@ -39,6 +39,7 @@ mod document;
 mod fast;
 mod plan;
 mod read;
+mod rollups;
 mod schema;
 mod slow;
 mod statement;
@@ -60,8 +61,9 @@ use super::MongodbOptions;
 use super::collection::{Deployment, ManagedCollection};
 use super::command::Commands;
 use super::errors::within;
+use super::rollups::RollupCollection;
 use crate::model::{BucketWrite, Contents, Hour, Metric};
-use crate::store::{DeviceSummary, HourStats, Store, StoreError, WriteError, Written};
+use crate::store::{DeviceSummary, HourStats, Rollups, Store, StoreError, WriteError, Written};
 
 /// The longest wait for the answer to a ping.
 const PING_MAX: Duration = Duration::from_secs(2);
@@ -77,6 +79,7 @@ pub struct BucketStore {
     /// How many readings a document holds, at least 1.
     capacity: usize,
     schema: Schema,
+    rollups: RollupCollection,
     /// Known once the schema was ensured.
     deployment: OnceCell<Deployment>,
 }
@@ -94,6 +97,12 @@ impl BucketStore {
         Ok(Self {
             documents: database.collection_with_options::<RawDocumentBuf>(&options.collection, reading),
             commands: Commands { database: database.clone(), timeout: options.timeout },
+            rollups: RollupCollection::new(
+                database.clone(),
+                options.rollups_collection,
+                options.rollups_retention,
+                options.timeout,
+            ),
             schema: Schema {
                 collection: ManagedCollection { database, name: options.collection.clone(), timeout: options.timeout },
                 retention: options.retention,
@@ -118,8 +127,12 @@ impl BucketStore {
     /// What kind of server this is, once the schema is there.
     async fn deployment(&self) -> Result<Deployment, WriteError> {
         // Those who wait for somebody else's attempt wait no longer than for an answer of the server.
-        let ensured =
-            tokio::time::timeout(self.commands.timeout, self.deployment.get_or_try_init(|| self.schema.ensure()));
+        let ensure = || async {
+            let deployment = self.schema.ensure().await?;
+            self.rollups.ensure(deployment).await?;
+            Ok(deployment)
+        };
+        let ensured = tokio::time::timeout(self.commands.timeout, self.deployment.get_or_try_init(ensure));
         match ensured.await {
             Ok(deployment) => deployment.copied(),
             Err(_) => {
@@ -172,6 +185,10 @@ impl Store for BucketStore {
         let limit = self.commands.timeout.min(PING_MAX);
         within(limit, self.commands.database.run_command(doc! { "ping": 1 })).await?;
         Ok(())
+    }
+
+    fn rollups(&self) -> Option<&dyn Rollups> {
+        Some(self)
     }
 
     /// Nothing to do: the TTL index expires buckets on the server.

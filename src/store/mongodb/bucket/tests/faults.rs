@@ -205,9 +205,11 @@ async fn a_store_opens_while_the_server_is_down_and_says_so_at_each_call() {
         uri: format!("mongodb://{free}"),
         database: "d".into(),
         collection: "buckets".into(),
+        rollups_collection: "rollups".into(),
         timeout: Duration::from_millis(200),
         max_readings_per_document: 10,
         retention: None,
+        rollups_retention: None,
         validate: false,
         max_connections: 2,
     };

@@ -45,9 +45,11 @@ impl Scratch {
             uri: self.uri.clone(),
             database: self.name.clone(),
             collection: "buckets".into(),
+            rollups_collection: "rollups".into(),
             timeout: Duration::from_secs(10),
             max_readings_per_document: 1000,
             retention: None,
+            rollups_retention: None,
             validate: false,
             max_connections: 10,
         }
