@@ -52,7 +52,12 @@ impl Store for Faulty {
         faults.into_iter().map(|fault| fault.map_or_else(|| outcomes.next().unwrap(), Err)).collect()
     }
 
-    async fn hour_stats(&self, d: &str, h: Range<Hour>, m: &[Metric]) -> Result<Vec<HourStats>, StoreError> {
+    async fn hour_stats(
+        &self,
+        d: &[Arc<str>],
+        h: Range<Hour>,
+        m: &[Metric],
+    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
         self.store.hour_stats(d, h, m).await
     }
 

@@ -60,7 +60,8 @@ impl Queries {
         let hours = self.hours(request.from_ms, request.to_ms)?;
         let lagging = self.catch_up().await;
         let pending = self.pending(&request.device, hours.clone());
-        let stored = self.store.hour_stats(&request.device, hours, &request.metrics).await?;
+        let device = [request.device.as_str().into()];
+        let stored = self.store.hour_stats(&device, hours, &request.metrics).await?.pop().unwrap_or_default();
         let (stored, repeated) = split(stored, &pending);
         let repeated = fetch(&*self.store, &request.device, &repeated).await?;
         let merged = merge(stored, repeated, pending, &request.metrics);

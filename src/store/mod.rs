@@ -105,14 +105,15 @@ pub trait Store: Send + Sync {
     /// same bucket.
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>>;
 
-    /// The stats of the hours in `hours` that have readings, ascending. An empty `metrics` asks for all metrics; an
-    /// hour that has readings but none of the metrics is still there, with empty stats.
+    /// For each of `devices` (none twice), in their order: the stats of its hours in `hours` that have readings,
+    /// ascending. An empty `metrics` asks for all metrics; an hour that has readings but none of the metrics is still
+    /// there, with empty stats.
     async fn hour_stats(
         &self,
-        device: &str,
+        devices: &[Arc<str>],
         hours: Range<Hour>,
         metrics: &[Metric],
-    ) -> Result<Vec<HourStats>, StoreError>;
+    ) -> Result<Vec<Vec<HourStats>>, StoreError>;
 
     /// The contents of the hours in `hours` that have readings, whole hours, ascending. Stops after the hour with which
     /// `max_readings` readings are reached.

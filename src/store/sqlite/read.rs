@@ -2,6 +2,7 @@
 //! each walks the primary keys: no query reads a row that it does not need, but for rollups of other metrics.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -25,24 +26,34 @@ pub(super) fn stats_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Stats> {
     Ok(Stats { count: count.cast_unsigned(), min: row.get(at + 1)?, max: row.get(at + 2)?, sum: row.get(at + 3)? })
 }
 
-/// See [`crate::store::Store::hour_stats`]. Two scans side by side: one finds the hours, one their rollups.
+/// See [`crate::store::Store::hour_stats`].
 pub(super) fn hour_stats(
     connection: &mut Connection,
-    device: &str,
+    devices: &[Arc<str>],
     hours: &Range<Hour>,
     metrics: &[Metric],
-) -> Result<Vec<HourStats>, SqliteError> {
+) -> Result<Vec<Vec<HourStats>>, SqliteError> {
     let transaction = connection.transaction()?;
+    let mut names = Names::new(metrics);
+    devices.iter().map(|device| hour_stats_of(&transaction, device, hours, &mut names)).collect()
+}
+
+/// The stats of one device. Two scans side by side: one finds the hours, one their rollups.
+fn hour_stats_of(
+    connection: &Connection,
+    device: &str,
+    hours: &Range<Hour>,
+    names: &mut Names,
+) -> Result<Vec<HourStats>, SqliteError> {
     let range = params![device, hours.start.start_ms(), hours.end.start_ms()];
-    let mut statement = transaction.prepare_cached(HOURS)?;
+    let mut statement = connection.prepare_cached(HOURS)?;
     let found = statement.query_map(range, |row| {
         Ok(HourStats { hour: Hour::of(row.get(0)?), last_ts_ms: row.get(1)?, stats: Vec::new() })
     })?;
     let mut found = found.collect::<Result<Vec<_>, _>>()?;
 
-    let mut names = Names::new(metrics);
     let mut at = 0;
-    let mut statement = transaction.prepare_cached(ROLLUPS)?;
+    let mut statement = connection.prepare_cached(ROLLUPS)?;
     let mut rows = statement.query(range)?;
     while let Some(row) = rows.next()? {
         let Some(metric) = names.get(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?) else { continue };

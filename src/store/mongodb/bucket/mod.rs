@@ -55,8 +55,9 @@ use mongodb::Collection;
 use mongodb::options::{CollectionOptions, ReadConcern};
 use tokio::sync::OnceCell;
 
-use self::schema::{Deployment, Schema};
+use self::schema::Schema;
 use super::MongodbOptions;
+use super::collection::{Deployment, ManagedCollection};
 use super::command::Commands;
 use super::errors::within;
 use crate::model::{BucketWrite, Contents, Hour, Metric};
@@ -94,11 +95,9 @@ impl BucketStore {
             documents: database.collection_with_options::<RawDocumentBuf>(&options.collection, reading),
             commands: Commands { database: database.clone(), timeout: options.timeout },
             schema: Schema {
-                database,
-                collection: options.collection.clone(),
+                collection: ManagedCollection { database, name: options.collection.clone(), timeout: options.timeout },
                 retention: options.retention,
                 validate: options.validate,
-                timeout: options.timeout,
             },
             collection: options.collection,
             capacity: options.max_readings_per_document.max(1) as usize,
@@ -145,11 +144,11 @@ impl Store for BucketStore {
 
     async fn hour_stats(
         &self,
-        device: &str,
+        devices: &[Arc<str>],
         hours: Range<Hour>,
         metrics: &[Metric],
-    ) -> Result<Vec<HourStats>, StoreError> {
-        Ok(self.read_hour_stats(device, hours, metrics).await?)
+    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
+        Ok(self.read_hour_stats(devices, &hours, metrics).await?)
     }
 
     async fn contents(

@@ -117,7 +117,7 @@ async fn expect_instants(store: &BucketStore, device: &str, offsets: impl IntoIt
     let found = store.contents(device, range.clone(), usize::MAX).await.unwrap();
     let expected = write_at(device, offsets).contents.clone();
     assert_eq!(found, [(HOUR, expected.clone())]);
-    let stats = store.hour_stats(device, range, &[]).await.unwrap();
+    let stats = store.hour_stats(&[device.into()], range, &[]).await.unwrap().remove(0);
     assert_eq!(stats[0].stats, expected.stats());
     assert_eq!(stats[0].last_ts_ms, HOUR.instant_ms(expected.span().unwrap().1));
 }
