@@ -15,6 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::{Parser, Subcommand};
 
 mod bare;
+mod bench;
 mod client;
 mod format;
 mod http;
@@ -47,6 +48,8 @@ enum Command {
     },
     /// Ask one question again and again
     Query(query::Args),
+    /// Measure tidegauge beside `VictoriaMetrics`, `InfluxDB` and the naive service
+    Bench(bench::Args),
     /// Serve a handler that only reads the body
     Bare {
         /// The address to listen on
@@ -66,6 +69,7 @@ async fn main() -> anyhow::Result<()> {
             Ok(())
         }
         Command::Query(args) => query::run(&args).await,
+        Command::Bench(args) => bench::run(&args).await,
         Command::Bare { listen } => bare::serve(listen).await,
         Command::Naive(args) => naive::serve(&args).await,
     }
