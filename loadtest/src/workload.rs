@@ -121,7 +121,7 @@ impl Share {
         // Each device has a phase of its own: a fleet does not speak in chorus.
         let phase_ms = device.wrapping_mul(7_919) % self.workload.step_ms;
         let ts_ms = self.workload.first_ms + tick * self.workload.step_ms + phase_ms;
-        Reading { device, ts_ms, value: ((device * 31 + tick * 7) % 1_000) as f64 + 0.25 }
+        Reading { device, ts_ms, value: value(device, tick) }
     }
 
     fn is_late(&self, i: u64) -> bool {
@@ -133,11 +133,23 @@ impl Share {
     }
 }
 
-/// A number below 100 that looks drawn by lot (the finalizer of `SplitMix64`).
+/// A temperature that drifts, with noise, in quarters of a degree: no easier to compress than what sensors send.
+fn value(device: u64, tick: u64) -> f64 {
+    let drift = (device + tick / 360) % 24 * 2;
+    let noise = mixed(device << 32 ^ tick) % 8;
+    20.0 + (drift + noise) as f64 / 4.0
+}
+
+/// A number below 100 that looks drawn by lot.
 fn lot(i: u64) -> u64 {
+    mixed(i) % 100
+}
+
+/// The finalizer of `SplitMix64`.
+fn mixed(i: u64) -> u64 {
     let mixed = (i ^ (i >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (mixed ^ (mixed >> 31)) % 100
+    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]

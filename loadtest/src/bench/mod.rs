@@ -15,7 +15,7 @@ use crate::latency::Latency;
 use crate::process::Process;
 use crate::target::Target;
 use crate::workload::{Kind, Workload};
-use crate::{ingest, now_ms, query};
+use crate::{now_ms, query};
 
 mod servers;
 mod table;
@@ -102,9 +102,7 @@ impl Bench<'_> {
             reset(&mut server.processes)?;
             let sending = self.sending(&server, format, batch, connections, Until::Seconds(self.args.seconds))?;
             let sent = http::send(sending, Arc::new(AtomicU64::new(0))).await?;
-            if target == Target::Tidegauge {
-                ingest::settle(&server.address).await?;
-            }
+            server.settle().await?;
             let what = format!("{format:?} x {batch}");
             self.add(&format!("{what}: readings/s"), sent.readings as f64 / sent.took.as_secs_f64());
             self.add(&format!("{what}: p99 ms"), Latency::of(&sent.latencies).p99);
@@ -130,9 +128,7 @@ impl Bench<'_> {
         let sending = self.sending(&server, format, 1_000, 4, Until::Messages(messages))?;
         let (first_ms, last_ms) = (sending.workload.first_ms, sending.workload.first_ms + self.args.days * DAY_MS);
         let sent = http::send(sending, Arc::new(AtomicU64::new(0))).await?;
-        if target == Target::Tidegauge {
-            ingest::settle(&server.address).await?;
-        }
+        server.settle().await?;
         let one: Vec<String> = (0..50).map(|device| target.rollup_path(&[device], first_ms, last_ms)).collect();
         let (latency, _) = query::ask(&server.address, &one, 200).await?;
         self.add("one device, 30 days: p50 ms", latency.p50);

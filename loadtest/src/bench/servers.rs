@@ -12,6 +12,7 @@ use bson::doc;
 use clap::ValueEnum;
 
 use crate::client::Client;
+use crate::ingest;
 use crate::process::Process;
 use crate::target::Target;
 
@@ -113,6 +114,18 @@ impl Server {
         Ok(server)
     }
 
+    /// Waits until everything that was acknowledged can be asked for.
+    pub(super) async fn settle(&self) -> anyhow::Result<()> {
+        match self.system.target() {
+            Target::Tidegauge => ingest::settle(&self.address).await,
+            Target::VictoriaMetrics => {
+                Client::connect(&self.address).await?.get("/internal/force_flush").await?;
+                Ok(())
+            }
+            Target::Influxdb | Target::Naive => Ok(()), // there it can be at once
+        }
+    }
+
     /// What the data takes on disk, logs and journals aside, once the system has put it in order.
     pub(super) async fn stored_bytes(mut self) -> anyhow::Result<u64> {
         let data = self.folder.path().join("data");
@@ -131,7 +144,6 @@ impl Server {
             }
             System::VictoriaMetrics => {
                 let mut client = Client::connect(&self.address).await?;
-                client.get("/internal/force_flush").await?;
                 client.get("/internal/force_merge").await?;
                 settled_bytes(&data).await
             }
