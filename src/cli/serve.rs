@@ -13,7 +13,7 @@ use tidegauge::http::{self, App, Budget};
 use tidegauge::ingest::Ingest;
 use tidegauge::log::{Instruments, Log, Recovery, Sync};
 use tidegauge::query::Queries;
-use tidegauge::store::mongodb::BucketStore;
+use tidegauge::store::mongodb::{BucketStore, TimeseriesStore};
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::store::{Store, expiry};
 use tidegauge::telemetry::{Exposition, Metrics, logs};
@@ -255,5 +255,8 @@ async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
             Arc::new(store.context("open the embedded store")?)
         }
         StoreKind::Mongodb => Arc::new(BucketStore::connect(options::mongodb(config)).await?),
+        StoreKind::MongodbTimeseries => {
+            Arc::new(TimeseriesStore::connect(options::mongodb(config), options::timeseries(config)).await?)
+        }
     })
 }

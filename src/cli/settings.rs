@@ -17,7 +17,11 @@ pub(super) struct Settings {
     udp: Option<String>,
     #[arg(long, value_name = "DIR", help = "The folder of the log and of the embedded store [key: server.data_dir]")]
     data_dir: Option<String>,
-    #[arg(long, value_name = "STORE", help = "Where buckets live: sqlite or mongodb [key: store.kind]")]
+    #[arg(
+        long,
+        value_name = "STORE",
+        help = "Where readings live: sqlite, mongodb or mongodb-timeseries [key: store.kind]"
+    )]
     store: Option<String>,
     #[arg(
         long,

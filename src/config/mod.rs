@@ -25,6 +25,7 @@ mod server;
 mod sqlite;
 mod store;
 mod telemetry;
+mod timeseries;
 mod udp;
 mod units;
 
@@ -50,6 +51,7 @@ pub use server::Server;
 pub use sqlite::Sqlite;
 pub use store::{Store, StoreKind};
 pub use telemetry::{LogFormat, Telemetry};
+pub use timeseries::{Granularity, Timeseries};
 pub use udp::{Listen, Udp};
 pub use units::{Bytes, Period, UnitError};
 
@@ -119,11 +121,11 @@ impl Config {
     }
 
     fn check_store(&self) -> Result<(), ConfigError> {
+        if self.store_kind().is_mongodb() && self.mongodb.uri.is_none() {
+            return Err(ConfigError::invalid("store.kind", "is that of a MongoDB store, so mongodb.uri must be set"));
+        }
         if self.store_kind() != StoreKind::Mongodb {
             return Ok(());
-        }
-        if self.mongodb.uri.is_none() {
-            return Err(ConfigError::invalid("store.kind", "is \"mongodb\", so mongodb.uri must be set"));
         }
         let (batch, document) = (self.flush.max_readings, self.mongodb.max_readings_per_document);
         if batch > document {

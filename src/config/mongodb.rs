@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::check::within;
-use super::{ConfigError, MongodbUri, Period};
+use super::{ConfigError, MongodbUri, Period, Timeseries};
 
 /// The MongoDB store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,6 +23,8 @@ pub struct Mongodb {
     pub max_readings_per_document: usize,
     /// Whether to give the collection a `$jsonSchema` validator for everything but the single readings.
     pub validate: bool,
+    /// The native time-series collection, where `store.kind` asks for one.
+    pub timeseries: Timeseries,
 }
 
 impl Default for Mongodb {
@@ -35,6 +37,7 @@ impl Default for Mongodb {
             timeout: Period::secs(30),
             max_readings_per_document: 3_600,
             validate: false,
+            timeseries: Timeseries::default(),
         }
     }
 }
@@ -52,12 +55,18 @@ impl Mongodb {
             let problem = format!("is \"{}\", must be another one than mongodb.collection", self.collection);
             return Err(ConfigError::invalid("mongodb.rollups_collection", problem));
         }
+        if self.timeseries.collection == self.rollups_collection {
+            let problem =
+                format!("is \"{}\", must be another one than mongodb.timeseries.collection", self.rollups_collection);
+            return Err(ConfigError::invalid("mongodb.rollups_collection", problem));
+        }
+        self.timeseries.check()?;
         within("mongodb.timeout", self.timeout, Period::millis(1), Period::hours(1))?;
         within("mongodb.max_readings_per_document", self.max_readings_per_document, 1, 100_000)
     }
 }
 
-fn check_collection(key: &'static str, name: &str) -> Result<(), ConfigError> {
+pub(super) fn check_collection(key: &'static str, name: &str) -> Result<(), ConfigError> {
     if !(1..=128).contains(&name.len()) || name.contains(['$', '\0']) || name.starts_with("system.") {
         let problem = format!("is \"{name}\", must have 1 to 128 bytes, no $, and not start with system.");
         return Err(ConfigError::invalid(key, problem));

@@ -12,10 +12,20 @@ pub struct Store {
 
 /// A store that can be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum StoreKind {
     /// The embedded store.
     Sqlite,
     /// MongoDB, one document per bucket.
     Mongodb,
+    /// MongoDB, in a native time-series collection.
+    MongodbTimeseries,
+}
+
+impl StoreKind {
+    /// Whether it needs `mongodb.uri`.
+    #[must_use]
+    pub const fn is_mongodb(self) -> bool {
+        matches!(self, Self::Mongodb | Self::MongodbTimeseries)
+    }
 }

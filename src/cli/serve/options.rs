@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tidegauge::config::{Config, Period};
+use tidegauge::config::{self, Config, Period};
 use tidegauge::http::Formats;
 use tidegauge::ingest::Rules;
-use tidegauge::store::mongodb::MongodbOptions;
+use tidegauge::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
 use tidegauge::wire::senml::NameSplit;
 use tidegauge::{flush, http, pending, query};
 
@@ -35,6 +35,21 @@ pub(super) fn mongodb(config: &Config) -> MongodbOptions {
 /// How long after an hour's end, and after the last of its readings should be stored, it is rolled up. Most readings that
 /// come late come within minutes; each write to an hour that is rolled up costs one more.
 const ROLLUP_PATIENCE: Duration = Duration::from_secs(180);
+
+pub(super) fn timeseries(config: &Config) -> TimeseriesOptions {
+    let timeseries = &config.mongodb.timeseries;
+    let granularity = match timeseries.granularity {
+        config::Granularity::Seconds => Granularity::Seconds,
+        config::Granularity::Minutes => Granularity::Minutes,
+        config::Granularity::Hours => Granularity::Hours,
+    };
+    let max_span = timeseries.bucket_max_span.map(Period::as_duration);
+    TimeseriesOptions {
+        collection: timeseries.collection.clone(),
+        span: max_span.map_or(TimeseriesSpan::Granularity(granularity), TimeseriesSpan::Max),
+        max_known_devices: timeseries.max_known_devices,
+    }
+}
 
 pub(super) fn flush(config: &Config, data: &DataDir) -> flush::Options {
     flush::Options {

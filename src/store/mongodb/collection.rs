@@ -44,7 +44,25 @@ impl Deployment {
     }
 }
 
-/// A plain collection whose documents have a `deviceId` and a `createdAt`.
+/// What the server may call the type of a collection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// For documents.
+    Plain,
+    /// For measurements.
+    Timeseries,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "collection",
+            Self::Timeseries => "timeseries",
+        }
+    }
+}
+
+/// A collection of ours.
 #[derive(Debug, Clone)]
 pub(super) struct ManagedCollection {
     pub(super) database: Database,
@@ -58,22 +76,26 @@ impl ManagedCollection {
     }
 
     /// What the server lists of the collection; `None` when there is none.
-    pub(super) async fn present(&self) -> Result<Option<Document>, WriteError> {
+    ///
+    /// # Errors
+    /// When it is of another kind, too: it cannot be used then.
+    pub(super) async fn present(&self, kind: Kind) -> Result<Option<Document>, WriteError> {
         let reply = self.run(doc! { "listCollections": 1, "filter": { "name": &self.name } }).await?;
         let first = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok();
         let Some(found) = first.and_then(|batch| batch.first()?.as_document()) else {
             return Ok(None);
         };
-        if found.get_str("type").is_ok_and(|kind| kind != "collection") {
-            let detail = format!("{} is not a plain collection: it cannot hold documents of tidegauge", self.name);
+        let (found_type, wanted) = (found.get_str("type").unwrap_or_default(), kind.name());
+        if found_type != wanted {
+            let detail = format!("{} is a {found_type}, and not a {wanted}: choose another name for it", self.name);
             return Err(WriteError::Transient { reason: "schema", detail });
         }
         Ok(Some(found.clone()))
     }
 
     /// The UUID that the server gave the collection when it was made.
-    pub(super) async fn identity(&self) -> Result<String, WriteError> {
-        let present = self.present().await?;
+    pub(super) async fn identity(&self, kind: Kind) -> Result<String, WriteError> {
+        let present = self.present(kind).await?;
         let uuid = present.as_ref().and_then(|found| found.get_document("info").ok()?.get("uuid"));
         match uuid {
             Some(Bson::Binary(Binary { bytes, .. })) => Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
@@ -135,16 +157,16 @@ impl ManagedCollection {
 
     /// Spreads the documents over the shards by device. All those of a device are on one shard, which is why an `_id`
     /// is unique though each shard watches over its own only.
-    pub(super) async fn ensure_sharding(&self) -> Result<(), WriteError> {
-        self.ensure_index("deviceId_hashed", doc! { "deviceId": "hashed" }).await?;
+    pub(super) async fn ensure_sharding(&self, device_field: &str) -> Result<(), WriteError> {
+        self.ensure_index("deviceId_hashed", doc! { device_field: "hashed" }).await?;
         let namespace = format!("{}.{}", self.database.name(), self.name);
-        let shard = doc! { "shardCollection": &namespace, "key": { "deviceId": "hashed" } };
+        let shard = doc! { "shardCollection": &namespace, "key": { device_field: "hashed" } };
         self.attempt(async {
             match self.database.client().database("admin").run_command(shard).await {
                 Err(error) if code(&error) == Some(UNAUTHORIZED) => {
                     tracing::warn!(
                         namespace,
-                        "not allowed to shard the collection; shard it on {{ deviceId: \"hashed\" }}"
+                        "not allowed to shard the collection; shard it on {{ {device_field:?}: \"hashed\" }}"
                     );
                     Ok(())
                 }

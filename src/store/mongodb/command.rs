@@ -7,16 +7,20 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use bson::{Bson, Document, RawDocument, RawDocumentBuf};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use futures_util::StreamExt;
-use mongodb::Database;
 use mongodb::action::Find;
 use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
+use mongodb::{ClientSession, Collection, Database};
+use tokio::sync::OnceCell;
 
 use super::decode::Unreadable;
 use super::encode::Encoder;
 use super::errors::{self, within};
 use crate::store::WriteError;
+
+/// The longest wait for the answer to a ping.
+const PING_MAX: Duration = Duration::from_secs(2);
 
 /// How much longer than the server the client waits, so that the server's own answer, which says more, can arrive.
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
@@ -66,6 +70,53 @@ impl Commands {
     pub(super) async fn send(&self, command: RawDocumentBuf) -> Result<Reply, WriteError> {
         let reply = within(self.timeout + ANSWER_GRACE, self.database.run_raw_command(command)).await?;
         Reply::parse(&reply)
+    }
+
+    /// The same, in a session that the caller numbers the commands of.
+    pub(super) async fn send_in(
+        &self,
+        session: &mut ClientSession,
+        command: RawDocumentBuf,
+    ) -> Result<Reply, WriteError> {
+        let call = self.database.run_raw_command(command).session(session);
+        Reply::parse(&within(self.timeout + ANSWER_GRACE, call).await?)
+    }
+
+    /// Asks whether the server is there.
+    pub(super) async fn ping(&self) -> Result<(), WriteError> {
+        within(self.timeout.min(PING_MAX), self.database.run_command(doc! { "ping": 1 })).await.map(drop)
+    }
+
+    /// What `cell` holds, made by `make` if need be. Those who wait for somebody else's attempt wait no longer than for an
+    /// answer of the server.
+    pub(super) async fn once<T: Copy, F: Future<Output = Result<T, WriteError>>>(
+        &self,
+        cell: &OnceCell<T>,
+        make: impl FnOnce() -> F,
+    ) -> Result<T, WriteError> {
+        match tokio::time::timeout(self.timeout, cell.get_or_try_init(make)).await {
+            Ok(made) => made.copied(),
+            Err(_) => {
+                Err(WriteError::Transient { reason: "timeout", detail: "the schema could not be ensured".into() })
+            }
+        }
+    }
+
+    /// Runs an aggregation and shows each result to `visit`, until it breaks.
+    pub(super) async fn each_result(
+        &self,
+        collection: &Collection<RawDocumentBuf>,
+        pipeline: Vec<Document>,
+        mut visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, Unreadable>,
+    ) -> Result<(), WriteError> {
+        let aggregate = collection.aggregate(pipeline).with_type::<RawDocumentBuf>();
+        let mut results = within(self.timeout, aggregate).await?;
+        while let Some(result) = within(self.timeout, async { results.next().await.transpose() }).await? {
+            if visit(&result)?.is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Runs a query and shows each document that it finds to `visit`, until it breaks.
@@ -162,8 +213,6 @@ fn integer(document: &Document, field: &str) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use bson::doc;
-
     use super::*;
 
     #[test]

@@ -36,6 +36,37 @@ pub struct MongodbOptions {
     pub max_connections: u32,
 }
 
+/// How measurements are kept.
+#[derive(Debug, Clone)]
+pub struct TimeseriesOptions {
+    /// The collection of the measurements.
+    pub collection: String,
+    /// How much time the server puts into one of its buckets.
+    pub span: TimeseriesSpan,
+    /// Of how many devices it is remembered up to where readings are stored, at least 1.
+    pub max_known_devices: usize,
+}
+
+/// How much time the server puts into one of its own buckets of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeseriesSpan {
+    /// One of the server's classes.
+    Granularity(Granularity),
+    /// At most so much, which is also what its start is rounded to (`bucketMaxSpanSeconds`, servers from 6.3 on).
+    Max(Duration),
+}
+
+/// The server's classes of time series: readings that are mostly seconds, minutes or hours apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Granularity {
+    /// Buckets of an hour.
+    Seconds,
+    /// Buckets of a day.
+    Minutes,
+    /// Buckets of 30 days.
+    Hours,
+}
+
 impl MongodbOptions {
     /// The database, without asking the server for anything, so that tidegauge starts while MongoDB is down. (A
     /// `mongodb+srv` URI is resolved here, which takes a name server.)

@@ -9,7 +9,7 @@
 
 use std::io::Write as _;
 
-use bson::RawDocumentBuf;
+use bson::{RawDocument, RawDocumentBuf};
 
 const DOUBLE: u8 = 0x01;
 const STRING: u8 = 0x02;
@@ -76,6 +76,12 @@ impl Encoder {
     pub(super) fn document(&mut self, key: impl Key, fill: impl FnOnce(&mut Self)) {
         self.begin(DOCUMENT, key);
         self.body(fill);
+    }
+
+    /// A document that is encoded already.
+    pub(super) fn raw_document(&mut self, key: impl Key, document: &RawDocument) {
+        self.begin(DOCUMENT, key);
+        self.bytes.extend_from_slice(document.as_bytes());
     }
 
     /// `fill` gives the elements the keys 0, 1, 2...

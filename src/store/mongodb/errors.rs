@@ -55,6 +55,12 @@ pub(super) fn is_out_of_reach(error: &WriteError) -> bool {
     matches!(error, WriteError::Transient { reason, .. } if reasons.contains(reason))
 }
 
+/// Whether a command that met this error may take effect later.
+pub(super) fn may_still_happen(error: &WriteError) -> bool {
+    let reasons = ["network", "timeout", "other"];
+    matches!(error, WriteError::Transient { reason, .. } if reasons.contains(reason))
+}
+
 /// Awaits a call to the server, but no longer than `limit`: the driver has no timeout on a socket.
 pub(super) async fn within<T>(
     limit: Duration,

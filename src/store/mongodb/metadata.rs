@@ -21,9 +21,12 @@ pub(super) fn parse(text: &str) -> Result<Map<String, Value>, WriteError> {
 
 /// Writes the object as a sub-document.
 pub(super) fn encode(encoder: &mut Encoder, key: impl Key, metadata: &Map<String, Value>) {
-    encoder.document(key, |object| {
-        metadata.iter().for_each(|(key, value)| encode_value(object, &*names::stored(key), value));
-    });
+    encoder.document(key, |object| encode_fields(object, metadata));
+}
+
+/// Writes these members of an object as fields of the document that is being filled.
+pub(super) fn encode_fields<'a>(object: &mut Encoder, members: impl IntoIterator<Item = (&'a String, &'a Value)>) {
+    members.into_iter().for_each(|(key, value)| encode_value(object, &*names::stored(key), value));
 }
 
 fn encode_value(encoder: &mut Encoder, key: impl Key, value: &Value) {

@@ -1,4 +1,5 @@
-//! Readings in MongoDB: as documents of a device and an hour (`bucket`).
+//! Readings in MongoDB: as documents of a device and an hour (`bucket`), or as measurements of a native time-series
+//! collection (`timeseries`).
 //!
 //! What the modes share is here: how the database is reached (`connect`), collections and their indexes (`collection`),
 //! commands and their replies (`command`), many statements in few commands (`updates`), the sorting of errors (`errors`),
@@ -18,7 +19,9 @@ mod metadata;
 mod names;
 mod rollups;
 mod stats;
+mod timeseries;
 mod updates;
 
 pub use self::bucket::BucketStore;
-pub use self::connect::MongodbOptions;
+pub use self::connect::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
+pub use self::timeseries::TimeseriesStore;

@@ -71,6 +71,17 @@ pub(in crate::store) async fn of_one_identity_across_writes_the_last_value_stays
     expect(store, "twice", HOUR, &model_of(readings)).await;
 }
 
+pub(in crate::store) async fn of_one_identity_across_writes_the_first_value_stays(store: &dyn Store) {
+    let first: &[Sent<'_>] = &[(1, &[("a", 9.0)]), (2, &[("a", 2.0)])];
+    assert_eq!(write(store, &write_of("twice", HOUR, first)).await, written(2, 0));
+    let others: &[Sent<'_>] = &[(1, &[("a", 1.0)]), (2, &[("a", 3.0)])];
+    for other in others.chunks(1).chain([others]) {
+        let count = u32::try_from(other.len()).unwrap();
+        assert_eq!(write(store, &write_of("twice", HOUR, other)).await, written(0, count));
+        expect(store, "twice", HOUR, &model_of(first)).await;
+    }
+}
+
 pub(in crate::store) async fn a_second_metric_at_the_same_instant_counts_as_stored(store: &dyn Store) {
     let readings: &[Sent<'_>] = &[(1, &[("temp", 20.5)]), (1, &[("hum", 40.0)])];
     assert_eq!(write(store, &write_of("second-metric", HOUR, &readings[..1])).await, written(1, 0));
@@ -198,6 +209,20 @@ pub(in crate::store) async fn the_newest_metadata_stays(store: &dyn Store) {
 }
 
 pub(in crate::store) async fn random_writes_leave_what_a_map_would_hold(store: &dyn Store) {
+    random_writes(store, |model, samples| model.extend(samples)).await;
+}
+
+pub(in crate::store) async fn random_writes_leave_the_first_value_of_each_identity(store: &dyn Store) {
+    random_writes(store, |model, samples| {
+        for (identity, value) in samples {
+            model.entry(identity).or_insert(value);
+        }
+    })
+    .await;
+}
+
+/// `take_in` says what a write does to what is stored.
+async fn random_writes(store: &dyn Store, take_in: fn(&mut Model, Model)) {
     for seed in 0..4 {
         let device = format!("random-{seed}");
         let mut random = StdRng::seed_from_u64(seed);
@@ -215,7 +240,7 @@ pub(in crate::store) async fn random_writes_leave_what_a_map_would_hold(store: &
             let stored = next.count_stored(is_new);
             let outcome = write(store, &next).await;
             assert_eq!(outcome, written(stored, next.accepted - stored), "seed {seed}, step {step}");
-            model.extend(samples_of(&next.contents));
+            take_in(&mut model, samples_of(&next.contents));
             expect(store, &device, HOUR, &model).await;
             sent.push(next);
         }

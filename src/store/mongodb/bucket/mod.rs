@@ -44,14 +44,13 @@ mod schema;
 mod slow;
 mod statement;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
-use bson::{RawDocumentBuf, doc};
+use bson::RawDocumentBuf;
 use mongodb::Collection;
 use mongodb::options::{CollectionOptions, ReadConcern};
 use tokio::sync::OnceCell;
@@ -60,13 +59,9 @@ use self::schema::Schema;
 use super::MongodbOptions;
 use super::collection::{Deployment, ManagedCollection};
 use super::command::Commands;
-use super::errors::within;
 use super::rollups::RollupCollection;
 use crate::model::{BucketWrite, Contents, Hour, Metric};
 use crate::store::{DeviceSummary, HourStats, Rollups, Store, StoreError, WriteError, Written};
-
-/// The longest wait for the answer to a ping.
-const PING_MAX: Duration = Duration::from_secs(2);
 
 /// Buckets in a MongoDB collection.
 #[derive(Debug)]
@@ -126,19 +121,12 @@ impl BucketStore {
 
     /// What kind of server this is, once the schema is there.
     async fn deployment(&self) -> Result<Deployment, WriteError> {
-        // Those who wait for somebody else's attempt wait no longer than for an answer of the server.
         let ensure = || async {
             let deployment = self.schema.ensure().await?;
             self.rollups.ensure(deployment).await?;
             Ok(deployment)
         };
-        let ensured = tokio::time::timeout(self.commands.timeout, self.deployment.get_or_try_init(ensure));
-        match ensured.await {
-            Ok(deployment) => deployment.copied(),
-            Err(_) => {
-                Err(WriteError::Transient { reason: "timeout", detail: "the schema could not be ensured".into() })
-            }
-        }
+        self.commands.once(&self.deployment, ensure).await
     }
 }
 
@@ -182,9 +170,7 @@ impl Store for BucketStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        let limit = self.commands.timeout.min(PING_MAX);
-        within(limit, self.commands.database.run_command(doc! { "ping": 1 })).await?;
-        Ok(())
+        Ok(self.commands.ping().await?)
     }
 
     fn rollups(&self) -> Option<&dyn Rollups> {

@@ -17,6 +17,7 @@ use async_trait::async_trait;
 use bson::{DateTime, Document, RawDocument, doc};
 
 use super::super::by_device::{of_devices, within};
+use super::super::collection::Kind;
 use super::super::command::documents;
 use super::super::decode::{Unreadable, integer};
 use super::super::rollups::HourRollup;
@@ -36,7 +37,7 @@ type Derived = HashMap<(Arc<str>, Hour), Result<HourRollup, WriteError>>;
 impl Rollups for BucketStore {
     async fn identity(&self) -> Result<String, WriteError> {
         self.deployment().await?;
-        let (buckets, rollups) = (self.schema.collection.identity().await?, self.rollups.identity().await?);
+        let (buckets, rollups) = (self.schema.collection.identity(Kind::Plain).await?, self.rollups.identity().await?);
         Ok(format!("mongodb buckets {buckets} rollups {rollups}"))
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 
-use super::super::collection::{Deployment, ManagedCollection};
+use super::super::collection::{Deployment, Kind, ManagedCollection};
 use super::document::SCHEMA_VERSION;
 use crate::model::DEVICE_ID_MAX_BYTES;
 use crate::store::WriteError;
@@ -34,14 +34,14 @@ impl Schema {
         self.collection.ensure_index(QUERY_INDEX, doc! { "deviceId": 1, "bucket": 1 }).await?;
         self.collection.ensure_expiry(self.retention.map(|retention| retention.saturating_add(HOUR))).await?;
         if deployment == Deployment::Sharded {
-            self.collection.ensure_sharding().await?;
+            self.collection.ensure_sharding("deviceId").await?;
         }
         Ok(deployment)
     }
 
     /// The collection with its validator. A validator that is not ours is left alone unless ours is asked for.
     async fn ensure_collection(&self) -> Result<(), WriteError> {
-        let Some(present) = self.collection.present().await? else {
+        let Some(present) = self.collection.present(Kind::Plain).await? else {
             let options = if self.validate {
                 doc! { "validator": validator() }
             } else {

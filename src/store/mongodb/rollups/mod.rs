@@ -32,7 +32,7 @@ use mongodb::options::{CollectionOptions, ReadConcern};
 use mongodb::{Collection, Database};
 
 pub(super) use self::missing::{Missing, missing};
-use super::collection::{Deployment, ManagedCollection};
+use super::collection::{Deployment, Kind, ManagedCollection};
 use super::command::Commands;
 use crate::store::{HourStats, WriteError};
 use std::sync::Arc;
@@ -76,19 +76,19 @@ impl RollupCollection {
 
     /// Creates the collection and its indexes, and changes what differs from the options.
     pub(super) async fn ensure(&self, deployment: Deployment) -> Result<(), WriteError> {
-        if self.managed.present().await?.is_none() {
+        if self.managed.present(Kind::Plain).await?.is_none() {
             self.managed.create(doc! {}).await?;
         }
         self.managed.ensure_index(QUERY_INDEX, doc! { "deviceId": 1, "day": 1 }).await?;
         self.managed.ensure_expiry(self.retention.map(|retention| retention.saturating_add(DAY))).await?;
         if deployment == Deployment::Sharded {
-            self.managed.ensure_sharding().await?;
+            self.managed.ensure_sharding("deviceId").await?;
         }
         Ok(())
     }
 
     /// The identity of the collection: another one when it was dropped and made again.
     pub(super) async fn identity(&self) -> Result<String, WriteError> {
-        self.managed.identity().await
+        self.managed.identity(Kind::Plain).await
     }
 }

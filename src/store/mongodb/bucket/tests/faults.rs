@@ -12,16 +12,21 @@ use crate::store::mongodb::updates::update_command;
 static FAIL_POINT: Mutex<()> = Mutex::const_new(());
 
 /// Makes the commands of one application fail.
-struct Fault<'a> {
+pub(in crate::store::mongodb) struct Fault<'a> {
     scratch: &'a Scratch,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl<'a> Fault<'a> {
-    /// Lets updates of the scratch's faulty store fail as `how` says, and as often as `mode` says.
-    async fn inject(scratch: &'a Scratch, mode: Document, how: Document) -> Self {
+    /// Lets one kind of command of the scratch's faulty store fail as `how` says, and as often as `mode` says.
+    pub(in crate::store::mongodb) async fn inject(
+        scratch: &'a Scratch,
+        command: &str,
+        mode: Document,
+        how: Document,
+    ) -> Self {
         let fault = Self { scratch, _alone: FAIL_POINT.lock().await };
-        let mut data = doc! { "failCommands": ["update"], "appName": &scratch.name };
+        let mut data = doc! { "failCommands": [command], "appName": &scratch.name };
         data.extend(how);
         fault.configure(mode.into(), data).await;
         fault
@@ -32,7 +37,7 @@ impl<'a> Fault<'a> {
         self.scratch.client.database("admin").run_command(command).await.unwrap();
     }
 
-    async fn remove(self) {
+    pub(in crate::store::mongodb) async fn remove(self) {
         self.configure("off".into(), doc! {}).await;
     }
 }
@@ -54,7 +59,7 @@ async fn a_fault_is_transient(how: Document, expected: &str, applied: bool) {
     let scratch = Scratch::new().await;
     let store = faulty_store(&scratch).await;
     let writes = [write_at("a", 0..10), write_at("b", 0..10)];
-    let fault = Fault::inject(&scratch, doc! { "times": 1 }, how).await;
+    let fault = Fault::inject(&scratch, "update", doc! { "times": 1 }, how).await;
     for outcome in store.write(&writes).await {
         let Err(WriteError::Transient { reason, .. }) = outcome else { panic!("{outcome:?}") };
         assert_eq!(reason, expected);
@@ -87,7 +92,7 @@ async fn a_command_that_hangs_is_given_up_and_a_resend_overtakes_it() {
     let store = faulty_store_with(&scratch, options).await;
     let write = write_at("d", 0..10);
     let hang = doc! { "blockConnection": true, "blockTimeMS": 2_500 };
-    let fault = Fault::inject(&scratch, doc! { "times": 1 }, hang).await;
+    let fault = Fault::inject(&scratch, "update", doc! { "times": 1 }, hang).await;
     let outcome = write_one(&store, &write).await;
     assert!(matches!(outcome, Err(WriteError::Transient { reason: "timeout", .. })), "{outcome:?}");
     assert_eq!(write_one(&store, &write).await.unwrap(), Written { stored: 10, duplicate: 0 });
@@ -113,7 +118,7 @@ async fn a_rewrite_whose_answer_is_an_error_is_safe_to_repeat() {
         write_one(&store, &write_at("d", 10..20)).await.unwrap();
         let write = write_at("d", 0..15);
         // the first update is the fast path, which says 11000; the second is the rewrite
-        let fault = Fault::inject(&scratch, doc! { "skip": 1 }, how).await;
+        let fault = Fault::inject(&scratch, "update", doc! { "skip": 1 }, how).await;
         let Err(WriteError::Transient { reason, .. }) = write_one(&store, &write).await else { panic!("no error") };
         assert_eq!(reason, expected);
         fault.remove().await;
@@ -132,7 +137,7 @@ async fn a_bucket_that_waits_for_the_slow_path_is_not_taken_for_written_when_the
     // the three large ones need a second command
     let writes =
         [write_at("late", 0..5), write_at("a", 0..200_000), write_at("b", 0..200_000), write_at("c", 0..200_000)];
-    let fault = Fault::inject(&scratch, doc! { "skip": 1 }, doc! { "closeConnection": true }).await;
+    let fault = Fault::inject(&scratch, "update", doc! { "skip": 1 }, doc! { "closeConnection": true }).await;
     let outcomes = store.write(&writes).await;
     fault.remove().await;
     assert!(outcomes[1].is_ok() && outcomes[2].is_ok());

@@ -2,7 +2,7 @@
 //! `--setParameter enableTestCommands=1`.
 
 mod documents;
-mod faults;
+pub(in crate::store::mongodb) mod faults;
 #[path = "../../../../../tests/harness/mongod.rs"]
 mod mongod;
 mod parts;
@@ -26,21 +26,21 @@ store_scenarios!(two_instances);
 const HOUR: Hour = Hour(493_526);
 
 /// A database of its own for a test. It is dropped at the end.
-struct Scratch {
-    uri: String,
-    name: String,
-    client: Client,
+pub(in crate::store::mongodb) struct Scratch {
+    pub(in crate::store::mongodb) uri: String,
+    pub(in crate::store::mongodb) name: String,
+    pub(in crate::store::mongodb) client: Client,
 }
 
 impl Scratch {
-    async fn new() -> Self {
+    pub(in crate::store::mongodb) async fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("tidegauge_test_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let uri = mongod::uri().to_owned();
         Self { client: Client::with_uri_str(&uri).await.unwrap(), uri, name }
     }
 
-    fn options(&self) -> MongodbOptions {
+    pub(in crate::store::mongodb) fn options(&self) -> MongodbOptions {
         MongodbOptions {
             uri: self.uri.clone(),
             database: self.name.clone(),
@@ -64,12 +64,12 @@ impl Scratch {
         BucketStore::connect(options).await.unwrap()
     }
 
-    async fn run(&self, command: Document) -> Document {
+    pub(in crate::store::mongodb) async fn run(&self, command: Document) -> Document {
         self.client.database(&self.name).run_command(command).await.unwrap()
     }
 
     /// The documents that a command returns a cursor for.
-    async fn all(&self, command: Document) -> Vec<Document> {
+    pub(in crate::store::mongodb) async fn all(&self, command: Document) -> Vec<Document> {
         let reply = self.run(command).await;
         let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
         batch.iter().map(|document| document.as_document().unwrap().clone()).collect()

@@ -1,0 +1,147 @@
+//! A measurement: `{ ts, meta: { deviceId, ...metadata }, temp: 22.4, hum: 40.0 }`.
+//!
+//! The server splits its own buckets where the order of fields or the type of a value changes, or where `meta` does. So
+//! fields stand in the order of their names, what was not measured is left out, and every value is a double.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+use serde_json::{Map, Value};
+use smallvec::SmallVec;
+
+use super::super::decode::{Unreadable, number};
+use super::super::encode::Encoder;
+use super::super::{metadata, names};
+use crate::model::{Contents, Hour, Metric, Reading, Sample};
+
+/// Stands before the names of metrics that are fields of every measurement. No metric name holds control characters.
+const ESCAPE: char = '\u{1F}';
+
+/// Where a metric's value is.
+pub(super) fn field_of(metric: &str) -> Cow<'_, str> {
+    match metric {
+        "_id" | "meta" => Cow::Owned(format!("{ESCAPE}{metric}")),
+        metric => names::stored(metric),
+    }
+}
+
+/// The metric of a field; `None` for those that every measurement has.
+pub(super) fn metric_of(field: &str) -> Option<Cow<'_, str>> {
+    match field {
+        "_id" | "ts" | "meta" => None,
+        field => Some(field.strip_prefix(ESCAPE).map_or_else(|| names::original(field), Cow::Borrowed)),
+    }
+}
+
+/// Writes what `meta` holds. A key of the metadata that is called `deviceId` has no place there.
+pub(super) fn encode_meta(meta: &mut Encoder, device: &str, metadata: &Map<String, Value>) {
+    meta.string("deviceId", device);
+    metadata::encode_fields(meta, metadata.iter().filter(|(key, _)| *key != "deviceId"));
+}
+
+/// The metadata that a `meta` holds: the text of a JSON object; `None` where there is none.
+pub(super) fn decode_meta(meta: &RawDocument) -> Result<Option<Arc<str>>, Unreadable> {
+    let mut metadata = metadata::decode(meta)?;
+    metadata.remove("deviceId");
+    Ok((!metadata.is_empty()).then(|| Value::from(metadata).to_string().into()))
+}
+
+/// The measurements of some contents, ready to be written.
+pub(super) struct Measurements {
+    hour: Hour,
+    /// `meta`, encoded.
+    meta: RawDocumentBuf,
+    contents: Contents,
+    /// The field of each metric, and where it stands among them.
+    fields: Vec<(String, usize)>,
+}
+
+impl Measurements {
+    pub(super) fn new(device: &str, hour: Hour, metadata: &Map<String, Value>, contents: Contents) -> Self {
+        let meta = Encoder::build(|meta| encode_meta(meta, device, metadata));
+        let mut fields: Vec<(String, usize)> =
+            contents.metrics().iter().map(|metric| (field_of(metric).into_owned(), 0)).collect();
+        let mut order: Vec<usize> = (0..fields.len()).collect();
+        order.sort_by(|&a, &b| fields[a].0.cmp(&fields[b].0));
+        for (place, &field) in order.iter().enumerate() {
+            fields[field].1 = place;
+        }
+        Self { hour, meta, contents, fields }
+    }
+
+    /// Each of them, in time order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Measurement<'_>> {
+        self.contents.readings().map(|reading| Measurement { of: self, reading })
+    }
+}
+
+/// One measurement.
+pub(super) struct Measurement<'a> {
+    of: &'a Measurements,
+    reading: Reading<'a>,
+}
+
+impl Measurement<'_> {
+    pub(super) fn encode(&self, document: &mut Encoder) {
+        let Self { of, reading } = self;
+        document.datetime("ts", of.hour.instant_ms(reading.offset));
+        document.raw_document("meta", &of.meta);
+        let mut samples: SmallVec<[&Sample; 16]> = reading.samples.iter().collect();
+        samples.sort_unstable_by_key(|sample| of.fields[sample.metric as usize].1);
+        for sample in samples {
+            document.double(&*of.fields[sample.metric as usize].0, sample.value);
+        }
+    }
+}
+
+/// The samples of an hour, as they are read measurement by measurement.
+#[derive(Debug)]
+pub(super) struct HourOfSamples {
+    pub(super) hour: Hour,
+    metrics: Vec<Metric>,
+    by_field: HashMap<String, u32>,
+    samples: Vec<Sample>,
+    count: usize,
+}
+
+impl HourOfSamples {
+    pub(super) fn new(hour: Hour) -> Self {
+        Self { hour, metrics: Vec::new(), by_field: HashMap::new(), samples: Vec::new(), count: 0 }
+    }
+
+    /// How many measurements were taken.
+    pub(super) const fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn take(&mut self, measurement: &RawDocument, ts_ms: i64) -> Result<(), Unreadable> {
+        let offset = Hour::offset_of(ts_ms);
+        for element in measurement {
+            let (field, value) = element?;
+            let Some(metric) = metric_of(field.as_str()) else { continue };
+            if matches!(value, RawBsonRef::Null) {
+                continue;
+            }
+            let index = match self.by_field.get(field.as_str()) {
+                Some(&index) => index,
+                None => {
+                    let index = u32::try_from(self.metrics.len()).map_err(|_| Unreadable("too many metrics".into()))?;
+                    self.metrics.push(metric.as_ref().into());
+                    self.by_field.insert(field.as_str().to_owned(), index);
+                    index
+                }
+            };
+            self.samples.push(Sample { value: number(value)?, offset, metric: index });
+        }
+        self.count += 1;
+        Ok(())
+    }
+
+    /// The contents. Where two writers stored one identity twice, the lower value counts, as it does in the stats.
+    pub(super) fn finish(mut self) -> Contents {
+        self.samples.sort_by(|a, b| a.key().cmp(&b.key()).then(b.value.total_cmp(&a.value))); // the last of equals stays
+        Contents::new(self.metrics, self.samples)
+    }
+}

@@ -1,0 +1,191 @@
+//! What this instance knows of each device: up to where readings of it may be stored, and its metadata.
+//!
+//! Of a device that is known, every reading that is stored, or that this instance has sent, is at `last_ms` or before: what
+//! is later is new for sure, and needs no look at the store. A write raises `last_ms` before anything is sent, so that
+//! whatever becomes of it, a second attempt is not sure any more.
+//!
+//! The table is bounded. A device that was forgotten is looked up again; one with a write under way is never forgotten,
+//! or else a look at the store might miss what is just arriving there.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The devices that are known.
+#[derive(Debug)]
+pub(super) struct KnownDevices {
+    table: Mutex<Table>,
+    max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    devices: HashMap<Arc<str>, Device>,
+    /// Goes up whenever devices are forgotten.
+    generation: u32,
+}
+
+#[derive(Debug)]
+struct Device {
+    /// `None`: not looked up yet.
+    last_ms: Option<i64>,
+    metadata: Option<Arc<str>>,
+    /// Writes under way.
+    writes: u32,
+    /// The generation of the last write.
+    used: u32,
+}
+
+/// What is stored of a device that was looked up.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Newest {
+    pub(super) last_ms: i64,
+    pub(super) metadata: Option<Arc<str>>,
+}
+
+/// A write under way: its device is not forgotten as long as this lives.
+#[derive(Debug)]
+pub(super) struct UnderWay<'a> {
+    known: &'a KnownDevices,
+    device: Arc<str>,
+}
+
+impl KnownDevices {
+    pub(super) fn new(max: usize) -> Self {
+        Self { table: Mutex::default(), max: max.max(1) }
+    }
+
+    /// Begins a write of a device.
+    pub(super) fn begin(&self, device: &Arc<str>) -> UnderWay<'_> {
+        let mut table = self.lock();
+        if table.devices.len() >= self.max && !table.devices.contains_key(device) {
+            table.forget_some();
+        }
+        let generation = table.generation;
+        let known = table.devices.entry(Arc::clone(device)).or_insert_with(|| Device {
+            last_ms: None,
+            metadata: None,
+            writes: 0,
+            used: generation,
+        });
+        known.writes += 1;
+        known.used = generation;
+        UnderWay { known: self, device: Arc::clone(device) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Forgets the devices without a write since the last time, and if there are none, all that have none under way.
+    fn forget_some(&mut self) {
+        let (before, generation) = (self.devices.len(), self.generation);
+        self.devices.retain(|_, device| device.writes > 0 || device.used == generation);
+        if self.devices.len() == before {
+            self.devices.retain(|_, device| device.writes > 0);
+        }
+        self.generation = self.generation.wrapping_add(1);
+    }
+}
+
+impl UnderWay<'_> {
+    /// Whether the device has to be looked up before anything can be said of it.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.with(|device| device.last_ms.is_none())
+    }
+
+    /// Takes in what a look at the store found; `None`: nothing.
+    pub(super) fn learn(&self, newest: Option<Newest>) {
+        self.with(|device| {
+            let found = newest.as_ref().map_or(i64::MIN, |newest| newest.last_ms);
+            device.last_ms = Some(device.last_ms.map_or(found, |last_ms| last_ms.max(found)));
+            device.metadata = device.metadata.take().or_else(|| newest.and_then(|newest| newest.metadata));
+        });
+    }
+
+    /// Says that readings up to `last_ms` are about to be sent, and whether the first of them is new for sure.
+    pub(super) fn advance(&self, first_ms: i64, last_ms: i64) -> bool {
+        self.with(|device| {
+            let is_new = device.last_ms.is_some_and(|known| first_ms > known);
+            device.last_ms = Some(device.last_ms.map_or(last_ms, |known| known.max(last_ms)));
+            is_new
+        })
+    }
+
+    /// The metadata to store readings with: `newer`, where that is some, from now on.
+    pub(super) fn metadata(&self, newer: Option<&Arc<str>>) -> Option<Arc<str>> {
+        self.with(|device| {
+            if let Some(newer) = newer {
+                device.metadata = Some(Arc::clone(newer));
+            }
+            device.metadata.clone()
+        })
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut Device) -> T) -> T {
+        look(self.known.lock().devices.get_mut(&self.device).expect("not forgotten while a write is under way"))
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.with(|device| device.writes -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn newest(last_ms: i64) -> Option<Newest> {
+        Some(Newest { last_ms, metadata: None })
+    }
+
+    #[test]
+    fn only_what_is_after_everything_known_is_new_for_sure() {
+        let known = KnownDevices::new(10);
+        let write = known.begin(&"a".into());
+        assert!(write.is_unknown());
+        write.learn(newest(100));
+        assert!(!write.advance(100, 150) && !write.advance(150, 150) && write.advance(151, 200));
+        assert!(!known.begin(&"a".into()).is_unknown());
+        let other = known.begin(&"b".into());
+        other.learn(None);
+        assert!(other.advance(i64::MIN + 1, 0), "nothing is stored of it");
+    }
+
+    #[test]
+    fn what_a_look_finds_does_not_take_back_what_was_sent_meanwhile() {
+        let known = KnownDevices::new(10);
+        let (one, two) = (known.begin(&"a".into()), known.begin(&"a".into()));
+        one.learn(newest(10));
+        one.advance(20, 30);
+        two.learn(newest(10));
+        assert!(!two.advance(25, 26));
+    }
+
+    #[test]
+    fn a_device_with_a_write_under_way_is_not_forgotten() {
+        let known = KnownDevices::new(2);
+        let write = known.begin(&"a".into());
+        write.learn(newest(10));
+        for other in ["b", "c", "d", "e"] {
+            known.begin(&other.into()).learn(newest(1));
+        }
+        assert!(known.lock().devices.len() <= 3);
+        assert!(!known.begin(&"a".into()).is_unknown());
+        assert!(known.begin(&"b".into()).is_unknown(), "forgotten");
+    }
+
+    #[test]
+    fn metadata_stays_until_newer_comes() {
+        let known = KnownDevices::new(2);
+        let write = known.begin(&"a".into());
+        let floor = |floor: u32| Some(Arc::from(format!("{{\"floor\":{floor}}}")));
+        write.learn(Some(Newest { last_ms: 1, metadata: floor(1) }));
+        assert_eq!(write.metadata(None), floor(1));
+        assert_eq!(write.metadata(floor(2).as_ref()), floor(2));
+        assert_eq!(write.metadata(None), floor(2));
+    }
+}

@@ -1,0 +1,167 @@
+//! Time-series mode: readings as measurements of a native time-series collection.
+//!
+//! ```js
+//! { ts: ISODate("2026-04-20T14:00:10Z"),                    // timeField
+//!   meta: { deviceId: "LIGHT-FL02-ZONE4", floor: 2, zone: "Zone 4" }, // metaField; shard key: meta.deviceId, hashed
+//!   lux: 320.0, temp: 22.4 }
+//! ```
+//!
+//! The server packs measurements of one `meta` into buckets of its own, by column. Nothing in it keeps a measurement
+//! from being stored twice, and none can be changed. This room promises what [`crate::store`] asks of every store, with
+//! these differences:
+//! - Of an identity the **first** value stays, not the last.
+//! - It is exact for **one writer per device**. Two instances that write the same reading of a device at the same time may
+//!   both store it; answers then take the lower of the two values, once.
+//!
+//! **Identity by looking** (`write`, `known`). What comes after everything that may be stored of a device is inserted at
+//! once; the rest, and the first write of a device after a start, only after a look at what is stored. **No late inserts**
+//! (`lanes`): before such a look, whatever got no answer is overtaken, so that it cannot take effect afterwards.
+//!
+//! **Stats** are folded by the server (`read`), and for hours that are over they come from the rollups, as in bucket mode.
+
+mod devices;
+mod document;
+mod known;
+mod lanes;
+mod read;
+mod rollups;
+mod schema;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bson::RawDocumentBuf;
+use mongodb::Collection;
+use mongodb::options::{CollectionOptions, ReadConcern};
+use tokio::sync::OnceCell;
+
+use self::known::KnownDevices;
+use self::lanes::Lanes;
+use self::schema::Schema;
+use super::collection::{Deployment, ManagedCollection};
+use super::command::Commands;
+use super::connect::{MongodbOptions, TimeseriesOptions};
+use super::rollups::RollupCollection;
+use crate::model::{BucketWrite, Contents, Hour, Metric};
+use crate::store::{DeviceSummary, HourStats, Rollups, Store, StoreError, WriteError, Written};
+
+/// Readings in a native time-series collection of MongoDB.
+#[derive(Debug)]
+pub struct TimeseriesStore {
+    /// For reading.
+    measurements: Collection<RawDocumentBuf>,
+    /// For writing.
+    commands: Commands,
+    collection: String,
+    lanes: Lanes,
+    known: KnownDevices,
+    schema: Schema,
+    rollups: RollupCollection,
+    /// Known once the schema was ensured.
+    deployment: OnceCell<Deployment>,
+}
+
+impl TimeseriesStore {
+    /// Makes the store without asking the server for anything; see [`MongodbOptions::database`].
+    ///
+    /// # Errors
+    /// When the URI is not one.
+    pub async fn connect(options: MongodbOptions, timeseries: TimeseriesOptions) -> Result<Self, StoreError> {
+        let database = options.database().await?;
+        // As in bucket mode: what a majority acknowledged is on every primary.
+        let reading = CollectionOptions::builder().read_concern(ReadConcern::local()).build();
+        let commands = Commands { database: database.clone(), timeout: options.timeout };
+        let (collection, timeout) = (timeseries.collection, options.timeout);
+        let rollups = options.rollups_collection;
+        Ok(Self {
+            measurements: database.collection_with_options::<RawDocumentBuf>(&collection, reading),
+            lanes: Lanes::new(commands.clone(), rollups.clone()),
+            commands,
+            known: KnownDevices::new(timeseries.max_known_devices),
+            rollups: RollupCollection::new(database.clone(), rollups, options.rollups_retention, timeout),
+            schema: Schema {
+                collection: ManagedCollection { database, name: collection.clone(), timeout },
+                span: timeseries.span,
+                retention: options.retention,
+            },
+            collection,
+            deployment: OnceCell::new(),
+        })
+    }
+
+    /// Creates the collection and its index, and changes what differs from the options. Every write does this first,
+    /// until it has succeeded once; calling it at the start only shows trouble earlier.
+    ///
+    /// # Errors
+    /// When the server does not answer or refuses.
+    pub async fn ensure_schema(&self) -> Result<(), StoreError> {
+        self.deployment().await?;
+        Ok(())
+    }
+
+    async fn deployment(&self) -> Result<Deployment, WriteError> {
+        let ensure = || async {
+            let deployment = self.schema.ensure().await?;
+            self.rollups.ensure(deployment).await?;
+            Ok(deployment)
+        };
+        self.commands.once(&self.deployment, ensure).await
+    }
+}
+
+#[async_trait]
+impl Store for TimeseriesStore {
+    fn name(&self) -> &'static str {
+        "mongodb-timeseries"
+    }
+
+    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
+        match self.deployment().await {
+            Ok(deployment) => self.write_buckets(writes, deployment).await,
+            Err(error) => vec![Err(error); writes.len()],
+        }
+    }
+
+    async fn hour_stats(
+        &self,
+        devices: &[Arc<str>],
+        hours: Range<Hour>,
+        metrics: &[Metric],
+    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
+        Ok(self.read_hour_stats(devices, &hours, metrics).await?)
+    }
+
+    async fn contents(
+        &self,
+        device: &str,
+        hours: Range<Hour>,
+        max_readings: usize,
+    ) -> Result<Vec<(Hour, Contents)>, StoreError> {
+        Ok(self.read_contents(device, hours, max_readings).await?)
+    }
+
+    async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
+        Ok(self.read_newest(device).await?.map(|newest| Hour::of(newest.last_ms)))
+    }
+
+    async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<DeviceSummary>, StoreError> {
+        Ok(self.read_devices(prefix, after, limit).await?)
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        Ok(self.commands.ping().await?)
+    }
+
+    fn rollups(&self) -> Option<&dyn Rollups> {
+        Some(self)
+    }
+
+    /// Nothing to do: the server expires its buckets.
+    async fn expire(&self, _oldest_ms: i64) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+}

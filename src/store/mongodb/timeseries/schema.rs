@@ -1,0 +1,114 @@
+//! The time-series collection, its index, its expiry and its sharding, brought to what the options ask for.
+
+use std::time::Duration;
+
+use bson::{Document, doc};
+
+use super::super::collection::{Deployment, Kind, ManagedCollection};
+use super::super::connect::{Granularity, TimeseriesSpan};
+use crate::store::WriteError;
+
+/// The index that every query of a device uses.
+const QUERY_INDEX: &str = "deviceId_ts";
+
+/// Stands in what an older server says of a span.
+const SPAN_FIELD: &str = "bucketRoundingSeconds";
+
+/// What the schema should be.
+#[derive(Debug, Clone)]
+pub(super) struct Schema {
+    pub(super) collection: ManagedCollection,
+    pub(super) span: TimeseriesSpan,
+    pub(super) retention: Option<Duration>,
+}
+
+impl Schema {
+    /// Brings the database to what the schema should be.
+    pub(super) async fn ensure(&self) -> Result<Deployment, WriteError> {
+        let deployment = self.collection.deployment().await?;
+        match self.collection.present(Kind::Timeseries).await? {
+            None => self.create().await?,
+            Some(present) => self.adjust(&present).await?,
+        }
+        self.collection.ensure_index(QUERY_INDEX, doc! { "meta.deviceId": 1, "ts": 1 }).await?;
+        if deployment == Deployment::Sharded {
+            self.collection.ensure_sharding("meta.deviceId").await?;
+        }
+        Ok(deployment)
+    }
+
+    async fn create(&self) -> Result<(), WriteError> {
+        let mut timeseries = doc! { "timeField": "ts", "metaField": "meta" };
+        timeseries.extend(self.span_fields());
+        let mut options = doc! { "timeseries": timeseries };
+        if let Some(retention) = self.retention {
+            options.insert("expireAfterSeconds", seconds(retention));
+        }
+        self.collection.create(options).await.map_err(|error| self.explain(error))
+    }
+
+    /// Changes what differs from the options. The server lets the span of its buckets grow only.
+    async fn adjust(&self, present: &Document) -> Result<(), WriteError> {
+        let options = present.get_document("options").cloned().unwrap_or_default();
+        let (old, new) = (options.get("expireAfterSeconds").and_then(integer), self.retention.map(seconds));
+        if old != new {
+            let value = new.map_or_else(|| bson::Bson::from("off"), bson::Bson::from);
+            self.collection.modify(doc! { "expireAfterSeconds": value }).await?;
+            tracing::info!(
+                collection = self.collection.name,
+                ?old,
+                ?new,
+                "changed after how many seconds readings expire"
+            );
+        }
+        let present = options.get_document("timeseries").cloned().unwrap_or_default();
+        let wanted = self.span_fields();
+        let differs = wanted.iter().any(|(field, value)| {
+            present.get(field).is_some_and(|found| integer(found) != integer(value) || found.as_str() != value.as_str())
+        });
+        if differs {
+            let modified = self.collection.modify(doc! { "timeseries": wanted }).await;
+            modified.map_err(|error| self.explain(error))?;
+            tracing::info!(collection = self.collection.name, span = ?self.span, "changed the span of the server's buckets");
+        }
+        Ok(())
+    }
+
+    /// Servers before 6.3 say of a span only that its fields are unknown.
+    fn explain(&self, error: WriteError) -> WriteError {
+        match (self.span, error) {
+            (TimeseriesSpan::Max(_), WriteError::Transient { detail, .. }) if detail.contains(SPAN_FIELD) => {
+                let detail = format!(
+                    "this server takes no bucketMaxSpanSeconds, those from 6.3 on do; set mongodb.timeseries.granularity \
+                     instead of bucket_max_span ({detail})"
+                );
+                WriteError::Transient { reason: "schema", detail }
+            }
+            (_, error) => error,
+        }
+    }
+
+    fn span_fields(&self) -> Document {
+        match self.span {
+            TimeseriesSpan::Granularity(Granularity::Seconds) => doc! { "granularity": "seconds" },
+            TimeseriesSpan::Granularity(Granularity::Minutes) => doc! { "granularity": "minutes" },
+            TimeseriesSpan::Granularity(Granularity::Hours) => doc! { "granularity": "hours" },
+            TimeseriesSpan::Max(span) => {
+                doc! { "bucketMaxSpanSeconds": seconds(span), "bucketRoundingSeconds": seconds(span) }
+            }
+        }
+    }
+}
+
+fn seconds(period: Duration) -> i64 {
+    i64::try_from(period.as_secs()).unwrap_or(i64::MAX)
+}
+
+pub(super) fn integer(value: &bson::Bson) -> Option<i64> {
+    match value {
+        bson::Bson::Int32(value) => Some((*value).into()),
+        bson::Bson::Int64(value) => Some(*value),
+        bson::Bson::Double(value) => Some(*value as i64),
+        _ => None,
+    }
+}

@@ -1,0 +1,91 @@
+//! What goes wrong between tidegauge and the server, made to happen by the server's own fail points.
+
+use super::*;
+use crate::store::mongodb::bucket::tests::faults::Fault;
+
+/// A store that calls itself by the name of the database, so that only its commands fail.
+async fn faulty_store(scratch: &Scratch, timeout: Duration) -> TimeseriesStore {
+    let separator = if scratch.uri.contains('?') { '&' } else { '?' };
+    let uri = format!("{}{separator}appName={}", scratch.uri, scratch.name);
+    let options = MongodbOptions { uri, timeout, ..scratch.options() };
+    let store = TimeseriesStore::connect(options, timeseries()).await.unwrap();
+    store.ensure_schema().await.unwrap();
+    store
+}
+
+async fn a_fault_is_transient(how: Document, expected: &str, applied: bool) {
+    let scratch = Scratch::new().await;
+    let store = faulty_store(&scratch, Duration::from_secs(10)).await;
+    write_one(&store, &write_at("d", 0..5)).await.unwrap();
+    let write = write_at("d", 5..15);
+    let fault = Fault::inject(&scratch, "insert", doc! { "times": 1 }, how).await;
+    let Err(WriteError::Transient { reason, .. }) = write_one(&store, &write).await else { panic!("no error") };
+    fault.remove().await;
+    assert_eq!(reason, expected);
+    expect_instants(&scratch, 0..if applied { 15 } else { 5 }).await;
+    let expected = if applied { (0, 10) } else { (10, 0) };
+    let written = write_one(&store, &write).await.unwrap();
+    assert_eq!((written.stored, written.duplicate), expected);
+    expect_instants(&scratch, 0..15).await;
+}
+
+#[tokio::test]
+async fn a_state_change_is_transient_and_a_resend_stores_once() {
+    a_fault_is_transient(doc! { "errorCode": 11602 }, "not_primary", false).await;
+}
+
+#[tokio::test]
+async fn a_lost_connection_is_transient_and_a_resend_stores_once() {
+    a_fault_is_transient(doc! { "closeConnection": true }, "network", false).await;
+}
+
+#[tokio::test]
+async fn a_write_concern_error_is_transient_and_a_resend_stores_once() {
+    let how = doc! { "writeConcernError": { "code": 91, "errmsg": "shutting down" } };
+    a_fault_is_transient(how, "write_concern", true).await;
+}
+
+/// The command hangs in the server before it does anything, and goes on long after it was given up.
+#[tokio::test]
+async fn an_insert_that_hangs_is_overtaken_and_stores_nothing_later() {
+    let scratch = Scratch::new().await;
+    let store = faulty_store(&scratch, Duration::from_millis(500)).await;
+    write_one(&store, &write_at("d", 0..5)).await.unwrap();
+    let write = write_at("d", 5..15);
+    let hang = doc! { "blockConnection": true, "blockTimeMS": 2_500 };
+    let fault = Fault::inject(&scratch, "insert", doc! { "times": 1 }, hang).await;
+    let outcome = write_one(&store, &write).await;
+    assert!(matches!(outcome, Err(WriteError::Transient { reason: "timeout", .. })), "{outcome:?}");
+    let mut attempts = 0;
+    let written = loop {
+        match write_one(&store, &write).await {
+            Ok(written) => break written,
+            Err(WriteError::Transient { .. }) if attempts < 20 => attempts += 1,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!(written.stored + written.duplicate, 10);
+    fault.remove().await; // waits until the one that hung has gone on
+    expect_instants(&scratch, 0..15).await;
+}
+
+#[tokio::test]
+async fn a_new_instance_stores_nothing_again() {
+    let scratch = Scratch::new().await;
+    let write = write_at("d", 0..10);
+    assert_eq!(write_one(&store(&scratch).await, &write).await.unwrap(), Written { stored: 10, duplicate: 0 });
+    let next = store(&scratch).await;
+    assert_eq!(write_one(&next, &write).await.unwrap(), Written { stored: 0, duplicate: 10 });
+    assert_eq!(write_one(&next, &write_at("d", 5..20)).await.unwrap(), Written { stored: 10, duplicate: 5 });
+    expect_instants(&scratch, 0..20).await;
+}
+
+#[tokio::test]
+async fn a_write_larger_than_a_command_is_sent_in_several() {
+    let scratch = Scratch::new().await;
+    let store = store(&scratch).await;
+    let write = write_at("d", 0..220_000);
+    assert_eq!(write_one(&store, &write).await.unwrap(), Written { stored: 220_000, duplicate: 0 });
+    let counted = scratch.all(doc! { "aggregate": "readings", "pipeline": [{ "$count": "n" }], "cursor": {} }).await;
+    assert_eq!(counted[0].get_i32("n").unwrap(), 220_000);
+}

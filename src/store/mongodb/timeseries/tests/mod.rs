@@ -1,0 +1,70 @@
+//! The store against a real server; see the tests of bucket mode.
+
+mod documents;
+mod faults;
+mod schema;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::{Document, doc};
+
+use super::TimeseriesStore;
+use crate::model::{BucketWrite, Hour, HourOffset, Sample};
+use crate::store::mongodb::bucket::tests::Scratch;
+use crate::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
+use crate::store::scenarios::store_scenarios;
+use crate::store::{Store, WriteError, Written};
+
+store_scenarios!(two_instances, first_value_stays);
+
+/// 2026-04-20T14:00:00Z.
+const HOUR: Hour = Hour(493_526);
+
+/// Tables of known devices so small that devices are forgotten all the time.
+async fn two_instances() -> (Scratch, TimeseriesStore, TimeseriesStore) {
+    let scratch = Scratch::new().await;
+    let options = || TimeseriesOptions { max_known_devices: 3, ..timeseries() };
+    let one = TimeseriesStore::connect(scratch.options(), options()).await.unwrap();
+    let other = TimeseriesStore::connect(scratch.options(), options()).await.unwrap();
+    (scratch, one, other)
+}
+
+fn timeseries() -> TimeseriesOptions {
+    TimeseriesOptions {
+        collection: "readings".into(),
+        span: TimeseriesSpan::Granularity(Granularity::Seconds),
+        max_known_devices: 1_000,
+    }
+}
+
+async fn store(scratch: &Scratch) -> TimeseriesStore {
+    TimeseriesStore::connect(scratch.options(), timeseries()).await.unwrap()
+}
+
+/// A write of one metric at these instants; the value at an instant follows from it.
+fn write_at(device: &str, offsets: impl IntoIterator<Item = HourOffset>) -> Arc<BucketWrite> {
+    let samples = offsets.into_iter().map(|offset| (Sample { value: value_at(offset), offset, metric: 0 }, true));
+    BucketWrite::new(device.into(), HOUR, None, vec!["lux".into()], samples).into()
+}
+
+fn value_at(offset: HourOffset) -> f64 {
+    f64::from(offset % 97) + 0.5
+}
+
+async fn write_one(store: &TimeseriesStore, write: &Arc<BucketWrite>) -> Result<Written, WriteError> {
+    store.write(std::slice::from_ref(write)).await.remove(0)
+}
+
+/// The measurements that are stored, by device and time.
+async fn measurements(scratch: &Scratch) -> Vec<Document> {
+    scratch.all(doc! { "find": "readings", "sort": { "meta.deviceId": 1, "ts": 1 }, "batchSize": 10_000 }).await
+}
+
+/// Checks that exactly these instants are stored, each in one measurement.
+async fn expect_instants(scratch: &Scratch, offsets: impl IntoIterator<Item = HourOffset>) {
+    let found: Vec<i64> =
+        measurements(scratch).await.iter().map(|one| one.get_datetime("ts").unwrap().timestamp_millis()).collect();
+    let expected: Vec<i64> = offsets.into_iter().map(|offset| HOUR.instant_ms(offset)).collect();
+    assert_eq!(found, expected);
+}

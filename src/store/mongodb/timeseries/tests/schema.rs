@@ -1,0 +1,72 @@
+//! What the store makes of an empty database, of an older one, and of a wrong one.
+
+use super::*;
+
+async fn ensured(scratch: &Scratch, retention: Option<u64>, span: TimeseriesSpan) -> Result<(), String> {
+    let options = MongodbOptions { retention: retention.map(Duration::from_secs), ..scratch.options() };
+    let store = TimeseriesStore::connect(options, TimeseriesOptions { span, ..timeseries() }).await.unwrap();
+    store.ensure_schema().await.map_err(|error| error.to_string())
+}
+
+async fn options(scratch: &Scratch) -> Document {
+    let listed = scratch.all(doc! { "listCollections": 1, "filter": { "name": "readings" } }).await;
+    listed[0].get_document("options").unwrap().clone()
+}
+
+const SECONDS: TimeseriesSpan = TimeseriesSpan::Granularity(Granularity::Seconds);
+const MINUTES: TimeseriesSpan = TimeseriesSpan::Granularity(Granularity::Minutes);
+
+#[tokio::test]
+async fn the_collection_and_its_index_are_made_and_made_again_without_harm() {
+    let scratch = Scratch::new().await;
+    for _ in 0..2 {
+        ensured(&scratch, Some(86_400), SECONDS).await.unwrap();
+    }
+    let options = options(&scratch).await;
+    let timeseries = options.get_document("timeseries").unwrap();
+    assert_eq!(timeseries.get_str("timeField").unwrap(), "ts");
+    assert_eq!(timeseries.get_str("metaField").unwrap(), "meta");
+    assert_eq!(timeseries.get_str("granularity").unwrap(), "seconds");
+    let indexes = scratch.all(doc! { "listIndexes": "readings" }).await;
+    assert!(indexes.iter().any(|index| index.get_document("key").unwrap() == &doc! { "meta.deviceId": 1, "ts": 1 }));
+}
+
+#[tokio::test]
+async fn a_changed_retention_changes_when_readings_expire() {
+    let scratch = Scratch::new().await;
+    for (retention, expected) in
+        [(Some(86_400), Some(86_400)), (Some(7_200), Some(7_200)), (None, None), (Some(9), Some(9))]
+    {
+        ensured(&scratch, retention, SECONDS).await.unwrap();
+        let found = options(&scratch).await.get("expireAfterSeconds").and_then(super::super::schema::integer);
+        assert_eq!(found, expected);
+    }
+}
+
+#[tokio::test]
+async fn granularity_can_be_made_coarser_and_a_finer_one_is_refused_in_words() {
+    let scratch = Scratch::new().await;
+    ensured(&scratch, None, SECONDS).await.unwrap();
+    ensured(&scratch, None, MINUTES).await.unwrap();
+    let options = options(&scratch).await;
+    assert_eq!(options.get_document("timeseries").unwrap().get_str("granularity").unwrap(), "minutes");
+    let refused = ensured(&scratch, None, SECONDS).await.unwrap_err();
+    assert!(refused.contains("granularity"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_bucket_span_on_a_server_that_has_none_is_refused_in_words() {
+    let scratch = Scratch::new().await;
+    let refused = ensured(&scratch, None, TimeseriesSpan::Max(Duration::from_secs(14_400))).await.unwrap_err();
+    assert!(refused.contains("bucketMaxSpanSeconds"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_collection_of_another_kind_is_refused_in_words() {
+    let scratch = Scratch::new().await;
+    scratch.run(doc! { "create": "readings" }).await;
+    let refused = ensured(&scratch, None, SECONDS).await.unwrap_err();
+    assert!(refused.contains("readings is a collection, and not a timeseries"), "{refused}");
+    let outcome = write_one(&store(&scratch).await, &write_at("d", 0..1)).await;
+    assert!(matches!(outcome, Err(WriteError::Transient { reason: "schema", .. })), "{outcome:?}");
+}

@@ -1,0 +1,208 @@
+//! Writes buckets as measurements: what is new for sure at once, the rest after a look at what is stored.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use serde_json::Map;
+
+use super::TimeseriesStore;
+use super::document::{Measurement, Measurements};
+use super::known::UnderWay;
+use crate::model::{BucketWrite, Contents, HourOffset, Metric};
+use crate::store::mongodb::collection::Deployment;
+use crate::store::mongodb::command::Reply;
+use crate::store::mongodb::encode::Encoder;
+use crate::store::mongodb::errors::is_out_of_reach;
+use crate::store::mongodb::metadata;
+use crate::store::{WriteError, Written};
+
+/// How many looks at the store are taken at the same time.
+const LOOKS_AT_ONCE: usize = 16;
+
+/// The most bytes of a command's documents; see `updates`.
+const DOCUMENTS_MAX_BYTES: usize = 16_000_000;
+
+/// The most documents of a command: the server's `maxWriteBatchSize`.
+const DOCUMENTS_MAX: usize = 100_000;
+
+type Outcome = Result<Written, WriteError>;
+
+/// A write of which something is to be inserted.
+struct Insert {
+    /// Where the write stands in its call.
+    at: usize,
+    measurements: Measurements,
+}
+
+/// A document to be inserted.
+struct Document<'a> {
+    /// Where the write that it belongs to stands in its call.
+    at: usize,
+    measurement: Measurement<'a>,
+}
+
+impl TimeseriesStore {
+    /// Writes buckets; see [`crate::store::Store::write`].
+    pub(super) async fn write_buckets(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Outcome> {
+        let under_way: Vec<UnderWay<'_>> = writes.iter().map(|write| self.known.begin(&write.device)).collect();
+        let new = match self.find_new(writes, &under_way).await {
+            Ok(new) => new,
+            Err(error) => return vec![Err(error); writes.len()],
+        };
+        let (mut outcomes, mut inserts) = (Vec::with_capacity(writes.len()), Vec::new());
+        let mut found_stored = false;
+        for (at, ((write, device), new)) in writes.iter().zip(&under_way).zip(new).enumerate() {
+            let stored =
+                write.count_stored(|sample| new.value(sample.offset, write.contents.metric_of(sample)).is_some());
+            outcomes.push(Ok(Written { stored, duplicate: write.accepted - stored }));
+            found_stored |= new.samples().len() < write.contents.samples().len();
+            if !new.is_empty() {
+                match measurements(write, device, new) {
+                    Ok(measurements) => inserts.push(Insert { at, measurements }),
+                    Err(error) => outcomes[at] = Err(error),
+                }
+            }
+        }
+        self.insert(&inserts, deployment, &mut outcomes).await;
+        if found_stored {
+            self.make_durable(&mut outcomes).await;
+        }
+        outcomes
+    }
+
+    /// The part of each write that is not stored yet.
+    async fn find_new(
+        &self,
+        writes: &[Arc<BucketWrite>],
+        under_way: &[UnderWay<'_>],
+    ) -> Result<Vec<Contents>, WriteError> {
+        if under_way.iter().any(UnderWay::is_unknown) {
+            self.lanes.end_doubt().await?;
+            let unknown = under_way.iter().zip(writes).filter(|(device, _)| device.is_unknown());
+            let looks = unknown.map(|(device, write)| async move {
+                device.learn(self.read_newest(&write.device).await?);
+                Ok::<(), WriteError>(())
+            });
+            stream::iter(looks.collect::<Vec<_>>()).buffer_unordered(LOOKS_AT_ONCE).try_collect::<()>().await?;
+        }
+        let sure: Vec<bool> =
+            writes.iter().zip(under_way).map(|(write, device)| is_new_for_sure(write, device)).collect();
+        if sure.contains(&false) {
+            self.lanes.end_doubt().await?;
+        }
+        let looks = writes.iter().zip(sure).map(|(write, sure)| async move {
+            if sure { Ok(write.contents.clone()) } else { self.without_stored(write).await }
+        });
+        stream::iter(looks.collect::<Vec<_>>()).buffered(LOOKS_AT_ONCE).try_collect().await
+    }
+
+    /// The contents of a write without what is stored already.
+    async fn without_stored(&self, write: &BucketWrite) -> Result<Contents, WriteError> {
+        let Some((first, last)) = write.contents.span() else { return Ok(Contents::default()) };
+        let stored = self.read_span(&write.device, write.hour, first, last).await?;
+        let stored: HashSet<(&Metric, HourOffset)> =
+            stored.samples().iter().map(|sample| (stored.metric_of(sample), sample.offset)).collect();
+        Ok(write.contents.filter(|metric, offset| !stored.contains(&(metric, offset))))
+    }
+
+    async fn insert(&self, inserts: &[Insert], deployment: Deployment, outcomes: &mut [Outcome]) {
+        let numbered = deployment != Deployment::Standalone;
+        let documents = documents(inserts);
+        let mut waiting = &documents[..];
+        while !waiting.is_empty() {
+            let mut taken = 0;
+            let fill = |command: &mut Encoder| taken = self.insert_command(command, waiting);
+            let answer = self.lanes.send(numbered, fill).await;
+            let (sent, rest) = waiting.split_at(taken);
+            match settle(answer, sent, outcomes) {
+                Ok(()) => waiting = rest,
+                Err(error) => return rest.iter().for_each(|document| outcomes[document.at] = Err(error.clone())),
+            }
+        }
+    }
+
+    /// Writes an `insert` of as many of the documents, in order, as fit into one, and returns how many: at least one.
+    fn insert_command(&self, command: &mut Encoder, waiting: &[Document<'_>]) -> usize {
+        let mut taken = 0;
+        command.string("insert", &self.collection);
+        command.boolean("ordered", false);
+        self.commands.write_concern(command);
+        command.array("documents", |documents| {
+            for document in waiting.iter().take(DOCUMENTS_MAX) {
+                let before = documents.len();
+                documents.document(taken, |fields| document.measurement.encode(fields));
+                if documents.len() > DOCUMENTS_MAX_BYTES && taken > 0 {
+                    documents.truncate(before);
+                    break;
+                }
+                taken += 1;
+            }
+        });
+        taken
+    }
+
+    /// What was found stored may not be with a majority yet. It is when this returns, or its writes have failed.
+    async fn make_durable(&self, outcomes: &mut [Outcome]) {
+        if let Err(error) = self.lanes.wait_for_majority().await {
+            for outcome in outcomes.iter_mut().filter(|outcome| outcome.is_ok()) {
+                *outcome = Err(error.clone());
+            }
+        }
+    }
+}
+
+/// Whether all of the write comes after everything that may be stored of the device; a write without readings does.
+fn is_new_for_sure(write: &BucketWrite, device: &UnderWay<'_>) -> bool {
+    let span = write.contents.span();
+    span.is_none_or(|(first, last)| device.advance(write.hour.instant_ms(first), write.hour.instant_ms(last)))
+}
+
+fn measurements(write: &BucketWrite, device: &UnderWay<'_>, new: Contents) -> Result<Measurements, WriteError> {
+    let metadata = match device.metadata(write.metadata.as_ref()) {
+        Some(text) => metadata::parse(&text)?,
+        None => Map::new(),
+    };
+    Ok(Measurements::new(&write.device, write.hour, &metadata, new))
+}
+
+fn documents(inserts: &[Insert]) -> Vec<Document<'_>> {
+    let mut documents = Vec::new();
+    for insert in inserts {
+        documents.extend(insert.measurements.iter().map(|measurement| Document { at: insert.at, measurement }));
+    }
+    documents
+}
+
+/// Turns the answer to an insert into outcomes.
+///
+/// # Errors
+/// When the server is out of reach.
+fn settle(
+    answer: Result<Reply, WriteError>,
+    sent: &[Document<'_>],
+    outcomes: &mut [Outcome],
+) -> Result<(), WriteError> {
+    let reply = match answer {
+        Ok(reply) if reply.accounts_for(sent.len()) => reply,
+        Ok(reply) => {
+            let detail = format!("{} documents were inserted, of {} that were sent", reply.n, sent.len());
+            fail(sent, &WriteError::Transient { reason: "other", detail }, outcomes);
+            return Ok(());
+        }
+        Err(error) => {
+            fail(sent, &error, outcomes);
+            return if is_out_of_reach(&error) { Err(error) } else { Ok(()) };
+        }
+    };
+    for refusal in &reply.refusals {
+        if let Some(document) = sent.get(refusal.statement) {
+            outcomes[document.at] = Err(refusal.to_error());
+        }
+    }
+    Ok(())
+}
+
+fn fail(sent: &[Document<'_>], error: &WriteError, outcomes: &mut [Outcome]) {
+    sent.iter().for_each(|document| outcomes[document.at] = Err(error.clone()));
+}
