@@ -6,6 +6,7 @@ mod faults;
 #[path = "../../../../../tests/harness/mongod.rs"]
 mod mongod;
 mod parts;
+mod rollups;
 mod schema;
 
 use std::sync::Arc;
