@@ -85,8 +85,12 @@ impl Store for Faulty {
         self.rollups.as_ref().map(|_| self as &dyn Rollups)
     }
 
-    async fn expire(&self, oldest_ms: i64) -> Result<u64, StoreError> {
-        self.store.expire(oldest_ms).await
+    async fn expire_readings(&self, oldest_ms: i64) -> Result<u64, StoreError> {
+        self.store.expire_readings(oldest_ms).await
+    }
+
+    async fn expire_rollups(&self, oldest_ms: i64) -> Result<u64, StoreError> {
+        self.store.expire_rollups(oldest_ms).await
     }
 }
 

@@ -147,9 +147,13 @@ pub trait Store: Send + Sync {
     /// Whether the store answers.
     async fn ping(&self) -> Result<(), StoreError>;
 
-    /// Deletes readings of hours that ended before `oldest_ms` (Unix milliseconds), where the store does not expire
-    /// them by itself, and returns how many buckets went.
-    async fn expire(&self, oldest_ms: i64) -> Result<u64, StoreError>;
+    /// Deletes the readings of hours that ended before `oldest_ms` (Unix milliseconds), where the store does not expire
+    /// them by itself, and returns of how many buckets they went. Their stats stay.
+    async fn expire_readings(&self, oldest_ms: i64) -> Result<u64, StoreError>;
+
+    /// Deletes all that is known of hours that ended before `oldest_ms`, where the store does not expire it by itself,
+    /// and returns how many buckets went.
+    async fn expire_rollups(&self, oldest_ms: i64) -> Result<u64, StoreError>;
 
     /// The rollups that somebody has to have derived, where the store does not write them together with the readings.
     fn rollups(&self) -> Option<&dyn Rollups> {

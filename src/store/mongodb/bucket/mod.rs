@@ -192,7 +192,12 @@ impl Store for BucketStore {
     }
 
     /// Nothing to do: the TTL index expires buckets on the server.
-    async fn expire(&self, _oldest_ms: i64) -> Result<u64, StoreError> {
+    async fn expire_readings(&self, _oldest_ms: i64) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
+    /// Nothing to do, as above.
+    async fn expire_rollups(&self, _oldest_ms: i64) -> Result<u64, StoreError> {
         Ok(0)
     }
 }

@@ -65,9 +65,8 @@ impl Rollups for BucketStore {
             let mut complete = Vec::new();
             for document in documents(&batch)? {
                 let document = document?;
-                if mem::replace(&mut created_at, Some(document.get_datetime("createdAt").map_err(Unreadable::from)?))
-                    != created_at
-                {
+                let created = document.get_datetime("createdAt").map_err(Unreadable::from)?;
+                if created_at.replace(created) != Some(created) {
                     complete.extend(readable(mem::take(&mut same)));
                 }
                 add(&mut same, document, &mut names)?;

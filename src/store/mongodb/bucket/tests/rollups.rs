@@ -89,7 +89,7 @@ async fn a_rollup_is_the_fold_of_all_parts_and_anyone_can_read_it() {
     let revs: i64 = scratch.buckets().await.iter().map(|part| part.get_i64("rev").unwrap()).sum();
     assert_eq!(entry.get_i64("rev").unwrap(), revs);
     let lux = entry.get_document("stats").unwrap().get_document("lux").unwrap();
-    assert_eq!(lux, &doc! { "count": 20_i64, "min": 0.0, "max": 250.0, "sum": (190 - 3 + 1000) as f64 / 4.0 });
+    assert_eq!(lux, &doc! { "count": 20_i64, "min": 0.0, "max": 250.0, "sum": f64::from(190 - 3 + 1000) / 4.0 });
     assert!(entry.get_document("stats").unwrap().contains_key("a\u{FF0E}b"));
 
     let fold = stored(&store, "a/b", HOUR).await.stats();
