@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::{Answer, Queries, QueryError};
 use crate::model::{Contents, Hour, Metric, Stats};
@@ -32,8 +33,8 @@ impl Step {
 /// A question for rollups.
 #[derive(Debug, Clone)]
 pub struct RollupsRequest {
-    /// The device id.
-    pub device: String,
+    /// The device ids, none of them twice.
+    pub devices: Vec<Arc<str>>,
     /// The first instant, in Unix milliseconds.
     pub from_ms: i64,
     /// The instant behind the last, in Unix milliseconds.
@@ -52,25 +53,39 @@ pub type Series = Vec<(i64, Stats)>;
 pub type Rollups = BTreeMap<Metric, Series>;
 
 impl Queries {
-    /// The rollups of a device. Hours that the range touches count whole.
+    /// The rollups of each device, in the order of the request. Hours that the range touches count whole.
     ///
     /// # Errors
     /// When the range is too long, there is too much to answer, or the store does not answer.
-    pub async fn rollups(&self, request: &RollupsRequest) -> Result<Answer<Rollups>, QueryError> {
+    pub async fn rollups(&self, request: &RollupsRequest) -> Result<Answer<Vec<Rollups>>, QueryError> {
         let hours = self.hours(request.from_ms, request.to_ms)?;
         let lagging = self.catch_up().await;
-        let pending = self.pending(&request.device, hours.clone());
-        let device = [request.device.as_str().into()];
-        let stored = self.store.hour_stats(&device, hours, &request.metrics).await?.pop().unwrap_or_default();
-        let repeated = repeated(&stored, &pending);
-        let repeated = fetch(&*self.store, &request.device, &repeated).await?;
-        let merged = merge(stored, repeated, pending, &request.metrics);
-        let rollups = step(merged, request.step);
-        if rollups.values().map(Vec::len).sum::<usize>() > self.limits.max_points {
-            return Err(QueryError::TooManyPoints(self.limits.max_points));
+        let pending: Vec<_> = request.devices.iter().map(|device| self.pending(device, hours.clone())).collect();
+        let stored = self.store.hour_stats(&request.devices, hours, &request.metrics).await?;
+        let (mut rollups, mut points) = (Vec::with_capacity(request.devices.len()), 0);
+        for ((device, stored), pending) in request.devices.iter().zip(stored).zip(pending) {
+            let repeated = fetch(&*self.store, device, &repeated(&stored, &pending)).await?;
+            let of_device = step(merge(stored, repeated, pending, &request.metrics), request.step);
+            points += of_device.values().map(Vec::len).sum::<usize>();
+            if points > self.limits.max_points {
+                return Err(QueryError::TooManyPoints(self.limits.max_points));
+            }
+            rollups.push(of_device);
         }
         Ok(Answer { body: rollups, lagging })
     }
+}
+
+/// Folds the rollups of several devices into one.
+pub fn combine(devices: Vec<Rollups>) -> Rollups {
+    let mut combined: BTreeMap<Metric, BTreeMap<i64, Stats>> = BTreeMap::new();
+    for (metric, series) in devices.into_iter().flatten() {
+        let steps = combined.entry(metric).or_default();
+        for (start_ms, stats) in series {
+            steps.entry(start_ms).and_modify(|known| known.merge(&stats)).or_insert(stats);
+        }
+    }
+    combined.into_iter().map(|(metric, steps)| (metric, steps.into_iter().collect())).collect()
 }
 
 /// The hours whose stored stats do not just add up with what is pending.
