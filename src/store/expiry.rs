@@ -33,7 +33,7 @@ fn report(key: &str, expired: Result<u64, super::StoreError>) {
         Ok(0) => {}
         Ok(buckets) => tracing::info!(buckets, "what is older than {key} is deleted"),
         Err(error) => {
-            tracing::warn!(%error, "what is older than {key} could not be deleted; the next try is in ten minutes")
+            tracing::warn!(%error, "what is older than {key} could not be deleted; the next try is in ten minutes");
         }
     }
 }

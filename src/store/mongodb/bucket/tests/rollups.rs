@@ -306,22 +306,19 @@ async fn random_histories_leave_the_fold_of_everything() {
         let mut closed = 0;
         for step in 0..50 {
             let store = &stores[random.random_range(0..2)];
-            match random.random_range(0..10) {
-                0 => {
-                    store.roll_up_hour(hour(closed)).await.unwrap();
-                    closed += 1;
-                }
-                _ => {
-                    let nth = random.random_range(0..6);
-                    let values: Vec<_> = (0..random.random_range(1..6))
-                        .map(|_| (random.random_range(0..40), random.random_range(0..2), random.random_range(-9..9)))
-                        .collect();
-                    let before = model.entry(nth).or_default();
-                    before.extend(values.iter().map(|&(offset, metric, value)| ((offset, metric), value)));
-                    write_all(store, &[write_in("d", hour(nth), &values)]).await;
-                    if nth < closed {
-                        roll_up(store, "d", hour(nth)).await;
-                    }
+            if random.random_range(0..10) == 0 {
+                store.roll_up_hour(hour(closed)).await.unwrap();
+                closed += 1;
+            } else {
+                let nth = random.random_range(0..6);
+                let values: Vec<_> = (0..random.random_range(1..6))
+                    .map(|_| (random.random_range(0..40), random.random_range(0..2), random.random_range(-9..9)))
+                    .collect();
+                let before = model.entry(nth).or_default();
+                before.extend(values.iter().map(|&(offset, metric, value)| ((offset, metric), value)));
+                write_all(store, &[write_in("d", hour(nth), &values)]).await;
+                if nth < closed {
+                    roll_up(store, "d", hour(nth)).await;
                 }
             }
             let found = stats(store, "d", 0..10).await;
