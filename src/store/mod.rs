@@ -6,7 +6,9 @@
 //! What each store promises, and the scenario tests check:
 //! - **Stored once.** Writing a [`BucketWrite`] any number of times, from any number of instances, in any order among
 //!   late and resent ones, leaves each identity stored once; the last value written stays.
-//! - **Stats are the fold.** The stats of an hour always equal the fold of its stored readings.
+//! - **Stats are the fold.** The stats of an hour always equal the fold of its stored readings. They outlive them: once
+//!   readings expire, the stats stay as they were. (Where a store keeps rollups of their own, see [`Rollups`], stats are
+//!   as new as the last rolling up.)
 //! - **Ok means durable.** An `Ok` outcome survives a crash of the store's server or of this machine.
 //! - **Errors are sorted.** A transient error may be retried with the same write, forever; a permanent one never helps.
 
@@ -119,8 +121,8 @@ pub trait Store: Send + Sync {
     /// same bucket.
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>>;
 
-    /// For each of `devices` (none twice), in their order: the stats of its hours in `hours` that have readings,
-    /// ascending. An empty `metrics` asks for all metrics; an hour that has readings but none of the metrics is still
+    /// For each of `devices` (none twice), in their order: the stats of its hours in `hours` that have readings, or had
+    /// some that have expired, ascending. An empty `metrics` asks for all metrics; an hour that has readings but none of the metrics is still
     /// there, with empty stats.
     async fn hour_stats(
         &self,

@@ -31,6 +31,9 @@
 //! can be merged as if they had been read at once. For the same reason `lastTs` never falls from part to part, even when
 //! a later part holds older readings: each speaks for the bucket up to itself.
 //!
+//! **Rollups** (`rollups`). The `stats` and `rev` of a bucket's parts are what its hour's rollup is derived from, in the
+//! collection that all modes share. Queries ask that first (`read`).
+//!
 //! `stats.<metric>.sum` is added to by the fast path and folded anew by the slow one: the two may differ in the last
 //! digits, as sums of floating-point numbers do.
 
