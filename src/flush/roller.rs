@@ -7,6 +7,9 @@
 //! - By the clock all hours of the past are closed, also those that are not rolled up yet, so that no write depends on how
 //!   far this instance or another one has come.
 //!
+//! Instances that share a database close an hour at about the same time, by their own clocks. What one stores after the
+//! other has rolled up the hour, and before it closes the hour itself, is in the rollup once it has rolled up the hour too.
+//!
 //! The mark is written behind the work. An hour that was broken off is rolled up again, which does no harm.
 
 use std::path::Path;

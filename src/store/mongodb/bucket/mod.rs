@@ -88,7 +88,7 @@ pub struct BucketStore {
 }
 
 impl BucketStore {
-    /// Makes the store without asking the server for anything; see [`MongodbOptions::database`].
+    /// Makes the store without asking the server for anything; see [`MongodbOptions`].
     ///
     /// # Errors
     /// When the URI is not one.
