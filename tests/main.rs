@@ -11,5 +11,6 @@ mod mongodb_documents;
 mod protocols;
 mod readme;
 mod resending;
+mod rollups;
 mod senml;
 mod udp;

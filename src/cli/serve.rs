@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tidegauge::config::{Config, Keep, StoreKind, SyncPolicy};
+use tidegauge::config::{Config, Period, StoreKind, SyncPolicy};
 use tidegauge::flush::{DeadLetters, Flush, Running};
 use tidegauge::http::{self, App, Budget};
 use tidegauge::ingest::Ingest;
@@ -123,9 +123,9 @@ impl Service {
         metrics.readings_recovered_total.increment(recovery.readings);
         let running = flush.start().context("start the log reader")?;
         let mut helpers = Vec::new();
-        if let Keep::For(keep) = config.retention.readings {
-            helpers.push(tokio::spawn(expiry::run(Arc::clone(&store), keep.as_duration())));
-        }
+        let [readings, rollups] =
+            [config.retention.readings, config.retention.rollups()].map(|keep| keep.period().map(Period::as_duration));
+        helpers.push(tokio::spawn(expiry::run(Arc::clone(&store), readings, rollups)));
         let upkeep = exposition.clone();
         helpers.push(tokio::spawn(async move { upkeep.upkeep().await }));
         helpers.push(tokio::spawn(first_contact(Arc::clone(&store), Arc::clone(&metrics))));

@@ -7,6 +7,9 @@
 //! - By the clock all hours of the past are closed, also those that are not rolled up yet, so that no write depends on how
 //!   far this instance or another one has come.
 //!
+//! Instances that share a database close an hour at about the same time, by their own clocks. What one stores after the
+//! other has rolled up the hour, and before it closes the hour itself, is in the rollup once it has rolled up the hour too.
+//!
 //! The mark is written behind the work. An hour that was broken off is rolled up again, which does no harm.
 
 use std::path::Path;
@@ -35,7 +38,7 @@ pub(super) fn newest_closed(now: SystemTime, delay: Duration) -> Hour {
 /// Runs until it is aborted, or at once to its end where the store needs no rolling up.
 pub(super) async fn run(flush: Arc<Flush>, mark: Option<Mark>) {
     let Some(rollups) = flush.store.rollups() else { return };
-    let mut roller = Roller { flush: &flush, rollups, mark, is_saved: true };
+    let mut roller = Roller::new(&flush, rollups, mark);
     let mut backoff = Backoff::new(flush.options.retry.clone());
     let mut failing = false;
     loop {
@@ -59,19 +62,25 @@ pub(super) async fn run(flush: Arc<Flush>, mark: Option<Mark>) {
     }
 }
 
-struct Roller<'a> {
+pub(super) struct Roller<'a> {
     flush: &'a Flush,
     rollups: &'a dyn Rollups,
     mark: Option<Mark>,
     is_saved: bool,
+    /// Whether the mark is known to speak of this store.
+    is_checked: bool,
 }
 
-impl Roller<'_> {
+impl<'a> Roller<'a> {
+    pub(super) fn new(flush: &'a Flush, rollups: &'a dyn Rollups, mark: Option<Mark>) -> Self {
+        Self { flush, rollups, mark, is_saved: true, is_checked: false }
+    }
+
     /// Rolls up what is closed and was not rolled up yet, hour by hour.
-    async fn catch_up(&mut self) -> Result<(), WriteError> {
+    pub(super) async fn catch_up(&mut self) -> Result<(), WriteError> {
         let end = Hour(self.flush.newest_closed().0 + 1);
         self.note_lag(end);
-        if self.mark.as_ref().is_none_or(|mark| mark.next < end) {
+        if !self.is_checked || self.mark.as_ref().is_none_or(|mark| mark.next < end) {
             self.check_identity().await?;
             self.roll_up_before(end).await?;
         }
@@ -88,6 +97,7 @@ impl Roller<'_> {
             tracing::info!("all hours are rolled up anew");
             self.mark = Some(Mark { identity, next: Hour(i32::MIN) });
         }
+        self.is_checked = true;
         Ok(())
     }
 

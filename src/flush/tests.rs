@@ -10,8 +10,10 @@ use super::*;
 use crate::log::{BatchBuilder, Instruments, Sync};
 use crate::model::{BucketWrite, Contents, Hour, Metric};
 use crate::store::sqlite::SqliteStore;
-use crate::store::{DeviceSummary, HourStats, StoreError, WriteError, Written};
+use crate::store::{DeviceSummary, HourStats, Rollups, StoreError, WriteError, Written};
 use crate::telemetry::Exposition;
+
+mod rolling;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -36,6 +38,8 @@ fn away() -> WriteError {
 struct Faulty {
     store: SqliteStore,
     fault: Fault,
+    /// What is kept of rollups, if this is a store that keeps some of their own.
+    rollups: Option<Arc<rolling::Kept>>,
 }
 
 #[async_trait]
@@ -77,8 +81,16 @@ impl Store for Faulty {
         self.store.ping().await
     }
 
-    async fn expire(&self, oldest_ms: i64) -> Result<u64, StoreError> {
-        self.store.expire(oldest_ms).await
+    fn rollups(&self) -> Option<&dyn Rollups> {
+        self.rollups.as_ref().map(|_| self as &dyn Rollups)
+    }
+
+    async fn expire_readings(&self, oldest_ms: i64) -> Result<u64, StoreError> {
+        self.store.expire_readings(oldest_ms).await
+    }
+
+    async fn expire_rollups(&self, oldest_ms: i64) -> Result<u64, StoreError> {
+        self.store.expire_rollups(oldest_ms).await
     }
 }
 
@@ -94,6 +106,10 @@ struct Life {
 
 impl Life {
     fn begin(folder: &Arc<TempDir>, limits: Limits, fault: Fault) -> Self {
+        Self::begin_with(folder, limits, fault, None)
+    }
+
+    fn begin_with(folder: &Arc<TempDir>, limits: Limits, fault: Fault, rollups: Option<Arc<rolling::Kept>>) -> Self {
         let folder = Arc::clone(folder);
         let log = crate::log::Options {
             dir: folder.path().join("log"),
@@ -104,7 +120,7 @@ impl Life {
         let (log, recovery) = Log::open(log, Instruments::default()).unwrap();
         let log = Arc::new(log);
         let store = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();
-        let store = Arc::new(Faulty { store, fault });
+        let store = Arc::new(Faulty { store, fault, rollups });
         let (metrics, exposition) = Metrics::new();
         let options = Options {
             limits,

@@ -26,27 +26,32 @@ pub(super) async fn write(flush: &Flush, mut writes: Vec<Arc<BucketWrite>>) {
     let mut backoff = Backoff::new(flush.options.retry.clone());
     loop {
         let outcomes = attempt(flush, &writes).await;
-        let settled = settle(flush, writes, outcomes).await;
-        if !settled.done.is_empty() {
+        let Settled { done, again } = settle(flush, writes, outcomes).await;
+        let is_away = done.is_empty();
+        if !is_away {
             note_back(flush);
-            // Only now is it known which hours to look after: one that was closed before the store had the readings.
-            let (late, prompt): (Vec<_>, Vec<_>) =
-                settled.done.iter().cloned().partition(|write| flush.is_closed(write.hour));
-            complete(flush, &prompt);
-            late::roll_up(flush, &late).await;
-            complete(flush, &late);
+            finish(flush, done).await;
             backoff.reset();
         }
-        let Some((_, error)) = settled.again.first() else { return };
-        if settled.done.is_empty() {
+        let Some((_, error)) = again.first() else { return };
+        if is_away {
             note_away(flush, error);
         }
-        for (_, error) in &settled.again {
+        for (_, error) in &again {
             flush.metrics.flush_retries_total.with(error.reason()).increment(1);
         }
         tokio::time::sleep(backoff.next()).await;
-        writes = settled.again.into_iter().map(|(write, _)| write).collect();
+        writes = again.into_iter().map(|(write, _)| write).collect();
     }
+}
+
+/// Lets pending forget what is done, once the rollups speak of it. Only after the store has the readings is it known of
+/// which hours that has to be seen to: those that are closed by then.
+async fn finish(flush: &Flush, done: Vec<Arc<BucketWrite>>) {
+    let (late, prompt): (Vec<_>, Vec<_>) = done.into_iter().partition(|write| flush.is_closed(write.hour));
+    complete(flush, &prompt);
+    late::roll_up(flush, &late).await;
+    complete(flush, &late);
 }
 
 async fn attempt(flush: &Flush, writes: &[Arc<BucketWrite>]) -> Vec<Outcome> {

@@ -5,7 +5,9 @@
 //! are merged by identity, being in both does no harm.
 //!
 //! Stored stats need no readings: where the pending readings of an hour all lie behind the last stored one, they are
-//! simply added. Only where they may repeat or precede stored ones are the stored readings fetched and merged.
+//! simply added. That holds for rollups that are kept beside the readings too: a reading stays pending until its hour's
+//! rollup speaks of it. Only where pending readings may repeat or precede stored ones are the stored readings fetched and
+//! merged.
 //!
 //! Knows no HTTP; the merging is pure.
 

@@ -6,7 +6,9 @@
 //! What each store promises, and the scenario tests check:
 //! - **Stored once.** Writing a [`BucketWrite`] any number of times, from any number of instances, in any order among
 //!   late and resent ones, leaves each identity stored once; the last value written stays.
-//! - **Stats are the fold.** The stats of an hour always equal the fold of its stored readings.
+//! - **Stats are the fold.** The stats of an hour always equal the fold of its stored readings. They outlive them: once
+//!   readings expire, the stats stay as they were. (Where a store keeps rollups of their own, see [`Rollups`], stats are
+//!   as new as the last rolling up.)
 //! - **Ok means durable.** An `Ok` outcome survives a crash of the store's server or of this machine.
 //! - **Errors are sorted.** A transient error may be retried with the same write, forever; a permanent one never helps.
 
@@ -119,8 +121,8 @@ pub trait Store: Send + Sync {
     /// same bucket.
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>>;
 
-    /// For each of `devices` (none twice), in their order: the stats of its hours in `hours` that have readings,
-    /// ascending. An empty `metrics` asks for all metrics; an hour that has readings but none of the metrics is still
+    /// For each of `devices` (none twice), in their order: the stats of its hours in `hours` that have readings, or had
+    /// some that have expired, ascending. An empty `metrics` asks for all metrics; an hour that has readings but none of the metrics is still
     /// there, with empty stats.
     async fn hour_stats(
         &self,
@@ -147,9 +149,13 @@ pub trait Store: Send + Sync {
     /// Whether the store answers.
     async fn ping(&self) -> Result<(), StoreError>;
 
-    /// Deletes readings of hours that ended before `oldest_ms` (Unix milliseconds), where the store does not expire
-    /// them by itself, and returns how many buckets went.
-    async fn expire(&self, oldest_ms: i64) -> Result<u64, StoreError>;
+    /// Deletes the readings of hours that ended before `oldest_ms` (Unix milliseconds), where the store does not expire
+    /// them by itself, and returns of how many buckets they went. Their stats stay.
+    async fn expire_readings(&self, oldest_ms: i64) -> Result<u64, StoreError>;
+
+    /// Deletes all that is known of hours that ended before `oldest_ms`, where the store does not expire it by itself,
+    /// and returns how many buckets went.
+    async fn expire_rollups(&self, oldest_ms: i64) -> Result<u64, StoreError>;
 
     /// The rollups that somebody has to have derived, where the store does not write them together with the readings.
     fn rollups(&self) -> Option<&dyn Rollups> {

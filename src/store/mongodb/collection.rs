@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use bson::{Binary, Bson, Document, doc};
+use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use mongodb::error::{Error, ErrorKind};
 use mongodb::options::IndexOptions;
@@ -97,13 +97,11 @@ impl ManagedCollection {
     pub(super) async fn identity(&self, kind: Kind) -> Result<String, WriteError> {
         let present = self.present(kind).await?;
         let uuid = present.as_ref().and_then(|found| found.get_document("info").ok()?.get("uuid"));
-        match uuid {
-            Some(Bson::Binary(Binary { bytes, .. })) => Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
-            _ => {
-                let detail = format!("the server does not say which collection {} is", self.name);
-                Err(WriteError::Transient { reason: "schema", detail })
-            }
-        }
+        let Some(Bson::Binary(uuid)) = uuid else {
+            let detail = format!("the server does not say which collection {} is", self.name);
+            return Err(WriteError::Transient { reason: "schema", detail });
+        };
+        Ok(uuid.bytes.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}")))
     }
 
     pub(super) async fn create(&self, options: Document) -> Result<(), WriteError> {
@@ -140,15 +138,12 @@ impl ManagedCollection {
         if options.expire_after == wanted {
             return Ok(());
         }
-        match wanted {
-            Some(expiry) => {
-                let seconds = expiry.as_secs() as i64;
-                self.modify(doc! { "index": { "keyPattern": key, "expireAfterSeconds": seconds } }).await?;
-            }
-            None => {
-                self.run(doc! { "dropIndexes": &self.name, "index": options.name }).await?;
-                self.create_index(AGE_INDEX, key, None).await?;
-            }
+        if let Some(expiry) = wanted {
+            let seconds = expiry.as_secs() as i64;
+            self.modify(doc! { "index": { "keyPattern": key, "expireAfterSeconds": seconds } }).await?;
+        } else {
+            self.run(doc! { "dropIndexes": &self.name, "index": options.name }).await?;
+            self.create_index(AGE_INDEX, key, None).await?;
         }
         let (old, new) = (options.expire_after, wanted);
         tracing::info!(collection = self.name, ?old, ?new, "changed when documents expire");

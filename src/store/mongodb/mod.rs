@@ -3,7 +3,7 @@
 //!
 //! What the modes share is here: how the database is reached (`connect`), collections and their indexes (`collection`),
 //! commands and their replies (`command`), many statements in few commands (`updates`), the sorting of errors (`errors`),
-//! BSON written and read (`encode`, `decode`), names and metadata as field names.
+//! the collection of the rollups (`rollups`), BSON written and read (`encode`, `decode`), names and metadata as field names.
 //!
 //! Only this room knows the driver and BSON.
 

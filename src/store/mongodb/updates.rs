@@ -62,7 +62,9 @@ impl Commands {
                 Err(error) if is_out_of_reach(&error) => return Err(error),
                 Err(error) => error,
             };
-            sent.iter().for_each(|item| settle(item, Upserted::Failed(error.clone())));
+            for item in sent {
+                settle(item, Upserted::Failed(error.clone()));
+            }
         }
         Ok(())
     }

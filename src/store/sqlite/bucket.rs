@@ -9,6 +9,9 @@
 //!   still small into one. Large ones are left alone, so that a compaction never rewrites more than a few hundred KiB,
 //!   however hot the device.
 //!
+//! - **Outlived** rollups speak of readings that have expired. A late write to such an hour is a rewrite, and replaces only
+//!   the rollups of metrics of which there are no fewer values now.
+//!
 //! Whichever way, the chunks of a bucket share no identity, and its rollups are the fold of its samples in time order,
 //! to the last bit. A fold of finite values is never NaN, which SQLite could not keep.
 
@@ -26,7 +29,7 @@ pub(super) const COMPACT_EVERY: i64 = 16;
 const SMALL_CHUNK_BYTES: i64 = 16 * 1024;
 
 pub(super) const BUCKET: &str =
-    "SELECT first_ts, last_ts, readings, metadata FROM buckets WHERE device = ?1 AND hour = ?2";
+    "SELECT first_ts, last_ts, readings, metadata, outlived FROM buckets WHERE device = ?1 AND hour = ?2";
 pub(super) const ROLLUPS: &str = "SELECT metric, count, min, max, sum FROM rollups WHERE device = ?1 AND hour = ?2";
 pub(super) const LAST_SEQ: &str = "SELECT max(seq) FROM chunks WHERE device = ?1 AND hour = ?2";
 pub(super) const CHUNKS_BELOW: &str =
@@ -35,6 +38,10 @@ pub(super) const DELETE_CHUNK: &str = "DELETE FROM chunks WHERE device = ?1 AND 
 const ADD_CHUNK: &str = "INSERT INTO chunks (device, hour, seq, data) VALUES (?1, ?2, ?3, ?4)";
 const PUT_ROLLUP: &str = "INSERT OR REPLACE INTO rollups (device, hour, metric, count, min, max, sum)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+const PUT_ROLLUP_OF_NO_FEWER: &str = "INSERT INTO rollups (device, hour, metric, count, min, max, sum)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+    ON CONFLICT (device, hour, metric) DO UPDATE SET count = ?4, min = ?5, max = ?6, sum = ?7 WHERE ?4 >= count";
+pub(super) const HAS_READINGS_AGAIN: &str = "UPDATE buckets SET outlived = 2 WHERE device = ?1 AND hour = ?2";
 /// Not a REPLACE, which would touch the index by hour each time.
 const PUT_BUCKET: &str = "INSERT INTO buckets (device, hour, first_ts, last_ts, readings, metadata)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6)
@@ -54,6 +61,8 @@ struct Envelope {
     last_ts: i64,
     readings: i64,
     metadata: Option<String>,
+    /// Whether the rollups speak of readings that have expired.
+    outlived: bool,
 }
 
 impl<'a> BucketRows<'a> {
@@ -69,7 +78,9 @@ impl<'a> BucketRows<'a> {
         };
         let (first_ts, last_ts) = (write.hour.instant_ms(first), write.hour.instant_ms(last));
         let stored = match self.envelope()? {
-            Some(envelope) if first_ts <= envelope.last_ts => self.rewrite(packer, write, envelope)?,
+            Some(envelope) if first_ts <= envelope.last_ts || envelope.outlived => {
+                self.rewrite(packer, write, envelope)?
+            }
             before => {
                 self.append(packer, write, before, (first_ts, last_ts))?;
                 write.count_stored(|_| true)
@@ -89,11 +100,11 @@ impl<'a> BucketRows<'a> {
         let added = contents.reading_count() as i64;
         let metadata = write.metadata.as_deref().map(str::to_owned);
         let Some(before) = before else {
-            self.put_rollups(&contents.stats())?;
+            self.put_rollups(PUT_ROLLUP, &contents.stats())?;
             self.put_chunk(0, &packer.pack(contents))?;
-            return self.put_envelope(&Envelope { first_ts, last_ts, readings: added, metadata });
+            return self.put_envelope(&Envelope { first_ts, last_ts, readings: added, metadata, outlived: false });
         };
-        self.put_rollups(&self.continued_stats(contents)?)?;
+        self.put_rollups(PUT_ROLLUP, &self.continued_stats(contents)?)?;
         self.put_envelope(&Envelope {
             last_ts,
             readings: before.readings + added,
@@ -119,13 +130,15 @@ impl<'a> BucketRows<'a> {
             let (first, last) = merged.span().expect("it holds at least what is new");
             self.delete_chunks(&seqs)?;
             self.put_chunk(0, &packer.pack(&merged))?;
-            self.put_rollups(&merged.stats())?;
-            self.put_envelope(&Envelope {
-                first_ts: write.hour.instant_ms(first),
-                last_ts: write.hour.instant_ms(last),
-                readings: merged.reading_count() as i64,
-                ..envelope
-            })?;
+            let (mut first_ts, mut last_ts) = (write.hour.instant_ms(first), write.hour.instant_ms(last));
+            if envelope.outlived {
+                (first_ts, last_ts) = (first_ts.min(envelope.first_ts), last_ts.max(envelope.last_ts));
+                self.put_rollups(PUT_ROLLUP_OF_NO_FEWER, &merged.stats())?;
+                self.prepare(HAS_READINGS_AGAIN)?.execute(params![self.device, self.hour])?;
+            } else {
+                self.put_rollups(PUT_ROLLUP, &merged.stats())?;
+            }
+            self.put_envelope(&Envelope { first_ts, last_ts, readings: merged.reading_count() as i64, ..envelope })?;
         } else if brings_metadata {
             self.put_envelope(&envelope)?;
         }
@@ -149,7 +162,13 @@ impl BucketRows<'_> {
 
     fn envelope(&self) -> Result<Option<Envelope>, SqliteError> {
         let row = self.prepare(BUCKET)?.query_row(params![self.device, self.hour], |row| {
-            Ok(Envelope { first_ts: row.get(0)?, last_ts: row.get(1)?, readings: row.get(2)?, metadata: row.get(3)? })
+            Ok(Envelope {
+                first_ts: row.get(0)?,
+                last_ts: row.get(1)?,
+                readings: row.get(2)?,
+                metadata: row.get(3)?,
+                outlived: row.get::<_, i64>(4)? > 0,
+            })
         });
         Ok(row.optional()?)
     }
@@ -181,8 +200,8 @@ impl BucketRows<'_> {
         Ok(named.filter_map(|(metric, stats)| Some((metric.clone(), stats?))).collect())
     }
 
-    fn put_rollups(&self, stats: &[(Metric, Stats)]) -> Result<(), SqliteError> {
-        let mut statement = self.prepare(PUT_ROLLUP)?;
+    fn put_rollups(&self, sql: &str, stats: &[(Metric, Stats)]) -> Result<(), SqliteError> {
+        let mut statement = self.prepare(sql)?;
         for (metric, Stats { count, min, max, sum }) in stats {
             statement.execute(params![self.device, self.hour, metric, count.cast_signed(), min, max, sum])?;
         }

@@ -1,6 +1,7 @@
 //! The embedded store: one SQLite file that any SQLite tool can open.
 //!
-//! For each bucket the file has a row in `buckets`, a row per metric in `rollups`, and its readings in `chunks`
+//! For each bucket the file has a row in `buckets`, a row per metric in `rollups`, and its readings in `chunks`; when the
+//! readings expire, the first two stay until the rollups expire as well
 //! (`schema.rs` has the tables, `chunk.rs` the bytes). The hourly averages of a device, with any tool:
 //!
 //! ```sql
@@ -33,7 +34,7 @@ use rusqlite::Connection;
 use tokio::sync::Mutex;
 
 use self::error::SqliteError;
-use self::expire::Expired;
+use self::expire::{Expired, What};
 use self::readers::Readers;
 use self::write::Writer;
 use super::{DeviceSummary, HourStats, Store, StoreError, WriteError, Written};
@@ -69,6 +70,20 @@ impl SqliteStore {
         query: impl FnOnce(&mut Connection) -> Result<T, SqliteError> + Send + 'static,
     ) -> Result<T, StoreError> {
         Ok(self.readers.read(query).await?)
+    }
+
+    /// Batch by batch, so that writes get their turns in between.
+    async fn expire(&self, what: What, oldest_ms: i64) -> Result<u64, StoreError> {
+        let mut expired = 0;
+        loop {
+            let batch =
+                self.with_writer(move |writer| expire::expire_some(&mut writer.connection, what, oldest_ms)).await;
+            let Expired { buckets, more } = batch?;
+            expired += buckets;
+            if !more {
+                return Ok(expired);
+            }
+        }
     }
 
     /// Runs `work` once all writes that came before are done.
@@ -127,16 +142,12 @@ impl Store for SqliteStore {
         self.read(|connection| read::ping(connection)).await
     }
 
-    async fn expire(&self, oldest_ms: i64) -> Result<u64, StoreError> {
-        let mut expired = 0;
-        loop {
-            let batch = self.with_writer(move |writer| expire::expire_some(&mut writer.connection, oldest_ms)).await;
-            let Expired { buckets, more } = batch?;
-            expired += buckets;
-            if !more {
-                return Ok(expired);
-            }
-        }
+    async fn expire_readings(&self, oldest_ms: i64) -> Result<u64, StoreError> {
+        self.expire(expire::READINGS, oldest_ms).await
+    }
+
+    async fn expire_rollups(&self, oldest_ms: i64) -> Result<u64, StoreError> {
+        self.expire(expire::ROLLUPS, oldest_ms).await
     }
 
     /// Moves what stands in the write-ahead file into the database, so that the one file can be copied by itself.

@@ -17,6 +17,7 @@ const ROLLUPS: &str = "SELECT hour, metric, count, min, max, sum FROM rollups
     WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, metric";
 const CHUNKS: &str = "SELECT hour, data FROM chunks WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, seq";
 const LAST_BUCKET: &str = "SELECT hour, last_ts, metadata FROM buckets WHERE device = ?1 ORDER BY hour DESC LIMIT 1";
+const LAST_READINGS: &str = "SELECT hour FROM buckets WHERE device = ?1 AND outlived <> 1 ORDER BY hour DESC LIMIT 1";
 const NEXT_DEVICE: &str = "SELECT device, first_ts FROM buckets WHERE device >= ?1 ORDER BY device, hour LIMIT 1";
 const METRICS: &str = "SELECT metric FROM rollups WHERE device = ?1 AND hour = ?2 ORDER BY metric";
 const ANYTHING: &str = "SELECT 1 FROM buckets LIMIT 1";
@@ -95,7 +96,7 @@ pub(super) fn contents(
 
 /// See [`crate::store::Store::last_hour`].
 pub(super) fn last_hour(connection: &Connection, device: &str) -> Result<Option<Hour>, SqliteError> {
-    let hour = connection.prepare_cached(LAST_BUCKET)?.query_row([device], |row| row.get(0)).optional()?;
+    let hour = connection.prepare_cached(LAST_READINGS)?.query_row([device], |row| row.get(0)).optional()?;
     Ok(hour.map(Hour::of))
 }
 
@@ -150,9 +151,16 @@ mod tests {
     fn every_query_seeks_in_a_key_and_sorts_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let connection = schema::open_writer(&folder.path().join("db"), Duration::from_secs(5)).unwrap();
-        let reading = [HOURS, ROLLUPS, CHUNKS, LAST_BUCKET, NEXT_DEVICE, METRICS];
-        let writing = [bucket::BUCKET, bucket::ROLLUPS, bucket::LAST_SEQ, bucket::CHUNKS_BELOW, bucket::DELETE_CHUNK];
-        for sql in reading.iter().chain(&writing).chain(&expire::QUERIES) {
+        let reading = [HOURS, ROLLUPS, CHUNKS, LAST_BUCKET, LAST_READINGS, NEXT_DEVICE, METRICS];
+        let writing = [
+            bucket::BUCKET,
+            bucket::ROLLUPS,
+            bucket::LAST_SEQ,
+            bucket::CHUNKS_BELOW,
+            bucket::DELETE_CHUNK,
+            bucket::HAS_READINGS_AGAIN,
+        ];
+        for sql in reading.iter().chain(&writing).chain(&expire::queries()) {
             let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let nulls = vec![rusqlite::types::Null; statement.parameter_count()];
             let steps = statement.query_map(rusqlite::params_from_iter(nulls), |row| row.get::<_, String>(3)).unwrap();

@@ -11,13 +11,14 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use super::error::SqliteError;
 
 /// The version of the tables below, kept in the file's `user_version`.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 /// `Tide` in ASCII: marks the file as tidegauge's own for `file(1)` and for [`open_writer`].
 const APPLICATION_ID: i32 = 0x5469_6465;
 
 /// Times are Unix milliseconds; `hour` is the start of the hour.
 ///
-/// - `buckets`: one row per bucket. The index serves expiry, which asks by hour across all devices.
+/// - `buckets`: one row per bucket. The indexes serve expiry, which asks by hour across all devices. `outlived` is 1 when
+///   the readings have expired and only their rollups are kept, 2 when readings came after that, else 0.
 /// - `rollups`: the stats of one metric in one bucket.
 /// - `chunks`: the readings of a bucket, as one or more chunks that share no identity. It has a rowid, unlike the
 ///   others: blobs are too large to sit in an index, and new ones all go to the end of the table.
@@ -29,9 +30,11 @@ CREATE TABLE buckets (
     last_ts  INTEGER NOT NULL,
     readings INTEGER NOT NULL,
     metadata TEXT,
+    outlived INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (device, hour)
 ) WITHOUT ROWID;
 CREATE INDEX buckets_by_hour ON buckets (hour);
+CREATE INDEX readings_by_hour ON buckets (hour) WHERE outlived <> 1;
 CREATE TABLE rollups (
     device TEXT    NOT NULL,
     hour   INTEGER NOT NULL,
@@ -49,6 +52,11 @@ CREATE TABLE chunks (
     data   BLOB    NOT NULL,
     PRIMARY KEY (device, hour, seq)
 );";
+
+/// What version 2 has and version 1 had not.
+const FROM_1_TO_2: &str = "
+ALTER TABLE buckets ADD COLUMN outlived INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX readings_by_hour ON buckets (hour) WHERE outlived <> 1;";
 
 /// How many prepared statements a connection keeps: more than this room has.
 const STATEMENTS: usize = 32;
@@ -99,6 +107,10 @@ fn claim(connection: &mut Connection) -> Result<(), SqliteError> {
     let tables: i64 = transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     match (pragma("application_id")?, pragma("user_version")?) {
         (APPLICATION_ID, VERSION) => {}
+        (APPLICATION_ID, 1) => {
+            transaction.execute_batch(FROM_1_TO_2)?;
+            transaction.pragma_update(None, "user_version", VERSION)?;
+        }
         (APPLICATION_ID, version) => return Err(SqliteError::UnknownVersion { found: version, known: VERSION }),
         (0, 0) if tables == 0 => {
             transaction.execute_batch(TABLES)?;
@@ -134,14 +146,30 @@ mod tests {
             let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
             assert_eq!(text("journal_mode"), "wal");
             assert_eq!(number("synchronous"), 2, "FULL");
-            assert_eq!((number("application_id"), number("user_version")), (0x5469_6465, 1));
+            assert_eq!((number("application_id"), number("user_version")), (0x5469_6465, 2));
+        }
+    }
+
+    #[test]
+    fn a_file_of_version_1_becomes_one_of_version_2() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("db");
+        drop(open_writer(&path, BUSY).unwrap());
+        let back = "DROP INDEX readings_by_hour; ALTER TABLE buckets DROP COLUMN outlived; PRAGMA user_version = 1;
+            INSERT INTO buckets VALUES ('d', 0, 1, 2, 3, NULL)";
+        Connection::open(&path).unwrap().execute_batch(back).unwrap();
+        for _ in 0..2 {
+            let connection = open_writer(&path, BUSY).unwrap();
+            let outlived: i64 = connection.query_row("SELECT outlived FROM buckets", [], |row| row.get(0)).unwrap();
+            assert_eq!(outlived, 0);
+            connection.prepare("SELECT 1 FROM buckets INDEXED BY readings_by_hour WHERE outlived <> 1").unwrap();
         }
     }
 
     #[test]
     fn a_newer_file_is_refused_with_both_versions() {
         let message = refusal("PRAGMA user_version = 7");
-        assert!(message.contains("version 7") && message.contains("version 1"), "{message}");
+        assert!(message.contains("version 7") && message.contains("version 2"), "{message}");
     }
 
     #[test]

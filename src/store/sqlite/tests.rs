@@ -217,23 +217,68 @@ async fn a_full_disk_is_transient_and_leaves_nothing_half_done() {
     }
 }
 
+/// Three hours of 600 devices: more than one batch.
+async fn three_hours_of_many(store: &SqliteStore) {
+    let of = |nth: u32| (0..3).map(move |hour| write_at(&format!("d{nth}"), Hour(hour), [(1, 1.0), (2, 2.0)]));
+    let writes: Vec<_> = (0..600).flat_map(of).collect();
+    store.write(&writes).await.into_iter().for_each(|outcome| assert!(outcome.is_ok()));
+}
+
 #[tokio::test]
 async fn hours_that_ended_before_are_deleted_and_no_others() {
     let (folder, store) = new_store();
-    let devices = 600_u32;
-    let writes: Vec<_> = (0..devices)
-        .flat_map(|nth| (0..3).map(move |hour| write_at(&format!("d{nth}"), Hour(hour), [(1, 1.0)])))
-        .collect();
-    store.write(&writes).await.into_iter().for_each(|outcome| assert!(outcome.is_ok()));
-    assert_eq!(store.expire(MS_PER_HOUR - 1).await.unwrap(), 0);
+    three_hours_of_many(&store).await;
+    assert_eq!(store.expire_rollups(MS_PER_HOUR - 1).await.unwrap(), 0);
     let end_of_the_second = 2 * MS_PER_HOUR;
-    assert_eq!(store.expire(end_of_the_second).await.unwrap(), u64::from(2 * devices), "more than one batch");
-    assert_eq!(store.expire(end_of_the_second).await.unwrap(), 0);
+    assert_eq!(store.expire_rollups(end_of_the_second).await.unwrap(), 1_200);
+    assert_eq!(store.expire_rollups(end_of_the_second).await.unwrap(), 0);
     for table in ["buckets", "rollups", "chunks"] {
         let left = format!("SELECT count(*) FROM {table} WHERE hour = {end_of_the_second}");
-        assert_eq!(one::<u32>(&visitor(&folder), &left), devices, "{table}");
-        assert_eq!(one::<u32>(&visitor(&folder), &format!("SELECT count(*) FROM {table}")), devices, "{table}");
+        assert_eq!(one::<u32>(&visitor(&folder), &left), 600, "{table}");
+        assert_eq!(one::<u32>(&visitor(&folder), &format!("SELECT count(*) FROM {table}")), 600, "{table}");
     }
+}
+
+#[tokio::test]
+async fn rollups_outlive_their_readings() {
+    let (folder, store) = new_store();
+    three_hours_of_many(&store).await;
+    let all = Hour(0)..Hour(9);
+    let devices = ["d7".into(), "d8".into()];
+    let before = store.hour_stats(&devices, all.clone(), &[]).await.unwrap();
+    assert_eq!(store.expire_readings(MS_PER_HOUR - 1).await.unwrap(), 0);
+    for (end, gone, left) in [(2, 1_200, 600), (2, 0, 600), (3, 600, 0)] {
+        assert_eq!(store.expire_readings(end * MS_PER_HOUR).await.unwrap(), gone);
+        assert_eq!(one::<u32>(&visitor(&folder), "SELECT count(*) FROM chunks"), left);
+        assert_eq!(store.hour_stats(&devices, all.clone(), &[]).await.unwrap(), before);
+        let last = store.last_hour("d7").await.unwrap();
+        assert_eq!(last, (left > 0).then_some(Hour(2)), "an hour without readings is no last one");
+    }
+    assert!(store.contents("d7", all.clone(), 99).await.unwrap().is_empty());
+    assert_eq!(store.expire_rollups(3 * MS_PER_HOUR).await.unwrap(), 1_800);
+    assert_eq!(store.hour_stats(&devices, all, &[]).await.unwrap(), [vec![], vec![]]);
+}
+
+#[tokio::test]
+async fn late_readings_do_not_replace_rollups_of_more_that_expired() {
+    let (_folder, store) = new_store();
+    let values = |range: Range<u32>| range.map(|at| (at, f64::from(at)));
+    written(&store, write_at("d", Hour(1), values(0..10))).await;
+    let before = stats(&store, "d").await;
+    store.expire_readings(3 * MS_PER_HOUR).await.unwrap();
+    for (late, fewer) in [(20..24, true), (24..26, true), (3..5, true), (30..32, false), (40..41, false)] {
+        let count = late.len() as u32;
+        assert_eq!(
+            written(&store, write_at("d", Hour(1), values(late))).await,
+            Written { stored: count, duplicate: 0 }
+        );
+        let contents = store.contents("d", Hour(1)..Hour(2), 99).await.unwrap().remove(0).1;
+        let expected = if fewer { before } else { contents.stats()[0].1 };
+        assert_eq!(stats(&store, "d").await, expected, "with {} left", contents.reading_count());
+    }
+    assert_eq!(store.expire_readings(3 * MS_PER_HOUR).await.unwrap(), 1, "the late ones expire too");
+    assert!(store.contents("d", Hour(1)..Hour(2), 99).await.unwrap().is_empty());
+    assert_eq!(stats(&store, "d").await.count, 11);
 }
 
 #[tokio::test]

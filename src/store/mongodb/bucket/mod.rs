@@ -31,6 +31,9 @@
 //! can be merged as if they had been read at once. For the same reason `lastTs` never falls from part to part, even when
 //! a later part holds older readings: each speaks for the bucket up to itself.
 //!
+//! **Rollups** (`rollups`). The `stats` and `rev` of a bucket's parts are what its hour's rollup is derived from, in the
+//! collection that all modes share. Queries ask that first (`read`).
+//!
 //! `stats.<metric>.sum` is added to by the fast path and folded anew by the slow one: the two may differ in the last
 //! digits, as sums of floating-point numbers do.
 
@@ -80,7 +83,7 @@ pub struct BucketStore {
 }
 
 impl BucketStore {
-    /// Makes the store without asking the server for anything; see [`MongodbOptions::database`].
+    /// Makes the store without asking the server for anything; see [`MongodbOptions`].
     ///
     /// # Errors
     /// When the URI is not one.
@@ -178,7 +181,12 @@ impl Store for BucketStore {
     }
 
     /// Nothing to do: the TTL index expires buckets on the server.
-    async fn expire(&self, _oldest_ms: i64) -> Result<u64, StoreError> {
+    async fn expire_readings(&self, _oldest_ms: i64) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
+    /// Nothing to do, as above.
+    async fn expire_rollups(&self, _oldest_ms: i64) -> Result<u64, StoreError> {
         Ok(0)
     }
 }

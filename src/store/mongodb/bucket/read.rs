@@ -48,8 +48,12 @@ impl BucketStore {
         let mut parts: BTreeMap<(Arc<str>, Hour), HourStats> = BTreeMap::new();
         self.commands
             .each_document(find, |document| {
+                let (device, hour) = (document.get_str("deviceId")?, bucket_hour(document)?);
+                if by_device.of(device)?.binary_search_by_key(&hour, |stats| stats.hour).is_ok() {
+                    return Ok(ControlFlow::Continue(()));
+                }
                 let stats = hour_stats(document, &mut names)?;
-                match parts.entry((document.get_str("deviceId")?.into(), stats.hour)) {
+                match parts.entry((device.into(), hour)) {
                     Entry::Occupied(mut known) => known.get_mut().merge(stats),
                     Entry::Vacant(place) => _ = place.insert(stats),
                 }
@@ -134,15 +138,20 @@ fn of_missing(missing: &[Missing]) -> Option<Document> {
     }
 }
 
-/// A stretch of the index for each run of hours, or a look for each hour when there are many runs: each clause has to be
-/// planned by the server.
+/// A stretch of the index for each run of hours. Each clause has to be planned by the server, so that many runs are asked
+/// for in another way: hour by hour, or all of the hours from the first to the last where few of these are known.
 fn clauses_of(missing: &Missing) -> Vec<Document> {
     let Missing { devices, runs } = missing;
     let of = |bucket: Document| doc! { "deviceId": of_devices(devices), "bucket": bucket };
+    let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Vec::new() };
     if runs.len() <= RUNS_MAX {
         return runs.iter().map(|run| of(within(run))).collect();
     }
-    let hours = runs.iter().flat_map(|run| run.start.0..run.end.0);
-    let hours: Vec<DateTime> = hours.map(|hour| DateTime::from_millis(Hour(hour).start_ms())).collect();
+    let hours: Vec<i32> = runs.iter().flat_map(|run| run.start.0..run.end.0).collect();
+    let known = (last.end.0 - first.start.0) as usize - hours.len();
+    if hours.len() > known {
+        return vec![of(within(&(first.start..last.end)))];
+    }
+    let hours: Vec<DateTime> = hours.into_iter().map(|hour| DateTime::from_millis(Hour(hour).start_ms())).collect();
     vec![of(doc! { "$in": hours })]
 }

@@ -46,8 +46,8 @@ impl Rollups for BucketStore {
         let find = self.documents.find(doc! { "createdAt": { "$gte": from } }).sort(doc! { "createdAt": 1 }).limit(1);
         let mut hour = None;
         self.commands
-            .each_document(find.projection(doc! { "_id": 0, "bucket": 1 }), |document| {
-                hour = Some(bucket_hour(document)?);
+            .each_document(find.projection(doc! { "_id": 0, "createdAt": 1 }), |document| {
+                hour = Some(Hour::of(document.get_datetime("createdAt")?.timestamp_millis()));
                 Ok(ControlFlow::Break(()))
             })
             .await?;
@@ -66,12 +66,13 @@ impl Rollups for BucketStore {
             let mut complete = Vec::new();
             for document in documents(&batch)? {
                 let document = document?;
-                if mem::replace(&mut created_at, Some(document.get_datetime("createdAt").map_err(Unreadable::from)?))
-                    != created_at
-                {
+                let created = document.get_datetime("createdAt").map_err(Unreadable::from)?;
+                if created_at.replace(created) != Some(created) {
                     complete.extend(readable(mem::take(&mut same)));
                 }
-                add(&mut same, document, &mut names)?;
+                if let Err(error) = add(&mut same, document, &mut names) {
+                    tracing::warn!(hour_ms = hour.start_ms(), %error, "a document that is no bucket is not rolled up");
+                }
             }
             done += self.bring_up_to_date(hour, complete).await?;
         }
@@ -157,7 +158,7 @@ fn rollup_fields() -> Document {
     doc! { "_id": 0, "deviceId": 1, "bucket": 1, "createdAt": 1, "rev": 1, "lastTs": 1, "stats": 1 }
 }
 
-/// Takes in one part of a bucket.
+/// Takes in one part of a bucket. An error means that it does not say of which.
 fn add(derived: &mut Derived, document: &RawDocument, names: &mut MetricNames) -> Result<(), Unreadable> {
     let device: Arc<str> = document.get_str("deviceId")?.into();
     let place = derived.entry((Arc::clone(&device), bucket_hour(document)?));

@@ -99,11 +99,10 @@ fn decode(entry: &RawDocument, hour: Hour, metrics: &mut MetricNames) -> Result<
     }
 }
 
-/// The `rev` of an hour of a document, if it is there.
-pub(super) fn rev_of(document: &RawDocument, hour: Hour) -> Result<Option<i64>, Unreadable> {
-    let Some(hours) = document.get("hours")?.and_then(RawBsonRef::as_document) else { return Ok(None) };
-    let entry = hours.get(key_of(hour))?.and_then(RawBsonRef::as_document);
-    entry.map(|entry| integer(entry, "rev")).transpose()
+/// The `rev` of an hour of a document, if it is there and is one.
+pub(super) fn rev_of(document: &RawDocument, hour: Hour) -> Option<i64> {
+    let hours = document.get_document("hours").ok()?;
+    integer(hours.get_document(key_of(hour)).ok()?, "rev").ok()
 }
 
 #[cfg(test)]
@@ -132,7 +131,7 @@ mod tests {
         take_hours(&document, &(Hour(0)..Hour(47)), &mut MetricNames::new(&[]), &mut found).unwrap();
         let at = |hour, last_ts_ms| HourStats { hour, last_ts_ms, stats: vec![("lux".into(), Stats::of(2.0))] };
         assert_eq!(found, [at(Hour(37), 13), at(Hour(26), 2)]);
-        assert_eq!((rev_of(&document, Hour(26)).unwrap(), rev_of(&document, Hour(27)).unwrap()), (Some(3), None));
+        assert_eq!((rev_of(&document, Hour(26)), rev_of(&document, Hour(27))), (Some(3), None));
     }
 
     #[test]

@@ -30,7 +30,10 @@ impl RollupCollection {
                 Upserted::Done | Upserted::DuplicateKey => outcomes[at] = Some(Ok(())),
                 Upserted::Failed(error) => outcomes[at] = Some(Err(error)),
             };
-            reached = reached.and(self.commands.upsert_all(&self.managed.name, &waiting, statement, settle).await);
+            reached = self.commands.upsert_all(&self.managed.name, &waiting, statement, settle).await;
+            if reached.is_err() {
+                break;
+            }
             waiting = raced;
         }
         let unreached = || Err(reached.clone().expect_err("else each rollup has an outcome"));
@@ -55,7 +58,7 @@ impl RollupCollection {
         let mut revs: HashMap<String, i64> = HashMap::new();
         self.commands
             .each_document(find, |document| {
-                if let Some(rev) = rev_of(document, hour)? {
+                if let Some(rev) = rev_of(document, hour) {
                     revs.insert(document.get_str("deviceId")?.to_owned(), rev);
                 }
                 Ok(ControlFlow::Continue(()))

@@ -4,6 +4,7 @@ use bson::{Bson, RawDocumentBuf};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::*;
+use crate::store::Rollups;
 use crate::store::mongodb::bucket::fast::job_of;
 use crate::store::mongodb::bucket::statement::append;
 use crate::store::mongodb::updates::update_command;
@@ -145,6 +146,35 @@ async fn a_bucket_that_waits_for_the_slow_path_is_not_taken_for_written_when_the
         assert!(matches!(outcomes[at], Err(WriteError::Transient { reason: "network", .. })), "{:?}", outcomes[at]);
     }
     assert_eq!(write_one(&store, &writes[0]).await.unwrap().stored, 5);
+}
+
+#[tokio::test]
+async fn rolling_up_is_safe_to_repeat() {
+    for (how, expected) in [
+        (doc! { "closeConnection": true }, "network"),
+        (doc! { "errorCode": 189 }, "not_primary"),
+        (doc! { "writeConcernError": { "code": 64, "errmsg": "waiting timed out" } }, "write_concern"),
+    ] {
+        let scratch = Scratch::new().await;
+        let store = faulty_store(&scratch).await;
+        write_one(&store, &write_at("d", 0..10)).await.unwrap();
+        write_one(&store, &write_at("e", 0..10)).await.unwrap();
+        let fault = Fault::inject(&scratch, doc! { "times": 2 }, how).await;
+        let by_bucket = store.roll_up(&[("d".into(), HOUR)]).await.remove(0);
+        let whole = store.roll_up_hour(HOUR).await;
+        for error in [by_bucket.unwrap_err(), whole.unwrap_err()] {
+            assert!(matches!(error, WriteError::Transient { reason, .. } if reason == expected), "{error}");
+        }
+        fault.remove().await;
+        store.roll_up(&[("d".into(), HOUR)]).await.remove(0).unwrap();
+        store.roll_up_hour(HOUR).await.unwrap();
+        scratch.run(doc! { "drop": "buckets" }).await;
+        for device in ["d", "e"] {
+            let range = HOUR..Hour(HOUR.0 + 1);
+            let found = store.hour_stats(&[device.into()], range, &[]).await.unwrap().remove(0);
+            assert_eq!(found[0].stats, write_at(device, 0..10).contents.stats());
+        }
+    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ pub(in crate::store::mongodb) mod faults;
 #[path = "../../../../../tests/harness/mongod.rs"]
 mod mongod;
 mod parts;
+mod rollups;
 mod schema;
 
 use std::sync::Arc;

@@ -1,0 +1,144 @@
+//! Rollups in MongoDB: derived from the readings whatever happens, and there when the readings are gone.
+
+use std::collections::BTreeMap;
+
+use bson::{Document, doc};
+use serde_json::{Value, json};
+
+use crate::harness::{Database, Server, Setup, wait_until};
+
+const HOUR_MS: i64 = 3_600_000;
+const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
+const HOURS: i64 = 60;
+
+/// Count, minimum, maximum and sum by device and start of the hour.
+type Stats = BTreeMap<(String, i64), (i64, f64, f64, f64)>;
+
+/// What was sent: device and instant to value.
+#[derive(Default)]
+struct Sent(BTreeMap<(String, i64), f64>);
+
+impl Sent {
+    /// Sends every `step`th of the readings of each hour of a device, from the `first` on.
+    async fn send(&mut self, server: &Server, device: &str, first: i64, step: usize) {
+        let instants = (0..HOURS).flat_map(|hour| (first..12).step_by(step).map(move |at| (hour, at)));
+        let readings: Vec<Value> = instants
+            .map(|(hour, at)| {
+                let (ts, value) = (START_MS + hour * HOUR_MS + at * 300_000, f64::from((hour * 7 + at) as i32) / 4.0);
+                self.0.insert((device.to_owned(), ts), value);
+                json!({ "ts": ts, "values": { "t.c": value } })
+            })
+            .collect();
+        assert_eq!(server.ingest(&json!({ "deviceId": device, "readings": readings })).await.status, 200);
+    }
+
+    fn stats(&self) -> Stats {
+        let mut stats = Stats::new();
+        for ((device, ts), &value) in &self.0 {
+            let hour = stats.entry((device.clone(), ts - ts % HOUR_MS)).or_insert((0, value, value, 0.0));
+            *hour = (hour.0 + 1, hour.1.min(value), hour.2.max(value), hour.3 + value);
+        }
+        stats
+    }
+}
+
+/// What stands in the collection of the rollups.
+async fn kept(database: &Database) -> Stats {
+    let mut stats = Stats::new();
+    for day in database.aggregate("rollups", vec![doc! { "$match": {} }]).await {
+        let start_ms = day.get_datetime("day").expect("a day").timestamp_millis();
+        for (hour, entry) in day.get_document("hours").expect("hours") {
+            let of = entry.as_document().and_then(|entry| entry.get_document("stats").ok());
+            let of = of.and_then(|of| of.get_document("t\u{FF0E}c").ok()).expect("the stats of the metric");
+            let number = |key: &str| of.get_f64(key).expect("a number");
+            let hour_ms = start_ms + hour.parse::<i64>().expect("an hour of the day") * HOUR_MS;
+            let device = day.get_str("deviceId").expect("a device").to_owned();
+            let count = of.get_i64("count").expect("a count");
+            stats.insert((device, hour_ms), (count, number("min"), number("max"), number("sum")));
+        }
+    }
+    stats
+}
+
+/// What a query answers.
+async fn answered(server: &Server, devices: &[&str]) -> Stats {
+    let mut stats = Stats::new();
+    for device in devices {
+        let range = format!("from={START_MS}&to={}", START_MS + HOURS * HOUR_MS);
+        let rollups = server.get_json(&format!("/v1/devices/{device}/rollups?{range}")).await;
+        for point in rollups["metrics"]["t.c"].as_array().expect("a series") {
+            let number = |key: &str| point[key].as_f64().expect("a number");
+            let ts: bson::DateTime =
+                bson::DateTime::parse_rfc3339_str(point["ts"].as_str().expect("a time")).expect("RFC 3339");
+            let hour = (number("count") as i64, number("min"), number("max"), number("sum"));
+            stats.insert(((*device).to_owned(), ts.timestamp_millis()), hour);
+        }
+    }
+    stats
+}
+
+fn setup(database: &Database) -> Setup {
+    Setup::mongodb(database).set("mongodb.max_readings_per_document", 5).set("flush.max_readings", 4)
+}
+
+async fn delete_all(database: &Database, collection: &str) {
+    database.handle().await.collection::<Document>(collection).delete_many(doc! {}).await.expect("deleted");
+}
+
+#[tokio::test]
+async fn past_days_are_rolled_up_over_kills_and_outlive_their_readings() {
+    let database = Database::new();
+    let devices = ["a", "b", "c"];
+    let mut server = Server::start(setup(&database)).await;
+    let mut sent = Sent::default();
+    for (round, (first, step)) in [(0, 3), (5, 2), (0, 1), (1, 4)].into_iter().enumerate() {
+        for device in devices {
+            sent.send(&server, device, first, step).await;
+        }
+        assert_eq!(answered(&server, &devices).await, sent.stats(), "what is pending counts, round {round}");
+        let some = wait_until("some of it is on its way", async || {
+            let metrics = server.metrics().await;
+            (metrics.count("tidegauge_readings_stored_total") + metrics.count("tidegauge_readings_duplicate_total") > 0)
+                .then_some(())
+        });
+        some.await;
+        server.kill9();
+        server.start_again().await;
+        assert_eq!(answered(&server, &devices).await, sent.stats(), "after the kill of round {round}");
+    }
+    server.settled().await;
+    assert_eq!(kept(&database).await, sent.stats());
+    assert_eq!(answered(&server, &devices).await, sent.stats());
+    wait_until("all hours are rolled up", async || {
+        (server.metrics().await.count("tidegauge_rollup_lag_seconds") == 0).then_some(())
+    })
+    .await;
+
+    delete_all(&database, "buckets").await;
+    assert_eq!(answered(&server, &devices).await, sent.stats(), "without any readings");
+}
+
+#[tokio::test]
+async fn rollups_that_were_lost_are_derived_again_at_the_next_start() {
+    let database = Database::new();
+    let mut server = Server::start(setup(&database)).await;
+    let mut sent = Sent::default();
+    sent.send(&server, "a", 0, 1).await;
+    sent.send(&server, "b", 2, 1).await;
+    server.settled().await;
+    let mark = server.data_dir().join("rollups.json");
+    wait_until("the mark is written", async || mark.exists().then_some(())).await;
+    for drops in [false, true] {
+        server.kill9();
+        if drops {
+            database.handle().await.collection::<Document>("rollups").drop().await.expect("dropped");
+        } else {
+            delete_all(&database, "rollups").await;
+            std::fs::remove_file(&mark).expect("it is there");
+        }
+        server.start_again().await;
+        wait_until("all is rolled up", async || (kept(&database).await == sent.stats()).then_some(())).await;
+        wait_until("the mark is written", async || mark.exists().then_some(())).await;
+        assert_eq!(answered(&server, &["a", "b"]).await, sent.stats());
+    }
+}
