@@ -124,19 +124,21 @@ impl HourOfSamples {
             if matches!(value, RawBsonRef::Null) {
                 continue;
             }
-            let index = match self.by_field.get(field.as_str()) {
-                Some(&index) => index,
-                None => {
-                    let index = u32::try_from(self.metrics.len()).map_err(|_| Unreadable("too many metrics".into()))?;
-                    self.metrics.push(metric.as_ref().into());
-                    self.by_field.insert(field.as_str().to_owned(), index);
-                    index
-                }
-            };
+            let index = self.index(field.as_str(), &metric)?;
             self.samples.push(Sample { value: number(value)?, offset, metric: index });
         }
         self.count += 1;
         Ok(())
+    }
+
+    fn index(&mut self, field: &str, metric: &str) -> Result<u32, Unreadable> {
+        if let Some(&index) = self.by_field.get(field) {
+            return Ok(index);
+        }
+        let index = u32::try_from(self.metrics.len()).map_err(|_| Unreadable("too many metrics".into()))?;
+        self.metrics.push(metric.into());
+        self.by_field.insert(field.to_owned(), index);
+        Ok(index)
     }
 
     /// The contents. Where two writers stored one identity twice, the lower value counts, as it does in the stats.

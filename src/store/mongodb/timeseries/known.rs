@@ -138,8 +138,8 @@ impl Drop for UnderWay<'_> {
 mod tests {
     use super::*;
 
-    fn newest(last_ms: i64) -> Option<Newest> {
-        Some(Newest { last_ms, metadata: None })
+    fn newest(last_ms: i64) -> Newest {
+        Newest { last_ms, metadata: None }
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
         let known = KnownDevices::new(10);
         let write = known.begin(&"a".into());
         assert!(write.is_unknown());
-        write.learn(newest(100));
+        write.learn(Some(newest(100)));
         assert!(!write.advance(100, 150) && !write.advance(150, 150) && write.advance(151, 200));
         assert!(!known.begin(&"a".into()).is_unknown());
         let other = known.begin(&"b".into());
@@ -159,9 +159,9 @@ mod tests {
     fn what_a_look_finds_does_not_take_back_what_was_sent_meanwhile() {
         let known = KnownDevices::new(10);
         let (one, two) = (known.begin(&"a".into()), known.begin(&"a".into()));
-        one.learn(newest(10));
+        one.learn(Some(newest(10)));
         one.advance(20, 30);
-        two.learn(newest(10));
+        two.learn(Some(newest(10)));
         assert!(!two.advance(25, 26));
     }
 
@@ -169,9 +169,9 @@ mod tests {
     fn a_device_with_a_write_under_way_is_not_forgotten() {
         let known = KnownDevices::new(2);
         let write = known.begin(&"a".into());
-        write.learn(newest(10));
+        write.learn(Some(newest(10)));
         for other in ["b", "c", "d", "e"] {
-            known.begin(&other.into()).learn(newest(1));
+            known.begin(&other.into()).learn(Some(newest(1)));
         }
         assert!(known.lock().devices.len() <= 3);
         assert!(!known.begin(&"a".into()).is_unknown());

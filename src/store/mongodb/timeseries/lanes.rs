@@ -118,12 +118,10 @@ impl Lanes {
 
     async fn lane(&self) -> Result<Lane, WriteError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        match idle {
-            Some(lane) => Ok(lane),
-            None => {
-                let session = within(self.commands.timeout, self.commands.database.client().start_session()).await?;
-                Ok(Lane { session, number: 0 })
-            }
+        if let Some(lane) = idle {
+            return Ok(lane);
         }
+        let session = within(self.commands.timeout, self.commands.database.client().start_session()).await?;
+        Ok(Lane { session, number: 0 })
     }
 }

@@ -161,7 +161,12 @@ impl Store for TimeseriesStore {
     }
 
     /// Nothing to do: the server expires its buckets.
-    async fn expire(&self, _oldest_ms: i64) -> Result<u64, StoreError> {
+    async fn expire_readings(&self, _oldest_ms: i64) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
+    /// Nothing to do: the TTL index expires them on the server.
+    async fn expire_rollups(&self, _oldest_ms: i64) -> Result<u64, StoreError> {
         Ok(0)
     }
 }

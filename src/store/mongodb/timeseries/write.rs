@@ -117,7 +117,7 @@ impl TimeseriesStore {
             let (sent, rest) = waiting.split_at(taken);
             match settle(answer, sent, outcomes) {
                 Ok(()) => waiting = rest,
-                Err(error) => return rest.iter().for_each(|document| outcomes[document.at] = Err(error.clone())),
+                Err(error) => return fail(rest, &error, outcomes),
             }
         }
     }
@@ -204,5 +204,7 @@ fn settle(
 }
 
 fn fail(sent: &[Document<'_>], error: &WriteError, outcomes: &mut [Outcome]) {
-    sent.iter().for_each(|document| outcomes[document.at] = Err(error.clone()));
+    for document in sent {
+        outcomes[document.at] = Err(error.clone());
+    }
 }

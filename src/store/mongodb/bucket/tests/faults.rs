@@ -159,7 +159,7 @@ async fn rolling_up_is_safe_to_repeat() {
         let store = faulty_store(&scratch).await;
         write_one(&store, &write_at("d", 0..10)).await.unwrap();
         write_one(&store, &write_at("e", 0..10)).await.unwrap();
-        let fault = Fault::inject(&scratch, doc! { "times": 2 }, how).await;
+        let fault = Fault::inject(&scratch, "update", doc! { "times": 2 }, how).await;
         let by_bucket = store.roll_up(&[("d".into(), HOUR)]).await.remove(0);
         let whole = store.roll_up_hour(HOUR).await;
         for error in [by_bucket.unwrap_err(), whole.unwrap_err()] {

@@ -14,7 +14,9 @@ async fn a_measurement_reads_as_anyone_would_write_it() {
     write_one(&store, &write.into()).await.unwrap();
 
     let mut found = measurements(&scratch).await;
-    found.iter_mut().for_each(|measurement| _ = measurement.remove("_id"));
+    for measurement in &mut found {
+        measurement.remove("_id");
+    }
     let meta = doc! { "deviceId": "S1", "floor": 2, "zone": "Zone 4" };
     let at = |offset| bson::DateTime::from_millis(HOUR.instant_ms(offset));
     let expected = [
