@@ -209,7 +209,7 @@ pub(in crate::store) async fn the_newest_metadata_stays(store: &dyn Store) {
 }
 
 pub(in crate::store) async fn random_writes_leave_what_a_map_would_hold(store: &dyn Store) {
-    random_writes(store, |model, samples| model.extend(samples)).await;
+    random_writes(store, Extend::extend).await;
 }
 
 pub(in crate::store) async fn random_writes_leave_the_first_value_of_each_identity(store: &dyn Store) {
