@@ -26,6 +26,12 @@ async fn every_acknowledged_reading_survives_kills_under_load_with_mongodb() {
     killed_under_load(Setup::mongodb(&database)).await;
 }
 
+#[tokio::test]
+async fn every_acknowledged_reading_survives_kills_under_load_with_a_timeseries_collection() {
+    let database = Database::new();
+    killed_under_load(Setup::timeseries(&database)).await;
+}
+
 async fn killed_under_load(setup: Setup) {
     let acked = Acked::default();
     let mut server = Server::start(setup).await;

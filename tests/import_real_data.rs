@@ -1,5 +1,5 @@
 //! A real series, eleven weeks of five-minute readings, goes in with `tidegauge import` and comes out as hourly
-//! rollups that equal those computed here, independently: in both stores, pending or stored, imported twice, shuffled,
+//! rollups that equal those computed here, independently: in every store, pending or stored, imported twice, shuffled,
 //! through two servers at once, and over a `kill -9`.
 
 mod series;
@@ -19,17 +19,24 @@ const METRIC: &str = "temp";
 
 #[tokio::test]
 async fn every_hour_is_right_while_pending_and_after_a_crash_when_stored_in_sqlite() {
-    pending_then_stored(Setup::sqlite()).await;
+    pending_then_stored(Setup::sqlite(), Series::load()).await;
 }
 
 #[tokio::test]
 async fn every_hour_is_right_while_pending_and_after_a_crash_when_stored_in_mongodb() {
     let database = Database::new();
-    pending_then_stored(Setup::mongodb(&database)).await;
+    pending_then_stored(Setup::mongodb(&database), Series::load()).await;
 }
 
-async fn pending_then_stored(setup: Setup) {
-    let (series, file) = series_and_file();
+/// In a time-series collection the first value of an instant stays, so that each instant has one value only here.
+#[tokio::test]
+async fn every_hour_is_right_while_pending_and_after_a_crash_when_stored_in_a_timeseries_collection() {
+    let database = Database::new();
+    pending_then_stored(Setup::timeseries(&database), Series::load().last_values()).await;
+}
+
+async fn pending_then_stored(setup: Setup, series: Series) {
+    let file = file_of(&series);
     let mut server = Server::start(setup.clone().all_pending()).await;
     import(&server, &file).await;
     server.assert_balanced().await;
@@ -47,17 +54,23 @@ async fn pending_then_stored(setup: Setup) {
 
 #[tokio::test]
 async fn imported_twice_it_is_stored_once_in_sqlite() {
-    imported_twice(Setup::sqlite()).await;
+    imported_twice(Setup::sqlite(), Series::load()).await;
 }
 
 #[tokio::test]
 async fn imported_twice_it_is_stored_once_in_mongodb() {
     let database = Database::new();
-    imported_twice(Setup::mongodb(&database)).await;
+    imported_twice(Setup::mongodb(&database), Series::load()).await;
 }
 
-async fn imported_twice(setup: Setup) {
-    let (series, file) = series_and_file();
+#[tokio::test]
+async fn imported_twice_it_is_stored_once_in_a_timeseries_collection() {
+    let database = Database::new();
+    imported_twice(Setup::timeseries(&database), Series::load().last_values()).await;
+}
+
+async fn imported_twice(setup: Setup, series: Series) {
+    let file = file_of(&series);
     let server = Server::start(setup).await;
     for pass in 1..=2 {
         import(&server, &file).await;
@@ -79,6 +92,12 @@ async fn shuffled_it_gives_the_same_hours_in_mongodb() {
     shuffled(Setup::mongodb(&database)).await;
 }
 
+#[tokio::test]
+async fn shuffled_it_gives_the_same_hours_in_a_timeseries_collection() {
+    let database = Database::new();
+    shuffled(Setup::timeseries(&database)).await;
+}
+
 async fn shuffled(setup: Setup) {
     let series = Series::load();
     let folder = TempDir::new().expect("a temporary folder");
@@ -96,7 +115,8 @@ async fn shuffled(setup: Setup) {
 #[tokio::test]
 async fn through_two_servers_at_once_it_is_stored_once_in_mongodb() {
     let database = Database::new();
-    let (series, in_order) = series_and_file();
+    let series = Series::load();
+    let in_order = file_of(&series);
     let folder = TempDir::new().expect("a temporary folder");
     let shuffled = folder.path().join("shuffled.csv");
     series.last_values().shuffled(3).write(&shuffled);
@@ -111,17 +131,23 @@ async fn through_two_servers_at_once_it_is_stored_once_in_mongodb() {
 
 #[tokio::test]
 async fn killed_in_the_middle_and_imported_again_it_is_stored_once_in_sqlite() {
-    killed_in_the_middle(Setup::sqlite()).await;
+    killed_in_the_middle(Setup::sqlite(), Series::load()).await;
 }
 
 #[tokio::test]
 async fn killed_in_the_middle_and_imported_again_it_is_stored_once_in_mongodb() {
     let database = Database::new();
-    killed_in_the_middle(Setup::mongodb(&database)).await;
+    killed_in_the_middle(Setup::mongodb(&database), Series::load()).await;
 }
 
-async fn killed_in_the_middle(setup: Setup) {
-    let (series, file) = series_and_file();
+#[tokio::test]
+async fn killed_in_the_middle_and_imported_again_it_is_stored_once_in_a_timeseries_collection() {
+    let database = Database::new();
+    killed_in_the_middle(Setup::timeseries(&database), Series::load().last_values()).await;
+}
+
+async fn killed_in_the_middle(setup: Setup, series: Series) {
+    let file = file_of(&series);
     let mut server = Server::start(setup).await;
     let mut import = Command::new(env!("CARGO_BIN_EXE_tidegauge"))
         .args(import_args(&server, &file))
@@ -145,12 +171,10 @@ async fn killed_in_the_middle(setup: Setup) {
     assert_hours(&server, &series).await;
 }
 
-/// The series, and a file of it.
-fn series_and_file() -> (Series, tempfile::TempPath) {
-    let series = Series::load();
+fn file_of(series: &Series) -> tempfile::TempPath {
     let file = tempfile::Builder::new().suffix(".csv").tempfile().expect("a temporary file").into_temp_path();
     series.write(&file);
-    (series, file)
+    file
 }
 
 fn import_args(server: &Server, file: &Path) -> [String; 8] {

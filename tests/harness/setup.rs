@@ -30,6 +30,11 @@ impl Setup {
         setup.set("mongodb.database", database.name.as_str())
     }
 
+    /// The same in a native time-series collection.
+    pub(crate) fn timeseries(database: &Database) -> Self {
+        Self::mongodb(database).set("store.kind", "mongodb-timeseries")
+    }
+
     /// Flushes do not come while a test runs: what is accepted stays pending.
     pub(crate) fn all_pending(self) -> Self {
         self.set("flush.max_age", "1d").set("flush.max_readings", 3_600)

@@ -1,4 +1,4 @@
-//! The queries: the same answers while readings are pending and when they are stored, in both stores.
+//! The queries: the same answers while readings are pending and when they are stored, in every store.
 
 use serde_json::{Value, json};
 
@@ -28,6 +28,15 @@ async fn readings_stored_in_sqlite_answer_every_query() {
 async fn readings_stored_in_mongodb_answer_every_query() {
     let database = Database::new();
     let server = Server::start(Setup::mongodb(&database)).await;
+    ingest_two_devices(&server).await;
+    server.settled().await;
+    assert_answers(&server).await;
+}
+
+#[tokio::test]
+async fn readings_stored_in_a_timeseries_collection_answer_every_query() {
+    let database = Database::new();
+    let server = Server::start(Setup::timeseries(&database)).await;
     ingest_two_devices(&server).await;
     server.settled().await;
     assert_answers(&server).await;
