@@ -110,7 +110,7 @@ impl Service {
     ) -> anyhow::Result<Self> {
         let (log, recovery) = open_log(config, &data.log_dir(), &metrics)?;
         let log = Arc::new(log);
-        let store = open_store(config).await?;
+        let store = open_store(config, &metrics).await?;
         let dead_letters = DeadLetters::new(data.dead_letters());
         let flush = Flush::new(
             options::flush(config, data),
@@ -247,16 +247,16 @@ fn open_log(config: &Config, dir: &Path, metrics: &Metrics) -> anyhow::Result<(L
     Ok((log, recovery))
 }
 
-async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+async fn open_store(config: &Config, metrics: &Metrics) -> anyhow::Result<Arc<dyn Store>> {
     Ok(match config.store_kind() {
         StoreKind::Sqlite => {
             let file = config.sqlite_file();
             let store = tokio::task::spawn_blocking(move || SqliteStore::open(&file)).await?;
             Arc::new(store.context("open the embedded store")?)
         }
-        StoreKind::Mongodb => Arc::new(BucketStore::connect(options::mongodb(config)).await?),
+        StoreKind::Mongodb => Arc::new(BucketStore::connect(options::mongodb(config, metrics)).await?),
         StoreKind::MongodbTimeseries => {
-            Arc::new(TimeseriesStore::connect(options::mongodb(config), options::timeseries(config)).await?)
+            Arc::new(TimeseriesStore::connect(options::mongodb(config, metrics), options::timeseries(config)).await?)
         }
     })
 }

@@ -155,6 +155,7 @@ fn values_without_sense_are_refused_by_key() {
         ("[mongodb]\ncollection = \"\"", "mongodb.collection"),
         ("[mongodb]\ntimeout = \"0s\"", "mongodb.timeout"),
         ("[mongodb]\nmax_readings_per_document = 0", "mongodb.max_readings_per_document"),
+        ("[mongodb]\nmax_document_bytes = \"16MiB\"", "mongodb.max_document_bytes"),
         ("[mongodb]\nuri = \"mongodb://h\"\nmax_readings_per_document = 999", "flush.max_readings"),
         ("[retention]\nreadings = \"59m\"", "retention.readings"),
         ("[retention]\nrollups = \"30d\"", "retention.rollups"),

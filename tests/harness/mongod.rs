@@ -54,15 +54,21 @@ pub(crate) struct Mongod {
     uri: String,
     port: u16,
     folder: TempDir,
+    parameters: &'static [&'static str],
 }
 
 impl Mongod {
     /// Starts a server, makes it the primary of its replica set, and waits until it takes writes.
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same, with server parameters as `name=value`.
+    pub(crate) fn start_with(parameters: &'static [&'static str]) -> Self {
         let port = free_port();
         let folder = tempfile::Builder::new().prefix("tidegauge-mongod-").tempdir().expect("a temporary folder");
         let uri = format!("mongodb://127.0.0.1:{port}/?replicaSet=tests");
-        let mut mongod = Self { running: None, uri, port, folder };
+        let mut mongod = Self { running: None, uri, port, folder, parameters };
         mongod.start_again();
         mongod
     }
@@ -75,7 +81,7 @@ impl Mongod {
     /// Starts the server again after [`Mongod::kill9`], with its port and its data.
     pub(crate) fn start_again(&mut self) {
         assert!(self.running.is_none(), "it is running");
-        let child = spawn(self.port, self.folder.path());
+        let child = spawn(self.port, self.folder.path(), self.parameters);
         let leash = Leash::tie(&child, self.folder.path());
         let (child, _) = self.running.insert((child, leash));
         if let Err(reason) = wait_until_primary(child, self.port) {
@@ -98,7 +104,7 @@ impl Drop for Mongod {
     }
 }
 
-fn spawn(port: u16, folder: &Path) -> Child {
+fn spawn(port: u16, folder: &Path, parameters: &[&str]) -> Child {
     let log = File::options().create(true).append(true).open(folder.join("log")).expect("the folder is writable");
     let mut command = Command::new(binary());
     command.args(["--replSet", "tests", "--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string()]);
@@ -106,6 +112,7 @@ fn spawn(port: u16, folder: &Path) -> Child {
     command.args(["--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "64"]);
     command.args(["--setParameter", "diagnosticDataCollectionEnabled=false"]);
     command.args(["--setParameter", "enableTestCommands=1"]); // allows configureFailPoint
+    command.args(parameters.iter().flat_map(|parameter| ["--setParameter", parameter]));
     command.stdin(Stdio::null()).stderr(log.try_clone().expect("an open file")).stdout(log);
     command.process_group(0).spawn().expect("get-mongod names a mongod that runs")
 }

@@ -12,8 +12,11 @@ use mongodb::error::{Error, ErrorKind};
 
 use crate::store::{StoreError, WriteError};
 
-/// The code of a duplicate key: the one write error that is part of the plan.
+/// The code of a duplicate key: with the next one, the write error that is part of the plan.
 pub(super) const DUPLICATE_KEY: i32 = 11000;
+
+/// The code of a change to a field that cannot be changed, such as `_id`.
+pub(super) const IMMUTABLE_FIELD: i32 = 66;
 
 /// The longest detail that is passed on, in characters: a validator repeats the values it dislikes, and there may be many.
 const DETAIL_MAX_CHARS: usize = 500;

@@ -49,6 +49,8 @@ impl Scratch {
             rollups_collection: "rollups".into(),
             timeout: Duration::from_secs(10),
             max_readings_per_document: 1000,
+            max_document_bytes: 1 << 20,
+            slow_writes: metrics::Counter::noop(),
             retention: None,
             rollups_retention: None,
             validate: false,
