@@ -18,6 +18,9 @@
 //! - A torn tail, which nobody was promised, is cut off at opening. Damage to what was promised is never skipped: the
 //!   log refuses to open and names the file and the place (see [`recovery`]).
 //!
+//! All that is done to files goes through one seam, `folder::Folder`; the tests put a disk behind it that tears, forgets
+//! and fails.
+//!
 //! The log knows nothing of readings beyond the payload's grammar: no store, no HTTP, no clock.
 
 use std::path::PathBuf;
@@ -27,6 +30,7 @@ pub mod batch;
 pub mod batch_view;
 pub mod checkpoint;
 mod committer;
+mod folder;
 mod handle;
 pub mod quarantine;
 mod reader;
@@ -36,10 +40,13 @@ mod segment;
 mod writer;
 
 #[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
 mod tests;
 
 pub use batch::{Batch, BatchBuilder};
 pub use batch_view::BatchView;
+pub use folder::make_folder;
 pub use handle::{Ack, AppendError, Instruments, Log, Usage};
 pub use reader::{Reader, Record};
 pub use recovery::Recovery;
