@@ -12,6 +12,7 @@ use super::writer::{Appender, WriteFailure};
 const GROUP_BYTES: u64 = 8 << 20;
 
 /// The writer thread.
+#[derive(Debug)]
 pub(super) struct Committer {
     shared: Arc<Shared>,
     appender: Appender,

@@ -129,7 +129,10 @@ impl World {
         }
         for (batch, sent) in batches.into_iter().zip(sent) {
             let outcome = sent.and_then(super::Ack::wait);
-            assert!(!was_poisoned || matches!(outcome, Err(AppendError::Poisoned(_))), "a poisoned log says {outcome:?}");
+            assert!(
+                !was_poisoned || matches!(outcome, Err(AppendError::Poisoned(_))),
+                "a poisoned log says {outcome:?}"
+            );
             match outcome {
                 Ok(()) if self.sync == Sync::Always => self.records.push((batch, Promise::Power)),
                 Ok(()) => self.records.push((batch, Promise::Process)),
@@ -265,7 +268,9 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 fn run(seed: u64, sync: Sync, steps: &[Step]) {
     let mut world = World::new(seed, sync);
-    steps.iter().for_each(|step| world.step(step));
+    for step in steps {
+        world.step(step);
+    }
     world.restart(End::Crash, 300);
     world.append(&[1, 2, 3]);
     world.restart(End::Crash, 300);
@@ -286,5 +291,61 @@ proptest! {
         seed in any::<u64>(), steps in prop::collection::vec(any_step(), 1..40)
     ) {
         run(seed, Sync::Every(INTERVAL), &steps);
+    }
+}
+
+/// Does the same on many disks with whims of their own.
+fn on_many_disks(sync: Sync, steps: &[Step]) {
+    (0..300).for_each(|seed| run(seed, sync, steps));
+}
+
+#[test]
+fn what_was_refused_for_want_of_room_does_not_come_back_when_the_power_fails() {
+    on_many_disks(Sync::Always, &[Step::Room(124), Step::Append(vec![3]), Step::Append(vec![0, 0])]);
+}
+
+#[test]
+fn a_log_that_was_poisoned_while_it_made_a_segment_goes_on_in_one_that_survives() {
+    let append = |sizes: &[u8]| Step::Append(sizes.to_vec());
+    let (fail, restart) = (Step::Fail(Call::SyncNames), Step::Restart(End::Kill, 33));
+    on_many_disks(Sync::Always, &[append(&[5, 1]), fail, append(&[0]), restart, append(&[0])]);
+}
+
+#[test]
+fn what_is_found_after_a_failed_sync_is_durable_before_anything_is_written_behind_it() {
+    let append = || Step::Append(vec![0]);
+    let (fail, restart) = (Step::Fail(Call::Sync), Step::Restart(End::Kill, 300));
+    on_many_disks(Sync::Always, &[append(), fail, append(), restart.clone(), append(), restart, append()]);
+}
+
+#[test]
+fn what_a_killed_process_left_unsynced_is_durable_once_the_log_is_open_again() {
+    let append = || Step::Append(vec![0]);
+    let restart = Step::Restart(End::Kill, 33);
+    on_many_disks(Sync::Every(INTERVAL), &[append(), append(), restart, append(), append()]);
+}
+
+#[test]
+fn a_cut_never_goes_back_behind_an_earlier_one() {
+    let mut world = World::new(0, Sync::Always);
+    (0..6).for_each(|_| world.append(&[0, 0]));
+    let (start, end) = (world.start.0, world.log.usage().readable);
+    world.log.cut(end).unwrap();
+    world.log.cut(start).unwrap();
+    let (log, _, recovery) = open(&world.disk, Sync::Always, 300).unwrap();
+    assert_eq!((recovery.start, recovery.readings), (end, 0));
+    assert_eq!(log.usage().bytes, world.log.usage().bytes);
+}
+
+#[test]
+fn a_log_that_cannot_be_read_does_not_open_and_is_whole_when_it_can_be_read_again() {
+    for call in [Call::Names, Call::Open, Call::Read, Call::Sync, Call::SyncNames] {
+        let mut world = World::new(0, Sync::Always);
+        (0..6).for_each(|_| world.append(&[0, 0]));
+        world.disk.fail(call);
+        let refused = open(&world.disk, Sync::Always, 300).unwrap_err();
+        assert!(matches!(refused, LogError::Io { .. }), "{call:?}: {refused}");
+        world.restart(End::Crash, 300);
+        assert_eq!(world.records.len(), 12);
     }
 }

@@ -162,7 +162,8 @@ pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError
     let needed_from = bases.partition_point(|&base| base <= checkpoint.position).saturating_sub(1);
     let stale = bases.drain(..needed_from).map(|base| folder.path_of(&segment::name(base))).collect();
     let claimed = checkpoint.durable;
-    let mut inspection = Inspection { checkpoint, segments: Vec::new(), stale, damage: Vec::new(), torn: None, claimed };
+    let mut inspection =
+        Inspection { checkpoint, segments: Vec::new(), stale, damage: Vec::new(), torn: None, claimed };
     inspection.find_missing_start(folder, saved.is_some(), bases.first().copied());
     let mut bytes = Vec::new();
     for (at, &base) in bases.iter().enumerate() {

@@ -359,7 +359,10 @@ fn with_interval_sync_an_ack_does_not_wait_and_the_sync_follows() {
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
     loop {
         log.cut(readable).unwrap(); // goes no further than what is synced
-        if super::checkpoint::Checkpoint::load(&*folder(dir.path())).unwrap().is_some_and(|saved| saved.position == readable) {
+        if super::checkpoint::Checkpoint::load(&*folder(dir.path()))
+            .unwrap()
+            .is_some_and(|saved| saved.position == readable)
+        {
             break;
         }
         assert!(std::time::Instant::now() < deadline, "the sync never came");

@@ -85,9 +85,7 @@ impl Appender {
     /// Makes all that is written durable, and returns how long the disk took, in seconds.
     pub(super) fn sync(&mut self) -> Result<f64, WriteFailure> {
         let start = Instant::now();
-        self.file
-            .sync()
-            .map_err(|error| WriteFailure::Poisoned(format!("sync {}: {error}", self.path().display())))?;
+        self.file.sync().map_err(|error| WriteFailure::Poisoned(format!("sync {}: {error}", self.path().display())))?;
         self.durable = self.end;
         Ok(start.elapsed().as_secs_f64())
     }
