@@ -12,11 +12,14 @@
 //! - A reading leaves pending only when the store has acknowledged it, or the dead-letter file holds it durably.
 //! - The log is never cut in front of a reading that is still pending.
 //! - Each change of the store's state is logged once, not at each retry.
+//! - Ages and waits go by a clock that only goes forward: when the clock of the world jumps, nothing here notices. It is
+//!   tokio's, so that tests can turn it by hand.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::log::{Log, LogError, Position, Recovery};
 use crate::pending::{Limits, Pending};
@@ -231,5 +234,7 @@ impl Running {
     }
 }
 
+#[cfg(test)]
+mod schedule_tests;
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,10 @@
 //! One write: tried until the store has taken, or refused for good, each of its buckets.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::RngExt;
+use tokio::time::Instant;
 
 use super::Flush;
 use crate::model::BucketWrite;

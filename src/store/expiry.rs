@@ -13,6 +13,7 @@ pub async fn run(store: Arc<dyn Store>, keep: Duration) {
     let mut ticks = tokio::time::interval(INTERVAL);
     loop {
         ticks.tick().await;
+        #[expect(clippy::disallowed_methods, reason = "readings expire by the date")]
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let oldest_ms = i64::try_from(now.saturating_sub(keep).as_millis()).unwrap_or(i64::MAX);
         match store.expire(oldest_ms).await {
