@@ -3,12 +3,12 @@
 
 CARGO ?= cargo
 
-.PHONY: help test mongod format lint doc check
+.PHONY: help test mongod format lint deny audit doc check
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: mongod format lint doc check ## The whole check: format, lints, documentation, all tests against a real mongod
+test: mongod format lint deny doc check ## The whole check: format, lints, dependencies, documentation, all tests against a real mongod
 
 mongod: ## Fetch the mongod of the tests (or take MONGOD=/path/to/mongod), and print its path
 	@tests/get-mongod
@@ -18,6 +18,12 @@ format: ## Is the source formatted?
 
 lint: ## Do clippy and rustc have anything to say?
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+deny: ## Are the licences and the sources of all dependencies allowed by deny.toml?
+	"$$(tests/get-cargo-deny)" --locked check bans licenses sources
+
+audit: ## Is any dependency known to be vulnerable? (asks the advisory database on the network)
+	"$$(tests/get-cargo-deny)" --locked check advisories
 
 doc: ## Is the documentation sound?
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked

@@ -10,6 +10,12 @@ pub(crate) struct Client {
     answer: Vec<u8>,
 }
 
+/// How an answer says where it ends.
+enum Length {
+    Bytes(usize),
+    Chunked,
+}
+
 impl Client {
     pub(crate) async fn connect(address: &str) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
@@ -29,7 +35,7 @@ impl Client {
         self.exchange().await
     }
 
-    /// Gets a path and returns the status and the answer's body.
+    /// Gets a path and returns the status and the answer's body, chunks and all.
     pub(crate) async fn get(&mut self, path: &str) -> anyhow::Result<(u16, &[u8])> {
         self.request.clear();
         self.request.extend_from_slice(format!("GET {path} HTTP/1.1\r\nHost: loadtest\r\n\r\n").as_bytes());
@@ -39,22 +45,44 @@ impl Client {
     async fn exchange(&mut self) -> anyhow::Result<(u16, &[u8])> {
         self.stream.write_all(&self.request).await?;
         self.answer.clear();
-        loop {
-            if self.stream.read_buf(&mut self.answer).await? == 0 {
-                bail!("the server closed the connection");
+        let head = loop {
+            self.read_more().await?;
+            if let Some(head) = self.answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+                break head;
             }
-            let Some(head_bytes) = self.answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") else { continue };
-            let head = std::str::from_utf8(&self.answer[..head_bytes])?.to_ascii_lowercase();
-            let status = head.split(' ').nth(1).context("no status")?.parse()?;
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-            let length: usize = length.map_or(Ok(0), str::parse)?;
-            let start = head_bytes + 4;
-            while self.answer.len() < start + length {
-                if self.stream.read_buf(&mut self.answer).await? == 0 {
-                    bail!("the server closed the connection within an answer");
+        };
+        let (status, length) = parse_head(std::str::from_utf8(&self.answer[..head])?)?;
+        let start = head + 4;
+        match length {
+            Length::Bytes(length) => {
+                while self.answer.len() < start + length {
+                    self.read_more().await?;
                 }
             }
-            return Ok((status, &self.answer[start..start + length]));
+            Length::Chunked => {
+                while !self.answer[start..].ends_with(b"0\r\n\r\n") {
+                    self.read_more().await?;
+                }
+            }
         }
+        Ok((status, &self.answer[start..]))
     }
+
+    async fn read_more(&mut self) -> anyhow::Result<()> {
+        if self.stream.read_buf(&mut self.answer).await? == 0 {
+            bail!("the server closed the connection");
+        }
+        Ok(())
+    }
+}
+
+fn parse_head(head: &str) -> anyhow::Result<(u16, Length)> {
+    let head = head.to_ascii_lowercase();
+    let status = head.split(' ').nth(1).context("no status")?.parse()?;
+    let field = |name: &str| head.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let length = match (field("content-length:"), field("transfer-encoding:")) {
+        (_, Some("chunked")) => Length::Chunked,
+        (length, _) => Length::Bytes(length.map_or(Ok(0), str::parse)?),
+    };
+    Ok((status, length))
 }

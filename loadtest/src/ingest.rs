@@ -1,149 +1,255 @@
-//! `loadtest ingest`
+//! `loadtest ingest`: one load on one server, and what it cost.
 
-use std::fmt::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
-use clap::ValueEnum;
-use tokio::task::JoinSet;
+use anyhow::{Context, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::client::Client;
-use crate::{latencies, micros, milliseconds, now_ms, process};
+use crate::format::Format;
+use crate::http::{self, Until};
+use crate::latency::Latency;
+use crate::process::{Process, Usage};
+use crate::target::Target;
+use crate::verify::{self, Verified};
+use crate::workload::{Kind, Workload};
+use crate::{now_ms, udp};
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
+    /// What is under load
+    #[arg(long, value_enum, default_value_t = Target::Tidegauge)]
+    target: Target,
     /// The server
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
     url: String,
-    /// The format of the bodies
+    /// Send datagrams to this address, and not HTTP requests
+    #[arg(long, value_name = "HOST:PORT", requires = "rate")]
+    udp: Option<std::net::SocketAddrV4>,
+    /// The format of the messages
     #[arg(long, value_enum, default_value_t = Format::Json)]
     format: Format,
-    /// Connections, each with one request under way
-    #[arg(long, default_value_t = 64)]
-    connections: u64,
-    /// Readings per request
-    #[arg(long, default_value_t = 1)]
-    batch: u64,
-    /// Devices, of which each connection has its share
+    /// Whose habits the devices have
+    #[arg(long, value_enum, default_value_t = Kind::Factory)]
+    workload: Kind,
+    /// Devices
     #[arg(long, default_value_t = 1_000)]
     devices: u64,
+    /// Time between two readings of a device, if not that of the workload
+    #[arg(long)]
+    step_ms: Option<u64>,
+    /// Readings a message, if not those of the workload
+    #[arg(long)]
+    batch: Option<u64>,
+    /// Connections (or sockets) over which the devices are spread
+    #[arg(long, default_value_t = 4)]
+    connections: u64,
+    /// Open loop: so many readings a second, by schedule; 0 is the workload's own rate. Without it each connection sends
+    /// its next message when the one before is answered
+    #[arg(long)]
+    rate: Option<f64>,
     /// How long to send
-    #[arg(long, default_value_t = 10)]
-    seconds: u64,
-    /// Wait until nothing is pending before the CPU time is read
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// Stop when each device has so many readings, and not by time
+    #[arg(long, conflicts_with = "seconds")]
+    readings_per_device: Option<u64>,
+    /// The time of the first readings: this long ago. 0 is now, for devices that keep to the clock
+    #[arg(long, default_value_t = 31.0)]
+    days_ago: f64,
+    /// Wait until tidegauge has nothing pending before the processes are looked at
     #[arg(long)]
     settle: bool,
-    /// Processes whose CPU time is counted; may repeat
+    /// Ask tidegauge for the rollups of so many devices afterwards and compare them with what was acknowledged
+    #[arg(long, default_value_t = 0)]
+    verify: u64,
+    /// A process whose CPU time and memory are counted, as NAME=PID; may repeat
     #[arg(long)]
-    pid: Vec<u32>,
+    process: Vec<Process>,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    json: bool,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Format {
-    Json,
-    Ndjson,
-    /// Influx line protocol
-    Lines,
+/// What a run came to.
+#[derive(Debug, serde::Serialize)]
+pub(crate) struct Report {
+    pub(crate) target: Target,
+    pub(crate) protocol: &'static str,
+    pub(crate) format: Format,
+    pub(crate) workload: Workload,
+    pub(crate) connections: u64,
+    pub(crate) seconds: f64,
+    /// Readings acknowledged (by UDP: sent), repeated ones included.
+    pub(crate) readings: u64,
+    pub(crate) readings_per_second: f64,
+    pub(crate) messages_per_second: f64,
+    /// Messages refused for now and sent again.
+    pub(crate) again: u64,
+    pub(crate) latency_ms: Option<Latency>,
+    /// Seconds from the last answer until nothing was pending.
+    pub(crate) drained_after: Option<f64>,
+    pub(crate) processes: Vec<Usage>,
+    pub(crate) verified: Option<Verified>,
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
-    let cpu_before = args.pid.iter().map(|&pid| process::cpu_seconds(pid)).collect::<Result<Vec<_>, _>>()?;
-    let start = Instant::now();
-    let shared = Arc::new(args.clone());
-    let mut senders: JoinSet<_> = (0..args.connections).map(|nth| send(Arc::clone(&shared), nth)).collect();
-    let (mut readings, mut all) = (0, latencies()?);
-    while let Some(sent) = senders.join_next().await {
-        let (count, latencies) = sent??;
-        readings += count;
-        all.add(latencies)?;
+    let report = measure(args).await?;
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print(&report);
     }
-    let seconds = start.elapsed().as_secs_f64();
-    let at = |quantile| milliseconds(all.value_at_quantile(quantile));
-    println!(
-        "{} connections, {} readings a request, {:?}, {} devices",
-        args.connections, args.batch, args.format, args.devices
-    );
-    println!(
-        "{readings} readings in {seconds:.2} s: {:.0} readings/s, {:.0} requests/s",
-        readings as f64 / seconds,
-        all.len() as f64 / seconds
-    );
-    println!("latency ms: p50 {:.2}, p99 {:.2}, max {:.2}", at(0.5), at(0.99), at(1.0));
-    if args.settle {
-        settle(&args.url).await?;
-        println!("nothing pending after {:.2} s", start.elapsed().as_secs_f64());
-    }
-    for (&pid, before) in args.pid.iter().zip(cpu_before) {
-        let cpu = process::cpu_seconds(pid)? - before;
-        println!(
-            "pid {pid}: {cpu:.2} cpu-s, {:.3} cpu-s per million readings, {:.0} MiB at most",
-            cpu / readings as f64 * 1e6,
-            process::peak_mib(pid)?
-        );
-    }
+    let wrong = report.verified.as_ref().map_or(0, |verified| verified.wrong);
+    ensure!(wrong == 0, "{wrong} devices do not have what was acknowledged");
     Ok(())
 }
 
+async fn measure(args: &Args) -> anyhow::Result<Report> {
+    let mut processes = args.process.clone();
+    for process in &mut processes {
+        process.reset()?;
+    }
+    let sending = args.sending()?;
+    let progress = Arc::new(AtomicU64::new(0));
+    let shown = tokio::spawn(show(Arc::clone(&progress)));
+    let start = Instant::now();
+    let (sent, messages) = if let Some(address) = args.udp {
+        (None, send_datagrams(args, &sending, address, &progress).await?)
+    } else {
+        let sent = http::send(sending.clone(), Arc::clone(&progress)).await?;
+        let messages = sent.latencies.len();
+        (Some(sent), messages)
+    };
+    shown.abort();
+    let seconds = start.elapsed().as_secs_f64();
+    let settling = Instant::now();
+    if args.settle || args.verify > 0 {
+        settle(&args.url).await?;
+    }
+    let drained_after = args.settle.then(|| settling.elapsed().as_secs_f64());
+    let processes = processes.iter().map(Process::usage).collect::<Result<_, _>>()?;
+    let verified = match &sent {
+        Some(sent) if args.verify > 0 => Some(verify::verify(&sending, &sent.messages, args.verify).await?),
+        _ => None,
+    };
+    let readings = progress.load(Ordering::Relaxed);
+    Ok(Report {
+        target: args.target,
+        protocol: if args.udp.is_some() { "udp" } else { "http" },
+        format: args.format,
+        workload: sending.workload,
+        connections: args.connections,
+        seconds,
+        readings,
+        readings_per_second: readings as f64 / seconds,
+        messages_per_second: messages as f64 / seconds,
+        again: sent.as_ref().map_or(0, |sent| sent.again),
+        latency_ms: sent.map(|sent| Latency::of(&sent.latencies)),
+        drained_after,
+        processes,
+        verified,
+    })
+}
+
+impl Args {
+    fn sending(&self) -> anyhow::Result<http::Sending> {
+        ensure!(self.target.reads(self.format), "{:?} does not read {:?}", self.target, self.format);
+        ensure!(self.devices >= self.connections, "each connection needs a device");
+        let (step_ms, batch, late_percent, resent_percent) = self.workload.habits();
+        let back_ms = (self.days_ago * 86_400_000.0) as u64;
+        let workload = Workload {
+            kind: self.workload,
+            devices: self.devices,
+            step_ms: self.step_ms.unwrap_or(step_ms),
+            batch: self.batch.unwrap_or(batch),
+            late_percent,
+            resent_percent,
+            first_ms: now_ms()? - back_ms,
+        };
+        let until = match self.readings_per_device {
+            Some(each) => Until::Messages((each * self.devices / self.connections).div_ceil(workload.batch)),
+            None => Until::Seconds(self.seconds),
+        };
+        let rate = self.rate.map(|rate| if rate > 0.0 { rate } else { workload.natural_rate() });
+        let (target, format, connections) = (self.target, self.format, self.connections);
+        Ok(http::Sending { address: self.url.clone(), target, format, workload, connections, rate, until })
+    }
+}
+
+async fn send_datagrams(
+    args: &Args,
+    sending: &http::Sending,
+    address: std::net::SocketAddrV4,
+    progress: &Arc<AtomicU64>,
+) -> anyhow::Result<u64> {
+    let sending = udp::Sending {
+        address,
+        format: args.format,
+        workload: sending.workload.clone(),
+        sockets: args.connections,
+        rate: sending.rate.context("datagrams take --rate")?,
+        seconds: args.seconds,
+    };
+    let (batch, progress) = (sending.workload.batch, Arc::clone(progress));
+    let readings = tokio::task::spawn_blocking(move || udp::send(&sending, &progress)).await??;
+    Ok(readings / batch)
+}
+
 /// Waits until everything is stored.
-async fn settle(url: &str) -> anyhow::Result<()> {
-    let mut client = Client::connect(url).await?;
+pub(crate) async fn settle(address: &str) -> anyhow::Result<()> {
+    let mut client = Client::connect(address).await?;
     loop {
         let (_, metrics) = client.get("/metrics").await?;
         if String::from_utf8_lossy(metrics).lines().any(|line| line == "tidegauge_readings_pending 0") {
             return Ok(());
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-async fn send(args: Arc<Args>, nth: u64) -> anyhow::Result<(u64, hdrhistogram::Histogram<u64>)> {
-    let mut client = Client::connect(&args.url).await?;
-    let mut latencies = latencies()?;
-    let (path, content_type) = match args.format {
-        Format::Json => ("/v1/readings", "application/json"),
-        Format::Ndjson => ("/v1/readings", "application/x-ndjson"),
-        Format::Lines => ("/api/v2/write?precision=ms", "text/plain"),
-    };
-    let deadline = Instant::now() + Duration::from_secs(args.seconds);
-    let (mut readings, mut body) = (0, String::new());
-    // Each device sends in time order: one step forward whenever the connection comes back to it.
-    let devices = (args.devices / args.connections).max(1);
-    let first_ms = now_ms()? - 3_600_000;
-    while Instant::now() < deadline {
-        body.clear();
-        for at in readings..readings + args.batch {
-            let (device, ts_ms) = (nth * devices + at % devices, first_ms + at / devices);
-            append(&mut body, args.format, device, ts_ms)?;
-        }
-        finish(&mut body, args.format);
-        let asked = Instant::now();
-        let (status, answer) = client.post(path, content_type, body.as_bytes()).await?;
-        ensure!(status / 100 == 2, "status {status}: {}", String::from_utf8_lossy(answer));
-        latencies.record(micros(asked.elapsed()))?;
-        readings += args.batch;
-    }
-    Ok((readings, latencies))
-}
-
-fn append(body: &mut String, format: Format, device: u64, ts_ms: u64) -> std::fmt::Result {
-    let value = ts_ms % 1_000;
-    match format {
-        Format::Json | Format::Ndjson => {
-            let before = match (format, body.is_empty()) {
-                (Format::Json, true) => "[",
-                (Format::Json, false) => ",",
-                _ => "",
-            };
-            write!(body, "{before}{{\"deviceId\":\"device-{device:06}\",\"ts\":{ts_ms},\"value\":{value}.25}}")?;
-            if matches!(format, Format::Ndjson) { writeln!(body) } else { Ok(()) }
-        }
-        Format::Lines => writeln!(body, "temp,deviceId=device-{device:06} value={value}.25 {ts_ms}"),
+/// Shows on a terminal how it goes.
+async fn show(progress: Arc<AtomicU64>) {
+    let bar = ProgressBar::new_spinner();
+    bar.set_style(ProgressStyle::with_template("{elapsed} {human_pos} readings, {per_sec}").expect("a good template"));
+    loop {
+        bar.set_position(progress.load(Ordering::Relaxed));
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
-fn finish(body: &mut String, format: Format) {
-    if matches!(format, Format::Json) {
-        body.push(']');
+fn print(report: &Report) {
+    let Workload { kind, devices, step_ms, batch, .. } = &report.workload;
+    println!(
+        "{:?} by {} as {:?}: {kind:?}, {devices} devices, a reading every {step_ms} ms, {batch} a message, {} connections",
+        report.target, report.protocol, report.format, report.connections
+    );
+    println!(
+        "{} readings in {:.2} s: {:.0} readings/s, {:.0} messages/s, {} messages sent again",
+        report.readings, report.seconds, report.readings_per_second, report.messages_per_second, report.again
+    );
+    if let Some(latency) = &report.latency_ms {
+        println!(
+            "latency ms: p50 {:.2}, p99 {:.2}, p99.9 {:.2}, max {:.2}",
+            latency.p50, latency.p99, latency.p999, latency.max
+        );
+    }
+    if let Some(seconds) = report.drained_after {
+        println!("nothing pending {seconds:.2} s later");
+    }
+    for usage in &report.processes {
+        println!(
+            "{}: {:.2} cpu-s, {:.3} cpu-s per million readings, memory {:.0} MiB, at most {:.0} MiB",
+            usage.name,
+            usage.cpu_seconds,
+            usage.cpu_seconds / report.readings as f64 * 1e6,
+            usage.resident_mib,
+            usage.peak_mib
+        );
+    }
+    if let Some(verified) = &report.verified {
+        println!("verified {} devices, {} readings: {} wrong", verified.devices, verified.readings, verified.wrong);
     }
 }

@@ -1,23 +1,34 @@
-//! Sends readings as fast as a server takes them, and prints how fast that was and what it cost.
+//! Puts load on tidegauge and on what it is compared with, and prints how fast that was and what it cost.
 //!
 //! ```text
-//! loadtest ingest --url 127.0.0.1:8080 --connections 64 --batch 1 --seconds 10 --pid "$(pgrep -x tidegauge)"
-//! loadtest query --url 127.0.0.1:8080 --path '/v1/devices/device-000001/rollups' --requests 500
+//! loadtest ingest --url 127.0.0.1:8080 --workload fleet --devices 100000 --rate 0 --days-ago 0 --seconds 60 --verify 100
+//! loadtest ingest --url 127.0.0.1:8080 --format lines --connections 4 --process tidegauge="$(pgrep -x tidegauge)"
+//! loadtest ingest --url 127.0.0.1:8080 --udp 127.0.0.1:8089 --rate 200000 --batch 1 --format lines
+//! loadtest query --url 127.0.0.1:8080 --path '/v1/devices/device-00000001/rollups' --requests 500
 //! loadtest bare --listen 127.0.0.1:8090        an axum handler that only reads the body, to compare with
+//! loadtest naive --way push --listen 127.0.0.1:8091 --mongodb-uri mongodb://localhost
 //! ```
-//! Each connection has one request under way at a time (closed loop), so latencies are those of a server at its limit.
 
 use std::net::SocketAddr;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Parser, Subcommand};
 
 mod bare;
+mod bench;
 mod client;
-mod fill;
+mod format;
+mod http;
 mod ingest;
+mod latency;
+mod naive;
+mod pace;
 mod process;
 mod query;
+mod target;
+mod udp;
+mod verify;
+mod workload;
 
 #[derive(Debug, Parser)]
 #[command(version, about)]
@@ -28,10 +39,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Send readings for some seconds
+    /// Send readings
     Ingest(ingest::Args),
-    /// Send so many readings of each device, up to now, and stop
-    Fill(fill::Args),
     /// Print the time so many days ago, in Unix milliseconds
     DaysAgo {
         /// How many
@@ -39,35 +48,31 @@ enum Command {
     },
     /// Ask one question again and again
     Query(query::Args),
+    /// Measure tidegauge beside `VictoriaMetrics`, `InfluxDB` and the naive service
+    Bench(bench::Args),
     /// Serve a handler that only reads the body
     Bare {
         /// The address to listen on
         #[arg(long)]
         listen: SocketAddr,
     },
+    /// Serve as the service does that most people write first
+    Naive(naive::Args),
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Ingest(args) => ingest::run(&args).await,
-        Command::Fill(args) => fill::run(&args).await,
         Command::DaysAgo { days } => {
             println!("{}", now_ms()? - days * 86_400_000);
             Ok(())
         }
         Command::Query(args) => query::run(&args).await,
+        Command::Bench(args) => bench::run(&args).await,
         Command::Bare { listen } => bare::serve(listen).await,
+        Command::Naive(args) => naive::serve(&args).await,
     }
-}
-
-/// Latencies in microseconds, up to a minute.
-fn latencies() -> anyhow::Result<hdrhistogram::Histogram<u64>> {
-    Ok(hdrhistogram::Histogram::new_with_max(60_000_000, 3)?)
-}
-
-fn micros(took: Duration) -> u64 {
-    u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The time, in Unix milliseconds.
@@ -75,8 +80,4 @@ fn micros(took: Duration) -> u64 {
 fn now_ms() -> anyhow::Result<u64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     Ok(u64::try_from(now.as_millis())?)
-}
-
-fn milliseconds(micros: u64) -> f64 {
-    micros as f64 / 1_000.0
 }

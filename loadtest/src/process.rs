@@ -1,12 +1,65 @@
-//! What a process has used, from `/proc`.
+//! What processes have used, from `/proc`.
+
+use std::str::FromStr;
 
 use anyhow::Context;
 
 /// Clock ticks per second in `/proc/<pid>/stat`: 100 on every Linux that matters.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// CPU seconds, user and system, of all threads so far.
-pub(crate) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
+/// A process to keep an eye on: `NAME=PID`, or a bare process id.
+#[derive(Debug, Clone)]
+pub(crate) struct Process {
+    name: String,
+    pid: u32,
+    cpu_seconds_before: f64,
+}
+
+/// What a process used.
+#[derive(Debug, Clone, serde::Serialize)]
+pub(crate) struct Usage {
+    pub(crate) name: String,
+    /// CPU seconds, user and system, of all threads.
+    pub(crate) cpu_seconds: f64,
+    /// The largest resident memory since the process began, in MiB.
+    pub(crate) peak_mib: f64,
+    /// The resident memory now, in MiB.
+    pub(crate) resident_mib: f64,
+}
+
+impl FromStr for Process {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, pid) = text.split_once('=').unwrap_or((text, text));
+        let pid = pid.parse().with_context(|| format!("{pid} is no process id"))?;
+        Self::watch(name, pid)
+    }
+}
+
+impl Process {
+    /// Counts from now on.
+    pub(crate) fn watch(name: &str, pid: u32) -> anyhow::Result<Self> {
+        Ok(Self { name: name.to_owned(), pid, cpu_seconds_before: cpu_seconds(pid)? })
+    }
+
+    /// Counts from now on, again.
+    pub(crate) fn reset(&mut self) -> anyhow::Result<()> {
+        self.cpu_seconds_before = cpu_seconds(self.pid)?;
+        Ok(())
+    }
+
+    pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
+        Ok(Usage {
+            name: self.name.clone(),
+            cpu_seconds: cpu_seconds(self.pid)? - self.cpu_seconds_before,
+            peak_mib: mib(self.pid, "VmHWM:")?,
+            resident_mib: mib(self.pid, "VmRSS:")?,
+        })
+    }
+}
+
+fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
     let path = format!("/proc/{pid}/stat");
     let stat = std::fs::read_to_string(&path).with_context(|| path.clone())?;
     let fields: Vec<&str> = stat.rsplit(')').next().context("no fields")?.split_whitespace().collect();
@@ -14,10 +67,9 @@ pub(crate) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
     Ok((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND)
 }
 
-/// The largest resident memory so far, in MiB.
-pub(crate) fn peak_mib(pid: u32) -> anyhow::Result<f64> {
+fn mib(pid: u32, field: &str) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).context("no such field in /proc/PID/status")?;
     let kib: f64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kib / 1024.0)
 }

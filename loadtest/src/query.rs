@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::ensure;
 
 use crate::client::Client;
-use crate::{latencies, micros, milliseconds};
+use crate::latency::{self, Latency};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -21,17 +21,25 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
-    let mut client = Client::connect(&args.url).await?;
-    let mut latencies = latencies()?;
-    let mut bytes = 0;
-    for _ in 0..args.requests {
-        let asked = Instant::now();
-        let (status, answer) = client.get(&args.path).await?;
-        ensure!(status == 200, "status {status}: {}", String::from_utf8_lossy(answer));
-        bytes = answer.len();
-        latencies.record(micros(asked.elapsed()))?;
-    }
-    let at = |quantile| milliseconds(latencies.value_at_quantile(quantile));
-    println!("{} requests, {bytes} bytes an answer: p50 {:.2} ms, p99 {:.2} ms", args.requests, at(0.5), at(0.99));
+    let (latency, bytes) = ask(&args.url, std::slice::from_ref(&args.path), args.requests).await?;
+    println!(
+        "{} requests, {bytes} bytes an answer: p50 {:.2} ms, p99 {:.2} ms",
+        args.requests, latency.p50, latency.p99
+    );
     Ok(())
+}
+
+/// Asks these questions in turn, one after the other, and returns how long that took and how large the last answer was.
+pub(crate) async fn ask(address: &str, paths: &[String], requests: u64) -> anyhow::Result<(Latency, usize)> {
+    let mut client = Client::connect(address).await?;
+    let mut histogram = latency::histogram();
+    let mut bytes = 0;
+    for path in paths.iter().cycle().take(requests as usize) {
+        let asked = Instant::now();
+        let (status, answer) = client.get(path).await?;
+        ensure!(status == 200, "{path}: status {status}: {}", String::from_utf8_lossy(answer));
+        bytes = answer.len();
+        histogram.record(latency::micros(asked.elapsed()))?;
+    }
+    Ok((Latency::of(&histogram), bytes))
 }

@@ -38,6 +38,11 @@ impl DataDir {
         self.path.join("dead-letters.ndjson")
     }
 
+    /// The file that says up to where hours are rolled up. Without it all hours are rolled up again.
+    pub(super) fn rollup_mark(&self) -> PathBuf {
+        self.path.join("rollups.json")
+    }
+
     /// The folder of damaged bytes that were set aside.
     pub(super) fn quarantine_dir(&self) -> PathBuf {
         self.path.join("quarantine")

@@ -113,7 +113,7 @@ impl Service {
         let store = open_store(config).await?;
         let dead_letters = DeadLetters::new(data.dead_letters());
         let flush = Flush::new(
-            options::flush(config),
+            options::flush(config, data),
             Arc::clone(&log),
             &recovery,
             Arc::clone(&store),

@@ -15,6 +15,8 @@ pub struct Mongodb {
     pub database: String,
     /// The collection of the buckets: 1 to 128 bytes, without `$`, not starting with `system.`.
     pub collection: String,
+    /// The collection of the rollups: another one than `collection`, with the same limits.
+    pub rollups_collection: String,
     /// How long one call to the server may take. 1ms to 1h.
     pub timeout: Period,
     /// How many readings one document holds before a new part starts. 1 to 100,000.
@@ -29,6 +31,7 @@ impl Default for Mongodb {
             uri: None,
             database: "tidegauge".to_owned(),
             collection: "buckets".to_owned(),
+            rollups_collection: "rollups".to_owned(),
             timeout: Period::secs(30),
             max_readings_per_document: 3_600,
             validate: false,
@@ -38,19 +41,26 @@ impl Default for Mongodb {
 
 impl Mongodb {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let (database, collection) = (&self.database, &self.collection);
+        let database = &self.database;
         if !(1..=63).contains(&database.len()) || database.contains(|c| "/\\. \"$*<>:|?\0".contains(c)) {
             let problem = format!("is \"{database}\", must have 1 to 63 bytes and none of /\\. \"$*<>:|?");
             return Err(ConfigError::invalid("mongodb.database", problem));
         }
-        if !(1..=128).contains(&collection.len())
-            || collection.contains(['$', '\0'])
-            || collection.starts_with("system.")
-        {
-            let problem = format!("is \"{collection}\", must have 1 to 128 bytes, no $, and not start with system.");
-            return Err(ConfigError::invalid("mongodb.collection", problem));
+        check_collection("mongodb.collection", &self.collection)?;
+        check_collection("mongodb.rollups_collection", &self.rollups_collection)?;
+        if self.collection == self.rollups_collection {
+            let problem = format!("is \"{}\", must be another one than mongodb.collection", self.collection);
+            return Err(ConfigError::invalid("mongodb.rollups_collection", problem));
         }
         within("mongodb.timeout", self.timeout, Period::millis(1), Period::hours(1))?;
         within("mongodb.max_readings_per_document", self.max_readings_per_document, 1, 100_000)
     }
+}
+
+fn check_collection(key: &'static str, name: &str) -> Result<(), ConfigError> {
+    if !(1..=128).contains(&name.len()) || name.contains(['$', '\0']) || name.starts_with("system.") {
+        let problem = format!("is \"{name}\", must have 1 to 128 bytes, no $, and not start with system.");
+        return Err(ConfigError::invalid(key, problem));
+    }
+    Ok(())
 }

@@ -1,42 +1,61 @@
-//! `[retention]`: how long readings are kept.
+//! `[retention]`: how long readings and rollups are kept.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::check::within;
+use super::check::{not_below, within};
 use super::{ConfigError, Period, UnitError};
 
-/// How long readings are kept.
+/// How long readings and rollups are kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retention {
     /// How long readings are kept. A period from 1h to 24855d (the longest that a TTL index of MongoDB takes).
     pub readings: Keep,
+    /// How long rollups are kept, at least as long as readings. Without it: five years, or as long as readings when
+    /// those are kept longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollups: Option<Keep>,
 }
 
-/// How long something is kept: `"forever"`, or a period such as `"90d"`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How long rollups are kept when nothing is said: five years.
+const ROLLUPS: Keep = Keep::For(Period::days(1_830));
+
+/// How long something is kept: `"forever"`, or a period such as `"90d"`. A longer one is greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Keep {
-    /// Nothing is deleted.
-    Forever,
     /// What is older than this is deleted.
     For(Period),
+    /// Nothing is deleted.
+    Forever,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { readings: Keep::For(Period::days(90)) }
+        Self { readings: Keep::For(Period::days(90)), rollups: None }
     }
 }
 
 impl Retention {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        match self.readings {
-            Keep::Forever => Ok(()),
-            Keep::For(period) => within("retention.readings", period, Period::hours(1), Period::days(24_855)),
-        }
+        check("retention.readings", self.readings)?;
+        check("retention.rollups", self.rollups())?;
+        not_below("retention.rollups", self.rollups(), "retention.readings", self.readings)
+    }
+
+    /// How long rollups are kept.
+    #[must_use]
+    pub fn rollups(&self) -> Keep {
+        self.rollups.unwrap_or_else(|| self.readings.max(ROLLUPS))
+    }
+}
+
+fn check(key: &'static str, keep: Keep) -> Result<(), ConfigError> {
+    match keep {
+        Keep::Forever => Ok(()),
+        Keep::For(period) => within(key, period, Period::hours(1), Period::days(24_855)),
     }
 }
 
@@ -91,5 +110,22 @@ mod tests {
             assert_eq!(keep.to_string().parse(), Ok(keep));
         }
         assert!("always".parse::<Keep>().is_err());
+    }
+
+    #[test]
+    fn rollups_are_kept_five_years_or_as_long_as_readings() {
+        let of = |readings, rollups| Retention { readings, rollups };
+        let [month, year, century] = [30, 365, 24_855].map(|days| Keep::For(Period::days(days)));
+        assert_eq!(of(month, None).rollups(), Keep::For(Period::days(1_830)));
+        assert_eq!(of(century, None).rollups(), century);
+        assert_eq!(of(Keep::Forever, None).rollups(), Keep::Forever);
+        assert!(of(month, Some(month)).check().is_ok() && of(month, Some(Keep::Forever)).check().is_ok());
+        for shorter in [of(year, Some(month)), of(Keep::Forever, Some(century))] {
+            let message = shorter.check().unwrap_err().to_string();
+            assert!(
+                message.contains("retention.rollups") && message.contains("at least retention.readings"),
+                "{message}"
+            );
+        }
     }
 }

@@ -152,6 +152,8 @@ fn values_without_sense_are_refused_by_key() {
         ("[mongodb]\nmax_readings_per_document = 0", "mongodb.max_readings_per_document"),
         ("[mongodb]\nuri = \"mongodb://h\"\nmax_readings_per_document = 999", "flush.max_readings"),
         ("[retention]\nreadings = \"59m\"", "retention.readings"),
+        ("[retention]\nrollups = \"30d\"", "retention.rollups"),
+        ("[mongodb]\nrollups_collection = \"buckets\"", "mongodb.rollups_collection"),
         ("[query]\nmax_hours = 0", "query.max_hours"),
         ("[query]\nmax_points = 0", "query.max_points"),
         ("[query]\nmax_readings = 0", "query.max_readings"),

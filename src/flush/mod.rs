@@ -6,15 +6,20 @@
 //! ```
 //! The **feeder** reads the log in order into pending, and stands still while pending is full. The **scheduler** takes
 //! what is due and has a bounded number of writes under way; each write is tried until the store takes it or refuses
-//! it for good. The **cutter** tells the log, about once a second, up to where all is stored.
+//! it for good. The **cutter** tells the log, about once a second, up to where all is stored. The **roller** has the store
+//! roll up each hour some minutes after its end, where the store keeps rollups of their own; later writes to such an hour
+//! roll it up again before they are over.
 //!
 //! Promises:
 //! - A reading leaves pending only when the store has acknowledged it, or the dead-letter file holds it durably.
+//! - The rollup of an hour speaks of every reading of it that has left pending.
 //! - The log is never cut in front of a reading that is still pending.
 //! - Each change of the store's state is logged once, not at each retry.
-//! - Ages and waits go by a clock that only goes forward: when the clock of the world jumps, nothing here notices. It is
-//!   tokio's, so that tests can turn it by hand.
+//! - Ages and waits go by a clock that only goes forward: when the clock of the world jumps, they do not notice. It is
+//!   tokio's, so that tests can turn it by hand. Only the roller asks for the date, to know which hours have ended.
 
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -22,17 +27,24 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::log::{Log, LogError, Position, Recovery};
+use crate::model::Hour;
 use crate::pending::{Limits, Pending};
 use crate::store::Store;
 use crate::telemetry::Metrics;
 
+mod backoff;
 mod cutter;
 mod dead_letters;
 mod feeder;
+mod late;
+mod mark;
+mod roller;
 mod scheduler;
 mod write;
 
 pub use dead_letters::DeadLetters;
+
+use mark::Mark;
 
 /// What the flush obeys.
 #[derive(Debug, Clone)]
@@ -45,6 +57,10 @@ pub struct Options {
     pub max_buckets_per_write: usize,
     /// How large a write gets, in bytes of the readings in memory; one bucket may exceed it.
     pub max_write_bytes: u64,
+    /// How long after its end an hour is rolled up, where the store has rollups of their own.
+    pub rollup_delay: Duration,
+    /// The file that says up to where hours are rolled up.
+    pub rollup_mark: PathBuf,
     /// The wait before the first retry, and the longest.
     pub retry: std::ops::RangeInclusive<Duration>,
 }
@@ -69,6 +85,8 @@ pub struct Flush {
     /// Why the feeder had to stop, once it had to.
     failure: watch::Sender<Option<String>>,
     store_state: Mutex<write::StoreState>,
+    /// The newest hour that is closed: a number of [`Hour`].
+    closed: AtomicI32,
 }
 
 /// What the lock guards.
@@ -109,6 +127,7 @@ impl Flush {
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let pending = Pending::new(options.limits);
+        let closed = roller::newest_closed_now(options.rollup_delay);
         let fed = recovery.start;
         let state = State { pending, fed, fed_readings: 0, stalled_since: None, draining: false, stopped: false };
         Arc::new(Self {
@@ -125,6 +144,7 @@ impl Flush {
             completed: Notify::new(),
             failure: watch::Sender::new(None),
             store_state: Mutex::default(),
+            closed: AtomicI32::new(closed.0),
         })
     }
 
@@ -133,10 +153,15 @@ impl Flush {
     /// # Errors
     /// When the feeder's thread cannot be started.
     pub fn start(self: &Arc<Self>) -> std::io::Result<Running> {
+        let mark = Mark::load(&self.options.rollup_mark);
+        if let Some(mark) = &mark {
+            self.close(Hour(mark.next.0 - 1)); // in case the clock was set back
+        }
         let feeder = feeder::spawn(Arc::clone(self))?;
         let scheduler = tokio::spawn(scheduler::run(Arc::clone(self)));
         let cutter = tokio::spawn(cutter::run(Arc::clone(self)));
-        Ok(Running { flush: Arc::clone(self), feeder, scheduler, cutter })
+        let roller = tokio::spawn(roller::run(Arc::clone(self), mark));
+        Ok(Running { flush: Arc::clone(self), feeder, scheduler, cutter, roller })
     }
 
     /// Resolves when the log can no longer be read, with the reason.
@@ -185,6 +210,21 @@ impl Flush {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    /// The newest hour that is closed, and with it all hours before.
+    fn newest_closed(&self) -> Hour {
+        Hour(self.closed.load(Ordering::SeqCst))
+    }
+
+    /// Whether whoever writes to the hour has to see to its rollup.
+    fn is_closed(&self, hour: Hour) -> bool {
+        hour <= self.newest_closed()
+    }
+
+    /// Closes all hours up to this one.
+    fn close(&self, hour: Hour) {
+        self.closed.fetch_max(hour.0, Ordering::SeqCst);
+    }
+
     /// Milliseconds on the clock that pending goes by.
     fn now_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
@@ -207,13 +247,15 @@ pub struct Running {
     feeder: std::thread::JoinHandle<()>,
     scheduler: tokio::task::JoinHandle<()>,
     cutter: tokio::task::JoinHandle<()>,
+    roller: tokio::task::JoinHandle<()>,
 }
 
 impl Running {
     /// Writes everything that is pending, for at most `grace`, then stops. What is not stored by then stays in the log.
     /// The log must be closed. Returns how many readings stay.
     pub async fn drain(self, grace: Duration) -> u64 {
-        let Self { flush, feeder, mut scheduler, cutter } = self;
+        let Self { flush, feeder, mut scheduler, cutter, roller } = self;
+        roller.abort(); // the next start goes on with it
         flush.lock().draining = true;
         flush.due.notify_one();
         if tokio::time::timeout(grace, &mut scheduler).await.is_err() {

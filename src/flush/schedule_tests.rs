@@ -23,6 +23,8 @@ const OPTIONS: Options = Options {
     max_in_flight: 2,
     max_buckets_per_write: 1,
     max_write_bytes: 1 << 20,
+    rollup_delay: ms(60_000),
+    rollup_mark: PathBuf::new(),
     retry: ms(100)..=ms(1_600),
 };
 

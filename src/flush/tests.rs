@@ -54,7 +54,12 @@ impl Store for Faulty {
         faults.into_iter().map(|fault| fault.map_or_else(|| outcomes.next().unwrap(), Err)).collect()
     }
 
-    async fn hour_stats(&self, d: &str, h: Range<Hour>, m: &[Metric]) -> Result<Vec<HourStats>, StoreError> {
+    async fn hour_stats(
+        &self,
+        d: &[Arc<str>],
+        h: Range<Hour>,
+        m: &[Metric],
+    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
         self.store.hour_stats(d, h, m).await
     }
 
@@ -108,6 +113,8 @@ impl Life {
             max_in_flight: 2,
             max_buckets_per_write: 4,
             max_write_bytes: 1 << 20,
+            rollup_delay: MINUTE,
+            rollup_mark: folder.path().join("rollups.json"),
             retry: Duration::from_millis(1)..=Duration::from_millis(5),
         };
         let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"));

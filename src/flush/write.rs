@@ -1,12 +1,11 @@
 //! One write: tried until the store has taken, or refused for good, each of its buckets.
 
 use std::sync::Arc;
-use std::time::Duration;
-
-use rand::RngExt;
 use tokio::time::Instant;
 
 use super::Flush;
+use super::backoff::Backoff;
+use super::late;
 use crate::model::BucketWrite;
 use crate::store::{WriteError, Written};
 
@@ -30,7 +29,12 @@ pub(super) async fn write(flush: &Flush, mut writes: Vec<Arc<BucketWrite>>) {
         let settled = settle(flush, writes, outcomes).await;
         if !settled.done.is_empty() {
             note_back(flush);
-            complete(flush, &settled.done);
+            // Only now is it known which hours to look after: one that was closed before the store had the readings.
+            let (late, prompt): (Vec<_>, Vec<_>) =
+                settled.done.iter().cloned().partition(|write| flush.is_closed(write.hour));
+            complete(flush, &prompt);
+            late::roll_up(flush, &late).await;
+            complete(flush, &late);
             backoff.reset();
         }
         let Some((_, error)) = settled.again.first() else { return };
@@ -106,6 +110,9 @@ async fn dead_letter(
 }
 
 fn complete(flush: &Flush, done: &[Arc<BucketWrite>]) {
+    if done.is_empty() {
+        return;
+    }
     let mut state = flush.lock();
     for write in done {
         state.pending.complete(write);
@@ -114,7 +121,7 @@ fn complete(flush: &Flush, done: &[Arc<BucketWrite>]) {
     flush.completed.notify_waiters();
 }
 
-fn note_away(flush: &Flush, error: &WriteError) {
+pub(super) fn note_away(flush: &Flush, error: &WriteError) {
     let mut state = flush.store_state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if state.away.is_none() {
         state.away = Some((Instant::now(), error.to_string()));
@@ -123,34 +130,11 @@ fn note_away(flush: &Flush, error: &WriteError) {
     }
 }
 
-fn note_back(flush: &Flush) {
+pub(super) fn note_back(flush: &Flush) {
     let mut state = flush.store_state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some((since, _)) = state.away.take() {
         let seconds = since.elapsed().as_secs_f64();
         tracing::info!(store = flush.store.name(), seconds, "the store takes writes again");
     }
     flush.metrics.store_up.set(1.0);
-}
-
-/// Waits that double from retry to retry, each shortened at random by up to a half so that retries do not march in
-/// step.
-struct Backoff {
-    range: std::ops::RangeInclusive<Duration>,
-    wait: Duration,
-}
-
-impl Backoff {
-    fn new(range: std::ops::RangeInclusive<Duration>) -> Self {
-        Self { wait: *range.start(), range }
-    }
-
-    fn reset(&mut self) {
-        self.wait = *self.range.start();
-    }
-
-    fn next(&mut self) -> Duration {
-        let wait = self.wait.mul_f64(rand::rng().random_range(0.5..=1.0));
-        self.wait = (self.wait * 2).min(*self.range.end());
-        wait
-    }
 }

@@ -1,4 +1,4 @@
-//! The device id in a path.
+//! Device ids in paths and parameters.
 
 use std::sync::Arc;
 
@@ -17,10 +17,14 @@ impl FromRequestParts<Arc<App>> for DeviceInPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let refuse = |why: String| Problem::invalid_parameter("deviceId", why);
-        let Path(device) =
-            Path::<String>::from_request_parts(parts, app).await.map_err(|error| refuse(error.body_text()))?;
-        check_device_id(&device).map_err(|error| refuse(error.to_string()))?;
-        Ok(Self(app.device_id_case.apply(&device).into_owned()))
+        let path = Path::<String>::from_request_parts(parts, app).await;
+        let Path(device) = path.map_err(|error| Problem::invalid_parameter("deviceId", error.body_text()))?;
+        Ok(Self(device_of(app, "deviceId", &device)?))
     }
+}
+
+/// A device id from the parameter `name`, checked, and as it is kept.
+pub(super) fn device_of(app: &App, name: &str, device: &str) -> Result<String, Problem> {
+    check_device_id(device).map_err(|error| Problem::invalid_parameter(name, error))?;
+    Ok(app.device_id_case.apply(device).into_owned())
 }

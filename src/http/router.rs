@@ -17,6 +17,7 @@ use super::{App, influx, ingest, operate, query};
 pub(super) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/readings", post(ingest::readings))
+        .route("/v1/rollups", get(query::rollups_of_devices))
         .route("/v1/devices", get(query::devices))
         .route("/v1/devices/{deviceId}/rollups", get(query::rollups))
         .route("/v1/devices/{deviceId}/readings", get(query::readings))

@@ -25,7 +25,7 @@ mod rollups;
 pub use devices::DevicesRequest;
 pub use latest::Latest;
 pub use readings::{Page, ReadingAt, ReadingsRequest};
-pub use rollups::{Rollups, RollupsRequest, Series, Step};
+pub use rollups::{Rollups, RollupsRequest, Series, Step, combine};
 
 /// How much one query may ask for.
 #[derive(Debug, Clone)]
@@ -50,7 +50,7 @@ pub enum QueryError {
         asked: u64,
     },
     /// The answer has more points than [`Limits::max_points`].
-    #[error("an answer has at most {0} points; ask for a shorter range, fewer metrics or a longer step")]
+    #[error("an answer has at most {0} points; ask for a shorter range, fewer devices or metrics, or a longer step")]
     TooManyPoints(usize),
     /// The store did not answer.
     #[error("the store does not answer: {0}")]

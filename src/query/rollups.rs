@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::{Answer, Queries, QueryError};
 use crate::model::{Contents, Hour, Metric, Stats};
@@ -32,8 +33,8 @@ impl Step {
 /// A question for rollups.
 #[derive(Debug, Clone)]
 pub struct RollupsRequest {
-    /// The device id.
-    pub device: String,
+    /// The device ids, none of them twice.
+    pub devices: Vec<Arc<str>>,
     /// The first instant, in Unix milliseconds.
     pub from_ms: i64,
     /// The instant behind the last, in Unix milliseconds.
@@ -52,44 +53,54 @@ pub type Series = Vec<(i64, Stats)>;
 pub type Rollups = BTreeMap<Metric, Series>;
 
 impl Queries {
-    /// The rollups of a device. Hours that the range touches count whole.
+    /// The rollups of each device, in the order of the request. Hours that the range touches count whole.
     ///
     /// # Errors
     /// When the range is too long, there is too much to answer, or the store does not answer.
-    pub async fn rollups(&self, request: &RollupsRequest) -> Result<Answer<Rollups>, QueryError> {
+    pub async fn rollups(&self, request: &RollupsRequest) -> Result<Answer<Vec<Rollups>>, QueryError> {
         let hours = self.hours(request.from_ms, request.to_ms)?;
         let lagging = self.catch_up().await;
-        let pending = self.pending(&request.device, hours.clone());
-        let stored = self.store.hour_stats(&request.device, hours, &request.metrics).await?;
-        let (stored, repeated) = split(stored, &pending);
-        let repeated = fetch(&*self.store, &request.device, &repeated).await?;
-        let merged = merge(stored, repeated, pending, &request.metrics);
-        let rollups = step(merged, request.step);
-        if rollups.values().map(Vec::len).sum::<usize>() > self.limits.max_points {
-            return Err(QueryError::TooManyPoints(self.limits.max_points));
+        let pending: Vec<_> = request.devices.iter().map(|device| self.pending(device, hours.clone())).collect();
+        let stored = self.store.hour_stats(&request.devices, hours, &request.metrics).await?;
+        let (mut rollups, mut points) = (Vec::with_capacity(request.devices.len()), 0);
+        for ((device, stored), pending) in request.devices.iter().zip(stored).zip(pending) {
+            let repeated = fetch(&*self.store, device, &repeated(&stored, &pending)).await?;
+            let of_device = step(merge(stored, repeated, pending, &request.metrics), request.step);
+            points += of_device.values().map(Vec::len).sum::<usize>();
+            if points > self.limits.max_points {
+                return Err(QueryError::TooManyPoints(self.limits.max_points));
+            }
+            rollups.push(of_device);
         }
         Ok(Answer { body: rollups, lagging })
     }
 }
 
-/// Takes out the hours whose stored stats do not just add up with what is pending, and names them.
-fn split(stored: Vec<HourStats>, pending: &[(Hour, Contents)]) -> (Vec<HourStats>, Vec<Hour>) {
-    let mut repeated = Vec::new();
-    let mut plain = stored;
-    plain.retain(|hour| {
-        let Ok(at) = pending.binary_search_by_key(&hour.hour, |(hour, _)| *hour) else { return true };
-        let first = pending[at].1.span().map(|(first, _)| hour.hour.instant_ms(first));
-        let behind = first.is_none_or(|first_ms| first_ms > hour.last_ts_ms);
-        if !behind {
-            repeated.push(hour.hour);
+/// Folds the rollups of several devices into one.
+pub fn combine(devices: Vec<Rollups>) -> Rollups {
+    let mut combined: BTreeMap<Metric, BTreeMap<i64, Stats>> = BTreeMap::new();
+    for (metric, series) in devices.into_iter().flatten() {
+        let steps = combined.entry(metric).or_default();
+        for (start_ms, stats) in series {
+            steps.entry(start_ms).and_modify(|known| known.merge(&stats)).or_insert(stats);
         }
-        behind
-    });
-    (plain, repeated)
+    }
+    combined.into_iter().map(|(metric, steps)| (metric, steps.into_iter().collect())).collect()
 }
 
-async fn fetch(store: &dyn Store, device: &str, hours: &[Hour]) -> Result<Vec<(Hour, Contents)>, StoreError> {
-    let mut fetched = Vec::new();
+/// The hours whose stored stats do not just add up with what is pending.
+fn repeated(stored: &[HourStats], pending: &[(Hour, Contents)]) -> Vec<Hour> {
+    let is_repeated = |stored: &&HourStats| {
+        let Ok(at) = pending.binary_search_by_key(&stored.hour, |(hour, _)| *hour) else { return false };
+        let first = pending[at].1.span().map(|(first, _)| stored.hour.instant_ms(first));
+        first.is_some_and(|first_ms| first_ms <= stored.last_ts_ms)
+    };
+    stored.iter().filter(is_repeated).map(|stored| stored.hour).collect()
+}
+
+/// The stored contents of each of these hours, empty where the readings have expired.
+async fn fetch(store: &dyn Store, device: &str, hours: &[Hour]) -> Result<BTreeMap<Hour, Contents>, StoreError> {
+    let mut fetched: BTreeMap<Hour, Contents> = hours.iter().map(|hour| (*hour, Contents::default())).collect();
     for run in hours.chunk_by(|a, b| a.0 + 1 == b.0).flat_map(|run| run.chunks(HOURS_PER_FETCH)) {
         let range = Range { start: run[0], end: Hour(run[run.len() - 1].0 + 1) };
         fetched.extend(store.contents(device, range, usize::MAX).await?);
@@ -98,9 +109,12 @@ async fn fetch(store: &dyn Store, device: &str, hours: &[Hour]) -> Result<Vec<(H
 }
 
 /// Stats by hour of all there is: `stored` stats, the stored contents of `repeated` hours, and what is pending.
+///
+/// The readings of a repeated hour may have expired while its stats are kept. Then pending cannot be told from what they
+/// speak of, and they stay as they are: no merge of readings that are all there has fewer values than are stored.
 fn merge(
     stored: Vec<HourStats>,
-    mut repeated: Vec<(Hour, Contents)>,
+    mut repeated: BTreeMap<Hour, Contents>,
     pending: Vec<(Hour, Contents)>,
     metrics: &[Metric],
 ) -> BTreeMap<Hour, Vec<(Metric, Stats)>> {
@@ -108,14 +122,16 @@ fn merge(
     let mut merged: BTreeMap<Hour, Vec<(Metric, Stats)>> =
         stored.into_iter().map(|hour| (hour.hour, hour.stats)).collect();
     for (hour, contents) in pending {
-        let stats = match repeated.binary_search_by_key(&hour, |(hour, _)| *hour) {
-            Ok(at) => std::mem::take(&mut repeated[at].1).merge(&contents).stats(),
-            Err(_) => contents.stats(),
+        let (stats, is_whole) = match repeated.remove(&hour) {
+            Some(stored) => (stored.merge(&contents).stats(), true),
+            None => (contents.stats(), false),
         };
         let known = merged.entry(hour).or_default();
         for (metric, stats) in stats.into_iter().filter(|(metric, _)| wanted(metric)) {
             match known.iter_mut().find(|(name, _)| *name == metric) {
-                Some((_, known)) => known.merge(&stats),
+                Some((_, known)) if !is_whole => known.merge(&stats),
+                Some((_, known)) if stats.count >= known.count => *known = stats,
+                Some(_) => {}
                 None => known.push((metric, stats)),
             }
         }
@@ -191,12 +207,28 @@ mod tests {
             }
 
             let (stored, pending) = (by_hour(&stored), by_hour(&pending));
-            let (plain, repeated) = split(stored_stats(&stored, &metrics), &pending);
+            let stats = stored_stats(&stored, &metrics);
+            let repeated = repeated(&stats, &pending);
             let repeated = stored.into_iter().filter(|(hour, _)| repeated.contains(hour)).collect();
-            let rollups = step(merge(plain, repeated, pending, &metrics), step_of);
+            let rollups = step(merge(stats, repeated, pending, &metrics), step_of);
 
             let expected: Rollups = expected.into_iter().map(|(metric, series)| (metric, series.into_iter().collect())).collect();
             prop_assert_eq!(rollups, expected);
+        }
+    }
+
+    #[test]
+    fn stats_of_readings_that_expired_are_not_replaced_by_fewer() {
+        let all = by_hour(&vec![(0, 1, 0, 1), (0, 2, 0, 2), (0, 3, 0, 3)]);
+        let pending = by_hour(&vec![(0, 2, 0, 9), (0, 1, 1, 5)]);
+        for left in [Vec::new(), vec![(0, 3, 0, 3)]] {
+            let stats = stored_stats(&all, &[]);
+            assert_eq!(repeated(&stats, &pending), [Hour(0)]);
+            let mut left: BTreeMap<Hour, Contents> = by_hour(&left).into_iter().collect();
+            left.entry(Hour(0)).or_default();
+            let merged = merge(stats.clone(), left, pending.clone(), &[]);
+            let expected = [stats[0].stats[0].clone(), ("y".into(), Stats::of(5.0))];
+            assert_eq!(merged[&Hour(0)], expected);
         }
     }
 

@@ -18,6 +18,7 @@ use async_trait::async_trait;
 use crate::model::{BucketWrite, Contents, Hour, Metric, Stats};
 
 pub mod expiry;
+mod metric_names;
 pub mod mongodb;
 pub mod sqlite;
 
@@ -80,6 +81,19 @@ pub struct HourStats {
     pub stats: Vec<(Metric, Stats)>,
 }
 
+impl HourStats {
+    /// Takes in the stats of other readings of the same hour.
+    fn merge(&mut self, other: Self) {
+        self.last_ts_ms = self.last_ts_ms.max(other.last_ts_ms);
+        for (metric, more) in other.stats {
+            match self.stats.iter_mut().find(|(known, _)| *known == metric) {
+                Some((_, stats)) => stats.merge(&more),
+                None => self.stats.push((metric, more)),
+            }
+        }
+    }
+}
+
 /// What is known of a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceSummary {
@@ -105,14 +119,15 @@ pub trait Store: Send + Sync {
     /// same bucket.
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>>;
 
-    /// The stats of the hours in `hours` that have readings, ascending. An empty `metrics` asks for all metrics; an
-    /// hour that has readings but none of the metrics is still there, with empty stats.
+    /// For each of `devices` (none twice), in their order: the stats of its hours in `hours` that have readings,
+    /// ascending. An empty `metrics` asks for all metrics; an hour that has readings but none of the metrics is still
+    /// there, with empty stats.
     async fn hour_stats(
         &self,
-        device: &str,
+        devices: &[Arc<str>],
         hours: Range<Hour>,
         metrics: &[Metric],
-    ) -> Result<Vec<HourStats>, StoreError>;
+    ) -> Result<Vec<Vec<HourStats>>, StoreError>;
 
     /// The contents of the hours in `hours` that have readings, whole hours, ascending. Stops after the hour with which
     /// `max_readings` readings are reached.
@@ -136,8 +151,36 @@ pub trait Store: Send + Sync {
     /// them by itself, and returns how many buckets went.
     async fn expire(&self, oldest_ms: i64) -> Result<u64, StoreError>;
 
+    /// The rollups that somebody has to have derived, where the store does not write them together with the readings.
+    fn rollups(&self) -> Option<&dyn Rollups> {
+        None
+    }
+
     /// Leaves the store in good order for others. Nothing is written after this; nothing is lost without it.
     async fn close(&self) -> Result<(), StoreError> {
         Ok(())
     }
+}
+
+/// Rollups that a store keeps beside the readings, where they are quicker to read and may outlive them.
+///
+/// A rollup holds the stats of one device and hour. It is derived from the stored readings, never counted up, so that it
+/// can be derived again at any time, by any instance, and comes out the same. Whoever writes readings of an hour that
+/// has been rolled up must have it rolled up again; `flush` does.
+#[async_trait]
+pub trait Rollups: Send + Sync {
+    /// Names what is derived from what. Where the name is another one, nothing is known to be rolled up.
+    async fn identity(&self) -> Result<String, WriteError>;
+
+    /// The first hour from `from` on of which any device has readings.
+    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, WriteError>;
+
+    /// Rolls up an hour of all devices, and returns of how many that had to be done.
+    async fn roll_up_hour(&self, hour: Hour) -> Result<u64, WriteError>;
+
+    /// Rolls up hours of devices, none twice. The outcome at index i belongs to the bucket at index i.
+    ///
+    /// Ok means that the rollup is durable and speaks of all readings whose write was acknowledged before this call. It
+    /// stays as it is where it speaks of more than is stored, for then readings have expired.
+    async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>>;
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::model::{BucketWrite, Contents, Hour, HourOffset, Metric, Sample, Stats};
-use crate::store::{Store, WriteError, Written};
+use crate::store::{HourStats, Store, WriteError, Written};
 
 pub(super) mod concurrent;
 pub(super) mod reading;
@@ -42,6 +42,7 @@ macro_rules! store_scenarios {
         $crate::store::scenarios::store_scenarios!(@one $open, reading:
             ranges_include_their_start_and_exclude_their_end,
             contents_stop_after_the_hour_that_reaches_the_limit,
+            stats_of_several_devices_come_in_the_order_asked_for,
             stats_are_of_the_metrics_asked_for,
             an_hour_without_the_metrics_asked_for_is_still_there,
             an_unknown_device_has_nothing,
@@ -141,6 +142,12 @@ fn only(hour: Hour) -> Range<Hour> {
     hour..Hour(hour.0 + 1)
 }
 
+async fn hour_stats(store: &dyn Store, device: &str, hours: Range<Hour>, metrics: &[Metric]) -> Vec<HourStats> {
+    let mut found = store.hour_stats(&[device.into()], hours, metrics).await.unwrap();
+    assert_eq!(found.len(), 1, "the stats of one device");
+    found.remove(0)
+}
+
 fn samples_of(contents: &Contents) -> Model {
     let named = |sample: &Sample| ((sample.offset, contents.metric_of(sample).to_string()), sample.value);
     contents.samples().iter().map(named).collect()
@@ -154,7 +161,7 @@ async fn expect(store: &dyn Store, device: &str, hour: Hour, model: &Model) {
     assert_eq!(&samples_of(contents), model, "{device}: contents");
     assert_eq!(contents.samples().len(), model.len(), "{device}: an identity twice");
 
-    let stats = store.hour_stats(device, only(hour), &[]).await.unwrap();
+    let stats = hour_stats(store, device, only(hour), &[]).await;
     let [stats] = &stats[..] else { panic!("{device}: stats of {} hours", stats.len()) };
     let (last, _) = model.keys().next_back().unwrap();
     assert_eq!((stats.hour, stats.last_ts_ms), (hour, hour.instant_ms(*last)), "{device}");

@@ -100,6 +100,13 @@ table! {
     /// Buckets that could not be appended to and had to be read, merged and written back.
     store_slow_path_total: Counter, Count;
 
+    /// Hours of devices that were rolled up, again or for the first time.
+    rollup_hours_total: Counter, Count;
+    /// Failures to roll hours up, each of which is followed by another try.
+    rollup_retries_total: Labelled<Counter>, Count {reason};
+    /// Time from the first hour that is due to be rolled up and is not to the last one: 0 when all are.
+    rollup_lag_seconds: Gauge, Seconds;
+
     /// Time from the head of a request to its answer, by route, method and status.
     http_request_seconds: RequestSeconds, Seconds {route, method, status} in SECONDS;
     /// Open connections.
@@ -151,6 +158,7 @@ mod tests {
         metrics.readings_dead_lettered_total.with("validation").increment(1);
         metrics.flush_seconds.with("sqlite").record(0.01);
         metrics.flush_retries_total.with("timeout").increment(1);
+        metrics.rollup_retries_total.with("timeout").increment(1);
         metrics.udp_dropped_total.with("kernel").increment(1);
         metrics.http_request_seconds.record("/v1/readings", "POST", 200, Duration::from_millis(1));
         exposition.render()

@@ -47,6 +47,7 @@ async fn ingest_two_devices(server: &Server) {
 
 async fn assert_answers(server: &Server) {
     assert_rollups(server).await;
+    assert_rollups_of_devices(server).await;
     assert_readings(server).await;
     assert_devices(server).await;
 }
@@ -70,6 +71,33 @@ async fn assert_rollups(server: &Server) {
     let to = START_MS + HOUR_MS; // exclusive
     let first = server.get_json(&format!("/v1/devices/LIGHT-1/rollups?from={START_MS}&to={to}&step=1h")).await;
     assert_eq!(numbers(&first["metrics"]["lux"]), numbers(&json!(lux[..1])));
+}
+
+async fn assert_rollups_of_devices(server: &Server) {
+    let alone = async |device: &str| server.get_json(&format!("/v1/devices/{device}/rollups?{RANGE}&step=2h")).await;
+    let (one, two) = (alone("LIGHT-1").await, alone("LIGHT-2").await);
+    let none = json!({ "deviceId": "none", "step": "2h", "metrics": {} });
+    let path = format!("/v1/rollups?{RANGE}&step=2h");
+
+    let named = server.get_json(&format!("{path}&device=LIGHT-2&device=none&device=LIGHT-1&device=LIGHT-2")).await;
+    assert_eq!(named, json!({ "devices": [two, none, one], "next": null }), "in the order asked for, none twice");
+    let listed = server.get_json(&format!("{path}&prefix=LIGHT-")).await;
+    assert_eq!(listed, json!({ "devices": [one, two], "next": null }));
+
+    let page = server.get_json(&format!("{path}&limit=1")).await;
+    assert_eq!(page, json!({ "devices": [one], "next": "LIGHT-1" }));
+    let page = server.get_json(&format!("{path}&limit=1&cursor=LIGHT-1")).await;
+    assert_eq!(page, json!({ "devices": [two], "next": null }));
+
+    let combined = server.get_json(&format!("{path}&combine=true")).await;
+    let lux = [point("2024-04-20T14:00:00.000Z", 3, 5.0, 322.0, 637.0)];
+    assert_eq!((&combined["devices"], numbers(&combined["metrics"]["lux"])), (&json!(2), numbers(&json!(lux))));
+    assert_eq!(combined["metrics"]["value"], two["metrics"]["value"]);
+    assert_eq!(
+        server.get_json(&format!("{path}&combine=true&device=LIGHT-1")).await["metrics"],
+        one["metrics"],
+        "of one device there is nothing to fold"
+    );
 }
 
 async fn assert_readings(server: &Server) {
@@ -125,6 +153,24 @@ async fn bad_parameters_are_named_in_a_problem() {
     ] {
         let answer = server.get(&format!("/v1/devices/a/{query}")).await;
         assert!(problem(&answer, 400)["detail"].is_string(), "{query}: {}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn rollups_of_too_many_devices_are_refused() {
+    let server = Server::start(Setup::sqlite().set("query.max_devices", 1)).await;
+    ingest_two_devices(&server).await;
+    for query in [
+        "device=LIGHT-1&device=LIGHT-2",
+        "combine=true",
+        "limit=2",
+        "device=LIGHT-1&prefix=LIGHT-",
+        "device=a%00b",
+        "combine=perhaps",
+        "cursor=%20",
+    ] {
+        let answer = server.get(&format!("/v1/rollups?{RANGE}&{query}")).await;
+        assert_eq!(problem(&answer, 400)["code"], "invalid_parameter", "{query}: {}", answer.text());
     }
 }
 

@@ -1,11 +1,15 @@
 //! From the configuration to what each room obeys.
 
+use std::time::Duration;
+
 use tidegauge::config::{Config, Period};
 use tidegauge::http::Formats;
 use tidegauge::ingest::Rules;
 use tidegauge::store::mongodb::MongodbOptions;
 use tidegauge::wire::senml::NameSplit;
 use tidegauge::{flush, http, pending, query};
+
+use super::super::data_dir::DataDir;
 
 /// Connections to MongoDB for queries, beside those for writes.
 const QUERY_CONNECTIONS: u32 = 16;
@@ -16,9 +20,11 @@ pub(super) fn mongodb(config: &Config) -> MongodbOptions {
         uri: mongodb.uri.as_ref().map(|uri| uri.expose().to_owned()).unwrap_or_default(),
         database: mongodb.database.clone(),
         collection: mongodb.collection.clone(),
+        rollups_collection: mongodb.rollups_collection.clone(),
         timeout: mongodb.timeout.as_duration(),
         max_readings_per_document: u32::try_from(mongodb.max_readings_per_document).unwrap_or(u32::MAX),
         retention: config.retention.readings.period().map(Period::as_duration),
+        rollups_retention: config.retention.rollups().period().map(Period::as_duration),
         validate: mongodb.validate,
         max_connections: u32::try_from(config.flush.max_in_flight)
             .unwrap_or(u32::MAX)
@@ -26,7 +32,11 @@ pub(super) fn mongodb(config: &Config) -> MongodbOptions {
     }
 }
 
-pub(super) fn flush(config: &Config) -> flush::Options {
+/// How long after an hour's end, and after the last of its readings should be stored, it is rolled up. Most readings that
+/// come late come within minutes; each write to an hour that is rolled up costs one more.
+const ROLLUP_PATIENCE: Duration = Duration::from_secs(180);
+
+pub(super) fn flush(config: &Config, data: &DataDir) -> flush::Options {
     flush::Options {
         limits: pending::Limits {
             max_bytes: config.pending.max_bytes.0,
@@ -36,6 +46,8 @@ pub(super) fn flush(config: &Config) -> flush::Options {
         max_in_flight: config.flush.max_in_flight,
         max_buckets_per_write: config.flush.max_buckets_per_write,
         max_write_bytes: config.flush.max_write_bytes.0,
+        rollup_delay: config.flush.max_age.as_duration() + ROLLUP_PATIENCE,
+        rollup_mark: data.rollup_mark(),
         retry: config.flush.retry_initial.as_duration()..=config.flush.retry_max.as_duration(),
     }
 }

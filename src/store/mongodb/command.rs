@@ -11,6 +11,7 @@ use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 use futures_util::StreamExt;
 use mongodb::Database;
 use mongodb::action::Find;
+use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
 
 use super::decode::Unreadable;
 use super::encode::Encoder;
@@ -73,18 +74,43 @@ impl Commands {
         find: Find<'_, RawDocumentBuf>,
         mut visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, Unreadable>,
     ) -> Result<(), WriteError> {
-        let mut cursor = within(self.timeout, find.batch()).await?;
-        while let Some(batch) = within(self.timeout, async { cursor.next().await.transpose() }).await? {
-            for document in batch.doc_slices().map_err(|error| Unreadable(error.to_string()))? {
-                let document = document.map_err(Unreadable::from)?;
-                let document = document.as_document().ok_or_else(|| Unreadable("a batch holds no documents".into()))?;
-                if visit(document)?.is_break() {
+        let mut batches = self.batches(find).await?;
+        while let Some(batch) = batches.next().await? {
+            for document in documents(&batch)? {
+                if visit(document?)?.is_break() {
                     return Ok(());
                 }
             }
         }
         Ok(())
     }
+
+    /// Runs a query whose documents are looked at batch by batch.
+    pub(super) async fn batches(&self, find: Find<'_, RawDocumentBuf>) -> Result<Batches, WriteError> {
+        Ok(Batches { cursor: within(self.timeout, find.batch()).await?, timeout: self.timeout })
+    }
+}
+
+/// What a query finds, as it comes.
+pub(super) struct Batches {
+    cursor: RawBatchCursor,
+    timeout: Duration,
+}
+
+impl Batches {
+    pub(super) async fn next(&mut self) -> Result<Option<RawBatch>, WriteError> {
+        within(self.timeout, async { self.cursor.next().await.transpose() }).await
+    }
+}
+
+/// The documents of a batch.
+pub(super) fn documents(
+    batch: &RawBatch,
+) -> Result<impl Iterator<Item = Result<&RawDocument, Unreadable>>, Unreadable> {
+    let elements = batch.doc_slices().map_err(|error| Unreadable(error.to_string()))?;
+    Ok(elements.into_iter().map(|element| {
+        element?.as_document().ok_or_else(|| Unreadable("a batch holds something that is no document".into()))
+    }))
 }
 
 impl Reply {

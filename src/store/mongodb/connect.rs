@@ -19,6 +19,8 @@ pub struct MongodbOptions {
     pub database: String,
     /// The collection of the buckets.
     pub collection: String,
+    /// The collection of the rollups.
+    pub rollups_collection: String,
     /// The longest wait for any answer of the server.
     pub timeout: Duration,
     /// How many readings a document holds before the bucket gets another one, at least 1. Instances that write to one
@@ -26,6 +28,8 @@ pub struct MongodbOptions {
     pub max_readings_per_document: u32,
     /// How long readings are kept after their hour ended; `None` keeps them forever.
     pub retention: Option<Duration>,
+    /// How long rollups are kept after their day ended; `None` keeps them forever.
+    pub rollups_retention: Option<Duration>,
     /// Whether the server checks each document against a `$jsonSchema` of its envelope.
     pub validate: bool,
     /// The most connections to one server, monitoring aside.

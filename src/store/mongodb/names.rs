@@ -8,6 +8,8 @@ use std::borrow::Cow;
 
 use crate::model::{Hour, MS_PER_HOUR};
 
+const SECONDS_PER_DAY: u32 = 86_400;
+
 /// `<deviceId>/<YYYY-MM-DDTHH>` for part 0 of a bucket, and a further `/1`, `/2`... for overflow parts.
 ///
 /// The hour has a fixed width and a part's number has none of its dashes, so that no two buckets share an `_id`, though
@@ -25,6 +27,18 @@ pub(super) fn document_id(device: &str, hour: Hour, part: i32) -> String {
 pub(super) fn created_at_ms(device: &str, hour: Hour) -> i64 {
     let second = crc32fast::hash(device.as_bytes()) % (MS_PER_HOUR as u32 / 1000);
     hour.instant_ms(second * 1000)
+}
+
+/// `<deviceId>/<YYYY-MM-DD>` for the rollups of a device and a day, given in days since 1970-01-01.
+pub(super) fn day_id(device: &str, day: i32) -> String {
+    let (year, month, of_month) = civil_date(day);
+    format!("{device}/{year:04}-{month:02}-{of_month:02}")
+}
+
+/// The `createdAt` of a day's rollups, in Unix milliseconds: an instant inside the day, fixed for each device.
+pub(super) fn day_created_at_ms(device: &str, day: i32) -> i64 {
+    let second = crc32fast::hash(device.as_bytes()) % SECONDS_PER_DAY;
+    Hour(day * 24).start_ms() + i64::from(second) * 1000
 }
 
 /// A metric name or metadata key as it is stored. A NUL, which metadata keys may hold and BSON keys may not, becomes
@@ -86,6 +100,16 @@ mod tests {
             assert_eq!(created_at_ms(device, Hour(0)), ms - hour.start_ms());
         }
         assert_ne!(created_at_ms("a", hour), created_at_ms("b", hour));
+    }
+
+    #[test]
+    fn a_day_has_an_id_and_an_age_of_its_own() {
+        assert_eq!(day_id("a/b", 20_563), "a/b/2026-04-20");
+        assert_eq!(day_id("d", -1), "d/1969-12-31");
+        for device in ["a", "b", "LIGHT-FL02-ZONE4"] {
+            assert_eq!(Hour::of(day_created_at_ms(device, -1)).0.div_euclid(24), -1);
+        }
+        assert_ne!(day_created_at_ms("a", 0), day_created_at_ms("b", 0));
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(in crate::store) async fn ranges_include_their_start_and_exclude_their_end(s
         (4, 100, vec![]),
     ] {
         let range = hour(from)..hour(to);
-        let stats = store.hour_stats("ranges", range.clone(), &[]).await.unwrap();
+        let stats = hour_stats(store, "ranges", range.clone(), &[]).await;
         let stats: Vec<i32> = stats.iter().map(|stats| stats.hour.0 - HOUR.0).collect();
         assert_eq!(stats, expected, "stats of {from}..{to}");
         assert_eq!(hours_with_contents(store, "ranges", range, usize::MAX).await, expected, "contents of {from}..{to}");
@@ -53,13 +53,37 @@ pub(in crate::store) async fn contents_stop_after_the_hour_that_reaches_the_limi
     assert_eq!(hours_with_contents(store, "limits", hour(1)..hour(9), 1).await, [1]);
 }
 
+pub(in crate::store) async fn stats_of_several_devices_come_in_the_order_asked_for(store: &dyn Store) {
+    let at = |device: &str, nth: i32, values| write_of(device, hour(nth), &[(nth.unsigned_abs(), values)]);
+    let of_b: &[(&str, f64)] = &[("a", 7.0), ("b", 8.0)];
+    let writes = [
+        at("several:b", 0, of_b),
+        at("several:a", 1, VALUE),
+        at("several:b", 2, of_b),
+        at("several:c", 0, VALUE),
+        at("several:d", 0, VALUE),
+    ];
+    for outcome in store.write(&writes).await {
+        assert_eq!(outcome.unwrap(), written(1, 0));
+    }
+    let asked = ["several:c", "nobody", "several:b", "several:a"].map(Arc::from);
+    let found = store.hour_stats(&asked, hour(0)..hour(2), &["a".into()]).await.unwrap();
+    let stats = |nth: i32, value| HourStats {
+        hour: hour(nth),
+        last_ts_ms: hour(nth).instant_ms(nth.unsigned_abs()),
+        stats: vec![("a".into(), Stats::of(value))],
+    };
+    assert_eq!(found, [vec![stats(0, 1.5)], vec![], vec![stats(0, 7.0)], vec![stats(1, 1.5)]]);
+    assert!(store.hour_stats(&[], hour(0)..hour(2), &[]).await.unwrap().is_empty());
+}
+
 pub(in crate::store) async fn stats_are_of_the_metrics_asked_for(store: &dyn Store) {
     let readings: &[Sent<'_>] = &[(1, &[("a", 1.0), ("b.c", 2.0), ("d", 3.0)]), (2, &[("a", 5.0)])];
     write(store, &write_of("asked", HOUR, readings)).await;
     let fold = fold(&model_of(readings));
     for asked in [vec!["a"], vec!["b.c"], vec!["d", "a"], vec!["a", "b.c", "d"], vec!["a", "unknown"]] {
         let metrics: Vec<Metric> = asked.iter().map(|&name| name.into()).collect();
-        let found = store.hour_stats("asked", only(HOUR), &metrics).await.unwrap();
+        let found = hour_stats(store, "asked", only(HOUR), &metrics).await;
         let expected = fold.iter().filter(|(name, _)| asked.contains(&name.as_str()));
         let expected = expected.map(|(name, stats)| (name.clone(), *stats)).collect();
         assert_eq!(by_name(&found[0].stats), expected, "{asked:?}");
@@ -69,7 +93,7 @@ pub(in crate::store) async fn stats_are_of_the_metrics_asked_for(store: &dyn Sto
 pub(in crate::store) async fn an_hour_without_the_metrics_asked_for_is_still_there(store: &dyn Store) {
     write(store, &write_of("not-asked", hour(0), &[(1, &[("a", 1.0)])])).await;
     write(store, &write_of("not-asked", hour(1), &[(1, &[("b", 1.0)]), (9, &[("c", 1.0)])])).await;
-    let found = store.hour_stats("not-asked", hour(0)..hour(2), &["a".into()]).await.unwrap();
+    let found = hour_stats(store, "not-asked", hour(0)..hour(2), &["a".into()]).await;
     assert_eq!(found.len(), 2);
     assert_eq!(by_name(&found[0].stats).len(), 1);
     assert_eq!((found[1].hour, found[1].last_ts_ms), (hour(1), hour(1).instant_ms(9)));
@@ -78,7 +102,7 @@ pub(in crate::store) async fn an_hour_without_the_metrics_asked_for_is_still_the
 
 pub(in crate::store) async fn an_unknown_device_has_nothing(store: &dyn Store) {
     let all = hour(-1000)..hour(1000);
-    assert!(store.hour_stats("nobody", all.clone(), &[]).await.unwrap().is_empty());
+    assert!(hour_stats(store, "nobody", all.clone(), &[]).await.is_empty());
     assert!(store.contents("nobody", all, usize::MAX).await.unwrap().is_empty());
     assert_eq!(store.last_hour("nobody").await.unwrap(), None);
     assert!(store.devices("nobody", None, 10).await.unwrap().is_empty());

@@ -95,12 +95,12 @@ impl Store for SqliteStore {
 
     async fn hour_stats(
         &self,
-        device: &str,
+        devices: &[Arc<str>],
         hours: Range<Hour>,
         metrics: &[Metric],
-    ) -> Result<Vec<HourStats>, StoreError> {
-        let (device, metrics) = (device.to_owned(), metrics.to_vec());
-        self.read(move |connection| read::hour_stats(connection, &device, &hours, &metrics)).await
+    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
+        let (devices, metrics) = (devices.to_vec(), metrics.to_vec());
+        self.read(move |connection| read::hour_stats(connection, &devices, &hours, &metrics)).await
     }
 
     async fn contents(

@@ -2,12 +2,14 @@
 //! each walks the primary keys: no query reads a row that it does not need, but for rollups of other metrics.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::chunk::Unpacker;
 use super::error::SqliteError;
 use crate::model::{Contents, Hour, Metric, Stats};
+use crate::store::metric_names::MetricNames;
 use crate::store::{DeviceSummary, HourStats};
 
 const HOURS: &str = "SELECT hour, last_ts FROM buckets WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour";
@@ -25,24 +27,34 @@ pub(super) fn stats_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Stats> {
     Ok(Stats { count: count.cast_unsigned(), min: row.get(at + 1)?, max: row.get(at + 2)?, sum: row.get(at + 3)? })
 }
 
-/// See [`crate::store::Store::hour_stats`]. Two scans side by side: one finds the hours, one their rollups.
+/// See [`crate::store::Store::hour_stats`].
 pub(super) fn hour_stats(
     connection: &mut Connection,
-    device: &str,
+    devices: &[Arc<str>],
     hours: &Range<Hour>,
     metrics: &[Metric],
-) -> Result<Vec<HourStats>, SqliteError> {
+) -> Result<Vec<Vec<HourStats>>, SqliteError> {
     let transaction = connection.transaction()?;
+    let mut names = MetricNames::new(metrics);
+    devices.iter().map(|device| hour_stats_of(&transaction, device, hours, &mut names)).collect()
+}
+
+/// The stats of one device. Two scans side by side: one finds the hours, one their rollups.
+fn hour_stats_of(
+    connection: &Connection,
+    device: &str,
+    hours: &Range<Hour>,
+    names: &mut MetricNames,
+) -> Result<Vec<HourStats>, SqliteError> {
     let range = params![device, hours.start.start_ms(), hours.end.start_ms()];
-    let mut statement = transaction.prepare_cached(HOURS)?;
+    let mut statement = connection.prepare_cached(HOURS)?;
     let found = statement.query_map(range, |row| {
         Ok(HourStats { hour: Hour::of(row.get(0)?), last_ts_ms: row.get(1)?, stats: Vec::new() })
     })?;
     let mut found = found.collect::<Result<Vec<_>, _>>()?;
 
-    let mut names = Names::new(metrics);
     let mut at = 0;
-    let mut statement = transaction.prepare_cached(ROLLUPS)?;
+    let mut statement = connection.prepare_cached(ROLLUPS)?;
     let mut rows = statement.query(range)?;
     while let Some(row) = rows.next()? {
         let Some(metric) = names.get(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?) else { continue };
@@ -53,38 +65,6 @@ pub(super) fn hour_stats(
         }
     }
     Ok(found)
-}
-
-/// Shares one name between all rows of a metric. Hours tend to have the same metrics in the same order, so the name
-/// after the last one is tried first.
-struct Names {
-    known: Vec<Metric>,
-    /// Whether other names are of interest than those that were asked for.
-    open: bool,
-    next: usize,
-}
-
-impl Names {
-    fn new(wanted: &[Metric]) -> Self {
-        Self { known: wanted.to_vec(), open: wanted.is_empty(), next: 0 }
-    }
-
-    /// The shared name, unless nobody asked for it.
-    fn get(&mut self, name: &str) -> Option<Metric> {
-        let is_it = |known: &Metric| &**known == name;
-        let at = if self.known.get(self.next).is_some_and(is_it) {
-            self.next
-        } else if let Some(at) = self.known.iter().position(is_it) {
-            at
-        } else if self.open {
-            self.known.push(name.into());
-            self.known.len() - 1
-        } else {
-            return None;
-        };
-        self.next = (at + 1) % self.known.len();
-        Some(self.known[at].clone())
-    }
 }
 
 /// See [`crate::store::Store::contents`].
@@ -184,16 +164,5 @@ mod tests {
                 );
             }
         }
-    }
-
-    #[test]
-    fn names_are_shared_and_filtered() {
-        let mut all = Names::new(&[]);
-        let first = all.get("a").unwrap();
-        assert_eq!(all.get("b").as_deref(), Some("b"));
-        assert!(Metric::ptr_eq(&all.get("a").unwrap(), &first));
-        let mut some = Names::new(&["b".into()]);
-        assert_eq!(some.get("a"), None);
-        assert_eq!(some.get("b").as_deref(), Some("b"));
     }
 }

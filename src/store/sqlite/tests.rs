@@ -43,7 +43,7 @@ async fn written(store: &SqliteStore, write: Arc<BucketWrite>) -> Written {
 }
 
 async fn stats(store: &SqliteStore, device: &str) -> Stats {
-    store.hour_stats(device, Hour(0)..Hour(9), &[]).await.unwrap()[0].stats[0].1
+    store.hour_stats(&[device.into()], Hour(0)..Hour(9), &[]).await.unwrap()[0][0].stats[0].1
 }
 
 #[tokio::test]

@@ -10,12 +10,14 @@ use bson::{DateTime, Document, RawBsonRef, RawDocument, doc};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde_json::{Map, Value};
 
-use super::super::decode::{Unreadable, decode_stats, integer};
+use super::super::decode::{Unreadable, integer};
 use super::super::metadata;
+use super::super::stats::decode_stats;
 use super::BucketStore;
 use super::document::is_full;
 use super::read::bucket_hour;
 use crate::model::{Hour, Metric};
+use crate::store::metric_names::MetricNames;
 use crate::store::{DeviceSummary, WriteError};
 
 /// How many devices are looked at at the same time.
@@ -116,7 +118,7 @@ fn glance_fields() -> Document {
 impl Glance {
     fn decode(document: &RawDocument) -> Result<Self, Unreadable> {
         let metadata = document.get("metadata")?.and_then(RawBsonRef::as_document);
-        let stats = decode_stats(document.get_document("stats")?)?;
+        let stats = decode_stats(document.get_document("stats")?, &mut MetricNames::new(&[]))?;
         Ok(Self {
             device: document.get_str("deviceId")?.to_owned(),
             hour: bucket_hour(document)?,

@@ -1,15 +1,15 @@
 //! Writes many buckets: one statement each, many to a command, and the slow path for those it does not suit.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::super::command::{Refusal, Reply};
+use super::super::encode::Encoder;
 use super::super::errors::is_out_of_reach;
 use super::super::metadata;
+use super::super::updates::Upserted;
 use super::BucketStore;
-use super::statement::{Job, append_command};
+use super::statement::{Job, append};
 use crate::model::BucketWrite;
 use crate::store::{WriteError, Written};
 
@@ -24,12 +24,6 @@ struct Outcomes(Vec<Option<Outcome>>);
 impl Outcomes {
     fn set(&mut self, job: &Job<'_>, outcome: Outcome) {
         self.0[job.at] = Some(outcome);
-    }
-
-    fn fail(&mut self, jobs: &[Job<'_>], error: &WriteError) {
-        for job in jobs {
-            self.set(job, Err(error.clone()));
-        }
     }
 }
 
@@ -61,28 +55,16 @@ impl BucketStore {
     /// The fast path. Returns which writes (their places in the call, ascending) it does not suit.
     async fn append_all(&self, jobs: &[Job<'_>], outcomes: &mut Outcomes) -> Result<Vec<usize>, WriteError> {
         let mut unsuitable = Vec::new();
-        let mut waiting = vec![jobs];
-        while let Some(jobs) = waiting.pop().filter(|jobs| !jobs.is_empty()) {
-            let concern = |command: &mut _| self.commands.write_concern(command);
-            let (command, taken) = append_command(&self.collection, concern, jobs, self.capacity);
-            let (sent, rest) = jobs.split_at(taken);
-            if !rest.is_empty() {
-                waiting.push(rest);
+        let statement = |encoder: &mut Encoder, job: &Job<'_>| append(encoder, job, self.capacity);
+        let settle = |job: &Job<'_>, upserted| match upserted {
+            Upserted::Done => {
+                let stored = job.write.count_stored(|_| true);
+                outcomes.set(job, Ok(Written { stored, duplicate: job.write.accepted - stored }));
             }
-            match self.commands.send(command).await {
-                Ok(reply) if reply.accounts_for(sent.len()) => settle(&reply, sent, outcomes, &mut unsuitable),
-                Ok(reply) => {
-                    let detail = format!("{} statements took effect, of {} that were sent", reply.n, sent.len());
-                    outcomes.fail(sent, &WriteError::Transient { reason: "other", detail });
-                }
-                Err(WriteError::Permanent { .. }) if sent.len() > 1 => {
-                    let (first, second) = sent.split_at(sent.len() / 2); // to find the one that is to blame
-                    waiting.extend([second, first]);
-                }
-                Err(error) if is_out_of_reach(&error) => return Err(error),
-                Err(error) => outcomes.fail(sent, &error),
-            }
-        }
+            Upserted::DuplicateKey => unsuitable.push(job.at),
+            Upserted::Failed(error) => outcomes.set(job, Err(error)),
+        };
+        self.commands.upsert_all(&self.collection, jobs, statement, settle).await?;
         unsuitable.sort_unstable();
         Ok(unsuitable)
     }
@@ -109,21 +91,4 @@ pub(super) fn job_of(at: usize, write: &BucketWrite) -> Result<Job<'_>, Outcome>
     };
     let metadata = write.metadata.as_deref().map(metadata::parse).transpose().map_err(Err)?;
     Ok(Job { at, write, metadata, readings: write.contents.reading_count(), span })
-}
-
-/// Turns the reply to a command into the outcomes of its statements. Every statement that was not refused has matched or
-/// inserted its document, for they are upserts. Those it does not suit get no outcome yet.
-fn settle(reply: &Reply, sent: &[Job<'_>], outcomes: &mut Outcomes, unsuitable: &mut Vec<usize>) {
-    let refusals: HashMap<usize, &Refusal> =
-        reply.refusals.iter().map(|refusal| (refusal.statement, refusal)).collect();
-    for (statement, job) in sent.iter().enumerate() {
-        match refusals.get(&statement) {
-            None => {
-                let stored = job.write.count_stored(|_| true);
-                outcomes.set(job, Ok(Written { stored, duplicate: job.write.accepted - stored }));
-            }
-            Some(refusal) if refusal.is_duplicate_key() => unsuitable.push(job.at),
-            Some(refusal) => outcomes.set(job, Err(refusal.to_error())),
-        }
-    }
 }

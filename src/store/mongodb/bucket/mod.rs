@@ -39,6 +39,7 @@ mod document;
 mod fast;
 mod plan;
 mod read;
+mod rollups;
 mod schema;
 mod slow;
 mod statement;
@@ -55,12 +56,14 @@ use mongodb::Collection;
 use mongodb::options::{CollectionOptions, ReadConcern};
 use tokio::sync::OnceCell;
 
-use self::schema::{Deployment, Schema};
+use self::schema::Schema;
 use super::MongodbOptions;
+use super::collection::{Deployment, ManagedCollection};
 use super::command::Commands;
 use super::errors::within;
+use super::rollups::RollupCollection;
 use crate::model::{BucketWrite, Contents, Hour, Metric};
-use crate::store::{DeviceSummary, HourStats, Store, StoreError, WriteError, Written};
+use crate::store::{DeviceSummary, HourStats, Rollups, Store, StoreError, WriteError, Written};
 
 /// The longest wait for the answer to a ping.
 const PING_MAX: Duration = Duration::from_secs(2);
@@ -76,6 +79,7 @@ pub struct BucketStore {
     /// How many readings a document holds, at least 1.
     capacity: usize,
     schema: Schema,
+    rollups: RollupCollection,
     /// Known once the schema was ensured.
     deployment: OnceCell<Deployment>,
 }
@@ -93,12 +97,16 @@ impl BucketStore {
         Ok(Self {
             documents: database.collection_with_options::<RawDocumentBuf>(&options.collection, reading),
             commands: Commands { database: database.clone(), timeout: options.timeout },
+            rollups: RollupCollection::new(
+                database.clone(),
+                options.rollups_collection,
+                options.rollups_retention,
+                options.timeout,
+            ),
             schema: Schema {
-                database,
-                collection: options.collection.clone(),
+                collection: ManagedCollection { database, name: options.collection.clone(), timeout: options.timeout },
                 retention: options.retention,
                 validate: options.validate,
-                timeout: options.timeout,
             },
             collection: options.collection,
             capacity: options.max_readings_per_document.max(1) as usize,
@@ -119,8 +127,12 @@ impl BucketStore {
     /// What kind of server this is, once the schema is there.
     async fn deployment(&self) -> Result<Deployment, WriteError> {
         // Those who wait for somebody else's attempt wait no longer than for an answer of the server.
-        let ensured =
-            tokio::time::timeout(self.commands.timeout, self.deployment.get_or_try_init(|| self.schema.ensure()));
+        let ensure = || async {
+            let deployment = self.schema.ensure().await?;
+            self.rollups.ensure(deployment).await?;
+            Ok(deployment)
+        };
+        let ensured = tokio::time::timeout(self.commands.timeout, self.deployment.get_or_try_init(ensure));
         match ensured.await {
             Ok(deployment) => deployment.copied(),
             Err(_) => {
@@ -145,11 +157,11 @@ impl Store for BucketStore {
 
     async fn hour_stats(
         &self,
-        device: &str,
+        devices: &[Arc<str>],
         hours: Range<Hour>,
         metrics: &[Metric],
-    ) -> Result<Vec<HourStats>, StoreError> {
-        Ok(self.read_hour_stats(device, hours, metrics).await?)
+    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
+        Ok(self.read_hour_stats(devices, &hours, metrics).await?)
     }
 
     async fn contents(
@@ -173,6 +185,10 @@ impl Store for BucketStore {
         let limit = self.commands.timeout.min(PING_MAX);
         within(limit, self.commands.database.run_command(doc! { "ping": 1 })).await?;
         Ok(())
+    }
+
+    fn rollups(&self) -> Option<&dyn Rollups> {
+        Some(self)
     }
 
     /// Nothing to do: the TTL index expires buckets on the server.

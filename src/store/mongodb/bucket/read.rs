@@ -1,52 +1,66 @@
-//! Reads hours of one device.
+//! Reads hours of devices.
 //!
-//! Queries name one device and a range of hours, so that they walk one stretch of the index and, when sharded, ask one
-//! shard. They sort by the index alone: the parts of an hour come in the order in which they were inserted, and are
+//! Queries name their devices and a range of hours, so that they walk one stretch of the index for each device and, when
+//! sharded and of one device, ask one shard. They sort by the index alone: the parts of an hour come in the order in which they were inserted, and are
 //! folded as they come. Replies are read batch by batch without turning documents into anything in between.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 
 use bson::{DateTime, Document, RawDocument, doc};
 
-use super::super::decode::{Unreadable, decode_stats};
+use super::super::by_device::{ByDevice, of_devices, within};
+use super::super::decode::Unreadable;
+use super::super::rollups::{Missing, missing};
+use super::super::stats::decode_stats;
 use super::BucketStore;
 use super::document::Readings;
-use crate::model::{Contents, Hour, Metric, Stats};
+use crate::model::{Contents, Hour, Metric};
+use crate::store::metric_names::MetricNames;
 use crate::store::{HourStats, WriteError};
 
 /// Documents of stats asked for at once: a month of hours comes in one reply.
 const STATS_BATCH: u32 = 1_000;
 
+/// Up to so many runs of hours of a device are asked for as such.
+const RUNS_MAX: usize = 8;
+
 /// Whole documents asked for at once: a day of hours.
 const CONTENTS_BATCH: u32 = 24;
 
 impl BucketStore {
+    /// The stats of hours of devices: from the rollups where they hold them, else from the buckets.
     pub(super) async fn read_hour_stats(
         &self,
-        device: &str,
-        hours: Range<Hour>,
+        devices: &[Arc<str>],
+        hours: &Range<Hour>,
         metrics: &[Metric],
-    ) -> Result<Vec<HourStats>, WriteError> {
-        let find = self.documents.find(of_hours(device, &hours)).sort(doc! { "bucket": 1 }).batch_size(STATS_BATCH);
+    ) -> Result<Vec<Vec<HourStats>>, WriteError> {
+        let rolled_up = self.rollups.read(devices, hours, metrics).await?;
+        let Some(filter) = of_missing(&missing(devices, hours, &rolled_up)) else { return Ok(rolled_up) };
+        let mut by_device = ByDevice::new(devices, rolled_up);
+        let mut names = MetricNames::new(metrics);
         // All stats, and not only those of `metrics`: a projection without paths is several times faster.
-        let find = find.projection(doc! { "_id": 0, "bucket": 1, "lastTs": 1, "stats": 1 });
-        let mut found: Vec<HourStats> = Vec::new();
+        let fields = doc! { "_id": 0, "deviceId": 1, "bucket": 1, "lastTs": 1, "stats": 1 };
+        let find = self.documents.find(filter).projection(fields).batch_size(STATS_BATCH);
+        let mut parts: BTreeMap<(Arc<str>, Hour), HourStats> = BTreeMap::new();
         self.commands
             .each_document(find, |document| {
-                let hour = bucket_hour(document)?;
-                let last_ts_ms = document.get_datetime("lastTs")?.timestamp_millis();
-                let mut stats = decode_stats(document.get_document("stats")?)?;
-                if !metrics.is_empty() {
-                    stats.retain(|(metric, _)| metrics.contains(metric));
-                }
-                match found.last_mut().filter(|last| last.hour == hour) {
-                    Some(last) => fold(last, last_ts_ms, stats),
-                    None => found.push(HourStats { hour, last_ts_ms, stats }),
+                let stats = hour_stats(document, &mut names)?;
+                match parts.entry((document.get_str("deviceId")?.into(), stats.hour)) {
+                    Entry::Occupied(mut known) => known.get_mut().merge(stats),
+                    Entry::Vacant(place) => _ = place.insert(stats),
                 }
                 Ok(ControlFlow::Continue(()))
             })
             .await?;
-        Ok(found)
+        for ((device, _), stats) in parts {
+            by_device.of(&device)?.push(stats);
+        }
+        by_device.found.iter_mut().for_each(|hours| hours.sort_unstable_by_key(|stats| stats.hour));
+        Ok(by_device.found)
     }
 
     pub(super) async fn read_contents(
@@ -55,7 +69,7 @@ impl BucketStore {
         hours: Range<Hour>,
         max_readings: usize,
     ) -> Result<Vec<(Hour, Contents)>, WriteError> {
-        let find = self.documents.find(of_hours(device, &hours)).sort(doc! { "bucket": 1 }).batch_size(CONTENTS_BATCH);
+        let find = self.documents.find(of_device(device, &hours)).sort(doc! { "bucket": 1 }).batch_size(CONTENTS_BATCH);
         let find = find.projection(doc! { "_id": 0, "bucket": 1, "readings": 1 });
         let mut whole = Vec::new();
         let mut taken = 0;
@@ -98,18 +112,37 @@ pub(super) fn bucket_hour(document: &RawDocument) -> Result<Hour, Unreadable> {
     Ok(Hour::of(document.get_datetime("bucket")?.timestamp_millis()))
 }
 
-fn of_hours(device: &str, hours: &Range<Hour>) -> Document {
-    let [from, to] = [hours.start, hours.end].map(|hour| DateTime::from_millis(hour.start_ms()));
-    doc! { "deviceId": device, "bucket": { "$gte": from, "$lt": to } }
+/// What a document says of its hour.
+pub(super) fn hour_stats(document: &RawDocument, metrics: &mut MetricNames) -> Result<HourStats, Unreadable> {
+    Ok(HourStats {
+        hour: bucket_hour(document)?,
+        last_ts_ms: document.get_datetime("lastTs")?.timestamp_millis(),
+        stats: decode_stats(document.get_document("stats")?, metrics)?,
+    })
 }
 
-/// Folds the stats of another part of the hour in.
-pub(super) fn fold(hour: &mut HourStats, last_ts_ms: i64, stats: Vec<(Metric, Stats)>) {
-    hour.last_ts_ms = hour.last_ts_ms.max(last_ts_ms);
-    for (metric, more) in stats {
-        match hour.stats.iter_mut().find(|(known, _)| *known == metric) {
-            Some((_, stats)) => stats.merge(&more),
-            None => hour.stats.push((metric, more)),
-        }
+fn of_device(device: &str, hours: &Range<Hour>) -> Document {
+    doc! { "deviceId": device, "bucket": within(hours) }
+}
+
+/// The documents of the hours that are missing; `None` when none are.
+fn of_missing(missing: &[Missing]) -> Option<Document> {
+    let mut clauses: Vec<Document> = missing.iter().flat_map(clauses_of).collect();
+    match clauses.len() {
+        0 | 1 => clauses.pop(),
+        _ => Some(doc! { "$or": clauses }),
     }
+}
+
+/// A stretch of the index for each run of hours, or a look for each hour when there are many runs: each clause has to be
+/// planned by the server.
+fn clauses_of(missing: &Missing) -> Vec<Document> {
+    let Missing { devices, runs } = missing;
+    let of = |bucket: Document| doc! { "deviceId": of_devices(devices), "bucket": bucket };
+    if runs.len() <= RUNS_MAX {
+        return runs.iter().map(|run| of(within(run))).collect();
+    }
+    let hours = runs.iter().flat_map(|run| run.start.0..run.end.0);
+    let hours: Vec<DateTime> = hours.map(|hour| DateTime::from_millis(Hour(hour).start_ms())).collect();
+    vec![of(doc! { "$in": hours })]
 }

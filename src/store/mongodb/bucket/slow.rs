@@ -15,12 +15,12 @@ use bson::{DateTime, RawDocumentBuf, doc};
 use mongodb::options::ReadConcern;
 use rand::RngExt;
 
+use super::super::collection::Deployment;
 use super::super::encode::Encoder;
 use super::super::names;
 use super::BucketStore;
 use super::document::{Part, encode_birth};
 use super::plan::{Change, is_consistent, plan};
-use super::schema::Deployment;
 use super::statement::Job;
 use crate::model::Hour;
 use crate::store::{WriteError, Written};

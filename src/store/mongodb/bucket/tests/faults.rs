@@ -5,7 +5,8 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::*;
 use crate::store::mongodb::bucket::fast::job_of;
-use crate::store::mongodb::bucket::statement::append_command;
+use crate::store::mongodb::bucket::statement::append;
+use crate::store::mongodb::updates::update_command;
 
 /// There is one `failCommand` in a server, so that one test at a time may use it.
 static FAIL_POINT: Mutex<()> = Mutex::const_new(());
@@ -149,7 +150,8 @@ async fn a_command_that_lands_twice_stores_once() {
     let (first, second) = (write_at("d", 0..10), write_at("d", 10..20));
     let command = |write: &BucketWrite| -> RawDocumentBuf {
         let jobs = [job_of(0, write).unwrap()];
-        append_command("buckets", |command| store.commands.write_concern(command), &jobs, 1000).0
+        let concern = |command: &mut _| store.commands.write_concern(command);
+        update_command("buckets", concern, &jobs, |statement, job| append(statement, job, 1000)).0
     };
     assert_eq!(store.commands.send(command(&first)).await.unwrap().refusals, []);
     assert_eq!(store.commands.send(command(&second)).await.unwrap().refusals, []);
@@ -203,9 +205,11 @@ async fn a_store_opens_while_the_server_is_down_and_says_so_at_each_call() {
         uri: format!("mongodb://{free}"),
         database: "d".into(),
         collection: "buckets".into(),
+        rollups_collection: "rollups".into(),
         timeout: Duration::from_millis(200),
         max_readings_per_document: 10,
         retention: None,
+        rollups_retention: None,
         validate: false,
         max_connections: 2,
     };

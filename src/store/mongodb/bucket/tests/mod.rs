@@ -45,9 +45,11 @@ impl Scratch {
             uri: self.uri.clone(),
             database: self.name.clone(),
             collection: "buckets".into(),
+            rollups_collection: "rollups".into(),
             timeout: Duration::from_secs(10),
             max_readings_per_document: 1000,
             retention: None,
+            rollups_retention: None,
             validate: false,
             max_connections: 10,
         }
@@ -117,7 +119,7 @@ async fn expect_instants(store: &BucketStore, device: &str, offsets: impl IntoIt
     let found = store.contents(device, range.clone(), usize::MAX).await.unwrap();
     let expected = write_at(device, offsets).contents.clone();
     assert_eq!(found, [(HOUR, expected.clone())]);
-    let stats = store.hour_stats(device, range, &[]).await.unwrap();
+    let stats = store.hour_stats(&[device.into()], range, &[]).await.unwrap().remove(0);
     assert_eq!(stats[0].stats, expected.stats());
     assert_eq!(stats[0].last_ts_ms, HOUR.instant_ms(expected.span().unwrap().1));
 }

@@ -26,12 +26,12 @@ async fn validator(scratch: &Scratch) -> Option<Document> {
 #[tokio::test]
 async fn expiry_is_created_changed_and_dropped_with_the_retention() {
     let scratch = Scratch::new().await;
-    let plain = [("_id_".to_owned(), None), ("deviceId_bucket".to_owned(), None)];
+    let plain = ["_id_", "deviceId_bucket", "createdAt"].map(|name| (name.to_owned(), None));
     ensure(&scratch, None, false).await;
     assert_eq!(indexes(&scratch).await, plain);
     for days in [1, 1, 30, 7] {
         ensure(&scratch, Some(DAY * days), false).await;
-        let expected = ("createdAt_ttl".to_owned(), Some(i64::from(days) * 86_400 + 3_600));
+        let expected = ("createdAt".to_owned(), Some(i64::from(days) * 86_400 + 3_600));
         assert_eq!(indexes(&scratch).await[2..], [expected]);
     }
     ensure(&scratch, None, false).await;

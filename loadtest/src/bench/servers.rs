@@ -1,0 +1,320 @@
+//! The systems that are compared, each started afresh in a folder of its own.
+
+use std::fs::File;
+use std::net::{SocketAddrV4, TcpListener};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use bson::doc;
+use clap::ValueEnum;
+
+use crate::client::Client;
+use crate::ingest;
+use crate::process::Process;
+use crate::target::Target;
+
+/// How long a server may take until it answers.
+const START: Duration = Duration::from_secs(60);
+
+/// For how long files must not have changed before they are taken to be as small as they get.
+const STANDS_STILL: Duration = Duration::from_secs(8);
+
+/// Where the programs are.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct Programs {
+    /// The release build of tidegauge
+    #[arg(long, default_value = "target/release/tidegauge")]
+    tidegauge: PathBuf,
+    /// The MongoDB server (`tests/get-mongod` prints one)
+    #[arg(long)]
+    mongod: PathBuf,
+    /// Debian package victoria-metrics
+    #[arg(long, default_value = "victoria-metrics")]
+    victoria_metrics: PathBuf,
+    /// `InfluxDB` 1.x, Debian package influxdb
+    #[arg(long, default_value = "influxd")]
+    influxd: PathBuf,
+}
+
+/// A system with its store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum System {
+    TidegaugeSqlite,
+    TidegaugeMongodb,
+    TidegaugeTimeseries,
+    VictoriaMetrics,
+    Influxdb,
+    NaiveInsert,
+    NaivePush,
+}
+
+impl System {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::TidegaugeSqlite => "tidegauge sqlite",
+            Self::TidegaugeMongodb => "tidegauge mongodb",
+            Self::TidegaugeTimeseries => "tidegauge timeseries",
+            Self::VictoriaMetrics => "VictoriaMetrics",
+            Self::Influxdb => "InfluxDB 1.x",
+            Self::NaiveInsert => "naive insert",
+            Self::NaivePush => "naive push",
+        }
+    }
+
+    pub(super) const fn target(self) -> Target {
+        match self {
+            Self::TidegaugeSqlite | Self::TidegaugeMongodb | Self::TidegaugeTimeseries => Target::Tidegauge,
+            Self::VictoriaMetrics => Target::VictoriaMetrics,
+            Self::Influxdb => Target::Influxdb,
+            Self::NaiveInsert | Self::NaivePush => Target::Naive,
+        }
+    }
+
+    const fn needs_mongod(self) -> bool {
+        matches!(self, Self::TidegaugeMongodb | Self::TidegaugeTimeseries | Self::NaiveInsert | Self::NaivePush)
+    }
+}
+
+/// A running system. It is stopped, and its data deleted, when it is dropped.
+pub(super) struct Server {
+    pub(super) address: String,
+    /// Where it takes datagrams.
+    pub(super) udp: SocketAddrV4,
+    /// The service itself, then its database if that is a process of its own.
+    pub(super) processes: Vec<Process>,
+    system: System,
+    mongodb: Option<String>,
+    children: Vec<Child>,
+    folder: tempfile::TempDir,
+}
+
+impl Server {
+    pub(super) async fn start(system: System, programs: &Programs) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("loadtest-").tempdir()?;
+        let (port, udp_port) = (free_port()?, free_port()?);
+        let mut server = Self {
+            address: format!("127.0.0.1:{port}"),
+            udp: format!("127.0.0.1:{udp_port}").parse()?,
+            processes: Vec::new(),
+            system,
+            mongodb: None,
+            children: Vec::new(),
+            folder,
+        };
+        if system.needs_mongod() {
+            server.mongodb = Some(server.start_mongod(programs).await?);
+        }
+        let command = server.command(programs)?;
+        server.spawn(system.name(), command)?;
+        server.processes.rotate_right(1); // the service first
+        server.wait(system).await?;
+        Ok(server)
+    }
+
+    /// Waits until everything that was acknowledged can be asked for.
+    pub(super) async fn settle(&self) -> anyhow::Result<()> {
+        match self.system.target() {
+            Target::Tidegauge => ingest::settle(&self.address).await,
+            Target::VictoriaMetrics => {
+                Client::connect(&self.address).await?.get("/internal/force_flush").await?;
+                Ok(())
+            }
+            Target::Influxdb | Target::Naive => Ok(()), // there it can be at once
+        }
+    }
+
+    /// What the data takes on disk, logs and journals aside, once the system has put it in order.
+    pub(super) async fn stored_bytes(mut self) -> anyhow::Result<u64> {
+        let data = self.folder.path().join("data");
+        match self.system {
+            System::TidegaugeSqlite => {
+                self.terminate()?; // what is left then is one file
+                Ok(std::fs::metadata(data.join("tidegauge.sqlite"))?.blocks() * 512)
+            }
+            System::TidegaugeMongodb | System::TidegaugeTimeseries | System::NaiveInsert | System::NaivePush => {
+                let uri = self.mongodb.as_deref().context("a store in MongoDB")?;
+                let client = mongodb::Client::with_uri_str(uri).await?;
+                client.database("admin").run_command(doc! { "fsync": 1 }).await?;
+                let stats = client.database("tidegauge").run_command(doc! { "dbStats": 1 }).await?;
+                Ok(["storageSize", "indexSize"].iter().filter_map(|field| stats.get_f64(field).ok()).sum::<f64>()
+                    as u64)
+            }
+            System::VictoriaMetrics => {
+                let mut client = Client::connect(&self.address).await?;
+                client.get("/internal/force_merge").await?;
+                settled_bytes(&data).await
+            }
+            System::Influxdb => settled_bytes(&data.join("data")).await,
+        }
+    }
+
+    /// Asks the service to stop, and waits until it has.
+    fn terminate(&mut self) -> anyhow::Result<()> {
+        let child = self.children.last_mut().context("nothing was started")?;
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::Signal::SIGTERM)?;
+        child.wait()?;
+        Ok(())
+    }
+
+    fn command(&self, programs: &Programs) -> anyhow::Result<Command> {
+        let data = self.folder.path().join("data");
+        std::fs::create_dir(&data)?;
+        let Self { address, udp, system, mongodb, .. } = self;
+        Ok(match *system {
+            System::TidegaugeSqlite | System::TidegaugeMongodb | System::TidegaugeTimeseries => {
+                let mut command = Command::new(&programs.tidegauge);
+                command.env("TIDEGAUGE_FLUSH__MAX_AGE", "2s"); // so that nobody waits a minute for what is left over
+                command.args(["serve", "--http", address, "--udp", &udp.to_string(), "--data-dir"]).arg(data);
+                if let Some(uri) = mongodb {
+                    let store = if *system == System::TidegaugeTimeseries { "mongodb-timeseries" } else { "mongodb" };
+                    command.args(["--store", store, "--mongodb-uri", uri]);
+                }
+                command
+            }
+            System::VictoriaMetrics => {
+                let mut command = Command::new(&programs.victoria_metrics);
+                command.arg(format!("-httpListenAddr={address}")).arg(format!("-influxListenAddr={udp}"));
+                command.arg("-storageDataPath").arg(data).args(["-retentionPeriod=10y", "-search.disableCache"]);
+                command
+            }
+            System::Influxdb => {
+                let config = self.folder.path().join("influxdb.conf");
+                std::fs::write(&config, influxdb_config(&data, address, *udp)?)?;
+                let mut command = Command::new(&programs.influxd);
+                command.arg("run").arg("-config").arg(config);
+                command
+            }
+            System::NaiveInsert | System::NaivePush => {
+                let way = if *system == System::NaiveInsert { "insert" } else { "push" };
+                let mut command = Command::new(std::env::current_exe()?);
+                let uri = mongodb.as_deref().context("naive needs MongoDB")?;
+                command.args(["naive", "--way", way, "--listen", address, "--mongodb-uri", uri]);
+                command
+            }
+        })
+    }
+
+    fn spawn(&mut self, name: &str, mut command: Command) -> anyhow::Result<()> {
+        let log = File::create(self.folder.path().join(format!("{name}.log")))?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let child = command.spawn().with_context(|| format!("start {}", command.get_program().display()))?;
+        self.processes.push(Process::watch(name, child.id())?);
+        self.children.push(child);
+        Ok(())
+    }
+
+    /// A replica set of one member, as production has at least.
+    async fn start_mongod(&mut self, programs: &Programs) -> anyhow::Result<String> {
+        let data = self.folder.path().join("mongod");
+        std::fs::create_dir(&data)?;
+        let port = free_port()?;
+        let mut command = Command::new(&programs.mongod);
+        command.args(["--replSet", "bench", "--bind_ip", "127.0.0.1", "--port", &port.to_string(), "--dbpath"]);
+        command.arg(data).args(["--wiredTigerCacheSizeGB", "4"]);
+        self.spawn("mongod", command)?;
+        let uri = format!("mongodb://127.0.0.1:{port}/?directConnection=true&serverSelectionTimeoutMS=1000");
+        let admin = mongodb::Client::with_uri_str(&uri).await?.database("admin");
+        let deadline = Instant::now() + START;
+        loop {
+            let hello = admin.run_command(doc! { "hello": 1 }).await.unwrap_or_default();
+            if hello.get_bool("isWritablePrimary").unwrap_or(false) {
+                return Ok(format!("mongodb://127.0.0.1:{port}/?replicaSet=bench"));
+            }
+            if hello.contains_key("isreplicaset") {
+                let member = doc! { "_id": 0, "host": format!("127.0.0.1:{port}") };
+                admin.run_command(doc! { "replSetInitiate": { "_id": "bench", "members": [member] } }).await?;
+            }
+            ensure!(Instant::now() < deadline, "mongod did not start: {}", self.log("mongod"));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn wait(&mut self, system: System) -> anyhow::Result<()> {
+        let path = match system.target() {
+            Target::Tidegauge => "/readyz",
+            Target::VictoriaMetrics => "/health",
+            Target::Influxdb => "/query?q=CREATE%20DATABASE%20loadtest",
+            Target::Naive => "/",
+        };
+        let deadline = Instant::now() + START;
+        loop {
+            if let Some(ended) = self.children.last_mut().context("nothing was started")?.try_wait()? {
+                bail!("{} ended with {ended}: {}", system.name(), self.log(system.name()));
+            }
+            if let Ok(mut client) = Client::connect(&self.address).await {
+                let answered = if system == System::Influxdb {
+                    client.post(path, "text/plain", b"").await
+                } else {
+                    client.get(path).await
+                };
+                if answered.is_ok_and(|(status, _)| status == 200 || system.target() == Target::Naive) {
+                    return Ok(());
+                }
+            }
+            ensure!(Instant::now() < deadline, "{} did not start: {}", system.name(), self.log(system.name()));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn log(&self, name: &str) -> String {
+        let log = std::fs::read_to_string(self.folder.path().join(format!("{name}.log"))).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(10)..].join("\n")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().rev() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn free_port() -> anyhow::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// The size of a folder once it stands still: files are merged in the background.
+async fn settled_bytes(folder: &Path) -> anyhow::Result<u64> {
+    let (mut bytes, mut since) = (folder_bytes(folder)?, Instant::now());
+    while since.elapsed() < STANDS_STILL {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let now = folder_bytes(folder)?;
+        if now != bytes {
+            (bytes, since) = (now, Instant::now());
+        }
+    }
+    Ok(bytes)
+}
+
+fn folder_bytes(folder: &Path) -> anyhow::Result<u64> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        bytes += if metadata.is_dir() { folder_bytes(&entry.path())? } else { metadata.blocks() * 512 };
+    }
+    Ok(bytes)
+}
+
+/// Defaults but for paths, ports, the request log, which nobody else writes, and how soon idle data is compacted.
+fn influxdb_config(data: &Path, address: &str, udp: SocketAddrV4) -> anyhow::Result<String> {
+    let rpc = free_port()?;
+    let folder = |name: &str| data.join(name).display().to_string();
+    Ok(format!(
+        "reporting-disabled = true\nbind-address = \"127.0.0.1:{rpc}\"\n\
+         [meta]\ndir = {:?}\n\
+         [data]\ndir = {:?}\nwal-dir = {:?}\nindex-version = \"tsi1\"\nquery-log-enabled = false\n\
+         cache-snapshot-write-cold-duration = \"2s\"\ncompact-full-write-cold-duration = \"3s\"\n\
+         [http]\nbind-address = {address:?}\nlog-enabled = false\nmax-body-size = 0\n\
+         [[udp]]\nenabled = true\nbind-address = \"{udp}\"\ndatabase = \"loadtest\"\nprecision = \"ms\"\nread-buffer = 8388608\n",
+        folder("meta"),
+        folder("data"),
+        folder("wal")
+    ))
+}

@@ -1,0 +1,184 @@
+//! Sends messages by HTTP, one under way at a time on each connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use hdrhistogram::Histogram;
+use tokio::task::JoinSet;
+
+use crate::client::Client;
+use crate::format::Format;
+use crate::latency;
+use crate::pace::Pace;
+use crate::target::Target;
+use crate::workload::{Share, Workload};
+
+/// How long to wait before a message that was refused for now is sent again.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// What to send and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Sending {
+    pub(crate) address: String,
+    pub(crate) target: Target,
+    pub(crate) format: Format,
+    pub(crate) workload: Workload,
+    pub(crate) connections: u64,
+    /// Readings a second, by schedule; `None`: as fast as they are answered.
+    pub(crate) rate: Option<f64>,
+    pub(crate) until: Until,
+}
+
+/// When to stop.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Until {
+    Seconds(f64),
+    /// Each connection has sent so many messages.
+    Messages(u64),
+}
+
+/// What was sent and answered.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    /// Messages acknowledged, by connection. Each of them is a prefix of the connection's messages.
+    pub(crate) messages: Vec<u64>,
+    /// Readings acknowledged, repeated ones included.
+    pub(crate) readings: u64,
+    /// How often a message was refused for now (429, 503) or its connection broke, and it was sent again.
+    pub(crate) again: u64,
+    pub(crate) took: Duration,
+    pub(crate) latencies: Histogram<u64>,
+}
+
+/// Sends until it is time to stop. Adds up in `progress` how many readings were acknowledged.
+///
+/// # Errors
+/// When a message is refused for good.
+pub(crate) async fn send(sending: Sending, progress: Arc<AtomicU64>) -> anyhow::Result<Sent> {
+    let start = Instant::now();
+    let sending = Arc::new(sending);
+    let mut connections = JoinSet::new();
+    for nth in 0..sending.connections {
+        connections.spawn(connection(Arc::clone(&sending), nth, start, Arc::clone(&progress)));
+    }
+    let mut sent = Sent {
+        messages: vec![0; sending.connections as usize],
+        readings: 0,
+        again: 0,
+        took: Duration::ZERO,
+        latencies: latency::histogram(),
+    };
+    while let Some(one) = connections.join_next().await {
+        let one = one??;
+        sent.messages[one.nth as usize] = one.messages;
+        sent.readings += one.readings;
+        sent.again += one.again;
+        sent.latencies.add(one.latencies)?;
+    }
+    sent.took = start.elapsed();
+    Ok(sent)
+}
+
+struct OfConnection {
+    nth: u64,
+    messages: u64,
+    readings: u64,
+    again: u64,
+    latencies: Histogram<u64>,
+}
+
+async fn connection(
+    sending: Arc<Sending>,
+    nth: u64,
+    start: Instant,
+    progress: Arc<AtomicU64>,
+) -> anyhow::Result<OfConnection> {
+    let share = sending.workload.share(nth, sending.connections);
+    let pace = sending.pace(start, nth);
+    let mut link = Link { sending: &sending, client: None, again: 0 };
+    let mut of = OfConnection { nth, messages: 0, readings: 0, again: 0, latencies: latency::histogram() };
+    let (mut readings, mut body) = (Vec::new(), String::new());
+    while sending.goes_on(&share, start, of.messages) {
+        share.message(of.messages, &mut readings);
+        sending.format.write(&mut body, &readings);
+        let due = pace.due(of.messages);
+        if let Some(due) = due {
+            tokio::time::sleep_until(due.into()).await;
+        }
+        let from = due.unwrap_or_else(Instant::now);
+        if !readings.is_empty() {
+            link.deliver(&body).await?;
+        }
+        of.latencies.record(latency::micros(from.elapsed()))?;
+        of.messages += 1;
+        of.readings += readings.len() as u64;
+        progress.fetch_add(readings.len() as u64, Ordering::Relaxed);
+    }
+    of.again = link.again;
+    Ok(of)
+}
+
+impl Sending {
+    fn pace(&self, start: Instant, nth: u64) -> Pace {
+        match self.rate {
+            None => Pace::closed(start),
+            Some(rate) => {
+                let bursts = self.workload.kind == crate::workload::Kind::Burst;
+                Pace::open(start, rate / self.workload.batch as f64, nth, self.connections, bursts)
+            }
+        }
+    }
+
+    fn goes_on(&self, share: &Share, start: Instant, messages: u64) -> bool {
+        !share.devices().is_empty()
+            && match self.until {
+                Until::Seconds(seconds) => start.elapsed().as_secs_f64() < seconds,
+                Until::Messages(limit) => messages < limit,
+            }
+    }
+}
+
+/// A connection that is made anew when it breaks.
+struct Link<'a> {
+    sending: &'a Sending,
+    client: Option<Client>,
+    again: u64,
+}
+
+impl Link<'_> {
+    /// Sends a message until it is acknowledged.
+    async fn deliver(&mut self, body: &str) -> anyhow::Result<()> {
+        loop {
+            match self.post(body).await? {
+                Some(200..=299) => return Ok(()),
+                Some(429 | 503) | None => {
+                    self.again += 1;
+                    tokio::time::sleep(RETRY).await;
+                }
+                Some(status) => bail!("a message was refused with status {status}"),
+            }
+        }
+    }
+
+    /// The status; `None` when the connection broke.
+    async fn post(&mut self, body: &str) -> anyhow::Result<Option<u16>> {
+        let Sending { address, target, format, .. } = self.sending;
+        let client = match &mut self.client {
+            Some(client) => client,
+            None => self.client.insert(Client::connect(address).await?),
+        };
+        let content_type = match format {
+            Format::Json => "application/json",
+            Format::Ndjson => "application/x-ndjson",
+            Format::Lines => "text/plain",
+        };
+        let posted = client.post(target.write_path(*format), content_type, body.as_bytes()).await;
+        let status = posted.ok().map(|(status, _)| status);
+        if status.is_none() {
+            self.client = None;
+        }
+        Ok(status)
+    }
+}

@@ -1,0 +1,71 @@
+//! The systems that can be measured, and how each is spoken to.
+
+use clap::ValueEnum;
+
+use crate::format::{Format, device_id};
+
+/// A system under load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Target {
+    Tidegauge,
+    VictoriaMetrics,
+    /// `InfluxDB` 1.x, with a database named loadtest
+    Influxdb,
+    /// The service of `loadtest naive`
+    Naive,
+}
+
+impl Target {
+    /// Where messages are posted to.
+    pub(crate) const fn write_path(self, format: Format) -> &'static str {
+        match (self, format) {
+            (Self::Tidegauge | Self::Naive, Format::Json | Format::Ndjson) => "/v1/readings",
+            (Self::Tidegauge, Format::Lines) => "/api/v2/write?precision=ms",
+            (_, _) => "/write?db=loadtest&precision=ms",
+        }
+    }
+
+    /// Whether the system reads the format.
+    pub(crate) const fn reads(self, format: Format) -> bool {
+        match self {
+            Self::Tidegauge => true,
+            Self::Naive => matches!(format, Format::Json),
+            Self::VictoriaMetrics | Self::Influxdb => matches!(format, Format::Lines),
+        }
+    }
+
+    /// The question for the hourly count, minimum, maximum and mean of these devices.
+    pub(crate) fn rollup_path(self, devices: &[u64], from_ms: u64, to_ms: u64) -> String {
+        let ids: Vec<String> = devices.iter().map(|&device| device_id(device)).collect();
+        match self {
+            Self::Tidegauge | Self::Naive => match &ids[..] {
+                [id] => format!("/v1/devices/{id}/rollups?from={from_ms}&to={to_ms}"),
+                ids => format!("/v1/rollups?device={}&from={from_ms}&to={to_ms}", ids.join("&device=")),
+            },
+            Self::VictoriaMetrics => {
+                let of = format!("temp_value{{deviceId=~\"{}\"}}[1h]", ids.join("|"));
+                let each = ["count", "min", "max", "avg"]
+                    .map(|fold| format!("label_set({fold}_over_time({of}),\"fold\",\"{fold}\")"));
+                let query = encode(&format!("union({})", each.join(",")));
+                let (start, end) = (from_ms / 1_000 + 3_600, to_ms / 1_000); // a step is named by its end
+                format!("/api/v1/query_range?query={query}&start={start}&end={end}&step=3600&nocache=1")
+            }
+            Self::Influxdb => {
+                let which: Vec<String> = ids.iter().map(|id| format!("deviceId='{id}'")).collect();
+                let query = format!(
+                    "SELECT count(value),min(value),max(value),mean(value) FROM temp WHERE ({}) AND time>={from_ms}ms AND \
+                     time<{to_ms}ms GROUP BY time(1h),deviceId",
+                    which.join(" OR ")
+                );
+                format!("/query?db=loadtest&q={}", encode(&query))
+            }
+        }
+    }
+}
+
+/// Percent-encodes what a query string may not hold as it is.
+fn encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}

@@ -1,0 +1,68 @@
+//! Sends datagrams by schedule, one thread to a socket, many datagrams to a system call.
+
+use std::io::IoSlice;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, sendmmsg};
+
+use crate::format::Format;
+use crate::workload::Workload;
+
+/// Datagrams to a system call.
+const AT_ONCE: u64 = 32;
+
+/// What to send and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Sending {
+    pub(crate) address: SocketAddrV4,
+    pub(crate) format: Format,
+    pub(crate) workload: Workload,
+    pub(crate) sockets: u64,
+    /// Readings a second.
+    pub(crate) rate: f64,
+    pub(crate) seconds: f64,
+}
+
+/// Sends for so many seconds and returns how many readings went out. Adds them up in `progress` as well.
+pub(crate) fn send(sending: &Sending, progress: &Arc<AtomicU64>) -> anyhow::Result<u64> {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let sockets: Vec<_> =
+            (0..sending.sockets).map(|nth| scope.spawn(move || socket(sending, nth, start, progress))).collect();
+        sockets.into_iter().map(|one| one.join().expect("a sender panicked")).sum()
+    })
+}
+
+fn socket(sending: &Sending, nth: u64, start: Instant, progress: &AtomicU64) -> anyhow::Result<u64> {
+    let socket = UdpSocket::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
+    let share = sending.workload.share(nth, sending.sockets);
+    let step = sending.workload.batch as f64 * sending.sockets as f64 / sending.rate;
+    let mut headers = MultiHeaders::preallocate(AT_ONCE as usize, None);
+    let addresses = vec![Some(SockaddrIn::from(sending.address)); AT_ONCE as usize];
+    let mut bodies = vec![String::new(); AT_ONCE as usize];
+    let (mut message, mut sent) = (0, 0);
+    let mut readings = Vec::new();
+    while start.elapsed().as_secs_f64() < sending.seconds {
+        let mut in_these = 0;
+        for body in &mut bodies {
+            share.message(message, &mut readings);
+            sending.format.write(body, &readings);
+            message += 1;
+            in_these += readings.len() as u64;
+        }
+        let due = start + Duration::from_secs_f64(step * message as f64);
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        let slices: Vec<[IoSlice<'_>; 1]> = bodies.iter().map(|body| [IoSlice::new(body.as_bytes())]).collect();
+        let flags = MsgFlags::empty();
+        let results = sendmmsg(socket.as_raw_fd(), &mut headers, &slices, &addresses, [], flags).context("send")?;
+        anyhow::ensure!(results.count() as u64 == AT_ONCE, "the system took only a part of the datagrams");
+        sent += in_these;
+        progress.fetch_add(in_these, Ordering::Relaxed);
+    }
+    Ok(sent)
+}

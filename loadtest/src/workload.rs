@@ -1,0 +1,196 @@
+//! What the devices send: which reading comes when, all of it computed from a reading's number, so that what was sent can
+//! be told again afterwards.
+//!
+//! The devices are shared out among connections, as among gateways. A connection goes round its devices again and again:
+//! reading i is that of device `i % n` at tick `i / n`. Some readings are held back, and some are sent again, [`LAG`]
+//! readings later.
+
+use clap::ValueEnum;
+
+/// How many readings of a connection pass before one that was held back, or is sent again, follows.
+const LAG: u64 = 20_000;
+
+/// A kind of fleet, with its habits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    /// Machines in a hall: each device every 10 seconds, batched by gateways
+    Factory,
+    /// Devices far apart: each once a minute, one reading a message
+    Fleet,
+    /// As factory; five times as much in 10 seconds of each minute (open loop only)
+    Burst,
+    /// As factory; a tenth of the readings come late and a tenth come twice
+    Late,
+}
+
+/// What is sent, in all.
+#[derive(Debug, Clone, serde::Serialize)]
+pub(crate) struct Workload {
+    pub(crate) kind: Kind,
+    /// Devices in all.
+    pub(crate) devices: u64,
+    /// Time between two readings of a device.
+    pub(crate) step_ms: u64,
+    /// Readings a message.
+    pub(crate) batch: u64,
+    /// How many readings of a hundred are held back.
+    pub(crate) late_percent: u64,
+    /// How many readings of a hundred are sent twice.
+    pub(crate) resent_percent: u64,
+    /// When the first tick is, in Unix milliseconds.
+    pub(crate) first_ms: u64,
+}
+
+/// One reading.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Reading {
+    pub(crate) device: u64,
+    pub(crate) ts_ms: u64,
+    pub(crate) value: f64,
+}
+
+/// The part of the workload that one connection has.
+#[derive(Debug, Clone)]
+pub(crate) struct Share {
+    workload: Workload,
+    first_device: u64,
+    devices: u64,
+}
+
+impl Kind {
+    /// Step in milliseconds, readings a message, late and resent readings of a hundred.
+    pub(crate) const fn habits(self) -> (u64, u64, u64, u64) {
+        match self {
+            Self::Factory | Self::Burst => (10_000, 1_000, 0, 0),
+            Self::Fleet => (60_000, 1, 0, 0),
+            Self::Late => (10_000, 1_000, 10, 10),
+        }
+    }
+}
+
+impl Workload {
+    /// The share of connection `nth` of `connections`; all shares together have each device once.
+    pub(crate) fn share(&self, nth: u64, connections: u64) -> Share {
+        let first_device = self.devices * nth / connections;
+        let devices = self.devices * (nth + 1) / connections - first_device;
+        Share { workload: self.clone(), first_device, devices }
+    }
+
+    /// Readings a second when every device keeps its step.
+    pub(crate) fn natural_rate(&self) -> f64 {
+        self.devices as f64 * 1_000.0 / self.step_ms as f64
+    }
+}
+
+impl Share {
+    pub(crate) fn devices(&self) -> std::ops::Range<u64> {
+        self.first_device..self.first_device + self.devices
+    }
+
+    /// Fills `message` with the readings of message `nth`.
+    pub(crate) fn message(&self, nth: u64, message: &mut Vec<Reading>) {
+        message.clear();
+        for i in nth * self.workload.batch..(nth + 1) * self.workload.batch {
+            if !self.is_late(i) {
+                message.push(self.reading(i));
+            }
+            if let Some(earlier) =
+                i.checked_sub(LAG).filter(|&earlier| self.is_late(earlier) || self.is_resent(earlier))
+            {
+                message.push(self.reading(earlier));
+            }
+        }
+    }
+
+    /// The readings of a device that are in the first `messages` messages, each once, in time order.
+    pub(crate) fn sent(&self, device: u64, messages: u64) -> impl Iterator<Item = Reading> + '_ {
+        let end = messages * self.workload.batch;
+        let first = device - self.first_device;
+        let all = (0..).map(move |tick| first + tick * self.devices).take_while(move |&i| i < end);
+        all.filter(move |&i| !self.is_late(i) || i + LAG < end).map(|i| self.reading(i))
+    }
+
+    /// The time of the last tick of the first `messages` messages.
+    pub(crate) fn last_ms(&self, messages: u64) -> u64 {
+        self.reading((messages * self.workload.batch).saturating_sub(1)).ts_ms
+    }
+
+    fn reading(&self, i: u64) -> Reading {
+        let (device, tick) = (self.first_device + i % self.devices, i / self.devices);
+        // Each device has a phase of its own: a fleet does not speak in chorus.
+        let phase_ms = device.wrapping_mul(7_919) % self.workload.step_ms;
+        let ts_ms = self.workload.first_ms + tick * self.workload.step_ms + phase_ms;
+        Reading { device, ts_ms, value: value(device, tick) }
+    }
+
+    fn is_late(&self, i: u64) -> bool {
+        lot(i) < self.workload.late_percent
+    }
+
+    fn is_resent(&self, i: u64) -> bool {
+        !self.is_late(i) && lot(!i) < self.workload.resent_percent
+    }
+}
+
+/// A temperature that drifts, with noise, in quarters of a degree: no easier to compress than what sensors send.
+fn value(device: u64, tick: u64) -> f64 {
+    let drift = (device + tick / 360) % 24 * 2;
+    let noise = mixed(device << 32 ^ tick) % 8;
+    20.0 + (drift + noise) as f64 / 4.0
+}
+
+/// A number below 100 that looks drawn by lot.
+fn lot(i: u64) -> u64 {
+    mixed(i) % 100
+}
+
+/// The finalizer of `SplitMix64`.
+fn mixed(i: u64) -> u64 {
+    let mixed = (i ^ (i >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn workload(late_percent: u64, resent_percent: u64) -> Workload {
+        Workload {
+            kind: Kind::Late,
+            devices: 7,
+            step_ms: 10,
+            batch: 500,
+            late_percent,
+            resent_percent,
+            first_ms: 1_000,
+        }
+    }
+
+    #[test]
+    fn shares_have_each_device_once() {
+        let workload = workload(0, 0);
+        let all: Vec<u64> = (0..3).flat_map(|nth| workload.share(nth, 3).devices()).collect();
+        assert_eq!(all, (0..7).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_was_sent_can_be_told_again() {
+        for (late, resent) in [(0, 0), (10, 10), (60, 30)] {
+            let share = workload(late, resent).share(1, 2);
+            let mut sent: BTreeMap<(u64, u64), f64> = BTreeMap::new();
+            let (mut message, mut count) = (Vec::new(), 0);
+            for nth in 0..100 {
+                share.message(nth, &mut message);
+                count += message.len();
+                sent.extend(message.iter().map(|reading| ((reading.device, reading.ts_ms), reading.value)));
+            }
+            let told = share.devices().flat_map(|device| share.sent(device, 100));
+            assert!(told.map(|reading| ((reading.device, reading.ts_ms), reading.value)).eq(sent.clone()));
+            assert_eq!(count > sent.len(), resent > 0);
+        }
+    }
+}

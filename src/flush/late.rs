@@ -1,0 +1,49 @@
+//! Late readings: those of hours that are rolled up already.
+//!
+//! A write to such an hour is not over when the store has the readings: the rollup must speak of them before pending
+//! forgets them. A crash in between is mended by the log, which still has the readings: the next start writes them again,
+//! to no effect, and rolls up.
+
+use std::sync::Arc;
+
+use super::Flush;
+use super::backoff::Backoff;
+use super::write::{note_away, note_back};
+use crate::model::{BucketWrite, Hour};
+use crate::store::WriteError;
+
+/// Returns when the hours of all these writes are rolled up again.
+pub(super) async fn roll_up(flush: &Flush, writes: &[Arc<BucketWrite>]) {
+    let Some(rollups) = flush.store.rollups() else { return };
+    let mut waiting: Vec<(Arc<str>, Hour)> =
+        writes.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect();
+    let mut backoff = Backoff::new(flush.options.retry.clone());
+    while !waiting.is_empty() {
+        let outcomes = rollups.roll_up(&waiting).await;
+        debug_assert_eq!(outcomes.len(), waiting.len(), "an outcome for each bucket");
+        let mut again = Vec::new();
+        let mut transient = None;
+        for (bucket, outcome) in waiting.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => flush.metrics.rollup_hours_total.increment(1),
+                Err(error @ WriteError::Transient { .. }) => {
+                    flush.metrics.rollup_retries_total.with(error.reason()).increment(1);
+                    again.push(bucket);
+                    transient = Some(error);
+                }
+                Err(error @ WriteError::Permanent { .. }) => {
+                    let (device, hour_ms) = (&*bucket.0, bucket.1.start_ms());
+                    tracing::error!(device, hour_ms, %error, "late readings are stored, but their hour cannot be rolled up");
+                }
+            }
+        }
+        waiting = again;
+        match transient {
+            None => note_back(flush),
+            Some(error) => {
+                note_away(flush, &error);
+                tokio::time::sleep(backoff.next()).await;
+            }
+        }
+    }
+}

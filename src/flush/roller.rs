@@ -1,0 +1,167 @@
+//! The roller: rolls up each hour some minutes after its end, of all devices at once.
+//!
+//! Two things keep it right when readings come late:
+//! - An hour is **closed**, in memory, before its rolling up begins. A write asks only after the store has taken the
+//!   readings whether the hour is closed, and then rolls it up itself (`late`). If it was not, the rolling up has yet to
+//!   begin, and sees the readings.
+//! - By the clock all hours of the past are closed, also those that are not rolled up yet, so that no write depends on how
+//!   far this instance or another one has come.
+//!
+//! The mark is written behind the work. An hour that was broken off is rolled up again, which does no harm.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+use super::Flush;
+use super::backoff::Backoff;
+use super::mark::Mark;
+use crate::model::{Hour, MS_PER_HOUR};
+use crate::store::{Rollups, WriteError};
+
+/// How often it looks whether an hour has ended.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// How often the mark is written while many hours are rolled up.
+const MARK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The newest hour that is closed now, when hours are closed so long after their end.
+#[expect(clippy::disallowed_methods, reason = "hours end by the date")]
+pub(super) fn newest_closed_now(delay: Duration) -> Hour {
+    newest_closed(SystemTime::now(), delay)
+}
+
+/// The newest hour that is closed at an instant, when hours are closed so long after their end.
+fn newest_closed(now: SystemTime, delay: Duration) -> Hour {
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let then_ms = i64::try_from(now.saturating_sub(delay).as_millis()).unwrap_or(i64::MAX);
+    Hour(Hour::of(then_ms).0 - 1)
+}
+
+/// Runs until it is aborted, or at once to its end where the store needs no rolling up.
+pub(super) async fn run(flush: Arc<Flush>, mark: Option<Mark>) {
+    let Some(rollups) = flush.store.rollups() else { return };
+    let mut roller = Roller { flush: &flush, rollups, mark, is_saved: true };
+    let mut backoff = Backoff::new(flush.options.retry.clone());
+    let mut failing = false;
+    loop {
+        flush.close(newest_closed_now(flush.options.rollup_delay));
+        match roller.catch_up().await {
+            Ok(()) => {
+                if std::mem::take(&mut failing) {
+                    tracing::info!("hours are rolled up again");
+                }
+                backoff.reset();
+                tokio::time::sleep(INTERVAL).await;
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::warn!(%error, "hours cannot be rolled up; queries read their readings until that works");
+                }
+                flush.metrics.rollup_retries_total.with(error.reason()).increment(1);
+                tokio::time::sleep(backoff.next()).await;
+            }
+        }
+    }
+}
+
+struct Roller<'a> {
+    flush: &'a Flush,
+    rollups: &'a dyn Rollups,
+    mark: Option<Mark>,
+    is_saved: bool,
+}
+
+impl Roller<'_> {
+    /// Rolls up what is closed and was not rolled up yet, hour by hour.
+    async fn catch_up(&mut self) -> Result<(), WriteError> {
+        let end = Hour(self.flush.newest_closed().0 + 1);
+        self.note_lag(end);
+        if self.mark.as_ref().is_none_or(|mark| mark.next < end) {
+            self.check_identity().await?;
+            self.roll_up_before(end).await?;
+        }
+        if !self.is_saved {
+            self.save().await;
+        }
+        Ok(())
+    }
+
+    /// Forgets a mark that speaks of something else.
+    async fn check_identity(&mut self) -> Result<(), WriteError> {
+        let identity = self.rollups.identity().await?;
+        if self.mark.as_ref().is_none_or(|mark| mark.identity != identity) {
+            tracing::info!("all hours are rolled up anew");
+            self.mark = Some(Mark { identity, next: Hour(i32::MIN) });
+        }
+        Ok(())
+    }
+
+    async fn roll_up_before(&mut self, end: Hour) -> Result<(), WriteError> {
+        let mut saved = Instant::now();
+        while let Some(hour) = self.next_hour().await?.filter(|hour| *hour < end) {
+            self.advance(hour); // over hours of which nobody has readings
+            self.note_lag(end);
+            let done = self.rollups.roll_up_hour(hour).await?;
+            self.flush.metrics.rollup_hours_total.increment(done);
+            tracing::debug!(hour_ms = hour.start_ms(), devices = done, "rolled up an hour");
+            self.advance(Hour(hour.0 + 1));
+            if saved.elapsed() > MARK_INTERVAL {
+                self.save().await;
+                saved = Instant::now();
+            }
+        }
+        self.advance(end);
+        self.note_lag(end);
+        Ok(())
+    }
+
+    async fn next_hour(&self) -> Result<Option<Hour>, WriteError> {
+        match &self.mark {
+            Some(mark) => self.rollups.next_hour(mark.next).await,
+            None => Ok(None),
+        }
+    }
+
+    fn advance(&mut self, next: Hour) {
+        if let Some(mark) = self.mark.as_mut().filter(|mark| mark.next < next) {
+            mark.next = next;
+            self.is_saved = false;
+        }
+    }
+
+    fn note_lag(&self, end: Hour) {
+        let next = self.mark.as_ref().map(|mark| mark.next).filter(|next| *next > Hour(i32::MIN));
+        let hours = next.map_or(0, |next| i64::from(end.0) - i64::from(next.0)).max(0);
+        self.flush.metrics.rollup_lag_seconds.set((hours * MS_PER_HOUR / 1000) as f64);
+    }
+
+    async fn save(&mut self) {
+        let Some(mark) = self.mark.clone() else { return };
+        let path = self.flush.options.rollup_mark.clone();
+        let saved = tokio::task::spawn_blocking(move || mark.save(&path)).await;
+        match saved.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            Ok(()) => self.is_saved = true,
+            Err(error) => {
+                let file = Path::display(&self.flush.options.rollup_mark);
+                tracing::warn!(%file, %error, "the mark of the rollups was not written; the next start does more than it must");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_hour_is_closed_when_it_ended_so_long_ago() {
+        let at = |minutes: u64| UNIX_EPOCH + Duration::from_secs(minutes * 60);
+        let delay = Duration::from_secs(240);
+        for (minutes, newest) in [(0, -1), (63, -1), (64, 0), (123, 0), (124, 1)] {
+            assert_eq!(newest_closed(at(minutes), delay), Hour(newest), "at minute {minutes}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `GET /v1/devices`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{Body, answer, rfc3339};
+use crate::http::App;
+use crate::http::params::Params;
+use crate::http::problem::Problem;
+use crate::model::{Metric, check_device_id};
+use crate::query::DevicesRequest;
+use crate::store::DeviceSummary;
+
+#[derive(Debug, Serialize)]
+pub(in crate::http) struct Devices {
+    devices: Vec<Device>,
+    next: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Device {
+    #[serde(rename = "deviceId")]
+    id: String,
+    metadata: Option<Box<RawValue>>,
+    metrics: Vec<Metric>,
+    first_seen: String,
+    last_seen: String,
+}
+
+/// `GET /v1/devices`
+pub(in crate::http) async fn devices(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Body<Devices>>, Problem> {
+    let mut params = Params::of(&uri);
+    let limit = params.limit(100, app.limits.max_devices)?;
+    let request = request(&app, &mut params, limit)?;
+    params.end()?;
+    let found = app.queries.devices(&request).await?;
+    Ok(answer(found, |(devices, more)| {
+        let next = devices.last().filter(|_| more).map(|last| last.device.to_string());
+        Devices { devices: devices.into_iter().map(device).collect(), next }
+    }))
+}
+
+/// The devices that `prefix` and `cursor` ask for.
+pub(super) fn request(app: &App, params: &mut Params<'_>, limit: usize) -> Result<DevicesRequest, Problem> {
+    let prefix = app.device_id_case.apply(&params.one("prefix")?.unwrap_or_default()).into_owned();
+    let after = params.one("cursor")?.map(std::borrow::Cow::into_owned);
+    if let Some(cursor) = &after {
+        check_device_id(cursor).map_err(|error| Problem::invalid_parameter("cursor", error))?;
+    }
+    Ok(DevicesRequest { prefix, after, limit })
+}
+
+fn device(summary: DeviceSummary) -> Device {
+    Device {
+        id: summary.device.to_string(),
+        metadata: summary.metadata.and_then(|text| RawValue::from_string(text.to_string()).ok()),
+        metrics: summary.metrics,
+        first_seen: rfc3339(summary.first_ts_ms),
+        last_seen: rfc3339(summary.last_ts_ms),
+    }
+}

@@ -1,0 +1,46 @@
+//! `GET /v1/devices/{deviceId}/latest`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use serde::Serialize;
+
+use super::{Body, answer, rfc3339};
+use crate::http::App;
+use crate::http::device::DeviceInPath;
+use crate::http::params::Params;
+use crate::http::problem::Problem;
+use crate::model::Metric;
+use crate::query::Answer;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::http) struct Latest {
+    device_id: String,
+    metrics: BTreeMap<Metric, LatestValue>,
+}
+
+#[derive(Debug, Serialize)]
+struct LatestValue {
+    ts: String,
+    value: f64,
+}
+
+/// `GET /v1/devices/{deviceId}/latest`
+pub(in crate::http) async fn latest(
+    State(app): State<Arc<App>>,
+    DeviceInPath(device): DeviceInPath,
+    uri: Uri,
+) -> Result<Json<Body<Latest>>, Problem> {
+    Params::of(&uri).end()?;
+    let latest = app.queries.latest(&device).await?;
+    let Some(body) = latest.body else { return Err(Problem::unknown_device(&device)) };
+    Ok(answer(Answer { body, lagging: latest.lagging }, |latest| {
+        let values =
+            latest.into_iter().map(|(metric, (ts_ms, value))| (metric, LatestValue { ts: rfc3339(ts_ms), value }));
+        Latest { device_id: device, metrics: values.collect() }
+    }))
+}

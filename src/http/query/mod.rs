@@ -1,0 +1,53 @@
+//! Questions: what the paths below `/v1/devices` and `/v1/rollups` answer.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::Json;
+use serde::Serialize;
+
+use super::params::Params;
+use super::problem::Problem;
+use crate::model::MS_PER_HOUR;
+use crate::query::Answer;
+
+mod devices;
+mod latest;
+mod readings;
+mod rollups;
+
+pub(super) use devices::devices;
+pub(super) use latest::latest;
+pub(super) use readings::readings;
+pub(super) use rollups::{of_devices as rollups_of_devices, rollups};
+
+/// The range when none is asked for: the last day.
+const DEFAULT_RANGE_MS: i64 = 24 * MS_PER_HOUR;
+
+/// An answer, with a note when it may lack what was acked lately.
+#[derive(Debug, Serialize)]
+pub(super) struct Body<T> {
+    #[serde(flatten)]
+    body: T,
+    #[serde(rename = "laggingSeconds", skip_serializing_if = "Option::is_none")]
+    lagging_seconds: Option<f64>,
+}
+
+fn answer<A, B>(answer: Answer<A>, make: impl FnOnce(A) -> B) -> Json<Body<B>> {
+    let lagging_seconds = answer.lagging.map(|lagging| lagging.as_secs_f64());
+    Json(Body { body: make(answer.body), lagging_seconds })
+}
+
+/// `from` (inclusive) and `to` (exclusive); without them, the last day up to now.
+fn range(params: &mut Params<'_>) -> Result<(i64, i64), Problem> {
+    let (from, to) = (params.instant_ms("from")?, params.instant_ms("to")?);
+    #[expect(clippy::disallowed_methods, reason = "a range without an end ends with the date of now")]
+    let now_ms = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64);
+    let to_ms = to.unwrap_or_else(|| now_ms() + 1);
+    let from_ms = from.unwrap_or(to_ms - DEFAULT_RANGE_MS);
+    if from_ms < to_ms { Ok((from_ms, to_ms)) } else { Err(Problem::invalid_parameter("from", "not before `to`")) }
+}
+
+fn rfc3339(ts_ms: i64) -> String {
+    // The range of jiff is that of admission, less two days at its ends that no time zone can show.
+    jiff::Timestamp::from_millisecond(ts_ms).map_or_else(|_| ts_ms.to_string(), |instant| format!("{instant:.3}"))
+}

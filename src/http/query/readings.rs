@@ -1,0 +1,55 @@
+//! `GET /v1/devices/{deviceId}/readings`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use serde::Serialize;
+
+use super::{Body, answer, range, rfc3339};
+use crate::http::App;
+use crate::http::device::DeviceInPath;
+use crate::http::params::Params;
+use crate::http::problem::Problem;
+use crate::model::Metric;
+use crate::query::ReadingsRequest;
+
+#[derive(Debug, Serialize)]
+pub(in crate::http) struct Readings {
+    readings: Vec<Reading>,
+    next: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Reading {
+    ts: String,
+    values: BTreeMap<Metric, f64>,
+}
+
+/// `GET /v1/devices/{deviceId}/readings`
+pub(in crate::http) async fn readings(
+    State(app): State<Arc<App>>,
+    DeviceInPath(device): DeviceInPath,
+    uri: Uri,
+) -> Result<Json<Body<Readings>>, Problem> {
+    let mut params = Params::of(&uri);
+    let (mut from_ms, to_ms) = range(&mut params)?;
+    let limit = params.limit(app.limits.default_readings, app.limits.max_readings)?;
+    if let Some(cursor) = params.one("cursor")? {
+        let place = cursor.parse().ok().filter(|place| (from_ms..to_ms).contains(place));
+        from_ms = place.ok_or_else(|| Problem::invalid_parameter("cursor", "not a `next` of this range"))?;
+    }
+    let metrics = params.metrics();
+    params.end()?;
+    let page = app.queries.readings(&ReadingsRequest { device, from_ms, to_ms, metrics, limit }).await?;
+    Ok(answer(page, |page| Readings {
+        readings: page
+            .readings
+            .into_iter()
+            .map(|reading| Reading { ts: rfc3339(reading.ts_ms), values: reading.values.into_iter().collect() })
+            .collect(),
+        next: page.next_ms.map(|next_ms| next_ms.to_string()),
+    }))
+}

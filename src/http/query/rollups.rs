@@ -1,0 +1,191 @@
+//! `GET /v1/rollups` and `GET /v1/devices/{deviceId}/rollups`.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use serde::{Serialize, Serializer};
+
+use super::{Body, answer, range, rfc3339};
+use crate::http::App;
+use crate::http::device::{DeviceInPath, device_of};
+use crate::http::params::Params;
+use crate::http::problem::Problem;
+use crate::model::{Metric, Stats};
+use crate::query::{Answer, DevicesRequest, Rollups, RollupsRequest, Series, Step, combine};
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::http) struct OfDevice {
+    device_id: Arc<str>,
+    step: String,
+    metrics: BTreeMap<Metric, Points>,
+}
+
+#[derive(Debug, Serialize)]
+pub(in crate::http) struct OfDevices {
+    devices: Vec<OfDevice>,
+    next: Option<Arc<str>>,
+}
+
+#[derive(Debug, Serialize)]
+pub(in crate::http) struct Combined {
+    /// How many devices were folded into one.
+    devices: usize,
+    step: String,
+    metrics: BTreeMap<Metric, Points>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(in crate::http) enum Several {
+    Apart(OfDevices),
+    Combined(Combined),
+}
+
+/// A series, written point by point: a month of fifty devices has thousands.
+#[derive(Debug)]
+struct Points(Series);
+
+#[derive(Debug, Serialize)]
+struct Point {
+    ts: String,
+    count: u64,
+    min: f64,
+    max: f64,
+    avg: f64,
+    sum: f64,
+}
+
+impl Serialize for Points {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|(ts_ms, stats)| {
+            let Stats { count, min, max, sum } = *stats;
+            Point { ts: rfc3339(*ts_ms), count, min, max, avg: stats.avg(), sum }
+        }))
+    }
+}
+
+/// `GET /v1/devices/{deviceId}/rollups`
+pub(in crate::http) async fn rollups(
+    State(app): State<Arc<App>>,
+    DeviceInPath(device): DeviceInPath,
+    uri: Uri,
+) -> Result<Json<Body<OfDevice>>, Problem> {
+    let mut params = Params::of(&uri);
+    let mut question = Question::of(&mut params)?;
+    params.end()?;
+    question.request.devices = vec![device.into()];
+    let Answer { mut body, lagging } = app.queries.rollups(&question.request).await?;
+    let device = question.of_device(0, body.pop().unwrap_or_default());
+    Ok(answer(Answer { body: device, lagging }, |device| device))
+}
+
+/// `GET /v1/rollups`
+pub(in crate::http) async fn of_devices(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Body<Several>>, Problem> {
+    let mut params = Params::of(&uri);
+    let mut question = Question::of(&mut params)?;
+    let combined = params.boolean("combine", false)?;
+    let which = Which::of(&app, &mut params, combined)?;
+    params.end()?;
+    let more = which.resolve(&app, &mut question.request.devices).await?;
+    if combined && more {
+        let why = format!("more than {} devices match (query.max_devices)", app.limits.max_devices);
+        return Err(Problem::invalid_parameter("prefix", why));
+    }
+    let next = question.request.devices.last().filter(|_| more).cloned();
+    let rollups = app.queries.rollups(&question.request).await?;
+    Ok(answer(rollups, |rollups| {
+        if combined {
+            let devices = question.request.devices.len();
+            return Several::Combined(Combined { devices, step: question.step, metrics: points(combine(rollups)) });
+        }
+        let devices = rollups.into_iter().enumerate().map(|(at, rollups)| question.of_device(at, rollups)).collect();
+        Several::Apart(OfDevices { devices, next })
+    }))
+}
+
+/// What both paths are asked.
+struct Question {
+    request: RollupsRequest,
+    /// The step, as it was written.
+    step: String,
+}
+
+impl Question {
+    /// Everything but the devices.
+    fn of(params: &mut Params<'_>) -> Result<Self, Problem> {
+        let (from_ms, to_ms) = range(params)?;
+        let (step, text) = step(params)?;
+        let metrics = params.metrics();
+        Ok(Self { request: RollupsRequest { devices: Vec::new(), from_ms, to_ms, metrics, step }, step: text })
+    }
+
+    fn of_device(&self, at: usize, rollups: Rollups) -> OfDevice {
+        let device_id = Arc::clone(&self.request.devices[at]);
+        OfDevice { device_id, step: self.step.clone(), metrics: points(rollups) }
+    }
+}
+
+/// Which devices are asked for.
+enum Which {
+    Named(Vec<Arc<str>>),
+    Listed(DevicesRequest),
+}
+
+impl Which {
+    fn of(app: &App, params: &mut Params<'_>, combined: bool) -> Result<Self, Problem> {
+        let named = params.all("device");
+        if named.is_empty() {
+            let max = app.limits.max_devices;
+            let limit = if combined { max } else { params.limit(100, max)? };
+            return Ok(Self::Listed(super::devices::request(app, params, limit)?));
+        }
+        if named.len() > app.limits.max_devices {
+            let why = format!("at most {} devices (query.max_devices)", app.limits.max_devices);
+            return Err(Problem::invalid_parameter("device", why));
+        }
+        let mut known = HashSet::with_capacity(named.len());
+        let mut devices = Vec::with_capacity(named.len());
+        for name in named {
+            let device: Arc<str> = device_of(app, "device", &name)?.into();
+            if known.insert(Arc::clone(&device)) {
+                devices.push(device);
+            }
+        }
+        Ok(Self::Named(devices))
+    }
+
+    /// Puts the devices into `into`, and says whether more match.
+    async fn resolve(self, app: &App, into: &mut Vec<Arc<str>>) -> Result<bool, Problem> {
+        match self {
+            Self::Named(devices) => {
+                *into = devices;
+                Ok(false)
+            }
+            Self::Listed(request) => {
+                let (devices, more) = app.queries.devices(&request).await?.body;
+                into.extend(devices.into_iter().map(|summary| summary.device));
+                Ok(more)
+            }
+        }
+    }
+}
+
+fn points(rollups: Rollups) -> BTreeMap<Metric, Points> {
+    rollups.into_iter().map(|(metric, series)| (metric, Points(series))).collect()
+}
+
+/// `step`: hours (`1h`, `2h`, ... that divide a day) or one day (`1d`).
+fn step(params: &mut Params<'_>) -> Result<(Step, String), Problem> {
+    let Some(text) = params.one("step")? else { return Ok((Step::HOUR, "1h".to_owned())) };
+    let hours = match &*text {
+        "1d" => Some(24),
+        text => text.strip_suffix('h').and_then(|hours| hours.parse().ok()),
+    };
+    let step = hours.and_then(Step::hours);
+    let step = step.ok_or_else(|| Problem::invalid_parameter("step", "expected 1h, 2h, 3h, 4h, 6h, 8h, 12h or 1d"))?;
+    Ok((step, text.into_owned()))
+}

@@ -1,0 +1,65 @@
+//! Which hours have to be looked for elsewhere. Pure.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::model::Hour;
+use crate::store::HourStats;
+
+/// Hours that are not rolled up, and of which devices. Most devices lack the same ones: those that are not over yet.
+#[derive(Debug, PartialEq)]
+pub(in super::super) struct Missing {
+    pub(in super::super) devices: Vec<Arc<str>>,
+    /// Ascending; not empty, nor next to each other.
+    pub(in super::super) runs: Vec<Range<Hour>>,
+}
+
+/// What of `hours` is not in `found`, the hours of each of the devices, ascending.
+pub(in super::super) fn missing(devices: &[Arc<str>], hours: &Range<Hour>, found: &[Vec<HourStats>]) -> Vec<Missing> {
+    let mut groups: BTreeMap<Vec<(Hour, Hour)>, Vec<Arc<str>>> = BTreeMap::new();
+    for (device, found) in devices.iter().zip(found) {
+        let runs = gaps(hours, found);
+        if !runs.is_empty() {
+            groups.entry(runs).or_default().push(Arc::clone(device));
+        }
+    }
+    let group = |(runs, devices): (Vec<(Hour, Hour)>, _)| Missing {
+        devices,
+        runs: runs.into_iter().map(|(start, end)| start..end).collect(),
+    };
+    groups.into_iter().map(group).collect()
+}
+
+fn gaps(hours: &Range<Hour>, found: &[HourStats]) -> Vec<(Hour, Hour)> {
+    let mut gaps = Vec::new();
+    let mut next = hours.start;
+    for hour in found.iter().map(|stats| stats.hour).chain([hours.end]) {
+        if next < hour {
+            gaps.push((next, hour));
+        }
+        next = Hour(hour.0 + 1);
+    }
+    gaps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_that_lack_the_same_hours_are_looked_for_together() {
+        let found = |hours: &[i32]| -> Vec<HourStats> {
+            hours.iter().map(|&hour| HourStats { hour: Hour(hour), last_ts_ms: 0, stats: Vec::new() }).collect()
+        };
+        let devices = ["a", "b", "c", "d", "e"].map(Arc::from);
+        let all = [found(&[2, 3, 4]), found(&[]), found(&[2, 3, 4, 5, 6]), found(&[2, 3, 4]), found(&[3, 4, 6])];
+        let run = |from, to| Hour(from)..Hour(to);
+        let of = |at: &[usize], runs: &[Range<Hour>]| Missing {
+            devices: at.iter().map(|&at| Arc::clone(&devices[at])).collect(),
+            runs: runs.to_vec(),
+        };
+        let expected = [of(&[4], &[run(2, 3), run(5, 6)]), of(&[1], &[run(2, 7)]), of(&[0, 3], &[run(5, 7)])];
+        assert_eq!(missing(&devices, &run(2, 7), &all), expected);
+    }
+}

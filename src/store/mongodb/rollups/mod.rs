@@ -1,0 +1,94 @@
+//! Rollups in a collection of their own: one small document per device and UTC day, whatever the mode.
+//!
+//! ```js
+//! { _id: "LIGHT-FL02-ZONE4/2026-04-20",
+//!   deviceId: "LIGHT-FL02-ZONE4",            // hashed shard key
+//!   day: ISODate("2026-04-20T00:00:00Z"),
+//!   schemaVersion: 1,
+//!   createdAt: ISODate("2026-04-20T07:12:31Z"), // where retention counts from: inside the day, the device's own second
+//!   hours: { "14": { rev: 7, lastTs: ISODate("2026-04-20T14:59:50Z"),
+//!                    stats: { lux: { count: 360, min: 310, max: 322, sum: 113400 } } } } }
+//! ```
+//!
+//! A month of hours is some thirty documents here and hundreds of buckets there, and a day of them takes a few KiB, so
+//! that they can be kept for years.
+//!
+//! **Derived, never counted up.** An hour is written whole, from what is stored of it. Its `rev` grows with each change of
+//! the stored readings, and a statement takes effect only where the stored `rev` is lower. So it does not matter how often
+//! an hour is rolled up, by how many instances, in which order the commands arrive: the newest state stays. And since
+//! readings that expire take their `rev` with them, a rollup outlives them: what is left never replaces it.
+//!
+//! The mode brings the [`HourRollup`]s; this room knows nothing of how readings are stored.
+
+mod document;
+mod missing;
+mod read;
+mod write;
+
+use std::time::Duration;
+
+use bson::{RawDocumentBuf, doc};
+use mongodb::options::{CollectionOptions, ReadConcern};
+use mongodb::{Collection, Database};
+
+pub(super) use self::missing::{Missing, missing};
+use super::collection::{Deployment, ManagedCollection};
+use super::command::Commands;
+use crate::store::{HourStats, WriteError};
+use std::sync::Arc;
+
+/// The index that every query uses.
+const QUERY_INDEX: &str = "deviceId_day";
+
+/// `createdAt` lies up to a day before the last reading of its document, so that expiry waits this much longer.
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// What is known of an hour of a device.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct HourRollup {
+    pub(super) device: Arc<str>,
+    /// Grows with each change of what is stored of the hour.
+    pub(super) rev: i64,
+    pub(super) stats: HourStats,
+}
+
+/// The collection of the rollups.
+#[derive(Debug)]
+pub(super) struct RollupCollection {
+    documents: Collection<RawDocumentBuf>,
+    commands: Commands,
+    managed: ManagedCollection,
+    retention: Option<Duration>,
+}
+
+impl RollupCollection {
+    /// Rollups are kept for `retention`; `None` keeps them forever.
+    pub(super) fn new(database: Database, name: String, retention: Option<Duration>, timeout: Duration) -> Self {
+        // See `bucket`: what a majority acknowledged is on every primary.
+        let reading = CollectionOptions::builder().read_concern(ReadConcern::local()).build();
+        Self {
+            documents: database.collection_with_options(&name, reading),
+            commands: Commands { database: database.clone(), timeout },
+            managed: ManagedCollection { database, name, timeout },
+            retention,
+        }
+    }
+
+    /// Creates the collection and its indexes, and changes what differs from the options.
+    pub(super) async fn ensure(&self, deployment: Deployment) -> Result<(), WriteError> {
+        if self.managed.present().await?.is_none() {
+            self.managed.create(doc! {}).await?;
+        }
+        self.managed.ensure_index(QUERY_INDEX, doc! { "deviceId": 1, "day": 1 }).await?;
+        self.managed.ensure_expiry(self.retention.map(|retention| retention.saturating_add(DAY))).await?;
+        if deployment == Deployment::Sharded {
+            self.managed.ensure_sharding().await?;
+        }
+        Ok(())
+    }
+
+    /// The identity of the collection: another one when it was dropped and made again.
+    pub(super) async fn identity(&self) -> Result<String, WriteError> {
+        self.managed.identity().await
+    }
+}

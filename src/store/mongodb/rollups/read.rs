@@ -1,0 +1,44 @@
+//! Reads hours of devices.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use bson::doc;
+
+use super::super::by_device::{ByDevice, of_devices, within};
+use super::RollupCollection;
+use super::document::{day_of, start_of, take_hours};
+use crate::model::{Hour, Metric};
+use crate::store::metric_names::MetricNames;
+use crate::store::{HourStats, WriteError};
+
+/// Documents asked for at once: those of many devices and a month come in one reply, or as many as it can hold.
+const BATCH: u32 = 10_000;
+
+impl RollupCollection {
+    /// The hours that are rolled up, of each of the devices, ascending; see [`crate::store::Store::hour_stats`].
+    pub(in super::super) async fn read(
+        &self,
+        devices: &[Arc<str>],
+        hours: &Range<Hour>,
+        metrics: &[Metric],
+    ) -> Result<Vec<Vec<HourStats>>, WriteError> {
+        let mut by_device = ByDevice::new(devices, vec![Vec::new(); devices.len()]);
+        if devices.is_empty() || hours.is_empty() {
+            return Ok(by_device.found);
+        }
+        let days = start_of(day_of(hours.start))..hours.end;
+        let mut names = MetricNames::new(metrics);
+        // Documents come whole: leaving out what is not needed would cost the server more than sending it.
+        let find = self.documents.find(doc! { "deviceId": of_devices(devices), "day": within(&days) });
+        self.commands
+            .each_document(find.batch_size(BATCH), |document| {
+                let found = by_device.of(document.get_str("deviceId")?)?;
+                take_hours(document, hours, &mut names, found)?;
+                Ok(ControlFlow::Continue(()))
+            })
+            .await?;
+        by_device.found.iter_mut().for_each(|hours| hours.sort_unstable_by_key(|stats| stats.hour));
+        Ok(by_device.found)
+    }
+}

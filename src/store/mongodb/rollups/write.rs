@@ -1,0 +1,67 @@
+//! Puts hours into the documents of their days.
+
+use std::collections::HashMap;
+
+use bson::{DateTime, doc};
+use std::ops::ControlFlow;
+
+use super::super::by_device::of_devices;
+use super::super::encode::Encoder;
+use super::super::updates::Upserted;
+use super::document::{day_of, key_of, put, rev_of, start_of};
+use super::{HourRollup, RollupCollection};
+use crate::model::Hour;
+use crate::store::WriteError;
+
+impl RollupCollection {
+    /// Writes the hours, unless something as new is there. The outcome at index i belongs to the rollup at index i. Ok
+    /// means that it, or what is newer, is durable.
+    pub(in super::super) async fn put_all(&self, rollups: &[HourRollup]) -> Vec<Result<(), WriteError>> {
+        let mut outcomes: Vec<Option<Result<(), WriteError>>> = vec![None; rollups.len()];
+        let mut waiting: Vec<usize> = (0..rollups.len()).collect();
+        let mut reached = Ok(());
+        // A duplicate key may come from another hour of the same new document, which was a moment quicker. Once the
+        // document is there, it can only mean that the hour is.
+        for may_race in [true, false] {
+            let mut raced = Vec::new();
+            let statement = |encoder: &mut Encoder, at: &usize| put(encoder, &rollups[*at]);
+            let settle = |&at: &usize, upserted| match upserted {
+                Upserted::DuplicateKey if may_race => raced.push(at),
+                Upserted::Done | Upserted::DuplicateKey => outcomes[at] = Some(Ok(())),
+                Upserted::Failed(error) => outcomes[at] = Some(Err(error)),
+            };
+            reached = reached.and(self.commands.upsert_all(&self.managed.name, &waiting, statement, settle).await);
+            waiting = raced;
+        }
+        let unreached = || Err(reached.clone().expect_err("else each rollup has an outcome"));
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unreached)).collect()
+    }
+
+    /// Those of the rollups, all of one hour, that are not stored or not as new. It spares statements that would do
+    /// nothing, which cost more than this look.
+    pub(in super::super) async fn outdated(
+        &self,
+        hour: Hour,
+        mut rollups: Vec<HourRollup>,
+    ) -> Result<Vec<HourRollup>, WriteError> {
+        if rollups.is_empty() {
+            return Ok(rollups);
+        }
+        let devices: Vec<&str> = rollups.iter().map(|rollup| &*rollup.device).collect();
+        let day = DateTime::from_millis(start_of(day_of(hour)).start_ms());
+        let find = self.documents.find(doc! { "deviceId": of_devices(&devices), "day": day });
+        let fields = doc! { "_id": 0, "deviceId": 1, format!("hours.{}.rev", key_of(hour)): 1 };
+        let find = find.projection(fields).batch_size(u32::try_from(devices.len()).unwrap_or(u32::MAX));
+        let mut revs: HashMap<String, i64> = HashMap::new();
+        self.commands
+            .each_document(find, |document| {
+                if let Some(rev) = rev_of(document, hour)? {
+                    revs.insert(document.get_str("deviceId")?.to_owned(), rev);
+                }
+                Ok(ControlFlow::Continue(()))
+            })
+            .await?;
+        rollups.retain(|rollup| revs.get(&*rollup.device).is_none_or(|stored| *stored < rollup.rev));
+        Ok(rollups)
+    }
+}

