@@ -52,7 +52,12 @@ impl Checkpoint {
             return Err(damaged("the checksum is wrong"));
         }
         match u32_at(4) {
-            VERSION => Ok(Self { position: Position(u64_at(8)), durable: Position(u64_at(16)) }),
+            VERSION => {
+                let found = Self { position: Position(u64_at(8)), durable: Position(u64_at(16)) };
+                let is_possible = found.position.is_possible() && found.durable.is_possible();
+                let is_right = is_possible && found.position <= found.durable;
+                if is_right { Ok(found) } else { Err(damaged("its positions are impossible")) }
+            }
             found => Err(LogError::Version { path: path.to_owned(), found, known: VERSION }),
         }
     }
@@ -89,13 +94,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = OsFolder::new(dir.path());
         assert_eq!(Checkpoint::load(&folder).unwrap(), None);
-        let checkpoint = Checkpoint { position: Position(77), durable: Position(99) };
+        let checkpoint = Checkpoint { position: Position(72), durable: Position(96) };
         checkpoint.save(&folder).unwrap();
         assert_eq!(Checkpoint::load(&folder).unwrap(), Some(checkpoint));
         for bit in 0..BYTES * 8 {
             let mut bytes = checkpoint.encode();
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(Checkpoint::decode(&bytes, dir.path()).is_err(), "bit {bit}");
+        }
+        for (position, durable) in [(104, 96), (77, 96), (72, 99), (72, 1 << 63)] {
+            let impossible = Checkpoint { position: Position(position), durable: Position(durable) }.encode();
+            assert!(Checkpoint::decode(&impossible, dir.path()).is_err(), "{position} {durable}");
         }
     }
 }

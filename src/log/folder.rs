@@ -9,7 +9,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(super) mod faulty;
 
 /// The folder of a log.
@@ -78,7 +78,7 @@ pub(super) trait OpenFile: Debug + Send + Sync {
     fn sync(&self) -> Result<()>;
 }
 
-impl dyn OpenFile {
+impl dyn OpenFile + '_ {
     /// Writes all the bytes, or fails having written some of them.
     pub(super) fn write_all_at(&self, mut bytes: &[u8], mut offset: u64) -> Result<()> {
         while !bytes.is_empty() {

@@ -31,6 +31,8 @@ pub mod batch_view;
 pub mod checkpoint;
 mod committer;
 mod folder;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod handle;
 pub mod quarantine;
 mod reader;
@@ -54,6 +56,19 @@ pub use recovery::Recovery;
 /// A place in the log: bytes since the beginning of its life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(pub u64);
+
+impl Position {
+    /// Records and segments begin at multiples of this many bytes.
+    const ALIGNMENT: u64 = 8;
+
+    /// No log lives to see more bytes than this.
+    const MAX: u64 = 1 << 62;
+
+    /// Whether a record or a segment may begin here.
+    const fn is_possible(self) -> bool {
+        self.0 <= Self::MAX && self.0.is_multiple_of(Self::ALIGNMENT)
+    }
+}
 
 impl std::fmt::Display for Position {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -1,11 +1,11 @@
 //! The way out of damage: what is damaged is set aside, and what stands behind it is read again.
 //!
-//! The damaged bytes are copied to a file and replaced with filler of the same size, so that positions stay as they are.
-//! What was in them is lost, by decision of a person.
+//! The damaged bytes are copied to a file and replaced with filler of the same size, so that positions stay as they are;
+//! bytes that overlap with the next segment are cut off. What was in them is lost, by decision of a person.
 
 use std::path::{Path, PathBuf};
 
-use super::folder::{Folder, How, OsFolder};
+use super::folder::{Folder, How, OpenFile, OsFolder};
 use super::recovery::Damage;
 use super::segment::{self, Header};
 use super::{LogError, Position, record};
@@ -30,20 +30,34 @@ pub(super) fn set_aside_in(
     file.read_from(damage.offset, &mut bytes).map_err(LogError::io("read", &damage.path))?;
     bytes.truncate(damage.bytes as usize);
     let copy = copy_aside(&bytes, Position(damage.base.0 + damage.offset), aside)?;
+    if damage.overhangs {
+        file.set_len(damage.offset).map_err(LogError::io("truncate", &damage.path))?;
+    } else {
+        fill(&*file, damage)?;
+    }
+    file.sync().map_err(LogError::io("sync", &damage.path))?;
+    folder.sync().map_err(LogError::io("sync", folder.path()))?;
+    Ok(copy)
+}
+
+/// Puts a header where one is damaged, and filler in the place of records.
+fn fill(file: &dyn OpenFile, damage: &Damage) -> Result<(), LogError> {
+    let end = damage.offset + damage.bytes;
+    if file.len().map_err(LogError::io("read", &damage.path))? < end {
+        file.set_len(end).map_err(LogError::io("extend", &damage.path))?;
+    }
     let mut start = damage.offset;
     if start < Header::BYTES as u64 {
         file.write_all_at(&Header::encode(damage.base), 0).map_err(LogError::io("write", &damage.path))?;
         start = Header::BYTES as u64;
     }
-    let len = (damage.offset + damage.bytes - start) as usize;
+    let len = end.saturating_sub(start) as usize;
     if let Some(payload) = len.checked_sub(record::Header::BYTES) {
         let mut filler = Vec::with_capacity(len);
         record::encode(&mut filler, Position(damage.base.0 + start), Position(0), 0, &vec![0; payload]);
         file.write_all_at(&filler, start).map_err(LogError::io("write", &damage.path))?;
     }
-    file.sync().map_err(LogError::io("sync", &damage.path))?;
-    folder.sync().map_err(LogError::io("sync", folder.path()))?;
-    Ok(copy)
+    Ok(())
 }
 
 fn copy_aside(bytes: &[u8], from: Position, aside: &dyn Folder) -> Result<Option<PathBuf>, LogError> {

@@ -77,6 +77,8 @@ pub struct Damage {
     pub offset: u64,
     /// How far it reaches: to the next good record, or to the end of the segment.
     pub bytes: u64,
+    /// These bytes are too many: the next segment begins before them.
+    pub(super) overhangs: bool,
     /// What is wrong.
     pub detail: String,
 }
@@ -193,7 +195,14 @@ impl Image<'_> {
 
     fn damage(&self, offset: usize, end: usize, detail: &str) -> Damage {
         let (offset, bytes) = (offset as u64, (end - offset) as u64);
-        Damage { path: self.path.to_owned(), base: self.base, offset, bytes, detail: detail.to_owned() }
+        Damage {
+            path: self.path.to_owned(),
+            base: self.base,
+            offset,
+            bytes,
+            overhangs: false,
+            detail: detail.to_owned(),
+        }
     }
 }
 
@@ -213,6 +222,7 @@ impl Inspection {
             base: position,
             offset: 0,
             bytes: missing,
+            overhangs: false,
             detail,
         });
     }
@@ -229,10 +239,11 @@ impl Inspection {
             }
             Err(error) => self.damage.push(segment.damage(0, Header::BYTES, &error.to_string())),
         }
+        let segment = &self.without_overhang(segment);
         let start = self.checkpoint.position.0.saturating_sub(segment.base.0).max(Header::BYTES as u64) as usize;
         let mut scan = Scan::of(segment, start);
         self.claimed = self.claimed.max(scan.claimed);
-        self.judge(segment, &scan);
+        self.judge(segment, start, &scan);
         if let Some(torn) = &self.torn {
             let kept = &segment.bytes[..torn.offset as usize];
             scan = Scan::of(&Image { bytes: kept, ..*segment }, start);
@@ -247,8 +258,21 @@ impl Inspection {
         Ok(())
     }
 
+    /// The segment as far as the next one lets it go. What is beyond that is damage: it cannot be told which of the two
+    /// is right there.
+    fn without_overhang<'a>(&mut self, segment: &Image<'a>) -> Image<'a> {
+        let len = segment.bytes.len();
+        let room = segment.next.map_or(len as u64, |next| next.0 - segment.base.0);
+        let end = usize::try_from(room).unwrap_or(len).clamp(Header::BYTES.min(len), len);
+        if end < len {
+            let damage = segment.damage(end, len, "the next segment begins before here");
+            self.damage.push(Damage { overhangs: true, ..damage });
+        }
+        Image { bytes: &segment.bytes[..end], ..*segment }
+    }
+
     /// Sorts the bad places of a segment into damage and torn tail.
-    fn judge(&mut self, segment: &Image<'_>, scan: &Scan) {
+    fn judge(&mut self, segment: &Image<'_>, start: usize, scan: &Scan) {
         let claimed = match segment.next {
             Some(next) => next,
             None => self.claimed,
@@ -268,7 +292,11 @@ impl Inspection {
         }
         let ends_in_gap = scan.gaps.last().is_some_and(|gap| gap.end == len);
         if self.torn.is_none() && reach > len && !ends_in_gap {
-            self.damage.push(segment.damage(len, reach, "the segment ends here, but was longer"));
+            // What stands before the checkpoint is not needed, but the place is: what follows is read from there.
+            let start = start.clamp(len, reach);
+            for part in [len..start, start..reach].into_iter().filter(|part| !part.is_empty()) {
+                self.damage.push(segment.damage(part.start, part.end, "the segment ends here, but was longer"));
+            }
         }
     }
 }

@@ -76,7 +76,8 @@ pub(super) fn name(base: Position) -> String {
 pub(super) fn list(folder: &dyn Folder) -> Result<Vec<Position>, LogError> {
     let names = folder.names().map_err(LogError::io("read", folder.path()))?;
     let digits = names.iter().filter_map(|name| name.strip_suffix(".log")).filter(|digits| digits.len() == 20);
-    let mut bases: Vec<_> = digits.filter_map(|digits| digits.parse().ok()).map(Position).collect();
+    let mut bases: Vec<_> =
+        digits.filter_map(|digits| digits.parse().ok()).map(Position).filter(|base| base.is_possible()).collect();
     bases.sort_unstable();
     Ok(bases)
 }

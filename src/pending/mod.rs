@@ -26,6 +26,8 @@ use crate::model::{BucketWrite, Hour};
 
 mod bucket;
 mod devices;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod insertion;
 mod names;
 mod snapshot;

@@ -37,6 +37,8 @@
 mod devices;
 mod document;
 mod fast;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 mod plan;
 mod read;
 mod rollups;
