@@ -246,6 +246,13 @@ mod tests {
     }
 
     #[test]
+    fn a_reading_without_values_breaks_the_grammar() {
+        let mut builder = BatchBuilder::default();
+        builder.push("a", None, 0, std::iter::empty::<(&str, f64)>()).unwrap();
+        assert!(unpack(builder.finish().payload()).is_err());
+    }
+
+    #[test]
     fn a_reading_that_does_not_fit_leaves_no_trace() {
         let mut builder = BatchBuilder::default();
         let names: Vec<String> = (0..u32::from(u16::MAX)).map(|name| name.to_string()).collect();

@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 #[cfg(any(test, fuzzing))]
+#[cfg_attr(not(test), expect(dead_code, reason = "fuzzing needs a disk in memory, not its faults"))]
 pub(super) mod faulty;
 
 /// The folder of a log.

@@ -6,7 +6,7 @@ use super::checkpoint::Checkpoint;
 use super::folder::faulty::Disk;
 use super::folder::{Folder, How};
 use super::quarantine::set_aside_in;
-use super::recovery::{inspect_folder, recover};
+use super::recovery::{Damage, inspect_folder, recover};
 use super::{LogError, Position, Reader, record, segment};
 
 /// More damage than this is not set aside here: it would take the bytes.
@@ -41,11 +41,10 @@ pub fn log(bytes: &[u8]) {
         Ok(found) => {
             let refused = recover(&disk);
             assert!(matches!(refused, Err(LogError::Damaged { .. })), "damage does not open: {refused:?}");
-            let is_small = found.damage.iter().all(|damage| damage.bytes <= MAX_DAMAGE_BYTES);
             let bases = segment::list(&disk).expect("the disk is sound");
             // Of files so close together one is no segment, and has to be taken away by hand.
             let have_room = bases.windows(2).all(|pair| pair[1].0 - pair[0].0 >= segment::Header::BYTES as u64);
-            if is_small && have_room {
+            if have_room && found.damage.iter().all(can_be_set_aside) {
                 let aside = Disk::new(0);
                 for damage in &found.damage {
                     set_aside_in(&disk, damage, &aside).expect("the disk is sound");
@@ -58,6 +57,13 @@ pub fn log(bytes: &[u8]) {
         Err(LogError::BadCheckpoint { .. } | LogError::Version { .. }) => {}
         Err(error) => panic!("the disk is sound, and still: {error}"),
     }
+}
+
+/// Whether there is neither too much to copy, nor too little for a record of filler, which the log never leaves.
+fn can_be_set_aside(damage: &Damage) -> bool {
+    let header = segment::Header::BYTES as u64;
+    let filler = (damage.offset + damage.bytes).saturating_sub(damage.offset.max(header));
+    damage.bytes <= MAX_DAMAGE_BYTES && (damage.overhangs || filler == 0 || filler >= record::Header::BYTES as u64)
 }
 
 /// What is not damaged opens, and gives out records whose checksums are right.

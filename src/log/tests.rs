@@ -268,6 +268,56 @@ fn a_segment_that_lost_its_end_is_damage_and_quarantine_gives_back_the_rest() {
 }
 
 #[test]
+fn a_segment_that_overlaps_with_the_next_is_damage_and_quarantine_cuts_it_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let batches: Vec<Batch> = (0..20).map(|id| batch(id, 2)).collect();
+    {
+        let (log, _) = open(dir.path());
+        for batch in &batches {
+            append(&log, batch.clone()).unwrap();
+        }
+    }
+    let path = segment_path(dir.path(), Position(0));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let len = bytes.len() as u64;
+    bytes.extend_from_slice(&[7; 24]);
+    std::fs::write(&path, bytes).unwrap();
+    let found = inspect(dir.path()).unwrap().damage;
+    assert_eq!((found.len(), found[0].offset, found[0].bytes), (1, len, 24));
+    assert!(Log::open(options(dir.path()), Instruments::default()).is_err());
+    set_aside(&found[0], &dir.path().join("quarantine")).unwrap();
+    let (log, recovery) = open(dir.path());
+    assert_eq!(read_all(&log, recovery.start), payloads(&batches));
+}
+
+#[test]
+fn a_segment_that_ends_before_the_checkpoint_is_damage_and_after_quarantine_the_log_goes_on_behind_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let end = {
+        let (log, _) =
+            Log::open(Options { segment_bytes: 1 << 20, ..options(dir.path()) }, Instruments::default()).unwrap();
+        for id in 0..5 {
+            append(&log, batch(id, 2)).unwrap();
+        }
+        log.cut(log.usage().readable).unwrap();
+        append(&log, batch(5, 2)).unwrap();
+        log.cut(Position(0)).unwrap(); // remembers how far the log is durable
+        log.usage().readable
+    };
+    let path = segment_path(dir.path(), Position(0));
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(40).unwrap();
+    let found = inspect(dir.path()).unwrap().damage;
+    assert!(!found.is_empty());
+    for damage in &found {
+        set_aside(damage, &dir.path().join("quarantine")).unwrap();
+    }
+    let (log, recovery) = open(dir.path());
+    assert_eq!((recovery.end, recovery.readings), (end, 0));
+    append(&log, batch(6, 2)).unwrap();
+    assert_eq!(read_all(&log, recovery.start), payloads(&[batch(6, 2)]));
+}
+
+#[test]
 fn acked_batches_come_back_in_order_after_reopening() {
     let dir = tempfile::tempdir().unwrap();
     let batches: Vec<Batch> = (0..50).map(|id| batch(id, id % 7 + 1)).collect();

@@ -45,7 +45,7 @@ impl Found {
             }
         }
         assert!(self.lines.is_sorted(), "lines come in order");
-        let lines = body.iter().filter(|&&byte| byte == b'\n').count() as u64 + 1;
+        let lines = memchr::memchr_iter(b'\n', body).count() as u64 + 1;
         assert!(self.lines.last().is_none_or(|&last| last <= lines), "line {:?} of {lines}", self.lines.last());
         for reading in &self.readings {
             Self::check_reading(reading);
@@ -61,15 +61,12 @@ impl Found {
             return; // has no form in JSON, and is not admitted either
         }
         let text = |text: &str| serde_json::to_string(text).expect("text is JSON");
-        let mut line = format!(r#"{{"deviceId":{}"#, text(device));
-        if let Some(metadata) = metadata {
-            line += &format!(r#","metadata":{metadata}"#);
-        }
-        if let Some(ts_ms) = ts_ms {
-            line += &format!(r#","ts":{ts_ms}"#);
-        }
         let values: Vec<_> = values.iter().map(|(name, value)| format!("{}:{value:?}", text(name))).collect();
-        line += &format!(r#","values":{{{}}}}}"#, values.join(","));
+        let mut fields =
+            vec![format!(r#""deviceId":{}"#, text(device)), format!(r#""values":{{{}}}"#, values.join(","))];
+        fields.extend(metadata.as_ref().map(|metadata| format!(r#""metadata":{metadata}"#)));
+        fields.extend(ts_ms.map(|ts_ms| format!(r#""ts":{ts_ms}"#)));
+        let line = format!("{{{}}}", fields.join(","));
         let mut again = Self::default();
         json_format::parse(line.as_bytes(), &mut again).expect("JSON");
         assert!(again.rejections.is_empty(), "{line}: {:?}", again.rejections);

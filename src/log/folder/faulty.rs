@@ -151,7 +151,7 @@ impl Disk {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        self.0.lock().expect("no call panics")
     }
 
     /// The state, for a call, unless the call fails.
