@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use tidegauge::log::LogError;
+use tidegauge::log::{LogError, make_folder};
 
 /// The data folder of `server.data_dir`, ours until this is dropped.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(super) struct DataDir {
 impl DataDir {
     /// Takes the folder, and makes it when it is not there. Fails while another process has it.
     pub(super) fn lock(path: &Path) -> anyhow::Result<Self> {
-        std::fs::create_dir_all(path).with_context(|| format!("create the data folder {}", path.display()))?;
+        make_folder(path).with_context(|| format!("create the data folder {}", path.display()))?;
         let file = path.join("lock");
         let lock = File::options().write(true).create(true).truncate(false).open(&file);
         let lock = lock.with_context(|| format!("open {}", file.display()))?;

@@ -94,6 +94,7 @@ fn open_at_line_start(path: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
+#[expect(clippy::disallowed_methods, reason = "for people who read the file")]
 fn line<'a>(write: &'a BucketWrite, reason: &'a str, detail: &'a str) -> Line<'a> {
     let contents = &write.contents;
     let readings = contents.readings().map(|reading| LineReading {

@@ -15,13 +15,16 @@
 //! - The rollup of an hour speaks of every reading of it that has left pending.
 //! - The log is never cut in front of a reading that is still pending.
 //! - Each change of the store's state is logged once, not at each retry.
+//! - Ages and waits go by a clock that only goes forward: when the clock of the world jumps, they do not notice. It is
+//!   tokio's, so that tests can turn it by hand. Only the roller asks for the date, to know which hours have ended.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::log::{Log, LogError, Position, Recovery};
 use crate::model::Hour;
@@ -124,7 +127,7 @@ impl Flush {
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let pending = Pending::new(options.limits);
-        let closed = roller::newest_closed(SystemTime::now(), options.rollup_delay);
+        let closed = roller::newest_closed_now(options.rollup_delay);
         let fed = recovery.start;
         let state = State { pending, fed, fed_readings: 0, stalled_since: None, draining: false, stopped: false };
         Arc::new(Self {
@@ -273,5 +276,7 @@ impl Running {
     }
 }
 
+#[cfg(test)]
+mod schedule_tests;
 #[cfg(test)]
 mod tests;

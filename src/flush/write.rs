@@ -1,7 +1,7 @@
 //! One write: tried until the store has taken, or refused for good, each of its buckets.
 
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use super::Flush;
 use super::backoff::Backoff;

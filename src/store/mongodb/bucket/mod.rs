@@ -44,6 +44,8 @@ mod capacity;
 mod devices;
 mod document;
 mod fast;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 mod overflow;
 mod plan;
 mod read;
