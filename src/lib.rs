@@ -21,6 +21,7 @@
 //!
 //! - [`model`]: devices, hours, stats, the contents of a bucket. Pure.
 //! - [`config`]: one file per section.
+//! - [`access`]: tokens, and what they allow. Pure.
 //! - [`wire`]: formats, bytes to readings. Pure.
 //! - [`telemetry`]: the table of metrics, log lines.
 //! - [`log`]: the write-ahead log.
@@ -32,6 +33,7 @@
 //! - [`udp`]: the way in for datagrams.
 //! - [`http`]: the API.
 
+pub mod access;
 pub mod config;
 pub mod flush;
 #[cfg(any(test, fuzzing))]

@@ -1,5 +1,6 @@
 //! The integration tests: one binary, one module per promise or feature.
 
+mod auth;
 mod cli;
 mod clients;
 mod durability;

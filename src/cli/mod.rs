@@ -15,6 +15,7 @@ mod data_dir;
 mod import;
 mod serve;
 mod settings;
+mod token;
 
 /// `EX_USAGE` of sysexits.h.
 const BAD_USAGE: u8 = 64;
@@ -39,6 +40,8 @@ enum Command {
     Import(import::ImportArgs),
     /// Validate the configuration and print all of it; with --log, check the log too
     Check(check::CheckArgs),
+    /// Make, hash and try the tokens by which clients are known
+    Token(token::TokenArgs),
 }
 
 /// The command line asks for what cannot be done.
@@ -52,6 +55,7 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
         Command::Serve(settings) => serve::run(&settings).await,
         Command::Import(args) => import::run(args).await,
         Command::Check(args) => check::run(&args),
+        Command::Token(args) => token::run(args),
     };
     let Err(error) = done else {
         return ExitCode::SUCCESS;

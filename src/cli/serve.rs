@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use tidegauge::access::{Gate, Tokens};
 use tidegauge::config::{Config, Period, StoreKind, SyncPolicy};
 use tidegauge::flush::{DeadLetters, Flush, Running};
 use tidegauge::http::{self, App, Budget};
@@ -26,6 +27,7 @@ use super::data_dir::{self, DataDir};
 use super::settings::Settings;
 
 mod options;
+mod reload;
 
 /// How often the log is asked whether it has failed.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
@@ -43,7 +45,10 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let service = Service::start(&config, &data, Arc::new(metrics), exposition, sockets).await?;
     announce(&config, &listener, datagrams, &*service.store)?;
     let grace = config.server.shutdown_grace.as_duration();
-    let reason = service.run(listener, grace).await?;
+    let reason = tokio::select! {
+        reason = service.run(listener, grace) => reason?,
+        never = reload::on_hangup(settings, &config, &service.app.gate)? => match never {},
+    };
     service.stop(reason, grace).await
 }
 
@@ -130,6 +135,7 @@ impl Service {
         helpers.push(tokio::spawn(async move { upkeep.upkeep().await }));
         helpers.push(tokio::spawn(first_contact(Arc::clone(&store), Arc::clone(&metrics))));
         let app = App {
+            gate: Arc::new(Gate::new(Tokens::new(&config.auth, config.ingest.device_id_case))),
             ingest: Ingest::new(Arc::clone(&log), options::rules(config), Arc::clone(&metrics)),
             queries: Queries::new(Arc::clone(&store), Arc::clone(&flush), options::query(config)),
             flush: Arc::clone(&flush),

@@ -28,6 +28,8 @@ mod sqlite;
 mod store;
 mod telemetry;
 mod timeseries;
+mod token;
+mod token_hash;
 mod udp;
 mod units;
 
@@ -36,7 +38,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use auth::Auth;
+pub use auth::{Audience, Auth};
 pub use error::ConfigError;
 pub use flush::Flush;
 pub use http::Http;
@@ -54,6 +56,8 @@ pub use sqlite::Sqlite;
 pub use store::{Store, StoreKind};
 pub use telemetry::{LogFormat, Telemetry};
 pub use timeseries::{Granularity, Timeseries};
+pub use token::{Expiry, Scope, Token};
+pub use token_hash::{TokenHash, TokenHashError};
 pub use udp::{Listen, Udp};
 pub use units::{Bytes, Period, UnitError};
 
@@ -110,6 +114,7 @@ impl Config {
         self.server.check()?;
         self.http.check()?;
         self.udp.check()?;
+        self.auth.check(self.ingest.device_id_case)?;
         self.ingest.check()?;
         self.log.check()?;
         self.pending.check()?;
@@ -137,23 +142,41 @@ impl Config {
         Ok(())
     }
 
-    /// Closed by default: without authentication, only this machine may connect.
-    fn check_listen(&self) -> Result<(), ConfigError> {
-        self.check_reach("http.listen", self.http.listen)?;
-        self.udp.listen.address().map_or(Ok(()), |listen| self.check_reach("udp.listen", listen))
+    /// This configuration with another `[auth]`: for a server that goes on with the addresses it listens on.
+    ///
+    /// # Errors
+    /// When the two do not go together.
+    pub fn with_auth(&self, auth: Auth) -> Result<Self, ConfigError> {
+        let changed = Self { auth, ..self.clone() };
+        changed.check()?;
+        Ok(changed)
     }
 
-    fn check_reach(&self, key: &'static str, listen: SocketAddr) -> Result<(), ConfigError> {
-        if self.auth.allow_anonymous || listen.ip().to_canonical().is_loopback() {
-            return Ok(());
+    /// Closed by default: without authentication, only this machine may connect.
+    fn check_listen(&self) -> Result<(), ConfigError> {
+        let is_open = |listen: SocketAddr| !self.auth.allow_anonymous && !listen.ip().to_canonical().is_loopback();
+        let http = self.http.listen;
+        if is_open(http) && self.auth.tokens.is_empty() {
+            let way_in = "configure tokens ([[auth.tokens]]; `tidegauge token new` makes one)";
+            return Err(within_reach("http.listen", http, "nobody has to authenticate", way_in));
         }
-        let problem = format!(
-            "is {listen}, which other machines can reach, and nobody has to authenticate; listen on loopback \
-             (such as 127.0.0.1:{port}), or let everybody in with auth.allow_anonymous = true",
-            port = listen.port()
-        );
-        Err(ConfigError::invalid(key, problem))
+        match self.udp.listen.address() {
+            // Tokens do not help here: a datagram carries none.
+            Some(udp) if is_open(udp) => {
+                Err(within_reach("udp.listen", udp, "datagrams do not authenticate", "set udp.listen = \"off\""))
+            }
+            _ => Ok(()),
+        }
     }
+}
+
+fn within_reach(key: &'static str, listen: SocketAddr, why: &str, way_out: &str) -> ConfigError {
+    let port = listen.port();
+    let problem = format!(
+        "is {listen}, which other machines can reach, and {why}; {way_out}, listen on loopback (such as \
+         127.0.0.1:{port}), or let everybody in with auth.allow_anonymous = true"
+    );
+    ConfigError::invalid(key, problem)
 }
 
 #[cfg(test)]

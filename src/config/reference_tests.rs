@@ -25,7 +25,7 @@ fn the_reference_holds_every_key_without_a_default_as_a_comment() {
     config.check().expect("the commented-out values make sense");
 
     let table: toml::Table = toml::from_str(&uncommented).expect("just parsed");
-    assert_eq!(keys(&table), known_keys());
+    assert_eq!(keys(&table), known_keys(&table));
 }
 
 #[test]
@@ -39,38 +39,44 @@ fn every_key_of_the_reference_stands_below_its_explanation() {
 
 /// All keys as `section.key`.
 fn keys(config: &toml::Table) -> BTreeSet<String> {
-    let names = config.iter().flat_map(|(name, value)| match value {
-        toml::Value::Table(section) => keys(section).into_iter().map(|key| format!("{name}.{key}")).collect(),
-        _ => vec![name.clone()],
+    let names = config.iter().flat_map(|(name, value)| match section_of(value) {
+        Some(section) => keys(section).into_iter().map(|key| format!("{name}.{key}")).collect(),
+        None => vec![name.clone()],
     });
     names.collect()
+}
+
+/// A section: a table, or the first of a list of tables.
+fn section_of(value: &toml::Value) -> Option<&toml::Table> {
+    value.as_table().or_else(|| value.as_array()?.first()?.as_table())
 }
 
 /// Explanations start with `# `, keys that have no default with `#`.
 fn uncomment_keys(text: &str) -> String {
     let uncomment = |line: &str| match line.strip_prefix('#') {
-        Some(key) if key.starts_with(|c: char| c.is_ascii_lowercase()) => format!("{key}\n"),
+        Some(key) if key.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => format!("{key}\n"),
         _ => format!("{line}\n"),
     };
     text.lines().map(uncomment).collect()
 }
 
-/// Every key that the sections take, as an unknown key makes them say.
-fn known_keys() -> BTreeSet<String> {
+/// Every key that the sections take, as an unknown key makes them say. Which keys are sections, `reference` knows.
+fn known_keys(reference: &toml::Table) -> BTreeSet<String> {
     let expected_instead_of = |toml: &str| -> Vec<String> {
         let error = toml::from_str::<Config>(toml).expect_err("an unknown name");
         let (_, expected) = error.message().split_once("expected").expect("serde lists what is known");
         expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
     };
-    let defaults = toml::Table::try_from(Config::default()).expect("the defaults are TOML");
-    let is_section =
-        |path: &str| path.split('.').try_fold(&defaults, |table, name| table.get(name)?.as_table()).is_some();
     let mut known = BTreeSet::new();
     let mut sections = expected_instead_of("unknown = 1");
     while let Some(section) = sections.pop() {
-        for key in expected_instead_of(&format!("[{section}]\nunknown = 1")) {
+        let header = match value_at(reference, &section) {
+            Some(toml::Value::Array(_)) => format!("[[{section}]]"),
+            _ => format!("[{section}]"),
+        };
+        for key in expected_instead_of(&format!("{header}\nunknown = 1")) {
             let path = format!("{section}.{key}");
-            if is_section(&path) {
+            if value_at(reference, &path).and_then(section_of).is_some() {
                 sections.push(path);
             } else {
                 known.insert(path);
@@ -78,4 +84,9 @@ fn known_keys() -> BTreeSet<String> {
         }
     }
     known
+}
+
+fn value_at<'t>(table: &'t toml::Table, path: &str) -> Option<&'t toml::Value> {
+    let (section, key) = path.rsplit_once('.').map_or((None, path), |(section, key)| (Some(section), key));
+    section.map_or(Some(table), |section| section_of(value_at(table, section)?))?.get(key)
 }

@@ -176,19 +176,86 @@ fn values_without_sense_are_refused_by_key() {
 #[test]
 fn listening_beyond_loopback_without_authentication_takes_a_decision() {
     for listen in ["0.0.0.0:8080", "192.0.2.1:80", "[::]:8080"] {
-        for section in ["http", "udp"] {
+        for (section, way_out) in [("http", "tidegauge token new"), ("udp", "udp.listen = \"off\"")] {
             let file = format!("[{section}]\nlisten = \"{listen}\"");
             let error = error_of(&file);
             let key_is = format!("{section}.listen is ");
             assert!(error.starts_with(&key_is) && error.contains("listen on loopback"), "{error}");
-            assert!(error.contains("auth.allow_anonymous = true"), "{error}");
+            assert!(error.contains("auth.allow_anonymous = true") && error.contains(way_out), "{error}");
             load(&format!("{file}\n[auth]\nallow_anonymous = true"), &[], &[]).expect("it was decided");
         }
+        let http = format!("[http]\nlisten = \"{listen}\"\n[udp]\nlisten = \"off\"\n");
+        load(&(http + &token(1, "")), &[], &[]).expect("tokens are asked for");
+        let udp = format!("[udp]\nlisten = \"{listen}\"\n");
+        assert!(error_of(&(udp + &token(1, ""))).contains("datagrams do not authenticate"));
     }
     for listen in ["127.0.0.1:0", "127.1.2.3:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
         load(&format!("[http]\nlisten = \"{listen}\"\n[udp]\nlisten = \"{listen}\""), &[], &[]).expect("loopback");
     }
     load("[udp]\nlisten = \"off\"", &[], &[]).expect("nobody can reach it");
+}
+
+#[test]
+fn other_tokens_do_not_open_a_server_that_goes_on_listening() {
+    let public = "[http]\nlisten = \"0.0.0.0:8080\"\n[udp]\nlisten = \"off\"\n".to_owned();
+    let running = load(&(public + &token(1, "")), &[], &[]).expect("valid");
+    let other = load(&token(2, ""), &[], &[]).expect("valid").auth;
+    assert_eq!(running.with_auth(other.clone()).expect("valid").auth, other);
+    let none = load("", &[], &[]).expect("valid by itself").auth;
+    assert!(running.with_auth(none).expect_err("it would be open").to_string().contains("nobody has to authenticate"));
+}
+
+/// The table of a token, with more keys.
+fn token(number: u8, more: &str) -> String {
+    let hash = format!("sha256:{number:064x}");
+    format!("[[auth.tokens]]\nname = \"t{number}\"\nhash = \"{hash}\"\nscopes = [\"query\"]\n{more}\n")
+}
+
+#[test]
+fn tokens_come_from_the_file_or_from_the_environment() {
+    let file = token(1, "") + &token(2, "devices = [\"LIGHT-*\"]\nexpires = 2030-01-01T00:00:00Z");
+    let tokens = load(&file, &[], &[]).expect("valid").auth.tokens;
+    assert_eq!(tokens.iter().map(|token| token.name.as_str()).collect::<Vec<_>>(), ["t1", "t2"]);
+    let hash = &tokens[0].hash;
+    let variable = format!("[{{ name = \"t1\", hash = \"{hash}\", scopes = [\"query\"] }}]");
+    let from_env = load("", &[("TIDEGAUGE_AUTH__TOKENS", &variable)], &[]).expect("valid").auth.tokens;
+    assert_eq!(from_env, tokens[..1]);
+}
+
+#[test]
+fn tokens_that_make_no_sense_are_refused_by_key() {
+    let same_twice = token(1, "") + &token(1, "");
+    let nested = token(1, "device_prefix = \"acme/\"") + &token(2, "device_prefix = \"acme/eu/\"");
+    let lower = "[ingest]\ndevice_id_case = \"lower\"\n".to_owned();
+    let nested_lower = lower + &token(1, "device_prefix = \"Acme\"") + &token(2, "device_prefix = \"acme2\"");
+    for (file, key) in [
+        (token(1, "").replace("t1", ""), "auth.tokens.name"),
+        (token(1, "").replace("t1", "a b"), "auth.tokens.name"),
+        (token(1, "").replace("[\"query\"]", "[]"), "auth.tokens.scopes"),
+        (token(1, "devices = []"), "auth.tokens.devices"),
+        (token(1, "device_prefix = \"\""), "auth.tokens.device_prefix"),
+        (token(1, "device_prefix = \"a*\""), "auth.tokens.device_prefix"),
+        (token(1, &format!("device_prefix = \"{}\"", "x".repeat(65))), "auth.tokens.device_prefix"),
+        (same_twice, "auth.tokens.hash"),
+        (nested, "auth.tokens.device_prefix"),
+        (nested_lower, "auth.tokens.device_prefix"),
+    ] {
+        let error = error_of(&file);
+        assert!(error.starts_with(&format!("{key} is ")), "{file:?} gave {error:?}");
+    }
+    let same_tenant = token(1, "device_prefix = \"acme/\"") + &token(2, "device_prefix = \"acme/\"");
+    load(&same_tenant, &[], &[]).expect("two tokens of one tenant");
+}
+
+#[test]
+fn a_token_that_was_pasted_as_its_hash_is_not_repeated() {
+    let secret = "tg_hunter2";
+    let file = token(1, "").replace(&format!("sha256:{:064x}", 1), secret);
+    let variable = format!("[{{ name = \"t\", hash = \"{secret}\", scopes = [\"query\"] }}]");
+    let from_env = load("", &[("TIDEGAUGE_AUTH__TOKENS", &variable)], &[]).expect_err("an error");
+    for error in [error_of(&file), from_env] {
+        assert!(error.contains("sha256:") && !error.contains("hunter2"), "{error}");
+    }
 }
 
 #[test]

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri, header};
+use axum::{Extension, Json};
 use serde::Serialize;
 
 use super::intake::{Taken, Unreadable, take};
 use super::params::Params;
 use super::problem::Problem;
 use super::{App, Formats};
+use crate::access::Grant;
 use crate::ingest::Admission;
 use crate::telemetry::{Protocol, RequestRejection};
 use crate::wire::{Code, json, senml};
@@ -25,6 +26,7 @@ pub(super) struct Accepted {
 /// Takes readings as JSON, NDJSON or `SenML`.
 pub(super) async fn readings(
     State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
     uri: Uri,
     headers: HeaderMap,
     body: Body,
@@ -36,7 +38,7 @@ pub(super) async fn readings(
         app.ingest.count_refused_request(Protocol::Http, RequestRejection::UnsupportedMediaType);
     })?;
     let parse = |bytes: &[u8], admission: &mut Admission<'_>| format.parse(bytes, &app.formats, admission);
-    let Taken { receipt, .. } = take(&app, format.protocol(), &headers, body, partial, parse).await?;
+    let Taken { receipt, .. } = take(&app, &grant, format.protocol(), &headers, body, partial, parse).await?;
     if receipt.rejected == 0 {
         return Ok(Json(Accepted { accepted: receipt.accepted }));
     }

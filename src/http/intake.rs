@@ -6,6 +6,7 @@ use axum::http::HeaderMap;
 use super::App;
 use super::body::{self, Received};
 use super::problem::Problem;
+use crate::access::Grant;
 use crate::ingest::{Admission, Receipt, Refused};
 use crate::telemetry::Protocol;
 use crate::wire::Code;
@@ -26,6 +27,7 @@ pub(super) struct Taken {
 /// bad reading rejects them all.
 pub(super) async fn take(
     app: &App,
+    grant: &Grant,
     protocol: Protocol,
     headers: &HeaderMap,
     body: Body,
@@ -35,7 +37,7 @@ pub(super) async fn take(
     let body = body::receive(app, headers, body).await.inspect_err(|problem| {
         app.ingest.count_refused_request(protocol, problem.reason());
     })?;
-    let mut admission = app.ingest.admission(protocol);
+    let mut admission = app.ingest.admission(protocol, &grant.reach);
     parse(&body.bytes, &mut admission).map_err(|(code, problem)| {
         app.ingest.count_unreadable_request(protocol, code);
         problem

@@ -1,6 +1,6 @@
 //! The HTTP API.
 //!
-//! Routes stand in one list (`router`); a handler turns a request into a call of a room below and its answer into
+//! Routes stand in one list (`router`), each with what it asks of who comes (`auth`); a handler turns a request into a call of a room below and its answer into
 //! JSON; every error is an RFC 9457 problem with a stable code, made in one place (`problem`). The paths of InfluxDB
 //! (`influx`) dress these problems as their clients expect. Only this room knows axum, and nothing below it knows HTTP.
 //!
@@ -8,11 +8,14 @@
 //! - Everything is bounded: connections, the time for a head and for a body, the size of a body before and after
 //!   decompression, and the bytes of all bodies together.
 //! - At a limit the answer is 429 or 503 with `Retry-After`, and the service goes on.
+//! - Nobody gets to a handler, and no byte of a body is read, before they are let in. No answer shows a token, a version to
+//!   somebody without one, or a device that is out of reach.
 //! - On shutdown, requests under way are answered and no new ones are taken.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access::Gate;
 use crate::flush::Flush;
 use crate::ingest::Ingest;
 use crate::log::Log;
@@ -21,11 +24,13 @@ use crate::query::Queries;
 use crate::telemetry::{Exposition, Metrics};
 use crate::wire::senml::NameSplit;
 
+mod auth;
 mod body;
 mod budget;
 mod device;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod headers;
 mod influx;
 mod ingest;
 mod intake;
@@ -69,6 +74,8 @@ pub struct Formats {
 
 /// What the handlers need.
 pub struct App {
+    /// Who may do what.
+    pub gate: Arc<Gate>,
     /// The way into the log.
     pub ingest: Ingest,
     /// The way to answers.

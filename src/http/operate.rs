@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Serialize;
 
 use super::App;
+use crate::access::Grant;
+use crate::config::Scope;
 use crate::telemetry::Exposition;
 
 /// `GET /metrics`
@@ -34,11 +36,21 @@ pub(super) struct Health {
     reason: Option<String>,
 }
 
+impl Health {
+    /// Reasons name paths and hosts, so they are for administrators.
+    fn told_to(grant: &Grant, status: &'static str, reason: Option<String>) -> Json<Self> {
+        Json(Self { status, reason: reason.filter(|_| grant.allows(Scope::Admin)) })
+    }
+}
+
 /// `GET /healthz`: the process works.
-pub(super) async fn healthz(State(app): State<Arc<App>>) -> (StatusCode, Json<Health>) {
+pub(super) async fn healthz(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+) -> (StatusCode, Json<Health>) {
     match app.log.poisoned() {
-        None => (StatusCode::OK, Json(Health { status: "ok", reason: None })),
-        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status: "failed", reason: Some(why) })),
+        None => (StatusCode::OK, Health::told_to(&grant, "ok", None)),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, Health::told_to(&grant, "failed", Some(why))),
     }
 }
 
@@ -46,17 +58,20 @@ pub(super) async fn healthz(State(app): State<Arc<App>>) -> (StatusCode, Json<He
 const NEARLY_FULL: f64 = 0.95;
 
 /// `GET /readyz`: readings are taken. A store that is away does not change that until the log is nearly full.
-pub(super) async fn readyz(State(app): State<Arc<App>>) -> (StatusCode, Json<Health>) {
+pub(super) async fn readyz(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+) -> (StatusCode, Json<Health>) {
+    let tell = |status, reason| Health::told_to(&grant, status, reason);
     if let Some(why) = app.log.poisoned() {
-        return (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status: "failed", reason: Some(why) }));
+        return (StatusCode::SERVICE_UNAVAILABLE, tell("failed", Some(why)));
     }
     if app.log.usage().bytes as f64 > app.log_max_bytes as f64 * NEARLY_FULL {
-        let reason = Some("the log is nearly full".to_owned());
-        return (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status: "overloaded", reason }));
+        return (StatusCode::SERVICE_UNAVAILABLE, tell("overloaded", Some("the log is nearly full".to_owned())));
     }
     match app.flush.store_away() {
-        None => (StatusCode::OK, Json(Health { status: "ok", reason: None })),
-        Some(why) => (StatusCode::OK, Json(Health { status: "degraded", reason: Some(why) })),
+        None => (StatusCode::OK, tell("ok", None)),
+        Some(why) => (StatusCode::OK, tell("degraded", Some(why))),
     }
 }
 

@@ -4,6 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use crate::access::ReachError;
 use crate::ingest::{Listed, Receipt, Refused};
 use crate::query::QueryError;
 use crate::telemetry::RequestRejection;
@@ -84,6 +85,14 @@ impl Problem {
     pub(super) fn method_not_allowed() -> Self {
         let detail = "this path does not take that method; see the Allow header";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed", "method_not_allowed", detail)
+    }
+
+    pub(super) fn unauthorized(detail: String) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "unauthorized", detail)
+    }
+
+    pub(super) fn forbidden(detail: String) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", "forbidden", detail)
     }
 
     pub(super) fn unknown_device(device: &str) -> Self {
@@ -178,6 +187,13 @@ impl From<QueryError> for Problem {
             }
             QueryError::TooManyPoints(_) => {
                 Self::new(StatusCode::BAD_REQUEST, "Too many points", "too_many_points", detail)
+            }
+            QueryError::OutOfReach(ReachError::Forbidden(_)) => {
+                Self::new(StatusCode::FORBIDDEN, "Device forbidden", "device_forbidden", detail)
+            }
+            QueryError::OutOfReach(ReachError::TooLong { .. }) => Self::invalid_parameter("device", detail),
+            QueryError::TooManyDevices(_) => {
+                Self::new(StatusCode::BAD_REQUEST, "Too many devices", "too_many_devices", detail)
             }
             QueryError::Store(_) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "Store unavailable", "store_unavailable", detail)

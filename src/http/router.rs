@@ -8,42 +8,69 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::Uri;
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 
+use super::auth::{Need, authorize};
+use super::influx::Version;
 use super::problem::Problem;
-use super::{App, influx, ingest, operate, query};
+use super::{App, headers, influx, ingest, operate, query};
+use crate::config::Scope;
 
-/// The routes, and what is answered where there is none.
+const INGEST: Need = Need::Scope(Scope::Ingest);
+const QUERY: Need = Need::Scope(Scope::Query);
+
+/// The routes, each with what it asks of who comes, and what is answered where there is none.
 pub(super) fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/v1/readings", post(ingest::readings))
-        .route("/v1/rollups", get(query::rollups_of_devices))
-        .route("/v1/devices", get(query::devices))
-        .route("/v1/devices/{deviceId}/rollups", get(query::rollups))
-        .route("/v1/devices/{deviceId}/readings", get(query::readings))
-        .route("/v1/devices/{deviceId}/latest", get(query::latest))
-        .route("/write", post(influx::write_v1))
-        .route("/api/v2/write", post(influx::write_v2))
-        .route("/api/v3/write_lp", post(influx::write_v3))
-        .route("/query", get(influx::query).post(influx::query))
-        .route("/ping", get(influx::ping))
-        .route("/health", get(influx::health))
-        .route("/metrics", get(operate::metrics))
-        .route("/healthz", get(operate::healthz))
-        .route("/readyz", get(operate::readyz))
-        .route("/version", get(operate::version))
+    Routes::new(&app)
+        .add(INGEST, "/v1/readings", post(ingest::readings))
+        .add(QUERY, "/v1/rollups", get(query::rollups_of_devices))
+        .add(QUERY, "/v1/devices", get(query::devices))
+        .add(QUERY, "/v1/devices/{deviceId}/rollups", get(query::rollups))
+        .add(QUERY, "/v1/devices/{deviceId}/readings", get(query::readings))
+        .add(QUERY, "/v1/devices/{deviceId}/latest", get(query::latest))
+        .add(Need::Influx(Version::V1, Scope::Ingest), "/write", post(influx::write_v1))
+        .add(Need::Influx(Version::V2, Scope::Ingest), "/api/v2/write", post(influx::write_v2))
+        .add(Need::Influx(Version::V3, Scope::Ingest), "/api/v3/write_lp", post(influx::write_v3))
+        // All it answers is what writers ask first.
+        .add(Need::Influx(Version::V1, Scope::Ingest), "/query", get(influx::query).post(influx::query))
+        .add(Need::Health, "/ping", get(influx::ping))
+        .add(Need::Health, "/health", get(influx::health))
+        .add(Need::Metrics, "/metrics", get(operate::metrics))
+        .add(Need::Health, "/healthz", get(operate::healthz))
+        .add(Need::Health, "/readyz", get(operate::readyz))
+        .add(Need::AnyToken, "/version", get(operate::version))
+        .router
         .fallback(async |uri: Uri| Problem::not_found(uri.path()))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .layer(middleware::from_fn_with_state(app.clone(), measure))
         .with_state(app)
 }
 
-/// Times each request. Paths without a route count together: they are anybody's to choose.
+/// A list of routes in which none stands without a need.
+struct Routes {
+    app: Arc<App>,
+    router: Router<Arc<App>>,
+}
+
+impl Routes {
+    fn new(app: &Arc<App>) -> Self {
+        Self { app: Arc::clone(app), router: Router::new() }
+    }
+
+    fn add(self, need: Need, path: &str, methods: MethodRouter<Arc<App>>) -> Self {
+        let state = (Arc::clone(&self.app), need);
+        let guarded = methods.route_layer(middleware::from_fn_with_state(state, authorize));
+        Self { router: self.router.route(path, guarded), ..self }
+    }
+}
+
+/// Times each request, and gives each answer the headers that all have. Paths without a route count together: they are anybody's to choose.
 async fn measure(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let start = Instant::now();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
-    let response = next.run(request).await;
+    let mut response = next.run(request).await;
+    headers::harden(response.headers_mut());
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     app.metrics.http_request_seconds.record(route, method.as_str(), response.status().as_u16(), start.elapsed());
     response

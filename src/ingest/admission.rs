@@ -1,7 +1,9 @@
 //! Judging readings one by one.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use crate::access::{Reach, ReachError};
 use crate::log::{Batch, BatchBuilder};
 use crate::model::{DeviceIdCase, check_device_id, check_metric_name};
 use crate::telemetry::Protocol;
@@ -47,6 +49,7 @@ pub struct Listed {
 #[derive(Debug)]
 pub struct Admission<'r> {
     rules: &'r Rules,
+    reach: &'r Reach,
     protocol: Protocol,
     now_ms: i64,
     earliest_ms: i64,
@@ -58,10 +61,17 @@ pub struct Admission<'r> {
 }
 
 impl<'r> Admission<'r> {
-    pub(super) fn new(rules: &'r Rules, protocol: Protocol, now_ms: i64, max_readings: usize) -> Self {
+    pub(super) fn new(
+        rules: &'r Rules,
+        reach: &'r Reach,
+        protocol: Protocol,
+        now_ms: i64,
+        max_readings: usize,
+    ) -> Self {
         let millis = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
         Self {
             rules,
+            reach,
             protocol,
             now_ms,
             earliest_ms: rules.max_age.map_or(YEAR_0_MS, |age| now_ms.saturating_sub(millis(age))),
@@ -105,11 +115,19 @@ impl<'r> Admission<'r> {
         (self.batch.finish(), self.receipt)
     }
 
-    fn judge(&self, incoming: &Incoming<'_>) -> Result<i64, Rejection> {
+    /// The id under which the device is kept, and the instant.
+    fn judge<'i>(&self, incoming: &Incoming<'i>) -> Result<(Cow<'i, str>, i64), Rejection> {
         let refuse = |code, detail: String| Err(Rejection { code, detail });
         if let Err(error) = check_device_id(incoming.device) {
             return refuse(Code::InvalidDeviceId, error.to_string());
         }
+        let device = self.reach.kept(incoming.device).map_err(|error| Rejection {
+            code: match error {
+                ReachError::Forbidden(_) => Code::DeviceForbidden,
+                ReachError::TooLong { .. } => Code::InvalidDeviceId,
+            },
+            detail: error.to_string(),
+        })?;
         let metadata_bytes = incoming.metadata.map_or(0, str::len);
         if metadata_bytes > self.rules.max_metadata_bytes {
             let limit = self.rules.max_metadata_bytes;
@@ -133,7 +151,7 @@ impl<'r> Admission<'r> {
                 return refuse(Code::NonFiniteValue, format!("the value of \"{name}\" is not a finite number"));
             }
         }
-        self.judge_time(incoming.ts_ms)
+        Ok((device, self.judge_time(incoming.ts_ms)?))
     }
 
     fn judge_time(&self, ts_ms: Option<i64>) -> Result<i64, Rejection> {
@@ -170,8 +188,8 @@ impl Sink for Admission<'_> {
         let device = self.rules.device_id_case.apply(incoming.device);
         let incoming = Incoming { device: &device, ..incoming };
         let values = incoming.values.iter().map(|(name, value)| (&**name, *value));
-        let admitted = self.judge(&incoming).and_then(|ts_ms| {
-            let pushed = self.batch.push(incoming.device, incoming.metadata, ts_ms, values);
+        let admitted = self.judge(&incoming).and_then(|(device, ts_ms)| {
+            let pushed = self.batch.push(&device, incoming.metadata, ts_ms, values);
             pushed.map_err(|error| Rejection { code: Code::TooManyMetrics, detail: error.to_string() })
         });
         match admitted {
@@ -200,8 +218,6 @@ impl Sink for Admission<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::borrow::Cow;
-
     use super::*;
 
     const NOW_MS: i64 = 1_776_693_610_000;
@@ -222,7 +238,7 @@ mod tests {
         values: &[(&str, f64)],
     ) -> Option<Code> {
         let values: Vec<_> = values.iter().map(|&(name, value)| (Cow::Borrowed(name), value)).collect();
-        let mut admission = Admission::new(rules, Protocol::Http, NOW_MS, rules.max_readings);
+        let mut admission = Admission::new(rules, Reach::all(), Protocol::Http, NOW_MS, rules.max_readings);
         admission.reading(Incoming { device, metadata, ts_ms, values: &values });
         let (batch, receipt) = admission.finish();
         assert_eq!(batch.readings(), receipt.accepted);
@@ -243,6 +259,25 @@ mod tests {
     }
 
     #[test]
+    fn a_device_out_of_reach_is_refused_by_its_name_as_it_is_kept() {
+        let lower = Rules { device_id_case: DeviceIdCase::Lower, ..RULES };
+        let reach = Reach::new("acme/".to_owned(), Some(vec!["light-*".parse().unwrap()]));
+        let mut admission = Admission::new(&lower, &reach, Protocol::Http, NOW_MS, 100);
+        let long = format!("light-{}", "x".repeat(118));
+        for device in ["LIGHT-1", "light-2", "pump-1", "acme/light-1", "../light-1", "light 1", &long] {
+            let values = [(Cow::Borrowed("x"), 1.0)];
+            admission.reading(Incoming { device, metadata: None, ts_ms: None, values: &values });
+        }
+        let (batch, receipt) = admission.finish();
+        assert_eq!((batch.readings(), receipt.accepted), (2, 2));
+        let codes: Vec<_> = receipt.listed.iter().map(|listed| (listed.index, listed.rejection.code)).collect();
+        let (forbidden, invalid) = (Code::DeviceForbidden, Code::InvalidDeviceId);
+        assert_eq!(codes, [(2, forbidden), (3, forbidden), (4, forbidden), (5, invalid), (6, invalid)]);
+        let details: Vec<_> = receipt.listed.iter().map(|listed| listed.rejection.detail.as_str()).collect();
+        assert!(details[0].contains("\"pump-1\"") && details[4].contains("at most 123 bytes"), "{details:?}");
+    }
+
+    #[test]
     fn the_clock_window_is_inclusive_at_both_ends() {
         let at = |ts_ms| verdict(&RULES, "d", None, Some(ts_ms), &[("x", 1.0)]);
         assert_eq!(at(NOW_MS - 3_600_000), None);
@@ -260,7 +295,7 @@ mod tests {
     fn when_the_clock_of_the_server_jumps_each_request_is_judged_by_the_clock_it_came_at() {
         const DAY_MS: i64 = 86_400_000;
         let judged = |now_ms, ts_ms| {
-            let mut admission = Admission::new(&RULES, Protocol::Http, now_ms, 1);
+            let mut admission = Admission::new(&RULES, Reach::all(), Protocol::Http, now_ms, 1);
             let values = [(Cow::Borrowed("x"), 1.0)];
             admission.reading(Incoming { device: "d", metadata: None, ts_ms, values: &values });
             let (batch, receipt) = admission.finish();
@@ -281,7 +316,7 @@ mod tests {
 
     #[test]
     fn rejections_are_counted_beyond_those_listed() {
-        let mut admission = Admission::new(&RULES, Protocol::Http, NOW_MS, RULES.max_readings);
+        let mut admission = Admission::new(&RULES, Reach::all(), Protocol::Http, NOW_MS, RULES.max_readings);
         admission.line(7);
         for _ in 0..150 {
             admission.reject(Rejection { code: Code::InvalidValue, detail: String::new() });

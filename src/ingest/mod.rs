@@ -12,6 +12,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::access::Reach;
 use crate::log::{AppendError, Log};
 use crate::telemetry::{Metrics, Protocol, RequestRejection};
 use crate::wire::Code;
@@ -57,15 +58,15 @@ impl Ingest {
         Self { log, rules, metrics }
     }
 
-    /// Starts a request that came in by `protocol`: hand this to a parser.
-    pub fn admission(&self, protocol: Protocol) -> Admission<'_> {
-        Admission::new(&self.rules, protocol, now_ms(), self.rules.max_readings)
+    /// Starts a request that came in by `protocol`, from somebody with this reach: hand this to a parser.
+    pub fn admission<'a>(&'a self, protocol: Protocol, reach: &'a Reach) -> Admission<'a> {
+        Admission::new(&self.rules, reach, protocol, now_ms(), self.rules.max_readings)
     }
 
-    /// Starts a batch of messages that came in by `protocol`. Who makes the batch keeps it small: the limit of readings
+    /// Starts a batch of messages that came in by `protocol`, from anybody. Who makes the batch keeps it small: the limit of readings
     /// per request does not hold for it.
     pub fn admission_of_batch(&self, protocol: Protocol) -> Admission<'_> {
-        Admission::new(&self.rules, protocol, now_ms(), usize::MAX)
+        Admission::new(&self.rules, Reach::all(), protocol, now_ms(), usize::MAX)
     }
 
     /// Ends a request: appends what was admitted and waits until it is durable. With `partial` unset, one bad reading

@@ -40,7 +40,7 @@ impl Edge {
 
     /// A request of so many good and so many bad readings.
     async fn send(&self, good: usize, bad: usize, partial: bool) -> Result<Receipt, Refused> {
-        let mut admission = self.ingest.admission(Protocol::Http);
+        let mut admission = self.ingest.admission(Protocol::Http, Reach::all());
         let values = [(Cow::Borrowed("m"), 1.0)];
         for number in 0..good + bad {
             let device = if number < good { "good" } else { "not good" };

@@ -38,7 +38,7 @@ pub fn check_device_id(id: &str) -> Result<(), DeviceIdError> {
     }
 }
 
-const fn is_device_id_byte(byte: u8) -> bool {
+pub(super) const fn is_device_id_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'/' | b'-')
 }
 

@@ -5,12 +5,14 @@
 
 mod contents;
 mod device;
+mod device_pattern;
 mod hour;
 mod metric;
 mod stats;
 
 pub use contents::{BucketWrite, Contents, Reading, Sample};
 pub use device::{DEVICE_ID_MAX_BYTES, DeviceIdCase, DeviceIdError, check_device_id};
+pub use device_pattern::{DevicePattern, DevicePatternError};
 pub use hour::{Hour, HourOffset, MS_PER_HOUR};
 pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, check_metric_name};
 pub use stats::Stats;

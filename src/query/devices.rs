@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Answer, Queries, QueryError};
+use crate::access::Reach;
 use crate::pending::PendingDevice;
 use crate::store::DeviceSummary;
 
@@ -18,17 +19,51 @@ pub struct DevicesRequest {
     pub limit: usize,
 }
 
+/// How many devices are looked at at once where some had to be left out, and how many in all for one page.
+const LOOKED_AT_ONCE: usize = 1_000;
+const MAX_LOOKED_AT: usize = 100_000;
+
 impl Queries {
     /// Devices in the order of their ids, and whether there are more.
     ///
     /// # Errors
-    /// When the store does not answer.
-    pub async fn devices(&self, request: &DevicesRequest) -> Result<Answer<(Vec<DeviceSummary>, bool)>, QueryError> {
+    /// When there are too many out of reach between those in reach, or the store does not answer.
+    pub async fn devices(
+        &self,
+        reach: &Reach,
+        request: &DevicesRequest,
+    ) -> Result<Answer<(Vec<DeviceSummary>, bool)>, QueryError> {
         let lagging = self.catch_up().await;
         let wanted = request.limit + 1; // one more tells whether there is a next page
-        let (prefix, after) = (request.prefix.as_str(), request.after.as_deref());
-        let pending = self.flush.with_pending(|pending| pending.devices(prefix, after, wanted));
-        let stored = self.store.devices(prefix, after, wanted).await?;
+        let (mut found, mut looked_at) = (Vec::new(), 0);
+        for span in reach.spans(&request.prefix) {
+            let mut after = request.after.as_deref().map(|after| reach.behind_prefix(after));
+            let mut step = if span.is_one_id { 1 } else { wanted };
+            while found.len() < wanted {
+                let page = self.page(&span.prefix, after.as_deref(), step).await?;
+                let is_last = span.is_one_id || page.len() < step;
+                looked_at += page.len();
+                after = page.last().map(|last| last.device.to_string());
+                let of_span = page.into_iter().filter(|summary| span.holds(&summary.device));
+                found.extend(of_span.filter_map(|summary| seen_from(reach, summary)));
+                if is_last {
+                    break;
+                }
+                if found.len() < wanted && looked_at > MAX_LOOKED_AT {
+                    return Err(QueryError::TooManyDevices(looked_at));
+                }
+                step = step.max(LOOKED_AT_ONCE);
+            }
+        }
+        let more = found.len() > request.limit;
+        found.truncate(request.limit);
+        Ok(Answer { body: (found, more), lagging })
+    }
+
+    /// The first devices behind `after` of those whose ids, as they are kept, start with `prefix`.
+    async fn page(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<DeviceSummary>, QueryError> {
+        let pending = self.flush.with_pending(|pending| pending.devices(prefix, after, limit));
+        let stored = self.store.devices(prefix, after, limit).await?;
         let mut devices: BTreeMap<Arc<str>, DeviceSummary> =
             stored.into_iter().map(|summary| (Arc::clone(&summary.device), summary)).collect();
         for summary in pending.iter().filter_map(summarize) {
@@ -37,9 +72,17 @@ impl Queries {
                 None => _ = devices.insert(Arc::clone(&summary.device), summary),
             }
         }
-        let more = devices.len() > request.limit;
-        Ok(Answer { body: (devices.into_values().take(request.limit).collect(), more), lagging })
+        Ok(devices.into_values().take(limit).collect())
     }
+}
+
+/// A device as it looks from there, if it is in reach.
+fn seen_from(reach: &Reach, summary: DeviceSummary) -> Option<DeviceSummary> {
+    if reach.is_all() {
+        return Some(summary);
+    }
+    let device = reach.shown(&summary.device)?.into();
+    Some(DeviceSummary { device, ..summary })
 }
 
 fn summarize(device: &PendingDevice) -> Option<DeviceSummary> {

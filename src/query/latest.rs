@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Answer, Queries, QueryError, readings};
+use crate::access::Reach;
 use crate::model::{Hour, Metric};
 
 /// The latest value of each metric: when, in Unix milliseconds, and how much.
@@ -12,8 +13,9 @@ impl Queries {
     /// The latest value of each metric in the newest hour of a device that has readings. `None`: it has none at all.
     ///
     /// # Errors
-    /// When the store does not answer.
-    pub async fn latest(&self, device: &str) -> Result<Answer<Option<Latest>>, QueryError> {
+    /// When the device is out of reach, or the store does not answer.
+    pub async fn latest(&self, reach: &Reach, device: &str) -> Result<Answer<Option<Latest>>, QueryError> {
+        let device = &*reach.kept(device)?;
         let lagging = self.catch_up().await;
         let snapshot = self.flush.with_pending(|pending| {
             let hour = pending.last_hour(device)?;

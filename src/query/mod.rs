@@ -9,12 +9,17 @@
 //! rollup speaks of it. Only where pending readings may repeat or precede stored ones are the stored readings fetched and
 //! merged.
 //!
+//! Whoever asks has a [`Reach`](crate::access::Reach): ids come in and go out as they look from there, a device that is out of reach is refused
+//! or left out, and what is asked of pending and of the store are the ids under which devices are kept. No question goes
+//! around that.
+//!
 //! Knows no HTTP; the merging is pure.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access::ReachError;
 use crate::flush::Flush;
 use crate::model::{Contents, Hour};
 use crate::store::{Store, StoreError};
@@ -54,6 +59,12 @@ pub enum QueryError {
     /// The answer has more points than [`Limits::max_points`].
     #[error("an answer has at most {0} points; ask for a shorter range, fewer devices or metrics, or a longer step")]
     TooManyPoints(usize),
+    /// The device is out of reach of who asks.
+    #[error(transparent)]
+    OutOfReach(#[from] ReachError),
+    /// Too many devices would have to be looked through for those that are in reach.
+    #[error("among {0} devices there are too few that this token is for; ask with a longer prefix")]
+    TooManyDevices(usize),
     /// The store did not answer.
     #[error("the store does not answer: {0}")]
     Store(#[from] StoreError),

@@ -1,6 +1,7 @@
 //! Readings, a page at a time.
 
 use super::{Answer, Queries, QueryError};
+use crate::access::Reach;
 use crate::model::{Contents, Hour, Metric};
 
 /// A question for readings.
@@ -40,17 +41,18 @@ impl Queries {
     /// The first readings of a range.
     ///
     /// # Errors
-    /// When the range is too long, or the store does not answer.
-    pub async fn readings(&self, request: &ReadingsRequest) -> Result<Answer<Page>, QueryError> {
+    /// When the device is out of reach, the range is too long, or the store does not answer.
+    pub async fn readings(&self, reach: &Reach, request: &ReadingsRequest) -> Result<Answer<Page>, QueryError> {
+        let device = &*reach.kept(&request.device)?;
         let hours = self.hours(request.from_ms, request.to_ms)?;
         let lagging = self.catch_up().await;
-        let pending = self.pending(&request.device, hours.clone());
+        let pending = self.pending(device, hours.clone());
         let wanted = request.limit + 1; // one more tells whether there is a next page
         let mut readings = Vec::new();
         let mut next = hours.start;
         while next < hours.end && readings.len() < wanted {
             let room = wanted - readings.len();
-            let stored = self.store.contents(&request.device, next..hours.end, room).await?;
+            let stored = self.store.contents(device, next..hours.end, room).await?;
             let count: usize = stored.iter().map(|(_, contents)| contents.reading_count()).sum();
             let reached = match stored.last() {
                 Some((last, _)) if count >= room => Hour(last.0 + 1),

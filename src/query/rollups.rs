@@ -1,10 +1,12 @@
 //! Rollups: stats over steps of time.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Answer, Queries, QueryError};
+use crate::access::Reach;
 use crate::model::{Contents, Hour, Metric, Stats};
 use crate::store::{HourStats, Store, StoreError};
 
@@ -56,14 +58,15 @@ impl Queries {
     /// The rollups of each device, in the order of the request. Hours that the range touches count whole.
     ///
     /// # Errors
-    /// When the range is too long, there is too much to answer, or the store does not answer.
-    pub async fn rollups(&self, request: &RollupsRequest) -> Result<Answer<Vec<Rollups>>, QueryError> {
+    /// When a device is out of reach, the range is too long, there is too much to answer, or the store does not answer.
+    pub async fn rollups(&self, reach: &Reach, request: &RollupsRequest) -> Result<Answer<Vec<Rollups>>, QueryError> {
+        let devices = kept(reach, &request.devices)?;
         let hours = self.hours(request.from_ms, request.to_ms)?;
         let lagging = self.catch_up().await;
-        let pending: Vec<_> = request.devices.iter().map(|device| self.pending(device, hours.clone())).collect();
-        let stored = self.store.hour_stats(&request.devices, hours, &request.metrics).await?;
-        let (mut rollups, mut points) = (Vec::with_capacity(request.devices.len()), 0);
-        for ((device, stored), pending) in request.devices.iter().zip(stored).zip(pending) {
+        let pending: Vec<_> = devices.iter().map(|device| self.pending(device, hours.clone())).collect();
+        let stored = self.store.hour_stats(&devices, hours, &request.metrics).await?;
+        let (mut rollups, mut points) = (Vec::with_capacity(devices.len()), 0);
+        for ((device, stored), pending) in devices.iter().zip(stored).zip(pending) {
             let repeated = fetch(&*self.store, device, &repeated(&stored, &pending)).await?;
             let of_device = step(merge(stored, repeated, pending, &request.metrics), request.step);
             points += of_device.values().map(Vec::len).sum::<usize>();
@@ -74,6 +77,15 @@ impl Queries {
         }
         Ok(Answer { body: rollups, lagging })
     }
+}
+
+/// The ids under which devices are kept.
+fn kept<'d>(reach: &Reach, devices: &'d [Arc<str>]) -> Result<Cow<'d, [Arc<str>]>, QueryError> {
+    if reach.is_all() {
+        return Ok(Cow::Borrowed(devices));
+    }
+    let kept: Result<Vec<Arc<str>>, _> = devices.iter().map(|device| Ok(reach.kept(device)?.into())).collect();
+    kept.map(Cow::Owned)
 }
 
 /// Folds the rollups of several devices into one.

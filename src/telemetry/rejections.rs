@@ -20,17 +20,23 @@ pub enum RequestRejection {
     TooManyReadings,
     /// The readings are good, but others of the request are not and it asked for all or nothing.
     NotPartial,
+    /// No token was shown that is good.
+    Unauthorized,
+    /// The token that was shown does not allow to write.
+    Forbidden,
 }
 
 impl RequestRejection {
     /// All reasons, so that each has its metric from the start.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::BodyTooLarge,
         Self::UnsupportedMediaType,
         Self::InvalidBody,
         Self::Overloaded,
         Self::TooManyReadings,
         Self::NotPartial,
+        Self::Unauthorized,
+        Self::Forbidden,
     ];
 
     /// The reason as it is written in metrics.
@@ -43,6 +49,8 @@ impl RequestRejection {
             Self::Overloaded => "overloaded",
             Self::TooManyReadings => "too_many_readings",
             Self::NotPartial => "not_partial",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
         }
     }
 }

@@ -70,11 +70,12 @@ pub enum Code {
     TooManyMetrics,
     DuplicateKey,
     InvalidMetadata,
+    DeviceForbidden,
 }
 
 impl Code {
     /// All codes, so that each has its metric from the start.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::InvalidJson,
         Self::InvalidLine,
         Self::InvalidSenml,
@@ -91,6 +92,7 @@ impl Code {
         Self::TooManyMetrics,
         Self::DuplicateKey,
         Self::InvalidMetadata,
+        Self::DeviceForbidden,
     ];
 
     /// The code as it is written in answers and metrics.
@@ -113,6 +115,7 @@ impl Code {
             Self::TooManyMetrics => "too_many_metrics",
             Self::DuplicateKey => "duplicate_key",
             Self::InvalidMetadata => "invalid_metadata",
+            Self::DeviceForbidden => "device_forbidden",
         }
     }
 }

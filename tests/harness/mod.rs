@@ -13,5 +13,5 @@ pub(crate) use metrics::Metrics;
 pub(crate) use mongod::Mongod;
 pub(crate) use process::{Finished, run};
 pub(crate) use server::{Answer, Server};
-pub(crate) use setup::Setup;
+pub(crate) use setup::{Setup, secret_of};
 pub(crate) use wait::wait_until;

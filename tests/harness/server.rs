@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 use super::mongod::{blocking, leash::Leash};
-use super::{Metrics, Setup, wait_until};
+use super::{Metrics, Setup, secret_of, wait_until};
 
 const START_DEADLINE: Duration = Duration::from_secs(30);
 /// How long the counters may take to add up: they are read one after the other while flushes go on.
@@ -101,11 +101,21 @@ impl Server {
 
     /// Asks the server to end, and waits until it did.
     pub(crate) async fn terminate(&mut self) -> ExitStatus {
+        self.signal("TERM");
         let mut running = self.running.take().expect("it is running");
-        let pid = running.child.id().to_string();
-        let signalled = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &pid]).status().expect("sh is there");
-        assert!(signalled.success(), "SIGTERM was not sent");
         wait_until("the server ends after SIGTERM", async || running.child.try_wait().expect("our child")).await
+    }
+
+    /// Sends a signal, such as `HUP`.
+    pub(crate) fn signal(&self, name: &str) {
+        let (pid, script) = (self.running().child.id().to_string(), format!("kill -{name} \"$0\""));
+        let signalled = Command::new("sh").args(["-c", &script, &pid]).status().expect("sh is there");
+        assert!(signalled.success(), "SIG{name} was not sent");
+    }
+
+    /// Replaces the config file of the running server by this text.
+    pub(crate) fn write_config(&self, text: &str) {
+        std::fs::write(self.data.path().join("config.toml"), text).expect("the folder is writable");
     }
 
     /// Where the server listens, such as `http://127.0.0.1:40123`.
@@ -186,9 +196,12 @@ impl Server {
         Answer::of(request.send().await).await.expect("an answer")
     }
 
-    /// The metrics of now.
+    /// The metrics of now. Where there are tokens, one of them is named `operator`.
     pub(crate) async fn metrics(&self) -> Metrics {
-        Metrics::parse(self.get("/metrics").await.text())
+        let request = self.request(reqwest::Method::GET, "/metrics").bearer_auth(secret_of("operator"));
+        let answer = self.send(request).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        Metrics::parse(answer.text())
     }
 
     /// Waits until nothing is pending.

@@ -2,6 +2,8 @@
 
 use toml::{Table, Value};
 
+use tidegauge::config::TokenHash;
+
 use super::Database;
 
 /// The content of a config file.
@@ -40,6 +42,17 @@ impl Setup {
         self.set("flush.max_age", "1d").set("flush.max_readings", 3_600)
     }
 
+    /// Adds the token [`secret_of`] a name, with more keys of its table.
+    pub(crate) fn token(self, name: &str, keys: &str) -> Self {
+        let mut table: Table = toml::from_str(keys).expect("keys of a token");
+        table.entry("name").or_insert_with(|| name.into());
+        table.insert("hash".to_owned(), TokenHash::of(&secret_of(name)).to_string().into());
+        let auth = self.sections.get("auth").and_then(|auth| auth.get("tokens")?.as_array().cloned());
+        let mut tokens = auth.unwrap_or_default();
+        tokens.push(Value::Table(table));
+        self.set("auth.tokens", tokens)
+    }
+
     /// Sets `section.key` to a value.
     pub(crate) fn set(mut self, name: &str, value: impl Into<Value>) -> Self {
         let (section, key) = name.split_once('.').expect("section.key");
@@ -59,4 +72,9 @@ impl Setup {
     pub(crate) fn to_toml(&self) -> String {
         toml::to_string(&self.sections).expect("a table is TOML")
     }
+}
+
+/// The token with this name.
+pub(crate) fn secret_of(name: &str) -> String {
+    format!("tg_the-secret-of-{name}")
 }

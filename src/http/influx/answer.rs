@@ -16,7 +16,7 @@ const MAX_ORIGINAL_CHARS: usize = 256;
 
 /// A version of the write API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Version {
+pub(in crate::http) enum Version {
     V1,
     V2,
     V3,
@@ -58,7 +58,7 @@ struct BadLine {
 
 impl Version {
     /// The answer to a request of which nothing was accepted because of the request itself.
-    pub(super) fn failed(self, problem: &Problem) -> Response {
+    pub(in crate::http) fn failed(self, problem: &Problem) -> Response {
         let (status, detail) = (problem.status(), problem.detail());
         let mut response = match self {
             Self::V1 => v1(status, detail),
@@ -109,6 +109,8 @@ pub(super) fn v1(status: StatusCode, error: &str) -> Response {
 
 fn v2(status: StatusCode, message: &str, line: Option<u64>) -> Response {
     let code = match status {
+        StatusCode::UNAUTHORIZED => "unauthorized",
+        StatusCode::FORBIDDEN => "forbidden",
         StatusCode::UNPROCESSABLE_ENTITY => "unprocessable entity",
         StatusCode::PAYLOAD_TOO_LARGE => "request too large",
         StatusCode::UNSUPPORTED_MEDIA_TYPE => "unsupported media type",

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Serialize;
 use serde_json::json;
 
@@ -15,6 +15,8 @@ use super::super::body::{self, Received};
 use super::super::params::Params;
 use super::super::problem::Problem;
 use super::answer::{Version, v1};
+use crate::access::Grant;
+use crate::config::Scope;
 
 /// The version of `InfluxDB` that clients who look at it should treat us as.
 const INFLUXDB_VERSION: &str = "1.8.10";
@@ -34,21 +36,29 @@ pub(in crate::http) struct Health {
     message: String,
     checks: [(); 0],
     status: &'static str,
-    version: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<&'static str>,
 }
 
-/// `GET /health`: the process works, in the words of `InfluxDB`.
-pub(in crate::http) async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Health>) {
+/// `GET /health`: the process works, in the words of `InfluxDB`. What is wrong and the version are for administrators.
+pub(in crate::http) async fn health(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+) -> (StatusCode, Json<Health>) {
+    let is_admin = grant.allows(Scope::Admin);
     let health = |message, status| Health {
         name: env!("CARGO_PKG_NAME"),
         message,
         checks: [],
         status,
-        version: env!("CARGO_PKG_VERSION"),
+        version: is_admin.then_some(env!("CARGO_PKG_VERSION")),
     };
     match app.log.poisoned() {
         None => (StatusCode::OK, Json(health("ready for writes".to_owned(), "pass"))),
-        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, Json(health(why, "fail"))),
+        Some(why) => {
+            let message = if is_admin { why } else { "not ready for writes".to_owned() };
+            (StatusCode::SERVICE_UNAVAILABLE, Json(health(message, "fail")))
+        }
     }
 }
 

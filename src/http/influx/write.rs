@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
@@ -12,6 +13,7 @@ use super::super::intake::{Taken, take};
 use super::super::params::Params;
 use super::super::problem::Problem;
 use super::answer::Version;
+use crate::access::Grant;
 use crate::ingest::Admission;
 use crate::telemetry::Protocol;
 use crate::wire::line_protocol::{self, Options, Precision};
@@ -19,34 +21,37 @@ use crate::wire::line_protocol::{self, Options, Precision};
 /// `POST /write` of `InfluxDB` 1.
 pub(in crate::http) async fn write_v1(
     State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
     uri: Uri,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    write(&app, Version::V1, &uri, &headers, body).await
+    write(&app, &grant, Version::V1, &uri, &headers, body).await
 }
 
 /// `POST /api/v2/write` of `InfluxDB` 2.
 pub(in crate::http) async fn write_v2(
     State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
     uri: Uri,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    write(&app, Version::V2, &uri, &headers, body).await
+    write(&app, &grant, Version::V2, &uri, &headers, body).await
 }
 
 /// `POST /api/v3/write_lp` of `InfluxDB` 3.
 pub(in crate::http) async fn write_v3(
     State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
     uri: Uri,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    write(&app, Version::V3, &uri, &headers, body).await
+    write(&app, &grant, Version::V3, &uri, &headers, body).await
 }
 
-async fn write(app: &App, version: Version, uri: &Uri, headers: &HeaderMap, body: Body) -> Response {
+async fn write(app: &App, grant: &Grant, version: Version, uri: &Uri, headers: &HeaderMap, body: Body) -> Response {
     let asked = match Asked::of(version, uri) {
         Ok(asked) => asked,
         Err(problem) => return version.failed(&problem),
@@ -56,7 +61,7 @@ async fn write(app: &App, version: Version, uri: &Uri, headers: &HeaderMap, body
         line_protocol::parse(bytes, &options, admission);
         Ok(())
     };
-    match take(app, Protocol::Influx, headers, body, asked.partial, parse).await {
+    match take(app, grant, Protocol::Influx, headers, body, asked.partial, parse).await {
         Ok(Taken { receipt, .. }) if receipt.rejected == 0 => StatusCode::NO_CONTENT.into_response(),
         Ok(Taken { receipt, body }) => version.rejected(&receipt, &body.bytes, asked.partial),
         Err(problem) => version.failed(&problem),

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
+use axum::{Extension, Json};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{Body, answer, rfc3339};
+use crate::access::Grant;
 use crate::http::App;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
@@ -34,12 +35,16 @@ struct Device {
 }
 
 /// `GET /v1/devices`
-pub(in crate::http) async fn devices(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Body<Devices>>, Problem> {
+pub(in crate::http) async fn devices(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    uri: Uri,
+) -> Result<Json<Body<Devices>>, Problem> {
     let mut params = Params::of(&uri);
     let limit = params.limit(100, app.limits.max_devices)?;
     let request = request(&app, &mut params, limit)?;
     params.end()?;
-    let found = app.queries.devices(&request).await?;
+    let found = app.queries.devices(&grant.reach, &request).await?;
     Ok(answer(found, |(devices, more)| {
         let next = devices.last().filter(|_| more).map(|last| last.device.to_string());
         Devices { devices: devices.into_iter().map(device).collect(), next }

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
+use axum::{Extension, Json};
 use serde::Serialize;
 
 use super::{Body, answer, rfc3339};
+use crate::access::Grant;
 use crate::http::App;
 use crate::http::device::DeviceInPath;
 use crate::http::params::Params;
@@ -32,11 +33,12 @@ struct LatestValue {
 /// `GET /v1/devices/{deviceId}/latest`
 pub(in crate::http) async fn latest(
     State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
     DeviceInPath(device): DeviceInPath,
     uri: Uri,
 ) -> Result<Json<Body<Latest>>, Problem> {
     Params::of(&uri).end()?;
-    let latest = app.queries.latest(&device).await?;
+    let latest = app.queries.latest(&grant.reach, &device).await?;
     let Some(body) = latest.body else { return Err(Problem::unknown_device(&device)) };
     Ok(answer(Answer { body, lagging: latest.lagging }, |latest| {
         let values =

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
+use axum::{Extension, Json};
 use serde::Serialize;
 
 use super::{Body, answer, range, rfc3339};
+use crate::access::Grant;
 use crate::http::App;
 use crate::http::device::DeviceInPath;
 use crate::http::params::Params;
@@ -31,6 +32,7 @@ struct Reading {
 /// `GET /v1/devices/{deviceId}/readings`
 pub(in crate::http) async fn readings(
     State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
     DeviceInPath(device): DeviceInPath,
     uri: Uri,
 ) -> Result<Json<Body<Readings>>, Problem> {
@@ -43,7 +45,7 @@ pub(in crate::http) async fn readings(
     }
     let metrics = params.metrics();
     params.end()?;
-    let page = app.queries.readings(&ReadingsRequest { device, from_ms, to_ms, metrics, limit }).await?;
+    let page = app.queries.readings(&grant.reach, &ReadingsRequest { device, from_ms, to_ms, metrics, limit }).await?;
     Ok(answer(page, |page| Readings {
         readings: page
             .readings

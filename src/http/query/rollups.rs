@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
+use axum::{Extension, Json};
 use serde::{Serialize, Serializer};
 
 use super::{Body, answer, range, rfc3339};
+use crate::access::Grant;
 use crate::http::App;
 use crate::http::device::{DeviceInPath, device_of};
 use crate::http::params::Params;
@@ -71,6 +72,7 @@ impl Serialize for Points {
 /// `GET /v1/devices/{deviceId}/rollups`
 pub(in crate::http) async fn rollups(
     State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
     DeviceInPath(device): DeviceInPath,
     uri: Uri,
 ) -> Result<Json<Body<OfDevice>>, Problem> {
@@ -78,25 +80,29 @@ pub(in crate::http) async fn rollups(
     let mut question = Question::of(&mut params)?;
     params.end()?;
     question.request.devices = vec![device.into()];
-    let Answer { mut body, lagging } = app.queries.rollups(&question.request).await?;
+    let Answer { mut body, lagging } = app.queries.rollups(&grant.reach, &question.request).await?;
     let device = question.of_device(0, body.pop().unwrap_or_default());
     Ok(answer(Answer { body: device, lagging }, |device| device))
 }
 
 /// `GET /v1/rollups`
-pub(in crate::http) async fn of_devices(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Body<Several>>, Problem> {
+pub(in crate::http) async fn of_devices(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    uri: Uri,
+) -> Result<Json<Body<Several>>, Problem> {
     let mut params = Params::of(&uri);
     let mut question = Question::of(&mut params)?;
     let combined = params.boolean("combine", false)?;
     let which = Which::of(&app, &mut params, combined)?;
     params.end()?;
-    let more = which.resolve(&app, &mut question.request.devices).await?;
+    let more = which.resolve(&app, &grant, &mut question.request.devices).await?;
     if combined && more {
         let why = format!("more than {} devices match (query.max_devices)", app.limits.max_devices);
         return Err(Problem::invalid_parameter("prefix", why));
     }
     let next = question.request.devices.last().filter(|_| more).cloned();
-    let rollups = app.queries.rollups(&question.request).await?;
+    let rollups = app.queries.rollups(&grant.reach, &question.request).await?;
     Ok(answer(rollups, |rollups| {
         if combined {
             let devices = question.request.devices.len();
@@ -159,14 +165,14 @@ impl Which {
     }
 
     /// Puts the devices into `into`, and says whether more match.
-    async fn resolve(self, app: &App, into: &mut Vec<Arc<str>>) -> Result<bool, Problem> {
+    async fn resolve(self, app: &App, grant: &Grant, into: &mut Vec<Arc<str>>) -> Result<bool, Problem> {
         match self {
             Self::Named(devices) => {
                 *into = devices;
                 Ok(false)
             }
             Self::Listed(request) => {
-                let (devices, more) = app.queries.devices(&request).await?.body;
+                let (devices, more) = app.queries.devices(&grant.reach, &request).await?.body;
                 into.extend(devices.into_iter().map(|summary| summary.device));
                 Ok(more)
             }

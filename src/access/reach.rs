@@ -1,0 +1,197 @@
+//! Which devices somebody reaches.
+
+use std::borrow::Cow;
+
+use crate::model::{DEVICE_ID_MAX_BYTES, DevicePattern};
+
+/// Which devices somebody reaches, and how their ids look from there.
+///
+/// A prefix makes a tenant: it stands before each id as it is kept, and its owner neither sees nor writes it. Whatever
+/// an owner writes as an id (`../`, the prefix of somebody else) is put behind the owner's prefix, and so stays inside.
+/// Patterns are about ids as the owner writes them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reach {
+    prefix: String,
+    /// `None`: every device behind the prefix.
+    patterns: Option<Vec<DevicePattern>>,
+}
+
+/// A device is out of reach.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReachError {
+    /// It is none of those that the patterns name.
+    #[error("device \"{0}\" is none of those that the token is for")]
+    Forbidden(String),
+    /// With the prefix its id would be too long.
+    #[error("with this token a device id has at most {max} bytes, this one has {found}")]
+    TooLong {
+        /// The longest id, in bytes.
+        max: usize,
+        /// The id's length.
+        found: usize,
+    },
+}
+
+/// Devices that follow each other in the order of their ids, as they are kept.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span {
+    /// What all their ids start with.
+    pub prefix: String,
+    /// Whether it is only the device that has this very id.
+    pub is_one_id: bool,
+}
+
+impl Span {
+    /// Whether a device that is kept as `id` is one of them.
+    #[must_use]
+    pub fn holds(&self, id: &str) -> bool {
+        if self.is_one_id { id == self.prefix } else { id.starts_with(&self.prefix) }
+    }
+}
+
+impl Reach {
+    /// Everything, under its own name.
+    #[must_use]
+    pub fn all() -> &'static Self {
+        static ALL: Reach = Reach::new(String::new(), None);
+        &ALL
+    }
+
+    /// The devices behind `prefix`, of those that match one of `patterns` if there are any. Both are in the case in which
+    /// ids are kept.
+    #[must_use]
+    pub const fn new(prefix: String, patterns: Option<Vec<DevicePattern>>) -> Self {
+        Self { prefix, patterns }
+    }
+
+    /// The id under which a device is kept, of an id that is one by itself.
+    ///
+    /// # Errors
+    /// When the device is out of reach.
+    pub fn kept<'a>(&self, id: &'a str) -> Result<Cow<'a, str>, ReachError> {
+        if !self.matches(id) {
+            return Err(ReachError::Forbidden(id.to_owned()));
+        }
+        if self.prefix.is_empty() {
+            return Ok(Cow::Borrowed(id));
+        }
+        let max = DEVICE_ID_MAX_BYTES - self.prefix.len();
+        if id.len() > max {
+            return Err(ReachError::TooLong { max, found: id.len() });
+        }
+        Ok(Cow::Owned(self.behind_prefix(id)))
+    }
+
+    /// How its owner writes the id of a device that is kept as `id`; `None` when the device is out of reach.
+    #[must_use]
+    pub fn shown<'a>(&self, id: &'a str) -> Option<&'a str> {
+        id.strip_prefix(self.prefix.as_str()).filter(|id| self.matches(id))
+    }
+
+    /// Where something of an owner's (the start of an id, a place between ids) lies among the ids that are kept.
+    #[must_use]
+    pub fn behind_prefix(&self, text: &str) -> String {
+        format!("{}{text}", self.prefix)
+    }
+
+    /// Where all devices lie that are in reach and whose ids, as their owner writes them, start with `start`: in order,
+    /// none of them twice. Others may lie between them.
+    #[must_use]
+    pub fn spans(&self, start: &str) -> Vec<Span> {
+        let span = |start: &str, is_one_id| Span { prefix: self.behind_prefix(start), is_one_id };
+        let Some(patterns) = &self.patterns else { return vec![span(start, false)] };
+        let narrow = |pattern: &DevicePattern| match pattern.start() {
+            of_pattern if of_pattern.starts_with(start) => Some(span(of_pattern, pattern.is_one_id())),
+            of_pattern if start.starts_with(of_pattern) && !pattern.is_one_id() => Some(span(start, false)),
+            _ => None,
+        };
+        let mut spans: Vec<Span> = patterns.iter().filter_map(narrow).collect();
+        spans.sort_unstable();
+        spans.dedup_by(|next, last| if last.is_one_id { next == last } else { next.prefix.starts_with(&last.prefix) });
+        spans
+    }
+
+    /// Whether there is nothing to take off and nobody to leave out.
+    #[must_use]
+    pub const fn is_all(&self) -> bool {
+        self.prefix.is_empty() && self.patterns.is_none()
+    }
+
+    fn matches(&self, id: &str) -> bool {
+        self.patterns.as_ref().is_none_or(|patterns| patterns.iter().any(|pattern| pattern.matches(id)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn reach(prefix: &str, patterns: &[&str]) -> Reach {
+        let patterns: Vec<_> = patterns.iter().map(|pattern| pattern.parse().unwrap()).collect();
+        Reach::new(prefix.to_owned(), (!patterns.is_empty()).then_some(patterns))
+    }
+
+    fn spans(patterns: &[&str], start: &str) -> Vec<(String, bool)> {
+        reach("t/", patterns).spans(start).into_iter().map(|span| (span.prefix, span.is_one_id)).collect()
+    }
+
+    #[test]
+    fn a_tenant_stays_behind_its_prefix_whatever_it_writes() {
+        let acme = reach("acme/", &[]);
+        for id in ["pump", "../other/pump", "acme/pump", "other/pump", "/", "."] {
+            let kept = acme.kept(id).unwrap();
+            assert!(kept.starts_with("acme/") && acme.shown(&kept) == Some(id), "{id}");
+        }
+        assert_eq!(acme.shown("other/pump"), None);
+        assert_eq!(acme.kept(&"x".repeat(124)), Err(ReachError::TooLong { max: 123, found: 124 }));
+        assert_eq!(acme.kept(&"x".repeat(123)).unwrap().len(), 128);
+    }
+
+    #[test]
+    fn patterns_are_about_the_ids_that_the_owner_writes() {
+        let lights = reach("acme/", &["LIGHT-*", "HALL"]);
+        assert_eq!(lights.kept("LIGHT-1").unwrap(), "acme/LIGHT-1");
+        assert_eq!(lights.kept("PUMP-1"), Err(ReachError::Forbidden("PUMP-1".to_owned())));
+        assert_eq!(lights.kept("acme/LIGHT-1"), Err(ReachError::Forbidden("acme/LIGHT-1".to_owned())));
+        assert_eq!((lights.shown("acme/HALL"), lights.shown("acme/PUMP")), (Some("HALL"), None));
+    }
+
+    #[test]
+    fn nothing_is_copied_for_somebody_who_reaches_everything() {
+        assert!(matches!(Reach::all().kept("pump"), Ok(Cow::Borrowed("pump"))));
+        assert!(Reach::all().is_all() && !reach("a", &[]).is_all() && !reach("", &["*"]).is_all());
+    }
+
+    #[test]
+    fn spans_are_as_narrow_as_patterns_and_question_allow() {
+        let of = |text: &str, is_one_id| (text.to_owned(), is_one_id);
+        assert_eq!(spans(&[], "x"), [of("t/x", false)]);
+        assert_eq!(spans(&["LIGHT-*", "PUMP-7"], ""), [of("t/LIGHT-", false), of("t/PUMP-7", true)]);
+        assert_eq!(spans(&["LIGHT-*", "PUMP-7"], "LIGHT-4"), [of("t/LIGHT-4", false)]);
+        assert_eq!(spans(&["LIGHT-*", "PUMP-7"], "PUMP"), [of("t/PUMP-7", true)]);
+        assert_eq!(spans(&["LIGHT-*", "PUMP-7"], "PUMP-77"), []);
+        assert_eq!(spans(&["a*", "ab*", "abc", "a"], ""), [of("t/a", false)]);
+        assert_eq!(spans(&["ab", "ab", "abc"], ""), [of("t/ab", true), of("t/abc", true)]);
+    }
+
+    proptest! {
+        #[test]
+        fn spans_hold_every_device_in_reach_once_and_in_order(
+            patterns in prop::collection::vec("[ab*]{1,3}", 1..5), start in "[ab]{0,2}", ids in prop::collection::btree_set("[ab]{1,4}", 0..30)
+        ) {
+            let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
+            let reach = reach("t/", &patterns);
+            let in_span = |span: &Span, id: &&String| span.holds(&format!("t/{id}"));
+            let found: Vec<&String> = reach
+                .spans(&start)
+                .iter()
+                .flat_map(|span| ids.iter().filter(|id| in_span(span, id)).collect::<Vec<_>>())
+                .filter(|id| reach.shown(&format!("t/{id}")).is_some())
+                .collect();
+            let expected: Vec<&String> = ids.iter().filter(|id| id.starts_with(&start) && reach.kept(id).is_ok()).collect();
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! `tidegauge token`: tokens are made, hashed and tried here. None is ever an argument: those show in the list of processes.
+
+use std::io::{IsTerminal, Read, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use clap::{Args, Subcommand};
+use jiff::{SignedDuration, Timestamp};
+use tidegauge::access::{Grant, TOKEN_MAX_BYTES, Tokens};
+use tidegauge::config::{Auth, Config, Expiry, Period, Scope, Token, TokenHash};
+use tidegauge::model::DevicePattern;
+
+use super::Usage;
+use super::settings::Settings;
+
+/// What tokens made here begin with, so that people and scanners for leaked secrets know one when they see it.
+const START: &str = "tg_";
+const RANDOM_BYTES: usize = 32;
+
+/// A token of fewer characters might be guessed, and a plain hash does not protect one that can.
+const MIN_BYTES: usize = 20;
+
+/// Make, hash and try tokens.
+#[derive(Debug, Args)]
+pub(super) struct TokenArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a token: print it once, and below it the lines for the configuration
+    New(NewArgs),
+    /// Read a token from standard input and print its hash for the configuration
+    Hash,
+    /// Read a token from standard input and tell what it allows by the configuration, or why it does not
+    Check(Box<Settings>),
+}
+
+#[derive(Debug, Args)]
+struct NewArgs {
+    /// Who will have it: 1 to 64 of A-Z a-z 0-9 . _ -
+    #[arg(long)]
+    name: String,
+    /// What it allows: ingest, query or admin; may repeat
+    #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = parse_scope)]
+    scopes: Vec<Scope>,
+    /// The devices it is for, such as 'LIGHT-*'; may repeat [default: all]
+    #[arg(long, value_name = "PATTERN")]
+    devices: Vec<DevicePattern>,
+    /// What stands before each of its device ids, such as acme/: makes a tenant
+    #[arg(long, value_name = "PREFIX")]
+    device_prefix: Option<String>,
+    /// Until when it is good: RFC 3339, or how long from now, such as 90d [default: for good]
+    #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
+    expires: Option<Expiry>,
+}
+
+/// Does what was asked for. A token that is not good is an error.
+pub(super) fn run(args: TokenArgs) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match args.command {
+        Command::New(args) => {
+            let (token, table) = new(args)?;
+            writeln!(out, "{token}\n\n{table}")?;
+            eprintln!("The first line is the token; it is shown this once. The table is for the configuration.");
+        }
+        Command::Hash => writeln!(out, "{}", TokenHash::of(&read_token()?))?,
+        Command::Check(settings) => {
+            let config = settings.load()?;
+            writeln!(out, "{}", check(&config, &read_token()?)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn new(args: NewArgs) -> anyhow::Result<(String, String)> {
+    let token = format!("{START}{}", URL_SAFE_NO_PAD.encode(rand::random::<[u8; RANDOM_BYTES]>()));
+    let NewArgs { name, scopes, devices, device_prefix, expires } = args;
+    let devices = (!devices.is_empty()).then_some(devices);
+    let entry = Token { name, hash: TokenHash::of(&token), scopes, devices, device_prefix, expires };
+    let auth = Auth { tokens: vec![entry], ..Auth::default() };
+    Config::default().with_auth(auth.clone()).map_err(|error| Usage(error.to_string()))?;
+    let table = toml::to_string(&auth.tokens[0]).context("a token as TOML")?;
+    Ok((token, format!("[[auth.tokens]]\n{}", table.trim_end())))
+}
+
+/// What a token allows.
+fn check(config: &Config, token: &str) -> anyhow::Result<String> {
+    let tokens = Tokens::new(&config.auth, config.ingest.device_id_case);
+    if tokens.count() == 0 {
+        bail!("the configuration has no tokens: whoever can connect may do everything");
+    }
+    let Grant { name, scopes, .. } = &*tokens.grant(Some(token), now_ms())?;
+    let entry = config.auth.tokens.iter().find(|entry| entry.hash == TokenHash::of(token));
+    let entry = entry.context("the token is not known")?;
+    let all = || "all".to_owned();
+    let devices = entry.devices.as_ref().map_or_else(all, |patterns| join(patterns.iter()));
+    let mut text = format!("name      {}\n", name.as_deref().unwrap_or_default());
+    text += &format!("scopes    {}\ndevices   {devices}\n", join(scopes.iter().map(|scope| scope.as_str())));
+    if let Some(prefix) = &entry.device_prefix {
+        text += &format!("prefix    {prefix}\n");
+    }
+    text += &format!("expires   {}", entry.expires.map_or_else(|| "never".to_owned(), |expires| expires.to_string()));
+    Ok(text)
+}
+
+fn join<T: ToString>(items: impl Iterator<Item = T>) -> String {
+    items.map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// A token as it stands on standard input, without what surrounds it.
+fn read_token() -> anyhow::Result<String> {
+    let input = std::io::stdin();
+    if input.is_terminal() {
+        eprintln!("Paste the token, then press Enter and Ctrl-D:");
+    }
+    let mut text = String::new();
+    input.lock().take(64 << 10).read_to_string(&mut text).context("read a token from standard input")?;
+    let token = text.trim();
+    let is_token = (MIN_BYTES..=TOKEN_MAX_BYTES).contains(&token.len()) && token.bytes().all(|b| b.is_ascii_graphic());
+    if !is_token || token.contains(':') {
+        bail!(Usage(format!(
+            "a token has {MIN_BYTES} to {TOKEN_MAX_BYTES} visible ASCII characters and no colon; `tidegauge token new` \
+             makes one that cannot be guessed"
+        )));
+    }
+    Ok(token.to_owned())
+}
+
+fn parse_scope(text: &str) -> Result<Scope, String> {
+    let scopes = [Scope::Ingest, Scope::Query, Scope::Admin];
+    let known = scopes.into_iter().find(|scope| scope.as_str() == text);
+    known.ok_or_else(|| "expected ingest, query or admin".to_owned())
+}
+
+fn parse_expiry(text: &str) -> Result<Expiry, String> {
+    let from_now = |period: Period| {
+        let now = Timestamp::from_millisecond(now_ms()).ok()?;
+        let seconds = i64::try_from(period.as_duration().as_secs()).ok()?;
+        now.checked_add(SignedDuration::from_secs(seconds)).ok()?.round(jiff::Unit::Second).ok()
+    };
+    let instant = text.parse().ok().or_else(|| text.parse().ok().and_then(from_now));
+    instant.map(Expiry::at).ok_or_else(|| "expected RFC 3339, or how long from now, such as 90d".to_owned())
+}
+
+#[expect(clippy::disallowed_methods, reason = "a token expires on a date")]
+fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64)
+}

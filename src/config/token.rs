@@ -1,0 +1,152 @@
+//! `[[auth.tokens]]`: who comes, and what they may do.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::{ConfigError, TokenHash};
+use crate::model::{DevicePattern, check_device_id};
+
+const NAME_MAX_BYTES: usize = 64;
+
+/// The longest `device_prefix`: it leaves room for ids of as many bytes again.
+const PREFIX_MAX_BYTES: usize = 64;
+
+/// A token: its name, its hash, and what it allows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Token {
+    /// Who has it. Tokens may share a name: while one is replaced by the next, both are good.
+    pub name: String,
+    /// The hash of the token.
+    pub hash: TokenHash,
+    /// What it allows. At least one.
+    pub scopes: Vec<Scope>,
+    /// The devices that it allows to write and to read, as its owner writes their ids. Without it: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub devices: Option<Vec<DevicePattern>>,
+    /// What stands before each device id that is written with it, and is taken off each that is read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_prefix: Option<String>,
+    /// Until when it is good. Without it: for good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Expiry>,
+}
+
+/// What a token allows. No scope includes another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// To write readings.
+    Ingest,
+    /// To read them.
+    Query,
+    /// To see how the service is.
+    Admin,
+}
+
+/// An instant after which a token is not good any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expiry(Timestamp);
+
+impl Token {
+    /// Checks everything but how it fits to the other tokens. `at` is which entry it is, from 1.
+    pub(super) fn check(&self, at: usize) -> Result<(), ConfigError> {
+        let wrong = |key, problem: String| {
+            Err(ConfigError::invalid(key, format!("is {problem} (token {at}, {:?})", self.name)))
+        };
+        let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if !(1..=NAME_MAX_BYTES).contains(&self.name.len()) || !self.name.bytes().all(is_name_byte) {
+            return wrong("auth.tokens.name", format!("not 1 to {NAME_MAX_BYTES} of A-Z a-z 0-9 . _ -"));
+        }
+        if self.scopes.is_empty() {
+            return wrong(
+                "auth.tokens.scopes",
+                "an empty list, must hold \"ingest\", \"query\" or \"admin\"".to_owned(),
+            );
+        }
+        if self.devices.as_ref().is_some_and(Vec::is_empty) {
+            return wrong("auth.tokens.devices", "an empty list; for all devices leave it out".to_owned());
+        }
+        let Some(prefix) = &self.device_prefix else { return Ok(()) };
+        if check_device_id(prefix).is_err() || prefix.len() > PREFIX_MAX_BYTES {
+            let problem = format!("not 1 to {PREFIX_MAX_BYTES} bytes of A-Z a-z 0-9 . _ : / -");
+            return wrong("auth.tokens.device_prefix", problem);
+        }
+        Ok(())
+    }
+}
+
+impl Scope {
+    /// The scope as it is written.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ingest => "ingest",
+            Self::Query => "query",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+impl Expiry {
+    /// Expires then.
+    #[must_use]
+    pub const fn at(instant: Timestamp) -> Self {
+        Self(instant)
+    }
+
+    /// Whether that was at `now_ms` (Unix milliseconds) or before.
+    #[must_use]
+    pub fn is_over(self, now_ms: i64) -> bool {
+        self.0.as_millisecond() <= now_ms
+    }
+}
+
+impl fmt::Display for Expiry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Serialize for Expiry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Expiry {
+    /// Reads RFC 3339, as a string or as TOML's own kind of value.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = match toml::Value::deserialize(deserializer)? {
+            toml::Value::String(text) => text,
+            toml::Value::Datetime(instant) => instant.to_string(),
+            _ => String::new(),
+        };
+        let expected = "expected an instant with its offset, such as \"2027-01-31T00:00:00Z\"";
+        text.parse().map(Self).map_err(|_| de::Error::custom(expected))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expiry_is_an_instant_with_or_without_quotes() {
+        #[derive(Deserialize)]
+        struct Until {
+            expires: Expiry,
+        }
+        for text in ["\"2027-01-31T00:00:00Z\"", "2027-01-31T00:00:00Z", "\"2027-01-31T01:00:00+01:00\""] {
+            let until: Until = toml::from_str(&format!("expires = {text}")).expect(text);
+            assert_eq!(until.expires.to_string(), "2027-01-31T00:00:00Z");
+            let ms = 1_801_353_600_000;
+            assert!(until.expires.is_over(ms) && !until.expires.is_over(ms - 1), "{text}");
+        }
+        for text in ["\"2027-01-31\"", "2027-01-31", "\"soon\"", "1", "2027-01-31T00:00:00"] {
+            assert!(toml::from_str::<Until>(&format!("expires = {text}")).is_err(), "{text}");
+        }
+    }
+}

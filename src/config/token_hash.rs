@@ -1,0 +1,121 @@
+//! The hash of a token, which is all that the configuration holds of it.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+const BYTES: usize = 32;
+
+/// The SHA-256 of a token, written `sha256:` and 64 hexadecimal digits.
+///
+/// A plain hash is enough because tokens are random: nobody tries 2^256 of them, so there is nothing for salt or a slow
+/// hash to slow down, while a slow hash would be paid by every request. Hashes are compared in constant time, so that
+/// the time of a refusal tells nothing of the hashes that are known.
+#[derive(Clone, Copy)]
+pub struct TokenHash([u8; BYTES]);
+
+/// A string is not the hash of a token. It may be the token itself, so it is not repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected \"sha256:\" and 64 hexadecimal digits, as `tidegauge token new` and `tidegauge token hash` print it")]
+pub struct TokenHashError;
+
+impl TokenHash {
+    /// The hash of a token.
+    #[must_use]
+    pub fn of(token: &str) -> Self {
+        Self(Sha256::digest(token).into())
+    }
+}
+
+impl PartialEq for TokenHash {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Eq for TokenHash {}
+
+impl Hash for TokenHash {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl FromStr for TokenHash {
+    type Err = TokenHashError;
+
+    fn from_str(text: &str) -> Result<Self, TokenHashError> {
+        let digits = text.strip_prefix("sha256:").ok_or(TokenHashError)?.as_bytes();
+        if digits.len() != 2 * BYTES {
+            return Err(TokenHashError);
+        }
+        let value = |digit: u8| char::from(digit).to_digit(16).ok_or(TokenHashError);
+        let mut bytes = [0; BYTES];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = (value(pair[0])? << 4 | value(pair[1])?) as u8;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Display for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("sha256:")?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Enough to tell which one it is. Somebody may have made a token that can be guessed.
+impl fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{:02x}{:02x}...", self.0[0], self.0[1])
+    }
+}
+
+impl Serialize for TokenHash {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for TokenHash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FIPS 180-2, appendix B.1.
+    const OF_ABC: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    #[test]
+    fn a_hash_is_sha_256_and_written_as_it_is_read() {
+        assert_eq!(TokenHash::of("abc").to_string(), OF_ABC);
+        assert_eq!(OF_ABC.parse(), Ok(TokenHash::of("abc")));
+        assert_eq!(OF_ABC.to_uppercase().replace("SHA256", "sha256").parse(), Ok(TokenHash::of("abc")));
+        assert_ne!(OF_ABC.parse(), Ok(TokenHash::of("abd")));
+    }
+
+    #[test]
+    fn a_part_of_a_hash_is_none() {
+        let non_ascii = format!("sha256:{}ä", "0".repeat(62));
+        for bad in ["", "sha256:", &OF_ABC[..70], &OF_ABC[7..], &OF_ABC.replace('a', "g"), "tg_secret", &non_ascii] {
+            assert_eq!(bad.parse::<TokenHash>(), Err(TokenHashError), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_hash_is_not_repeated_because_it_may_be_the_token() {
+        let error = toml::from_str::<toml::Table>("hash = \"tg_hunter2\"").unwrap()["hash"].clone();
+        let error = TokenHash::deserialize(error).unwrap_err().to_string();
+        assert!(error.contains("sha256:") && !error.contains("hunter2"), "{error}");
+        assert_eq!(format!("{:?}", TokenHash::of("abc")), "sha256:ba78...");
+    }
+}

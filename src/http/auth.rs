@@ -1,0 +1,223 @@
+//! Who comes, and whether they may: the one place that looks at tokens.
+//!
+//! Each route states a [`Need`]. A request that meets it goes on with its [`Grant`], which the handler takes as an
+//! `Extension`; any other is answered here, before its body is read. A token stands in the header `Authorization` and
+//! nowhere else: addresses end up in the logs of proxies, so a token in the query string, `u` and `p` of version 1 of
+//! `InfluxDB` included, is not looked at.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::App;
+use super::influx::Version;
+use super::problem::Problem;
+use crate::access::{Grant, Stranger, Tokens};
+use crate::config::{Audience, Scope};
+use crate::telemetry::{Protocol, RequestRejection};
+
+/// What a route asks of who comes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Need {
+    /// This scope.
+    Scope(Scope),
+    /// This scope, of a client of `InfluxDB`: in its ways to show a token, with errors in its words.
+    Influx(Version, Scope),
+    /// Any token that is good.
+    AnyToken,
+    /// What `auth.metrics` says.
+    Metrics,
+    /// What `auth.health` says.
+    Health,
+}
+
+/// Lets a request through to its handler, or answers it.
+pub(super) async fn authorize(
+    State((app, need)): State<(Arc<App>, Need)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    match judge(&app.gate.tokens(), need, request.headers()) {
+        Ok(grant) => {
+            request.extensions_mut().insert(grant);
+            next.run(request).await
+        }
+        Err(refusal) => {
+            if let Some(protocol) = need.carries_readings() {
+                app.ingest.count_refused_request(protocol, refusal.reason());
+            }
+            need.answer(&refusal)
+        }
+    }
+}
+
+/// Why a request does not get to its handler.
+#[derive(Debug, PartialEq, Eq)]
+enum Refusal {
+    Stranger(Stranger),
+    /// There is an `Authorization` from which no token can be read.
+    Unreadable(&'static str),
+    /// The token lacks this scope.
+    Lacks(Scope),
+}
+
+fn judge(tokens: &Tokens, need: Need, headers: &HeaderMap) -> Result<Arc<Grant>, Refusal> {
+    let scope = match need {
+        Need::Scope(scope) | Need::Influx(_, scope) => Some(scope),
+        Need::AnyToken => None,
+        Need::Metrics => (tokens.metrics() == Audience::Admin).then_some(Scope::Admin),
+        Need::Health => (tokens.health() == Audience::Admin).then_some(Scope::Admin),
+    };
+    let is_open = scope.is_none() && !matches!(need, Need::AnyToken);
+    match let_in(tokens, need.takes_influx_schemes(), headers) {
+        Ok(grant) => match scope {
+            Some(scope) if !grant.allows(scope) => Err(Refusal::Lacks(scope)),
+            _ => Ok(grant),
+        },
+        Err(_) if is_open => Ok(tokens.nobody()),
+        Err(refusal) => Err(refusal),
+    }
+}
+
+fn let_in(tokens: &Tokens, influx: bool, headers: &HeaderMap) -> Result<Arc<Grant>, Refusal> {
+    if tokens.count() == 0 {
+        return tokens.grant(None, 0).map_err(Refusal::Stranger);
+    }
+    let token = token_of(headers, influx).map_err(Refusal::Unreadable)?;
+    #[expect(clippy::disallowed_methods, reason = "a token expires on a date")]
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(i64::MAX, |now| now.as_millis() as i64);
+    tokens.grant(token.as_deref(), now_ms).map_err(Refusal::Stranger)
+}
+
+/// The token in the header `Authorization`, if there is one.
+fn token_of(headers: &HeaderMap, influx: bool) -> Result<Option<String>, &'static str> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err("there is more than one header Authorization");
+    }
+    let text = value.to_str().map_err(|_| "the header Authorization is not ASCII")?;
+    let (scheme, credentials) = text.split_once(' ').unwrap_or((text, ""));
+    let credentials = credentials.trim();
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Ok(Some(credentials.to_owned()));
+    }
+    if influx && scheme.eq_ignore_ascii_case("token") {
+        return Ok(Some(password(credentials).to_owned()));
+    }
+    if influx && scheme.eq_ignore_ascii_case("basic") {
+        let decoded = STANDARD.decode(credentials).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        let decoded = decoded.ok_or("the credentials of Authorization: Basic are not base64 of user:token")?;
+        return Ok(Some(password(&decoded).to_owned()));
+    }
+    if influx {
+        return Err("expected Authorization: Bearer TOKEN, Token TOKEN, or Basic with the token as password");
+    }
+    Err("expected Authorization: Bearer TOKEN")
+}
+
+/// What stands behind the user's name, which says nothing here. Clients of version 2 that speak to version 1 write
+/// `Token user:password`.
+fn password(credentials: &str) -> &str {
+    credentials.split_once(':').map_or(credentials, |(_, password)| password)
+}
+
+impl Need {
+    const fn takes_influx_schemes(self) -> bool {
+        matches!(self, Self::Influx(..) | Self::Health)
+    }
+
+    /// As what a refused request counts, if it is one with readings.
+    const fn carries_readings(self) -> Option<Protocol> {
+        match self {
+            Self::Scope(Scope::Ingest) => Some(Protocol::Http),
+            Self::Influx(_, Scope::Ingest) => Some(Protocol::Influx),
+            _ => None,
+        }
+    }
+
+    fn answer(self, refusal: &Refusal) -> Response {
+        let problem = refusal.problem();
+        let is_unauthorized = problem.status() == StatusCode::UNAUTHORIZED;
+        let mut response = match self {
+            Self::Influx(version, _) => version.failed(&problem),
+            _ => problem.into_response(),
+        };
+        if is_unauthorized {
+            let challenge = refusal.challenge();
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+            if self.takes_influx_schemes() {
+                let basic = HeaderValue::from_static("Basic realm=\"tidegauge\"");
+                response.headers_mut().append(header::WWW_AUTHENTICATE, basic);
+            }
+        }
+        response
+    }
+}
+
+impl Refusal {
+    fn problem(&self) -> Problem {
+        match self {
+            Self::Stranger(stranger) => Problem::unauthorized(stranger.to_string()),
+            Self::Unreadable(why) => Problem::unauthorized((*why).to_owned()),
+            Self::Lacks(scope) => Problem::forbidden(format!("the token lacks the scope \"{}\"", scope.as_str())),
+        }
+    }
+
+    const fn reason(&self) -> RequestRejection {
+        match self {
+            Self::Stranger(_) | Self::Unreadable(_) => RequestRejection::Unauthorized,
+            Self::Lacks(_) => RequestRejection::Forbidden,
+        }
+    }
+
+    /// RFC 6750, section 3: somebody who has shown nothing is told no error.
+    const fn challenge(&self) -> &'static str {
+        match self {
+            Self::Stranger(Stranger::NoToken) => "Bearer realm=\"tidegauge\"",
+            _ => "Bearer realm=\"tidegauge\", error=\"invalid_token\"",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(authorization: &[&str], influx: bool) -> Result<Option<String>, &'static str> {
+        let mut headers = HeaderMap::new();
+        for value in authorization {
+            headers.append(header::AUTHORIZATION, HeaderValue::from_str(value).expect("a header"));
+        }
+        token_of(&headers, influx)
+    }
+
+    #[test]
+    fn a_token_is_found_in_each_way_to_show_it() {
+        let t = || Ok(Some("t".to_owned()));
+        assert_eq!(token(&[], false), Ok(None));
+        for shown in ["Bearer t", "bearer t", "BEARER   t "] {
+            assert_eq!((token(&[shown], false), token(&[shown], true)), (t(), t()), "{shown}");
+        }
+        for shown in ["Token t", "Token user:t", "Basic dXNlcjp0", "basic OnQ="] {
+            assert_eq!(token(&[shown], true), t(), "{shown}");
+            assert!(token(&[shown], false).is_err(), "{shown} is for the paths of InfluxDB");
+        }
+        assert_eq!(token(&["Basic dXNlcjphOmI="], true), Ok(Some("a:b".to_owned())), "at the first colon");
+    }
+
+    #[test]
+    fn what_is_no_token_is_refused() {
+        for shown in ["Digest t", "t", "Basic %%%", "Basic /w==", "Bearert"] {
+            assert!(token(&[shown], true).is_err(), "{shown}");
+        }
+        assert!(token(&["Bearer a", "Bearer b"], true).is_err(), "which of them?");
+        assert_eq!(token(&["Bearer"], true), Ok(Some(String::new())), "no known token is empty");
+    }
+}

@@ -1,0 +1,170 @@
+//! Device patterns: in every format each reading of another device is refused, and only that one; no question reaches one.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::{RANGE, devices, get, get_json, ids, ingest, post, reading, refused, setup};
+use crate::harness::{Answer, Server, Setup, secret_of};
+
+const NS: &str = "1713621610000000000";
+
+fn patterns() -> Setup {
+    let lights = "scopes = ['ingest', 'query']\ndevices = ['LIGHT-*', 'HALL']";
+    setup().token("lights", lights).token("all", "scopes = ['ingest', 'query']")
+}
+
+/// The answer rejects these readings, by index, for their devices, and no others.
+#[track_caller]
+fn rejects(answer: &Answer, accepted: u32, indexes: &[u64]) {
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    let problem = answer.json();
+    assert_eq!((&problem["code"], &problem["accepted"]), (&json!("partially_rejected"), &json!(accepted)), "{problem}");
+    let errors = problem["errors"].as_array().expect("errors");
+    let of_device: Vec<_> = errors.iter().map(|error| (error["index"].as_u64(), error["code"].as_str())).collect();
+    let expected: Vec<_> = indexes.iter().map(|index| (Some(*index), Some("device_forbidden"))).collect();
+    assert_eq!(of_device, expected, "{problem}");
+}
+
+#[tokio::test]
+async fn another_device_hidden_in_a_batch_of_json_is_refused_reading_by_reading() {
+    let server = Server::start(patterns()).await;
+    let hidden = json!([
+        reading("LIGHT-1", 1.0),
+        reading("PUMP-1", 1.0),
+        { "deviceId": "PUMP-2", "readings": [{ "ts": super::TS, "value": 1 }, { "ts": super::TS, "value": 2 }] },
+        { "readings": [{ "ts": super::TS, "value": 1 }], "deviceId": "PUMP-3" },
+        reading("HALL", 1.0),
+        reading("light-1", 1.0),
+        reading("xLIGHT-1", 1.0),
+        reading("HALL-2", 1.0),
+    ]);
+    let answer = ingest(&server, "lights", &hidden).await;
+    rejects(&answer, 2, &[1, 2, 3, 4, 6, 7, 8]);
+    assert!(
+        answer.text().contains("device \\\"PUMP-1\\\" is none of those that the token is for"),
+        "{}",
+        answer.text()
+    );
+    let all_or_nothing = json!([reading("LIGHT-9", 1.0), reading("PUMP-1", 1.0)]).to_string();
+    let answer = post(&server, "lights", "/v1/readings?partial=false", "application/json", all_or_nothing).await;
+    rejects(&answer, 0, &[1]);
+    assert_eq!(devices(&server, "all", "").await, ["HALL", "LIGHT-1"]);
+}
+
+#[tokio::test]
+async fn another_device_hidden_in_ndjson_is_refused_line_by_line() {
+    let server = Server::start(patterns()).await;
+    let lines =
+        [reading("LIGHT-1", 1.0), reading("PUMP-1", 1.0), json!([reading("PUMP-1", 2.0), reading("HALL", 2.0)])];
+    let body = lines.map(|line| line.to_string()).join("\n");
+    let answer = post(&server, "lights", "/v1/readings", "application/x-ndjson", body).await;
+    let errors = answer.json()["errors"].take();
+    assert_eq!((&errors[0]["line"], &errors[0]["code"]), (&json!(2), &json!("device_forbidden")), "{errors}");
+    assert_eq!(
+        answer.json()["accepted"].as_u64().expect("a number") + errors.as_array().expect("a list").len() as u64,
+        server.metrics().await.count("tidegauge_readings_received_total")
+    );
+    let seen = devices(&server, "all", "").await;
+    assert!(seen.contains(&"LIGHT-1".to_owned()) && !seen.contains(&"PUMP-1".to_owned()), "{seen:?}");
+}
+
+#[tokio::test]
+async fn another_device_hidden_in_line_protocol_is_refused_line_by_line() {
+    let server = Server::start(patterns()).await;
+    // Of the tags that may name a device, the first of the configuration does, wherever it stands in the line.
+    let lines = [
+        format!("m,device=LIGHT-1 v=1 {NS}"),
+        format!("m,device=PUMP-1 v=1 {NS}"),
+        format!("m,device=LIGHT-1,deviceId=PUMP-2 v=1 {NS}"),
+        format!("m,deviceId=LIGHT-2,device=PUMP-3 v=1 {NS}"),
+        format!("m,device=PUMP\\-4 v=1 {NS}"),
+    ];
+    let body = lines.join("\n");
+    let v3 = post(&server, "lights", "/api/v3/write_lp?precision=ns", "text/plain", body.as_str()).await;
+    assert_eq!(v3.status, 400, "{}", v3.text());
+    let bad: Vec<_> =
+        v3.json()["data"].as_array().expect("lines").iter().map(|line| line["line_number"].clone()).collect();
+    assert_eq!(bad, [json!(2), json!(3), json!(5)], "{}", v3.text());
+    let v2 = post(&server, "lights", "/api/v2/write", "text/plain", body.as_str()).await;
+    assert_eq!((v2.status, &v2.json()["line"]), (422, &json!(2)), "{}", v2.text());
+    let v1 = post(&server, "lights", "/write", "text/plain", lines[1].as_str()).await;
+    assert_eq!(v1.status, 400, "{}", v1.text());
+    assert!(v1.text().contains("line 1: device \\\"PUMP-1\\\" is none of those"), "{}", v1.text());
+    assert_eq!(devices(&server, "all", "").await, ["LIGHT-1", "LIGHT-2"]);
+    let metrics = server.metrics().await;
+    let forbidden = [("protocol", "influx"), ("reason", "device_forbidden")];
+    assert_eq!(metrics.count_where("tidegauge_readings_rejected_total", &forbidden), 5, "2 of version 3, 2 and 1");
+}
+
+#[tokio::test]
+async fn another_device_hidden_in_base_names_of_senml_is_refused() {
+    let server = Server::start(patterns()).await;
+    let pack = json!([
+        { "bn": "LIGHT-1/", "bt": 1_713_621_610, "n": "lux", "v": 1 },
+        { "bn": "PUMP-1/", "n": "temp", "v": 1 },
+        { "n": "hum", "v": 1 },
+        { "bn": "LIGHT-", "n": "2/lux", "v": 1 },
+        { "bn": "", "n": "PUMP-2/temp", "v": 1 },
+    ]);
+    let answer = post(&server, "lights", "/v1/readings", "application/senml+json", pack.to_string()).await;
+    let problem = answer.json();
+    assert_eq!((answer.status, &problem["code"]), (400, &json!("partially_rejected")), "{problem}");
+    let errors = problem["errors"].as_array().expect("errors");
+    assert!(!errors.is_empty() && errors.iter().all(|error| error["code"] == "device_forbidden"), "{problem}");
+    assert_eq!(devices(&server, "all", "").await, ["LIGHT-1", "LIGHT-2"]);
+
+    let cbor: &[u8] = b"\x81\xa3\x21\x67PUMP-3/\x00\x64temp\x02\x01"; // [{-2: "PUMP-3/", 0: "temp", 2: 1}]
+    let request = server.request(Method::POST, "/v1/readings").bearer_auth(secret_of("lights"));
+    let answer = server.send(request.header("content-type", "application/senml+cbor").body(cbor)).await;
+    rejects(&answer, 0, &[0]);
+}
+
+#[tokio::test]
+async fn no_question_reaches_another_device() {
+    let server = Server::start(patterns()).await;
+    let all = ["HALL", "HALL-2", "LIGHT-1", "LIGHT-2", "LIGHT-3", "PUMP-1"];
+    let readings: Vec<Value> = all.iter().map(|device| reading(device, 1.0)).collect();
+    assert_eq!(ingest(&server, "all", &json!(readings)).await.status, 200);
+    for path in ["rollups", "readings", "latest"] {
+        for device in ["PUMP-1", "HALL-2", "light-1", "nothing"] {
+            refused(&get(&server, "lights", &format!("/v1/devices/{device}/{path}")).await, 403, "device_forbidden");
+        }
+        assert_eq!(get(&server, "lights", &format!("/v1/devices/HALL/{path}")).await.status, 200);
+    }
+    for devices in ["device=PUMP-1", "device=LIGHT-1&device=PUMP-1", "device=PUMP-1&combine=true"] {
+        refused(&get(&server, "lights", &format!("/v1/rollups?{devices}&{RANGE}")).await, 403, "device_forbidden");
+    }
+    let seen = ["HALL", "LIGHT-1", "LIGHT-2", "LIGHT-3"];
+    assert_eq!(devices(&server, "lights", "").await, seen);
+    assert_eq!(ids(&get_json(&server, "lights", &format!("/v1/rollups?{RANGE}")).await), seen);
+    let combined = get_json(&server, "lights", &format!("/v1/rollups?combine=true&{RANGE}")).await;
+    assert_eq!((&combined["devices"], &combined["metrics"]["value"][0]["count"]), (&json!(4), &json!(4)));
+    for (prefix, expected) in [("PUMP", &[][..]), ("HALL-", &[]), ("LIGHT-2", &["LIGHT-2"]), ("H", &["HALL"])] {
+        assert_eq!(devices(&server, "lights", &format!("prefix={prefix}")).await, expected, "{prefix}");
+    }
+}
+
+#[tokio::test]
+async fn pages_of_devices_are_full_whatever_lies_between_them() {
+    let ends = "scopes = ['query']\ndevices = ['*-x', 'd-07*', 'd-999']";
+    let server = Server::start(patterns().token("ends", ends)).await;
+    let name = |number: u32| format!("d-{number:02}{}", if number.is_multiple_of(10) { "-x" } else { "" });
+    let readings: Vec<Value> = (0..60).map(|number| reading(&name(number), 1.0)).collect();
+    assert_eq!(ingest(&server, "all", &json!(readings)).await.status, 200);
+    let expected = ["d-00-x", "d-07", "d-10-x", "d-20-x", "d-30-x", "d-40-x", "d-50-x"];
+    for path in ["/v1/devices", "/v1/rollups"] {
+        for limit in 1..=8 {
+            let (mut found, mut cursor) = (Vec::new(), String::new());
+            loop {
+                let page = get_json(&server, "ends", &format!("{path}?limit={limit}{cursor}")).await;
+                let of_page = ids(&page);
+                found.extend(of_page.iter().cloned());
+                let Some(next) = page["next"].as_str() else { break };
+                assert_eq!(of_page.len(), limit, "a page with a next one is full");
+                assert!(expected.contains(&next), "{next} tells of a device out of reach");
+                cursor = format!("&cursor={next}");
+            }
+            assert_eq!(found, expected, "{path} {limit}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! SIGHUP.
+
+use reqwest::Method;
+
+use super::{get, setup};
+use crate::harness::{Server, Setup, secret_of, wait_until};
+
+fn with(name: &str) -> Setup {
+    setup().token(name, "scopes = ['query']").or("udp.listen", "127.0.0.1:0")
+}
+
+pub(super) async fn signal_and_wait_for(server: &Server, said: &str) {
+    let times = server.log().matches(said).count();
+    server.signal("HUP");
+    wait_until(said, async || (server.log().matches(said).count() > times).then_some(())).await;
+}
+
+#[tokio::test]
+async fn tokens_are_read_again_and_connections_stay() {
+    let server = Server::start(with("old")).await;
+    assert_eq!(get(&server, "old", "/v1/devices").await.status, 200);
+    let mut connection = super::attacks::Connection::open(&server).await;
+    let request = |name: &str| {
+        format!("GET /v1/devices HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\r\n", secret_of(name))
+    };
+    assert_eq!(connection.ask(request("old").as_bytes()).await.0, 200);
+
+    server.write_config(&with("new").to_toml());
+    signal_and_wait_for(&server, "[auth] was read again").await;
+    assert_eq!(get(&server, "old", "/v1/devices").await.status, 401);
+    assert_eq!(get(&server, "new", "/v1/devices").await.status, 200);
+    assert_eq!(connection.ask(request("old").as_bytes()).await.0, 401, "the same connection, the next request");
+    assert_eq!(connection.ask(request("new").as_bytes()).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_configuration_that_cannot_be_used_changes_nothing_and_is_told_with_its_place() {
+    let server = Server::start(with("old")).await;
+    let duplicate = setup().token("old", "scopes = []").to_toml();
+    for (bad, said) in [
+        ("[auth]\nallow_anonymus = true\n", "config.toml:2:1: auth.allow_anonymus"),
+        ("[auth\n", "config.toml:1"),
+        (duplicate.as_str(), "auth.tokens.scopes is an empty list"),
+    ] {
+        server.write_config(bad);
+        signal_and_wait_for(&server, said).await;
+        assert_eq!(get(&server, "old", "/v1/devices").await.status, 200, "{bad}");
+        assert_eq!(server.send(server.request(Method::GET, "/v1/devices")).await.status, 401, "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn what_stands_outside_auth_takes_a_restart_and_that_is_said() {
+    let server = Server::start(with("old")).await;
+    server.write_config(&with("new").set("query.max_devices", 7).to_toml());
+    signal_and_wait_for(&server, "outside [auth]: that takes a restart").await;
+    wait_until("the tokens are new", async || (get(&server, "new", "/v1/devices").await.status == 200).then_some(()))
+        .await;
+    assert_eq!(get(&server, "new", "/v1/devices?limit=8").await.status, 200, "the limit is the old one");
+}
