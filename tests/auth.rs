@@ -1,6 +1,7 @@
 //! Who may do what: tokens, tenants, and what attackers try.
 
 mod attacks;
+mod commands;
 mod devices;
 mod reload;
 mod tenants;

@@ -1,11 +1,12 @@
-//! Clients as they come from `PyPI`, unchanged: what they write can be read.
+//! Clients as they come from `PyPI`, unchanged: they show their token, are told when it is wrong, and what they write can be
+//! read.
 
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Server, Setup};
+use crate::harness::{Server, Setup, secret_of};
 
 #[tokio::test]
 async fn the_python_client_of_influxdb_2_writes() {
@@ -19,11 +20,15 @@ async fn the_python_client_of_influxdb_1_writes() {
 
 /// Runs a program of `tests/clients`, then reads what it wrote.
 async fn writes(program: &str, version: &str) {
-    let server = Server::start(Setup::sqlite()).await;
+    let tokens = Setup::sqlite().token("operator", "scopes = ['admin']").token("client", "scopes = ['ingest']");
+    let server = Server::start(tokens.set("auth.allow_anonymous", true)).await;
     let (program, url) = (format!("{}/tests/clients/{program}", env!("CARGO_MANIFEST_DIR")), server.url().to_owned());
     let run = move || {
         let mut python = Command::new("python3");
-        python.args([&program, &url]).env("PYTHONPATH", clients()).env("PYTHONDONTWRITEBYTECODE", "1");
+        python
+            .args([&program, &url, &secret_of("client")])
+            .env("PYTHONPATH", clients())
+            .env("PYTHONDONTWRITEBYTECODE", "1");
         python.output().expect("python3 is there")
     };
     succeeded(&tokio::task::spawn_blocking(run).await.expect("no panic"));

@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
-use tidegauge::access::{Grant, TOKEN_MAX_BYTES, Tokens};
+use tidegauge::access::{TOKEN_MAX_BYTES, Tokens};
 use tidegauge::config::{Auth, Config, Expiry, Period, Scope, Token, TokenHash};
 use tidegauge::model::DevicePattern;
 
@@ -93,18 +93,18 @@ fn check(config: &Config, token: &str) -> anyhow::Result<String> {
     if tokens.count() == 0 {
         bail!("the configuration has no tokens: whoever can connect may do everything");
     }
-    let Grant { name, scopes, .. } = &*tokens.grant(Some(token), now_ms())?;
+    tokens.grant(Some(token), now_ms())?;
     let entry = config.auth.tokens.iter().find(|entry| entry.hash == TokenHash::of(token));
-    let entry = entry.context("the token is not known")?;
-    let all = || "all".to_owned();
-    let devices = entry.devices.as_ref().map_or_else(all, |patterns| join(patterns.iter()));
-    let mut text = format!("name      {}\n", name.as_deref().unwrap_or_default());
-    text += &format!("scopes    {}\ndevices   {devices}\n", join(scopes.iter().map(|scope| scope.as_str())));
-    if let Some(prefix) = &entry.device_prefix {
-        text += &format!("prefix    {prefix}\n");
-    }
-    text += &format!("expires   {}", entry.expires.map_or_else(|| "never".to_owned(), |expires| expires.to_string()));
-    Ok(text)
+    let Token { name, scopes, devices, device_prefix, expires, .. } = entry.context("the token is not known")?;
+    let devices = devices.as_ref().map_or_else(|| "all".to_owned(), |patterns| join(patterns.iter()));
+    let lines = [
+        format!("name      {name}"),
+        format!("scopes    {}", join(scopes.iter().map(|scope| scope.as_str()))),
+        format!("devices   {devices}"),
+        format!("prefix    {}", device_prefix.as_deref().unwrap_or("none")),
+        format!("expires   {}", expires.map_or_else(|| "never".to_owned(), |expires| expires.to_string())),
+    ];
+    Ok(lines.join("\n"))
 }
 
 fn join<T: ToString>(items: impl Iterator<Item = T>) -> String {

@@ -34,6 +34,7 @@ mod headers;
 mod influx;
 mod ingest;
 mod intake;
+mod linger;
 mod operate;
 mod params;
 mod problem;

@@ -173,7 +173,10 @@ impl From<Refused> for Problem {
             }
             Refused::NotPartial(receipt) => Self::rejected(receipt, detail),
             Refused::Overloaded(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "Overloaded", "overloaded", detail),
-            Refused::Failed(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "Log failed", "log_failed", detail),
+            Refused::Failed(_) => {
+                let detail = "the log takes nothing any more: its disk has failed, or the service is stopping";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "Log failed", "log_failed", detail)
+            }
         }
     }
 }
@@ -196,6 +199,8 @@ impl From<QueryError> for Problem {
                 Self::new(StatusCode::BAD_REQUEST, "Too many devices", "too_many_devices", detail)
             }
             QueryError::Store(_) => {
+                tracing::warn!(error = detail, "a query was not answered"); // it names hosts, which are not for everybody
+                let detail = "the store does not answer; try again later";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "Store unavailable", "store_unavailable", detail)
             }
         }

@@ -40,6 +40,15 @@ async fn tenants_do_not_meet_in_mongodb() {
     assert_apart(&server).await;
 }
 
+#[tokio::test]
+async fn tenants_do_not_meet_in_a_timeseries_collection() {
+    let database = Database::new();
+    let server = Server::start(tenants(Setup::timeseries(&database))).await;
+    write_all(&server).await;
+    server.settled().await;
+    assert_apart(&server).await;
+}
+
 /// The same ids of both tenants, with values that tell whose they are.
 async fn write_all(server: &Server) {
     for (tenant, value) in [("acme", 1.0), ("blue", 2.0)] {

@@ -1,5 +1,5 @@
 """Writes with influxdb, the Python client of InfluxDB 1, as its documentation shows it: points and lines, in every
-precision, in batches, plain and gzip. Takes the URL of the server."""
+precision, in batches, plain and gzip. Takes the URL of the server and a token."""
 
 import sys
 import urllib.parse
@@ -7,7 +7,7 @@ import urllib.parse
 from influxdb import InfluxDBClient
 from influxdb.exceptions import InfluxDBClientError
 
-URL = urllib.parse.urlsplit(sys.argv[1])
+URL, TOKEN = urllib.parse.urlsplit(sys.argv[1]), sys.argv[2]
 START = 1713621600  # 2024-04-20T14:00:00Z
 PRECISIONS = {"n": 10**9, "u": 10**6, "ms": 10**3, "s": 1}
 
@@ -38,9 +38,16 @@ def batches(client, device):
 
 
 for name, gzip in [("plain", False), ("gzip", True)]:
-    client = InfluxDBClient(URL.hostname, URL.port, "ann", "secret", "plant", gzip=gzip)
+    client = InfluxDBClient(URL.hostname, URL.port, "ann", TOKEN, "plant", gzip=gzip)
     assert client.ping() == "1.8.10"
     client.create_database("plant")
     points(client, f"v1-sync-{name}")
     batches(client, f"v1-batch-{name}")
     client.close()
+
+client = InfluxDBClient(URL.hostname, URL.port, "ann", "wrong", "plant")
+try:
+    client.write_points([point("stranger", 0, 1)], time_precision="s")
+    sys.exit("a wrong token must raise")
+except InfluxDBClientError as error:
+    assert error.code == 401 and "the token is not known" in str(error), error

@@ -1,5 +1,5 @@
 """Writes with influxdb-client, the Python client of InfluxDB 2, as its documentation shows it: one request at a time and
-in batches, plain and gzip. Takes the URL of the server."""
+in batches, plain and gzip. Takes the URL of the server and a token."""
 
 import sys
 from datetime import datetime, timedelta, timezone
@@ -8,7 +8,7 @@ from influxdb_client import InfluxDBClient, Point, WriteOptions, WritePrecision
 from influxdb_client.client.write_api import SYNCHRONOUS
 from influxdb_client.rest import ApiException
 
-URL = sys.argv[1]
+URL, TOKEN = sys.argv[1:]
 START = datetime(2024, 4, 20, 14, tzinfo=timezone.utc)
 
 
@@ -43,8 +43,15 @@ def batching(client, device):
 
 
 for name, gzip in [("plain", False), ("gzip", True)]:
-    with InfluxDBClient(url=URL, token="any", org="acme", enable_gzip=gzip) as client:
+    with InfluxDBClient(url=URL, token=TOKEN, org="acme", enable_gzip=gzip) as client:
         assert client.ping()
         assert client.health().status == "pass"
         synchronous(client, f"v2-sync-{name}")
         batching(client, f"v2-batch-{name}")
+
+with InfluxDBClient(url=URL, token="wrong", org="acme") as client:
+    try:
+        client.write_api(write_options=SYNCHRONOUS).write(bucket="plant", org="acme", record=point("stranger", 0))
+        sys.exit("a wrong token must raise")
+    except ApiException as error:
+        assert error.status == 401 and "the token is not known" in error.message, error

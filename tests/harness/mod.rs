@@ -11,7 +11,7 @@ mod wait;
 pub(crate) use database::Database;
 pub(crate) use metrics::Metrics;
 pub(crate) use mongod::Mongod;
-pub(crate) use process::{Finished, run};
+pub(crate) use process::{Finished, run, run_with};
 pub(crate) use server::{Answer, Server};
 pub(crate) use setup::{Setup, secret_of};
 pub(crate) use wait::wait_until;

@@ -1,5 +1,6 @@
 //! Runs a command of the binary to its end.
 
+use std::io::Write;
 use std::process::{Command, Stdio};
 
 /// How a command ended and what it printed.
@@ -15,10 +16,21 @@ pub(crate) struct Finished {
 
 /// Runs `tidegauge` with these arguments, without input, and waits for it on a thread of its own.
 pub(crate) async fn run(args: &[&str]) -> Finished {
+    run_with(args, "").await
+}
+
+/// The same, with this text on standard input.
+pub(crate) async fn run_with(args: &[&str], input: &str) -> Finished {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegauge"));
-    command.args(args).stdin(Stdio::null());
-    let output = tokio::task::spawn_blocking(move || command.output()).await.expect("no panic");
-    let output = output.expect("the binary runs");
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary runs");
+    let (mut stdin, input) = (child.stdin.take().expect("piped"), input.to_owned());
+    let feed_and_wait = move || {
+        drop(stdin.write_all(input.as_bytes())); // it may end without reading
+        drop(stdin);
+        child.wait_with_output()
+    };
+    let output = tokio::task::spawn_blocking(feed_and_wait).await.expect("no panic").expect("our child");
     Finished {
         code: output.status.code(),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

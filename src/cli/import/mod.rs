@@ -48,6 +48,12 @@ pub(crate) struct ImportArgs {
     /// The server
     #[arg(long, default_value = "http://127.0.0.1:8080", value_parser = parse_url)]
     url: String,
+    #[arg(
+        long,
+        value_name = "FILE",
+        help = "A file that holds the token to show to the server [default: the variable TIDEGAUGE_TOKEN, if it is set]"
+    )]
+    token_file: Option<PathBuf>,
     /// CSV: the device of all rows
     #[arg(long, value_name = "ID", conflicts_with = "device_column", value_parser = parse_device)]
     device: Option<String>,
@@ -103,7 +109,7 @@ Exit status: 0 when every reading was accepted, 1 when some were rejected or the
 /// Runs the import. An error when a reading was rejected, too.
 pub(crate) async fn run(args: ImportArgs) -> anyhow::Result<()> {
     let progress = Arc::new(Progress::start(source::total_bytes(&args.files)?, args.dry_run));
-    let sender = if args.dry_run { None } else { Some(Sender::new(&args.url, args.retry_for)?) };
+    let sender = if args.dry_run { None } else { Some(Sender::new(&args.url, args.token()?, args.retry_for)?) };
     let (queue, batches) = mpsc::channel(READ_AHEAD);
     let reading = start_reading(args, queue, Arc::clone(&progress));
     let sent = tokio::select! {
@@ -225,6 +231,18 @@ fn announce(file: &str, columns: &Columns, progress: &Progress) {
 }
 
 impl ImportArgs {
+    /// The token to show. It is no argument, because those show in the list of processes.
+    fn token(&self) -> anyhow::Result<Option<String>> {
+        let text = match &self.token_file {
+            Some(file) => {
+                let text = std::fs::read_to_string(file);
+                Some(text.with_context(|| format!("{} (--token-file)", file.display()))?)
+            }
+            None => std::env::var("TIDEGAUGE_TOKEN").ok(),
+        };
+        Ok(text.map(|text| text.trim().to_owned()).filter(|token| !token.is_empty()))
+    }
+
     fn wanted(&self) -> Wanted {
         let device = match (&self.device, &self.device_column) {
             (Some(device), _) => WantedDevice::Fixed(device.clone()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
-use reqwest::{Client, Response, StatusCode};
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 use tokio::time::Instant;
 
@@ -44,14 +44,16 @@ pub(super) struct Refusal {
 pub(super) struct Sender {
     client: Client,
     url: String,
+    token: Option<String>,
     retry_for: Duration,
 }
 
 impl Sender {
-    /// A sender to the server at `url`, that tries each batch for `retry_for` after its first failure.
-    pub(super) fn new(url: &str, retry_for: Duration) -> anyhow::Result<Self> {
+    /// A sender to the server at `url`, that tries each batch for `retry_for` after its first failure. `token` is shown to
+    /// the server, if there is one.
+    pub(super) fn new(url: &str, token: Option<String>, retry_for: Duration) -> anyhow::Result<Self> {
         let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).timeout(REQUEST_TIMEOUT).build()?;
-        Ok(Self { client, url: format!("{}/v1/readings", url.trim_end_matches('/')), retry_for })
+        Ok(Self { client, url: format!("{}/v1/readings", url.trim_end_matches('/')), token, retry_for })
     }
 
     /// Sends until the server answers for the batch. Each failure that is followed by another attempt goes to
@@ -82,6 +84,7 @@ impl Sender {
 
     async fn attempt(&self, batch: &Batch) -> anyhow::Result<Attempt> {
         let request = self.client.post(&self.url).header(CONTENT_TYPE, "application/x-ndjson").body(batch.body.clone());
+        let request = self.token.iter().fold(request, RequestBuilder::bearer_auth);
         let response = match request.send().await {
             Ok(response) => response,
             Err(error) if error.is_builder() => return Err(error.into()),
@@ -230,7 +233,7 @@ mod tests {
     }
 
     fn sender(address: SocketAddr, retry_for: Duration) -> Sender {
-        Sender::new(&format!("http://{address}/"), retry_for).unwrap()
+        Sender::new(&format!("http://{address}/"), None, retry_for).unwrap()
     }
 
     #[tokio::test]
