@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     Target { name: "json", run: wire::fuzz::json },
     Target { name: "ndjson", run: wire::fuzz::ndjson },
     Target { name: "line_protocol", run: wire::fuzz::line_protocol },
@@ -36,5 +36,6 @@ pub const TARGETS: [Target; 14] = [
     Target { name: "config", run: config::fuzz::config },
     Target { name: "units", run: config::fuzz::units },
     Target { name: "query_string", run: http::fuzz::query_string },
+    Target { name: "authorization", run: http::fuzz::authorization },
     Target { name: "bson", run: store::mongodb::fuzz::document },
 ];

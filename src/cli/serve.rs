@@ -36,6 +36,9 @@ const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
 pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let config = settings.load()?;
     logs::init(&config.telemetry)?;
+    if config.auth.allow_anonymous && !config.auth.tokens.is_empty() {
+        tracing::warn!("there are tokens, but auth.allow_anonymous lets everybody in who shows none");
+    }
     let data = DataDir::lock(&config.server.data_dir)?;
     let listen = config.http.listen;
     let listener = TcpListener::bind(listen).await.with_context(|| format!("listen on {listen} (http.listen)"))?;
@@ -64,11 +67,11 @@ fn announce(
     let data = config.server.data_dir.display();
     let mut out = std::io::stdout().lock();
     writeln!(out, "listening http={address} udp={udp} store={} data={data}", store.name())?;
-    writeln!(
-        out,
-        "try it:    curl http://{address}/v1/readings --json '{{\"deviceId\":\"S1\",\"values\":{{\"temp\":22.4}}}}'"
-    )?;
-    writeln!(out, "and then:  curl http://{address}/v1/devices/S1/rollups")?;
+    let curl =
+        if config.auth.lets_anybody_in() { "curl" } else { "curl -H \"Authorization: Bearer $TIDEGAUGE_TOKEN\"" };
+    let reading = r#"{"deviceId":"S1","values":{"temp":22.4}}"#;
+    writeln!(out, "try it:    {curl} http://{address}/v1/readings --json '{reading}'")?;
+    writeln!(out, "and then:  {curl} http://{address}/v1/devices/S1/rollups")?;
     out.flush()?;
     Ok(())
 }

@@ -77,7 +77,10 @@ fn judge(tokens: &Tokens, need: Need, headers: &HeaderMap) -> Result<Arc<Grant>,
     let is_open = scope.is_none() && !matches!(need, Need::AnyToken);
     match let_in(tokens, need.takes_influx_schemes(), headers) {
         Ok(grant) => match scope {
-            Some(scope) if !grant.allows(scope) => Err(Refusal::Lacks(scope)),
+            Some(scope) if !grant.allows(scope) => {
+                tracing::debug!(name = grant.name.as_deref(), scope = scope.as_str(), "a token lacks a scope");
+                Err(Refusal::Lacks(scope))
+            }
             _ => Ok(grant),
         },
         Err(_) if is_open => Ok(tokens.nobody()),
@@ -96,7 +99,7 @@ fn let_in(tokens: &Tokens, influx: bool, headers: &HeaderMap) -> Result<Arc<Gran
 }
 
 /// The token in the header `Authorization`, if there is one.
-fn token_of(headers: &HeaderMap, influx: bool) -> Result<Option<String>, &'static str> {
+pub(super) fn token_of(headers: &HeaderMap, influx: bool) -> Result<Option<String>, &'static str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {

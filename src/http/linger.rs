@@ -1,7 +1,6 @@
 //! Closing a connection so that the last answer arrives.
 //!
-//! A request may be answered before its body has come (a stranger's, one that is too large), and the connection is closed
-//! behind the answer. But a socket that is closed while bytes arrive is reset, and a reset overtakes what the client has
+//! Where a body was not read, the connection is closed behind the answer. But a socket that is closed while bytes arrive is reset, and a reset overtakes what the client has
 //! not read yet: it would see a broken connection instead of `401`. So what still comes is read and dropped for a while.
 
 use std::io;

@@ -41,6 +41,7 @@ mod problem;
 mod query;
 mod router;
 mod server;
+mod unread;
 
 pub use budget::Budget;
 pub use server::serve;

@@ -13,6 +13,7 @@ use axum::routing::{MethodRouter, get, post};
 use super::auth::{Need, authorize};
 use super::influx::Version;
 use super::problem::Problem;
+use super::unread::Watch;
 use super::{App, headers, influx, ingest, operate, query};
 use crate::config::Scope;
 
@@ -42,7 +43,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .router
         .fallback(async |uri: Uri| Problem::not_found(uri.path()))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
-        .layer(middleware::from_fn_with_state(app.clone(), measure))
+        .layer(middleware::from_fn_with_state(app.clone(), at_the_edge))
         .with_state(app)
 }
 
@@ -64,12 +65,16 @@ impl Routes {
     }
 }
 
-/// Times each request, and gives each answer the headers that all have. Paths without a route count together: they are anybody's to choose.
-async fn measure(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+/// What every request and every answer goes through. Times each; paths without a route count together: they are anybody's
+/// to choose.
+async fn at_the_edge(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let start = Instant::now();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
-    let mut response = next.run(request).await;
+    let (head, body) = request.into_parts();
+    let (body, watch) = Watch::over(body);
+    let mut response = next.run(Request::from_parts(head, body)).await;
+    watch.close_behind(&mut response);
     headers::harden(response.headers_mut());
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     app.metrics.http_request_seconds.record(route, method.as_str(), response.status().as_u16(), start.elapsed());

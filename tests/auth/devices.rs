@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{RANGE, devices, get, get_json, ids, ingest, post, reading, refused, setup};
-use crate::harness::{Answer, Server, Setup, secret_of};
+use crate::harness::{Answer, Server, Setup, secret_of, wait_until};
 
 const NS: &str = "1713621610000000000";
 
@@ -167,4 +167,25 @@ async fn pages_of_devices_are_full_whatever_lies_between_them() {
             assert_eq!(found, expected, "{path} {limit}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_page_that_takes_looking_through_too_many_devices_is_refused() {
+    let ends = "scopes = ['query']\ndevices = ['*-x', 'one']";
+    let server = Server::start(patterns().all_pending().token("ends", ends)).await;
+    for thousands in [0..60, 60..102] {
+        let ids = (thousands.start * 1_000..thousands.end * 1_000).map(|number| format!("d-{number:06}"));
+        let lines: Vec<String> = ids.map(|id| reading(&id, 1.0).to_string()).collect();
+        let answer = post(&server, "all", "/v1/readings", "application/x-ndjson", lines.join("\n")).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    assert_eq!(ingest(&server, "all", &json!([reading("d-00-x", 1.0), reading("one", 1.0)])).await.status, 200);
+    wait_until("all can be seen", async || {
+        (server.metrics().await.count("tidegauge_readings_pending") == 102_002).then_some(())
+    })
+    .await;
+    let page = get_json(&server, "ends", "/v1/devices").await;
+    assert_eq!((ids(&page), &page["next"]), (vec!["d-00-x".to_owned()], &json!("d-00-x")), "a short page is one");
+    refused(&get(&server, "ends", "/v1/devices?cursor=d-00-x").await, 400, "too_many_devices");
+    assert_eq!(devices(&server, "ends", "prefix=one").await, ["one"], "and so is one that a longer prefix narrows");
 }
