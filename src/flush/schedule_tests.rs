@@ -62,7 +62,7 @@ impl Stage {
         };
         let store = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();
         let store = Arc::new(Faulty { store, fault: Box::new(note), takes, rollups: None });
-        let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"));
+        let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"), 1 << 20);
         let flush = Flush::new(options, Arc::new(log), &recovery, store, dead_letters, Arc::new(Metrics::new().0));
         Self { flush, noted, readings: AtomicU32::new(0), _folder: folder }
     }
