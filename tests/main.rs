@@ -2,6 +2,7 @@
 
 mod cli;
 mod clients;
+mod dead_letters;
 mod durability;
 mod harness;
 mod http_contract;
@@ -13,4 +14,5 @@ mod readme;
 mod resending;
 mod rollups;
 mod senml;
+mod store_away;
 mod udp;

@@ -43,7 +43,7 @@ pub(super) struct ConfigArgs {
     /// The configuration file, TOML; without it the defaults hold
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The data folder of the server [key: server.data_dir]
+    /// The data folder of the server (`server.data_dir`)
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
 }

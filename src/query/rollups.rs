@@ -68,7 +68,10 @@ impl Queries {
         };
         let (mut rollups, mut points) = (Vec::with_capacity(request.devices.len()), 0);
         for ((device, stored), pending) in request.devices.iter().zip(stored).zip(pending) {
-            let repeated = self.ask(fetch(&*self.store, device, &repeated(&stored, &pending))).await?;
+            let repeated = match &repeated(&stored, &pending)[..] {
+                [] => BTreeMap::new(),
+                hours => self.ask(fetch(&*self.store, device, hours)).await?,
+            };
             let of_device = step(merge(stored, repeated, pending, &request.metrics), request.step);
             points += of_device.values().map(Vec::len).sum::<usize>();
             if points > self.limits.max_points {

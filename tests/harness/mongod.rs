@@ -50,7 +50,7 @@ impl Shared {
 /// A mongod of our own. It ends when this is dropped, or with this process.
 #[derive(Debug)]
 pub(crate) struct Mongod {
-    running: Option<(Child, Leash)>,
+    pub(crate) running: Option<(Child, Leash)>,
     uri: String,
     port: u16,
     folder: TempDir,

@@ -27,7 +27,7 @@ const DEFAULT_RANGE_MS: i64 = 24 * MS_PER_HOUR;
 #[derive(Debug, Serialize)]
 pub(super) struct Body<T> {
     #[serde(flatten)]
-    body: T,
+    answer: T,
     #[serde(rename = "laggingSeconds", skip_serializing_if = "Option::is_none")]
     lagging_seconds: Option<f64>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -36,7 +36,7 @@ pub(super) struct Body<T> {
 
 fn answer<A, B>(answer: Answer<A>, make: impl FnOnce(A) -> B) -> Json<Body<B>> {
     let lagging_seconds = answer.lagging.map(|lagging| lagging.as_secs_f64());
-    Json(Body { body: make(answer.body), lagging_seconds, partial: answer.partial })
+    Json(Body { answer: make(answer.body), lagging_seconds, partial: answer.partial })
 }
 
 /// `from` (inclusive) and `to` (exclusive); without them, the last day up to now.
