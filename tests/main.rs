@@ -8,6 +8,7 @@ mod harness;
 mod http_contract;
 mod import_real_data;
 mod influx;
+mod mongodb_connection;
 mod mongodb_documents;
 mod protocols;
 mod readme;

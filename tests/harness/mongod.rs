@@ -118,7 +118,7 @@ fn spawn(port: u16, folder: &Path, parameters: &[&str]) -> Child {
 }
 
 /// The path of the server. Fetches it when it is not there yet.
-fn binary() -> PathBuf {
+pub(crate) fn binary() -> PathBuf {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-mongod");
     let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -127,7 +127,7 @@ fn binary() -> PathBuf {
 
 /// A port that nobody listens on, below the range from which the system hands out ports: a restart of the server on
 /// its port cannot find it taken by some outgoing connection.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let start = RandomState::new().hash_one(std::process::id());
     let candidates = (0..8_000).map(|step| 20_000 + (start.wrapping_add(step) % 8_000) as u16);
     candidates.into_iter().find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free port")
