@@ -3,6 +3,7 @@
 mod cli;
 mod clients;
 mod durability;
+mod fire;
 mod harness;
 mod http_contract;
 mod import_real_data;
