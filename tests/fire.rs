@@ -16,6 +16,7 @@
 
 mod audit;
 mod client;
+mod fail_points;
 mod kills;
 mod ledger;
 mod outages;

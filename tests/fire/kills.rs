@@ -21,7 +21,7 @@ async fn kill_9_with_mongodb_timeseries() {
 
 async fn killed(store: Store<'_>) {
     let mut siege = Siege::begin("kill -9 of tidegauge", store).await;
-    while siege.goes_on() {
+    while siege.goes_on(5) {
         siege.some_acked(300).await;
         siege.kill_and_restart(0).await;
     }
@@ -46,7 +46,7 @@ async fn sigterm_with_mongodb_timeseries() {
 /// After a clean stop under load nothing is left in the log.
 async fn terminated(store: Store<'_>) {
     let mut siege = Siege::begin("SIGTERM under load", store).await;
-    while siege.goes_on() {
+    while siege.goes_on(5) {
         siege.some_acked(300).await;
         siege.terminate(0).await;
         siege.restart(0).await;

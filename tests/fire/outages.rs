@@ -30,7 +30,7 @@ async fn kill_9_of_mongod_with_mongodb_timeseries() {
 /// Sometimes tidegauge is killed too, while mongod is gone.
 async fn killed(mongod: &mut Mongod, store: Store<'_>) {
     let mut siege = Siege::begin("kill -9 of mongod", store).await;
-    while siege.goes_on() {
+    while siege.goes_on(2) {
         siege.some_acked(300).await;
         mongod.kill9();
         siege.some_acked(100).await;
@@ -60,7 +60,7 @@ async fn mongod_is_down_for_longer_than_pending_can_hold_with_mongodb_timeseries
 async fn down_for_long(mongod: &mut Mongod, store: Store<'_>) {
     let setup = store.setup().set("pending.max_bytes", PENDING_BYTES as i64);
     let mut siege = Siege::begin_set_up("mongod down, the log is the buffer", store, setup).await;
-    while siege.goes_on() {
+    while siege.goes_on(2) {
         siege.some_acked(300).await;
         mongod.kill9();
         wait_until("the log holds much more than pending may", async || {
@@ -89,7 +89,7 @@ async fn mongod_is_down_until_the_log_is_full_with_mongodb() {
     let store = Store::Mongodb(&database);
     let setup = store.setup().set("pending.max_bytes", PENDING_BYTES as i64).set("log.max_bytes", "256KiB");
     let mut siege = Siege::begin_set_up("mongod down until the log is full", store, setup).await;
-    while siege.goes_on() {
+    while siege.goes_on(2) {
         siege.some_acked(300).await;
         let refused = siege.totals().refused_requests;
         mongod.kill9();

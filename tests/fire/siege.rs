@@ -20,8 +20,6 @@ use crate::harness::{Server, Setup, wait_until};
 const CLIENTS: usize = 4;
 /// How long a siege lasts, unless the environment says otherwise.
 const SECONDS: u64 = 3;
-/// Faults that are injected at least, however short the siege.
-const MIN_FAULTS: u64 = 2;
 
 /// A fight about one kind of fault and one store.
 pub(crate) struct Siege<'a> {
@@ -72,9 +70,9 @@ impl<'a> Siege<'a> {
         Self { fault, store, seed, rng, servers, addresses, ledger, devices, clients, stop, injected: 0, until }
     }
 
-    /// Whether there is time for another fault. Counts it.
-    pub(crate) fn goes_on(&mut self) -> bool {
-        let goes_on = self.injected < MIN_FAULTS || Instant::now() < self.until;
+    /// Whether there is time for another fault, of which there are `min` at least, however short the siege. Counts it.
+    pub(crate) fn goes_on(&mut self, min: u64) -> bool {
+        let goes_on = self.injected < min || Instant::now() < self.until;
         self.injected += u64::from(goes_on);
         goes_on
     }

@@ -14,7 +14,7 @@ async fn two_instances_with_overlapping_resends_and_kills_with_mongodb() {
     let store = Store::Mongodb(&database);
     let (one, other) = tokio::join!(Server::start(store.setup()), Server::start(store.setup()));
     let mut siege = Siege::begin_with("two instances, kill -9 of either", store, Rule::OneOfThem, vec![one, other]);
-    while siege.goes_on() {
+    while siege.goes_on(5) {
         siege.some_acked(300).await;
         let which = siege.one_of(2);
         siege.kill_and_restart(which).await;
