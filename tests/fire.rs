@@ -17,6 +17,7 @@
 mod audit;
 mod client;
 mod fail_points;
+mod failover;
 mod kills;
 mod ledger;
 mod outages;

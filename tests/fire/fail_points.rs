@@ -8,8 +8,7 @@ use super::store::Store;
 use crate::harness::{Database, Mongod};
 
 /// Codes that mean "try again": elections, shutdowns, the network, time limits, lost races.
-const TRANSIENT: [i32; 17] =
-    [6, 7, 24, 50, 89, 91, 112, 134, 189, 262, 9001, 10058, 10107, 11600, 11602, 13435, 13436];
+const TRANSIENT: [i32; 17] = [6, 7, 24, 50, 89, 91, 112, 134, 189, 262, 9001, 10058, 10107, 11600, 11602, 13435, 13436];
 
 /// Kinds of faults, each of which comes in turn.
 const KINDS: usize = 6;

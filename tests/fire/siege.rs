@@ -9,12 +9,12 @@ use rand::{RngExt, SeedableRng};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::audit;
 use super::client::Client;
 use super::ledger::{Ledger, Rule, Totals};
 use super::report::{Line, say};
 use super::store::Store;
 use super::workload::Workload;
-use super::audit;
 use crate::harness::{Server, Setup, wait_until};
 
 const CLIENTS: usize = 4;

@@ -152,7 +152,8 @@ fn a_workload_is_what_its_seed_says_and_has_every_kind_of_reading() {
     let first = batches(7);
     assert_eq!(format!("{first:?}"), format!("{:?}", batches(7)));
     assert_ne!(format!("{first:?}"), format!("{:?}", batches(8)));
-    let repeated = first.iter().enumerate().any(|(at, batch)| first[..at].iter().any(|other| Arc::ptr_eq(batch, other)));
+    let repeated =
+        first.iter().enumerate().any(|(at, batch)| first[..at].iter().any(|other| Arc::ptr_eq(batch, other)));
     let mut instants = std::collections::BTreeMap::new();
     for sent in first.iter().flat_map(|batch| batch.iter()).filter(|sent| !sent.bad) {
         instants.entry((&sent.device, sent.ts_ms)).or_insert_with(Vec::new).push(sent.values[0]);

@@ -98,7 +98,8 @@ impl Drop for Mongod {
     }
 }
 
-fn spawn(port: u16, folder: &Path) -> Child {
+/// Starts the process, and does not wait for anything.
+pub(super) fn spawn(port: u16, folder: &Path) -> Child {
     let log = File::options().create(true).append(true).open(folder.join("log")).expect("the folder is writable");
     let mut command = Command::new(binary());
     command.args(["--replSet", "tests", "--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string()]);
@@ -120,7 +121,7 @@ fn binary() -> PathBuf {
 
 /// A port that nobody listens on, below the range from which the system hands out ports: a restart of the server on
 /// its port cannot find it taken by some outgoing connection.
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     let start = RandomState::new().hash_one(std::process::id());
     let candidates = (0..8_000).map(|step| 20_000 + (start.wrapping_add(step) % 8_000) as u16);
     candidates.into_iter().find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free port")
