@@ -3,6 +3,7 @@
 use bson::{Document, doc};
 use mongodb::Client;
 
+use super::ReplicaSet;
 use super::mongod::{self, Mongod, blocking};
 
 /// A database with a name of its own, dropped with this.
@@ -24,6 +25,11 @@ impl Database {
     /// A database on a server of the test's own.
     pub(crate) fn on(mongod: &Mongod) -> Self {
         Self::at(mongod.uri(), false)
+    }
+
+    /// A database on a replica set of the test's own.
+    pub(crate) fn on_set(set: &ReplicaSet) -> Self {
+        Self::at(set.uri(), false)
     }
 
     fn at(uri: &str, shared: bool) -> Self {

@@ -104,7 +104,8 @@ impl Drop for Mongod {
     }
 }
 
-fn spawn(port: u16, folder: &Path, parameters: &[&str]) -> Child {
+/// Starts the process, and does not wait for anything.
+pub(super) fn spawn(port: u16, folder: &Path, parameters: &[&str]) -> Child {
     let log = File::options().create(true).append(true).open(folder.join("log")).expect("the folder is writable");
     let mut command = Command::new(binary());
     command.args(["--replSet", "tests", "--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string()]);

@@ -18,6 +18,7 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 use super::mongod::{blocking, leash::Leash};
+use super::process::binary;
 use super::{Metrics, Setup, wait_until};
 
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -69,7 +70,7 @@ impl Server {
         let config = self.data.path().join("config.toml");
         std::fs::write(&config, self.setup.clone().or("udp.listen", "127.0.0.1:0").to_toml())
             .expect("the folder is writable");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegauge"));
+        let mut command = Command::new(binary());
         command.args(["serve", "--http", "127.0.0.1:0"]);
         command.arg("--config").arg(&config).arg("--data-dir").arg(self.data_dir());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
