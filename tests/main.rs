@@ -3,6 +3,7 @@
 mod cli;
 mod clients;
 mod durability;
+mod failover;
 mod harness;
 mod http_contract;
 mod import_real_data;

@@ -11,6 +11,7 @@ mod wait;
 pub(crate) use database::Database;
 pub(crate) use metrics::Metrics;
 pub(crate) use mongod::Mongod;
+pub(crate) use mongod::replica_set::ReplicaSet;
 pub(crate) use process::{Finished, run};
 pub(crate) use server::{Answer, Server};
 pub(crate) use setup::Setup;
