@@ -3,7 +3,9 @@
 
 CARGO ?= cargo
 
-.PHONY: help test mongod format lint deny audit doc check
+SECONDS ?= 60
+
+.PHONY: fuzz help test mongod format lint deny audit doc check
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,5 +32,8 @@ doc: ## Is the documentation sound?
 
 check: ## Run the tests: unit, property, integration
 	$(CARGO) test --workspace --locked
+
+fuzz: ## Fuzz each TARGETS (all) for SECONDS (60) with coverage; what breaks a promise lands in target/fuzz/artifacts
+	@tests/fuzz/run $(SECONDS) $(TARGETS)
 
 .NOTPARALLEL:

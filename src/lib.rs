@@ -34,6 +34,8 @@
 
 pub mod config;
 pub mod flush;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod http;
 pub mod ingest;
 pub mod log;

@@ -59,6 +59,7 @@ async fn bodies_may_be_gzip_in_several_members_and_credentials_of_any_kind_are_t
 }
 
 #[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "what the server's clock said is compared with ours")]
 async fn without_a_time_it_is_the_clock_of_the_server() {
     let server = Server::start(Setup::sqlite()).await;
     for path in ALL {

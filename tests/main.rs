@@ -2,16 +2,19 @@
 
 mod cli;
 mod clients;
+mod dead_letters;
 mod durability;
 mod failover;
 mod harness;
 mod http_contract;
 mod import_real_data;
 mod influx;
+mod mongodb_connection;
 mod mongodb_documents;
 mod protocols;
 mod readme;
 mod resending;
 mod rollups;
 mod senml;
+mod store_away;
 mod udp;

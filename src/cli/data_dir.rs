@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use tidegauge::log::LogError;
+use tidegauge::log::{LogError, make_folder};
 
 /// The data folder of `server.data_dir`, ours until this is dropped.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(super) struct DataDir {
 impl DataDir {
     /// Takes the folder, and makes it when it is not there. Fails while another process has it.
     pub(super) fn lock(path: &Path) -> anyhow::Result<Self> {
-        std::fs::create_dir_all(path).with_context(|| format!("create the data folder {}", path.display()))?;
+        make_folder(path).with_context(|| format!("create the data folder {}", path.display()))?;
         let file = path.join("lock");
         let lock = File::options().write(true).create(true).truncate(false).open(&file);
         let lock = lock.with_context(|| format!("open {}", file.display()))?;
@@ -35,7 +35,7 @@ impl DataDir {
 
     /// The file of the readings that the store refuses for good.
     pub(super) fn dead_letters(&self) -> PathBuf {
-        self.path.join("dead-letters.ndjson")
+        dead_letters(&self.path)
     }
 
     /// The file that says up to where hours are rolled up. Without it all hours are rolled up again.
@@ -52,6 +52,11 @@ impl DataDir {
 /// The folder of the log in a data folder that is not ours.
 pub(super) fn log_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log")
+}
+
+/// The file of the dead letters in a data folder that is not ours.
+pub(super) fn dead_letters(data_dir: &Path) -> PathBuf {
+    data_dir.join("dead-letters.ndjson")
 }
 
 /// Why a log cannot be used, and the way out where there is one.

@@ -12,6 +12,7 @@ use self::settings::Settings;
 
 mod check;
 mod data_dir;
+mod dead_letters;
 mod import;
 mod serve;
 mod settings;
@@ -37,6 +38,8 @@ enum Command {
     Serve(Settings),
     /// Send readings from CSV and NDJSON files to a running server
     Import(import::ImportArgs),
+    /// Look at what the store refused for good, or send it again
+    DeadLetters(dead_letters::DeadLettersArgs),
     /// Validate the configuration and print all of it; with --log, check the log too
     Check(check::CheckArgs),
 }
@@ -51,6 +54,7 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
     let done = match command_line.command.unwrap_or(Command::Serve(command_line.serve)) {
         Command::Serve(settings) => serve::run(&settings).await,
         Command::Import(args) => import::run(args).await,
+        Command::DeadLetters(args) => dead_letters::run(args).await,
         Command::Check(args) => check::run(&args),
     };
     let Err(error) = done else {

@@ -110,8 +110,8 @@ impl Service {
     ) -> anyhow::Result<Self> {
         let (log, recovery) = open_log(config, &data.log_dir(), &metrics)?;
         let log = Arc::new(log);
-        let store = open_store(config).await?;
-        let dead_letters = DeadLetters::new(data.dead_letters());
+        let store = open_store(config, &metrics).await?;
+        let dead_letters = DeadLetters::new(data.dead_letters(), config.flush.max_dead_letter_bytes.0);
         let flush = Flush::new(
             options::flush(config, data),
             Arc::clone(&log),
@@ -128,7 +128,6 @@ impl Service {
         helpers.push(tokio::spawn(expiry::run(Arc::clone(&store), readings, rollups)));
         let upkeep = exposition.clone();
         helpers.push(tokio::spawn(async move { upkeep.upkeep().await }));
-        helpers.push(tokio::spawn(first_contact(Arc::clone(&store), Arc::clone(&metrics))));
         let app = App {
             ingest: Ingest::new(Arc::clone(&log), options::rules(config), Arc::clone(&metrics)),
             queries: Queries::new(Arc::clone(&store), Arc::clone(&flush), options::query(config)),
@@ -203,16 +202,6 @@ impl Service {
     }
 }
 
-/// Asks the store once whether it is there, so that a wrong address shows at once and not with the first flush.
-async fn first_contact(store: Arc<dyn Store>, metrics: Arc<Metrics>) {
-    match store.ping().await {
-        Ok(()) => metrics.store_up.set(1.0),
-        Err(error) => {
-            tracing::warn!(store = store.name(), %error, "the store does not answer; readings wait in the log");
-        }
-    }
-}
-
 fn bind_udp(config: &Config) -> anyhow::Result<Option<udp::Sockets>> {
     let Some(listen) = config.udp.listen.address() else { return Ok(None) };
     let options = udp::Options {
@@ -247,16 +236,16 @@ fn open_log(config: &Config, dir: &Path, metrics: &Metrics) -> anyhow::Result<(L
     Ok((log, recovery))
 }
 
-async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+async fn open_store(config: &Config, metrics: &Metrics) -> anyhow::Result<Arc<dyn Store>> {
     Ok(match config.store_kind() {
         StoreKind::Sqlite => {
             let file = config.sqlite_file();
             let store = tokio::task::spawn_blocking(move || SqliteStore::open(&file)).await?;
             Arc::new(store.context("open the embedded store")?)
         }
-        StoreKind::Mongodb => Arc::new(BucketStore::connect(options::mongodb(config)).await?),
+        StoreKind::Mongodb => Arc::new(BucketStore::connect(options::mongodb(config, metrics)).await?),
         StoreKind::MongodbTimeseries => {
-            Arc::new(TimeseriesStore::connect(options::mongodb(config), options::timeseries(config)).await?)
+            Arc::new(TimeseriesStore::connect(options::mongodb(config, metrics), options::timeseries(config)).await?)
         }
     })
 }

@@ -37,7 +37,11 @@ impl Config {
         overrides: &[Override],
     ) -> Result<Self, ConfigError> {
         let mut layers = match file {
-            Some(path) => Layers::from_file(path)?,
+            Some(path) => {
+                let text = std::fs::read_to_string(path);
+                let text = text.map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+                Layers::from_text(&text, path)?
+            }
             None => Layers::default(),
         };
         for (variable, value) in env {
@@ -81,28 +85,27 @@ fn path_of(variable: &str) -> Option<Vec<String>> {
 
 /// What was set so far, and the configuration that it makes.
 #[derive(Default)]
-struct Layers {
+pub(super) struct Layers {
     set: Table,
-    config: Config,
+    pub(super) config: Config,
 }
 
 impl Layers {
-    fn from_file(path: &Path) -> Result<Self, ConfigError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    /// What the file at `path` sets.
+    pub(super) fn from_text(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let at = |error: &toml::de::Error, message: String| {
-            let (line, column) = line_and_column(&text, error.span().map_or(0, |span| span.start));
+            let (line, column) = line_and_column(text, error.span().map_or(0, |span| span.start));
             ConfigError::File { path: path.to_owned(), line, column, message }
         };
-        let set: Table = toml::from_str(&text).map_err(|error| at(&error, error.message().to_owned()))?;
-        let deserializer = toml::Deserializer::parse(&text).map_err(|error| at(&error, error.message().to_owned()))?;
+        let set: Table = toml::from_str(text).map_err(|error| at(&error, error.message().to_owned()))?;
+        let deserializer = toml::Deserializer::parse(text).map_err(|error| at(&error, error.message().to_owned()))?;
         let config = serde_path_to_error::deserialize(deserializer)
             .map_err(|error| at(error.inner(), format!("{}: {}", error.path(), error.inner().message())))?;
         Ok(Self { set, config })
     }
 
     /// Sets the key at the end of `path`, or says why a section, its name or its value is wrong.
-    fn set(&mut self, path: &[String], text: &str) -> Result<(), String> {
+    pub(super) fn set(&mut self, path: &[String], text: &str) -> Result<(), String> {
         let plain = Value::String(text.to_owned());
         let Ok(typed) = text.parse::<Value>() else {
             return self.try_set(path, plain);

@@ -11,6 +11,8 @@ mod auth;
 mod check;
 mod error;
 mod flush;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod http;
 mod ingest;
 mod load;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::check::within;
-use super::{ConfigError, MongodbUri, Period, Timeseries};
+use super::{Bytes, ConfigError, MongodbUri, Period, Timeseries};
 
 /// The MongoDB store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -21,6 +21,8 @@ pub struct Mongodb {
     pub timeout: Period,
     /// How many readings one document holds before a new part starts. 1 to 100,000.
     pub max_readings_per_document: usize,
+    /// How large one document gets, in BSON, before a new part starts. 128KiB to 15MiB.
+    pub max_document_bytes: Bytes,
     /// Whether to give the collection a `$jsonSchema` validator for everything but the single readings.
     pub validate: bool,
     /// The native time-series collection, where `store.kind` asks for one.
@@ -36,6 +38,7 @@ impl Default for Mongodb {
             rollups_collection: "rollups".to_owned(),
             timeout: Period::secs(30),
             max_readings_per_document: 3_600,
+            max_document_bytes: Bytes::mib(1),
             validate: false,
             timeseries: Timeseries::default(),
         }
@@ -62,6 +65,7 @@ impl Mongodb {
         }
         self.timeseries.check()?;
         within("mongodb.timeout", self.timeout, Period::millis(1), Period::hours(1))?;
+        within("mongodb.max_document_bytes", self.max_document_bytes, Bytes::kib(128), Bytes::mib(15))?;
         within("mongodb.max_readings_per_document", self.max_readings_per_document, 1, 100_000)
     }
 }

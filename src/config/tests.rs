@@ -155,6 +155,7 @@ fn values_without_sense_are_refused_by_key() {
         ("[mongodb]\ncollection = \"\"", "mongodb.collection"),
         ("[mongodb]\ntimeout = \"0s\"", "mongodb.timeout"),
         ("[mongodb]\nmax_readings_per_document = 0", "mongodb.max_readings_per_document"),
+        ("[mongodb]\nmax_document_bytes = \"16MiB\"", "mongodb.max_document_bytes"),
         ("[mongodb]\nuri = \"mongodb://h\"\nmax_readings_per_document = 999", "flush.max_readings"),
         ("[retention]\nreadings = \"59m\"", "retention.readings"),
         ("[retention]\nrollups = \"30d\"", "retention.rollups"),
@@ -166,6 +167,8 @@ fn values_without_sense_are_refused_by_key() {
         ("[query]\nmax_readings = 999", "query.max_readings"),
         ("[query]\ncatch_up_timeout = \"2m\"", "query.catch_up_timeout"),
         ("[query]\nmax_devices = 0", "query.max_devices"),
+        ("[query]\nstore_timeout = \"0s\"", "query.store_timeout"),
+        ("[flush]\nmax_dead_letter_bytes = 1", "flush.max_dead_letter_bytes"),
     ] {
         let error = error_of(file);
         assert!(error.starts_with(&format!("{key} is ")), "{file:?} gave {error:?}");

@@ -1,7 +1,9 @@
 //! The feeder: a thread that reads the log into pending.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::Flush;
 use crate::log::Reader;
@@ -16,6 +18,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub(super) fn spawn(flush: Arc<Flush>) -> std::io::Result<std::thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Handle::current();
     std::thread::Builder::new().name("log-feeder".to_owned()).spawn(move || {
+        let _entered = runtime.enter(); // the clock is the runtime's
         let reader = flush.log.reader(*flush.fed.borrow());
         if let Err(why) = feed(&flush, reader, &runtime) {
             tracing::error!(error = why, "the log cannot be read any further");

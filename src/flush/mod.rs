@@ -15,13 +15,17 @@
 //! - The rollup of an hour speaks of every reading of it that has left pending.
 //! - The log is never cut in front of a reading that is still pending.
 //! - Each change of the store's state is logged once, not at each retry.
+//! - What is refused for good, but cannot be put aside, holds up its own bucket only.
+//! - Ages and waits go by a clock that only goes forward: when the clock of the world jumps, they do not notice. It is
+//!   tokio's, so that tests can turn it by hand. Only the roller asks for the date, to know which hours have ended.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::log::{Log, LogError, Position, Recovery};
 use crate::model::Hour;
@@ -37,9 +41,11 @@ mod late;
 mod mark;
 mod roller;
 mod scheduler;
+mod store_state;
 mod write;
 
 pub use dead_letters::DeadLetters;
+use store_state::StoreState;
 
 use mark::Mark;
 
@@ -81,7 +87,7 @@ pub struct Flush {
     completed: Notify,
     /// Why the feeder had to stop, once it had to.
     failure: watch::Sender<Option<String>>,
-    store_state: Mutex<write::StoreState>,
+    store_state: StoreState,
     /// The newest hour that is closed: a number of [`Hour`].
     closed: AtomicI32,
 }
@@ -124,7 +130,7 @@ impl Flush {
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let pending = Pending::new(options.limits);
-        let closed = roller::newest_closed(SystemTime::now(), options.rollup_delay);
+        let closed = roller::newest_closed_now(options.rollup_delay);
         let fed = recovery.start;
         let state = State { pending, fed, fed_readings: 0, stalled_since: None, draining: false, stopped: false };
         Arc::new(Self {
@@ -140,7 +146,7 @@ impl Flush {
             due: Notify::new(),
             completed: Notify::new(),
             failure: watch::Sender::new(None),
-            store_state: Mutex::default(),
+            store_state: StoreState::default(),
             closed: AtomicI32::new(closed.0),
         })
     }
@@ -158,7 +164,8 @@ impl Flush {
         let scheduler = tokio::spawn(scheduler::run(Arc::clone(self)));
         let cutter = tokio::spawn(cutter::run(Arc::clone(self)));
         let roller = tokio::spawn(roller::run(Arc::clone(self), mark));
-        Ok(Running { flush: Arc::clone(self), feeder, scheduler, cutter, roller })
+        let watch = tokio::spawn(store_state::watch(Arc::clone(self)));
+        Ok(Running { flush: Arc::clone(self), feeder, scheduler, cutter, roller, watch })
     }
 
     /// Resolves when the log can no longer be read, with the reason.
@@ -198,9 +205,14 @@ impl Flush {
         }
     }
 
-    /// Why the store does not take writes, while it does not.
-    pub fn store_away(&self) -> Option<String> {
-        self.store_state.lock().unwrap_or_else(std::sync::PoisonError::into_inner).away()
+    /// For how long the store has been away, and why, while it is: it does not answer, or does not take writes.
+    pub fn store_away(&self) -> Option<(Duration, String)> {
+        self.store_state.away().map(|(since, why)| (since.elapsed(), why))
+    }
+
+    /// The dead-letter file.
+    pub fn dead_letters(&self) -> &DeadLetters {
+        &self.dead_letters
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -245,13 +257,14 @@ pub struct Running {
     scheduler: tokio::task::JoinHandle<()>,
     cutter: tokio::task::JoinHandle<()>,
     roller: tokio::task::JoinHandle<()>,
+    watch: tokio::task::JoinHandle<()>,
 }
 
 impl Running {
     /// Writes everything that is pending, for at most `grace`, then stops. What is not stored by then stays in the log.
     /// The log must be closed. Returns how many readings stay.
     pub async fn drain(self, grace: Duration) -> u64 {
-        let Self { flush, feeder, mut scheduler, cutter, roller } = self;
+        let Self { flush, feeder, mut scheduler, cutter, roller, watch } = self;
         roller.abort(); // the next start goes on with it
         flush.lock().draining = true;
         flush.due.notify_one();
@@ -259,6 +272,7 @@ impl Running {
             scheduler.abort();
         }
         cutter.abort();
+        watch.abort();
         flush.lock().stopped = true;
         flush.completed.notify_waiters();
         let ending = Arc::clone(&flush);
@@ -273,5 +287,7 @@ impl Running {
     }
 }
 
+#[cfg(test)]
+mod schedule_tests;
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
 
 use super::Flush;
 use super::backoff::Backoff;
@@ -28,8 +30,14 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// How often the mark is written while many hours are rolled up.
 const MARK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The newest hour that is closed now, when hours are closed so long after their end.
+#[expect(clippy::disallowed_methods, reason = "hours end by the date")]
+pub(super) fn newest_closed_now(delay: Duration) -> Hour {
+    newest_closed(SystemTime::now(), delay)
+}
+
 /// The newest hour that is closed at an instant, when hours are closed so long after their end.
-pub(super) fn newest_closed(now: SystemTime, delay: Duration) -> Hour {
+fn newest_closed(now: SystemTime, delay: Duration) -> Hour {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let then_ms = i64::try_from(now.saturating_sub(delay).as_millis()).unwrap_or(i64::MAX);
     Hour(Hour::of(then_ms).0 - 1)
@@ -42,7 +50,7 @@ pub(super) async fn run(flush: Arc<Flush>, mark: Option<Mark>) {
     let mut backoff = Backoff::new(flush.options.retry.clone());
     let mut failing = false;
     loop {
-        flush.close(newest_closed(SystemTime::now(), flush.options.rollup_delay));
+        flush.close(newest_closed_now(flush.options.rollup_delay));
         match roller.catch_up().await {
             Ok(()) => {
                 if std::mem::take(&mut failing) {

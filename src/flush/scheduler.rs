@@ -13,7 +13,7 @@ use crate::pending::Take;
 /// How many buckets are taken before the lock is given to others.
 const BUCKETS_PER_TURN: usize = 128;
 
-/// The longest sleep: a bucket that came while nothing was due is noticed after this, and before it is due.
+/// The longest sleep. What comes meanwhile is due later than what is there, so this is only a second look.
 const MAX_SLEEP: Duration = Duration::from_millis(500);
 
 /// Runs until everything is written after [`super::Running::drain`] was called.
@@ -81,6 +81,5 @@ fn sleep_for(flush: &Flush) -> Duration {
     let due_at_ms = flush.lock().pending.due_at_ms();
     let until_due = due_at_ms
         .map_or(flush.options.limits.max_age, |due_ms| Duration::from_millis(due_ms.saturating_sub(flush.now_ms())));
-    // What is due already waits for a flight of the same bucket; its end wakes the scheduler.
-    if until_due.is_zero() { MAX_SLEEP } else { until_due.min(MAX_SLEEP) }
+    until_due.min(MAX_SLEEP)
 }

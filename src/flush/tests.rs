@@ -13,7 +13,7 @@ use crate::store::sqlite::SqliteStore;
 use crate::store::{DeviceSummary, HourStats, Rollups, StoreError, WriteError, Written};
 use crate::telemetry::Exposition;
 
-mod rolling;
+pub(super) mod rolling;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -24,22 +24,23 @@ const EAGER: Limits = Limits { max_bytes: 1 << 20, max_readings: 5, max_age: Dur
 const PATIENT: Limits = Limits { max_bytes: 1 << 20, max_readings: 1 << 20, max_age: MINUTE };
 
 /// Why a store in these tests does not take a write, if it does not.
-type Fault = Box<dyn Fn(&BucketWrite) -> Option<WriteError> + Send + std::marker::Sync>;
+pub(super) type Fault = Box<dyn Fn(&BucketWrite) -> Option<WriteError> + Send + std::marker::Sync>;
 
 fn sound() -> Fault {
     Box::new(|_| None)
 }
 
-fn away() -> WriteError {
+pub(super) fn away() -> WriteError {
     WriteError::Transient { reason: "network", detail: "connection refused".to_owned() }
 }
 
-/// A real store, and a line to it that may fail.
-struct Faulty {
-    store: SqliteStore,
-    fault: Fault,
+/// A real store, and a line to it that may fail and takes its time.
+pub(super) struct Faulty {
+    pub(super) store: SqliteStore,
+    pub(super) fault: Fault,
+    pub(super) takes: Duration,
     /// What is kept of rollups, if this is a store that keeps some of their own.
-    rollups: Option<Arc<rolling::Kept>>,
+    pub(super) rollups: Option<Arc<rolling::Kept>>,
 }
 
 #[async_trait]
@@ -50,6 +51,7 @@ impl Store for Faulty {
 
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
         let faults: Vec<_> = writes.iter().map(|write| (self.fault)(write)).collect();
+        tokio::time::sleep(self.takes).await;
         let arriving: Vec<_> = writes.iter().zip(&faults).filter(|(_, fault)| fault.is_none()).collect();
         let arriving: Vec<_> = arriving.into_iter().map(|(write, _)| Arc::clone(write)).collect();
         let mut outcomes = self.store.write(&arriving).await.into_iter();
@@ -120,7 +122,7 @@ impl Life {
         let (log, recovery) = Log::open(log, Instruments::default()).unwrap();
         let log = Arc::new(log);
         let store = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();
-        let store = Arc::new(Faulty { store, fault, rollups });
+        let store = Arc::new(Faulty { store, fault, takes: Duration::ZERO, rollups });
         let (metrics, exposition) = Metrics::new();
         let options = Options {
             limits,
@@ -131,7 +133,7 @@ impl Life {
             rollup_mark: folder.path().join("rollups.json"),
             retry: Duration::from_millis(1)..=Duration::from_millis(5),
         };
-        let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"));
+        let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"), 1 << 20);
         let to: Arc<dyn Store> = Arc::<Faulty>::clone(&store);
         let flush = Flush::new(options, Arc::clone(&log), &recovery, to, dead_letters, Arc::new(metrics));
         let running = flush.start().unwrap();

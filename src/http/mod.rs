@@ -24,6 +24,8 @@ use crate::wire::senml::NameSplit;
 mod body;
 mod budget;
 mod device;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod influx;
 mod ingest;
 mod intake;

@@ -257,6 +257,29 @@ mod tests {
     }
 
     #[test]
+    fn when_the_clock_of_the_server_jumps_each_request_is_judged_by_the_clock_it_came_at() {
+        const DAY_MS: i64 = 86_400_000;
+        let judged = |now_ms, ts_ms| {
+            let mut admission = Admission::new(&RULES, Protocol::Http, now_ms, 1);
+            let values = [(Cow::Borrowed("x"), 1.0)];
+            admission.reading(Incoming { device: "d", metadata: None, ts_ms, values: &values });
+            let (batch, receipt) = admission.finish();
+            (batch, receipt.listed.first().map(|listed| listed.rejection.code))
+        };
+        let of_now = |now_ms| {
+            let mut batch = BatchBuilder::default();
+            batch.push("d", None, now_ms, [("x", 1.0)].into_iter()).unwrap();
+            batch.finish()
+        };
+        for now_ms in [NOW_MS, NOW_MS + DAY_MS, NOW_MS - DAY_MS, NOW_MS] {
+            assert_eq!(judged(now_ms, Some(now_ms)).1, None);
+            assert_eq!(judged(now_ms, None).0, of_now(now_ms), "without a time it is the clock of now");
+        }
+        assert_eq!(judged(NOW_MS + DAY_MS, Some(NOW_MS)).1, Some(Code::TimestampTooOld));
+        assert_eq!(judged(NOW_MS - DAY_MS, Some(NOW_MS)).1, Some(Code::TimestampInFuture));
+    }
+
+    #[test]
     fn rejections_are_counted_beyond_those_listed() {
         let mut admission = Admission::new(&RULES, Protocol::Http, NOW_MS, RULES.max_readings);
         admission.line(7);

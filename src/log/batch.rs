@@ -14,7 +14,7 @@ use hashbrown::HashTable;
 /// group    = device metadata count:u32 reading{count}
 /// device   = len:u8 bytes                     1 to 128 bytes
 /// metadata = len:u32 bytes                    the text of a JSON object; len 0: none
-/// reading  = ts_ms:i64 count:u16 value{count}
+/// reading  = ts_ms:i64 count:u16 value{count}       at least one value
 /// value    = name:u16 number:f64              name: index into `names`
 /// names    = count:u16 name{count}
 /// name     = len:u8 bytes                     a metric name, 1 to 128 bytes
@@ -243,6 +243,13 @@ mod tests {
         fn arbitrary_bytes_never_panic(payload in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = unpack(&payload);
         }
+    }
+
+    #[test]
+    fn a_reading_without_values_breaks_the_grammar() {
+        let mut builder = BatchBuilder::default();
+        builder.push("a", None, 0, std::iter::empty::<(&str, f64)>()).unwrap();
+        assert!(unpack(builder.finish().payload()).is_err());
     }
 
     #[test]

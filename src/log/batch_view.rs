@@ -49,7 +49,7 @@ impl<'a> BatchView<'a> {
                 let count = usize::from(cursor.u16()?);
                 let at = cursor.at;
                 let values = Values { bytes: cursor.take(count * VALUE_BYTES)?.chunks_exact(VALUE_BYTES) };
-                if values.clone().any(|(name, _)| usize::from(name) >= self.names.len()) {
+                if count == 0 || values.clone().any(|(name, _)| usize::from(name) >= self.names.len()) {
                     return Err(BadPayload(at));
                 }
                 visitor.reading(ts_ms, values);

@@ -1,11 +1,16 @@
 //! The checkpoint: from where the log is still needed.
 
-use std::fs::File;
-use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::io::ErrorKind;
+use std::path::Path;
 
-use super::segment::sync_dir;
+use super::folder::{Folder, How};
 use super::{LogError, Position};
+
+/// The name of the file.
+const NAME: &str = "checkpoint";
+
+/// The name of a checkpoint that is being written.
+const NEW_NAME: &str = "checkpoint.new";
 
 const MAGIC: [u8; 4] = *b"TGCP";
 const VERSION: u32 = 1;
@@ -25,18 +30,17 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Reads the checkpoint in `dir`; the beginning when there is none.
-    ///
-    /// # Errors
-    /// When it cannot be read or is damaged.
-    pub fn load(dir: &Path) -> Result<Self, LogError> {
-        let path = path(dir);
-        let bytes = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
-            Err(error) => return Err(LogError::io("read", &path)(error)),
+    /// Reads the checkpoint in `folder`, if there is one.
+    pub(super) fn load(folder: &dyn Folder) -> Result<Option<Self>, LogError> {
+        let path = folder.path_of(NAME);
+        let file = match folder.open(NAME, How::Read) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(LogError::io("open", &path)(error)),
         };
-        Self::decode(&bytes, &path)
+        let mut bytes = Vec::new();
+        file.read_from(0, &mut bytes).map_err(LogError::io("read", &path))?;
+        Self::decode(&bytes, &path).map(Some)
     }
 
     fn decode(bytes: &[u8], path: &Path) -> Result<Self, LogError> {
@@ -48,7 +52,12 @@ impl Checkpoint {
             return Err(damaged("the checksum is wrong"));
         }
         match u32_at(4) {
-            VERSION => Ok(Self { position: Position(u64_at(8)), durable: Position(u64_at(16)) }),
+            VERSION => {
+                let found = Self { position: Position(u64_at(8)), durable: Position(u64_at(16)) };
+                let is_possible = found.position.is_possible() && found.durable.is_possible();
+                let is_right = is_possible && found.position <= found.durable;
+                if is_right { Ok(found) } else { Err(damaged("its positions are impossible")) }
+            }
             found => Err(LogError::Version { path: path.to_owned(), found, known: VERSION }),
         }
     }
@@ -64,36 +73,38 @@ impl Checkpoint {
         bytes
     }
 
-    /// Replaces the checkpoint in `dir`. When this returns, the new one survives a crash; before, the old one does.
-    pub(super) fn save(self, dir: &Path) -> Result<(), LogError> {
-        let new = dir.join("checkpoint.new");
-        let mut file = File::create(&new).map_err(LogError::io("create", &new))?;
-        file.write_all(&self.encode()).map_err(LogError::io("write", &new))?;
-        file.sync_all().map_err(LogError::io("sync", &new))?;
-        std::fs::rename(&new, path(dir)).map_err(LogError::io("rename", &new))?;
-        sync_dir(dir)
+    /// Replaces the checkpoint in `folder`. When this returns, the new one survives a crash; before, the old one does.
+    pub(super) fn save(self, folder: &dyn Folder) -> Result<(), LogError> {
+        let new = folder.path_of(NEW_NAME);
+        let file = folder.open(NEW_NAME, How::Replace).map_err(LogError::io("create", &new))?;
+        file.write_all_at(&self.encode(), 0).map_err(LogError::io("write", &new))?;
+        file.sync().map_err(LogError::io("sync", &new))?;
+        folder.rename(NEW_NAME, NAME).map_err(LogError::io("rename", &new))?;
+        folder.sync().map_err(LogError::io("sync", folder.path()))
     }
-}
-
-pub(super) fn path(dir: &Path) -> PathBuf {
-    dir.join("checkpoint")
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::folder::OsFolder;
     use super::*;
 
     #[test]
     fn a_checkpoint_is_read_back_and_a_damaged_one_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Checkpoint::load(dir.path()).unwrap(), Checkpoint::default());
-        let checkpoint = Checkpoint { position: Position(77), durable: Position(99) };
-        checkpoint.save(dir.path()).unwrap();
-        assert_eq!(Checkpoint::load(dir.path()).unwrap(), checkpoint);
+        let folder = OsFolder::new(dir.path());
+        assert_eq!(Checkpoint::load(&folder).unwrap(), None);
+        let checkpoint = Checkpoint { position: Position(72), durable: Position(96) };
+        checkpoint.save(&folder).unwrap();
+        assert_eq!(Checkpoint::load(&folder).unwrap(), Some(checkpoint));
         for bit in 0..BYTES * 8 {
             let mut bytes = checkpoint.encode();
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(Checkpoint::decode(&bytes, dir.path()).is_err(), "bit {bit}");
+        }
+        for (position, durable) in [(104, 96), (77, 96), (72, 99), (72, 1 << 63)] {
+            let impossible = Checkpoint { position: Position(position), durable: Position(durable) }.encode();
+            assert!(Checkpoint::decode(&impossible, dir.path()).is_err(), "{position} {durable}");
         }
     }
 }

@@ -12,6 +12,7 @@ use super::writer::{Appender, WriteFailure};
 const GROUP_BYTES: u64 = 8 << 20;
 
 /// The writer thread.
+#[derive(Debug)]
 pub(super) struct Committer {
     shared: Arc<Shared>,
     appender: Appender,
@@ -28,15 +29,14 @@ impl Committer {
     /// Runs until the log is closed and what was queued is written.
     pub(super) fn run(mut self) {
         while let Some(group) = self.next_group() {
-            let result = self.commit(&group);
-            self.publish(group, result);
+            self.commit(group);
         }
         self.shared.lock().closed = true;
         self.shared.news.notify_all();
     }
 
     /// Waits for work. `None` when the log is closed and nothing is queued; an empty group when it is time to sync.
-    fn next_group(&self) -> Option<Vec<Entry>> {
+    pub(super) fn next_group(&self) -> Option<Vec<Entry>> {
         let mut state = self.shared.lock();
         while state.queue.is_empty() {
             if state.closing {
@@ -67,7 +67,13 @@ impl Committer {
         Some(state.queue.drain(..count).collect())
     }
 
-    fn commit(&mut self, group: &[Entry]) -> Result<(), WriteFailure> {
+    /// Writes a group, syncs what is due, and tells those who wait.
+    pub(super) fn commit(&mut self, group: Vec<Entry>) {
+        let result = self.write(&group);
+        self.publish(group, result);
+    }
+
+    fn write(&mut self, group: &[Entry]) -> Result<(), WriteFailure> {
         if let Some(why) = &self.shared.lock().poisoned {
             return Err(WriteFailure::Poisoned(why.clone()));
         }

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::batch::Batch;
 use super::checkpoint::Checkpoint;
 use super::committer::Committer;
+use super::folder::{Folder, OsFolder};
 use super::record;
 use super::recovery::{self, Recovery};
 use super::segment;
@@ -76,6 +77,9 @@ impl Default for Instruments {
 pub struct Log {
     shared: Arc<Shared>,
     options: Options,
+    folder: Arc<dyn Folder>,
+    /// Up to where the log was cut last. One cut at a time, and never backwards: the segments are gone.
+    cut: Mutex<Position>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -131,9 +135,25 @@ impl Log {
     /// # Errors
     /// When the directory cannot be used, or holds damage to what was promised.
     pub fn open(options: Options, instruments: Instruments) -> Result<(Self, Recovery), LogError> {
-        let recovery = recovery::recover(&options.dir)?;
+        let folder = Arc::new(OsFolder::new(&options.dir));
+        let (mut log, committer, recovery) = Self::assemble(folder, options, instruments)?;
+        let writer = std::thread::Builder::new()
+            .name("log-writer".to_owned())
+            .spawn(move || committer.run())
+            .map_err(LogError::io("start the writer of", &log.options.dir))?;
+        log.writer = Some(writer);
+        Ok((log, recovery))
+    }
+
+    /// Opens the log in `folder`, and leaves it to the caller when to write what is queued.
+    pub(super) fn assemble(
+        folder: Arc<dyn Folder>,
+        options: Options,
+        instruments: Instruments,
+    ) -> Result<(Self, Committer, Recovery), LogError> {
+        let recovery = recovery::recover(&*folder)?;
         let base = *recovery.bases.last().expect("recovery leaves a segment to write to");
-        let appender = Appender::resume(&options.dir, options.segment_bytes, base, recovery.end)?;
+        let appender = Appender::resume(Arc::clone(&folder), options.segment_bytes, base, recovery.end)?;
         let state = State {
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -148,11 +168,8 @@ impl Log {
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), news: Condvar::new() });
         let committer = Committer::new(Arc::clone(&shared), appender, options.sync, instruments);
-        let writer = std::thread::Builder::new()
-            .name("log-writer".to_owned())
-            .spawn(move || committer.run())
-            .map_err(LogError::io("start the writer of", &options.dir))?;
-        Ok((Self { shared, options, writer: Some(writer) }, recovery))
+        let cut = Mutex::new(recovery.start);
+        Ok((Self { shared, options, folder, cut, writer: None }, committer, recovery))
     }
 
     /// Queues a batch. It is written whole, whether or not the [`Ack`] is awaited.
@@ -182,7 +199,7 @@ impl Log {
 
     /// Starts reading at `position`, which must be a [`Recovery::start`], the end of a record, or what a cut named.
     pub fn reader(&self, position: Position) -> Reader {
-        Reader::new(&self.options.dir, position)
+        Reader::new(Arc::clone(&self.folder), position)
     }
 
     /// Waits until there is something to read behind `position`, for at most `patience`, and returns up to where.
@@ -207,21 +224,24 @@ impl Log {
     }
 
     /// Forgets what stands before `position`: remembers it durably as the place to start from, then removes the
-    /// segments that end there or before. What is not synced yet is kept, so that positions never go backwards.
+    /// segments that end there or before. What is not synced yet is kept, so that positions never go backwards; nor do
+    /// cuts: what was cut before stays cut.
     ///
     /// # Errors
     /// When a file cannot be written or removed. Cutting again later is safe.
     pub fn cut(&self, position: Position) -> Result<(), LogError> {
+        let mut cut = self.cut.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (position, durable, stale) = {
             let state = self.shared.lock();
-            let position = position.min(state.durable);
+            let position = position.min(state.durable).max(*cut);
             let keep_from = state.bases.partition_point(|&base| base <= position).saturating_sub(1);
             (position, state.durable, state.bases[..keep_from].to_vec())
         };
-        Checkpoint { position, durable }.save(&self.options.dir)?;
+        Checkpoint { position, durable }.save(&*self.folder)?;
+        *cut = position;
         for base in stale {
-            let path = segment::path(&self.options.dir, base);
-            std::fs::remove_file(&path).map_err(LogError::io("remove", &path))?;
+            let name = segment::name(base);
+            self.folder.remove(&name).map_err(LogError::io("remove", &self.folder.path_of(&name)))?;
             self.shared.lock().bases.retain(|&kept| kept != base);
         }
         Ok(())

@@ -18,6 +18,9 @@
 //! - A torn tail, which nobody was promised, is cut off at opening. Damage to what was promised is never skipped: the
 //!   log refuses to open and names the file and the place (see [`recovery`]).
 //!
+//! All that is done to files goes through one seam, `folder::Folder`; the tests put a disk behind it that tears, forgets
+//! and fails.
+//!
 //! The log knows nothing of readings beyond the payload's grammar: no store, no HTTP, no clock.
 
 use std::path::PathBuf;
@@ -27,6 +30,9 @@ pub mod batch;
 pub mod batch_view;
 pub mod checkpoint;
 mod committer;
+mod folder;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod handle;
 pub mod quarantine;
 mod reader;
@@ -36,10 +42,13 @@ mod segment;
 mod writer;
 
 #[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
 mod tests;
 
 pub use batch::{Batch, BatchBuilder};
 pub use batch_view::BatchView;
+pub use folder::make_folder;
 pub use handle::{Ack, AppendError, Instruments, Log, Usage};
 pub use reader::{Reader, Record};
 pub use recovery::Recovery;
@@ -47,6 +56,19 @@ pub use recovery::Recovery;
 /// A place in the log: bytes since the beginning of its life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(pub u64);
+
+impl Position {
+    /// Records and segments begin at multiples of this many bytes.
+    const ALIGNMENT: u64 = 8;
+
+    /// No log lives to see more bytes than this.
+    const MAX: u64 = 1 << 62;
+
+    /// Whether a record or a segment may begin here.
+    const fn is_possible(self) -> bool {
+        self.0 <= Self::MAX && self.0.is_multiple_of(Self::ALIGNMENT)
+    }
+}
 
 impl std::fmt::Display for Position {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

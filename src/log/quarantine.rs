@@ -1,12 +1,11 @@
 //! The way out of damage: what is damaged is set aside, and what stands behind it is read again.
 //!
-//! The damaged bytes are copied to a file and replaced with filler of the same size, so that positions stay as they are.
-//! What was in them is lost, by decision of a person.
+//! The damaged bytes are copied to a file and replaced with filler of the same size, so that positions stay as they are;
+//! bytes that overlap with the next segment are cut off. What was in them is lost, by decision of a person.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::folder::{Folder, How, OpenFile, OsFolder};
 use super::recovery::Damage;
 use super::segment::{self, Header};
 use super::{LogError, Position, record};
@@ -17,36 +16,60 @@ use super::{LogError, Position, record};
 /// # Errors
 /// When a file cannot be read or written. Nothing is replaced before the copy is durable.
 pub fn set_aside(damage: &Damage, aside: &Path) -> Result<Option<PathBuf>, LogError> {
-    let copy = copy_aside(damage, aside)?;
-    let file = File::options().write(true).create(true).truncate(false).open(&damage.path);
-    let file = file.map_err(LogError::io("open", &damage.path))?;
+    let folder = OsFolder::new(damage.path.parent().unwrap_or(Path::new("")));
+    set_aside_in(&folder, damage, &OsFolder::new(aside))
+}
+
+pub(super) fn set_aside_in(
+    folder: &dyn Folder,
+    damage: &Damage,
+    aside: &dyn Folder,
+) -> Result<Option<PathBuf>, LogError> {
+    let file = folder.open(&segment::name(damage.base), How::Mend).map_err(LogError::io("open", &damage.path))?;
+    let mut bytes = Vec::new();
+    file.read_from(damage.offset, &mut bytes).map_err(LogError::io("read", &damage.path))?;
+    bytes.truncate(damage.bytes as usize);
+    let copy = copy_aside(&bytes, Position(damage.base.0 + damage.offset), aside)?;
+    if damage.overhangs {
+        file.set_len(damage.offset).map_err(LogError::io("truncate", &damage.path))?;
+    } else {
+        fill(&*file, damage)?;
+    }
+    file.sync().map_err(LogError::io("sync", &damage.path))?;
+    folder.sync().map_err(LogError::io("sync", folder.path()))?;
+    Ok(copy)
+}
+
+/// Puts a header where one is damaged, and filler in the place of records.
+fn fill(file: &dyn OpenFile, damage: &Damage) -> Result<(), LogError> {
+    let end = damage.offset + damage.bytes;
+    if file.len().map_err(LogError::io("read", &damage.path))? < end {
+        file.set_len(end).map_err(LogError::io("extend", &damage.path))?;
+    }
     let mut start = damage.offset;
     if start < Header::BYTES as u64 {
         file.write_all_at(&Header::encode(damage.base), 0).map_err(LogError::io("write", &damage.path))?;
         start = Header::BYTES as u64;
     }
-    let len = (damage.offset + damage.bytes - start) as usize;
+    let len = end.saturating_sub(start) as usize;
     if let Some(payload) = len.checked_sub(record::Header::BYTES) {
         let mut filler = Vec::with_capacity(len);
         record::encode(&mut filler, Position(damage.base.0 + start), Position(0), 0, &vec![0; payload]);
         file.write_all_at(&filler, start).map_err(LogError::io("write", &damage.path))?;
     }
-    file.sync_all().map_err(LogError::io("sync", &damage.path))?;
-    segment::sync_dir(damage.path.parent().unwrap_or(Path::new(".")))?;
-    Ok(copy)
+    Ok(())
 }
 
-fn copy_aside(damage: &Damage, aside: &Path) -> Result<Option<PathBuf>, LogError> {
-    let Ok(bytes) = std::fs::read(&damage.path) else { return Ok(None) };
-    let from = (damage.offset as usize).min(bytes.len());
-    let to = ((damage.offset + damage.bytes) as usize).min(bytes.len());
-    if from == to {
+fn copy_aside(bytes: &[u8], from: Position, aside: &dyn Folder) -> Result<Option<PathBuf>, LogError> {
+    if bytes.is_empty() {
         return Ok(None);
     }
-    std::fs::create_dir_all(aside).map_err(LogError::io("create", aside))?;
-    let copy = aside.join(format!("{:020}-{}.bytes", damage.base.0 + damage.offset, to - from));
-    std::fs::write(&copy, &bytes[from..to]).map_err(LogError::io("write", &copy))?;
-    File::open(&copy).and_then(|file| file.sync_all()).map_err(LogError::io("sync", &copy))?;
-    segment::sync_dir(aside)?;
+    aside.make().map_err(LogError::io("create", aside.path()))?;
+    let name = format!("{:020}-{}.bytes", from.0, bytes.len());
+    let copy = aside.path_of(&name);
+    let file = aside.open(&name, How::Replace).map_err(LogError::io("create", &copy))?;
+    file.write_all_at(bytes, 0).map_err(LogError::io("write", &copy))?;
+    file.sync().map_err(LogError::io("sync", &copy))?;
+    aside.sync().map_err(LogError::io("sync", aside.path()))?;
     Ok(Some(copy))
 }

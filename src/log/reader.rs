@@ -1,10 +1,8 @@
 //! Reading records in order.
 
-use std::fs::File;
-use std::io::ErrorKind;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::sync::Arc;
 
+use super::folder::{Folder, How, OpenFile};
 use super::record::{self, Header};
 use super::segment;
 use super::{LogError, Position};
@@ -15,9 +13,9 @@ const CHUNK_BYTES: u64 = 1 << 20;
 /// Reads records one after the other, across segments.
 #[derive(Debug)]
 pub struct Reader {
-    dir: PathBuf,
+    folder: Arc<dyn Folder>,
     position: Position,
-    segment: Option<(Position, File)>,
+    segment: Option<(Position, Box<dyn OpenFile>)>,
     buffer: Vec<u8>,
     /// Where the buffer's first byte stands.
     buffered_at: Position,
@@ -37,8 +35,8 @@ pub struct Record<'a> {
 }
 
 impl Reader {
-    pub(super) fn new(dir: &std::path::Path, position: Position) -> Self {
-        Self { dir: dir.to_owned(), position, segment: None, buffer: Vec::new(), buffered_at: position }
+    pub(super) fn new(folder: Arc<dyn Folder>, position: Position) -> Self {
+        Self { folder, position, segment: None, buffer: Vec::new(), buffered_at: position }
     }
 
     /// Where the next record begins.
@@ -97,15 +95,8 @@ impl Reader {
         let Some((base, file)) = &self.segment else { return Ok(false) };
         let wanted = bytes.min(readable.0 - self.position.0) as usize;
         self.buffer.resize(wanted, 0);
-        let mut have = 0;
-        while have < wanted {
-            match file.read_at(&mut self.buffer[have..], self.position.0 - base.0 + have as u64) {
-                Ok(0) => break,
-                Ok(count) => have += count,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(LogError::io("read", &segment::path(&self.dir, *base))(error)),
-            }
-        }
+        let filled = file.fill(&mut self.buffer, self.position.0 - base.0);
+        let have = filled.map_err(LogError::io("read", &self.folder.path_of(&segment::name(*base))))?;
         self.buffer.truncate(have);
         self.buffered_at = self.position;
         Ok(have > 0)
@@ -113,14 +104,15 @@ impl Reader {
 
     /// Opens the segment that holds the position, and steps over its header.
     fn open_segment(&mut self) -> Result<(), LogError> {
-        let bases = segment::list(&self.dir)?;
+        let bases = segment::list(&*self.folder)?;
         let holding = bases.iter().rev().find(|&&base| base <= self.position).copied();
         let base = match holding {
             Some(base) if self.segment.as_ref().is_none_or(|(open, _)| *open != base) => base,
             _ => return Err(self.damaged()),
         };
-        let path = segment::path(&self.dir, base);
-        self.segment = Some((base, File::open(&path).map_err(LogError::io("open", &path))?));
+        let name = segment::name(base);
+        let file = self.folder.open(&name, How::Read).map_err(LogError::io("open", &self.folder.path_of(&name)))?;
+        self.segment = Some((base, file));
         self.position = self.position.max(Position(base.0 + segment::Header::BYTES as u64));
         Ok(())
     }
@@ -128,6 +120,7 @@ impl Reader {
     fn damaged(&self) -> LogError {
         let base = self.segment.as_ref().map_or(self.position, |(base, _)| *base);
         let offset = self.position.0 - base.0;
-        LogError::Damaged { path: segment::path(&self.dir, base), offset, detail: "no whole record here".to_owned() }
+        let path = self.folder.path_of(&segment::name(base));
+        LogError::Damaged { path, offset, detail: "no whole record here".to_owned() }
     }
 }

@@ -3,7 +3,7 @@
 use super::Position;
 
 /// Records start at multiples of this many bytes, so that a search for the next one has few places to look at.
-pub(super) const ALIGNMENT: usize = 8;
+pub(super) const ALIGNMENT: usize = Position::ALIGNMENT as usize;
 
 /// `TGR1`, the first bytes of each record.
 const MAGIC: [u8; 4] = *b"TGR1";
@@ -73,10 +73,10 @@ pub(super) fn encode(to: &mut Vec<u8>, position: Position, durable: Position, re
     to.resize(start + padded(to.len() - start), 0);
 }
 
-/// The record at the start of `bytes`, which stand at `position`: its header and payload, when it is whole and its
-/// checksum is right.
+/// The record at the start of `bytes`, which stand at `position`: its header and payload, when it is whole, its checksum
+/// is right and it does not claim that the log was durable further than it reached.
 pub(super) fn decode(bytes: &[u8], position: Position) -> Option<(Header, &[u8])> {
-    let header = Header::decode(bytes)?;
+    let header = Header::decode(bytes).filter(|header| header.durable <= position)?;
     bytes.get(..header.record_bytes())?;
     let end = Header::BYTES + header.len as usize;
     (checksum(position, &bytes[8..end]) == header.crc).then(|| (header, &bytes[Header::BYTES..end]))
@@ -102,6 +102,9 @@ mod tests {
         let (header, payload) = decode(&bytes, Position(64)).expect("whole");
         assert_eq!((header.readings, header.durable, payload), (3, Position(40), &b"hello"[..]));
         assert!(decode(&bytes, Position(72)).is_none());
+        bytes.clear();
+        encode(&mut bytes, Position(64), Position(72), 3, b"hello");
+        assert!(decode(&bytes, Position(64)).is_none(), "it claims too much");
     }
 
     #[test]

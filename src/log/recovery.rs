@@ -7,12 +7,15 @@
 //! written, and the checkpoint says it too. A bad place before the furthest such claim is damage; the first bad place
 //! behind it is the torn tail. Only the newest segment can have one, because a segment is synced before the next begins.
 //!
+//! What is kept is durable when the log is open: whoever wrote it may have died before its sync, or of its sync, and then
+//! the memory of the system shows what the disk does not hold. So what no claim covers is written once more and synced.
+//!
 //! The way out of damage is [`super::quarantine`].
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::checkpoint::{self, Checkpoint};
+use super::checkpoint::Checkpoint;
+use super::folder::{Folder, How, OsFolder};
 use super::record::{self, ALIGNMENT};
 use super::segment::{self, Header};
 use super::{LogError, Position};
@@ -44,6 +47,8 @@ pub struct Inspection {
     pub damage: Vec<Damage>,
     /// The torn tail.
     pub torn: Option<Torn>,
+    /// The furthest position that something in the log claims to be durable.
+    pub(super) claimed: Position,
 }
 
 /// A segment that is needed.
@@ -72,6 +77,8 @@ pub struct Damage {
     pub offset: u64,
     /// How far it reaches: to the next good record, or to the end of the segment.
     pub bytes: u64,
+    /// These bytes are too many: the next segment begins before them.
+    pub(super) overhangs: bool,
     /// What is wrong.
     pub detail: String,
 }
@@ -93,31 +100,31 @@ impl From<&Damage> for LogError {
     }
 }
 
-/// Opens the log in `dir` for going on: makes what is missing, cuts off a torn tail, removes stale segments.
-pub(super) fn recover(dir: &Path) -> Result<Recovery, LogError> {
-    std::fs::create_dir_all(dir).map_err(LogError::io("create", dir))?;
-    let found = inspect(dir)?;
+/// Opens the log in `folder` for going on: makes what is missing, cuts off a torn tail, removes stale segments.
+pub(super) fn recover(folder: &dyn Folder) -> Result<Recovery, LogError> {
+    folder.make().map_err(LogError::io("create", folder.path()))?;
+    let found = inspect_folder(folder)?;
     if let Some(damage) = found.damage.first() {
         return Err(damage.into());
     }
-    for path in &found.stale {
-        std::fs::remove_file(path).map_err(LogError::io("remove", path))?;
+    for path in found.stale.iter().chain(found.torn.iter().filter(|torn| torn.offset == 0).map(|torn| &torn.path)) {
+        let name = path.file_name().and_then(|name| name.to_str()).expect("listed by name");
+        folder.remove(name).map_err(LogError::io("remove", path))?;
     }
     let mut segments = found.segments;
     if let Some(torn) = &found.torn {
-        cut_off(torn)?;
-        let last = segments.last_mut().expect("a tail has a segment");
-        last.bytes = torn.offset;
-        if torn.offset == 0 {
-            segments.pop();
-        }
+        segments.last_mut().expect("a tail has a segment").bytes = torn.offset;
+        segments.pop_if(|last| last.bytes == 0);
     }
+    // Also for the names that an earlier life left: whatever is kept or removed now must be so for good.
+    folder.sync().map_err(LogError::io("sync", folder.path()))?;
     let mut bases: Vec<Position> = segments.iter().map(|segment| segment.base).collect();
     let end = if let Some(last) = segments.last() {
+        settle_tail(folder, last, found.claimed)?;
         Position(last.base.0 + last.bytes)
     } else {
         let base = found.checkpoint.position.max(found.checkpoint.durable);
-        segment::create(dir, base)?;
+        segment::create(folder, base)?;
         bases.push(base);
         Position(base.0 + Header::BYTES as u64)
     };
@@ -130,12 +137,16 @@ pub(super) fn recover(dir: &Path) -> Result<Recovery, LogError> {
     })
 }
 
-fn cut_off(torn: &Torn) -> Result<(), LogError> {
-    if torn.offset == 0 {
-        return std::fs::remove_file(&torn.path).map_err(LogError::io("remove", &torn.path));
-    }
-    let file = File::options().write(true).open(&torn.path).map_err(LogError::io("open", &torn.path))?;
-    file.set_len(torn.offset).and_then(|()| file.sync_all()).map_err(LogError::io("truncate", &torn.path))
+/// Cuts off what is torn of the newest segment, and makes durable what is kept: it is, up to `claimed`.
+fn settle_tail(folder: &dyn Folder, newest: &Segment, claimed: Position) -> Result<(), LogError> {
+    let path = &newest.path;
+    let file = folder.open(&segment::name(newest.base), How::Write).map_err(LogError::io("open", path))?;
+    file.set_len(newest.bytes).map_err(LogError::io("truncate", path))?;
+    let from = claimed.0.saturating_sub(newest.base.0).min(newest.bytes);
+    let mut tail = Vec::new();
+    file.read_from(from, &mut tail).map_err(LogError::io("read", path))?;
+    file.write_all_at(&tail, from).map_err(LogError::io("write", path))?;
+    file.sync().map_err(LogError::io("sync", path))
 }
 
 /// Reads all that is needed of the log in `dir` and says what state it is in. Changes nothing.
@@ -143,15 +154,25 @@ fn cut_off(torn: &Torn) -> Result<(), LogError> {
 /// # Errors
 /// When a file cannot be read, the checkpoint is damaged, or a newer version wrote the log.
 pub fn inspect(dir: &Path) -> Result<Inspection, LogError> {
-    let checkpoint = Checkpoint::load(dir)?;
-    let mut bases = segment::list(dir)?;
+    inspect_folder(&OsFolder::new(dir))
+}
+
+pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError> {
+    let saved = Checkpoint::load(folder)?;
+    let checkpoint = saved.unwrap_or_default();
+    let mut bases = segment::list(folder)?;
     let needed_from = bases.partition_point(|&base| base <= checkpoint.position).saturating_sub(1);
-    let stale = bases.drain(..needed_from).map(|base| segment::path(dir, base)).collect();
-    let mut inspection = Inspection { checkpoint, segments: Vec::new(), stale, damage: Vec::new(), torn: None };
-    inspection.find_missing_start(dir, bases.first().copied());
+    let stale = bases.drain(..needed_from).map(|base| folder.path_of(&segment::name(base))).collect();
+    let claimed = checkpoint.durable;
+    let mut inspection =
+        Inspection { checkpoint, segments: Vec::new(), stale, damage: Vec::new(), torn: None, claimed };
+    inspection.find_missing_start(folder, saved.is_some(), bases.first().copied());
+    let mut bytes = Vec::new();
     for (at, &base) in bases.iter().enumerate() {
-        let path = segment::path(dir, base);
-        let bytes = std::fs::read(&path).map_err(LogError::io("read", &path))?;
+        let name = segment::name(base);
+        let path = folder.path_of(&name);
+        let file = folder.open(&name, How::Read).map_err(LogError::io("open", &path))?;
+        file.read_from(0, &mut bytes).map_err(LogError::io("read", &path))?;
         inspection.add_segment(&Image { path: &path, base, bytes: &bytes, next: bases.get(at + 1).copied() })?;
     }
     Ok(inspection)
@@ -174,15 +195,21 @@ impl Image<'_> {
 
     fn damage(&self, offset: usize, end: usize, detail: &str) -> Damage {
         let (offset, bytes) = (offset as u64, (end - offset) as u64);
-        Damage { path: self.path.to_owned(), base: self.base, offset, bytes, detail: detail.to_owned() }
+        Damage {
+            path: self.path.to_owned(),
+            base: self.base,
+            offset,
+            bytes,
+            overhangs: false,
+            detail: detail.to_owned(),
+        }
     }
 }
 
 impl Inspection {
     /// The log must reach back to the checkpoint.
-    fn find_missing_start(&mut self, dir: &Path, first: Option<Position>) {
+    fn find_missing_start(&mut self, folder: &dyn Folder, had_checkpoint: bool, first: Option<Position>) {
         let Checkpoint { position, durable } = self.checkpoint;
-        let had_checkpoint = checkpoint::path(dir).exists();
         let missing = match first {
             Some(first) if had_checkpoint && first > position => first.0 - position.0,
             None if durable > position => durable.0 - position.0,
@@ -191,10 +218,11 @@ impl Inspection {
         let detail =
             format!("the log is needed from position {position} on, but no segment holds the next {missing} bytes");
         self.damage.push(Damage {
-            path: segment::path(dir, position),
+            path: folder.path_of(&segment::name(position)),
             base: position,
             offset: 0,
             bytes: missing,
+            overhangs: false,
             detail,
         });
     }
@@ -211,9 +239,11 @@ impl Inspection {
             }
             Err(error) => self.damage.push(segment.damage(0, Header::BYTES, &error.to_string())),
         }
+        let segment = &self.without_overhang(segment);
         let start = self.checkpoint.position.0.saturating_sub(segment.base.0).max(Header::BYTES as u64) as usize;
         let mut scan = Scan::of(segment, start);
-        self.judge(segment, &scan);
+        self.claimed = self.claimed.max(scan.claimed);
+        self.judge(segment, start, &scan);
         if let Some(torn) = &self.torn {
             let kept = &segment.bytes[..torn.offset as usize];
             scan = Scan::of(&Image { bytes: kept, ..*segment }, start);
@@ -228,11 +258,24 @@ impl Inspection {
         Ok(())
     }
 
+    /// The segment as far as the next one lets it go. What is beyond that is damage: it cannot be told which of the two
+    /// is right there.
+    fn without_overhang<'a>(&mut self, segment: &Image<'a>) -> Image<'a> {
+        let len = segment.bytes.len();
+        let room = segment.next.map_or(len as u64, |next| next.0 - segment.base.0);
+        let end = usize::try_from(room).unwrap_or(len).clamp(Header::BYTES.min(len), len);
+        if end < len {
+            let damage = segment.damage(end, len, "the next segment begins before here");
+            self.damage.push(Damage { overhangs: true, ..damage });
+        }
+        Image { bytes: &segment.bytes[..end], ..*segment }
+    }
+
     /// Sorts the bad places of a segment into damage and torn tail.
-    fn judge(&mut self, segment: &Image<'_>, scan: &Scan) {
+    fn judge(&mut self, segment: &Image<'_>, start: usize, scan: &Scan) {
         let claimed = match segment.next {
             Some(next) => next,
-            None => scan.claimed.max(self.checkpoint.durable),
+            None => self.claimed,
         };
         let len = segment.bytes.len();
         let reach = claimed.0.saturating_sub(segment.base.0).max(len as u64) as usize;
@@ -249,7 +292,11 @@ impl Inspection {
         }
         let ends_in_gap = scan.gaps.last().is_some_and(|gap| gap.end == len);
         if self.torn.is_none() && reach > len && !ends_in_gap {
-            self.damage.push(segment.damage(len, reach, "the segment ends here, but was longer"));
+            // What stands before the checkpoint is not needed, but the place is: what follows is read from there.
+            let start = start.clamp(len, reach);
+            for part in [len..start, start..reach].into_iter().filter(|part| !part.is_empty()) {
+                self.damage.push(segment.damage(part.start, part.end, "the segment ends here, but was longer"));
+            }
         }
     }
 }

@@ -1,9 +1,8 @@
 //! Segments: the files of the log.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use super::folder::{Folder, How, OpenFile};
 use super::{LogError, Position};
 
 /// The format version that this program writes.
@@ -68,43 +67,31 @@ impl Header {
     }
 }
 
-/// The file of the segment that begins at `base`.
-pub(super) fn path(dir: &Path, base: Position) -> PathBuf {
-    dir.join(format!("{:020}.log", base.0))
+/// The name of the file of the segment that begins at `base`.
+pub(super) fn name(base: Position) -> String {
+    format!("{:020}.log", base.0)
 }
 
-/// The positions at which the segments in `dir` begin, ascending. Files with other names are left alone.
-pub(super) fn list(dir: &Path) -> Result<Vec<Position>, LogError> {
-    let mut bases = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(LogError::io("read", dir))? {
-        let name = entry.map_err(LogError::io("read", dir))?.file_name();
-        let digits = name.to_str().and_then(|name| name.strip_suffix(".log")).filter(|digits| digits.len() == 20);
-        bases.extend(digits.and_then(|digits| digits.parse().ok()).map(Position));
-    }
+/// The positions at which the segments in `folder` begin, ascending. Files with other names are left alone.
+pub(super) fn list(folder: &dyn Folder) -> Result<Vec<Position>, LogError> {
+    let names = folder.names().map_err(LogError::io("read", folder.path()))?;
+    let digits = names.iter().filter_map(|name| name.strip_suffix(".log")).filter(|digits| digits.len() == 20);
+    let mut bases: Vec<_> =
+        digits.filter_map(|digits| digits.parse().ok()).map(Position).filter(|base| base.is_possible()).collect();
     bases.sort_unstable();
     Ok(bases)
 }
 
 /// Makes the segment that begins at `base`: when this returns, the file and its name survive a crash.
-pub(super) fn create(dir: &Path, base: Position) -> Result<File, LogError> {
-    let path = path(dir, base);
-    // Not `create_new`: a file that a full disk left half made is made again.
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&path)
-        .map_err(LogError::io("create", &path))?;
+pub(super) fn create(folder: &dyn Folder, base: Position) -> Result<Box<dyn OpenFile>, LogError> {
+    let name = name(base);
+    let path = folder.path_of(&name);
+    // Not one that must be new: a file that a full disk left half made is made again.
+    let file = folder.open(&name, How::Replace).map_err(LogError::io("create", &path))?;
     file.write_all_at(&Header::encode(base), 0).map_err(LogError::io("write", &path))?;
-    file.sync_all().map_err(LogError::io("sync", &path))?;
-    sync_dir(dir)?;
+    file.sync().map_err(LogError::io("sync", &path))?;
+    folder.sync().map_err(LogError::io("sync", folder.path()))?;
     Ok(file)
-}
-
-/// Makes what was created, renamed or removed in `dir` survive a crash.
-pub(super) fn sync_dir(dir: &Path) -> Result<(), LogError> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(LogError::io("sync", dir))
 }
 
 #[cfg(test)]

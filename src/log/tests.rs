@@ -1,10 +1,12 @@
 //! The log as a whole: sequences of operations, crashes, damage.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::folder::OsFolder;
 use super::quarantine::set_aside;
 use super::recovery::{inspect, recover};
 use super::segment;
@@ -29,9 +31,18 @@ fn open(dir: &Path) -> (Log, super::recovery::Recovery) {
     Log::open(options(dir), Instruments::default()).expect("opens")
 }
 
+/// The folder at a path, as the parts of the log see it.
+fn folder(dir: &Path) -> Arc<OsFolder> {
+    Arc::new(OsFolder::new(dir))
+}
+
 fn append(log: &Log, batch: Batch) -> Result<(), super::AppendError> {
     let mut ack = log.append(batch)?;
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(ack.durable())
+}
+
+fn segment_path(dir: &Path, base: Position) -> std::path::PathBuf {
+    dir.join(segment::name(base))
 }
 
 fn read_all(log: &Log, from: Position) -> Vec<Vec<u8>> {
@@ -101,9 +112,9 @@ proptest! {
         operations in prop::collection::vec(any_operation(), 1..40)
     ) {
         let dir = tempfile::tempdir().unwrap();
-        let recovery = recover(dir.path()).unwrap();
+        let recovery = recover(&*folder(dir.path())).unwrap();
         let resume = |recovery: &super::recovery::Recovery| {
-            Appender::resume(dir.path(), 300, *recovery.bases.last().unwrap(), recovery.end).unwrap()
+            Appender::resume(folder(dir.path()), 300, *recovery.bases.last().unwrap(), recovery.end).unwrap()
         };
         let mut appender = resume(&recovery);
         let (mut synced, mut unsynced): (Vec<Batch>, Vec<Batch>) = (Vec::new(), Vec::new());
@@ -124,14 +135,14 @@ proptest! {
                     synced.append(&mut unsynced);
                 }
                 Operation::Crash(how) => {
-                    let path = segment::path(dir.path(), appender.base());
+                    let path = segment_path(dir.path(), appender.base());
                     let durable = (appender.durable().0.max(appender.base().0) - appender.base().0) as usize;
                     let mut bytes = std::fs::read(&path).unwrap();
                     tear(&mut bytes, durable, &how);
                     std::fs::write(&path, bytes).unwrap();
-                    let recovery = recover(dir.path()).unwrap();
+                    let recovery = recover(&*folder(dir.path())).unwrap();
                     appender = resume(&recovery);
-                    let mut reader = super::Reader::new(dir.path(), recovery.start);
+                    let mut reader = super::Reader::new(folder(dir.path()), recovery.start);
                     let found: Vec<Vec<u8>> =
                         std::iter::from_fn(|| reader.next(recovery.end).unwrap().map(|record| record.payload.to_vec())).collect();
                     let (before, tail) = (payloads(&synced), payloads(&unsynced));
@@ -160,12 +171,12 @@ proptest! {
             }
             log.cut(Position(0)).unwrap(); // remembers how far the log is durable
         }
-        let bases = segment::list(dir.path()).unwrap();
+        let bases = segment::list(&*folder(dir.path())).unwrap();
         let lens: Vec<usize> =
-            bases.iter().map(|&base| std::fs::metadata(segment::path(dir.path(), base)).unwrap().len() as usize).collect();
+            bases.iter().map(|&base| std::fs::metadata(segment_path(dir.path(), base)).unwrap().len() as usize).collect();
         let mut offset = place.index(lens.iter().sum());
         let at = lens.iter().position(|&len| { let here = offset < len; if !here { offset -= len; } here }).unwrap();
-        let path = segment::path(dir.path(), bases[at]);
+        let path = segment_path(dir.path(), bases[at]);
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[offset] ^= flip;
         std::fs::write(&path, bytes).unwrap();
@@ -209,8 +220,8 @@ fn a_missing_segment_is_damage_and_quarantine_fills_the_hole() {
             }
             log.cut(Position(0)).unwrap();
         }
-        let bases = segment::list(dir.path()).unwrap();
-        std::fs::remove_file(segment::path(dir.path(), bases[missing])).unwrap();
+        let bases = segment::list(&*folder(dir.path())).unwrap();
+        std::fs::remove_file(segment_path(dir.path(), bases[missing])).unwrap();
         assert!(Log::open(options(dir.path()), Instruments::default()).is_err(), "segment {missing} is missing");
         for damage in inspect(dir.path()).unwrap().damage {
             set_aside(&damage, &dir.path().join("quarantine")).unwrap();
@@ -233,9 +244,9 @@ fn a_segment_that_lost_its_end_is_damage_and_quarantine_gives_back_the_rest() {
         }
         log.cut(Position(0)).unwrap();
     }
-    let bases = segment::list(dir.path()).unwrap();
+    let bases = segment::list(&*folder(dir.path())).unwrap();
     for base in [bases[1], bases[bases.len() - 1]] {
-        let path = segment::path(dir.path(), base);
+        let path = segment_path(dir.path(), base);
         let whole = std::fs::read(&path).unwrap();
         for kept in (0..whole.len()).step_by(5) {
             std::fs::write(&path, &whole[..kept]).unwrap();
@@ -245,8 +256,8 @@ fn a_segment_that_lost_its_end_is_damage_and_quarantine_gives_back_the_rest() {
                 set_aside(&damage, &dir.path().join("quarantine")).unwrap();
             }
             assert_eq!(inspect(dir.path()).unwrap().damage, [], "{kept} of {} bytes at {base}", whole.len());
-            let recovery = recover(dir.path()).unwrap();
-            let mut reader = super::Reader::new(dir.path(), recovery.start);
+            let recovery = recover(&*folder(dir.path())).unwrap();
+            let mut reader = super::Reader::new(folder(dir.path()), recovery.start);
             let left: Vec<Vec<u8>> =
                 std::iter::from_fn(|| reader.next(recovery.end).unwrap().map(|record| record.payload.to_vec()))
                     .collect();
@@ -254,6 +265,56 @@ fn a_segment_that_lost_its_end_is_damage_and_quarantine_gives_back_the_rest() {
         }
         std::fs::write(&path, &whole).unwrap();
     }
+}
+
+#[test]
+fn a_segment_that_overlaps_with_the_next_is_damage_and_quarantine_cuts_it_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let batches: Vec<Batch> = (0..20).map(|id| batch(id, 2)).collect();
+    {
+        let (log, _) = open(dir.path());
+        for batch in &batches {
+            append(&log, batch.clone()).unwrap();
+        }
+    }
+    let path = segment_path(dir.path(), Position(0));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let len = bytes.len() as u64;
+    bytes.extend_from_slice(&[7; 24]);
+    std::fs::write(&path, bytes).unwrap();
+    let found = inspect(dir.path()).unwrap().damage;
+    assert_eq!((found.len(), found[0].offset, found[0].bytes), (1, len, 24));
+    assert!(Log::open(options(dir.path()), Instruments::default()).is_err());
+    set_aside(&found[0], &dir.path().join("quarantine")).unwrap();
+    let (log, recovery) = open(dir.path());
+    assert_eq!(read_all(&log, recovery.start), payloads(&batches));
+}
+
+#[test]
+fn a_segment_that_ends_before_the_checkpoint_is_damage_and_after_quarantine_the_log_goes_on_behind_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let end = {
+        let (log, _) =
+            Log::open(Options { segment_bytes: 1 << 20, ..options(dir.path()) }, Instruments::default()).unwrap();
+        for id in 0..5 {
+            append(&log, batch(id, 2)).unwrap();
+        }
+        log.cut(log.usage().readable).unwrap();
+        append(&log, batch(5, 2)).unwrap();
+        log.cut(Position(0)).unwrap(); // remembers how far the log is durable
+        log.usage().readable
+    };
+    let path = segment_path(dir.path(), Position(0));
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(40).unwrap();
+    let found = inspect(dir.path()).unwrap().damage;
+    assert!(!found.is_empty());
+    for damage in &found {
+        set_aside(damage, &dir.path().join("quarantine")).unwrap();
+    }
+    let (log, recovery) = open(dir.path());
+    assert_eq!((recovery.end, recovery.readings), (end, 0));
+    append(&log, batch(6, 2)).unwrap();
+    assert_eq!(read_all(&log, recovery.start), payloads(&[batch(6, 2)]));
 }
 
 #[test]
@@ -348,7 +409,10 @@ fn with_interval_sync_an_ack_does_not_wait_and_the_sync_follows() {
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
     loop {
         log.cut(readable).unwrap(); // goes no further than what is synced
-        if super::checkpoint::Checkpoint::load(dir.path()).unwrap().position == readable {
+        if super::checkpoint::Checkpoint::load(&*folder(dir.path()))
+            .unwrap()
+            .is_some_and(|saved| saved.position == readable)
+        {
             break;
         }
         assert!(std::time::Instant::now() < deadline, "the sync never came");

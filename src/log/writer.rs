@@ -1,12 +1,12 @@
 //! The appender: the only thing that writes to segments.
 
-use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::batch::Batch;
+use super::folder::{Folder, How, OpenFile};
 use super::record;
 use super::segment;
 use super::{LogError, Position};
@@ -23,10 +23,9 @@ pub(super) enum WriteFailure {
 /// Writes groups of batches to the newest segment.
 #[derive(Debug)]
 pub(super) struct Appender {
-    dir: PathBuf,
+    folder: Arc<dyn Folder>,
     segment_bytes: u64,
-    file: File,
-    path: PathBuf,
+    file: Box<dyn OpenFile>,
     /// Where the newest segment begins.
     base: Position,
     /// Where the next record goes.
@@ -38,10 +37,15 @@ pub(super) struct Appender {
 
 impl Appender {
     /// Goes on at `end` of the segment that begins at `base`. All of it is synced.
-    pub(super) fn resume(dir: &Path, segment_bytes: u64, base: Position, end: Position) -> Result<Self, LogError> {
-        let path = segment::path(dir, base);
-        let file = File::options().read(true).write(true).open(&path).map_err(LogError::io("open", &path))?;
-        Ok(Self { dir: dir.to_owned(), segment_bytes, file, path, base, end, durable: end, buffer: Vec::new() })
+    pub(super) fn resume(
+        folder: Arc<dyn Folder>,
+        segment_bytes: u64,
+        base: Position,
+        end: Position,
+    ) -> Result<Self, LogError> {
+        let name = segment::name(base);
+        let file = folder.open(&name, How::Write).map_err(LogError::io("open", &folder.path_of(&name)))?;
+        Ok(Self { folder, segment_bytes, file, base, end, durable: end, buffer: Vec::new() })
     }
 
     pub(super) const fn end(&self) -> Position {
@@ -81,9 +85,7 @@ impl Appender {
     /// Makes all that is written durable, and returns how long the disk took, in seconds.
     pub(super) fn sync(&mut self) -> Result<f64, WriteFailure> {
         let start = Instant::now();
-        self.file
-            .sync_data()
-            .map_err(|error| WriteFailure::Poisoned(format!("sync {}: {error}", self.path.display())))?;
+        self.file.sync().map_err(|error| WriteFailure::Poisoned(format!("sync {}: {error}", self.path().display())))?;
         self.durable = self.end;
         Ok(start.elapsed().as_secs_f64())
     }
@@ -93,22 +95,25 @@ impl Appender {
         if !self.is_synced() {
             self.sync()?;
         }
-        self.file = segment::create(&self.dir, self.end).map_err(|error| match error {
+        self.file = segment::create(&*self.folder, self.end).map_err(|error| match error {
             LogError::Io { source, .. } if is_disk_full(&source) => WriteFailure::DiskFull(source.to_string()),
             other => WriteFailure::Poisoned(other.to_string()),
         })?;
         self.base = self.end;
-        self.path = segment::path(&self.dir, self.base);
         self.end = Position(self.base.0 + segment::Header::BYTES as u64);
         self.durable = self.end;
         Ok(())
     }
 
+    fn path(&self) -> PathBuf {
+        self.folder.path_of(&segment::name(self.base))
+    }
+
     /// Removes what a failed write left behind the end: whoever waits for it is refused, so it must not come back after
-    /// a restart.
+    /// a restart, nor after a crash, which the cut has to be synced for.
     fn take_back(&self, error: &std::io::Error) -> WriteFailure {
-        let failed = format!("write {}: {error}", self.path.display());
-        let taken_back = self.file.set_len(self.end.0 - self.base.0);
+        let failed = format!("write {}: {error}", self.path().display());
+        let taken_back = self.file.set_len(self.end.0 - self.base.0).and_then(|()| self.file.sync());
         if is_disk_full(error) && taken_back.is_ok() {
             WriteFailure::DiskFull(failed)
         } else {

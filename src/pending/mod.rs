@@ -26,6 +26,8 @@ use crate::model::{BucketWrite, Hour};
 
 mod bucket;
 mod devices;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod insertion;
 mod names;
 mod snapshot;
@@ -178,9 +180,10 @@ impl Pending {
         !self.full.is_empty() || self.is_short_of_memory() || self.due_at_ms().is_some_and(|due_ms| due_ms <= now_ms)
     }
 
-    /// When the next bucket is due by age. `None` when none is open.
+    /// When the next bucket is due by age, not counting those that wait for a flight to end. `None` when there is none.
     pub fn due_at_ms(&self) -> Option<u64> {
-        self.live_order().next().map(|(_, bucket)| bucket.since_ms.saturating_add(self.max_age_ms()))
+        let (_, next) = self.live_order().find(|(entry, _)| !self.is_blocked(entry.bucket))?;
+        Some(next.since_ms.saturating_add(self.max_age_ms()))
     }
 
     /// Takes up to `max` buckets to write, oldest first among those due. They are in flight until

@@ -28,7 +28,11 @@ impl Queries {
         let wanted = request.limit + 1; // one more tells whether there is a next page
         let (prefix, after) = (request.prefix.as_str(), request.after.as_deref());
         let pending = self.flush.with_pending(|pending| pending.devices(prefix, after, wanted));
-        let stored = self.store.devices(prefix, after, wanted).await?;
+        let (stored, partial) = match self.ask(self.store.devices(prefix, after, wanted)).await {
+            Ok(stored) => (stored, false),
+            Err(_) if !pending.is_empty() => (Vec::new(), true),
+            Err(error) => return Err(error.into()),
+        };
         let mut devices: BTreeMap<Arc<str>, DeviceSummary> =
             stored.into_iter().map(|summary| (Arc::clone(&summary.device), summary)).collect();
         for summary in pending.iter().filter_map(summarize) {
@@ -38,7 +42,7 @@ impl Queries {
             }
         }
         let more = devices.len() > request.limit;
-        Ok(Answer { body: (devices.into_values().take(request.limit).collect(), more), lagging })
+        Ok(Answer { body: (devices.into_values().take(request.limit).collect(), more), lagging, partial })
     }
 }
 

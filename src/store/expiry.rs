@@ -24,6 +24,7 @@ pub async fn run(store: Arc<dyn Store>, readings: Option<Duration>, rollups: Opt
 }
 
 fn oldest_ms(keep: Duration) -> i64 {
+    #[expect(clippy::disallowed_methods, reason = "readings expire by the date")]
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     i64::try_from(now.saturating_sub(keep).as_millis()).unwrap_or(i64::MAX)
 }

@@ -26,6 +26,8 @@ use crate::ingest::Ingest;
 use crate::telemetry::Metrics;
 
 mod datagram;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod inbox;
 mod kernel_drops;
 mod sequences;

@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod json;
 pub mod line_protocol;
 mod problem;

@@ -60,12 +60,18 @@ pub(crate) struct Mongod {
     uri: String,
     port: u16,
     folder: TempDir,
+    parameters: &'static [&'static str],
 }
 
 impl Mongod {
     /// Starts a server, makes it the primary of its replica set, and waits until it takes writes.
     pub(crate) fn start() -> Self {
-        let mut mongod = Self::start_uninitiated();
+        Self::start_with(&[])
+    }
+
+    /// The same, with server parameters as `name=value`.
+    pub(crate) fn start_with(parameters: &'static [&'static str]) -> Self {
+        let mut mongod = Self::start_uninitiated(parameters);
         mongod.wait_until(|hello| hello.contains_key("isreplicaset"));
         initiate(&[&mongod], doc! {});
         mongod.wait_until(is_primary);
@@ -73,11 +79,11 @@ impl Mongod {
     }
 
     /// Starts a server that waits for a replica set to be made.
-    fn start_uninitiated() -> Self {
+    fn start_uninitiated(parameters: &'static [&'static str]) -> Self {
         let port = free_port();
         let folder = tempfile::Builder::new().prefix("tidegauge-mongod-").tempdir().expect("a temporary folder");
         let uri = format!("mongodb://127.0.0.1:{port}/?replicaSet=tests");
-        let mut mongod = Self { running: None, uri, port, folder };
+        let mut mongod = Self { running: None, uri, port, folder, parameters };
         mongod.spawn();
         mongod
     }
@@ -118,7 +124,7 @@ impl Mongod {
 
     fn spawn(&mut self) {
         assert!(self.running.is_none(), "it is running");
-        let child = spawn(self.port, self.folder.path());
+        let child = spawn(self.port, self.folder.path(), self.parameters);
         let leash = Leash::tie(&child, self.folder.path());
         self.running = Some((child, leash));
     }
@@ -199,7 +205,7 @@ pub(crate) fn signal(child: &Child, name: &str) {
     assert!(status.expect("sh is there").success(), "SIG{name} was not sent");
 }
 
-fn spawn(port: u16, folder: &Path) -> Child {
+fn spawn(port: u16, folder: &Path, parameters: &[&str]) -> Child {
     let log = File::options().create(true).append(true).open(folder.join("log")).expect("the folder is writable");
     let mut command = Command::new(binary());
     command.args(["--replSet", "tests", "--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string()]);
@@ -207,12 +213,13 @@ fn spawn(port: u16, folder: &Path) -> Child {
     command.args(["--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "64"]);
     command.args(["--setParameter", "diagnosticDataCollectionEnabled=false"]);
     command.args(["--setParameter", "enableTestCommands=1"]); // allows configureFailPoint
+    command.args(parameters.iter().flat_map(|parameter| ["--setParameter", parameter]));
     command.stdin(Stdio::null()).stderr(log.try_clone().expect("an open file")).stdout(log);
     command.process_group(0).spawn().expect("get-mongod names a mongod that runs")
 }
 
 /// The path of the server. Fetches it when it is not there yet.
-fn binary() -> PathBuf {
+pub(crate) fn binary() -> PathBuf {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-mongod");
     let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -221,7 +228,7 @@ fn binary() -> PathBuf {
 
 /// A port that nobody listens on and that this process did not hand out yet, below the range from which the system hands
 /// out ports: a restart of the server on its port cannot find it taken by some outgoing connection.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     static NEXT: OnceLock<AtomicU64> = OnceLock::new();
     let next = NEXT.get_or_init(|| AtomicU64::new(RandomState::new().hash_one(std::process::id()) >> 1));
     let candidates = std::iter::repeat_with(|| 20_000 + (next.fetch_add(1, Ordering::Relaxed) % 8_000) as u16);

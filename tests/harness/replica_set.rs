@@ -37,7 +37,7 @@ pub(crate) struct ReplicaSet {
 impl ReplicaSet {
     /// Starts the servers and waits until one is the primary and the others follow it.
     pub(crate) fn start() -> Self {
-        let mut members: Vec<Mongod> = (0..MEMBERS).map(|_| Mongod::start_uninitiated()).collect();
+        let mut members: Vec<Mongod> = (0..MEMBERS).map(|_| Mongod::start_uninitiated(&[])).collect();
         members.iter_mut().for_each(|member| member.wait_until(|hello| hello.contains_key("isreplicaset")));
         let all: Vec<&Mongod> = members.iter().collect();
         initiate(&all, doc! { "electionTimeoutMillis": ELECTION_TIMEOUT_MS, "heartbeatIntervalMillis": 500 });

@@ -115,13 +115,28 @@ struct Found {
 /// The cells of a file, with line numbers that hold for any line end and over blank lines. Those of the csv crate are
 /// where it started to look for a row. So rows end at `\n` alone here, the last one too, and a row is located from its
 /// end; what is left of `\r\n` is white space at the end of a cell.
-struct Input<R: Read>(csv::Reader<Chain<R, &'static [u8]>>);
+struct Input<R: Read>(csv::Reader<Bytes<R>>);
+
+/// The bytes of a file, and a last line end.
+struct Bytes<R> {
+    bytes: Chain<R, &'static [u8]>,
+    /// There was more to be read than there is.
+    is_over: bool,
+}
+
+impl<R: Read> Read for Bytes<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.bytes.read(buffer)?;
+        self.is_over |= count == 0;
+        Ok(count)
+    }
+}
 
 impl<R: Read> Input<R> {
     fn new(input: R) -> Self {
         let mut builder = csv::ReaderBuilder::new();
         builder.flexible(true).terminator(csv::Terminator::Any(b'\n'));
-        Self(builder.from_reader(input.chain(&b"\n"[..])))
+        Self(builder.from_reader(Bytes { bytes: input.chain(&b"\n"[..]), is_over: false }))
     }
 
     fn header(&mut self) -> Result<StringRecord, CsvError> {
@@ -135,16 +150,19 @@ impl<R: Read> Input<R> {
     /// Reads the next row that is not blank.
     fn read(&mut self, record: &mut StringRecord) -> std::io::Result<Option<Found>> {
         loop {
-            let is_text = match self.0.read_record(record) {
-                Ok(false) => return Ok(None),
-                Ok(true) => true,
-                Err(error) if matches!(error.kind(), ErrorKind::Utf8 { .. }) => false,
-                Err(error) => return Err(error.into()),
-            };
+            let mut cells = std::mem::take(record).into_byte_record(); // for its room
+            if !self.0.read_byte_record(&mut cells)? {
+                return Ok(None);
+            }
+            // Behind a quote that is never closed the row goes on to the end of the file, and has no end of its own.
+            let end = u64::from(!self.0.get_ref().is_over);
+            let line_ends = end + memchr::memchr_iter(b'\n', cells.as_slice()).count() as u64;
+            let text = StringRecord::from_byte_record(cells);
+            let is_text = text.is_ok();
+            *record = text.unwrap_or_default();
             if record.len() == 1 && record[0].trim().is_empty() {
                 continue;
             }
-            let line_ends = 1 + record.as_slice().matches('\n').count() as u64;
             return Ok(Some(Found { line: self.0.position().line().saturating_sub(line_ends), is_text }));
         }
     }
@@ -217,6 +235,9 @@ fn number(cell: &str) -> Result<f64, &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use tidegauge::wire::{Incoming, Rejection, Sink, json};
+
     use super::super::columns::WantedDevice;
     use super::*;
 
@@ -279,6 +300,64 @@ mod tests {
             assert_eq!(rows.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [2, 5, 6, 7], "{input:?}");
             assert_eq!(rows.iter().filter(|(_, row)| row.is_err()).count(), 1, "{input:?}");
         }
+    }
+
+    /// Readings and rejections that the API makes of a line.
+    #[derive(Default)]
+    struct Counted(usize, Vec<Rejection>);
+
+    impl Sink for Counted {
+        fn reading(&mut self, _: Incoming<'_>) {
+            self.0 += 1;
+        }
+
+        fn reject(&mut self, rejection: Rejection) {
+            self.1.push(rejection);
+        }
+    }
+
+    /// A table, more or less: cells, and what cells are made of.
+    fn any_table() -> impl Strategy<Value = Vec<u8>> {
+        let pieces =
+            ["time", "device", "v", "1", "-1e3", "1e999", "NaN", "2026-04-20 14:00:10", "1776693610", "d 1", "\0"];
+        let cell = prop::sample::select(pieces.map(str::as_bytes).map(<[u8]>::to_vec).to_vec());
+        let mark = prop::sample::select(
+            [",", ",", ",", "\n", "\n", "\r\n", "\r", "\"", "\"\"", ";", "\t", " "].map(Vec::from).to_vec(),
+        );
+        let noise = prop::collection::vec(any::<u8>(), 1..3);
+        let piece = prop_oneof![6 => cell, 6 => mark, 1 => noise];
+        let head = prop::sample::select(["", "time,device,v\n", "ts,v,w\n", "\u{feff}time,v\n"].to_vec());
+        (head, prop::collection::vec(piece, 0..60))
+            .prop_map(|(head, pieces)| [head.as_bytes(), &pieces.concat()].concat())
+    }
+
+    proptest! {
+        #[test]
+        fn of_any_bytes_each_row_is_a_line_that_the_api_takes_or_bad_on_a_line_of_the_file(input in any_table()) {
+            let Ok(mut rows) = Rows::open(&input[..], &wanted(WantedDevice::Fixed("d".into())), TimeZone::UTC) else {
+                return Ok(());
+            };
+            let lines = input.iter().filter(|byte| b"\r\n".contains(byte)).count() as u64 + 1;
+            let (mut text, mut last) = (Vec::new(), 0);
+            while let Some(row) = rows.next(&mut text).unwrap() {
+                prop_assert!(last < row.line && row.line <= lines, "line {} of {lines} after {last}", row.line);
+                last = row.line;
+                if let Outcome::Reading { .. } = row.outcome {
+                    let mut counted = Counted::default();
+                    json::parse(&text, &mut counted).unwrap();
+                    prop_assert_eq!((counted.0, counted.1), (1, Vec::new()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_quote_that_is_never_closed_is_bad_on_the_line_where_its_row_begins() {
+        let rows = rows(b"ts,v\n1,1\n2,2\n3,3,\"3\n4,4\n", WantedDevice::Fixed("d".into()));
+        assert_eq!(
+            rows.iter().map(|(line, row)| (*line, row.is_ok())).collect::<Vec<_>>(),
+            [(2, true), (3, true), (4, false)]
+        );
     }
 
     #[test]

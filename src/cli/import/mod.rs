@@ -18,11 +18,13 @@ use jiff::tz::TimeZone;
 use tidegauge::model::check_device_id;
 use tokio::sync::{mpsc, oneshot};
 
-use self::batch::{Batch, Batcher, Stopped};
+pub(super) use self::batch::Batch;
+use self::batch::{Batcher, Stopped};
 use self::columns::{Columns, Wanted, WantedDevice, WantedMetric};
 use self::csv::{CsvError, Outcome, Row, Rows};
 use self::progress::Progress;
-use self::send::{Answer, Sender};
+use self::send::Answer;
+pub(super) use self::send::Sender;
 use self::source::{Format, Source};
 use super::Usage;
 
@@ -239,7 +241,7 @@ fn add(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }
 
-fn parse_url(text: &str) -> anyhow::Result<String> {
+pub(super) fn parse_url(text: &str) -> anyhow::Result<String> {
     match reqwest::Url::parse(text)?.scheme() {
         "http" => Ok(text.to_owned()),
         other => bail!("{other}:// is not spoken, only http://"),

@@ -6,6 +6,7 @@ use tidegauge::config::{self, Config, Period};
 use tidegauge::http::Formats;
 use tidegauge::ingest::Rules;
 use tidegauge::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
+use tidegauge::telemetry::Metrics;
 use tidegauge::wire::senml::NameSplit;
 use tidegauge::{flush, http, pending, query};
 
@@ -14,7 +15,7 @@ use super::super::data_dir::DataDir;
 /// Connections to MongoDB for queries, beside those for writes.
 const QUERY_CONNECTIONS: u32 = 16;
 
-pub(super) fn mongodb(config: &Config) -> MongodbOptions {
+pub(super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOptions {
     let mongodb = &config.mongodb;
     MongodbOptions {
         uri: mongodb.uri.as_ref().map(|uri| uri.expose().to_owned()).unwrap_or_default(),
@@ -23,6 +24,8 @@ pub(super) fn mongodb(config: &Config) -> MongodbOptions {
         rollups_collection: mongodb.rollups_collection.clone(),
         timeout: mongodb.timeout.as_duration(),
         max_readings_per_document: u32::try_from(mongodb.max_readings_per_document).unwrap_or(u32::MAX),
+        max_document_bytes: mongodb.max_document_bytes.as_usize(),
+        slow_writes: metrics.store_slow_path_total.clone(),
         retention: config.retention.readings.period().map(Period::as_duration),
         rollups_retention: config.retention.rollups().period().map(Period::as_duration),
         validate: mongodb.validate,
@@ -90,6 +93,7 @@ pub(super) fn query(config: &Config) -> query::Limits {
         max_hours: config.query.max_hours,
         max_points: config.query.max_points,
         catch_up: config.query.catch_up_timeout.as_duration(),
+        store: config.query.store_timeout.as_duration(),
     }
 }
 

@@ -13,7 +13,7 @@ type ByBucket = BTreeMap<(Arc<str>, Hour), Vec<(Metric, Stats)>>;
 
 /// Rollups that outlive the lives of the service.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(in crate::flush) struct Kept {
     identity: AtomicU64,
     away: AtomicBool,
     /// Every so often rolling up a whole hour fails, unless 0.

@@ -196,6 +196,11 @@ impl Refusal {
         self.code == errors::DUPLICATE_KEY
     }
 
+    /// Whether an upsert's filter did not hold, and it could not insert either; see `bucket::statement`.
+    pub(super) fn is_unmet(&self) -> bool {
+        self.is_duplicate_key() || self.code == errors::IMMUTABLE_FIELD
+    }
+
     pub(super) fn to_error(&self) -> WriteError {
         errors::of_code(self.code, &self.message)
     }

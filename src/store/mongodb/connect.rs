@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use metrics::Counter;
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Database};
 
@@ -26,6 +27,10 @@ pub struct MongodbOptions {
     /// How many readings a document holds before the bucket gets another one, at least 1. Instances that write to one
     /// database may disagree on it.
     pub max_readings_per_document: u32,
+    /// How large a document gets, in bytes of BSON, before the bucket gets another one; one reading may exceed it.
+    pub max_document_bytes: usize,
+    /// Counts the buckets that could not be appended to and had to be read, merged and written back.
+    pub slow_writes: Counter,
     /// How long readings are kept after their hour ended; `None` keeps them forever.
     pub retention: Option<Duration>,
     /// How long rollups are kept after their day ended; `None` keeps them forever.

@@ -12,8 +12,11 @@ use mongodb::error::{Error, ErrorKind};
 
 use crate::store::{StoreError, WriteError};
 
-/// The code of a duplicate key: the one write error that is part of the plan.
+/// The code of a duplicate key: with the next one, the write error that is part of the plan.
 pub(super) const DUPLICATE_KEY: i32 = 11000;
+
+/// The code of a change to a field that cannot be changed, such as `_id`.
+pub(super) const IMMUTABLE_FIELD: i32 = 66;
 
 /// The longest detail that is passed on, in characters: a validator repeats the values it dislikes, and there may be many.
 const DETAIL_MAX_CHARS: usize = 500;
@@ -29,7 +32,7 @@ pub(super) fn of_code(code: i32, message: &str) -> WriteError {
 
 /// What an error of the driver means for a write.
 pub(super) fn of_driver(error: &Error) -> WriteError {
-    let transient = |reason| WriteError::Transient { reason, detail: error.to_string() };
+    let transient = |reason| WriteError::Transient { reason, detail: error.kind.to_string() };
     if error.contains_label("SystemOverloadedError") {
         return transient("overloaded");
     }

@@ -15,6 +15,8 @@ mod connect;
 mod decode;
 mod encode;
 mod errors;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod metadata;
 mod names;
 mod rollups;

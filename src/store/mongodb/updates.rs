@@ -21,8 +21,9 @@ const STATEMENTS_MAX: usize = 100_000;
 pub(super) enum Upserted {
     /// It took effect, and a majority of the members has it in their journals.
     Done,
-    /// Its filter does not hold, and the document that it therefore wanted to insert is there already.
-    DuplicateKey,
+    /// Its filter does not hold, and so it did nothing: the document that it wanted to insert instead is there already, or
+    /// is one that it must not insert.
+    Unmet,
     Failed(WriteError),
 }
 
@@ -105,7 +106,7 @@ fn settle_each<T>(reply: &Reply, sent: &[T], settle: &mut impl FnMut(&T, Upserte
     for (statement, item) in sent.iter().enumerate() {
         let upserted = match refusals.get(&statement) {
             None => Upserted::Done,
-            Some(refusal) if refusal.is_duplicate_key() => Upserted::DuplicateKey,
+            Some(refusal) if refusal.is_unmet() => Upserted::Unmet,
             Some(refusal) => Upserted::Failed(refusal.to_error()),
         };
         settle(item, upserted);

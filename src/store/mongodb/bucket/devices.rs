@@ -27,7 +27,7 @@ const AT_ONCE: usize = 8;
 const AFTER_ALL: char = '\u{7F}';
 
 /// What one document says of its device.
-struct Glance {
+pub(super) struct Glance {
     device: String,
     hour: Hour,
     part: i64,
@@ -116,7 +116,7 @@ fn glance_fields() -> Document {
 }
 
 impl Glance {
-    fn decode(document: &RawDocument) -> Result<Self, Unreadable> {
+    pub(super) fn decode(document: &RawDocument) -> Result<Self, Unreadable> {
         let metadata = document.get("metadata")?.and_then(RawBsonRef::as_document);
         let stats = decode_stats(document.get_document("stats")?, &mut MetricNames::new(&[]))?;
         Ok(Self {

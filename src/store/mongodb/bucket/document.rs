@@ -12,6 +12,7 @@ use super::super::decode::{Unreadable, integer, number};
 use super::super::encode::{Encoder, Key};
 use super::super::stats::encode_stats;
 use super::super::{metadata, names};
+use super::capacity::Size;
 use crate::model::{Contents, Hour, HourOffset, Metric, Sample};
 
 /// The shape of the documents that this version writes.
@@ -63,6 +64,7 @@ impl Part {
             fields.boolean("full", true);
         }
         fields.int64("readingCount", self.contents.reading_count() as i64);
+        fields.int64("bytes", Size::of(&self.contents).bytes as i64);
         fields.datetime("firstTs", hour.instant_ms(first));
         fields.datetime("lastTs", hour.instant_ms(self.last));
         encode_stats(fields, "stats", &self.contents.stats());

@@ -9,6 +9,7 @@ use super::super::errors::is_out_of_reach;
 use super::super::metadata;
 use super::super::updates::Upserted;
 use super::BucketStore;
+use super::capacity::Size;
 use super::statement::{Job, append};
 use crate::model::BucketWrite;
 use crate::store::{WriteError, Written};
@@ -46,7 +47,7 @@ impl BucketStore {
 
     /// Gives each job its outcome, unless the server is out of reach.
     async fn write_jobs(&self, jobs: Vec<Job<'_>>, outcomes: &mut Outcomes) -> Result<(), WriteError> {
-        let (appends, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.readings <= self.capacity);
+        let (appends, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| self.capacity.takes(job.size));
         let unsuitable = self.append_all(&appends, outcomes).await?;
         slow.extend(appends.into_iter().filter(|job| unsuitable.binary_search(&job.at).is_ok()));
         self.write_all_slowly(&slow, outcomes).await
@@ -55,13 +56,16 @@ impl BucketStore {
     /// The fast path. Returns which writes (their places in the call, ascending) it does not suit.
     async fn append_all(&self, jobs: &[Job<'_>], outcomes: &mut Outcomes) -> Result<Vec<usize>, WriteError> {
         let mut unsuitable = Vec::new();
-        let statement = |encoder: &mut Encoder, job: &Job<'_>| append(encoder, job, self.capacity);
+        let statement = |encoder: &mut Encoder, job: &Job<'_>| {
+            let part = self.overflowing.last_part(&job.write.device, job.write.hour);
+            append(encoder, job, part, self.capacity);
+        };
         let settle = |job: &Job<'_>, upserted| match upserted {
             Upserted::Done => {
                 let stored = job.write.count_stored(|_| true);
                 outcomes.set(job, Ok(Written { stored, duplicate: job.write.accepted - stored }));
             }
-            Upserted::DuplicateKey => unsuitable.push(job.at),
+            Upserted::Unmet => unsuitable.push(job.at),
             Upserted::Failed(error) => outcomes.set(job, Err(error)),
         };
         self.commands.upsert_all(&self.collection, jobs, statement, settle).await?;
@@ -90,5 +94,5 @@ pub(super) fn job_of(at: usize, write: &BucketWrite) -> Result<Job<'_>, Outcome>
         return Err(Ok(Written { stored: 0, duplicate: write.accepted }));
     };
     let metadata = write.metadata.as_deref().map(metadata::parse).transpose().map_err(Err)?;
-    Ok(Job { at, write, metadata, readings: write.contents.reading_count(), span })
+    Ok(Job { at, write, metadata, size: Size::of(&write.contents), span })
 }

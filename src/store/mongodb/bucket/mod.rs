@@ -7,7 +7,8 @@
 //!   part: 0, schemaVersion: 1, rev: 7,       // rev: +1 at each write
 //!   createdAt: ISODate("2026-04-20T14:23:07Z"), // where retention counts from: inside the hour, the device's own second
 //!   metadata: { floor: 2, zone: "Zone 4" },  // when known
-//!   readingCount: 360, firstTs: ISODate(...), lastTs: ISODate(...),
+//!   readingCount: 360, bytes: 14110,         // what the readings and stats take, at most
+//!   firstTs: ISODate(...), lastTs: ISODate(...),
 //!   stats: { lux: { count: 360, min: 310, max: 322, sum: 113400 } },
 //!   readings: [ { ts: ISODate("2026-04-20T14:00:10Z"), lux: 320 }, ... ] }
 //! ```
@@ -16,15 +17,17 @@
 //! store, with no bookkeeping beside the document itself, whatever happens to commands on their way:
 //!
 //! **Fast path** (`fast`, `statement`). One statement of an `update` command appends a flush to its document, on the
-//! condition that `lastTs` is before the flush's first reading, that there is room, and that the document is not marked
-//! `full`. Otherwise the statement does nothing and says 11000, duplicate key. So a command that times out and lands late
+//! condition that `lastTs` is before the flush's first reading, that there is room by count and by bytes (`capacity`), and
+//! that the document is not marked `full`. Otherwise the statement does nothing and says 11000, duplicate key. So a command that times out and lands late
 //! finds `lastTs` past its first reading and does nothing, and so does a resend, a replay after a crash, and the slower
 //! of two instances.
 //!
-//! **Slow path** (`slow`, `plan`). For the buckets whose statement said 11000: read all parts, merge by identity,
-//! write back what changed on the condition that its `rev` is unchanged, and spill into a new part where there is no room.
+//! **Slow path** (`slow`, `plan`). For the buckets whose statement said 11000: read the parts, merge by identity, write back
+//! what changed on the condition that its `rev` is unchanged, and spill into a new part where there is no room. Which
+//! buckets have more than one part is remembered (`overflow`): later flushes are appended to the last part, and when that is
+//! full, it alone is read. Late and resent readings of such a bucket cost the reading of all its parts.
 //!
-//! **Why `full`.** The fast path knows part 0 only. Once part 1 exists, nothing new may be appended to part 0, for the
+//! **Why `full`.** The fast path of another instance may know part 0 only. Once part 1 exists, nothing new may be appended to part 0, for the
 //! readings may be in part 1 already; and that must hold when the capacity is raised later, or when two instances
 //! disagree on it. A part is therefore marked `full` before its successor is made, and the mark is never taken back.
 //! Because of it, every part but the last holds the same instants forever, and parts that were read one after the other
@@ -37,9 +40,13 @@
 //! `stats.<metric>.sum` is added to by the fast path and folded anew by the slow one: the two may differ in the last
 //! digits, as sums of floating-point numbers do.
 
+mod capacity;
 mod devices;
 mod document;
 mod fast;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
+mod overflow;
 mod plan;
 mod read;
 mod rollups;
@@ -54,10 +61,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bson::RawDocumentBuf;
+use metrics::Counter;
 use mongodb::Collection;
 use mongodb::options::{CollectionOptions, ReadConcern};
 use tokio::sync::OnceCell;
 
+use self::capacity::Capacity;
+use self::overflow::Overflowing;
 use self::schema::Schema;
 use super::MongodbOptions;
 use super::collection::{Deployment, ManagedCollection};
@@ -74,8 +84,9 @@ pub struct BucketStore {
     /// For writing.
     commands: Commands,
     collection: String,
-    /// How many readings a document holds, at least 1.
-    capacity: usize,
+    capacity: Capacity,
+    overflowing: Overflowing,
+    slow_writes: Counter,
     schema: Schema,
     rollups: RollupCollection,
     /// Known once the schema was ensured.
@@ -107,7 +118,9 @@ impl BucketStore {
                 validate: options.validate,
             },
             collection: options.collection,
-            capacity: options.max_readings_per_document.max(1) as usize,
+            capacity: Capacity::new(options.max_readings_per_document, options.max_document_bytes),
+            overflowing: Overflowing::default(),
+            slow_writes: options.slow_writes,
             deployment: OnceCell::new(),
         })
     }

@@ -1,13 +1,15 @@
 //! What the slow path has to change: given all the parts of a bucket and what a flush brings, which parts to write back
 //! and which to add. Pure.
 //!
-//! - The values of an instant live in the part that holds the instant; the later value of an identity wins there.
-//! - Instants that are nowhere yet go to the last part while it has room, then to new parts.
+//! - The value of an identity lives in the part that holds it; the later value wins there.
+//! - A metric that is new to its instant joins it where that part has room.
+//! - What is nowhere yet goes to the last part while it has room, then to new parts.
 //! - A part that gets a successor is marked full first. That mark is never taken back, whatever the capacity becomes.
 //! - A part that gains nothing is not written.
 
 use serde_json::{Map, Value};
 
+use super::capacity::{Capacity, Keys, Size};
 use super::document::Part;
 use crate::model::{BucketWrite, Contents, HourOffset, Sample};
 
@@ -24,9 +26,9 @@ pub(super) struct Change {
 
 /// Whether the parts can be planned on. Documents are read one after the other while others write, so that a part may
 /// be seen as it was before its successor came. Every part but the last must be full: only then can no instant have
-/// slipped into it behind the reader's back. Expects ascending numbers.
-pub(super) fn is_consistent(parts: &[Part]) -> bool {
-    let numbered = parts.iter().zip(0..).all(|(part, number)| part.number == number);
+/// slipped into it behind the reader's back. Expects the parts from number `from` on, ascending.
+pub(super) fn is_consistent(parts: &[Part], from: i32) -> bool {
+    let numbered = parts.iter().zip(from..).all(|(part, number)| part.number == number);
     numbered && parts.iter().rev().skip(1).all(|part| part.full)
 }
 
@@ -35,19 +37,24 @@ pub(super) fn plan(
     parts: &[Part],
     write: &BucketWrite,
     metadata: Option<&Map<String, Value>>,
-    capacity: usize,
+    capacity: Capacity,
 ) -> Vec<Change> {
     let mut gains = vec![Vec::new(); parts.len()];
+    let mut sizes: Vec<Size> = parts.iter().map(|part| Size::of(&part.contents)).collect();
     let mut fresh = Vec::new();
+    let keys = Keys::of(&write.contents);
     for &sample in write.contents.samples() {
-        match parts.iter().position(|part| holds(&part.contents, sample.offset)) {
+        match home(parts, &mut sizes, write, sample, &keys, capacity) {
             Some(at) => gains[at].push(sample),
             None => fresh.push(sample),
         }
     }
     let instants: Vec<&[Sample]> = fresh.chunk_by(|a, b| a.offset == b.offset).collect();
-    let room = parts.last().map_or(0, |last| room(last, capacity));
-    let (fitting, spilling) = instants.split_at(room.min(instants.len()));
+    let taken = match (parts.last(), sizes.last()) {
+        (Some(last), Some(&size)) if !last.full => fitting(&instants, size, &keys, capacity),
+        _ => 0,
+    };
+    let (fitting, spilling) = instants.split_at(taken);
     if let Some(gains) = gains.last_mut() {
         gains.extend(fitting.iter().copied().flatten());
     }
@@ -58,8 +65,51 @@ pub(super) fn plan(
             last.metadata = metadata.cloned();
         }
     }
-    let inserted = insertions(after.last(), write, metadata, spilling, capacity);
+    let inserted = insertions(after.last(), write, metadata, chunks(spilling, &keys, capacity));
     rewrites(parts, after, &gains, write).chain(inserted).collect()
+}
+
+/// The part that a sample belongs to, if one has its identity, or its instant and room for one more value.
+fn home(
+    parts: &[Part],
+    sizes: &mut [Size],
+    write: &BucketWrite,
+    sample: Sample,
+    keys: &Keys,
+    capacity: Capacity,
+) -> Option<usize> {
+    let metric = write.contents.metric_of(&sample);
+    if let Some(at) = parts.iter().position(|part| part.contents.value(sample.offset, metric).is_some()) {
+        return Some(at);
+    }
+    let at = parts.iter().position(|part| holds(&part.contents, sample.offset))?;
+    let with_it = Size { bytes: sizes[at].bytes + keys.joining_bytes(&sample), ..sizes[at] };
+    capacity.has_bytes_for(with_it).then(|| {
+        sizes[at] = with_it;
+        at
+    })
+}
+
+/// How many of the instants fit into a part of that size.
+fn fitting(instants: &[&[Sample]], mut size: Size, keys: &Keys, capacity: Capacity) -> usize {
+    size.bytes += keys.stats_bytes();
+    let fits = |samples: &&&[Sample]| {
+        size = size + keys.reading(samples);
+        capacity.takes(size)
+    };
+    instants.iter().take_while(fits).count()
+}
+
+/// The instants, cut into what one part holds each: at least one instant.
+fn chunks<'a>(mut instants: &'a [&'a [Sample]], keys: &Keys, capacity: Capacity) -> Vec<&'a [&'a [Sample]]> {
+    let mut chunks = Vec::new();
+    while !instants.is_empty() {
+        let count = fitting(instants, Size::default(), keys, capacity).max(1);
+        let (chunk, rest) = instants.split_at(count);
+        chunks.push(chunk);
+        instants = rest;
+    }
+    chunks
 }
 
 /// The parts as they are once each has taken in what it gains.
@@ -95,18 +145,16 @@ fn rewrites(
     )
 }
 
-/// The parts that come after `before` to hold `instants`.
+/// The parts that come after `before` to hold `chunks` of instants.
 fn insertions(
     before: Option<&Part>,
     write: &BucketWrite,
     metadata: Option<&Map<String, Value>>,
-    instants: &[&[Sample]],
-    capacity: usize,
+    chunks: Vec<&[&[Sample]]>,
 ) -> Vec<Change> {
     let metadata = metadata.or(before.and_then(|part| part.metadata.as_ref()));
     let mut last = before.map_or(0, |part| part.last);
     let first_number = before.map_or(0, |part| part.number + 1);
-    let chunks = instants.chunks(capacity);
     let count = chunks.len();
     let insert = |(at, chunk): (usize, &[&[Sample]])| {
         let contents = Contents::new(write.contents.metrics().to_vec(), chunk.concat());
@@ -116,11 +164,7 @@ fn insertions(
         let part = Part { number, rev: 1, full: at + 1 < count, last, metadata: metadata.cloned(), contents };
         Change { part, guard: None, brings }
     };
-    chunks.enumerate().map(insert).collect()
-}
-
-fn room(part: &Part, capacity: usize) -> usize {
-    if part.full { 0 } else { capacity.saturating_sub(part.contents.reading_count()) }
+    chunks.into_iter().enumerate().map(insert).collect()
 }
 
 fn holds(contents: &Contents, offset: HourOffset) -> bool {
@@ -132,6 +176,10 @@ mod tests {
     use super::super::super::metadata;
     use super::*;
     use crate::model::Hour;
+
+    fn cap(readings: u32) -> Capacity {
+        Capacity::new(readings, 1 << 20)
+    }
 
     fn write(offsets: &[u32], metric: &str, value: f64) -> BucketWrite {
         let samples = offsets.iter().map(|&offset| (Sample { value, offset, metric: 0 }, true));
@@ -159,20 +207,20 @@ mod tests {
     #[test]
     fn what_does_not_fit_spills_into_parts_behind_full_ones() {
         let mut parts = Vec::new();
-        apply(&mut parts, plan(&[], &write(&(0..23).collect::<Vec<_>>(), "a", 1.0), None, 10));
+        apply(&mut parts, plan(&[], &write(&(0..23).collect::<Vec<_>>(), "a", 1.0), None, cap(10)));
         assert_eq!(counts(&parts), [(10, true), (10, true), (3, false)]);
-        let more = plan(&parts, &write(&(20..34).collect::<Vec<_>>(), "a", 1.0), None, 10);
+        let more = plan(&parts, &write(&(20..34).collect::<Vec<_>>(), "a", 1.0), None, cap(10));
         apply(&mut parts, more);
         assert_eq!(counts(&parts), [(10, true), (10, true), (10, true), (4, false)]);
-        assert!(is_consistent(&parts));
+        assert!(is_consistent(&parts, 0));
     }
 
     #[test]
     fn a_part_that_was_filled_exactly_is_marked_when_its_successor_comes() {
         let mut parts = Vec::new();
-        apply(&mut parts, plan(&[], &write(&[0, 1], "a", 1.0), None, 2));
+        apply(&mut parts, plan(&[], &write(&[0, 1], "a", 1.0), None, cap(2)));
         assert_eq!(counts(&parts), [(2, false)]);
-        let changes = plan(&parts, &write(&[2], "a", 1.0), None, 2);
+        let changes = plan(&parts, &write(&[2], "a", 1.0), None, cap(2));
         assert_eq!(changes.iter().map(|change| change.guard).collect::<Vec<_>>(), [Some(1), None]);
         apply(&mut parts, changes);
         assert_eq!(counts(&parts), [(2, true), (1, false)]);
@@ -181,11 +229,11 @@ mod tests {
     #[test]
     fn a_full_part_whose_successor_never_came_gets_one() {
         let mut parts = Vec::new();
-        let first = plan(&[], &write(&[0, 1, 2], "a", 1.0), None, 2);
+        let first = plan(&[], &write(&[0, 1, 2], "a", 1.0), None, cap(2));
         apply(&mut parts, first.into_iter().take(1).collect()); // and then the writer died
         assert_eq!(counts(&parts), [(2, true)]);
-        assert!(is_consistent(&parts));
-        let changes = plan(&parts, &write(&[0, 1, 2], "a", 1.0), None, 2);
+        assert!(is_consistent(&parts, 0));
+        let changes = plan(&parts, &write(&[0, 1, 2], "a", 1.0), None, cap(2));
         apply(&mut parts, changes);
         assert_eq!(counts(&parts), [(2, true), (1, false)]);
     }
@@ -193,8 +241,8 @@ mod tests {
     #[test]
     fn a_raised_capacity_does_not_reopen_a_full_part() {
         let mut parts = Vec::new();
-        apply(&mut parts, plan(&[], &write(&[10, 11, 12], "a", 1.0), None, 2));
-        let changes = plan(&parts, &write(&[1], "a", 1.0), None, 100);
+        apply(&mut parts, plan(&[], &write(&[10, 11, 12], "a", 1.0), None, cap(2)));
+        let changes = plan(&parts, &write(&[1], "a", 1.0), None, cap(100));
         apply(&mut parts, changes);
         assert_eq!(counts(&parts), [(2, true), (2, false)]);
         assert_eq!(parts[1].last, 12, "though it holds an older reading now");
@@ -203,8 +251,8 @@ mod tests {
     #[test]
     fn the_last_instant_never_falls_from_part_to_part() {
         let mut parts = Vec::new();
-        apply(&mut parts, plan(&[], &write(&[50, 60], "a", 1.0), None, 2));
-        let late = plan(&parts, &write(&[1, 2, 3], "a", 1.0), None, 2);
+        apply(&mut parts, plan(&[], &write(&[50, 60], "a", 1.0), None, cap(2)));
+        let late = plan(&parts, &write(&[1, 2, 3], "a", 1.0), None, cap(2));
         apply(&mut parts, late);
         assert_eq!(parts.iter().map(|part| part.last).collect::<Vec<_>>(), [60, 60, 60]);
     }
@@ -212,9 +260,9 @@ mod tests {
     #[test]
     fn a_repetition_changes_nothing_and_a_new_value_only_the_part_that_has_it() {
         let mut parts = Vec::new();
-        apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), None, 2));
-        assert_eq!(plan(&parts, &write(&[0, 1, 2], "a", 1.0), None, 2), []);
-        let changes = plan(&parts, &write(&[2], "a", 9.0), None, 2);
+        apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), None, cap(2)));
+        assert_eq!(plan(&parts, &write(&[0, 1, 2], "a", 1.0), None, cap(2)), []);
+        let changes = plan(&parts, &write(&[2], "a", 9.0), None, cap(2));
         assert_eq!(changes.len(), 1);
         assert_eq!((changes[0].part.number, changes[0].guard, changes[0].brings.len()), (1, Some(1), 0));
         assert_eq!(changes[0].part.contents.value(2, "a"), Some(9.0));
@@ -223,8 +271,8 @@ mod tests {
     #[test]
     fn another_metric_joins_its_instant_even_in_a_full_part() {
         let mut parts = Vec::new();
-        apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), None, 2));
-        let changes = plan(&parts, &write(&[0], "b", 7.0), None, 2);
+        apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), None, cap(2)));
+        let changes = plan(&parts, &write(&[0], "b", 7.0), None, cap(2));
         assert_eq!(changes.len(), 1);
         assert_eq!(changes[0].brings, [(0, 0)]);
         assert_eq!(changes[0].part.contents.reading_count(), 2);
@@ -236,12 +284,12 @@ mod tests {
         let old = metadata::parse(r#"{"floor":1}"#).unwrap();
         let new = metadata::parse(r#"{"floor":2}"#).unwrap();
         let mut parts = Vec::new();
-        apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), Some(&old), 2));
+        apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), Some(&old), cap(2)));
         assert!(parts.iter().all(|part| part.metadata.as_ref() == Some(&old)));
-        let changes = plan(&parts, &write(&[0], "a", 1.0), Some(&new), 2);
+        let changes = plan(&parts, &write(&[0], "a", 1.0), Some(&new), cap(2));
         apply(&mut parts, changes);
         assert_eq!((parts[0].metadata.as_ref(), parts[1].metadata.as_ref()), (Some(&old), Some(&new)));
-        let changes = plan(&parts, &write(&[5, 6], "a", 1.0), None, 2);
+        let changes = plan(&parts, &write(&[5, 6], "a", 1.0), None, cap(2));
         apply(&mut parts, changes);
         assert_eq!(parts[2].metadata.as_ref(), Some(&new), "a part inherits it");
     }
@@ -249,11 +297,11 @@ mod tests {
     #[test]
     fn parts_seen_at_different_times_are_noticed() {
         let mut parts = Vec::new();
-        apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), None, 2));
-        assert!(is_consistent(&parts));
-        assert!(is_consistent(&[]));
-        assert!(!is_consistent(&parts[1..]));
+        apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), None, cap(2)));
+        assert!(is_consistent(&parts, 0));
+        assert!(is_consistent(&[], 0));
+        assert!(!is_consistent(&parts[1..], 0) && is_consistent(&parts[1..], 1));
         parts[0].full = false;
-        assert!(!is_consistent(&parts));
+        assert!(!is_consistent(&parts, 0));
     }
 }

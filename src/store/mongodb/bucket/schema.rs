@@ -73,7 +73,7 @@ fn validator() -> Document {
     let date = doc! { "bsonType": "date" };
     doc! { "$jsonSchema": {
         "bsonType": "object",
-        "required": ["deviceId", "bucket", "part", "schemaVersion", "rev", "createdAt", "readingCount", "firstTs", "lastTs",
+        "required": ["deviceId", "bucket", "part", "schemaVersion", "rev", "createdAt", "readingCount", "bytes", "firstTs", "lastTs",
             "stats", "readings"],
         "properties": {
             "_id": { "bsonType": "string" },
@@ -85,7 +85,8 @@ fn validator() -> Document {
             "createdAt": &date,
             "metadata": { "bsonType": "object" },
             "full": { "bsonType": "bool" },
-            "readingCount": count,
+            "readingCount": &count,
+            "bytes": count,
             "firstTs": &date,
             "lastTs": date,
             "stats": { "bsonType": "object" },

@@ -1,6 +1,6 @@
 //! Writes one bucket that the fast path does not suit: its readings are late, resent or racing, or the document is full.
 //!
-//! Reads all parts of the bucket, lets [`plan`] merge in what is new, and writes back each part that changed, on the
+//! Reads the parts of the bucket that matter, lets [`plan`] merge in what is new, and writes back each part that changed, on the
 //! condition that its `rev` is still the one that was read. When another writer was quicker, everything starts again.
 //!
 //! Parts are read with read concern "majority". What they hold is therefore durable, and a write that changes nothing is
@@ -22,7 +22,7 @@ use super::BucketStore;
 use super::document::{Part, encode_birth};
 use super::plan::{Change, is_consistent, plan};
 use super::statement::Job;
-use crate::model::Hour;
+use crate::model::{BucketWrite, Hour};
 use crate::store::{WriteError, Written};
 
 /// How often a bucket is tried before the write is handed back as contended.
@@ -41,8 +41,8 @@ impl BucketStore {
             if attempt > 0 {
                 tokio::time::sleep(pause_before(attempt)).await;
             }
-            let parts = self.read_parts(&job.write.device, job.write.hour).await?;
-            if is_consistent(&parts) && self.change(job, &parts, &mut brought).await? {
+            let (parts, from) = self.read_what_matters(job).await?;
+            if is_consistent(&parts, from) && self.change(job, &parts, &mut brought).await? {
                 let stored = job.write.count_stored(|sample| brought.contains(&sample.key()));
                 return Ok(Written { stored, duplicate: job.write.accepted - stored });
             }
@@ -51,11 +51,26 @@ impl BucketStore {
         Err(WriteError::Transient { reason: "contention", detail })
     }
 
-    /// All parts of a bucket, ascending.
-    async fn read_parts(&self, device: &str, hour: Hour) -> Result<Vec<Part>, WriteError> {
+    /// The parts that a job may have to do with: all of them, or only the last one that is known and those behind it, if
+    /// the job comes after everything that it speaks for. Returns also from which number on that is.
+    async fn read_what_matters(&self, job: &Job<'_>) -> Result<(Vec<Part>, i32), WriteError> {
+        let BucketWrite { device, hour, .. } = job.write;
+        let known = self.overflowing.last_part(device, *hour);
+        if known > 0 {
+            let parts = self.read_parts(device, *hour, known).await?;
+            if parts.first().is_some_and(|part| part.number == known && part.last < job.span.0) {
+                return Ok((parts, known));
+            }
+        }
+        Ok((self.read_parts(device, *hour, 0).await?, 0))
+    }
+
+    /// The parts of a bucket from this one on, ascending.
+    async fn read_parts(&self, device: &str, hour: Hour, from: i32) -> Result<Vec<Part>, WriteError> {
+        let bucket = DateTime::from_millis(hour.start_ms());
         let find = self
             .documents
-            .find(doc! { "deviceId": device, "bucket": DateTime::from_millis(hour.start_ms()) })
+            .find(doc! { "deviceId": device, "bucket": bucket, "part": { "$gte": from } })
             .read_concern(ReadConcern::majority());
         let mut parts = Vec::new();
         self.commands
@@ -76,7 +91,9 @@ impl BucketStore {
         parts: &[Part],
         brought: &mut HashSet<(u32, u32)>,
     ) -> Result<bool, WriteError> {
+        self.slow_writes.increment(1);
         let mut changes = plan(parts, job.write, job.metadata.as_ref(), self.capacity);
+        let last = changes.iter().map(|change| change.part.number).chain(parts.iter().map(|part| part.number)).max();
         if changes.is_empty() && self.deployment().await? == Deployment::Standalone {
             changes.extend(parts.last().map(unchanged));
         }
@@ -86,6 +103,7 @@ impl BucketStore {
             }
             brought.extend(change.brings);
         }
+        self.overflowing.note(&job.write.device, job.write.hour, last.unwrap_or(0));
         Ok(true)
     }
 

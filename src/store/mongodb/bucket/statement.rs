@@ -1,8 +1,9 @@
 //! The fast path's statement: append a flush to its bucket's document, or do nothing at all.
 //!
 //! The filter holds only when every reading of the flush is later than all that the bucket has, there is room for it, and
-//! the bucket has no other part. When it does not hold, the upsert tries to insert, and the `_id` being taken makes that
-//! a duplicate key error.
+//! the document is the bucket's last part. When it does not hold, the upsert tries to insert. For part 0, the `_id` being
+//! taken makes that a duplicate key error. Only the slow path makes other parts: to append to one of them, the statement
+//! asks for another `_id` on insert, which makes every insert an error (66, immutable field), and never takes effect.
 
 use std::borrow::Cow;
 
@@ -10,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::super::encode::Encoder;
 use super::super::{metadata, names};
+use super::capacity::{Capacity, Size};
 use super::document::{encode_birth, encode_readings};
 use crate::model::{BucketWrite, HourOffset};
 
@@ -20,28 +22,29 @@ pub(super) struct Job<'a> {
     pub(super) at: usize,
     pub(super) write: &'a BucketWrite,
     pub(super) metadata: Option<Map<String, Value>>,
-    /// How many instants the write has, at least 1.
-    pub(super) readings: usize,
+    /// How much the write brings, at least one reading.
+    pub(super) size: Size,
     /// Its first and its last instant.
     pub(super) span: (HourOffset, HourOffset),
 }
 
-/// The statement of a job, for documents that hold `capacity` readings.
-pub(super) fn append(statement: &mut Encoder, job: &Job<'_>, capacity: usize) {
+/// The statement that appends a job to a part.
+pub(super) fn append(statement: &mut Encoder, job: &Job<'_>, part: i32, capacity: Capacity) {
     let BucketWrite { device, hour, .. } = job.write;
-    let room_before = capacity.saturating_sub(job.readings);
+    let before = capacity.room_for(job.size);
     statement.document("q", |filter| {
-        filter.string("_id", &names::document_id(device, *hour, 0));
+        filter.string("_id", &names::document_id(device, *hour, part));
         filter.string("deviceId", device);
         filter.document("lastTs", |is| is.datetime("$lt", hour.instant_ms(job.span.0)));
-        filter.document("readingCount", |is| is.int64("$lte", room_before as i64));
+        filter.document("readingCount", |is| is.int64("$lte", before.readings as i64));
+        filter.document("bytes", |is| is.int64("$lte", before.bytes as i64));
         filter.document("full", |is| is.boolean("$exists", false));
     });
-    statement.document("u", |update| operators(update, job));
+    statement.document("u", |update| operators(update, job, part));
     statement.boolean("upsert", true);
 }
 
-fn operators(update: &mut Encoder, job: &Job<'_>) {
+fn operators(update: &mut Encoder, job: &Job<'_>, part: i32) {
     let BucketWrite { device, hour, contents, .. } = job.write;
     let (first_ms, last_ms) = (hour.instant_ms(job.span.0), hour.instant_ms(job.span.1));
     let stats = contents.stats();
@@ -52,7 +55,8 @@ fn operators(update: &mut Encoder, job: &Job<'_>) {
     });
     update.document("$inc", |inc| {
         inc.int64("rev", 1);
-        inc.int64("readingCount", job.readings as i64);
+        inc.int64("readingCount", job.size.readings as i64);
+        inc.int64("bytes", job.size.bytes as i64);
         for (metric, fold) in &stats {
             inc.int64(["stats.", metric, ".count"], fold.count as i64);
             inc.double(["stats.", metric, ".sum"], fold.sum);
@@ -75,5 +79,8 @@ fn operators(update: &mut Encoder, job: &Job<'_>) {
             metadata::encode(set, "metadata", object);
         }
     });
-    update.document("$setOnInsert", |set| encode_birth(set, device, *hour, 0));
+    update.document("$setOnInsert", |set| match part {
+        0 => encode_birth(set, device, *hour, 0),
+        _ => set.string("_id", ""),
+    });
 }

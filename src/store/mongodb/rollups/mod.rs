@@ -21,6 +21,8 @@
 //! The mode brings the [`HourRollup`]s; this room knows nothing of how readings are stored.
 
 mod document;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 mod missing;
 mod read;
 mod write;

@@ -26,8 +26,8 @@ impl RollupCollection {
             let mut raced = Vec::new();
             let statement = |encoder: &mut Encoder, at: &usize| put(encoder, &rollups[*at]);
             let settle = |&at: &usize, upserted| match upserted {
-                Upserted::DuplicateKey if may_race => raced.push(at),
-                Upserted::Done | Upserted::DuplicateKey => outcomes[at] = Some(Ok(())),
+                Upserted::Unmet if may_race => raced.push(at),
+                Upserted::Done | Upserted::Unmet => outcomes[at] = Some(Ok(())),
                 Upserted::Failed(error) => outcomes[at] = Some(Err(error)),
             };
             reached = self.commands.upsert_all(&self.managed.name, &waiting, statement, settle).await;

@@ -2,7 +2,7 @@
 
 #[path = "../../../../tests/harness/mongod.rs"]
 #[expect(dead_code, reason = "the integration tests kill, freeze and restart servers; those of the store do not")]
-mod mongod;
+pub(super) mod mongod;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -71,6 +71,8 @@ impl Scratch {
             rollups_collection: "rollups".into(),
             timeout: Duration::from_secs(10),
             max_readings_per_document: 1000,
+            max_document_bytes: 1 << 20,
+            slow_writes: metrics::Counter::noop(),
             retention: None,
             rollups_retention: None,
             validate: false,

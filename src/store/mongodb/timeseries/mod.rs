@@ -66,7 +66,7 @@ pub struct TimeseriesStore {
 }
 
 impl TimeseriesStore {
-    /// Makes the store without asking the server for anything; see [`MongodbOptions::database`].
+    /// Makes the store without asking the server for anything; nothing is connected yet.
     ///
     /// # Errors
     /// When the URI is not one.

@@ -5,6 +5,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::*;
 use crate::store::Rollups;
+use crate::store::mongodb::bucket::capacity::Capacity;
 use crate::store::mongodb::bucket::fast::job_of;
 use crate::store::mongodb::bucket::statement::append;
 use crate::store::mongodb::updates::update_command;
@@ -132,7 +133,8 @@ async fn a_rewrite_whose_answer_is_an_error_is_safe_to_repeat() {
 #[tokio::test]
 async fn a_bucket_that_waits_for_the_slow_path_is_not_taken_for_written_when_the_server_goes() {
     let scratch = Scratch::new().await;
-    let options = MongodbOptions { max_readings_per_document: 1_000_000, ..scratch.options() };
+    let options =
+        MongodbOptions { max_readings_per_document: 1_000_000, max_document_bytes: 1 << 30, ..scratch.options() };
     let store = faulty_store_with(&scratch, options).await;
     write_one(&store, &write_at("late", 10..20)).await.unwrap();
     // the three large ones need a second command
@@ -186,7 +188,10 @@ async fn a_command_that_lands_twice_stores_once() {
     let command = |write: &BucketWrite| -> RawDocumentBuf {
         let jobs = [job_of(0, write).unwrap()];
         let concern = |command: &mut _| store.commands.write_concern(command);
-        update_command("buckets", concern, &jobs, |statement, job| append(statement, job, 1000)).0
+        update_command("buckets", concern, &jobs, |statement, job| {
+            append(statement, job, 0, Capacity::new(1_000, 1 << 20));
+        })
+        .0
     };
     assert_eq!(store.commands.send(command(&first)).await.unwrap().refusals, []);
     assert_eq!(store.commands.send(command(&second)).await.unwrap().refusals, []);
@@ -213,7 +218,8 @@ async fn a_bucket_that_the_server_refuses_does_not_take_the_others_along() {
 #[tokio::test]
 async fn a_bucket_that_no_command_can_hold_is_found_and_the_others_are_stored() {
     let scratch = Scratch::new().await;
-    let options = MongodbOptions { max_readings_per_document: 1_000_000, ..scratch.options() };
+    let options =
+        MongodbOptions { max_readings_per_document: 1_000_000, max_document_bytes: 1 << 30, ..scratch.options() };
     let store = BucketStore::connect(options).await.unwrap();
     let writes = [write_at("a", 0..5), write_at("b", 0..700_000), write_at("c", 0..5)];
     let outcomes = store.write(&writes).await;
@@ -243,6 +249,8 @@ async fn a_store_opens_while_the_server_is_down_and_says_so_at_each_call() {
         rollups_collection: "rollups".into(),
         timeout: Duration::from_millis(200),
         max_readings_per_document: 10,
+        max_document_bytes: 1 << 20,
+        slow_writes: metrics::Counter::noop(),
         retention: None,
         rollups_retention: None,
         validate: false,

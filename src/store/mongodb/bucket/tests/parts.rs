@@ -1,6 +1,10 @@
 //! Buckets that do not fit into one document, and writers that race for them.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
 use super::*;
+use crate::model::Metric;
 
 /// 57 instants in an order that is neither rising nor falling.
 fn mixed() -> Vec<HourOffset> {
@@ -130,4 +134,91 @@ async fn instances_with_different_capacities_race_and_lose_nothing() {
     for store in &stores {
         expect_instants(store, "d", 0..250).await;
     }
+}
+
+/// A counter that can be read.
+fn counter() -> (metrics::Counter, Arc<std::sync::atomic::AtomicU64>) {
+    let count = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    (metrics::Counter::from_arc(Arc::clone(&count)), count)
+}
+
+async fn largest_document(scratch: &Scratch) -> i32 {
+    let sizes = doc! { "$group": { "_id": null, "max": { "$max": { "$bsonSize": "$$ROOT" } } } };
+    let found = scratch.all(doc! { "aggregate": "buckets", "pipeline": [sizes], "cursor": {} }).await;
+    found[0].get_i32("max").unwrap()
+}
+
+/// A hundred readings a second for an hour, as a broken or a very busy device sends them.
+#[tokio::test]
+async fn an_outlier_fills_parts_of_a_mebibyte_and_takes_the_slow_path_once_for_each() {
+    let scratch = Scratch::new().await;
+    let (slow_writes, slow) = counter();
+    let options = MongodbOptions { max_readings_per_document: 100_000, slow_writes, ..scratch.options() };
+    let store = BucketStore::connect(options).await.unwrap();
+    for flush in 0..90_u32 {
+        let write = write_at("outlier", (flush * 4_000..(flush + 1) * 4_000).map(|at| at * 10));
+        assert_eq!(write_one(&store, &write).await.unwrap(), Written { stored: 4_000, duplicate: 0 });
+    }
+    let parts = parts(&scratch).await;
+    assert!((11..20).contains(&parts.len()), "{}", parts.len());
+    assert_parts(&parts, 100_000);
+    let largest = largest_document(&scratch).await;
+    assert!((900_000..=1 << 20).contains(&largest), "{largest} bytes");
+    assert_eq!(slow.load(Ordering::Relaxed), parts.len() as u64 - 1, "once for each part but the first");
+    expect_instants(&store, "outlier", (0..360_000).map(|at| at * 10)).await;
+
+    let resent = write_at("outlier", (0..4_000).map(|at| at * 10 + 5 * (at % 2)));
+    assert_eq!(write_one(&store, &resent).await.unwrap(), Written { stored: 2_000, duplicate: 2_000 });
+}
+
+#[tokio::test]
+async fn an_instance_that_knows_an_old_last_part_finds_the_new_one() {
+    let scratch = Scratch::new().await;
+    let (one, other) = (scratch.store_with_capacity(5).await, scratch.store_with_capacity(5).await);
+    for at in 0..40_u32 {
+        let store = if at % 7 < 3 { &one } else { &other };
+        write_one(store, &write_at("d", [at])).await.unwrap();
+    }
+    assert_parts(&parts(&scratch).await, 5);
+    expect_instants(&one, "d", 0..40).await;
+}
+
+/// TTL takes the parts of a bucket one by one.
+#[tokio::test]
+async fn a_part_that_is_gone_is_not_made_again_by_an_append() {
+    let scratch = Scratch::new().await;
+    let store = scratch.store_with_capacity(5).await;
+    write_one(&store, &write_at("d", 0..12)).await.unwrap();
+    scratch.run(doc! { "delete": "buckets", "deletes": [{ "q": {}, "limit": 0 }] }).await;
+    assert_eq!(write_one(&store, &write_at("d", [20])).await.unwrap(), Written { stored: 1, duplicate: 0 });
+    expect_instants(&store, "d", [20]).await;
+}
+
+/// Each reading brings other metrics with long names, and every instant gets more of them later.
+#[tokio::test]
+async fn wide_readings_stay_within_the_size_of_a_document() {
+    let scratch = Scratch::new().await;
+    let options = MongodbOptions { max_document_bytes: 128 << 10, ..scratch.options() };
+    let store = BucketStore::connect(options).await.unwrap();
+    let mut expected = BTreeMap::new();
+    for round in 0..30_u32 {
+        let metrics: Vec<Metric> =
+            (0..50).map(|nth| format!("{:0>100}", format!("{round}-{nth}")).as_str().into()).collect();
+        let samples: Vec<Sample> = (0..100)
+            .map(|nth| Sample { value: f64::from(round), offset: round % 10 * 10 + nth / 50, metric: nth % 50 })
+            .collect();
+        for sample in &samples {
+            expected.insert((sample.offset, metrics[sample.metric as usize].clone()), sample.value);
+        }
+        let arrived = samples.into_iter().map(|sample| (sample, sample.metric == 0));
+        let write = BucketWrite::new("wide".into(), HOUR, None, metrics, arrived);
+        write_one(&store, &write.into()).await.unwrap();
+    }
+    assert!(largest_document(&scratch).await <= 128 << 10);
+    let found = store.contents("wide", HOUR..Hour(HOUR.0 + 1), usize::MAX).await.unwrap().remove(0).1;
+    let found: BTreeMap<_, _> =
+        found.samples().iter().map(|sample| ((sample.offset, found.metric_of(sample).clone()), sample.value)).collect();
+    assert_eq!(found, expected);
+    let stats = store.hour_stats(&["wide".into()], HOUR..Hour(HOUR.0 + 1), &[]).await.unwrap().remove(0).remove(0);
+    assert_eq!(stats.stats.iter().map(|(_, stats)| stats.count).sum::<u64>(), expected.len() as u64);
 }

@@ -1,6 +1,13 @@
 //! The collection, its indexes and its validator.
 
+use std::collections::BTreeSet;
+use std::time::{Instant, SystemTime};
+
+use mongodb::Client;
+
 use super::*;
+use crate::store::mongodb::tests::mongod::Mongod;
+use crate::store::mongodb::{Granularity, TimeseriesOptions, TimeseriesSpan, TimeseriesStore};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -81,4 +88,78 @@ async fn a_time_series_collection_is_not_taken_for_buckets() {
     scratch.run(doc! { "create": "buckets", "timeseries": { "timeField": "ts" } }).await;
     let outcome = write_one(&scratch.store().await, &write_at("d", 0..5)).await;
     assert!(matches!(outcome, Err(WriteError::Transient { reason: "schema", .. })), "{outcome:?}");
+}
+
+/// The hour so many hours ago.
+fn hours_ago(hours: i32) -> Hour {
+    #[expect(clippy::disallowed_methods, reason = "the server expires by the date")]
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    Hour(Hour::of(now.as_millis() as i64).0 - hours)
+}
+
+fn write_of_hour(device: &str, hour: Hour) -> Arc<BucketWrite> {
+    let mut write = write_at(device, 0..3);
+    Arc::make_mut(&mut write).hour = hour;
+    write
+}
+
+/// A server of its own that looks for what has expired every second.
+async fn impatient_server() -> (Mongod, Client) {
+    let mongod = Mongod::start_with(&["ttlMonitorSleepSecs=1"]);
+    let client = Client::with_uri_str(mongod.uri()).await.unwrap();
+    (mongod, client)
+}
+
+/// Writes an old hour and a young one of many devices, and waits until the old ones are gone.
+async fn expect_only_old_hours_to_go(store: &dyn Store) {
+    let devices: Vec<String> = (0..50).map(|nth| format!("d{nth}")).collect();
+    let (old, young) = (hours_ago(5), hours_ago(1));
+    let writes: Vec<_> =
+        devices.iter().flat_map(|device| [old, young].map(|hour| write_of_hour(device, hour))).collect();
+    for outcome in store.write(&writes).await {
+        assert_eq!(outcome.unwrap().stored, 3);
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    for device in &devices {
+        loop {
+            let found = store.contents(device, old..hours_ago(-1), usize::MAX).await.unwrap();
+            let hours: Vec<Hour> = found.into_iter().map(|(hour, _)| hour).collect();
+            assert!(hours.contains(&young), "{device}: what is young has gone");
+            if hours == [young] {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{device}: what is old is still there");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_server_lets_old_buckets_go_and_young_ones_stay() {
+    let (mongod, client) = impatient_server().await;
+    let scratch = Scratch { uri: mongod.uri().to_owned(), name: "expiry".into(), client };
+    let store = ensure(&scratch, Some(Duration::from_secs(3_600)), false).await;
+    expect_only_old_hours_to_go(&store).await;
+
+    let seconds: BTreeSet<i64> = scratch
+        .buckets()
+        .await
+        .iter()
+        .map(|bucket| bucket.get_datetime("createdAt").unwrap().timestamp_millis() - hours_ago(1).start_ms())
+        .collect();
+    assert!(seconds.len() > 45, "each device has a second of its own, mostly: {seconds:?}");
+    assert!(seconds.iter().all(|ms| (0..3_600_000).contains(ms)), "within the hour: {seconds:?}");
+}
+
+#[tokio::test]
+async fn the_server_lets_old_measurements_go_and_young_ones_stay() {
+    let (mongod, client) = impatient_server().await;
+    let scratch = Scratch { uri: mongod.uri().to_owned(), name: "expiry".into(), client };
+    let options = MongodbOptions { retention: Some(Duration::from_secs(3_600)), ..scratch.options() };
+    let timeseries = TimeseriesOptions {
+        collection: "readings".into(),
+        span: TimeseriesSpan::Granularity(Granularity::Seconds),
+        max_known_devices: 1_000,
+    };
+    expect_only_old_hours_to_go(&TimeseriesStore::connect(options, timeseries).await.unwrap()).await;
 }

@@ -1,0 +1,217 @@
+//! When writes are made, to the millisecond, by a clock that moves only while everything waits for it.
+//!
+//! What is pending is put there by the test, where in the service the feeder does it; all else is as it is.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
+
+use super::tests::{Faulty, away};
+use super::*;
+use crate::log::{BatchBuilder, Instruments, Sync};
+use crate::model::BucketWrite;
+use crate::store::WriteError;
+use crate::store::sqlite::SqliteStore;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// Buckets are due by age only, after a second; two writes of one bucket each are under way at most.
+const OPTIONS: Options = Options {
+    limits: Limits { max_bytes: 1 << 30, max_readings: 1 << 20, max_age: ms(1_000) },
+    max_in_flight: 2,
+    max_buckets_per_write: 1,
+    max_write_bytes: 1 << 20,
+    rollup_delay: ms(60_000),
+    rollup_mark: PathBuf::new(),
+    retry: ms(100)..=ms(1_600),
+};
+
+/// A write that reached the store: when, in milliseconds, of which device, how many readings.
+type Noted = (u64, String, u32);
+
+struct Stage {
+    flush: Arc<Flush>,
+    noted: Arc<Mutex<Vec<Noted>>>,
+    readings: AtomicU32,
+    _folder: TempDir,
+}
+
+impl Stage {
+    /// A store that takes so long for a write, which `fault` may refuse.
+    fn new(
+        options: Options,
+        takes: Duration,
+        fault: impl Fn(&BucketWrite) -> Option<WriteError> + Send + std::marker::Sync + 'static,
+    ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let log = crate::log::Options {
+            dir: folder.path().join("log"),
+            sync: Sync::Always,
+            segment_bytes: 1 << 20,
+            max_bytes: 1 << 20,
+        };
+        let (log, recovery) = Log::open(log, Instruments::default()).unwrap();
+        let noted: Arc<Mutex<Vec<Noted>>> = Arc::default();
+        let (started, notes) = (Instant::now(), Arc::clone(&noted));
+        let note = move |write: &BucketWrite| {
+            let at_ms = started.elapsed().as_millis() as u64;
+            notes.lock().unwrap().push((at_ms, write.device.to_string(), write.accepted));
+            fault(write)
+        };
+        let store = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();
+        let store = Arc::new(Faulty { store, fault: Box::new(note), takes, rollups: None });
+        let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"), 1 << 20);
+        let flush = Flush::new(options, Arc::new(log), &recovery, store, dead_letters, Arc::new(Metrics::new().0));
+        Self { flush, noted, readings: AtomicU32::new(0), _folder: folder }
+    }
+
+    /// With the scheduler at work.
+    fn running(
+        options: Options,
+        takes: Duration,
+        fault: impl Fn(&BucketWrite) -> Option<WriteError> + Send + std::marker::Sync + 'static,
+    ) -> Self {
+        let stage = Self::new(options, takes, fault);
+        tokio::spawn(scheduler::run(Arc::clone(&stage.flush)));
+        stage
+    }
+
+    /// Puts one reading of a device into pending, and does what the feeder does then.
+    fn put(&self, device: &str) {
+        let number = self.readings.fetch_add(1, Ordering::Relaxed);
+        let mut batch = BatchBuilder::default();
+        batch.push(device, None, number.into(), [("m", 1.0)].into_iter()).unwrap();
+        let mut state = self.flush.lock();
+        state.pending.insert(batch.finish().payload(), Position(0), self.flush.now_ms()).unwrap();
+        if state.pending.is_due(self.flush.now_ms()) {
+            self.flush.due.notify_one();
+        }
+    }
+
+    fn noted(&self) -> Vec<Noted> {
+        self.noted.lock().unwrap().clone()
+    }
+}
+
+async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_is_written_exactly_when_its_first_reading_is_as_old_as_max_age() {
+    let stage = Stage::running(OPTIONS, Duration::ZERO, |_| None);
+    let mut expected = Vec::new();
+    for (number, wait) in [3, 1, 0, 499, 500, 501, 999, 1_000, 1_001, 7_777].into_iter().enumerate() {
+        pass(ms(wait)).await;
+        stage.put(&format!("device-{number}"));
+        expected.push((stage.flush.now_ms() + 1_000, format!("device-{number}"), 2));
+        pass(ms(1)).await;
+        stage.put(&format!("device-{number}")); // a second reading does not make it younger
+    }
+    pass(ms(1_000)).await;
+    assert_eq!(stage.flush.status().oldest_pending, Duration::ZERO);
+    assert_eq!(stage.noted(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_is_not_late_because_an_older_one_waits_for_its_flight() {
+    let stage = Stage::running(OPTIONS, ms(5_000), |_| None);
+    stage.put("slow");
+    pass(ms(1_001)).await; // its write is under way
+    stage.put("slow");
+    pass(ms(100)).await;
+    stage.put("other");
+    pass(ms(20_000)).await;
+    let other = (1_001 + 100 + 1_000, "other".to_owned(), 1);
+    assert_eq!(stage.noted(), [(1_000, "slow".to_owned(), 1), other, (6_000, "slow".to_owned(), 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_memory_is_short_the_oldest_go_first_and_no_more_than_needed() {
+    let limits = Limits { max_bytes: 4_000, ..OPTIONS.limits };
+    let stage = Stage::running(Options { limits, max_in_flight: 1, ..OPTIONS }, ms(1), |_| None);
+    let devices: Vec<String> = (0..40).map(|number| format!("device-{number}")).collect();
+    for device in &devices {
+        stage.put(device);
+        pass(ms(1)).await;
+    }
+    pass(ms(100)).await;
+    let early: Vec<_> = stage.noted().into_iter().map(|(_, device, _)| device).collect();
+    assert!(!early.is_empty() && early == devices[..early.len()], "{early:?}");
+    let left = stage.flush.status().pending_bytes;
+    assert!((2_500..=3_000).contains(&left), "{left} bytes of 4,000 are left");
+    pass(ms(1_000)).await;
+    assert_eq!(stage.noted().len(), devices.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_one_bucket_one_write_is_under_way_at_most_and_what_comes_meanwhile_goes_with_the_next() {
+    let limits = Limits { max_readings: 3, ..OPTIONS.limits };
+    let stage = Stage::running(Options { limits, ..OPTIONS }, ms(700), |_| None);
+    for _ in 0..40 {
+        stage.put("a");
+        pass(ms(100)).await;
+    }
+    pass(ms(10_000)).await;
+    let noted = stage.noted();
+    let times: Vec<_> = noted.iter().map(|(at_ms, ..)| *at_ms).collect();
+    // Full after three readings, then again and again behind its own flight, and at last by age.
+    assert_eq!(times[..5], [200, 900, 1_600, 2_300, 3_000]);
+    assert!(times.windows(2).all(|pair| pair[0] + 700 <= pair[1]), "{times:?}");
+    assert_eq!(noted.iter().map(|(.., readings)| readings).sum::<u32>(), 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_wait_half_to_all_of_a_wait_that_doubles_up_to_its_limit_and_begins_anew_after_a_success() {
+    let attempts = AtomicU32::new(0);
+    let fault = move |_: &BucketWrite| (attempts.fetch_add(1, Ordering::Relaxed) % 9 != 8).then(away);
+    let stage = Stage::running(OPTIONS, Duration::ZERO, fault);
+    for _ in 0..5 {
+        stage.put("a");
+        pass(ms(60_000)).await;
+        let times: Vec<_> = stage.noted.lock().unwrap().drain(..).map(|(at_ms, ..)| at_ms).collect();
+        let gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let waits = [100, 200, 400, 800, 1_600, 1_600, 1_600, 1_600];
+        assert_eq!(gaps.len(), waits.len(), "{times:?}");
+        let holds = gaps.iter().zip(waits).all(|(&gap, wait)| (wait / 2..=wait + 1).contains(&gap)); // whole milliseconds
+        assert!(holds, "{gaps:?}");
+        assert_eq!(stage.flush.store_away(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orderly_end_writes_what_is_not_due_at_once_and_gives_up_exactly_at_its_deadline() {
+    let stage = Stage::new(OPTIONS, ms(10), |write| (&*write.device == "refused").then(away));
+    let running = stage.flush.start().unwrap();
+    (0..10).for_each(|number| stage.put(&format!("device-{number}")));
+    stage.put("refused");
+    stage.flush.log.close();
+    let begun = Instant::now();
+    assert_eq!(running.drain(ms(12_345)).await, 1, "readings are left");
+    assert_eq!(begun.elapsed(), ms(12_345));
+    let stored = stage.noted().into_iter().filter(|(_, device, _)| device != "refused");
+    let at_ms: Vec<_> = stored.map(|(at_ms, ..)| at_ms).collect();
+    assert_eq!(at_ms, [0, 0, 10, 10, 20, 20, 30, 30, 40, 40]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_begin_anew_when_the_store_takes_a_part_of_a_write() {
+    let attempts = AtomicU32::new(0);
+    let fault = move |write: &BucketWrite| match &*write.device {
+        "never" => Some(away()),
+        _ => (attempts.fetch_add(1, Ordering::Relaxed) < 4).then(away),
+    };
+    let stage = Stage::running(Options { max_buckets_per_write: 2, ..OPTIONS }, Duration::ZERO, fault);
+    stage.put("after four");
+    stage.put("never");
+    pass(ms(5_000)).await;
+    let times: Vec<_> =
+        stage.noted().iter().filter(|(_, device, _)| device == "never").map(|(at_ms, ..)| *at_ms).collect();
+    let gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    for (gap, wait) in gaps.iter().zip([100, 200, 400, 800, 100, 200, 400]) {
+        assert!((wait / 2..=wait + 1).contains(gap), "{gaps:?}");
+    }
+    assert!(gaps.len() >= 7, "{gaps:?}");
+}

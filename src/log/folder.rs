@@ -1,0 +1,248 @@
+//! What the log does to files: the one seam between it and the operating system.
+//!
+//! The log lives in one folder and names its files in it. [`OsFolder`] is the real one. In tests there is one more,
+//! in memory, that forgets what was not synced and fails when told to.
+
+use std::fmt::Debug;
+use std::fs::File;
+use std::io::{Error, ErrorKind, Result};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+#[cfg(any(test, fuzzing))]
+#[cfg_attr(not(test), expect(dead_code, reason = "fuzzing needs a disk in memory, not its faults"))]
+pub(super) mod faulty;
+
+/// The folder of a log.
+///
+/// What is done to names (making, renaming, removing files) survives a crash only when [`Self::sync`] came after it;
+/// until then any part of it may be undone, in any order.
+pub(super) trait Folder: Debug + Send + Sync {
+    /// Where it is, for messages.
+    fn path(&self) -> &Path;
+
+    /// Makes the folder where it is missing. When this returns, it survives a crash.
+    fn make(&self) -> Result<()>;
+
+    /// The names of the files in it, in no order.
+    fn names(&self) -> Result<Vec<String>>;
+
+    /// Opens a file.
+    fn open(&self, name: &str, how: How) -> Result<Box<dyn OpenFile>>;
+
+    /// Renames a file, in the place of another if need be: whoever looks sees the one or the other.
+    fn rename(&self, from: &str, to: &str) -> Result<()>;
+
+    /// Removes a file.
+    fn remove(&self, name: &str) -> Result<()>;
+
+    /// Makes what was done to names survive a crash.
+    fn sync(&self) -> Result<()>;
+
+    /// Where a file of this name is, for messages.
+    fn path_of(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+}
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    /// To read it. It must be there.
+    Read,
+    /// To read and write it. It must be there.
+    Write,
+    /// To write it, as it is or made empty when it is not there.
+    Mend,
+    /// To write it from the beginning: whatever is there is gone.
+    Replace,
+}
+
+/// A file of the log.
+///
+/// What is done to it survives a crash only when [`Self::sync`] came after it; until then any part of it may be undone,
+/// in any order.
+pub(super) trait OpenFile: Debug + Send + Sync {
+    /// Reads some bytes; none only at the end of the file.
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<usize>;
+
+    /// Writes some bytes, at least one or it is an error.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize>;
+
+    /// Its length in bytes.
+    fn len(&self) -> Result<u64>;
+
+    /// Cuts it off.
+    fn set_len(&self, len: u64) -> Result<()>;
+
+    /// Makes its bytes and its length survive a crash. After an error it is not known what does.
+    fn sync(&self) -> Result<()>;
+}
+
+impl dyn OpenFile + '_ {
+    /// Writes all the bytes, or fails having written some of them.
+    pub(super) fn write_all_at(&self, mut bytes: &[u8], mut offset: u64) -> Result<()> {
+        while !bytes.is_empty() {
+            match self.write_at(bytes, offset) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    bytes = &bytes[written..];
+                    offset += written as u64;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `bytes` from `offset` on, as far as the file goes, and says how far that was.
+    pub(super) fn fill(&self, bytes: &mut [u8], offset: u64) -> Result<usize> {
+        let mut have = 0;
+        while have < bytes.len() {
+            match self.read_at(&mut bytes[have..], offset + have as u64) {
+                Ok(0) => break,
+                Ok(count) => have += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(have)
+    }
+
+    /// Puts all that stands from `offset` on into `bytes`.
+    pub(super) fn read_from(&self, offset: u64, bytes: &mut Vec<u8>) -> Result<()> {
+        let wanted = self.len()?.saturating_sub(offset);
+        bytes.resize(usize::try_from(wanted).map_err(|_| Error::from(ErrorKind::FileTooLarge))?, 0);
+        let have = self.fill(bytes, offset)?;
+        bytes.truncate(have);
+        Ok(())
+    }
+}
+
+/// A folder of the operating system.
+#[derive(Debug)]
+pub(super) struct OsFolder(PathBuf);
+
+impl OsFolder {
+    pub(super) fn new(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+}
+
+impl Folder for OsFolder {
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn make(&self) -> Result<()> {
+        make_folder(&self.0)
+    }
+
+    fn names(&self) -> Result<Vec<String>> {
+        let names = std::fs::read_dir(&self.0)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
+        names.filter_map(Result::transpose).collect()
+    }
+
+    fn open(&self, name: &str, how: How) -> Result<Box<dyn OpenFile>> {
+        let mut options = File::options();
+        options.read(true);
+        match how {
+            How::Read => &mut options,
+            How::Write => options.write(true),
+            How::Mend => options.write(true).create(true),
+            How::Replace => options.write(true).create(true).truncate(true),
+        };
+        Ok(Box::new(options.open(self.path_of(name))?))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        std::fs::rename(self.path_of(from), self.path_of(to))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        std::fs::remove_file(self.path_of(name))
+    }
+
+    fn sync(&self) -> Result<()> {
+        sync_folder(&self.0)
+    }
+}
+
+impl OpenFile for File {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<usize> {
+        FileExt::read_at(self, bytes, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
+        FileExt::write_at(self, bytes, offset)
+    }
+
+    fn len(&self) -> Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        Self::set_len(self, len)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.sync_data()
+    }
+}
+
+/// Makes a folder and those above it, where they are missing. When this returns, they survive a crash.
+///
+/// # Errors
+/// When the operating system refuses it.
+pub fn make_folder(path: &Path) -> Result<()> {
+    if path.as_os_str().is_empty() || path.is_dir() {
+        return Ok(());
+    }
+    let above = path.parent().unwrap_or(Path::new(""));
+    make_folder(above)?;
+    match std::fs::create_dir(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists || !path.is_dir() => Err(error),
+        _ => sync_folder(above),
+    }
+}
+
+fn sync_folder(path: &Path) -> Result<()> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    File::open(path)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_the_system_does_what_the_log_asks_of_it() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = OsFolder::new(&place.path().join("a/b"));
+        folder.make().unwrap();
+        folder.make().unwrap();
+        assert_eq!(folder.open("x", How::Read).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(folder.open("x", How::Write).unwrap_err().kind(), ErrorKind::NotFound);
+        let file = folder.open("x", How::Mend).unwrap();
+        file.write_all_at(b"hello", 2).unwrap();
+        file.set_len(6).unwrap();
+        file.sync().unwrap();
+        let mut bytes = Vec::new();
+        folder.open("x", How::Mend).unwrap().read_from(1, &mut bytes).unwrap();
+        assert_eq!(bytes, b"\0hell");
+        assert_eq!(folder.open("x", How::Replace).unwrap().len().unwrap(), 0);
+        folder.rename("x", "y").unwrap();
+        folder.sync().unwrap();
+        assert_eq!(folder.names().unwrap(), ["y"]);
+        folder.remove("y").unwrap();
+        assert!(folder.names().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_an_error() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        make_folder(file.path()).unwrap_err();
+        make_folder(&file.path().join("below")).unwrap_err();
+    }
+}

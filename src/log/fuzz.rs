@@ -1,0 +1,122 @@
+//! What is held against any bytes in a log's folder.
+
+use std::sync::Arc;
+
+use super::checkpoint::Checkpoint;
+use super::folder::faulty::Disk;
+use super::folder::{Folder, How};
+use super::quarantine::set_aside_in;
+use super::recovery::{Damage, inspect_folder, recover};
+use super::{LogError, Position, Reader, record, segment};
+
+/// More damage than this is not set aside here: it would take the bytes.
+const MAX_DAMAGE_BYTES: u64 = 1 << 20;
+
+/// The files of a log: `checkpoint:u8 [28 bytes] (len:u16 segment)*`, with a checkpoint if the first byte is odd. With
+/// the next bit of it set, the checksums of the segments are put right, so that what stands behind them is seen.
+pub fn log(bytes: &[u8]) {
+    let Some((&flags, mut bytes)) = bytes.split_first() else { return };
+    let disk = Disk::new(0);
+    if flags & 1 != 0
+        && let Some((checkpoint, rest)) = bytes.split_at_checked(28)
+    {
+        put(&disk, "checkpoint", checkpoint);
+        bytes = rest;
+    }
+    let mut next = 0;
+    while let Some((len, rest)) = bytes.split_first_chunk::<2>() {
+        let len = usize::from(u16::from_le_bytes(*len)).min(rest.len());
+        let (segment, rest) = rest.split_at(len);
+        bytes = rest;
+        let base = segment.get(16..24).map_or(next, |base| u64::from_le_bytes(base.try_into().expect("eight bytes")));
+        let mut segment = segment.to_vec();
+        if flags & 2 != 0 {
+            put_right(&mut segment, base);
+        }
+        put(&disk, &segment::name(Position(base)), &segment);
+        next = base.saturating_add(len as u64);
+    }
+    match inspect_folder(&disk) {
+        Ok(found) if found.damage.is_empty() => check_good(&disk),
+        Ok(found) => {
+            let refused = recover(&disk);
+            assert!(matches!(refused, Err(LogError::Damaged { .. })), "damage does not open: {refused:?}");
+            let bases = segment::list(&disk).expect("the disk is sound");
+            // Of files so close together one is no segment, and has to be taken away by hand.
+            let have_room = bases.windows(2).all(|pair| pair[1].0 - pair[0].0 >= segment::Header::BYTES as u64);
+            if have_room && found.damage.iter().all(can_be_set_aside) {
+                let aside = Disk::new(0);
+                for damage in &found.damage {
+                    set_aside_in(&disk, damage, &aside).expect("the disk is sound");
+                }
+                let left = inspect_folder(&disk).expect("the disk is sound").damage;
+                assert!(left.is_empty(), "set aside {:?}, and still there: {left:?}", found.damage);
+                check_good(&disk);
+            }
+        }
+        Err(LogError::BadCheckpoint { .. } | LogError::Version { .. }) => {}
+        Err(error) => panic!("the disk is sound, and still: {error}"),
+    }
+}
+
+/// Whether there is neither too much to copy, nor too little for a record of filler, which the log never leaves.
+fn can_be_set_aside(damage: &Damage) -> bool {
+    let header = segment::Header::BYTES as u64;
+    let filler = (damage.offset + damage.bytes).saturating_sub(damage.offset.max(header));
+    damage.bytes <= MAX_DAMAGE_BYTES && (damage.overhangs || filler == 0 || filler >= record::Header::BYTES as u64)
+}
+
+/// What is not damaged opens, and gives out records whose checksums are right.
+fn check_good(disk: &Disk) {
+    let recovery = recover(disk).expect("not damaged");
+    let mut reader = Reader::new(Arc::new(disk.clone()), recovery.start);
+    let mut readings = 0;
+    while let Some(found) = reader.next(recovery.end).expect("not damaged") {
+        readings += u64::from(found.readings);
+        assert!(found.next <= recovery.end, "read beyond the end");
+        let base = *recovery.bases.iter().rfind(|base| **base <= found.position).expect("in a segment");
+        let mut bytes = Vec::new();
+        let file = disk.open(&segment::name(base), How::Read).expect("there");
+        file.read_from(found.position.0 - base.0, &mut bytes).expect("sound");
+        let stands = record::decode(&bytes, found.position).map(|(_, payload)| payload);
+        assert_eq!(stands, Some(found.payload), "the checksum is right, and the payload as it stands");
+    }
+    assert_eq!((readings, reader.position()), (recovery.readings, recovery.end));
+    let again = recover(disk).expect("opened before");
+    assert_eq!((again.start, again.end, again.readings), (recovery.start, recovery.end, readings));
+    assert_eq!(again.torn_bytes, 0, "the torn tail was cut off");
+}
+
+/// A checkpoint.
+pub fn checkpoint(bytes: &[u8]) {
+    let disk = Disk::new(0);
+    put(&disk, "checkpoint", bytes);
+    if let Ok(found) = Checkpoint::load(&disk) {
+        found.expect("it is there").save(&disk).expect("the disk is sound");
+        let mut again = Vec::new();
+        disk.open("checkpoint", How::Read).expect("there").read_from(0, &mut again).expect("sound");
+        assert_eq!(again, bytes);
+    }
+}
+
+fn put(disk: &Disk, name: &str, bytes: &[u8]) {
+    disk.open(name, How::Replace).expect("sound").write_all_at(bytes, 0).expect("sound");
+}
+
+/// Puts right the checksums of a segment, as far as its records follow each other.
+fn put_right(segment: &mut [u8], base: u64) {
+    const HEADER: usize = segment::Header::BYTES;
+    let Some(header) = segment.get_mut(..HEADER) else { return };
+    header.copy_from_slice(&segment::Header::encode(Position(base)));
+    let mut at = HEADER;
+    while let Some(header) = segment.get(at..).and_then(record::Header::decode) {
+        let position = Position(base.wrapping_add(at as u64));
+        let (start, end) = (at + record::Header::BYTES, at + header.record_bytes());
+        let Some(payload) = segment.get(start..start + header.len as usize) else { return };
+        let mut right = Vec::new();
+        record::encode(&mut right, position, header.durable, header.readings, payload);
+        let Some(there) = segment.get_mut(at..end) else { return };
+        there.copy_from_slice(&right);
+        at = end;
+    }
+}

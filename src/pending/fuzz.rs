@@ -1,0 +1,24 @@
+//! What is held against any payload of a record.
+
+use std::time::Duration;
+
+use super::{Limits, Pending, Take};
+use crate::log::Position;
+
+/// The payload of a record, as the feeder finds it.
+pub fn payload(bytes: &[u8]) {
+    let limits = Limits { max_bytes: 1 << 20, max_readings: 100, max_age: Duration::from_secs(60) };
+    let mut pending = Pending::new(limits);
+    if pending.insert(bytes, Position(0), 0).is_err() {
+        return; // the feeder ends then, and with it the process
+    }
+    let memory = pending.bytes();
+    assert!(memory <= 300 * bytes.len() as u64, "{memory} bytes for a payload of {}", bytes.len());
+    let mut accepted = 0;
+    for write in pending.take(Take::All, 0, usize::MAX) {
+        accepted += u64::from(write.accepted);
+        assert!(write.contents.samples().iter().all(|sample| sample.offset < 3_600_000), "inside the hour");
+        pending.complete(&write);
+    }
+    assert_eq!((pending.readings(), pending.bytes(), pending.buckets()), (0, 0, 0), "{accepted} readings were taken");
+}

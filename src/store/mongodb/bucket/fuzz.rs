@@ -1,0 +1,38 @@
+//! What is held against any document among the buckets.
+
+use std::collections::BTreeMap;
+
+use bson::RawDocument;
+
+use super::super::encode::Encoder;
+use super::devices::Glance;
+use super::document::{Part, encode_birth};
+use super::read::{bucket_hour, hour_stats};
+use crate::model::{Contents, Sample};
+use crate::store::metric_names::MetricNames;
+
+/// A document, in each way in which one is read.
+pub(in super::super) fn document(document: &RawDocument) {
+    let _ = hour_stats(document, &mut MetricNames::new(&[]));
+    let _ = Glance::decode(document);
+    let Ok(hour) = bucket_hour(document) else { return };
+    let Ok(part) = Part::decode(document, hour) else { return };
+    assert!(part.contents.samples().iter().all(|sample| sample.offset < 3_600_000), "readings lie in the hour");
+    if part.contents.reading_count() > 0 {
+        let written = Encoder::build(|top| {
+            encode_birth(top, "device", hour, part.number);
+            part.encode(top, hour);
+        });
+        let again = Part::decode(&written, hour).expect("written by us");
+        assert_eq!((again.number, again.rev, again.full, again.last), (part.number, part.rev, part.full, part.last));
+        assert_eq!(again.metadata, part.metadata);
+        assert_eq!(spread(&again.contents), spread(&part.contents));
+    }
+}
+
+/// The samples in an order of their own: in which order metrics stand, and which bits make a NaN, is all the same.
+fn spread(contents: &Contents) -> BTreeMap<(u32, String), String> {
+    let sample =
+        |sample: &Sample| ((sample.offset, contents.metric_of(sample).to_string()), format!("{:?}", sample.value));
+    contents.samples().iter().map(sample).collect()
+}

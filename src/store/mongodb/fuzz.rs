@@ -1,0 +1,12 @@
+//! What is held against any document that the server may hand out: people can write to its collections.
+
+use bson::RawDocument;
+
+use super::{bucket, rollups};
+
+/// A document of either collection.
+pub fn document(bytes: &[u8]) {
+    let Ok(document) = RawDocument::from_bytes(bytes) else { return };
+    bucket::fuzz::document(document);
+    rollups::fuzz::document(document);
+}

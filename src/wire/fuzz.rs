@@ -1,0 +1,147 @@
+//! What is held against any bytes in any wire format.
+
+use std::collections::BTreeSet;
+
+use super::line_protocol::Precision;
+use super::{Code, Incoming, Rejection, Sink, senml, timestamp::parse_rfc3339};
+use super::{json as json_format, line_protocol as line_format};
+
+/// A reading: device, metadata, time, values by name.
+type Reading = (String, Option<String>, Option<i64>, Vec<(String, f64)>);
+
+/// What a parser found in a body.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    readings: Vec<Reading>,
+    rejections: Vec<Rejection>,
+    lines: Vec<u64>,
+}
+
+impl Sink for Found {
+    fn reading(&mut self, Incoming { device, metadata, ts_ms, values }: Incoming<'_>) {
+        assert!(!values.is_empty(), "a reading has values");
+        let mut values: Vec<_> = values.iter().map(|(name, value)| (name.to_string(), *value)).collect();
+        values.sort_by(|(a, _), (b, _)| a.cmp(b));
+        self.readings.push((device.to_owned(), metadata.map(str::to_owned), ts_ms, values));
+    }
+
+    fn reject(&mut self, rejection: Rejection) {
+        self.rejections.push(rejection);
+    }
+
+    fn line(&mut self, number: u64) {
+        self.lines.push(number);
+    }
+}
+
+impl Found {
+    /// Panics when what was found in `body` breaks a promise.
+    pub(crate) fn check(&self, body: &[u8]) {
+        for rejection in &self.rejections {
+            for place in [" at byte ", " at column "] {
+                let place = rejection.detail.trim_end_matches(" of the line").rsplit_once(place);
+                let place = place.and_then(|(_, number)| number.parse::<usize>().ok());
+                assert!(place.is_none_or(|place| place <= body.len() + 1), "{rejection:?} lies behind the end");
+            }
+        }
+        assert!(self.lines.is_sorted(), "lines come in order");
+        let lines = memchr::memchr_iter(b'\n', body).count() as u64 + 1;
+        assert!(self.lines.last().is_none_or(|&last| last <= lines), "line {:?} of {lines}", self.lines.last());
+        for reading in &self.readings {
+            Self::check_reading(reading);
+        }
+    }
+
+    /// Written as JSON and read again, a reading is the same.
+    fn check_reading(reading: &Reading) {
+        let (device, metadata, ts_ms, values) = reading;
+        let names: BTreeSet<_> = values.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), values.len(), "a metric stands once in a reading");
+        if values.iter().any(|(_, value)| !value.is_finite()) {
+            return; // has no form in JSON, and is not admitted either
+        }
+        let text = |text: &str| serde_json::to_string(text).expect("text is JSON");
+        let values: Vec<_> = values.iter().map(|(name, value)| format!("{}:{value:?}", text(name))).collect();
+        let mut fields =
+            vec![format!(r#""deviceId":{}"#, text(device)), format!(r#""values":{{{}}}"#, values.join(","))];
+        fields.extend(metadata.as_ref().map(|metadata| format!(r#""metadata":{metadata}"#)));
+        fields.extend(ts_ms.map(|ts_ms| format!(r#""ts":{ts_ms}"#)));
+        let line = format!("{{{}}}", fields.join(","));
+        let mut again = Self::default();
+        json_format::parse(line.as_bytes(), &mut again).expect("JSON");
+        assert!(again.rejections.is_empty(), "{line}: {:?}", again.rejections);
+        assert_eq!(format!("{:?}", again.readings), format!("{:?}", [reading]), "{line}");
+    }
+}
+
+/// A body of JSON.
+pub fn json(body: &[u8]) {
+    let mut found = Found::default();
+    if let Err(error) = json_format::parse(body, &mut found) {
+        assert!(error.offset <= body.len(), "{error:?} lies behind the end");
+    } else {
+        assert!(std::str::from_utf8(body).is_ok(), "JSON is text");
+    }
+    found.check(body);
+}
+
+/// A body of lines of JSON.
+pub fn ndjson(body: &[u8]) {
+    let mut found = Found::default();
+    json_format::parse_lines(body, &mut found);
+    found.check(body);
+}
+
+/// A body of line protocol, in each precision.
+pub fn line_protocol(body: &[u8]) {
+    let device_tags = ["deviceId", "device", "host"].map(str::to_owned);
+    for name in ["s", "ms", "us", "ns"] {
+        let precision = Precision::from_v2(name).expect("a precision");
+        let mut found = Found::default();
+        line_format::parse(body, &line_format::Options { precision, device_tags: &device_tags }, &mut found);
+        assert_eq!(found.lines.len(), found.readings.len() + found.rejections.len(), "each line is one of both");
+        found.check(body);
+    }
+}
+
+/// A pack of `SenML` in JSON.
+pub fn senml_json(body: &[u8]) {
+    senml(body, |options, found| senml::parse_json(body, options, found));
+}
+
+/// A pack of `SenML` in CBOR.
+pub fn senml_cbor(body: &[u8]) {
+    senml(body, |options, found| senml::parse_cbor(body, options, found));
+}
+
+fn senml(body: &[u8], parse: impl Fn(&senml::Options, &mut Found) -> Result<(), senml::SenmlError>) {
+    let options = senml::Options {
+        split: senml::NameSplit::default(),
+        now_ms: 1_776_693_610_000,
+        max_metrics: 4,
+        max_metadata_bytes: 100,
+    };
+    let mut found = Found::default();
+    if let Err(error) = parse(&options, &mut found) {
+        assert!(matches!(error.code(), Code::InvalidSenml | Code::UnsupportedSenml));
+        assert!(found.readings.is_empty() && found.rejections.is_empty(), "of a pack that is refused nothing is taken");
+    }
+    for (_, metadata, _, values) in &found.readings {
+        assert!(values.len() <= options.max_metrics);
+        assert!(metadata.as_ref().is_none_or(|text| text.len() <= options.max_metadata_bytes));
+    }
+    found.check(body);
+}
+
+/// A timestamp.
+pub fn timestamp(text: &[u8]) {
+    let Ok(text) = std::str::from_utf8(text) else { return };
+    let Ok(ms) = parse_rfc3339(text) else { return };
+    let again = jiff::Timestamp::from_millisecond(ms).map(|instant| format!("{instant:.3}"));
+    if let Ok(again) = again
+        && !again.starts_with('-')
+    {
+        assert_eq!(parse_rfc3339(&again), Ok(ms), "{text} is {again}");
+    }
+    assert!(text.len() >= 20, "{text} is short");
+}
