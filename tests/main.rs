@@ -4,6 +4,7 @@ mod cli;
 mod clients;
 mod dead_letters;
 mod durability;
+mod failover;
 mod fire;
 mod harness;
 mod http_contract;

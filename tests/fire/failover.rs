@@ -1,5 +1,7 @@
 //! The primary of a replica set of three goes: killed, stepped down, or frozen, so that it hangs and refuses nothing.
 
+use tokio::task::block_in_place;
+
 use super::siege::Siege;
 use super::store::Store;
 use crate::harness::{Database, ReplicaSet};
@@ -9,15 +11,15 @@ const KINDS: usize = 3;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_primary_is_killed_stepped_down_and_frozen_with_mongodb() {
-    let mut set = ReplicaSet::start().await;
-    let database = Database::on_set(&set);
+    let mut set = block_in_place(ReplicaSet::start);
+    let database = Database::at(set.uri());
     failing_over(&mut set, Store::Mongodb(&database)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_primary_is_killed_stepped_down_and_frozen_with_mongodb_timeseries() {
-    let mut set = ReplicaSet::start().await;
-    let database = Database::on_set(&set);
+    let mut set = block_in_place(ReplicaSet::start);
+    let database = Database::at(set.uri());
     failing_over(&mut set, Store::Timeseries(&database)).await;
 }
 
@@ -27,15 +29,15 @@ async fn failing_over(set: &mut ReplicaSet, store: Store<'_>) {
     while siege.goes_on(KINDS as u64) {
         kind = (kind + 1) % KINDS;
         siege.some_acked(300).await;
-        let primary = set.primary().await;
+        let primary = block_in_place(|| set.primary());
         match kind {
             0 => {
-                set.kill9(primary);
+                block_in_place(|| set.kill9(primary));
                 siege.stored_something().await;
-                set.start_again(primary);
+                block_in_place(|| set.start_again(primary));
             }
             1 => {
-                set.step_down(primary).await;
+                block_in_place(|| set.step_down());
                 siege.stored_something().await;
             }
             _ => {

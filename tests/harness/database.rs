@@ -3,7 +3,6 @@
 use bson::{Document, doc};
 use mongodb::Client;
 
-use super::ReplicaSet;
 use super::mongod::{self, Mongod, blocking};
 
 /// A database with a name of its own, dropped with this.
@@ -19,20 +18,20 @@ pub(crate) struct Database {
 impl Database {
     /// A database on the server that all tests share.
     pub(crate) fn new() -> Self {
-        Self::at(mongod::uri(), true)
+        Self::named(mongod::uri(), true)
     }
 
     /// A database on a server of the test's own.
     pub(crate) fn on(mongod: &Mongod) -> Self {
-        Self::at(mongod.uri(), false)
+        Self::at(mongod.uri())
     }
 
-    /// A database on a replica set of the test's own.
-    pub(crate) fn on_set(set: &ReplicaSet) -> Self {
-        Self::at(set.uri(), false)
+    /// A database on servers of the test's own.
+    pub(crate) fn at(uri: &str) -> Self {
+        Self::named(uri, false)
     }
 
-    fn at(uri: &str, shared: bool) -> Self {
+    fn named(uri: &str, shared: bool) -> Self {
         let name = format!("tidegauge_test_{:016x}", rand::random::<u64>());
         Self { uri: uri.to_owned(), name, shared }
     }

@@ -1,11 +1,9 @@
 //! What the integration tests stand on: the real binary, a real mongod, and patience with a deadline.
 
 mod database;
-mod freeze;
 mod metrics;
 pub(crate) mod mongod;
 mod process;
-mod replica_set;
 mod server;
 mod setup;
 mod wait;
@@ -13,8 +11,8 @@ mod wait;
 pub(crate) use database::Database;
 pub(crate) use metrics::Metrics;
 pub(crate) use mongod::Mongod;
+pub(crate) use mongod::replica_set::ReplicaSet;
 pub(crate) use process::{Finished, run};
-pub(crate) use replica_set::ReplicaSet;
 pub(crate) use server::{Answer, Server};
 pub(crate) use setup::Setup;
 pub(crate) use wait::wait_until;

@@ -1,70 +1,71 @@
-//! A replica set of three members, all on this machine, whose members are killed, frozen and stepped down.
+//! A replica set of three members on this machine, for what takes more than one: elections, rollbacks, majorities.
+//!
+//! A test that kills or freezes members takes one of its own:
+//!
+//! ```ignore
+//! let mut set = ReplicaSet::start();             // on a thread that may block: tokio::task::block_in_place
+//! let database = Database::at(set.uri());
+//! let old = set.primary();
+//! set.kill9(old);                                // or set.freeze(old), or set.step_down()
+//! let new = set.wait_for_another_primary(old);
+//! set.start_again(old);                          // or set.thaw(old)
+//! ```
 
-use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use bson::{Document, doc};
-use mongodb::Client;
-use tempfile::TempDir;
 
-use super::mongod::leash::Leash;
-use super::mongod::{free_port, spawn};
+use super::{Mongod, START_DEADLINE, blocking, client, hello, initiate, is_primary};
 
-/// How long the members may take to agree on a primary, on a busy machine.
-const ELECTION_DEADLINE: Duration = Duration::from_secs(60);
-const MEMBERS: usize = 3;
+/// How many members there are.
+pub(crate) const MEMBERS: usize = 3;
 
-/// Three members. They end when this is dropped.
+/// After so long without a primary the others elect a new one: 10 s by default, and shorter here, but not so short that a
+/// busy machine makes it happen by itself.
+const ELECTION_TIMEOUT_MS: i32 = 4_000;
+
+/// How long the old primary does not stand for election after [`ReplicaSet::step_down`].
+const STEPPED_DOWN_SECONDS: i32 = 10;
+
+/// A replica set of our own. Members are named by their places, 0 to 2.
 #[derive(Debug)]
 pub(crate) struct ReplicaSet {
-    members: Vec<Member>,
+    members: Vec<Mongod>,
     uri: String,
 }
 
-#[derive(Debug)]
-struct Member {
-    port: u16,
-    folder: TempDir,
-    running: Option<(Child, Leash)>,
-}
-
 impl ReplicaSet {
-    /// Starts three members and waits until they have a primary.
-    pub(crate) async fn start() -> Self {
-        let members: Vec<Member> = (0..MEMBERS).map(|_| Member::start()).collect();
-        let hosts: Vec<String> = members.iter().map(|member| format!("127.0.0.1:{}", member.port)).collect();
-        let set = Self { members, uri: format!("mongodb://{}/?replicaSet=tests", hosts.join(",")) };
-        let members: Vec<Document> =
-            hosts.iter().enumerate().map(|(id, host)| doc! { "_id": id as i32, "host": host }).collect();
-        let settings = doc! { "electionTimeoutMillis": 1_500, "heartbeatIntervalMillis": 300 };
-        let config = doc! { "_id": "tests", "members": members, "settings": settings };
-        let deadline = Instant::now() + ELECTION_DEADLINE;
-        while let Err(reason) = set.command(0, doc! { "replSetInitiate": &config }).await {
-            assert!(Instant::now() < deadline, "the replica set cannot be initiated: {reason}");
-            tokio::time::sleep(Duration::from_millis(100)).await; // the others may not listen yet
+    /// Starts the servers and waits until one is the primary and the others follow it.
+    pub(crate) fn start() -> Self {
+        let mut members: Vec<Mongod> = (0..MEMBERS).map(|_| Mongod::start_uninitiated(&[])).collect();
+        for member in &mut members {
+            member.wait_until(|hello| hello.contains_key("isreplicaset"));
         }
-        set.primary().await;
+        let all: Vec<&Mongod> = members.iter().collect();
+        initiate(&all, doc! { "electionTimeoutMillis": ELECTION_TIMEOUT_MS, "heartbeatIntervalMillis": 500 });
+        for member in &mut members {
+            member.wait_until(is_data_bearing);
+        }
+        let addresses: Vec<String> = members.iter().map(Mongod::address).collect();
+        let set = Self { uri: format!("mongodb://{}/?replicaSet=tests", addresses.join(",")), members };
+        set.primary();
         set
     }
 
-    /// The URI, without a database name.
+    /// The URI of all members, without a database name.
     pub(crate) fn uri(&self) -> &str {
         &self.uri
     }
 
-    /// Which member is the primary. Waits until one is, and answers.
-    pub(crate) async fn primary(&self) -> usize {
-        let deadline = Instant::now() + ELECTION_DEADLINE;
-        loop {
-            for member in 0..MEMBERS {
-                let hello = self.command(member, doc! { "hello": 1 }).await.unwrap_or_default();
-                if hello.get_bool("isWritablePrimary").unwrap_or(false) {
-                    return member;
-                }
-            }
-            assert!(Instant::now() < deadline, "no primary after {ELECTION_DEADLINE:?}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+    /// Waits until there is a primary, and tells which it is.
+    pub(crate) fn primary(&self) -> usize {
+        self.find_primary(|_| true)
+    }
+
+    /// Waits until another member than `old` is the primary, and tells which it is. A frozen primary does not know that it
+    /// is none any more.
+    pub(crate) fn wait_for_another_primary(&self, old: usize) -> usize {
+        self.find_primary(|member| member != old)
     }
 
     /// Ends a member the hard way.
@@ -72,69 +73,55 @@ impl ReplicaSet {
         self.members[member].kill9();
     }
 
-    /// Starts a member again. The others take it back in their own time.
+    /// Starts a member again after [`ReplicaSet::kill9`], and waits until it is one of the set.
     pub(crate) fn start_again(&mut self, member: usize) {
-        self.members[member].start_again();
+        self.members[member].spawn();
+        self.members[member].wait_until(is_data_bearing);
     }
 
-    /// Lets a member hang: it answers nothing, and refuses nothing.
+    /// Stops a member in its tracks: its connections stay open, and nothing is answered.
     pub(crate) fn freeze(&self, member: usize) {
-        self.members[member].signal("-STOP");
+        self.members[member].freeze();
     }
 
-    /// Lets a member go on.
+    /// Lets a frozen member go on.
     pub(crate) fn thaw(&self, member: usize) {
-        self.members[member].signal("-CONT");
+        self.members[member].thaw();
     }
 
-    /// Makes the primary a secondary.
-    pub(crate) async fn step_down(&self, primary: usize) {
-        let stepped = self.command(primary, doc! { "replSetStepDown": 5, "force": true }).await;
-        stepped.unwrap_or_else(|reason| panic!("the primary does not step down: {reason}"));
+    /// Lets the primary give its role away in good order, and returns which it was.
+    pub(crate) fn step_down(&self) -> usize {
+        let primary = self.primary();
+        let step_down = doc! { "replSetStepDown": STEPPED_DOWN_SECONDS, "secondaryCatchUpPeriodSecs": 10 };
+        let stepped_down = blocking(async {
+            client(&self.members[primary].own_uri()).await.database("admin").run_command(step_down).await
+        });
+        stepped_down.expect("the others have caught up");
+        primary
     }
 
-    /// What a member answers.
-    async fn command(&self, member: usize, command: Document) -> Result<Document, String> {
-        let port = self.members[member].port;
-        let limits = "serverSelectionTimeoutMS=1000&connectTimeoutMS=1000";
-        let uri = format!("mongodb://127.0.0.1:{port}/?directConnection=true&{limits}");
-        let admin = Client::with_uri_str(uri).await.expect("a MongoDB URI").database("admin");
-        let answer = tokio::time::timeout(ELECTION_DEADLINE / 2, admin.run_command(command)).await;
-        answer.map_err(|elapsed| elapsed.to_string())?.map_err(|error| error.to_string())
+    fn find_primary(&self, may_be: impl Fn(usize) -> bool) -> usize {
+        let deadline = Instant::now() + START_DEADLINE;
+        let candidates = (0..MEMBERS).filter(|&member| may_be(member) && self.members[member].running.is_some());
+        let uris: Vec<_> = candidates.map(|member| (member, self.members[member].own_uri())).collect();
+        blocking(async {
+            let mut candidates = Vec::new();
+            for (member, uri) in uris {
+                candidates.push((member, client(&uri).await));
+            }
+            loop {
+                for (member, client) in &candidates {
+                    if is_primary(&hello(client).await) {
+                        return *member;
+                    }
+                }
+                assert!(Instant::now() < deadline, "no primary after {START_DEADLINE:?}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        })
     }
 }
 
-impl Member {
-    fn start() -> Self {
-        let folder = tempfile::Builder::new().prefix("tidegauge-mongod-").tempdir().expect("a temporary folder");
-        let mut member = Self { port: free_port(), folder, running: None };
-        member.start_again();
-        member
-    }
-
-    fn start_again(&mut self) {
-        assert!(self.running.is_none(), "it is running");
-        let child = spawn(self.port, self.folder.path());
-        let leash = Leash::tie(&child, self.folder.path());
-        self.running = Some((child, leash));
-    }
-
-    fn kill9(&mut self) {
-        if let Some((mut child, _leash)) = self.running.take() {
-            child.kill().expect("our child");
-            child.wait().expect("our child");
-        }
-    }
-
-    fn signal(&self, signal: &str) {
-        let (child, _) = self.running.as_ref().expect("it is running");
-        let sent = Command::new("sh").args(["-c", "kill \"$0\" \"$1\"", signal, &child.id().to_string()]).status();
-        assert!(sent.expect("sh is there").success(), "{signal} was not sent");
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        self.kill9();
-    }
+fn is_data_bearing(hello: &Document) -> bool {
+    is_primary(hello) || hello.get_bool("secondary").unwrap_or(false)
 }

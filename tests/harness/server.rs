@@ -17,7 +17,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-use super::mongod::{blocking, leash::Leash};
+use super::mongod::leash::Leash;
+use super::mongod::{blocking, signal};
 use super::process::binary;
 use super::{Metrics, Setup, wait_until};
 
@@ -103,9 +104,7 @@ impl Server {
     /// Asks the server to end, and waits until it did.
     pub(crate) async fn terminate(&mut self) -> ExitStatus {
         let mut running = self.running.take().expect("it is running");
-        let pid = running.child.id().to_string();
-        let signalled = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &pid]).status().expect("sh is there");
-        assert!(signalled.success(), "SIGTERM was not sent");
+        signal(&running.child, "TERM");
         wait_until("the server ends after SIGTERM", async || running.child.try_wait().expect("our child")).await
     }
 

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::{Instant, SystemTime};
 
-use super::mongod::Mongod;
+use mongodb::Client;
+
 use super::*;
+use crate::store::mongodb::tests::mongod::Mongod;
 use crate::store::mongodb::{Granularity, TimeseriesOptions, TimeseriesSpan, TimeseriesStore};
 
 const DAY: Duration = Duration::from_secs(86_400);

@@ -11,19 +11,17 @@ use bson::{Document, doc};
 
 use super::TimeseriesStore;
 use crate::model::{BucketWrite, Hour, HourOffset, Sample};
-use crate::store::mongodb::bucket::tests::Scratch;
+use crate::store::mongodb::tests::{Scratch, on_every_deployment};
 use crate::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
-use crate::store::scenarios::store_scenarios;
 use crate::store::{Store, WriteError, Written};
 
-store_scenarios!(two_instances, first_value_stays);
+on_every_deployment!(two_instances, first_value_stays);
 
 /// 2026-04-20T14:00:00Z.
 const HOUR: Hour = Hour(493_526);
 
 /// Tables of known devices so small that devices are forgotten all the time.
-async fn two_instances() -> (Scratch, TimeseriesStore, TimeseriesStore) {
-    let scratch = Scratch::new().await;
+async fn two_instances(scratch: Scratch) -> (Scratch, TimeseriesStore, TimeseriesStore) {
     let options = || TimeseriesOptions { max_known_devices: 3, ..timeseries() };
     let one = TimeseriesStore::connect(scratch.options(), options()).await.unwrap();
     let other = TimeseriesStore::connect(scratch.options(), options()).await.unwrap();
