@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help test mongod format lint deny audit doc check
+.PHONY: help test mongod format lint deny audit doc check soak
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,5 +30,11 @@ doc: ## Is the documentation sound?
 
 check: ## Run the tests: unit, property, integration
 	$(CARGO) test --workspace --locked
+
+SECONDS ?= 30
+SEED ?=
+
+soak: ## Lay each siege of tests/fire for SECONDS=30, with a release build; SEED=n repeats what a run has printed
+	TIDEGAUGE_FIRE_SECONDS=$(SECONDS) TIDEGAUGE_FIRE_SEED=$(SEED) $(CARGO) test --release --test main --locked fire::
 
 .NOTPARALLEL:

@@ -33,7 +33,8 @@ impl ReplicaSet {
     pub(crate) async fn start() -> Self {
         let members: Vec<Member> = (0..MEMBERS).map(|_| Member::start()).collect();
         let hosts: Vec<String> = members.iter().map(|member| format!("127.0.0.1:{}", member.port)).collect();
-        let set = Self { members, uri: format!("mongodb://{}/?replicaSet=tests", hosts.join(",")) };
+        let set =
+            Self { members, uri: format!("mongodb://{}/?replicaSet=tests&heartbeatFrequencyMS=500", hosts.join(",")) };
         let members: Vec<Document> =
             hosts.iter().enumerate().map(|(id, host)| doc! { "_id": id as i32, "host": host }).collect();
         let settings = doc! { "electionTimeoutMillis": 1_500, "heartbeatIntervalMillis": 300 };
