@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use serde_json::json;
 
-use super::siege::Siege;
+use super::siege::{Siege, seed};
 use super::store::Store;
 use crate::harness::{Server, Setup, run};
 
@@ -38,6 +40,8 @@ async fn torn_tails_with_sqlite() {
 #[tokio::test]
 async fn a_flipped_bit_costs_the_readings_of_its_record_and_no_others() {
     const RECORDS: usize = 12;
+    let seed = seed();
+    let mut rng = StdRng::seed_from_u64(seed);
     for flip in 0..4 {
         let mut server = Server::start(Setup::sqlite().all_pending()).await;
         for record in 0..RECORDS {
@@ -49,16 +53,19 @@ async fn a_flipped_bit_costs_the_readings_of_its_record_and_no_others() {
         let mut bytes = fs::read(&path).expect("it can be read");
         let places = records(&bytes);
         assert_eq!(places.len(), RECORDS, "a request is a record");
-        let victim = rand::random_range(0..RECORDS - 2); // the log knows it as durable
-        let at = places[victim] + rand::random_range(0..HEADER_BYTES + 8);
-        bytes[at] ^= 1 << rand::random_range(0..8);
+        let victim = rng.random_range(0..RECORDS - 2); // the log knows it as durable
+        let at = places[victim] + rng.random_range(0..HEADER_BYTES + 8);
+        bytes[at] ^= 1 << rng.random_range(0..8);
         fs::write(&path, bytes).expect("it can be written");
 
         let data_dir = server.data_dir();
         let data_dir = data_dir.to_str().expect("UTF-8");
         let named = format!("byte {}", places[victim]);
         let finished = run(&["serve", "--http", "127.0.0.1:0", "--udp", "off", "--data-dir", data_dir]).await;
-        assert!(finished.code != Some(0) && finished.stderr.contains(&named), "flip {flip} at {at}: {finished:?}");
+        assert!(
+            finished.code != Some(0) && finished.stderr.contains(&named),
+            "flip {flip} at {at}, TIDEGAUGE_FIRE_SEED={seed}: {finished:?}"
+        );
         let check = ["check", "--log", "--data-dir", data_dir];
         assert_ne!(run(&check).await.code, Some(0), "damage is an error");
         let mended = run(&[&check[..], &["--quarantine"]].concat()).await;
@@ -69,7 +76,7 @@ async fn a_flipped_bit_costs_the_readings_of_its_record_and_no_others() {
             server.readings("a").await.as_array().expect("readings").iter().map(value).collect();
         let found: Vec<usize> = found.into_values().map(|value| value as usize).collect();
         let expected: Vec<usize> = (0..RECORDS).filter(|record| *record != victim).collect();
-        assert_eq!(found, expected, "bit flipped at {at}, in record {victim}");
+        assert_eq!(found, expected, "bit flipped at {at}, in record {victim}, TIDEGAUGE_FIRE_SEED={seed}");
     }
 }
 

@@ -35,9 +35,10 @@ async fn failing(mongod: &Mongod, store: Store<'_>, single: &str) {
     while siege.goes_on(KINDS as u64) {
         kind = (kind + 1) % KINDS;
         siege.some_acked(200).await;
-        let mode = match siege.one_of(2) {
-            0 => doc! { "times": siege.one_of(20) as i32 + 1 },
-            _ => doc! { "activationProbability": 0.5 },
+        let mode = if siege.one_of(2) == 0 {
+            doc! { "times": siege.one_of(20) as i32 + 1 }
+        } else {
+            doc! { "activationProbability": 0.5 }
         };
         let code = TRANSIENT[siege.one_of(TRANSIENT.len())];
         let (point, data) = match kind {

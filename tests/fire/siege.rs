@@ -52,7 +52,7 @@ impl<'a> Siege<'a> {
 
     /// Lays siege to servers that share a store.
     pub(crate) fn begin_with(fault: &'static str, store: Store<'a>, rule: Rule, servers: Vec<Server>) -> Self {
-        let seed = from_environment("TIDEGAUGE_FIRE_SEED").unwrap_or_else(|| rand::random::<u32>().into());
+        let seed = seed();
         let (ledger, stop) = (Arc::new(Ledger::new(rule)), Arc::default());
         let addresses: Vec<_> =
             servers.iter().map(|server| watch::Sender::new(Some(server.url().to_owned()))).collect();
@@ -208,6 +208,11 @@ impl Drop for Siege<'_> {
             say(&format!("fire | {fault} | {store} | FAILED at fault {injected} | TIDEGAUGE_FIRE_SEED={seed}"));
         }
     }
+}
+
+/// The seed of this run: a new one each time, or the one to repeat.
+pub(crate) fn seed() -> u64 {
+    from_environment("TIDEGAUGE_FIRE_SEED").unwrap_or_else(|| rand::random::<u32>().into())
 }
 
 fn from_environment(name: &str) -> Option<u64> {

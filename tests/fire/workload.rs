@@ -158,7 +158,7 @@ fn a_workload_is_what_its_seed_says_and_has_every_kind_of_reading() {
     for sent in first.iter().flat_map(|batch| batch.iter()).filter(|sent| !sent.bad) {
         instants.entry((&sent.device, sent.ts_ms)).or_insert_with(Vec::new).push(sent.values[0]);
     }
-    let rewritten = instants.values().any(|values| values.iter().any(|value| *value != values[0]));
+    let rewritten = instants.values().any(|values| values.iter().any(|value| value.total_cmp(&values[0]).is_ne()));
     let refused = first.iter().any(|batch| batch.iter().any(|sent| sent.bad));
     let late = first.iter().any(|batch| batch.windows(2).any(|two| two[1].ts_ms < two[0].ts_ms));
     assert!(repeated && rewritten && refused && late);
