@@ -16,11 +16,14 @@
 
 mod audit;
 mod client;
+mod damage;
 mod fail_points;
 mod failover;
+mod full_disk;
 mod kills;
 mod ledger;
 mod outages;
+mod refusals;
 mod report;
 mod siege;
 mod store;

@@ -25,6 +25,7 @@ async fn the_primary_is_killed_stepped_down_and_frozen_with_mongodb_timeseries()
 
 async fn failing_over(set: &mut ReplicaSet, store: Store<'_>) {
     let mut siege = Siege::begin("primary killed, stepped down, frozen", store).await;
+    siege.stored_something().await; // the collections are there: this is about writes, not about making them
     let mut kind = siege.one_of(KINDS);
     while siege.goes_on(KINDS as u64) {
         kind = (kind + 1) % KINDS;

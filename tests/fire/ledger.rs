@@ -119,6 +119,11 @@ impl Ledger {
         self.book().writes.get(identity).map_or_else(|| vec![None], |writes| allowed(self.rule, writes))
     }
 
+    /// Forgets the writes of a device.
+    pub(crate) fn forget(&self, device: &str) {
+        self.book().writes.retain(|identity, _| *identity.0 != *device);
+    }
+
     /// All identities that were ever sent.
     pub(crate) fn identities(&self) -> Vec<Identity> {
         self.book().writes.keys().cloned().collect()

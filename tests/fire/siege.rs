@@ -1,5 +1,6 @@
 //! A siege: servers, clients that send to them, a schedule of faults, and the audit at the end.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -11,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::audit;
 use super::client::Client;
-use super::ledger::{Ledger, Rule, Totals};
+use super::ledger::{Identity, Ledger, Rule, Totals};
 use super::report::{Line, say};
 use super::store::Store;
 use super::workload::Workload;
@@ -51,7 +52,7 @@ impl<'a> Siege<'a> {
 
     /// Lays siege to servers that share a store.
     pub(crate) fn begin_with(fault: &'static str, store: Store<'a>, rule: Rule, servers: Vec<Server>) -> Self {
-        let seed = from_environment("TIDEGAUGE_FIRE_SEED").unwrap_or_else(|| rand::random::<u32>().into());
+        let seed = seed();
         let (ledger, stop) = (Arc::new(Ledger::new(rule)), Arc::default());
         let addresses: Vec<_> =
             servers.iter().map(|server| watch::Sender::new(Some(server.url().to_owned()))).collect();
@@ -143,13 +144,37 @@ impl<'a> Siege<'a> {
 
     /// Lets the clients end, and waits until everything is stored.
     pub(crate) async fn settle(&mut self) {
+        self.stop_clients().await;
+        for server in &self.servers {
+            server.settled().await;
+        }
+    }
+
+    /// Restarts the first server with another set-up, after the clients have ended.
+    pub(crate) async fn set_up_again(&mut self, setup: Setup) {
+        self.stop_clients().await;
+        self.kill(0);
+        self.servers[0].start_again_with(setup).await;
+    }
+
+    async fn stop_clients(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for client in self.clients.drain(..) {
             client.await.expect("a client ends well");
         }
-        for server in &self.servers {
-            server.settled().await;
+    }
+
+    /// Like [`Siege::audit`], where the readings of one device are not in the store but in the dead-letter file.
+    pub(crate) async fn audit_with(mut self, device: &str, letters: BTreeMap<(i64, String), f64>) {
+        let of_device = |identity: &Identity| *identity.0 == *device;
+        for identity in self.ledger.identities().into_iter().filter(of_device) {
+            let (found, allowed) =
+                (letters.get(&(identity.1, identity.2.to_owned())).copied(), self.ledger.allowed(&identity));
+            assert!(allowed.contains(&found), "the dead letters say {found:?} of {identity:?}, it may be {allowed:?}");
         }
+        self.ledger.forget(device);
+        self.devices.retain(|other| **other != *device);
+        self.audit().await;
     }
 
     /// Ends the siege: everything that was acknowledged is there, once, and nothing else.
@@ -183,6 +208,11 @@ impl Drop for Siege<'_> {
             say(&format!("fire | {fault} | {store} | FAILED at fault {injected} | TIDEGAUGE_FIRE_SEED={seed}"));
         }
     }
+}
+
+/// The seed of this run: a new one each time, or the one to repeat.
+pub(crate) fn seed() -> u64 {
+    from_environment("TIDEGAUGE_FIRE_SEED").unwrap_or_else(|| rand::random::<u32>().into())
 }
 
 fn from_environment(name: &str) -> Option<u64> {
