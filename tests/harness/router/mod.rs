@@ -121,6 +121,11 @@ impl Cluster {
         self.shards[shard].uri()
     }
 
+    /// A shard, to be killed and started again.
+    pub(crate) fn shard_mut(&mut self, shard: usize) -> &mut Mongod {
+        &mut self.shards[shard]
+    }
+
     /// What was done in a database, in the order in which it was routed.
     pub(crate) fn record_of(&self, database: &str) -> Vec<Recorded> {
         self.shared.record.of(database)
