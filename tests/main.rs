@@ -17,5 +17,6 @@ mod readme;
 mod resending;
 mod rollups;
 mod senml;
+mod sharding;
 mod store_away;
 mod udp;

@@ -10,6 +10,8 @@
 pub(crate) mod leash;
 #[path = "replica_set.rs"]
 pub(crate) mod replica_set;
+#[path = "router/mod.rs"]
+pub(crate) mod router;
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};

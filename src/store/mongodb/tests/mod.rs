@@ -3,6 +3,7 @@
 #[path = "../../../../tests/harness/mongod.rs"]
 #[expect(dead_code, reason = "the integration tests kill, freeze and restart servers; those of the store do not")]
 pub(super) mod mongod;
+pub(super) mod sharded;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,6 +13,7 @@ use bson::Document;
 use mongodb::Client;
 
 use self::mongod::replica_set::ReplicaSet;
+use self::mongod::router::{Cluster, Router, Sharding, uri_of};
 use super::MongodbOptions;
 
 /// Runs the scenarios of a mode on every kind of deployment. `$open` makes two instances that share a [`Scratch`].
@@ -19,6 +21,7 @@ macro_rules! on_every_deployment {
     ($open:ident $(, $variant:ident)?) => {
         $crate::store::mongodb::tests::on_every_deployment!(@on one_member, on_one_member, $open $(, $variant)?);
         $crate::store::mongodb::tests::on_every_deployment!(@on three_members, on_three_members, $open $(, $variant)?);
+        $crate::store::mongodb::tests::on_every_deployment!(@on sharded_cluster, on_a_sharded_cluster, $open $(, $variant)?);
     };
     (@on $room:ident, $scratch:ident, $open:ident $(, $variant:ident)?) => {
         mod $room {
@@ -35,11 +38,12 @@ macro_rules! on_every_deployment {
 }
 pub(super) use on_every_deployment;
 
-/// A database of its own for a test. It is dropped at the end.
+/// A database of its own for a test. It is dropped at the end; on a cluster, where everything went is checked before.
 pub(super) struct Scratch {
     pub(super) uri: String,
     pub(super) name: String,
     pub(super) client: Client,
+    pub(super) cluster: Option<&'static Cluster>,
 }
 
 impl Scratch {
@@ -57,10 +61,23 @@ impl Scratch {
         Self::at(SHARED.get_or_init(ReplicaSet::start).uri()).await
     }
 
+    /// Behind two routers of a cluster of two shards.
+    pub(super) async fn on_a_sharded_cluster() -> Self {
+        static SHARED: OnceLock<(Cluster, [Router; 2])> = OnceLock::new();
+        let (cluster, routers) = SHARED.get_or_init(|| {
+            let cluster = Cluster::start();
+            let routers = [cluster.router(Sharding::Allowed), cluster.router(Sharding::Allowed)];
+            (cluster, routers)
+        });
+        let mut scratch = Self::at(&uri_of(routers)).await;
+        scratch.cluster = Some(cluster);
+        scratch
+    }
+
     async fn at(uri: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("tidegauge_test_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        Self { client: Client::with_uri_str(uri).await.unwrap(), uri: uri.to_owned(), name }
+        Self { client: Client::with_uri_str(uri).await.unwrap(), uri: uri.to_owned(), name, cluster: None }
     }
 
     pub(super) fn options(&self) -> MongodbOptions {
@@ -94,6 +111,11 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        if let Some(cluster) = self.cluster
+            && !std::thread::panicking()
+        {
+            sharded::check(cluster, &self.name);
+        }
         let (uri, name) = (self.uri.clone(), self.name.clone());
         let dropped = mongod::blocking(async { Client::with_uri_str(&uri).await?.database(&name).drop().await });
         assert!(dropped.is_ok() || std::thread::panicking(), "the database could not be dropped: {dropped:?}");

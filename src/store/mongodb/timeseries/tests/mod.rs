@@ -11,11 +11,24 @@ use bson::{Document, doc};
 
 use super::TimeseriesStore;
 use crate::model::{BucketWrite, Hour, HourOffset, Sample};
-use crate::store::mongodb::tests::{Scratch, on_every_deployment};
+use crate::store::mongodb::tests::{Scratch, on_every_deployment, sharded};
 use crate::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
 use crate::store::{Store, WriteError, Written};
 
 on_every_deployment!(two_instances, first_value_stays);
+
+#[tokio::test]
+async fn on_a_cluster_each_device_has_its_shard() {
+    let scratch = Scratch::on_a_sharded_cluster().await;
+    sharded::each_device_has_its_shard(&scratch, &store(&scratch).await).await;
+}
+
+#[tokio::test]
+async fn a_collection_with_data_that_was_not_sharded_is_split() {
+    let scratch = Scratch::on_a_sharded_cluster().await;
+    let open = async |options| TimeseriesStore::connect(options, timeseries()).await.unwrap();
+    sharded::what_was_not_sharded_is_split(&scratch, open).await;
+}
 
 /// 2026-04-20T14:00:00Z.
 const HOUR: Hour = Hour(493_526);
