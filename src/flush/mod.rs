@@ -88,6 +88,8 @@ pub struct Flush {
     /// Why the feeder had to stop, once it had to.
     failure: watch::Sender<Option<String>>,
     store_state: StoreState,
+    /// One cut of the log at a time.
+    cutting: Mutex<()>,
     /// The newest hour that is closed: a number of [`Hour`].
     closed: AtomicI32,
 }
@@ -147,6 +149,7 @@ impl Flush {
             completed: Notify::new(),
             failure: watch::Sender::new(None),
             store_state: StoreState::default(),
+            cutting: Mutex::default(),
             closed: AtomicI32::new(closed.0),
         })
     }
@@ -239,10 +242,14 @@ impl Flush {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// Cuts the log behind what is stored.
-    fn cut(&self) -> Result<Position, LogError> {
+    /// Cuts the log behind what is stored. A cut that comes after the end does nothing: the folder may be another's by then.
+    fn cut(&self, is_last: bool) -> Result<Position, LogError> {
+        let _turn = self.cutting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let position = {
             let state = self.lock();
+            if state.stopped && !is_last {
+                return Ok(Position::default());
+            }
             state.pending.cut_position(state.fed)
         };
         self.log.cut(position)?;
@@ -278,7 +285,7 @@ impl Running {
         let ending = Arc::clone(&flush);
         let ended = tokio::task::spawn_blocking(move || {
             let _ = feeder.join(); // while pending is full it waits for room, so it has to be told that none will come
-            ending.cut()
+            ending.cut(true)
         });
         if let Ok(Err(error)) = ended.await {
             tracing::warn!(%error, "the log was not cut at the end; the next start reads more of it than needed");
