@@ -38,10 +38,14 @@ impl ReplicaSet {
     /// Starts the servers and waits until one is the primary and the others follow it.
     pub(crate) fn start() -> Self {
         let mut members: Vec<Mongod> = (0..MEMBERS).map(|_| Mongod::start_uninitiated(&[])).collect();
-        members.iter_mut().for_each(|member| member.wait_until(|hello| hello.contains_key("isreplicaset")));
+        for member in &mut members {
+            member.wait_until(|hello| hello.contains_key("isreplicaset"));
+        }
         let all: Vec<&Mongod> = members.iter().collect();
         initiate(&all, doc! { "electionTimeoutMillis": ELECTION_TIMEOUT_MS, "heartbeatIntervalMillis": 500 });
-        members.iter_mut().for_each(|member| member.wait_until(is_data_bearing));
+        for member in &mut members {
+            member.wait_until(is_data_bearing);
+        }
         let addresses: Vec<String> = members.iter().map(Mongod::address).collect();
         let set = Self { uri: format!("mongodb://{}/?replicaSet=tests", addresses.join(",")), members };
         set.primary();

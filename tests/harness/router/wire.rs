@@ -1,4 +1,4 @@
-//! OP_MSG, from clients and to shards.
+//! `OP_MSG`, from clients and to shards.
 //!
 //! Format: <https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/#op_msg>. Messages of clients may have
 //! document sequences (kind 1) and a checksum, which is not looked at; what is sent has neither.
