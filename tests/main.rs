@@ -5,6 +5,7 @@ mod clients;
 mod dead_letters;
 mod durability;
 mod failover;
+mod fire;
 mod harness;
 mod http_contract;
 mod import_real_data;

@@ -1,6 +1,7 @@
 //! What the integration tests stand on: the real binary, a real mongod, and patience with a deadline.
 
 mod database;
+mod disk;
 mod metrics;
 pub(crate) mod mongod;
 mod process;
