@@ -150,9 +150,7 @@ impl Merged {
         if !is_ok(reply) {
             // A mongos makes an error of the shard's command one of each of its statements.
             let error = doc! { "code": reply.get("code"), "errmsg": reply.get("errmsg") };
-            for &place in places {
-                self.errors.insert(place, error.clone());
-            }
+            self.errors.extend(places.iter().map(|&place| (place, error.clone())));
             return;
         }
         self.n += number(reply.get("n"));

@@ -26,7 +26,7 @@ pub(super) fn check(cluster: &Cluster, database: &str) {
         match recorded.verb {
             Verb::Write => assert!(targeted, "a write that is not of one shard: {recorded:?}"),
             Verb::Read => {
-                assert!(targeted || !is_of_one_device(&recorded.filter), "a query of all shards: {recorded:?}")
+                assert!(targeted || !is_of_one_device(&recorded.filter), "a query of all shards: {recorded:?}");
             }
             Verb::Shard => {}
         }
