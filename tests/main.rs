@@ -7,6 +7,7 @@ mod durability;
 mod failover;
 mod fire;
 mod harness;
+mod hostile_http;
 mod http_contract;
 mod import_real_data;
 mod influx;

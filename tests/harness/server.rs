@@ -127,6 +127,11 @@ impl Server {
         wait_until("the server ends after SIGTERM", async || running.child.try_wait().expect("our child")).await
     }
 
+    /// The process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.running.as_ref().expect("it is running").child.id()
+    }
+
     /// Where the server listens, such as `http://127.0.0.1:40123`.
     pub(crate) fn url(&self) -> &str {
         &self.running().url
