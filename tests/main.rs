@@ -4,7 +4,6 @@ mod cli;
 mod clients;
 mod dead_letters;
 mod durability;
-mod failover;
 mod fire;
 mod harness;
 mod hostile_http;

@@ -7,7 +7,6 @@
 //! let database = Database::at(set.uri());
 //! let old = set.primary();
 //! set.kill9(old);                                // or set.freeze(old), or set.step_down()
-//! let new = set.wait_for_another_primary(old);
 //! set.start_again(old);                          // or set.thaw(old)
 //! ```
 
@@ -18,7 +17,7 @@ use bson::{Document, doc};
 use super::{Mongod, START_DEADLINE, blocking, client, hello, initiate, is_primary};
 
 /// How many members there are.
-pub(crate) const MEMBERS: usize = 3;
+const MEMBERS: usize = 3;
 
 /// After so long without a primary the others elect a new one: 10 s by default, and shorter here, but not so short that a
 /// busy machine makes it happen by itself.
@@ -57,17 +56,6 @@ impl ReplicaSet {
         &self.uri
     }
 
-    /// Waits until there is a primary, and tells which it is.
-    pub(crate) fn primary(&self) -> usize {
-        self.find_primary(|_| true)
-    }
-
-    /// Waits until another member than `old` is the primary, and tells which it is. A frozen primary does not know that it
-    /// is none any more.
-    pub(crate) fn wait_for_another_primary(&self, old: usize) -> usize {
-        self.find_primary(|member| member != old)
-    }
-
     /// Ends a member the hard way.
     pub(crate) fn kill9(&mut self, member: usize) {
         self.members[member].kill9();
@@ -100,9 +88,10 @@ impl ReplicaSet {
         primary
     }
 
-    fn find_primary(&self, may_be: impl Fn(usize) -> bool) -> usize {
+    /// Waits until there is a primary, and tells which it is.
+    pub(crate) fn primary(&self) -> usize {
         let deadline = Instant::now() + START_DEADLINE;
-        let candidates = (0..MEMBERS).filter(|&member| may_be(member) && self.members[member].running.is_some());
+        let candidates = (0..MEMBERS).filter(|&member| self.members[member].running.is_some());
         let uris: Vec<_> = candidates.map(|member| (member, self.members[member].own_uri())).collect();
         blocking(async {
             let mut candidates = Vec::new();
