@@ -3,9 +3,10 @@
 
 CARGO ?= cargo
 
-SECONDS ?= 60
+SECONDS ?= 30
+SEED ?=
 
-.PHONY: fuzz help test mongod format lint deny audit doc check
+.PHONY: help test mongod format lint deny audit doc check fuzz soak
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,7 +34,10 @@ doc: ## Is the documentation sound?
 check: ## Run the tests: unit, property, integration
 	$(CARGO) test --workspace --locked
 
-fuzz: ## Fuzz each TARGETS (all) for SECONDS (60) with coverage; what breaks a promise lands in target/fuzz/artifacts
+fuzz: ## Fuzz each of TARGETS (all) for SECONDS=30 with coverage; what breaks a promise lands in target/fuzz/artifacts
 	@tests/fuzz/run $(SECONDS) $(TARGETS)
+
+soak: ## Lay each siege of tests/fire for SECONDS=30, with a release build; SEED=n repeats what a run has printed
+	TIDEGAUGE_FIRE_SECONDS=$(SECONDS) TIDEGAUGE_FIRE_SEED=$(SEED) $(CARGO) test --release --test main --locked fire::
 
 .NOTPARALLEL:

@@ -35,7 +35,7 @@ impl DataDir {
 
     /// The file of the readings that the store refuses for good.
     pub(super) fn dead_letters(&self) -> PathBuf {
-        self.path.join("dead-letters.ndjson")
+        dead_letters(&self.path)
     }
 
     /// The file that says up to where hours are rolled up. Without it all hours are rolled up again.
@@ -52,6 +52,11 @@ impl DataDir {
 /// The folder of the log in a data folder that is not ours.
 pub(super) fn log_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log")
+}
+
+/// The file of the dead letters in a data folder that is not ours.
+pub(super) fn dead_letters(data_dir: &Path) -> PathBuf {
+    data_dir.join("dead-letters.ndjson")
 }
 
 /// Why a log cannot be used, and the way out where there is one.

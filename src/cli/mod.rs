@@ -11,7 +11,9 @@ use tidegauge::config::ConfigError;
 use self::settings::Settings;
 
 mod check;
+mod client;
 mod data_dir;
+mod dead_letters;
 mod import;
 mod serve;
 mod settings;
@@ -38,6 +40,8 @@ enum Command {
     Serve(Settings),
     /// Send readings from CSV and NDJSON files to a running server
     Import(import::ImportArgs),
+    /// Look at what the store refused for good, or send it again
+    DeadLetters(dead_letters::DeadLettersArgs),
     /// Validate the configuration and print all of it; with --log, check the log too
     Check(check::CheckArgs),
     /// Make, hash and try the tokens by which clients are known
@@ -54,6 +58,7 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
     let done = match command_line.command.unwrap_or(Command::Serve(command_line.serve)) {
         Command::Serve(settings) => serve::run(&settings).await,
         Command::Import(args) => import::run(args).await,
+        Command::DeadLetters(args) => dead_letters::run(args).await,
         Command::Check(args) => check::run(&args),
         Command::Token(args) => token::run(args),
     };

@@ -119,7 +119,7 @@ impl Service {
         let (log, recovery) = open_log(config, &data.log_dir(), &metrics)?;
         let log = Arc::new(log);
         let store = open_store(config, &metrics).await?;
-        let dead_letters = DeadLetters::new(data.dead_letters());
+        let dead_letters = DeadLetters::new(data.dead_letters(), config.flush.max_dead_letter_bytes.0);
         let flush = Flush::new(
             options::flush(config, data),
             Arc::clone(&log),
@@ -136,7 +136,6 @@ impl Service {
         helpers.push(tokio::spawn(expiry::run(Arc::clone(&store), readings, rollups)));
         let upkeep = exposition.clone();
         helpers.push(tokio::spawn(async move { upkeep.upkeep().await }));
-        helpers.push(tokio::spawn(first_contact(Arc::clone(&store), Arc::clone(&metrics))));
         let app = App {
             gate: Arc::new(Gate::new(Tokens::new(&config.auth, config.ingest.device_id_case))),
             ingest: Ingest::new(Arc::clone(&log), options::rules(config), Arc::clone(&metrics)),
@@ -208,16 +207,6 @@ impl Service {
         match reason {
             Reason::Signal(_) => Ok(()),
             Reason::Failure(why) => Err(anyhow::anyhow!(why)),
-        }
-    }
-}
-
-/// Asks the store once whether it is there, so that a wrong address shows at once and not with the first flush.
-async fn first_contact(store: Arc<dyn Store>, metrics: Arc<Metrics>) {
-    match store.ping().await {
-        Ok(()) => metrics.store_up.set(1.0),
-        Err(error) => {
-            tracing::warn!(store = store.name(), %error, "the store does not answer; readings wait in the log");
         }
     }
 }

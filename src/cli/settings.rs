@@ -37,6 +37,29 @@ pub(super) struct Settings {
     log_format: Option<String>,
 }
 
+/// Which configuration a command goes by that does not serve.
+#[derive(Debug, Args)]
+pub(super) struct ConfigArgs {
+    /// The configuration file, TOML; without it the defaults hold
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The data folder of the server (`server.data_dir`)
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+}
+
+impl ConfigArgs {
+    pub(super) fn load(&self) -> Result<Config, ConfigError> {
+        let data_dir = self.data_dir.clone().map(|value| Override {
+            flag: "--data-dir",
+            section: "server",
+            key: "data_dir",
+            value,
+        });
+        Config::load(self.config.as_deref(), environment()?.into_iter(), data_dir.as_slice())
+    }
+}
+
 impl Settings {
     /// The configuration: flags before environment before file before defaults.
     pub(super) fn load(&self) -> Result<Config, ConfigError> {

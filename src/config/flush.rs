@@ -21,6 +21,8 @@ pub struct Flush {
     pub max_write_bytes: Bytes,
     /// The wait before the first retry of a write; it doubles from retry to retry. 1ms to 1h.
     pub retry_initial: Period,
+    /// How large the dead-letter file grows. 1KiB to 1TiB.
+    pub max_dead_letter_bytes: Bytes,
     /// The longest wait between retries. At least `retry_initial`, at most 1h.
     pub retry_max: Period,
 }
@@ -33,6 +35,7 @@ impl Default for Flush {
             max_in_flight: 4,
             max_buckets_per_write: 1_000,
             max_write_bytes: Bytes::mib(8),
+            max_dead_letter_bytes: Bytes::gib(1),
             retry_initial: Period::millis(100),
             retry_max: Period::secs(10),
         }
@@ -47,6 +50,7 @@ impl Flush {
         within("flush.max_in_flight", self.max_in_flight, 1, 64)?;
         within("flush.max_buckets_per_write", self.max_buckets_per_write, 1, 100_000)?;
         within("flush.max_write_bytes", self.max_write_bytes, Bytes::kib(1), Bytes::mib(16))?;
+        within("flush.max_dead_letter_bytes", self.max_dead_letter_bytes, Bytes::kib(1), Bytes::gib(1024))?;
         within("flush.retry_initial", initial, Period::millis(1), Period::hours(1))?;
         within("flush.retry_max", max, Period::millis(1), Period::hours(1))?;
         not_below("flush.retry_max", max, "flush.retry_initial", initial)

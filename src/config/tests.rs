@@ -167,6 +167,8 @@ fn values_without_sense_are_refused_by_key() {
         ("[query]\nmax_readings = 999", "query.max_readings"),
         ("[query]\ncatch_up_timeout = \"2m\"", "query.catch_up_timeout"),
         ("[query]\nmax_devices = 0", "query.max_devices"),
+        ("[query]\nstore_timeout = \"0s\"", "query.store_timeout"),
+        ("[flush]\nmax_dead_letter_bytes = 1", "flush.max_dead_letter_bytes"),
     ] {
         let error = error_of(file);
         assert!(error.starts_with(&format!("{key} is ")), "{file:?} gave {error:?}");

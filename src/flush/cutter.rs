@@ -27,7 +27,7 @@ pub(super) async fn run(flush: Arc<Flush>) {
             continue;
         }
         let cutting = Arc::clone(&flush);
-        match tokio::task::spawn_blocking(move || cutting.cut()).await {
+        match tokio::task::spawn_blocking(move || cutting.cut(false)).await {
             Ok(Ok(position)) => {
                 last = position;
                 if std::mem::take(&mut failing) {

@@ -11,12 +11,17 @@ use serde::Serialize;
 
 use crate::model::{BucketWrite, Metric};
 
-/// Appends refused buckets to a file, one JSON object a line, with the reason. A line has the shape of the ingest API
-/// (`deviceId`, `metadata`, `readings`), so that what was mended can be sent again with `tidegauge import`.
+/// Appends refused buckets to a file, one JSON object a line, with the reason: `refusedAt` (RFC 3339), `reason` (a stable
+/// word), `detail` (what the store said), and behind these the shape of the ingest API (`deviceId`, `metadata`,
+/// `readings`), so that a line can be sent again as it is.
+///
+/// The file is opened for each line, under a lock ([`Self::lock`]), so that somebody else may take the file away in between.
 #[derive(Debug, Clone)]
 pub struct DeadLetters {
     path: Arc<PathBuf>,
-    file: Arc<Mutex<Option<File>>>,
+    max_bytes: u64,
+    /// One line at a time.
+    turn: Arc<Mutex<()>>,
 }
 
 #[derive(Serialize)]
@@ -38,9 +43,29 @@ struct LineReading {
 }
 
 impl DeadLetters {
-    /// The file is made when the first reading is refused.
-    pub fn new(path: PathBuf) -> Self {
-        Self { path: Arc::new(path), file: Arc::default() }
+    /// The file is made when the first reading is refused, and grows to `max_bytes`.
+    pub fn new(path: PathBuf, max_bytes: u64) -> Self {
+        Self { path: Arc::new(path), max_bytes, turn: Arc::default() }
+    }
+
+    /// The size of the file, in bytes.
+    pub fn bytes(&self) -> u64 {
+        std::fs::metadata(&*self.path).map_or(0, |file| file.len())
+    }
+
+    /// The size at which the file is full.
+    pub fn max_bytes(&self) -> u64 {
+        self.max_bytes
+    }
+
+    /// The lock that is held while a line is added to the file at `path`, or the file is taken away. Waits for it.
+    ///
+    /// # Errors
+    /// When the lock file, which lies beside the other, cannot be opened or locked.
+    pub fn lock(path: &Path) -> std::io::Result<File> {
+        let lock = File::options().write(true).create(true).truncate(false).open(path.with_extension("lock"))?;
+        lock.lock()?;
+        Ok(lock)
     }
 
     /// Appends a bucket. When this returns, the line survives a crash.
@@ -58,16 +83,15 @@ impl DeadLetters {
     fn append_now(&self, write: &BucketWrite, reason: &str, detail: &str) -> std::io::Result<()> {
         let mut line = serde_json::to_vec(&line(write, reason, detail))?;
         line.push(b'\n');
-        let mut file = self.file.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut open = match file.take() {
-            Some(open) => open,
-            None => open_at_line_start(&self.path)?,
-        };
-        // Kept only when all went well: opening it again mends a line that was cut off.
-        open.write_all(&line)?;
-        open.sync_data()?;
-        *file = Some(open);
-        Ok(())
+        let _turn = self.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _lock = Self::lock(&self.path)?;
+        let mut file = open_at_line_start(&self.path)?;
+        if file.metadata()?.len() + line.len() as u64 > self.max_bytes {
+            let full = format!("{} has reached flush.max_dead_letter_bytes", self.path.display());
+            return Err(std::io::Error::new(ErrorKind::StorageFull, full));
+        }
+        file.write_all(&line)?;
+        file.sync_data()
     }
 }
 
@@ -148,7 +172,7 @@ mod tests {
     async fn a_line_can_be_sent_to_the_api_as_it_is() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dead-letters.ndjson");
-        let letters = DeadLetters::new(path.clone());
+        let letters = DeadLetters::new(path.clone(), 1 << 20);
         let detail = "document failed\nvalidation: \"floor\"";
         letters.append(&refused(Some(r#"{"floor": 2}"#)), "validation", detail).await.unwrap();
         letters.append(&refused(None), "too_large", "").await.unwrap();
@@ -172,11 +196,11 @@ mod tests {
     async fn lines_survive_a_reopening_and_a_line_that_was_cut_off_spoils_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dead-letters.ndjson");
-        DeadLetters::new(path.clone()).append(&refused(None), "one", "").await.unwrap();
-        DeadLetters::new(path.clone()).append(&refused(None), "two", "").await.unwrap();
+        DeadLetters::new(path.clone(), 1 << 20).append(&refused(None), "one", "").await.unwrap();
+        DeadLetters::new(path.clone(), 1 << 20).append(&refused(None), "two", "").await.unwrap();
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(br#"{"deviceId":"S"#).unwrap();
-        let letters = DeadLetters::new(path.clone());
+        let letters = DeadLetters::new(path.clone(), 1 << 20);
         letters.append(&refused(None), "three", "").await.unwrap();
         letters.append(&refused(None), "four", "").await.unwrap();
         let found: Vec<Option<String>> = lines(&path)
@@ -193,10 +217,29 @@ mod tests {
     async fn a_file_that_cannot_be_written_is_an_error_and_is_tried_again_at_the_next_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("later").join("dead-letters.ndjson");
-        let letters = DeadLetters::new(path.clone());
+        let letters = DeadLetters::new(path.clone(), 1 << 20);
         letters.append(&refused(None), "one", "").await.unwrap_err();
         std::fs::create_dir(path.parent().unwrap()).unwrap();
         letters.append(&refused(None), "two", "").await.unwrap();
         assert_eq!(lines(&path).len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_full_file_takes_no_more_until_it_is_taken_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dead-letters.ndjson");
+        let letters = DeadLetters::new(path.clone(), 600);
+        letters.append(&refused(None), "one", "").await.unwrap();
+        let error = loop {
+            if let Err(error) = letters.append(&refused(None), "more", "").await {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        assert!(letters.bytes() <= 600);
+        let before = lines(&path);
+        std::fs::rename(&path, folder.path().join("taken")).unwrap();
+        letters.append(&refused(None), "next", "").await.unwrap();
+        assert_eq!((before.iter().all(|line| !line.contains("next")), lines(&path).len()), (true, 1));
     }
 }

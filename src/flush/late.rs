@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Flush;
 use super::backoff::Backoff;
-use super::write::{note_away, note_back};
+use super::store_state::{note_away, note_back};
 use crate::model::{BucketWrite, Hour};
 use crate::store::WriteError;
 

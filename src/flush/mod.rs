@@ -15,6 +15,7 @@
 //! - The rollup of an hour speaks of every reading of it that has left pending.
 //! - The log is never cut in front of a reading that is still pending.
 //! - Each change of the store's state is logged once, not at each retry.
+//! - What is refused for good, but cannot be put aside, holds up its own bucket only.
 //! - Ages and waits go by a clock that only goes forward: when the clock of the world jumps, they do not notice. It is
 //!   tokio's, so that tests can turn it by hand. Only the roller asks for the date, to know which hours have ended.
 
@@ -40,9 +41,11 @@ mod late;
 mod mark;
 mod roller;
 mod scheduler;
+mod store_state;
 mod write;
 
 pub use dead_letters::DeadLetters;
+use store_state::StoreState;
 
 use mark::Mark;
 
@@ -84,7 +87,9 @@ pub struct Flush {
     completed: Notify,
     /// Why the feeder had to stop, once it had to.
     failure: watch::Sender<Option<String>>,
-    store_state: Mutex<write::StoreState>,
+    store_state: StoreState,
+    /// One cut of the log at a time.
+    cutting: Mutex<()>,
     /// The newest hour that is closed: a number of [`Hour`].
     closed: AtomicI32,
 }
@@ -143,7 +148,8 @@ impl Flush {
             due: Notify::new(),
             completed: Notify::new(),
             failure: watch::Sender::new(None),
-            store_state: Mutex::default(),
+            store_state: StoreState::default(),
+            cutting: Mutex::default(),
             closed: AtomicI32::new(closed.0),
         })
     }
@@ -161,7 +167,8 @@ impl Flush {
         let scheduler = tokio::spawn(scheduler::run(Arc::clone(self)));
         let cutter = tokio::spawn(cutter::run(Arc::clone(self)));
         let roller = tokio::spawn(roller::run(Arc::clone(self), mark));
-        Ok(Running { flush: Arc::clone(self), feeder, scheduler, cutter, roller })
+        let watch = tokio::spawn(store_state::watch(Arc::clone(self)));
+        Ok(Running { flush: Arc::clone(self), feeder, scheduler, cutter, roller, watch })
     }
 
     /// Resolves when the log can no longer be read, with the reason.
@@ -201,9 +208,14 @@ impl Flush {
         }
     }
 
-    /// Why the store does not take writes, while it does not.
-    pub fn store_away(&self) -> Option<String> {
-        self.store_state.lock().unwrap_or_else(std::sync::PoisonError::into_inner).away()
+    /// For how long the store has been away, and why, while it is: it does not answer, or does not take writes.
+    pub fn store_away(&self) -> Option<(Duration, String)> {
+        self.store_state.away().map(|(since, why)| (since.elapsed(), why))
+    }
+
+    /// The dead-letter file.
+    pub fn dead_letters(&self) -> &DeadLetters {
+        &self.dead_letters
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -230,10 +242,14 @@ impl Flush {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// Cuts the log behind what is stored.
-    fn cut(&self) -> Result<Position, LogError> {
+    /// Cuts the log behind what is stored. A cut that comes after the end does nothing: the folder may be another's by then.
+    fn cut(&self, is_last: bool) -> Result<Position, LogError> {
+        let _turn = self.cutting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let position = {
             let state = self.lock();
+            if state.stopped && !is_last {
+                return Ok(Position::default());
+            }
             state.pending.cut_position(state.fed)
         };
         self.log.cut(position)?;
@@ -248,13 +264,14 @@ pub struct Running {
     scheduler: tokio::task::JoinHandle<()>,
     cutter: tokio::task::JoinHandle<()>,
     roller: tokio::task::JoinHandle<()>,
+    watch: tokio::task::JoinHandle<()>,
 }
 
 impl Running {
     /// Writes everything that is pending, for at most `grace`, then stops. What is not stored by then stays in the log.
     /// The log must be closed. Returns how many readings stay.
     pub async fn drain(self, grace: Duration) -> u64 {
-        let Self { flush, feeder, mut scheduler, cutter, roller } = self;
+        let Self { flush, feeder, mut scheduler, cutter, roller, watch } = self;
         roller.abort(); // the next start goes on with it
         flush.lock().draining = true;
         flush.due.notify_one();
@@ -262,12 +279,13 @@ impl Running {
             scheduler.abort();
         }
         cutter.abort();
+        watch.abort();
         flush.lock().stopped = true;
         flush.completed.notify_waiters();
         let ending = Arc::clone(&flush);
         let ended = tokio::task::spawn_blocking(move || {
             let _ = feeder.join(); // while pending is full it waits for room, so it has to be told that none will come
-            ending.cut()
+            ending.cut(true)
         });
         if let Ok(Err(error)) = ended.await {
             tracing::warn!(%error, "the log was not cut at the end; the next start reads more of it than needed");

@@ -62,7 +62,7 @@ impl Stage {
         };
         let store = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();
         let store = Arc::new(Faulty { store, fault: Box::new(note), takes, rollups: None });
-        let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"));
+        let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"), 1 << 20);
         let flush = Flush::new(options, Arc::new(log), &recovery, store, dead_letters, Arc::new(Metrics::new().0));
         Self { flush, noted, readings: AtomicU32::new(0), _folder: folder }
     }
@@ -194,4 +194,24 @@ async fn an_orderly_end_writes_what_is_not_due_at_once_and_gives_up_exactly_at_i
     let stored = stage.noted().into_iter().filter(|(_, device, _)| device != "refused");
     let at_ms: Vec<_> = stored.map(|(at_ms, ..)| at_ms).collect();
     assert_eq!(at_ms, [0, 0, 10, 10, 20, 20, 30, 30, 40, 40]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_begin_anew_when_the_store_takes_a_part_of_a_write() {
+    let attempts = AtomicU32::new(0);
+    let fault = move |write: &BucketWrite| match &*write.device {
+        "never" => Some(away()),
+        _ => (attempts.fetch_add(1, Ordering::Relaxed) < 4).then(away),
+    };
+    let stage = Stage::running(Options { max_buckets_per_write: 2, ..OPTIONS }, Duration::ZERO, fault);
+    stage.put("after four");
+    stage.put("never");
+    pass(ms(5_000)).await;
+    let times: Vec<_> =
+        stage.noted().iter().filter(|(_, device, _)| device == "never").map(|(at_ms, ..)| *at_ms).collect();
+    let gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    for (gap, wait) in gaps.iter().zip([100, 200, 400, 800, 100, 200, 400]) {
+        assert!((wait / 2..=wait + 1).contains(gap), "{gaps:?}");
+    }
+    assert!(gaps.len() >= 7, "{gaps:?}");
 }

@@ -133,7 +133,7 @@ impl Life {
             rollup_mark: folder.path().join("rollups.json"),
             retry: Duration::from_millis(1)..=Duration::from_millis(5),
         };
-        let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"));
+        let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"), 1 << 20);
         let to: Arc<dyn Store> = Arc::<Faulty>::clone(&store);
         let flush = Flush::new(options, Arc::clone(&log), &recovery, to, dead_letters, Arc::new(metrics));
         let running = flush.start().unwrap();

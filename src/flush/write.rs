@@ -1,33 +1,23 @@
 //! One write: tried until the store has taken, or refused for good, each of its buckets.
 
 use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::Flush;
 use super::backoff::Backoff;
 use super::late;
+use super::store_state::{note_away, note_back};
 use crate::model::BucketWrite;
 use crate::store::{WriteError, Written};
 
-/// Whether the store takes writes, so that each change is logged once.
-#[derive(Debug, Default)]
-pub(super) struct StoreState {
-    away: Option<(Instant, String)>,
-}
-
-impl StoreState {
-    pub(super) fn away(&self) -> Option<String> {
-        self.away.as_ref().map(|(_, why)| why.clone())
-    }
-}
-
 /// Returns when each bucket is stored or dead-lettered.
-pub(super) async fn write(flush: &Flush, mut writes: Vec<Arc<BucketWrite>>) {
+pub(super) async fn write(flush: &Arc<Flush>, mut writes: Vec<Arc<BucketWrite>>) {
     let mut backoff = Backoff::new(flush.options.retry.clone());
     loop {
         let outcomes = attempt(flush, &writes).await;
-        let Settled { done, again } = settle(flush, writes, outcomes).await;
-        let is_away = done.is_empty();
+        let Settled { done, again, is_there } = settle(flush, writes, outcomes).await;
+        let is_away = !is_there;
         if !is_away {
             note_back(flush);
             finish(flush, done).await;
@@ -71,12 +61,15 @@ struct Settled {
     done: Vec<Arc<BucketWrite>>,
     /// To be written again, and why.
     again: Vec<(Arc<BucketWrite>, WriteError)>,
+    /// The store took or refused something.
+    is_there: bool,
 }
 
 type Outcome = Result<Written, WriteError>;
 
-async fn settle(flush: &Flush, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outcome>) -> Settled {
+async fn settle(flush: &Arc<Flush>, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outcome>) -> Settled {
     let (mut settled, mut refused) = (Settled::default(), 0);
+    settled.is_there = outcomes.iter().any(|outcome| !matches!(outcome, Err(WriteError::Transient { .. })));
     for (write, outcome) in writes.into_iter().zip(outcomes) {
         match outcome {
             Ok(written) => {
@@ -86,18 +79,21 @@ async fn settle(flush: &Flush, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outc
                 flush.metrics.flush_readings_per_bucket.record(f64::from(write.accepted));
                 settled.done.push(write);
             }
-            Err(WriteError::Permanent { reason, detail }) => match dead_letter(flush, &write, reason, &detail).await {
-                Ok(()) => {
-                    refused += 1;
-                    settled.done.push(write);
+            Err(WriteError::Permanent { reason, detail }) => {
+                refused += 1;
+                match dead_letter(flush, &write, reason, &detail).await {
+                    Ok(()) => settled.done.push(write),
+                    Err(error) => {
+                        tracing::error!(%error, "refused readings cannot be put aside; they stay pending");
+                        tokio::spawn(keep_trying(Arc::clone(flush), write, reason, detail));
+                    }
                 }
-                Err(error) => settled.again.push((write, error)),
-            },
+            }
             Err(error @ WriteError::Transient { .. }) => settled.again.push((write, error)),
         }
     }
     if refused > 0 {
-        tracing::error!(buckets = refused, "the store refuses buckets for good; they are in the dead-letter file");
+        tracing::error!(buckets = refused, "the store refuses buckets for good; see tidegauge dead-letters");
     }
     settled
 }
@@ -107,11 +103,20 @@ async fn dead_letter(
     write: &Arc<BucketWrite>,
     reason: &'static str,
     detail: &str,
-) -> Result<(), WriteError> {
-    let appended = flush.dead_letters.append(write, reason, detail).await;
-    appended.map_err(|error| WriteError::Transient { reason: "dead_letters", detail: error.to_string() })?;
+) -> std::io::Result<()> {
+    flush.dead_letters.append(write, reason, detail).await?;
     flush.metrics.readings_dead_lettered_total.with(reason).increment(write.accepted.into());
     Ok(())
+}
+
+/// Puts a refused bucket aside as soon as that can be done: the file is full, or its disk. Meanwhile the bucket is pending,
+/// and takes no place among the writes to the store.
+async fn keep_trying(flush: Arc<Flush>, write: Arc<BucketWrite>, reason: &'static str, detail: String) {
+    let mut backoff = Backoff::new(flush.options.retry.clone());
+    while dead_letter(&flush, &write, reason, &detail).await.is_err() {
+        tokio::time::sleep(backoff.next()).await;
+    }
+    complete(&flush, &[write]);
 }
 
 fn complete(flush: &Flush, done: &[Arc<BucketWrite>]) {
@@ -124,22 +129,4 @@ fn complete(flush: &Flush, done: &[Arc<BucketWrite>]) {
     }
     drop(state);
     flush.completed.notify_waiters();
-}
-
-pub(super) fn note_away(flush: &Flush, error: &WriteError) {
-    let mut state = flush.store_state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if state.away.is_none() {
-        state.away = Some((Instant::now(), error.to_string()));
-        flush.metrics.store_up.set(0.0);
-        tracing::warn!(store = flush.store.name(), %error, "the store does not take writes; readings wait in the log");
-    }
-}
-
-pub(super) fn note_back(flush: &Flush) {
-    let mut state = flush.store_state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some((since, _)) = state.away.take() {
-        let seconds = since.elapsed().as_secs_f64();
-        tracing::info!(store = flush.store.name(), seconds, "the store takes writes again");
-    }
-    flush.metrics.store_up.set(1.0);
 }

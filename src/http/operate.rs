@@ -18,6 +18,9 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     let status = app.flush.status();
     let metrics = &app.metrics;
     metrics.readings_pending.set(status.pending_readings as f64);
+    let dead_letters = app.flush.dead_letters();
+    metrics.dead_letter_bytes.set(dead_letters.bytes() as f64);
+    metrics.dead_letter_limit_bytes.set(dead_letters.max_bytes() as f64);
     metrics.pending_bytes.set(status.pending_bytes as f64);
     metrics.pending_limit_bytes.set(app.pending_max_bytes as f64);
     metrics.pending_buckets.set(status.pending_buckets as f64);
@@ -57,22 +60,53 @@ pub(super) async fn healthz(
 /// From how full a log on the service is not ready for more.
 const NEARLY_FULL: f64 = 0.95;
 
+/// How ready the service is.
+#[derive(Debug, Serialize)]
+pub(super) struct Readiness {
+    /// `ok`; `degraded`: readings are taken, but wait in the log; `overloaded`: the log is nearly full; `failed`.
+    status: &'static str,
+    /// For administrators.
+    #[serde(flatten)]
+    detail: Option<ReadinessDetail>,
+}
+
+/// What stands in the way, and how long it will be bearable.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ReadinessDetail {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// For how long the store has been away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store_away_seconds: Option<u64>,
+    /// How much of `log.max_bytes` is in use: 0 to 1.
+    log_used: f64,
+    pending_readings: u64,
+}
+
 /// `GET /readyz`: readings are taken. A store that is away does not change that until the log is nearly full.
 pub(super) async fn readyz(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
-) -> (StatusCode, Json<Health>) {
-    let tell = |status, reason| Health::told_to(&grant, status, reason);
-    if let Some(why) = app.log.poisoned() {
-        return (StatusCode::SERVICE_UNAVAILABLE, tell("failed", Some(why)));
-    }
-    if app.log.usage().bytes as f64 > app.log_max_bytes as f64 * NEARLY_FULL {
-        return (StatusCode::SERVICE_UNAVAILABLE, tell("overloaded", Some("the log is nearly full".to_owned())));
-    }
-    match app.flush.store_away() {
-        None => (StatusCode::OK, tell("ok", None)),
-        Some(why) => (StatusCode::OK, tell("degraded", Some(why))),
-    }
+) -> (StatusCode, Json<Readiness>) {
+    let log_used = app.log.usage().bytes as f64 / app.log_max_bytes as f64;
+    let away = app.flush.store_away();
+    let store_away_seconds = away.as_ref().map(|(since, _)| since.as_secs());
+    let (status, code, reason) = match (app.log.poisoned(), away) {
+        (Some(why), _) => ("failed", StatusCode::SERVICE_UNAVAILABLE, Some(why)),
+        (None, _) if log_used > NEARLY_FULL => {
+            ("overloaded", StatusCode::SERVICE_UNAVAILABLE, Some("the log is nearly full".to_owned()))
+        }
+        (None, Some((_, why))) => ("degraded", StatusCode::OK, Some(format!("the store is away: {why}"))),
+        (None, None) => ("ok", StatusCode::OK, None),
+    };
+    let detail = grant.allows(Scope::Admin).then(|| ReadinessDetail {
+        reason,
+        store_away_seconds,
+        log_used,
+        pending_readings: app.flush.status().pending_readings,
+    });
+    (code, Json(Readiness { status, detail }))
 }
 
 #[derive(Debug, Serialize)]

@@ -23,6 +23,12 @@ pub struct DevicesRequest {
 const LOOKED_AT_ONCE: usize = 1_000;
 const MAX_LOOKED_AT: usize = 100_000;
 
+/// Some devices as they are kept; `partial`: of what is pending only.
+struct DevicePage {
+    devices: Vec<DeviceSummary>,
+    partial: bool,
+}
+
 impl Queries {
     /// Devices in the order of their ids, and whether there are more.
     ///
@@ -35,16 +41,17 @@ impl Queries {
     ) -> Result<Answer<(Vec<DeviceSummary>, bool)>, QueryError> {
         let lagging = self.catch_up().await;
         let wanted = request.limit + 1; // one more tells whether there is a next page
-        let (mut found, mut looked_at) = (Vec::new(), 0);
+        let (mut found, mut looked_at, mut partial) = (Vec::new(), 0, false);
         for span in reach.spans(&request.prefix) {
             let mut after = request.after.as_deref().map(|after| reach.behind_prefix(after));
             let mut step = if span.is_one_id { 1 } else { wanted };
             while found.len() < wanted {
                 let page = self.page(&span.prefix, after.as_deref(), step).await?;
-                let is_last = span.is_one_id || page.len() < step;
-                looked_at += page.len();
-                after = page.last().map(|last| last.device.to_string());
-                let of_span = page.into_iter().filter(|summary| span.holds(&summary.device));
+                partial |= page.partial;
+                let is_last = span.is_one_id || page.devices.len() < step;
+                looked_at += page.devices.len();
+                after = page.devices.last().map(|last| last.device.to_string());
+                let of_span = page.devices.into_iter().filter(|summary| span.holds(&summary.device));
                 found.extend(of_span.filter_map(|summary| seen_from(reach, summary)));
                 if is_last {
                     break;
@@ -54,20 +61,24 @@ impl Queries {
                         return Err(QueryError::TooManyDevices(looked_at));
                     }
                     found.truncate(request.limit);
-                    return Ok(Answer { body: (found, true), lagging }); // a short page, and there may be more
+                    return Ok(Answer { body: (found, true), lagging, partial }); // a short page, and there may be more
                 }
                 step = step.max(LOOKED_AT_ONCE);
             }
         }
         let more = found.len() > request.limit;
         found.truncate(request.limit);
-        Ok(Answer { body: (found, more), lagging })
+        Ok(Answer { body: (found, more), lagging, partial })
     }
 
     /// The first devices behind `after` of those whose ids, as they are kept, start with `prefix`.
-    async fn page(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<DeviceSummary>, QueryError> {
+    async fn page(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DevicePage, QueryError> {
         let pending = self.flush.with_pending(|pending| pending.devices(prefix, after, limit));
-        let stored = self.store.devices(prefix, after, limit).await?;
+        let (stored, partial) = match self.ask(self.store.devices(prefix, after, limit)).await {
+            Ok(stored) => (stored, false),
+            Err(_) if !pending.is_empty() => (Vec::new(), true),
+            Err(error) => return Err(error.into()),
+        };
         let mut devices: BTreeMap<Arc<str>, DeviceSummary> =
             stored.into_iter().map(|summary| (Arc::clone(&summary.device), summary)).collect();
         for summary in pending.iter().filter_map(summarize) {
@@ -76,7 +87,7 @@ impl Queries {
                 None => _ = devices.insert(Arc::clone(&summary.device), summary),
             }
         }
-        Ok(devices.into_values().take(limit).collect())
+        Ok(DevicePage { devices: devices.into_values().take(limit).collect(), partial })
     }
 }
 

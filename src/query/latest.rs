@@ -22,11 +22,17 @@ impl Queries {
             pending.hours(device, hour..Hour(hour.0 + 1)).pop()
         });
         let pending = snapshot.map(|hour| (hour.hour, hour.contents()));
-        let stored = self.store.last_hour(device).await?;
-        let Some(hour) = stored.max(pending.as_ref().map(|(hour, _)| *hour)) else {
-            return Ok(Answer { body: None, lagging });
+        let newest_pending = pending.as_ref().map(|(hour, _)| *hour);
+        let stored = async {
+            let Some(hour) = self.store.last_hour(device).await?.max(newest_pending) else { return Ok(None) };
+            Ok(Some((hour, self.store.contents(device, hour..Hour(hour.0 + 1), usize::MAX).await?)))
         };
-        let stored = self.store.contents(device, hour..Hour(hour.0 + 1), usize::MAX).await?;
+        let (newest, partial) = match (self.ask(stored).await, newest_pending) {
+            (Ok(newest), _) => (newest, false),
+            (Err(_), Some(hour)) => (Some((hour, Vec::new())), true),
+            (Err(error), None) => return Err(error.into()),
+        };
+        let Some((hour, stored)) = newest else { return Ok(Answer { body: None, lagging, partial }) };
         let pending = pending.iter().filter(|(pending, _)| *pending == hour);
         let mut latest = Latest::new();
         for (hour, contents) in readings::merge(stored, pending) {
@@ -34,6 +40,6 @@ impl Queries {
                 latest.insert(contents.metric_of(sample).clone(), (hour.instant_ms(sample.offset), sample.value));
             }
         }
-        Ok(Answer { body: Some(latest), lagging })
+        Ok(Answer { body: Some(latest), lagging, partial })
     }
 }

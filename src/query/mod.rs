@@ -9,9 +9,12 @@
 //! rollup speaks of it. Only where pending readings may repeat or precede stored ones are the stored readings fetched and
 //! merged.
 //!
-//! Whoever asks has a [`Reach`](crate::access::Reach): ids come in and go out as they look from there, a device that is out of reach is refused
-//! or left out, and what is asked of pending and of the store are the ids under which devices are kept. No question goes
-//! around that.
+//! Whoever asks has a [`Reach`](crate::access::Reach): ids come in and go out as they look from there, a device that is
+//! out of reach is refused or left out, and what is asked of pending and of the store are the ids under which devices are
+//! kept. No question goes around that.
+//!
+//! While the store is away, a query answers with what is pending, and says that this is not all; when nothing is pending
+//! that it asks for, it fails. It does not wait for a store that is known to be away.
 //!
 //! Knows no HTTP; the merging is pure.
 
@@ -43,6 +46,8 @@ pub struct Limits {
     pub max_points: usize,
     /// How long a query waits until what was just acked can be seen.
     pub catch_up: Duration,
+    /// How long a query waits for the store.
+    pub store: Duration,
 }
 
 /// A query was not answered.
@@ -77,6 +82,8 @@ pub struct Answer<T> {
     pub body: T,
     /// `Some`: readings acked within this time may be missing, because pending is full.
     pub lagging: Option<Duration>,
+    /// What is stored is missing, because the store does not answer: this is what is pending.
+    pub partial: bool,
 }
 
 /// Answers queries.
@@ -91,6 +98,15 @@ impl Queries {
     /// Answers from `store` and what `flush` has not brought there yet.
     pub fn new(store: Arc<dyn Store>, flush: Arc<Flush>, limits: Limits) -> Self {
         Self { store, flush, limits }
+    }
+
+    /// Asks the store, unless it is known to be away.
+    async fn ask<T>(&self, question: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        if let Some((since, why)) = self.flush.store_away() {
+            return Err(StoreError(format!("it has been away for {} s: {why}", since.as_secs())));
+        }
+        let answer = tokio::time::timeout(self.limits.store, question).await;
+        answer.unwrap_or_else(|_| Err(StoreError(format!("no answer within {:?}", self.limits.store))))
     }
 
     async fn catch_up(&self) -> Option<Duration> {

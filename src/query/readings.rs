@@ -48,11 +48,18 @@ impl Queries {
         let lagging = self.catch_up().await;
         let pending = self.pending(device, hours.clone());
         let wanted = request.limit + 1; // one more tells whether there is a next page
-        let mut readings = Vec::new();
+        let (mut readings, mut partial) = (Vec::new(), false);
         let mut next = hours.start;
         while next < hours.end && readings.len() < wanted {
             let room = wanted - readings.len();
-            let stored = self.store.contents(device, next..hours.end, room).await?;
+            let stored = match self.ask(self.store.contents(device, next..hours.end, room)).await {
+                Ok(stored) => stored,
+                Err(_) if !pending.is_empty() => {
+                    partial = true;
+                    Vec::new()
+                }
+                Err(error) => return Err(error.into()),
+            };
             let count: usize = stored.iter().map(|(_, contents)| contents.reading_count()).sum();
             let reached = match stored.last() {
                 Some((last, _)) if count >= room => Hour(last.0 + 1),
@@ -66,7 +73,7 @@ impl Queries {
         }
         let next_ms = readings.get(request.limit).map(|reading| reading.ts_ms);
         readings.truncate(request.limit);
-        Ok(Answer { body: Page { readings, next_ms }, lagging })
+        Ok(Answer { body: Page { readings, next_ms }, lagging, partial })
     }
 }
 

@@ -64,10 +64,17 @@ impl Queries {
         let hours = self.hours(request.from_ms, request.to_ms)?;
         let lagging = self.catch_up().await;
         let pending: Vec<_> = devices.iter().map(|device| self.pending(device, hours.clone())).collect();
-        let stored = self.store.hour_stats(&devices, hours, &request.metrics).await?;
+        let (stored, partial) = match self.ask(self.store.hour_stats(&devices, hours, &request.metrics)).await {
+            Ok(stored) => (stored, false),
+            Err(_) if pending.iter().any(|hours| !hours.is_empty()) => (vec![Vec::new(); pending.len()], true),
+            Err(error) => return Err(error.into()),
+        };
         let (mut rollups, mut points) = (Vec::with_capacity(devices.len()), 0);
         for ((device, stored), pending) in devices.iter().zip(stored).zip(pending) {
-            let repeated = fetch(&*self.store, device, &repeated(&stored, &pending)).await?;
+            let repeated = match &repeated(&stored, &pending)[..] {
+                [] => BTreeMap::new(),
+                hours => self.ask(fetch(&*self.store, device, hours)).await?,
+            };
             let of_device = step(merge(stored, repeated, pending, &request.metrics), request.step);
             points += of_device.values().map(Vec::len).sum::<usize>();
             if points > self.limits.max_points {
@@ -75,7 +82,7 @@ impl Queries {
             }
             rollups.push(of_device);
         }
-        Ok(Answer { body: rollups, lagging })
+        Ok(Answer { body: rollups, lagging, partial })
     }
 }
 

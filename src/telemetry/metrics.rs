@@ -68,6 +68,10 @@ table! {
     readings_dead_lettered_total: Labelled<Counter>, Count {reason};
     /// Readings that are accepted and not stored yet.
     readings_pending: Gauge, Count;
+    /// Size of the file of what the store refused for good.
+    dead_letter_bytes: Gauge, Bytes;
+    /// Size at which that file is full, and refused readings stay pending.
+    dead_letter_limit_bytes: Gauge, Bytes;
 
     /// Size of the log on disk.
     log_bytes: Gauge, Bytes;

@@ -18,15 +18,20 @@ pub(crate) struct Database {
 impl Database {
     /// A database on the server that all tests share.
     pub(crate) fn new() -> Self {
-        Self::at(mongod::uri(), true)
+        Self::named(mongod::uri(), true)
     }
 
     /// A database on a server of the test's own.
     pub(crate) fn on(mongod: &Mongod) -> Self {
-        Self::at(mongod.uri(), false)
+        Self::at(mongod.uri())
     }
 
-    fn at(uri: &str, shared: bool) -> Self {
+    /// A database on servers of the test's own.
+    pub(crate) fn at(uri: &str) -> Self {
+        Self::named(uri, false)
+    }
+
+    fn named(uri: &str, shared: bool) -> Self {
         let name = format!("tidegauge_test_{:016x}", rand::random::<u64>());
         Self { uri: uri.to_owned(), name, shared }
     }

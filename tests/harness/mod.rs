@@ -1,6 +1,7 @@
 //! What the integration tests stand on: the real binary, a real mongod, and patience with a deadline.
 
 mod database;
+mod disk;
 mod metrics;
 pub(crate) mod mongod;
 mod process;
@@ -11,6 +12,7 @@ mod wait;
 pub(crate) use database::Database;
 pub(crate) use metrics::Metrics;
 pub(crate) use mongod::Mongod;
+pub(crate) use mongod::replica_set::ReplicaSet;
 pub(crate) use process::{Finished, run, run_with};
 pub(crate) use server::{Answer, Server};
 pub(crate) use setup::{Setup, secret_of};

@@ -1,7 +1,13 @@
 //! Runs a command of the binary to its end.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+
+/// The binary: the one that was built with these tests, or what `TIDEGAUGE_BINARY` names.
+pub(crate) fn binary() -> PathBuf {
+    std::env::var_os("TIDEGAUGE_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_tidegauge").into(), PathBuf::from)
+}
 
 /// How a command ended and what it printed.
 #[derive(Debug)]
@@ -21,7 +27,7 @@ pub(crate) async fn run(args: &[&str]) -> Finished {
 
 /// The same, with this text on standard input.
 pub(crate) async fn run_with(args: &[&str], input: &str) -> Finished {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegauge"));
+    let mut command = Command::new(binary());
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary runs");
     let (mut stdin, input) = (child.stdin.take().expect("piped"), input.to_owned());

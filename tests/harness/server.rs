@@ -17,7 +17,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-use super::mongod::{blocking, leash::Leash};
+use super::disk::Disk;
+use super::mongod::leash::Leash;
+use super::mongod::{blocking, signal};
+use super::process::binary;
 use super::{Metrics, Setup, secret_of, wait_until};
 
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -29,6 +32,7 @@ const BALANCE_DEADLINE: Duration = Duration::from_secs(10);
 pub(crate) struct Server {
     running: Option<Running>,
     setup: Setup,
+    disk: Option<Disk>,
     data: TempDir,
     log: Arc<Mutex<String>>,
     client: reqwest::Client,
@@ -56,11 +60,28 @@ pub(crate) struct Answer {
 impl Server {
     /// Starts a server and waits until it listens.
     pub(crate) async fn start(setup: Setup) -> Self {
-        let data = tempfile::Builder::new().prefix("tidegauge-data-").tempdir().expect("a temporary folder");
-        let client = reqwest::Client::builder().timeout(Duration::from_secs(60)).build().expect("a client");
-        let mut server = Self { running: None, setup, data, log: Arc::default(), client };
+        let mut server = Self::prepare(setup);
         server.start_again().await;
         server
+    }
+
+    /// A server whose log is on a disk of its own.
+    pub(crate) async fn start_with_disk_of_log(setup: Setup, mebibytes: usize) -> Self {
+        let mut server = Self::prepare(setup);
+        server.disk = Some(Disk::mount(&server.data_dir().join("log"), mebibytes));
+        server.start_again().await;
+        server
+    }
+
+    /// The disk of the log, where it has one of its own.
+    pub(crate) fn disk(&self) -> &Disk {
+        self.disk.as_ref().expect("it was started with one")
+    }
+
+    fn prepare(setup: Setup) -> Self {
+        let data = tempfile::Builder::new().prefix("tidegauge-data-").tempdir().expect("a temporary folder");
+        let client = reqwest::Client::builder().timeout(Duration::from_secs(60)).build().expect("a client");
+        Self { running: None, setup, disk: None, data, log: Arc::default(), client }
     }
 
     /// Starts the server again after it ended, on the same data folder.
@@ -69,7 +90,7 @@ impl Server {
         let config = self.data.path().join("config.toml");
         std::fs::write(&config, self.setup.clone().or("udp.listen", "127.0.0.1:0").to_toml())
             .expect("the folder is writable");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegauge"));
+        let mut command = self.disk.as_ref().map_or_else(|| Command::new(binary()), |disk| disk.run(&binary()));
         command.args(["serve", "--http", "127.0.0.1:0"]);
         command.arg("--config").arg(&config).arg("--data-dir").arg(self.data_dir());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -108,14 +129,17 @@ impl Server {
 
     /// Sends a signal, such as `HUP`.
     pub(crate) fn signal(&self, name: &str) {
-        let (pid, script) = (self.running().child.id().to_string(), format!("kill -{name} \"$0\""));
-        let signalled = Command::new("sh").args(["-c", &script, &pid]).status().expect("sh is there");
-        assert!(signalled.success(), "SIG{name} was not sent");
+        signal(&self.running().child, name);
     }
 
     /// Replaces the config file of the running server by this text.
     pub(crate) fn write_config(&self, text: &str) {
         std::fs::write(self.data.path().join("config.toml"), text).expect("the folder is writable");
+    }
+
+    /// The process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.running().child.id()
     }
 
     /// Where the server listens, such as `http://127.0.0.1:40123`.

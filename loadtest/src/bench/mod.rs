@@ -149,15 +149,19 @@ impl Bench<'_> {
         connections: u64,
         until: Until,
     ) -> anyhow::Result<Sending> {
-        let devices = if matches!(until, Until::Messages(_)) { 50 } else { 10_000 };
+        // A load is of now: no hour is over, and a device has some hundred readings at each flush. History is of a month.
+        let (devices, step_ms, back_ms) = match until {
+            Until::Messages(_) => (50, 10_000, 60 * DAY_MS),
+            Until::Seconds(_) => (10_000, 1, 60_000),
+        };
         let workload = Workload {
             kind: Kind::Factory,
             devices,
-            step_ms: 10_000,
+            step_ms,
             batch,
             late_percent: 0,
             resent_percent: 0,
-            first_ms: now_ms()? - 60 * DAY_MS,
+            first_ms: now_ms()? - back_ms,
         };
         let (address, target) = (server.address.clone(), self.system.target());
         Ok(Sending { address, target, format, workload, connections, rate: None, until })

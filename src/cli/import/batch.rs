@@ -10,23 +10,23 @@ const BODY_BYTES: usize = 1024 * 1024;
 
 /// One request.
 #[derive(Debug, Clone)]
-pub(super) struct Batch {
+pub(in crate::cli) struct Batch {
     /// The file that the lines are from.
-    pub(super) file: Arc<str>,
+    pub(in crate::cli) file: Arc<str>,
     /// NDJSON.
-    pub(super) body: Bytes,
+    pub(in crate::cli) body: Bytes,
     /// For each line of the body, its number in the file.
-    pub(super) lines: Vec<u64>,
+    pub(in crate::cli) lines: Vec<u64>,
 }
 
 /// Nobody takes batches any more.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("sending has stopped")]
-pub(super) struct Stopped;
+pub(in crate::cli) struct Stopped;
 
 /// Collects the lines of one file and hands on full batches. Waits when nobody takes them, so it belongs on a thread
 /// that may block.
-pub(super) struct Batcher<'a> {
+pub(in crate::cli) struct Batcher<'a> {
     queue: &'a mpsc::Sender<Batch>,
     max_lines: usize,
     file: Arc<str>,
@@ -36,12 +36,12 @@ pub(super) struct Batcher<'a> {
 
 impl<'a> Batcher<'a> {
     /// Starts on a file.
-    pub(super) fn new(queue: &'a mpsc::Sender<Batch>, max_lines: usize, file: Arc<str>) -> Self {
+    pub(in crate::cli) fn new(queue: &'a mpsc::Sender<Batch>, max_lines: usize, file: Arc<str>) -> Self {
         Self { queue, max_lines, file, body: Vec::new(), lines: Vec::new() }
     }
 
     /// Takes one line, without its end, that stood at line `number` of the file.
-    pub(super) fn push(&mut self, number: u64, line: &[u8]) -> Result<(), Stopped> {
+    pub(in crate::cli) fn push(&mut self, number: u64, line: &[u8]) -> Result<(), Stopped> {
         if !self.lines.is_empty() && self.body.len() + line.len() >= BODY_BYTES {
             self.hand_on()?;
         }
@@ -52,7 +52,7 @@ impl<'a> Batcher<'a> {
     }
 
     /// Hands on what is left.
-    pub(super) fn finish(mut self) -> Result<(), Stopped> {
+    pub(in crate::cli) fn finish(mut self) -> Result<(), Stopped> {
         if self.lines.is_empty() { Ok(()) } else { self.hand_on() }
     }
 

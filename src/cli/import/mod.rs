@@ -18,13 +18,16 @@ use jiff::tz::TimeZone;
 use tidegauge::model::check_device_id;
 use tokio::sync::{mpsc, oneshot};
 
-use self::batch::{Batch, Batcher, Stopped};
+pub(super) use self::batch::Batch;
+use self::batch::{Batcher, Stopped};
 use self::columns::{Columns, Wanted, WantedDevice, WantedMetric};
 use self::csv::{CsvError, Outcome, Row, Rows};
 use self::progress::Progress;
-use self::send::{Answer, Sender};
+use self::send::Answer;
+pub(super) use self::send::Sender;
 use self::source::{Format, Source};
 use super::Usage;
+use super::client::ClientArgs;
 
 mod batch;
 mod columns;
@@ -45,15 +48,8 @@ pub(crate) struct ImportArgs {
     /// Files to read, - being standard input; .gz and .zst are decompressed
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// The server
-    #[arg(long, default_value = "http://127.0.0.1:8080", value_parser = parse_url)]
-    url: String,
-    #[arg(
-        long,
-        value_name = "FILE",
-        help = "A file that holds the token to show to the server [default: the variable TIDEGAUGE_TOKEN, if it is set]"
-    )]
-    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    client: ClientArgs,
     /// CSV: the device of all rows
     #[arg(long, value_name = "ID", conflicts_with = "device_column", value_parser = parse_device)]
     device: Option<String>,
@@ -109,7 +105,7 @@ Exit status: 0 when every reading was accepted, 1 when some were rejected or the
 /// Runs the import. An error when a reading was rejected, too.
 pub(crate) async fn run(args: ImportArgs) -> anyhow::Result<()> {
     let progress = Arc::new(Progress::start(source::total_bytes(&args.files)?, args.dry_run));
-    let sender = if args.dry_run { None } else { Some(Sender::new(&args.url, args.token()?, args.retry_for)?) };
+    let sender = if args.dry_run { None } else { Some(args.client.sender(args.retry_for)?) };
     let (queue, batches) = mpsc::channel(READ_AHEAD);
     let reading = start_reading(args, queue, Arc::clone(&progress));
     let sent = tokio::select! {
@@ -231,18 +227,6 @@ fn announce(file: &str, columns: &Columns, progress: &Progress) {
 }
 
 impl ImportArgs {
-    /// The token to show. It is no argument, because those show in the list of processes.
-    fn token(&self) -> anyhow::Result<Option<String>> {
-        let text = match &self.token_file {
-            Some(file) => {
-                let text = std::fs::read_to_string(file);
-                Some(text.with_context(|| format!("{} (--token-file)", file.display()))?)
-            }
-            None => std::env::var("TIDEGAUGE_TOKEN").ok(),
-        };
-        Ok(text.map(|text| text.trim().to_owned()).filter(|token| !token.is_empty()))
-    }
-
     fn wanted(&self) -> Wanted {
         let device = match (&self.device, &self.device_column) {
             (Some(device), _) => WantedDevice::Fixed(device.clone()),
@@ -255,13 +239,6 @@ impl ImportArgs {
 
 fn add(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
-}
-
-fn parse_url(text: &str) -> anyhow::Result<String> {
-    match reqwest::Url::parse(text)?.scheme() {
-        "http" => Ok(text.to_owned()),
-        other => bail!("{other}:// is not spoken, only http://"),
-    }
 }
 
 fn parse_device(text: &str) -> anyhow::Result<String> {

@@ -22,26 +22,26 @@ const SHOWN_CHARS: usize = 200;
 
 /// What the server said of a batch.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(in crate::cli) struct Answer {
     /// Readings it accepted.
-    pub(super) accepted: u64,
+    pub(in crate::cli) accepted: u64,
     /// Readings it rejected.
-    pub(super) rejected: u64,
+    pub(in crate::cli) rejected: u64,
     /// Why, for those that it listed.
-    pub(super) refusals: Vec<Refusal>,
+    pub(in crate::cli) refusals: Vec<Refusal>,
 }
 
 /// A reading that the server rejected.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(in crate::cli) struct Refusal {
     /// The line of the file it stands on.
-    pub(super) line: u64,
+    pub(in crate::cli) line: u64,
     /// The code and the detail.
-    pub(super) why: String,
+    pub(in crate::cli) why: String,
 }
 
 /// Sends batches to one server.
-pub(super) struct Sender {
+pub(in crate::cli) struct Sender {
     client: Client,
     url: String,
     token: Option<String>,
@@ -51,14 +51,14 @@ pub(super) struct Sender {
 impl Sender {
     /// A sender to the server at `url`, that tries each batch for `retry_for` after its first failure. `token` is shown to
     /// the server, if there is one.
-    pub(super) fn new(url: &str, token: Option<String>, retry_for: Duration) -> anyhow::Result<Self> {
+    pub(in crate::cli) fn new(url: &str, token: Option<String>, retry_for: Duration) -> anyhow::Result<Self> {
         let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).timeout(REQUEST_TIMEOUT).build()?;
         Ok(Self { client, url: format!("{}/v1/readings", url.trim_end_matches('/')), token, retry_for })
     }
 
     /// Sends until the server answers for the batch. Each failure that is followed by another attempt goes to
     /// `on_trouble`.
-    pub(super) async fn send(&self, batch: &Batch, on_trouble: impl Fn(&str)) -> anyhow::Result<Answer> {
+    pub(in crate::cli) async fn send(&self, batch: &Batch, on_trouble: impl Fn(&str)) -> anyhow::Result<Answer> {
         let mut backoff = FIRST_BACKOFF;
         let mut give_up_at = None;
         loop {

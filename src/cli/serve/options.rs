@@ -93,6 +93,7 @@ pub(super) fn query(config: &Config) -> query::Limits {
         max_hours: config.query.max_hours,
         max_points: config.query.max_points,
         catch_up: config.query.catch_up_timeout.as_duration(),
+        store: config.query.store_timeout.as_duration(),
     }
 }
 

@@ -40,7 +40,8 @@ pub(in crate::http) async fn latest(
     Params::of(&uri).end()?;
     let latest = app.queries.latest(&grant.reach, &device).await?;
     let Some(body) = latest.body else { return Err(Problem::unknown_device(&device)) };
-    Ok(answer(Answer { body, lagging: latest.lagging }, |latest| {
+    let Answer { lagging, partial, .. } = latest;
+    Ok(answer(Answer { body, lagging, partial }, |latest| {
         let values =
             latest.into_iter().map(|(metric, (ts_ms, value))| (metric, LatestValue { ts: rfc3339(ts_ms), value }));
         Latest { device_id: device, metrics: values.collect() }

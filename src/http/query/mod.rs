@@ -23,18 +23,20 @@ pub(super) use rollups::{of_devices as rollups_of_devices, rollups};
 /// The range when none is asked for: the last day.
 const DEFAULT_RANGE_MS: i64 = 24 * MS_PER_HOUR;
 
-/// An answer, with a note when it may lack what was acked lately.
+/// An answer, with a note when it may lack what was acked lately, or what is stored.
 #[derive(Debug, Serialize)]
 pub(super) struct Body<T> {
     #[serde(flatten)]
-    body: T,
+    answer: T,
     #[serde(rename = "laggingSeconds", skip_serializing_if = "Option::is_none")]
     lagging_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    partial: bool,
 }
 
 fn answer<A, B>(answer: Answer<A>, make: impl FnOnce(A) -> B) -> Json<Body<B>> {
     let lagging_seconds = answer.lagging.map(|lagging| lagging.as_secs_f64());
-    Json(Body { body: make(answer.body), lagging_seconds })
+    Json(Body { answer: make(answer.body), lagging_seconds, partial: answer.partial })
 }
 
 /// `from` (inclusive) and `to` (exclusive); without them, the last day up to now.

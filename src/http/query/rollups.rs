@@ -80,9 +80,9 @@ pub(in crate::http) async fn rollups(
     let mut question = Question::of(&mut params)?;
     params.end()?;
     question.request.devices = vec![device.into()];
-    let Answer { mut body, lagging } = app.queries.rollups(&grant.reach, &question.request).await?;
+    let Answer { mut body, lagging, partial } = app.queries.rollups(&grant.reach, &question.request).await?;
     let device = question.of_device(0, body.pop().unwrap_or_default());
-    Ok(answer(Answer { body: device, lagging }, |device| device))
+    Ok(answer(Answer { body: device, lagging, partial }, |device| device))
 }
 
 /// `GET /v1/rollups`
@@ -96,13 +96,14 @@ pub(in crate::http) async fn of_devices(
     let combined = params.boolean("combine", false)?;
     let which = Which::of(&app, &mut params, combined)?;
     params.end()?;
-    let more = which.resolve(&app, &grant, &mut question.request.devices).await?;
+    let (more, partial) = which.resolve(&app, &grant, &mut question.request.devices).await?;
     if combined && more {
         let why = format!("more than {} devices match (query.max_devices)", app.limits.max_devices);
         return Err(Problem::invalid_parameter("prefix", why));
     }
     let next = question.request.devices.last().filter(|_| more).cloned();
-    let rollups = app.queries.rollups(&grant.reach, &question.request).await?;
+    let mut rollups = app.queries.rollups(&grant.reach, &question.request).await?;
+    rollups.partial |= partial;
     Ok(answer(rollups, |rollups| {
         if combined {
             let devices = question.request.devices.len();
@@ -164,17 +165,17 @@ impl Which {
         Ok(Self::Named(devices))
     }
 
-    /// Puts the devices into `into`, and says whether more match.
-    async fn resolve(self, app: &App, grant: &Grant, into: &mut Vec<Arc<str>>) -> Result<bool, Problem> {
+    /// Puts the devices into `into`, and says whether more match, and whether some may be missing.
+    async fn resolve(self, app: &App, grant: &Grant, into: &mut Vec<Arc<str>>) -> Result<(bool, bool), Problem> {
         match self {
             Self::Named(devices) => {
                 *into = devices;
-                Ok(false)
+                Ok((false, false))
             }
             Self::Listed(request) => {
-                let (devices, more) = app.queries.devices(&grant.reach, &request).await?.body;
+                let Answer { body: (devices, more), partial, .. } = app.queries.devices(&grant.reach, &request).await?;
                 into.extend(devices.into_iter().map(|summary| summary.device));
-                Ok(more)
+                Ok((more, partial))
             }
         }
     }

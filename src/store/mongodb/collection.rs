@@ -21,7 +21,10 @@ const AGE_INDEX: &str = "createdAt";
 const EXPIRE_MAX: Duration = Duration::from_secs(i32::MAX as u64);
 
 const NAMESPACE_EXISTS: i32 = 48;
-const UNAUTHORIZED: i32 = 13;
+
+/// What a server says that does not let us shard: `Unauthorized`, `CommandNotFound`, `CommandNotSupported`, and `AtlasError` of
+/// hosted clusters that look like a mongos.
+const CANNOT_SHARD: [i32; 4] = [13, 59, 115, 8000];
 
 /// What kind of server this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,18 +154,16 @@ impl ManagedCollection {
     }
 
     /// Spreads the documents over the shards by device. All those of a device are on one shard, which is why an `_id`
-    /// is unique though each shard watches over its own only.
+    /// is unique though each shard watches over its own only. Where that is not allowed, everything works all the same, on
+    /// one shard, and a warning says what to do about it.
     pub(super) async fn ensure_sharding(&self, device_field: &str) -> Result<(), WriteError> {
-        self.ensure_index("deviceId_hashed", doc! { device_field: "hashed" }).await?;
+        self.ensure_index("deviceId_hashed", doc! { device_field: "hashed" }).await?; // first, in case there is data
         let namespace = format!("{}.{}", self.database.name(), self.name);
         let shard = doc! { "shardCollection": &namespace, "key": { device_field: "hashed" } };
         self.attempt(async {
             match self.database.client().database("admin").run_command(shard).await {
-                Err(error) if code(&error) == Some(UNAUTHORIZED) => {
-                    tracing::warn!(
-                        namespace,
-                        "not allowed to shard the collection; shard it on {{ {device_field:?}: \"hashed\" }}"
-                    );
+                Err(error) if code(&error).is_some_and(|code| CANNOT_SHARD.contains(&code)) => {
+                    warn_of_one_shard(&namespace, device_field, &error);
                     Ok(())
                 }
                 other => other.map(drop),
@@ -193,6 +194,16 @@ impl ManagedCollection {
             transient @ WriteError::Transient { .. } => transient,
         })
     }
+}
+
+fn warn_of_one_shard(namespace: &str, device_field: &str, error: &Error) {
+    let command = format!("sh.shardCollection(\"{namespace}\", {{ \"{device_field}\": \"hashed\" }})");
+    tracing::warn!(
+        namespace,
+        %error,
+        "the collection stays on one shard, for this user may not shard it: grant enableSharding on it and start again, \
+         or let an administrator run {command}"
+    );
 }
 
 fn code(error: &Error) -> Option<i32> {

@@ -12,7 +12,6 @@ use futures_util::StreamExt;
 use mongodb::action::Find;
 use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
 use mongodb::{ClientSession, Collection, Database};
-use tokio::sync::OnceCell;
 
 use super::decode::Unreadable;
 use super::encode::Encoder;
@@ -85,21 +84,6 @@ impl Commands {
     /// Asks whether the server is there.
     pub(super) async fn ping(&self) -> Result<(), WriteError> {
         within(self.timeout.min(PING_MAX), self.database.run_command(doc! { "ping": 1 })).await.map(drop)
-    }
-
-    /// What `cell` holds, made by `make` if need be. Those who wait for somebody else's attempt wait no longer than for an
-    /// answer of the server.
-    pub(super) async fn once<T: Copy, F: Future<Output = Result<T, WriteError>>>(
-        &self,
-        cell: &OnceCell<T>,
-        make: impl FnOnce() -> F,
-    ) -> Result<T, WriteError> {
-        match tokio::time::timeout(self.timeout, cell.get_or_try_init(make)).await {
-            Ok(made) => made.copied(),
-            Err(_) => {
-                Err(WriteError::Transient { reason: "timeout", detail: "the schema could not be ensured".into() })
-            }
-        }
     }
 
     /// Runs an aggregation and shows each result to `visit`, until it breaks.

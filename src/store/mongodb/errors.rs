@@ -32,7 +32,7 @@ pub(super) fn of_code(code: i32, message: &str) -> WriteError {
 
 /// What an error of the driver means for a write.
 pub(super) fn of_driver(error: &Error) -> WriteError {
-    let transient = |reason| WriteError::Transient { reason, detail: error.to_string() };
+    let transient = |reason| WriteError::Transient { reason, detail: error.kind.to_string() };
     if error.contains_label("SystemOverloadedError") {
         return transient("overloaded");
     }

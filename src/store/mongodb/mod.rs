@@ -21,6 +21,8 @@ mod metadata;
 mod names;
 mod rollups;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod timeseries;
 mod updates;
 

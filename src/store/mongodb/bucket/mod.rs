@@ -142,7 +142,9 @@ impl BucketStore {
             self.rollups.ensure(deployment).await?;
             Ok(deployment)
         };
-        self.commands.once(&self.deployment, ensure).await
+        // Each step waits for the server no longer than `timeout`. All of them together may take longer, and must not begin
+        // from the start each time when they do.
+        self.deployment.get_or_try_init(ensure).await.copied()
     }
 }
 

@@ -66,7 +66,7 @@ pub struct TimeseriesStore {
 }
 
 impl TimeseriesStore {
-    /// Makes the store without asking the server for anything; see [`MongodbOptions::database`].
+    /// Makes the store without asking the server for anything; nothing is connected yet.
     ///
     /// # Errors
     /// When the URI is not one.
@@ -109,7 +109,9 @@ impl TimeseriesStore {
             self.rollups.ensure(deployment).await?;
             Ok(deployment)
         };
-        self.commands.once(&self.deployment, ensure).await
+        // Each step waits for the server no longer than `timeout`. All of them together may take longer, and must not begin
+        // from the start each time when they do.
+        self.deployment.get_or_try_init(ensure).await.copied()
     }
 }
 

@@ -52,6 +52,7 @@ async fn faulty_store(scratch: &Scratch) -> BucketStore {
 async fn faulty_store_with(scratch: &Scratch, options: MongodbOptions) -> BucketStore {
     let separator = if scratch.uri.contains('?') { '&' } else { '?' };
     let uri = format!("{}{separator}appName={}", scratch.uri, scratch.name);
+    scratch.store().await.ensure_schema().await.unwrap(); // with time enough, however short the timeout of `options` is
     let store = BucketStore::connect(MongodbOptions { uri, ..options }).await.unwrap();
     store.ensure_schema().await.unwrap();
     store

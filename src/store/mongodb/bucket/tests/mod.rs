@@ -1,63 +1,40 @@
-//! The store against a real server, whose address is in `TIDEGAUGE_TEST_MONGODB_URI`: a replica set that was started with
-//! `--setParameter enableTestCommands=1`.
+//! The store against real servers.
 
 mod documents;
 pub(in crate::store::mongodb) mod faults;
-#[path = "../../../../../tests/harness/mongod.rs"]
-mod mongod;
 mod parts;
 mod rollups;
 mod schema;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bson::{Document, doc};
-use mongodb::Client;
 
 use super::{BucketStore, MongodbOptions};
 use crate::model::{BucketWrite, Hour, HourOffset, Sample};
-use crate::store::scenarios::store_scenarios;
+use crate::store::mongodb::tests::{Scratch, on_every_deployment, sharded};
 use crate::store::{Store, WriteError, Written};
 
-store_scenarios!(two_instances);
+on_every_deployment!(two_instances);
+
+#[tokio::test]
+async fn on_a_cluster_each_device_has_its_shard() {
+    let scratch = Scratch::on_a_sharded_cluster().await;
+    sharded::each_device_has_its_shard(&scratch, &scratch.store_with_capacity(6).await).await;
+}
+
+#[tokio::test]
+async fn a_collection_with_data_that_was_not_sharded_is_split() {
+    let scratch = Scratch::on_a_sharded_cluster().await;
+    sharded::what_was_not_sharded_is_split(&scratch, async |options| BucketStore::connect(options).await.unwrap())
+        .await;
+}
 
 /// 2026-04-20T14:00:00Z.
 const HOUR: Hour = Hour(493_526);
 
-/// A database of its own for a test. It is dropped at the end.
-pub(in crate::store::mongodb) struct Scratch {
-    pub(in crate::store::mongodb) uri: String,
-    pub(in crate::store::mongodb) name: String,
-    pub(in crate::store::mongodb) client: Client,
-}
-
 impl Scratch {
-    pub(in crate::store::mongodb) async fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("tidegauge_test_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let uri = mongod::uri().to_owned();
-        Self { client: Client::with_uri_str(&uri).await.unwrap(), uri, name }
-    }
-
-    pub(in crate::store::mongodb) fn options(&self) -> MongodbOptions {
-        MongodbOptions {
-            uri: self.uri.clone(),
-            database: self.name.clone(),
-            collection: "buckets".into(),
-            rollups_collection: "rollups".into(),
-            timeout: Duration::from_secs(10),
-            max_readings_per_document: 1000,
-            max_document_bytes: 1 << 20,
-            slow_writes: metrics::Counter::noop(),
-            retention: None,
-            rollups_retention: None,
-            validate: false,
-            max_connections: 10,
-        }
-    }
-
     async fn store(&self) -> BucketStore {
         BucketStore::connect(self.options()).await.unwrap()
     }
@@ -67,37 +44,14 @@ impl Scratch {
         BucketStore::connect(options).await.unwrap()
     }
 
-    pub(in crate::store::mongodb) async fn run(&self, command: Document) -> Document {
-        self.client.database(&self.name).run_command(command).await.unwrap()
-    }
-
-    /// The documents that a command returns a cursor for.
-    pub(in crate::store::mongodb) async fn all(&self, command: Document) -> Vec<Document> {
-        let reply = self.run(command).await;
-        let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
-        batch.iter().map(|document| document.as_document().unwrap().clone()).collect()
-    }
-
     /// All the documents of the bucket collection, by `_id`.
     async fn buckets(&self) -> Vec<Document> {
         self.all(doc! { "find": "buckets", "sort": { "_id": 1 }, "batchSize": 1000 }).await
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let (uri, name) = (self.uri.clone(), self.name.clone());
-        let dropping = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async { Client::with_uri_str(&uri).await?.database(&name).drop().await })
-        });
-        assert!(dropping.join().unwrap().is_ok() || std::thread::panicking(), "the database could not be dropped");
-    }
-}
-
 /// Capacities far below what the scenarios write, and different ones, so that they cross parts again and again.
-async fn two_instances() -> (Scratch, BucketStore, BucketStore) {
-    let scratch = Scratch::new().await;
+async fn two_instances(scratch: Scratch) -> (Scratch, BucketStore, BucketStore) {
     let (one, other) = (scratch.store_with_capacity(6).await, scratch.store_with_capacity(11).await);
     (scratch, one, other)
 }

@@ -1,6 +1,7 @@
 //! Buckets that do not fit into one document, and writers that race for them.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::model::Metric;

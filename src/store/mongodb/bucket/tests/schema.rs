@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::{Instant, SystemTime};
 
-use super::mongod::Mongod;
+use mongodb::Client;
+
 use super::*;
+use crate::store::mongodb::tests::mongod::Mongod;
 use crate::store::mongodb::{Granularity, TimeseriesOptions, TimeseriesSpan, TimeseriesStore};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -135,7 +137,7 @@ async fn expect_only_old_hours_to_go(store: &dyn Store) {
 #[tokio::test]
 async fn the_server_lets_old_buckets_go_and_young_ones_stay() {
     let (mongod, client) = impatient_server().await;
-    let scratch = Scratch { uri: mongod.uri().to_owned(), name: "expiry".into(), client };
+    let scratch = Scratch { uri: mongod.uri().to_owned(), name: "expiry".into(), client, cluster: None };
     let store = ensure(&scratch, Some(Duration::from_secs(3_600)), false).await;
     expect_only_old_hours_to_go(&store).await;
 
@@ -152,7 +154,7 @@ async fn the_server_lets_old_buckets_go_and_young_ones_stay() {
 #[tokio::test]
 async fn the_server_lets_old_measurements_go_and_young_ones_stay() {
     let (mongod, client) = impatient_server().await;
-    let scratch = Scratch { uri: mongod.uri().to_owned(), name: "expiry".into(), client };
+    let scratch = Scratch { uri: mongod.uri().to_owned(), name: "expiry".into(), client, cluster: None };
     let options = MongodbOptions { retention: Some(Duration::from_secs(3_600)), ..scratch.options() };
     let timeseries = TimeseriesOptions {
         collection: "readings".into(),

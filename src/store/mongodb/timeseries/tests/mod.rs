@@ -11,19 +11,30 @@ use bson::{Document, doc};
 
 use super::TimeseriesStore;
 use crate::model::{BucketWrite, Hour, HourOffset, Sample};
-use crate::store::mongodb::bucket::tests::Scratch;
+use crate::store::mongodb::tests::{Scratch, on_every_deployment, sharded};
 use crate::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
-use crate::store::scenarios::store_scenarios;
 use crate::store::{Store, WriteError, Written};
 
-store_scenarios!(two_instances, first_value_stays);
+on_every_deployment!(two_instances, first_value_stays);
+
+#[tokio::test]
+async fn on_a_cluster_each_device_has_its_shard() {
+    let scratch = Scratch::on_a_sharded_cluster().await;
+    sharded::each_device_has_its_shard(&scratch, &store(&scratch).await).await;
+}
+
+#[tokio::test]
+async fn a_collection_with_data_that_was_not_sharded_is_split() {
+    let scratch = Scratch::on_a_sharded_cluster().await;
+    let open = async |options| TimeseriesStore::connect(options, timeseries()).await.unwrap();
+    sharded::what_was_not_sharded_is_split(&scratch, open).await;
+}
 
 /// 2026-04-20T14:00:00Z.
 const HOUR: Hour = Hour(493_526);
 
 /// Tables of known devices so small that devices are forgotten all the time.
-async fn two_instances() -> (Scratch, TimeseriesStore, TimeseriesStore) {
-    let scratch = Scratch::new().await;
+async fn two_instances(scratch: Scratch) -> (Scratch, TimeseriesStore, TimeseriesStore) {
     let options = || TimeseriesOptions { max_known_devices: 3, ..timeseries() };
     let one = TimeseriesStore::connect(scratch.options(), options()).await.unwrap();
     let other = TimeseriesStore::connect(scratch.options(), options()).await.unwrap();

@@ -1,0 +1,86 @@
+//! Whether the store is there: one state, from writes and from a look every other second, of which each change is logged
+//! once. Queries go by it as well, so that they do not wait for a store that is known to be away.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Flush;
+
+/// How often the store is asked whether it is there.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// How long an answer to that may take. A store that hangs is away.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What is known of the store.
+#[derive(Debug, Default)]
+pub(super) struct StoreState(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Why it does not take writes.
+    writes: Option<String>,
+    /// Why it does not answer.
+    answers: Option<String>,
+    /// Since when it is away.
+    since: Option<Instant>,
+}
+
+impl Known {
+    fn away(&self) -> Option<&String> {
+        self.answers.as_ref().or(self.writes.as_ref())
+    }
+}
+
+impl StoreState {
+    /// Since when the store is away, and why, while it is.
+    pub(super) fn away(&self) -> Option<(Instant, String)> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Some((known.since?, known.away()?.clone()))
+    }
+
+    fn change(&self, flush: &Flush, change: impl FnOnce(&mut Known)) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut known);
+        match (known.away().cloned(), known.since) {
+            (Some(error), None) => {
+                known.since = Some(Instant::now());
+                flush.metrics.store_up.set(0.0);
+                tracing::warn!(store = flush.store.name(), error, "the store is away; readings wait in the log");
+            }
+            (None, Some(since)) => {
+                known.since = None;
+                let seconds = since.elapsed().as_secs_f64();
+                tracing::info!(store = flush.store.name(), seconds, "the store is back");
+                flush.metrics.store_up.set(1.0);
+            }
+            (None, None) => flush.metrics.store_up.set(1.0),
+            (Some(_), Some(_)) => {}
+        }
+    }
+}
+
+/// A write met an error that may pass.
+pub(super) fn note_away(flush: &Flush, error: &impl std::fmt::Display) {
+    flush.store_state.change(flush, |known| _ = known.writes.get_or_insert_with(|| error.to_string()));
+}
+
+/// A write was taken.
+pub(super) fn note_back(flush: &Flush) {
+    flush.store_state.change(flush, |known| (known.writes, known.answers) = (None, None));
+}
+
+/// Asks the store again and again whether it is there. Runs until it is aborted.
+pub(super) async fn watch(flush: Arc<Flush>) {
+    loop {
+        let answers = match tokio::time::timeout(PATIENCE, flush.store.ping()).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(format!("no answer within {PATIENCE:?}")),
+        };
+        flush.store_state.change(&flush, |known| known.answers = answers);
+        tokio::time::sleep(INTERVAL).await;
+    }
+}

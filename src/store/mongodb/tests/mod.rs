@@ -1,0 +1,123 @@
+//! What the tests of the modes share: real servers, and a database of its own for each test.
+
+#[path = "../../../../tests/harness/mongod.rs"]
+#[expect(dead_code, reason = "the integration tests kill, freeze and restart servers; those of the store do not")]
+pub(super) mod mongod;
+pub(super) mod sharded;
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bson::Document;
+use mongodb::Client;
+
+use self::mongod::replica_set::ReplicaSet;
+use self::mongod::router::{Cluster, Router, Sharding, uri_of};
+use super::MongodbOptions;
+
+/// Runs the scenarios of a mode on every kind of deployment. `$open` makes two instances that share a [`Scratch`].
+macro_rules! on_every_deployment {
+    ($open:ident $(, $variant:ident)?) => {
+        $crate::store::mongodb::tests::on_every_deployment!(@on one_member, on_one_member, $open $(, $variant)?);
+        $crate::store::mongodb::tests::on_every_deployment!(@on three_members, on_three_members, $open $(, $variant)?);
+        $crate::store::mongodb::tests::on_every_deployment!(@on sharded_cluster, on_a_sharded_cluster, $open $(, $variant)?);
+    };
+    (@on $room:ident, $scratch:ident, $open:ident $(, $variant:ident)?) => {
+        mod $room {
+            use $crate::store::Store;
+            use $crate::store::mongodb::tests::Scratch;
+
+            async fn open() -> (Scratch, impl Store, impl Store) {
+                super::$open(Scratch::$scratch().await).await
+            }
+
+            $crate::store::scenarios::store_scenarios!(open $(, $variant)?);
+        }
+    };
+}
+pub(super) use on_every_deployment;
+
+/// A database of its own for a test. It is dropped at the end; on a cluster, where everything went is checked before.
+pub(super) struct Scratch {
+    pub(super) uri: String,
+    pub(super) name: String,
+    pub(super) client: Client,
+    pub(super) cluster: Option<&'static Cluster>,
+}
+
+impl Scratch {
+    /// On the replica set of one member, where nothing depends on the deployment.
+    pub(super) async fn new() -> Self {
+        Self::on_one_member().await
+    }
+
+    pub(super) async fn on_one_member() -> Self {
+        Self::at(mongod::uri()).await
+    }
+
+    pub(super) async fn on_three_members() -> Self {
+        static SHARED: OnceLock<ReplicaSet> = OnceLock::new();
+        Self::at(SHARED.get_or_init(ReplicaSet::start).uri()).await
+    }
+
+    /// Behind two routers of a cluster of two shards.
+    pub(super) async fn on_a_sharded_cluster() -> Self {
+        static SHARED: OnceLock<(Cluster, [Router; 2])> = OnceLock::new();
+        let (cluster, routers) = SHARED.get_or_init(|| {
+            let cluster = Cluster::start();
+            let routers = [cluster.router(Sharding::Allowed), cluster.router(Sharding::Allowed)];
+            (cluster, routers)
+        });
+        let mut scratch = Self::at(&uri_of(routers)).await;
+        scratch.cluster = Some(cluster);
+        scratch
+    }
+
+    async fn at(uri: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("tidegauge_test_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Self { client: Client::with_uri_str(uri).await.unwrap(), uri: uri.to_owned(), name, cluster: None }
+    }
+
+    pub(super) fn options(&self) -> MongodbOptions {
+        MongodbOptions {
+            uri: self.uri.clone(),
+            database: self.name.clone(),
+            collection: "buckets".into(),
+            rollups_collection: "rollups".into(),
+            timeout: Duration::from_secs(10),
+            max_readings_per_document: 1000,
+            max_document_bytes: 1 << 20,
+            slow_writes: metrics::Counter::noop(),
+            retention: None,
+            rollups_retention: None,
+            validate: false,
+            max_connections: 10,
+        }
+    }
+
+    pub(super) async fn run(&self, command: Document) -> Document {
+        self.client.database(&self.name).run_command(command).await.unwrap()
+    }
+
+    /// The documents that a command returns a cursor for.
+    pub(super) async fn all(&self, command: Document) -> Vec<Document> {
+        let reply = self.run(command).await;
+        let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+        batch.iter().map(|document| document.as_document().unwrap().clone()).collect()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Some(cluster) = self.cluster
+            && !std::thread::panicking()
+        {
+            sharded::check(cluster, &self.name);
+        }
+        let (uri, name) = (self.uri.clone(), self.name.clone());
+        let dropped = mongod::blocking(async { Client::with_uri_str(&uri).await?.database(&name).drop().await });
+        assert!(dropped.is_ok() || std::thread::panicking(), "the database could not be dropped: {dropped:?}");
+    }
+}

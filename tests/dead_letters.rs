@@ -1,0 +1,150 @@
+//! What the store refuses for good is put aside, shown, and sent again; and it holds up nobody else.
+
+use bson::doc;
+use serde_json::json;
+
+use crate::harness::{Database, Server, Setup, run, wait_until};
+
+const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
+
+/// Lets the collection take buckets of all devices but those that begin with `bad`, or of all.
+async fn refuse_bad(database: &Database, refuse: bool) {
+    let validator = if refuse {
+        doc! { "deviceId": { "$not": { "$regex": "^bad" } } }
+    } else {
+        doc! {}
+    };
+    let command = doc! { "collMod": "buckets", "validator": validator };
+    database.handle().await.run_command(command).await.expect("the collection is there");
+}
+
+async fn send(server: &Server, device: &str, count: i64) {
+    let readings: Vec<_> = (0..count).map(|at| json!({ "ts": START_MS + at * 1_000, "value": at })).collect();
+    let answer = server.ingest(&json!({ "deviceId": device, "readings": readings })).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+async fn wait_for(server: &Server, name: &str, count: u64) {
+    wait_until(&format!("{name} is {count}"), async || (server.metrics().await.count(name) == count).then_some(()))
+        .await;
+}
+
+async fn dead_letters(server: &Server, args: &[&str]) -> (Option<i32>, String) {
+    let data_dir = server.data_dir();
+    let mut all = vec!["dead-letters", args[0], "--data-dir", data_dir.to_str().expect("UTF-8")];
+    all.extend(&args[1..]);
+    let finished = run(&all).await;
+    (finished.code, finished.stdout + &finished.stderr)
+}
+
+async fn retry(server: &Server) -> (Option<i32>, String) {
+    dead_letters(server, &["retry", "--url", server.url()]).await
+}
+
+async fn a_server_with_dead_letters(database: &Database) -> Server {
+    let server = Server::start(Setup::mongodb(database)).await;
+    send(&server, "good", 3).await;
+    wait_for(&server, "tidegauge_readings_stored_total", 3).await;
+    refuse_bad(database, true).await;
+    send(&server, "bad-1", 5).await;
+    send(&server, "bad-2", 4).await;
+    send(&server, "good-2", 2).await;
+    wait_for(&server, "tidegauge_readings_stored_total", 5).await;
+    wait_for(&server, "tidegauge_readings_dead_lettered_total", 9).await;
+    server
+}
+
+#[tokio::test]
+async fn what_is_refused_is_listed_retried_and_then_stored_once() {
+    let database = Database::new();
+    let server = a_server_with_dead_letters(&database).await;
+    let (code, listed) = dead_letters(&server, &["list"]).await;
+    assert_eq!(code, Some(0), "{listed}");
+    assert!(
+        listed.contains("bad-1 5 readings validation: ") && listed.contains("2 dead letters with 9 readings"),
+        "{listed}"
+    );
+    let (_, one) = dead_letters(&server, &["list", "--device", "bad-2", "--reason", "validation"]).await;
+    assert!(one.contains("1 dead letters with 4 readings"), "{one}");
+    let (_, json) = dead_letters(&server, &["list", "--format", "json", "--device", "bad-1"]).await;
+    let line: serde_json::Value = serde_json::from_str(json.trim()).expect("one JSON object");
+    assert_eq!((&line["deviceId"], &line["reason"]), (&json!("bad-1"), &json!("validation")));
+    let metrics = server.metrics().await;
+    assert!(metrics.count("tidegauge_dead_letter_bytes") > 0);
+
+    refuse_bad(&database, false).await;
+    let (code, retried) = retry(&server).await;
+    assert_eq!((code, retried.contains("9 readings accepted, 0 dead letters kept")), (Some(0), true), "{retried}");
+    let metrics = server.settled().await;
+    assert_eq!(metrics.count("tidegauge_readings_stored_total"), 14);
+    let (_, listed) = dead_letters(&server, &["list"]).await;
+    assert!(listed.contains("0 dead letters with 0 readings"), "{listed}");
+    assert_eq!(server.readings("bad-1").await.as_array().map(Vec::len), Some(5));
+    assert_eq!(retry(&server).await, (Some(0), "0 dead letters\n".to_owned()));
+}
+
+#[tokio::test]
+async fn a_retry_that_was_broken_off_is_finished_by_the_next_one() {
+    let database = Database::new();
+    let server = a_server_with_dead_letters(&database).await;
+    let file = server.data_dir().join("dead-letters.ndjson");
+    std::fs::rename(&file, file.with_extension("retrying.ndjson")).expect("as a retry does first");
+    send(&server, "bad-3", 1).await;
+    wait_for(&server, "tidegauge_readings_dead_lettered_total", 10).await;
+    let (_, listed) = dead_letters(&server, &["list"]).await;
+    assert!(listed.contains("3 dead letters with 10 readings"), "{listed}");
+
+    refuse_bad(&database, false).await;
+    for _ in 0..2 {
+        assert_eq!(retry(&server).await.0, Some(0));
+    }
+    assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 15);
+}
+
+#[tokio::test]
+async fn what_the_server_does_not_accept_is_kept() {
+    let database = Database::new();
+    let server = a_server_with_dead_letters(&database).await;
+    let file = server.data_dir().join("dead-letters.ndjson");
+    let text = std::fs::read_to_string(&file).expect("dead letters");
+    std::fs::write(&file, text.replace("\"bad-2\"", "\"bad 2\"")).expect("dead letters"); // no device id
+    refuse_bad(&database, false).await;
+    let (code, told) = retry(&server).await;
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("invalid_device_id") && told.contains("1 dead letters kept"), "{told}");
+    let (_, listed) = dead_letters(&server, &["list"]).await;
+    assert!(listed.contains("bad 2 4 readings") && listed.contains("1 dead letters with 4 readings"), "{listed}");
+    server.settled().await;
+}
+
+#[tokio::test]
+async fn a_full_file_holds_up_only_what_is_refused() {
+    let database = Database::new();
+    let server = Server::start(Setup::mongodb(&database).set("flush.max_dead_letter_bytes", "1KiB")).await;
+    send(&server, "good", 1).await;
+    wait_for(&server, "tidegauge_readings_stored_total", 1).await;
+    refuse_bad(&database, true).await;
+    for nth in 0..12 {
+        send(&server, &format!("bad-{nth}"), 1).await;
+    }
+    for nth in 0..20 {
+        send(&server, &format!("good-{nth}"), 1).await;
+    }
+    wait_for(&server, "tidegauge_readings_stored_total", 21).await;
+    let metrics = server.metrics().await;
+    let aside = metrics.count("tidegauge_readings_dead_lettered_total");
+    assert!((1..12).contains(&aside), "{aside}");
+    assert_eq!(metrics.count("tidegauge_readings_pending"), 12 - aside);
+    assert_eq!(server.get_json("/readyz").await["status"], "ok", "the store is there");
+
+    refuse_bad(&database, false).await;
+    wait_until("all are put aside or stored", async || {
+        retry(&server).await;
+        (server.metrics().await.count("tidegauge_readings_pending") == 0).then_some(())
+    })
+    .await;
+    retry(&server).await;
+    server.settled().await;
+    let stored = doc! { "$count": "n" };
+    assert_eq!(database.aggregate("buckets", vec![stored]).await, [doc! { "n": 33 }]);
+}

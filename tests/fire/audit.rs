@@ -1,0 +1,215 @@
+//! The audit: what is stored, against the ledger.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bson::{Bson, doc};
+use serde_json::Value;
+
+use super::ledger::{Identity, Ledger, METRICS};
+use super::store::Store;
+use crate::harness::{Database, Server};
+
+const HOUR_MS: i64 = 3_600_000;
+const RANGE: &str = "from=2021-01-01T00:00:00Z&to=2030-01-01T00:00:00Z";
+
+/// The values that were found, by identity.
+type Found = BTreeMap<Identity, f64>;
+
+/// Count, minimum, maximum and sum by device, start of the hour, and metric.
+type Stats = BTreeMap<Identity, (u64, f64, f64, f64)>;
+
+/// What an audit has to say.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    /// Acknowledged, and not there.
+    pub(crate) lost: Vec<Identity>,
+    /// There more than once.
+    pub(crate) duplicated: Vec<Identity>,
+    /// Anything else that is wrong: values that nobody acknowledged, stats that are not the fold of the readings.
+    pub(crate) wrong: Vec<String>,
+}
+
+impl Findings {
+    /// # Panics
+    /// When there are any.
+    pub(crate) fn assert_none(&self) {
+        let Self { lost, duplicated, wrong } = self;
+        let first = |of: &[Identity]| format!("{} such as {:?}", of.len(), &of[..of.len().min(5)]);
+        assert!(lost.is_empty(), "lost: {}", first(lost));
+        assert!(duplicated.is_empty(), "stored more than once: {}", first(duplicated));
+        assert!(wrong.is_empty(), "{} things are wrong, such as {:#?}", wrong.len(), &wrong[..wrong.len().min(5)]);
+    }
+}
+
+/// Judges what a server answers, and what stands in its store.
+pub(crate) async fn judge(
+    server: &Server,
+    devices: &[Arc<str>],
+    ledger: &Ledger,
+    store: Store<'_>,
+    findings: &mut Findings,
+) {
+    let mut found = Found::new();
+    let mut rollups = Stats::new();
+    for device in devices {
+        read(server, device, &mut found, findings).await;
+        read_rollups(server, device, &mut rollups).await;
+    }
+    compare(&found, ledger, findings);
+    if rollups != fold(&found) {
+        findings.wrong.push(differences("rollups of the API", &rollups, "fold of the readings", &fold(&found)));
+    }
+    let stored = match store {
+        Store::Sqlite => return,
+        Store::Mongodb(database) => in_buckets(database, devices, findings).await,
+        Store::Timeseries(database) => in_measurements(database, devices, findings).await,
+    };
+    if stored != found {
+        findings.wrong.push(differences("the collection", &stored, "the readings of the API", &found));
+    }
+}
+
+fn compare(found: &Found, ledger: &Ledger, findings: &mut Findings) {
+    for identity in ledger.identities() {
+        let (value, allowed) = (found.get(&identity).copied(), ledger.allowed(&identity));
+        if !allowed.contains(&value) {
+            match value {
+                None => findings.lost.push(identity),
+                Some(_) => findings.wrong.push(format!("{identity:?} is {value:?}, it may be {allowed:?}")),
+            }
+        }
+    }
+    for identity in found.keys() {
+        if ledger.allowed(identity) == [None] {
+            findings.wrong.push(format!("{identity:?} is there, and nobody sent it or it was refused"));
+        }
+    }
+}
+
+/// All readings of a device, page by page.
+async fn read(server: &Server, device: &Arc<str>, found: &mut Found, findings: &mut Findings) {
+    let path = format!("/v1/devices/{}/readings?{RANGE}&limit=500", device.replace('/', "%2F"));
+    let mut page = server.get_json(&path).await;
+    loop {
+        for reading in page["readings"].as_array().expect("readings") {
+            for (metric, value) in reading["values"].as_object().expect("values") {
+                let identity = (Arc::clone(device), ts_ms(reading), known(metric));
+                note(identity, value.as_f64().expect("a number"), found, findings);
+            }
+        }
+        let Some(cursor) = page["next"].as_str() else { break };
+        page = server.get_json(&format!("{path}&cursor={cursor}")).await;
+    }
+}
+
+async fn read_rollups(server: &Server, device: &Arc<str>, stats: &mut Stats) {
+    let path = format!("/v1/devices/{}/rollups?{RANGE}", device.replace('/', "%2F"));
+    let rollups = server.get_json(&path).await;
+    for (metric, points) in rollups["metrics"].as_object().expect("metrics") {
+        for point in points.as_array().expect("points") {
+            let number = |key: &str| point[key].as_f64().unwrap_or_else(|| panic!("no {key} in {point}"));
+            let hour = (point["count"].as_u64().expect("a count"), number("min"), number("max"), number("sum"));
+            let twice = stats.insert((Arc::clone(device), ts_ms(point), known(metric)), hour);
+            assert_eq!(twice, None, "two points of one hour: {point}");
+        }
+    }
+}
+
+/// What stands in the buckets of MongoDB, whose stats have to be the fold of their readings.
+async fn in_buckets(database: &Database, devices: &[Arc<str>], findings: &mut Findings) -> Found {
+    let mut found = Found::new();
+    for bucket in database.aggregate("buckets", vec![doc! { "$match": {} }]).await {
+        let device = device_of(devices, bucket.get_str("deviceId").expect("a device"));
+        let mut own = Found::new();
+        for reading in bucket.get_array("readings").expect("readings") {
+            let reading = reading.as_document().expect("a reading");
+            let ts_ms = reading.get_datetime("ts").expect("a time").timestamp_millis();
+            for (metric, value) in reading.iter().filter(|(key, _)| *key != "ts") {
+                let identity = (Arc::clone(&device), ts_ms, known(metric));
+                note(identity.clone(), number(value), &mut found, findings);
+                own.insert(identity, number(value));
+            }
+        }
+        let hour_ms = bucket.get_datetime("bucket").expect("an hour").timestamp_millis();
+        let stats = bucket.get_document("stats").expect("stats").iter().map(|(metric, stats)| {
+            let stats = stats.as_document().expect("stats");
+            let of = |key: &str| number(stats.get(key).unwrap_or_else(|| panic!("no {key} in {stats}")));
+            ((Arc::clone(&device), hour_ms, known(metric)), (of("count") as u64, of("min"), of("max"), of("sum")))
+        });
+        let stats: Stats = stats.collect();
+        if stats != fold(&own) {
+            let id = bucket.get("_id");
+            findings.wrong.push(differences(&format!("stats of {id:?}"), &stats, "fold of its readings", &fold(&own)));
+        }
+    }
+    found
+}
+
+/// What stands in the time-series collection.
+async fn in_measurements(database: &Database, devices: &[Arc<str>], findings: &mut Findings) -> Found {
+    let mut found = Found::new();
+    for measurement in database.aggregate("readings", vec![doc! { "$match": {} }]).await {
+        let meta = measurement.get_document("meta").expect("meta");
+        let device = device_of(devices, meta.get_str("deviceId").expect("a device"));
+        let ts_ms = measurement.get_datetime("ts").expect("a time").timestamp_millis();
+        for metric in METRICS {
+            if let Some(value) = measurement.get(metric) {
+                note((Arc::clone(&device), ts_ms, metric), number(value), &mut found, findings);
+            }
+        }
+    }
+    found
+}
+
+fn note(identity: Identity, value: f64, found: &mut Found, findings: &mut Findings) {
+    if found.insert(identity.clone(), value).is_some() {
+        findings.duplicated.push(identity);
+    }
+}
+
+fn fold(found: &Found) -> Stats {
+    let mut stats = Stats::new();
+    for ((device, ts_ms, metric), &value) in found {
+        let hour = (Arc::clone(device), ts_ms - ts_ms.rem_euclid(HOUR_MS), *metric);
+        let stats = stats.entry(hour).or_insert((0, value, value, 0.0));
+        *stats = (stats.0 + 1, stats.1.min(value), stats.2.max(value), stats.3 + value);
+    }
+    stats
+}
+
+fn differences<T: PartialEq + std::fmt::Debug>(
+    of_one: &str,
+    one: &BTreeMap<Identity, T>,
+    of_other: &str,
+    other: &BTreeMap<Identity, T>,
+) -> String {
+    let keys: std::collections::BTreeSet<_> = one.keys().chain(other.keys()).collect();
+    let differ: Vec<_> = keys.into_iter().filter(|key| one.get(key) != other.get(key)).collect();
+    let shown = differ.iter().take(3).map(|key| format!("{key:?}: {:?}, {:?}", one.get(key), other.get(key)));
+    let shown: Vec<_> = shown.collect();
+    format!("{of_one} and {of_other} differ in {} places: {}", differ.len(), shown.join("; "))
+}
+
+fn device_of(devices: &[Arc<str>], name: &str) -> Arc<str> {
+    let device = devices.iter().find(|device| ***device == *name);
+    Arc::clone(device.unwrap_or_else(|| panic!("nobody sent for {name}")))
+}
+
+fn known(metric: &str) -> &'static str {
+    METRICS.into_iter().find(|known| *known == metric).unwrap_or_else(|| panic!("nobody sent {metric}"))
+}
+
+fn ts_ms(of: &Value) -> i64 {
+    let ts: jiff::Timestamp = of["ts"].as_str().expect("a time").parse().expect("RFC 3339");
+    ts.as_millisecond()
+}
+
+fn number(value: &Bson) -> f64 {
+    match value {
+        Bson::Double(value) => *value,
+        Bson::Int64(value) => *value as f64,
+        Bson::Int32(value) => f64::from(*value),
+        other => panic!("{other} is no number"),
+    }
+}

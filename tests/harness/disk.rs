@@ -1,0 +1,73 @@
+//! A small disk, which only the programs that are run on it see: a tmpfs in namespaces of its own, which needs no rights.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A disk. It goes when this is dropped, or with this process.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    /// Keeps the namespaces alive, until it reads end-of-file.
+    holder: Child,
+    folder: PathBuf,
+}
+
+impl Disk {
+    /// Mounts a disk of this size at `folder`, which is made.
+    pub(crate) fn mount(folder: &Path, mebibytes: usize) -> Self {
+        std::fs::create_dir_all(folder).expect("the folder can be made");
+        let script = "mount -t tmpfs -o size=\"$1\"m tidegauge \"$0\" && echo mounted && exec cat";
+        let mut holder = Command::new("unshare")
+            .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
+            .arg(folder)
+            .arg(mebibytes.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare of util-linux is there");
+        let mut said = String::new();
+        let stdout = holder.stdout.as_mut().expect("piped");
+        BufReader::new(stdout).read_line(&mut said).expect("it can be read");
+        assert_eq!(said, "mounted\n", "this test needs user namespaces (unshare --user --map-root-user --mount)");
+        Self { holder, folder: folder.to_owned() }
+    }
+
+    /// A command that runs `program` where the disk is seen, in the same process.
+    pub(crate) fn run(&self, program: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--user", "--mount", "--preserve-credentials", "--target", &self.holder.id().to_string()]);
+        command.arg(program);
+        command
+    }
+
+    /// Writes to a file on the disk until all but `spare` bytes are taken.
+    pub(crate) fn fill(&self, spare: u64) {
+        let mut file = File::create(self.ballast()).expect("a file can be made on the disk");
+        let full = loop {
+            if let Err(error) = file.write_all(&[0; 512]) {
+                break error;
+            }
+        };
+        assert_eq!(full.kind(), ErrorKind::StorageFull, "{full}");
+        let len = file.metadata().expect("an open file").len();
+        file.set_len(len.saturating_sub(spare)).expect("an open file");
+    }
+
+    /// Gives the space back.
+    pub(crate) fn free(&self) {
+        std::fs::remove_file(self.ballast()).expect("the disk was filled");
+    }
+
+    fn ballast(&self) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.holder.id()));
+        root.join(self.folder.strip_prefix("/").expect("an absolute path")).join("ballast")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.holder.kill().expect("our child");
+        self.holder.wait().expect("our child");
+    }
+}

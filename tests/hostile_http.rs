@@ -1,0 +1,202 @@
+//! Clients that are broken, slow, greedy or gone: each gets a clear error or a closed connection, memory stays bounded,
+//! and others are served all the while.
+
+use std::io::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::harness::{Server, Setup, wait_until};
+
+/// The most resident memory that the server may have had, in MiB, with the limits of [`server`]: bodies in flight, what
+/// they become, and what the allocator keeps.
+const MEMORY_MAX_MIB: u64 = 192;
+/// The same with twenty bodies that are decompressed at once: zstd takes a window of up to 8 MiB for each.
+const BOMBS_MAX_MIB: u64 = 384;
+/// The same with ten thousand connections, each of which takes some 20 KiB.
+const CONNECTIONS_MAX_MIB: u64 = 384;
+
+async fn server() -> Server {
+    let setup = Setup::sqlite()
+        .set("http.max_body_bytes", "4MiB")
+        .set("http.max_bytes_in_flight", "16MiB")
+        .set("http.header_timeout", "1s")
+        .set("http.body_timeout", "1s")
+        .set("pending.max_bytes", "16MiB");
+    Server::start(setup).await
+}
+
+async fn connect(server: &Server) -> TcpStream {
+    let address = server.url().trim_start_matches("http://");
+    TcpStream::connect(address).await.expect("the server listens")
+}
+
+/// Sends bytes, and returns what comes back until the connection is closed.
+async fn exchange(server: &Server, bytes: &[u8]) -> String {
+    let mut stream = connect(server).await;
+    let _ = stream.write_all(bytes).await; // the server may close it first
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut answer)).await;
+    assert!(read.is_ok(), "neither answered nor closed: {}", String::from_utf8_lossy(&answer));
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Somebody else is served, and the server has not grown beyond bounds.
+async fn assert_alive(server: &Server) {
+    assert_alive_within(server, MEMORY_MAX_MIB).await;
+}
+
+async fn assert_alive_within(server: &Server, max_mib: u64) {
+    let answer = server.ingest(&json!({ "deviceId": "other", "value": 1 })).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).expect("it runs");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak").trim();
+    let mib = peak.trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024;
+    println!("at most {mib} MiB");
+    assert!(mib < max_mib, "{mib} MiB");
+}
+
+fn post(body: &str, headers: &str) -> Vec<u8> {
+    let head = "POST /v1/readings HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json\r\n";
+    format!("{head}{headers}\r\n{body}").into_bytes()
+}
+
+#[tokio::test]
+async fn slow_heads_and_slow_bodies_are_cut_off() {
+    let server = server().await;
+    let mut head = connect(&server).await;
+    head.write_all(b"POST /v1/readings HT").await.expect("open");
+    let mut body = connect(&server).await;
+    body.write_all(&post("{", "Content-Length: 1000\r\n")).await.expect("open");
+    assert_alive(&server).await;
+    let mut answer = String::new();
+    body.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("body_timeout"), "{answer}");
+    let mut rest = Vec::new();
+    let closed = tokio::time::timeout(Duration::from_secs(10), head.read_to_end(&mut rest)).await;
+    assert!(closed.is_ok(), "a head that never ends keeps its connection");
+    assert_alive(&server).await;
+}
+
+#[tokio::test]
+async fn lengths_that_do_not_fit_are_refused_or_cut_off() {
+    let server = server().await;
+    for (request, expected) in [
+        (post("{}", "Content-Length: 99999999999\r\n"), "413"),
+        (post("{}", "Content-Length: -1\r\n"), "400"),
+        (post("{}", "Content-Length: 2\r\nContent-Length: 3\r\n"), "400"),
+        (post("zz\r\n{}\r\n0\r\n\r\n", "Transfer-Encoding: chunked\r\n"), "400"),
+        (post("", "X: a\0b\r\nContent-Length: 0\r\n"), "400"),
+        (b"\0\x01\x02\x03\r\n\r\n".to_vec(), "400"),
+    ] {
+        let answer = exchange(&server, &request).await;
+        let is_clear = answer.is_empty() || answer.starts_with(&format!("HTTP/1.1 {expected}"));
+        assert!(is_clear, "{} gave {answer}", String::from_utf8_lossy(&request));
+    }
+    let header = format!("X: {}\r\nContent-Length: 0\r\n", "x".repeat(1 << 20));
+    let answer = exchange(&server, &post("", &header)).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    assert_alive(&server).await;
+}
+
+#[tokio::test]
+async fn huge_and_nested_json_is_refused_with_a_code() {
+    let server = server().await;
+    let body = |body: String| async { server.post("/v1/readings", "application/json", body).await };
+    for (text, status) in [
+        ("[".repeat(100_000), 400),
+        (format!("{{\"deviceId\":\"a\",\"value\":{}", "[".repeat(100_000)), 400),
+        (
+            format!(
+                "{{\"deviceId\":\"a\",\"metadata\":{}1{},\"value\":1}}",
+                "{\"a\":".repeat(5_000),
+                "}".repeat(5_000)
+            ),
+            400,
+        ),
+        (format!("{{\"deviceId\":\"{}\",\"value\":1}}", "a".repeat(3 << 20)), 400),
+        (format!("[{}]", "{},".repeat(1 << 20)), 400),
+    ] {
+        let answer = body(text).await;
+        assert_eq!(answer.status, status, "{}", &answer.text()[..200.min(answer.text().len())]);
+        assert!(answer.json()["code"].is_string());
+    }
+    assert_alive(&server).await;
+}
+
+/// A GiB of zeros in a MiB, twenty times at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn bombs_do_not_go_off() {
+    let server = server().await;
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    let zeros = vec![b' '; 1 << 20];
+    for _ in 0..1024 {
+        gzip.write_all(&zeros).expect("memory");
+    }
+    let gzip = gzip.finish().expect("memory");
+    let zstd = zstd::stream::encode_all(std::io::Read::take(std::io::repeat(b' '), 1 << 30), 3).expect("memory");
+    let bombs = (0..20).map(|nth| {
+        let (encoding, body) = if nth % 2 == 0 { ("gzip", gzip.clone()) } else { ("zstd", zstd.clone()) };
+        let request = server.request(reqwest::Method::POST, "/v1/readings");
+        server.send(request.header("content-type", "application/json").header("content-encoding", encoding).body(body))
+    });
+    for answer in futures_util::future::join_all(bombs).await {
+        assert!([413, 503].contains(&answer.status), "{}: {}", answer.status, answer.text());
+    }
+    assert_alive_within(&server, BOMBS_MAX_MIB).await;
+}
+
+#[tokio::test]
+async fn a_thousand_requests_in_a_row_get_a_thousand_answers_in_order() {
+    let server = server().await;
+    let mut requests = Vec::new();
+    for nth in 0..1_000 {
+        let last = if nth == 999 { "Connection: close\r\n" } else { "" };
+        let path = format!("/v1/devices/device-{nth}/rollups");
+        requests.extend_from_slice(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{last}\r\n").as_bytes());
+    }
+    let answers = exchange(&server, &requests).await;
+    let devices: Vec<&str> =
+        answers.split("{\"deviceId\":\"").skip(1).filter_map(|text| text.split('"').next()).collect();
+    let expected: Vec<String> = (0..1_000).map(|nth| format!("device-{nth}")).collect();
+    assert_eq!(devices, expected);
+    assert_alive(&server).await;
+}
+
+#[tokio::test]
+async fn clients_that_vanish_in_the_middle_leave_nothing_behind() {
+    let server = server().await;
+    for nth in 0..300 {
+        let mut stream = connect(&server).await;
+        let body = format!("[{{\"deviceId\":\"gone\",\"ts\":{nth},\"value\":1}},");
+        stream.write_all(&post(&body, "Content-Length: 100000\r\n")).await.expect("open");
+    }
+    assert_alive(&server).await;
+    wait_until("no body is waited for", async || {
+        (server.metrics().await.count("tidegauge_http_bytes_in_flight") == 0).then_some(())
+    })
+    .await;
+    assert_eq!(server.readings("gone").await, Value::Array(Vec::new()), "half a body is none");
+}
+
+/// As many as this machine lets a process open, up to ten thousand.
+#[tokio::test]
+async fn ten_thousand_idle_connections_leave_room_for_others() {
+    let limits = std::fs::read_to_string("/proc/self/limits").expect("limits");
+    let open_files = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
+    let soft: usize = open_files.split_whitespace().nth(3).expect("a number").parse().unwrap_or(usize::MAX);
+    let count = 10_000.min(soft.saturating_sub(300) / 2);
+    println!("{count} idle connections");
+    let server = Server::start(Setup::sqlite().set("http.max_connections", 20_000)).await;
+    let mut idle = Vec::new();
+    for _ in 0..count {
+        idle.push(connect(&server).await);
+    }
+    wait_until("all are open", async || {
+        (server.metrics().await.count("tidegauge_http_connections") >= count as u64).then_some(())
+    })
+    .await;
+    assert_alive_within(&server, CONNECTIONS_MAX_MIB).await;
+}

@@ -1,0 +1,138 @@
+//! What a connection string may ask for, against a real server that insists on it: TLS, passwords, client certificates,
+//! compression.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use bson::doc;
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::harness::mongod::leash::Leash;
+use crate::harness::{Server, Setup, mongod, wait_until};
+
+const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
+
+/// A server that speaks TLS only, and to nobody who has not said who it is.
+struct Guarded {
+    child: Child,
+    _leash: Leash,
+    folder: TempDir,
+    port: u16,
+}
+
+impl Guarded {
+    async fn start() -> Self {
+        let folder = tempfile::Builder::new().prefix("tidegauge-guarded-").tempdir().expect("a temporary folder");
+        write_certificates(folder.path());
+        let file = |name: &str| folder.path().join(name).display().to_string();
+        let port = mongod::free_port();
+        let mut command = Command::new(mongod::binary());
+        command.args(["--auth", "--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string()]);
+        command.args(["--dbpath", &folder.path().display().to_string(), "--wiredTigerCacheSizeGB", "0.25"]);
+        command.args(["--tlsMode", "requireTLS", "--tlsCertificateKeyFile", &file("server.pem")]);
+        command.args(["--tlsCAFile", &file("ca.pem"), "--tlsAllowConnectionsWithoutCertificates"]);
+        command.args(["--logpath", &file("log")]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().expect("mongod runs");
+        let leash = Leash::tie(&child, folder.path());
+        let guarded = Self { child, _leash: leash, folder, port };
+        guarded.make_users().await;
+        guarded
+    }
+
+    /// A connection string; `who` stands before the host, `more` at the end.
+    fn uri(&self, who: &str, more: &str) -> String {
+        let ca = self.folder.path().join("ca.pem").display().to_string();
+        format!("mongodb://{who}127.0.0.1:{}/?tls=true&tlsCAFile={ca}{more}", self.port)
+    }
+
+    fn client_certificate(&self) -> String {
+        self.folder.path().join("client.pem").display().to_string()
+    }
+
+    /// Until there is a user, the server lets anyone from this machine make one.
+    async fn make_users(&self) {
+        let client = mongodb::Client::with_uri_str(self.uri("", "")).await.expect("a well-formed URI");
+        let roles = || bson::bson!([{ "role": "root", "db": "admin" }]);
+        let user = doc! { "createUser": "ann", "pwd": "hunter2", "roles": roles() };
+        wait_until("the server takes a user", async || client.database("admin").run_command(user.clone()).await.ok())
+            .await;
+        let ann = mongodb::Client::with_uri_str(self.uri("ann:hunter2@", "")).await.expect("a well-formed URI");
+        let user = doc! { "createUser": "CN=tidegauge", "roles": roles() };
+        ann.database("$external").run_command(user).await.expect("ann may do that");
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        self.child.kill().expect("our child");
+        self.child.wait().expect("our child");
+    }
+}
+
+/// `ca.pem`, and `server.pem` and `client.pem` with their keys.
+fn write_certificates(folder: &Path) {
+    let named = |name: &str| {
+        let mut params = CertificateParams::new(["127.0.0.1".to_owned(), "localhost".to_owned()]).expect("names");
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params
+    };
+    let key = || KeyPair::generate().expect("a key");
+    let (ca_key, mut ca) = (key(), named("authority"));
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    ca.extended_key_usages.clear();
+    std::fs::write(folder.join("ca.pem"), ca.self_signed(&ca_key).expect("a certificate").pem()).expect("writable");
+    let issuer = Issuer::new(ca, ca_key);
+    for (file, name) in [("server.pem", "server"), ("client.pem", "tidegauge")] {
+        let of = key();
+        let certificate = named(name).signed_by(&of, &issuer).expect("a certificate").pem();
+        std::fs::write(folder.join(file), certificate + &of.serialize_pem()).expect("writable");
+    }
+}
+
+/// Readings come through and out again.
+async fn stores_with(uri: &str) {
+    let server = Server::start(Setup::sqlite().set("mongodb.uri", uri)).await;
+    let readings: Vec<_> = (0..50).map(|at| json!({ "ts": START_MS + at, "value": at })).collect();
+    assert_eq!(server.ingest(&json!({ "deviceId": "a", "readings": readings })).await.status, 200);
+    let metrics = server.settled().await;
+    let known = metrics.count("tidegauge_readings_stored_total") + metrics.count("tidegauge_readings_duplicate_total");
+    assert_eq!(known, 50);
+    assert_eq!(server.readings("a").await.as_array().map(Vec::len), Some(50));
+}
+
+#[tokio::test]
+async fn passwords_certificates_and_compression_are_as_the_connection_string_asks() {
+    let guarded = Guarded::start().await;
+    stores_with(&guarded.uri("ann:hunter2@", "&compressors=zstd")).await;
+    let ann = mongodb::Client::with_uri_str(guarded.uri("ann:hunter2@", "")).await.expect("a well-formed URI");
+    let status = ann.database("admin").run_command(doc! { "serverStatus": 1 }).await.expect("ann may ask");
+    let zstd = status.get_document("network").and_then(|of| of.get_document("compression")?.get_document("zstd"));
+    let zstd = zstd.and_then(|of| of.get_document("decompressor")).expect("the server's compressors").clone();
+    assert!(zstd.get_i64("bytesIn").expect("a count") > 0, "{zstd}");
+
+    let certificate = guarded.client_certificate();
+    stores_with(&guarded.uri("", &format!("&tlsCertificateKeyFile={certificate}&authMechanism=MONGODB-X509"))).await;
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_said_and_readings_wait() {
+    let guarded = Guarded::start().await;
+    let setup = Setup::sqlite().set("mongodb.uri", guarded.uri("ann:hunter3@", "")).set("mongodb.timeout", "2s");
+    let mut server = Server::start(setup).await;
+    assert_eq!(server.ingest(&json!({ "deviceId": "a", "value": 1 })).await.status, 200);
+    let ready = wait_until("the store is said to be away", async || {
+        let ready = server.get_json("/readyz").await;
+        (ready["status"] == "degraded").then_some(ready)
+    })
+    .await;
+    assert!(ready["reason"].as_str().is_some_and(|why| why.contains("auth")), "{ready}");
+    assert!(!server.log().contains("hunter3") && !ready.to_string().contains("hunter3"));
+    server.kill9();
+    server.start_again_with(Setup::sqlite().set("mongodb.uri", guarded.uri("ann:hunter2@", ""))).await;
+    assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 1);
+}

@@ -1,0 +1,174 @@
+//! On a sharded cluster: collections are sharded by themselves, a device is on one shard, a router may go away, and a
+//! missing privilege is said in words. The cluster is that of `harness/router`: real mongods, and a router for tests.
+
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+
+use bson::{Bson, Document, doc};
+use mongodb::Client;
+use serde_json::json;
+
+use crate::harness::mongod::router::{Cluster, SHARDS, Sharding, Verb, uri_of};
+use crate::harness::{Database, Server, Setup, wait_until};
+
+const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
+const DEVICES: usize = 40;
+
+fn cluster() -> &'static Cluster {
+    static SHARED: OnceLock<Cluster> = OnceLock::new();
+    SHARED.get_or_init(Cluster::start)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_device_is_on_one_shard_and_a_router_may_go_away() {
+    let cluster = tokio::task::block_in_place(cluster);
+    let (one, other) = (cluster.router(Sharding::Allowed), cluster.router(Sharding::Allowed));
+    let database = Database::at(&uri_of([&one, &other]));
+    let server = Server::start(Setup::mongodb(&database).set("mongodb.timeout", "5s")).await;
+    post_from_each_device(&server, 0).await;
+    server.settled().await;
+    drop(one);
+    post_from_each_device(&server, 1).await;
+    let metrics = server.settled().await;
+    assert_eq!(metrics.count("tidegauge_readings_stored_total"), 2 * DEVICES as u64);
+    for device in 0..DEVICES {
+        let readings = server.readings(&format!("device-{device}")).await;
+        assert_eq!(readings.as_array().map(Vec::len), Some(2));
+    }
+
+    let record = cluster.record_of(&database.name);
+    let writes: Vec<_> = record.iter().filter(|at| at.verb == Verb::Write).collect();
+    assert!(writes.iter().all(|write| write.sharded && write.shards.len() == 1), "{writes:#?}");
+    let used: BTreeSet<usize> = writes.iter().flat_map(|write| write.shards.clone()).collect();
+    assert_eq!(used.len(), SHARDS);
+    let by_device = record.iter().filter(|at| at.verb == Verb::Read && at.filter.get_str("deviceId").is_ok());
+    let by_device: Vec<_> = by_device.filter(|read| read.collection == "buckets").collect();
+    assert!(by_device.len() >= DEVICES && by_device.iter().all(|read| read.shards.len() == 1));
+    for shard in 0..SHARDS {
+        let client = Client::with_uri_str(cluster.shard_uri(shard)).await.expect("a well-formed URI");
+        let buckets = client.database(&database.name).collection::<Document>("buckets");
+        assert!(buckets.count_documents(doc! {}).await.expect("a count") > 0, "shard {shard} is empty");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_that_is_away_holds_up_its_own_devices_only() {
+    let mut cluster = tokio::task::block_in_place(Cluster::start);
+    let router = cluster.router(Sharding::Allowed);
+    let database = Database::at(&uri_of([&router]));
+    let server = Server::start(Setup::mongodb(&database).set("mongodb.timeout", "2s")).await;
+    post_from_each_device(&server, 0).await;
+    server.settled().await;
+    let record = cluster.record_of(&database.name);
+    let on_first = record.iter().filter(|at| at.verb == Verb::Write && at.collection == "buckets" && at.shards == [0]);
+    let on_first: BTreeSet<&str> = on_first.filter_map(|at| at.filter.get_str("deviceId").ok()).collect();
+    assert!(!on_first.is_empty() && on_first.len() < DEVICES);
+
+    cluster.shard_mut(1).kill9();
+    post_from_each_device(&server, 1).await;
+    let stored = async || server.metrics().await.count("tidegauge_readings_stored_total");
+    let expected = (DEVICES + on_first.len()) as u64;
+    wait_until("the devices of the other shard are stored", async || (stored().await == expected).then_some(())).await;
+    assert_eq!(server.readings(on_first.first().expect("one")).await.as_array().map(Vec::len), Some(2));
+
+    tokio::task::block_in_place(|| cluster.shard_mut(1).start_again());
+    let metrics = server.settled().await;
+    assert_eq!(metrics.count("tidegauge_readings_stored_total"), 2 * DEVICES as u64);
+    assert_eq!(metrics.count("tidegauge_readings_dead_lettered_total"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_privilege_everything_is_stored_and_the_log_says_what_to_do() {
+    let cluster = tokio::task::block_in_place(cluster);
+    let router = cluster.router(Sharding::Forbidden);
+    let database = Database::at(&uri_of([&router]));
+    let server = Server::start(Setup::mongodb(&database)).await;
+    for round in 0..3 {
+        post_from_each_device(&server, round).await;
+        server.settled().await;
+    }
+    let log = server.log();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("the collection stays on one shard")).collect();
+    assert_eq!(warnings.len(), 2, "once for each collection: {log}");
+    for collection in ["buckets", "rollups"] {
+        let command = format!(r#"sh.shardCollection("{}.{collection}", {{ "deviceId": "hashed" }})"#, database.name);
+        assert!(warnings.iter().any(|line| line.contains(&command) && line.contains("not authorized")), "{log}");
+    }
+}
+
+/// What the tests of the store rely on.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_router_refuses_what_a_mongos_refuses_and_merges_the_rest() {
+    let cluster = tokio::task::block_in_place(cluster);
+    let router = cluster.router(Sharding::Allowed);
+    let name = Database::at("").name.clone();
+    let client = Client::with_uri_str(uri_of([&router])).await.expect("a well-formed URI");
+    let (database, admin) = (client.database(&name), client.database("admin"));
+    let shard = doc! { "shardCollection": format!("{name}.c"), "key": { "k": "hashed" } };
+    let run = async |command: Document| database.run_command(command).await.expect("an answer");
+
+    run(doc! { "insert": "c", "documents": [{ "_id": 0, "k": "early" }] }).await;
+    let code = async |command: Document| match *admin.run_command(command).await.expect_err("refused").kind {
+        mongodb::error::ErrorKind::Command(refusal) => refusal.code,
+        other => panic!("{other}"),
+    };
+    assert_eq!(code(shard.clone()).await, 72, "there is data, and no index");
+    run(doc! { "createIndexes": "c", "indexes": [{ "key": { "k": "hashed" }, "name": "k" }] }).await;
+    let mut presplit = shard.clone();
+    presplit.insert("numInitialChunks", 8);
+    assert_eq!(code(presplit).await, 40415);
+    for _ in 0..2 {
+        admin.run_command(shard.clone()).await.expect("the same again is no error");
+    }
+
+    let documents: Vec<Document> = (1..20).map(|at| doc! { "_id": at, "k": format!("k{at}"), "x": at % 3 }).collect();
+    let inserted = run(doc! { "insert": "c", "documents": documents }).await;
+    assert_eq!(inserted.get_i32("n").ok(), Some(19), "{inserted}");
+    let found = run(doc! { "find": "c", "sort": { "_id": -1 }, "skip": 2, "limit": 5, "projection": { "k": 0 } }).await;
+    let batch = found.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).expect("a batch");
+    let ids: Vec<i32> = batch.iter().filter_map(|found| found.as_document()?.get_i32("_id").ok()).collect();
+    assert_eq!(ids, [17, 16, 15, 14, 13]);
+    let mut cursor = database.collection::<Document>("c").find(doc! {}).batch_size(3).await.expect("a cursor");
+    let mut seen = BTreeSet::new();
+    while cursor.advance().await.expect("the next batch") {
+        assert!(seen.insert(cursor.deserialize_current().expect("a document").get_i32("_id").expect("an id")));
+    }
+    assert_eq!(seen.len(), 20);
+    let group = doc! { "$group": { "_id": "$x", "n": { "$sum": 1 } } };
+    let counted = run(
+        doc! { "aggregate": "c", "pipeline": [{ "$match": { "_id": { "$gt": 0 } } }, group, { "$sort": { "_id": 1 } }],
+        "cursor": {} },
+    )
+    .await;
+    let counted =
+        counted.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).expect("a batch").clone();
+    assert_eq!(counted, [(0, 6), (1, 7), (2, 6)].map(|(x, n)| Bson::from(doc! { "_id": x, "n": n })));
+
+    let set = |q: Document, upsert: bool, multi: bool| {
+        doc! { "q": q, "u": { "$set": { "y": 1 } }, "upsert": upsert, "multi": multi }
+    };
+    let statements = [
+        set(doc! { "_id": 50, "k": "new" }, true, false),
+        set(doc! { "_id": 51 }, true, false),
+        set(doc! { "x": 1 }, false, false),
+        set(doc! { "_id": 1, "k": "k1" }, false, false),
+        set(doc! { "x": 1 }, false, true),
+    ];
+    let reply = run(doc! { "update": "c", "ordered": false, "updates": statements.to_vec() }).await;
+    let errors = reply.get_array("writeErrors").expect("errors").iter().filter_map(Bson::as_document);
+    let codes: Vec<(i32, i32)> = errors
+        .map(|error| (error.get_i32("index").expect("a place"), error.get_i32("code").expect("a code")))
+        .collect();
+    assert_eq!(codes, [(1, 61), (2, 72)], "{reply}");
+    let upserted = reply.get_array("upserted").expect("one")[0].as_document().expect("a document").clone();
+    assert_eq!(upserted, doc! { "index": 0, "_id": 50 });
+    let deleted = run(doc! { "delete": "c", "deletes": [{ "q": {}, "limit": 0 }] }).await;
+    assert!(deleted.get_i32("n").expect("a count") >= 21, "{deleted}");
+    database.drop().await.expect("dropped");
+}
+
+async fn post_from_each_device(server: &Server, round: i64) {
+    let of = |device| json!({ "deviceId": format!("device-{device}"), "ts": START_MS + round, "value": round });
+    let answer = server.ingest(&json!((0..DEVICES).map(of).collect::<Vec<_>>())).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}

@@ -1,0 +1,84 @@
+//! While the store is away: readings are taken, queries answer what they can and say so, and operators can see it.
+
+use bson::doc;
+use serde_json::{Value, json};
+
+use crate::harness::{Database, Mongod, Server, Setup, wait_until};
+
+const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
+const RANGE: &str = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
+
+async fn send(server: &Server, device: &str, at: i64) {
+    let reading = json!({ "deviceId": device, "ts": START_MS + at * 1_000, "value": at });
+    assert_eq!(server.ingest(&reading).await.status, 200);
+}
+
+async fn wait_for_status(server: &Server, status: &str) -> Value {
+    wait_until(&format!("/readyz says {status}"), async || {
+        let ready = server.get_json("/readyz").await;
+        (ready["status"] == status).then_some(ready)
+    })
+    .await
+}
+
+/// `down` makes the store go away, `up` brings it back.
+async fn away_and_back(kill: bool) {
+    let mut mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    let setup = Setup::mongodb(&database).set("mongodb.timeout", "1s").set("query.store_timeout", "2s");
+    let server = Server::start(setup).await;
+    send(&server, "stored", 0).await;
+    send(&server, "both", 0).await;
+    server.settled().await;
+    assert_eq!(server.get_json("/readyz").await["status"], "ok");
+
+    if kill {
+        mongod.kill9();
+    } else {
+        mongod.freeze();
+    }
+    send(&server, "both", 5).await;
+    send(&server, "pending", 5).await;
+    let ready = wait_for_status(&server, "degraded").await;
+    assert!(ready["reason"].as_str().is_some_and(|why| why.starts_with("the store is away: ")), "{ready}");
+    assert!(ready["storeAwaySeconds"].is_u64() && ready["logUsed"].is_f64(), "{ready}");
+    assert_eq!(ready["pendingReadings"], 2);
+
+    for query in ["latest", &format!("rollups?{RANGE}"), &format!("readings?{RANGE}")] {
+        for device in ["both", "pending"] {
+            let partial = server.get_json(&format!("/v1/devices/{device}/{query}")).await;
+            assert_eq!(partial["partial"], true, "{device} {query}: {partial}");
+            assert!(partial.to_string().contains('5'), "{partial}");
+        }
+        let none = server.get(&format!("/v1/devices/stored/{query}")).await;
+        assert_eq!((none.status, none.json()["code"].as_str()), (503, Some("store_unavailable")), "{query}");
+        assert!(!none.header("retry-after").is_empty());
+    }
+    let listed = server.get_json("/v1/devices").await;
+    assert_eq!((&listed["partial"], listed["devices"].as_array().map(Vec::len)), (&json!(true), Some(2)));
+
+    if kill {
+        tokio::task::block_in_place(|| mongod.start_again());
+    } else {
+        mongod.thaw();
+    }
+    wait_for_status(&server, "ok").await;
+    server.settled().await;
+    let whole = server.get_json(&format!("/v1/devices/both/readings?{RANGE}")).await;
+    assert_eq!((whole["readings"].as_array().map(Vec::len), whole.get("partial")), (Some(2), None), "{whole}");
+    let log = server.log();
+    assert_eq!(log.matches("the store is away; readings wait in the log").count(), 1, "{log}");
+    assert_eq!(log.matches("the store is back").count(), 1, "{log}");
+    let counted = database.aggregate("buckets", vec![doc! { "$count": "n" }]).await;
+    assert_eq!(counted, [doc! { "n": 3 }]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_refuses_is_said_to_be_away_and_queries_answer_what_is_pending() {
+    away_and_back(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_hangs_is_said_to_be_away_and_queries_answer_what_is_pending() {
+    away_and_back(false).await;
+}
