@@ -1,7 +1,9 @@
 //! `tidegauge key`: keys that datagrams are signed with are made here, and used. No secret is ever an argument: those
 //! show in the list of processes.
 
+use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
@@ -63,20 +65,19 @@ struct SignArgs {
 
 /// Does what was asked for.
 pub(super) fn run(args: KeyArgs) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
     match args.command {
         Command::New(args) => {
             let (secret, table) = new(args)?;
-            writeln!(out, "{secret}\n\n{table}")?;
+            writeln!(std::io::stdout(), "{secret}\n\n{table}")?;
             eprintln!("The first line is the secret, for who signs. The table holds it too: keep the file private.");
         }
         Command::Sign(args) => {
             let mut content = Vec::new();
             std::io::stdin().lock().take(DATAGRAM_MAX_BYTES as u64 + 1).read_to_end(&mut content)?;
             let line = signature(&args, &content)?;
-            out.write_all(line.as_bytes())?;
-            out.write_all(&content)?;
-            out.flush()?; // at once, so that a pipe makes one datagram of it
+            // With one call, which standard output does not make of lines, so that who reads makes one datagram of it.
+            let mut out = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
+            out.write_all(&[line.as_bytes(), &content].concat())?;
         }
     }
     Ok(())

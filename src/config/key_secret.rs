@@ -5,8 +5,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::ConfigError;
 
@@ -99,21 +101,32 @@ impl Serialize for KeySecret {
 impl<'de> Deserialize<'de> for KeySecret {
     /// Takes any text: what may stand there is checked with all the other keys, so that what is shown can be read.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged, expecting = "expected a secret, or { file = \"PATH\" }")]
-        enum Written {
-            Text(String),
-            File(InFile),
-        }
+        deserializer.deserialize_any(Written)
+    }
+}
+
+/// A text, or a table that names a file.
+struct Written;
+
+impl<'de> Visitor<'de> for Written {
+    type Value = KeySecret;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a secret, or { file = \"PATH\" }")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<KeySecret, E> {
+        Ok(KeySecret { text: text.to_owned(), file: None })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<KeySecret, A::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct InFile {
             file: PathBuf,
         }
-        Ok(match Written::deserialize(deserializer)? {
-            Written::Text(text) => Self { text, file: None },
-            Written::File(InFile { file }) => Self { text: String::new(), file: Some(file) },
-        })
+        let InFile { file } = InFile::deserialize(MapAccessDeserializer::new(map))?;
+        Ok(KeySecret { text: String::new(), file: Some(file) })
     }
 }
 
@@ -147,9 +160,9 @@ mod tests {
         for good in [&TEXT[..43], &"aA0-_".repeat(20)] {
             assert!(KeySecret::new(good).is_ok(), "{good}");
         }
-        for bad in ["[\"hunter2\"]", "{ fil = \"hunter2\" }", "7"] {
+        for bad in ["[\"hunter2\"]", "{ fil = \"hunter2\" }", "{ file = \"x\", text = \"hunter2\" }", "true"] {
             let error = toml::from_str::<Entry>(&format!("secret = {bad}")).unwrap_err();
-            assert!(error.message().contains("{ file = ") && !error.message().contains("hunter2"), "{error}");
+            assert!(error.message().contains("file") && !error.message().contains("hunter2"), "{error}");
         }
     }
 

@@ -330,7 +330,8 @@ fn the_secret_of_a_key_is_nowhere_shown_and_may_stand_in_a_file_of_its_own() {
         let error = load("", &[("TIDEGAUGE_AUTH__KEYS", &variable)], &[]).expect_err("an error");
         assert!(!error.contains("hunter2"), "{error}");
     }
-    for keys in [format!("keys = {secret:?}"), format!("keys = [{secret:?}]"), format!("keys = {{ k1 = {secret:?} }}")] {
+    for keys in [format!("keys = {secret:?}"), format!("keys = [{secret:?}]"), format!("keys = {{ k1 = {secret:?} }}")]
+    {
         let error = error_of(&format!("[auth]\n{keys}"));
         assert!(error.contains("auth.keys") && error.contains("expected") && !error.contains("hunter2"), "{error}");
     }
