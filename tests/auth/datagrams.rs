@@ -103,7 +103,9 @@ async fn nothing_that_was_changed_or_cut_or_made_without_the_secret_is_taken() {
         .map(|line| [line.as_bytes(), lines.as_bytes()].concat()),
     );
     for chunk in forged.chunks(500) {
-        chunk.iter().for_each(|datagram| sender.send(datagram));
+        for datagram in chunk {
+            sender.send(datagram);
+        }
         received(&server, sender.sent()).await;
     }
     let metrics = received(&server, sender.sent()).await;

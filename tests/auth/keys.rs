@@ -51,6 +51,24 @@ async fn a_new_key_signs_what_a_server_with_its_table_takes() {
 }
 
 #[tokio::test]
+async fn datagrams_from_other_machines_take_a_key_where_others_take_a_token() {
+    let (folder, _, table) = new_key().await;
+    let file = folder.path().join("public.toml");
+    let tokens = setup().set("udp.listen", "0.0.0.0:8089").to_toml();
+    let check = async |config: &str| {
+        fs::write(&file, config).expect("the folder is writable");
+        run(&["check", "--config", file.to_str().expect("UTF-8")]).await
+    };
+    let refused = check(&tokens).await;
+    assert_eq!(refused.code, USAGE, "{refused:?}");
+    for way_out in ["tidegauge key new", "udp.listen = \"off\"", "127.0.0.1:8089", "auth.allow_anonymous = true"] {
+        assert!(refused.stderr.contains(way_out), "{way_out} in {refused:?}");
+    }
+    let signed = check(&format!("{tokens}\n{table}")).await;
+    assert_eq!(signed.code, Some(0), "{signed:?}");
+}
+
+#[tokio::test]
 async fn a_key_that_makes_no_sense_is_neither_made_nor_used() {
     for (args, about) in [
         (&[][..], "--id"),

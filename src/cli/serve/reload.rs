@@ -24,7 +24,9 @@ pub(super) fn on_hangup(
                     gate.replace(tokens);
                     tracing::info!(tokens = count, keys, "[auth] was read again");
                 }
-                Err(error) => tracing::error!(%error, "[auth] was not read again; all stays as it was"),
+                Err(error) => {
+                    tracing::error!(%error, "[auth] was not read again; the tokens and keys stay as they were");
+                }
             }
         }
     })
