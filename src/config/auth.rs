@@ -80,15 +80,14 @@ impl Auth {
 
     /// What is signed with a key must say so by its id, and by nothing else: a signature does not cover the id.
     fn check_keys(&self) -> Result<(), ConfigError> {
-        for (at, key) in self.keys.iter().enumerate() {
-            key.check(at + 1)?;
-            let earlier = &self.keys[..at];
-            let same = |problem: &str| format!("{problem} (key {}, {:?})", at + 1, key.id);
-            if earlier.iter().any(|other| other.id == key.id) {
-                return Err(ConfigError::invalid("auth.keys.id", same("is that of an earlier key")));
-            }
-            if earlier.iter().any(|other| other.secret.expose() == key.secret.expose()) {
-                return Err(ConfigError::invalid("auth.keys.secret", same("is that of an earlier key")));
+        let (mut ids, mut secrets) = (HashSet::new(), HashSet::new());
+        for (at, key) in (1..).zip(&self.keys) {
+            key.check(at)?;
+            let is_new =
+                [("auth.keys.id", ids.insert(&key.id)), ("auth.keys.secret", secrets.insert(key.secret.expose()))];
+            if let Some((name, _)) = is_new.into_iter().find(|(_, is_new)| !is_new) {
+                let problem = format!("is that of an earlier key (key {at}, {:?})", key.id);
+                return Err(ConfigError::invalid(name, problem));
             }
         }
         Ok(())
