@@ -3,7 +3,7 @@
 mod attacks;
 mod commands;
 mod devices;
-mod reload;
+pub(crate) mod reload;
 mod tenants;
 mod tokens;
 

@@ -103,7 +103,9 @@ pub enum Stranger {
     #[error("this takes a token (Authorization: Bearer TOKEN), or a client certificate")]
     NoTokenNorCertificate,
     /// The certificate names no device.
-    #[error("none of the names in the client certificate (its common name, DNS and URI alternative names) is a device id")]
+    #[error(
+        "none of the names in the client certificate (its common name, DNS and URI alternative names) is a device id"
+    )]
     NamelessCertificate,
     /// The certificate has expired while its connection was open.
     #[error("the client certificate has expired")]

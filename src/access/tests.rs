@@ -45,7 +45,10 @@ fn a_bad_token_is_refused_where_none_would_do() {
     let both = tokens(&format!("allow_anonymous = true\n{}", entry("ann", "secret-1", "device_prefix = \"ann/\"")));
     assert!(both.grant(token(None), None, NOW_MS).expect("anonymous").reach.is_all());
     assert_eq!(both.grant(token(Some("secret-2")), None, NOW_MS), Err(Stranger::UnknownToken));
-    assert_eq!(both.grant(token(Some("secret-1")), None, NOW_MS).expect("known").reach.kept("x").expect("in reach"), "ann/x");
+    assert_eq!(
+        both.grant(token(Some("secret-1")), None, NOW_MS).expect("known").reach.kept("x").expect("in reach"),
+        "ann/x"
+    );
 }
 
 #[test]
@@ -56,7 +59,11 @@ fn a_token_is_good_until_it_expires_and_another_of_the_same_name_goes_on() {
     assert_eq!(two.grant(token(Some("old")), None, NOW_MS), Err(Stranger::ExpiredToken));
     assert_eq!(two.grant(token(Some("new")), None, NOW_MS).expect("known").name.as_deref(), Some("ann"));
     let only = tokens(&entry("ann", "old", expires));
-    assert_eq!(only.grant(token(None), None, NOW_MS), Err(Stranger::NoToken), "what has expired does not open the door");
+    assert_eq!(
+        only.grant(token(None), None, NOW_MS),
+        Err(Stranger::NoToken),
+        "what has expired does not open the door"
+    );
 }
 
 #[test]
@@ -73,7 +80,10 @@ fn a_gate_shows_the_tokens_of_now() {
     let before = gate.tokens();
     gate.replace(tokens(&entry("ann", "new", "")));
     assert!(before.grant(token(Some("old")), None, NOW_MS).is_ok(), "a request goes on with what it began with");
-    assert!(gate.tokens().grant(token(Some("new")), None, NOW_MS).is_ok() && gate.tokens().grant(token(Some("old")), None, NOW_MS).is_err());
+    assert!(
+        gate.tokens().grant(token(Some("new")), None, NOW_MS).is_ok()
+            && gate.tokens().grant(token(Some("old")), None, NOW_MS).is_err()
+    );
 }
 
 /// What names, in a certificate that is good for another second, lead to, with a token or without, for this scope.
@@ -89,7 +99,9 @@ fn a_certificate_lets_its_owner_write_the_devices_that_it_names_and_nothing_else
     let grant = by_certificate(BY_DEVICE, &["pump-1", "urn:dev:mac:0024befffe804ff1"], None, Scope::Ingest);
     let grant = grant.expect("let in");
     assert_eq!(grant.scopes, [Scope::Ingest]);
-    for (device, is_its) in [("pump-1", true), ("urn:dev:mac:0024befffe804ff1", true), ("pump-2", false), ("pump", false)] {
+    for (device, is_its) in
+        [("pump-1", true), ("urn:dev:mac:0024befffe804ff1", true), ("pump-2", false), ("pump", false)]
+    {
         assert_eq!(grant.reach.kept(device).is_ok(), is_its, "{device}");
     }
     for scope in [Scope::Query, Scope::Admin] {

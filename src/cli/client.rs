@@ -59,7 +59,8 @@ impl ClientArgs {
         if let (Some(cert), Some(key)) = (&self.client_cert, &self.client_key) {
             let both = [read(key, "--client-key")?, read(cert, "--client-cert")?].join(&b'\n');
             let (cert, key) = (cert.display(), key.display());
-            let named = || format!("{cert} (--client-cert) and {key} (--client-key) are no certificate and its key as PEM");
+            let named =
+                || format!("{cert} (--client-cert) and {key} (--client-key) are no certificate and its key as PEM");
             builder = builder.identity(Identity::from_pem(&both).ok().with_context(named)?);
         }
         Ok(builder)

@@ -82,7 +82,9 @@ fn new(args: NewArgs) -> anyhow::Result<(String, String)> {
     let devices = (!devices.is_empty()).then_some(devices);
     let entry = Token { name, hash: TokenHash::of(&token), scopes, devices, device_prefix, expires };
     let auth = Auth { tokens: vec![entry], ..Auth::default() };
-    Config::default().reloaded(&Config { auth: auth.clone(), ..Config::default() }).map_err(|error| Usage(error.to_string()))?;
+    Config::default()
+        .reloaded(&Config { auth: auth.clone(), ..Config::default() })
+        .map_err(|error| Usage(error.to_string()))?;
     let table = toml::to_string(&auth.tokens[0]).context("a token as TOML")?;
     Ok((token, format!("[[auth.tokens]]\n{}", table.trim_end())))
 }

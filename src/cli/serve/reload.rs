@@ -44,7 +44,9 @@ impl Replaceable {
         let changed = self.config.reloaded(&now)?;
         let other_tls = Tls::load(&changed.http.tls)?;
         if now != changed {
-            tracing::warn!("the configuration has changed outside [auth] and the files of [http.tls]: that takes a restart");
+            tracing::warn!(
+                "the configuration has changed outside [auth] and the files of [http.tls]: that takes a restart"
+            );
         }
         let tokens = Tokens::new(&changed.auth, changed.ingest.device_id_case);
         let count = tokens.count();

@@ -135,8 +135,8 @@ impl<'a> File<'a> {
 
     /// Until when its certificate is good. One that has expired is used, so that a restart does not make things worse.
     fn not_after_ms(&self, der: &CertificateDer<'_>) -> Result<i64, TlsError> {
-        let (_, certificate) =
-            X509Certificate::from_der(der).map_err(|error| self.unusable(format!("holds a bad certificate: {error}")))?;
+        let (_, certificate) = X509Certificate::from_der(der)
+            .map_err(|error| self.unusable(format!("holds a bad certificate: {error}")))?;
         #[expect(clippy::disallowed_methods, reason = "a certificate expires on a date")]
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64);
         let (file, validity) = (self.path.display(), certificate.validity());

@@ -26,8 +26,8 @@ use crate::telemetry::Metrics;
 mod files;
 mod names;
 
-use files::Usable;
 pub use files::TlsError;
+use files::Usable;
 
 /// What a handshake record starts with (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;
