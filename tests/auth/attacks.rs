@@ -4,8 +4,6 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use super::{RANGE, TS, devices, get, ingest, reading, refused, setup};
 use crate::harness::{Connection, Server, Setup, secret_of};

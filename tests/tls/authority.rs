@@ -22,7 +22,11 @@ pub(super) struct Issued {
 
 impl Authority {
     pub(super) fn new() -> Self {
-        let (key, mut params) = (KeyPair::generate().expect("a key"), named("authority", &[]));
+        Self::named("authority")
+    }
+
+    pub(super) fn named(name: &str) -> Self {
+        let (key, mut params) = (KeyPair::generate().expect("a key"), named(name, &[]));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let pem = params.self_signed(&key).expect("a certificate").pem();
         Self { pem, issuer: Issuer::new(params, key) }

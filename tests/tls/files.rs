@@ -10,6 +10,7 @@ use crate::harness::{Server, run};
 async fn files_that_cannot_be_used_refuse_the_start_and_are_named() {
     for (break_it, key, file, problem) in BREAKS {
         let folder = Folder::new();
+        write(&folder, "list.pem", &folder.authority.revoke(7, 2099));
         break_it(&folder);
         let setup = folder.with_clients(&format!("client_crl_file = '{}'", folder.file("list.pem")));
         fs::write(folder.path().join("config.toml"), setup.to_toml()).expect("writable");

@@ -71,7 +71,7 @@ async fn older_versions_are_refused_with_an_alert() {
         let answer = rest(&mut stream).await;
         assert_eq!((answer[0], &answer[5..]), (21, &[2, 70][..]), "the alert protocol_version: {answer:?}");
     }
-    assert_eq!(failed(&server, "protocol").await, 3);
+    wait_until("they are counted", async || (failed(&server, "protocol").await == 3).then_some(())).await;
 }
 
 #[tokio::test]
@@ -95,17 +95,17 @@ async fn clients_that_say_nothing_are_cut_off_and_others_are_served_meanwhile() 
 #[tokio::test]
 async fn a_handshake_counts_as_a_connection() {
     let folder = Folder::new();
-    let setup = folder.setup("handshake_timeout = '1h'").set("http.max_connections", 2);
+    let setup = folder.setup("handshake_timeout = '1h'").set("http.max_connections", 3);
     let server = Server::start(setup).await;
-    let silent = tcp(&server).await;
-    wait_until("both are open", async || {
-        (server.metrics().await.count("tidegauge_http_connections") == 2).then_some(())
+    let silent = [tcp(&server).await, tcp(&server).await];
+    wait_until("all are open", async || {
+        (server.metrics().await.count("tidegauge_http_connections") == 3).then_some(())
     })
     .await;
-    assert_eq!(rest(&mut tcp(&server).await).await, b"", "the third is closed");
+    assert_eq!(rest(&mut tcp(&server).await).await, b"", "the fourth is closed");
     drop(silent);
     wait_until("there is room again", async || health(&server, &folder.client(&BOTH, None)).await.ok()).await;
-    assert!(failed(&server, "closed").await >= 1);
+    wait_until("they are counted", async || (failed(&server, "closed").await == 2).then_some(())).await;
 }
 
 #[tokio::test]
@@ -125,7 +125,9 @@ async fn plain_http_is_told_so_and_garbage_is_closed() {
         let answer = rest(&mut stream).await;
         assert!(answer.is_empty() || answer[0] == 21, "nothing or an alert: {answer:?}");
     }
-    assert_eq!((failed(&server, "not_tls").await, failed(&server, "protocol").await), (3, 2));
+    for (reason, times) in [("not_tls", 3), ("protocol", 2)] {
+        wait_until("they are counted", async || (failed(&server, reason).await == times).then_some(())).await;
+    }
     assert_eq!(server.get("/healthz").await.status, 200);
 }
 

@@ -9,17 +9,18 @@ async fn a_certificate_that_is_shown_must_be_good_and_none_will_do_while_it_is_o
     let folder = Folder::new();
     let server = Server::start(folder.with_clients("")).await;
     let (good, expired) = (folder.authority.client("pump-1", &[]), folder.authority.expired_client("pump-1"));
-    let other = Authority::new().client("pump-1", &[]);
+    let forged = Authority::new().client("pump-1", &[]);
+    let other = Authority::named("another").client("pump-1", &[]);
     for version in BOTH {
         let outcome = async |shown| health(&server, &folder.client(&[version], shown)).await;
         outcome(None).await.expect("none is shown");
         outcome(Some(&good)).await.expect("a good one is shown");
-        for (bad, said) in [(&expired, "xpired"), (&other, "CA")] {
+        for (bad, said) in [(&expired, "xpired"), (&forged, "Decrypt"), (&other, "CA")] {
             let refused = outcome(Some(bad)).await.expect_err("a bad one is shown").to_string();
             assert!(refused.contains("alert") && refused.contains(said), "{version:?} {refused}");
         }
     }
-    wait_until("each is counted", async || (failed(&server, "client_certificate").await == 4).then_some(())).await;
+    wait_until("each is counted", async || (failed(&server, "client_certificate").await == 6).then_some(())).await;
 }
 
 #[tokio::test]

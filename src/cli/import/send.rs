@@ -195,9 +195,15 @@ fn refusal_text(url: &str, status: StatusCode, body: &[u8]) -> String {
 fn is_untrusted(error: &reqwest::Error) -> bool {
     let mut causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.any(|cause| {
-        let of_tls = cause.downcast_ref::<io::Error>().and_then(|error| error.get_ref()?.downcast_ref());
+        let of_tls = cause.downcast_ref().and_then(of_tls);
         matches!(of_tls, Some(rustls::Error::InvalidCertificate(_)))
     })
+}
+
+/// The error of TLS that an error of a connection is about, however often it was wrapped.
+fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
+    let inner = error.get_ref()?;
+    inner.downcast_ref().or_else(|| inner.downcast_ref().and_then(of_tls))
 }
 
 /// An error with its causes: on its own, reqwest says only that the request failed.

@@ -22,14 +22,14 @@ use crate::config::{self, ClientCertificates};
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("{} ({key}): {source}", path.display())]
+    #[error("{} ({key}): {error}", path.display())]
     Read {
         /// The key that names it.
         key: &'static str,
         /// The file.
         path: PathBuf,
         /// What the system says.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// A file does not hold what it should.
     #[error("{} ({key}) {problem}", path.display())]
@@ -122,7 +122,7 @@ struct File<'a> {
 impl<'a> File<'a> {
     fn read(key: &'static str, path: &'a Path) -> Result<Self, TlsError> {
         let pem = std::fs::read(path);
-        let pem = pem.map_err(|source| TlsError::Read { key, path: path.to_owned(), source })?;
+        let pem = pem.map_err(|error| TlsError::Read { key, path: path.to_owned(), error })?;
         Ok(Self { key, path, pem })
     }
 

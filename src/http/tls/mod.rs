@@ -73,7 +73,7 @@ impl Tls {
         let (why, stream) = match made {
             Ok(Ok(stream)) => {
                 let client = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-                let certificate = client.map(|der| names::certificate(der)).map(Arc::new);
+                let certificate = client.map(names::certificate).map(Arc::new);
                 return Ok((stream, Peer { certificate }));
             }
             Ok(Err(refused)) => refused,
