@@ -118,7 +118,7 @@ table! {
     /// Connections that were refused because too many were open.
     http_connections_refused_total: Counter, Count;
     /// Connections that did not come about because their TLS handshake failed: it took too long (timeout), the client went
-    /// away (closed), did not speak TLS (not_tls), had no good certificate (client_certificate), or could not agree with
+    /// away (closed), did not speak TLS (foreign), had no good certificate (certificate), or could not agree with
     /// the server (protocol).
     tls_handshakes_failed_total: Labelled<Counter>, Count {reason};
     /// When the server's certificate expires, as Unix time: 0 without TLS.

@@ -37,27 +37,27 @@ impl Authority {
     }
 
     pub(super) fn server(&self) -> Issued {
-        self.issue(server_names())
+        self.issue(&server_names())
     }
 
     pub(super) fn expired_server(&self) -> Issued {
-        self.issue(expired(server_names()))
+        self.issue(&expired(server_names()))
     }
 
     /// A client with these common and alternative names.
     pub(super) fn client(&self, common: &str, alternative: &[SanType]) -> Issued {
-        self.issue(named(common, alternative))
+        self.issue(&named(common, alternative))
     }
 
     pub(super) fn expired_client(&self, common: &str) -> Issued {
-        self.issue(expired(named(common, &[])))
+        self.issue(&expired(named(common, &[])))
     }
 
     /// A client that is known to have this serial number.
     pub(super) fn numbered_client(&self, common: &str, serial: u64) -> Issued {
         let mut params = named(common, &[]);
         params.serial_number = Some(SerialNumber::from(serial));
-        self.issue(params)
+        self.issue(&params)
     }
 
     /// The list of what is revoked, good until a year.
@@ -85,7 +85,7 @@ impl Authority {
         self.server().write(folder, "server");
     }
 
-    fn issue(&self, params: CertificateParams) -> Issued {
+    fn issue(&self, params: &CertificateParams) -> Issued {
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate").pem();
         Issued { certificate, key: key.serialize_pem() }

@@ -125,7 +125,7 @@ async fn plain_http_is_told_so_and_garbage_is_closed() {
         let answer = rest(&mut stream).await;
         assert!(answer.is_empty() || answer[0] == 21, "nothing or an alert: {answer:?}");
     }
-    for (reason, times) in [("not_tls", 3), ("protocol", 2)] {
+    for (reason, times) in [("foreign", 3), ("protocol", 2)] {
         wait_until("they are counted", async || (failed(&server, reason).await == times).then_some(())).await;
     }
     assert_eq!(server.get("/healthz").await.status, 200);

@@ -20,7 +20,7 @@ async fn a_certificate_that_is_shown_must_be_good_and_none_will_do_while_it_is_o
             assert!(refused.contains("alert") && refused.contains(said), "{version:?} {refused}");
         }
     }
-    wait_until("each is counted", async || (failed(&server, "client_certificate").await == 6).then_some(())).await;
+    wait_until("each is counted", async || (failed(&server, "certificate").await == 6).then_some(())).await;
 }
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn without_a_certificate_there_is_no_connection_where_one_is_required() {
         let shown = folder.authority.client("pump-1", &[]);
         health(&server, &folder.client(&[version], Some(&shown))).await.expect("a good one is shown");
     }
-    wait_until("each is counted", async || (failed(&server, "client_certificate").await == 2).then_some(())).await;
+    wait_until("each is counted", async || (failed(&server, "certificate").await == 2).then_some(())).await;
 }
 
 #[tokio::test]

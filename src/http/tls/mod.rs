@@ -24,7 +24,7 @@ use crate::config;
 use crate::telemetry::Metrics;
 
 mod files;
-mod names;
+pub(super) mod names;
 
 pub use files::TlsError;
 use files::Usable;
@@ -112,8 +112,8 @@ impl Failure {
         match self {
             Self::TimedOut => "timeout",
             Self::Closed => "closed",
-            Self::NotTls => "not_tls",
-            Self::Certificate(_) => "client_certificate",
+            Self::NotTls => "foreign",
+            Self::Certificate(_) => "certificate",
             Self::Protocol(_) => "protocol",
         }
     }
