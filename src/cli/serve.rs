@@ -52,17 +52,18 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     if let Some(tls) = &tls {
         tls.record_expiry(&service.app.metrics);
     }
-    announce(&config, &listener, datagrams, &*service.store)?;
-    let grace = config.server.shutdown_grace.as_duration();
     let replaceable = Replaceable {
-        config,
+        config: config.clone(),
         gate: Arc::clone(&service.app.gate),
         tls: tls.clone(),
         metrics: Arc::clone(&service.app.metrics),
     };
+    let reloading = reload::on_hangup(settings, replaceable)?; // before anybody knows that a signal can be sent
+    announce(&config, &listener, datagrams, &*service.store)?;
+    let grace = config.server.shutdown_grace.as_duration();
     let reason = tokio::select! {
         reason = service.run(listener, tls, grace) => reason?,
-        never = reload::on_hangup(settings, replaceable)? => match never {},
+        never = reloading => match never {},
     };
     service.stop(reason, grace).await
 }
