@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     Target { name: "json", run: wire::fuzz::json },
     Target { name: "ndjson", run: wire::fuzz::ndjson },
     Target { name: "line_protocol", run: wire::fuzz::line_protocol },
@@ -38,5 +38,6 @@ pub const TARGETS: [Target; 16] = [
     Target { name: "units", run: config::fuzz::units },
     Target { name: "query_string", run: http::fuzz::query_string },
     Target { name: "authorization", run: http::fuzz::authorization },
+    Target { name: "certificate", run: http::fuzz::certificate },
     Target { name: "bson", run: store::mongodb::fuzz::document },
 ];

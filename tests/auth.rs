@@ -5,7 +5,7 @@ mod commands;
 mod datagrams;
 mod devices;
 mod keys;
-mod reload;
+pub(crate) mod reload;
 mod tenants;
 mod tokens;
 

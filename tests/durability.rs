@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use bson::doc;
 use serde_json::json;
 
-use crate::harness::{Database, Mongod, Server, Setup, wait_until};
+use crate::harness::{Database, Mongod, Server, Setup, client, wait_until};
 
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
 const CLIENTS: usize = 8;
@@ -103,7 +103,7 @@ async fn post_ten(server: &Server, round: i64) {
 /// Clients that post one reading after the other until the server is gone.
 fn load(server: &Server, round: i64, acked: &Acked) -> Vec<tokio::task::JoinHandle<()>> {
     let client = |number: usize| {
-        let (url, acked, http) = (server.url().to_owned(), Arc::clone(acked), reqwest::Client::new());
+        let (url, acked, http) = (server.url().to_owned(), Arc::clone(acked), client(None).build().expect("a client"));
         tokio::spawn(async move {
             for at in 0.. {
                 let ts = START_MS + round * 1_000_000 + at;

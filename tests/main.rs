@@ -20,4 +20,5 @@ mod rollups;
 mod senml;
 mod sharding;
 mod store_away;
+mod tls;
 mod udp;

@@ -1,14 +1,15 @@
 //! Access: who may do what.
 //!
-//! A request shows a token or none. [`Tokens`] make of it a [`Grant`]: the name under which it is known, what it allows,
-//! and its [`Reach`], which devices it sees and how their ids look from there. Whatever takes readings in or gives them
-//! out asks the grant; nobody below asks for tokens. A datagram shows no token: it is signed with a key, and [`Keys`] make of
-//! it the [`Reach`] of that key.
+//! A request shows a token, a client certificate, both or nothing. [`Tokens`] make of it a [`Grant`]: the name under which
+//! its owner is known, what is allowed, and the [`Reach`], which devices are seen and how their ids look from there.
+//! Whatever takes readings in or gives them out asks the grant; nobody below asks for tokens. A datagram shows no token: it
+//! is signed with a key, and [`Keys`] make of it the [`Reach`] of that key.
 //!
 //! Promises:
 //! - A token is never kept, only its hash, and never shown. The secret of a key has to be kept, and is never shown.
 //! - A token or signature that is shown and not good is refused, even where somebody without one would be let in: a
 //!   mistyped token must not write outside its tenant.
+//! - A certificate lets its owner write the devices that it names. Beside a token it takes away and adds nothing.
 //! - [`Gate`] changes all tokens and keys at once. Who was let in before finishes the request.
 //!
 //! Pure, but for the lock of the gate. Knows neither HTTP nor what is behind the scopes.
@@ -16,9 +17,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::config::{Audience, Auth, Expiry, Scope, Token, TokenHash};
-use crate::model::DeviceIdCase;
+use crate::config::{Audience, Auth, CertificateUse, Expiry, Scope, Token, TokenHash};
+use crate::model::{DeviceIdCase, DevicePattern};
 
+mod certificate;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod keys;
@@ -27,6 +29,7 @@ mod signature;
 #[cfg(test)]
 mod tests;
 
+pub use certificate::Certificate;
 pub use keys::{Keys, Unverified, Verified};
 pub use reach::{Reach, ReachError, Span};
 pub use signature::sign;
@@ -34,10 +37,19 @@ pub use signature::sign;
 /// The longest token that is looked at, in bytes.
 pub const TOKEN_MAX_BYTES: usize = 256;
 
+/// What a request shows of who sends it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Shown<'a> {
+    /// A token.
+    pub token: Option<&'a str>,
+    /// The certificate of its connection, which is good.
+    pub certificate: Option<&'a Certificate>,
+}
+
 /// What somebody may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// The name of the token; `None` without one. Several tokens may have the same.
+    /// The name of the token, or without one, of the client certificate; `None` without either. Several tokens may have the same.
     pub name: Option<Arc<str>>,
     /// What is allowed.
     pub scopes: Vec<Scope>,
@@ -58,6 +70,17 @@ impl Grant {
 
     fn everything() -> Self {
         Self { scopes: vec![Scope::Ingest, Scope::Query, Scope::Admin], ..Self::nothing() }
+    }
+
+    /// What a certificate of these devices allows: to write them.
+    fn to_write(devices: Vec<DevicePattern>) -> Self {
+        let name = devices.first().map(|device| format!("certificate of {device}").into());
+        Self { name, scopes: vec![Scope::Ingest], reach: Reach::new(String::new(), Some(devices)) }
+    }
+
+    /// The same with those of its devices that are among these.
+    fn narrowed_to(&self, devices: &[DevicePattern]) -> Self {
+        Self { name: self.name.clone(), scopes: self.scopes.clone(), reach: self.reach.narrowed_to(devices) }
     }
 
     fn of(token: &Token, case: DeviceIdCase) -> Self {
@@ -81,6 +104,17 @@ pub enum Stranger {
     /// It was good once.
     #[error("the token has expired")]
     ExpiredToken,
+    /// Neither a token nor a certificate that names devices was shown, and one of them would have done.
+    #[error("this takes a token (Authorization: Bearer TOKEN), or a client certificate")]
+    NoTokenNorCertificate,
+    /// The certificate names no device.
+    #[error(
+        "none of the names in the client certificate (its common name, DNS and URI alternative names) is a device id"
+    )]
+    NamelessCertificate,
+    /// The certificate has expired while its connection was open.
+    #[error("the client certificate has expired")]
+    ExpiredCertificate,
 }
 
 /// The tokens and keys that are good, and what is open without one.
@@ -89,6 +123,8 @@ pub struct Tokens {
     known: HashMap<TokenHash, (Arc<Grant>, Option<Expiry>)>,
     anonymous: Option<Arc<Grant>>,
     nobody: Arc<Grant>,
+    certificate_use: CertificateUse,
+    case: DeviceIdCase,
     metrics: Audience,
     health: Audience,
     keys: Keys,
@@ -103,21 +139,40 @@ impl Tokens {
             known: auth.tokens.iter().map(entry).collect(),
             anonymous: auth.lets_anybody_in().then(|| Arc::new(Grant::everything())),
             nobody: Arc::new(Grant::nothing()),
+            certificate_use: auth.client_certificate,
+            case,
             metrics: auth.metrics,
             health: auth.health,
             keys: Keys::new(auth, case),
         }
     }
 
-    /// What the owner of a token may do at `now_ms` (Unix milliseconds), or somebody who shows none. Without any tokens,
-    /// what is shown does not matter.
+    /// What somebody may do who shows this at `now_ms` (Unix milliseconds) and wants to use the scope `to`, if it is one.
+    /// A certificate is looked at only where it could help: for [`Scope::Ingest`]. Where there is nothing by which
+    /// anybody can be known, what is shown does not matter.
     ///
     /// # Errors
     /// When nobody is let in with that.
-    pub fn grant(&self, token: Option<&str>, now_ms: i64) -> Result<Arc<Grant>, Stranger> {
-        let Some(token) = token.filter(|_| !self.known.is_empty()) else {
-            return self.anonymous.clone().ok_or(Stranger::NoToken);
-        };
+    pub fn grant(&self, shown: Shown<'_>, to: Option<Scope>, now_ms: i64) -> Result<Arc<Grant>, Stranger> {
+        let takes_certificate = self.certificate_use == CertificateUse::Device && to == Some(Scope::Ingest);
+        let certificate = shown.certificate.filter(|_| takes_certificate);
+        let devices = certificate.map(|certificate| self.devices(certificate, now_ms)).transpose()?;
+        match (shown.token.filter(|_| self.asks_who_comes()), devices) {
+            (Some(token), None) => self.of_token(token, now_ms),
+            (Some(token), Some(devices)) => Ok(Arc::new(self.of_token(token, now_ms)?.narrowed_to(&devices))),
+            (None, Some(devices)) => Ok(Arc::new(Grant::to_write(devices))),
+            (None, None) if takes_certificate => self.anonymous.clone().ok_or(Stranger::NoTokenNorCertificate),
+            (None, None) => self.anonymous.clone().ok_or(Stranger::NoToken),
+        }
+    }
+
+    /// Whether there is anything by which somebody can be known.
+    #[must_use]
+    pub fn asks_who_comes(&self) -> bool {
+        !self.known.is_empty() || self.certificate_use == CertificateUse::Device
+    }
+
+    fn of_token(&self, token: &str, now_ms: i64) -> Result<Arc<Grant>, Stranger> {
         if token.len() > TOKEN_MAX_BYTES {
             return Err(Stranger::UnknownToken);
         }
@@ -126,6 +181,14 @@ impl Tokens {
             Some(expires) if expires.is_over(now_ms) => Err(Stranger::ExpiredToken),
             _ => Ok(Arc::clone(grant)),
         }
+    }
+
+    fn devices(&self, certificate: &Certificate, now_ms: i64) -> Result<Vec<DevicePattern>, Stranger> {
+        if certificate.is_over(now_ms) {
+            return Err(Stranger::ExpiredCertificate);
+        }
+        let devices = certificate.devices(self.case);
+        if devices.is_empty() { Err(Stranger::NamelessCertificate) } else { Ok(devices) }
     }
 
     /// The grant of somebody who was not let in, for what is open to everybody.

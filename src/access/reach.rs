@@ -20,7 +20,7 @@ pub struct Reach {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReachError {
     /// It is none of those that the patterns name.
-    #[error("device \"{0}\" is none of those that the token is for")]
+    #[error("device \"{0}\" is none of those that the token or certificate is for")]
     Forbidden(String),
     /// With the prefix its id would be too long.
     #[error("with this token a device id has at most {max} bytes, this one has {found}")]
@@ -70,6 +70,13 @@ impl Reach {
     pub fn of(devices: Option<&[DevicePattern]>, prefix: Option<&str>, case: DeviceIdCase) -> Self {
         let patterns = devices.map(|patterns| patterns.iter().map(|pattern| pattern.in_case(case)).collect());
         Self::new(case.apply(prefix.unwrap_or_default()).into_owned(), patterns)
+    }
+
+    /// The same, of the devices whose ids are among `devices`: patterns of one id each, as the owner writes it.
+    #[must_use]
+    pub fn narrowed_to(&self, devices: &[DevicePattern]) -> Self {
+        let in_reach = devices.iter().filter(|device| self.matches(device.start())).cloned().collect();
+        Self { prefix: self.prefix.clone(), patterns: Some(in_reach) }
     }
 
     /// The id under which a device is kept, of an id that is one by itself.

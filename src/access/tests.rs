@@ -9,6 +9,10 @@ fn tokens(auth: &str) -> Tokens {
     Tokens::new(&toml::from_str(auth).expect("a section"), DeviceIdCase::Preserve)
 }
 
+fn token(token: Option<&str>) -> Shown<'_> {
+    Shown { token, certificate: None }
+}
+
 fn entry(name: &str, token: &str, more: &str) -> String {
     let hash = TokenHash::of(token);
     format!("[[tokens]]\nname = \"{name}\"\nhash = \"{hash}\"\nscopes = [\"ingest\", \"query\"]\n{more}\n")
@@ -18,7 +22,7 @@ fn entry(name: &str, token: &str, more: &str) -> String {
 fn without_tokens_everybody_may_do_everything_whatever_they_show() {
     let open = tokens("");
     for shown in [None, Some("anything")] {
-        let grant = open.grant(shown, NOW_MS).expect("let in");
+        let grant = open.grant(token(shown), None, NOW_MS).expect("let in");
         assert!([Scope::Ingest, Scope::Query, Scope::Admin].iter().all(|scope| grant.allows(*scope)));
         assert!(grant.reach.is_all() && grant.name.is_none());
     }
@@ -27,40 +31,47 @@ fn without_tokens_everybody_may_do_everything_whatever_they_show() {
 #[test]
 fn with_tokens_only_their_owners_are_let_in() {
     let closed = tokens(&entry("ann", "secret-1", ""));
-    let grant = closed.grant(Some("secret-1"), NOW_MS).expect("known");
+    let grant = closed.grant(token(Some("secret-1")), None, NOW_MS).expect("known");
     assert_eq!(grant.name.as_deref(), Some("ann"));
     assert!(grant.allows(Scope::Ingest) && grant.allows(Scope::Query) && !grant.allows(Scope::Admin));
-    assert_eq!(closed.grant(None, NOW_MS), Err(Stranger::NoToken));
+    assert_eq!(closed.grant(token(None), None, NOW_MS), Err(Stranger::NoToken));
     let long = "secret-1".repeat(1_000);
     for bad in ["", "secret-", "secret-11", "SECRET-1", "ann", &long] {
-        assert_eq!(closed.grant(Some(bad), NOW_MS), Err(Stranger::UnknownToken), "{bad}");
+        assert_eq!(closed.grant(token(Some(bad)), None, NOW_MS), Err(Stranger::UnknownToken), "{bad}");
     }
 }
 
 #[test]
 fn a_bad_token_is_refused_where_none_would_do() {
     let both = tokens(&format!("allow_anonymous = true\n{}", entry("ann", "secret-1", "device_prefix = \"ann/\"")));
-    assert!(both.grant(None, NOW_MS).expect("anonymous").reach.is_all());
-    assert_eq!(both.grant(Some("secret-2"), NOW_MS), Err(Stranger::UnknownToken));
-    assert_eq!(both.grant(Some("secret-1"), NOW_MS).expect("known").reach.kept("x").expect("in reach"), "ann/x");
+    assert!(both.grant(token(None), None, NOW_MS).expect("anonymous").reach.is_all());
+    assert_eq!(both.grant(token(Some("secret-2")), None, NOW_MS), Err(Stranger::UnknownToken));
+    assert_eq!(
+        both.grant(token(Some("secret-1")), None, NOW_MS).expect("known").reach.kept("x").expect("in reach"),
+        "ann/x"
+    );
 }
 
 #[test]
 fn a_token_is_good_until_it_expires_and_another_of_the_same_name_goes_on() {
     let expires = "expires = \"2026-04-20T14:00:10Z\"";
     let two = tokens(&(entry("ann", "old", expires) + &entry("ann", "new", "")));
-    assert!(two.grant(Some("old"), NOW_MS - 1).is_ok());
-    assert_eq!(two.grant(Some("old"), NOW_MS), Err(Stranger::ExpiredToken));
-    assert_eq!(two.grant(Some("new"), NOW_MS).expect("known").name.as_deref(), Some("ann"));
+    assert!(two.grant(token(Some("old")), None, NOW_MS - 1).is_ok());
+    assert_eq!(two.grant(token(Some("old")), None, NOW_MS), Err(Stranger::ExpiredToken));
+    assert_eq!(two.grant(token(Some("new")), None, NOW_MS).expect("known").name.as_deref(), Some("ann"));
     let only = tokens(&entry("ann", "old", expires));
-    assert_eq!(only.grant(None, NOW_MS), Err(Stranger::NoToken), "what has expired does not open the door");
+    assert_eq!(
+        only.grant(token(None), None, NOW_MS),
+        Err(Stranger::NoToken),
+        "what has expired does not open the door"
+    );
 }
 
 #[test]
 fn patterns_and_prefixes_are_in_the_case_in_which_ids_are_kept() {
     let auth = entry("ann", "t", "devices = [\"LIGHT-*\"]\ndevice_prefix = \"Acme/\"");
     let lower = Tokens::new(&toml::from_str(&auth).expect("a section"), DeviceIdCase::Lower);
-    let reach = lower.grant(Some("t"), NOW_MS).expect("known").reach.clone();
+    let reach = lower.grant(token(Some("t")), None, NOW_MS).expect("known").reach.clone();
     assert_eq!(reach.kept("light-1").expect("in reach"), "acme/light-1");
 }
 
@@ -69,8 +80,82 @@ fn a_gate_shows_the_tokens_of_now() {
     let gate = Gate::new(tokens(&entry("ann", "old", "")));
     let before = gate.tokens();
     gate.replace(tokens(&entry("ann", "new", "")));
-    assert!(before.grant(Some("old"), NOW_MS).is_ok(), "a request goes on with what it began with");
-    assert!(gate.tokens().grant(Some("new"), NOW_MS).is_ok() && gate.tokens().grant(Some("old"), NOW_MS).is_err());
+    assert!(before.grant(token(Some("old")), None, NOW_MS).is_ok(), "a request goes on with what it began with");
+    assert!(
+        gate.tokens().grant(token(Some("new")), None, NOW_MS).is_ok()
+            && gate.tokens().grant(token(Some("old")), None, NOW_MS).is_err()
+    );
+}
+
+/// What names, in a certificate that is good for another second, lead to, with a token or without, for this scope.
+fn by_certificate(auth: &str, names: &[&str], token: Option<&str>, to: Scope) -> Result<Arc<Grant>, Stranger> {
+    let certificate = Certificate::new(names.iter().copied(), NOW_MS + 1_000);
+    tokens(auth).grant(Shown { token, certificate: Some(&certificate) }, Some(to), NOW_MS)
+}
+
+const BY_DEVICE: &str = "client_certificate = \"device\"\n";
+
+#[test]
+fn a_certificate_lets_its_owner_write_the_devices_that_it_names_and_nothing_else() {
+    let grant = by_certificate(BY_DEVICE, &["pump-1", "urn:dev:mac:0024befffe804ff1"], None, Scope::Ingest);
+    let grant = grant.expect("let in");
+    assert_eq!(grant.scopes, [Scope::Ingest]);
+    for (device, is_its) in
+        [("pump-1", true), ("urn:dev:mac:0024befffe804ff1", true), ("pump-2", false), ("pump", false)]
+    {
+        assert_eq!(grant.reach.kept(device).is_ok(), is_its, "{device}");
+    }
+    for scope in [Scope::Query, Scope::Admin] {
+        assert_eq!(by_certificate(BY_DEVICE, &["pump-1"], None, scope), Err(Stranger::NoToken));
+    }
+    assert_eq!(tokens(BY_DEVICE).grant(token(None), Some(Scope::Ingest), NOW_MS), Err(Stranger::NoTokenNorCertificate));
+    assert_eq!(tokens(BY_DEVICE).grant(token(Some("x")), None, NOW_MS), Err(Stranger::UnknownToken));
+}
+
+#[test]
+fn names_that_are_no_device_ids_grant_nothing() {
+    let long = "x".repeat(129);
+    let bad = ["*", "LIGHT-*", "", "Gateway of hall 3", "p\u{fc}mp", &long];
+    assert_eq!(by_certificate(BY_DEVICE, &bad, None, Scope::Ingest), Err(Stranger::NamelessCertificate));
+    let one = by_certificate(BY_DEVICE, &[&bad[..], &["pump-1"]].concat(), None, Scope::Ingest).expect("let in");
+    assert!(one.reach.kept("pump-1").is_ok() && one.reach.kept("LIGHT-1").is_err());
+}
+
+#[test]
+fn a_certificate_is_good_as_long_as_it_says() {
+    let closed = tokens(BY_DEVICE);
+    let certificate = Certificate::new(["pump-1"], NOW_MS);
+    let shown = Shown { token: None, certificate: Some(&certificate) };
+    assert!(closed.grant(shown, Some(Scope::Ingest), NOW_MS).is_ok());
+    assert_eq!(closed.grant(shown, Some(Scope::Ingest), NOW_MS + 1), Err(Stranger::ExpiredCertificate));
+}
+
+#[test]
+fn of_a_token_and_a_certificate_both_must_allow_a_device_to_be_written() {
+    let auth = BY_DEVICE.to_owned() + &entry("ann", "t", "devices = [\"LIGHT-*\"]\ndevice_prefix = \"acme/\"");
+    let names = ["LIGHT-1", "pump-1"];
+    let both = by_certificate(&auth, &names, Some("t"), Scope::Ingest).expect("let in");
+    assert_eq!(both.reach.kept("LIGHT-1").expect("both allow it"), "acme/LIGHT-1");
+    assert!(both.reach.kept("pump-1").is_err() && both.reach.kept("LIGHT-2").is_err());
+    let reading = by_certificate(&auth, &names, Some("t"), Scope::Query).expect("let in");
+    assert!(reading.reach.kept("LIGHT-2").is_ok(), "a certificate says nothing of reading");
+    assert_eq!(by_certificate(&auth, &names, Some("other"), Scope::Ingest), Err(Stranger::UnknownToken));
+}
+
+#[test]
+fn where_certificates_say_nothing_they_change_nothing() {
+    let auth = entry("ann", "t", "");
+    assert_eq!(by_certificate(&auth, &["pump-1"], None, Scope::Ingest), Err(Stranger::NoToken));
+    assert!(by_certificate(&auth, &["pump-1"], Some("t"), Scope::Ingest).expect("let in").reach.is_all());
+    assert!(by_certificate("", &["pump-1"], None, Scope::Admin).is_ok());
+}
+
+#[test]
+fn names_in_certificates_are_in_the_case_in_which_ids_are_kept() {
+    let lower = Tokens::new(&toml::from_str(BY_DEVICE).expect("a section"), DeviceIdCase::Lower);
+    let certificate = Certificate::new(["Pump-1"], NOW_MS);
+    let shown = Shown { token: None, certificate: Some(&certificate) };
+    assert!(lower.grant(shown, Some(Scope::Ingest), NOW_MS).expect("let in").reach.kept("pump-1").is_ok());
 }
 
 /// A secret, and the table of a key with it.

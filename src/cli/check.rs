@@ -4,6 +4,8 @@ use std::io::Write;
 
 use anyhow::Context;
 use clap::Args;
+use tidegauge::http::Tls;
+use tidegauge::telemetry::logs;
 
 use super::settings::Settings;
 
@@ -27,6 +29,8 @@ pub(super) struct CheckArgs {
 /// log, if asked for: damage is an error.
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let config = args.settings.load()?;
+    logs::init(&config.telemetry)?;
+    Tls::load(&config.http.tls)?;
     let text = toml::to_string(&config).context("the configuration as TOML")?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}\n# configuration is valid")?;

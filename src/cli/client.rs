@@ -1,10 +1,11 @@
-//! The flags of commands that are clients of a running server: where it is, and the token to show it.
+//! The flags of commands that are clients of a running server: where it is, whom to trust, and what to show it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use reqwest::{Certificate, Client, ClientBuilder, Identity};
 
 use super::import::Sender;
 
@@ -19,12 +20,50 @@ pub(super) struct ClientArgs {
         help = "A file that holds the token to show to the server [default: the variable TIDEGAUGE_TOKEN, if it is set]"
     )]
     token_file: Option<PathBuf>,
+    #[arg(
+        long,
+        value_name = "FILE",
+        help = "With https://: the authorities that may vouch for the server, PEM [default: those of the system]"
+    )]
+    ca_file: Option<PathBuf>,
+    /// With https://: a certificate to show to the server, PEM
+    #[arg(long, value_name = "FILE", requires = "client_key")]
+    client_cert: Option<PathBuf>,
+    /// The private key of that certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "client_cert")]
+    client_key: Option<PathBuf>,
 }
 
 impl ClientArgs {
     /// Sends to that server, and tries each batch for `retry_for` after its first failure.
     pub(super) fn sender(&self, retry_for: Duration) -> anyhow::Result<Sender> {
-        Sender::new(&self.url, self.token()?, retry_for)
+        Sender::new(self.http()?, &self.url, self.token()?, retry_for)
+    }
+
+    fn http(&self) -> anyhow::Result<ClientBuilder> {
+        if !self.url.starts_with("https:") {
+            if self.ca_file.is_some() || self.client_cert.is_some() {
+                bail!("--ca-file and --client-cert are for https://, and --url is {}", self.url);
+            }
+            return Ok(plain_http());
+        }
+        let mut builder = match &self.ca_file {
+            Some(file) => {
+                let authorities = Certificate::from_pem_bundle(&read(file, "--ca-file")?).ok();
+                let authorities = authorities.filter(|all| !all.is_empty());
+                let named = || format!("{} (--ca-file) holds no certificate as PEM", file.display());
+                with_provider().tls_certs_only(authorities.with_context(named)?)
+            }
+            None => with_provider(),
+        };
+        if let (Some(cert), Some(key)) = (&self.client_cert, &self.client_key) {
+            let both = [read(key, "--client-key")?, read(cert, "--client-cert")?].join(&b'\n');
+            let (cert, key) = (cert.display(), key.display());
+            let named =
+                || format!("{cert} (--client-cert) and {key} (--client-key) are no certificate and its key as PEM");
+            builder = builder.identity(Identity::from_pem(&both).ok().with_context(named)?);
+        }
+        Ok(builder)
     }
 
     /// The token to show. It is no argument, because those show in the list of processes.
@@ -40,9 +79,24 @@ impl ClientArgs {
     }
 }
 
+/// A client that never speaks TLS, and so needs no authorities: a system may have none.
+pub(super) fn plain_http() -> ClientBuilder {
+    with_provider().tls_certs_only([])
+}
+
+/// reqwest brings no cryptography of its own, and takes what the process has.
+fn with_provider() -> ClientBuilder {
+    let _ = rustls::crypto::ring::default_provider().install_default(); // unless it has one
+    Client::builder()
+}
+
+fn read(file: &Path, flag: &str) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(file).with_context(|| format!("{} ({flag})", file.display()))
+}
+
 fn parse_url(text: &str) -> anyhow::Result<String> {
     match reqwest::Url::parse(text)?.scheme() {
-        "http" => Ok(text.to_owned()),
-        other => bail!("{other}:// is not spoken, only http://"),
+        "http" | "https" => Ok(text.to_owned()),
+        other => bail!("{other}:// is not spoken, only http:// and https://"),
     }
 }

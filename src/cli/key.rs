@@ -90,7 +90,8 @@ fn new(args: NewArgs) -> anyhow::Result<(String, String)> {
     let key = Key { id, secret: KeySecret::new(&text)?, devices, device_prefix, expires };
     let shown = toml::to_string(&key).context("a key as TOML")?;
     let auth = Auth { keys: vec![key], ..Auth::default() };
-    Config::default().with_auth(auth).map_err(|error| Usage(error.to_string()))?;
+    let alone = Config { auth, ..Config::default() };
+    Config::default().reloaded(&alone).map_err(|error| Usage(error.to_string()))?;
     let table = shown.trim_end().replacen("secret = \"***\"", &format!("secret = \"{text}\""), 1);
     Ok((text, format!("[[auth.keys]]\n{table}")))
 }

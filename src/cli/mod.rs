@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tidegauge::config::ConfigError;
+use tidegauge::http::TlsError;
 
 use self::settings::Settings;
 
@@ -70,7 +71,8 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     eprintln!("tidegauge: {error:#}");
-    if error.is::<Usage>() || error.is::<ConfigError>() { BAD_USAGE.into() } else { ExitCode::FAILURE }
+    let is_usage = error.is::<Usage>() || error.is::<ConfigError>() || error.is::<TlsError>();
+    if is_usage { BAD_USAGE.into() } else { ExitCode::FAILURE }
 }
 
 /// Says why a command line was not understood, or what `--help` and `--version` ask for.

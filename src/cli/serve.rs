@@ -10,7 +10,7 @@ use anyhow::Context;
 use tidegauge::access::{Gate, Tokens};
 use tidegauge::config::{Auth, Config, Period, StoreKind, SyncPolicy};
 use tidegauge::flush::{DeadLetters, Flush, Running};
-use tidegauge::http::{self, App, Budget};
+use tidegauge::http::{self, App, Budget, Tls};
 use tidegauge::ingest::Ingest;
 use tidegauge::log::{Instruments, Log, Recovery, Sync};
 use tidegauge::query::Queries;
@@ -29,6 +29,8 @@ use super::settings::Settings;
 mod options;
 mod reload;
 
+use reload::Replaceable;
+
 /// How often the log is asked whether it has failed.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -40,6 +42,7 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     if *allow_anonymous && !(tokens.is_empty() && keys.is_empty()) {
         tracing::warn!("there are tokens or keys, but auth.allow_anonymous lets everybody in who shows none");
     }
+    let tls = Tls::load(&config.http.tls)?.map(Arc::new);
     let data = DataDir::lock(&config.server.data_dir)?;
     let listen = config.http.listen;
     let listener = TcpListener::bind(listen).await.with_context(|| format!("listen on {listen} (http.listen)"))?;
@@ -47,11 +50,21 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let datagrams = sockets.as_ref().map(udp::Sockets::local_addr).transpose()?;
     let (metrics, exposition) = Metrics::new();
     let service = Service::start(&config, &data, Arc::new(metrics), exposition, sockets).await?;
+    if let Some(tls) = &tls {
+        tls.record_expiry(&service.app.metrics);
+    }
+    let replaceable = Replaceable {
+        config: config.clone(),
+        gate: Arc::clone(&service.app.gate),
+        tls: tls.clone(),
+        metrics: Arc::clone(&service.app.metrics),
+    };
+    let reloading = reload::on_hangup(settings, replaceable)?; // before anybody knows that a signal can be sent
     announce(&config, &listener, datagrams, &*service.store)?;
     let grace = config.server.shutdown_grace.as_duration();
     let reason = tokio::select! {
-        reason = service.run(listener, grace) => reason?,
-        never = reload::on_hangup(settings, &config, &service.app.gate)? => match never {},
+        reason = service.run(listener, tls, grace) => reason?,
+        never = reloading => match never {},
     };
     service.stop(reason, grace).await
 }
@@ -67,12 +80,13 @@ fn announce(
     let udp = datagrams.map_or_else(|| "off".to_owned(), |address| address.to_string());
     let data = config.server.data_dir.display();
     let mut out = std::io::stdout().lock();
-    writeln!(out, "listening http={address} udp={udp} store={} data={data}", store.name())?;
+    let (tls, scheme) = if config.http.tls.is_on() { ("on", "https") } else { ("off", "http") };
+    writeln!(out, "listening http={address} tls={tls} udp={udp} store={} data={data}", store.name())?;
     let curl =
         if config.auth.lets_anybody_in() { "curl" } else { "curl -H \"Authorization: Bearer $TIDEGAUGE_TOKEN\"" };
     let reading = r#"{"deviceId":"S1","values":{"temp":22.4}}"#;
-    writeln!(out, "try it:    {curl} http://{address}/v1/readings --json '{reading}'")?;
-    writeln!(out, "and then:  {curl} http://{address}/v1/devices/S1/rollups")?;
+    writeln!(out, "try it:    {curl} {scheme}://{address}/v1/readings --json '{reading}'")?;
+    writeln!(out, "and then:  {curl} {scheme}://{address}/v1/devices/S1/rollups")?;
     out.flush()?;
     Ok(())
 }
@@ -160,8 +174,8 @@ impl Service {
     }
 
     /// Serves until there is a reason to stop; requests under way are answered.
-    async fn run(&self, listener: TcpListener, grace: Duration) -> anyhow::Result<Reason> {
-        let mut http = tokio::spawn(http::serve(listener, Arc::clone(&self.app), self.closing.clone()));
+    async fn run(&self, listener: TcpListener, tls: Option<Arc<Tls>>, grace: Duration) -> anyhow::Result<Reason> {
+        let mut http = tokio::spawn(http::serve(listener, Arc::clone(&self.app), tls, self.closing.clone()));
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let reason = tokio::select! {
             _ = terminate.recv() => Reason::Signal("SIGTERM"),

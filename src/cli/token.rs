@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
-use tidegauge::access::{TOKEN_MAX_BYTES, Tokens};
+use tidegauge::access::{Shown, TOKEN_MAX_BYTES, Tokens};
 use tidegauge::config::{Auth, Config, Expiry, Period, Scope, Token, TokenHash};
 use tidegauge::model::DevicePattern;
 
@@ -82,7 +82,9 @@ fn new(args: NewArgs) -> anyhow::Result<(String, String)> {
     let devices = (!devices.is_empty()).then_some(devices);
     let entry = Token { name, hash: TokenHash::of(&token), scopes, devices, device_prefix, expires };
     let auth = Auth { tokens: vec![entry], ..Auth::default() };
-    Config::default().with_auth(auth.clone()).map_err(|error| Usage(error.to_string()))?;
+    Config::default()
+        .reloaded(&Config { auth: auth.clone(), ..Config::default() })
+        .map_err(|error| Usage(error.to_string()))?;
     let table = toml::to_string(&auth.tokens[0]).context("a token as TOML")?;
     Ok((token, format!("[[auth.tokens]]\n{}", table.trim_end())))
 }
@@ -93,7 +95,7 @@ fn check(config: &Config, token: &str) -> anyhow::Result<String> {
     if tokens.count() == 0 {
         bail!("the configuration has no tokens: whoever can connect may do everything");
     }
-    tokens.grant(Some(token), now_ms())?;
+    tokens.grant(Shown { token: Some(token), certificate: None }, None, now_ms())?;
     let entry = config.auth.tokens.iter().find(|entry| entry.hash == TokenHash::of(token));
     let Token { name, scopes, devices, device_prefix, expires, .. } = entry.context("the token is not known")?;
     let devices = devices.as_ref().map_or_else(|| "all".to_owned(), |patterns| join(patterns.iter()));

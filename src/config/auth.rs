@@ -13,6 +13,8 @@ use crate::model::DeviceIdCase;
 pub struct Auth {
     /// Whether somebody without a token may do everything, even where other machines reach the server.
     pub allow_anonymous: bool,
+    /// What a client certificate says of who shows it.
+    pub client_certificate: CertificateUse,
     /// Who may see `/metrics`, once there are tokens. The numbers are those of all tenants together.
     pub metrics: Audience,
     /// Who may ask for the health of the service, once there are tokens. Reasons are for `admin` in any case.
@@ -23,6 +25,16 @@ pub struct Auth {
     /// The keys that datagrams are signed with. Without any, datagrams are taken unsigned.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "keys_without_repeating")]
     pub keys: Vec<Key>,
+}
+
+/// What a client certificate says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CertificateUse {
+    /// Nothing: it is good for the connection.
+    Off,
+    /// That its owner is the devices that it names, and may write their readings.
+    Device,
 }
 
 /// Who may see something.
@@ -39,6 +51,7 @@ impl Default for Auth {
     fn default() -> Self {
         Self {
             allow_anonymous: false,
+            client_certificate: CertificateUse::Off,
             metrics: Audience::Admin,
             health: Audience::Open,
             tokens: Vec::new(),
@@ -48,10 +61,16 @@ impl Default for Auth {
 }
 
 impl Auth {
-    /// Whether somebody without a token is let in.
+    /// Whether somebody who shows nothing is let in.
     #[must_use]
     pub fn lets_anybody_in(&self) -> bool {
-        self.allow_anonymous || self.tokens.is_empty()
+        self.allow_anonymous || !self.asks_who_comes()
+    }
+
+    /// Whether there is anything by which somebody can be known.
+    #[must_use]
+    pub fn asks_who_comes(&self) -> bool {
+        !self.tokens.is_empty() || self.client_certificate == CertificateUse::Device
     }
 
     /// Whether datagrams are taken that nobody signed.

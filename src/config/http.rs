@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::check::{not_below, within};
-use super::{Bytes, ConfigError, Period};
+use super::{Bytes, ConfigError, Period, Tls};
 
 /// The HTTP edge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,6 +24,8 @@ pub struct Http {
     pub header_timeout: Period,
     /// How long a client may take to send a body. 1ms to 1h.
     pub body_timeout: Period,
+    /// TLS.
+    pub tls: Tls,
 }
 
 impl Default for Http {
@@ -35,6 +37,7 @@ impl Default for Http {
             max_bytes_in_flight: Bytes::mib(256),
             header_timeout: Period::secs(75),
             body_timeout: Period::secs(30),
+            tls: Tls::default(),
         }
     }
 }
@@ -46,7 +49,8 @@ impl Http {
         within("http.max_body_bytes", body, Bytes(1), Bytes::gib(1))?;
         not_below("http.max_bytes_in_flight", in_flight, "http.max_body_bytes", body)?;
         within("http.header_timeout", self.header_timeout, Period::millis(1), Period::hours(1))?;
-        within("http.body_timeout", self.body_timeout, Period::millis(1), Period::hours(1))
+        within("http.body_timeout", self.body_timeout, Period::millis(1), Period::hours(1))?;
+        self.tls.check()
     }
 }
 

@@ -30,6 +30,7 @@ mod sqlite;
 mod store;
 mod telemetry;
 mod timeseries;
+mod tls;
 mod token;
 mod token_hash;
 mod udp;
@@ -40,7 +41,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use auth::{Audience, Auth};
+pub use auth::{Audience, Auth, CertificateUse};
 pub use error::ConfigError;
 pub use flush::Flush;
 pub use http::Http;
@@ -60,6 +61,7 @@ pub use sqlite::Sqlite;
 pub use store::{Store, StoreKind};
 pub use telemetry::{LogFormat, Telemetry};
 pub use timeseries::{Granularity, Timeseries};
+pub use tls::{ClientCertificates, Tls};
 pub use token::{Expiry, Scope, Token};
 pub use token_hash::{TokenHash, TokenHashError};
 pub use udp::{Listen, Udp};
@@ -128,6 +130,7 @@ impl Config {
         self.retention.check()?;
         self.query.check()?;
         self.check_store()?;
+        self.check_certificates()?;
         self.check_listen()
     }
 
@@ -146,12 +149,25 @@ impl Config {
         Ok(())
     }
 
-    /// This configuration with another `[auth]`: for a server that goes on with the addresses it listens on.
+    /// Devices are known by certificates only where somebody vouches for these.
+    fn check_certificates(&self) -> Result<(), ConfigError> {
+        if self.auth.client_certificate == CertificateUse::Device && self.http.tls.client_ca_file.is_none() {
+            let problem = "is \"device\", so http.tls.client_ca_file must be set";
+            return Err(ConfigError::invalid("auth.client_certificate", problem));
+        }
+        Ok(())
+    }
+
+    /// This configuration with what a running server takes over from `other`: all of `[auth]`, and `[http.tls]` unless that
+    /// would turn TLS on or off.
     ///
     /// # Errors
     /// When the two do not go together.
-    pub fn with_auth(&self, auth: Auth) -> Result<Self, ConfigError> {
-        let changed = Self { auth, ..self.clone() };
+    pub fn reloaded(&self, other: &Self) -> Result<Self, ConfigError> {
+        let mut changed = Self { auth: other.auth.clone(), ..self.clone() };
+        if self.http.tls.is_on() && other.http.tls.is_on() {
+            changed.http.tls = other.http.tls.clone();
+        }
         changed.check()?;
         Ok(changed)
     }
@@ -160,7 +176,7 @@ impl Config {
     fn check_listen(&self) -> Result<(), ConfigError> {
         let is_open = |listen: SocketAddr| !self.auth.allow_anonymous && !listen.ip().to_canonical().is_loopback();
         let http = self.http.listen;
-        if is_open(http) && self.auth.tokens.is_empty() {
+        if is_open(http) && self.auth.lets_anybody_in() {
             let way_in = "configure tokens ([[auth.tokens]]; `tidegauge token new` makes one)";
             return Err(within_reach("http.listen", http, "nobody has to authenticate", way_in));
         }

@@ -121,6 +121,14 @@ fn values_without_sense_are_refused_by_key() {
         ("[http]\nmax_bytes_in_flight = \"1MiB\"", "http.max_bytes_in_flight"),
         ("[http]\nheader_timeout = \"0s\"", "http.header_timeout"),
         ("[http]\nbody_timeout = \"0s\"", "http.body_timeout"),
+        ("[http.tls]\nhandshake_timeout = \"0s\"", "http.tls.handshake_timeout"),
+        ("[http.tls]\ncert_file = \"\"", "http.tls.cert_file"),
+        ("[http.tls]\ncert_file = \"c\"", "http.tls.cert_file"),
+        ("[http.tls]\nkey_file = \"k\"", "http.tls.key_file"),
+        ("[http.tls]\nclient_ca_file = \"a\"", "http.tls.client_ca_file"),
+        ("[http.tls]\ncert_file = \"c\"\nkey_file = \"k\"\nclient_crl_file = \"l\"", "http.tls.client_crl_file"),
+        ("[http.tls]\nclient_certificates = \"required\"", "http.tls.client_certificates"),
+        ("[auth]\nclient_certificate = \"device\"", "auth.client_certificate"),
         ("[udp]\nsockets = 65", "udp.sockets"),
         ("[udp]\nreceive_buffer = \"1KiB\"", "udp.receive_buffer"),
         ("[udp]\nmax_datagram_bytes = \"64KiB\"", "udp.max_datagram_bytes"),
@@ -205,10 +213,38 @@ fn listening_beyond_loopback_without_authentication_takes_a_decision() {
 fn other_tokens_do_not_open_a_server_that_goes_on_listening() {
     let public = "[http]\nlisten = \"0.0.0.0:8080\"\n[udp]\nlisten = \"off\"\n".to_owned();
     let running = load(&(public + &token(1, "")), &[], &[]).expect("valid");
-    let other = load(&token(2, ""), &[], &[]).expect("valid").auth;
-    assert_eq!(running.with_auth(other.clone()).expect("valid").auth, other);
-    let none = load("", &[], &[]).expect("valid by itself").auth;
-    assert!(running.with_auth(none).expect_err("it would be open").to_string().contains("nobody has to authenticate"));
+    let other = load(&token(2, ""), &[], &[]).expect("valid");
+    assert_eq!(running.reloaded(&other).expect("valid").auth, other.auth);
+    let none = load("", &[], &[]).expect("valid by itself");
+    assert!(running.reloaded(&none).expect_err("it would be open").to_string().contains("nobody has to authenticate"));
+}
+
+const TLS: &str = "[http.tls]\ncert_file = \"c\"\nkey_file = \"k\"\nclient_ca_file = \"a\"\n";
+
+#[test]
+fn certificates_that_name_devices_close_a_public_server_and_certificates_that_name_nobody_do_not() {
+    let public = format!("[udp]\nlisten = \"off\"\n[http]\nlisten = \"0.0.0.0:8080\"\n{TLS}");
+    let required = format!("{public}client_certificates = \"required\"\n");
+    for open in [&public, &required] {
+        assert!(error_of(open).contains("nobody has to authenticate"), "{open}");
+        let config = load(&format!("{open}[auth]\nclient_certificate = \"device\""), &[], &[]).expect("it asks");
+        assert!(!config.auth.lets_anybody_in());
+    }
+}
+
+#[test]
+fn tls_is_set_up_by_the_environment_too() {
+    let env = [("TIDEGAUGE_HTTP__TLS__CERT_FILE", "c"), ("TIDEGAUGE_HTTP__TLS__KEY_FILE", "k")];
+    assert!(load("", &env, &[]).expect("valid").http.tls.is_on());
+}
+
+#[test]
+fn other_files_are_taken_over_by_a_running_server_and_tls_itself_takes_a_restart() {
+    let [with, without] = [TLS, ""].map(|file| load(file, &[], &[]).expect("valid"));
+    let other = load(&TLS.replace("\"c\"", "\"d\""), &[], &[]).expect("valid");
+    assert_eq!(with.reloaded(&other).expect("valid"), other);
+    assert_eq!(with.reloaded(&without).expect("valid"), with);
+    assert_eq!(without.reloaded(&with).expect("valid"), without);
 }
 
 /// The table of a token, with more keys.
@@ -273,10 +309,10 @@ fn key(number: u8, more: &str) -> String {
 fn the_last_key_cannot_be_taken_from_a_server_that_others_reach() {
     let public = "[udp]\nlisten = \"0.0.0.0:8089\"\n".to_owned();
     let running = load(&(public + &key(1, "")), &[], &[]).expect("valid");
-    let other = load(&key(2, ""), &[], &[]).expect("valid").auth;
-    assert_eq!(running.with_auth(other.clone()).expect("valid").auth, other);
-    let none = load(&token(1, ""), &[], &[]).expect("valid by itself").auth;
-    assert!(running.with_auth(none).expect_err("it would be open").to_string().contains("nobody has to sign"));
+    let other = load(&key(2, ""), &[], &[]).expect("valid");
+    assert_eq!(running.reloaded(&other).expect("valid").auth, other.auth);
+    let none = load(&token(1, ""), &[], &[]).expect("valid by itself");
+    assert!(running.reloaded(&none).expect_err("it would be open").to_string().contains("nobody has to sign"));
 }
 
 #[test]

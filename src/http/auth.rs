@@ -1,4 +1,4 @@
-//! Who comes, and whether they may: the one place that looks at tokens.
+//! Who comes, and whether they may: the one place that looks at tokens and client certificates.
 //!
 //! Each route states a [`Need`]. A request that meets it goes on with its [`Grant`], which the handler takes as an
 //! `Extension`; any other is answered here, before its body is read. A token stands in the header `Authorization` and
@@ -18,7 +18,8 @@ use base64::engine::general_purpose::STANDARD;
 use super::App;
 use super::influx::Version;
 use super::problem::Problem;
-use crate::access::{Grant, Stranger, Tokens};
+use super::tls::Peer;
+use crate::access::{Certificate, Grant, Shown, Stranger, Tokens};
 use crate::config::{Audience, Scope};
 use crate::telemetry::{Protocol, RequestRejection};
 
@@ -43,7 +44,8 @@ pub(super) async fn authorize(
     mut request: Request,
     next: Next,
 ) -> Response {
-    match judge(&app.gate.tokens(), need, request.headers()) {
+    let certificate = request.extensions().get::<Peer>().and_then(|peer| peer.certificate.as_deref());
+    match judge(&app.gate.tokens(), need, request.headers(), certificate) {
         Ok(grant) => {
             request.extensions_mut().insert(grant);
             next.run(request).await
@@ -67,7 +69,12 @@ enum Refusal {
     Lacks(Scope),
 }
 
-fn judge(tokens: &Tokens, need: Need, headers: &HeaderMap) -> Result<Arc<Grant>, Refusal> {
+fn judge(
+    tokens: &Tokens,
+    need: Need,
+    headers: &HeaderMap,
+    certificate: Option<&Certificate>,
+) -> Result<Arc<Grant>, Refusal> {
     let scope = match need {
         Need::Scope(scope) | Need::Influx(_, scope) => Some(scope),
         Need::AnyToken => None,
@@ -75,7 +82,8 @@ fn judge(tokens: &Tokens, need: Need, headers: &HeaderMap) -> Result<Arc<Grant>,
         Need::Health => (tokens.health() == Audience::Admin).then_some(Scope::Admin),
     };
     let is_open = scope.is_none() && !matches!(need, Need::AnyToken);
-    match let_in(tokens, need.takes_influx_schemes(), headers) {
+    let shown = token_of(headers, need.takes_influx_schemes());
+    match let_in(tokens, shown, certificate, scope) {
         Ok(grant) => match scope {
             Some(scope) if !grant.allows(scope) => {
                 tracing::debug!(name = grant.name.as_deref(), scope = scope.as_str(), "a token lacks a scope");
@@ -88,14 +96,20 @@ fn judge(tokens: &Tokens, need: Need, headers: &HeaderMap) -> Result<Arc<Grant>,
     }
 }
 
-fn let_in(tokens: &Tokens, influx: bool, headers: &HeaderMap) -> Result<Arc<Grant>, Refusal> {
-    if tokens.count() == 0 {
-        return tokens.grant(None, 0).map_err(Refusal::Stranger);
+fn let_in(
+    tokens: &Tokens,
+    token: Result<Option<String>, &'static str>,
+    certificate: Option<&Certificate>,
+    scope: Option<Scope>,
+) -> Result<Arc<Grant>, Refusal> {
+    if !tokens.asks_who_comes() {
+        return tokens.grant(Shown::default(), scope, 0).map_err(Refusal::Stranger);
     }
-    let token = token_of(headers, influx).map_err(Refusal::Unreadable)?;
-    #[expect(clippy::disallowed_methods, reason = "a token expires on a date")]
+    let token = token.map_err(Refusal::Unreadable)?;
+    #[expect(clippy::disallowed_methods, reason = "tokens and certificates expire on a date")]
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(i64::MAX, |now| now.as_millis() as i64);
-    tokens.grant(token.as_deref(), now_ms).map_err(Refusal::Stranger)
+    let shown = Shown { token: token.as_deref(), certificate };
+    tokens.grant(shown, scope, now_ms).map_err(Refusal::Stranger)
 }
 
 /// The token in the header `Authorization`, if there is one.
@@ -180,11 +194,13 @@ impl Refusal {
         }
     }
 
-    /// RFC 6750, section 3: somebody who has shown nothing is told no error.
+    /// RFC 6750, section 3: somebody who has shown no token is told no error.
     const fn challenge(&self) -> &'static str {
         match self {
-            Self::Stranger(Stranger::NoToken) => "Bearer realm=\"tidegauge\"",
-            _ => "Bearer realm=\"tidegauge\", error=\"invalid_token\"",
+            Self::Stranger(Stranger::UnknownToken | Stranger::ExpiredToken) | Self::Unreadable(_) | Self::Lacks(_) => {
+                "Bearer realm=\"tidegauge\", error=\"invalid_token\""
+            }
+            Self::Stranger(_) => "Bearer realm=\"tidegauge\"",
         }
     }
 }

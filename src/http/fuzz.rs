@@ -1,9 +1,14 @@
-//! What is held against any query string and any `Authorization`.
+//! What is held against any query string, any `Authorization` and any certificate of a client.
 
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
+use rustls::pki_types::CertificateDer;
 
 use super::auth::token_of;
 use super::params::Params;
+use super::tls::names;
+use crate::access::{Shown, Tokens};
+use crate::config::{Auth, CertificateUse, Scope};
+use crate::model::{DeviceIdCase, check_device_id};
 
 /// The value of the header `Authorization`.
 pub fn authorization(value: &[u8]) {
@@ -38,4 +43,17 @@ pub fn query_string(text: &[u8]) {
         }
     }
     let _ = params.end();
+}
+
+/// The DER of a certificate. Whoever signed it, its owner reaches single devices and no more.
+pub fn certificate(der: &[u8]) {
+    let certificate = names::certificate(&CertificateDer::from(der));
+    let auth = Auth { client_certificate: CertificateUse::Device, ..Auth::default() };
+    let shown = Shown { token: None, certificate: Some(&certificate) };
+    let granted = Tokens::new(&auth, DeviceIdCase::Preserve).grant(shown, Some(Scope::Ingest), 0);
+    let Ok(grant) = granted else { return };
+    assert_eq!(grant.scopes, [Scope::Ingest]);
+    let spans = grant.reach.spans("");
+    assert!(!spans.is_empty());
+    assert!(spans.iter().all(|span| span.is_one_id && check_device_id(&span.prefix).is_ok()), "{spans:?}");
 }

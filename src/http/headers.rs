@@ -11,9 +11,13 @@ const STRICT: [(HeaderName, HeaderValue); 4] = [
     (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
 ];
 
+/// What holds besides where the answer comes over TLS: for a year, a browser asks this host over TLS only.
+const OVER_TLS: (HeaderName, HeaderValue) =
+    (header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
+
 /// Adds what is missing.
-pub(super) fn harden(headers: &mut HeaderMap) {
-    for (name, value) in STRICT {
+pub(super) fn harden(headers: &mut HeaderMap, is_over_tls: bool) {
+    for (name, value) in STRICT.into_iter().chain(is_over_tls.then_some(OVER_TLS)) {
         headers.entry(name).or_insert(value);
     }
 }

@@ -13,6 +13,7 @@ use axum::routing::{MethodRouter, get, post};
 use super::auth::{Need, authorize};
 use super::influx::Version;
 use super::problem::Problem;
+use super::tls::Peer;
 use super::unread::Watch;
 use super::{App, headers, influx, ingest, operate, query};
 use crate::config::Scope;
@@ -71,11 +72,12 @@ async fn at_the_edge(State(app): State<Arc<App>>, request: Request, next: Next) 
     let start = Instant::now();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
+    let is_over_tls = request.extensions().get::<Peer>().is_some();
     let (head, body) = request.into_parts();
     let (body, watch) = Watch::over(body);
     let mut response = next.run(Request::from_parts(head, body)).await;
     watch.close_behind(&mut response);
-    headers::harden(response.headers_mut());
+    headers::harden(response.headers_mut(), is_over_tls);
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     app.metrics.http_request_seconds.record(route, method.as_str(), response.status().as_u16(), start.elapsed());
     response

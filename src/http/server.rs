@@ -1,35 +1,42 @@
 //! The accept loop: connections within limits, and an end that leaves no request unanswered.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::response::Response;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::linger::Lingering;
 use super::router::router;
+use super::tls::{Peer, Tls};
 use super::{App, Limits};
+use crate::telemetry::Metrics;
 
 /// How long to wait after the system refused to accept a connection: it is out of files, mostly.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until `shutdown` is cancelled, then answers the requests under way, and returns when the last connection is
-/// closed.
-pub async fn serve(listener: TcpListener, app: Arc<App>, shutdown: CancellationToken) {
-    let limits = app.limits.clone();
+/// closed. With `tls` it serves nothing else.
+pub async fn serve(listener: TcpListener, app: Arc<App>, tls: Option<Arc<Tls>>, shutdown: CancellationToken) {
     let metrics = Arc::clone(&app.metrics);
-    let connections = Arc::new(Semaphore::new(limits.max_connections));
+    let permits = Arc::new(Semaphore::new(app.limits.max_connections));
     let tasks = TaskTracker::new();
-    let router = router(app);
+    let edge = Edge { limits: app.limits.clone(), metrics: Arc::clone(&metrics), router: router(app), tls, shutdown };
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = shutdown.cancelled() => break,
+            () = edge.shutdown.cancelled() => break,
         };
         let stream = match accepted {
             Ok((stream, _)) => stream,
@@ -39,16 +46,16 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, shutdown: CancellationT
                 continue;
             }
         };
-        let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
             metrics.http_connections_refused_total.increment(1);
             continue; // dropped, so closed: there is no memory to spare for an answer
         };
-        let (gauge, router, limits, shutdown) =
-            (metrics.http_connections.clone(), router.clone(), limits.clone(), shutdown.clone());
+        let edge = edge.clone();
         tasks.spawn(async move {
-            gauge.increment(1.0);
-            connection(stream, router, &limits, shutdown, permit).await;
-            gauge.decrement(1.0);
+            edge.metrics.http_connections.increment(1.0);
+            edge.connection(stream).await;
+            edge.metrics.http_connections.decrement(1.0);
+            drop(permit);
         });
     }
     drop(listener);
@@ -56,27 +63,69 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, shutdown: CancellationT
     tasks.wait().await;
 }
 
-async fn connection(
-    stream: TcpStream,
+/// What a connection needs.
+#[derive(Clone)]
+struct Edge {
+    limits: Limits,
+    metrics: Arc<Metrics>,
     router: Router,
-    limits: &Limits,
+    tls: Option<Arc<Tls>>,
     shutdown: CancellationToken,
-    _permit: OwnedSemaphorePermit,
-) {
-    let _ = stream.set_nodelay(true); // only costs latency where it fails
-    let service = TowerToHyperService::new(router);
-    let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout).pipeline_flush(true);
-    let connection = http.serve_connection(TokioIo::new(Lingering::new(stream)), service);
-    let mut connection = std::pin::pin!(connection);
-    let served = tokio::select! {
-        served = connection.as_mut() => served,
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+}
+
+impl Edge {
+    async fn connection(&self, stream: TcpStream) {
+        let _ = stream.set_nodelay(true); // only costs latency where it fails
+        let service = TowerToHyperService::new(self.router.clone());
+        let Some(tls) = &self.tls else { return self.requests(stream, service).await };
+        let accepted = tokio::select! {
+            accepted = tls.accept(stream) => accepted,
+            () = self.shutdown.cancelled() => return,
+        };
+        match accepted {
+            Ok((stream, peer)) => self.requests(stream, OverTls { service, peer }).await,
+            Err(why) => {
+                self.metrics.tls_handshakes_failed_total.with(why.reason()).increment(1);
+                tracing::debug!(%why, "a TLS handshake failed");
+            }
         }
-    };
-    if let Err(error) = served {
-        tracing::debug!(%error, "a connection ended early");
+    }
+
+    async fn requests<S, T>(&self, stream: T, service: S)
+    where
+        S: Service<Request<Incoming>, Response = Response, Error = Infallible>,
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let mut http = hyper::server::conn::http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(self.limits.header_timeout).pipeline_flush(true);
+        let connection = http.serve_connection(TokioIo::new(Lingering::new(stream)), service);
+        let mut connection = std::pin::pin!(connection);
+        let served = tokio::select! {
+            served = connection.as_mut() => served,
+            () = self.shutdown.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = served {
+            tracing::debug!(%error, "a connection ended early");
+        }
+    }
+}
+
+/// Tells each request of a connection who is at the other end.
+struct OverTls<S> {
+    service: S,
+    peer: Peer,
+}
+
+impl<S: Service<Request<Incoming>>> Service<Request<Incoming>> for OverTls<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(self.peer.clone());
+        self.service.call(request)
     }
 }

@@ -117,6 +117,12 @@ table! {
     http_connections: Gauge, Count;
     /// Connections that were refused because too many were open.
     http_connections_refused_total: Counter, Count;
+    /// Connections that did not come about because their TLS handshake failed: it took too long (timeout), the client went
+    /// away (closed), did not speak TLS (foreign), had no good certificate (certificate), or could not agree with
+    /// the server (protocol).
+    tls_handshakes_failed_total: Labelled<Counter>, Count {reason};
+    /// When the server's certificate expires, as Unix time: 0 without TLS.
+    tls_certificate_expiry_timestamp_seconds: Gauge, Seconds;
     /// Bytes of bodies that are being received or wait for the log.
     http_bytes_in_flight: Gauge, Bytes;
 
@@ -164,6 +170,7 @@ mod tests {
         metrics.flush_retries_total.with("timeout").increment(1);
         metrics.rollup_retries_total.with("timeout").increment(1);
         metrics.udp_dropped_total.with("kernel").increment(1);
+        metrics.tls_handshakes_failed_total.with("timeout").increment(1);
         metrics.http_request_seconds.record("/v1/readings", "POST", 200, Duration::from_millis(1));
         exposition.render()
     }

@@ -4,40 +4,9 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use super::{RANGE, TS, devices, get, ingest, reading, refused, setup};
-use crate::harness::{Server, Setup, secret_of};
-
-/// A connection on which requests are written as they are, because clients put them in order.
-pub(super) struct Connection(TcpStream);
-
-impl Connection {
-    pub(super) async fn open(server: &Server) -> Self {
-        let address = server.url().strip_prefix("http://").expect("http");
-        Self(TcpStream::connect(address).await.expect("the server listens"))
-    }
-
-    /// Sends bytes, and reads one answer with a `Content-Length`: its status, its head, and its body.
-    pub(super) async fn ask(&mut self, request: &[u8]) -> (u16, String, Vec<u8>) {
-        self.0.write_all(request).await.expect("the connection is open");
-        self.answer().await
-    }
-
-    async fn answer(&mut self) -> (u16, String, Vec<u8>) {
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            head.push(self.0.read_u8().await.unwrap_or_else(|error| panic!("{error} after {head:?}")));
-        }
-        let head = String::from_utf8(head).expect("ASCII").to_ascii_lowercase();
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-        let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next()?.parse().ok());
-        let mut body = vec![0; length.unwrap_or(0)];
-        self.0.read_exact(&mut body).await.expect("the body");
-        (status, head, body)
-    }
-}
+use crate::harness::{Connection, Server, Setup, secret_of};
 
 fn tokens() -> Setup {
     setup()

@@ -41,7 +41,7 @@ async fn another_device_hidden_in_a_batch_of_json_is_refused_reading_by_reading(
     let answer = ingest(&server, "lights", &hidden).await;
     rejects(&answer, 2, &[1, 2, 3, 4, 6, 7, 8]);
     assert!(
-        answer.text().contains("device \\\"PUMP-1\\\" is none of those that the token is for"),
+        answer.text().contains("device \\\"PUMP-1\\\" is none of those that the token or certificate is for"),
         "{}",
         answer.text()
     );

@@ -3,13 +3,13 @@
 use reqwest::Method;
 
 use super::{get, setup};
-use crate::harness::{Server, Setup, secret_of, wait_until};
+use crate::harness::{Connection, Server, Setup, secret_of, wait_until};
 
 fn with(name: &str) -> Setup {
     setup().token(name, "scopes = ['query']").or("udp.listen", "127.0.0.1:0")
 }
 
-pub(super) async fn signal_and_wait_for(server: &Server, said: &str) {
+pub(crate) async fn signal_and_wait_for(server: &Server, said: &str) {
     let times = server.log().matches(said).count();
     server.signal("HUP");
     wait_until(said, async || (server.log().matches(said).count() > times).then_some(())).await;
@@ -19,7 +19,7 @@ pub(super) async fn signal_and_wait_for(server: &Server, said: &str) {
 async fn tokens_are_read_again_and_connections_stay() {
     let server = Server::start(with("old")).await;
     assert_eq!(get(&server, "old", "/v1/devices").await.status, 200);
-    let mut connection = super::attacks::Connection::open(&server).await;
+    let mut connection = Connection::open(&server).await;
     let request = |name: &str| {
         format!("GET /v1/devices HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\r\n", secret_of(name))
     };
@@ -53,7 +53,7 @@ async fn a_configuration_that_cannot_be_used_changes_nothing_and_is_told_with_it
 async fn what_stands_outside_auth_takes_a_restart_and_that_is_said() {
     let server = Server::start(with("old")).await;
     server.write_config(&with("new").set("query.max_devices", 7).to_toml());
-    signal_and_wait_for(&server, "outside [auth]: that takes a restart").await;
+    signal_and_wait_for(&server, "outside [auth] and the files of [http.tls]: that takes a restart").await;
     wait_until("the tokens are new", async || (get(&server, "new", "/v1/devices").await.status == 200).then_some(()))
         .await;
     assert_eq!(get(&server, "new", "/v1/devices?limit=8").await.status, 200, "the limit is the old one");

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use super::ledger::{Attempt, Ledger};
 use super::workload::{Batch, Sent, Workload, body};
+use crate::harness::client;
 
 /// How long an answer may take at most: whatever fails behind it, the server takes readings or refuses them.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
@@ -48,7 +49,7 @@ impl Client {
         ledger: &Arc<Ledger>,
         stop: &Arc<AtomicBool>,
     ) -> Self {
-        let http = reqwest::Client::builder().timeout(ANSWER_DEADLINE).build().expect("a client");
+        let http = client(None).timeout(ANSWER_DEADLINE).build().expect("a client");
         let (ledger, stop) = (Arc::clone(ledger), Arc::clone(stop));
         Self { workload, servers, ledger, stop, http, rng: StdRng::seed_from_u64(!seed) }
     }

@@ -1,5 +1,7 @@
 //! What the integration tests stand on: the real binary, a real mongod, and patience with a deadline.
 
+mod client;
+mod connection;
 mod database;
 mod disk;
 mod metrics;
@@ -9,6 +11,8 @@ mod server;
 mod setup;
 mod wait;
 
+pub(crate) use client::client;
+pub(crate) use connection::Connection;
 pub(crate) use database::Database;
 pub(crate) use metrics::Metrics;
 pub(crate) use mongod::Mongod;

@@ -21,7 +21,7 @@ use super::disk::Disk;
 use super::mongod::leash::Leash;
 use super::mongod::{blocking, signal};
 use super::process::binary;
-use super::{Metrics, Setup, secret_of, wait_until};
+use super::{Metrics, Setup, client, secret_of, wait_until};
 
 const START_DEADLINE: Duration = Duration::from_secs(30);
 /// How long the counters may take to add up: they are read one after the other while flushes go on.
@@ -80,7 +80,7 @@ impl Server {
 
     fn prepare(setup: Setup) -> Self {
         let data = tempfile::Builder::new().prefix("tidegauge-data-").tempdir().expect("a temporary folder");
-        let client = reqwest::Client::builder().timeout(Duration::from_secs(60)).build().expect("a client");
+        let client = client_for(&setup);
         Self { running: None, setup, disk: None, data, log: Arc::default(), client }
     }
 
@@ -145,6 +145,12 @@ impl Server {
     /// Where the server listens, such as `http://127.0.0.1:40123`.
     pub(crate) fn url(&self) -> &str {
         &self.running().url
+    }
+
+    /// Where the server listens for HTTP.
+    pub(crate) fn http_addr(&self) -> SocketAddr {
+        let address = word_of(self.first_line(), "http=").and_then(|address| address.parse().ok());
+        address.unwrap_or_else(|| panic!("no address in {:?}", self.first_line()))
     }
 
     /// Where the server listens for datagrams.
@@ -258,7 +264,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         let failing = thread::panicking();
         let balanced = failing || self.running.is_none() || {
-            self.client = reqwest::Client::new(); // the old one belongs to the runtime of the test
+            self.client = client_for(&self.setup); // the old one belongs to the runtime of the test
             let check = std::panic::AssertUnwindSafe(|| blocking(self.assert_balanced()));
             std::panic::catch_unwind(check).is_ok()
         };
@@ -295,6 +301,17 @@ impl Answer {
     }
 }
 
+/// A client that trusts `ca.pem` where the server speaks TLS, and shows `operator.pem` there if it exists.
+fn client_for(setup: &Setup) -> reqwest::Client {
+    let folder = setup.tls_folder();
+    let authority = folder.map(|folder| std::fs::read(folder.join("ca.pem")).expect("the authority of the server"));
+    let shown = folder.and_then(|folder| std::fs::read(folder.join("operator.pem")).ok());
+    let client = client(authority.as_deref()).timeout(Duration::from_secs(60));
+    let identity = |pem: Vec<u8>| reqwest::Identity::from_pem(&pem).expect("a certificate and its key");
+    let client = shown.map(identity).into_iter().fold(client, reqwest::ClientBuilder::identity);
+    client.build().expect("a client")
+}
+
 fn keep_log(stderr: ChildStderr, log: Arc<Mutex<String>>) {
     thread::spawn(move || {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
@@ -319,7 +336,8 @@ fn first_line(stdout: ChildStdout) -> oneshot::Receiver<String> {
 }
 
 fn url_in(first_line: &str) -> Option<String> {
-    Some(format!("http://{}", word_of(first_line, "http=")?))
+    let scheme = if word_of(first_line, "tls=")? == "on" { "https" } else { "http" };
+    Some(format!("{scheme}://{}", word_of(first_line, "http=")?))
 }
 
 /// What follows `key` in a line of words.

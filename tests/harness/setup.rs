@@ -1,5 +1,7 @@
 //! What a server is started with, besides its address and its data folder.
 
+use std::path::Path;
+
 use toml::{Table, Value};
 
 use tidegauge::config::{KeySecret, TokenHash};
@@ -77,6 +79,20 @@ impl Setup {
         let (section, key) = name.split_once('.').expect("section.key");
         let is_set = self.sections.get(section).is_some_and(|section| section.get(key).is_some());
         if is_set { self } else { self.set(name, value) }
+    }
+
+    /// Makes the server speak TLS with `server.pem` and `server.key` of a folder. More keys of the section follow.
+    pub(crate) fn tls(self, folder: &Path, keys: &str) -> Self {
+        let mut table: Table = toml::from_str(keys).expect("keys of [http.tls]");
+        for (key, file) in [("cert_file", "server.pem"), ("key_file", "server.key")] {
+            table.insert(key.to_owned(), folder.join(file).display().to_string().into());
+        }
+        self.set("http.tls", table)
+    }
+
+    /// The folder of its files, where the server speaks TLS.
+    pub(crate) fn tls_folder(&self) -> Option<&Path> {
+        Path::new(self.sections.get("http")?.get("tls")?.get("cert_file")?.as_str()?).parent()
     }
 
     /// The text of the config file.

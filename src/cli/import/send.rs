@@ -3,11 +3,13 @@
 //! A batch is sent again until the server has answered for it: on a connection that fails, on 429, 502, 503 and 504.
 //! Sending again is safe, because a reading's identity decides what is stored. Any other refusal ends the import.
 
+use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
-use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use reqwest::{Client, ClientBuilder, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 use tokio::time::Instant;
 
@@ -51,8 +53,13 @@ pub(in crate::cli) struct Sender {
 impl Sender {
     /// A sender to the server at `url`, that tries each batch for `retry_for` after its first failure. `token` is shown to
     /// the server, if there is one.
-    pub(in crate::cli) fn new(url: &str, token: Option<String>, retry_for: Duration) -> anyhow::Result<Self> {
-        let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).timeout(REQUEST_TIMEOUT).build()?;
+    pub(in crate::cli) fn new(
+        http: ClientBuilder,
+        url: &str,
+        token: Option<String>,
+        retry_for: Duration,
+    ) -> anyhow::Result<Self> {
+        let client = http.connect_timeout(CONNECT_TIMEOUT).timeout(REQUEST_TIMEOUT).build()?;
         Ok(Self { client, url: format!("{}/v1/readings", url.trim_end_matches('/')), token, retry_for })
     }
 
@@ -87,7 +94,7 @@ impl Sender {
         let request = self.token.iter().fold(request, RequestBuilder::bearer_auth);
         let response = match request.send().await {
             Ok(response) => response,
-            Err(error) if error.is_builder() => return Err(error.into()),
+            Err(error) if error.is_builder() || is_untrusted(&error) => return Err(error.into()),
             Err(error) => return Ok(Attempt::Failed(Trouble { what: chain(error), retry_after: None })),
         };
         let status = response.status();
@@ -184,6 +191,21 @@ fn refusal_text(url: &str, status: StatusCode, body: &[u8]) -> String {
     format!("{url} answered {status}: {said}")
 }
 
+/// Whether the server showed a certificate that is not to be trusted. That does not pass by itself.
+fn is_untrusted(error: &reqwest::Error) -> bool {
+    let mut causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.any(|cause| {
+        let of_tls = cause.downcast_ref().and_then(of_tls);
+        matches!(of_tls, Some(rustls::Error::InvalidCertificate(_)))
+    })
+}
+
+/// The error of TLS that an error of a connection is about, however often it was wrapped.
+fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
+    let inner = error.get_ref()?;
+    inner.downcast_ref().or_else(|| inner.downcast_ref().and_then(of_tls))
+}
+
 /// An error with its causes: on its own, reqwest says only that the request failed.
 fn chain(error: reqwest::Error) -> String {
     format!("{:#}", anyhow::Error::from(error))
@@ -202,6 +224,7 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
+    use crate::cli::client::plain_http;
 
     const MINUTE: Duration = Duration::from_secs(60);
 
@@ -233,7 +256,7 @@ mod tests {
     }
 
     fn sender(address: SocketAddr, retry_for: Duration) -> Sender {
-        Sender::new(&format!("http://{address}/"), None, retry_for).unwrap()
+        Sender::new(plain_http(), &format!("http://{address}/"), None, retry_for).unwrap()
     }
 
     #[tokio::test]

@@ -1,43 +1,65 @@
-//! SIGHUP: other tokens and keys from the next request on, and nothing else changes.
+//! SIGHUP: other tokens and keys from the next request on, other certificates from the next connection on, and nothing
+//! else changes.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use tidegauge::access::{Gate, Tokens};
-use tidegauge::config::{Config, ConfigError};
+use tidegauge::config::Config;
+use tidegauge::http::Tls;
+use tidegauge::telemetry::Metrics;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::super::settings::Settings;
 
-/// From now on, reads `[auth]` again whenever SIGHUP comes. A configuration that cannot be used changes nothing.
+/// What can be replaced in a running server.
+pub(super) struct Replaceable {
+    /// What it was started with, and what was taken over since.
+    pub(super) config: Config,
+    pub(super) gate: Arc<Gate>,
+    pub(super) tls: Option<Arc<Tls>>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+/// From now on, reads `[auth]`, `[http.tls]` and the files that it names again whenever SIGHUP comes. Where any of it cannot
+/// be used, nothing changes.
 pub(super) fn on_hangup(
     settings: &Settings,
-    running: &Config,
-    gate: &Gate,
+    mut running: Replaceable,
 ) -> std::io::Result<impl Future<Output = Infallible>> {
     let mut hangups = signal(SignalKind::hangup())?;
     Ok(async move {
         loop {
             hangups.recv().await;
-            match reload(settings, running) {
-                Ok(tokens) => {
-                    let (count, keys) = (tokens.count(), tokens.keys().count());
-                    gate.replace(tokens);
-                    tracing::info!(tokens = count, keys, "[auth] was read again");
-                }
-                Err(error) => {
-                    tracing::error!(%error, "[auth] was not read again; the tokens and keys stay as they were");
-                }
+            if let Err(error) = running.reload(settings) {
+                let error = format!("{error:#}");
+                tracing::error!(error, "nothing was read again; tokens, keys and certificates stay as they were");
             }
         }
     })
 }
 
-/// The tokens and keys of the configuration as it is now, if they go together with the addresses that the server listens on.
-fn reload(settings: &Settings, running: &Config) -> Result<Tokens, ConfigError> {
-    let now = settings.load()?;
-    let changed = running.with_auth(now.auth.clone())?;
-    if now != changed {
-        tracing::warn!("the configuration has changed outside [auth]: that takes a restart");
+impl Replaceable {
+    fn reload(&mut self, settings: &Settings) -> anyhow::Result<()> {
+        let now = settings.load()?;
+        let changed = self.config.reloaded(&now)?;
+        let other_tls = Tls::load(&changed.http.tls)?;
+        if now != changed {
+            tracing::warn!(
+                "the configuration has changed outside [auth] and the files of [http.tls]: that takes a restart"
+            );
+        }
+        let tokens = Tokens::new(&changed.auth, changed.ingest.device_id_case);
+        let (count, keys) = (tokens.count(), tokens.keys().count());
+        self.gate.replace(tokens);
+        if let (Some(tls), Some(other)) = (&self.tls, other_tls) {
+            tls.replace(other);
+            tls.record_expiry(&self.metrics);
+            tracing::info!(tokens = count, keys, "[auth] and the files of [http.tls] were read again");
+        } else {
+            tracing::info!(tokens = count, keys, "[auth] was read again");
+        }
+        self.config = changed;
+        Ok(())
     }
-    Ok(Tokens::new(&changed.auth, changed.ingest.device_id_case))
 }

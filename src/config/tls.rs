@@ -1,0 +1,95 @@
+//! `[http.tls]`: HTTP over TLS, and who shows a certificate.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::check::within;
+use super::{ConfigError, Period};
+
+/// TLS of the HTTP edge. With a certificate, and only then, the listener speaks TLS and nothing else.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tls {
+    /// The server's certificate and those between it and its authority, PEM, its own first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cert_file: Option<PathBuf>,
+    /// The private key of the certificate, PEM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
+    /// The authorities whose client certificates are good, PEM. Without it no client is asked for a certificate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_ca_file: Option<PathBuf>,
+    /// What these authorities have revoked: their lists, PEM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_crl_file: Option<PathBuf>,
+    /// Whether clients without a certificate may connect, once there are authorities.
+    pub client_certificates: ClientCertificates,
+    /// How long a handshake may take. 1ms to 1h.
+    pub handshake_timeout: Period,
+}
+
+/// Whether clients show a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientCertificates {
+    /// One that is shown must be good.
+    Optional,
+    /// Without one there is no connection.
+    Required,
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self {
+            cert_file: None,
+            key_file: None,
+            client_ca_file: None,
+            client_crl_file: None,
+            client_certificates: ClientCertificates::Optional,
+            handshake_timeout: Period::secs(10),
+        }
+    }
+}
+
+impl Tls {
+    /// Whether the listener speaks TLS.
+    #[must_use]
+    pub const fn is_on(&self) -> bool {
+        self.cert_file.is_some()
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        within("http.tls.handshake_timeout", self.handshake_timeout, Period::millis(1), Period::hours(1))?;
+        let files = [
+            ("http.tls.cert_file", &self.cert_file),
+            ("http.tls.key_file", &self.key_file),
+            ("http.tls.client_ca_file", &self.client_ca_file),
+            ("http.tls.client_crl_file", &self.client_crl_file),
+        ];
+        for (key, file) in files {
+            if file.as_deref().is_some_and(|file| file == Path::new("")) {
+                return Err(ConfigError::invalid(key, "is empty; to do without, leave it out"));
+            }
+        }
+        let [cert, key, ca, crl] = files.map(|(_, file)| file.is_some());
+        let needs = |key, needed: &str| Err(ConfigError::invalid(key, format!("is set, so {needed} must be set")));
+        if cert && !key {
+            return needs("http.tls.cert_file", "http.tls.key_file");
+        }
+        if key && !cert {
+            return needs("http.tls.key_file", "http.tls.cert_file");
+        }
+        if ca && !cert {
+            return needs("http.tls.client_ca_file", "http.tls.cert_file");
+        }
+        if crl && !ca {
+            return needs("http.tls.client_crl_file", "http.tls.client_ca_file");
+        }
+        if self.client_certificates == ClientCertificates::Required && !ca {
+            let problem = "is \"required\", so http.tls.client_ca_file must be set";
+            return Err(ConfigError::invalid("http.tls.client_certificates", problem));
+        }
+        Ok(())
+    }
+}

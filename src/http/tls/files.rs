@@ -1,0 +1,171 @@
+//! The files of `[http.tls]`.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::{Ticketer, default_provider};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::version::{TLS12, TLS13};
+use rustls::{RootCertStore, ServerConfig};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::names::not_after_ms;
+use crate::config::{self, ClientCertificates};
+
+/// Why the files of `[http.tls]` cannot be used. Holds nothing of what is in them.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("{} ({key}): {error}", path.display())]
+    Read {
+        /// The key that names it.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{} ({key}) {problem}", path.display())]
+    Unusable {
+        /// The key that names it.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong: "holds no certificate".
+        problem: String,
+    },
+    /// TLS does not work here at all.
+    #[error("TLS cannot be set up: {0}")]
+    Rustls(#[from] rustls::Error),
+}
+
+/// What handshakes go by.
+#[derive(Debug)]
+pub(super) struct Usable {
+    pub(super) config: Arc<ServerConfig>,
+    pub(super) handshake_timeout: Duration,
+    /// Until when the server's certificate is good, in Unix milliseconds.
+    pub(super) not_after_ms: i64,
+}
+
+impl Usable {
+    /// Reads the files; `None` when there is no certificate.
+    pub(super) fn load(tls: &config::Tls) -> Result<Option<Self>, TlsError> {
+        let (Some(cert), Some(key)) = (&tls.cert_file, &tls.key_file) else { return Ok(None) };
+        let cert = File::read("http.tls.cert_file", cert)?;
+        let key = File::read("http.tls.key_file", key)?;
+        let chain: Vec<CertificateDer<'static>> = cert.all("certificate")?;
+        let not_after_ms = cert.not_after_ms(&chain[0])?;
+        key.warn_if_public();
+        let private = PrivateKeyDer::from_pem_slice(&key.pem).map_err(|error| key.is_no_pem("private key", &error))?;
+        let provider = Arc::new(default_provider());
+        let clients = match &tls.client_ca_file {
+            Some(file) => verifier(tls, &File::read("http.tls.client_ca_file", file)?, &provider)?,
+            None => WebPkiClientVerifier::no_client_auth(),
+        };
+        let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13, &TLS12])?;
+        let config = config.with_client_cert_verifier(clients).with_single_cert(chain, private);
+        let mut config = config.map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                key.unusable(format!("is not the key of the certificate in {}", cert.path.display()))
+            }
+            rustls::Error::InvalidCertificate(why) => cert.unusable(format!("holds a bad certificate: {why}")),
+            other => key.unusable(format!("cannot be used: {other}")),
+        })?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        // Devices that connect anew for each reading need no second handshake in full, and the server no memory of them.
+        config.ticketer = Ticketer::new()?;
+        let handshake_timeout = tls.handshake_timeout.as_duration();
+        Ok(Some(Self { config: Arc::new(config), handshake_timeout, not_after_ms }))
+    }
+}
+
+fn verifier(
+    tls: &config::Tls,
+    ca: &File<'_>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in ca.all::<CertificateDer<'static>>("certificate")? {
+        let added = roots.add(certificate);
+        added.map_err(|error| ca.unusable(format!("holds a certificate that cannot vouch for others: {error}")))?;
+    }
+    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    if tls.client_certificates == ClientCertificates::Optional {
+        builder = builder.allow_unauthenticated();
+    }
+    let Some(crl) = &tls.client_crl_file else { return builder.build().map_err(|error| unverifiable(ca, &error)) };
+    let crl = File::read("http.tls.client_crl_file", crl)?;
+    let lists: Vec<CertificateRevocationListDer<'static>> = crl.all("revocation list")?;
+    builder = builder.with_crls(lists).enforce_revocation_expiration();
+    builder.build().map_err(|error| unverifiable(&crl, &error))
+}
+
+fn unverifiable(file: &File<'_>, error: &VerifierBuilderError) -> TlsError {
+    file.unusable(format!("cannot be used: {error}"))
+}
+
+/// A file that a key names.
+struct File<'a> {
+    key: &'static str,
+    path: &'a Path,
+    pem: Vec<u8>,
+}
+
+impl<'a> File<'a> {
+    fn read(key: &'static str, path: &'a Path) -> Result<Self, TlsError> {
+        let pem = std::fs::read(path);
+        let pem = pem.map_err(|error| TlsError::Read { key, path: path.to_owned(), error })?;
+        Ok(Self { key, path, pem })
+    }
+
+    /// All of a kind that it holds, at least one.
+    fn all<T: PemObject>(&self, what: &str) -> Result<Vec<T>, TlsError> {
+        let all: Result<Vec<T>, _> = T::pem_slice_iter(&self.pem).collect();
+        let all = all.map_err(|error| self.is_no_pem(what, &error))?;
+        if all.is_empty() { Err(self.is_no_pem(what, &pem::Error::NoItemsFound)) } else { Ok(all) }
+    }
+
+    /// Until when its certificate is good. One that has expired is used, so that a restart does not make things worse.
+    fn not_after_ms(&self, der: &CertificateDer<'_>) -> Result<i64, TlsError> {
+        let (_, certificate) = X509Certificate::from_der(der)
+            .map_err(|error| self.unusable(format!("holds a bad certificate: {error}")))?;
+        #[expect(clippy::disallowed_methods, reason = "a certificate expires on a date")]
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64);
+        let (file, validity) = (self.path.display(), certificate.validity());
+        if not_after_ms(&certificate) < now_ms {
+            tracing::warn!(%file, not_after = %validity.not_after, "the server's certificate has expired");
+        } else if validity.not_before.timestamp().saturating_mul(1_000) > now_ms {
+            tracing::warn!(%file, not_before = %validity.not_before, "the server's certificate is not good yet");
+        }
+        Ok(not_after_ms(&certificate))
+    }
+
+    fn warn_if_public(&self) {
+        let others = std::fs::metadata(self.path).is_ok_and(|about| about.permissions().mode() & 0o007 != 0);
+        if others {
+            let file = self.path.display();
+            tracing::warn!(%file, "every user of this machine may use the private key of the server: chmod o= it");
+        }
+    }
+
+    /// Says nothing of the line that is wrong: it may be one of a private key.
+    fn is_no_pem(&self, what: &str, error: &pem::Error) -> TlsError {
+        self.unusable(match error {
+            pem::Error::NoItemsFound => format!("holds no {what} as PEM"),
+            pem::Error::MissingSectionEnd { .. } => format!("is no PEM with a {what}: a section has no end"),
+            _ => format!("is no PEM with a {what}"),
+        })
+    }
+
+    fn unusable(&self, problem: String) -> TlsError {
+        TlsError::Unusable { key: self.key, path: self.path.to_owned(), problem }
+    }
+}

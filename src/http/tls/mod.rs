@@ -1,0 +1,149 @@
+//! HTTP over TLS, with rustls.
+//!
+//! [`Tls`] turns a connection into one that is encrypted, and says which certificate its client showed. Its certificates
+//! can be replaced while it runs ([`files`] reads them): connections that are there keep theirs.
+//!
+//! Promises:
+//! - TLS 1.2 and 1.3, HTTP/1.1, and nothing else.
+//! - A handshake has a time limit, and a client that cannot or does not make one costs nobody else anything.
+//! - Files that cannot be used change nothing. Errors name the file and never hold what is in it.
+
+use std::io;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::linger::Lingering;
+use crate::access::Certificate;
+use crate::config;
+use crate::telemetry::Metrics;
+
+mod files;
+pub(super) mod names;
+
+pub use files::TlsError;
+use files::Usable;
+
+/// What a handshake record starts with (RFC 8446, section 5.1).
+const HANDSHAKE: u8 = 22;
+
+/// What somebody is told who speaks HTTP where TLS is spoken.
+const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
+    Content-Length: 37\r\n\r\nThis address speaks HTTPS, not HTTP.\n";
+
+/// The TLS of a listener.
+#[derive(Debug)]
+pub struct Tls(RwLock<Usable>);
+
+impl Tls {
+    /// Reads the files of `[http.tls]`; `None` where it is off. What is odd about them is logged.
+    ///
+    /// # Errors
+    /// When one of them cannot be used.
+    pub fn load(tls: &config::Tls) -> Result<Option<Self>, TlsError> {
+        Ok(Usable::load(tls)?.map(|usable| Self(RwLock::new(usable))))
+    }
+
+    /// From now on, handshakes go by `with`.
+    pub fn replace(&self, with: Self) {
+        let usable = with.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = usable;
+    }
+
+    /// Tells when the server's certificate expires.
+    pub fn record_expiry(&self, metrics: &Metrics) {
+        let not_after_ms = self.0.read().unwrap_or_else(PoisonError::into_inner).not_after_ms;
+        metrics.tls_certificate_expiry_timestamp_seconds.set(not_after_ms as f64 / 1e3);
+    }
+
+    fn now(&self) -> (Arc<ServerConfig>, Duration) {
+        let usable = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        (Arc::clone(&usable.config), usable.handshake_timeout)
+    }
+
+    /// Makes the handshake. A client that fails is told as far as it listens.
+    pub(super) async fn accept(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, Peer), Failure> {
+        let (config, handshake_timeout) = self.now();
+        let made = tokio::time::timeout(handshake_timeout, handshake(config, stream)).await;
+        let (why, stream) = match made {
+            Ok(Ok(stream)) => {
+                let client = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+                let certificate = client.map(names::certificate).map(Arc::new);
+                return Ok((stream, Peer { certificate }));
+            }
+            Ok(Err(refused)) => refused,
+            Err(_) => return Err(Failure::TimedOut),
+        };
+        let _ = Lingering::new(stream).shutdown().await; // so that it reads why
+        Err(why)
+    }
+}
+
+/// Who is at the other end of a connection over TLS. Goes with its requests.
+#[derive(Debug, Clone)]
+pub(super) struct Peer {
+    /// The client's certificate, verified, if it showed one.
+    pub(super) certificate: Option<Arc<Certificate>>,
+}
+
+/// Why there is no connection over TLS.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("the handshake took longer than http.tls.handshake_timeout")]
+    TimedOut,
+    #[error("the client went away")]
+    Closed,
+    #[error("the client does not speak TLS")]
+    NotTls,
+    #[error("no good client certificate: {0}")]
+    Certificate(rustls::Error),
+    #[error("{0}")]
+    Protocol(io::Error),
+}
+
+impl Failure {
+    /// As what it counts.
+    pub(super) const fn reason(&self) -> &'static str {
+        match self {
+            Self::TimedOut => "timeout",
+            Self::Closed => "closed",
+            Self::NotTls => "foreign",
+            Self::Certificate(_) => "certificate",
+            Self::Protocol(_) => "protocol",
+        }
+    }
+
+    fn of(error: io::Error) -> Self {
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+            Some(why @ (rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented)) => {
+                Self::Certificate(why.clone())
+            }
+            Some(_) => Self::Protocol(error),
+            None => Self::Closed,
+        }
+    }
+}
+
+async fn handshake(
+    config: Arc<ServerConfig>,
+    mut stream: TcpStream,
+) -> Result<TlsStream<TcpStream>, (Failure, TcpStream)> {
+    let mut first = [0];
+    match stream.peek(&mut first).await {
+        Ok(1) => {}
+        _ => return Err((Failure::Closed, stream)),
+    }
+    if first[0].is_ascii_uppercase() {
+        let _ = stream.write_all(PLAIN_HTTP).await; // a courtesy
+    }
+    if first[0] != HANDSHAKE {
+        return Err((Failure::NotTls, stream));
+    }
+    let accepted = TlsAcceptor::from(config).accept(stream).into_fallible().await;
+    accepted.map_err(|(error, stream)| (Failure::of(error), stream))
+}

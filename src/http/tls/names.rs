@@ -1,0 +1,25 @@
+//! From the certificate of a client to the names in it.
+
+use rustls::pki_types::CertificateDer;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::access::Certificate;
+
+/// What a verified certificate says of its owner: its common names, and its alternative names of the kinds DNS and URI. One
+/// that was verified and still cannot be read names nobody.
+pub(in crate::http) fn certificate(der: &CertificateDer<'_>) -> Certificate {
+    let Ok((_, certificate)) = X509Certificate::from_der(der) else { return Certificate::new([], i64::MIN) };
+    let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+    let alternative = certificate.subject_alternative_name().ok().flatten();
+    let alternative = alternative.iter().flat_map(|names| &names.value.general_names).filter_map(|name| match name {
+        GeneralName::DNSName(name) | GeneralName::URI(name) => Some(*name),
+        _ => None,
+    });
+    Certificate::new(common.chain(alternative), not_after_ms(&certificate))
+}
+
+/// Until when a certificate is good, in Unix milliseconds.
+pub(super) fn not_after_ms(certificate: &X509Certificate<'_>) -> i64 {
+    certificate.validity().not_after.timestamp().saturating_mul(1_000)
+}

@@ -1,0 +1,65 @@
+//! Commands that are clients, over TLS.
+
+use std::fs;
+
+use super::Folder;
+use super::authority::Authority;
+use crate::harness::{Finished, Server, run, secret_of};
+
+const CSV: &str = "time,value\n2024-04-20T14:00:00Z,1\n2024-04-20T14:00:10Z,2\n";
+
+async fn import(folder: &Folder, url: &str, flags: &[&str]) -> Finished {
+    let (file, token) = (folder.file("readings.csv"), folder.file("token"));
+    fs::write(&file, CSV).expect("writable");
+    fs::write(&token, secret_of("writer")).expect("writable");
+    let always = ["import", &file, "--device", "pump-1", "--url", url, "--token-file", &token, "--retry-for", "5m"];
+    run(&[&always[..], flags].concat()).await
+}
+
+#[tokio::test]
+async fn an_import_goes_over_tls_to_a_server_that_its_authority_vouches_for_and_shows_its_certificate() {
+    let folder = Folder::new();
+    folder.authority.client("pump-1", &[]).write(folder.path(), "pump-1");
+    folder.authority.client("pump-2", &[]).write(folder.path(), "pump-2");
+    let setup = folder.with_clients("").set("auth.client_certificate", "device");
+    let setup = setup.token("operator", "scopes = ['admin']").token("writer", "scopes = ['ingest']");
+    let server = Server::start(setup).await;
+    let [ca, cert, key] = ["ca.pem", "pump-1.pem", "pump-1.key"].map(|file| folder.file(file));
+    let done = import(&folder, server.url(), &["--ca-file", &ca, "--client-cert", &cert, "--client-key", &key]).await;
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(server.metrics().await.count("tidegauge_readings_accepted_total"), 2);
+    let [cert, key] = ["pump-2.pem", "pump-2.key"].map(|file| folder.file(file));
+    let done = import(&folder, server.url(), &["--ca-file", &ca, "--client-cert", &cert, "--client-key", &key]).await;
+    assert!(done.code == Some(1) && done.stderr.contains("device_forbidden"), "{done:?}");
+}
+
+#[tokio::test]
+async fn an_import_to_a_server_that_nobody_vouches_for_fails_at_once() {
+    let folder = Folder::new();
+    fs::write(folder.path().join("other.pem"), Authority::new().pem()).expect("writable");
+    let server = Server::start(folder.setup("")).await;
+    for flags in [&[][..], &["--ca-file", &folder.file("other.pem")]] {
+        let refused = import(&folder, server.url(), flags).await;
+        assert!(refused.code == Some(1) && refused.stderr.contains("ertificate"), "{refused:?}");
+    }
+    assert_eq!(server.metrics().await.count("tidegauge_readings_received_total"), 0);
+}
+
+#[tokio::test]
+async fn files_and_flags_that_make_no_sense_are_refused() {
+    let folder = Folder::new();
+    let (ca, none) = (folder.file("ca.pem"), folder.file("none.pem"));
+    fs::write(folder.path().join("empty.pem"), "").expect("writable");
+    let empty = folder.file("empty.pem");
+    let (http, https) = ("http://127.0.0.1:1", "https://127.0.0.1:1");
+    for (url, flags, said) in [
+        (http, &["--ca-file", &ca][..], "are for https://"),
+        (https, &["--ca-file", &none], "none.pem (--ca-file)"),
+        (https, &["--ca-file", &empty], "empty.pem (--ca-file) holds no certificate"),
+        (https, &["--client-cert", &ca], "--client-key"),
+        (https, &["--client-cert", &ca, "--client-key", &ca], "are no certificate and its key"),
+    ] {
+        let refused = import(&folder, url, flags).await;
+        assert!(refused.code != Some(0) && refused.stderr.contains(said), "{said}: {refused:?}");
+    }
+}

@@ -1,0 +1,127 @@
+//! The files of `[http.tls]`: at start, and on SIGHUP.
+
+use std::fs;
+
+use super::{BOTH, Folder, HEALTH, open, shown_by};
+use crate::auth::reload::signal_and_wait_for;
+use crate::harness::{Server, run};
+
+#[tokio::test]
+async fn files_that_cannot_be_used_refuse_the_start_and_are_named() {
+    for (break_it, key, file, problem) in BREAKS {
+        let folder = Folder::new();
+        write(&folder, "list.pem", &folder.authority.revoke(7, 2099));
+        break_it(&folder);
+        let setup = folder.with_clients(&format!("client_crl_file = '{}'", folder.file("list.pem")));
+        fs::write(folder.path().join("config.toml"), setup.to_toml()).expect("writable");
+        for command in ["serve", "check"] {
+            let (config, data) = (folder.file("config.toml"), folder.file("data"));
+            let ended = run(&[command, "--config", &config, "--data-dir", &data, "--http", "127.0.0.1:0"]).await;
+            assert_eq!(ended.code, Some(64), "{ended:?}");
+            let said = format!("{} ({key})", folder.file(file));
+            assert!(ended.stderr.contains(&said) && ended.stderr.contains(problem), "{said} {problem}: {ended:?}");
+            assert!(!ended.stderr.contains("PRIVATE KEY") && !ended.stderr.contains("secret"), "{ended:?}");
+        }
+    }
+}
+
+type Break = (fn(&Folder), &'static str, &'static str, &'static str);
+
+const BREAKS: [Break; 9] = [
+    (|folder| remove(folder, "server.pem"), "http.tls.cert_file", "server.pem", "No such file"),
+    (|folder| remove(folder, "server.key"), "http.tls.key_file", "server.key", "No such file"),
+    (|folder| write(folder, "server.pem", "garbage"), "http.tls.cert_file", "server.pem", "holds no certificate"),
+    (|folder| write(folder, "server.key", "garbage"), "http.tls.key_file", "server.key", "holds no private key"),
+    (
+        |folder| write(folder, "server.key", "-----BEGIN PRIVATE KEY-----\nsecret%secret\n-----END PRIVATE KEY-----\n"),
+        "http.tls.key_file",
+        "server.key",
+        "is no PEM with a private key",
+    ),
+    (
+        |folder| write(folder, "server.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
+        "http.tls.cert_file",
+        "server.pem",
+        "holds a bad certificate",
+    ),
+    (
+        |folder| write(folder, "server.key", &folder.authority.server().key),
+        "http.tls.key_file",
+        "server.key",
+        "is not the key of the certificate",
+    ),
+    (|folder| write(folder, "ca.pem", ""), "http.tls.client_ca_file", "ca.pem", "holds no certificate"),
+    (|folder| write(folder, "list.pem", ""), "http.tls.client_crl_file", "list.pem", "holds no revocation list"),
+];
+
+fn write(folder: &Folder, file: &str, text: &str) {
+    fs::write(folder.path().join(file), text).expect("writable");
+}
+
+fn remove(folder: &Folder, file: &str) {
+    fs::remove_file(folder.path().join(file)).expect("there");
+}
+
+#[tokio::test]
+async fn a_key_for_everybody_and_a_certificate_that_has_expired_are_warned_of() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    folder.authority.expired_server().write(folder.path(), "server");
+    write(&folder, "config.toml", &folder.setup("").to_toml());
+    let key = folder.path().join("server.key");
+    for (mode, is_public) in [(0o600, false), (0o640, false), (0o644, true)] {
+        fs::set_permissions(&key, fs::Permissions::from_mode(mode)).expect("ours");
+        let ended = run(&["check", "--config", &folder.file("config.toml")]).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert_eq!(ended.stderr.contains("every user of this machine"), is_public, "{mode:o} {ended:?}");
+        assert!(ended.stderr.contains("the server's certificate has expired"), "{ended:?}");
+        assert!(!format!("{ended:?}").contains("PRIVATE KEY"), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn after_sighup_new_connections_get_the_new_certificate_and_open_ones_go_on() {
+    let folder = Folder::new();
+    let server = Server::start(folder.setup("")).await;
+    let before = shown_by(&server, &folder).await;
+    let mut connection = open(&server, &folder.client(&BOTH, None)).await;
+    assert_eq!(connection.ask(HEALTH).await.0, 200);
+
+    folder.authority.server().write(folder.path(), "server");
+    signal_and_wait_for(&server, "[auth] and the files of [http.tls] were read again").await;
+    assert_eq!(connection.ask(HEALTH).await.0, 200, "the same connection, the next request");
+    let after = shown_by(&server, &folder).await;
+    assert_ne!(before, after);
+    assert!(server.metrics().await.count("tidegauge_tls_certificate_expiry_timestamp_seconds") > 4_000_000_000);
+    assert!(!server.log().contains("PRIVATE KEY"));
+}
+
+#[tokio::test]
+async fn after_sighup_files_that_cannot_be_used_change_nothing_and_are_named() {
+    let folder = Folder::new();
+    let setup = folder.with_clients(&format!("client_crl_file = '{}'", folder.file("list.pem")));
+    let good = ["server.pem", "server.key", "ca.pem", "list.pem"];
+    write(&folder, "list.pem", &folder.authority.revoke(7, 2099));
+    let good = good.map(|file| (file, fs::read(folder.path().join(file)).expect("there")));
+    let server = Server::start(setup).await;
+    let before = shown_by(&server, &folder).await;
+    for (break_it, key, file, _) in BREAKS {
+        break_it(&folder);
+        signal_and_wait_for(&server, &format!("{} ({key})", folder.file(file))).await;
+        assert!(server.log().contains("tokens and certificates stay as they were"));
+        assert_eq!(shown_by(&server, &folder).await, before, "{file}");
+        for (file, bytes) in &good {
+            fs::write(folder.path().join(file), bytes).expect("writable");
+        }
+    }
+    signal_and_wait_for(&server, "were read again").await;
+}
+
+#[tokio::test]
+async fn tls_is_not_turned_off_by_sighup() {
+    let folder = Folder::new();
+    let server = Server::start(folder.setup("").or("udp.listen", "127.0.0.1:0")).await;
+    server.write_config(&crate::harness::Setup::sqlite().or("udp.listen", "127.0.0.1:0").to_toml());
+    signal_and_wait_for(&server, "that takes a restart").await;
+    assert_eq!(server.get("/healthz").await.status, 200, "over TLS");
+}

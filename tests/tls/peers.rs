@@ -1,0 +1,62 @@
+//! Which client certificates are good for a connection.
+
+use super::authority::Authority;
+use super::{BOTH, Folder, failed, health};
+use crate::harness::{Server, wait_until};
+
+#[tokio::test]
+async fn a_certificate_that_is_shown_must_be_good_and_none_will_do_while_it_is_optional() {
+    let folder = Folder::new();
+    let server = Server::start(folder.with_clients("")).await;
+    let (good, expired) = (folder.authority.client("pump-1", &[]), folder.authority.expired_client("pump-1"));
+    let forged = Authority::new().client("pump-1", &[]);
+    let other = Authority::named("another").client("pump-1", &[]);
+    for version in BOTH {
+        let outcome = async |shown| health(&server, &folder.client(&[version], shown)).await;
+        outcome(None).await.expect("none is shown");
+        outcome(Some(&good)).await.expect("a good one is shown");
+        for (bad, said) in [(&expired, "xpired"), (&forged, "Decrypt"), (&other, "CA")] {
+            let refused = outcome(Some(bad)).await.expect_err("a bad one is shown").to_string();
+            assert!(refused.contains("alert") && refused.contains(said), "{version:?} {refused}");
+        }
+    }
+    wait_until("each is counted", async || (failed(&server, "certificate").await == 6).then_some(())).await;
+}
+
+#[tokio::test]
+async fn without_a_certificate_there_is_no_connection_where_one_is_required() {
+    let folder = Folder::new();
+    std::fs::write(folder.path().join("operator.pem"), folder.authority.client("operator", &[]).both())
+        .expect("writable");
+    let server = Server::start(folder.with_clients("client_certificates = 'required'")).await;
+    for version in BOTH {
+        let refused = health(&server, &folder.client(&[version], None)).await.expect_err("nothing is shown");
+        assert!(refused.to_string().contains("alert"), "{version:?} {refused}");
+        let shown = folder.authority.client("pump-1", &[]);
+        health(&server, &folder.client(&[version], Some(&shown))).await.expect("a good one is shown");
+    }
+    wait_until("each is counted", async || (failed(&server, "certificate").await == 2).then_some(())).await;
+}
+
+#[tokio::test]
+async fn what_is_revoked_is_refused_and_a_list_that_is_out_of_date_lets_nobody_in() {
+    let folder = Folder::new();
+    let [kept, lost] = [1, 2].map(|serial| folder.authority.numbered_client("pump-1", serial));
+    let list = folder.path().join("list.pem");
+    std::fs::write(&list, folder.authority.revoke(2, 2099)).expect("writable");
+    let keys = format!("client_crl_file = '{}'", folder.file("list.pem"));
+    let server = Server::start(folder.with_clients(&keys)).await;
+    let outcome = async |shown| health(&server, &folder.client(&BOTH, Some(shown))).await;
+    outcome(&kept).await.expect("it is not on the list");
+    let refused = outcome(&lost).await.expect_err("it is on the list").to_string();
+    assert!(refused.contains("evoked"), "{refused}");
+
+    std::fs::write(&list, folder.authority.revoke(1, 2099)).expect("writable");
+    crate::auth::reload::signal_and_wait_for(&server, "were read again").await;
+    outcome(&lost).await.expect("it is not on the new list");
+    outcome(&kept).await.expect_err("it is on the new list");
+
+    std::fs::write(&list, folder.authority.revoke(1, 2025)).expect("writable");
+    crate::auth::reload::signal_and_wait_for(&server, "were read again").await;
+    outcome(&lost).await.expect_err("nobody knows what has been revoked since");
+}
