@@ -1,5 +1,6 @@
 //! What the integration tests stand on: the real binary, a real mongod, and patience with a deadline.
 
+mod clock;
 mod database;
 mod disk;
 mod metrics;
