@@ -23,6 +23,15 @@ const DOUBT: Duration = Duration::from_secs(86_400);
 /// Deletes readings older than `readings` and rollups older than `rollups`, now and every ten minutes; what is `None` is
 /// kept forever. Runs until it is aborted.
 pub async fn run(store: Arc<dyn Store>, readings: Option<Duration>, rollups: Option<Duration>) {
+    run_by(date, store, readings, rollups).await;
+}
+
+async fn run_by(
+    date: impl Fn() -> Duration,
+    store: Arc<dyn Store>,
+    readings: Option<Duration>,
+    rollups: Option<Duration>,
+) {
     let mut ticks = tokio::time::interval(INTERVAL);
     let mut calendar = Calendar::new(date(), Instant::now());
     loop {
@@ -57,7 +66,10 @@ impl Calendar {
         let is_ahead = shown > expected + JUMP_MAX;
         if is_ahead && self.ahead_since.is_none() {
             let seconds = (shown - expected).as_secs();
-            tracing::warn!(seconds, "the clock has jumped ahead; if it stays there, what is old by it is deleted in a day");
+            tracing::warn!(
+                seconds,
+                "the clock has jumped ahead; if it stays there, what is old by it is deleted in a day"
+            );
         }
         self.ahead_since = is_ahead.then(|| self.ahead_since.unwrap_or(now));
         let is_believed = self.ahead_since.is_none_or(|since| now - since >= DOUBT);
@@ -92,7 +104,11 @@ fn report(key: &str, expired: Result<u64, super::StoreError>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
+    use crate::model::{BucketWrite, Hour, Sample};
+    use crate::store::sqlite::SqliteStore;
 
     const DAY: Duration = Duration::from_secs(86_400);
     const TODAY: Duration = Duration::from_secs(20_000 * 86_400);
@@ -133,5 +149,28 @@ mod tests {
         assert_eq!(calendar.believe(TODAY + DAY, start + DAY), TODAY + DAY);
         let again = start + DAY + INTERVAL;
         assert_eq!(calendar.believe(TODAY + 200 * DAY, again), TODAY + DAY + INTERVAL, "a new doubt, a new day");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readings_outlive_a_jump_of_the_clock_until_it_is_believed() {
+        let folder = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&folder.path().join("db")).unwrap());
+        let sample = (Sample { value: 1.0, offset: 0, metric: 0 }, true);
+        let hour = Hour::of(TODAY.as_millis() as i64);
+        let write = Arc::new(BucketWrite::new("a".into(), hour, None, vec!["m".into()], [sample]));
+        store.write(&[write]).await[0].clone().unwrap();
+        let (start, jump_days) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+        let ahead = Arc::clone(&jump_days);
+        let date = move || TODAY + start.elapsed() + DAY * ahead.load(Ordering::SeqCst) as u32;
+        let running = tokio::spawn(run_by(date, Arc::clone(&store), Some(90 * DAY), None));
+        tokio::time::sleep(3 * INTERVAL / 2).await;
+        jump_days.store(200, Ordering::SeqCst);
+        tokio::time::sleep(DAY).await;
+        assert_eq!(store.last_hour("a").await.unwrap(), Some(hour), "nothing is deleted for a day");
+        while store.last_hour("a").await.unwrap().is_some() {
+            assert!(start.elapsed() < DAY + 4 * INTERVAL, "what is old is deleted in the end");
+            tokio::time::sleep(INTERVAL).await;
+        }
+        running.abort();
     }
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::siege::{Siege, seed};
 use super::store::Store;
-use crate::harness::{Server, Setup, run};
+use crate::harness::{Database, Server, Setup, run};
 
 /// What stands at the start of each record, and how long its header is.
 const MAGIC: &[u8] = b"TGR1";
@@ -19,8 +19,17 @@ const HEADER_BYTES: usize = 24;
 
 #[tokio::test]
 async fn torn_tails_with_sqlite() {
-    let setup = Store::Sqlite.setup().all_pending(); // so that the log is what counts
-    let mut siege = Siege::begin_set_up("kill -9, a torn tail in the log", Store::Sqlite, setup).await;
+    torn(Store::Sqlite).await;
+}
+
+#[tokio::test]
+async fn torn_tails_with_mongodb() {
+    torn(Store::Mongodb(&Database::new())).await;
+}
+
+async fn torn(store: Store<'_>) {
+    let setup = store.setup().all_pending(); // so that the log is what counts
+    let mut siege = Siege::begin_set_up("kill -9, a torn tail in the log", store, setup).await;
     while siege.goes_on(3) {
         siege.some_acked(300).await;
         siege.kill(0);
@@ -33,8 +42,7 @@ async fn torn_tails_with_sqlite() {
         fs::write(newest, bytes).expect("it can be written");
         siege.restart(0).await;
     }
-    let setup = Store::Sqlite.setup();
-    siege.set_up_again(setup).await;
+    siege.set_up_again(store.setup()).await;
     siege.audit().await;
 }
 
