@@ -28,7 +28,8 @@ async fn torn_tails_with_mongodb() {
 }
 
 async fn torn(store: Store<'_>) {
-    let setup = store.setup().all_pending(); // so that the log is what counts
+    // So that the log is what counts.
+    let setup = store.setup().all_pending().set("mongodb.max_readings_per_document", 3_600);
     let mut siege = Siege::begin_set_up("kill -9, a torn tail in the log", store, setup).await;
     while siege.goes_on(3) {
         siege.some_acked(300).await;
