@@ -4,14 +4,14 @@ use std::io::Read;
 
 /// A value at an offset into the hour, in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Value {
+pub(super) struct Sample {
     pub(super) offset: u32,
     pub(super) metric: String,
     pub(super) value: f64,
 }
 
 /// The values of a chunk of version 1.
-pub(super) fn decode(chunk: &[u8]) -> Vec<Value> {
+pub(super) fn decode(chunk: &[u8]) -> Vec<Sample> {
     assert_eq!(chunk[0], 1, "the version of a chunk");
     let mut rest = &chunk[2..];
     if chunk[1] == 0 {
@@ -23,7 +23,7 @@ pub(super) fn decode(chunk: &[u8]) -> Vec<Value> {
     decode_body(&body)
 }
 
-fn decode_body(mut body: &[u8]) -> Vec<Value> {
+fn decode_body(mut body: &[u8]) -> Vec<Sample> {
     let body = &mut body;
     let metrics: Vec<String> = (0..number(body)).map(|_| name(body)).collect();
     let mut offset = 0;
@@ -40,7 +40,7 @@ fn decode_body(mut body: &[u8]) -> Vec<Value> {
             _ => (0..offsets.len().div_ceil(8)).map(|_| take::<1>(body)[0]).collect(),
         };
         for (_, &offset) in offsets.iter().enumerate().filter(|(at, _)| present[at / 8] >> (at % 8) & 1 == 1) {
-            values.push(Value { offset, metric: metric.clone(), value: f64::from_le_bytes(take(body)) });
+            values.push(Sample { offset, metric: metric.clone(), value: f64::from_le_bytes(take(body)) });
         }
     }
     assert!(body.is_empty(), "something follows the last column");
@@ -48,7 +48,7 @@ fn decode_body(mut body: &[u8]) -> Vec<Value> {
 }
 
 /// A plain chunk of one reading, of one metric.
-pub(super) fn encode(Value { offset, metric, value }: &Value) -> Vec<u8> {
+pub(super) fn encode(Sample { offset, metric, value }: &Sample) -> Vec<u8> {
     let mut chunk = vec![1, 0, 1, u8::try_from(metric.len()).expect("a short name")];
     chunk.extend_from_slice(metric.as_bytes());
     chunk.push(1);

@@ -5,7 +5,7 @@ use std::path::Path;
 use bson::{DateTime, Document, doc};
 use rusqlite::{Connection, params};
 
-use super::chunk::{self, Value};
+use super::chunk::{self, Sample};
 use super::{HOUR_MS, sqlite};
 use crate::fire::store::Store;
 use crate::harness::Database;
@@ -67,7 +67,7 @@ fn in_sqlite(what: Plant, data_dir: &Path, device: &str, ts_ms: i64) -> usize {
 }
 
 /// Changes the values of an hour, and says how many.
-fn change(what: Plant, values: &mut Vec<Value>, offset: u32) -> usize {
+fn change(what: Plant, values: &mut Vec<Sample>, offset: u32) -> usize {
     let (mut found, others): (Vec<_>, Vec<_>) = values.drain(..).partition(|value| value.offset == offset);
     *values = others;
     let changed = found.len();
@@ -75,9 +75,9 @@ fn change(what: Plant, values: &mut Vec<Value>, offset: u32) -> usize {
         Plant::Loss => found.clear(),
         Plant::Duplicate => found.extend_from_within(..),
         Plant::Value(value) => {
-            found.iter_mut().filter(|found| found.metric == "a").for_each(|found| found.value = value)
+            found.iter_mut().filter(|found| found.metric == "a").for_each(|found| found.value = value);
         }
-        Plant::Reading(value) => found.push(Value { offset, metric: "a".to_owned(), value }),
+        Plant::Reading(value) => found.push(Sample { offset, metric: "a".to_owned(), value }),
         Plant::Rollup => unreachable!("not among the values"),
     }
     values.append(&mut found);
@@ -99,8 +99,9 @@ async fn in_bucket(what: Plant, database: &Database, device: &str, ts_ms: i64) -
         Plant::Loss => (with_reading, doc! { "$pull": { "readings": { "ts": ts } } }),
         Plant::Duplicate => {
             let found = database.aggregate("buckets", vec![doc! { "$match": with_reading.clone() }]).await;
-            let readings = found[0].get_array("readings").expect("readings").iter().filter_map(bson::Bson::as_document);
-            let again = readings.filter(|reading| is_at(reading, ts)).cloned().next();
+            let mut readings =
+                found[0].get_array("readings").expect("readings").iter().filter_map(bson::Bson::as_document);
+            let again = readings.find(|reading| is_at(reading, ts)).cloned();
             (with_reading, doc! { "$push": { "readings": again } })
         }
         Plant::Value(value) => (with_reading, doc! { "$set": { "readings.$.a": value } }),
@@ -138,7 +139,9 @@ async fn in_measurements(what: Plant, database: &Database, device: &str, ts_ms: 
         Plant::Rollup => unreachable!("not among the measurements"),
     }
     others.append(&mut found);
-    others.iter_mut().for_each(|measurement| drop(measurement.remove("_id")));
+    for measurement in &mut others {
+        measurement.remove("_id");
+    }
     let collection = database.handle().await.collection::<Document>("readings");
     collection.delete_many(of_device).await.expect("deleted");
     collection.insert_many(others).await.expect("inserted");

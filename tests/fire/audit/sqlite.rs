@@ -19,7 +19,7 @@ pub(super) fn look(data_dir: &Path, findings: &mut Findings) -> Stored {
     let mut stored = Stored::default();
     for (device, hour_ms, bytes) in all(&connection, "SELECT device, hour, data FROM chunks", |row| row.get(2)) {
         let bytes: Vec<u8> = bytes;
-        for chunk::Value { offset, metric, value } in chunk::decode(&bytes) {
+        for chunk::Sample { offset, metric, value } in chunk::decode(&bytes) {
             let identity = (Arc::clone(&device), hour_ms + i64::from(offset), known(&metric));
             note(identity, value, &mut stored.readings, findings);
         }
