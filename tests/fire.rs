@@ -16,6 +16,7 @@
 
 mod audit;
 mod client;
+mod clock;
 mod damage;
 mod fail_points;
 mod failover;

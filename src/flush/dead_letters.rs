@@ -225,6 +225,15 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_line_that_cannot_be_synced_was_not_put_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dead-letters.ndjson");
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap(); // takes what is written, and refuses to sync
+        let refused = DeadLetters::new(path, 1 << 20).append(&refused(None), "one", "").await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+    }
+
+    #[tokio::test]
     async fn a_full_file_takes_no_more_until_it_is_taken_away() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dead-letters.ndjson");

@@ -1,14 +1,22 @@
 //! The audit: what is stored, against the ledger.
+//!
+//! It looks twice. Through the API, as everybody does, where identities are merged and a reading that is stored twice does
+//! not show; and past tidegauge at what stands in the store, value by value, with eyes of its own ([`sqlite`], [`mongodb`]).
+
+mod chunk;
+mod mongodb;
+mod plant;
+mod sqlite;
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bson::{Bson, doc};
 use serde_json::Value;
 
 use super::ledger::{Identity, Ledger, METRICS};
 use super::store::Store;
-use crate::harness::{Database, Server};
+use crate::harness::Server;
 
 const HOUR_MS: i64 = 3_600_000;
 const RANGE: &str = "from=2021-01-01T00:00:00Z&to=2030-01-01T00:00:00Z";
@@ -18,6 +26,14 @@ type Found = BTreeMap<Identity, f64>;
 
 /// Count, minimum, maximum and sum by device, start of the hour, and metric.
 type Stats = BTreeMap<Identity, (u64, f64, f64, f64)>;
+
+/// What stands in a store.
+#[derive(Debug, Default)]
+struct Stored {
+    readings: Found,
+    /// Stats that are kept apart from the readings.
+    rollups: Stats,
+}
 
 /// What an audit has to say.
 #[derive(Debug, Default)]
@@ -61,12 +77,17 @@ pub(crate) async fn judge(
         findings.wrong.push(differences("rollups of the API", &rollups, "fold of the readings", &fold(&found)));
     }
     let stored = match store {
-        Store::Sqlite => return,
-        Store::Mongodb(database) => in_buckets(database, devices, findings).await,
-        Store::Timeseries(database) => in_measurements(database, devices, findings).await,
+        Store::Sqlite => sqlite::look(&server.data_dir(), findings),
+        Store::Mongodb(database) => mongodb::in_buckets(database, findings).await,
+        Store::Timeseries(database) => mongodb::in_measurements(database, findings).await,
     };
-    if stored != found {
-        findings.wrong.push(differences("the collection", &stored, "the readings of the API", &found));
+    if stored.readings != found {
+        findings.wrong.push(differences("the store", &stored.readings, "the readings of the API", &found));
+    }
+    let folded = fold(&stored.readings);
+    for (hour, rollup) in stored.rollups.iter().filter(|(hour, rollup)| folded.get(*hour) != Some(*rollup)) {
+        let fold = folded.get(hour);
+        findings.wrong.push(format!("the stored rollup of {hour:?} is {rollup:?}, the fold of its readings {fold:?}"));
     }
 }
 
@@ -116,52 +137,6 @@ async fn read_rollups(server: &Server, device: &Arc<str>, stats: &mut Stats) {
     }
 }
 
-/// What stands in the buckets of MongoDB, whose stats have to be the fold of their readings.
-async fn in_buckets(database: &Database, devices: &[Arc<str>], findings: &mut Findings) -> Found {
-    let mut found = Found::new();
-    for bucket in database.aggregate("buckets", vec![doc! { "$match": {} }]).await {
-        let device = device_of(devices, bucket.get_str("deviceId").expect("a device"));
-        let mut own = Found::new();
-        for reading in bucket.get_array("readings").expect("readings") {
-            let reading = reading.as_document().expect("a reading");
-            let ts_ms = reading.get_datetime("ts").expect("a time").timestamp_millis();
-            for (metric, value) in reading.iter().filter(|(key, _)| *key != "ts") {
-                let identity = (Arc::clone(&device), ts_ms, known(metric));
-                note(identity.clone(), number(value), &mut found, findings);
-                own.insert(identity, number(value));
-            }
-        }
-        let hour_ms = bucket.get_datetime("bucket").expect("an hour").timestamp_millis();
-        let stats = bucket.get_document("stats").expect("stats").iter().map(|(metric, stats)| {
-            let stats = stats.as_document().expect("stats");
-            let of = |key: &str| number(stats.get(key).unwrap_or_else(|| panic!("no {key} in {stats}")));
-            ((Arc::clone(&device), hour_ms, known(metric)), (of("count") as u64, of("min"), of("max"), of("sum")))
-        });
-        let stats: Stats = stats.collect();
-        if stats != fold(&own) {
-            let id = bucket.get("_id");
-            findings.wrong.push(differences(&format!("stats of {id:?}"), &stats, "fold of its readings", &fold(&own)));
-        }
-    }
-    found
-}
-
-/// What stands in the time-series collection.
-async fn in_measurements(database: &Database, devices: &[Arc<str>], findings: &mut Findings) -> Found {
-    let mut found = Found::new();
-    for measurement in database.aggregate("readings", vec![doc! { "$match": {} }]).await {
-        let meta = measurement.get_document("meta").expect("meta");
-        let device = device_of(devices, meta.get_str("deviceId").expect("a device"));
-        let ts_ms = measurement.get_datetime("ts").expect("a time").timestamp_millis();
-        for metric in METRICS {
-            if let Some(value) = measurement.get(metric) {
-                note((Arc::clone(&device), ts_ms, metric), number(value), &mut found, findings);
-            }
-        }
-    }
-    found
-}
-
 fn note(identity: Identity, value: f64, found: &mut Found, findings: &mut Findings) {
     if found.insert(identity.clone(), value).is_some() {
         findings.duplicated.push(identity);
@@ -191,11 +166,6 @@ fn differences<T: PartialEq + std::fmt::Debug>(
     format!("{of_one} and {of_other} differ in {} places: {}", differ.len(), shown.join("; "))
 }
 
-fn device_of(devices: &[Arc<str>], name: &str) -> Arc<str> {
-    let device = devices.iter().find(|device| ***device == *name);
-    Arc::clone(device.unwrap_or_else(|| panic!("nobody sent for {name}")))
-}
-
 fn known(metric: &str) -> &'static str {
     METRICS.into_iter().find(|known| *known == metric).unwrap_or_else(|| panic!("nobody sent {metric}"))
 }
@@ -203,13 +173,4 @@ fn known(metric: &str) -> &'static str {
 fn ts_ms(of: &Value) -> i64 {
     let ts: jiff::Timestamp = of["ts"].as_str().expect("a time").parse().expect("RFC 3339");
     ts.as_millisecond()
-}
-
-fn number(value: &Bson) -> f64 {
-    match value {
-        Bson::Double(value) => *value,
-        Bson::Int64(value) => *value as f64,
-        Bson::Int32(value) => f64::from(*value),
-        other => panic!("{other} is no number"),
-    }
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::siege::{Siege, seed};
 use super::store::Store;
-use crate::harness::{Server, Setup, run};
+use crate::harness::{Database, Server, Setup, run};
 
 /// What stands at the start of each record, and how long its header is.
 const MAGIC: &[u8] = b"TGR1";
@@ -19,21 +19,31 @@ const HEADER_BYTES: usize = 24;
 
 #[tokio::test]
 async fn torn_tails_with_sqlite() {
-    let setup = Store::Sqlite.setup().all_pending(); // so that the log is what counts
-    let mut siege = Siege::begin_set_up("kill -9, a torn tail in the log", Store::Sqlite, setup).await;
+    torn(Store::Sqlite).await;
+}
+
+#[tokio::test]
+async fn torn_tails_with_mongodb() {
+    torn(Store::Mongodb(&Database::new())).await;
+}
+
+async fn torn(store: Store<'_>) {
+    // So that the log is what counts.
+    let setup = store.setup().all_pending().set("mongodb.max_readings_per_document", 3_600);
+    let mut siege = Siege::begin_set_up("kill -9, a torn tail in the log", store, setup).await;
     while siege.goes_on(3) {
         siege.some_acked(300).await;
         siege.kill(0);
-        let newest = segments(&siege.servers[0]).pop().expect("a segment");
-        let mut bytes = fs::read(&newest).expect("it can be read");
-        let record = bytes[records(&bytes)[0]..].to_vec();
+        let segments = segments(&siege.servers[0]);
+        let newest = segments.last().expect("a segment");
+        let mut bytes = fs::read(newest).expect("it can be read");
+        let record = some_record(&segments);
         let torn = 1 + siege.one_of(record.len().min(400) - 1);
         bytes.extend_from_slice(&record[..torn]);
-        fs::write(&newest, bytes).expect("it can be written");
+        fs::write(newest, bytes).expect("it can be written");
         siege.restart(0).await;
     }
-    let setup = Store::Sqlite.setup();
-    siege.set_up_again(setup).await;
+    siege.set_up_again(store.setup()).await;
     siege.audit().await;
 }
 
@@ -89,6 +99,15 @@ fn segments(server: &Server) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "log")).collect();
     files.sort();
     files
+}
+
+/// The last of the segments that has records, from its first record on: the newest may have none yet.
+fn some_record(segments: &[PathBuf]) -> Vec<u8> {
+    let first_of = |path: &PathBuf| {
+        let bytes = fs::read(path).expect("it can be read");
+        records(&bytes).first().map(|&first| bytes[first..].to_vec())
+    };
+    segments.iter().rev().find_map(first_of).expect("a record")
 }
 
 /// Where the records of a segment begin.

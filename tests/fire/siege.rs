@@ -15,7 +15,7 @@ use super::client::Client;
 use super::ledger::{Identity, Ledger, Rule, Totals};
 use super::report::{Line, say};
 use super::store::Store;
-use super::workload::Workload;
+use super::workload::{Sent, Workload};
 use crate::harness::{Server, Setup, wait_until};
 
 const CLIENTS: usize = 4;
@@ -33,6 +33,8 @@ pub(crate) struct Siege<'a> {
     addresses: Vec<watch::Sender<Option<String>>>,
     pub(crate) ledger: Arc<Ledger>,
     devices: Vec<Arc<str>>,
+    /// No reading is older.
+    pub(crate) start_ms: i64,
     clients: Vec<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     injected: u64,
@@ -68,7 +70,21 @@ impl<'a> Siege<'a> {
         let clients = (0..CLIENTS).map(client).collect();
         let until = Instant::now() + Duration::from_secs(from_environment("TIDEGAUGE_FIRE_SECONDS").unwrap_or(SECONDS));
         let rng = StdRng::seed_from_u64(seed.rotate_left(32));
-        Self { fault, store, seed, rng, servers, addresses, ledger, devices, clients, stop, injected: 0, until }
+        Self {
+            fault,
+            store,
+            seed,
+            rng,
+            servers,
+            addresses,
+            ledger,
+            devices,
+            start_ms,
+            clients,
+            stop,
+            injected: 0,
+            until,
+        }
     }
 
     /// Whether there is time for another fault, of which there are `min` at least, however short the siege. Counts it.
@@ -102,6 +118,28 @@ impl<'a> Siege<'a> {
     /// A number below `many`, which the seed decides.
     pub(crate) fn one_of(&mut self, many: usize) -> usize {
         self.rng.random_range(0..many)
+    }
+
+    /// Notes a reading that was sent beside those of the clients, and acknowledged.
+    pub(crate) fn acked_beside(&mut self, reading: Sent) {
+        if !self.devices.contains(&reading.device) {
+            self.devices.push(Arc::clone(&reading.device));
+        }
+        let attempt = self.ledger.begin(&Arc::new(vec![reading]));
+        self.ledger.acked(&attempt, 1, Duration::ZERO);
+    }
+
+    /// Notes that a reading of a device was refused, at an instant within a minute of `near_ms` that has no reading, and
+    /// says which.
+    pub(crate) fn refused_beside(&mut self, device: &Arc<str>, near_ms: i64) -> i64 {
+        let minute = near_ms - near_ms.rem_euclid(60_000);
+        let known = self.ledger.identities();
+        let is_free = |ts_ms: &i64| !known.iter().any(|identity| identity.0 == *device && identity.1 == *ts_ms);
+        let ts_ms = (minute..minute + 60_000).find(is_free).expect("an instant");
+        let reading = Sent { device: Arc::clone(device), ts_ms, values: vec![0.0], bad: false };
+        let attempt = self.ledger.begin(&Arc::new(vec![reading]));
+        self.ledger.refused(&attempt);
+        ts_ms
     }
 
     /// Waits until the store has taken readings that it had not when this was called.
@@ -177,13 +215,19 @@ impl<'a> Siege<'a> {
         self.audit().await;
     }
 
-    /// Ends the siege: everything that was acknowledged is there, once, and nothing else.
-    pub(crate) async fn audit(mut self) {
+    /// What an audit finds, once everything is stored.
+    pub(crate) async fn findings(&mut self) -> audit::Findings {
         self.settle().await;
         let mut findings = audit::Findings::default();
         for server in &self.servers {
             audit::judge(server, &self.devices, &self.ledger, self.store, &mut findings).await;
         }
+        findings
+    }
+
+    /// Ends the siege: everything that was acknowledged is there, once, and nothing else.
+    pub(crate) async fn audit(mut self) {
+        let findings = self.findings().await;
         let totals = self.totals();
         let line = Line {
             fault: self.fault,

@@ -1,6 +1,7 @@
 //! What the integration tests stand on: the real binary, a real mongod, and patience with a deadline.
 
 mod client;
+mod clock;
 mod connection;
 mod database;
 mod disk;

@@ -17,6 +17,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
+use super::clock::Clock;
 use super::disk::Disk;
 use super::mongod::leash::Leash;
 use super::mongod::{blocking, signal};
@@ -33,6 +34,7 @@ pub(crate) struct Server {
     running: Option<Running>,
     setup: Setup,
     disk: Option<Disk>,
+    clock: Option<Clock>,
     data: TempDir,
     log: Arc<Mutex<String>>,
     client: reqwest::Client,
@@ -78,10 +80,23 @@ impl Server {
         self.disk.as_ref().expect("it was started with one")
     }
 
+    /// A server whose clock of the world can be set.
+    pub(crate) async fn start_with_clock(setup: Setup) -> Self {
+        let mut server = Self::prepare(setup);
+        server.clock = Some(Clock::new());
+        server.start_again().await;
+        server
+    }
+
+    /// The clock, where it has one of its own.
+    pub(crate) fn clock(&self) -> &Clock {
+        self.clock.as_ref().expect("it was started with one")
+    }
+
     fn prepare(setup: Setup) -> Self {
         let data = tempfile::Builder::new().prefix("tidegauge-data-").tempdir().expect("a temporary folder");
         let client = client_for(&setup);
-        Self { running: None, setup, disk: None, data, log: Arc::default(), client }
+        Self { running: None, setup, disk: None, clock: None, data, log: Arc::default(), client }
     }
 
     /// Starts the server again after it ended, on the same data folder.
@@ -92,6 +107,9 @@ impl Server {
             .expect("the folder is writable");
         let mut command = self.disk.as_ref().map_or_else(|| Command::new(binary()), |disk| disk.run(&binary()));
         command.args(["serve", "--http", "127.0.0.1:0"]);
+        if let Some(clock) = &self.clock {
+            clock.show(&mut command);
+        }
         command.arg("--config").arg(&config).arg("--data-dir").arg(self.data_dir());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().expect("the binary runs");

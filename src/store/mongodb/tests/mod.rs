@@ -1,7 +1,8 @@
 //! What the tests of the modes share: real servers, and a database of its own for each test.
 
+mod majority;
 #[path = "../../../../tests/harness/mongod.rs"]
-#[expect(dead_code, reason = "the integration tests kill, freeze and restart servers; those of the store do not")]
+#[expect(dead_code, reason = "the integration tests kill and restart servers; those of the store do not")]
 pub(super) mod mongod;
 pub(super) mod sharded;
 

@@ -44,7 +44,26 @@ struct Document<'a> {
 
 impl TimeseriesStore {
     /// Writes buckets; see [`crate::store::Store::write`].
+    ///
+    /// For one measurement that it does not take, the server refuses a whole command, of which it may have done a part. So
+    /// what was refused for good is written again in halves, until what is to blame is alone. As with any repetition, a look
+    /// at what is stored comes first.
     pub(super) async fn write_buckets(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Outcome> {
+        let mut outcomes = self.write_together(writes, deployment).await;
+        if writes.len() > 1 {
+            let is_refused = |at: &usize| matches!(outcomes[*at], Err(WriteError::Permanent { .. }));
+            let refused: Vec<usize> = (0..writes.len()).filter(is_refused).collect();
+            for half in refused.chunks(refused.len().div_ceil(2).max(1)) {
+                let again: Vec<_> = half.iter().map(|&at| Arc::clone(&writes[at])).collect();
+                for (&at, outcome) in half.iter().zip(Box::pin(self.write_buckets(&again, deployment)).await) {
+                    outcomes[at] = outcome;
+                }
+            }
+        }
+        outcomes
+    }
+
+    async fn write_together(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Outcome> {
         let under_way: Vec<UnderWay<'_>> = writes.iter().map(|write| self.known.begin(&write.device)).collect();
         let new = match self.find_new(writes, &under_way).await {
             Ok(new) => new,
@@ -206,5 +225,27 @@ fn settle(
 fn fail(sent: &[Document<'_>], error: &WriteError, outcomes: &mut [Outcome]) {
     for document in sent {
         outcomes[document.at] = Err(error.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Hour, Sample};
+    use crate::store::mongodb::command::Refusal;
+
+    #[test]
+    fn a_document_that_was_refused_is_that_of_its_write() {
+        let samples = (0..2).map(|offset| Sample { value: 0.5, offset, metric: 0 }).collect();
+        let contents = Contents::new(vec!["lux".into()], samples);
+        let insert_of =
+            |at| Insert { at, measurements: Measurements::new("d", Hour(0), &Map::new(), contents.clone()) };
+        let inserts = [insert_of(0), insert_of(1), insert_of(2)];
+        let sent = documents(&inserts);
+        let mut outcomes = vec![Ok(Written { stored: 2, duplicate: 0 }); 3];
+        let refusals = vec![Refusal { statement: 3, code: 121, message: "no".to_owned() }];
+        settle(Ok(Reply { n: 5, refusals }), &sent, &mut outcomes).unwrap();
+        let refused: Vec<bool> = outcomes.iter().map(Result::is_err).collect();
+        assert_eq!(refused, [false, true, false]);
     }
 }

@@ -94,3 +94,19 @@ async fn a_write_larger_than_a_command_is_sent_in_several() {
     let counted = scratch.all(doc! { "aggregate": "readings", "pipeline": [{ "$count": "n" }], "cursor": {} }).await;
     assert_eq!(counted[0].get_i32("n").unwrap(), 220_000);
 }
+
+#[tokio::test]
+async fn a_measurement_that_the_server_refuses_does_not_take_the_others_along() {
+    let scratch = Scratch::new().await;
+    let store = store(&scratch).await;
+    let metrics = (0..2_000).map(|number| format!("{number}{}", "x".repeat(3_000)).as_str().into()).collect();
+    let samples = (0..2_000).map(|metric| (Sample { value: 0.5, offset: 0, metric }, metric == 0));
+    let large = BucketWrite::new("b".into(), HOUR, None, metrics, samples); // the server takes measurements up to 4 MiB
+    let outcomes = store.write(&[write_at("a", 0..5), large.into(), write_at("c", 0..5)]).await;
+    assert!(matches!(outcomes[1], Err(WriteError::Permanent { .. })), "{:?}", outcomes[1]);
+    for others in [&outcomes[0], &outcomes[2]] {
+        let Written { stored, duplicate } = others.as_ref().unwrap(); // the command that was refused has stored a part
+        assert_eq!(stored + duplicate, 5);
+    }
+    assert_eq!(measurements(&scratch).await.len(), 10);
+}

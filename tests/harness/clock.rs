@@ -1,0 +1,56 @@
+//! A clock of the world that jumps, and that only the programs see that are run by it: libfaketime, loaded before them, adds an
+//! offset to the date. It leaves the clock alone that only goes forward.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tempfile::TempDir;
+
+/// A clock, right until it is set.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    folder: TempDir,
+}
+
+impl Clock {
+    /// A clock that is right.
+    pub(crate) fn new() -> Self {
+        let clock = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        clock.set(0);
+        clock
+    }
+
+    /// Sets the clock so many seconds ahead of the right time, or behind it.
+    pub(crate) fn set(&self, offset_seconds: i64) {
+        let new = self.folder.path().join("new");
+        std::fs::write(&new, format!("{offset_seconds:+}")).expect("the folder is writable");
+        std::fs::rename(new, self.file()).expect("the folder is writable");
+    }
+
+    /// Makes a program that is about to be run see this clock.
+    pub(crate) fn show(&self, command: &mut Command) {
+        command.env("LD_PRELOAD", library()).env("FAKETIME_TIMESTAMP_FILE", self.file());
+        command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("NO_FAKE_STAT", "1");
+    }
+
+    /// What it shows, in Unix milliseconds.
+    pub(crate) fn now_ms(&self) -> i64 {
+        let offset: i64 = std::fs::read_to_string(self.file()).expect("it was set").parse().expect("a number");
+        #[expect(clippy::disallowed_methods, reason = "a clock shows the date")]
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+        now.as_millis() as i64 + offset * 1_000
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("offset")
+    }
+}
+
+/// The path of the library. Fetches it when it is not there yet.
+fn library() -> String {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-libfaketime");
+    let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("a path").trim_end().to_owned()
+}
