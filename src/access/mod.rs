@@ -1,8 +1,8 @@
 //! Access: who may do what.
 //!
 //! A request shows a token or none. [`Tokens`] make of it a [`Grant`]: the name under which it is known, what it allows,
-//! and its [`Reach`], which devices it sees and how their ids look from there. Whatever takes readings in or gives them
-//! out asks the grant; nobody below asks for tokens.
+//! its [`Reach`], which devices it sees and how their ids look from there, and its [`Allowance`], how much it may use.
+//! Whatever takes readings in or gives them out asks the grant; nobody below asks for tokens.
 //!
 //! Promises:
 //! - A token is never kept, only its hash, and never shown.
@@ -14,8 +14,10 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
-use crate::config::{Audience, Auth, Expiry, Scope, Token, TokenHash};
+use crate::config::{Audience, Config, Expiry, Scope, Token, TokenHash};
+use crate::limits::{Allowance, Limiter, Rate, Share};
 use crate::model::DeviceIdCase;
 
 mod reach;
@@ -28,7 +30,7 @@ pub use reach::{Reach, ReachError, Span};
 pub const TOKEN_MAX_BYTES: usize = 256;
 
 /// What somebody may do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Grant {
     /// The name of the token; `None` without one. Several tokens may have the same.
     pub name: Option<Arc<str>>,
@@ -36,6 +38,8 @@ pub struct Grant {
     pub scopes: Vec<Scope>,
     /// With which devices.
     pub reach: Reach,
+    /// How much. Tokens of one name share it.
+    pub allowance: Arc<Allowance>,
 }
 
 impl Grant {
@@ -46,20 +50,22 @@ impl Grant {
     }
 
     fn nothing() -> Self {
-        Self { name: None, scopes: Vec::new(), reach: Reach::default() }
+        Self { name: None, scopes: Vec::new(), reach: Reach::default(), allowance: Arc::default() }
     }
 
-    fn everything() -> Self {
-        Self { scopes: vec![Scope::Ingest, Scope::Query, Scope::Admin], ..Self::nothing() }
+    fn everything(allowance: Allowance) -> Self {
+        let scopes = vec![Scope::Ingest, Scope::Query, Scope::Admin];
+        Self { scopes, allowance: Arc::new(allowance), ..Self::nothing() }
     }
 
-    fn of(token: &Token, case: DeviceIdCase) -> Self {
+    fn of(token: &Token, case: DeviceIdCase, allowance: Arc<Allowance>) -> Self {
         let patterns = token.devices.as_ref().map(|patterns| patterns.iter().map(|pattern| pattern.in_case(case)));
         let prefix = case.apply(token.device_prefix.as_deref().unwrap_or_default()).into_owned();
         Self {
             name: Some(token.name.as_str().into()),
             scopes: token.scopes.clone(),
             reach: Reach::new(prefix, patterns.map(Iterator::collect)),
+            allowance,
         }
     }
 }
@@ -89,13 +95,21 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// The tokens of the configuration. `case` is what becomes of the device ids that they are held against.
+    /// The tokens of the configuration, of which nobody has used anything yet.
     #[must_use]
-    pub fn new(auth: &Auth, case: DeviceIdCase) -> Self {
-        let entry = |token: &Token| (token.hash, (Arc::new(Grant::of(token, case)), token.expires));
+    pub fn new(config: &Config) -> Self {
+        let (auth, case) = (&config.auth, config.ingest.device_id_case);
+        let mut allowances: HashMap<&str, Arc<Allowance>> = HashMap::new();
+        let mut known = HashMap::new();
+        for token in &auth.tokens {
+            let allowance =
+                allowances.entry(&token.name).or_insert_with(|| Arc::new(allowance_of(config, Some(token))));
+            let grant = Grant::of(token, case, Arc::clone(allowance));
+            known.insert(token.hash, (Arc::new(grant), token.expires));
+        }
         Self {
-            known: auth.tokens.iter().map(entry).collect(),
-            anonymous: auth.lets_anybody_in().then(|| Arc::new(Grant::everything())),
+            known,
+            anonymous: auth.lets_anybody_in().then(|| Arc::new(Grant::everything(allowance_of(config, None)))),
             nobody: Arc::new(Grant::nothing()),
             metrics: auth.metrics,
             health: auth.health,
@@ -143,6 +157,21 @@ impl Tokens {
     #[must_use]
     pub fn count(&self) -> usize {
         self.known.len()
+    }
+}
+
+/// What may be used with a token, or without one. Who shows none counts as one together, and where there are no tokens at
+/// all there is nobody to share memory with.
+fn allowance_of(config: &Config, token: Option<&Token>) -> Allowance {
+    let limits = &config.limits;
+    let (start, burst) = (Instant::now(), limits.burst.as_duration());
+    let limiter = |count| Some(Limiter::new(Rate::new(count, Duration::from_secs(1), burst)?, start));
+    let readings = token.and_then(|token| token.readings_per_second).unwrap_or(limits.token_readings_per_second);
+    let is_alone = config.auth.tokens.is_empty();
+    Allowance {
+        readings: limiter(readings),
+        requests: limiter(limits.token_requests_per_second),
+        bytes: (!is_alone).then(|| Arc::new(Share::new(config.token_bytes_in_flight().as_usize()))),
     }
 }
 

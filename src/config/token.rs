@@ -5,6 +5,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::limits::MAX_RATE;
 use super::{ConfigError, TokenHash};
 use crate::model::{DevicePattern, check_device_id};
 
@@ -32,6 +33,10 @@ pub struct Token {
     /// Until when it is good. Without it: for good.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires: Option<Expiry>,
+    /// How many readings may be sent with it per second, in place of `limits.token_readings_per_second`. 0 to 10,000,000;
+    /// 0: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub readings_per_second: Option<u64>,
 }
 
 /// What a token allows. No scope includes another.
@@ -68,6 +73,9 @@ impl Token {
         }
         if self.devices.as_ref().is_some_and(Vec::is_empty) {
             return wrong("auth.tokens.devices", "an empty list; for all devices leave it out".to_owned());
+        }
+        if self.readings_per_second.is_some_and(|rate| rate > MAX_RATE) {
+            return wrong("auth.tokens.readings_per_second", format!("more than {MAX_RATE}"));
         }
         let Some(prefix) = &self.device_prefix else { return Ok(()) };
         if check_device_id(prefix).is_err() || prefix.len() > PREFIX_MAX_BYTES {

@@ -1,4 +1,4 @@
-//! Who comes, and whether they may: the one place that looks at tokens.
+//! Who comes, and whether they may, now: the one place that looks at tokens, and at the rates that they have.
 //!
 //! Each route states a [`Need`]. A request that meets it goes on with its [`Grant`], which the handler takes as an
 //! `Extension`; any other is answered here, before its body is read. A token stands in the header `Authorization` and
@@ -6,7 +6,7 @@
 //! `InfluxDB` included, is not looked at.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -20,7 +20,8 @@ use super::influx::Version;
 use super::problem::Problem;
 use crate::access::{Grant, Stranger, Tokens};
 use crate::config::{Audience, Scope};
-use crate::telemetry::{Protocol, RequestRejection};
+use crate::limits::Allowance;
+use crate::telemetry::{Limit, Protocol, RequestRejection};
 
 /// What a route asks of who comes.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +44,18 @@ pub(super) async fn authorize(
     mut request: Request,
     next: Next,
 ) -> Response {
-    match judge(&app.gate.tokens(), need, request.headers()) {
+    let judged = match judge(&app.gate.tokens(), need, request.headers()) {
+        Ok(grant) => match need.exceeded(&grant.allowance, Instant::now()) {
+            None => Ok(grant),
+            Some((limit, wait)) => {
+                let pause = wait.min(PAUSE);
+                tokio::time::sleep(pause).await;
+                Err(Refusal::RateLimited(limit, wait - pause))
+            }
+        },
+        Err(refusal) => Err(refusal),
+    };
+    match judged {
         Ok(grant) => {
             request.extensions_mut().insert(grant);
             next.run(request).await
@@ -57,6 +69,10 @@ pub(super) async fn authorize(
     }
 }
 
+/// How long an answer is held back that refuses for the sake of a rate. Who sends again at once, whatever the answer says,
+/// would otherwise be as great a burden with refused requests as with others.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// Why a request does not get to its handler.
 #[derive(Debug, PartialEq, Eq)]
 enum Refusal {
@@ -65,6 +81,8 @@ enum Refusal {
     Unreadable(&'static str),
     /// The token lacks this scope.
     Lacks(Scope),
+    /// More was sent with the token than this limit allows. There is room again after so long.
+    RateLimited(Limit, Duration),
 }
 
 fn judge(tokens: &Tokens, need: Need, headers: &HeaderMap) -> Result<Arc<Grant>, Refusal> {
@@ -145,6 +163,19 @@ impl Need {
         }
     }
 
+    /// The limit of the token that is reached, and how long to wait. Whoever looks after the service may always look.
+    fn exceeded(self, allowance: &Allowance, now: Instant) -> Option<(Limit, Duration)> {
+        if matches!(self, Self::Metrics | Self::Health) {
+            return None;
+        }
+        let readings = allowance.readings.as_ref().filter(|_| self.carries_readings().is_some());
+        if let Some(wait) = readings.and_then(|limiter| limiter.wait(1, now)) {
+            return Some((Limit::TokenReadings, wait));
+        }
+        let wait = allowance.requests.as_ref()?.take(1, now).err()?;
+        Some((Limit::TokenRequests, wait))
+    }
+
     fn answer(self, refusal: &Refusal) -> Response {
         let problem = refusal.problem();
         let is_unauthorized = problem.status() == StatusCode::UNAUTHORIZED;
@@ -170,6 +201,7 @@ impl Refusal {
             Self::Stranger(stranger) => Problem::unauthorized(stranger.to_string()),
             Self::Unreadable(why) => Problem::unauthorized((*why).to_owned()),
             Self::Lacks(scope) => Problem::forbidden(format!("the token lacks the scope \"{}\"", scope.as_str())),
+            Self::RateLimited(limit, wait) => Problem::rate_limited(*limit, *wait),
         }
     }
 
@@ -177,6 +209,7 @@ impl Refusal {
         match self {
             Self::Stranger(_) | Self::Unreadable(_) => RequestRejection::Unauthorized,
             Self::Lacks(_) => RequestRejection::Forbidden,
+            Self::RateLimited(..) => RequestRejection::RateLimited,
         }
     }
 

@@ -13,7 +13,9 @@ use tokio_util::task::TaskTracker;
 
 use super::linger::Lingering;
 use super::router::router;
+use super::turned_away::TurnedAway;
 use super::{App, Limits};
+use crate::telemetry::Limit;
 
 /// How long to wait after the system refused to accept a connection: it is out of files, mostly.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -24,6 +26,7 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, shutdown: CancellationT
     let limits = app.limits.clone();
     let metrics = Arc::clone(&app.metrics);
     let connections = Arc::new(Semaphore::new(limits.max_connections));
+    let turned_away = TurnedAway::new(limits.max_connections);
     let tasks = TaskTracker::new();
     let router = router(app);
     loop {
@@ -41,7 +44,9 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, shutdown: CancellationT
         };
         let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
             metrics.http_connections_refused_total.increment(1);
-            continue; // dropped, so closed: there is no memory to spare for an answer
+            metrics.limited_total.of(Limit::Connections).increment(1);
+            turned_away.tell(stream, &tasks);
+            continue;
         };
         let (gauge, router, limits, shutdown) =
             (metrics.http_connections.clone(), router.clone(), limits.clone(), shutdown.clone());

@@ -24,11 +24,13 @@ pub enum RequestRejection {
     Unauthorized,
     /// The token that was shown does not allow to write.
     Forbidden,
+    /// More was sent with the token than it may send in that time, or than it may have in memory.
+    RateLimited,
 }
 
 impl RequestRejection {
     /// All reasons, so that each has its metric from the start.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::BodyTooLarge,
         Self::UnsupportedMediaType,
         Self::InvalidBody,
@@ -37,6 +39,7 @@ impl RequestRejection {
         Self::NotPartial,
         Self::Unauthorized,
         Self::Forbidden,
+        Self::RateLimited,
     ];
 
     /// The reason as it is written in metrics.
@@ -51,6 +54,7 @@ impl RequestRejection {
             Self::NotPartial => "not_partial",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden => "forbidden",
+            Self::RateLimited => "rate_limited",
         }
     }
 }

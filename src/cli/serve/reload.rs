@@ -37,5 +37,5 @@ fn reload(settings: &Settings, running: &Config) -> Result<Tokens, ConfigError> 
     if now != changed {
         tracing::warn!("the configuration has changed outside [auth]: that takes a restart");
     }
-    Ok(Tokens::new(&changed.auth, changed.ingest.device_id_case))
+    Ok(Tokens::new(&changed))
 }
