@@ -176,8 +176,7 @@ impl Visit<'_> {
         }
         let strangers = self.refused_as_new.len() as u64;
         let newcomers = self.devices.newcomers.as_ref().filter(|_| strangers > 0);
-        // It may have become possible this moment, and is worth another try all the same.
-        let new = newcomers.map(|newcomers| newcomers.wait(strangers, Instant::now()).unwrap_or_default());
+        let new = newcomers.and_then(|newcomers| newcomers.wait(strangers, self.now));
         self.too_fast_for.max(new)
     }
 

@@ -42,3 +42,11 @@ impl Strangers {
         }
     }
 }
+
+#[cfg(test)]
+impl Strangers {
+    /// Those that wait now.
+    pub(super) fn waiting(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.0.try_recv().ok()).map(String::from).collect()
+    }
+}
