@@ -48,9 +48,9 @@ pub(super) async fn authorize(
         Ok(grant) => match need.exceeded(&grant.allowance, Instant::now()) {
             None => Ok(grant),
             Some((limit, wait)) => {
-                let pause = wait.min(PAUSE);
+                let pause = wait.min(PAUSE).mul_f64(rand::random_range(0.5..1.0));
                 tokio::time::sleep(pause).await;
-                Err(Refusal::RateLimited(limit, wait - pause))
+                Err(Refusal::RateLimited(limit, wait.saturating_sub(pause)))
             }
         },
         Err(refusal) => Err(refusal),
@@ -69,8 +69,9 @@ pub(super) async fn authorize(
     }
 }
 
-/// How long an answer is held back that refuses for the sake of a rate. Who sends again at once, whatever the answer says,
-/// would otherwise be as great a burden with refused requests as with others.
+/// How long an answer is held back at the most that refuses for the sake of a rate. Who sends again at once, whatever the
+/// answer says, would otherwise be as great a burden with refused requests as with others; and so that many of them do
+/// not come back at the same moment, it is not always the same time.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a request does not get to its handler.
@@ -169,11 +170,8 @@ impl Need {
             return None;
         }
         let readings = allowance.readings.as_ref().filter(|_| self.carries_readings().is_some());
-        if let Some(wait) = readings.and_then(|limiter| limiter.wait(1, now)) {
-            return Some((Limit::TokenReadings, wait));
-        }
-        let wait = allowance.requests.as_ref()?.take(1, now).err()?;
-        Some((Limit::TokenRequests, wait))
+        let limits = [(Limit::TokenRequests, allowance.requests.as_ref()), (Limit::TokenReadings, readings)];
+        limits.into_iter().find_map(|(limit, limiter)| Some((limit, limiter?.take(now).err()?)))
     }
 
     fn answer(self, refusal: &Refusal) -> Response {

@@ -203,12 +203,11 @@ impl Problem {
         };
         let errors = receipt.listed.into_iter().map(error).collect();
         let counts = Counts { accepted: receipt.accepted, rejected: receipt.rejected, errors };
-        let problem = match receipt.retry_after {
-            None => Self::new(StatusCode::BAD_REQUEST, "Readings rejected", "partially_rejected", detail),
-            Some(_) => {
-                let detail = format!("{detail}; send the request again later");
-                Self::new(StatusCode::TOO_MANY_REQUESTS, "Rate limited", "rate_limited", detail)
-            }
+        let problem = if receipt.retry_after.is_some() {
+            let detail = format!("{detail}; send the request again later");
+            Self::new(StatusCode::TOO_MANY_REQUESTS, "Rate limited", "rate_limited", detail)
+        } else {
+            Self::new(StatusCode::BAD_REQUEST, "Readings rejected", "partially_rejected", detail)
         };
         Self { counts: Some(counts), retry_after: receipt.retry_after, ..problem }
     }

@@ -93,7 +93,8 @@ impl Ingest {
     /// Ends a request: appends what was admitted and waits until it is durable. With `partial` unset, one bad reading
     /// refuses them all.
     ///
-    /// The append happens even if this future is dropped while it waits.
+    /// The append happens even if this future is dropped while it waits. For the first reading the request was let in,
+    /// the others are taken from the token's rate here.
     ///
     /// # Errors
     /// When nothing was accepted.
@@ -102,7 +103,7 @@ impl Ingest {
         let (batch, receipt) = admission.finish();
         let accounts = receipt::Accounts::new(Arc::clone(&self.metrics), protocol, &receipt);
         if let Some(limiter) = &allowance.readings
-            && let Err(wait) = limiter.take(receipt.received.into(), Instant::now())
+            && let Err(wait) = limiter.take_more(receipt.received.saturating_sub(1).into(), Instant::now())
         {
             accounts.refuse(RequestRejection::RateLimited);
             return Err(Refused::RateLimited(wait));

@@ -27,16 +27,28 @@ impl Limiter {
         self.rate.wait(count, self.used_ns.load(Ordering::Relaxed), self.at(now))
     }
 
-    /// Takes `count` if there is room for one.
+    /// Takes one if there is room.
     ///
     /// # Errors
     /// How long to wait until there is.
-    pub fn take(&self, count: u64, now: Instant) -> Result<(), Duration> {
+    pub fn take(&self, now: Instant) -> Result<(), Duration> {
+        self.take_with_room_for(1, 1, now)
+    }
+
+    /// Takes `count` more after [`Self::take`], however many they are, unless others have run into debt meanwhile.
+    ///
+    /// # Errors
+    /// How long to wait until there is room for one.
+    pub fn take_more(&self, count: u64, now: Instant) -> Result<(), Duration> {
+        self.take_with_room_for(0, count, now)
+    }
+
+    fn take_with_room_for(&self, room: u64, count: u64, now: Instant) -> Result<(), Duration> {
         let now_ns = self.at(now);
         let mut used_ns = self.used_ns.load(Ordering::Relaxed);
         loop {
-            if let Some(wait) = self.rate.wait(1, used_ns, now_ns) {
-                return Err(wait);
+            if self.rate.wait(room, used_ns, now_ns).is_some() {
+                return Err(self.rate.wait(1, used_ns, now_ns).unwrap_or_default());
             }
             let taken_ns = self.rate.taken(count, used_ns, now_ns);
             match self.used_ns.compare_exchange_weak(used_ns, taken_ns, Ordering::Relaxed, Ordering::Relaxed) {
@@ -59,19 +71,22 @@ mod tests {
     fn who_waits_as_long_as_told_may_take() {
         let start = Instant::now();
         let limiter = Limiter::new(Rate::new(100, Duration::from_secs(1), Duration::from_secs(1)).unwrap(), start);
-        assert_eq!(limiter.take(1_000, start), Ok(()), "there is room, so all of it is taken");
-        let wait = limiter.take(1, start).unwrap_err();
-        assert_eq!(limiter.wait(1, start), Some(wait));
-        assert!(limiter.take(1, start + wait - Duration::from_nanos(1)).is_err());
-        assert_eq!(limiter.take(1, start + wait), Ok(()));
-        assert!(limiter.take(1, start + wait).is_err());
+        assert_eq!(limiter.take(start), Ok(()));
+        assert_eq!(limiter.take_more(1_000, start), Ok(()), "there was room for one, so all of it is taken");
+        let wait = limiter.take(start).unwrap_err();
+        assert_eq!((limiter.wait(1, start), limiter.take_more(1, start)), (Some(wait), Err(wait)));
+        assert!(limiter.take(start + wait.saturating_sub(Duration::from_nanos(1))).is_err());
+        assert_eq!(limiter.take(start + wait), Ok(()));
+        assert!(limiter.take(start + wait).is_err());
+        assert_eq!(limiter.take_more(5, start + wait), Ok(()), "who was let in with the last one is no debtor");
+        assert!(limiter.take_more(5, start + wait).is_err());
     }
 
     #[test]
     fn many_who_take_at_once_take_no_more_than_there_is() {
         let start = Instant::now();
         let limiter = Limiter::new(Rate::new(1, Duration::from_secs(1), Duration::from_secs(500)).unwrap(), start);
-        let take = || (0..1_000).filter(|_| limiter.take(1, start).is_ok()).count();
+        let take = || (0..1_000).filter(|_| limiter.take(start).is_ok()).count();
         let taken: usize = std::thread::scope(|scope| {
             let takers: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
             takers.into_iter().map(|taker| taker.join().unwrap()).sum()

@@ -5,9 +5,9 @@
 //!
 //! Promises:
 //! - Whoever is refused learns how long to wait, and is not refused after that if nobody else used the time.
-//! - What is taken may be more than there is room for, as long as there is room at all: how much a request holds is known
-//!   only when it is read. The rest is owed, and nothing more is taken until it is paid off. So nothing is too large to
-//!   ever pass, over time the rate holds, and somebody in debt is refused before anything of a request is read.
+//! - How much a request holds is known only when it is read. So it is let in if there is room for one, and what it has more
+//!   is owed: nothing else is let in until that is paid off. Nothing is too large to ever pass, over time the rate holds,
+//!   and somebody in debt is refused before anything of a request is read.
 //! - Taking never waits and takes no lock.
 //!
 //! Pure; instants are arguments. Knows nothing of what is counted.

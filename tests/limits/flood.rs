@@ -26,7 +26,7 @@ async fn a_flood_from_one_token_leaves_another_be() {
         futures_util::future::join_all((0..FLOODERS).map(|_| flooder())).await;
     };
     let flooded = tokio::select! {
-        _ = flood => unreachable!("a flood has no end"),
+        () = flood => unreachable!("a flood has no end"),
         flooded = latencies(&server) => flooded,
     };
     let ratio = |at: usize| flooded[at].as_secs_f64() / quiet[at].as_secs_f64();

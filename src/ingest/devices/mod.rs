@@ -127,7 +127,7 @@ impl Devices {
     /// Whether somebody may come in who is not known.
     fn admit(&self, id: u64, now: Instant) -> Result<(), Refusal> {
         if let Some(newcomers) = &self.newcomers {
-            newcomers.take(1, now).map_err(|_| Refusal::New)?;
+            newcomers.take(now).map_err(|_| Refusal::New)?;
         }
         self.known.insert(id);
         Ok(())
@@ -182,13 +182,11 @@ impl Visit<'_> {
 
     fn look(&self, id: u64, shape: u64, values: &[(Cow<'_, str>, f64)]) -> Result<(), Refusal> {
         let look = |known: &mut Known| self.look_at(known, shape, values);
-        match self.devices.known.look(id, look) {
-            Some(verdict) => verdict,
-            None => {
-                self.devices.admit(id, self.now)?;
-                self.devices.known.look(id, look).unwrap_or(Ok(()))
-            }
+        if let Some(verdict) = self.devices.known.look(id, look) {
+            return verdict;
         }
+        self.devices.admit(id, self.now)?;
+        self.devices.known.look(id, look).unwrap_or(Ok(()))
     }
 
     fn look_at(&self, known: &mut Known, shape: u64, values: &[(Cow<'_, str>, f64)]) -> Result<(), Refusal> {
