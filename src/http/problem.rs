@@ -204,7 +204,9 @@ impl Problem {
         let errors = receipt.listed.into_iter().map(error).collect();
         let counts = Counts { accepted: receipt.accepted, rejected: receipt.rejected, errors };
         let problem = if receipt.retry_after.is_some() {
-            let detail = format!("{detail}; send the request again later");
+            let for_now = receipt.listed.iter().find(|listed| listed.rejection.code.is_for_now());
+            let why = for_now.map_or("some of them may come later", |listed| &listed.rejection.detail);
+            let detail = format!("{detail}; send all of it again later: {why}");
             Self::new(StatusCode::TOO_MANY_REQUESTS, "Rate limited", "rate_limited", detail)
         } else {
             Self::new(StatusCode::BAD_REQUEST, "Readings rejected", "partially_rejected", detail)

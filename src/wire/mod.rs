@@ -103,6 +103,12 @@ impl Code {
         Self::TooManyNewDevices,
     ];
 
+    /// Whether the same reading may be acceptable later.
+    #[must_use]
+    pub const fn is_for_now(self) -> bool {
+        matches!(self, Self::DeviceRateLimited | Self::TooManyNewDevices)
+    }
+
     /// The code as it is written in answers and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -221,7 +221,7 @@ impl Refusal {
         let (code, detail) = match self {
             Self::TooFast(_) => (
                 Code::DeviceRateLimited,
-                "the device sends more than limits.device_readings_per_second; send it again later".to_owned(),
+                "the device sends more than limits.device_readings_per_second allows".to_owned(),
             ),
             Self::TooManyMetrics => {
                 let max = limits.metrics_per_hour.unwrap_or_default();
@@ -229,7 +229,7 @@ impl Refusal {
             }
             Self::New => (
                 Code::TooManyNewDevices,
-                "too many devices have appeared lately (limits.new_devices_per_minute); send it again later".to_owned(),
+                "too many devices have appeared lately (limits.new_devices_per_minute)".to_owned(),
             ),
         };
         Rejection { code, detail }
