@@ -195,14 +195,6 @@ impl Problem {
     pub(super) fn rejected(receipt: Receipt, partial: bool) -> Self {
         let outcome = if partial { "the others are accepted" } else { "the request asked for all or nothing" };
         let detail = format!("{} of {} readings are rejected; {outcome}", receipt.rejected, receipt.received);
-        let error = |Listed { index, line, rejection }: Listed| Error {
-            index,
-            line,
-            code: rejection.code.as_str(),
-            detail: rejection.detail,
-        };
-        let errors = receipt.listed.into_iter().map(error).collect();
-        let counts = Counts { accepted: receipt.accepted, rejected: receipt.rejected, errors };
         let problem = if receipt.retry_after.is_some() {
             let for_now = receipt.listed.iter().find(|listed| listed.rejection.code.is_for_now());
             let why = for_now.map_or("some of them may come later", |listed| &listed.rejection.detail);
@@ -211,6 +203,14 @@ impl Problem {
         } else {
             Self::new(StatusCode::BAD_REQUEST, "Readings rejected", "partially_rejected", detail)
         };
+        let error = |Listed { index, line, rejection }: Listed| Error {
+            index,
+            line,
+            code: rejection.code.as_str(),
+            detail: rejection.detail,
+        };
+        let errors = receipt.listed.into_iter().map(error).collect();
+        let counts = Counts { accepted: receipt.accepted, rejected: receipt.rejected, errors };
         Self { counts: Some(counts), retry_after: receipt.retry_after, ..problem }
     }
 

@@ -78,8 +78,9 @@ impl Ingest {
         self.start(protocol, (reach, allowance), self.rules.max_readings)
     }
 
-    /// Starts a batch of messages that came in by `protocol`, from anybody. Who makes the batch keeps it small: the limit of readings
-    /// per request does not hold for it.
+    /// Starts a batch of messages that came in by `protocol`, each from somebody else: [`Admission::set_reach`] says from
+    /// whom, and until then from nobody in particular. Who makes the batch keeps it small: the limit of readings per
+    /// request does not hold for it.
     pub fn admission_of_batch(&self, protocol: Protocol) -> Admission<'_> {
         self.start(protocol, (Reach::all(), Allowance::unlimited()), usize::MAX)
     }

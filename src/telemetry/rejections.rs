@@ -26,11 +26,19 @@ pub enum RequestRejection {
     Forbidden,
     /// More was sent with the token than it may send in that time, or than it may have in memory.
     RateLimited,
+    /// The datagram has to be signed and is not.
+    SignatureRequired,
+    /// The signature of the datagram is not that of its content.
+    BadSignature,
+    /// The key that the datagram is signed with is not known.
+    UnknownKey,
+    /// The key that the datagram is signed with was good once.
+    ExpiredKey,
 }
 
 impl RequestRejection {
     /// All reasons, so that each has its metric from the start.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 13] = [
         Self::BodyTooLarge,
         Self::UnsupportedMediaType,
         Self::InvalidBody,
@@ -40,6 +48,10 @@ impl RequestRejection {
         Self::Unauthorized,
         Self::Forbidden,
         Self::RateLimited,
+        Self::SignatureRequired,
+        Self::BadSignature,
+        Self::UnknownKey,
+        Self::ExpiredKey,
     ];
 
     /// The reason as it is written in metrics.
@@ -55,6 +67,10 @@ impl RequestRejection {
             Self::Unauthorized => "unauthorized",
             Self::Forbidden => "forbidden",
             Self::RateLimited => "rate_limited",
+            Self::SignatureRequired => "signature_required",
+            Self::BadSignature => "bad_signature",
+            Self::UnknownKey => "unknown_key",
+            Self::ExpiredKey => "expired_key",
         }
     }
 }
