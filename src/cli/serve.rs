@@ -48,11 +48,13 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let datagrams = sockets.as_ref().map(udp::Sockets::local_addr).transpose()?;
     let (metrics, exposition) = Metrics::new();
     let service = Service::start(&config, &data, Arc::new(metrics), exposition, sockets).await?;
+    // Before anybody knows that there is a server: without it SIGHUP ends the process.
+    let reloading = reload::on_hangup(settings, &config, &service.app.gate)?;
     announce(&config, &listener, datagrams, &*service.store)?;
     let grace = config.server.shutdown_grace.as_duration();
     let reason = tokio::select! {
         reason = service.run(listener, grace) => reason?,
-        never = reload::on_hangup(settings, &config, &service.app.gate)? => match never {},
+        never = reloading => match never {},
     };
     service.stop(reason, grace).await
 }
