@@ -1,6 +1,6 @@
 //! What one device may do: how fast it may send, under how many metrics, and how fast devices may appear.
 //!
-//! Each device that was heard of lately is known ([`KnownDevices`]), with what it used of its limits. One that is not
+//! Each device that was heard of lately is known, with what it used of its limits. One that is not
 //! known may be new, or known to the store only, after a restart above all. The limit of new devices counts both, and
 //! mostly that does not matter: there is room. When there is none, its readings are refused for now, and the store is
 //! asked about it in the background ([`Strangers`]): a device that is stored is let in at the next try. So no reading
