@@ -21,6 +21,7 @@
 //!
 //! - [`model`]: devices, hours, stats, the contents of a bucket. Pure.
 //! - [`config`]: one file per section.
+//! - [`limits`]: rates and shares. Pure.
 //! - [`access`]: tokens, and what they allow. Pure.
 //! - [`wire`]: formats, bytes to readings. Pure.
 //! - [`telemetry`]: the table of metrics, log lines.
@@ -40,6 +41,7 @@ pub mod flush;
 pub mod fuzz;
 pub mod http;
 pub mod ingest;
+pub mod limits;
 pub mod log;
 pub mod model;
 pub mod pending;

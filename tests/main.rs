@@ -11,6 +11,7 @@ mod hostile_http;
 mod http_contract;
 mod import_real_data;
 mod influx;
+mod limits;
 mod mongodb_connection;
 mod mongodb_documents;
 mod protocols;

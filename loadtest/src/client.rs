@@ -1,4 +1,5 @@
-//! A plain HTTP/1.1 client that keeps its connection, and costs little beside the server it measures.
+//! A plain HTTP/1.1 client that keeps its connection, and costs little beside the server it measures. It shows the token in
+//! the variable `TIDEGAUGE_TOKEN`, if there is one.
 
 use anyhow::{Context, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -6,6 +7,8 @@ use tokio::net::TcpStream;
 
 pub(crate) struct Client {
     stream: TcpStream,
+    /// The header that shows the token, if there is one.
+    authorization: String,
     request: Vec<u8>,
     answer: Vec<u8>,
 }
@@ -20,14 +23,17 @@ impl Client {
     pub(crate) async fn connect(address: &str) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, request: Vec::new(), answer: Vec::new() })
+        let token = std::env::var("TIDEGAUGE_TOKEN");
+        let authorization = token.map_or_else(|_| String::new(), |token| format!("Authorization: Bearer {token}\r\n"));
+        Ok(Self { stream, authorization, request: Vec::new(), answer: Vec::new() })
     }
 
     /// Posts a body and returns the status and the answer's body.
     pub(crate) async fn post(&mut self, path: &str, content_type: &str, body: &[u8]) -> anyhow::Result<(u16, &[u8])> {
         self.request.clear();
         let head = format!(
-            "POST {path} HTTP/1.1\r\nHost: loadtest\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\r\n",
+            "POST {path} HTTP/1.1\r\nHost: loadtest\r\n{}Content-Type: {content_type}\r\nContent-Length: {}\r\n\r\n",
+            self.authorization,
             body.len()
         );
         self.request.extend_from_slice(head.as_bytes());
@@ -38,7 +44,8 @@ impl Client {
     /// Gets a path and returns the status and the answer's body, chunks and all.
     pub(crate) async fn get(&mut self, path: &str) -> anyhow::Result<(u16, &[u8])> {
         self.request.clear();
-        self.request.extend_from_slice(format!("GET {path} HTTP/1.1\r\nHost: loadtest\r\n\r\n").as_bytes());
+        let head = format!("GET {path} HTTP/1.1\r\nHost: loadtest\r\n{}\r\n", self.authorization);
+        self.request.extend_from_slice(head.as_bytes());
         self.exchange().await
     }
 

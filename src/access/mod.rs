@@ -1,7 +1,8 @@
 //! Access: who may do what.
 //!
 //! A request shows a token, a client certificate, both or nothing. [`Tokens`] make of it a [`Grant`]: the name under which
-//! its owner is known, what is allowed, and the [`Reach`], which devices are seen and how their ids look from there.
+//! its owner is known, what is allowed, the [`Reach`], which devices are seen and how their ids look from there, and the
+//! [`Allowance`], how much may be used.
 //! Whatever takes readings in or gives them out asks the grant; nobody below asks for tokens. A datagram shows no token: it
 //! is signed with a key, and [`Keys`] make of it the [`Reach`] of that key.
 //!
@@ -16,8 +17,10 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
-use crate::config::{Audience, Auth, CertificateUse, Expiry, Scope, Token, TokenHash};
+use crate::config::{Audience, CertificateUse, Config, Expiry, Scope, Token, TokenHash};
+use crate::limits::{Allowance, Limiter, Rate, Share};
 use crate::model::{DeviceIdCase, DevicePattern};
 
 mod certificate;
@@ -47,7 +50,7 @@ pub struct Shown<'a> {
 }
 
 /// What somebody may do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Grant {
     /// The name of the token, or without one, of the client certificate; `None` without either. Several tokens may have the same.
     pub name: Option<Arc<str>>,
@@ -55,6 +58,8 @@ pub struct Grant {
     pub scopes: Vec<Scope>,
     /// With which devices.
     pub reach: Reach,
+    /// How much. Tokens of one name share it.
+    pub allowance: Arc<Allowance>,
 }
 
 impl Grant {
@@ -65,29 +70,32 @@ impl Grant {
     }
 
     fn nothing() -> Self {
-        Self { name: None, scopes: Vec::new(), reach: Reach::default() }
+        Self { name: None, scopes: Vec::new(), reach: Reach::default(), allowance: Arc::default() }
     }
 
-    fn everything() -> Self {
-        Self { scopes: vec![Scope::Ingest, Scope::Query, Scope::Admin], ..Self::nothing() }
+    fn everything(allowance: Allowance) -> Self {
+        let scopes = vec![Scope::Ingest, Scope::Query, Scope::Admin];
+        Self { scopes, allowance: Arc::new(allowance), ..Self::nothing() }
     }
 
-    /// What a certificate of these devices allows: to write them.
+    /// What a certificate of these devices allows: to write them. How much is for the limits of devices to say.
     fn to_write(devices: Vec<DevicePattern>) -> Self {
         let name = devices.first().map(|device| format!("certificate of {device}").into());
-        Self { name, scopes: vec![Scope::Ingest], reach: Reach::new(String::new(), Some(devices)) }
+        let reach = Reach::new(String::new(), Some(devices));
+        Self { name, scopes: vec![Scope::Ingest], reach, allowance: Arc::default() }
     }
 
     /// The same with those of its devices that are among these.
     fn narrowed_to(&self, devices: &[DevicePattern]) -> Self {
-        Self { name: self.name.clone(), scopes: self.scopes.clone(), reach: self.reach.narrowed_to(devices) }
+        Self { reach: self.reach.narrowed_to(devices), ..self.clone() }
     }
 
-    fn of(token: &Token, case: DeviceIdCase) -> Self {
+    fn of(token: &Token, case: DeviceIdCase, allowance: Arc<Allowance>) -> Self {
         Self {
             name: Some(token.name.as_str().into()),
             scopes: token.scopes.clone(),
             reach: Reach::of(token.devices.as_deref(), token.device_prefix.as_deref(), case),
+            allowance,
         }
     }
 }
@@ -131,13 +139,21 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// The tokens and keys of the configuration. `case` is what becomes of the device ids that they are held against.
+    /// The tokens and keys of the configuration, of which nobody has used anything yet.
     #[must_use]
-    pub fn new(auth: &Auth, case: DeviceIdCase) -> Self {
-        let entry = |token: &Token| (token.hash, (Arc::new(Grant::of(token, case)), token.expires));
+    pub fn new(config: &Config) -> Self {
+        let (auth, case) = (&config.auth, config.ingest.device_id_case);
+        let mut allowances: HashMap<&str, Arc<Allowance>> = HashMap::new();
+        let mut known = HashMap::new();
+        for token in &auth.tokens {
+            let allowance =
+                allowances.entry(&token.name).or_insert_with(|| Arc::new(allowance_of(config, Some(token))));
+            let grant = Grant::of(token, case, Arc::clone(allowance));
+            known.insert(token.hash, (Arc::new(grant), token.expires));
+        }
         Self {
-            known: auth.tokens.iter().map(entry).collect(),
-            anonymous: auth.lets_anybody_in().then(|| Arc::new(Grant::everything())),
+            known,
+            anonymous: auth.lets_anybody_in().then(|| Arc::new(Grant::everything(allowance_of(config, None)))),
             nobody: Arc::new(Grant::nothing()),
             certificate_use: auth.client_certificate,
             case,
@@ -219,6 +235,21 @@ impl Tokens {
     #[must_use]
     pub fn count(&self) -> usize {
         self.known.len()
+    }
+}
+
+/// What may be used with a token, or without one. Who shows none counts as one together, and where there are no tokens at
+/// all there is nobody to share memory with.
+fn allowance_of(config: &Config, token: Option<&Token>) -> Allowance {
+    let limits = &config.limits;
+    let (start, burst) = (Instant::now(), limits.burst.as_duration());
+    let limiter = |count| Some(Limiter::new(Rate::new(count, Duration::from_secs(1), burst)?, start));
+    let readings = token.and_then(|token| token.readings_per_second).unwrap_or(limits.token_readings_per_second);
+    let is_alone = config.auth.tokens.is_empty();
+    Allowance {
+        readings: limiter(readings),
+        requests: limiter(limits.token_requests_per_second),
+        bytes: (!is_alone).then(|| Arc::new(Share::new(config.token_bytes_in_flight().as_usize()))),
     }
 }
 

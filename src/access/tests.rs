@@ -6,7 +6,7 @@ use crate::config::KeySecret;
 const NOW_MS: i64 = 1_776_693_610_000;
 
 fn tokens(auth: &str) -> Tokens {
-    Tokens::new(&toml::from_str(auth).expect("a section"), DeviceIdCase::Preserve)
+    Tokens::new(&Config { auth: toml::from_str(auth).expect("a section"), ..Config::default() })
 }
 
 fn token(token: Option<&str>) -> Shown<'_> {
@@ -34,10 +34,10 @@ fn with_tokens_only_their_owners_are_let_in() {
     let grant = closed.grant(token(Some("secret-1")), None, NOW_MS).expect("known");
     assert_eq!(grant.name.as_deref(), Some("ann"));
     assert!(grant.allows(Scope::Ingest) && grant.allows(Scope::Query) && !grant.allows(Scope::Admin));
-    assert_eq!(closed.grant(token(None), None, NOW_MS), Err(Stranger::NoToken));
+    assert_eq!(closed.grant(token(None), None, NOW_MS).err(), Some(Stranger::NoToken));
     let long = "secret-1".repeat(1_000);
     for bad in ["", "secret-", "secret-11", "SECRET-1", "ann", &long] {
-        assert_eq!(closed.grant(token(Some(bad)), None, NOW_MS), Err(Stranger::UnknownToken), "{bad}");
+        assert_eq!(closed.grant(token(Some(bad)), None, NOW_MS).err(), Some(Stranger::UnknownToken), "{bad}");
     }
 }
 
@@ -45,7 +45,7 @@ fn with_tokens_only_their_owners_are_let_in() {
 fn a_bad_token_is_refused_where_none_would_do() {
     let both = tokens(&format!("allow_anonymous = true\n{}", entry("ann", "secret-1", "device_prefix = \"ann/\"")));
     assert!(both.grant(token(None), None, NOW_MS).expect("anonymous").reach.is_all());
-    assert_eq!(both.grant(token(Some("secret-2")), None, NOW_MS), Err(Stranger::UnknownToken));
+    assert_eq!(both.grant(token(Some("secret-2")), None, NOW_MS).err(), Some(Stranger::UnknownToken));
     assert_eq!(
         both.grant(token(Some("secret-1")), None, NOW_MS).expect("known").reach.kept("x").expect("in reach"),
         "ann/x"
@@ -57,12 +57,12 @@ fn a_token_is_good_until_it_expires_and_another_of_the_same_name_goes_on() {
     let expires = "expires = \"2026-04-20T14:00:10Z\"";
     let two = tokens(&(entry("ann", "old", expires) + &entry("ann", "new", "")));
     assert!(two.grant(token(Some("old")), None, NOW_MS - 1).is_ok());
-    assert_eq!(two.grant(token(Some("old")), None, NOW_MS), Err(Stranger::ExpiredToken));
+    assert_eq!(two.grant(token(Some("old")), None, NOW_MS).err(), Some(Stranger::ExpiredToken));
     assert_eq!(two.grant(token(Some("new")), None, NOW_MS).expect("known").name.as_deref(), Some("ann"));
     let only = tokens(&entry("ann", "old", expires));
     assert_eq!(
-        only.grant(token(None), None, NOW_MS),
-        Err(Stranger::NoToken),
+        only.grant(token(None), None, NOW_MS).err(),
+        Some(Stranger::NoToken),
         "what has expired does not open the door"
     );
 }
@@ -70,7 +70,9 @@ fn a_token_is_good_until_it_expires_and_another_of_the_same_name_goes_on() {
 #[test]
 fn patterns_and_prefixes_are_in_the_case_in_which_ids_are_kept() {
     let auth = entry("ann", "t", "devices = [\"LIGHT-*\"]\ndevice_prefix = \"Acme/\"");
-    let lower = Tokens::new(&toml::from_str(&auth).expect("a section"), DeviceIdCase::Lower);
+    let mut config = Config { auth: toml::from_str(&auth).expect("a section"), ..Config::default() };
+    config.ingest.device_id_case = DeviceIdCase::Lower;
+    let lower = Tokens::new(&config);
     let reach = lower.grant(token(Some("t")), None, NOW_MS).expect("known").reach.clone();
     assert_eq!(reach.kept("light-1").expect("in reach"), "acme/light-1");
 }
@@ -106,17 +108,20 @@ fn a_certificate_lets_its_owner_write_the_devices_that_it_names_and_nothing_else
         assert_eq!(grant.reach.kept(device).is_ok(), is_its, "{device}");
     }
     for scope in [Scope::Query, Scope::Admin] {
-        assert_eq!(by_certificate(BY_DEVICE, &["pump-1"], None, scope), Err(Stranger::NoToken));
+        assert_eq!(by_certificate(BY_DEVICE, &["pump-1"], None, scope).err(), Some(Stranger::NoToken));
     }
-    assert_eq!(tokens(BY_DEVICE).grant(token(None), Some(Scope::Ingest), NOW_MS), Err(Stranger::NoTokenNorCertificate));
-    assert_eq!(tokens(BY_DEVICE).grant(token(Some("x")), None, NOW_MS), Err(Stranger::UnknownToken));
+    assert_eq!(
+        tokens(BY_DEVICE).grant(token(None), Some(Scope::Ingest), NOW_MS).err(),
+        Some(Stranger::NoTokenNorCertificate)
+    );
+    assert_eq!(tokens(BY_DEVICE).grant(token(Some("x")), None, NOW_MS).err(), Some(Stranger::UnknownToken));
 }
 
 #[test]
 fn names_that_are_no_device_ids_grant_nothing() {
     let long = "x".repeat(129);
     let bad = ["*", "LIGHT-*", "", "Gateway of hall 3", "p\u{fc}mp", &long];
-    assert_eq!(by_certificate(BY_DEVICE, &bad, None, Scope::Ingest), Err(Stranger::NamelessCertificate));
+    assert_eq!(by_certificate(BY_DEVICE, &bad, None, Scope::Ingest).err(), Some(Stranger::NamelessCertificate));
     let one = by_certificate(BY_DEVICE, &[&bad[..], &["pump-1"]].concat(), None, Scope::Ingest).expect("let in");
     assert!(one.reach.kept("pump-1").is_ok() && one.reach.kept("LIGHT-1").is_err());
 }
@@ -127,7 +132,7 @@ fn a_certificate_is_good_as_long_as_it_says() {
     let certificate = Certificate::new(["pump-1"], NOW_MS);
     let shown = Shown { token: None, certificate: Some(&certificate) };
     assert!(closed.grant(shown, Some(Scope::Ingest), NOW_MS).is_ok());
-    assert_eq!(closed.grant(shown, Some(Scope::Ingest), NOW_MS + 1), Err(Stranger::ExpiredCertificate));
+    assert_eq!(closed.grant(shown, Some(Scope::Ingest), NOW_MS + 1).err(), Some(Stranger::ExpiredCertificate));
 }
 
 #[test]
@@ -139,20 +144,22 @@ fn of_a_token_and_a_certificate_both_must_allow_a_device_to_be_written() {
     assert!(both.reach.kept("pump-1").is_err() && both.reach.kept("LIGHT-2").is_err());
     let reading = by_certificate(&auth, &names, Some("t"), Scope::Query).expect("let in");
     assert!(reading.reach.kept("LIGHT-2").is_ok(), "a certificate says nothing of reading");
-    assert_eq!(by_certificate(&auth, &names, Some("other"), Scope::Ingest), Err(Stranger::UnknownToken));
+    assert_eq!(by_certificate(&auth, &names, Some("other"), Scope::Ingest).err(), Some(Stranger::UnknownToken));
 }
 
 #[test]
 fn where_certificates_say_nothing_they_change_nothing() {
     let auth = entry("ann", "t", "");
-    assert_eq!(by_certificate(&auth, &["pump-1"], None, Scope::Ingest), Err(Stranger::NoToken));
+    assert_eq!(by_certificate(&auth, &["pump-1"], None, Scope::Ingest).err(), Some(Stranger::NoToken));
     assert!(by_certificate(&auth, &["pump-1"], Some("t"), Scope::Ingest).expect("let in").reach.is_all());
     assert!(by_certificate("", &["pump-1"], None, Scope::Admin).is_ok());
 }
 
 #[test]
 fn names_in_certificates_are_in_the_case_in_which_ids_are_kept() {
-    let lower = Tokens::new(&toml::from_str(BY_DEVICE).expect("a section"), DeviceIdCase::Lower);
+    let mut config = Config { auth: toml::from_str(BY_DEVICE).expect("a section"), ..Config::default() };
+    config.ingest.device_id_case = DeviceIdCase::Lower;
+    let lower = Tokens::new(&config);
     let certificate = Certificate::new(["Pump-1"], NOW_MS);
     let shown = Shown { token: None, certificate: Some(&certificate) };
     assert!(lower.grant(shown, Some(Scope::Ingest), NOW_MS).expect("let in").reach.kept("pump-1").is_ok());

@@ -12,6 +12,7 @@ use tidegauge::config::{Auth, Config, Period, StoreKind, SyncPolicy};
 use tidegauge::flush::{DeadLetters, Flush, Running};
 use tidegauge::http::{self, App, Budget, Tls};
 use tidegauge::ingest::Ingest;
+use tidegauge::ingest::devices::Devices;
 use tidegauge::log::{Instruments, Log, Recovery, Sync};
 use tidegauge::query::Queries;
 use tidegauge::store::mongodb::{BucketStore, TimeseriesStore};
@@ -59,7 +60,8 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
         tls: tls.clone(),
         metrics: Arc::clone(&service.app.metrics),
     };
-    let reloading = reload::on_hangup(settings, replaceable)?; // before anybody knows that a signal can be sent
+    // Before anybody knows that there is a server: without it SIGHUP ends the process.
+    let reloading = reload::on_hangup(settings, replaceable)?;
     announce(&config, &listener, datagrams, &*service.store)?;
     let grace = config.server.shutdown_grace.as_duration();
     let reason = tokio::select! {
@@ -151,9 +153,13 @@ impl Service {
         helpers.push(tokio::spawn(expiry::run(Arc::clone(&store), readings, rollups)));
         let upkeep = exposition.clone();
         helpers.push(tokio::spawn(async move { upkeep.upkeep().await }));
+        let (devices, strangers) = Devices::new(options::devices(config)).unzip();
+        if let (Some(devices), Some(strangers)) = (&devices, strangers) {
+            helpers.push(tokio::spawn(strangers.look_up(Arc::clone(devices), Arc::clone(&store))));
+        }
         let app = App {
-            gate: Arc::new(Gate::new(Tokens::new(&config.auth, config.ingest.device_id_case))),
-            ingest: Ingest::new(Arc::clone(&log), options::rules(config), Arc::clone(&metrics)),
+            gate: Arc::new(Gate::new(Tokens::new(config))),
+            ingest: Ingest::new(Arc::clone(&log), options::rules(config), devices, Arc::clone(&metrics)),
             queries: Queries::new(Arc::clone(&store), Arc::clone(&flush), options::query(config)),
             flush: Arc::clone(&flush),
             log: Arc::clone(&log),

@@ -80,7 +80,8 @@ fn new(args: NewArgs) -> anyhow::Result<(String, String)> {
     let token = format!("{START}{}", URL_SAFE_NO_PAD.encode(rand::random::<[u8; RANDOM_BYTES]>()));
     let NewArgs { name, scopes, devices, device_prefix, expires } = args;
     let devices = (!devices.is_empty()).then_some(devices);
-    let entry = Token { name, hash: TokenHash::of(&token), scopes, devices, device_prefix, expires };
+    let entry =
+        Token { name, hash: TokenHash::of(&token), scopes, devices, device_prefix, expires, readings_per_second: None };
     let auth = Auth { tokens: vec![entry], ..Auth::default() };
     Config::default()
         .reloaded(&Config { auth: auth.clone(), ..Config::default() })
@@ -91,7 +92,7 @@ fn new(args: NewArgs) -> anyhow::Result<(String, String)> {
 
 /// What a token allows.
 fn check(config: &Config, token: &str) -> anyhow::Result<String> {
-    let tokens = Tokens::new(&config.auth, config.ingest.device_id_case);
+    let tokens = Tokens::new(config);
     if tokens.count() == 0 {
         bail!("the configuration has no tokens: whoever can connect may do everything");
     }

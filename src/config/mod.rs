@@ -17,6 +17,7 @@ mod http;
 mod ingest;
 mod key;
 mod key_secret;
+mod limits;
 mod load;
 mod log;
 mod log_filter;
@@ -48,6 +49,7 @@ pub use http::Http;
 pub use ingest::{Ingest, LineProtocol, Senml};
 pub use key::{KEY_ID_MAX_BYTES, Key, is_key_id};
 pub use key_secret::KeySecret;
+pub use limits::Limits;
 pub use load::{Override, environment};
 pub use log::{Log, SyncPolicy};
 pub use log_filter::{LogFilter, LogFilterError};
@@ -81,6 +83,8 @@ pub struct Config {
     pub auth: Auth,
     /// What makes a reading acceptable.
     pub ingest: Ingest,
+    /// How much one token or one device may use.
+    pub limits: Limits,
     /// The write-ahead log.
     pub log: Log,
     /// Readings in memory that wait for the store.
@@ -122,6 +126,8 @@ impl Config {
         self.udp.check()?;
         self.auth.check(self.ingest.device_id_case)?;
         self.ingest.check()?;
+        self.limits.check()?;
+        self.check_share()?;
         self.log.check()?;
         self.pending.check()?;
         self.flush.check()?;
@@ -132,6 +138,19 @@ impl Config {
         self.check_store()?;
         self.check_certificates()?;
         self.check_listen()
+    }
+
+    /// How many bytes of bodies the requests of one token may take: what `limits.token_bytes_in_flight` says, else half of
+    /// what all may take, if one body fits into it.
+    #[must_use]
+    pub fn token_bytes_in_flight(&self) -> Bytes {
+        let half = Bytes(self.http.max_bytes_in_flight.0 / 2);
+        self.limits.token_bytes_in_flight.unwrap_or(half.max(self.http.max_body_bytes))
+    }
+
+    fn check_share(&self) -> Result<(), ConfigError> {
+        let (share, body) = (self.token_bytes_in_flight(), self.http.max_body_bytes);
+        check::not_below("limits.token_bytes_in_flight", share, "http.max_body_bytes", body)
     }
 
     fn check_store(&self) -> Result<(), ConfigError> {

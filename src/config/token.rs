@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::check::territory;
+use super::limits::MAX_RATE;
 use super::{ConfigError, TokenHash};
 use crate::model::DevicePattern;
 
@@ -30,6 +31,10 @@ pub struct Token {
     /// Until when it is good. Without it: for good.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires: Option<Expiry>,
+    /// How many readings may be sent with it per second, in place of `limits.token_readings_per_second`. 0 to 10,000,000;
+    /// 0: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub readings_per_second: Option<u64>,
 }
 
 /// What a token allows. No scope includes another.
@@ -63,6 +68,9 @@ impl Token {
                 "auth.tokens.scopes",
                 "an empty list, must hold \"ingest\", \"query\" or \"admin\"".to_owned(),
             );
+        }
+        if self.readings_per_second.is_some_and(|rate| rate > MAX_RATE) {
+            return wrong("auth.tokens.readings_per_second", format!("more than {MAX_RATE}"));
         }
         let keys = ["auth.tokens.devices", "auth.tokens.device_prefix"];
         territory(keys, self.devices.as_deref(), self.device_prefix.as_deref(), &format!("token {at}, {:?}", self.name))

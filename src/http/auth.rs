@@ -1,4 +1,5 @@
-//! Who comes, and whether they may: the one place that looks at tokens and client certificates.
+//! Who comes, and whether they may, now: the one place that looks at tokens and client certificates, and at the rates that
+//! they have.
 //!
 //! Each route states a [`Need`]. A request that meets it goes on with its [`Grant`], which the handler takes as an
 //! `Extension`; any other is answered here, before its body is read. A token stands in the header `Authorization` and
@@ -6,7 +7,7 @@
 //! `InfluxDB` included, is not looked at.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -21,7 +22,8 @@ use super::problem::Problem;
 use super::tls::Peer;
 use crate::access::{Certificate, Grant, Shown, Stranger, Tokens};
 use crate::config::{Audience, Scope};
-use crate::telemetry::{Protocol, RequestRejection};
+use crate::limits::Allowance;
+use crate::telemetry::{Limit, Protocol, RequestRejection};
 
 /// What a route asks of who comes.
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +47,18 @@ pub(super) async fn authorize(
     next: Next,
 ) -> Response {
     let certificate = request.extensions().get::<Peer>().and_then(|peer| peer.certificate.as_deref());
-    match judge(&app.gate.tokens(), need, request.headers(), certificate) {
+    let judged = match judge(&app.gate.tokens(), need, request.headers(), certificate) {
+        Ok(grant) => match need.exceeded(&grant.allowance, Instant::now()) {
+            None => Ok(grant),
+            Some((limit, wait)) => {
+                let pause = wait.min(PAUSE).mul_f64(rand::random_range(0.5..1.0));
+                tokio::time::sleep(pause).await;
+                Err(Refusal::RateLimited(limit, wait.saturating_sub(pause)))
+            }
+        },
+        Err(refusal) => Err(refusal),
+    };
+    match judged {
         Ok(grant) => {
             request.extensions_mut().insert(grant);
             next.run(request).await
@@ -59,6 +72,11 @@ pub(super) async fn authorize(
     }
 }
 
+/// How long an answer is held back at the most that refuses for the sake of a rate. Who sends again at once, whatever the
+/// answer says, would otherwise be as great a burden with refused requests as with others; and so that many of them do
+/// not come back at the same moment, it is not always the same time.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// Why a request does not get to its handler.
 #[derive(Debug, PartialEq, Eq)]
 enum Refusal {
@@ -67,6 +85,8 @@ enum Refusal {
     Unreadable(&'static str),
     /// The token lacks this scope.
     Lacks(Scope),
+    /// More was sent with the token than this limit allows. There is room again after so long.
+    RateLimited(Limit, Duration),
 }
 
 fn judge(
@@ -159,6 +179,16 @@ impl Need {
         }
     }
 
+    /// The limit of the token that is reached, and how long to wait. Whoever looks after the service may always look.
+    fn exceeded(self, allowance: &Allowance, now: Instant) -> Option<(Limit, Duration)> {
+        if matches!(self, Self::Metrics | Self::Health) {
+            return None;
+        }
+        let readings = allowance.readings.as_ref().filter(|_| self.carries_readings().is_some());
+        let limits = [(Limit::TokenRequests, allowance.requests.as_ref()), (Limit::TokenReadings, readings)];
+        limits.into_iter().find_map(|(limit, limiter)| Some((limit, limiter?.take(now).err()?)))
+    }
+
     fn answer(self, refusal: &Refusal) -> Response {
         let problem = refusal.problem();
         let is_unauthorized = problem.status() == StatusCode::UNAUTHORIZED;
@@ -184,6 +214,7 @@ impl Refusal {
             Self::Stranger(stranger) => Problem::unauthorized(stranger.to_string()),
             Self::Unreadable(why) => Problem::unauthorized((*why).to_owned()),
             Self::Lacks(scope) => Problem::forbidden(format!("the token lacks the scope \"{}\"", scope.as_str())),
+            Self::RateLimited(limit, wait) => Problem::rate_limited(*limit, *wait),
         }
     }
 
@@ -191,6 +222,7 @@ impl Refusal {
         match self {
             Self::Stranger(_) | Self::Unreadable(_) => RequestRejection::Unauthorized,
             Self::Lacks(_) => RequestRejection::Forbidden,
+            Self::RateLimited(..) => RequestRejection::RateLimited,
         }
     }
 
@@ -200,7 +232,7 @@ impl Refusal {
             Self::Stranger(Stranger::UnknownToken | Stranger::ExpiredToken) | Self::Unreadable(_) | Self::Lacks(_) => {
                 "Bearer realm=\"tidegauge\", error=\"invalid_token\""
             }
-            Self::Stranger(_) => "Bearer realm=\"tidegauge\"",
+            Self::Stranger(_) | Self::RateLimited(..) => "Bearer realm=\"tidegauge\"",
         }
     }
 }

@@ -10,6 +10,7 @@ use http_body_util::BodyExt;
 use super::App;
 use super::budget::Reservation;
 use super::problem::Problem;
+use crate::limits::Allowance;
 
 /// How much room a decompressed body gets at first; it doubles as needed.
 const FIRST_BYTES: usize = 16 << 10;
@@ -32,9 +33,14 @@ pub(super) struct Received {
 }
 
 /// Receives a body and undoes its `Content-Encoding`.
-pub(super) async fn receive(app: &App, headers: &HeaderMap, body: Body) -> Result<Received, Problem> {
+pub(super) async fn receive(
+    app: &App,
+    allowance: &Allowance,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Received, Problem> {
     let encoding = Encoding::of(headers)?;
-    let mut reservation = app.budget.reservation();
+    let mut reservation = app.budget.reservation(allowance);
     let receiving = collect(app, headers, body, &mut reservation);
     let bytes =
         tokio::time::timeout(app.limits.body_timeout, receiving).await.map_err(|_| Problem::body_timeout())??;
@@ -58,7 +64,7 @@ async fn collect(
     if declared.is_some_and(|length| length > max) {
         return Err(Problem::body_too_large(max));
     }
-    reservation.grow_to(declared.unwrap_or(0)).map_err(|_| Problem::too_many_bytes())?;
+    reservation.grow_to(declared.unwrap_or(0)).map_err(Problem::too_many_bytes)?;
     let mut first = Bytes::new();
     let mut whole: Vec<u8> = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -68,7 +74,7 @@ async fn collect(
         if length > max {
             return Err(Problem::body_too_large(max));
         }
-        reservation.grow_to(length).map_err(|_| Problem::too_many_bytes())?;
+        reservation.grow_to(length).map_err(Problem::too_many_bytes)?;
         if first.is_empty() && whole.is_empty() {
             first = data; // most bodies come in one piece, which is not copied then
         } else {
@@ -130,7 +136,7 @@ fn inflate(mut from: impl Read, max: usize, mut reservation: Reservation) -> Res
         // Room is made here and not by the reader, so that the budget knows of all of it. One byte more than the limit
         // tells a body that is too large.
         let room = whole.capacity().max(FIRST_BYTES).min(max + 1 - whole.len());
-        reservation.grow_to(compressed + whole.len() + room).map_err(|_| Problem::too_many_bytes())?;
+        reservation.grow_to(compressed + whole.len() + room).map_err(Problem::too_many_bytes)?;
         whole.reserve_exact(room);
         let before = whole.len();
         let step = from.by_ref().take(room as u64).read_to_end(&mut whole);
@@ -152,7 +158,7 @@ mod tests {
     use super::*;
 
     fn try_decompress(bytes: &[u8], encoding: Encoding, max: usize, budget: usize) -> Result<Vec<u8>, Problem> {
-        let reservation = Budget::new(budget).reservation();
+        let reservation = Budget::new(budget).reservation(Allowance::unlimited());
         Ok(decompress(&bytes.to_vec().into(), encoding, max, reservation)?.bytes.to_vec())
     }
 

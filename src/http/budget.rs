@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::limits::{Allowance, Held, Share};
+
 /// A number of bytes that requests share.
 #[derive(Debug, Clone)]
 pub struct Budget {
@@ -16,12 +18,19 @@ pub struct Budget {
 pub(super) struct Reservation {
     budget: Budget,
     held: Option<OwnedSemaphorePermit>,
+    /// What of it is of the token's share.
+    of_share: Option<Held>,
     bytes: usize,
 }
 
-/// The budget is used up.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Exhausted;
+/// What is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Exhausted {
+    /// The budget.
+    All,
+    /// The token's share of it.
+    Share,
+}
 
 impl Budget {
     /// A budget of so many bytes.
@@ -36,8 +45,9 @@ impl Budget {
     }
 
     /// Holds nothing yet.
-    pub(super) fn reservation(&self) -> Reservation {
-        Reservation { budget: self.clone(), held: None, bytes: 0 }
+    pub(super) fn reservation(&self, allowance: &Allowance) -> Reservation {
+        let of_share = allowance.bytes.clone().map(Share::hold);
+        Reservation { budget: self.clone(), held: None, of_share, bytes: 0 }
     }
 }
 
@@ -53,8 +63,11 @@ impl Reservation {
         if more == 0 {
             return Ok(());
         }
-        let permits = u32::try_from(more).map_err(|_| Exhausted)?;
-        let more = Arc::clone(&self.budget.bytes).try_acquire_many_owned(permits).map_err(|_| Exhausted)?;
+        if self.of_share.as_mut().is_some_and(|share| !share.grow(more)) {
+            return Err(Exhausted::Share);
+        }
+        let permits = u32::try_from(more).map_err(|_| Exhausted::All)?;
+        let more = Arc::clone(&self.budget.bytes).try_acquire_many_owned(permits).map_err(|_| Exhausted::All)?;
         match &mut self.held {
             Some(held) => held.merge(more),
             none => *none = Some(more),
@@ -71,16 +84,29 @@ mod tests {
     #[test]
     fn what_is_held_is_given_back_and_no_more_is_held_than_there_is() {
         let budget = Budget::new(100);
-        let mut one = budget.reservation();
-        let mut two = budget.reservation();
+        let mut one = budget.reservation(Allowance::unlimited());
+        let mut two = budget.reservation(Allowance::unlimited());
         one.grow_to(60).expect("there is room");
         one.grow_to(40).expect("holds more already");
-        assert!(two.grow_to(41).is_err());
+        assert_eq!(two.grow_to(41), Err(Exhausted::All));
         assert_eq!(budget.in_flight(), 60);
         two.grow_to(40).expect("the rest");
         drop(one);
         two.grow_to(100).expect("all of it");
         drop(two);
         assert_eq!(budget.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_token_holds_no_more_than_its_share() {
+        let (budget, bytes) = (Budget::new(100), Some(Arc::new(Share::new(50))));
+        let allowance = Allowance { bytes, ..Allowance::default() };
+        let (mut one, mut two) = (budget.reservation(&allowance), budget.reservation(&allowance));
+        one.grow_to(30).expect("there is room");
+        assert_eq!(two.grow_to(21), Err(Exhausted::Share));
+        let mut other = budget.reservation(Allowance::unlimited());
+        other.grow_to(70).expect("the rest is for others");
+        drop((other, one));
+        two.grow_to(50).expect("what was held is given back");
     }
 }

@@ -7,8 +7,8 @@ use super::auth::token_of;
 use super::params::Params;
 use super::tls::names;
 use crate::access::{Shown, Tokens};
-use crate::config::{Auth, CertificateUse, Scope};
-use crate::model::{DeviceIdCase, check_device_id};
+use crate::config::{Auth, CertificateUse, Config, Scope};
+use crate::model::check_device_id;
 
 /// The value of the header `Authorization`.
 pub fn authorization(value: &[u8]) {
@@ -49,8 +49,9 @@ pub fn query_string(text: &[u8]) {
 pub fn certificate(der: &[u8]) {
     let certificate = names::certificate(&CertificateDer::from(der));
     let auth = Auth { client_certificate: CertificateUse::Device, ..Auth::default() };
+    let config = Config { auth, ..Config::default() };
     let shown = Shown { token: None, certificate: Some(&certificate) };
-    let granted = Tokens::new(&auth, DeviceIdCase::Preserve).grant(shown, Some(Scope::Ingest), 0);
+    let granted = Tokens::new(&config).grant(shown, Some(Scope::Ingest), 0);
     let Ok(grant) = granted else { return };
     assert_eq!(grant.scopes, [Scope::Ingest]);
     let spans = grant.reach.spans("");

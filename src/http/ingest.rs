@@ -42,9 +42,7 @@ pub(super) async fn readings(
     if receipt.rejected == 0 {
         return Ok(Json(Accepted { accepted: receipt.accepted }));
     }
-    let outcome = if partial { "the others are accepted" } else { "the request asked for all or nothing" };
-    let detail = format!("{} of {} readings are rejected; {outcome}", receipt.rejected, receipt.received);
-    Err(Problem::rejected(receipt, detail))
+    Err(Problem::rejected(receipt, partial))
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -34,17 +34,17 @@ pub(super) async fn take(
     partial: bool,
     parse: impl FnOnce(&[u8], &mut Admission<'_>) -> Result<(), Unreadable>,
 ) -> Result<Taken, Problem> {
-    let body = body::receive(app, headers, body).await.inspect_err(|problem| {
+    let body = body::receive(app, &grant.allowance, headers, body).await.inspect_err(|problem| {
         app.ingest.count_refused_request(protocol, problem.reason());
     })?;
-    let mut admission = app.ingest.admission(protocol, &grant.reach);
+    let mut admission = app.ingest.admission(protocol, &grant.reach, &grant.allowance);
     parse(&body.bytes, &mut admission).map_err(|(code, problem)| {
         app.ingest.count_unreadable_request(protocol, code);
         problem
     })?;
     let receipt = match app.ingest.commit(admission, partial).await {
         Ok(receipt) | Err(Refused::NotPartial(receipt)) => receipt,
-        Err(refused) => return Err(refused.into()),
+        Err(refused) => return Err(Problem::refused(refused, app.flush.store_away().is_some())),
     };
     Ok(Taken { receipt, body })
 }

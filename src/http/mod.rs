@@ -7,7 +7,8 @@
 //! Promises:
 //! - Everything is bounded: connections, the time for a head and for a body, the size of a body before and after
 //!   decompression, and the bytes of all bodies together.
-//! - At a limit the answer is 429 or 503 with `Retry-After`, and the service goes on.
+//! - At a limit the answer is 429 or 503 with `Retry-After`, and the service goes on. After that time the same request
+//!   is taken, as far as it is up to the one who sends it.
 //! - Nobody gets to a handler, and no byte of a body is read, before they are let in. No answer shows a token, a version to
 //!   somebody without one, or a device that is out of reach.
 //! - Where the listener speaks TLS (`tls`), it speaks nothing else.
@@ -43,6 +44,7 @@ mod query;
 mod router;
 mod server;
 mod tls;
+mod turned_away;
 mod unread;
 
 pub use budget::Budget;

@@ -1,24 +1,35 @@
 //! Errors as RFC 9457 problem documents, each with a stable code. All of them are made here.
 
+use std::time::Duration;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::budget::Exhausted;
 use crate::access::ReachError;
 use crate::ingest::{Listed, Receipt, Refused};
 use crate::query::QueryError;
-use crate::telemetry::RequestRejection;
+use crate::telemetry::{Limit, RequestRejection};
 
-/// How long a client should wait before it tries again, in seconds.
-const RETRY_AFTER_SECONDS: u32 = 1;
+/// How long a client should wait where something is in short supply that comes back within moments: memory for bodies,
+/// connections, a store that is there.
+pub(super) const MOMENT: Duration = Duration::from_secs(1);
+
+/// How long it should wait where nothing gets better before the store is back. It is not known when that will be.
+const STORE_AWAY: Duration = Duration::from_secs(10);
 
 /// A problem document, and its status.
 #[derive(Debug, Serialize)]
 pub(super) struct Problem {
     #[serde(skip)]
     status: StatusCode,
+    /// How long to wait before trying again, where that may help.
     #[serde(skip)]
-    retry: bool,
+    retry_after: Option<Duration>,
+    /// The limit that was reached, if it was one that requests count towards.
+    #[serde(skip)]
+    limit: Option<Limit>,
     #[serde(rename = "status")]
     status_number: u16,
     title: &'static str,
@@ -46,8 +57,18 @@ struct Error {
 
 impl Problem {
     fn new(status: StatusCode, title: &'static str, code: &'static str, detail: impl Into<String>) -> Self {
-        let retry = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        Self { status, retry, status_number: status.as_u16(), title, code, detail: detail.into(), counts: None }
+        let (status_number, detail) = (status.as_u16(), detail.into());
+        Self { status, retry_after: None, limit: None, status_number, title, code, detail, counts: None }
+    }
+
+    /// Something is not to be had for now.
+    fn unavailable(title: &'static str, code: &'static str, detail: impl Into<String>, retry_after: Duration) -> Self {
+        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, title, code, detail);
+        Self { retry_after: Some(retry_after), ..problem }
+    }
+
+    fn at(self, limit: Limit) -> Self {
+        Self { limit: Some(limit), ..self }
     }
 
     /// Under which reason a request with this problem counts.
@@ -55,6 +76,7 @@ impl Problem {
         match self.code {
             "body_too_large" => RequestRejection::BodyTooLarge,
             "overloaded" => RequestRejection::Overloaded,
+            "rate_limited" => RequestRejection::RateLimited,
             "unsupported_media_type" => RequestRejection::UnsupportedMediaType,
             _ => RequestRejection::InvalidBody,
         }
@@ -73,9 +95,20 @@ impl Problem {
         &self.detail
     }
 
-    /// How long to wait before trying again, where that may help.
-    pub(super) fn retry_after(&self) -> Option<HeaderValue> {
-        self.retry.then(|| HeaderValue::from(RETRY_AFTER_SECONDS))
+    /// What an answer with this problem says beside its body: when to try again, and for the metrics which limit was
+    /// reached.
+    pub(super) fn mark(&self, response: &mut Response) {
+        set_retry_after(response, self.retry_after);
+        if let Some(limit) = self.limit {
+            response.extensions_mut().insert(limit);
+        }
+    }
+
+    /// More was sent with a token than it may send.
+    pub(super) fn rate_limited(limit: Limit, retry_after: Duration) -> Self {
+        let detail = format!("more was sent with this token than {} allows; try again later", limit.key());
+        let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "Rate limited", "rate_limited", detail);
+        Self { retry_after: Some(retry_after), ..problem }.at(limit)
     }
 
     pub(super) fn not_found(path: &str) -> Self {
@@ -123,12 +156,20 @@ impl Problem {
 
     pub(super) fn body_too_large(max: usize) -> Self {
         let detail = format!("a body has at most {max} bytes, decompressed (http.max_body_bytes)");
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", "body_too_large", detail)
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", "body_too_large", detail).at(Limit::BodyBytes)
     }
 
-    pub(super) fn too_many_bytes() -> Self {
+    pub(super) fn too_many_bytes(exhausted: Exhausted) -> Self {
+        if exhausted == Exhausted::Share {
+            return Self::rate_limited(Limit::TokenBytesInFlight, MOMENT);
+        }
         let detail = "the bodies of all requests together have reached http.max_bytes_in_flight; try again later";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "Overloaded", "overloaded", detail)
+        Self::unavailable("Overloaded", "overloaded", detail, MOMENT).at(Limit::BytesInFlight)
+    }
+
+    pub(super) fn too_many_connections(max: usize) -> Self {
+        let detail = format!("{max} connections are open (http.max_connections); try again later");
+        Self::unavailable("Too many connections", "too_many_connections", detail, MOMENT)
     }
 
     pub(super) fn unsupported_media_type(found: &str) -> Self {
@@ -149,8 +190,19 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "Internal error", "internal", detail)
     }
 
-    /// Some readings of a request are refused, or all.
-    pub(super) fn rejected(receipt: Receipt, detail: String) -> Self {
+    /// Some readings of a request are refused, or all. Where some of them may come later, so should the request: what is
+    /// accepted of it is not stored twice.
+    pub(super) fn rejected(receipt: Receipt, partial: bool) -> Self {
+        let outcome = if partial { "the others are accepted" } else { "the request asked for all or nothing" };
+        let detail = format!("{} of {} readings are rejected; {outcome}", receipt.rejected, receipt.received);
+        let problem = if receipt.retry_after.is_some() {
+            let for_now = receipt.listed.iter().find(|listed| listed.rejection.code.is_for_now());
+            let why = for_now.map_or("some of them may come later", |listed| &listed.rejection.detail);
+            let detail = format!("{detail}; send all of it again later: {why}");
+            Self::new(StatusCode::TOO_MANY_REQUESTS, "Rate limited", "rate_limited", detail)
+        } else {
+            Self::new(StatusCode::BAD_REQUEST, "Readings rejected", "partially_rejected", detail)
+        };
         let error = |Listed { index, line, rejection }: Listed| Error {
             index,
             line,
@@ -159,25 +211,38 @@ impl Problem {
         };
         let errors = receipt.listed.into_iter().map(error).collect();
         let counts = Counts { accepted: receipt.accepted, rejected: receipt.rejected, errors };
-        let problem = Self::new(StatusCode::BAD_REQUEST, "Readings rejected", "partially_rejected", detail);
-        Self { counts: Some(counts), ..problem }
+        Self { counts: Some(counts), retry_after: receipt.retry_after, ..problem }
     }
-}
 
-impl From<Refused> for Problem {
-    fn from(refused: Refused) -> Self {
+    /// Nothing of a request was accepted. A log that is full gets emptier only when the store is there.
+    pub(super) fn refused(refused: Refused, is_store_away: bool) -> Self {
         let detail = refused.to_string();
         match refused {
             Refused::TooManyReadings(_) => {
-                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "Too many readings", "too_many_readings", detail)
+                let problem =
+                    Self::new(StatusCode::PAYLOAD_TOO_LARGE, "Too many readings", "too_many_readings", detail);
+                problem.at(Limit::ReadingsPerRequest)
             }
-            Refused::NotPartial(receipt) => Self::rejected(receipt, detail),
-            Refused::Overloaded(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "Overloaded", "overloaded", detail),
+            Refused::NotPartial(receipt) => Self::rejected(receipt, false),
+            Refused::RateLimited(wait) => Self::rate_limited(Limit::TokenReadings, wait),
+            Refused::Overloaded(_) => {
+                let wait = if is_store_away { STORE_AWAY } else { MOMENT };
+                Self::unavailable("Overloaded", "overloaded", detail, wait).at(Limit::LogBytes)
+            }
             Refused::Failed(_) => {
                 let detail = "the log takes nothing any more: its disk has failed, or the service is stopping";
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "Log failed", "log_failed", detail)
+                Self::unavailable("Log failed", "log_failed", detail, MOMENT)
             }
         }
+    }
+}
+
+/// Whole seconds, at least one, and never less than there are.
+pub(super) fn set_retry_after(response: &mut Response, wait: Option<Duration>) {
+    if let Some(wait) = wait {
+        let seconds = wait.as_nanos().div_ceil(1_000_000_000).max(1);
+        let seconds = HeaderValue::from(u64::try_from(seconds).unwrap_or(u64::MAX));
+        response.headers_mut().insert(header::RETRY_AFTER, seconds);
     }
 }
 
@@ -201,7 +266,7 @@ impl From<QueryError> for Problem {
             QueryError::Store(_) => {
                 tracing::warn!(error = detail, "a query was not answered"); // it names hosts, which are not for everybody
                 let detail = "the store does not answer; try again later";
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "Store unavailable", "store_unavailable", detail)
+                Self::unavailable("Store unavailable", "store_unavailable", detail, MOMENT)
             }
         }
     }
@@ -209,13 +274,10 @@ impl From<QueryError> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let retry_after = self.retry_after();
         let body = serde_json::to_vec(&self).unwrap_or_default();
         let content_type = (header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         let mut response = (self.status, [content_type], body).into_response();
-        if let Some(seconds) = retry_after {
-            response.headers_mut().insert(header::RETRY_AFTER, seconds);
-        }
+        self.mark(&mut response);
         response
     }
 }

@@ -17,6 +17,7 @@ use super::tls::Peer;
 use super::unread::Watch;
 use super::{App, headers, influx, ingest, operate, query};
 use crate::config::Scope;
+use crate::telemetry::Limit;
 
 const INGEST: Need = Need::Scope(Scope::Ingest);
 const QUERY: Need = Need::Scope(Scope::Query);
@@ -78,6 +79,9 @@ async fn at_the_edge(State(app): State<Arc<App>>, request: Request, next: Next) 
     let mut response = next.run(Request::from_parts(head, body)).await;
     watch.close_behind(&mut response);
     headers::harden(response.headers_mut(), is_over_tls);
+    if let Some(limit) = response.extensions().get::<Limit>() {
+        app.metrics.limited_total.of(*limit).increment(1);
+    }
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     app.metrics.http_request_seconds.record(route, method.as_str(), response.status().as_u16(), start.elapsed());
     response

@@ -20,8 +20,9 @@ use tokio_util::task::TaskTracker;
 use super::linger::Lingering;
 use super::router::router;
 use super::tls::{Peer, Tls};
+use super::turned_away::TurnedAway;
 use super::{App, Limits};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Limit, Metrics};
 
 /// How long to wait after the system refused to accept a connection: it is out of files, mostly.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -31,6 +32,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub async fn serve(listener: TcpListener, app: Arc<App>, tls: Option<Arc<Tls>>, shutdown: CancellationToken) {
     let metrics = Arc::clone(&app.metrics);
     let permits = Arc::new(Semaphore::new(app.limits.max_connections));
+    let turned_away = tls.is_none().then(|| TurnedAway::new(app.limits.max_connections));
     let tasks = TaskTracker::new();
     let edge = Edge { limits: app.limits.clone(), metrics: Arc::clone(&metrics), router: router(app), tls, shutdown };
     loop {
@@ -48,7 +50,11 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, tls: Option<Arc<Tls>>, 
         };
         let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
             metrics.http_connections_refused_total.increment(1);
-            continue; // dropped, so closed: there is no memory to spare for an answer
+            metrics.limited_total.of(Limit::Connections).increment(1);
+            if let Some(turned_away) = &turned_away {
+                turned_away.tell(stream, &tasks); // over TLS a handshake would have to come first
+            }
+            continue;
         };
         let edge = edge.clone();
         tasks.spawn(async move {

@@ -10,6 +10,8 @@ use crate::telemetry::Protocol;
 use crate::wire::{Code, Incoming, Rejection, Sink};
 
 use super::Receipt;
+use super::devices::Visit;
+use crate::limits::Allowance;
 
 /// The earliest instant that has an RFC 3339 form: 0000-01-01T00:00:00Z, in Unix milliseconds.
 const YEAR_0_MS: i64 = -62_167_219_200_000;
@@ -50,6 +52,9 @@ pub struct Listed {
 pub struct Admission<'r> {
     rules: &'r Rules,
     reach: &'r Reach,
+    allowance: &'r Allowance,
+    /// `None`: devices have no limits.
+    visit: Option<Visit<'r>>,
     protocol: Protocol,
     now_ms: i64,
     earliest_ms: i64,
@@ -63,7 +68,8 @@ pub struct Admission<'r> {
 impl<'r> Admission<'r> {
     pub(super) fn new(
         rules: &'r Rules,
-        reach: &'r Reach,
+        (reach, allowance): (&'r Reach, &'r Allowance),
+        visit: Option<Visit<'r>>,
         protocol: Protocol,
         now_ms: i64,
         max_readings: usize,
@@ -72,6 +78,8 @@ impl<'r> Admission<'r> {
         Self {
             rules,
             reach,
+            allowance,
+            visit,
             protocol,
             now_ms,
             earliest_ms: rules.max_age.map_or(YEAR_0_MS, |age| now_ms.saturating_sub(millis(age))),
@@ -116,8 +124,13 @@ impl<'r> Admission<'r> {
         self.protocol
     }
 
+    pub(super) const fn allowance(&self) -> &'r Allowance {
+        self.allowance
+    }
+
     pub(super) fn finish(self) -> (Batch, Receipt) {
-        (self.batch.finish(), self.receipt)
+        let retry_after = self.visit.and_then(Visit::end);
+        (self.batch.finish(), Receipt { retry_after, ..self.receipt })
     }
 
     /// The id under which the device is kept, and the instant.
@@ -137,7 +150,7 @@ impl<'r> Admission<'r> {
         if metadata_bytes > self.rules.max_metadata_bytes {
             let limit = self.rules.max_metadata_bytes;
             return refuse(
-                Code::InvalidMetadata,
+                Code::MetadataTooLarge,
                 format!("metadata has at most {limit} bytes, this has {metadata_bytes}"),
             );
         }
@@ -194,6 +207,9 @@ impl Sink for Admission<'_> {
         let incoming = Incoming { device: &device, ..incoming };
         let values = incoming.values.iter().map(|(name, value)| (&**name, *value));
         let admitted = self.judge(&incoming).and_then(|(device, ts_ms)| {
+            if let Some(visit) = &mut self.visit {
+                visit.judge(&device, incoming.values)?;
+            }
             let pushed = self.batch.push(&device, incoming.metadata, ts_ms, values);
             pushed.map_err(|error| Rejection { code: Code::TooManyMetrics, detail: error.to_string() })
         });
@@ -235,6 +251,10 @@ mod tests {
         device_id_case: DeviceIdCase::Preserve,
     };
 
+    fn anybody() -> (&'static Reach, &'static Allowance) {
+        (Reach::all(), Allowance::unlimited())
+    }
+
     fn verdict(
         rules: &Rules,
         device: &str,
@@ -243,7 +263,7 @@ mod tests {
         values: &[(&str, f64)],
     ) -> Option<Code> {
         let values: Vec<_> = values.iter().map(|&(name, value)| (Cow::Borrowed(name), value)).collect();
-        let mut admission = Admission::new(rules, Reach::all(), Protocol::Http, NOW_MS, rules.max_readings);
+        let mut admission = Admission::new(rules, anybody(), None, Protocol::Http, NOW_MS, rules.max_readings);
         admission.reading(Incoming { device, metadata, ts_ms, values: &values });
         let (batch, receipt) = admission.finish();
         assert_eq!(batch.readings(), receipt.accepted);
@@ -256,7 +276,7 @@ mod tests {
         let x = &[("x", 1.0)][..];
         assert_eq!(verdict(&RULES, "d", None, None, x), None);
         assert_eq!(verdict(&RULES, "d e", None, None, x), Some(Code::InvalidDeviceId));
-        assert_eq!(verdict(&RULES, "d", Some("{\"a\":1234567}"), None, x), Some(Code::InvalidMetadata));
+        assert_eq!(verdict(&RULES, "d", Some("{\"a\":1234567}"), None, x), Some(Code::MetadataTooLarge));
         assert_eq!(verdict(&RULES, "d", None, None, &[("a", 1.0), ("b", 1.0), ("c", 1.0)]), Some(Code::TooManyMetrics));
         assert_eq!(verdict(&RULES, "d", None, None, &[("ts", 1.0)]), Some(Code::InvalidMetricName));
         assert_eq!(verdict(&RULES, "d", None, None, &[("x", f64::INFINITY)]), Some(Code::NonFiniteValue));
@@ -267,7 +287,7 @@ mod tests {
     fn a_device_out_of_reach_is_refused_by_its_name_as_it_is_kept() {
         let lower = Rules { device_id_case: DeviceIdCase::Lower, ..RULES };
         let reach = Reach::new("acme/".to_owned(), Some(vec!["light-*".parse().unwrap()]));
-        let mut admission = Admission::new(&lower, &reach, Protocol::Http, NOW_MS, 100);
+        let mut admission = Admission::new(&lower, (&reach, Allowance::unlimited()), None, Protocol::Http, NOW_MS, 100);
         let long = format!("light-{}", "x".repeat(118));
         for device in ["LIGHT-1", "light-2", "pump-1", "acme/light-1", "../light-1", "light 1", &long] {
             let values = [(Cow::Borrowed("x"), 1.0)];
@@ -300,7 +320,7 @@ mod tests {
     fn when_the_clock_of_the_server_jumps_each_request_is_judged_by_the_clock_it_came_at() {
         const DAY_MS: i64 = 86_400_000;
         let judged = |now_ms, ts_ms| {
-            let mut admission = Admission::new(&RULES, Reach::all(), Protocol::Http, now_ms, 1);
+            let mut admission = Admission::new(&RULES, anybody(), None, Protocol::Http, now_ms, 1);
             let values = [(Cow::Borrowed("x"), 1.0)];
             admission.reading(Incoming { device: "d", metadata: None, ts_ms, values: &values });
             let (batch, receipt) = admission.finish();
@@ -321,7 +341,7 @@ mod tests {
 
     #[test]
     fn rejections_are_counted_beyond_those_listed() {
-        let mut admission = Admission::new(&RULES, Reach::all(), Protocol::Http, NOW_MS, RULES.max_readings);
+        let mut admission = Admission::new(&RULES, anybody(), None, Protocol::Http, NOW_MS, RULES.max_readings);
         admission.line(7);
         for _ in 0..150 {
             admission.reject(Rejection { code: Code::InvalidValue, detail: String::new() });

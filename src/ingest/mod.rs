@@ -2,7 +2,8 @@
 //!
 //! Whatever a reading came in, it is judged here by the same rules (names, limits, the clock), encoded as part of a
 //! batch, and the batch is appended to the log. What comes back is how many readings were accepted and what was wrong
-//! with the others.
+//! with the others. What one token sends and what one device sends has limits of its own, so that there is enough for
+//! the others ([`devices`]).
 //!
 //! Promises:
 //! - Readings are accepted when their record is durable, not before.
@@ -10,14 +11,16 @@
 //! - A request is one record: all of its accepted readings survive a crash, or none was acked.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::access::Reach;
+use crate::limits::Allowance;
 use crate::log::{AppendError, Log};
 use crate::telemetry::{Metrics, Protocol, RequestRejection};
 use crate::wire::Code;
 
 mod admission;
+pub mod devices;
 mod receipt;
 mod submission;
 #[cfg(test)]
@@ -27,11 +30,14 @@ pub use admission::{Admission, Listed, Rules};
 pub use receipt::Receipt;
 pub use submission::Submission;
 
+use devices::Devices;
+
 /// Takes admitted readings into the log.
 #[derive(Debug, Clone)]
 pub struct Ingest {
     log: Arc<Log>,
     rules: Rules,
+    devices: Option<Arc<Devices>>,
     metrics: Arc<Metrics>,
 }
 
@@ -44,6 +50,9 @@ pub enum Refused {
     /// It asked for all or nothing, and some readings are bad.
     #[error("{} of {} readings are refused, and the request asked for all or nothing", .0.rejected, .0.received)]
     NotPartial(Receipt),
+    /// More was sent with the token than it may send in that time. So long it takes until there is room.
+    #[error("more readings were sent with this token than it may send (limits.token_readings_per_second)")]
+    RateLimited(Duration),
     /// The log is full: try again later.
     #[error("{0}")]
     Overloaded(AppendError),
@@ -53,34 +62,53 @@ pub enum Refused {
 }
 
 impl Ingest {
-    /// Admits by `rules` into `log`.
-    pub const fn new(log: Arc<Log>, rules: Rules, metrics: Arc<Metrics>) -> Self {
-        Self { log, rules, metrics }
+    /// Admits by `rules`, and where there are some the limits of `devices`, into `log`.
+    pub const fn new(log: Arc<Log>, rules: Rules, devices: Option<Arc<Devices>>, metrics: Arc<Metrics>) -> Self {
+        Self { log, rules, devices, metrics }
     }
 
-    /// Starts a request that came in by `protocol`, from somebody with this reach: hand this to a parser.
-    pub fn admission<'a>(&'a self, protocol: Protocol, reach: &'a Reach) -> Admission<'a> {
-        Admission::new(&self.rules, reach, protocol, now_ms(), self.rules.max_readings)
+    /// How many devices are known without asking the store.
+    #[must_use]
+    pub fn known_devices(&self) -> usize {
+        self.devices.as_ref().map_or(0, |devices| devices.count())
+    }
+
+    /// Starts a request that came in by `protocol`, from somebody with this reach and this allowance: hand this to a parser.
+    pub fn admission<'a>(&'a self, protocol: Protocol, reach: &'a Reach, allowance: &'a Allowance) -> Admission<'a> {
+        self.start(protocol, (reach, allowance), self.rules.max_readings)
     }
 
     /// Starts a batch of messages that came in by `protocol`, each from somebody else: [`Admission::set_reach`] says from
     /// whom, and until then from nobody in particular. Who makes the batch keeps it small: the limit of readings per
     /// request does not hold for it.
     pub fn admission_of_batch(&self, protocol: Protocol) -> Admission<'_> {
-        Admission::new(&self.rules, Reach::all(), protocol, now_ms(), usize::MAX)
+        self.start(protocol, (Reach::all(), Allowance::unlimited()), usize::MAX)
+    }
+
+    fn start<'a>(&'a self, protocol: Protocol, who: (&'a Reach, &'a Allowance), max_readings: usize) -> Admission<'a> {
+        let now_ms = now_ms();
+        let visit = self.devices.as_ref().map(|devices| devices.visit(Instant::now(), now_ms));
+        Admission::new(&self.rules, who, visit, protocol, now_ms, max_readings)
     }
 
     /// Ends a request: appends what was admitted and waits until it is durable. With `partial` unset, one bad reading
     /// refuses them all.
     ///
-    /// The append happens even if this future is dropped while it waits.
+    /// The append happens even if this future is dropped while it waits. For the first reading the request was let in,
+    /// the others are taken from the token's rate here.
     ///
     /// # Errors
     /// When nothing was accepted.
     pub async fn commit(&self, admission: Admission<'_>, partial: bool) -> Result<Receipt, Refused> {
-        let protocol = admission.protocol();
+        let (protocol, allowance) = (admission.protocol(), admission.allowance());
         let (batch, receipt) = admission.finish();
         let accounts = receipt::Accounts::new(Arc::clone(&self.metrics), protocol, &receipt);
+        if let Some(limiter) = &allowance.readings
+            && let Err(wait) = limiter.take_more(receipt.received.saturating_sub(1).into(), Instant::now())
+        {
+            accounts.refuse(RequestRejection::RateLimited);
+            return Err(Refused::RateLimited(wait));
+        }
         if receipt.received as usize > self.rules.max_readings {
             accounts.refuse(RequestRejection::TooManyReadings);
             return Err(Refused::TooManyReadings(self.rules.max_readings));

@@ -1,10 +1,11 @@
 //! What became of a request, and its place in the metrics.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Listed;
 use crate::log::{Ack, AppendError};
-use crate::telemetry::{Metrics, Protocol, RequestRejection};
+use crate::telemetry::{Limit, Metrics, Protocol, RequestRejection};
 use crate::wire::Code;
 
 /// What became of the readings of one request. `received = accepted + rejected`.
@@ -18,6 +19,8 @@ pub struct Receipt {
     pub rejected: u32,
     /// The first hundred rejections.
     pub listed: Vec<Listed>,
+    /// How long to wait until those may come that were refused for now, where there are any.
+    pub retry_after: Option<Duration>,
     /// How many rejections there were of each [`Code`].
     pub(super) by_code: [u32; Code::ALL.len()],
 }
@@ -58,6 +61,9 @@ impl Accounts {
     fn count_bad(&self) {
         for (code, &count) in Code::ALL.iter().zip(&self.by_code).filter(|&(_, &count)| count > 0) {
             self.metrics.readings_rejected_total.of(self.protocol).of(*code).increment(count.into());
+            if let Some(limit) = Limit::of(*code) {
+                self.metrics.limited_total.of(limit).increment(count.into());
+            }
         }
     }
 

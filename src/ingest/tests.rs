@@ -34,13 +34,13 @@ impl Edge {
             Options { dir: folder.path().to_owned(), sync: Sync::Always, segment_bytes: 1 << 20, max_bytes: log_bytes };
         let log = Arc::new(Log::open(options, Instruments::default()).unwrap().0);
         let (metrics, exposition) = Metrics::new();
-        let ingest = Ingest::new(Arc::clone(&log), RULES, Arc::new(metrics));
+        let ingest = Ingest::new(Arc::clone(&log), RULES, None, Arc::new(metrics));
         Self { _folder: folder, log, ingest, exposition }
     }
 
     /// A request of so many good and so many bad readings.
     async fn send(&self, good: usize, bad: usize, partial: bool) -> Result<Receipt, Refused> {
-        let mut admission = self.ingest.admission(Protocol::Http, Reach::all());
+        let mut admission = self.ingest.admission(Protocol::Http, Reach::all(), Allowance::unlimited());
         let values = [(Cow::Borrowed("m"), 1.0)];
         for number in 0..good + bad {
             let device = if number < good { "good" } else { "not good" };

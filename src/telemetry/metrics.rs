@@ -6,7 +6,7 @@ use metrics::{Counter, Gauge, Histogram, Unit};
 use metrics_exporter_prometheus::PrometheusRecorder;
 
 use super::instrument::{BuildInfo, Definition, Instrument, Labelled, PerProtocol, Site};
-use super::{Exposition, Rejections, RequestSeconds};
+use super::{Exposition, PerLimit, Rejections, RequestSeconds};
 
 /// Bucket bounds for times, in seconds: from a fast sync to a hung store.
 const SECONDS: &[f64] = &[
@@ -58,6 +58,11 @@ table! {
     readings_accepted_total: PerProtocol<Counter>, Count {protocol};
     /// Readings that were refused, by the code that the client got.
     readings_rejected_total: PerProtocol<Rejections>, Count {protocol, reason};
+    /// What was refused at a limit, by the key that sets it: connections, requests, or where it is about a device or a
+    /// reading, readings.
+    limited_total: PerLimit, Count {limit};
+    /// Devices that are known without asking the store.
+    known_devices: Gauge, Count;
     /// Readings that a start found in the log and that were not known to be stored. They add to the accepted ones.
     readings_recovered_total: Counter, Count;
     /// Readings that the store took and that brought something new.

@@ -9,6 +9,7 @@
 
 mod exposition;
 mod instrument;
+mod limit;
 pub mod logs;
 mod metrics;
 mod rejections;
@@ -16,6 +17,7 @@ mod request_seconds;
 
 pub use exposition::Exposition;
 pub use instrument::{BuildInfo, Labelled, PerProtocol, Protocol};
+pub use limit::{Limit, PerLimit};
 pub use metrics::Metrics;
 pub use rejections::{Rejections, RequestRejection};
 pub use request_seconds::RequestSeconds;

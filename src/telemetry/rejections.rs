@@ -24,6 +24,8 @@ pub enum RequestRejection {
     Unauthorized,
     /// The token that was shown does not allow to write.
     Forbidden,
+    /// More was sent with the token than it may send in that time, or than it may have in memory.
+    RateLimited,
     /// The datagram has to be signed and is not.
     SignatureRequired,
     /// The signature of the datagram is not that of its content.
@@ -36,7 +38,7 @@ pub enum RequestRejection {
 
 impl RequestRejection {
     /// All reasons, so that each has its metric from the start.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::BodyTooLarge,
         Self::UnsupportedMediaType,
         Self::InvalidBody,
@@ -45,6 +47,7 @@ impl RequestRejection {
         Self::NotPartial,
         Self::Unauthorized,
         Self::Forbidden,
+        Self::RateLimited,
         Self::SignatureRequired,
         Self::BadSignature,
         Self::UnknownKey,
@@ -63,6 +66,7 @@ impl RequestRejection {
             Self::NotPartial => "not_partial",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden => "forbidden",
+            Self::RateLimited => "rate_limited",
             Self::SignatureRequired => "signature_required",
             Self::BadSignature => "bad_signature",
             Self::UnknownKey => "unknown_key",

@@ -70,12 +70,16 @@ pub enum Code {
     TooManyMetrics,
     DuplicateKey,
     InvalidMetadata,
+    MetadataTooLarge,
     DeviceForbidden,
+    DeviceRateLimited,
+    TooManyDeviceMetrics,
+    TooManyNewDevices,
 }
 
 impl Code {
     /// All codes, so that each has its metric from the start.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 21] = [
         Self::InvalidJson,
         Self::InvalidLine,
         Self::InvalidSenml,
@@ -92,8 +96,18 @@ impl Code {
         Self::TooManyMetrics,
         Self::DuplicateKey,
         Self::InvalidMetadata,
+        Self::MetadataTooLarge,
         Self::DeviceForbidden,
+        Self::DeviceRateLimited,
+        Self::TooManyDeviceMetrics,
+        Self::TooManyNewDevices,
     ];
+
+    /// Whether the same reading may be acceptable later.
+    #[must_use]
+    pub const fn is_for_now(self) -> bool {
+        matches!(self, Self::DeviceRateLimited | Self::TooManyNewDevices)
+    }
 
     /// The code as it is written in answers and metrics.
     #[must_use]
@@ -115,7 +129,11 @@ impl Code {
             Self::TooManyMetrics => "too_many_metrics",
             Self::DuplicateKey => "duplicate_key",
             Self::InvalidMetadata => "invalid_metadata",
+            Self::MetadataTooLarge => "metadata_too_large",
             Self::DeviceForbidden => "device_forbidden",
+            Self::DeviceRateLimited => "device_rate_limited",
+            Self::TooManyDeviceMetrics => "too_many_device_metrics",
+            Self::TooManyNewDevices => "too_many_new_devices",
         }
     }
 }

@@ -108,7 +108,7 @@ async fn after_sighup_files_that_cannot_be_used_change_nothing_and_are_named() {
     for (break_it, key, file, _) in BREAKS {
         break_it(&folder);
         signal_and_wait_for(&server, &format!("{} ({key})", folder.file(file))).await;
-        assert!(server.log().contains("tokens and certificates stay as they were"));
+        assert!(server.log().contains("tokens, keys and certificates stay as they were"));
         assert_eq!(shown_by(&server, &folder).await, before, "{file}");
         for (file, bytes) in &good {
             fs::write(folder.path().join(file), bytes).expect("writable");

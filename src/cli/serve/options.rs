@@ -5,6 +5,8 @@ use std::time::Duration;
 use tidegauge::config::{self, Config, Period};
 use tidegauge::http::Formats;
 use tidegauge::ingest::Rules;
+use tidegauge::ingest::devices::DeviceLimits;
+use tidegauge::limits::Rate;
 use tidegauge::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
 use tidegauge::telemetry::Metrics;
 use tidegauge::wire::senml::NameSplit;
@@ -78,6 +80,18 @@ pub(super) fn rules(config: &Config) -> Rules {
         max_metrics: config.ingest.max_metrics_per_reading,
         max_metadata_bytes: config.ingest.max_metadata_bytes.as_usize(),
         device_id_case: config.ingest.device_id_case,
+    }
+}
+
+pub(super) fn devices(config: &Config) -> DeviceLimits {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let limits = &config.limits;
+    DeviceLimits {
+        readings: Rate::new(limits.device_readings_per_second, Duration::from_secs(1), limits.burst.as_duration()),
+        metrics_per_hour: Some(limits.device_metrics_per_hour).filter(|&max| max > 0),
+        new_devices: Rate::new(limits.new_devices_per_minute, MINUTE, config::Limits::NEW_DEVICES_BURST),
+        start_grace: limits.start_grace.as_duration(),
+        max_known: limits.known_devices,
     }
 }
 

@@ -49,7 +49,7 @@ impl Replaceable {
                 "the configuration has changed outside [auth] and the files of [http.tls]: that takes a restart"
             );
         }
-        let tokens = Tokens::new(&changed.auth, changed.ingest.device_id_case);
+        let tokens = Tokens::new(&changed);
         let (count, keys) = (tokens.count(), tokens.keys().count());
         self.gate.replace(tokens);
         if let (Some(tls), Some(other)) = (&self.tls, other_tls) {

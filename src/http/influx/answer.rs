@@ -1,11 +1,11 @@
 //! Errors as the clients of each version of `InfluxDB` expect them.
 
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::super::problem::Problem;
+use super::super::problem::{Problem, set_retry_after};
 use crate::ingest::{Listed, Receipt};
 
 /// How many lines the message of version 1 or 2 speaks of; the others are counted.
@@ -65,24 +65,26 @@ impl Version {
             Self::V2 => v2(status, detail, None),
             Self::V3 => (status, Json(V3 { error: detail, data: None })).into_response(),
         };
-        if let Some(seconds) = problem.retry_after() {
-            response.headers_mut().insert(header::RETRY_AFTER, seconds);
-        }
+        problem.mark(&mut response);
         response
     }
 
-    /// The answer to a request with bad lines. With `partial` the good ones are accepted.
+    /// The answer to a request with bad lines. With `partial` the good ones are accepted. Where some of the others may come
+    /// later, clients send all of it again.
     pub(super) fn rejected(self, receipt: &Receipt, body: &[u8], partial: bool) -> Response {
-        match self {
+        let refused = match (self, receipt.retry_after) {
+            (_, Some(_)) => StatusCode::TOO_MANY_REQUESTS,
+            (Self::V2, None) if receipt.accepted > 0 => StatusCode::UNPROCESSABLE_ENTITY,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        let mut response = match self {
             Self::V1 => {
                 let error = format!("partial write: {} dropped={}", told(receipt), receipt.rejected);
-                v1(StatusCode::BAD_REQUEST, &error)
+                v1(refused, &error)
             }
             Self::V2 => {
-                let nothing_is_kept = receipt.accepted == 0;
-                let status = if nothing_is_kept { StatusCode::BAD_REQUEST } else { StatusCode::UNPROCESSABLE_ENTITY };
                 let message = format!("partial write: {} dropped={}", told(receipt), receipt.rejected);
-                v2(status, &message, receipt.listed.first().and_then(|first| first.line))
+                v2(refused, &message, receipt.listed.first().and_then(|first| first.line))
             }
             Self::V3 => {
                 let mut lines = bad_lines(&receipt.listed, body);
@@ -91,9 +93,11 @@ impl Version {
                 } else {
                     ("parsing failed for write_lp endpoint", lines.next().map(Data::First))
                 };
-                (StatusCode::BAD_REQUEST, Json(V3 { error, data })).into_response()
+                (refused, Json(V3 { error, data })).into_response()
             }
-        }
+        };
+        set_retry_after(&mut response, receipt.retry_after);
+        response
     }
 }
 
@@ -113,6 +117,7 @@ fn v2(status: StatusCode, message: &str, line: Option<u64>) -> Response {
         StatusCode::FORBIDDEN => "forbidden",
         StatusCode::UNPROCESSABLE_ENTITY => "unprocessable entity",
         StatusCode::PAYLOAD_TOO_LARGE => "request too large",
+        StatusCode::TOO_MANY_REQUESTS => "too many requests",
         StatusCode::UNSUPPORTED_MEDIA_TYPE => "unsupported media type",
         StatusCode::SERVICE_UNAVAILABLE => "unavailable",
         StatusCode::INTERNAL_SERVER_ERROR => "internal error",

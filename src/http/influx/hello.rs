@@ -63,8 +63,14 @@ pub(in crate::http) async fn health(
 }
 
 /// `GET /query` and `POST /query`: `CREATE DATABASE` has nothing to do and succeeds, all else is refused.
-pub(in crate::http) async fn query(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap, body: Body) -> Response {
-    match statement(&app, &uri, &headers, body).await {
+pub(in crate::http) async fn query(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    match statement(&app, &grant, &uri, &headers, body).await {
         Ok(statement) if is_create_database(&statement) => {
             Json(json!({ "results": [{ "statement_id": 0 }] })).into_response()
         }
@@ -78,11 +84,11 @@ pub(in crate::http) async fn query(State(app): State<Arc<App>>, uri: Uri, header
 }
 
 /// The parameter `q` of the address or of a form.
-async fn statement(app: &App, uri: &Uri, headers: &HeaderMap, body: Body) -> Result<String, Problem> {
+async fn statement(app: &App, grant: &Grant, uri: &Uri, headers: &HeaderMap, body: Body) -> Result<String, Problem> {
     if let Some(statement) = Params::of(uri).one("q")? {
         return Ok(statement.into_owned());
     }
-    let Received { bytes, .. } = body::receive(app, headers, body).await?;
+    let Received { bytes, .. } = body::receive(app, &grant.allowance, headers, body).await?;
     let statement = form_urlencoded::parse(&bytes).find(|(name, _)| name == "q").map(|(_, value)| value.into_owned());
     statement.ok_or_else(|| Problem::invalid_parameter("q", "is missing"))
 }

@@ -1,0 +1,96 @@
+//! A rate in use, by many at the same time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::Rate;
+use super::rate::nanos;
+
+/// A [`Rate`], and how much of it is used.
+#[derive(Debug)]
+pub struct Limiter {
+    rate: Rate,
+    start: Instant,
+    used_ns: AtomicU64,
+}
+
+impl Limiter {
+    /// Nothing of the rate is used.
+    #[must_use]
+    pub fn new(rate: Rate, start: Instant) -> Self {
+        Self { rate, start, used_ns: AtomicU64::new(0) }
+    }
+
+    /// How long to wait until `count` may be taken one after the other. `None`: they may be now.
+    #[must_use]
+    pub fn wait(&self, count: u64, now: Instant) -> Option<Duration> {
+        self.rate.wait(count, self.used_ns.load(Ordering::Relaxed), self.at(now))
+    }
+
+    /// Takes one if there is room.
+    ///
+    /// # Errors
+    /// How long to wait until there is.
+    pub fn take(&self, now: Instant) -> Result<(), Duration> {
+        self.take_with_room_for(1, 1, now)
+    }
+
+    /// Takes `count` more after [`Self::take`], however many they are, unless others have run into debt meanwhile.
+    ///
+    /// # Errors
+    /// How long to wait until there is room for one.
+    pub fn take_more(&self, count: u64, now: Instant) -> Result<(), Duration> {
+        self.take_with_room_for(0, count, now)
+    }
+
+    fn take_with_room_for(&self, room: u64, count: u64, now: Instant) -> Result<(), Duration> {
+        let now_ns = self.at(now);
+        let mut used_ns = self.used_ns.load(Ordering::Relaxed);
+        loop {
+            if self.rate.wait(room, used_ns, now_ns).is_some() {
+                return Err(self.rate.wait(1, used_ns, now_ns).unwrap_or_default());
+            }
+            let taken_ns = self.rate.taken(count, used_ns, now_ns);
+            match self.used_ns.compare_exchange_weak(used_ns, taken_ns, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(of_others) => used_ns = of_others,
+            }
+        }
+    }
+
+    fn at(&self, now: Instant) -> u64 {
+        nanos(now.saturating_duration_since(self.start))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_as_long_as_told_may_take() {
+        let start = Instant::now();
+        let limiter = Limiter::new(Rate::new(100, Duration::from_secs(1), Duration::from_secs(1)).unwrap(), start);
+        assert_eq!(limiter.take(start), Ok(()));
+        assert_eq!(limiter.take_more(1_000, start), Ok(()), "there was room for one, so all of it is taken");
+        let wait = limiter.take(start).unwrap_err();
+        assert_eq!((limiter.wait(1, start), limiter.take_more(1, start)), (Some(wait), Err(wait)));
+        assert!(limiter.take(start + wait.saturating_sub(Duration::from_nanos(1))).is_err());
+        assert_eq!(limiter.take(start + wait), Ok(()));
+        assert!(limiter.take(start + wait).is_err());
+        assert_eq!(limiter.take_more(5, start + wait), Ok(()), "who was let in with the last one is no debtor");
+        assert!(limiter.take_more(5, start + wait).is_err());
+    }
+
+    #[test]
+    fn many_who_take_at_once_take_no_more_than_there_is() {
+        let start = Instant::now();
+        let limiter = Limiter::new(Rate::new(1, Duration::from_secs(1), Duration::from_secs(500)).unwrap(), start);
+        let take = || (0..1_000).filter(|_| limiter.take(start).is_ok()).count();
+        let taken: usize = std::thread::scope(|scope| {
+            let takers: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
+            takers.into_iter().map(|taker| taker.join().unwrap()).sum()
+        });
+        assert_eq!(taken, 500);
+    }
+}

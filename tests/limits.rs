@@ -1,0 +1,83 @@
+//! Every limit is reached with its code and counted under its key, and when the time is over that the answer names, the
+//! same request is taken.
+
+mod devices;
+mod edge;
+mod flood;
+mod tokens;
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tidegauge::telemetry::Limit;
+
+use crate::harness::{Answer, Metrics, Server, Setup, secret_of};
+
+const ALL: &str = "scopes = ['ingest', 'query', 'admin']";
+
+/// A server with two tokens, and one for the harness.
+fn setup() -> Setup {
+    Setup::sqlite().set("limits.start_grace", "0s").token("operator", ALL).token("greedy", ALL).token("other", ALL)
+}
+
+/// `POST`s readings as JSON with the token of this name.
+async fn ingest(server: &Server, name: &str, readings: &Value) -> Answer {
+    let request = server.request(Method::POST, "/v1/readings").bearer_auth(secret_of(name));
+    server.send(request.header("content-type", "application/json").body(readings.to_string())).await
+}
+
+/// `GET`s a path with the token of this name.
+async fn get(server: &Server, name: &str, path: &str) -> Answer {
+    server.send(server.request(Method::GET, path).bearer_auth(secret_of(name))).await
+}
+
+/// So many readings of a device, of different instants, none of which another call has.
+fn readings(device: &str, count: u64) -> Value {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(1_713_621_600_000);
+    let first = NEXT.fetch_add(count, Ordering::Relaxed);
+    (first..first + count).map(|ts| json!({ "deviceId": device, "ts": ts, "value": 1 })).collect()
+}
+
+/// The answer has this status and this code.
+#[track_caller]
+fn refused(answer: &Answer, status: u16, code: &str) {
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (status, Some(code)), "{}", answer.text());
+}
+
+/// The code of the first reading that is refused.
+fn first_code(answer: &Answer) -> String {
+    answer.json()["errors"][0]["code"].as_str().unwrap_or_else(|| panic!("{}", answer.text())).to_owned()
+}
+
+/// Waits as long as the answer says.
+async fn wait_as_told(answer: &Answer) {
+    let seconds = answer.header("retry-after").parse().unwrap_or_else(|_| panic!("no Retry-After: {}", answer.text()));
+    assert!((1..=5).contains(&seconds), "the limits of these tests are small: {seconds}");
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
+
+/// How often a limit was reached.
+fn limited(metrics: &Metrics, limit: Limit) -> u64 {
+    metrics.count_where("tidegauge_limited_total", &[("limit", limit.key())])
+}
+
+#[test]
+fn every_limit_stands_in_the_docs_with_its_default_and_a_code_that_the_api_knows() {
+    let (security, api) = (include_str!("../docs/security.md"), include_str!("../docs/http-api.md"));
+    let reference = include_str!("../config/tidegauge.toml");
+    for limit in Limit::ALL {
+        let start = format!("| `{}` |", limit.key());
+        let row = security.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("no row {start}"));
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, _, default, _, status, code, _] = cells[..] else { panic!("not five cells: {row}") };
+        let status = status.trim_matches('`');
+        assert!(["400", "413", "429", "503"].contains(&status), "{row}");
+        assert!(api.contains(code) && code.starts_with('`'), "{code} is not in http-api.md");
+        let (_, key) = limit.key().split_once('.').expect("a section");
+        let value = default.trim_matches('`');
+        let is_default = [format!("\n{key} = {value}\n"), format!("\n{key} = \"{value}\"\n"), format!("\n#{key} = ")];
+        assert!(is_default.iter().any(|line| reference.contains(line)), "{key} is not {value} by default");
+    }
+}

@@ -1,0 +1,113 @@
+//! What one device may do, and how fast devices may appear.
+
+use std::net::UdpSocket;
+
+use serde_json::{Value, json};
+use tidegauge::telemetry::Limit;
+
+use super::{first_code, ingest, limited, readings, refused, setup, wait_as_told};
+use crate::harness::{Server, secret_of, wait_until};
+
+#[tokio::test]
+async fn readings_of_a_device() {
+    let server = Server::start(setup().set("limits.device_readings_per_second", 10).set("limits.burst", "1s")).await;
+    assert_eq!(ingest(&server, "greedy", &readings("fast", 25)).await.status, 200);
+    let mut mixed = readings("fast", 2);
+    mixed.as_array_mut().expect("a list").push(readings("slow", 1)[0].take());
+    let answer = ingest(&server, "greedy", &mixed).await;
+    refused(&answer, 429, "rate_limited");
+    assert_eq!((&answer.json()["accepted"], &answer.json()["rejected"]), (&json!(1), &json!(2)));
+    assert_eq!(first_code(&answer), "device_rate_limited");
+    wait_as_told(&answer).await;
+    assert_eq!(ingest(&server, "greedy", &mixed).await.status, 200, "all of it, and what was accepted is there once");
+    assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 28);
+    assert_eq!(limited(&server.metrics().await, Limit::DeviceReadings), 2);
+}
+
+#[tokio::test]
+async fn influx_clients_send_again_what_was_refused_for_now() {
+    let server = Server::start(setup().set("limits.device_readings_per_second", 10).set("limits.burst", "1s")).await;
+    assert_eq!(ingest(&server, "greedy", &readings("fast", 60)).await.status, 200);
+    for path in ["/write", "/api/v2/write", "/api/v3/write_lp"] {
+        let request = server.request(reqwest::Method::POST, path).bearer_auth(secret_of("greedy"));
+        let answer = server.send(request.body("m,device=fast v=1\nm,device=slow v=1")).await;
+        assert_eq!(answer.status, 429, "{path}: {}", answer.text());
+        assert!(!answer.header("retry-after").is_empty(), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn datagrams_obey_the_same_limits() {
+    let server = Server::start(setup().set("limits.device_readings_per_second", 10).set("limits.burst", "1s")).await;
+    assert_eq!(ingest(&server, "greedy", &readings("fast", 1_000)).await.status, 200);
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    socket.send_to(readings("fast", 3).to_string().as_bytes(), server.udp_addr()).expect("loopback");
+    let reason = [("protocol", "udp"), ("reason", "device_rate_limited")];
+    wait_until("three readings are refused", async || {
+        (server.metrics().await.count_where("tidegauge_readings_rejected_total", &reason) == 3).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn different_metrics_of_a_device() {
+    let server = Server::start(setup().set("limits.device_metrics_per_hour", 3)).await;
+    let reading = |metric: &str| json!({ "deviceId": "d", "values": { metric: 1 } });
+    assert_eq!(ingest(&server, "greedy", &json!([reading("a"), reading("b"), reading("c")])).await.status, 200);
+    let answer = ingest(&server, "greedy", &json!([reading("d"), reading("a")])).await;
+    // At the turn of the hour there is room for two more; then the next two are too many.
+    let answer = match answer.status {
+        200 => ingest(&server, "greedy", &json!([reading("e"), reading("f")])).await,
+        _ => answer,
+    };
+    refused(&answer, 400, "partially_rejected");
+    assert_eq!((first_code(&answer), answer.header("retry-after")), ("too_many_device_metrics".to_owned(), ""));
+    let other = json!({ "deviceId": "other", "values": { "x": 1, "y": 1, "z": 1 } });
+    assert_eq!(ingest(&server, "greedy", &other).await.status, 200);
+    assert_eq!(limited(&server.metrics().await, Limit::DeviceMetrics), 1);
+}
+
+/// A typing mistake in how ids are made: one device for each reading.
+#[tokio::test]
+async fn a_million_new_devices_are_stopped_while_known_ones_go_on() {
+    let server = Server::start(setup().set("limits.new_devices_per_minute", 60)).await;
+    let known: Value = (0..100).map(|nth| json!({ "deviceId": format!("known-{nth}"), "value": 1 })).collect();
+    assert_eq!(ingest(&server, "other", &known).await.status, 200);
+    for request in 0..10 {
+        let flood: Value =
+            (0..100_000).map(|nth| json!({ "deviceId": format!("typo-{request}-{nth}"), "value": 1 })).collect();
+        let answer = ingest(&server, "greedy", &flood).await;
+        refused(&answer, 429, "rate_limited");
+        assert_eq!(first_code(&answer), "too_many_new_devices");
+        assert_eq!(answer.header("retry-after"), "600", "as long as the whole burst takes");
+        assert_eq!(ingest(&server, "other", &known).await.status, 200);
+    }
+    let late = json!({ "deviceId": "late", "value": 1 });
+    let answer = ingest(&server, "other", &late).await;
+    if answer.status == 429 {
+        wait_as_told(&answer).await;
+        assert_eq!(ingest(&server, "other", &late).await.status, 200);
+    }
+    let metrics = server.metrics().await;
+    let devices = metrics.count("tidegauge_known_devices");
+    assert!((600..1_000).contains(&devices), "{devices}");
+    assert!(limited(&metrics, Limit::NewDevices) > 999_000);
+}
+
+#[tokio::test]
+async fn a_device_that_is_stored_is_not_new_after_a_restart() {
+    let fleet: Value = (0..200).map(|nth| readings(&format!("pump-{nth}"), 1)[0].take()).collect();
+    let mut server = Server::start(setup()).await;
+    assert_eq!(ingest(&server, "greedy", &fleet).await.status, 200);
+    server.settled().await;
+    assert!(server.terminate().await.success());
+    server.start_again_with(setup().set("limits.new_devices_per_minute", 1)).await;
+    let answer = ingest(&server, "greedy", &fleet).await;
+    refused(&answer, 429, "rate_limited");
+    assert_eq!(answer.json()["accepted"], 10, "as many as may come at once");
+    wait_until("the store has told who is known", async || {
+        (ingest(&server, "greedy", &fleet).await.status == 200).then_some(())
+    })
+    .await;
+    refused(&ingest(&server, "greedy", &readings("unknown", 1)).await, 429, "rate_limited");
+}

@@ -1,0 +1,81 @@
+//! Limits of connections, of requests and of the log.
+
+use serde_json::{Value, json};
+use tidegauge::telemetry::Limit;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+use super::{first_code, ingest, limited, readings, refused, setup, wait_as_told};
+use crate::harness::{Server, Setup, wait_until};
+
+#[tokio::test]
+async fn connections() {
+    let server = Server::start(setup().set("http.max_connections", 3)).await;
+    let address = server.url().strip_prefix("http://").expect("http").to_owned();
+    let connect = async || TcpStream::connect(&address).await.expect("it listens");
+    let mut held = Vec::new();
+    let refusal = loop {
+        let mut stream = connect().await;
+        let mut answer = String::new();
+        let told = tokio::time::timeout(std::time::Duration::from_millis(500), stream.read_to_string(&mut answer));
+        if told.await.is_ok() {
+            break answer;
+        }
+        held.push(stream);
+        assert!(held.len() <= 3, "three are open");
+    };
+    assert!(refusal.starts_with("HTTP/1.1 503 ") && refusal.contains("\r\nretry-after: 1\r\n"), "{refusal}");
+    let (_, body) = refusal.split_once("\r\n\r\n").expect("a body");
+    let body: Value = serde_json::from_str(body).expect("JSON");
+    assert_eq!((&body["code"], &body["status"]), (&json!("too_many_connections"), &json!(503)));
+    drop(held);
+    wait_until("there is room again", async || {
+        let request = server.request(reqwest::Method::GET, "/healthz").send().await;
+        request.is_ok_and(|answer| answer.status() == 200).then_some(())
+    })
+    .await;
+    let metrics = server.metrics().await;
+    assert!(limited(&metrics, Limit::Connections) >= 1);
+    assert_eq!(limited(&metrics, Limit::Connections), metrics.count("tidegauge_http_connections_refused_total"));
+}
+
+#[tokio::test]
+async fn what_one_request_and_one_reading_may_have() {
+    let setup = setup()
+        .set("http.max_body_bytes", "64KiB")
+        .set("ingest.max_readings_per_request", 10)
+        .set("ingest.max_metrics_per_reading", 2)
+        .set("ingest.max_metadata_bytes", "20B");
+    let server = Server::start(setup).await;
+    let long = json!({ "deviceId": "d", "value": 1, "metadata": { "text": "x".repeat(70_000) } });
+    refused(&ingest(&server, "greedy", &long).await, 413, "body_too_large");
+    refused(&ingest(&server, "greedy", &readings("d", 11)).await, 413, "too_many_readings");
+    let wide = json!({ "deviceId": "d", "values": { "a": 1, "b": 1, "c": 1 } });
+    assert_eq!(first_code(&ingest(&server, "greedy", &wide).await), "too_many_metrics");
+    let fat = json!({ "deviceId": "d", "value": 1, "metadata": { "text": "x".repeat(20) } });
+    assert_eq!(first_code(&ingest(&server, "greedy", &fat).await), "metadata_too_large");
+    assert_eq!(ingest(&server, "greedy", &readings("d", 10)).await.status, 200);
+    let metrics = server.metrics().await;
+    for limit in [Limit::BodyBytes, Limit::ReadingsPerRequest, Limit::MetricsPerReading, Limit::MetadataBytes] {
+        assert_eq!(limited(&metrics, limit), 1, "{limit:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_size_of_the_log() {
+    let setup = Setup::sqlite().set("log.max_bytes", "192KiB").set("log.segment_bytes", "64KiB");
+    let server = Server::start(setup.set("flush.max_age", "2s")).await;
+    let answer = loop {
+        let answer = server.ingest(&readings("d", 200)).await;
+        if answer.status != 200 {
+            break answer;
+        }
+    };
+    refused(&answer, 503, "overloaded");
+    assert_eq!(answer.header("retry-after"), "1");
+    wait_until("there is room again", async || (server.ingest(&readings("d", 200)).await.status == 200).then_some(()))
+        .await;
+    assert!(limited(&server.metrics().await, Limit::LogBytes) >= 1);
+    wait_as_told(&answer).await;
+    assert_eq!(server.ingest(&readings("d", 1)).await.status, 200);
+}

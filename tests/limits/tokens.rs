@@ -1,0 +1,149 @@
+//! What one token may use, while another goes on.
+
+use serde_json::json;
+use tidegauge::telemetry::Limit;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use super::{ALL, get, ingest, limited, readings, refused, setup, wait_as_told};
+use crate::harness::{Server, Setup, secret_of, wait_until};
+
+#[tokio::test]
+async fn readings_of_a_token() {
+    let server = Server::start(setup().set("limits.token_readings_per_second", 10).set("limits.burst", "1s")).await;
+    assert_eq!(ingest(&server, "greedy", &readings("d", 25)).await.status, 200, "there is room, so all of it is taken");
+    let late = readings("d", 1);
+    let answer = ingest(&server, "greedy", &late).await;
+    refused(&answer, 429, "rate_limited");
+    assert_eq!(ingest(&server, "other", &readings("d", 1)).await.status, 200);
+    assert_eq!(get(&server, "greedy", "/v1/devices").await.status, 200, "a query is no reading");
+    wait_as_told(&answer).await;
+    assert_eq!(ingest(&server, "greedy", &late).await.status, 200);
+    let metrics = server.metrics().await;
+    assert_eq!(limited(&metrics, Limit::TokenReadings), 1);
+    assert_eq!(metrics.count_where("tidegauge_readings_rejected_total", &[("reason", "rate_limited")]), 1);
+}
+
+#[tokio::test]
+async fn readings_that_arrive_together_are_taken_one_request_beyond_the_rate_and_no_more() {
+    let server = Server::start(setup().set("limits.token_readings_per_second", 10).set("limits.burst", "1s")).await;
+    let requests: Vec<_> = (0..8).map(|_| readings("d", 10)).collect();
+    let answers = futures_util::future::join_all(requests.iter().map(|one| ingest(&server, "greedy", one))).await;
+    let taken = answers.iter().filter(|answer| answer.status == 200).count();
+    let limited = answers.iter().filter(|answer| answer.status != 200);
+    assert!((1..=3).contains(&taken), "{taken} of 8");
+    for answer in limited {
+        refused(answer, 429, "rate_limited");
+    }
+    server.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_token_may_have_a_rate_of_its_own_and_shares_it_with_others_of_its_name() {
+    let own = format!("{ALL}\nreadings_per_second = 10\nname = 'pair'");
+    let setup = setup().set("limits.burst", "1s").token("one", &own).token("two", &own);
+    let server = Server::start(setup).await;
+    assert_eq!(ingest(&server, "greedy", &readings("d", 1_000)).await.status, 200, "no limit for the others");
+    assert_eq!(ingest(&server, "greedy", &readings("d", 1_000)).await.status, 200);
+    assert_eq!(ingest(&server, "one", &readings("d", 20)).await.status, 200);
+    let late = readings("d", 1);
+    let answer = ingest(&server, "two", &late).await;
+    refused(&answer, 429, "rate_limited");
+    wait_as_told(&answer).await;
+    assert_eq!(ingest(&server, "two", &late).await.status, 200);
+}
+
+#[tokio::test]
+async fn who_shows_no_token_counts_as_one() {
+    let setup = Setup::sqlite().set("limits.token_readings_per_second", 10).set("limits.burst", "1s");
+    let server = Server::start(setup).await;
+    assert_eq!(server.ingest(&readings("d", 20)).await.status, 200);
+    refused(&server.ingest(&readings("d", 1)).await, 429, "rate_limited");
+}
+
+#[tokio::test]
+async fn requests_of_a_token_of_any_kind() {
+    let server = Server::start(setup().set("limits.token_requests_per_second", 2).set("limits.burst", "1s")).await;
+    let mut last = get(&server, "greedy", "/v1/devices").await;
+    for _ in 0..20 {
+        if last.status == 429 {
+            break;
+        }
+        last = get(&server, "greedy", "/v1/devices").await;
+    }
+    refused(&last, 429, "rate_limited");
+    assert_eq!(get(&server, "other", "/v1/devices").await.status, 200);
+    for path in ["/metrics", "/healthz"] {
+        assert_eq!(get(&server, "greedy", path).await.status, 200, "who looks after the service may always look");
+    }
+    wait_as_told(&last).await;
+    assert_eq!(get(&server, "greedy", "/v1/devices").await.status, 200);
+    assert_eq!(limited(&server.metrics().await, Limit::TokenRequests), 1);
+}
+
+#[tokio::test]
+async fn influx_clients_are_told_in_their_words() {
+    let server = Server::start(setup().set("limits.token_readings_per_second", 10).set("limits.burst", "1s")).await;
+    assert_eq!(ingest(&server, "greedy", &readings("d", 60)).await.status, 200);
+    for (path, error) in [("/write", "error"), ("/api/v2/write", "message"), ("/api/v3/write_lp", "error")] {
+        let request = server.request(reqwest::Method::POST, path).bearer_auth(secret_of("greedy"));
+        let answer = server.send(request.body("m,device=d v=1")).await;
+        assert_eq!(answer.status, 429, "{path}");
+        assert!(!answer.header("retry-after").is_empty(), "{path}");
+        assert!(answer.json()[error].as_str().is_some_and(|text| text.contains("token_readings_per_second")), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn bytes_in_flight_of_a_token() {
+    let setup = setup().set("http.max_body_bytes", "1MiB").set("http.max_bytes_in_flight", "4MiB");
+    let server = Server::start(setup).await;
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        held.push(begin_body(&server, "greedy", 1 << 20).await);
+    }
+    wait_until("two bodies are waited for", async || {
+        (server.metrics().await.count("tidegauge_http_bytes_in_flight") == 2 << 20).then_some(())
+    })
+    .await;
+    let late = readings("d", 1);
+    let answer = ingest(&server, "greedy", &late).await;
+    refused(&answer, 429, "rate_limited");
+    assert!(answer.json()["detail"].as_str().is_some_and(|text| text.contains("token_bytes_in_flight")));
+    assert_eq!(ingest(&server, "other", &readings("d", 1)).await.status, 200);
+    drop(held);
+    wait_as_told(&answer).await;
+    assert_eq!(ingest(&server, "greedy", &late).await.status, 200);
+    assert_eq!(limited(&server.metrics().await, Limit::TokenBytesInFlight), 1);
+}
+
+#[tokio::test]
+async fn bytes_in_flight_of_all() {
+    let setup = setup().set("http.max_body_bytes", "1MiB").set("http.max_bytes_in_flight", "2MiB");
+    let server = Server::start(setup).await;
+    let held = [begin_body(&server, "greedy", 1 << 20).await, begin_body(&server, "other", 1 << 20).await];
+    wait_until("two bodies are waited for", async || {
+        (server.metrics().await.count("tidegauge_http_bytes_in_flight") == 2 << 20).then_some(())
+    })
+    .await;
+    let late = json!([{ "deviceId": "d", "value": 1 }]);
+    let answer = ingest(&server, "operator", &late).await;
+    refused(&answer, 503, "overloaded");
+    drop(held);
+    wait_as_told(&answer).await;
+    assert_eq!(ingest(&server, "operator", &late).await.status, 200);
+    assert_eq!(limited(&server.metrics().await, Limit::BytesInFlight), 1);
+}
+
+/// A connection on which a body of this length has begun to arrive.
+async fn begin_body(server: &Server, name: &str, length: usize) -> TcpStream {
+    let address = server.url().strip_prefix("http://").expect("http");
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let head = format!(
+        "POST /v1/readings HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\n\r\n[",
+        secret_of(name)
+    );
+    stream.write_all(head.as_bytes()).await.expect("open");
+    stream
+}
