@@ -7,6 +7,7 @@ SECONDS ?= 30
 SEED ?=
 RUNS ?= 3
 BENCH ?=
+UPDATE ?=
 
 .PHONY: help test mongod format lint deny audit doc check instructions fuzz soak bench
 
@@ -36,8 +37,8 @@ doc: ## Is the documentation sound?
 check: ## Run the tests: unit, property, integration
 	$(CARGO) test --workspace --locked
 
-instructions: ## Count the instructions of each stage on a reading's way, and compare them with benches/instructions.toml
-	CARGO_INCREMENTAL=0 $(CARGO) bench --bench instructions --profile dev --config benches/optimized.toml --locked -- --check
+instructions: ## Count the instructions of each stage of a reading's way, and compare with benches/instructions.toml (UPDATE=1 writes it)
+	CARGO_INCREMENTAL=0 $(CARGO) bench --bench instructions --profile dev --config benches/optimized.toml --locked -- $(if $(UPDATE),--update,--check)
 
 fuzz: ## Fuzz each of TARGETS (all) for SECONDS=30 with coverage; what breaks a promise lands in target/fuzz/artifacts
 	@tests/fuzz/run $(SECONDS) $(TARGETS)

@@ -18,6 +18,8 @@ use crate::telemetry::{Metrics, Protocol, RequestRejection};
 use crate::wire::Code;
 
 mod admission;
+#[doc(hidden)]
+pub mod bench;
 mod receipt;
 mod submission;
 #[cfg(test)]
