@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+use anyhow::ensure;
+
 use super::{Bench, Section, Server, System};
 use crate::format::Format;
 use crate::http::{self, Sending, Until};
@@ -131,6 +133,7 @@ impl Bench<'_> {
         let sent = tokio::task::spawn_blocking(move || udp::send(&sending, &Arc::new(AtomicU64::new(0)))).await??;
         let took = start.elapsed().as_secs_f64();
         let taken = server.taken_at_last(STANDS_STILL).await? - before;
+        ensure!(taken > 0, "none of {sent} readings was taken");
         let what = load.to_string();
         self.add(Section::Readings, &what, taken as f64 / took);
         self.add(Section::Lost, &what, (1.0 - taken as f64 / sent as f64) * 100.0);
@@ -139,12 +142,10 @@ impl Bench<'_> {
 
     fn costs(&mut self, server: &Server, load: Load, readings: u64) -> anyhow::Result<()> {
         let what = load.to_string();
-        for (process, (cpu, whose)) in
-            server.processes.iter().zip([(Section::ServiceCpu, "service"), (Section::MongodCpu, "mongod")])
-        {
+        for (at, process) in server.processes.iter().enumerate() {
             let usage = process.usage()?;
-            self.add(cpu, &what, usage.cpu_seconds / readings as f64 * 1e6);
-            self.add(Section::Memory, &format!("{whose}, at most, {what}"), usage.peak_mib);
+            self.add(Section::CPU[at], &what, usage.cpu_seconds / readings as f64 * 1e6);
+            self.peaks_mib[at] = self.peaks_mib[at].max(usage.peak_mib);
         }
         Ok(())
     }

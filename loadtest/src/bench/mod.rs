@@ -62,7 +62,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
             let at = (at + run) % systems.len();
             let system = systems[at];
             eprintln!("run {} of {}: {}", run + 1, args.runs, system.name());
-            let mut bench = Bench { args, system, at, findings: &mut findings };
+            let mut bench = Bench { args, system, at, findings: &mut findings, peaks_mib: [0.0; 2] };
             if let Err(error) = bench.all().await {
                 let failure = format!("{} in run {}: {error:#}", system.name(), run + 1);
                 eprintln!("FAILED: {failure}");
@@ -101,6 +101,8 @@ struct Bench<'a> {
     system: System,
     at: usize,
     findings: &'a mut Findings,
+    /// The most memory under any load, of the service and of its database.
+    peaks_mib: [f64; 2],
 }
 
 impl Bench<'_> {
@@ -108,6 +110,11 @@ impl Bench<'_> {
         for load in LOADS {
             if load.suits(self.system) {
                 self.load(load).await.with_context(|| load.to_string())?;
+            }
+        }
+        for (peak_mib, whose) in self.peaks_mib.into_iter().zip(["service", "mongod"]) {
+            if peak_mib > 0.0 {
+                self.add(Section::Memory, &format!("{whose}, the most under any load"), peak_mib);
             }
         }
         self.history().await.context("history")?;

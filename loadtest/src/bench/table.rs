@@ -18,6 +18,9 @@ pub(super) enum Section {
 }
 
 impl Section {
+    /// Of the service, and of its database if that is a process of its own.
+    pub(super) const CPU: [Self; 2] = [Self::ServiceCpu, Self::MongodCpu];
+
     const fn title(self) -> &'static str {
         match self {
             Self::Readings => "Readings a second: acknowledged (HTTP), taken of a flood (UDP). More is better",
