@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, ensure};
 use serde::Deserialize;
 use tidegauge::bench::{STAGES, Stage, Work};
 
@@ -35,21 +35,22 @@ struct Table {
     instructions: BTreeMap<String, f64>,
 }
 
-fn main() -> anyhow::Result<ExitCode> {
+fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => {
-            count_all()?;
-            Ok(ExitCode::SUCCESS)
-        }
+    let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => count_all().map(|_| true),
         ["--check"] => check(),
-        ["--update"] => update(),
-        ["--stage", name] => {
-            run(name)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        _ => bail!("usage: instructions [--check | --update]"),
-    }
+        ["--update"] => update().map(|()| true),
+        ["--stage", name] => run(name).map(|()| true),
+        _ => Err(anyhow!("usage: instructions [--check | --update]")),
+    };
+    done.map_or_else(
+        |error| {
+            eprintln!("instructions: {error:#}");
+            ExitCode::FAILURE
+        },
+        |good| if good { ExitCode::SUCCESS } else { ExitCode::FAILURE },
+    )
 }
 
 /// Does the work of a stage twice, so that what happens once in a process is over when it counts.
@@ -66,7 +67,8 @@ fn measured(work: Work) -> Box<dyn Any> {
     work()
 }
 
-fn check() -> anyhow::Result<ExitCode> {
+/// Whether all counts are as in the table.
+fn check() -> anyhow::Result<bool> {
     let table: Table = toml::from_str(&std::fs::read_to_string(TABLE).context(TABLE)?).context(TABLE)?;
     let compiler = compiler()?;
     let tolerance = if compiler == table.compiler { TOLERANCE } else { TOLERANCE_OF_OTHERS };
@@ -84,7 +86,7 @@ fn check() -> anyhow::Result<ExitCode> {
         println!("if that is as it should be: make instructions UPDATE=1, and say why in the commit");
     }
     println!("{} passed, {failed} failed", verdicts.len() - failed);
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(failed == 0)
 }
 
 /// A verdict on each stage of either side.
@@ -103,7 +105,7 @@ fn compare(
     table.iter().map(verdict).chain(new.map(|name| Err(format!("{name}: not in the table")))).collect()
 }
 
-fn update() -> anyhow::Result<ExitCode> {
+fn update() -> anyhow::Result<()> {
     let mut text = format!(
         "# Instructions per reading (rollup_merge: per hour of a device) of each stage in src/bench.rs, as callgrind counts\n\
          # them. Written by `make instructions UPDATE=1`, compared by `make instructions`.\n\
@@ -116,7 +118,7 @@ fn update() -> anyhow::Result<ExitCode> {
     }
     std::fs::write(TABLE, text).context(TABLE)?;
     println!("{TABLE} is written");
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn count_all() -> anyhow::Result<BTreeMap<String, f64>> {

@@ -62,15 +62,11 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
             let at = (at + run) % systems.len();
             let system = systems[at];
             eprintln!("run {} of {}: {}", run + 1, args.runs, system.name());
-            let mut bench = Bench { args, system, at, findings: &mut findings, peaks_mib: [0.0; 2] };
-            if let Err(error) = bench.all().await {
-                let failure = format!("{} in run {}: {error:#}", system.name(), run + 1);
-                eprintln!("FAILED: {failure}");
-                findings.failures.push(failure);
-            }
+            let bench = Bench { args, system, at, findings: &mut findings, peaks_mib: [0.0; 2] };
+            bench.all().await;
         }
     }
-    print(args, &systems, &absent, &findings)?;
+    print(args, &systems, &absent, &findings);
     ensure!(findings.failures.is_empty(), "not everything could be measured: {} failures", findings.failures.len());
     Ok(())
 }
@@ -106,10 +102,12 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    async fn all(&mut self) -> anyhow::Result<()> {
+    /// Measures whatever can be measured, and writes down what could not.
+    async fn all(mut self) {
         for load in LOADS {
             if load.suits(self.system) {
-                self.load(load).await.with_context(|| load.to_string())?;
+                let done = self.load(load).await;
+                self.see_to(&load.to_string(), done);
             }
         }
         for (peak_mib, whose) in self.peaks_mib.into_iter().zip(["service", "mongod"]) {
@@ -117,8 +115,18 @@ impl Bench<'_> {
                 self.add(Section::Memory, &format!("{whose}, the most under any load"), peak_mib);
             }
         }
-        self.history().await.context("history")?;
-        self.pending().await.context("pending")
+        let done = self.history().await;
+        self.see_to("history", done);
+        let done = self.pending().await;
+        self.see_to("pending", done);
+    }
+
+    fn see_to(&mut self, what: &str, done: anyhow::Result<()>) {
+        if let Err(error) = done {
+            let failure = format!("{}, {what}: {error:#}", self.system.name());
+            eprintln!("FAILED: {failure}");
+            self.findings.failures.push(failure);
+        }
     }
 
     fn add(&mut self, section: Section, question: &str, figure: f64) {
@@ -134,7 +142,7 @@ impl Bench<'_> {
     }
 }
 
-fn print(args: &Args, systems: &[System], absent: &[String], findings: &Findings) -> anyhow::Result<()> {
+fn print(args: &Args, systems: &[System], absent: &[String], findings: &Findings) {
     let names: Vec<&str> = systems.iter().map(|system| system.name()).collect();
     let command: Vec<String> = std::env::args().collect();
     let machine = machine();
@@ -146,7 +154,7 @@ fn print(args: &Args, systems: &[System], absent: &[String], findings: &Findings
             "promises": promises, "leftOut": absent, "notes": findings.notes, "failures": findings.failures,
         });
         println!("{report}");
-        return Ok(());
+        return;
     }
     println!(
         "`{}`\n\n{machine}. Medians of {} runs; in brackets the ratio to {}.\n",
@@ -163,7 +171,6 @@ fn print(args: &Args, systems: &[System], absent: &[String], findings: &Findings
     list("Left out", absent);
     list("Refused for now and sent again", &findings.notes);
     list("FAILED", &findings.failures);
-    Ok(())
 }
 
 fn list(what: &str, lines: &[String]) {
