@@ -78,10 +78,12 @@ fn check() -> anyhow::Result<bool> {
     let counts = count_all()?;
     let verdicts = compare(&table.instructions, &counts, tolerance);
     let failed = verdicts.iter().filter(|verdict| verdict.is_err()).count();
-    verdicts.iter().for_each(|verdict| match verdict {
-        Ok(good) => println!("ok      {good}"),
-        Err(bad) => println!("FAILED  {bad}"),
-    });
+    for verdict in &verdicts {
+        match verdict {
+            Ok(good) => println!("ok      {good}"),
+            Err(bad) => println!("FAILED  {bad}"),
+        }
+    }
     if failed > 0 {
         println!("if that is as it should be: make instructions UPDATE=1, and say why in the commit");
     }
@@ -106,17 +108,15 @@ fn compare(
 }
 
 fn update() -> anyhow::Result<()> {
-    let mut text = format!(
+    let head = format!(
         "# Instructions per reading (rollup_merge: per hour of a device) of each stage in src/bench.rs, as callgrind counts\n\
          # them. Written by `make instructions UPDATE=1`, compared by `make instructions`.\n\
          compiler = \"{}\"\n\n[instructions]\n",
         compiler()?
     );
     let counts = count_all()?;
-    for stage in STAGES {
-        text += &format!("{} = {:.1}\n", stage.name, counts[stage.name]);
-    }
-    std::fs::write(TABLE, text).context(TABLE)?;
+    let lines = STAGES.map(|stage| format!("{} = {:.1}\n", stage.name, counts[stage.name]));
+    std::fs::write(TABLE, head + &lines.concat()).context(TABLE)?;
     println!("{TABLE} is written");
     Ok(())
 }

@@ -56,7 +56,9 @@ fn append_all(bencher: &mut criterion::Bencher<'_>, log: &Log, batches: &[Batch]
     };
     let append = |batches: Vec<Batch>| {
         let acks: Vec<_> = batches.into_iter().map(|batch| log.append(batch).expect("the log has room")).collect();
-        acks.into_iter().for_each(|ack| ack.wait().expect("durable"));
+        for ack in acks {
+            ack.wait().expect("durable");
+        }
     };
     bencher.iter_batched(next, append, BatchSize::PerIteration);
 }

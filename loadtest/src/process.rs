@@ -83,7 +83,9 @@ mod tests {
         let this = Process::watch("this", std::process::id()).unwrap();
         let mut memory = vec![1_u8; 64 << 20];
         while this.usage().unwrap().cpu_seconds < 0.05 {
-            memory.iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
+            for byte in &mut memory {
+                *byte = byte.wrapping_add(1);
+            }
         }
         let usage = this.usage().unwrap();
         assert!(usage.resident_mib >= 64.0 && usage.peak_mib >= usage.resident_mib, "{usage:?}");
