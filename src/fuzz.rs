@@ -7,7 +7,7 @@
 //! The tests run each target on its corpus in `tests/fuzz/corpus` and on mutations of it, the same at every run. `make
 //! fuzz` runs them under libFuzzer, with coverage, for as long as one likes.
 
-use crate::{config, http, log, pending, store, udp, wire};
+use crate::{access, config, http, log, pending, store, udp, wire};
 
 #[cfg(test)]
 mod tests;
@@ -22,13 +22,14 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     Target { name: "json", run: wire::fuzz::json },
     Target { name: "ndjson", run: wire::fuzz::ndjson },
     Target { name: "line_protocol", run: wire::fuzz::line_protocol },
     Target { name: "senml_json", run: wire::fuzz::senml_json },
     Target { name: "senml_cbor", run: wire::fuzz::senml_cbor },
     Target { name: "timestamp", run: wire::fuzz::timestamp },
+    Target { name: "signed_datagram", run: access::fuzz::signed_datagram },
     Target { name: "datagram", run: udp::fuzz::datagram },
     Target { name: "log", run: log::fuzz::log },
     Target { name: "checkpoint", run: log::fuzz::checkpoint },

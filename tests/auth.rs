@@ -1,8 +1,10 @@
-//! Who may do what: tokens, tenants, and what attackers try.
+//! Who may do what: tokens, tenants, signed datagrams, and what attackers try.
 
 mod attacks;
 mod commands;
+mod datagrams;
 mod devices;
+mod keys;
 mod reload;
 mod tenants;
 mod tokens;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::{Server, Setup, wait_until};
+use crate::harness::{Server, Setup, binary, wait_until};
 
 #[tokio::test]
 async fn each_program_sends_what_the_server_accepts() {
@@ -34,7 +34,7 @@ async fn each_program_sends_what_the_server_accepts() {
     }
 }
 
-fn blocks<'p>(page: &'p str, language: &str) -> impl Iterator<Item = &'p str> {
+pub(crate) fn blocks<'p>(page: &'p str, language: &str) -> impl Iterator<Item = &'p str> {
     let start = format!("```{language}\n");
     page.match_indices(&start)
         .map(|(at, _)| at + start.len())
@@ -44,9 +44,9 @@ fn blocks<'p>(page: &'p str, language: &str) -> impl Iterator<Item = &'p str> {
 }
 
 /// Runs a program, and fails if it does.
-async fn run(language: &str, program: &str, folder: &Path) {
-    // Where there is no nc, the shell has datagrams of its own.
-    let nc = "command -v nc >/dev/null || nc() { cat > \"/dev/udp/$3/$4\"; }";
+pub(crate) async fn run(language: &str, program: &str, folder: &Path) {
+    // Where there is no nc, the shell has datagrams of its own. `tidegauge` is the binary under test.
+    let nc = "command -v nc >/dev/null || nc() { cat > \"/dev/udp/$3/$4\"; }\ntidegauge() { \"$TIDEGAUGE\" \"$@\"; }";
     let (file, script) = match language {
         "sh" => ("program.sh", format!("{nc}\n. ./program.sh")),
         "python" => ("program.py", "python3 program.py".to_owned()),
@@ -54,7 +54,7 @@ async fn run(language: &str, program: &str, folder: &Path) {
     };
     std::fs::write(folder.join(file), program).expect("the folder is writable");
     let mut bash = Command::new("bash");
-    bash.args(["-ec", &script]).current_dir(folder);
+    bash.args(["-ec", &script]).current_dir(folder).env("TIDEGAUGE", binary());
     let output = tokio::task::spawn_blocking(move || bash.output()).await.expect("no panic").expect("bash is there");
     assert!(output.status.success(), "{program}\n{}", String::from_utf8_lossy(&output.stderr));
 }

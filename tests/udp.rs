@@ -183,28 +183,28 @@ async fn udp_can_be_off_and_does_not_share_its_address_with_strangers() {
 }
 
 /// A socket that counts what it sends.
-struct Sender {
+pub(crate) struct Sender {
     socket: UdpSocket,
     sent: std::cell::Cell<u64>,
     sent_bytes: std::cell::Cell<u64>,
 }
 
 impl Sender {
-    fn to(address: SocketAddr) -> Self {
+    pub(crate) fn to(address: SocketAddr) -> Self {
         let local = SocketAddr::new(address.ip(), 0);
         let socket = UdpSocket::bind(local).expect("a free port");
         socket.connect(address).expect("a local address");
         Self { socket, sent: 0.into(), sent_bytes: 0.into() }
     }
 
-    fn send(&self, datagram: impl AsRef<[u8]>) {
+    pub(crate) fn send(&self, datagram: impl AsRef<[u8]>) {
         let datagram = datagram.as_ref();
         self.socket.send(datagram).expect("the loopback takes it");
         self.sent.update(|sent| sent + 1);
         self.sent_bytes.update(|bytes| bytes + datagram.len() as u64);
     }
 
-    fn sent(&self) -> u64 {
+    pub(crate) fn sent(&self) -> u64 {
         self.sent.get()
     }
 
@@ -218,7 +218,7 @@ fn dropped(metrics: &Metrics, reason: &str) -> u64 {
 }
 
 /// Waits until the server has received so many datagrams and counted the readings in them.
-async fn received(server: &Server, datagrams: u64) -> Metrics {
+pub(crate) async fn received(server: &Server, datagrams: u64) -> Metrics {
     wait_until("the datagrams are received", async || {
         (server.metrics().await.count(DATAGRAMS) == datagrams).then_some(())
     })

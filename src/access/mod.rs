@@ -2,13 +2,14 @@
 //!
 //! A request shows a token or none. [`Tokens`] make of it a [`Grant`]: the name under which it is known, what it allows,
 //! and its [`Reach`], which devices it sees and how their ids look from there. Whatever takes readings in or gives them
-//! out asks the grant; nobody below asks for tokens.
+//! out asks the grant; nobody below asks for tokens. A datagram shows no token: it is signed with a key, and [`Keys`] make of
+//! it the [`Reach`] of that key.
 //!
 //! Promises:
-//! - A token is never kept, only its hash, and never shown.
-//! - A token that is shown and not good is refused, even where somebody without a token would be let in: a mistyped
-//!   token must not write outside its tenant.
-//! - [`Gate`] changes all tokens at once. Who was let in before finishes the request.
+//! - A token is never kept, only its hash, and never shown. The secret of a key has to be kept, and is never shown.
+//! - A token or signature that is shown and not good is refused, even where somebody without one would be let in: a
+//!   mistyped token must not write outside its tenant.
+//! - [`Gate`] changes all tokens and keys at once. Who was let in before finishes the request.
 //!
 //! Pure, but for the lock of the gate. Knows neither HTTP nor what is behind the scopes.
 
@@ -18,11 +19,17 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::config::{Audience, Auth, Expiry, Scope, Token, TokenHash};
 use crate::model::DeviceIdCase;
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+mod keys;
 mod reach;
+mod signature;
 #[cfg(test)]
 mod tests;
 
+pub use keys::{Keys, Unverified, Verified};
 pub use reach::{Reach, ReachError, Span};
+pub use signature::sign;
 
 /// The longest token that is looked at, in bytes.
 pub const TOKEN_MAX_BYTES: usize = 256;
@@ -54,12 +61,10 @@ impl Grant {
     }
 
     fn of(token: &Token, case: DeviceIdCase) -> Self {
-        let patterns = token.devices.as_ref().map(|patterns| patterns.iter().map(|pattern| pattern.in_case(case)));
-        let prefix = case.apply(token.device_prefix.as_deref().unwrap_or_default()).into_owned();
         Self {
             name: Some(token.name.as_str().into()),
             scopes: token.scopes.clone(),
-            reach: Reach::new(prefix, patterns.map(Iterator::collect)),
+            reach: Reach::of(token.devices.as_deref(), token.device_prefix.as_deref(), case),
         }
     }
 }
@@ -78,7 +83,7 @@ pub enum Stranger {
     ExpiredToken,
 }
 
-/// The tokens that are good, and what is open without one.
+/// The tokens and keys that are good, and what is open without one.
 #[derive(Debug)]
 pub struct Tokens {
     known: HashMap<TokenHash, (Arc<Grant>, Option<Expiry>)>,
@@ -86,10 +91,11 @@ pub struct Tokens {
     nobody: Arc<Grant>,
     metrics: Audience,
     health: Audience,
+    keys: Keys,
 }
 
 impl Tokens {
-    /// The tokens of the configuration. `case` is what becomes of the device ids that they are held against.
+    /// The tokens and keys of the configuration. `case` is what becomes of the device ids that they are held against.
     #[must_use]
     pub fn new(auth: &Auth, case: DeviceIdCase) -> Self {
         let entry = |token: &Token| (token.hash, (Arc::new(Grant::of(token, case)), token.expires));
@@ -99,6 +105,7 @@ impl Tokens {
             nobody: Arc::new(Grant::nothing()),
             metrics: auth.metrics,
             health: auth.health,
+            keys: Keys::new(auth, case),
         }
     }
 
@@ -139,6 +146,12 @@ impl Tokens {
         self.health
     }
 
+    /// The keys that datagrams are signed with.
+    #[must_use]
+    pub const fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
     /// How many tokens there are.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -146,7 +159,7 @@ impl Tokens {
     }
 }
 
-/// The tokens of now.
+/// The tokens and keys of now.
 #[derive(Debug)]
 pub struct Gate(RwLock<Arc<Tokens>>);
 
@@ -157,13 +170,13 @@ impl Gate {
         Self(RwLock::new(Arc::new(tokens)))
     }
 
-    /// The tokens that hold for a request that begins now.
+    /// The tokens and keys that hold for a request that begins now.
     #[must_use]
     pub fn tokens(&self) -> Arc<Tokens> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Other tokens from now on.
+    /// Others from now on.
     pub fn replace(&self, tokens: Tokens) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(tokens);
     }

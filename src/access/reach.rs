@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::model::{DEVICE_ID_MAX_BYTES, DevicePattern};
+use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdCase, DevicePattern};
 
 /// Which devices somebody reaches, and how their ids look from there.
 ///
@@ -62,6 +62,14 @@ impl Reach {
     #[must_use]
     pub const fn new(prefix: String, patterns: Option<Vec<DevicePattern>>) -> Self {
         Self { prefix, patterns }
+    }
+
+    /// The devices behind `prefix`, of those that match one of `devices` if there are any, both as an operator writes
+    /// them.
+    #[must_use]
+    pub fn of(devices: Option<&[DevicePattern]>, prefix: Option<&str>, case: DeviceIdCase) -> Self {
+        let patterns = devices.map(|patterns| patterns.iter().map(|pattern| pattern.in_case(case)).collect());
+        Self::new(case.apply(prefix.unwrap_or_default()).into_owned(), patterns)
     }
 
     /// The id under which a device is kept, of an id that is one by itself.

@@ -1,6 +1,7 @@
 //! Who is let in.
 
 use super::*;
+use crate::config::KeySecret;
 
 const NOW_MS: i64 = 1_776_693_610_000;
 
@@ -70,4 +71,62 @@ fn a_gate_shows_the_tokens_of_now() {
     gate.replace(tokens(&entry("ann", "new", "")));
     assert!(before.grant(Some("old"), NOW_MS).is_ok(), "a request goes on with what it began with");
     assert!(gate.tokens().grant(Some("new"), NOW_MS).is_ok() && gate.tokens().grant(Some("old"), NOW_MS).is_err());
+}
+
+/// A secret, and the table of a key with it.
+fn key(id: &str, more: &str) -> (KeySecret, String) {
+    let text = format!("{:_<43}", format!("hunter2-{id}"));
+    (
+        KeySecret::new(text.as_str()).expect("a secret"),
+        format!("[[keys]]\nid = \"{id}\"\nsecret = \"{text}\"\n{more}\n"),
+    )
+}
+
+fn signed(id: &str, secret: &KeySecret, content: &str) -> Vec<u8> {
+    [sign(id, secret, content.as_bytes()).as_bytes(), content.as_bytes()].concat()
+}
+
+#[test]
+fn a_signed_datagram_is_that_of_its_key_until_the_key_expires() {
+    let (one_secret, one) = key("one", "devices = [\"LIGHT-*\"]\nexpires = \"2026-04-20T14:00:10Z\"");
+    let (two_secret, two) = key("two", "device_prefix = \"acme/\"");
+    let access = tokens(&(one + &two));
+    let keys = access.keys();
+    let by_one = signed("one", &one_secret, "x");
+    let verified = keys.verify(&by_one, NOW_MS - 1).expect("signed");
+    assert_eq!(verified.content, b"x");
+    assert!(verified.reach.kept("LIGHT-1").is_ok() && verified.reach.kept("PUMP-1").is_err());
+    assert_eq!(keys.verify(&by_one, NOW_MS), Err(Unverified::ExpiredKey));
+    let by_two = signed("two", &two_secret, "x");
+    assert_eq!(keys.verify(&by_two, NOW_MS).expect("signed").reach.kept("x").expect("in reach"), "acme/x");
+    for (datagram, why) in [
+        (b"x".to_vec(), Unverified::Unsigned),
+        (signed("two", &one_secret, "x"), Unverified::BadSignature),
+        (signed("one", &two_secret, "x"), Unverified::BadSignature),
+        ([&by_two[..], b"\n"].concat(), Unverified::BadSignature),
+        (signed("Two", &two_secret, "x"), Unverified::UnknownKey),
+        (b"#tg1".to_vec(), Unverified::BadSignature),
+    ] {
+        assert_eq!(keys.verify(&datagram, NOW_MS - 1), Err(why), "{}", datagram.escape_ascii());
+    }
+    assert!(!format!("{access:?}").contains("hunter2"), "no secret is shown");
+}
+
+#[test]
+fn what_opens_the_door_to_unsigned_datagrams_does_not_open_it_to_bad_signatures() {
+    let (secret, table) = key("one", "");
+    let (unsigned, unknown) = (b"x".to_vec(), signed("two", &secret, "x"));
+    for (auth, takes_unsigned, takes_unknown) in [
+        (String::new(), true, true),
+        (entry("ann", "t", ""), true, false),
+        (table.clone(), false, false),
+        (format!("allow_anonymous = true\n{table}"), true, false),
+        (format!("allow_anonymous = true\n{}", entry("ann", "t", "")), true, false),
+    ] {
+        let access = tokens(&auth);
+        assert_eq!(access.keys().verify(&unsigned, NOW_MS).is_ok(), takes_unsigned, "{auth}");
+        let verified = access.keys().verify(&unknown, NOW_MS);
+        let expected = if takes_unknown { Ok(&b"x"[..]) } else { Err(Unverified::UnknownKey) };
+        assert_eq!(verified.map(|verified| verified.content), expected, "{auth}");
+    }
 }

@@ -15,6 +15,7 @@ mod client;
 mod data_dir;
 mod dead_letters;
 mod import;
+mod key;
 mod serve;
 mod settings;
 mod token;
@@ -46,6 +47,8 @@ enum Command {
     Check(check::CheckArgs),
     /// Make, hash and try the tokens by which clients are known
     Token(token::TokenArgs),
+    /// Make the keys that datagrams are signed with, and sign with them
+    Key(key::KeyArgs),
 }
 
 /// The command line asks for what cannot be done.
@@ -61,6 +64,7 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
         Command::DeadLetters(args) => dead_letters::run(args).await,
         Command::Check(args) => check::run(&args),
         Command::Token(args) => token::run(args),
+        Command::Key(args) => key::run(args),
     };
     let Err(error) = done else {
         return ExitCode::SUCCESS;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tidegauge::access::{Gate, Tokens};
-use tidegauge::config::{Config, Period, StoreKind, SyncPolicy};
+use tidegauge::config::{Auth, Config, Period, StoreKind, SyncPolicy};
 use tidegauge::flush::{DeadLetters, Flush, Running};
 use tidegauge::http::{self, App, Budget};
 use tidegauge::ingest::Ingest;
@@ -36,8 +36,9 @@ const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
 pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let config = settings.load()?;
     logs::init(&config.telemetry)?;
-    if config.auth.allow_anonymous && !config.auth.tokens.is_empty() {
-        tracing::warn!("there are tokens, but auth.allow_anonymous lets everybody in who shows none");
+    let Auth { allow_anonymous, tokens, keys, .. } = &config.auth;
+    if *allow_anonymous && !(tokens.is_empty() && keys.is_empty()) {
+        tracing::warn!("there are tokens or keys, but auth.allow_anonymous lets everybody in who shows none");
     }
     let data = DataDir::lock(&config.server.data_dir)?;
     let listen = config.http.listen;
@@ -152,7 +153,8 @@ impl Service {
             device_id_case: config.ingest.device_id_case,
         };
         let closing = CancellationToken::new();
-        let receiving = sockets.map(|sockets| sockets.start(&app.ingest, &app.metrics, &closing)).transpose();
+        let receiving =
+            sockets.map(|sockets| sockets.start(&app.gate, &app.ingest, &app.metrics, &closing)).transpose();
         let receiving = receiving.context("start receiving datagrams")?;
         Ok(Self { log, store, flush, running, app: Arc::new(app), receiving, closing, helpers })
     }

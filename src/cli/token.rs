@@ -136,7 +136,7 @@ fn parse_scope(text: &str) -> Result<Scope, String> {
     known.ok_or_else(|| "expected ingest, query or admin".to_owned())
 }
 
-fn parse_expiry(text: &str) -> Result<Expiry, String> {
+pub(super) fn parse_expiry(text: &str) -> Result<Expiry, String> {
     let from_now = |period: Period| {
         let now = Timestamp::from_millisecond(now_ms()).ok()?;
         let seconds = i64::try_from(period.as_duration().as_secs()).ok()?;

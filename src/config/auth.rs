@@ -1,10 +1,10 @@
-//! `[auth]`: who may use the API.
+//! `[auth]`: who may use the API, and who may send datagrams.
 
 use std::collections::HashSet;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
-use super::{ConfigError, Token};
+use super::{ConfigError, Key, Token};
 use crate::model::DeviceIdCase;
 
 /// Who may use the API.
@@ -20,6 +20,9 @@ pub struct Auth {
     /// The tokens. Without any, whoever can connect may do everything.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<Token>,
+    /// The keys that datagrams are signed with. Without any, datagrams are taken unsigned.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "keys_without_repeating")]
+    pub keys: Vec<Key>,
 }
 
 /// Who may see something.
@@ -34,7 +37,13 @@ pub enum Audience {
 
 impl Default for Auth {
     fn default() -> Self {
-        Self { allow_anonymous: false, metrics: Audience::Admin, health: Audience::Open, tokens: Vec::new() }
+        Self {
+            allow_anonymous: false,
+            metrics: Audience::Admin,
+            health: Audience::Open,
+            tokens: Vec::new(),
+            keys: Vec::new(),
+        }
     }
 }
 
@@ -43,6 +52,17 @@ impl Auth {
     #[must_use]
     pub fn lets_anybody_in(&self) -> bool {
         self.allow_anonymous || self.tokens.is_empty()
+    }
+
+    /// Whether datagrams are taken that nobody signed.
+    #[must_use]
+    pub fn takes_unsigned(&self) -> bool {
+        self.allow_anonymous || self.keys.is_empty()
+    }
+
+    /// Reads the secrets of keys that stand in files of their own.
+    pub(super) fn read_secrets(&mut self) -> Result<(), ConfigError> {
+        self.keys.iter_mut().try_for_each(|key| key.secret.read())
     }
 
     pub(super) fn check(&self, case: DeviceIdCase) -> Result<(), ConfigError> {
@@ -54,23 +74,52 @@ impl Auth {
                 return Err(ConfigError::invalid("auth.tokens.hash", problem));
             }
         }
+        self.check_keys()?;
         self.check_prefixes(case)
     }
 
-    /// No tenant's devices may look like those of another: of two prefixes, neither starts with the other.
-    fn check_prefixes(&self, case: DeviceIdCase) -> Result<(), ConfigError> {
-        let mut prefixes: Vec<_> = self.tokens.iter().filter_map(|token| token.device_prefix.as_deref()).collect();
-        prefixes.sort_unstable_by_key(|prefix| case.apply(prefix));
-        for pair in prefixes.windows(2) {
-            let (outer, inner) = (case.apply(pair[0]), case.apply(pair[1]));
-            if inner != outer && inner.starts_with(&*outer) {
-                let problem = format!(
-                    "is {:?}, which starts with {:?} of another token: one tenant would reach into the other",
-                    pair[1], pair[0]
-                );
-                return Err(ConfigError::invalid("auth.tokens.device_prefix", problem));
+    /// What is signed with a key must say so by its id, and by nothing else: a signature does not cover the id.
+    fn check_keys(&self) -> Result<(), ConfigError> {
+        let (mut ids, mut secrets) = (HashSet::new(), HashSet::new());
+        for (at, key) in (1..).zip(&self.keys) {
+            key.check(at)?;
+            let is_new =
+                [("auth.keys.id", ids.insert(&key.id)), ("auth.keys.secret", secrets.insert(key.secret.expose()))];
+            if let Some((name, _)) = is_new.into_iter().find(|(_, is_new)| !is_new) {
+                let problem = format!("is that of an earlier key (key {at}, {:?})", key.id);
+                return Err(ConfigError::invalid(name, problem));
             }
         }
         Ok(())
     }
+
+    /// No tenant's devices may look like those of another: of two prefixes, neither starts with the other.
+    fn check_prefixes(&self, case: DeviceIdCase) -> Result<(), ConfigError> {
+        let of_tokens = self.tokens.iter().map(|token| ("auth.tokens.device_prefix", &token.device_prefix));
+        let of_keys = self.keys.iter().map(|key| ("auth.keys.device_prefix", &key.device_prefix));
+        let mut prefixes: Vec<_> =
+            of_tokens.chain(of_keys).filter_map(|(key, prefix)| Some((key, prefix.as_deref()?))).collect();
+        prefixes.sort_unstable_by_key(|(_, prefix)| case.apply(prefix));
+        for pair in prefixes.windows(2) {
+            let [(_, outer), (key, inner)] = [pair[0], pair[1]];
+            let (outer_kept, inner_kept) = (case.apply(outer), case.apply(inner));
+            if inner_kept != outer_kept && inner_kept.starts_with(&*outer_kept) {
+                let problem = format!(
+                    "is {inner:?}, which starts with {outer:?} of another token or key: one tenant would reach into \
+                     the other"
+                );
+                return Err(ConfigError::invalid(key, problem));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A value of the wrong type may hold a secret, so it is not repeated.
+fn keys_without_repeating<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Key>, D::Error> {
+    Vec::deserialize(deserializer).map_err(|error: D::Error| {
+        let text = error.to_string();
+        let expected = text.split_once("invalid type: ").and_then(|(_, rest)| rest.rsplit_once(", expected "));
+        expected.map_or(error, |(_, expected)| de::Error::custom(format!("expected {expected}")))
+    })
 }

@@ -3,6 +3,10 @@
 use std::fmt::Display;
 
 use super::ConfigError;
+use crate::model::{DevicePattern, check_device_id};
+
+/// The longest `device_prefix`: it leaves room for ids of as many bytes again.
+const PREFIX_MAX_BYTES: usize = 64;
 
 /// Checks that `min <= value <= max`.
 pub(super) fn within<T: PartialOrd + Display + Copy>(
@@ -26,6 +30,25 @@ pub(super) fn not_below<T: PartialOrd + Display + Copy>(
 ) -> Result<(), ConfigError> {
     if value < other {
         return Err(ConfigError::invalid(key, format!("is {value}, must be at least {other_key}, which is {other}")));
+    }
+    Ok(())
+}
+
+/// Checks for which devices something is: `keys` are those of the patterns and of the prefix, `whose` tells it apart.
+pub(super) fn territory(
+    keys: [&'static str; 2],
+    devices: Option<&[DevicePattern]>,
+    prefix: Option<&str>,
+    whose: &str,
+) -> Result<(), ConfigError> {
+    let [devices_key, prefix_key] = keys;
+    if devices.is_some_and(<[_]>::is_empty) {
+        let problem = format!("is an empty list; for all devices leave it out ({whose})");
+        return Err(ConfigError::invalid(devices_key, problem));
+    }
+    if prefix.is_some_and(|prefix| check_device_id(prefix).is_err() || prefix.len() > PREFIX_MAX_BYTES) {
+        let problem = format!("is not 1 to {PREFIX_MAX_BYTES} bytes of A-Z a-z 0-9 . _ : / - ({whose})");
+        return Err(ConfigError::invalid(prefix_key, problem));
     }
     Ok(())
 }

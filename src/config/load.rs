@@ -24,7 +24,8 @@ pub struct Override {
 
 impl Config {
     /// Makes the configuration of the defaults, the TOML `file`, the variables of `env` named
-    /// `TIDEGAUGE_<SECTION>__<KEY>`, and `overrides`, each overruling those before it, and checks the whole.
+    /// `TIDEGAUGE_<SECTION>__<KEY>`, and `overrides`, each overruling those before it, reads the secrets that stand in
+    /// files of their own, and checks the whole.
     ///
     /// Variables and overrides are read as TOML values where that gives what the key takes, else as plain text, so that
     /// text needs no quotes. Other variables are ignored.
@@ -54,6 +55,7 @@ impl Config {
             let path = [section, key].map(|&name| name.to_owned());
             layers.set(&path, value).map_err(|message| ConfigError::Flag { flag, message })?;
         }
+        layers.config.auth.read_secrets()?;
         layers.config.check()?;
         Ok(layers.config)
     }

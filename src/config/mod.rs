@@ -15,6 +15,8 @@ mod flush;
 pub mod fuzz;
 mod http;
 mod ingest;
+mod key;
+mod key_secret;
 mod load;
 mod log;
 mod log_filter;
@@ -43,6 +45,8 @@ pub use error::ConfigError;
 pub use flush::Flush;
 pub use http::Http;
 pub use ingest::{Ingest, LineProtocol, Senml};
+pub use key::{KEY_ID_MAX_BYTES, Key, is_key_id};
+pub use key_secret::KeySecret;
 pub use load::{Override, environment};
 pub use log::{Log, SyncPolicy};
 pub use log_filter::{LogFilter, LogFilterError};
@@ -160,10 +164,12 @@ impl Config {
             let way_in = "configure tokens ([[auth.tokens]]; `tidegauge token new` makes one)";
             return Err(within_reach("http.listen", http, "nobody has to authenticate", way_in));
         }
+        // Tokens do not help with the other: a datagram carries none.
         match self.udp.listen.address() {
-            // Tokens do not help here: a datagram carries none.
-            Some(udp) if is_open(udp) => {
-                Err(within_reach("udp.listen", udp, "datagrams do not authenticate", "set udp.listen = \"off\""))
+            Some(udp) if is_open(udp) && self.auth.keys.is_empty() => {
+                let ways_out =
+                    "configure keys ([[auth.keys]]; `tidegauge key new` makes one), set udp.listen = \"off\"";
+                Err(within_reach("udp.listen", udp, "nobody has to sign datagrams", ways_out))
             }
             _ => Ok(()),
         }

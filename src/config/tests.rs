@@ -178,7 +178,7 @@ fn values_without_sense_are_refused_by_key() {
 #[test]
 fn listening_beyond_loopback_without_authentication_takes_a_decision() {
     for listen in ["0.0.0.0:8080", "192.0.2.1:80", "[::]:8080"] {
-        for (section, way_out) in [("http", "tidegauge token new"), ("udp", "udp.listen = \"off\"")] {
+        for (section, way_out) in [("http", "tidegauge token new"), ("udp", "tidegauge key new")] {
             let file = format!("[{section}]\nlisten = \"{listen}\"");
             let error = error_of(&file);
             let key_is = format!("{section}.listen is ");
@@ -189,7 +189,11 @@ fn listening_beyond_loopback_without_authentication_takes_a_decision() {
         let http = format!("[http]\nlisten = \"{listen}\"\n[udp]\nlisten = \"off\"\n");
         load(&(http + &token(1, "")), &[], &[]).expect("tokens are asked for");
         let udp = format!("[udp]\nlisten = \"{listen}\"\n");
-        assert!(error_of(&(udp + &token(1, ""))).contains("datagrams do not authenticate"));
+        let error = error_of(&(udp.clone() + &token(1, "")));
+        assert!(error.contains("nobody has to sign") && error.contains("udp.listen = \"off\""), "{error}");
+        load(&(udp + &key(1, "")), &[], &[]).expect("datagrams have to be signed");
+        let http = format!("[http]\nlisten = \"{listen}\"\n");
+        assert!(error_of(&(http + &key(1, ""))).contains("nobody has to authenticate"), "a key is no token");
     }
     for listen in ["127.0.0.1:0", "127.1.2.3:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
         load(&format!("[http]\nlisten = \"{listen}\"\n[udp]\nlisten = \"{listen}\""), &[], &[]).expect("loopback");
@@ -257,6 +261,79 @@ fn a_token_that_was_pasted_as_its_hash_is_not_repeated() {
     let from_env = load("", &[("TIDEGAUGE_AUTH__TOKENS", &variable)], &[]).expect_err("an error");
     for error in [error_of(&file), from_env] {
         assert!(error.contains("sha256:") && !error.contains("hunter2"), "{error}");
+    }
+}
+
+/// The table of a key, with more keys.
+fn key(number: u8, more: &str) -> String {
+    format!("[[auth.keys]]\nid = \"k{number}\"\nsecret = \"hunter2-{number:043}\"\n{more}\n")
+}
+
+#[test]
+fn the_last_key_cannot_be_taken_from_a_server_that_others_reach() {
+    let public = "[udp]\nlisten = \"0.0.0.0:8089\"\n".to_owned();
+    let running = load(&(public + &key(1, "")), &[], &[]).expect("valid");
+    let other = load(&key(2, ""), &[], &[]).expect("valid").auth;
+    assert_eq!(running.with_auth(other.clone()).expect("valid").auth, other);
+    let none = load(&token(1, ""), &[], &[]).expect("valid by itself").auth;
+    assert!(running.with_auth(none).expect_err("it would be open").to_string().contains("nobody has to sign"));
+}
+
+#[test]
+fn keys_that_make_no_sense_are_refused_by_key() {
+    let prefix = |prefix: &str| format!("device_prefix = \"{prefix}\"");
+    let same_secret = key(1, "") + &key(1, "").replace("k1", "k2");
+    for (file, name) in [
+        (key(1, "").replace("k1", ""), "auth.keys.id"),
+        (key(1, "").replace("k1", "a b"), "auth.keys.id"),
+        (key(1, "").replace("k1", &"x".repeat(33)), "auth.keys.id"),
+        (key(1, "") + &key(2, "").replace("k2", "k1"), "auth.keys.id"),
+        (same_secret, "auth.keys.secret"),
+        (key(1, "").replace("hunter2-0", "hunter2 0"), "auth.keys.secret"),
+        (key(1, "").replace(&"0".repeat(20), ""), "auth.keys.secret"),
+        (key(1, "devices = []"), "auth.keys.devices"),
+        (key(1, &prefix("")), "auth.keys.device_prefix"),
+        (key(1, &prefix(&"x".repeat(65))), "auth.keys.device_prefix"),
+        (key(1, &prefix("acme/eu/")) + &token(1, &prefix("acme/")), "auth.keys.device_prefix"),
+        (key(1, &prefix("acme/")) + &token(1, &prefix("acme/eu/")), "auth.tokens.device_prefix"),
+    ] {
+        let error = error_of(&file);
+        assert!(error.starts_with(&format!("{name} is ")), "{file:?} gave {error:?}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+    let same_tenant = key(1, &prefix("acme/")) + &key(2, &prefix("acme/")) + &token(1, &prefix("acme/"));
+    load(&same_tenant, &[], &[]).expect("two keys and a token of one tenant");
+}
+
+#[test]
+fn the_secret_of_a_key_is_nowhere_shown_and_may_stand_in_a_file_of_its_own() {
+    let config = load(&key(1, "expires = 2030-01-01T00:00:00Z"), &[], &[]).expect("valid");
+    let secret = format!("hunter2-{:043}", 1);
+    assert_eq!(config.auth.keys[0].secret.expose(), secret);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("k2.key");
+    std::fs::write(&path, secret.clone() + "\n").expect("writable");
+    let by_file = format!("[[auth.keys]]\nid = \"k2\"\nsecret = {{ file = {path:?} }}");
+    let in_file = load(&by_file, &[], &[]).expect("valid");
+    assert_eq!(in_file.auth.keys[0].secret.expose(), secret);
+    for config in [config, in_file] {
+        let shown = toml::to_string(&config).expect("TOML");
+        assert!(shown.contains("[[auth.keys]]") && !shown.contains("hunter2"), "{shown}");
+        assert!(!format!("{config:?}").contains("hunter2"));
+    }
+    let error = error_of(&by_file.replace("k2.key", "none.key"));
+    assert!(error.starts_with("auth.keys.secret cannot be read from ") && error.contains("none.key"), "{error}");
+    let variable = format!("[{{ id = \"k1\", secret = \"{secret}\" }}]");
+    let from_env = load("", &[("TIDEGAUGE_AUTH__KEYS", &variable)], &[]).expect("valid");
+    assert_eq!(from_env.auth.keys[0].secret.expose(), secret);
+    for variable in [variable.replace("id", "name"), variable.replace("k1", ""), variable.replace("}]", "")] {
+        let error = load("", &[("TIDEGAUGE_AUTH__KEYS", &variable)], &[]).expect_err("an error");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+    for keys in [format!("keys = {secret:?}"), format!("keys = [{secret:?}]"), format!("keys = {{ k1 = {secret:?} }}")]
+    {
+        let error = error_of(&format!("[auth]\n{keys}"));
+        assert!(error.contains("auth.keys") && error.contains("expected") && !error.contains("hunter2"), "{error}");
     }
 }
 

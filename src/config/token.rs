@@ -5,13 +5,11 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::check::territory;
 use super::{ConfigError, TokenHash};
-use crate::model::{DevicePattern, check_device_id};
+use crate::model::DevicePattern;
 
 const NAME_MAX_BYTES: usize = 64;
-
-/// The longest `device_prefix`: it leaves room for ids of as many bytes again.
-const PREFIX_MAX_BYTES: usize = 64;
 
 /// A token: its name, its hash, and what it allows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -46,7 +44,7 @@ pub enum Scope {
     Admin,
 }
 
-/// An instant after which a token is not good any more.
+/// An instant after which a token or a key is not good any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expiry(Timestamp);
 
@@ -66,15 +64,8 @@ impl Token {
                 "an empty list, must hold \"ingest\", \"query\" or \"admin\"".to_owned(),
             );
         }
-        if self.devices.as_ref().is_some_and(Vec::is_empty) {
-            return wrong("auth.tokens.devices", "an empty list; for all devices leave it out".to_owned());
-        }
-        let Some(prefix) = &self.device_prefix else { return Ok(()) };
-        if check_device_id(prefix).is_err() || prefix.len() > PREFIX_MAX_BYTES {
-            let problem = format!("not 1 to {PREFIX_MAX_BYTES} bytes of A-Z a-z 0-9 . _ : / -");
-            return wrong("auth.tokens.device_prefix", problem);
-        }
-        Ok(())
+        let keys = ["auth.tokens.devices", "auth.tokens.device_prefix"];
+        territory(keys, self.devices.as_deref(), self.device_prefix.as_deref(), &format!("token {at}, {:?}", self.name))
     }
 }
 

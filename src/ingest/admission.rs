@@ -83,6 +83,11 @@ impl<'r> Admission<'r> {
         }
     }
 
+    /// From now on the readings are those of somebody with this reach.
+    pub const fn set_reach(&mut self, reach: &'r Reach) {
+        self.reach = reach;
+    }
+
     /// What the readings are judged by.
     #[must_use]
     pub const fn rules(&self) -> &'r Rules {

@@ -65,8 +65,9 @@ impl Ingest {
         Admission::new(&self.rules, reach, protocol, now_ms(), self.rules.max_readings)
     }
 
-    /// Starts a batch of messages that came in by `protocol`, from anybody. Who makes the batch keeps it small: the limit of readings
-    /// per request does not hold for it.
+    /// Starts a batch of messages that came in by `protocol`, each from somebody else: [`Admission::set_reach`] says from
+    /// whom, and until then from nobody in particular. Who makes the batch keeps it small: the limit of readings per
+    /// request does not hold for it.
     pub fn admission_of_batch(&self, protocol: Protocol) -> Admission<'_> {
         Admission::new(&self.rules, Reach::all(), protocol, now_ms(), usize::MAX)
     }

@@ -125,7 +125,7 @@ table! {
     udp_datagrams_total: Counter, Count;
     /// Bytes of the datagrams that were received.
     udp_bytes_total: Counter, Bytes;
-    /// Datagrams that were received and held no acceptable reading.
+    /// Datagrams that were received and held no acceptable reading, those included that were not signed as they should be.
     udp_malformed_total: Counter, Count;
     /// Datagrams whose readings are lost: the kernel had no room (kernel), the log took nothing (overload), or they were
     /// larger than allowed (truncated).

@@ -24,11 +24,19 @@ pub enum RequestRejection {
     Unauthorized,
     /// The token that was shown does not allow to write.
     Forbidden,
+    /// The datagram has to be signed and is not.
+    SignatureRequired,
+    /// The signature of the datagram is not that of its content.
+    BadSignature,
+    /// The key that the datagram is signed with is not known.
+    UnknownKey,
+    /// The key that the datagram is signed with was good once.
+    ExpiredKey,
 }
 
 impl RequestRejection {
     /// All reasons, so that each has its metric from the start.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::BodyTooLarge,
         Self::UnsupportedMediaType,
         Self::InvalidBody,
@@ -37,6 +45,10 @@ impl RequestRejection {
         Self::NotPartial,
         Self::Unauthorized,
         Self::Forbidden,
+        Self::SignatureRequired,
+        Self::BadSignature,
+        Self::UnknownKey,
+        Self::ExpiredKey,
     ];
 
     /// The reason as it is written in metrics.
@@ -51,6 +63,10 @@ impl RequestRejection {
             Self::NotPartial => "not_partial",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden => "forbidden",
+            Self::SignatureRequired => "signature_required",
+            Self::BadSignature => "bad_signature",
+            Self::UnknownKey => "unknown_key",
+            Self::ExpiredKey => "expired_key",
         }
     }
 }

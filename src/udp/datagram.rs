@@ -1,15 +1,15 @@
 //! From a datagram to readings.
 
-use super::sequences::Sequences;
+use super::sequences::Numbering;
 use crate::wire::{
     Incoming, Rejection, Sink, json,
     line_protocol::{self, Precision},
 };
 
 /// Reads the lines of a datagram: JSON when it begins with a brace or a bracket, else line protocol with times in
-/// nanoseconds. Numbers of messages go to `sequences`.
-pub(super) fn parse(content: &[u8], device_tags: &[String], sequences: &Sequences, sink: &mut impl Sink) {
-    let mut sink = Numbered { sink, sequences };
+/// nanoseconds. Numbers of messages go to `numbering`.
+pub(super) fn parse(content: &[u8], device_tags: &[String], numbering: Numbering<'_>, sink: &mut impl Sink) {
+    let mut sink = Numbered { sink, numbering };
     if matches!(content.trim_ascii_start().first(), Some(b'{' | b'[')) {
         json::parse_lines(content, &mut sink);
     } else {
@@ -21,7 +21,7 @@ pub(super) fn parse(content: &[u8], device_tags: &[String], sequences: &Sequence
 /// Hands on what is found, and keeps an eye on the numbers of the messages.
 struct Numbered<'s, S> {
     sink: &'s mut S,
-    sequences: &'s Sequences,
+    numbering: Numbering<'s>,
 }
 
 impl<S: Sink> Sink for Numbered<'_, S> {
@@ -38,7 +38,7 @@ impl<S: Sink> Sink for Numbered<'_, S> {
     }
 
     fn sequence(&mut self, device: &str, number: u64) {
-        self.sequences.saw(device, number);
+        self.numbering.saw(device, number);
     }
 }
 
@@ -46,7 +46,10 @@ impl<S: Sink> Sink for Numbered<'_, S> {
 mod tests {
     use metrics::Counter;
 
+    use super::super::sequences::Sequences;
     use super::*;
+    use crate::access::Reach;
+    use crate::model::DeviceIdCase;
 
     /// Devices and times of readings, codes of rejections.
     #[derive(Default)]
@@ -64,7 +67,9 @@ mod tests {
 
     fn notes(content: &str) -> Vec<String> {
         let mut notes = Notes::default();
-        parse(content.as_bytes(), &["device".to_owned()], &Sequences::new(0, Counter::noop()), &mut notes);
+        let sequences = Sequences::new(0, Counter::noop());
+        let numbering = Numbering { sequences: &sequences, reach: Reach::all(), case: DeviceIdCase::Preserve };
+        parse(content.as_bytes(), &["device".to_owned()], numbering, &mut notes);
         notes.0
     }
 

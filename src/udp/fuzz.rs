@@ -3,12 +3,16 @@
 use metrics::Counter;
 
 use super::datagram;
-use super::sequences::Sequences;
+use super::sequences::{Numbering, Sequences};
+use crate::access::Reach;
+use crate::model::DeviceIdCase;
 use crate::wire::fuzz::Found;
 
 /// The content of a datagram.
 pub fn datagram(content: &[u8]) {
     let mut found = Found::default();
-    datagram::parse(content, &["device".to_owned()], &Sequences::new(4, Counter::noop()), &mut found);
+    let sequences = Sequences::new(4, Counter::noop());
+    let numbering = Numbering { sequences: &sequences, reach: Reach::all(), case: DeviceIdCase::Preserve };
+    datagram::parse(content, &["device".to_owned()], numbering, &mut found);
     found.check(content);
 }

@@ -5,13 +5,17 @@
 //! Only when nothing more is there, or too much is on its way, it waits for the oldest record. So a slow disk makes
 //! larger batches, then a fuller receive buffer, and at last drops in the kernel, which are counted.
 //!
+//! What a datagram may write, [`access`](crate::access) says before a reading is looked for in it: once there are keys, it
+//! has to be signed.
+//!
 //! Promises:
 //! - Every datagram that reached the machine is counted once: received, or dropped by the kernel. Of those received,
 //!   what was too large, had no acceptable reading, or found no room in the log is counted too.
 //! - Memory is bounded: per socket one buffer in the kernel, and as much on its way into the log.
 //! - On shutdown, what the kernel holds is still taken.
 //!
-//! Senders get no answer. A refused line is told with its sender on the log level `tidegauge::udp=debug`.
+//! Senders get no answer. A refused line or datagram is told with its sender on the log level `tidegauge::udp=debug`, and
+//! once a minute at most how many were refused for their signatures.
 //!
 //! Only this room knows of sockets for datagrams; what a reading may be is decided in [`ingest`](crate::ingest).
 
@@ -22,6 +26,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::access::Gate;
 use crate::ingest::Ingest;
 use crate::telemetry::Metrics;
 
@@ -30,11 +35,13 @@ mod datagram;
 pub mod fuzz;
 mod inbox;
 mod kernel_drops;
+mod refusals;
 mod sequences;
 mod sockets;
 mod worker;
 
 use kernel_drops::KernelDrops;
+use refusals::Refusals;
 use sequences::Sequences;
 use worker::{Counters, Worker};
 
@@ -96,13 +103,20 @@ impl Sockets {
     ///
     /// # Errors
     /// When a thread cannot be started.
-    pub fn start(self, ingest: &Ingest, metrics: &Metrics, shutdown: &CancellationToken) -> io::Result<Receiving> {
+    pub fn start(
+        self,
+        gate: &Arc<Gate>,
+        ingest: &Ingest,
+        metrics: &Metrics,
+        shutdown: &CancellationToken,
+    ) -> io::Result<Receiving> {
         metrics.udp_receive_buffer_bytes.set(self.receive_buffer_bytes as f64);
         let counters = Counters::new(metrics);
         let drops = KernelDrops::of(&self.bound, metrics.udp_dropped_total.with("kernel"));
         let drops =
             drops.inspect_err(|error| tracing::warn!(%error, "datagrams that the kernel drops are not counted"));
         let sequences = Arc::new(Sequences::new(self.options.max_sequences, metrics.udp_sequence_gaps_total.clone()));
+        let refusals = Arc::new(Refusals::default());
         let threads = TaskTracker::new();
         for (number, socket) in self.bound.into_iter().enumerate() {
             let worker = Worker {
@@ -111,6 +125,8 @@ impl Sockets {
                 ingest: ingest.clone(),
                 counters: counters.clone(),
                 sequences: Arc::clone(&sequences),
+                refusals: Arc::clone(&refusals),
+                gate: Arc::clone(gate),
                 shutdown: shutdown.clone(),
             };
             let running = threads.token();

@@ -6,7 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use foldhash::fast::RandomState;
 use metrics::Counter;
 
-use crate::model::check_device_id;
+use crate::access::Reach;
+use crate::model::{DeviceIdCase, check_device_id};
 
 /// The number of the last message of each device, for as many devices as are remembered.
 ///
@@ -34,14 +35,32 @@ impl Sequences {
         Self { max_devices, last: Mutex::default(), gaps }
     }
 
-    /// Takes note of a message.
-    pub(super) fn saw(&self, device: &str, number: u64) {
-        if self.max_devices == 0 || check_device_id(device).is_err() {
-            return;
-        }
+    /// Takes note of a message of a device, by the id under which it is kept.
+    fn saw(&self, device: &str, number: u64) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let last = last.replace(device, number, self.max_devices.div_ceil(2));
         self.gaps.increment(last.map_or(0, |last| missing(last, number)));
+    }
+}
+
+/// The numbers in a datagram, from somebody with this reach.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Numbering<'a> {
+    pub(super) sequences: &'a Sequences,
+    pub(super) reach: &'a Reach,
+    pub(super) case: DeviceIdCase,
+}
+
+impl Numbering<'_> {
+    /// Takes note of a message, unless its device is out of reach: nobody counts gaps of somebody else's devices.
+    pub(super) fn saw(self, device: &str, number: u64) {
+        let device = self.case.apply(device);
+        if self.sequences.max_devices == 0 || check_device_id(&device).is_err() {
+            return;
+        }
+        if let Ok(kept) = self.reach.kept(&device) {
+            self.sequences.saw(&kept, number);
+        }
     }
 }
 
@@ -89,6 +108,21 @@ mod tests {
         assert_eq!(gaps(&[500, 0, 1, 1, 2]), [0, 0, 0, 0, 0]);
         assert_eq!(gaps(&[1, 3, 2, 3]), [0, 1, 0, 0]);
         assert_eq!(gaps(&[0, u64::MAX, 0]), [0, 0, 0]);
+    }
+
+    #[test]
+    fn devices_are_told_apart_as_they_are_kept_and_those_out_of_reach_are_not_watched() {
+        let sequences = Sequences::new(8, Counter::noop());
+        let acme = Reach::new("acme/".to_owned(), Some(vec!["pump-*".parse().unwrap()]));
+        let numbering = Numbering { sequences: &sequences, reach: &acme, case: DeviceIdCase::Lower };
+        for device in ["PUMP-1", "pump-1", "light-1", "pump 1", ""] {
+            numbering.saw(device, 1);
+        }
+        Numbering { reach: Reach::all(), ..numbering }.saw("pump-1", 1);
+        let last = sequences.last.into_inner().unwrap();
+        let mut devices: Vec<_> = last.young.keys().map(|device| &**device).collect();
+        devices.sort_unstable();
+        assert_eq!(devices, ["acme/pump-1", "pump-1"]);
     }
 
     #[test]

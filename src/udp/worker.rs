@@ -9,8 +9,10 @@ use metrics::Counter;
 use tokio_util::sync::CancellationToken;
 
 use super::inbox::{Datagram, Inbox};
-use super::sequences::Sequences;
+use super::refusals::{self, Refusals};
+use super::sequences::{Numbering, Sequences};
 use super::{Options, datagram};
+use crate::access::{Gate, Keys, Unverified};
 use crate::ingest::{Admission, Ingest, Submission};
 use crate::telemetry::{Metrics, Protocol};
 
@@ -55,6 +57,8 @@ pub(super) struct Worker {
     pub(super) ingest: Ingest,
     pub(super) counters: Counters,
     pub(super) sequences: Arc<Sequences>,
+    pub(super) refusals: Arc<Refusals>,
+    pub(super) gate: Arc<Gate>,
     pub(super) shutdown: CancellationToken,
 }
 
@@ -106,35 +110,58 @@ impl Worker {
 
     /// Sends what was received on its way, as one batch.
     fn submit(&self, inbox: &Inbox<'_>) -> Unsettled {
+        let tokens = self.gate.tokens();
         let mut admission = self.ingest.admission_of_batch(Protocol::Udp);
-        let (mut fruitful, mut bytes) = (0, 0);
+        let (mut fruitful, mut bytes, mut refused, mut last_refused) = (0, 0, 0, None);
         for datagram in inbox.datagrams() {
             bytes += datagram.bytes;
-            fruitful += u64::from(self.admit(&datagram, &mut admission));
+            match self.admit(&datagram, tokens.keys(), &mut admission) {
+                Ok(is_fruitful) => fruitful += u64::from(is_fruitful),
+                Err(why) => {
+                    refused += 1;
+                    last_refused = Some((datagram.from, why));
+                }
+            }
+        }
+        if let Some((from, why)) = last_refused {
+            self.refusals.saw(refused, from, why);
         }
         let datagrams = inbox.datagrams().len() as u64;
         Unsettled { submission: self.ingest.submit(admission), datagrams, fruitful, bytes }
     }
 
-    /// Returns whether the datagram holds an acceptable reading.
-    fn admit(&self, datagram: &Datagram<'_>, admission: &mut Admission<'_>) -> bool {
+    /// Returns whether the datagram holds an acceptable reading, unless it may not be read at all.
+    fn admit<'k>(
+        &'k self,
+        datagram: &Datagram<'_>,
+        keys: &'k Keys,
+        admission: &mut Admission<'k>,
+    ) -> Result<bool, Unverified> {
         let from = datagram.from.map(tracing::field::display);
         let Some(content) = datagram.content else {
             tracing::debug!(from, bytes = datagram.bytes, "a datagram is larger than udp.max_datagram_bytes");
             self.counters.truncated.increment(1);
-            return false;
+            return Ok(false);
         };
+        let verified = keys.verify(content, admission.now_ms()).inspect_err(|&why| {
+            tracing::debug!(from, %why, "a datagram is refused");
+            self.ingest.count_refused_request(Protocol::Udp, refusals::reason(why));
+            self.counters.malformed.increment(1);
+        })?;
+        admission.set_reach(verified.reach);
+        let case = admission.rules().device_id_case;
+        let numbering = Numbering { sequences: &self.sequences, reach: verified.reach, case };
         let (accepted, listed) = (admission.accepted(), admission.listed().len());
-        datagram::parse(content, &self.options.device_tags, &self.sequences, admission);
+        datagram::parse(verified.content, &self.options.device_tags, numbering, admission);
         for refused in &admission.listed()[listed..] {
             let (code, detail) = (refused.rejection.code.as_str(), &refused.rejection.detail);
             tracing::debug!(from, line = refused.line, code, detail, "a reading is refused");
         }
         if admission.accepted() == accepted {
             self.counters.malformed.increment(1);
-            return false;
+            return Ok(false);
         }
-        true
+        Ok(true)
     }
 
     /// Datagrams count as received when the readings in them count, so that at any time all or nothing of them is seen.

@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use tidegauge::config::TokenHash;
+use tidegauge::config::{KeySecret, TokenHash};
 
 use super::Database;
 
@@ -53,6 +53,17 @@ impl Setup {
         self.set("auth.tokens", tokens)
     }
 
+    /// Adds the key with the secret [`key_of`] an id, with more keys of its table.
+    pub(crate) fn key(self, id: &str, keys: &str) -> Self {
+        let mut table: Table = toml::from_str(keys).expect("keys of a key");
+        table.insert("id".to_owned(), id.into());
+        table.insert("secret".to_owned(), key_of(id).expose().into());
+        let auth = self.sections.get("auth").and_then(|auth| auth.get("keys")?.as_array().cloned());
+        let mut all = auth.unwrap_or_default();
+        all.push(Value::Table(table));
+        self.set("auth.keys", all)
+    }
+
     /// Sets `section.key` to a value.
     pub(crate) fn set(mut self, name: &str, value: impl Into<Value>) -> Self {
         let (section, key) = name.split_once('.').expect("section.key");
@@ -77,4 +88,9 @@ impl Setup {
 /// The token with this name.
 pub(crate) fn secret_of(name: &str) -> String {
     format!("tg_the-secret-of-{name}")
+}
+
+/// The secret of the key with this id.
+pub(crate) fn key_of(id: &str) -> KeySecret {
+    KeySecret::new(format!("{:_<43}", format!("the-key-of-{id}"))).expect("a secret")
 }

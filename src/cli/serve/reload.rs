@@ -1,4 +1,4 @@
-//! SIGHUP: other tokens from the next request on, and nothing else changes.
+//! SIGHUP: other tokens and keys from the next request on, and nothing else changes.
 
 use std::convert::Infallible;
 
@@ -20,17 +20,19 @@ pub(super) fn on_hangup(
             hangups.recv().await;
             match reload(settings, running) {
                 Ok(tokens) => {
-                    let count = tokens.count();
+                    let (count, keys) = (tokens.count(), tokens.keys().count());
                     gate.replace(tokens);
-                    tracing::info!(tokens = count, "[auth] was read again");
+                    tracing::info!(tokens = count, keys, "[auth] was read again");
                 }
-                Err(error) => tracing::error!(%error, "[auth] was not read again; the tokens stay as they were"),
+                Err(error) => {
+                    tracing::error!(%error, "[auth] was not read again; the tokens and keys stay as they were");
+                }
             }
         }
     })
 }
 
-/// The tokens of the configuration as it is now, if they go together with the addresses that the server listens on.
+/// The tokens and keys of the configuration as it is now, if they go together with the addresses that the server listens on.
 fn reload(settings: &Settings, running: &Config) -> Result<Tokens, ConfigError> {
     let now = settings.load()?;
     let changed = running.with_auth(now.auth.clone())?;

@@ -22,11 +22,11 @@ pub mod fuzz;
 mod metadata;
 mod names;
 mod rollups;
+mod statements;
 mod stats;
 #[cfg(test)]
 mod tests;
 mod timeseries;
-mod updates;
 
 pub use self::bucket::BucketStore;
 pub use self::connect::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};

@@ -52,23 +52,41 @@ impl Part {
         })
     }
 
-    /// Writes the fields that follow from what the part holds: all but `_id`, `deviceId` and those that
-    /// [`encode_birth`] writes.
+    /// Writes what the part holds; see [`Body::encode`].
+    pub(super) fn encode(&self, fields: &mut Encoder, hour: Hour) {
+        let Self { rev, full, last, ref metadata, ref contents, .. } = *self;
+        Body { rev, full, last, metadata: metadata.as_ref(), size: Size::of(contents), contents }.encode(fields, hour);
+    }
+}
+
+/// What a part holds, to be written.
+#[derive(Debug)]
+pub(super) struct Body<'a> {
+    pub(super) rev: i64,
+    pub(super) full: bool,
+    pub(super) last: HourOffset,
+    pub(super) metadata: Option<&'a Map<String, Value>>,
+    pub(super) size: Size,
+    pub(super) contents: &'a Contents,
+}
+
+impl Body<'_> {
+    /// Writes the fields that follow from it: all but `_id`, `deviceId` and those that [`encode_birth`] writes.
     pub(super) fn encode(&self, fields: &mut Encoder, hour: Hour) {
         let (first, _) = self.contents.span().expect("a part is written for its readings");
         fields.int64("rev", self.rev);
-        if let Some(metadata) = &self.metadata {
+        if let Some(metadata) = self.metadata {
             metadata::encode(fields, "metadata", metadata);
         }
         if self.full {
             fields.boolean("full", true);
         }
-        fields.int64("readingCount", self.contents.reading_count() as i64);
-        fields.int64("bytes", Size::of(&self.contents).bytes as i64);
+        fields.int64("readingCount", self.size.readings as i64);
+        fields.int64("bytes", self.size.bytes as i64);
         fields.datetime("firstTs", hour.instant_ms(first));
         fields.datetime("lastTs", hour.instant_ms(self.last));
         encode_stats(fields, "stats", &self.contents.stats());
-        encode_readings(fields, "readings", hour, &self.contents);
+        encode_readings(fields, "readings", hour, self.contents);
     }
 }
 

@@ -1,4 +1,7 @@
 //! Writes many buckets: one statement each, many to a command, and the slow path for those it does not suit.
+//!
+//! What is taken for the first flush of its bucket is inserted. Where that was wrong, the document is there already, and the
+//! flush is appended to it.
 
 use std::sync::Arc;
 
@@ -7,10 +10,10 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use super::super::encode::Encoder;
 use super::super::errors::is_out_of_reach;
 use super::super::metadata;
-use super::super::updates::Upserted;
+use super::super::statements::{self, Verb};
 use super::BucketStore;
 use super::capacity::Size;
-use super::statement::{Job, append};
+use super::statement::{Job, append, birth};
 use crate::model::BucketWrite;
 use crate::store::{WriteError, Written};
 
@@ -47,30 +50,38 @@ impl BucketStore {
 
     /// Gives each job its outcome, unless the server is out of reach.
     async fn write_jobs(&self, jobs: Vec<Job<'_>>, outcomes: &mut Outcomes) -> Result<(), WriteError> {
-        let (appends, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| self.capacity.takes(job.size));
-        let unsuitable = self.append_all(&appends, outcomes).await?;
-        slow.extend(appends.into_iter().filter(|job| unsuitable.binary_search(&job.at).is_ok()));
+        let (fitting, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| self.capacity.takes(job.size));
+        let is_first = |job: &Job<'_>| self.births.is_first(&job.write.device, job.write.hour);
+        let (births, mut appends): (Vec<_>, Vec<_>) = fitting.into_iter().partition(is_first);
+        appends.extend(self.write_fast(Verb::Insert, births, birth, outcomes).await?);
+        let append = |statement: &mut Encoder, job: &Job<'_>| {
+            let part = self.overflowing.last_part(&job.write.device, job.write.hour);
+            append(statement, job, part, self.capacity);
+        };
+        slow.extend(self.write_fast(Verb::Upsert, appends, append, outcomes).await?);
         self.write_all_slowly(&slow, outcomes).await
     }
 
-    /// The fast path. Returns which writes (their places in the call, ascending) it does not suit.
-    async fn append_all(&self, jobs: &[Job<'_>], outcomes: &mut Outcomes) -> Result<Vec<usize>, WriteError> {
-        let mut unsuitable = Vec::new();
-        let statement = |encoder: &mut Encoder, job: &Job<'_>| {
-            let part = self.overflowing.last_part(&job.write.device, job.write.hour);
-            append(encoder, job, part, self.capacity);
-        };
-        let settle = |job: &Job<'_>, upserted| match upserted {
-            Upserted::Done => {
+    /// Writes each job with one statement. Returns those whose statement did nothing.
+    async fn write_fast<'w>(
+        &self,
+        verb: Verb,
+        jobs: Vec<Job<'w>>,
+        statement: impl Fn(&mut Encoder, &Job<'w>),
+        outcomes: &mut Outcomes,
+    ) -> Result<Vec<Job<'w>>, WriteError> {
+        let mut unmet = Vec::new();
+        let settle = |job: &Job<'_>, outcome| match outcome {
+            statements::Outcome::Done => {
                 let stored = job.write.count_stored(|_| true);
                 outcomes.set(job, Ok(Written { stored, duplicate: job.write.accepted - stored }));
             }
-            Upserted::Unmet => unsuitable.push(job.at),
-            Upserted::Failed(error) => outcomes.set(job, Err(error)),
+            statements::Outcome::Unmet => unmet.push(job.at),
+            statements::Outcome::Failed(error) => outcomes.set(job, Err(error)),
         };
-        self.commands.upsert_all(&self.collection, jobs, statement, settle).await?;
-        unsuitable.sort_unstable();
-        Ok(unsuitable)
+        self.commands.write_all(verb, &self.collection, &jobs, statement, settle).await?;
+        unmet.sort_unstable();
+        Ok(jobs.into_iter().filter(|job| unmet.binary_search(&job.at).is_ok()).collect())
     }
 
     async fn write_all_slowly(&self, jobs: &[Job<'_>], outcomes: &mut Outcomes) -> Result<(), WriteError> {

@@ -22,6 +22,9 @@
 //! finds `lastTs` past its first reading and does nothing, and so does a resend, a replay after a crash, and the slower
 //! of two instances.
 //!
+//! What this instance takes for the first flush of its bucket (`births`) it inserts, for a sixth of what such an upsert
+//! costs the server. When the document is there already, that too says 11000, and the flush is appended.
+//!
 //! **Slow path** (`slow`, `plan`). For the buckets whose statement said 11000: read the parts, merge by identity, write back
 //! what changed on the condition that its `rev` is unchanged, and spill into a new part where there is no room. Which
 //! buckets have more than one part is remembered (`overflow`): later flushes are appended to the last part, and when that is
@@ -41,6 +44,7 @@
 //! digits, as sums of floating-point numbers do.
 
 pub(super) mod bench;
+mod births;
 mod capacity;
 mod devices;
 mod document;
@@ -67,6 +71,7 @@ use mongodb::Collection;
 use mongodb::options::{CollectionOptions, ReadConcern};
 use tokio::sync::OnceCell;
 
+use self::births::Births;
 use self::capacity::Capacity;
 use self::overflow::Overflowing;
 use self::schema::Schema;
@@ -86,6 +91,7 @@ pub struct BucketStore {
     commands: Commands,
     collection: String,
     capacity: Capacity,
+    births: Births,
     overflowing: Overflowing,
     slow_writes: Counter,
     schema: Schema,
@@ -120,6 +126,7 @@ impl BucketStore {
             },
             collection: options.collection,
             capacity: Capacity::new(options.max_readings_per_document, options.max_document_bytes),
+            births: Births::default(),
             overflowing: Overflowing::default(),
             slow_writes: options.slow_writes,
             deployment: OnceCell::new(),

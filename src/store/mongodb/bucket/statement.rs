@@ -1,6 +1,6 @@
-//! The fast path's statement: append a flush to its bucket's document, or do nothing at all.
+//! The fast path's statements: make a bucket's document, or append a flush to it, or do nothing at all.
 //!
-//! The filter holds only when every reading of the flush is later than all that the bucket has, there is room for it, and
+//! The filter of an append holds only when every reading of the flush is later than all that the bucket has, there is room for it, and
 //! the document is the bucket's last part. When it does not hold, the upsert tries to insert. For part 0, the `_id` being
 //! taken makes that a duplicate key error. Only the slow path makes other parts: to append to one of them, the statement
 //! asks for another `_id` on insert, which makes every insert an error (66, immutable field), and never takes effect.
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::super::encode::Encoder;
 use super::super::{metadata, names};
 use super::capacity::{Capacity, Size};
-use super::document::{encode_birth, encode_readings};
+use super::document::{Body, encode_birth, encode_readings};
 use crate::model::{BucketWrite, HourOffset};
 
 /// A write, ready to be sent.
@@ -26,6 +26,16 @@ pub(super) struct Job<'a> {
     pub(super) size: Size,
     /// Its first and its last instant.
     pub(super) span: (HourOffset, HourOffset),
+}
+
+/// The document that a job makes when it is the first of its bucket.
+pub(super) fn birth(document: &mut Encoder, job: &Job<'_>) {
+    let BucketWrite { device, hour, contents, .. } = job.write;
+    document.string("_id", &names::document_id(device, *hour, 0));
+    document.string("deviceId", device);
+    encode_birth(document, device, *hour, 0);
+    let metadata = job.metadata.as_ref();
+    Body { rev: 1, full: false, last: job.span.1, metadata, size: job.size, contents }.encode(document, *hour);
 }
 
 /// The statement that appends a job to a part.

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use super::super::by_device::of_devices;
 use super::super::encode::Encoder;
-use super::super::updates::Upserted;
+use super::super::statements::{Outcome, Verb};
 use super::document::{day_of, key_of, put, rev_of, start_of};
 use super::{HourRollup, RollupCollection};
 use crate::model::Hour;
@@ -25,12 +25,12 @@ impl RollupCollection {
         for may_race in [true, false] {
             let mut raced = Vec::new();
             let statement = |encoder: &mut Encoder, at: &usize| put(encoder, &rollups[*at]);
-            let settle = |&at: &usize, upserted| match upserted {
-                Upserted::Unmet if may_race => raced.push(at),
-                Upserted::Done | Upserted::Unmet => outcomes[at] = Some(Ok(())),
-                Upserted::Failed(error) => outcomes[at] = Some(Err(error)),
+            let settle = |&at: &usize, outcome| match outcome {
+                Outcome::Unmet if may_race => raced.push(at),
+                Outcome::Done | Outcome::Unmet => outcomes[at] = Some(Ok(())),
+                Outcome::Failed(error) => outcomes[at] = Some(Err(error)),
             };
-            reached = self.commands.upsert_all(&self.managed.name, &waiting, statement, settle).await;
+            reached = self.commands.write_all(Verb::Upsert, &self.managed.name, &waiting, statement, settle).await;
             if reached.is_err() {
                 break;
             }

@@ -8,7 +8,7 @@ use crate::store::Rollups;
 use crate::store::mongodb::bucket::capacity::Capacity;
 use crate::store::mongodb::bucket::fast::job_of;
 use crate::store::mongodb::bucket::statement::append;
-use crate::store::mongodb::updates::update_command;
+use crate::store::mongodb::statements::{Verb, write_command};
 
 /// There is one `failCommand` in a server, so that one test at a time may use it.
 static FAIL_POINT: Mutex<()> = Mutex::const_new(());
@@ -61,20 +61,26 @@ async fn faulty_store_with(scratch: &Scratch, options: MongodbOptions) -> Bucket
 async fn a_fault_is_transient(how: Document, expected: &str, applied: bool) {
     let scratch = Scratch::new().await;
     let store = faulty_store(&scratch).await;
-    let writes = [write_at("a", 0..10), write_at("b", 0..10)];
-    let fault = Fault::inject(&scratch, "update", doc! { "times": 1 }, how).await;
-    for outcome in store.write(&writes).await {
-        let Err(WriteError::Transient { reason, .. }) = outcome else { panic!("{outcome:?}") };
-        assert_eq!(reason, expected);
-    }
-    fault.remove().await;
-    assert_eq!(scratch.buckets().await.len(), if applied { 2 } else { 0 });
-    for outcome in store.write(&writes).await {
-        let written = outcome.unwrap();
-        assert_eq!((written.stored, written.duplicate), if applied { (0, 10) } else { (10, 0) });
-    }
-    for device in ["a", "b"] {
-        expect_instants(&store, device, 0..10).await;
+    for (command, readings) in [("insert", 0..10), ("update", 10..20)] {
+        let writes = [write_at("a", readings.clone()), write_at("b", readings.clone())];
+        let fault = Fault::inject(&scratch, command, doc! { "times": 1 }, how.clone()).await;
+        for outcome in store.write(&writes).await {
+            let Err(WriteError::Transient { reason, .. }) = outcome else { panic!("{command}: {outcome:?}") };
+            assert_eq!(reason, expected);
+        }
+        fault.remove().await;
+        let there = if applied { readings.end } else { readings.start };
+        for device in if there == 0 { [].as_slice() } else { &["a", "b"] } {
+            expect_instants(&store, device, 0..there).await;
+        }
+        assert_eq!(scratch.buckets().await.is_empty(), there == 0, "{command}");
+        for outcome in store.write(&writes).await {
+            let written = outcome.unwrap();
+            assert_eq!((written.stored, written.duplicate), if applied { (0, 10) } else { (10, 0) }, "{command}");
+        }
+        for device in ["a", "b"] {
+            expect_instants(&store, device, 0..readings.end).await;
+        }
     }
 }
 
@@ -93,14 +99,16 @@ async fn a_command_that_hangs_is_given_up_and_a_resend_overtakes_it() {
     let scratch = Scratch::new().await;
     let options = MongodbOptions { timeout: Duration::from_millis(500), ..scratch.options() };
     let store = faulty_store_with(&scratch, options).await;
-    let write = write_at("d", 0..10);
-    let hang = doc! { "blockConnection": true, "blockTimeMS": 2_500 };
-    let fault = Fault::inject(&scratch, "update", doc! { "times": 1 }, hang).await;
-    let outcome = write_one(&store, &write).await;
-    assert!(matches!(outcome, Err(WriteError::Transient { reason: "timeout", .. })), "{outcome:?}");
-    assert_eq!(write_one(&store, &write).await.unwrap(), Written { stored: 10, duplicate: 0 });
-    fault.remove().await; // waits until the one that hung has gone on
-    expect_instants(&store, "d", 0..10).await;
+    for (command, readings) in [("insert", 0..10), ("update", 10..20)] {
+        let write = write_at("d", readings.clone());
+        let hang = doc! { "blockConnection": true, "blockTimeMS": 2_500 };
+        let fault = Fault::inject(&scratch, command, doc! { "times": 1 }, hang).await;
+        let outcome = write_one(&store, &write).await;
+        assert!(matches!(outcome, Err(WriteError::Transient { reason: "timeout", .. })), "{command}: {outcome:?}");
+        assert_eq!(write_one(&store, &write).await.unwrap(), Written { stored: 10, duplicate: 0 });
+        fault.remove().await; // waits until the one that hung has gone on
+        expect_instants(&store, "d", 0..readings.end).await;
+    }
 }
 
 #[tokio::test]
@@ -137,10 +145,13 @@ async fn a_bucket_that_waits_for_the_slow_path_is_not_taken_for_written_when_the
     let options =
         MongodbOptions { max_readings_per_document: 1_000_000, max_document_bytes: 1 << 30, ..scratch.options() };
     let store = faulty_store_with(&scratch, options).await;
+    for device in ["a", "b", "c"] {
+        write_one(&store, &write_at(device, 0..1)).await.unwrap();
+    }
     write_one(&store, &write_at("late", 10..20)).await.unwrap();
     // the three large ones need a second command
     let writes =
-        [write_at("late", 0..5), write_at("a", 0..200_000), write_at("b", 0..200_000), write_at("c", 0..200_000)];
+        [write_at("late", 0..5), write_at("a", 1..200_000), write_at("b", 1..200_000), write_at("c", 1..200_000)];
     let fault = Fault::inject(&scratch, "update", doc! { "skip": 1 }, doc! { "closeConnection": true }).await;
     let outcomes = store.write(&writes).await;
     fault.remove().await;
@@ -189,7 +200,7 @@ async fn a_command_that_lands_twice_stores_once() {
     let command = |write: &BucketWrite| -> RawDocumentBuf {
         let jobs = [job_of(0, write).unwrap()];
         let concern = |command: &mut _| store.commands.write_concern(command);
-        update_command("buckets", concern, &jobs, |statement, job| {
+        write_command(Verb::Upsert, "buckets", concern, &jobs, |statement, job| {
             append(statement, job, 0, Capacity::new(1_000, 1 << 20));
         })
         .0

@@ -1,4 +1,4 @@
-//! Sends many update statements, as many to a command as the server takes.
+//! Sends many statements that write one document each, as many to a command as the server takes.
 
 use std::collections::HashMap;
 
@@ -16,13 +16,32 @@ const STATEMENTS_MAX_BYTES: usize = 16_000_000;
 /// The most statements of a command: the server's `maxWriteBatchSize`.
 const STATEMENTS_MAX: usize = 100_000;
 
-/// What became of a statement, which must be an upsert of one document.
+/// What the statements of a command do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    /// Each is a document that must not be there yet.
+    Insert,
+    /// Each is an update of one document, or else its insertion.
+    Upsert,
+}
+
+impl Verb {
+    /// The command, and its array of statements.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Insert => ("insert", "documents"),
+            Self::Upsert => ("update", "updates"),
+        }
+    }
+}
+
+/// What became of a statement.
 #[derive(Debug)]
-pub(super) enum Upserted {
+pub(super) enum Outcome {
     /// It took effect, and a majority of the members has it in their journals.
     Done,
-    /// Its filter does not hold, and so it did nothing: the document that it wanted to insert instead is there already, or
-    /// is one that it must not insert.
+    /// It did nothing: the document that it wanted to insert is there already (and, of an upsert, is not such that its
+    /// filter holds), or is one that it must not insert.
     Unmet,
     Failed(WriteError),
 }
@@ -32,16 +51,18 @@ impl Commands {
     ///
     /// # Errors
     /// When the server is out of reach: `settle` is not told of what was not tried, or of what nothing is known.
-    pub(super) async fn upsert_all<T>(
+    pub(super) async fn write_all<T>(
         &self,
+        verb: Verb,
         collection: &str,
         items: &[T],
         encode: impl Fn(&mut Encoder, &T),
-        mut settle: impl FnMut(&T, Upserted),
+        mut settle: impl FnMut(&T, Outcome),
     ) -> Result<(), WriteError> {
         let mut waiting = vec![items];
         while let Some(items) = waiting.pop().filter(|items| !items.is_empty()) {
-            let (command, taken) = update_command(collection, |command| self.write_concern(command), items, &encode);
+            let concern = |command: &mut Encoder| self.write_concern(command);
+            let (command, taken) = write_command(verb, collection, concern, items, &encode);
             let (sent, rest) = items.split_at(taken);
             if !rest.is_empty() {
                 waiting.push(rest);
@@ -64,26 +85,28 @@ impl Commands {
                 Err(error) => error,
             };
             for item in sent {
-                settle(item, Upserted::Failed(error.clone()));
+                settle(item, Outcome::Failed(error.clone()));
             }
         }
         Ok(())
     }
 }
 
-/// An `update` command for as many of the items, in order, as fit into one, and how many those are: at least one.
-pub(super) fn update_command<T>(
+/// A command for as many of the items, in order, as fit into one, and how many those are: at least one.
+pub(super) fn write_command<T>(
+    verb: Verb,
     collection: &str,
     concern: impl Fn(&mut Encoder),
     items: &[T],
     encode: impl Fn(&mut Encoder, &T),
 ) -> (RawDocumentBuf, usize) {
     let mut taken = 0;
+    let (name, statements) = verb.names();
     let command = Encoder::build(|command| {
-        command.string("update", collection);
+        command.string(name, collection);
         command.boolean("ordered", false);
         concern(command);
-        command.array("updates", |statements| {
+        command.array(statements, |statements| {
             for item in items.iter().take(STATEMENTS_MAX) {
                 let before = statements.len();
                 statements.document(taken, |statement| encode(statement, item));
@@ -99,17 +122,17 @@ pub(super) fn update_command<T>(
 }
 
 /// Turns the reply to a command into what became of its statements. Every statement that was not refused has matched or
-/// inserted its document, for they are upserts.
-fn settle_each<T>(reply: &Reply, sent: &[T], settle: &mut impl FnMut(&T, Upserted)) {
+/// inserted its document.
+fn settle_each<T>(reply: &Reply, sent: &[T], settle: &mut impl FnMut(&T, Outcome)) {
     let refusals: HashMap<usize, &Refusal> =
         reply.refusals.iter().map(|refusal| (refusal.statement, refusal)).collect();
     for (statement, item) in sent.iter().enumerate() {
-        let upserted = match refusals.get(&statement) {
-            None => Upserted::Done,
-            Some(refusal) if refusal.is_unmet() => Upserted::Unmet,
-            Some(refusal) => Upserted::Failed(refusal.to_error()),
+        let outcome = match refusals.get(&statement) {
+            None => Outcome::Done,
+            Some(refusal) if refusal.is_unmet() => Outcome::Unmet,
+            Some(refusal) => Outcome::Failed(refusal.to_error()),
         };
-        settle(item, upserted);
+        settle(item, outcome);
     }
 }
 
@@ -123,7 +146,7 @@ mod tests {
         let mut sizes = Vec::new();
         while !rest.is_empty() {
             let encode = |statement: &mut Encoder, &bytes: &usize| statement.string("s", &"x".repeat(bytes));
-            let (command, taken) = update_command("c", |_| {}, rest, encode);
+            let (command, taken) = write_command(Verb::Upsert, "c", |_| {}, rest, encode);
             assert!(taken == 1 || command.as_bytes().len() < 16_793_600);
             sizes.push(taken);
             rest = &rest[taken..];

@@ -1,0 +1,29 @@
+//! What is held against any datagram that claims to be signed.
+
+use super::{Keys, Reach, Unverified, sign, signature};
+use crate::config::{Auth, Key, KeySecret};
+use crate::model::DeviceIdCase;
+
+/// The secret of the key `gw-1` in the corpus.
+const SECRET: &str = "0123456789abcdef0123456789abcdef0123456789a";
+
+/// A datagram, signed or not.
+pub fn signed_datagram(datagram: &[u8]) {
+    let secret = KeySecret::new(SECRET).expect("a secret");
+    let key = Key { id: "gw-1".to_owned(), secret: secret.clone(), devices: None, device_prefix: None, expires: None };
+    let closed = Keys::new(&Auth { keys: vec![key], ..Auth::default() }, DeviceIdCase::Preserve);
+    match closed.verify(datagram, 0) {
+        Ok(verified) => {
+            let again = [sign("gw-1", &secret, verified.content).as_bytes(), verified.content].concat();
+            assert_eq!(again, datagram, "there is one way to sign a content");
+        }
+        Err(Unverified::Unsigned) => assert!(!signature::is_claimed(datagram)),
+        Err(Unverified::UnknownKey | Unverified::BadSignature) => assert!(signature::is_claimed(datagram)),
+        Err(Unverified::ExpiredKey) => panic!("the key is good forever"),
+    }
+    let resigned = [sign("gw-1", &secret, datagram).as_bytes(), datagram].concat();
+    assert_eq!(closed.verify(&resigned, 0).expect("it is signed").content, datagram);
+    let open = Keys::new(&Auth::default(), DeviceIdCase::Preserve);
+    let read = open.verify(datagram, 0).expect("anybody may send anything");
+    assert!(datagram.ends_with(read.content) && read.reach == Reach::all());
+}

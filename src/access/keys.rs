@@ -1,0 +1,111 @@
+//! Who sent a datagram.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use foldhash::fast::RandomState;
+
+use super::Reach;
+use super::signature::{self, Signer};
+use crate::config::{Auth, Expiry, Key};
+use crate::model::DeviceIdCase;
+
+/// The keys that datagrams are signed with, and what becomes of a datagram that nobody signed.
+///
+/// The hash of a key id is no secret, so a plain lookup will do.
+#[derive(Debug)]
+pub struct Keys {
+    known: HashMap<Box<str>, Known, RandomState>,
+    takes_unsigned: bool,
+    /// Neither tokens nor keys: what is shown does not matter.
+    is_open: bool,
+}
+
+struct Known {
+    signer: Signer,
+    reach: Reach,
+    expires: Option<Expiry>,
+}
+
+/// A datagram that may be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verified<'k, 'd> {
+    /// What is to be read: all of it, or what stands behind the line that signs it.
+    pub content: &'d [u8],
+    /// Which devices it may write.
+    pub reach: &'k Reach,
+}
+
+/// Why a datagram is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unverified {
+    /// It has to be signed and is not.
+    #[error("datagrams have to be signed here")]
+    Unsigned,
+    /// Its first line looks like a signature and is none, or is not that of what stands behind it.
+    #[error("the signature is not that of the content")]
+    BadSignature,
+    /// It is signed with a key that is not known.
+    #[error("the key is not known")]
+    UnknownKey,
+    /// It is signed with a key that was good once.
+    #[error("the key has expired")]
+    ExpiredKey,
+}
+
+impl Keys {
+    /// The keys of the configuration. `case` is what becomes of the device ids that they are held against.
+    #[must_use]
+    pub fn new(auth: &Auth, case: DeviceIdCase) -> Self {
+        let entry = |key: &Key| (key.id.as_str().into(), Known::new(key, case));
+        Self {
+            known: auth.keys.iter().map(entry).collect(),
+            takes_unsigned: auth.takes_unsigned(),
+            is_open: auth.tokens.is_empty() && auth.keys.is_empty(),
+        }
+    }
+
+    /// What may be read of a datagram at `now_ms` (Unix milliseconds). A signature that is not good is refused, even
+    /// where the datagram would be taken without.
+    ///
+    /// # Errors
+    /// When nothing of it may be read.
+    pub fn verify<'d>(&self, datagram: &'d [u8], now_ms: i64) -> Result<Verified<'_, 'd>, Unverified> {
+        if !signature::is_claimed(datagram) {
+            let unsigned = Verified { content: datagram, reach: Reach::all() };
+            return if self.takes_unsigned { Ok(unsigned) } else { Err(Unverified::Unsigned) };
+        }
+        if self.is_open {
+            return Ok(Verified { content: signature::skip_line(datagram), reach: Reach::all() });
+        }
+        let signature = signature::read(datagram).ok_or(Unverified::BadSignature)?;
+        let known = self.known.get(signature.key_id).ok_or(Unverified::UnknownKey)?;
+        if !known.signer.has_made(&signature) {
+            return Err(Unverified::BadSignature);
+        }
+        match known.expires {
+            Some(expires) if expires.is_over(now_ms) => Err(Unverified::ExpiredKey),
+            _ => Ok(Verified { content: signature.content, reach: &known.reach }),
+        }
+    }
+
+    /// How many keys there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.known.len()
+    }
+}
+
+impl Known {
+    fn new(key: &Key, case: DeviceIdCase) -> Self {
+        let reach = Reach::of(key.devices.as_deref(), key.device_prefix.as_deref(), case);
+        Self { signer: Signer::new(&key.secret), reach, expires: key.expires }
+    }
+}
+
+/// Without the secret.
+impl fmt::Debug for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Known").field("reach", &self.reach).field("expires", &self.expires).finish_non_exhaustive()
+    }
+}
