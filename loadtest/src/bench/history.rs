@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use super::loads::workload;
 use super::{Bench, Section, Server, System};
@@ -10,6 +11,9 @@ use crate::http::{self, Sending, Sent, Until};
 use crate::target::Target;
 use crate::workload::Workload;
 use crate::{now_ms, query};
+
+/// How long a question is asked again and again.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 const DAY_MS: u64 = 86_400_000;
 
@@ -42,12 +46,12 @@ impl Bench<'_> {
         server.settle().await?;
         let paths = |devices: &[u64]| target.rollup_path(devices, first_ms, first_ms + days * DAY_MS);
         if let Some(one) = (0..DEVICES).map(|device| paths(&[device])).collect::<Option<Vec<_>>>() {
-            let latency = query::ask(&server.address, &one, 200).await?.0;
+            let latency = query::ask(&server.address, &one, 200, PATIENCE).await?.0;
             self.add(Section::Query, &format!("one device, {days} days, p50"), latency.p50);
             self.add(Section::Query, &format!("one device, {days} days, p99"), latency.p99);
         }
         if let Some(all) = paths(&(0..DEVICES).collect::<Vec<_>>()) {
-            let latency = query::ask(&server.address, &[all], 20).await?.0;
+            let latency = query::ask(&server.address, &[all], 20, PATIENCE).await?.0;
             self.add(Section::Query, &format!("{DEVICES} devices, {days} days, p50"), latency.p50);
             self.add(Section::Query, &format!("{DEVICES} devices, {days} days, p99"), latency.p99);
         }
