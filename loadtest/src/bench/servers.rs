@@ -1,6 +1,7 @@
 //! The systems that are compared, each started afresh in a folder of its own.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::net::{SocketAddrV4, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -18,6 +19,9 @@ use crate::target::Target;
 
 /// How long a server may take until it answers.
 const START: Duration = Duration::from_secs(60);
+
+/// How long files may be merged.
+const MERGE: Duration = Duration::from_secs(300);
 
 /// For how long files must not have changed before they are taken to be as small as they get.
 const STANDS_STILL: Duration = Duration::from_secs(8);
@@ -151,7 +155,7 @@ impl Server {
                 client.get("/internal/force_merge").await?;
                 settled_bytes(&data).await
             }
-            System::Influxdb => settled_bytes(&data.join("data")).await,
+            System::Influxdb => settled_bytes(&data.join("data/loadtest")).await, // beside it are its own metrics
             System::Bare => Ok(0),
         }
     }
@@ -289,9 +293,14 @@ fn free_port() -> anyhow::Result<u16> {
 }
 
 /// The size of a folder once it stands still: files are merged in the background.
+///
+/// # Errors
+/// When it does not within some minutes.
 async fn settled_bytes(folder: &Path) -> anyhow::Result<u64> {
     let (mut bytes, mut since) = (folder_bytes(folder)?, Instant::now());
+    let deadline = Instant::now() + MERGE;
     while since.elapsed() < STANDS_STILL {
+        ensure!(Instant::now() < deadline, "{} does not stand still", folder.display());
         tokio::time::sleep(Duration::from_millis(500)).await;
         let now = folder_bytes(folder)?;
         if now != bytes {
@@ -305,8 +314,12 @@ fn folder_bytes(folder: &Path) -> anyhow::Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
-        let metadata = entry.metadata()?;
-        bytes += if metadata.is_dir() { folder_bytes(&entry.path())? } else { metadata.blocks() * 512 };
+        bytes += match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => folder_bytes(&entry.path())?,
+            Ok(metadata) => metadata.blocks() * 512,
+            Err(error) if error.kind() == ErrorKind::NotFound => 0, // merged into another meanwhile
+            Err(error) => return Err(error.into()),
+        };
     }
     Ok(bytes)
 }
