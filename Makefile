@@ -1,17 +1,20 @@
 # Everything here needs Rust (rustup or a distribution's), a C compiler, Python 3 with pip, and nothing that listens.
-# Debian and Ubuntu: apt-get install build-essential curl openssl python3-pip libcurl4 libssl3
+# Debian and Ubuntu: apt-get install build-essential curl openssl python3-pip libcurl4 libssl3 valgrind
 
 CARGO ?= cargo
 
 SECONDS ?= 30
 SEED ?=
+RUNS ?= 3
+BENCH ?=
+UPDATE ?=
 
-.PHONY: help test mongod format lint deny audit doc check fuzz soak
+.PHONY: help test mongod format lint deny audit doc check instructions fuzz soak bench
 
 help: ## Show what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: mongod format lint deny doc check ## The whole check: format, lints, dependencies, documentation, all tests against a real mongod
+test: mongod format lint deny doc check instructions ## The whole check: format, lints, dependencies, documentation, all tests against a real mongod
 
 mongod: ## Fetch the mongod of the tests (or take MONGOD=/path/to/mongod), and print its path
 	@tests/get-mongod
@@ -34,10 +37,17 @@ doc: ## Is the documentation sound?
 check: ## Run the tests: unit, property, integration
 	$(CARGO) test --workspace --locked
 
+instructions: ## Count the instructions of each stage of a reading's way, and compare with benches/instructions.toml (UPDATE=1 writes it)
+	CARGO_INCREMENTAL=0 $(CARGO) bench --bench instructions --profile dev --config benches/optimized.toml --locked -- $(if $(UPDATE),--update,--check)
+
 fuzz: ## Fuzz each of TARGETS (all) for SECONDS=30 with coverage; what breaks a promise lands in target/fuzz/artifacts
 	@tests/fuzz/run $(SECONDS) $(TARGETS)
 
 soak: ## Lay each siege of tests/fire for SECONDS=30, with a release build; SEED=n repeats what a run has printed
 	TIDEGAUGE_FIRE_SECONDS=$(SECONDS) TIDEGAUGE_FIRE_SEED=$(SEED) $(CARGO) test --release --test main --locked fire::
+
+bench: ## Measure tidegauge beside what else is installed, RUNS=3 times: Markdown tables with ratios; BENCH='--json' and other options
+	$(CARGO) build --release --workspace --locked
+	target/release/loadtest bench --mongod "$$(tests/get-mongod)" --runs $(RUNS) $(BENCH)
 
 .NOTPARALLEL:

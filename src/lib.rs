@@ -35,6 +35,8 @@
 //! - [`http`]: the API.
 
 pub mod access;
+#[doc(hidden)]
+pub mod bench;
 pub mod config;
 pub mod flush;
 #[cfg(any(test, fuzzing))]

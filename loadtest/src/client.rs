@@ -11,6 +11,8 @@ pub(crate) struct Client {
     authorization: String,
     request: Vec<u8>,
     answer: Vec<u8>,
+    /// The body of an answer that came in chunks, put together.
+    body: Vec<u8>,
 }
 
 /// How an answer says where it ends.
@@ -25,7 +27,7 @@ impl Client {
         stream.set_nodelay(true)?;
         let token = std::env::var("TIDEGAUGE_TOKEN");
         let authorization = token.map_or_else(|_| String::new(), |token| format!("Authorization: Bearer {token}\r\n"));
-        Ok(Self { stream, authorization, request: Vec::new(), answer: Vec::new() })
+        Ok(Self { stream, authorization, request: Vec::new(), answer: Vec::new(), body: Vec::new() })
     }
 
     /// Posts a body and returns the status and the answer's body.
@@ -41,7 +43,7 @@ impl Client {
         self.exchange().await
     }
 
-    /// Gets a path and returns the status and the answer's body, chunks and all.
+    /// Gets a path and returns the status and the answer's body.
     pub(crate) async fn get(&mut self, path: &str) -> anyhow::Result<(u16, &[u8])> {
         self.request.clear();
         let head = format!("GET {path} HTTP/1.1\r\nHost: loadtest\r\n{}\r\n", self.authorization);
@@ -62,17 +64,42 @@ impl Client {
         let start = head + 4;
         match length {
             Length::Bytes(length) => {
-                while self.answer.len() < start + length {
-                    self.read_more().await?;
-                }
+                self.read_up_to(start + length).await?;
+                Ok((status, &self.answer[start..]))
             }
             Length::Chunked => {
-                while !self.answer[start..].ends_with(b"0\r\n\r\n") {
-                    self.read_more().await?;
-                }
+                self.put_together(start).await?;
+                Ok((status, &self.body))
             }
         }
-        Ok((status, &self.answer[start..]))
+    }
+
+    /// Reads the chunks of which the first begins at `at`.
+    async fn put_together(&mut self, mut at: usize) -> anyhow::Result<()> {
+        self.body.clear();
+        loop {
+            let size = loop {
+                if let Some(end) = self.answer[at..].windows(2).position(|bytes| bytes == b"\r\n") {
+                    let line = std::str::from_utf8(&self.answer[at..at + end])?;
+                    at += end + 2;
+                    break usize::from_str_radix(line, 16).with_context(|| format!("{line:?} is no chunk's size"))?;
+                }
+                self.read_more().await?;
+            };
+            self.read_up_to(at + size + 2).await?;
+            self.body.extend_from_slice(&self.answer[at..at + size]);
+            at += size + 2;
+            if size == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn read_up_to(&mut self, end: usize) -> anyhow::Result<()> {
+        while self.answer.len() < end {
+            self.read_more().await?;
+        }
+        Ok(())
     }
 
     async fn read_more(&mut self) -> anyhow::Result<()> {
@@ -92,4 +119,53 @@ fn parse_head(head: &str) -> anyhow::Result<(u16, Length)> {
         (length, _) => Length::Bytes(length.map_or(Ok(0), str::parse)?),
     };
     Ok((status, length))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Answers each request with these bytes, a few at a time.
+    async fn answered(answers: &'static [&'static str]) -> anyhow::Result<Vec<(u16, String)>> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?.to_string();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            for answer in answers {
+                let mut request = [0; 1_000];
+                assert!(stream.read(&mut request).await.unwrap() > 0);
+                for piece in answer.as_bytes().chunks(7) {
+                    stream.write_all(piece).await.unwrap();
+                    stream.flush().await.unwrap();
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+        let mut client = Client::connect(&address).await?;
+        let mut found = Vec::new();
+        for _ in answers {
+            let (status, body) = client.get("/").await?;
+            found.push((status, String::from_utf8(body.to_vec())?));
+        }
+        Ok(found)
+    }
+
+    #[tokio::test]
+    async fn answers_are_read_whole_whether_they_name_a_length_or_come_in_chunks() {
+        let found = answered(&[
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+            "HTTP/1.1 503 Busy\r\nTransfer-Encoding: chunked\r\n\r\n7\r\n0\r\n\r\nhi\r\nA\r\n and more.\r\n0\r\n\r\n",
+            "HTTP/1.1 204 No Content\r\n\r\n",
+        ]);
+        let expected = [(200, "hello"), (503, "0\r\n\r\nhi and more."), (204, "")];
+        assert_eq!(found.await.unwrap(), expected.map(|(status, body)| (status, body.to_owned())));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_breaks_off_is_an_error() {
+        assert!(answered(&["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell"]).await.is_err());
+        assert!(answered(&["HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"]).await.is_err());
+    }
 }

@@ -14,7 +14,7 @@ pub(crate) enum Format {
     Json,
     /// A JSON object a line
     Ndjson,
-    /// InfluxDB line protocol
+    /// InfluxDB line protocol, its times in nanoseconds: over UDP there is no saying otherwise
     Lines,
 }
 
@@ -48,7 +48,7 @@ impl Format {
             Self::Json | Self::Ndjson => {
                 write!(text, "{{\"deviceId\":\"device-{device:08}\",\"ts\":{ts_ms},\"value\":{value}}}")
             }
-            Self::Lines => write!(text, "temp,deviceId=device-{device:08} value={value} {ts_ms}"),
+            Self::Lines => write!(text, "temp,deviceId=device-{device:08} value={value} {ts_ms}000000"),
         }
     }
 }
@@ -69,6 +69,6 @@ mod tests {
         Format::Ndjson.write(&mut text, &readings);
         assert_eq!(text.lines().count(), 2);
         Format::Lines.write(&mut text, &readings);
-        assert_eq!(text.lines().next(), Some("temp,deviceId=device-00000007 value=0.25 1000"));
+        assert_eq!(text.lines().next(), Some("temp,deviceId=device-00000007 value=0.25 1000000000"));
     }
 }

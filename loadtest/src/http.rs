@@ -182,3 +182,76 @@ impl Link<'_> {
         Ok(status)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
+
+    use axum::Router;
+    use axum::http::StatusCode;
+    use axum::routing::post;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::workload::Kind;
+
+    /// Serves these answers, each after its delay, and from then on 200 at once.
+    async fn server(answers: impl IntoIterator<Item = (u16, Duration)>) -> String {
+        let answers = Arc::new(Mutex::new(answers.into_iter().collect::<VecDeque<_>>()));
+        let answer = async move || {
+            let next = answers.lock().unwrap().pop_front();
+            let (status, delay) = next.unwrap_or((200, Duration::ZERO));
+            tokio::time::sleep(delay).await;
+            StatusCode::from_u16(status).unwrap()
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(axum::serve(listener, Router::new().route("/v1/readings", post(answer))).into_future());
+        address
+    }
+
+    async fn sent(address: String, rate: Option<f64>, messages: u64) -> anyhow::Result<Sent> {
+        let workload = Workload {
+            kind: Kind::Fleet,
+            devices: 10,
+            step_ms: 1_000,
+            batch: 1,
+            late_percent: 0,
+            resent_percent: 0,
+            first_ms: 0,
+        };
+        let (target, format, until) = (Target::Tidegauge, Format::Json, Until::Messages(messages));
+        let sending = Sending { address, target, format, workload, connections: 1, rate, until };
+        send(sending, Arc::new(AtomicU64::new(0))).await
+    }
+
+    #[tokio::test]
+    async fn a_stall_is_charged_to_every_message_that_was_due_meanwhile() {
+        const STALL: Duration = Duration::from_millis(500);
+        let stalls = || server([(200, STALL)]);
+        let open = sent(stalls().await, Some(200.0), 200).await.unwrap();
+        // 100 of the 200 messages were due within the stall, and waited for half of it on average.
+        let late = open.latencies.count_between(100_000, u64::MAX);
+        assert!((70..=200).contains(&late), "{late} messages were more than 100 ms late");
+        let closed = sent(stalls().await, None, 200).await.unwrap();
+        assert!(closed.latencies.max() >= 490_000, "the one message that met it shows");
+        assert!(closed.latencies.value_at_quantile(0.5) < 100_000, "a closed loop hides the stall from its median");
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_for_now_is_counted_and_sent_again() {
+        let answers = [429, 503, 200, 503].map(|status| (status, Duration::ZERO));
+        let sent = sent(server(answers).await, None, 5).await.unwrap();
+        assert_eq!((sent.again, sent.readings, sent.messages, sent.latencies.len()), (3, 5, vec![5], 5));
+    }
+
+    #[tokio::test]
+    async fn any_other_refusal_ends_the_load() {
+        for status in [301, 400, 401, 413, 500] {
+            let answers = [200, status].map(|status| (status, Duration::ZERO));
+            let error = sent(server(answers).await, None, 5).await.unwrap_err();
+            assert_eq!(error.to_string(), format!("a message was refused with status {status}"));
+        }
+    }
+}

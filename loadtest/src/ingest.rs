@@ -158,6 +158,9 @@ impl Args {
     fn sending(&self) -> anyhow::Result<http::Sending> {
         ensure!(self.target.reads(self.format), "{:?} does not read {:?}", self.target, self.format);
         ensure!(self.devices >= self.connections, "each connection needs a device");
+        let asks = self.settle || self.verify > 0;
+        ensure!(!asks || self.target == Target::Tidegauge, "--settle and --verify ask tidegauge");
+        ensure!(self.verify == 0 || self.udp.is_none(), "--verify needs acknowledgements, and datagrams have none");
         let (step_ms, batch, late_percent, resent_percent) = self.workload.habits();
         let back_ms = (self.days_ago * 86_400_000.0) as u64;
         let workload = Workload {

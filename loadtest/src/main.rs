@@ -7,6 +7,7 @@
 //! loadtest query --url 127.0.0.1:8080 --path '/v1/devices/device-00000001/rollups' --requests 500
 //! loadtest bare --listen 127.0.0.1:8090        an axum handler that only reads the body, to compare with
 //! loadtest naive --way push --listen 127.0.0.1:8091 --mongodb-uri mongodb://localhost
+//! loadtest bench --mongod "$(tests/get-mongod)" --runs 3     all of them side by side; `make bench`
 //! ```
 
 use std::net::SocketAddr;
@@ -41,11 +42,6 @@ struct Cli {
 enum Command {
     /// Send readings
     Ingest(ingest::Args),
-    /// Print the time so many days ago, in Unix milliseconds
-    DaysAgo {
-        /// How many
-        days: u64,
-    },
     /// Ask one question again and again
     Query(query::Args),
     /// Measure tidegauge beside `VictoriaMetrics`, `InfluxDB` and the naive service
@@ -64,10 +60,6 @@ enum Command {
 async fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Ingest(args) => ingest::run(&args).await,
-        Command::DaysAgo { days } => {
-            println!("{}", now_ms()? - days * 86_400_000);
-            Ok(())
-        }
         Command::Query(args) => query::run(&args).await,
         Command::Bench(args) => bench::run(&args).await,
         Command::Bare { listen } => bare::serve(listen).await,

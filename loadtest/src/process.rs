@@ -73,3 +73,28 @@ fn mib(pid: u32, field: &str) -> anyhow::Result<f64> {
     let kib: f64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kib / 1024.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_seen_to_work_and_to_take_memory() {
+        let this = Process::watch("this", std::process::id()).unwrap();
+        let mut memory = vec![1_u8; 64 << 20];
+        while this.usage().unwrap().cpu_seconds < 0.05 {
+            for byte in &mut memory {
+                *byte = byte.wrapping_add(1);
+            }
+        }
+        let usage = this.usage().unwrap();
+        assert!(usage.resident_mib >= 64.0 && usage.peak_mib >= usage.resident_mib, "{usage:?}");
+        assert_eq!(std::hint::black_box(memory).len(), 64 << 20);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_an_error() {
+        assert!("name=4194304999".parse::<Process>().is_err());
+        assert!("name=nonsense".parse::<Process>().is_err());
+    }
+}

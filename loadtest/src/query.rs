@@ -1,6 +1,6 @@
 //! `loadtest query`
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
@@ -21,7 +21,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
-    let (latency, bytes) = ask(&args.url, std::slice::from_ref(&args.path), args.requests).await?;
+    let (latency, bytes) = ask(&args.url, std::slice::from_ref(&args.path), args.requests, Duration::MAX).await?;
     println!(
         "{} requests, {bytes} bytes an answer: p50 {:.2} ms, p99 {:.2} ms",
         args.requests, latency.p50, latency.p99
@@ -29,8 +29,15 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks these questions in turn, one after the other, and returns how long that took and how large the last answer was.
-pub(crate) async fn ask(address: &str, paths: &[String], requests: u64) -> anyhow::Result<(Latency, usize)> {
+/// Asks these questions in turn, one after the other, until there were so many requests or patience is at an end. Returns
+/// how long the answers took and how large the last one was.
+pub(crate) async fn ask(
+    address: &str,
+    paths: &[String],
+    requests: u64,
+    patience: Duration,
+) -> anyhow::Result<(Latency, usize)> {
+    let start = Instant::now();
     let mut client = Client::connect(address).await?;
     let mut histogram = latency::histogram();
     let mut bytes = 0;
@@ -40,6 +47,9 @@ pub(crate) async fn ask(address: &str, paths: &[String], requests: u64) -> anyho
         ensure!(status == 200, "{path}: status {status}: {}", String::from_utf8_lossy(answer));
         bytes = answer.len();
         histogram.record(latency::micros(asked.elapsed()))?;
+        if start.elapsed() > patience {
+            break;
+        }
     }
     Ok((Latency::of(&histogram), bytes))
 }

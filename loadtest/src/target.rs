@@ -14,15 +14,17 @@ pub(crate) enum Target {
     Influxdb,
     /// The service of `loadtest naive`
     Naive,
+    /// The service of `loadtest bare`
+    Bare,
 }
 
 impl Target {
     /// Where messages are posted to.
     pub(crate) const fn write_path(self, format: Format) -> &'static str {
         match (self, format) {
-            (Self::Tidegauge | Self::Naive, Format::Json | Format::Ndjson) => "/v1/readings",
-            (Self::Tidegauge, Format::Lines) => "/api/v2/write?precision=ms",
-            (_, _) => "/write?db=loadtest&precision=ms",
+            (Self::Tidegauge | Self::Naive | Self::Bare, Format::Json | Format::Ndjson) => "/v1/readings",
+            (Self::Tidegauge, Format::Lines) => "/api/v2/write",
+            (_, _) => "/write?db=loadtest",
         }
     }
 
@@ -30,16 +32,17 @@ impl Target {
     pub(crate) const fn reads(self, format: Format) -> bool {
         match self {
             Self::Tidegauge => true,
-            Self::Naive => matches!(format, Format::Json),
+            Self::Naive | Self::Bare => matches!(format, Format::Json),
             Self::VictoriaMetrics | Self::Influxdb => matches!(format, Format::Lines),
         }
     }
 
-    /// The question for the hourly count, minimum, maximum and mean of these devices.
-    pub(crate) fn rollup_path(self, devices: &[u64], from_ms: u64, to_ms: u64) -> String {
+    /// The question for the hourly count, minimum, maximum and mean of these devices; `None` where there is none.
+    pub(crate) fn rollup_path(self, devices: &[u64], from_ms: u64, to_ms: u64) -> Option<String> {
         let ids: Vec<String> = devices.iter().map(|&device| device_id(device)).collect();
-        match self {
-            Self::Tidegauge | Self::Naive => match &ids[..] {
+        Some(match self {
+            Self::Naive | Self::Bare => return None,
+            Self::Tidegauge => match &ids[..] {
                 [id] => format!("/v1/devices/{id}/rollups?from={from_ms}&to={to_ms}"),
                 ids => format!("/v1/rollups?device={}&from={from_ms}&to={to_ms}", ids.join("&device=")),
             },
@@ -60,7 +63,7 @@ impl Target {
                 );
                 format!("/query?db=loadtest&q={}", encode(&query))
             }
-        }
+        })
     }
 }
 
@@ -68,4 +71,22 @@ impl Target {
 fn encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_system_with_rollups_is_asked_about_the_same_hours() {
+        let (from_ms, to_ms) = (7_200_000, 14_400_000);
+        let ask = |target: Target| target.rollup_path(&[3, 4], from_ms, to_ms);
+        let ours = "/v1/rollups?device=device-00000003&device=device-00000004&from=7200000&to=14400000";
+        assert_eq!(ask(Target::Tidegauge).as_deref(), Some(ours));
+        assert!(ask(Target::VictoriaMetrics).is_some_and(|path| path.contains("&start=10800&end=14400&step=3600")));
+        assert!(
+            ask(Target::Influxdb).is_some_and(|path| path.contains("time%3E%3D7200000ms%20AND%20time%3C14400000ms"))
+        );
+        assert_eq!((ask(Target::Naive), ask(Target::Bare)), (None, None));
+    }
 }

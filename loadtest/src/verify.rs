@@ -37,7 +37,7 @@ pub(crate) async fn verify(sending: &Sending, messages: &[u64], sample: u64) -> 
         for device in share.devices().step_by(stride) {
             let expected = expected(&share, device, messages);
             let (from, to) = (sending.workload.first_ms, share.last_ms(messages) + HOUR_MS);
-            let path = sending.target.rollup_path(&[device], from, to);
+            let path = sending.target.rollup_path(&[device], from, to).context("it has no rollups to compare with")?;
             let (status, answer) = client.get(&path).await?;
             ensure!(status == 200, "{path}: status {status}: {}", String::from_utf8_lossy(answer));
             let found = found(answer).with_context(|| path.clone())?;
@@ -77,4 +77,95 @@ fn found(answer: &[u8]) -> anyhow::Result<BTreeMap<u64, Fold>> {
         Ok((hour_of, (number("count")? as u64, number("min")?, number("max")?, number("sum")?)))
     });
     hours.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::Router;
+    use axum::extract::Path;
+    use axum::routing::get;
+    use serde_json::json;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::format::Format;
+    use crate::http::Until;
+    use crate::target::Target;
+    use crate::workload::{Kind, Reading, Workload};
+
+    const MESSAGES: [u64; 2] = [40, 30];
+
+    fn sending(address: String) -> Sending {
+        let workload = Workload {
+            kind: Kind::Late,
+            devices: 10,
+            step_ms: 60_000,
+            batch: 50,
+            late_percent: 10,
+            resent_percent: 10,
+            first_ms: 1_776_693_600_000,
+        };
+        let (target, format, until) = (Target::Tidegauge, Format::Json, Until::Messages(0));
+        Sending { address, target, format, workload, connections: 2, rate: None, until }
+    }
+
+    /// A store of what was acknowledged, after somebody meddled with it.
+    async fn verified(meddle: impl FnOnce(&mut Vec<Reading>)) -> Verified {
+        let mut stored = Vec::new();
+        let sent = sending(String::new());
+        for (nth, messages) in (0..).zip(MESSAGES) {
+            let share = sent.workload.share(nth, 2);
+            stored.extend(share.devices().flat_map(|device| share.sent(device, messages).collect::<Vec<_>>()));
+        }
+        meddle(&mut stored);
+        let stored = Arc::new(stored);
+        let answer = async move |Path(device): Path<String>| rollups(&stored, &device);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let router = Router::new().route("/v1/devices/{device}/rollups", get(answer));
+        tokio::spawn(axum::serve(listener, router).into_future());
+        verify(&sending(address), &MESSAGES, 10).await.unwrap()
+    }
+
+    fn rollups(stored: &[Reading], device: &str) -> String {
+        let mut hours: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+        for reading in stored.iter().filter(|reading| device_id(reading.device) == device) {
+            hours.entry(reading.ts_ms / HOUR_MS).or_default().push(reading.value);
+        }
+        let hour = |(hour, values): (u64, Vec<f64>)| {
+            let ts = jiff::Timestamp::from_millisecond((hour * HOUR_MS) as i64).unwrap().to_string();
+            let (min, max) =
+                (values.iter().copied().fold(f64::MAX, f64::min), values.iter().copied().fold(f64::MIN, f64::max));
+            json!({ "ts": ts, "count": values.len(), "min": min, "max": max, "sum": values.iter().sum::<f64>() })
+        };
+        json!({ "metrics": { "value": hours.into_iter().map(hour).collect::<Vec<_>>() } }).to_string()
+    }
+
+    #[tokio::test]
+    async fn what_is_there_once_is_right() {
+        let verified = verified(|_| ()).await;
+        assert_eq!((verified.devices, verified.wrong), (10, 0));
+        assert!(verified.readings > 3_000, "{}", verified.readings);
+    }
+
+    #[tokio::test]
+    async fn one_lost_reading_is_found() {
+        assert_eq!(verified(|stored| stored.truncate(stored.len() - 1)).await.wrong, 1);
+    }
+
+    #[tokio::test]
+    async fn one_reading_stored_twice_is_found() {
+        assert_eq!(verified(|stored| stored.push(stored[1_234])).await.wrong, 1);
+    }
+
+    #[tokio::test]
+    async fn one_changed_value_and_one_reading_of_another_hour_are_found() {
+        let meddle = |stored: &mut Vec<Reading>| {
+            stored[3].value += 0.25;
+            stored.last_mut().unwrap().ts_ms += 24 * HOUR_MS;
+        };
+        assert_eq!(verified(meddle).await.wrong, 2);
+    }
 }

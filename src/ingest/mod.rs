@@ -20,6 +20,8 @@ use crate::telemetry::{Metrics, Protocol, RequestRejection};
 use crate::wire::Code;
 
 mod admission;
+#[doc(hidden)]
+pub mod bench;
 pub mod devices;
 mod receipt;
 mod submission;

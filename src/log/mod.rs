@@ -28,6 +28,8 @@ use std::time::Duration;
 
 pub mod batch;
 pub mod batch_view;
+#[doc(hidden)]
+pub mod bench;
 pub mod checkpoint;
 mod committer;
 mod folder;

@@ -27,6 +27,8 @@ use crate::flush::Flush;
 use crate::model::{Contents, Hour};
 use crate::store::{Store, StoreError};
 
+#[doc(hidden)]
+pub mod bench;
 mod devices;
 mod latest;
 mod readings;

@@ -108,7 +108,7 @@ pub fn combine(devices: Vec<Rollups>) -> Rollups {
 }
 
 /// The hours whose stored stats do not just add up with what is pending.
-fn repeated(stored: &[HourStats], pending: &[(Hour, Contents)]) -> Vec<Hour> {
+pub(super) fn repeated(stored: &[HourStats], pending: &[(Hour, Contents)]) -> Vec<Hour> {
     let is_repeated = |stored: &&HourStats| {
         let Ok(at) = pending.binary_search_by_key(&stored.hour, |(hour, _)| *hour) else { return false };
         let first = pending[at].1.span().map(|(first, _)| stored.hour.instant_ms(first));
@@ -131,7 +131,7 @@ async fn fetch(store: &dyn Store, device: &str, hours: &[Hour]) -> Result<BTreeM
 ///
 /// The readings of a repeated hour may have expired while its stats are kept. Then pending cannot be told from what they
 /// speak of, and they stay as they are: no merge of readings that are all there has fewer values than are stored.
-fn merge(
+pub(super) fn merge(
     stored: Vec<HourStats>,
     mut repeated: BTreeMap<Hour, Contents>,
     pending: Vec<(Hour, Contents)>,
@@ -158,7 +158,7 @@ fn merge(
     merged
 }
 
-fn step(hours: BTreeMap<Hour, Vec<(Metric, Stats)>>, step: Step) -> Rollups {
+pub(super) fn step(hours: BTreeMap<Hour, Vec<(Metric, Stats)>>, step: Step) -> Rollups {
     let mut rollups = Rollups::new();
     for (hour, stats) in hours {
         let start_ms = step.start_ms(hour);

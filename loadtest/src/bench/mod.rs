@@ -2,34 +2,27 @@
 //!
 //! A run starts each system afresh and asks it the same questions; the order of the systems changes from run to run, so
 //! that none always has the machine when it is warmest. What is printed are the medians, and the ratios to the first
-//! column.
+//! system. A system that is not installed is named and left out; one that fails is named, and so is what was refused.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-
+use anyhow::{Context, ensure};
 use clap::ValueEnum;
 
-use crate::format::Format;
-use crate::http::{self, Sending, Until};
-use crate::latency::Latency;
-use crate::process::Process;
-use crate::target::Target;
-use crate::workload::{Kind, Workload};
-use crate::{now_ms, query};
-
+mod history;
+mod loads;
 mod servers;
+mod system;
 mod table;
 
-use servers::{Programs, Server, System};
-use table::Table;
-
-const DAY_MS: u64 = 86_400_000;
+use loads::LOADS;
+use servers::Server;
+use system::{Programs, System};
+use table::{Section, Table};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     programs: Programs,
-    /// Which systems, the one first that the others are compared with; all of them if none is named
+    /// Which systems, the one first that the others are compared with; all that are installed if none is named
     #[arg(long, value_enum, value_delimiter = ',')]
     systems: Vec<System>,
     /// How often everything is done
@@ -46,25 +39,56 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// What all runs together came to.
+#[derive(Debug, Default)]
+struct Findings {
+    table: Table,
+    /// Whatever a reader of the table must know: what was refused and sent again.
+    notes: Vec<String>,
+    /// What went wrong altogether.
+    failures: Vec<String>,
+}
+
+/// # Errors
+/// When a system that was named is not installed, and, after the tables, when one has failed.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
-    let mut table = Table::default();
-    let systems = if args.systems.is_empty() { System::value_variants() } else { &args.systems };
+    let (systems, absent) = choose(args)?;
+    for why in &absent {
+        eprintln!("left out: {why}");
+    }
+    let mut findings = Findings::default();
     for run in 0..args.runs {
         for at in 0..systems.len() {
             let at = (at + run) % systems.len();
-            let mut bench = Bench { args, system: systems[at], at, table: &mut table };
-            eprintln!("run {} of {}: {}", run + 1, args.runs, bench.system.name());
-            bench.loads().await?;
-            bench.history().await?;
+            let system = systems[at];
+            eprintln!("run {} of {}: {}", run + 1, args.runs, system.name());
+            let bench = Bench { args, system, at, findings: &mut findings, peaks_mib: [0.0; 2] };
+            bench.all().await;
         }
     }
-    let systems: Vec<&str> = systems.iter().map(|system| system.name()).collect();
-    if args.json {
-        println!("{}", serde_json::to_string(&table.cells(&systems))?);
-    } else {
-        print!("{}", table.markdown(&systems));
-    }
+    print(args, &systems, &absent, &findings);
+    ensure!(findings.failures.is_empty(), "not everything could be measured: {} failures", findings.failures.len());
     Ok(())
+}
+
+/// The systems to measure, and which are left out and why.
+fn choose(args: &Args) -> anyhow::Result<(Vec<System>, Vec<String>)> {
+    if !args.systems.is_empty() {
+        for &system in &args.systems {
+            args.programs.missing(system).map_or(Ok(()), |why| Err(anyhow::anyhow!("{}: {why}", system.name())))?;
+        }
+        return Ok((args.systems.clone(), Vec::new()));
+    }
+    let (mut systems, mut absent) = (Vec::new(), Vec::new());
+    for &system in System::value_variants() {
+        match args.programs.missing(system) {
+            None => systems.push(system),
+            Some(why) => absent.push(format!("{}: {why}", system.name())),
+        }
+    }
+    let first = systems.first().context("nothing is installed that could be measured")?;
+    ensure!(*first == System::TidegaugeSqlite, "{}", absent[0]);
+    Ok((systems, absent))
 }
 
 /// One system in one run.
@@ -72,102 +96,133 @@ struct Bench<'a> {
     args: &'a Args,
     system: System,
     at: usize,
-    table: &'a mut Table,
+    findings: &'a mut Findings,
+    /// The most memory under any load, of the service and of its database.
+    peaks_mib: [f64; 2],
 }
-
-/// A load: format, readings a message, connections.
-const LOADS: [(Format, u64, u64); 6] = [
-    (Format::Lines, 1_000, 4),
-    (Format::Lines, 100, 16),
-    (Format::Lines, 1, 64),
-    (Format::Json, 1_000, 4),
-    (Format::Json, 100, 16),
-    (Format::Json, 1, 64),
-];
 
 impl Bench<'_> {
-    fn add(&mut self, question: &str, figure: f64) {
-        self.table.add(question, self.at, figure);
-    }
-
-    /// How much it takes, and what that costs once all is stored.
-    async fn loads(&mut self) -> anyhow::Result<()> {
-        for (format, batch, connections) in LOADS {
-            let target = self.system.target();
-            // The naive service has no notion of a batch that is worth measuring: one message, one reading.
-            if !target.reads(format) || (target == Target::Naive && batch > 1) {
-                continue;
-            }
-            let mut server = Server::start(self.system, &self.args.programs).await?;
-            reset(&mut server.processes)?;
-            let sending = self.sending(&server, format, batch, connections, Until::Seconds(self.args.seconds))?;
-            let sent = http::send(sending, Arc::new(AtomicU64::new(0))).await?;
-            server.settle().await?;
-            let what = format!("{format:?} x {batch}");
-            self.add(&format!("{what}: readings/s"), sent.readings as f64 / sent.took.as_secs_f64());
-            self.add(&format!("{what}: p99 ms"), Latency::of(&sent.latencies).p99);
-            let millions = sent.readings as f64 / 1e6;
-            for (process, whose) in server.processes.iter().zip(["service", "mongod"]) {
-                let usage = process.usage()?;
-                self.add(&format!("{what}: cpu-s per million, {whose}"), usage.cpu_seconds / millions);
-                self.add(&format!("{what}: peak MiB, {whose}"), usage.peak_mib);
+    /// Measures whatever can be measured, and writes down what could not.
+    async fn all(mut self) {
+        for load in LOADS {
+            if load.suits(self.system) {
+                let done = self.load(load).await;
+                self.see_to(&load.to_string(), done);
             }
         }
-        Ok(())
-    }
-
-    /// What a month of history takes on disk, and how fast it is read.
-    async fn history(&mut self) -> anyhow::Result<()> {
-        let target = self.system.target();
-        if target == Target::Naive {
-            return Ok(()); // it has no rollups to ask for
+        for (peak_mib, whose) in self.peaks_mib.into_iter().zip(["service", "mongod"]) {
+            if peak_mib > 0.0 {
+                self.add(Section::Memory, &format!("{whose}, the most under any load"), peak_mib);
+            }
         }
-        let server = Server::start(self.system, &self.args.programs).await?;
-        let format = Format::Lines;
-        let messages = self.args.days * DAY_MS / 10_000 * 50 / 4 / 1_000;
-        let sending = self.sending(&server, format, 1_000, 4, Until::Messages(messages))?;
-        let (first_ms, last_ms) = (sending.workload.first_ms, sending.workload.first_ms + self.args.days * DAY_MS);
-        let sent = http::send(sending, Arc::new(AtomicU64::new(0))).await?;
-        server.settle().await?;
-        let one: Vec<String> = (0..50).map(|device| target.rollup_path(&[device], first_ms, last_ms)).collect();
-        let (latency, _) = query::ask(&server.address, &one, 200).await?;
-        self.add("one device, 30 days: p50 ms", latency.p50);
-        self.add("one device, 30 days: p99 ms", latency.p99);
-        let all: Vec<u64> = (0..50).collect();
-        let (latency, _) = query::ask(&server.address, &[target.rollup_path(&all, first_ms, last_ms)], 20).await?;
-        self.add("50 devices, 30 days: p50 ms", latency.p50);
-        self.add("50 devices, 30 days: p99 ms", latency.p99);
-        self.add("bytes per reading on disk", server.stored_bytes().await? as f64 / sent.readings as f64);
-        Ok(())
+        let done = self.history().await;
+        self.see_to("history", done);
+        let done = self.pending().await;
+        self.see_to("pending", done);
     }
 
-    fn sending(
-        &self,
-        server: &Server,
-        format: Format,
-        batch: u64,
-        connections: u64,
-        until: Until,
-    ) -> anyhow::Result<Sending> {
-        // A load is of now: no hour is over, and a device has some hundred readings at each flush. History is of a month.
-        let (devices, step_ms, back_ms) = match until {
-            Until::Messages(_) => (50, 10_000, 60 * DAY_MS),
-            Until::Seconds(_) => (10_000, 1, 60_000),
-        };
-        let workload = Workload {
-            kind: Kind::Factory,
-            devices,
-            step_ms,
-            batch,
-            late_percent: 0,
-            resent_percent: 0,
-            first_ms: now_ms()? - back_ms,
-        };
-        let (address, target) = (server.address.clone(), self.system.target());
-        Ok(Sending { address, target, format, workload, connections, rate: None, until })
+    fn see_to(&mut self, what: &str, done: anyhow::Result<()>) {
+        if let Err(error) = done {
+            let failure = format!("{}, {what}: {error:#}", self.system.name());
+            eprintln!("FAILED: {failure}");
+            self.findings.failures.push(failure);
+        }
+    }
+
+    fn add(&mut self, section: Section, question: &str, figure: f64) {
+        self.findings.table.add(section, question, self.at, figure);
+    }
+
+    fn note(&mut self, note: &str) {
+        self.findings.notes.push(format!("{}, {note}", self.system.name()));
+    }
+
+    async fn start(&self) -> anyhow::Result<Server> {
+        Server::start(self.system, &self.args.programs, &[("TIDEGAUGE_FLUSH__MAX_AGE", "2s")]).await
     }
 }
 
-fn reset(processes: &mut [Process]) -> anyhow::Result<()> {
-    processes.iter_mut().try_for_each(Process::reset)
+fn print(args: &Args, systems: &[System], absent: &[String], findings: &Findings) {
+    let names: Vec<&str> = systems.iter().map(|system| system.name()).collect();
+    let command: Vec<String> = std::env::args().collect();
+    let machine = machine();
+    if args.json {
+        let promises: std::collections::BTreeMap<_, _> =
+            systems.iter().map(|system| (system.name(), system.promise())).collect();
+        let report = serde_json::json!({
+            "command": command, "machine": machine, "runs": args.runs, "cells": findings.table.cells(&names),
+            "promises": promises, "leftOut": absent, "notes": findings.notes, "failures": findings.failures,
+        });
+        println!("{report}");
+        return;
+    }
+    println!(
+        "`{}`\n\n{machine}. Medians of {} runs; in brackets the ratio to {}.\n",
+        command.join(" "),
+        args.runs,
+        names[0]
+    );
+    println!("{}", findings.table.markdown(&names));
+    println!("What an answer over HTTP means (UDP has none):\n");
+    for system in systems {
+        println!("- {}: {}.", system.name(), system.promise());
+    }
+    println!();
+    list("Left out", absent);
+    list("Refused for now and sent again", &findings.notes);
+    list("FAILED", &findings.failures);
+}
+
+fn list(what: &str, lines: &[String]) {
+    if lines.is_empty() {
+        println!("{what}: nothing.");
+    }
+    for line in lines {
+        println!("{what}: {line}.");
+    }
+}
+
+/// What machine this is.
+fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let model =
+        read("/proc/cpuinfo").lines().find_map(|line| Some(line.strip_prefix("model name")?.replace(['\t', ':'], "")));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let load = read("/proc/loadavg").split(' ').next().unwrap_or("?").to_owned();
+    let model = model.as_deref().map_or("unknown processor", str::trim).to_owned();
+    format!(
+        "{cores} cores of {model}, Linux {}, load average at the end {load}",
+        read("/proc/sys/kernel/osrelease").trim()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn chosen(more: &[&str]) -> anyhow::Result<(Vec<System>, Vec<String>)> {
+        let nowhere = ["bench", "--mongod", "/no/mongod", "--victoria-metrics", "/no/vm", "--influxd", "/no/influxd"];
+        choose(&Cli::parse_from(nowhere.iter().chain(more)).args)
+    }
+
+    #[test]
+    fn what_is_not_installed_is_left_out_by_name_unless_it_was_asked_for() {
+        let (systems, absent) = chosen(&["--tidegauge", "sh"]).unwrap();
+        assert_eq!(systems, [System::TidegaugeSqlite, System::Bare]);
+        assert_eq!(absent.len(), 6, "{absent:?}");
+        let refused = chosen(&["--tidegauge", "sh", "--systems", "influxdb"]).unwrap_err().to_string();
+        assert!(refused.starts_with("InfluxDB 1.x: /no/influxd is not installed"), "{refused}");
+        assert!(
+            chosen(&["--tidegauge", "/no/tidegauge"]).is_err(),
+            "without tidegauge there is nothing to compare with"
+        );
+    }
 }

@@ -1,16 +1,17 @@
 //! The systems that are compared, each started afresh in a folder of its own.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::net::{SocketAddrV4, TcpListener};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use bson::doc;
-use clap::ValueEnum;
 
+use super::system::{Programs, System};
 use crate::client::Client;
 use crate::ingest;
 use crate::process::Process;
@@ -19,64 +20,11 @@ use crate::target::Target;
 /// How long a server may take until it answers.
 const START: Duration = Duration::from_secs(60);
 
+/// How long files may be merged.
+const MERGE: Duration = Duration::from_secs(300);
+
 /// For how long files must not have changed before they are taken to be as small as they get.
 const STANDS_STILL: Duration = Duration::from_secs(8);
-
-/// Where the programs are.
-#[derive(Debug, Clone, clap::Args)]
-pub(super) struct Programs {
-    /// The release build of tidegauge
-    #[arg(long, default_value = "target/release/tidegauge")]
-    tidegauge: PathBuf,
-    /// The MongoDB server (`tests/get-mongod` prints one)
-    #[arg(long)]
-    mongod: PathBuf,
-    /// Debian package victoria-metrics
-    #[arg(long, default_value = "victoria-metrics")]
-    victoria_metrics: PathBuf,
-    /// `InfluxDB` 1.x, Debian package influxdb
-    #[arg(long, default_value = "influxd")]
-    influxd: PathBuf,
-}
-
-/// A system with its store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum System {
-    TidegaugeSqlite,
-    TidegaugeMongodb,
-    TidegaugeTimeseries,
-    VictoriaMetrics,
-    Influxdb,
-    NaiveInsert,
-    NaivePush,
-}
-
-impl System {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::TidegaugeSqlite => "tidegauge sqlite",
-            Self::TidegaugeMongodb => "tidegauge mongodb",
-            Self::TidegaugeTimeseries => "tidegauge timeseries",
-            Self::VictoriaMetrics => "VictoriaMetrics",
-            Self::Influxdb => "InfluxDB 1.x",
-            Self::NaiveInsert => "naive insert",
-            Self::NaivePush => "naive push",
-        }
-    }
-
-    pub(super) const fn target(self) -> Target {
-        match self {
-            Self::TidegaugeSqlite | Self::TidegaugeMongodb | Self::TidegaugeTimeseries => Target::Tidegauge,
-            Self::VictoriaMetrics => Target::VictoriaMetrics,
-            Self::Influxdb => Target::Influxdb,
-            Self::NaiveInsert | Self::NaivePush => Target::Naive,
-        }
-    }
-
-    const fn needs_mongod(self) -> bool {
-        matches!(self, Self::TidegaugeMongodb | Self::TidegaugeTimeseries | Self::NaiveInsert | Self::NaivePush)
-    }
-}
 
 /// A running system. It is stopped, and its data deleted, when it is dropped.
 pub(super) struct Server {
@@ -92,7 +40,12 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) async fn start(system: System, programs: &Programs) -> anyhow::Result<Self> {
+    /// Starts a system, with these variables in its environment.
+    pub(super) async fn start(
+        system: System,
+        programs: &Programs,
+        environment: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("loadtest-").tempdir()?;
         let (port, udp_port) = (free_port()?, free_port()?);
         let mut server = Self {
@@ -107,7 +60,8 @@ impl Server {
         if system.needs_mongod() {
             server.mongodb = Some(server.start_mongod(programs).await?);
         }
-        let command = server.command(programs)?;
+        let mut command = server.command(programs)?;
+        command.envs(environment.iter().copied());
         server.spawn(system.name(), command)?;
         server.processes.rotate_right(1); // the service first
         server.wait(system).await?;
@@ -122,7 +76,60 @@ impl Server {
                 Client::connect(&self.address).await?.get("/internal/force_flush").await?;
                 Ok(())
             }
-            Target::Influxdb | Target::Naive => Ok(()), // there it can be at once
+            Target::Influxdb | Target::Naive | Target::Bare => Ok(()), // there it can be at once
+        }
+    }
+
+    /// How many readings it says that it has taken.
+    pub(super) async fn taken(&self) -> anyhow::Result<u64> {
+        let (path, name) = match self.system.target() {
+            Target::Tidegauge => ("/metrics", "tidegauge_readings_accepted_total{"),
+            Target::VictoriaMetrics => ("/metrics", "vm_rows_inserted_total{type=\"influx\"}"),
+            Target::Influxdb => return self.points_written().await,
+            Target::Naive | Target::Bare => bail!("{} does not count", self.system.name()),
+        };
+        let mut client = Client::connect(&self.address).await?;
+        let (status, metrics) = client.get(path).await?;
+        ensure!(status == 200, "{path}: status {status}");
+        let metrics = std::str::from_utf8(metrics)?;
+        let counts = metrics.lines().filter(|line| line.starts_with(name));
+        let counts = counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        Ok(counts.sum::<f64>() as u64)
+    }
+
+    async fn points_written(&self) -> anyhow::Result<u64> {
+        let mut client = Client::connect(&self.address).await?;
+        let (status, variables) = client.get("/debug/vars").await?;
+        ensure!(status == 200, "/debug/vars: status {status}");
+        let variables: serde_json::Value = serde_json::from_slice(variables)?;
+        variables["write"]["values"]["pointReqLocal"].as_u64().context("no write.values.pointReqLocal in /debug/vars")
+    }
+
+    /// The same, once it has stood still for so long.
+    pub(super) async fn taken_at_last(&self, stands_still: Duration) -> anyhow::Result<u64> {
+        let (mut taken, mut since) = (self.taken().await?, Instant::now());
+        while since.elapsed() < stands_still {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let now = self.taken().await?;
+            if now != taken {
+                (taken, since) = (now, Instant::now());
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Waits until tidegauge has so many readings pending.
+    pub(super) async fn fed(&self, readings: u64) -> anyhow::Result<()> {
+        let line = format!("tidegauge_readings_pending {readings}");
+        let mut client = Client::connect(&self.address).await?;
+        let deadline = Instant::now() + START;
+        loop {
+            let (_, metrics) = client.get("/metrics").await?;
+            if String::from_utf8_lossy(metrics).lines().any(|found| found == line) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "{readings} readings are not pending");
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
@@ -138,7 +145,8 @@ impl Server {
                 let uri = self.mongodb.as_deref().context("a store in MongoDB")?;
                 let client = mongodb::Client::with_uri_str(uri).await?;
                 client.database("admin").run_command(doc! { "fsync": 1 }).await?;
-                let stats = client.database("tidegauge").run_command(doc! { "dbStats": 1 }).await?;
+                let database = if self.system.target() == Target::Naive { "naive" } else { "tidegauge" };
+                let stats = client.database(database).run_command(doc! { "dbStats": 1 }).await?;
                 Ok(["storageSize", "indexSize"].iter().filter_map(|field| stats.get_f64(field).ok()).sum::<f64>()
                     as u64)
             }
@@ -147,7 +155,8 @@ impl Server {
                 client.get("/internal/force_merge").await?;
                 settled_bytes(&data).await
             }
-            System::Influxdb => settled_bytes(&data.join("data")).await,
+            System::Influxdb => settled_bytes(&data.join("data/loadtest")).await, // beside it are its own metrics
+            System::Bare => Ok(0),
         }
     }
 
@@ -166,7 +175,6 @@ impl Server {
         Ok(match *system {
             System::TidegaugeSqlite | System::TidegaugeMongodb | System::TidegaugeTimeseries => {
                 let mut command = Command::new(&programs.tidegauge);
-                command.env("TIDEGAUGE_FLUSH__MAX_AGE", "2s"); // so that nobody waits a minute for what is left over
                 command.args(["serve", "--http", address, "--udp", &udp.to_string(), "--data-dir"]).arg(data);
                 if let Some(uri) = mongodb {
                     let store = if *system == System::TidegaugeTimeseries { "mongodb-timeseries" } else { "mongodb" };
@@ -192,6 +200,11 @@ impl Server {
                 let mut command = Command::new(std::env::current_exe()?);
                 let uri = mongodb.as_deref().context("naive needs MongoDB")?;
                 command.args(["naive", "--way", way, "--listen", address, "--mongodb-uri", uri]);
+                command
+            }
+            System::Bare => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.args(["bare", "--listen", address]);
                 command
             }
         })
@@ -237,7 +250,7 @@ impl Server {
             Target::Tidegauge => "/readyz",
             Target::VictoriaMetrics => "/health",
             Target::Influxdb => "/query?q=CREATE%20DATABASE%20loadtest",
-            Target::Naive => "/",
+            Target::Naive | Target::Bare => "/",
         };
         let deadline = Instant::now() + START;
         loop {
@@ -250,7 +263,7 @@ impl Server {
                 } else {
                     client.get(path).await
                 };
-                if answered.is_ok_and(|(status, _)| status == 200 || system.target() == Target::Naive) {
+                if answered.is_ok_and(|(status, _)| status == 200 || path == "/") {
                     return Ok(());
                 }
             }
@@ -280,9 +293,14 @@ fn free_port() -> anyhow::Result<u16> {
 }
 
 /// The size of a folder once it stands still: files are merged in the background.
+///
+/// # Errors
+/// When it does not within some minutes.
 async fn settled_bytes(folder: &Path) -> anyhow::Result<u64> {
     let (mut bytes, mut since) = (folder_bytes(folder)?, Instant::now());
+    let deadline = Instant::now() + MERGE;
     while since.elapsed() < STANDS_STILL {
+        ensure!(Instant::now() < deadline, "{} does not stand still", folder.display());
         tokio::time::sleep(Duration::from_millis(500)).await;
         let now = folder_bytes(folder)?;
         if now != bytes {
@@ -296,8 +314,12 @@ fn folder_bytes(folder: &Path) -> anyhow::Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
-        let metadata = entry.metadata()?;
-        bytes += if metadata.is_dir() { folder_bytes(&entry.path())? } else { metadata.blocks() * 512 };
+        bytes += match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => folder_bytes(&entry.path())?,
+            Ok(metadata) => metadata.blocks() * 512,
+            Err(error) if error.kind() == ErrorKind::NotFound => 0, // merged into another meanwhile
+            Err(error) => return Err(error.into()),
+        };
     }
     Ok(bytes)
 }
@@ -312,7 +334,7 @@ fn influxdb_config(data: &Path, address: &str, udp: SocketAddrV4) -> anyhow::Res
          [data]\ndir = {:?}\nwal-dir = {:?}\nindex-version = \"tsi1\"\nquery-log-enabled = false\n\
          cache-snapshot-write-cold-duration = \"2s\"\ncompact-full-write-cold-duration = \"3s\"\n\
          [http]\nbind-address = {address:?}\nlog-enabled = false\nmax-body-size = 0\n\
-         [[udp]]\nenabled = true\nbind-address = \"{udp}\"\ndatabase = \"loadtest\"\nprecision = \"ms\"\nread-buffer = 8388608\n",
+         [[udp]]\nenabled = true\nbind-address = \"{udp}\"\ndatabase = \"loadtest\"\nread-buffer = 8388608\n",
         folder("meta"),
         folder("data"),
         folder("wal")

@@ -1,17 +1,53 @@
-//! Medians of several runs, as a table and as ratios.
+//! Medians of several runs, as tables and as ratios.
 
 use std::collections::BTreeMap;
+
+/// A table of its own: what is asked of each system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Section {
+    Readings,
+    Stored,
+    Latency,
+    ServiceCpu,
+    MongodCpu,
+    Lost,
+    Query,
+    Memory,
+    Disk,
+}
+
+impl Section {
+    /// Of the service, and of its database if that is a process of its own.
+    pub(super) const CPU: [Self; 2] = [Self::ServiceCpu, Self::MongodCpu];
+
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Readings => "Readings a second: acknowledged (HTTP), taken of a flood (UDP). More is better",
+            Self::Stored => "Readings a second until all of them are in the store. More is better",
+            Self::Latency => "Answered within, p99, ms. Less is better",
+            Self::ServiceCpu => "CPU seconds of the service per million readings, until all are stored. Less is better",
+            Self::MongodCpu => "CPU seconds of mongod per million readings, until all are stored. Less is better",
+            Self::Lost => "Datagrams of the flood that were lost, percent. Less is better",
+            Self::Query => "Hourly count, minimum, maximum and mean of readings every 10 s, ms. Less is better",
+            Self::Memory => "Memory, MiB unless said otherwise. Less is better",
+            Self::Disk => "Disk. Less is better",
+        }
+    }
+}
 
 /// Figures by question and system, one for each run.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    questions: Vec<String>,
+    /// In the order in which they were first asked.
+    questions: Vec<(Section, String)>,
     figures: BTreeMap<(usize, usize), Vec<f64>>,
 }
 
 /// What one cell says.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Cell<'a> {
+    section: Section,
     question: &'a str,
     system: &'a str,
     runs: &'a [f64],
@@ -19,9 +55,10 @@ pub(super) struct Cell<'a> {
 }
 
 impl Table {
-    pub(super) fn add(&mut self, question: &str, system: usize, figure: f64) {
-        let at = self.questions.iter().position(|known| known == question).unwrap_or_else(|| {
-            self.questions.push(question.to_owned());
+    pub(super) fn add(&mut self, section: Section, question: &str, system: usize, figure: f64) {
+        let known = self.questions.iter().position(|(known, name)| *known == section && name == question);
+        let at = known.unwrap_or_else(|| {
+            self.questions.push((section, question.to_owned()));
             self.questions.len() - 1
         });
         self.figures.entry((at, system)).or_default().push(figure);
@@ -29,7 +66,8 @@ impl Table {
 
     pub(super) fn cells<'a>(&'a self, systems: &[&'a str]) -> Vec<Cell<'a>> {
         let cell = |(&(question, system), runs): (&(usize, usize), &'a Vec<f64>)| Cell {
-            question: &self.questions[question],
+            section: self.questions[question].0,
+            question: &self.questions[question].1,
             system: systems[system],
             runs,
             median: median(runs),
@@ -37,21 +75,40 @@ impl Table {
         self.figures.iter().map(cell).collect()
     }
 
-    /// A Markdown table: a row for each question; each figure with its ratio to that of the first system.
+    /// Markdown: a table for each section, in it a row for each question, and each figure with its ratio to that of the
+    /// first system.
     pub(super) fn markdown(&self, systems: &[&str]) -> String {
-        let mut lines =
-            vec![row("", systems.iter().map(ToString::to_string)), row("---", vec!["---:".to_owned(); systems.len()])];
-        for (at, question) in self.questions.iter().enumerate() {
-            let median_of = |system| self.figures.get(&(at, system)).map(|runs| median(runs));
-            let first = median_of(0);
-            let cells = (0..systems.len()).map(|system| match (median_of(system), first) {
-                (Some(figure), Some(first)) if system > 0 => format!("{} ({:.2})", short(figure), figure / first),
-                (Some(figure), _) => short(figure),
-                (None, _) => String::new(),
-            });
-            lines.push(row(question, cells));
+        let mut sections: Vec<Section> = self.questions.iter().map(|(section, _)| *section).collect();
+        sections.sort_unstable();
+        sections.dedup();
+        sections.into_iter().map(|section| self.section(section, systems)).collect::<Vec<_>>().join("\n")
+    }
+
+    fn section(&self, section: Section, systems: &[&str]) -> String {
+        let asked = |at: usize, system| self.figures.contains_key(&(at, system));
+        let rows: Vec<usize> = (0..self.questions.len()).filter(|&at| self.questions[at].0 == section).collect();
+        let shown: Vec<usize> = (0..systems.len()).filter(|&system| rows.iter().any(|&at| asked(at, system))).collect();
+        let mut lines = vec![
+            format!("**{}**\n", section.title()),
+            row("", shown.iter().map(|&system| systems[system].to_owned())),
+            row("---", vec!["---:".to_owned(); shown.len()]),
+        ];
+        for at in rows {
+            let cells = shown.iter().map(|&system| self.cell(at, system));
+            lines.push(row(&self.questions[at].1, cells));
         }
         lines.join("\n") + "\n"
+    }
+
+    fn cell(&self, question: usize, system: usize) -> String {
+        let median_of = |system| self.figures.get(&(question, system)).map(|runs| median(runs));
+        match (median_of(system), median_of(0)) {
+            (Some(figure), Some(first)) if system > 0 && first > 0.0 => {
+                format!("{} ({:.2})", short(figure), figure / first)
+            }
+            (Some(figure), _) => short(figure),
+            (None, _) => String::new(),
+        }
     }
 }
 
@@ -85,16 +142,40 @@ mod tests {
     use super::*;
 
     #[test]
+    fn medians_are_of_the_middle_run_or_of_the_two_in_the_middle() {
+        for (runs, expected) in [(&[7.0][..], 7.0), (&[9.0, 1.0, 2.0], 2.0), (&[4.0, 100.0, 0.0, 2.0], 3.0)] {
+            assert!((median(runs) - expected).abs() < 1e-9, "{runs:?}");
+        }
+    }
+
+    #[test]
     fn a_table_has_medians_and_ratios_to_the_first_system() {
         let mut table = Table::default();
         for figure in [3_000.0, 1_000.0, 2_000.0] {
-            table.add("readings/s", 0, figure);
-            table.add("readings/s", 1, figure / 4.0);
+            table.add(Section::Readings, "json", 0, figure);
+            table.add(Section::Readings, "json", 1, figure / 4.0);
         }
-        table.add("other", 1, 0.5);
-        assert_eq!(
-            table.markdown(&["ours", "theirs"]),
-            "|  | ours | theirs |\n| --- | ---: | ---: |\n| readings/s | 2,000 | 500 (0.25) |\n| other |  | 0.50 |\n"
+        table.add(Section::Readings, "lines", 1, 0.5);
+        table.add(Section::Lost, "udp", 0, 0.0);
+        table.add(Section::Lost, "udp", 2, 12.34);
+        let expected = format!(
+            "**{}**\n\n|  | ours | theirs |\n| --- | ---: | ---: |\n| json | 2,000 | 500 (0.25) |\n| lines |  | 0.50 |\n\n\
+             **{}**\n\n|  | ours | others |\n| --- | ---: | ---: |\n| udp | 0.00 | 12.3 |\n",
+            Section::Readings.title(),
+            Section::Lost.title()
         );
+        assert_eq!(table.markdown(&["ours", "theirs", "others"]), expected);
+    }
+
+    #[test]
+    fn every_run_is_in_the_cells() {
+        let mut table = Table::default();
+        table.add(Section::Query, "one device", 0, 2.0);
+        table.add(Section::Query, "one device", 0, 4.0);
+        let cells = serde_json::to_value(table.cells(&["ours"])).unwrap();
+        let expected = serde_json::json!([{
+            "section": "query", "question": "one device", "system": "ours", "runs": [2.0, 4.0], "median": 3.0
+        }]);
+        assert_eq!(cells, expected);
     }
 }

@@ -7,6 +7,8 @@
 //!
 //! Only this room knows the driver and BSON.
 
+#[doc(hidden)]
+pub mod bench;
 mod bucket;
 mod by_device;
 mod collection;

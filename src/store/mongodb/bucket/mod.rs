@@ -43,6 +43,7 @@
 //! `stats.<metric>.sum` is added to by the fast path and folded anew by the slow one: the two may differ in the last
 //! digits, as sums of floating-point numbers do.
 
+pub(super) mod bench;
 mod births;
 mod capacity;
 mod devices;

@@ -1,0 +1,97 @@
+//! What history takes on disk and how fast it is read, and what readings take while they are pending.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use super::loads::workload;
+use super::{Bench, Section, Server, System};
+use crate::format::Format;
+use crate::http::{self, Sending, Sent, Until};
+use crate::target::Target;
+use crate::workload::Workload;
+use crate::{now_ms, query};
+
+/// How long a question is asked again and again.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const DAY_MS: u64 = 86_400_000;
+
+/// Devices whose history is asked for, a reading every [`STEP_MS`].
+const DEVICES: u64 = 50;
+const STEP_MS: u64 = 10_000;
+
+/// Requests go to these connections, so many readings each.
+const CONNECTIONS: u64 = 4;
+const BATCH: u64 = 1_000;
+
+/// Pending device-hours, and the readings of each.
+const PENDING_BUCKETS: u64 = 100_000;
+const PENDING_READINGS: u64 = 60;
+
+impl Bench<'_> {
+    /// What history takes on disk, and how fast it is read.
+    pub(super) async fn history(&mut self) -> anyhow::Result<()> {
+        let days = match self.system {
+            System::Bare | System::NaivePush => return Ok(()), // the one stores nothing; the other's would take hours
+            System::NaiveInsert => 1,
+            _ => self.args.days,
+        };
+        let target = self.system.target();
+        let format = if target == Target::Naive { Format::Json } else { Format::Lines };
+        let server = self.start().await?;
+        let first_ms = now_ms()? - 60 * DAY_MS;
+        let messages = (days * DAY_MS / STEP_MS * DEVICES / CONNECTIONS).div_ceil(BATCH);
+        let sent = self.fill(&server, format, workload(DEVICES, STEP_MS, BATCH, first_ms), messages).await?;
+        server.settle().await?;
+        let paths = |devices: &[u64]| target.rollup_path(devices, first_ms, first_ms + days * DAY_MS);
+        if let Some(one) = (0..DEVICES).map(|device| paths(&[device])).collect::<Option<Vec<_>>>() {
+            let latency = query::ask(&server.address, &one, 200, PATIENCE).await?.0;
+            self.add(Section::Query, &format!("one device, {days} days, p50"), latency.p50);
+            self.add(Section::Query, &format!("one device, {days} days, p99"), latency.p99);
+        }
+        if let Some(all) = paths(&(0..DEVICES).collect::<Vec<_>>()) {
+            let latency = query::ask(&server.address, &[all], 20, PATIENCE).await?.0;
+            self.add(Section::Query, &format!("{DEVICES} devices, {days} days, p50"), latency.p50);
+            self.add(Section::Query, &format!("{DEVICES} devices, {days} days, p99"), latency.p99);
+        }
+        let bytes = server.stored_bytes().await?;
+        self.add(Section::Disk, "bytes per reading, logs and journals aside", bytes as f64 / sent.readings as f64);
+        Ok(())
+    }
+
+    /// What a device-hour takes in memory while it is pending.
+    pub(super) async fn pending(&mut self) -> anyhow::Result<()> {
+        if self.system != System::TidegaugeSqlite {
+            return Ok(()); // pending is the same whatever the store
+        }
+        let nothing_is_due = [("TIDEGAUGE_FLUSH__MAX_AGE", "1h"), ("TIDEGAUGE_PENDING__MAX_BYTES", "4GiB")];
+        let server = Server::start(self.system, &self.args.programs, &nothing_is_due).await?;
+        let resident = || Ok::<_, anyhow::Error>(server.processes[0].usage()?.resident_mib * f64::from(1 << 20));
+        let before = resident()?;
+        let hour_ms = now_ms()? / 3_600_000 * 3_600_000 - 3_600_000; // all of them in the hour before this one
+        let messages = PENDING_BUCKETS * PENDING_READINGS / CONNECTIONS / BATCH;
+        self.fill(&server, Format::Lines, workload(PENDING_BUCKETS, 60_000, BATCH, hour_ms), messages).await?;
+        server.fed(PENDING_BUCKETS * PENDING_READINGS).await?;
+        let question = format!("bytes per pending device-hour of {PENDING_READINGS} readings");
+        self.add(Section::Memory, &question, (resident()? - before) / PENDING_BUCKETS as f64);
+        Ok(())
+    }
+
+    async fn fill(
+        &mut self,
+        server: &Server,
+        format: Format,
+        workload: Workload,
+        messages: u64,
+    ) -> anyhow::Result<Sent> {
+        let (address, target) = (server.address.clone(), self.system.target());
+        let until = Until::Messages(messages);
+        let sending = Sending { address, target, format, workload, connections: CONNECTIONS, rate: None, until };
+        let sent = http::send(sending, Arc::new(AtomicU64::new(0))).await?;
+        if sent.again > 0 {
+            self.note(&format!("history: {} times", sent.again));
+        }
+        Ok(sent)
+    }
+}

@@ -1,0 +1,212 @@
+//! Where the time of a reading goes: each stage of its way by itself, to be measured by `benches/`.
+//!
+//! A [`Stage`] prepares its input, which is not measured, and hands out the [`Work`], which is. The input is that of the
+//! load test: requests of 1,000 readings, each of another device, and hours of 60 readings. No stage waits for a disk or
+//! a server; all of it is what the processor has to do.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::log::{Batch, Position};
+use crate::model::{BucketWrite, Hour};
+use crate::pending::{Limits, Pending, Take};
+use crate::wire::line_protocol::{self, Options, Precision};
+use crate::wire::{Incoming, Rejection, Sink, json};
+use crate::{ingest, log, query, store};
+
+/// Readings in a request, and devices in all.
+const DEVICES: u64 = 1_000;
+
+/// Readings of a device in the hour.
+const ROUNDS: u64 = 60;
+
+/// Hours in the answer to a query: 30 days.
+const HOURS: i32 = 720;
+
+/// When the hour begins, in Unix milliseconds: 2026-04-20T14:00:00Z.
+const HOUR_MS: i64 = 1_776_693_600_000;
+
+/// One stage.
+#[derive(Debug)]
+pub struct Stage {
+    /// Its name.
+    pub name: &'static str,
+    /// What is counted: `reading` or `hour`.
+    pub per: &'static str,
+    /// How many of them the work deals with.
+    pub count: u64,
+    /// Makes the work, ready to be done once.
+    pub prepare: fn() -> Work,
+}
+
+/// What is measured. It returns all that it used and made, so that nothing is freed while the clock runs.
+pub type Work = Box<dyn FnOnce() -> Box<dyn Any>>;
+
+/// All stages, in the order in which a reading meets them.
+pub const STAGES: [Stage; 9] = [
+    Stage { name: "parse_json", per: "reading", count: DEVICES, prepare: parse_json },
+    Stage { name: "parse_line_protocol", per: "reading", count: DEVICES, prepare: parse_line_protocol },
+    Stage { name: "admit", per: "reading", count: DEVICES, prepare: admit },
+    Stage { name: "log_encode", per: "reading", count: DEVICES, prepare: log_encode },
+    Stage { name: "log_decode", per: "reading", count: DEVICES, prepare: log_decode },
+    Stage { name: "pending_insert", per: "reading", count: DEVICES * ROUNDS, prepare: pending_insert },
+    Stage { name: "pending_take", per: "reading", count: DEVICES * ROUNDS, prepare: pending_take },
+    Stage { name: "flush_encode", per: "reading", count: DEVICES * ROUNDS, prepare: flush_encode },
+    Stage { name: "rollup_merge", per: "hour", count: HOURS as u64, prepare: rollup_merge },
+];
+
+/// An admitted request: the readings of one round.
+#[must_use]
+pub fn request(round: u64) -> Batch {
+    let ids: Vec<String> = (0..DEVICES).map(id).collect();
+    let values: Vec<_> = (0..DEVICES).map(|device| [(Cow::Borrowed("temp"), value(device, round))]).collect();
+    let incoming = ids.iter().zip(&values).map(|(id, values)| Incoming {
+        device: id,
+        metadata: None,
+        ts_ms: Some(ts_ms(round)),
+        values,
+    });
+    ingest::bench::admit(ts_ms(round), incoming)
+}
+
+fn work<T: 'static>(work: impl FnOnce() -> T + 'static) -> Work {
+    Box::new(|| Box::new(work()))
+}
+
+fn parse_json() -> Work {
+    let object = |device| format!(r#"{{"deviceId":"{}","ts":{},"value":{}}}"#, id(device), ts_ms(0), value(device, 0));
+    let body = format!("[{}]", (0..DEVICES).map(object).collect::<Vec<_>>().join(","));
+    work(move || {
+        let mut found = Found::default();
+        json::parse(body.as_bytes(), &mut found).expect("JSON");
+        (found.check(), body)
+    })
+}
+
+fn parse_line_protocol() -> Work {
+    let line = |device| format!("temp,deviceId={} value={} {}000000\n", id(device), value(device, 0), ts_ms(0));
+    let body: String = (0..DEVICES).map(line).collect();
+    let tags = ["deviceId".to_owned()];
+    work(move || {
+        let options = Options { precision: Precision::Nanoseconds, device_tags: &tags };
+        let mut found = Found::default();
+        line_protocol::parse(body.as_bytes(), &options, &mut found);
+        (found.check(), body)
+    })
+}
+
+/// Judging readings, and encoding them as the payload of a record.
+fn admit() -> Work {
+    let ids: Vec<String> = (0..DEVICES).map(id).collect();
+    work(move || {
+        let values = [(Cow::Borrowed("temp"), 21.25)];
+        let incoming = ids.iter().map(|id| Incoming {
+            device: id,
+            metadata: None,
+            ts_ms: Some(ts_ms(0)),
+            values: black_box(&values),
+        });
+        (ingest::bench::admit(ts_ms(0), incoming), ids)
+    })
+}
+
+/// The record, checksum and all.
+fn log_encode() -> Work {
+    let batch = request(0);
+    work(move || (log::bench::encode(&batch), batch))
+}
+
+/// The way back, when the log is read into pending.
+fn log_decode() -> Work {
+    let bytes = log::bench::encode(&request(0));
+    work(move || (log::bench::decode(&bytes), bytes))
+}
+
+/// An hour of devices that report every minute, from the first reading on.
+fn pending_insert() -> Work {
+    let rounds: Vec<Batch> = (0..ROUNDS).map(request).collect();
+    work(move || (filled(&rounds), rounds))
+}
+
+/// From readings as they came to readings as they are written.
+fn pending_take() -> Work {
+    let mut pending = filled(&(0..ROUNDS).map(request).collect::<Vec<_>>());
+    work(move || (pending.take(Take::All, 0, usize::MAX), pending))
+}
+
+/// Statements that append an hour of each device to its document, as BSON.
+fn flush_encode() -> Work {
+    let mut pending = filled(&(0..ROUNDS).map(request).collect::<Vec<_>>());
+    let writes: Vec<Arc<BucketWrite>> = pending.take(Take::All, 0, usize::MAX);
+    work(move || (store::mongodb::bench::encode(&writes), writes))
+}
+
+/// The stored stats of a device by hour, the last hour pending, as the steps of an answer.
+fn rollup_merge() -> Work {
+    let (last, work_on) = (Hour::of(HOUR_MS), query::bench::Merge::new);
+    let merge = work_on(Hour(last.0 - HOURS + 1)..Hour(last.0 + 1));
+    work(move || merge.run())
+}
+
+fn filled(rounds: &[Batch]) -> Pending {
+    let limits = Limits { max_bytes: 1 << 30, max_readings: 3_600, max_age: Duration::from_secs(60) };
+    let mut pending = Pending::new(limits);
+    for batch in rounds {
+        pending.insert(batch.payload(), Position(0), 0).expect("a payload");
+    }
+    pending
+}
+
+fn id(device: u64) -> String {
+    format!("device-{device:08}")
+}
+
+/// Quarters of a degree, as sensors send them.
+fn value(device: u64, round: u64) -> f64 {
+    20.0 + ((device * 7 + round * 3) % 32) as f64 / 4.0
+}
+
+fn ts_ms(round: u64) -> i64 {
+    HOUR_MS + round as i64 * 60_000
+}
+
+/// Takes readings and forgets them.
+#[derive(Default)]
+struct Found {
+    readings: u64,
+    rejections: u64,
+}
+
+impl Found {
+    /// How many there were: all of them.
+    fn check(&self) -> u64 {
+        assert_eq!((self.readings, self.rejections), (DEVICES, 0));
+        self.readings
+    }
+}
+
+impl Sink for Found {
+    fn reading(&mut self, incoming: Incoming<'_>) {
+        black_box(&incoming);
+        self.readings += 1;
+    }
+
+    fn reject(&mut self, _: Rejection) {
+        self.rejections += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stage_does_its_work() {
+        for stage in STAGES {
+            drop((stage.prepare)()()); // each checks what it has made
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Admission by itself, to be measured.
+
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use super::admission::{Admission, Rules};
+use super::devices::{DeviceLimits, Devices};
+use crate::access::Reach;
+use crate::limits::{Allowance, Rate};
+use crate::log::Batch;
+use crate::model::DeviceIdCase;
+use crate::telemetry::Protocol;
+use crate::wire::{Incoming, Sink as _};
+
+/// What devices obey by default.
+static DEVICES: LazyLock<Arc<Devices>> = LazyLock::new(|| {
+    let limits = DeviceLimits {
+        readings: None,
+        metrics_per_hour: Some(2_000),
+        new_devices: Rate::new(10_000, Duration::from_secs(60), Duration::from_secs(600)),
+        start_grace: Duration::from_secs(600),
+        max_known: 1_000_000,
+    };
+    Devices::new(limits).expect("there are limits").0
+});
+
+/// Judges readings at `now_ms` and encodes them. All of them pass.
+pub fn admit<'a>(now_ms: i64, readings: impl ExactSizeIterator<Item = Incoming<'a>>) -> Batch {
+    let rules = Rules {
+        max_age: Some(Duration::from_secs(90 * 86_400)),
+        max_future: Duration::from_secs(600),
+        max_readings: readings.len(),
+        max_metrics: 100,
+        max_metadata_bytes: 4_096,
+        device_id_case: DeviceIdCase::Preserve,
+    };
+    let count = readings.len();
+    let visit = Some(DEVICES.visit(Instant::now(), now_ms));
+    let anybody = (Reach::all(), Allowance::unlimited());
+    let mut admission = Admission::new(&rules, anybody, visit, Protocol::Http, now_ms, count);
+    readings.for_each(|incoming| admission.reading(incoming));
+    let (batch, receipt) = admission.finish();
+    assert_eq!(receipt.accepted as usize, count);
+    batch
+}

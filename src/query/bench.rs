@@ -1,0 +1,43 @@
+//! The merging of rollups by itself, to be measured.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::rollups::{Rollups, Step, merge, repeated, step};
+use crate::model::{Contents, Hour, Metric, Sample, Stats};
+use crate::store::HourStats;
+
+/// The stored and the pending side of one device.
+#[derive(Debug)]
+pub struct Merge {
+    stored: Vec<HourStats>,
+    pending: Vec<(Hour, Contents)>,
+    hours: usize,
+}
+
+impl Merge {
+    /// Two metrics in each of `hours`; in the last of them, the second half is pending.
+    #[must_use]
+    pub fn new(hours: Range<Hour>) -> Self {
+        let metrics: Vec<Metric> = vec!["hum".into(), "temp".into()];
+        let stats = |hour: i32| Stats { count: 360, min: f64::from(hour % 20), max: 40.0, sum: 7_200.0 };
+        let stored = (hours.start.0..hours.end.0).map(|hour| HourStats {
+            hour: Hour(hour),
+            last_ts_ms: Hour(hour).instant_ms(1_790_000),
+            stats: metrics.iter().map(|metric| (metric.clone(), stats(hour))).collect(),
+        });
+        let sample = |at: u32| Sample { value: 21.5, offset: 1_800_000 + at / 2 * 10_000, metric: at % 2 };
+        let last = Contents::new(metrics.clone(), (0..360).map(sample).collect());
+        let pending = vec![(Hour(hours.end.0 - 1), last)];
+        Self { stored: stored.collect(), pending, hours: hours.end.0.abs_diff(hours.start.0) as usize }
+    }
+
+    /// Merges them into hourly rollups.
+    #[must_use]
+    pub fn run(self) -> Rollups {
+        assert!(repeated(&self.stored, &self.pending).is_empty(), "what is pending comes later");
+        let rollups = step(merge(self.stored, BTreeMap::new(), self.pending, &[]), Step::HOUR);
+        assert!(rollups.values().all(|series| series.len() == self.hours));
+        rollups
+    }
+}

@@ -1,0 +1,12 @@
+//! The statement of the fast path by itself, to be measured.
+
+use super::super::encode::Encoder;
+use super::capacity::Capacity;
+use super::fast::job_of;
+use super::statement::append;
+use crate::model::BucketWrite;
+
+pub(in super::super) fn append_one(statement: &mut Encoder, at: usize, write: &BucketWrite) {
+    let job = job_of(at, write).expect("it has readings");
+    append(statement, &job, 0, Capacity::new(3_600, 8 << 20));
+}
