@@ -5,7 +5,7 @@ CARGO ?= cargo
 
 SECONDS ?= 30
 SEED ?=
-RUNS ?= 3
+RUNS ?= 5
 BENCH ?=
 UPDATE ?=
 
@@ -46,7 +46,7 @@ fuzz: ## Fuzz each of TARGETS (all) for SECONDS=30 with coverage; what breaks a 
 soak: ## Lay each siege of tests/fire for SECONDS=30, with a release build; SEED=n repeats what a run has printed
 	TIDEGAUGE_FIRE_SECONDS=$(SECONDS) TIDEGAUGE_FIRE_SEED=$(SEED) $(CARGO) test --release --test main --locked fire::
 
-bench: ## Measure tidegauge beside what else is installed, RUNS=3 times: Markdown tables with ratios; BENCH='--json' and other options
+bench: ## Measure tidegauge beside what else is installed, RUNS=5 times: Markdown tables with ratios; BENCH='--json' and other options
 	$(CARGO) build --release --workspace --locked
 	target/release/loadtest bench --mongod "$$(tests/get-mongod)" --runs $(RUNS) $(BENCH)
 

@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// Days of history, of 50 devices with a reading every 10 seconds, that queries are asked about
     #[arg(long, default_value_t = 30)]
     days: u64,
+    /// In how many of the runs history and memory while pending are measured: they take longest and vary least
+    #[arg(long, default_value_t = 1)]
+    history_runs: usize,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -63,7 +66,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
             let system = systems[at];
             eprintln!("run {} of {}: {}", run + 1, args.runs, system.name());
             let bench = Bench { args, system, at, findings: &mut findings, peaks_mib: [0.0; 2] };
-            bench.all().await;
+            bench.all(run < args.history_runs).await;
         }
     }
     print(args, &systems, &absent, &findings);
@@ -103,7 +106,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// Measures whatever can be measured, and writes down what could not.
-    async fn all(mut self) {
+    async fn all(mut self, with_history: bool) {
         for load in LOADS {
             if load.suits(self.system) {
                 let done = self.load(load).await;
@@ -114,6 +117,9 @@ impl Bench<'_> {
             if peak_mib > 0.0 {
                 self.add(Section::Memory, &format!("{whose}, the most under any load"), peak_mib);
             }
+        }
+        if !with_history {
+            return;
         }
         let done = self.history().await;
         self.see_to("history", done);
