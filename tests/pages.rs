@@ -1,0 +1,166 @@
+//! What the pages for people name is there: keys of the configuration, metrics with their labels, other pages and their
+//! sections. The same holds for the files of `deploy`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The labels that Prometheus itself adds.
+const LABELS_OF_PROMETHEUS: [&str; 3] = ["job", "instance", "le"];
+
+#[test]
+fn every_key_that_is_named_exists() {
+    let keys = keys();
+    let sections: BTreeSet<&str> = keys.iter().filter_map(|key| key.split('.').next()).collect();
+    let mut named = 0;
+    for (page, text) in texts() {
+        // On a page keys stand in backticks; in other files everything is looked at.
+        let is_page = page.extension().is_some_and(|extension| extension == "md");
+        let step = if is_page { 2 } else { 1 };
+        let text = if is_page { without_blocks(&text).replace("``", "") } else { text.replace('`', " ") };
+        for words in text.split('`').skip(step - 1).step_by(step) {
+            for word in words.split(|c: char| !(c.is_ascii_alphanumeric() || "._-/".contains(c))) {
+                let word = word.trim_end_matches('.');
+                let of_section = word.split_once('.').is_some_and(|(section, key)| {
+                    sections.contains(section) && key.chars().all(|c| c.is_ascii_lowercase() || "._".contains(c))
+                });
+                if of_section && !is_file(word) {
+                    named += 1;
+                    let is_key = keys.contains(word) || keys.iter().any(|key| key.starts_with(&format!("{word}.")));
+                    assert!(is_key, "{} names {word}, which config/tidegauge.toml does not have", page.display());
+                }
+            }
+        }
+    }
+    assert!(named > 100, "only {named} keys were found on the pages");
+}
+
+#[test]
+fn every_metric_and_label_that_is_named_exists() {
+    let contract = contract();
+    let mut named = 0;
+    for (page, text) in texts() {
+        for line in text.replace("\\\"", "\"").lines() {
+            let mut labels_of_line = BTreeSet::from(LABELS_OF_PROMETHEUS);
+            for (at, _) in line.match_indices("tidegauge_") {
+                let name_end =
+                    line[at..].find(|c: char| !(c.is_ascii_lowercase() || c == '_')).map_or(line.len(), |end| at + end);
+                let labels = labels_of(&contract, &line[at..name_end]);
+                let labels = labels.unwrap_or_else(|| panic!("{}: there is no {line}", page.display()));
+                named += 1;
+                let matchers =
+                    line[name_end..].strip_prefix('{').and_then(|rest| rest.split('}').next()).unwrap_or_default();
+                for label in matchers.split(',').filter_map(|matcher| matcher.split_once('=')).map(|(label, _)| label) {
+                    let label = label.trim_matches([' ', '!']);
+                    let is_label = labels.contains(label) || LABELS_OF_PROMETHEUS.contains(&label);
+                    assert!(is_label, "{}: the metric has no label {label}: {line}", page.display());
+                }
+                labels_of_line.extend(labels.iter().map(String::as_str));
+            }
+            for grouping in ["by (", "on ("] {
+                for group in line.split(grouping).skip(1).filter(|_| line.contains("tidegauge_")) {
+                    for label in group.split(')').next().unwrap_or_default().split(", ") {
+                        assert!(labels_of_line.contains(label), "{}: no label {label}: {line}", page.display());
+                    }
+                }
+            }
+        }
+    }
+    assert!(named > 100, "only {named} metrics were found on the pages");
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut links = 0;
+    for (page, text) in texts() {
+        let folder = page.parent().expect("a file stands in a folder");
+        for link in without_blocks(&text).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.starts_with("https://") {
+                continue;
+            }
+            links += 1;
+            let (file, section) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { folder.join(file) };
+            assert!(target.exists(), "{}: there is no {link}", page.display());
+            let is_there = section.is_empty() || sections_of(&target).contains(section);
+            assert!(is_there, "{}: there is no section {link}", page.display());
+        }
+    }
+    assert!(links > 50, "only {links} links were found on the pages");
+}
+
+/// The headings of a page as they stand in links.
+pub(crate) fn sections_of(page: &Path) -> BTreeSet<String> {
+    let text = without_blocks(&fs::read_to_string(page).expect("a page"));
+    let slug = |heading: &str| {
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    };
+    text.lines().filter(|line| line.starts_with('#')).map(|line| slug(line.trim_start_matches('#').trim())).collect()
+}
+
+/// The file with this path in the repository.
+pub(crate) fn in_repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The pages, the reference of the configuration, and the files of `deploy`.
+fn texts() -> Vec<(PathBuf, String)> {
+    let folder = |name| fs::read_dir(in_repository(name)).expect("a folder").map(|entry| entry.expect("a file").path());
+    let pages = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "config/tidegauge.toml"];
+    let paths = pages.into_iter().map(in_repository).chain(folder("docs")).chain(folder("deploy"));
+    paths.map(|path| (path.clone(), fs::read_to_string(path).expect("text"))).collect()
+}
+
+fn without_blocks(page: &str) -> String {
+    page.split("\n```").step_by(2).collect::<Vec<_>>().join("\n")
+}
+
+/// `server.key` and the like.
+fn is_file(word: &str) -> bool {
+    word.contains('/') || [".pem", ".key", ".csr", ".ext", ".toml"].iter().any(|extension| word.ends_with(extension))
+}
+
+/// All keys as `section.key`, those that stand commented out too.
+fn keys() -> BTreeSet<String> {
+    let text = fs::read_to_string(in_repository("config/tidegauge.toml")).expect("the reference");
+    let mut section = "";
+    let mut keys = BTreeSet::new();
+    for line in text.lines() {
+        let line = line.strip_prefix('#').unwrap_or(line);
+        if line.starts_with('[') {
+            section = line.trim_matches(['[', ']']);
+        } else if let Some((key, _)) = line.split_once(" = ")
+            && key.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+        {
+            keys.insert(format!("{section}.{key}"));
+        }
+    }
+    keys
+}
+
+/// The labels of each metric, as the snapshot of `src/telemetry` holds them.
+fn contract() -> BTreeMap<String, BTreeSet<String>> {
+    let snapshot = "src/telemetry/snapshots/tidegauge__telemetry__metrics__tests__the_metrics_are_a_contract.snap";
+    let text = fs::read_to_string(in_repository(snapshot)).expect("the contract of the metrics");
+    let metric = |line: &str| {
+        let (name, labels) =
+            line.split(' ').next()?.trim_end_matches('}').split_once('{').unwrap_or((line.split(' ').next()?, ""));
+        let mut labels: BTreeSet<String> =
+            labels.split(',').filter(|label| !label.is_empty()).map(str::to_owned).collect();
+        if line.contains(" histogram ") {
+            labels.insert("histogram".to_owned());
+        }
+        Some((name.to_owned(), labels))
+    };
+    text.lines().filter(|line| line.starts_with("tidegauge_")).filter_map(metric).collect()
+}
+
+/// The labels of a metric, or of a part of a histogram.
+fn labels_of<'a>(contract: &'a BTreeMap<String, BTreeSet<String>>, name: &str) -> Option<&'a BTreeSet<String>> {
+    let part = || {
+        let histogram = ["_bucket", "_count", "_sum"].iter().find_map(|part| name.strip_suffix(part))?;
+        contract.get(histogram).filter(|labels| labels.contains("histogram"))
+    };
+    contract.get(name).or_else(part)
+}
