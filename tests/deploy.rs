@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tidegauge::config::Config;
 
-use crate::harness::{binary, run};
+use crate::harness::{Server, Setup, binary, run};
 use crate::pages::{in_repository, sections_of};
 
 const RUNBOOK: &str = "https://github.com/tidegauge/tidegauge/blob/main/docs/operations.md#";
@@ -90,6 +90,17 @@ fn each_alert_says_what_to_do_and_is_tested() {
         let fires = format!("alertname: {name}\n        exp_alerts:\n");
         assert!(tests.contains(&fires), "nothing in deploy/alerts_test.yml makes {name} fire");
     }
+}
+
+#[tokio::test]
+async fn a_scrape_counts_itself_so_that_restarts_show() {
+    let server = Server::start(Setup::default_config()).await;
+    let series = r#"tidegauge_http_request_seconds_count{route="/metrics",method="GET",status="200"} "#;
+    let rules = fs::read_to_string(in_repository("deploy/alerts.yml")).expect("the rules");
+    assert!(rules.replace(", ", ",").contains(series.trim_end()), "TidegaugeRestarting goes by another series");
+    server.get("/metrics").await;
+    let text = server.get("/metrics").await.text().to_owned();
+    assert!(text.contains(series), "no {series} in\n{text}");
 }
 
 #[test]

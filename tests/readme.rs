@@ -18,6 +18,11 @@ async fn the_curl_examples_print_what_the_page_of_protocols_shows() {
     print_what_is_shown("docs/protocols.md").await;
 }
 
+#[tokio::test]
+async fn the_curl_examples_print_what_the_page_of_the_api_shows() {
+    print_what_is_shown("docs/http-api.md").await;
+}
+
 async fn print_what_is_shown(page: &str) {
     let text = std::fs::read_to_string(format!("{}/{page}", env!("CARGO_MANIFEST_DIR"))).expect("there is a page");
     let examples: Vec<Example> = console_blocks(&text).flat_map(examples).collect();
