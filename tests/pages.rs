@@ -11,25 +11,16 @@ const LABELS_OF_PROMETHEUS: [&str; 3] = ["job", "instance", "le"];
 #[test]
 fn every_key_that_is_named_exists() {
     let keys = keys();
-    let sections: BTreeSet<&str> = keys.iter().filter_map(|key| key.split('.').next()).collect();
     let mut named = 0;
     for (page, text) in texts() {
         // On a page keys stand in backticks; in other files everything is looked at.
         let is_page = page.extension().is_some_and(|extension| extension == "md");
-        let step = if is_page { 2 } else { 1 };
-        let text = if is_page { without_blocks(&text).replace("``", "") } else { text.replace('`', " ") };
-        for words in text.split('`').skip(step - 1).step_by(step) {
-            for word in words.split(|c: char| !(c.is_ascii_alphanumeric() || "._-/".contains(c))) {
-                let word = word.trim_end_matches('.');
-                let of_section = word.split_once('.').is_some_and(|(section, key)| {
-                    sections.contains(section) && key.chars().all(|c| c.is_ascii_lowercase() || "._".contains(c))
-                });
-                if of_section && !is_file(word) {
-                    named += 1;
-                    let is_key = keys.contains(word) || keys.iter().any(|key| key.starts_with(&format!("{word}.")));
-                    assert!(is_key, "{} names {word}, which config/tidegauge.toml does not have", page.display());
-                }
-            }
+        let places = if is_page { in_backticks(&text) } else { text };
+        for name in names_like_keys(&places, &keys) {
+            named += 1;
+            let is_section = || keys.iter().any(|key| key.starts_with(&format!("{name}.")));
+            let is_there = keys.contains(name) || is_section();
+            assert!(is_there, "{} names {name}, which config/tidegauge.toml does not have", page.display());
         }
     }
     assert!(named > 100, "only {named} keys were found on the pages");
@@ -40,29 +31,20 @@ fn every_metric_and_label_that_is_named_exists() {
     let contract = contract();
     let mut named = 0;
     for (page, text) in texts() {
-        for line in text.replace("\\\"", "\"").lines() {
-            let mut labels_of_line = BTreeSet::from(LABELS_OF_PROMETHEUS);
-            for (at, _) in line.match_indices("tidegauge_") {
-                let name_end =
-                    line[at..].find(|c: char| !(c.is_ascii_lowercase() || c == '_')).map_or(line.len(), |end| at + end);
-                let labels = labels_of(&contract, &line[at..name_end]);
-                let labels = labels.unwrap_or_else(|| panic!("{}: there is no {line}", page.display()));
-                named += 1;
-                let matchers =
-                    line[name_end..].strip_prefix('{').and_then(|rest| rest.split('}').next()).unwrap_or_default();
-                for label in matchers.split(',').filter_map(|matcher| matcher.split_once('=')).map(|(label, _)| label) {
-                    let label = label.trim_matches([' ', '!']);
+        for line in text.replace("\\\"", "\"").lines().filter(|line| line.contains("tidegauge_")) {
+            let place = format!("{}: {line}", page.display());
+            let mut labels_of_line = BTreeSet::from(LABELS_OF_PROMETHEUS.map(str::to_owned));
+            for (name, matched) in metrics_of(line) {
+                let labels = labels_of(&contract, name).unwrap_or_else(|| panic!("there is no {name}: {place}"));
+                for label in matched {
                     let is_label = labels.contains(label) || LABELS_OF_PROMETHEUS.contains(&label);
-                    assert!(is_label, "{}: the metric has no label {label}: {line}", page.display());
+                    assert!(is_label, "{name} has no label {label}: {place}");
                 }
-                labels_of_line.extend(labels.iter().map(String::as_str));
+                labels_of_line.extend(labels.iter().cloned());
+                named += 1;
             }
-            for grouping in ["by (", "on ("] {
-                for group in line.split(grouping).skip(1).filter(|_| line.contains("tidegauge_")) {
-                    for label in group.split(')').next().unwrap_or_default().split(", ") {
-                        assert!(labels_of_line.contains(label), "{}: no label {label}: {line}", page.display());
-                    }
-                }
+            for label in grouping_labels(line) {
+                assert!(labels_of_line.contains(label), "no metric has the label {label}: {place}");
             }
         }
     }
@@ -112,6 +94,41 @@ fn texts() -> Vec<(PathBuf, String)> {
     paths.map(|path| (path.clone(), fs::read_to_string(path).expect("text"))).collect()
 }
 
+/// What stands in backticks, outside of blocks.
+fn in_backticks(page: &str) -> String {
+    without_blocks(page).split('`').skip(1).step_by(2).collect::<Vec<_>>().join(" ")
+}
+
+/// The words `section.key` whose section is one of those of `keys`.
+fn names_like_keys<'t>(text: &'t str, keys: &BTreeSet<String>) -> Vec<&'t str> {
+    let sections: BTreeSet<&str> = keys.iter().filter_map(|key| key.split('.').next()).collect();
+    let is_name = |word: &&str| {
+        word.split_once('.').is_some_and(|(section, key)| {
+            sections.contains(section) && key.chars().all(|c| c.is_ascii_lowercase() || "._".contains(c))
+        })
+    };
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || "._-/".contains(c)));
+    words.map(|word| word.trim_end_matches('.')).filter(is_name).filter(|word| !is_file(word)).collect()
+}
+
+/// The metrics that a line names, with the labels that it asks of each.
+fn metrics_of(line: &str) -> Vec<(&str, Vec<&str>)> {
+    let metric = |(at, _)| {
+        let rest: &str = &line[at..];
+        let end = rest.find(|c: char| !(c.is_ascii_lowercase() || c == '_')).unwrap_or(rest.len());
+        let matchers = rest[end..].strip_prefix('{').and_then(|rest| rest.split('}').next()).unwrap_or_default();
+        let labels = matchers.split(',').filter_map(|matcher| matcher.split_once('='));
+        (&rest[..end], labels.map(|(label, _)| label.trim_matches([' ', '!'])).collect())
+    };
+    line.match_indices("tidegauge_").map(metric).collect()
+}
+
+/// The labels by which a line groups or joins.
+fn grouping_labels(line: &str) -> impl Iterator<Item = &str> {
+    let groups = ["by (", "on ("].into_iter().flat_map(|start| line.split(start).skip(1));
+    groups.flat_map(|rest| rest.split(')').next().unwrap_or_default().split(", "))
+}
+
 fn without_blocks(page: &str) -> String {
     page.split("\n```").step_by(2).collect::<Vec<_>>().join("\n")
 }
@@ -144,10 +161,9 @@ fn contract() -> BTreeMap<String, BTreeSet<String>> {
     let snapshot = "src/telemetry/snapshots/tidegauge__telemetry__metrics__tests__the_metrics_are_a_contract.snap";
     let text = fs::read_to_string(in_repository(snapshot)).expect("the contract of the metrics");
     let metric = |line: &str| {
-        let (name, labels) =
-            line.split(' ').next()?.trim_end_matches('}').split_once('{').unwrap_or((line.split(' ').next()?, ""));
-        let mut labels: BTreeSet<String> =
-            labels.split(',').filter(|label| !label.is_empty()).map(str::to_owned).collect();
+        let named = line.split(' ').next()?;
+        let (name, labels) = named.trim_end_matches('}').split_once('{').unwrap_or((named, ""));
+        let mut labels: BTreeSet<String> = labels.split(',').map(str::to_owned).collect();
         if line.contains(" histogram ") {
             labels.insert("histogram".to_owned());
         }
