@@ -49,6 +49,9 @@ impl Replaceable {
                 "the configuration has changed outside [auth] and the files of [http.tls]: that takes a restart"
             );
         }
+        if changed.auth.lets_anybody_in() && !self.config.auth.lets_anybody_in() {
+            tracing::warn!("from now on it takes no token: whoever reaches this service may do everything");
+        }
         let tokens = Tokens::new(&changed);
         let (count, keys) = (tokens.count(), tokens.keys().count());
         self.gate.replace(tokens);
