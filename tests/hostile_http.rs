@@ -186,6 +186,26 @@ async fn what_is_no_http_is_answered_with_a_status() {
     assert_alive(&server).await;
 }
 
+/// As `nc -N` does it, and devices that end a body with a line end that is not part of it (RFC 9112, section 2.2).
+#[tokio::test]
+async fn who_sends_no_more_or_a_line_end_too_many_is_answered() {
+    let server = server().await;
+    let body = r#"{"deviceId":"d","value":1}"#;
+    let head = "POST /v1/readings HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n";
+    for end in ["", "\n", "\r\n"] {
+        let mut stream = connect(&server).await;
+        let request = format!("{head}Content-Length: {}\r\n\r\n{body}{end}", body.len());
+        stream.write_all(request.as_bytes()).await.expect("open");
+        if end.is_empty() {
+            stream.shutdown().await.expect("open");
+        }
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.expect("an answer");
+        assert_eq!(&answer, b"HTTP/1.1 200", "{end:?}");
+    }
+    assert_alive(&server).await;
+}
+
 #[tokio::test]
 async fn who_reads_no_answers_is_asked_no_more_and_cut_off() {
     let server = server().await;

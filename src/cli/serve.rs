@@ -46,7 +46,7 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let tls = Tls::load(&config.http.tls)?.map(Arc::new);
     let data = DataDir::lock(&config.server.data_dir)?;
     let listen = config.http.listen;
-    let listener = TcpListener::bind(listen).await.with_context(|| format!("listen on {listen} (http.listen)"))?;
+    let listener = http::listen(listen).with_context(|| format!("listen on {listen} (http.listen)"))?;
     let sockets = bind_udp(&config)?;
     let datagrams = sockets.as_ref().map(udp::Sockets::local_addr).transpose()?;
     let (metrics, exposition) = Metrics::new();

@@ -48,7 +48,7 @@ mod turned_away;
 mod unread;
 
 pub use budget::Budget;
-pub use server::serve;
+pub use server::{listen, serve};
 pub use tls::{Tls, TlsError};
 
 /// What the HTTP edge obeys.

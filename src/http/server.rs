@@ -1,6 +1,8 @@
 //! The accept loop: connections within limits, and an end that leaves no request unanswered.
 
 use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +29,23 @@ use crate::telemetry::{Limit, Metrics};
 
 /// How long to wait after the system refused to accept a connection: it is out of files, mostly.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How large the head of a request may be, and how much of a body is read at once. Each connection may take so much memory.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+
+/// How many connections the system holds until they are accepted: as many as may come in a moment.
+const BACKLOG: u32 = 1024;
+
+/// Listens.
+///
+/// # Errors
+/// When the address is taken, not of this machine, or not for everybody to take.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?; // or a restart would have to wait for the last connections to be forgotten
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 /// Serves until `shutdown` is cancelled, then answers the requests under way, and returns when the last connection is
 /// closed. With `tls` it serves nothing else.
@@ -105,6 +124,7 @@ impl Edge {
     {
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(self.limits.header_timeout);
+        http.max_buf_size(MAX_HEAD_BYTES).half_close(true); // who has said all may still be answered
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(self.limits.body_timeout)); // or answers that nobody reads hold the connection
         let connection = http.serve_connection(TokioIo::new(Lingering::new(Box::pin(stream))), service);

@@ -4,9 +4,9 @@
 //! in memory, that forgets what was not synced and fails when told to.
 
 use std::fmt::Debug;
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::{Error, ErrorKind, Result};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 
 #[cfg(any(test, fuzzing))]
@@ -191,7 +191,8 @@ impl OpenFile for File {
     }
 }
 
-/// Makes a folder and those above it, where they are missing. When this returns, they survive a crash.
+/// Makes a folder and those above it, where they are missing, for nobody else to look into. When this returns, they survive a
+/// crash.
 ///
 /// # Errors
 /// When the operating system refuses it.
@@ -201,7 +202,7 @@ pub fn make_folder(path: &Path) -> Result<()> {
     }
     let above = path.parent().unwrap_or(Path::new(""));
     make_folder(above)?;
-    match std::fs::create_dir(path) {
+    match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists || !path.is_dir() => Err(error),
         _ => sync_folder(above),
     }
@@ -214,6 +215,8 @@ fn sync_folder(path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -222,6 +225,8 @@ mod tests {
         let folder = OsFolder::new(&place.path().join("a/b"));
         folder.make().unwrap();
         folder.make().unwrap();
+        let mode = std::fs::metadata(place.path().join("a")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "nobody else looks into it");
         assert_eq!(folder.open("x", How::Read).unwrap_err().kind(), ErrorKind::NotFound);
         assert_eq!(folder.open("x", How::Write).unwrap_err().kind(), ErrorKind::NotFound);
         let file = folder.open("x", How::Mend).unwrap();

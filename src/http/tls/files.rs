@@ -13,7 +13,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::{ASN1Time, CertificateRevocationList, FromDer, X509Certificate};
 
 use super::names::not_after_ms;
 use crate::config::{self, ClientCertificates};
@@ -110,8 +110,16 @@ fn verifier(
     let Some(crl) = &tls.client_crl_file else { return builder.build().map_err(|error| unverifiable(ca, &error)) };
     let crl = File::read("http.tls.client_crl_file", crl)?;
     let lists: Vec<CertificateRevocationListDer<'static>> = crl.all("revocation list")?;
+    if lists.iter().any(|list| is_outdated(list)) {
+        tracing::warn!(file = %crl.path.display(), "a revocation list is past its next update: it lets nobody in");
+    }
     builder = builder.with_crls(lists).enforce_revocation_expiration();
     builder.build().map_err(|error| unverifiable(&crl, &error))
+}
+
+fn is_outdated(list: &CertificateRevocationListDer<'_>) -> bool {
+    let next_update = CertificateRevocationList::from_der(list).ok().and_then(|(_, list)| list.next_update());
+    next_update.is_some_and(|then| then < ASN1Time::now())
 }
 
 fn unverifiable(file: &File<'_>, error: &VerifierBuilderError) -> TlsError {
