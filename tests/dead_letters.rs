@@ -65,7 +65,7 @@ async fn what_is_refused_is_listed_retried_and_then_stored_once() {
         "{listed}"
     );
     let (_, one) = dead_letters(&server, &["list", "--device", "bad-2", "--reason", "validation"]).await;
-    assert!(one.contains("1 dead letters with 4 readings"), "{one}");
+    assert!(one.contains("1 dead letter with 4 readings"), "{one}");
     let (_, json) = dead_letters(&server, &["list", "--format", "json", "--device", "bad-1"]).await;
     let line: serde_json::Value = serde_json::from_str(json.trim()).expect("one JSON object");
     assert_eq!((&line["deviceId"], &line["reason"]), (&json!("bad-1"), &json!("validation")));
@@ -111,9 +111,9 @@ async fn what_the_server_does_not_accept_is_kept() {
     refuse_bad(&database, false).await;
     let (code, told) = retry(&server).await;
     assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("invalid_device_id") && told.contains("1 dead letters kept"), "{told}");
+    assert!(told.contains("invalid_device_id") && told.contains("1 dead letter kept"), "{told}");
     let (_, listed) = dead_letters(&server, &["list"]).await;
-    assert!(listed.contains("bad 2 4 readings") && listed.contains("1 dead letters with 4 readings"), "{listed}");
+    assert!(listed.contains("bad 2 4 readings") && listed.contains("1 dead letter with 4 readings"), "{listed}");
     server.settled().await;
 }
 

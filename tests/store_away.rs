@@ -74,6 +74,34 @@ async fn away_and_back(kill: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_full_log_is_said_when_it_begins_and_when_it_ends_and_beside_it_that_the_store_is_away() {
+    let mut mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    let setup = Setup::mongodb(&database).set("mongodb.timeout", "1s");
+    let setup = setup.set("log.segment_bytes", "64KiB").set("log.max_bytes", "128KiB");
+    let server = Server::start(setup).await;
+    mongod.kill9();
+    let readings: Vec<_> = (0..100).map(|at| json!({ "ts": START_MS + at, "value": at })).collect();
+    let batch = json!({ "deviceId": "d", "readings": readings });
+    wait_until("the log is full", async || (server.ingest(&batch).await.status == 503).then_some(())).await;
+    assert_eq!(server.ingest(&batch).await.status, 503);
+    let ready = wait_until("the store is said to be away", async || {
+        let ready = server.get_json("/readyz").await;
+        ready["storeAwaySeconds"].is_u64().then_some(ready)
+    })
+    .await;
+    assert_eq!(ready["status"], "overloaded", "{ready}");
+    let reason = ready["reason"].as_str().expect("a reason");
+    assert!(reason.starts_with("the log is ") && reason.contains("full") && reason.contains("; the store is away: "));
+    assert_eq!(server.log().matches("the log is full (log.max_bytes)").count(), 1, "{}", server.log());
+    tokio::task::block_in_place(|| mongod.start_again());
+    wait_until("the log has room", async || server.log().contains("the log has room again").then_some(())).await;
+    wait_for_status(&server, "ok").await;
+    assert_eq!(server.log().matches("the log is full (log.max_bytes)").count(), 1, "{}", server.log());
+    server.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_refuses_is_said_to_be_away_and_queries_answer_what_is_pending() {
     away_and_back(true).await;
 }

@@ -57,6 +57,12 @@ enum Command {
 #[error("{0}")]
 struct Usage(String);
 
+/// So many of what `one` names: `1 reading`, `2 readings`.
+fn counted(count: u64, one: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {one}{plural}")
+}
+
 /// Runs the command, tells its error, and returns the exit code.
 pub(crate) async fn run(command_line: Cli) -> ExitCode {
     let done = match command_line.command.unwrap_or(Command::Serve(command_line.serve)) {

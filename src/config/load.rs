@@ -40,7 +40,7 @@ impl Config {
         let mut layers = match file {
             Some(path) => {
                 let text = std::fs::read_to_string(path);
-                let text = text.map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+                let text = text.map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
                 Layers::from_text(&text, path)?
             }
             None => Layers::default(),

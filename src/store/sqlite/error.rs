@@ -8,12 +8,12 @@ use crate::store::{StoreError, WriteError};
 /// Everything that can go wrong in this room.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SqliteError {
-    #[error("{0}")]
+    #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
     #[error("a stored chunk cannot be read: {0}")]
-    Chunk(#[from] ChunkError),
+    Chunk(ChunkError),
     #[error("no memory for the compressor: {0}")]
-    Compressor(#[from] std::io::Error),
+    Compressor(std::io::Error),
     #[error("the file has tables of version {found}, and this program knows version {known}")]
     UnknownVersion { found: i32, known: i32 },
     #[error("the file belongs to another program")]
