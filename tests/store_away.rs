@@ -86,7 +86,7 @@ async fn a_full_log_is_said_when_it_begins_and_when_it_ends_and_beside_it_that_t
     wait_until("the log is full", async || (server.ingest(&batch).await.status == 503).then_some(())).await;
     assert_eq!(server.ingest(&batch).await.status, 503);
     let ready = wait_until("the store is said to be away", async || {
-        let ready = server.get_json("/readyz").await;
+        let ready = server.get("/readyz").await.json();
         ready["storeAwaySeconds"].is_u64().then_some(ready)
     })
     .await;

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tidegauge::config::ConfigError;
 use tidegauge::http::TlsError;
+use tidegauge::store::mongodb::UriError;
 
 use self::settings::Settings;
 
@@ -69,7 +70,7 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
         Command::Serve(settings) => serve::run(&settings).await,
         Command::Import(args) => import::run(args).await,
         Command::DeadLetters(args) => dead_letters::run(args).await,
-        Command::Check(args) => check::run(&args),
+        Command::Check(args) => check::run(&args).await,
         Command::Token(args) => token::run(args),
         Command::Key(args) => key::run(args),
     };
@@ -77,7 +78,8 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     eprintln!("tidegauge: {error:#}");
-    let is_usage = error.is::<Usage>() || error.is::<ConfigError>() || error.is::<TlsError>();
+    let is_bad_uri = matches!(error.downcast_ref(), Some(UriError::Unusable(_)));
+    let is_usage = is_bad_uri || error.is::<Usage>() || error.is::<ConfigError>() || error.is::<TlsError>();
     if is_usage { BAD_USAGE.into() } else { ExitCode::FAILURE }
 }
 

@@ -57,7 +57,7 @@ fn the_environment_needs_no_quotes_and_takes_each_type() {
     assert!(config.auth.allow_anonymous);
     assert_eq!(config.flush.max_readings, 7);
     assert_eq!(config.mongodb.uri.as_ref().expect("set").expose(), "mongodb://ann:p=w@host/?a=b#c");
-    assert_eq!(config.mongodb.database, "2026");
+    assert_eq!(config.mongodb.database(), "2026");
     assert_eq!(config.log.sync, SyncPolicy::Interval);
     assert_eq!(config.ingest.line_protocol.device_tags, ["id"]);
     assert_eq!(config.telemetry.log_level.to_string(), "info,tidegauge=debug");
@@ -403,4 +403,39 @@ fn no_message_and_no_printed_configuration_holds_the_password() {
     for error in errors {
         assert!(!error.contains("hunter2"), "{error}");
     }
+}
+
+#[test]
+fn the_database_is_what_its_key_says_else_what_the_connection_string_names() {
+    let uri = "[mongodb]\nuri = \"mongodb://ann:secret@h/plant?replicaSet=rs0\"\n";
+    let database = |file: &str, env: &[(&str, &str)]| load(file, env, &[]).expect("valid").mongodb.database();
+    assert_eq!(database("", &[]), "tidegauge");
+    assert_eq!(database(uri, &[]), "plant");
+    assert_eq!(database(&format!("{uri}database = \"other\""), &[]), "other");
+    assert_eq!(database(uri, &[("TIDEGAUGE_MONGODB__DATABASE", "tidegauge")]), "tidegauge");
+    assert!(error_of("[mongodb]\nuri = \"mongodb://h/a.b\"").starts_with("mongodb.uri names the database \"a.b\""));
+}
+
+#[test]
+fn what_follows_from_other_keys_is_filled_in_and_makes_the_same_configuration() {
+    for file in
+        ["", "[mongodb]\nuri = \"mongodb://h/plant\"", "[server]\ndata_dir = \"d\"\n[retention]\nreadings = \"9999d\""]
+    {
+        let config = load(file, &[], &[]).expect("valid");
+        let filled = config.filled();
+        assert_eq!(filled.store.kind, Some(config.store_kind()));
+        assert_eq!(filled.retention.rollups, Some(config.retention.rollups()));
+        assert_eq!(
+            (filled.mongodb.database(), filled.sqlite_file()),
+            (config.mongodb.database(), config.sqlite_file())
+        );
+        let shown = toml::to_string(&filled).expect("TOML");
+        assert_eq!(load(&shown, &[], &[]).expect("valid"), filled);
+    }
+    let shown = |file| toml::to_string(&load(file, &[], &[]).expect("valid").filled()).expect("TOML");
+    let sqlite = shown("");
+    for line in ["kind = \"sqlite\"", "file = \"./data/tidegauge.sqlite\"", "token_bytes_in_flight = ", "rollups = "] {
+        assert!(sqlite.contains(&format!("\n{line}")), "{line} in {sqlite}");
+    }
+    assert!(shown("[mongodb]\nuri = \"mongodb://h/plant\"").contains("\ndatabase = \"plant\""));
 }

@@ -46,7 +46,11 @@ pub(super) fn of_driver(error: &Error) -> WriteError {
         ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } | ErrorKind::DnsResolve { .. } => {
             transient("network")
         }
-        ErrorKind::ServerSelection { .. } => transient("server_selection"),
+        // The driver describes all it knows of all servers here; `Servers` does so for people.
+        ErrorKind::ServerSelection { .. } => {
+            let detail = "no server was found that takes it".to_owned();
+            WriteError::Transient { reason: "server_selection", detail }
+        }
         ErrorKind::Authentication { .. } => transient("auth"),
         _ => transient("other"),
     }
