@@ -141,7 +141,7 @@ async fn trouble_with(uri: &str) -> String {
 async fn what_has_to_be_mended_is_said() {
     let free = mongod::free_port();
     let nobody = trouble_with(&format!("mongodb://127.0.0.1:{free}/?replicaSet=rs0")).await;
-    assert!(nobody.ends_with(&format!(": 127.0.0.1:{free}: Connection refused")), "{nobody}");
+    assert_eq!(nobody, format!("the store is away: 127.0.0.1:{free}: Connection refused"));
     let other_set = trouble_with(&mongod::uri().replace("replicaSet=tests", "replicaSet=rs0")).await;
     assert!(other_set.contains("is in replica set tests, but mongodb.uri says replicaSet=rs0"), "{other_set}");
     let guarded = Guarded::start().await;

@@ -9,6 +9,7 @@
 
 mod auth;
 mod check;
+mod environment;
 mod error;
 mod flush;
 #[cfg(any(test, fuzzing))]
@@ -43,6 +44,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use auth::{Audience, Auth, CertificateUse};
+pub use environment::environment;
 pub use error::ConfigError;
 pub use flush::Flush;
 pub use http::Http;
@@ -50,7 +52,7 @@ pub use ingest::{Ingest, LineProtocol, Senml};
 pub use key::{KEY_ID_MAX_BYTES, Key, is_key_id};
 pub use key_secret::KeySecret;
 pub use limits::Limits;
-pub use load::{Override, environment};
+pub use load::Override;
 pub use log::{Log, SyncPolicy};
 pub use log_filter::{LogFilter, LogFilterError};
 pub use mongodb::Mongodb;

@@ -64,9 +64,20 @@ fn the_environment_needs_no_quotes_and_takes_each_type() {
 }
 
 #[test]
-fn variables_that_name_no_section_are_not_ours() {
+fn variables_of_others_are_ignored() {
     let env = [("TIDEGAUGE_TEST_MONGODB_URI", "x"), ("TIDEGAUGE", "x"), ("HTTP__LISTEN", "x"), ("PATH", "/bin")];
     assert_eq!(load("", &env, &[]), Ok(Config::default()));
+    let of_a_cluster = [
+        ("TIDEGAUGE_SERVICE_HOST", "10.0.0.11"),
+        ("TIDEGAUGE_SERVICE_PORT", "8080"),
+        ("TIDEGAUGE_SERVICE_PORT_HTTP", "8080"),
+        ("TIDEGAUGE_PORT", "tcp://10.0.0.11:8080"),
+        ("TIDEGAUGE_PORT_8080_TCP", "tcp://10.0.0.11:8080"),
+        ("TIDEGAUGE_PORT_8080_TCP_ADDR", "10.0.0.11"),
+        ("TIDEGAUGE_UDP_SERVICE_HOST", "10.0.0.12"),
+        ("TIDEGAUGE_UDP_PORT_8089_UDP_PROTO", "udp"),
+    ];
+    assert_eq!(load("", &of_a_cluster, &[]), Ok(Config::default()));
 }
 
 #[test]
@@ -95,6 +106,10 @@ fn a_mistake_in_the_environment_or_in_a_flag_names_it() {
     let variables = [
         ("TIDEGAUGE_HTTP__MAX_CONECTIONS", "1"),
         ("TIDEGAUGE_HTPP__LISTEN", "1"),
+        ("TIDEGAUGE_HTTP_LISTEN", "127.0.0.1:80"),
+        ("TIDEGAUGE_LISTEN", "127.0.0.1:80"),
+        ("TIDEGAUGE_PORT", "80"),
+        ("TIDEGAUGE_TOKENS", "x"),
         ("TIDEGAUGE_HTTP__MAX_CONNECTIONS", "-1"),
         ("TIDEGAUGE_HTTP__MAX_CONNECTIONS", "many"),
         ("TIDEGAUGE_PENDING__MAX_BYTES", "lots"),

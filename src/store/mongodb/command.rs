@@ -86,7 +86,10 @@ impl Commands {
     /// Asks whether the server is there.
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
         let ping = within(self.timeout.min(PING_MAX), self.database.run_command(doc! { "ping": 1 }));
-        ping.await.map(drop).map_err(|error| self.servers.explain(error).into())
+        ping.await.map(drop).map_err(|error| match self.servers.trouble_behind(&error) {
+            Some(trouble) => StoreError(trouble),
+            None => error.into(),
+        })
     }
 
     /// Runs an aggregation and shows each result to `visit`, until it breaks.

@@ -53,13 +53,17 @@ impl Servers {
         EventHandler::callback(move |event| servers.heed(event))
     }
 
-    /// An error that comes from not reaching a server, with what is known of the servers in place of what the driver says.
+    /// The error, with what is known of the servers in place of what the driver says, where that is behind it.
     pub(super) fn explain(&self, error: WriteError) -> WriteError {
-        match (error, self.trouble()) {
-            (error @ WriteError::Transient { reason: "auth", .. }, _) | (error, None) => error,
-            (error, _) if !is_out_of_reach(&error) => error,
-            (error, Some(trouble)) => WriteError::Transient { reason: error.reason(), detail: trouble },
+        match self.trouble_behind(&error) {
+            Some(detail) => WriteError::Transient { reason: error.reason(), detail },
+            None => error,
         }
+    }
+
+    /// What is wrong with the servers, where the error comes from not reaching one.
+    pub(super) fn trouble_behind(&self, error: &WriteError) -> Option<String> {
+        self.trouble().filter(|_| is_out_of_reach(error) && error.reason() != "auth")
     }
 
     /// Why no server takes writes, as far as that is known; `None` when one does.
