@@ -58,6 +58,10 @@ async fn a_server_with_dead_letters(database: &Database) -> Server {
 async fn what_is_refused_is_listed_retried_and_then_stored_once() {
     let database = Database::new();
     let server = a_server_with_dead_letters(&database).await;
+    let log = server.log();
+    let told = log.lines().find(|line| line.contains("the store refuses buckets for good")).expect("a line");
+    let example = ["device=\"bad-", "hour=\"2024-04-20T14:00:00Z\"", "reason=\"validation\"", "detail="];
+    assert!(example.iter().all(|part| told.contains(part)), "{told}");
     let (code, listed) = dead_letters(&server, &["list"]).await;
     assert_eq!(code, Some(0), "{listed}");
     assert!(

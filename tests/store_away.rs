@@ -3,7 +3,7 @@
 use bson::doc;
 use serde_json::{Value, json};
 
-use crate::harness::{Database, Mongod, Server, Setup, wait_until};
+use crate::harness::{Database, Mongod, Server, Setup, mongod, wait_until};
 
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
 const RANGE: &str = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
@@ -99,6 +99,20 @@ async fn a_full_log_is_said_when_it_begins_and_when_it_ends_and_beside_it_that_t
     wait_for_status(&server, "ok").await;
     assert_eq!(server.log().matches("the log is full (log.max_bytes)").count(), 1, "{}", server.log());
     server.settled().await;
+}
+
+#[tokio::test]
+async fn stopping_while_the_store_is_away_says_once_how_many_readings_wait_in_the_log() {
+    let uri = format!("mongodb://127.0.0.1:{}", mongod::free_port());
+    let setup = Setup::sqlite().set("mongodb.uri", uri).set("server.shutdown_grace", "200ms");
+    let mut server = Server::start(setup.clone()).await;
+    send(&server, "a", 0).await;
+    send(&server, "b", 0).await;
+    wait_for_status(&server, "degraded").await;
+    assert!(server.terminate().await.success());
+    let log = server.log();
+    let waits: Vec<&str> = log.lines().filter(|line| line.contains("the log for the next start")).collect();
+    assert!(waits.len() == 1 && waits[0].contains("readings=2") && waits[0].contains("the store is away"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,6 +9,7 @@
 
 mod auth;
 mod check;
+mod difference;
 mod environment;
 mod error;
 mod flush;

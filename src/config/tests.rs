@@ -454,3 +454,16 @@ fn what_follows_from_other_keys_is_filled_in_and_makes_the_same_configuration() 
     }
     assert!(shown("[mongodb]\nuri = \"mongodb://h/plant\"").contains("\ndatabase = \"plant\""));
 }
+
+#[test]
+fn the_keys_that_differ_are_named_where_only_a_secret_differs_too() {
+    let uri = "[mongodb]\nuri = \"mongodb://ann:SECRET@h\"\n";
+    let config = |file: &str| load(file, &[], &[]).expect("valid");
+    let (one, two) = (config(uri), config(&uri.replace("SECRET", "other")));
+    assert_eq!(one.differing_keys(&one), [""; 0]);
+    assert_eq!(one.differing_keys(&two), ["mongodb.uri"]);
+    let three = config("[log]\nmax_bytes = \"9GiB\"\n[ingest.senml]\nseparators = \"/\"\n[sqlite]\nfile = \"f\"");
+    let expected = ["ingest.senml.separators", "log.max_bytes", "mongodb.uri", "sqlite.file"];
+    assert_eq!(one.differing_keys(&three), expected);
+    assert_eq!(three.differing_keys(&one), expected);
+}

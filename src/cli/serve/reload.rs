@@ -45,9 +45,8 @@ impl Replaceable {
         let changed = self.config.reloaded(&now)?;
         let other_tls = Tls::load(&changed.http.tls)?;
         if now != changed {
-            tracing::warn!(
-                "the configuration has changed outside [auth] and the files of [http.tls]: that takes a restart"
-            );
+            let keys = changed.differing_keys(&now).join(", ");
+            tracing::warn!(keys, "keys outside [auth] and the files of [http.tls] have changed: that takes a restart");
         }
         let tokens = Tokens::new(&changed);
         let (count, keys) = (tokens.count(), tokens.keys().count());
