@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Sync;
-use super::fullness::News;
+use super::fullness;
 use super::handle::{AppendError, Entry, Instruments, Shared};
 use super::record;
 use super::writer::{Appender, WriteFailure};
@@ -121,7 +121,7 @@ impl Committer {
                 Some(AppendError::Full(_) | AppendError::Closed) => None, // refused before they are queued
             }
         };
-        news.map(News::tell);
+        fullness::tell(news);
         self.shared.news.notify_all();
         let outcome = refusal.map_or(Ok(()), Err);
         for entry in group {

@@ -67,17 +67,17 @@ const fn has_room(used_bytes: u64, max_bytes: u64) -> bool {
     used_bytes <= max_bytes / 10 * 9
 }
 
-impl News {
-    /// Writes it as a log line.
-    pub(super) fn tell(self) {
-        match self {
-            Self::Full(max_bytes) => tracing::warn!(
+/// Writes news as a log line. Not for where a lock is held.
+pub(super) fn tell(news: Option<News>) {
+    if let Some(news) = news {
+        match news {
+            News::Full(max_bytes) => tracing::warn!(
                 max_bytes,
                 "the log is full (log.max_bytes): readings are refused until the store has taken some of what it holds"
             ),
-            Self::Room(used_bytes) => tracing::info!(used_bytes, "the log has room again: readings are taken"),
-            Self::DiskFull(error) => tracing::warn!(error, "the disk of the log is full: readings are refused"),
-            Self::DiskRoom => tracing::info!("the disk of the log has room again: readings are taken"),
+            News::Room(used_bytes) => tracing::info!(used_bytes, "the log has room again: readings are taken"),
+            News::DiskFull(error) => tracing::warn!(error, "the disk of the log is full: readings are refused"),
+            News::DiskRoom => tracing::info!("the disk of the log has room again: readings are taken"),
         }
     }
 }

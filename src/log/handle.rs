@@ -12,7 +12,7 @@ use super::batch::Batch;
 use super::checkpoint::Checkpoint;
 use super::committer::Committer;
 use super::folder::{Folder, OsFolder};
-use super::fullness::{Fullness, News};
+use super::fullness::{self, Fullness};
 use super::record;
 use super::recovery::{self, Recovery};
 use super::segment;
@@ -194,7 +194,7 @@ impl Log {
         if state.used_bytes() + bytes > max_bytes {
             let news = state.fullness.refused(max_bytes);
             drop(state);
-            news.map(News::tell);
+            fullness::tell(news);
             return Err(AppendError::Full(max_bytes));
         }
         let (ack, acked) = oneshot::channel();
@@ -264,7 +264,7 @@ impl Log {
             let used_bytes = state.used_bytes();
             state.fullness.cut(used_bytes, self.options.max_bytes)
         };
-        news.map(News::tell);
+        fullness::tell(news);
         Ok(())
     }
 

@@ -78,10 +78,11 @@ use self::schema::Schema;
 use super::MongodbOptions;
 use super::collection::{Deployment, ManagedCollection};
 use super::command::Commands;
+use super::errors::REASONS;
 use super::rollups::RollupCollection;
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Hour, Metric};
-use crate::store::{DeviceSummary, HourStats, Rollups, Store, StoreError, WriteError, Written};
+use crate::store::{DeviceSummary, HourStats, Reasons, Rollups, Store, StoreError, WriteError, Written};
 
 /// Buckets in a MongoDB collection.
 #[derive(Debug)]
@@ -157,6 +158,10 @@ impl BucketStore {
 impl Store for BucketStore {
     fn name(&self) -> &'static str {
         "mongodb"
+    }
+
+    fn reasons(&self) -> Reasons {
+        REASONS
     }
 
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {

@@ -45,10 +45,11 @@ use self::schema::Schema;
 use super::collection::{Deployment, ManagedCollection};
 use super::command::Commands;
 use super::connect::{MongodbOptions, TimeseriesOptions};
+use super::errors::REASONS;
 use super::rollups::RollupCollection;
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Hour, Metric};
-use crate::store::{DeviceSummary, HourStats, Rollups, Store, StoreError, WriteError, Written};
+use crate::store::{DeviceSummary, HourStats, Reasons, Rollups, Store, StoreError, WriteError, Written};
 
 /// Readings in a native time-series collection of MongoDB.
 #[derive(Debug)]
@@ -120,6 +121,10 @@ impl TimeseriesStore {
 impl Store for TimeseriesStore {
     fn name(&self) -> &'static str {
         "mongodb-timeseries"
+    }
+
+    fn reasons(&self) -> Reasons {
+        REASONS
     }
 
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
