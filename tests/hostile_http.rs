@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::harness::{Server, Setup, wait_until};
 
@@ -162,6 +162,48 @@ async fn a_thousand_requests_in_a_row_get_a_thousand_answers_in_order() {
         answers.split("{\"deviceId\":\"").skip(1).filter_map(|text| text.split('"').next()).collect();
     let expected: Vec<String> = (0..1_000).map(|nth| format!("device-{nth}")).collect();
     assert_eq!(devices, expected);
+    assert_alive(&server).await;
+}
+
+#[tokio::test]
+async fn what_is_no_http_is_answered_with_a_status() {
+    let server = server().await;
+    let head = "GET /healthz HTTP/1.1\r\nHost: a\r\n";
+    for (what, request, statuses) in [
+        ("a space in a header's name", format!("{head}Name : x\r\n\r\n"), "400"),
+        ("NUL in a header", format!("{head}Name: \0\r\n\r\n"), "400"),
+        ("a length with a sign", format!("{head}Content-Length: +2\r\n\r\n{{}}"), "400"),
+        ("a length beyond 64 bits", format!("{head}Content-Length: 18446744073709551616\r\n\r\n"), "400"),
+        ("a long path", format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "a".repeat(70_000)), "414"),
+        ("a long header", format!("{head}Name: {}\r\n\r\n", "a".repeat(500_000)), "431"),
+        ("many headers", format!("{head}{}\r\n", "x: 1\r\n".repeat(5_000)), "431"),
+        ("noise after a request", format!("{head}\r\n\0\0\0\r\n\r\n"), "200 400"),
+    ] {
+        let answers = exchange(&server, request.as_bytes()).await;
+        let found: Vec<&str> = answers.split("HTTP/1.1 ").skip(1).map(|answer| &answer[..3]).collect();
+        assert_eq!(found.join(" "), statuses, "{what}: {answers}");
+    }
+    assert_alive(&server).await;
+}
+
+#[tokio::test]
+async fn who_reads_no_answers_is_asked_no_more_and_cut_off() {
+    let server = server().await;
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4096).expect("a small buffer");
+    let address = server.url().trim_start_matches("http://").parse().expect("an address");
+    let mut stream = socket.connect(address).await.expect("the server listens");
+    let requests = b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1_000);
+    let flood = async {
+        for sent in 0.. {
+            if stream.write_all(&requests).await.is_err() {
+                return sent * requests.len();
+            }
+        }
+        unreachable!("the loop ends with the connection")
+    };
+    let sent = tokio::time::timeout(Duration::from_secs(20), flood).await.expect("the connection is cut off");
+    assert!(sent < 64 << 20, "{sent} bytes of requests were read and not one answer taken");
     assert_alive(&server).await;
 }
 

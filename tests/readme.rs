@@ -36,6 +36,11 @@ fn what_to_try_is_told_to_people_and_not_to_programs() {
     assert!(first.starts_with("listening http=127.0.0.1:") && others.is_empty(), "{first}{others}");
 }
 
+#[tokio::test]
+async fn the_curl_examples_print_what_the_page_of_the_api_shows() {
+    print_what_is_shown("docs/http-api.md").await;
+}
+
 async fn print_what_is_shown(page: &str) {
     let text = std::fs::read_to_string(format!("{}/{page}", env!("CARGO_MANIFEST_DIR"))).expect("there is a page");
     let examples: Vec<Example> = console_blocks(&text).flat_map(examples).collect();

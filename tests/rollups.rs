@@ -121,7 +121,17 @@ async fn past_days_are_rolled_up_over_kills_and_outlive_their_readings() {
 #[tokio::test]
 async fn rollups_that_were_lost_are_derived_again_at_the_next_start() {
     let database = Database::new();
-    let mut server = Server::start(setup(&database)).await;
+    derived_again(setup(&database), &database).await;
+}
+
+#[tokio::test]
+async fn rollups_of_a_time_series_that_were_lost_are_derived_again_at_the_next_start() {
+    let database = Database::new();
+    derived_again(Setup::timeseries(&database), &database).await;
+}
+
+async fn derived_again(setup: Setup, database: &Database) {
+    let mut server = Server::start(setup).await;
     let mut sent = Sent::default();
     sent.send(&server, "a", 0, 1).await;
     sent.send(&server, "b", 2, 1).await;
@@ -133,11 +143,11 @@ async fn rollups_that_were_lost_are_derived_again_at_the_next_start() {
         if drops {
             database.handle().await.collection::<Document>("rollups").drop().await.expect("dropped");
         } else {
-            delete_all(&database, "rollups").await;
+            delete_all(database, "rollups").await;
             std::fs::remove_file(&mark).expect("it is there");
         }
         server.start_again().await;
-        wait_until("all is rolled up", async || (kept(&database).await == sent.stats()).then_some(())).await;
+        wait_until("all is rolled up", async || (kept(database).await == sent.stats()).then_some(())).await;
         wait_until("the mark is written", async || mark.exists().then_some(())).await;
         assert_eq!(answered(&server, &["a", "b"]).await, sent.stats());
     }

@@ -1,8 +1,7 @@
 //! What is held against any datagram that claims to be signed.
 
 use super::{Keys, Reach, Unverified, sign, signature};
-use crate::config::{Auth, Key, KeySecret};
-use crate::model::DeviceIdCase;
+use crate::config::{Auth, Config, Key, KeySecret};
 
 /// The secret of the key `gw-1` in the corpus.
 const SECRET: &str = "0123456789abcdef0123456789abcdef0123456789a";
@@ -11,7 +10,8 @@ const SECRET: &str = "0123456789abcdef0123456789abcdef0123456789a";
 pub fn signed_datagram(datagram: &[u8]) {
     let secret = KeySecret::new(SECRET).expect("a secret");
     let key = Key { id: "gw-1".to_owned(), secret: secret.clone(), devices: None, device_prefix: None, expires: None };
-    let closed = Keys::new(&Auth { keys: vec![key], ..Auth::default() }, DeviceIdCase::Preserve);
+    let auth = Auth { keys: vec![key], ..Auth::default() };
+    let closed = Keys::new(&Config { auth, ..Config::default() });
     match closed.verify(datagram, 0) {
         Ok(verified) => {
             let again = [sign("gw-1", &secret, verified.content).as_bytes(), verified.content].concat();
@@ -23,7 +23,7 @@ pub fn signed_datagram(datagram: &[u8]) {
     }
     let resigned = [sign("gw-1", &secret, datagram).as_bytes(), datagram].concat();
     assert_eq!(closed.verify(&resigned, 0).expect("it is signed").content, datagram);
-    let open = Keys::new(&Auth::default(), DeviceIdCase::Preserve);
+    let open = Keys::new(&Config::default());
     let read = open.verify(datagram, 0).expect("anybody may send anything");
     assert!(datagram.ends_with(read.content) && read.reach == Reach::all());
 }

@@ -5,9 +5,10 @@ use std::fmt;
 
 use foldhash::fast::RandomState;
 
-use super::Reach;
 use super::signature::{self, Signer};
-use crate::config::{Auth, Expiry, Key};
+use super::{Reach, new_devices_of};
+use crate::config::{Config, Expiry, Key};
+use crate::limits::Allowance;
 use crate::model::DeviceIdCase;
 
 /// The keys that datagrams are signed with, and what becomes of a datagram that nobody signed.
@@ -24,16 +25,19 @@ pub struct Keys {
 struct Known {
     signer: Signer,
     reach: Reach,
+    allowance: Allowance,
     expires: Option<Expiry>,
 }
 
 /// A datagram that may be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Verified<'k, 'd> {
     /// What is to be read: all of it, or what stands behind the line that signs it.
     pub content: &'d [u8],
     /// Which devices it may write.
     pub reach: &'k Reach,
+    /// How much.
+    pub allowance: &'k Allowance,
 }
 
 /// Why a datagram is not read.
@@ -54,10 +58,12 @@ pub enum Unverified {
 }
 
 impl Keys {
-    /// The keys of the configuration. `case` is what becomes of the device ids that they are held against.
+    /// The keys of the configuration, of which nobody has used anything yet.
     #[must_use]
-    pub fn new(auth: &Auth, case: DeviceIdCase) -> Self {
-        let entry = |key: &Key| (key.id.as_str().into(), Known::new(key, case));
+    pub fn new(config: &Config) -> Self {
+        let auth = &config.auth;
+        let allowance = || Allowance { new_devices: new_devices_of(config), ..Allowance::default() };
+        let entry = |key: &Key| (key.id.as_str().into(), Known::new(key, allowance(), config.ingest.device_id_case));
         Self {
             known: auth.keys.iter().map(entry).collect(),
             takes_unsigned: auth.takes_unsigned(),
@@ -71,12 +77,12 @@ impl Keys {
     /// # Errors
     /// When nothing of it may be read.
     pub fn verify<'d>(&self, datagram: &'d [u8], now_ms: i64) -> Result<Verified<'_, 'd>, Unverified> {
+        let from_anybody = |content| Verified { content, reach: Reach::all(), allowance: Allowance::unlimited() };
         if !signature::is_claimed(datagram) {
-            let unsigned = Verified { content: datagram, reach: Reach::all() };
-            return if self.takes_unsigned { Ok(unsigned) } else { Err(Unverified::Unsigned) };
+            return if self.takes_unsigned { Ok(from_anybody(datagram)) } else { Err(Unverified::Unsigned) };
         }
         if self.is_open {
-            return Ok(Verified { content: signature::skip_line(datagram), reach: Reach::all() });
+            return Ok(from_anybody(signature::skip_line(datagram)));
         }
         let signature = signature::read(datagram).ok_or(Unverified::BadSignature)?;
         let known = self.known.get(signature.key_id).ok_or(Unverified::UnknownKey)?;
@@ -85,7 +91,7 @@ impl Keys {
         }
         match known.expires {
             Some(expires) if expires.is_over(now_ms) => Err(Unverified::ExpiredKey),
-            _ => Ok(Verified { content: signature.content, reach: &known.reach }),
+            _ => Ok(Verified { content: signature.content, reach: &known.reach, allowance: &known.allowance }),
         }
     }
 
@@ -97,9 +103,9 @@ impl Keys {
 }
 
 impl Known {
-    fn new(key: &Key, case: DeviceIdCase) -> Self {
+    fn new(key: &Key, allowance: Allowance, case: DeviceIdCase) -> Self {
         let reach = Reach::of(key.devices.as_deref(), key.device_prefix.as_deref(), case);
-        Self { signer: Signer::new(&key.secret), reach, expires: key.expires }
+        Self { signer: Signer::new(&key.secret), reach, allowance, expires: key.expires }
     }
 }
 

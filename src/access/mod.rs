@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use crate::config::{Audience, CertificateUse, Config, Expiry, Scope, Token, TokenHash};
+use crate::config::{Audience, CertificateUse, Config, Expiry, Limits, Scope, Token, TokenHash};
 use crate::limits::{Allowance, Limiter, Rate, Share};
 use crate::model::{DeviceIdCase, DevicePattern};
 
@@ -159,7 +159,7 @@ impl Tokens {
             case,
             metrics: auth.metrics,
             health: auth.health,
-            keys: Keys::new(auth, case),
+            keys: Keys::new(config),
         }
     }
 
@@ -246,11 +246,20 @@ fn allowance_of(config: &Config, token: Option<&Token>) -> Allowance {
     let limiter = |count| Some(Limiter::new(Rate::new(count, Duration::from_secs(1), burst)?, start));
     let readings = token.and_then(|token| token.readings_per_second).unwrap_or(limits.token_readings_per_second);
     let is_alone = config.auth.tokens.is_empty();
+    let new_devices = token.and_then(|_| new_devices_of(config));
     Allowance {
+        new_devices,
         readings: limiter(readings),
         requests: limiter(limits.token_requests_per_second),
         bytes: (!is_alone).then(|| Arc::new(Share::new(config.token_bytes_in_flight().as_usize()))),
     }
+}
+
+/// How many new devices may come with one token, or one key.
+fn new_devices_of(config: &Config) -> Option<Limiter> {
+    let minute = Duration::from_secs(60);
+    let rate = Rate::new(config.limits.new_devices_per_minute, minute, Limits::NEW_DEVICES_BURST)?;
+    Some(Limiter::new(rate, Instant::now()))
 }
 
 /// The tokens and keys of now.

@@ -58,7 +58,8 @@ impl FromStr for TokenHash {
         for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
             *byte = (value(pair[0])? << 4 | value(pair[1])?) as u8;
         }
-        Ok(Self(bytes))
+        let hash = Self(bytes);
+        if hash == Self::of("") { Err(TokenHashError) } else { Ok(hash) } // no token at all is no token
     }
 }
 
@@ -109,6 +110,11 @@ mod tests {
         for bad in ["", "sha256:", &OF_ABC[..70], &OF_ABC[7..], &OF_ABC.replace('a', "g"), "tg_secret", &non_ascii] {
             assert_eq!(bad.parse::<TokenHash>(), Err(TokenHashError), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_hash_of_nothing_is_refused() {
+        assert_eq!(TokenHash::of("").to_string().parse::<TokenHash>(), Err(TokenHashError));
     }
 
     #[test]

@@ -77,11 +77,13 @@ pub(super) struct Roller<'a> {
     is_saved: bool,
     /// Whether the mark is known to speak of this store.
     is_checked: bool,
+    /// The last hour that had ended at the start. As long as nothing is known of older ones, the lag counts from it.
+    started: Hour,
 }
 
 impl<'a> Roller<'a> {
     pub(super) fn new(flush: &'a Flush, rollups: &'a dyn Rollups, mark: Option<Mark>) -> Self {
-        Self { flush, rollups, mark, is_saved: true, is_checked: false }
+        Self { flush, rollups, mark, is_saved: true, is_checked: false, started: flush.newest_closed() }
     }
 
     /// Rolls up what is closed and was not rolled up yet, hour by hour.
@@ -144,7 +146,7 @@ impl<'a> Roller<'a> {
 
     fn note_lag(&self, end: Hour) {
         let next = self.mark.as_ref().map(|mark| mark.next).filter(|next| *next > Hour(i32::MIN));
-        let hours = next.map_or(0, |next| i64::from(end.0) - i64::from(next.0)).max(0);
+        let hours = (i64::from(end.0) - i64::from(next.unwrap_or(self.started).0)).max(0);
         self.flush.metrics.rollup_lag_seconds.set((hours * MS_PER_HOUR / 1000) as f64);
     }
 

@@ -14,6 +14,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -106,8 +107,10 @@ impl Edge {
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let mut http = hyper::server::conn::http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(self.limits.header_timeout).pipeline_flush(true);
-        let connection = http.serve_connection(TokioIo::new(Lingering::new(stream)), service);
+        http.timer(TokioTimer::new()).header_read_timeout(self.limits.header_timeout);
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(self.limits.body_timeout)); // or answers that nobody reads hold the connection
+        let connection = http.serve_connection(TokioIo::new(Lingering::new(Box::pin(stream))), service);
         let mut connection = std::pin::pin!(connection);
         let served = tokio::select! {
             served = connection.as_mut() => served,

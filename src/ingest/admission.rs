@@ -91,9 +91,12 @@ impl<'r> Admission<'r> {
         }
     }
 
-    /// From now on the readings are those of somebody with this reach.
-    pub const fn set_reach(&mut self, reach: &'r Reach) {
-        self.reach = reach;
+    /// From now on the readings are those of somebody with this reach and this allowance.
+    pub fn set_sender(&mut self, reach: &'r Reach, allowance: &'r Allowance) {
+        (self.reach, self.allowance) = (reach, allowance);
+        if let Some(visit) = &mut self.visit {
+            visit.set_sender(allowance);
+        }
     }
 
     /// What the readings are judged by.

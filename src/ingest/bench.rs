@@ -35,7 +35,7 @@ pub fn admit<'a>(now_ms: i64, readings: impl ExactSizeIterator<Item = Incoming<'
         device_id_case: DeviceIdCase::Preserve,
     };
     let count = readings.len();
-    let visit = Some(DEVICES.visit(Instant::now(), now_ms));
+    let visit = Some(DEVICES.visit(Allowance::unlimited(), Instant::now(), now_ms));
     let anybody = (Reach::all(), Allowance::unlimited());
     let mut admission = Admission::new(&rules, anybody, visit, Protocol::Http, now_ms, count);
     readings.for_each(|incoming| admission.reading(incoming));

@@ -80,7 +80,7 @@ impl Ingest {
         self.start(protocol, (reach, allowance), self.rules.max_readings)
     }
 
-    /// Starts a batch of messages that came in by `protocol`, each from somebody else: [`Admission::set_reach`] says from
+    /// Starts a batch of messages that came in by `protocol`, each from somebody else: [`Admission::set_sender`] says from
     /// whom, and until then from nobody in particular. Who makes the batch keeps it small: the limit of readings per
     /// request does not hold for it.
     pub fn admission_of_batch(&self, protocol: Protocol) -> Admission<'_> {
@@ -89,7 +89,7 @@ impl Ingest {
 
     fn start<'a>(&'a self, protocol: Protocol, who: (&'a Reach, &'a Allowance), max_readings: usize) -> Admission<'a> {
         let now_ms = now_ms();
-        let visit = self.devices.as_ref().map(|devices| devices.visit(Instant::now(), now_ms));
+        let visit = self.devices.as_ref().map(|devices| devices.visit(who.1, Instant::now(), now_ms));
         Admission::new(&self.rules, who, visit, protocol, now_ms, max_readings)
     }
 

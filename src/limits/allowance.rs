@@ -1,10 +1,10 @@
-//! All that one token may use.
+//! All that one token or key may use.
 
 use std::sync::Arc;
 
 use super::{Limiter, Share};
 
-/// All that one token may use. What is `None` has no limit.
+/// All that one token, or one key of datagrams, may use. What is `None` has no limit of its own.
 #[derive(Debug, Default)]
 pub struct Allowance {
     /// Readings that are sent.
@@ -13,13 +13,15 @@ pub struct Allowance {
     pub requests: Option<Limiter>,
     /// Bytes of bodies that are in memory.
     pub bytes: Option<Arc<Share>>,
+    /// Devices that are not known. Who has no such limit shares one with all the others who have none.
+    pub new_devices: Option<Limiter>,
 }
 
 impl Allowance {
     /// No limits.
     #[must_use]
     pub fn unlimited() -> &'static Self {
-        static UNLIMITED: Allowance = Allowance { readings: None, requests: None, bytes: None };
+        static UNLIMITED: Allowance = Allowance { readings: None, requests: None, bytes: None, new_devices: None };
         &UNLIMITED
     }
 }

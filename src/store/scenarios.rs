@@ -17,6 +17,7 @@ use crate::store::{HourStats, Store, WriteError, Written};
 
 pub(super) mod concurrent;
 pub(super) mod reading;
+pub(super) mod rolling;
 pub(super) mod writing;
 
 /// Makes a test of each scenario. See the module.

@@ -148,7 +148,7 @@ impl Worker {
             self.ingest.count_refused_request(Protocol::Udp, refusals::reason(why));
             self.counters.malformed.increment(1);
         })?;
-        admission.set_reach(verified.reach);
+        admission.set_sender(verified.reach, verified.allowance);
         let case = admission.rules().device_id_case;
         let numbering = Numbering { sequences: &self.sequences, reach: verified.reach, case };
         let (accepted, listed) = (admission.accepted(), admission.listed().len());

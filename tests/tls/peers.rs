@@ -1,7 +1,9 @@
 //! Which client certificates are good for a connection.
 
+use rustls::HandshakeKind;
+
 use super::authority::Authority;
-use super::{BOTH, Folder, failed, health};
+use super::{BOTH, Folder, connect, failed, health};
 use crate::harness::{Server, wait_until};
 
 #[tokio::test]
@@ -48,6 +50,20 @@ async fn what_is_revoked_is_refused_and_a_list_that_is_out_of_date_lets_nobody_i
     let server = Server::start(folder.with_clients(&keys)).await;
     let outcome = async |shown| health(&server, &folder.client(&BOTH, Some(shown))).await;
     outcome(&kept).await.expect("it is not on the list");
+    for version in BOTH {
+        let client = folder.client(&[version], Some(&kept));
+        for _ in 0..2 {
+            let stream = connect(&server, &client).await.expect("a connection");
+            assert_eq!(
+                stream.get_ref().1.handshake_kind(),
+                Some(HandshakeKind::Full),
+                "each one is held against the list"
+            );
+            let answer =
+                crate::harness::Connection::over(stream).ask(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n").await;
+            assert_eq!(answer.0, 200);
+        }
+    }
     let refused = outcome(&lost).await.expect_err("it is on the list").to_string();
     assert!(refused.contains("evoked"), "{refused}");
 

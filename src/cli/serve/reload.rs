@@ -48,6 +48,9 @@ impl Replaceable {
             let keys = changed.differing_keys(&now).join(", ");
             tracing::warn!(keys, "keys outside [auth] and the files of [http.tls] have changed: that takes a restart");
         }
+        if changed.auth.lets_anybody_in() && !self.config.auth.lets_anybody_in() {
+            tracing::warn!("from now on it takes no token: whoever reaches this service may do everything");
+        }
         let tokens = Tokens::new(&changed);
         let (count, keys) = (tokens.count(), tokens.keys().count());
         self.gate.replace(tokens);

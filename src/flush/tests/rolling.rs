@@ -55,6 +55,9 @@ impl Faulty {
 #[async_trait]
 impl Rollups for Faulty {
     async fn identity(&self) -> Result<String, WriteError> {
+        if self.kept().away.load(Ordering::Relaxed) {
+            return Err(away());
+        }
         Ok(self.kept().identity.load(Ordering::Relaxed).to_string())
     }
 
@@ -167,6 +170,19 @@ async fn what_was_stored_before_is_rolled_up_hour_by_hour_over_failures() {
     assert!(life.count(r#"tidegauge_rollup_retries_total{reason="network"}"#) >= 9);
     assert_eq!(life.count("tidegauge_rollup_lag_seconds"), 0);
     assert_eq!(life.end(MINUTE).await, 0);
+}
+
+#[tokio::test]
+async fn a_store_that_never_says_what_to_roll_up_shows_as_lag() {
+    let (folder, kept) = (folder(), Arc::new(Kept::default()));
+    fill(&folder, 0..60).await;
+    kept.away.store(true, Ordering::Relaxed);
+    let life = begin(&folder, &kept);
+    until("it has failed", || life.count(r#"tidegauge_rollup_retries_total{reason="network"}"#) > 0).await;
+    assert!(life.count("tidegauge_rollup_lag_seconds") >= 3600, "an hour at least is not rolled up");
+    kept.away.store(false, Ordering::Relaxed);
+    until("it has caught up", || life.count("tidegauge_rollup_lag_seconds") == 0).await;
+    assert_eq!(kept.hours(), life.store.fold().await);
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use rustls::crypto::ring::{Ticketer, default_provider};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -81,8 +81,14 @@ impl Usable {
             other => key.unusable(format!("cannot be used: {other}")),
         })?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        // Devices that connect anew for each reading need no second handshake in full, and the server no memory of them.
-        config.ticketer = Ticketer::new().map_err(TlsError::Rustls)?;
+        if tls.client_crl_file.is_some() {
+            // Each connection is held against the list, which may have run out since the last one.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        } else {
+            // Devices that connect anew for each reading need no second handshake in full, and the server no memory of them.
+            config.ticketer = Ticketer::new().map_err(TlsError::Rustls)?;
+        }
         let handshake_timeout = tls.handshake_timeout.as_duration();
         Ok(Some(Self { config: Arc::new(config), handshake_timeout, not_after_ms }))
     }

@@ -1,8 +1,8 @@
 //! What one device may do: how fast it may send, under how many metrics, and how fast devices may appear.
 //!
 //! Each device that was heard of lately is known, with what it used of its limits. One that is not
-//! known may be new, or known to the store only, after a restart above all. The limit of new devices counts both, and
-//! mostly that does not matter: there is room. When there is none, its readings are refused for now, and the store is
+//! known may be new, or known to the store only, after a restart above all. The limit of new devices counts both, for each
+//! token and key by itself, and mostly that does not matter: there is room. When there is none, its readings are refused for now, and the store is
 //! asked about it in the background ([`Strangers`]): a device that is stored is let in at the next try. So no reading
 //! waits for the store, and while the store is away, what a flood can create stays bounded. For a while after a start
 //! nobody is known, and whoever comes is let in.
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 use tokio::sync::mpsc;
 
-use crate::limits::{Limiter, Rate};
+use crate::limits::{Allowance, Limiter, Rate};
 use crate::model::MS_PER_HOUR;
 use crate::wire::{Code, Rejection};
 
@@ -41,7 +41,7 @@ pub struct DeviceLimits {
     pub readings: Option<Rate>,
     /// Different metrics of one device that arrive within an hour of the clock.
     pub metrics_per_hour: Option<usize>,
-    /// Devices that are not known.
+    /// Devices that are not known, of all senders together who have no such limit of their own.
     pub new_devices: Option<Rate>,
     /// For how long after the start they come without that limit, as many as are known at least.
     pub start_grace: Duration,
@@ -76,6 +76,8 @@ enum Refusal {
 #[derive(Debug)]
 pub(super) struct Visit<'d> {
     devices: &'d Devices,
+    /// Of who sends the readings.
+    newcomers: Option<&'d Limiter>,
     now: Instant,
     hour: u32,
     /// The device and the metrics of the last reading, and what was said to it: mostly the next one is alike.
@@ -115,9 +117,10 @@ impl Devices {
         self.known.count()
     }
 
-    pub(super) fn visit(&self, now: Instant, now_ms: i64) -> Visit<'_> {
+    pub(super) fn visit<'d>(&'d self, sender: &'d Allowance, now: Instant, now_ms: i64) -> Visit<'d> {
         Visit {
             devices: self,
+            newcomers: self.newcomers_of(sender),
             now,
             hour: now_ms.div_euclid(MS_PER_HOUR) as u32,
             last: None,
@@ -136,13 +139,8 @@ impl Devices {
         self.known.insert(self.id(device));
     }
 
-    /// Whether somebody may come in who is not known.
-    fn admit(&self, id: u64, now: Instant) -> Result<(), Refusal> {
-        if let Some(newcomers) = self.newcomers.as_ref().filter(|_| !self.is_starting(now)) {
-            newcomers.take(now).map_err(|_| Refusal::New)?;
-        }
-        self.known.insert(id);
-        Ok(())
+    fn newcomers_of<'d>(&'d self, sender: &'d Allowance) -> Option<&'d Limiter> {
+        sender.new_devices.as_ref().or(self.newcomers.as_ref())
     }
 
     /// Whether nobody is known yet, and so one more may come who is not.
@@ -164,7 +162,11 @@ impl Devices {
     }
 }
 
-impl Visit<'_> {
+impl<'d> Visit<'d> {
+    pub(super) fn set_sender(&mut self, sender: &'d Allowance) {
+        self.newcomers = self.devices.newcomers_of(sender);
+    }
+
     /// Judges a reading, which is good otherwise, of the device that is kept under this id.
     pub(super) fn judge(&mut self, device: &str, values: &[(Cow<'_, str>, f64)]) -> Result<(), Rejection> {
         let (id, shape) = (self.devices.id(device), self.devices.shape(values));
@@ -193,8 +195,7 @@ impl Visit<'_> {
             }
         }
         let strangers = self.refused_as_new.len() as u64;
-        let newcomers = self.devices.newcomers.as_ref().filter(|_| strangers > 0);
-        let new = newcomers.and_then(|newcomers| newcomers.wait(strangers, self.now));
+        let new = self.newcomers.filter(|_| strangers > 0).and_then(|newcomers| newcomers.wait(strangers, self.now));
         self.too_fast_for.max(new)
     }
 
@@ -213,8 +214,17 @@ impl Visit<'_> {
         if let Some(verdict) = self.devices.known.look(id, look) {
             return verdict;
         }
-        self.devices.admit(id, self.now)?;
+        self.admit(id)?;
         self.devices.known.look(id, look).unwrap_or(Ok(()))
+    }
+
+    /// Whether somebody may come in who is not known.
+    fn admit(&self, id: u64) -> Result<(), Refusal> {
+        if let Some(newcomers) = self.newcomers.filter(|_| !self.devices.is_starting(self.now)) {
+            newcomers.take(self.now).map_err(|_| Refusal::New)?;
+        }
+        self.devices.known.insert(id);
+        Ok(())
     }
 
     fn look_at(&self, known: &mut Known, shape: u64, values: &[(Cow<'_, str>, f64)]) -> Result<(), Refusal> {

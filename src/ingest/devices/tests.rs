@@ -19,7 +19,16 @@ fn devices(limits: DeviceLimits) -> (Arc<Devices>, Strangers) {
 
 /// A request `after` so long: the code for each reading, and how long to wait.
 fn send(devices: &Devices, after: Duration, readings: &[(&str, &[&str])]) -> (Vec<Option<Code>>, Option<Duration>) {
-    let mut visit = devices.visit(devices.start + after, after.as_millis() as i64);
+    send_as(Allowance::unlimited(), devices, after, readings)
+}
+
+fn send_as(
+    sender: &Allowance,
+    devices: &Devices,
+    after: Duration,
+    readings: &[(&str, &[&str])],
+) -> (Vec<Option<Code>>, Option<Duration>) {
+    let mut visit = devices.visit(sender, devices.start + after, after.as_millis() as i64);
     let judge = |(device, metrics): &(&str, &[&str])| {
         let values: Vec<_> = metrics.iter().map(|&name| (Cow::Borrowed(name), 1.0)).collect();
         visit.judge(device, &values).err().map(|rejection| rejection.code)
@@ -64,6 +73,19 @@ fn new_devices_come_at_their_rate_and_known_ones_as_they_like() {
     assert_eq!(wait, Some(SECOND * 2), "there are two of them");
     assert_eq!(send(&devices, SECOND * 3, &[("d", x), ("e", x), ("c", x)]), (vec![None; 3], None));
     assert_eq!(devices.count(), 5);
+}
+
+#[test]
+fn new_devices_of_one_sender_take_nothing_from_another() {
+    let rate = Rate::new(1, SECOND, SECOND).unwrap();
+    let (devices, _strangers) = devices(DeviceLimits { new_devices: Some(rate), ..NONE });
+    let sender = || Allowance { new_devices: Some(Limiter::new(rate, devices.start)), ..Allowance::default() };
+    let (one, other) = (sender(), sender());
+    let refused = Some(Code::TooManyNewDevices);
+    let x = &["x"][..];
+    assert_eq!(send_as(&one, &devices, SECOND, &[("a", x), ("b", x)]).0, [None, refused]);
+    assert_eq!(send_as(&other, &devices, SECOND, &[("c", x), ("d", x)]).0, [None, refused]);
+    assert_eq!(send(&devices, SECOND, &[("e", x), ("f", x)]).0, [None, refused], "those without one share another");
 }
 
 #[test]

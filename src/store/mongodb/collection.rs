@@ -83,23 +83,31 @@ impl ManagedCollection {
     /// # Errors
     /// When it is of another kind, too: it cannot be used then.
     pub(super) async fn present(&self, kind: Kind) -> Result<Option<Document>, WriteError> {
-        let reply = self.run(doc! { "listCollections": 1, "filter": { "name": &self.name } }).await?;
-        let first = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok();
-        let Some(found) = first.and_then(|batch| batch.first()?.as_document()) else {
-            return Ok(None);
-        };
+        let Some(found) = self.list(doc! { "name": &self.name }).await?.pop() else { return Ok(None) };
         let (found_type, wanted) = (found.get_str("type").unwrap_or_default(), kind.name());
         if found_type != wanted {
             let detail = format!("{} is a {found_type}, and not a {wanted}: choose another name for it", self.name);
             return Err(WriteError::Transient { reason: "schema", detail });
         }
-        Ok(Some(found.clone()))
+        Ok(Some(found))
     }
 
-    /// The UUID that the server gave the collection when it was made.
+    /// What the server lists of the collections that match, which must be a few.
+    async fn list(&self, filter: Document) -> Result<Vec<Document>, WriteError> {
+        let reply = self.run(doc! { "listCollections": 1, "filter": filter }).await?;
+        let first = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok();
+        Ok(first.into_iter().flatten().filter_map(|found| found.as_document().cloned()).collect())
+    }
+
+    /// The UUID that the server gave the collection when it was made. Servers up to 8 keep that of a time series at
+    /// `system.buckets.<name>`, the collection behind the view.
     pub(super) async fn identity(&self, kind: Kind) -> Result<String, WriteError> {
-        let present = self.present(kind).await?;
-        let uuid = present.as_ref().and_then(|found| found.get_document("info").ok()?.get("uuid"));
+        let names = match kind {
+            Kind::Plain => vec![self.name.clone()],
+            Kind::Timeseries => vec![self.name.clone(), format!("system.buckets.{}", self.name)],
+        };
+        let found = self.list(doc! { "name": { "$in": names } }).await?;
+        let uuid = found.iter().find_map(|collection| collection.get_document("info").ok()?.get("uuid"));
         let Some(Bson::Binary(uuid)) = uuid else {
             let detail = format!("the server does not say which collection {} is", self.name);
             return Err(WriteError::Transient { reason: "schema", detail });

@@ -34,6 +34,10 @@ macro_rules! on_every_deployment {
             }
 
             $crate::store::scenarios::store_scenarios!(open $(, $variant)?);
+            $crate::store::scenarios::store_scenarios!(@two open, rolling:
+                hours_are_rolled_up_one_after_the_other,
+                instances_agree_on_what_is_rolled_up,
+            );
         }
     };
 }

@@ -1,0 +1,170 @@
+//! The files of `deploy` fit the program: the unit's flags, keys and variables, the rules and the dashboard. That what they
+//! name exists at all is checked in `pages`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tidegauge::config::Config;
+
+use crate::harness::{Server, Setup, binary, run};
+use crate::pages::{in_repository, sections_of};
+
+const RUNBOOK: &str = "https://github.com/tidegauge/tidegauge/blob/main/docs/operations.md#";
+
+#[test]
+fn the_command_and_the_variables_of_the_unit_are_understood() {
+    let unit = unit();
+    let words: Vec<&str> = unit["ExecStart"][0].split(' ').collect();
+    let [program, "serve", flags @ ..] = &words[..] else { panic!("{words:?}") };
+    assert_eq!(*program, "/usr/local/bin/tidegauge");
+    let config = in_repository("config/tidegauge.toml").display().to_string();
+    let flags = flags.iter().map(|word| word.replace("/etc/tidegauge/tidegauge.toml", &config));
+    let secrets = fs::read_to_string(in_repository("deploy/secrets.env")).expect("the file of secrets");
+    let variables: Vec<(&str, &str)> =
+        secrets.lines().filter_map(|line| line.strip_prefix('#')?.split_once('=')).collect();
+    assert!(variables.iter().any(|(name, _)| *name == "TIDEGAUGE_MONGODB__URI"), "{variables:?}");
+
+    let mut check = Command::new(binary());
+    check.arg("check").args(flags).envs(variables).stdin(Stdio::null());
+    let output = check.output().expect("the binary runs");
+    let (printed, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{errors}");
+    let data_dir = format!("data_dir = \"/var/lib/{}\"", unit["StateDirectory"][0]);
+    assert!(printed.contains(&data_dir) && printed.contains("uri = "), "{printed}");
+}
+
+#[tokio::test]
+async fn the_unit_does_not_start_again_what_a_person_has_to_mend() {
+    let refused = run(&["serve", "--http", "nowhere"]).await;
+    let code = refused.code.map(|code| code.to_string());
+    assert_eq!(code.as_deref(), Some(unit()["RestartPreventExitStatus"][0].as_str()), "{refused:?}");
+}
+
+#[test]
+fn the_unit_waits_longer_for_the_end_than_the_program_takes() {
+    let unit = unit();
+    let minutes: u64 = unit["TimeoutStopSec"][0].strip_suffix("min").expect("minutes").parse().expect("a number");
+    // For requests, for datagrams, for pending readings.
+    let at_most = 3 * Config::default().server.shutdown_grace.as_duration();
+    assert!(Duration::from_secs(60 * minutes) > at_most, "{minutes} minutes");
+    assert_eq!(unit["KillSignal"], ["SIGTERM"]);
+    assert!(unit["ExecReload"][0].contains("-HUP"), "{unit:?}");
+}
+
+#[test]
+fn the_unit_has_descriptors_for_all_connections() {
+    let files: usize = unit()["LimitNOFILE"][0].parse().expect("a number");
+    assert!(files > Config::default().http.max_connections + 1_000, "{files}");
+}
+
+#[test]
+fn the_unit_locks_the_service_in() {
+    let unit = unit();
+    for key in ["NoNewPrivileges", "MemoryDenyWriteExecute", "ProtectHome", "PrivateTmp", "PrivateDevices"] {
+        assert_eq!(unit[key], ["yes"], "{key}");
+    }
+    assert_eq!((unit["ProtectSystem"][0].as_str(), unit["CapabilityBoundingSet"][0].as_str()), ("strict", ""));
+    assert_eq!(unit["RestrictAddressFamilies"], ["AF_INET AF_INET6 AF_UNIX"]);
+    assert_eq!(unit["SystemCallFilter"], ["@system-service", "~@privileged @resources"]);
+    assert!(!unit.contains_key("ProcSubset"), "/proc/net tells what the kernel dropped");
+}
+
+#[test]
+fn each_alert_says_what_to_do_and_is_tested() {
+    let read = |path| fs::read_to_string(in_repository(path)).expect("a file of deploy");
+    let (rules, tests) = (read("deploy/alerts.yml"), read("deploy/alerts_test.yml"));
+    let sections = sections_of(&in_repository("docs/operations.md"));
+    let alerts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
+    assert!(!alerts.is_empty());
+    for alert in alerts {
+        let name = alert.lines().next().expect("a name");
+        assert!(["critical", "warning"].iter().any(|it| alert.contains(&format!("severity: {it}"))), "{alert}");
+        assert!(alert.contains("summary: \"") && alert.contains("{{ $labels.instance }}"), "{alert}");
+        let section = alert.split(RUNBOOK).nth(1).and_then(|rest| rest.lines().next()).unwrap_or_default();
+        assert!(sections.contains(section), "docs/operations.md has no section {section:?} for {name}");
+        let fires = format!("alertname: {name}\n        exp_alerts:\n");
+        assert!(tests.contains(&fires), "nothing in deploy/alerts_test.yml makes {name} fire");
+    }
+}
+
+#[tokio::test]
+async fn a_scrape_counts_itself_so_that_restarts_show() {
+    let server = Server::start(Setup::default_config()).await;
+    let series = r#"tidegauge_http_request_seconds_count{route="/metrics",method="GET",status="200"} "#;
+    let rules = fs::read_to_string(in_repository("deploy/alerts.yml")).expect("the rules");
+    assert!(rules.replace(", ", ",").contains(series.trim_end()), "TidegaugeRestarting goes by another series");
+    server.get("/metrics").await;
+    let text = server.get("/metrics").await.text().to_owned();
+    assert!(text.contains(series), "no {series} in\n{text}");
+}
+
+#[test]
+fn promtool_finds_the_scrape_job_and_the_alerts_right() {
+    promtool(&["check", "config", "prometheus.yml"]);
+    promtool(&["test", "rules", "alerts_test.yml"]);
+}
+
+#[test]
+fn promtool_finds_the_scrape_job_right_with_a_token_and_tls_too() {
+    let text = fs::read_to_string(in_repository("deploy/prometheus.yml")).expect("the scrape job");
+    let is_option = |rest: &str| {
+        rest.starts_with(|c: char| c.is_ascii_lowercase()) || rest.starts_with("  ") && !rest.contains(" new ")
+    };
+    let with_all: Vec<String> = text
+        .lines()
+        .map(|line| match line.strip_prefix("    #") {
+            Some(rest) if is_option(rest) => format!("    {rest}"),
+            _ => line.to_owned(),
+        })
+        .collect();
+    assert_ne!(with_all.join("\n").trim(), text.trim());
+    let folder = TempDir::new().expect("a temporary folder");
+    let file = folder.path().join("prometheus.yml");
+    fs::write(&file, with_all.join("\n")).expect("the folder is writable");
+    promtool(&["check", "config", "--syntax-only", file.to_str().expect("UTF-8")]);
+}
+
+#[test]
+fn promtool_understands_every_question_of_the_dashboard() {
+    let text = fs::read_to_string(in_repository("deploy/grafana.json")).expect("the dashboard");
+    let dashboard: Value = serde_json::from_str(&text).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("targets"));
+    let questions: Vec<&str> = targets.map(|target| target["expr"].as_str().expect("a question")).collect();
+    assert!(questions.iter().all(|it| it.contains(r#"instance=~"$instance""#)), "not of one instance: {questions:#?}");
+    let rules = questions.iter().enumerate().map(|(number, question)| {
+        let question = question.replace("$__rate_interval", "5m");
+        format!("      - record: question:{number}\n        expr: {question}\n")
+    });
+    let folder = TempDir::new().expect("a temporary folder");
+    let file = folder.path().join("dashboard.yml");
+    let head = "groups:\n  - name: dashboard\n    rules:\n".to_owned();
+    fs::write(&file, head + &rules.collect::<String>()).expect("the folder is writable");
+    promtool(&["check", "rules", file.to_str().expect("UTF-8")]);
+}
+
+/// The directives of the unit, whatever their section, each with all its values.
+fn unit() -> BTreeMap<String, Vec<String>> {
+    let text = fs::read_to_string(in_repository("deploy/tidegauge.service")).expect("the unit");
+    let mut directives: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (key, value) in text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('=')) {
+        directives.entry(key.to_owned()).or_default().push(value.to_owned());
+    }
+    directives
+}
+
+/// Runs promtool in `deploy`; it must not find fault.
+fn promtool(args: &[&str]) {
+    let script = Command::new("python3").arg(in_repository("tests/get-promtool")).stdin(Stdio::null()).output();
+    let script = script.expect("python3 is installed");
+    assert!(script.status.success(), "{}", String::from_utf8_lossy(&script.stderr));
+    let program = PathBuf::from(String::from_utf8(script.stdout).expect("a path").trim_end());
+    let output = Command::new(program).args(args).current_dir(in_repository("deploy")).output().expect("promtool runs");
+    let (printed, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "promtool {args:?}\n{printed}{errors}");
+}

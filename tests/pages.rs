@@ -1,0 +1,182 @@
+//! What the pages for people name is there: keys of the configuration, metrics with their labels, other pages and their
+//! sections. The same holds for the files of `deploy`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The labels that Prometheus itself adds.
+const LABELS_OF_PROMETHEUS: [&str; 3] = ["job", "instance", "le"];
+
+#[test]
+fn every_key_that_is_named_exists() {
+    let keys = keys();
+    let mut named = 0;
+    for (page, text) in texts() {
+        // On a page keys stand in backticks; in other files everything is looked at.
+        let is_page = page.extension().is_some_and(|extension| extension == "md");
+        let places = if is_page { in_backticks(&text) } else { text };
+        for name in names_like_keys(&places, &keys) {
+            named += 1;
+            let is_section = || keys.iter().any(|key| key.starts_with(&format!("{name}.")));
+            let is_there = keys.contains(name) || is_section();
+            assert!(is_there, "{} names {name}, which config/tidegauge.toml does not have", page.display());
+        }
+    }
+    assert!(named > 100, "only {named} keys were found on the pages");
+}
+
+#[test]
+fn every_metric_and_label_that_is_named_exists() {
+    let contract = contract();
+    let mut named = 0;
+    for (page, text) in texts() {
+        for line in text.replace("\\\"", "\"").lines().filter(|line| line.contains("tidegauge_")) {
+            let place = format!("{}: {line}", page.display());
+            let mut labels_of_line = BTreeSet::from(LABELS_OF_PROMETHEUS.map(str::to_owned));
+            for (name, matched) in metrics_of(line) {
+                let labels = labels_of(&contract, name).unwrap_or_else(|| panic!("there is no {name}: {place}"));
+                for label in matched {
+                    let is_label = labels.contains(label) || LABELS_OF_PROMETHEUS.contains(&label);
+                    assert!(is_label, "{name} has no label {label}: {place}");
+                }
+                labels_of_line.extend(labels.iter().cloned());
+                named += 1;
+            }
+            for label in grouping_labels(line) {
+                assert!(labels_of_line.contains(label), "no metric has the label {label}: {place}");
+            }
+        }
+    }
+    assert!(named > 100, "only {named} metrics were found on the pages");
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut links = 0;
+    for (page, text) in texts() {
+        let folder = page.parent().expect("a file stands in a folder");
+        for link in without_blocks(&text).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.starts_with("https://") {
+                continue;
+            }
+            links += 1;
+            let (file, section) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { folder.join(file) };
+            assert!(target.exists(), "{}: there is no {link}", page.display());
+            let is_there = section.is_empty() || sections_of(&target).contains(section);
+            assert!(is_there, "{}: there is no section {link}", page.display());
+        }
+    }
+    assert!(links > 50, "only {links} links were found on the pages");
+}
+
+/// The headings of a page as they stand in links.
+pub(crate) fn sections_of(page: &Path) -> BTreeSet<String> {
+    let text = without_blocks(&fs::read_to_string(page).expect("a page"));
+    let slug = |heading: &str| {
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    };
+    text.lines().filter(|line| line.starts_with('#')).map(|line| slug(line.trim_start_matches('#').trim())).collect()
+}
+
+/// The file with this path in the repository.
+pub(crate) fn in_repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The pages, the reference of the configuration, and the files of `deploy`.
+fn texts() -> Vec<(PathBuf, String)> {
+    let folder = |name| fs::read_dir(in_repository(name)).expect("a folder").map(|entry| entry.expect("a file").path());
+    let pages = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "config/tidegauge.toml"];
+    let paths = pages.into_iter().map(in_repository).chain(folder("docs")).chain(folder("deploy"));
+    paths.map(|path| (path.clone(), fs::read_to_string(path).expect("text"))).collect()
+}
+
+/// What stands in backticks, outside of blocks.
+fn in_backticks(page: &str) -> String {
+    without_blocks(page).split('`').skip(1).step_by(2).collect::<Vec<_>>().join(" ")
+}
+
+/// The words `section.key` whose section is one of those of `keys`.
+fn names_like_keys<'t>(text: &'t str, keys: &BTreeSet<String>) -> Vec<&'t str> {
+    let sections: BTreeSet<&str> = keys.iter().filter_map(|key| key.split('.').next()).collect();
+    let is_name = |word: &&str| {
+        word.split_once('.').is_some_and(|(section, key)| {
+            sections.contains(section) && key.chars().all(|c| c.is_ascii_lowercase() || "._".contains(c))
+        })
+    };
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || "._-/".contains(c)));
+    words.map(|word| word.trim_end_matches('.')).filter(is_name).filter(|word| !is_file(word)).collect()
+}
+
+/// The metrics that a line names, with the labels that it asks of each.
+fn metrics_of(line: &str) -> Vec<(&str, Vec<&str>)> {
+    let metric = |(at, _)| {
+        let rest: &str = &line[at..];
+        let end = rest.find(|c: char| !(c.is_ascii_lowercase() || c == '_')).unwrap_or(rest.len());
+        let matchers = rest[end..].strip_prefix('{').and_then(|rest| rest.split('}').next()).unwrap_or_default();
+        let labels = matchers.split(',').filter_map(|matcher| matcher.split_once('='));
+        (&rest[..end], labels.map(|(label, _)| label.trim_matches([' ', '!'])).collect())
+    };
+    line.match_indices("tidegauge_").map(metric).collect()
+}
+
+/// The labels by which a line groups or joins.
+fn grouping_labels(line: &str) -> impl Iterator<Item = &str> {
+    let groups = ["by (", "on ("].into_iter().flat_map(|start| line.split(start).skip(1));
+    groups.flat_map(|rest| rest.split(')').next().unwrap_or_default().split(", "))
+}
+
+fn without_blocks(page: &str) -> String {
+    page.split("\n```").step_by(2).collect::<Vec<_>>().join("\n")
+}
+
+/// `server.key` and the like.
+fn is_file(word: &str) -> bool {
+    word.contains('/') || [".pem", ".key", ".csr", ".ext", ".toml"].iter().any(|extension| word.ends_with(extension))
+}
+
+/// All keys as `section.key`, those that stand commented out too.
+fn keys() -> BTreeSet<String> {
+    let text = fs::read_to_string(in_repository("config/tidegauge.toml")).expect("the reference");
+    let mut section = "";
+    let mut keys = BTreeSet::new();
+    for line in text.lines() {
+        let line = line.strip_prefix('#').unwrap_or(line);
+        if line.starts_with('[') {
+            section = line.trim_matches(['[', ']']);
+        } else if let Some((key, _)) = line.split_once(" = ")
+            && key.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+        {
+            keys.insert(format!("{section}.{key}"));
+        }
+    }
+    keys
+}
+
+/// The labels of each metric, as the snapshot of `src/telemetry` holds them.
+fn contract() -> BTreeMap<String, BTreeSet<String>> {
+    let snapshot = "src/telemetry/snapshots/tidegauge__telemetry__metrics__tests__the_metrics_are_a_contract.snap";
+    let text = fs::read_to_string(in_repository(snapshot)).expect("the contract of the metrics");
+    let metric = |line: &str| {
+        let named = line.split(' ').next()?;
+        let (name, labels) = named.trim_end_matches('}').split_once('{').unwrap_or((named, ""));
+        let mut labels: BTreeSet<String> = labels.split(',').map(str::to_owned).collect();
+        if line.contains(" histogram ") {
+            labels.insert("histogram".to_owned());
+        }
+        Some((name.to_owned(), labels))
+    };
+    text.lines().filter(|line| line.starts_with("tidegauge_")).filter_map(metric).collect()
+}
+
+/// The labels of a metric, or of a part of a histogram.
+fn labels_of<'a>(contract: &'a BTreeMap<String, BTreeSet<String>>, name: &str) -> Option<&'a BTreeSet<String>> {
+    let part = || {
+        let histogram = ["_bucket", "_count", "_sum"].iter().find_map(|part| name.strip_suffix(part))?;
+        contract.get(histogram).filter(|labels| labels.contains("histogram"))
+    };
+    contract.get(name).or_else(part)
+}
