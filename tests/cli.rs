@@ -84,6 +84,32 @@ async fn an_import_without_a_server_or_a_file_fails_and_says_why() {
     assert!(bad.code.is_some_and(|code| code != 0), "{bad:?}");
 }
 
+#[tokio::test]
+async fn a_cause_is_said_once() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let data = folder.path().join("data");
+    fs::create_dir(&data).expect("the folder is writable");
+    fs::write(data.join("log"), "no folder").expect("the folder is writable");
+    let (data, config) = (data.to_str().expect("UTF-8"), folder.path().join("no-such.toml"));
+    let no_log = run(&["serve", "--http", "127.0.0.1:0", "--udp", "off", "--data-dir", data]).await;
+    assert_eq!(no_log.stderr.matches("os error").count(), 1, "{no_log:?}");
+    let no_file = run(&["check", "--config", config.to_str().expect("UTF-8")]).await;
+    assert_eq!(no_file.stderr.matches("os error").count(), 1, "{no_file:?}");
+}
+
+#[tokio::test]
+async fn a_data_folder_that_is_not_there_has_no_dead_letters_to_list_or_retry() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let (there, missing) = (folder.path().to_str().expect("UTF-8"), folder.path().join("missing"));
+    let missing = missing.to_str().expect("UTF-8");
+    for command in ["list", "retry"] {
+        let finished = run(&["dead-letters", command, "--data-dir", missing]).await;
+        assert!(finished.code == USAGE && finished.stderr.contains(missing), "{finished:?}");
+    }
+    let none = run(&["dead-letters", "list", "--data-dir", there]).await;
+    assert_eq!((none.code, none.stdout.as_str()), (Some(0), "0 dead letters with 0 readings\n"));
+}
+
 async fn with_config(command: &str, config: &str, flags: &[&str]) -> Finished {
     let folder = TempDir::new().expect("a temporary folder");
     let file = folder.path().join("tidegauge.toml");

@@ -58,6 +58,10 @@ async fn a_server_with_dead_letters(database: &Database) -> Server {
 async fn what_is_refused_is_listed_retried_and_then_stored_once() {
     let database = Database::new();
     let server = a_server_with_dead_letters(&database).await;
+    let log = server.log();
+    let told = log.lines().find(|line| line.contains("the store refuses buckets for good")).expect("a line");
+    let example = ["device=\"bad-", "hour=\"2024-04-20T14:00:00Z\"", "reason=\"validation\"", "detail="];
+    assert!(example.iter().all(|part| told.contains(part)), "{told}");
     let (code, listed) = dead_letters(&server, &["list"]).await;
     assert_eq!(code, Some(0), "{listed}");
     assert!(
@@ -65,7 +69,7 @@ async fn what_is_refused_is_listed_retried_and_then_stored_once() {
         "{listed}"
     );
     let (_, one) = dead_letters(&server, &["list", "--device", "bad-2", "--reason", "validation"]).await;
-    assert!(one.contains("1 dead letters with 4 readings"), "{one}");
+    assert!(one.contains("1 dead letter with 4 readings"), "{one}");
     let (_, json) = dead_letters(&server, &["list", "--format", "json", "--device", "bad-1"]).await;
     let line: serde_json::Value = serde_json::from_str(json.trim()).expect("one JSON object");
     assert_eq!((&line["deviceId"], &line["reason"]), (&json!("bad-1"), &json!("validation")));
@@ -111,9 +115,9 @@ async fn what_the_server_does_not_accept_is_kept() {
     refuse_bad(&database, false).await;
     let (code, told) = retry(&server).await;
     assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("invalid_device_id") && told.contains("1 dead letters kept"), "{told}");
+    assert!(told.contains("invalid_device_id") && told.contains("1 dead letter kept"), "{told}");
     let (_, listed) = dead_letters(&server, &["list"]).await;
-    assert!(listed.contains("bad 2 4 readings") && listed.contains("1 dead letters with 4 readings"), "{listed}");
+    assert!(listed.contains("bad 2 4 readings") && listed.contains("1 dead letter with 4 readings"), "{listed}");
     server.settled().await;
 }
 

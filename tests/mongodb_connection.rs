@@ -10,7 +10,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::harness::mongod::leash::Leash;
-use crate::harness::{Server, Setup, mongod, wait_until};
+use crate::harness::{Database, Server, Setup, mongod, run, wait_until};
 
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
 
@@ -117,6 +117,59 @@ async fn passwords_certificates_and_compression_are_as_the_connection_string_ask
 
     let certificate = guarded.client_certificate();
     stores_with(&guarded.uri("", &format!("&tlsCertificateKeyFile={certificate}&authMechanism=MONGODB-X509"))).await;
+}
+
+/// What `/readyz` says of a store that cannot be reached, and that it and the log line are short and hold no password.
+async fn trouble_with(uri: &str) -> String {
+    let server = Server::start(Setup::sqlite().set("mongodb.uri", uri).set("mongodb.timeout", "2s")).await;
+    assert_eq!(server.ingest(&json!({ "deviceId": "a", "value": 1 })).await.status, 200);
+    let reason = wait_until("what is wrong with the servers is known", async || {
+        let ready = server.get_json("/readyz").await;
+        ready["reason"].as_str().filter(|reason| !reason.ends_with("no answer yet")).map(str::to_owned)
+    })
+    .await;
+    let log = server.log();
+    let line = log.lines().find(|line| line.contains("the store is away")).expect("a log line");
+    for text in [line, &reason] {
+        assert!(!text.contains("hunter") && !text.contains(['{', '\n']) && text.len() < 500, "{text}");
+    }
+    assert!(line.contains("127.0.0.1:"), "{line}");
+    reason
+}
+
+#[tokio::test]
+async fn what_has_to_be_mended_is_said() {
+    let free = mongod::free_port();
+    let nobody = trouble_with(&format!("mongodb://127.0.0.1:{free}/?replicaSet=rs0")).await;
+    assert_eq!(nobody, format!("the store is away: 127.0.0.1:{free}: Connection refused"));
+    let other_set = trouble_with(&mongod::uri().replace("replicaSet=tests", "replicaSet=rs0")).await;
+    assert!(other_set.contains("is in replica set tests, but mongodb.uri says replicaSet=rs0"), "{other_set}");
+    let guarded = Guarded::start().await;
+    let standalone = trouble_with(&guarded.uri("ann:hunter2@", "&replicaSet=rs0")).await;
+    assert!(standalone.contains("is a standalone server") && standalone.contains("--replSet rs0"), "{standalone}");
+}
+
+#[tokio::test]
+async fn the_database_that_the_connection_string_names_is_used() {
+    let database = Database::new();
+    let uri = mongod::uri().replace("/?", &format!("/{}?", database.name));
+    stores_with(&uri).await;
+    assert_eq!(database.aggregate("buckets", vec![doc! { "$count": "n" }]).await, [doc! { "n": 1 }]);
+}
+
+#[tokio::test]
+async fn a_connection_string_that_cannot_be_used_is_refused_in_words() {
+    for command in ["check", "serve"] {
+        let refused = run(&[command, "--mongodb-uri", "mongodb://ann:hunter2@h/?replcaSet=rs0"]).await;
+        assert_eq!(refused.code, Some(64), "{refused:?}");
+        let said = refused.stderr.trim();
+        assert!(said.starts_with("tidegauge: mongodb.uri: replcaset is an invalid option"), "{said}");
+        assert!(!said.contains(['\n', '{']) && !said.contains("hunter2"), "{said}");
+    }
+    let good = run(&["check", "--mongodb-uri", "mongodb+srv://ann:hunter2@no-such-host.example.net/plant?w=1"]).await;
+    assert_eq!(good.code, Some(0), "{good:?}");
+    let shown = ["uri = \"mongodb+srv://ann:***@no-such-host.example.net/plant?w=1\"", "database = \"plant\""];
+    assert!(shown.iter().all(|line| good.stdout.contains(line)), "{good:?}");
 }
 
 #[tokio::test]

@@ -1,9 +1,11 @@
 //! The README keeps its word, and so do the pages that it links to: each `$ curl` in a `console` block is run against a
 //! server, in order, and must print what stands below it, where `...` stands for anything.
 
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 
-use crate::harness::{Server, Setup};
+use crate::harness::mongod::signal;
+use crate::harness::{Server, Setup, binary};
 
 /// The address in the README, which is the default one.
 const ADDRESSES: [&str; 2] = ["http://127.0.0.1:8080", "http://localhost:8080"];
@@ -16,6 +18,22 @@ async fn the_curl_examples_print_what_the_readme_shows() {
 #[tokio::test]
 async fn the_curl_examples_print_what_the_page_of_protocols_shows() {
     print_what_is_shown("docs/protocols.md").await;
+}
+
+#[test]
+fn what_to_try_is_told_to_people_and_not_to_programs() {
+    let data = tempfile::tempdir().expect("a temporary folder");
+    let mut command = Command::new(binary());
+    command.args(["serve", "--http", "127.0.0.1:0", "--udp", "off", "--data-dir"]).arg(data.path().join("data"));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
+    let mut out = BufReader::new(child.stdout.take().expect("piped"));
+    let mut first = String::new();
+    out.read_line(&mut first).expect("text");
+    signal(&child, "TERM");
+    let mut others = String::new();
+    out.read_to_string(&mut others).expect("text");
+    child.wait().expect("our child");
+    assert!(first.starts_with("listening http=127.0.0.1:") && others.is_empty(), "{first}{others}");
 }
 
 #[tokio::test]

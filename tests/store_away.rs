@@ -3,7 +3,7 @@
 use bson::doc;
 use serde_json::{Value, json};
 
-use crate::harness::{Database, Mongod, Server, Setup, wait_until};
+use crate::harness::{Database, Mongod, Server, Setup, mongod, wait_until};
 
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
 const RANGE: &str = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
@@ -71,6 +71,48 @@ async fn away_and_back(kill: bool) {
     assert_eq!(log.matches("the store is back").count(), 1, "{log}");
     let counted = database.aggregate("buckets", vec![doc! { "$count": "n" }]).await;
     assert_eq!(counted, [doc! { "n": 3 }]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_log_is_said_when_it_begins_and_when_it_ends_and_beside_it_that_the_store_is_away() {
+    let mut mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    let setup = Setup::mongodb(&database).set("mongodb.timeout", "1s");
+    let setup = setup.set("log.segment_bytes", "64KiB").set("log.max_bytes", "128KiB");
+    let server = Server::start(setup).await;
+    mongod.kill9();
+    let readings: Vec<_> = (0..100).map(|at| json!({ "ts": START_MS + at, "value": at })).collect();
+    let batch = json!({ "deviceId": "d", "readings": readings });
+    wait_until("the log is full", async || (server.ingest(&batch).await.status == 503).then_some(())).await;
+    assert_eq!(server.ingest(&batch).await.status, 503);
+    let ready = wait_until("the store is said to be away", async || {
+        let ready = server.get("/readyz").await.json();
+        ready["storeAwaySeconds"].is_u64().then_some(ready)
+    })
+    .await;
+    assert_eq!(ready["status"], "overloaded", "{ready}");
+    let reason = ready["reason"].as_str().expect("a reason");
+    assert!(reason.starts_with("the log is ") && reason.contains("full") && reason.contains("; the store is away: "));
+    assert_eq!(server.log().matches("the log is full (log.max_bytes)").count(), 1, "{}", server.log());
+    tokio::task::block_in_place(|| mongod.start_again());
+    wait_until("the log has room", async || server.log().contains("the log has room again").then_some(())).await;
+    wait_for_status(&server, "ok").await;
+    assert_eq!(server.log().matches("the log is full (log.max_bytes)").count(), 1, "{}", server.log());
+    server.settled().await;
+}
+
+#[tokio::test]
+async fn stopping_while_the_store_is_away_says_once_how_many_readings_wait_in_the_log() {
+    let uri = format!("mongodb://127.0.0.1:{}", mongod::free_port());
+    let setup = Setup::sqlite().set("mongodb.uri", uri).set("server.shutdown_grace", "200ms");
+    let mut server = Server::start(setup.clone()).await;
+    send(&server, "a", 0).await;
+    send(&server, "b", 0).await;
+    wait_for_status(&server, "degraded").await;
+    assert!(server.terminate().await.success());
+    let log = server.log();
+    let waits: Vec<&str> = log.lines().filter(|line| line.contains("the log for the next start")).collect();
+    assert!(waits.len() == 1 && waits[0].contains("readings=2") && waits[0].contains("the store is away"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,7 @@ use std::io::Write;
 use anyhow::Context;
 use clap::Args;
 use tidegauge::http::Tls;
+use tidegauge::store::mongodb::check_uri;
 use tidegauge::telemetry::logs;
 
 use super::settings::Settings;
@@ -25,13 +26,16 @@ pub(super) struct CheckArgs {
     quarantine: bool,
 }
 
-/// Prints the effective configuration as TOML, secrets hidden, or fails as a server with these flags would. Then the
-/// log, if asked for: damage is an error.
-pub(super) fn run(args: &CheckArgs) -> anyhow::Result<()> {
+/// Prints the effective configuration as TOML, secrets hidden and what follows from other keys filled in, or fails as a
+/// server with these flags would. Then the log, if asked for: damage is an error.
+pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let config = args.settings.load()?;
     logs::init(&config.telemetry)?;
     Tls::load(&config.http.tls)?;
-    let text = toml::to_string(&config).context("the configuration as TOML")?;
+    if let Some(uri) = config.mongodb.uri.as_ref().filter(|_| config.store_kind().is_mongodb()) {
+        check_uri(uri).await?;
+    }
+    let text = toml::to_string(&config.filled()).context("the configuration as TOML")?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}\n# configuration is valid")?;
     if args.log {

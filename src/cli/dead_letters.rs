@@ -19,6 +19,7 @@ use super::client::ClientArgs;
 use super::data_dir;
 use super::import::Batch;
 use super::settings::ConfigArgs;
+use super::{Usage, counted};
 
 /// Lines to a request: few enough that the server lists all that it rejects of most of them.
 const LINES_PER_REQUEST: usize = 20;
@@ -103,15 +104,15 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
                 continue;
             }
             letters += 1;
-            readings += letter.readings.len();
+            readings += letter.readings.len() as u64;
             match args.format {
                 Format::Json => writeln!(out, "{line}")?,
                 Format::Text => writeln!(
                     out,
-                    "{} {} {} readings {}: {}",
+                    "{} {} {} {}: {}",
                     letter.refused_at,
                     letter.device_id,
-                    letter.readings.len(),
+                    counted(letter.readings.len() as u64, "reading"),
                     letter.reason,
                     letter.detail.replace('\n', " ")
                 )?,
@@ -119,7 +120,7 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
         }
     }
     if matches!(args.format, Format::Text) {
-        writeln!(out, "{letters} dead letters with {readings} readings")?;
+        writeln!(out, "{} with {}", counted(letters, "dead letter"), counted(readings, "reading"))?;
     }
     Ok(())
 }
@@ -148,7 +149,8 @@ async fn retry(args: &RetryArgs) -> anyhow::Result<()> {
         kept.extend(chunk.iter().enumerate().filter(|(line, _)| is_kept(*line)).map(|(_, line)| line.clone()));
     }
     files.put_back(&kept)?;
-    println!("{accepted} readings accepted, {} dead letters kept", kept.len());
+    let (accepted, letters) = (counted(accepted, "reading"), counted(kept.len() as u64, "dead letter"));
+    println!("{accepted} accepted, {letters} kept");
     if kept.is_empty() { Ok(()) } else { bail!("the server does not accept all of them") }
 }
 
@@ -162,7 +164,12 @@ struct Files {
 
 impl Files {
     fn of(config: &ConfigArgs) -> anyhow::Result<Self> {
-        let current = data_dir::dead_letters(&config.load()?.server.data_dir);
+        let data_dir = config.load()?.server.data_dir;
+        if !data_dir.is_dir() {
+            let folder = data_dir.display();
+            return Err(Usage(format!("there is no data folder {folder}; name it with --data-dir or --config")).into());
+        }
+        let current = data_dir::dead_letters(&data_dir);
         Ok(Self { taken: current.with_extension("retrying.ndjson"), current })
     }
 

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tidegauge::config::ConfigError;
 use tidegauge::http::TlsError;
+use tidegauge::store::mongodb::UriError;
 
 use self::settings::Settings;
 
@@ -57,13 +58,19 @@ enum Command {
 #[error("{0}")]
 struct Usage(String);
 
+/// So many of what `one` names: `1 reading`, `2 readings`.
+fn counted(count: u64, one: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {one}{plural}")
+}
+
 /// Runs the command, tells its error, and returns the exit code.
 pub(crate) async fn run(command_line: Cli) -> ExitCode {
     let done = match command_line.command.unwrap_or(Command::Serve(command_line.serve)) {
         Command::Serve(settings) => serve::run(&settings).await,
         Command::Import(args) => import::run(args).await,
         Command::DeadLetters(args) => dead_letters::run(args).await,
-        Command::Check(args) => check::run(&args),
+        Command::Check(args) => check::run(&args).await,
         Command::Token(args) => token::run(args),
         Command::Key(args) => key::run(args),
     };
@@ -71,7 +78,8 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     eprintln!("tidegauge: {error:#}");
-    let is_usage = error.is::<Usage>() || error.is::<ConfigError>() || error.is::<TlsError>();
+    let is_bad_uri = matches!(error.downcast_ref(), Some(UriError::Unusable(_)));
+    let is_usage = is_bad_uri || error.is::<Usage>() || error.is::<ConfigError>() || error.is::<TlsError>();
     if is_usage { BAD_USAGE.into() } else { ExitCode::FAILURE }
 }
 

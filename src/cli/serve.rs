@@ -1,6 +1,6 @@
 //! `tidegauge serve`: put the rooms together, run them, take them apart in order.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     service.stop(reason, grace).await
 }
 
-/// Says where things are and what to try first. The first line is for programs, the others are for people.
+/// Says where things are, in a line for programs, and what to try first where a person reads it.
 fn announce(
     config: &Config,
     listener: &TcpListener,
@@ -82,15 +82,23 @@ fn announce(
     let udp = datagrams.map_or_else(|| "off".to_owned(), |address| address.to_string());
     let data = config.server.data_dir.display();
     let mut out = std::io::stdout().lock();
-    let (tls, scheme) = if config.http.tls.is_on() { ("on", "https") } else { ("off", "http") };
+    let tls = if config.http.tls.is_on() { "on" } else { "off" };
     writeln!(out, "listening http={address} tls={tls} udp={udp} store={} data={data}", store.name())?;
+    if out.is_terminal() {
+        hint(&mut out, config, address)?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// What to try first.
+fn hint(out: &mut impl Write, config: &Config, address: SocketAddr) -> std::io::Result<()> {
+    let scheme = if config.http.tls.is_on() { "https" } else { "http" };
     let curl =
         if config.auth.lets_anybody_in() { "curl" } else { "curl -H \"Authorization: Bearer $TIDEGAUGE_TOKEN\"" };
     let reading = r#"{"deviceId":"S1","values":{"temp":22.4}}"#;
     writeln!(out, "try it:    {curl} {scheme}://{address}/v1/readings --json '{reading}'")?;
-    writeln!(out, "and then:  {curl} {scheme}://{address}/v1/devices/S1/rollups")?;
-    out.flush()?;
-    Ok(())
+    writeln!(out, "and then:  {curl} {scheme}://{address}/v1/devices/S1/rollups")
 }
 
 /// Why the service stops.
@@ -215,12 +223,13 @@ impl Service {
             tracing::warn!("some datagrams were still on their way into the log at the end of server.shutdown_grace");
         }
         self.log.close();
+        let told = tell_what_waits(&self.flush);
         let left = self.running.drain(grace).await;
         self.helpers.iter().for_each(tokio::task::JoinHandle::abort);
         if let Err(error) = self.store.close().await {
             tracing::warn!(%error, "the store was not closed; nothing is lost by that");
         }
-        if left > 0 {
+        if left > 0 && told != Some(left) {
             tracing::warn!(
                 readings = left,
                 "not everything was stored in time; the rest stays in the log for the next start"
@@ -231,6 +240,21 @@ impl Service {
             Reason::Failure(why) => Err(anyhow::anyhow!(why)),
         }
     }
+}
+
+/// Says at once what waits for a store that is away, and returns how many readings: whoever stops the service may not have
+/// the patience to see its end.
+fn tell_what_waits(flush: &Flush) -> Option<u64> {
+    let (_, why) = flush.store_away()?;
+    let readings = flush.status().pending_readings;
+    if readings > 0 {
+        tracing::warn!(
+            readings,
+            why,
+            "the store is away: what does not reach it within server.shutdown_grace stays in the log for the next start"
+        );
+    }
+    Some(readings)
 }
 
 fn bind_udp(config: &Config) -> anyhow::Result<Option<udp::Sockets>> {

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use super::environment::path_of;
 use super::{Config, ConfigError};
 
 /// A value from the command line.
@@ -28,7 +29,8 @@ impl Config {
     /// files of their own, and checks the whole.
     ///
     /// Variables and overrides are read as TOML values where that gives what the key takes, else as plain text, so that
-    /// text needs no quotes. Other variables are ignored.
+    /// text needs no quotes. A variable that begins like these and names no key is refused, unless it is known to be meant
+    /// for somebody else; all others are ignored.
     ///
     /// # Errors
     /// Says which place of the file, which variable, which flag or which key is wrong, and why.
@@ -40,16 +42,14 @@ impl Config {
         let mut layers = match file {
             Some(path) => {
                 let text = std::fs::read_to_string(path);
-                let text = text.map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+                let text = text.map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
                 Layers::from_text(&text, path)?
             }
             None => Layers::default(),
         };
         for (variable, value) in env {
-            if let Some(path) = path_of(&variable) {
-                let set = layers.set(&path, &value);
-                set.map_err(|message| ConfigError::Environment { variable, message })?;
-            }
+            let set = path_of(&variable, &value).and_then(|path| path.map_or(Ok(()), |path| layers.set(&path, &value)));
+            set.map_err(|message| ConfigError::Environment { variable, message })?;
         }
         for Override { flag, section, key, value } in overrides {
             let path = [section, key].map(|&name| name.to_owned());
@@ -59,30 +59,6 @@ impl Config {
         layers.config.check()?;
         Ok(layers.config)
     }
-}
-
-/// The variables of this process, for [`Config::load`].
-///
-/// # Errors
-/// When a variable that might configure something is not valid UTF-8.
-pub fn environment() -> Result<Vec<(String, String)>, ConfigError> {
-    let ours = std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
-    let readable = ours.map(|(name, value)| {
-        let variable = name.to_string_lossy().into_owned();
-        match (name.into_string(), value.into_string()) {
-            (Ok(name), Ok(value)) => Ok((name, value)),
-            _ => Err(ConfigError::Environment { variable, message: "is not valid UTF-8".to_owned() }),
-        }
-    });
-    readable.collect()
-}
-
-const PREFIX: &str = "TIDEGAUGE_";
-
-/// What a variable sets: of `TIDEGAUGE_HTTP__LISTEN` it is `http` and `listen`. At least a section and a key.
-fn path_of(variable: &str) -> Option<Vec<String>> {
-    let path: Vec<_> = variable.strip_prefix(PREFIX)?.split("__").map(str::to_ascii_lowercase).collect();
-    (path.len() > 1).then_some(path)
 }
 
 /// What was set so far, and the configuration that it makes.

@@ -9,6 +9,8 @@
 
 mod auth;
 mod check;
+mod difference;
+mod environment;
 mod error;
 mod flush;
 #[cfg(any(test, fuzzing))]
@@ -43,6 +45,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use auth::{Audience, Auth, CertificateUse};
+pub use environment::environment;
 pub use error::ConfigError;
 pub use flush::Flush;
 pub use http::Http;
@@ -50,11 +53,11 @@ pub use ingest::{Ingest, LineProtocol, Senml};
 pub use key::{KEY_ID_MAX_BYTES, Key, is_key_id};
 pub use key_secret::KeySecret;
 pub use limits::Limits;
-pub use load::{Override, environment};
+pub use load::Override;
 pub use log::{Log, SyncPolicy};
 pub use log_filter::{LogFilter, LogFilterError};
 pub use mongodb::Mongodb;
-pub use mongodb_uri::MongodbUri;
+pub use mongodb_uri::{MongodbUri, MongodbUriError};
 pub use pending::Pending;
 pub use query::Query;
 pub use retention::{Keep, Retention};
@@ -117,6 +120,22 @@ impl Config {
     #[must_use]
     pub fn sqlite_file(&self) -> PathBuf {
         self.sqlite.file.clone().unwrap_or_else(|| self.server.data_dir.join("tidegauge.sqlite"))
+    }
+
+    /// This configuration with each value that follows from others written out, where there is one.
+    #[must_use]
+    pub fn filled(&self) -> Self {
+        let mut filled = self.clone();
+        filled.store.kind = Some(self.store_kind());
+        filled.limits.token_bytes_in_flight = Some(self.token_bytes_in_flight());
+        filled.retention.rollups = Some(self.retention.rollups());
+        match self.store_kind() {
+            StoreKind::Sqlite => filled.sqlite.file = Some(self.sqlite_file()),
+            StoreKind::Mongodb | StoreKind::MongodbTimeseries => {
+                filled.mongodb.database = Some(self.mongodb.database());
+            }
+        }
+        filled
     }
 
     /// Checks each section by itself, then what sections say together.

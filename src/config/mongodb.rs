@@ -11,8 +11,8 @@ use super::{Bytes, ConfigError, MongodbUri, Period, Timeseries};
 pub struct Mongodb {
     /// How to connect. Being set, it chooses this store unless `store.kind` says otherwise.
     pub uri: Option<MongodbUri>,
-    /// The database: 1 to 63 bytes without `/\. "$*<>:|?`.
-    pub database: String,
+    /// The database, see [`Self::database`]: 1 to 63 bytes without `/\. "$*<>:|?`.
+    pub database: Option<String>,
     /// The collection of the buckets: 1 to 128 bytes, without `$`, not starting with `system.`.
     pub collection: String,
     /// The collection of the rollups: another one than `collection`, with the same limits.
@@ -33,7 +33,7 @@ impl Default for Mongodb {
     fn default() -> Self {
         Self {
             uri: None,
-            database: "tidegauge".to_owned(),
+            database: None,
             collection: "buckets".to_owned(),
             rollups_collection: "rollups".to_owned(),
             timeout: Period::secs(30),
@@ -46,11 +46,21 @@ impl Default for Mongodb {
 }
 
 impl Mongodb {
+    /// The database in use: what `database` says, else what `uri` names, else `tidegauge`.
+    #[must_use]
+    pub fn database(&self) -> String {
+        let in_uri = || self.uri.as_ref().and_then(MongodbUri::database);
+        self.database.clone().or_else(in_uri).unwrap_or_else(|| "tidegauge".to_owned())
+    }
+
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let database = &self.database;
+        let database = self.database();
         if !(1..=63).contains(&database.len()) || database.contains(|c| "/\\. \"$*<>:|?\0".contains(c)) {
-            let problem = format!("is \"{database}\", must have 1 to 63 bytes and none of /\\. \"$*<>:|?");
-            return Err(ConfigError::invalid("mongodb.database", problem));
+            let rule = "must have 1 to 63 bytes and none of /\\. \"$*<>:|?";
+            return Err(match self.database {
+                Some(_) => ConfigError::invalid("mongodb.database", format!("is \"{database}\", {rule}")),
+                None => ConfigError::invalid("mongodb.uri", format!("names the database \"{database}\", which {rule}")),
+            });
         }
         check_collection("mongodb.collection", &self.collection)?;
         check_collection("mongodb.rollups_collection", &self.rollups_collection)?;

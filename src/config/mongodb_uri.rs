@@ -1,19 +1,104 @@
 //! A connection string that does not show its password.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The connection string of MongoDB. Printing or serializing it hides the password and the options, since options can
-/// be secret as well; [`MongodbUri::expose`] gives the whole of it.
+/// The connection string of MongoDB. Printing or serializing it hides the password, and the values of all options but those
+/// known to be no secret; [`MongodbUri::expose`] gives the whole of it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MongodbUri(String);
+
+/// A text is no connection string. Does not repeat it: it may be a secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected a connection string that starts with \"mongodb://\" or \"mongodb+srv://\"")]
+pub struct MongodbUriError;
+
+/// The options whose values are shown, in small letters.
+const SHOWN: [&str; 34] = [
+    "appname",
+    "authmechanism",
+    "authsource",
+    "compressors",
+    "connecttimeoutms",
+    "directconnection",
+    "heartbeatfrequencyms",
+    "journal",
+    "loadbalanced",
+    "localthresholdms",
+    "maxconnecting",
+    "maxidletimems",
+    "maxpoolsize",
+    "maxstalenessseconds",
+    "minpoolsize",
+    "readconcernlevel",
+    "readpreference",
+    "readpreferencetags",
+    "replicaset",
+    "retryreads",
+    "retrywrites",
+    "servermonitoringmode",
+    "serverselectiontimeoutms",
+    "sockettimeoutms",
+    "srvmaxhosts",
+    "ssl",
+    "tls",
+    "tlsallowinvalidcertificates",
+    "tlscafile",
+    "tlscertificatekeyfile",
+    "tlsinsecure",
+    "w",
+    "wtimeoutms",
+    "zlibcompressionlevel",
+];
+
+/// Databases that a server has for itself. A connection string names them to say where its user is known.
+const OF_THE_SERVER: [&str; 3] = ["admin", "config", "local"];
 
 impl MongodbUri {
     /// The whole text, secrets included.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
+    }
+
+    /// The database that it names for data: what stands between the hosts and the options, but none of the server's own.
+    pub(super) fn database(&self) -> Option<String> {
+        let (_, rest) = self.0.split_once("://")?;
+        let before_options = rest.split('?').next()?;
+        let hosts_and_name = before_options.rsplit('@').next()?;
+        let (_, name) = hosts_and_name.split_once('/')?;
+        let name = percent_decoded(name);
+        (!name.is_empty() && !OF_THE_SERVER.contains(&name.as_str())).then_some(name)
+    }
+}
+
+/// The text with each `%` and two hexadecimal digits as the byte that they stand for.
+fn percent_decoded(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let [first, behind @ ..] = rest {
+        let digits = behind.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) if *first == b'%' => {
+                bytes.push(byte);
+                rest = &behind[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = behind;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl FromStr for MongodbUri {
+    type Err = MongodbUriError;
+
+    fn from_str(text: &str) -> Result<Self, MongodbUriError> {
+        let is_uri = text.starts_with("mongodb://") || text.starts_with("mongodb+srv://");
+        if is_uri { Ok(Self(text.to_owned())) } else { Err(MongodbUriError) }
     }
 }
 
@@ -25,16 +110,25 @@ impl fmt::Display for MongodbUri {
         let hosts_and_options = match rest.rsplit_once('@') {
             Some((login, _)) if login.contains('?') => return f.write_str("***"), // cannot tell password from options
             Some((login, behind)) => {
-                let user = login.split(':').next().unwrap_or_default();
-                write!(f, "{user}:***@")?;
+                match login.split_once(':') {
+                    Some((user, _)) => write!(f, "{user}:***@")?,
+                    None => write!(f, "{login}@")?,
+                }
                 behind
             }
             None => rest,
         };
-        match hosts_and_options.split_once('?') {
-            Some((hosts, _)) => write!(f, "{hosts}?***"),
-            None => f.write_str(hosts_and_options),
+        let Some((hosts, options)) = hosts_and_options.split_once('?') else { return f.write_str(hosts_and_options) };
+        write!(f, "{hosts}?")?;
+        for (at, option) in options.split('&').enumerate() {
+            f.write_str(if at > 0 { "&" } else { "" })?;
+            match option.split_once('=') {
+                Some((name, _)) if SHOWN.contains(&name.to_ascii_lowercase().as_str()) => f.write_str(option)?,
+                Some((name, _)) => write!(f, "{name}=***")?,
+                None => f.write_str("***")?, // may be the rest of a secret with an "&" in it
+            }
         }
+        Ok(())
     }
 }
 
@@ -52,12 +146,7 @@ impl Serialize for MongodbUri {
 
 impl<'de> Deserialize<'de> for MongodbUri {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let uri = String::deserialize(deserializer)?;
-        if uri.starts_with("mongodb://") || uri.starts_with("mongodb+srv://") {
-            return Ok(Self(uri));
-        }
-        // the text itself may be a secret, so the error does not repeat it
-        Err(de::Error::custom("expected a connection string that starts with \"mongodb://\" or \"mongodb+srv://\""))
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
 
@@ -66,18 +155,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passwords_and_options_are_never_shown() {
+    fn passwords_and_options_that_may_be_secret_are_never_shown() {
         for (uri, shown) in [
             ("mongodb://localhost:27017", "mongodb://localhost:27017"),
-            ("mongodb://ann:secret@a:1,b:2/db?replicaSet=rs0", "mongodb://ann:***@a:1,b:2/db?***"),
+            ("mongodb://ann:secret@a:1,b:2/db?replicaSet=rs0", "mongodb://ann:***@a:1,b:2/db?replicaSet=rs0"),
+            ("mongodb://CN=ann@a/?authMechanism=MONGODB-X509", "mongodb://CN=ann@a/?authMechanism=MONGODB-X509"),
             ("mongodb+srv://ann:se@cr:et/x@cluster.example.net", "mongodb+srv://ann:***@cluster.example.net"),
             ("mongodb://ann:se?cret@host", "mongodb://***"),
-            ("mongodb://host/?tlsCertificateKeyFilePassword=secret", "mongodb://host/?***"),
+            (
+                "mongodb://host/?tls=true&tlsCertificateKeyFilePassword=se&cret&w=1",
+                "mongodb://host/?tls=true&tlsCertificateKeyFilePassword=***&***&w=1",
+            ),
+            ("mongodb://host/?authMechanismProperties=A:secret", "mongodb://host/?authMechanismProperties=***"),
+            ("mongodb://host/?tlsPasswrd=secret", "mongodb://host/?tlsPasswrd=***"),
             ("mongodb://host/?proxyPassword=se@cret", "mongodb://***"),
         ] {
-            let uri = MongodbUri(uri.to_owned());
+            let uri: MongodbUri = uri.parse().expect("a connection string");
             assert_eq!(uri.to_string(), shown);
             assert_eq!(format!("{uri:?}"), format!("\"{shown}\""));
+        }
+    }
+
+    #[test]
+    fn the_database_stands_between_hosts_and_options_and_is_none_of_the_servers_own() {
+        for (uri, database) in [
+            ("mongodb://h", None),
+            ("mongodb://h/", None),
+            ("mongodb://h/?replicaSet=rs0", None),
+            ("mongodb://h/plant", Some("plant")),
+            ("mongodb+srv://ann:a%2Fb@h/plant?w=1&appName=a/b", Some("plant")),
+            ("mongodb://ann:b@h:1,i:2/pl%61nt-%C3%A9", Some("plant-é")),
+            ("mongodb://%2Ftmp%2Fm.sock/plant", Some("plant")),
+            ("mongodb://h/100%", Some("100%")),
+            ("mongodb://ann:b@h/admin", None),
+        ] {
+            let uri: MongodbUri = uri.parse().expect("a connection string");
+            assert_eq!(uri.database().as_deref(), database, "{uri}");
         }
     }
 }

@@ -57,16 +57,27 @@ fn the_environment_needs_no_quotes_and_takes_each_type() {
     assert!(config.auth.allow_anonymous);
     assert_eq!(config.flush.max_readings, 7);
     assert_eq!(config.mongodb.uri.as_ref().expect("set").expose(), "mongodb://ann:p=w@host/?a=b#c");
-    assert_eq!(config.mongodb.database, "2026");
+    assert_eq!(config.mongodb.database(), "2026");
     assert_eq!(config.log.sync, SyncPolicy::Interval);
     assert_eq!(config.ingest.line_protocol.device_tags, ["id"]);
     assert_eq!(config.telemetry.log_level.to_string(), "info,tidegauge=debug");
 }
 
 #[test]
-fn variables_that_name_no_section_are_not_ours() {
+fn variables_of_others_are_ignored() {
     let env = [("TIDEGAUGE_TEST_MONGODB_URI", "x"), ("TIDEGAUGE", "x"), ("HTTP__LISTEN", "x"), ("PATH", "/bin")];
     assert_eq!(load("", &env, &[]), Ok(Config::default()));
+    let of_a_cluster = [
+        ("TIDEGAUGE_SERVICE_HOST", "10.0.0.11"),
+        ("TIDEGAUGE_SERVICE_PORT", "8080"),
+        ("TIDEGAUGE_SERVICE_PORT_HTTP", "8080"),
+        ("TIDEGAUGE_PORT", "tcp://10.0.0.11:8080"),
+        ("TIDEGAUGE_PORT_8080_TCP", "tcp://10.0.0.11:8080"),
+        ("TIDEGAUGE_PORT_8080_TCP_ADDR", "10.0.0.11"),
+        ("TIDEGAUGE_UDP_SERVICE_HOST", "10.0.0.12"),
+        ("TIDEGAUGE_UDP_PORT_8089_UDP_PROTO", "udp"),
+    ];
+    assert_eq!(load("", &of_a_cluster, &[]), Ok(Config::default()));
 }
 
 #[test]
@@ -95,6 +106,10 @@ fn a_mistake_in_the_environment_or_in_a_flag_names_it() {
     let variables = [
         ("TIDEGAUGE_HTTP__MAX_CONECTIONS", "1"),
         ("TIDEGAUGE_HTPP__LISTEN", "1"),
+        ("TIDEGAUGE_HTTP_LISTEN", "127.0.0.1:80"),
+        ("TIDEGAUGE_LISTEN", "127.0.0.1:80"),
+        ("TIDEGAUGE_PORT", "80"),
+        ("TIDEGAUGE_TOKENS", "x"),
         ("TIDEGAUGE_HTTP__MAX_CONNECTIONS", "-1"),
         ("TIDEGAUGE_HTTP__MAX_CONNECTIONS", "many"),
         ("TIDEGAUGE_PENDING__MAX_BYTES", "lots"),
@@ -403,4 +418,52 @@ fn no_message_and_no_printed_configuration_holds_the_password() {
     for error in errors {
         assert!(!error.contains("hunter2"), "{error}");
     }
+}
+
+#[test]
+fn the_database_is_what_its_key_says_else_what_the_connection_string_names() {
+    let uri = "[mongodb]\nuri = \"mongodb://ann:secret@h/plant?replicaSet=rs0\"\n";
+    let database = |file: &str, env: &[(&str, &str)]| load(file, env, &[]).expect("valid").mongodb.database();
+    assert_eq!(database("", &[]), "tidegauge");
+    assert_eq!(database(uri, &[]), "plant");
+    assert_eq!(database(&format!("{uri}database = \"other\""), &[]), "other");
+    assert_eq!(database(uri, &[("TIDEGAUGE_MONGODB__DATABASE", "tidegauge")]), "tidegauge");
+    assert!(error_of("[mongodb]\nuri = \"mongodb://h/a.b\"").starts_with("mongodb.uri names the database \"a.b\""));
+}
+
+#[test]
+fn what_follows_from_other_keys_is_filled_in_and_makes_the_same_configuration() {
+    for file in
+        ["", "[mongodb]\nuri = \"mongodb://h/plant\"", "[server]\ndata_dir = \"d\"\n[retention]\nreadings = \"9999d\""]
+    {
+        let config = load(file, &[], &[]).expect("valid");
+        let filled = config.filled();
+        assert_eq!(filled.store.kind, Some(config.store_kind()));
+        assert_eq!(filled.retention.rollups, Some(config.retention.rollups()));
+        assert_eq!(
+            (filled.mongodb.database(), filled.sqlite_file()),
+            (config.mongodb.database(), config.sqlite_file())
+        );
+        let shown = toml::to_string(&filled).expect("TOML");
+        assert_eq!(load(&shown, &[], &[]).expect("valid"), filled);
+    }
+    let shown = |file| toml::to_string(&load(file, &[], &[]).expect("valid").filled()).expect("TOML");
+    let sqlite = shown("");
+    for line in ["kind = \"sqlite\"", "file = \"./data/tidegauge.sqlite\"", "token_bytes_in_flight = ", "rollups = "] {
+        assert!(sqlite.contains(&format!("\n{line}")), "{line} in {sqlite}");
+    }
+    assert!(shown("[mongodb]\nuri = \"mongodb://h/plant\"").contains("\ndatabase = \"plant\""));
+}
+
+#[test]
+fn the_keys_that_differ_are_named_where_only_a_secret_differs_too() {
+    let uri = "[mongodb]\nuri = \"mongodb://ann:SECRET@h\"\n";
+    let config = |file: &str| load(file, &[], &[]).expect("valid");
+    let (one, two) = (config(uri), config(&uri.replace("SECRET", "other")));
+    assert_eq!(one.differing_keys(&one), [""; 0]);
+    assert_eq!(one.differing_keys(&two), ["mongodb.uri"]);
+    let three = config("[log]\nmax_bytes = \"9GiB\"\n[ingest.senml]\nseparators = \"/\"\n[sqlite]\nfile = \"f\"");
+    let expected = ["ingest.senml.separators", "log.max_bytes", "mongodb.uri", "sqlite.file"];
+    assert_eq!(one.differing_keys(&three), expected);
+    assert_eq!(three.differing_keys(&one), expected);
 }

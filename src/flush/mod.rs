@@ -134,6 +134,13 @@ impl Flush {
         let pending = Pending::new(options.limits);
         let closed = roller::newest_closed_now(options.rollup_delay);
         let fed = recovery.start;
+        let reasons = store.reasons();
+        metrics.flush_seconds.start_with(&[store.name()]);
+        metrics.flush_retries_total.start_with(reasons.transient);
+        metrics.readings_dead_lettered_total.start_with(reasons.permanent);
+        if store.rollups().is_some() {
+            metrics.rollup_retries_total.start_with(reasons.transient);
+        }
         let state = State { pending, fed, fed_readings: 0, stalled_since: None, draining: false, stopped: false };
         Arc::new(Self {
             options,

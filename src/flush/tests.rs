@@ -10,7 +10,7 @@ use super::*;
 use crate::log::{BatchBuilder, Instruments, Sync};
 use crate::model::{BucketWrite, Contents, Hour, Metric};
 use crate::store::sqlite::SqliteStore;
-use crate::store::{DeviceSummary, HourStats, Rollups, StoreError, WriteError, Written};
+use crate::store::{DeviceSummary, HourStats, Reasons, Rollups, StoreError, WriteError, Written};
 use crate::telemetry::Exposition;
 
 pub(super) mod rolling;
@@ -47,6 +47,10 @@ pub(super) struct Faulty {
 impl Store for Faulty {
     fn name(&self) -> &'static str {
         self.store.name()
+    }
+
+    fn reasons(&self) -> Reasons {
+        self.store.reasons()
     }
 
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {

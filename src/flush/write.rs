@@ -68,7 +68,7 @@ struct Settled {
 type Outcome = Result<Written, WriteError>;
 
 async fn settle(flush: &Arc<Flush>, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outcome>) -> Settled {
-    let (mut settled, mut refused) = (Settled::default(), 0);
+    let (mut settled, mut refused) = (Settled::default(), Refused::default());
     settled.is_there = outcomes.iter().any(|outcome| !matches!(outcome, Err(WriteError::Transient { .. })));
     for (write, outcome) in writes.into_iter().zip(outcomes) {
         match outcome {
@@ -80,7 +80,7 @@ async fn settle(flush: &Arc<Flush>, writes: Vec<Arc<BucketWrite>>, outcomes: Vec
                 settled.done.push(write);
             }
             Err(WriteError::Permanent { reason, detail }) => {
-                refused += 1;
+                refused.note(&write, reason, &detail);
                 match dead_letter(flush, &write, reason, &detail).await {
                     Ok(()) => settled.done.push(write),
                     Err(error) => {
@@ -92,10 +92,49 @@ async fn settle(flush: &Arc<Flush>, writes: Vec<Arc<BucketWrite>>, outcomes: Vec
             Err(error @ WriteError::Transient { .. }) => settled.again.push((write, error)),
         }
     }
-    if refused > 0 {
-        tracing::error!(buckets = refused, "the store refuses buckets for good; see tidegauge dead-letters");
-    }
+    refused.tell();
     settled
+}
+
+/// The longest detail of a refusal in a log line, in characters; the dead-letter file has all of it.
+const SHOWN_MAX_CHARS: usize = 200;
+
+/// The buckets of one write that the store refuses for good.
+#[derive(Default)]
+struct Refused {
+    buckets: usize,
+    /// The first of them: its device, its hour, the reason and what the store said.
+    example: Option<(Arc<str>, String, &'static str, String)>,
+}
+
+impl Refused {
+    fn note(&mut self, write: &BucketWrite, reason: &'static str, detail: &str) {
+        self.buckets += 1;
+        self.example.get_or_insert_with(|| {
+            let hour = jiff::Timestamp::from_millisecond(write.hour.start_ms());
+            let detail = detail.chars().take(SHOWN_MAX_CHARS).collect();
+            (
+                Arc::clone(&write.device),
+                hour.map_or_else(|_| write.hour.0.to_string(), |hour| hour.to_string()),
+                reason,
+                detail,
+            )
+        });
+    }
+
+    /// One line for the whole write.
+    fn tell(self) {
+        let Some((device, hour, reason, detail)) = self.example else { return };
+        let device = &*device;
+        tracing::error!(
+            buckets = self.buckets,
+            device,
+            hour,
+            reason,
+            detail,
+            "the store refuses buckets for good, this one among them; see tidegauge dead-letters"
+        );
+    }
 }
 
 async fn dead_letter(

@@ -64,7 +64,7 @@ const NEARLY_FULL: f64 = 0.95;
 /// How ready the service is.
 #[derive(Debug, Serialize)]
 pub(super) struct Readiness {
-    /// `ok`; `degraded`: readings are taken, but wait in the log; `overloaded`: the log is nearly full; `failed`.
+    /// `ok`; `degraded`: readings are taken, but wait in the log; `overloaded`: the log is full or nearly so; `failed`.
     status: &'static str,
     /// For administrators.
     #[serde(flatten)]
@@ -75,6 +75,7 @@ pub(super) struct Readiness {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ReadinessDetail {
+    /// All that stands in the way, each behind the other.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     /// For how long the store has been away.
@@ -90,19 +91,26 @@ pub(super) async fn readyz(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
 ) -> (StatusCode, Json<Readiness>) {
-    let log_used = app.log.usage().bytes as f64 / app.log_max_bytes as f64;
+    let usage = app.log.usage();
+    let log_used = usage.bytes as f64 / app.log_max_bytes as f64;
+    let failed = app.log.poisoned();
+    let full = if usage.is_refusing {
+        Some("the log is full: readings are refused")
+    } else {
+        (log_used > NEARLY_FULL).then_some("the log is nearly full")
+    };
     let away = app.flush.store_away();
     let store_away_seconds = away.as_ref().map(|(since, _)| since.as_secs());
-    let (status, code, reason) = match (app.log.poisoned(), away) {
-        (Some(why), _) => ("failed", StatusCode::SERVICE_UNAVAILABLE, Some(why)),
-        (None, _) if log_used > NEARLY_FULL => {
-            ("overloaded", StatusCode::SERVICE_UNAVAILABLE, Some("the log is nearly full".to_owned()))
-        }
-        (None, Some((_, why))) => ("degraded", StatusCode::OK, Some(format!("the store is away: {why}"))),
-        (None, None) => ("ok", StatusCode::OK, None),
+    let (status, code) = match (&failed, full, &away) {
+        (Some(_), _, _) => ("failed", StatusCode::SERVICE_UNAVAILABLE),
+        (None, Some(_), _) => ("overloaded", StatusCode::SERVICE_UNAVAILABLE),
+        (None, None, Some(_)) => ("degraded", StatusCode::OK),
+        (None, None, None) => ("ok", StatusCode::OK),
     };
+    let away = away.map(|(_, why)| format!("the store is away: {why}"));
+    let reasons: Vec<String> = [failed, full.map(str::to_owned), away].into_iter().flatten().collect();
     let detail = grant.allows(Scope::Admin).then(|| ReadinessDetail {
-        reason,
+        reason: (!reasons.is_empty()).then(|| reasons.join("; ")),
         store_away_seconds,
         log_used,
         pending_readings: app.flush.status().pending_readings,

@@ -74,6 +74,14 @@ impl<'a> Params<'a> {
         self.all("metric").into_iter().map(Metric::from).collect()
     }
 
+    /// Refuses parameters of the path that mean nothing beside `other`.
+    pub(super) fn exclude(&self, names: &[&str], other: &str) -> Result<(), Problem> {
+        match self.left.iter().find(|(name, _)| names.contains(&&**name)) {
+            None => Ok(()),
+            Some((name, _)) => Err(Problem::invalid_parameter(name, format!("cannot be combined with {other}"))),
+        }
+    }
+
     /// Refuses what was not asked for.
     pub(super) fn end(self) -> Result<(), Problem> {
         match self.left.first() {

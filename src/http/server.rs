@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use super::linger::Lingering;
 use super::router::router;
-use super::tls::{Peer, Tls};
+use super::tls::{Failure, Peer, Tls};
 use super::turned_away::TurnedAway;
 use super::{App, Limits};
 use crate::telemetry::{Limit, Metrics};
@@ -53,6 +53,9 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, tls: Option<Arc<Tls>>, 
     let metrics = Arc::clone(&app.metrics);
     let permits = Arc::new(Semaphore::new(app.limits.max_connections));
     let turned_away = tls.is_none().then(|| TurnedAway::new(app.limits.max_connections));
+    if tls.is_some() {
+        metrics.tls_handshakes_failed_total.start_with(&Failure::REASONS);
+    }
     let tasks = TaskTracker::new();
     let edge = Edge { limits: app.limits.clone(), metrics: Arc::clone(&metrics), router: router(app), tls, shutdown };
     loop {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Sync;
+use super::fullness;
 use super::handle::{AppendError, Entry, Instruments, Shared};
 use super::record;
 use super::writer::{Appender, WriteFailure};
@@ -98,7 +99,7 @@ impl Committer {
             WriteFailure::DiskFull(why) => AppendError::DiskFull(why),
             WriteFailure::Poisoned(why) => AppendError::Poisoned(why),
         });
-        {
+        let news = {
             let mut state = self.shared.lock();
             let written: usize = group.iter().map(|entry| record::encoded_bytes(entry.batch.payload())).sum();
             state.queued_bytes -= written as u64;
@@ -110,11 +111,17 @@ impl Committer {
                     if state.bases.last() != Some(&self.appender.base()) {
                         state.bases.push(self.appender.base());
                     }
+                    state.fullness.written()
                 }
-                Some(AppendError::Poisoned(why)) => state.poisoned = Some(why.clone()),
-                Some(_) => {}
+                Some(AppendError::DiskFull(why)) => state.fullness.disk_refused(why),
+                Some(AppendError::Poisoned(why)) => {
+                    state.poisoned = Some(why.clone());
+                    None
+                }
+                Some(AppendError::Full(_) | AppendError::Closed) => None, // refused before they are queued
             }
-        }
+        };
+        fullness::tell(news);
         self.shared.news.notify_all();
         let outcome = refusal.map_or(Ok(()), Err);
         for entry in group {

@@ -12,6 +12,7 @@ use super::batch::Batch;
 use super::checkpoint::Checkpoint;
 use super::committer::Committer;
 use super::folder::{Folder, OsFolder};
+use super::fullness::{self, Fullness};
 use super::record;
 use super::recovery::{self, Recovery};
 use super::segment;
@@ -107,6 +108,7 @@ pub(super) struct State {
     /// How many readings were acked since the log was opened.
     pub(super) appended_readings: u64,
     pub(super) poisoned: Option<String>,
+    pub(super) fullness: Fullness,
     pub(super) closing: bool,
     /// The log is closed, and what was queued is written or refused.
     pub(super) closed: bool,
@@ -127,6 +129,8 @@ pub struct Usage {
     pub readable: Position,
     /// Readings acked since the log was opened.
     pub appended_readings: u64,
+    /// Appends are refused for want of room, in the log or on its disk.
+    pub is_refusing: bool,
 }
 
 impl Log {
@@ -163,6 +167,7 @@ impl Log {
             durable: recovery.end,
             appended_readings: 0,
             poisoned: None,
+            fullness: Fullness::default(),
             closing: false,
             closed: false,
         };
@@ -185,8 +190,12 @@ impl Log {
         if state.closing {
             return Err(AppendError::Closed);
         }
-        if state.used_bytes() + bytes > self.options.max_bytes {
-            return Err(AppendError::Full(self.options.max_bytes));
+        let max_bytes = self.options.max_bytes;
+        if state.used_bytes() + bytes > max_bytes {
+            let news = state.fullness.refused(max_bytes);
+            drop(state);
+            fullness::tell(news);
+            return Err(AppendError::Full(max_bytes));
         }
         let (ack, acked) = oneshot::channel();
         state.queue.push_back(Entry { batch, ack });
@@ -215,7 +224,13 @@ impl Log {
     /// How full the log is.
     pub fn usage(&self) -> Usage {
         let state = self.shared.lock();
-        Usage { bytes: state.used_bytes(), readable: state.readable, appended_readings: state.appended_readings }
+        let bytes = state.used_bytes();
+        Usage {
+            bytes,
+            readable: state.readable,
+            appended_readings: state.appended_readings,
+            is_refusing: state.fullness.is_refusing(bytes, self.options.max_bytes),
+        }
     }
 
     /// Why the log takes nothing any more, once a write or a sync has failed.
@@ -244,6 +259,12 @@ impl Log {
             self.folder.remove(&name).map_err(LogError::io("remove", &self.folder.path_of(&name)))?;
             self.shared.lock().bases.retain(|&kept| kept != base);
         }
+        let news = {
+            let mut state = self.shared.lock();
+            let used_bytes = state.used_bytes();
+            state.fullness.cut(used_bytes, self.options.max_bytes)
+        };
+        fullness::tell(news);
         Ok(())
     }
 

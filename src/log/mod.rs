@@ -33,6 +33,7 @@ pub mod bench;
 pub mod checkpoint;
 mod committer;
 mod folder;
+mod fullness;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod handle;
@@ -105,14 +106,14 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The operating system refused something.
-    #[error("{action} {path}: {source}")]
+    #[error("{action} {path}: {error}")]
     Io {
         /// What was being done, such as `open`.
         action: &'static str,
         /// To which file.
         path: PathBuf,
         /// What the system said.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// Something that was promised is damaged.
     #[error("the log is damaged: {path}, byte {offset}: {detail}")]
@@ -147,6 +148,6 @@ pub enum LogError {
 impl LogError {
     fn io(action: &'static str, path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
-        move |source| Self::Io { action, path, source }
+        move |error| Self::Io { action, path, error }
     }
 }

@@ -96,7 +96,7 @@ impl Appender {
             self.sync()?;
         }
         self.file = segment::create(&*self.folder, self.end).map_err(|error| match error {
-            LogError::Io { source, .. } if is_disk_full(&source) => WriteFailure::DiskFull(source.to_string()),
+            LogError::Io { error, .. } if is_disk_full(&error) => WriteFailure::DiskFull(error.to_string()),
             other => WriteFailure::Poisoned(other.to_string()),
         })?;
         self.base = self.end;

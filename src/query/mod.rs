@@ -74,7 +74,13 @@ pub enum QueryError {
     TooManyDevices(usize),
     /// The store did not answer.
     #[error("the store does not answer: {0}")]
-    Store(#[from] StoreError),
+    Store(StoreError),
+}
+
+impl From<StoreError> for QueryError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
 }
 
 /// An answer, and for how many seconds the log reader has been standing still if something acked is not in it.

@@ -67,6 +67,15 @@ impl WriteError {
     }
 }
 
+/// The words by which a store sorts its errors: all that [`WriteError::reason`] may say.
+#[derive(Debug, Clone, Copy)]
+pub struct Reasons {
+    /// Of errors that may pass.
+    pub transient: &'static [&'static str],
+    /// Of errors that never do.
+    pub permanent: &'static [&'static str],
+}
+
 /// The store could not answer a query, or could not be opened.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
@@ -116,6 +125,9 @@ pub struct DeviceSummary {
 pub trait Store: Send + Sync {
     /// The name of the store for metrics and messages: `sqlite` or `mongodb`.
     fn name(&self) -> &'static str;
+
+    /// How its errors are sorted, for metrics that count from the start.
+    fn reasons(&self) -> Reasons;
 
     /// Writes buckets. The outcome at index i belongs to the write at index i. No two writes of one call are of the
     /// same bucket.

@@ -133,9 +133,9 @@ pub enum Protocol {
 
 impl Protocol {
     /// All of them, so that each has its metrics from the start.
-    const ALL: [Self; 4] = [Self::Http, Self::Influx, Self::Senml, Self::Udp];
+    pub(super) const ALL: [Self; 4] = [Self::Http, Self::Influx, Self::Senml, Self::Udp];
 
-    const fn as_str(self) -> &'static str {
+    pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
             Self::Influx => "influx",
@@ -164,7 +164,7 @@ impl<T: Instrument> Instrument for PerProtocol<T> {
     }
 }
 
-/// One instrument per value of a label whose few values are not known beforehand.
+/// One instrument per value of a label whose few values only its user knows.
 #[derive(Debug)]
 pub struct Labelled<T> {
     site: Site,
@@ -173,6 +173,13 @@ pub struct Labelled<T> {
 
 #[expect(private_bounds, reason = "only this room makes instruments")]
 impl<T: Instrument> Labelled<T> {
+    /// Has these values exported before anything happens.
+    pub fn start_with(&self, values: &[&'static str]) {
+        for value in values {
+            drop(self.with(value));
+        }
+    }
+
     /// The instrument of a value. Looks it up: where it is used often, keep it.
     #[must_use]
     pub fn with(&self, value: &'static str) -> T {

@@ -57,7 +57,7 @@ table! {
     /// pending until then.
     readings_accepted_total: PerProtocol<Counter>, Count {protocol};
     /// Readings that were refused, by the code that the client got.
-    readings_rejected_total: PerProtocol<Rejections>, Count {protocol, reason};
+    readings_rejected_total: Rejections, Count {protocol, reason};
     /// What was refused at a limit, by the key that sets it: connections, requests, or where it is about a device or a
     /// reading, readings.
     limited_total: PerLimit, Count {limit};

@@ -19,7 +19,7 @@ pub use exposition::Exposition;
 pub use instrument::{BuildInfo, Labelled, PerProtocol, Protocol};
 pub use limit::{Limit, PerLimit};
 pub use metrics::Metrics;
-pub use rejections::{Rejections, RequestRejection};
+pub use rejections::{ByReason, Rejections, RequestRejection};
 pub use request_seconds::RequestSeconds;
 
 /// The handles that metrics are made of.

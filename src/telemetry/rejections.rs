@@ -1,8 +1,10 @@
 //! Refused readings by reason.
 
+use std::sync::OnceLock;
+
 use metrics::Counter;
 
-use super::instrument::{Instrument, Kind, Site};
+use super::instrument::{Instrument, Kind, Protocol, Site};
 use crate::wire::Code;
 
 /// Why all readings of a request are refused, whatever they are.
@@ -75,22 +77,72 @@ impl RequestRejection {
     }
 }
 
-/// A counter per reason, found without a lookup.
+/// The refused readings of each way in.
 #[derive(Debug)]
-pub struct Rejections {
-    by_code: [Counter; Code::ALL.len()],
-    by_request: [Counter; RequestRejection::ALL.len()],
+pub struct Rejections([ByReason; Protocol::ALL.len()]);
+
+/// A counter per reason, found without a lookup. Those that can occur with the protocol are exported from the start.
+#[derive(Debug)]
+pub struct ByReason {
+    site: Site,
+    by_code: [OnceLock<Counter>; Code::ALL.len()],
+    by_request: [OnceLock<Counter>; RequestRejection::ALL.len()],
 }
 
 impl Rejections {
+    /// The refused readings of a way in.
+    pub const fn of(&self, protocol: Protocol) -> &ByReason {
+        &self.0[protocol as usize]
+    }
+}
+
+impl ByReason {
     /// Readings that are bad by themselves.
-    pub const fn of(&self, code: Code) -> &Counter {
-        &self.by_code[code as usize]
+    pub fn of(&self, code: Code) -> &Counter {
+        self.by_code[code as usize].get_or_init(|| Counter::at(self.site.with(code.as_str())))
     }
 
     /// Readings of a request that is refused as a whole.
-    pub const fn of_request(&self, reason: RequestRejection) -> &Counter {
-        &self.by_request[reason as usize]
+    pub fn of_request(&self, reason: RequestRejection) -> &Counter {
+        self.by_request[reason as usize].get_or_init(|| Counter::at(self.site.with(reason.as_str())))
+    }
+
+    fn at(site: Site, protocol: Protocol) -> Self {
+        let all = Self {
+            site,
+            by_code: [const { OnceLock::new() }; Code::ALL.len()],
+            by_request: [const { OnceLock::new() }; RequestRejection::ALL.len()],
+        };
+        for code in Code::ALL.into_iter().filter(|&code| has_code(protocol, code)) {
+            all.of(code);
+        }
+        for reason in RequestRejection::ALL.into_iter().filter(|&reason| has_reason(protocol, reason)) {
+            all.of_request(reason);
+        }
+        all
+    }
+}
+
+/// Whether what comes in that way can be bad in this way.
+const fn has_code(protocol: Protocol, code: Code) -> bool {
+    match code {
+        Code::InvalidJson => matches!(protocol, Protocol::Http | Protocol::Udp),
+        Code::InvalidLine => matches!(protocol, Protocol::Influx | Protocol::Udp),
+        Code::InvalidSenml | Code::UnsupportedSenml => matches!(protocol, Protocol::Senml),
+        _ => true,
+    }
+}
+
+/// Whether what comes in that way can be refused as a whole for this reason.
+const fn has_reason(protocol: Protocol, reason: RequestRejection) -> bool {
+    let is_udp = matches!(protocol, Protocol::Udp);
+    match reason {
+        RequestRejection::Overloaded => true,
+        RequestRejection::SignatureRequired
+        | RequestRejection::BadSignature
+        | RequestRejection::UnknownKey
+        | RequestRejection::ExpiredKey => is_udp,
+        _ => !is_udp,
     }
 }
 
@@ -98,10 +150,7 @@ impl Instrument for Rejections {
     const KIND: Kind = Kind::Counter;
 
     fn at(site: Site) -> Self {
-        Self {
-            by_code: Code::ALL.map(|code| Counter::at(site.with(code.as_str()))),
-            by_request: RequestRejection::ALL.map(|reason| Counter::at(site.with(reason.as_str()))),
-        }
+        Self(Protocol::ALL.map(|protocol| ByReason::at(site.with(protocol.as_str()), protocol)))
     }
 }
 
@@ -109,6 +158,27 @@ impl Instrument for Rejections {
 mod tests {
     use super::super::{Metrics, Protocol};
     use super::*;
+
+    #[test]
+    fn a_way_in_starts_with_the_reasons_that_it_can_have() {
+        let (_metrics, exposition) = Metrics::new();
+        let text = exposition.render();
+        for (protocol, reason, is_there) in [
+            ("http", "invalid_json", true),
+            ("http", "invalid_line", false),
+            ("http", "not_partial", true),
+            ("influx", "invalid_line", true),
+            ("influx", "bad_signature", false),
+            ("senml", "unsupported_senml", true),
+            ("senml", "invalid_json", false),
+            ("udp", "bad_signature", true),
+            ("udp", "not_partial", false),
+            ("udp", "overloaded", true),
+        ] {
+            let line = format!("tidegauge_readings_rejected_total{{protocol=\"{protocol}\",reason=\"{reason}\"}} 0\n");
+            assert_eq!(text.contains(&line), is_there, "{line} in\n{text}");
+        }
+    }
 
     #[test]
     fn each_reason_counts_under_its_own_name() {

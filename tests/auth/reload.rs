@@ -53,7 +53,9 @@ async fn a_configuration_that_cannot_be_used_changes_nothing_and_is_told_with_it
 async fn what_stands_outside_auth_takes_a_restart_and_that_is_said() {
     let server = Server::start(with("old")).await;
     server.write_config(&with("new").set("query.max_devices", 7).to_toml());
-    signal_and_wait_for(&server, "outside [auth] and the files of [http.tls]: that takes a restart").await;
+    let said =
+        "outside [auth] and the files of [http.tls] have changed: that takes a restart keys=\"query.max_devices\"";
+    signal_and_wait_for(&server, said).await;
     wait_until("the tokens are new", async || (get(&server, "new", "/v1/devices").await.status == 200).then_some(()))
         .await;
     assert_eq!(get(&server, "new", "/v1/devices?limit=8").await.status, 200, "the limit is the old one");

@@ -52,8 +52,21 @@ async fn the_metrics_of_the_documentation_are_there_from_the_start() {
         "tidegauge_udp_datagrams_total",
         "tidegauge_udp_dropped_total",
         "tidegauge_build_info",
+        "tidegauge_readings_dead_lettered_total",
+        "tidegauge_flush_retries_total",
+        "tidegauge_flush_seconds_count",
     ] {
         assert!(metrics.has(name), "{name} in:\n{}", server.get("/metrics").await.text());
+    }
+    let refused = |reason| metrics.count_where("tidegauge_readings_dead_lettered_total", &[("reason", reason)]);
+    assert_eq!(refused("too_big"), 0);
+    let text = server.get("/metrics").await.text().to_owned();
+    for never in [
+        "dead_lettered_total{reason=\"validation\"",
+        "protocol=\"http\",reason=\"bad_signature\"",
+        "rollup_retries_total{",
+    ] {
+        assert!(!text.contains(never), "{never} cannot occur with the embedded store and HTTP:\n{text}");
     }
 }
 

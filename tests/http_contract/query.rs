@@ -184,6 +184,22 @@ async fn rollups_of_too_many_devices_are_refused() {
 }
 
 #[tokio::test]
+async fn parameters_that_cannot_be_combined_are_named() {
+    let server = Server::start(Setup::sqlite()).await;
+    for (query, detail) in [
+        ("device=a&prefix=b", "prefix cannot be combined with device"),
+        ("device=a&limit=3", "limit cannot be combined with device"),
+        ("device=a&cursor=b", "cursor cannot be combined with device"),
+        ("combine=true&limit=3", "limit cannot be combined with combine=true"),
+        ("device=a&colour=3", "colour: this path has no such parameter"),
+    ] {
+        let answer = server.get(&format!("/v1/rollups?{RANGE}&{query}")).await;
+        let told = problem(&answer, 400)["detail"].as_str().unwrap_or_default().replace(": cannot", " cannot");
+        assert!(told.contains(detail), "{query}: {told}");
+    }
+}
+
+#[tokio::test]
 async fn a_path_that_holds_no_device_id_is_a_problem() {
     let server = Server::start(Setup::sqlite()).await;
     for device in ["%FF", "%00", "a%20b", "p%C3%BCmp"] {

@@ -51,6 +51,8 @@ impl std::str::FromStr for WantedMetric {
 /// Why the columns of a file do not do.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ColumnsError {
+    #[error("the columns seem to be separated by {0}, and only commas are understood: convert the file first")]
+    Separator(&'static str),
     #[error("no time column; name it with --time-column (columns: {0})")]
     NoTime(String),
     #[error("no device column; name it with --device-column, or the device with --device (columns: {0})")]
@@ -100,6 +102,12 @@ impl Columns {
     /// Finds the columns. `sample` holds the first rows: without word from the caller a column is a metric when most of
     /// its cells there that are not empty are numbers, or when all are empty, so that nothing is ignored unseen.
     pub(super) fn find(header: &StringRecord, sample: &[&StringRecord], wanted: &Wanted) -> Result<Self, ColumnsError> {
+        if let (1, Some(only)) = (header.len(), header.get(0)) {
+            let separators = [(';', "\";\""), ('\t', "tabs"), ('|', "\"|\"")];
+            if let Some((_, name)) = separators.into_iter().find(|(separator, _)| only.contains(*separator)) {
+                return Err(ColumnsError::Separator(name));
+            }
+        }
         let header = Header(header.iter().map(str::trim).collect());
         let time = match &wanted.time_column {
             Some(name) => header.named(name)?,
@@ -241,6 +249,13 @@ mod tests {
     fn a_named_device_keeps_the_device_column_from_becoming_a_metric() {
         let table: [&[&str]; 2] = [&["ts", "sensor_id", "temp"], &["1", "17", "2"]];
         assert_eq!(values(&find(&table, fixed(), &[]).unwrap()), [(2, "temp")]);
+    }
+
+    #[test]
+    fn a_header_that_is_separated_by_something_else_is_recognized() {
+        let refused = find(&[&["timestamp;temp;hum"], &["1;20", "5;40"]], fixed(), &[]);
+        assert_eq!(refused, Err(ColumnsError::Separator("\";\"")));
+        assert_eq!(find(&[&["timestamp"], &["1"]], fixed(), &[]), Err(ColumnsError::NoValues("timestamp".into())));
     }
 
     #[test]

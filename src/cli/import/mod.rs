@@ -26,8 +26,8 @@ use self::progress::Progress;
 use self::send::Answer;
 pub(super) use self::send::Sender;
 use self::source::{Format, Source};
-use super::Usage;
 use super::client::ClientArgs;
+use super::{Usage, counted};
 
 mod batch;
 mod columns;
@@ -120,7 +120,7 @@ pub(crate) async fn run(args: ImportArgs) -> anyhow::Result<()> {
     outcome?;
     match progress.counts.rejected.load(Ordering::Relaxed) {
         0 => Ok(()),
-        rejected => bail!("{rejected} readings were rejected"),
+        rejected => bail!("{} rejected", counted(rejected, "reading")),
     }
 }
 

@@ -20,8 +20,8 @@ const QUERY_CONNECTIONS: u32 = 16;
 pub(super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOptions {
     let mongodb = &config.mongodb;
     MongodbOptions {
-        uri: mongodb.uri.as_ref().map(|uri| uri.expose().to_owned()).unwrap_or_default(),
-        database: mongodb.database.clone(),
+        uri: mongodb.uri.clone().expect("a configuration with a MongoDB store has a URI"),
+        database: mongodb.database(),
         collection: mongodb.collection.clone(),
         rollups_collection: mongodb.rollups_collection.clone(),
         timeout: mongodb.timeout.as_duration(),

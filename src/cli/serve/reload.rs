@@ -45,9 +45,8 @@ impl Replaceable {
         let changed = self.config.reloaded(&now)?;
         let other_tls = Tls::load(&changed.http.tls)?;
         if now != changed {
-            tracing::warn!(
-                "the configuration has changed outside [auth] and the files of [http.tls]: that takes a restart"
-            );
+            let keys = changed.differing_keys(&now).join(", ");
+            tracing::warn!(keys, "keys outside [auth] and the files of [http.tls] have changed: that takes a restart");
         }
         if changed.auth.lets_anybody_in() && !self.config.auth.lets_anybody_in() {
             tracing::warn!("from now on it takes no token: whoever reaches this service may do everything");

@@ -147,9 +147,13 @@ impl Which {
         let named = params.all("device");
         if named.is_empty() {
             let max = app.limits.max_devices;
+            if combined {
+                params.exclude(&["limit"], "combine=true, which takes all devices")?;
+            }
             let limit = if combined { max } else { params.limit(100, max)? };
             return Ok(Self::Listed(super::devices::request(app, params, limit)?));
         }
+        params.exclude(&["prefix", "cursor", "limit"], "device, which says by itself which devices are asked for")?;
         if named.len() > app.limits.max_devices {
             let why = format!("at most {} devices (query.max_devices)", app.limits.max_devices);
             return Err(Problem::invalid_parameter("device", why));

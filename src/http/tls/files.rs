@@ -43,7 +43,7 @@ pub enum TlsError {
     },
     /// TLS does not work here at all.
     #[error("TLS cannot be set up: {0}")]
-    Rustls(#[from] rustls::Error),
+    Rustls(rustls::Error),
 }
 
 /// What handshakes go by.
@@ -70,7 +70,8 @@ impl Usable {
             Some(file) => verifier(tls, &File::read("http.tls.client_ca_file", file)?, &provider)?,
             None => WebPkiClientVerifier::no_client_auth(),
         };
-        let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13, &TLS12])?;
+        let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13, &TLS12]);
+        let config = config.map_err(TlsError::Rustls)?;
         let config = config.with_client_cert_verifier(clients).with_single_cert(chain, private);
         let mut config = config.map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => {
@@ -86,7 +87,7 @@ impl Usable {
             config.send_tls13_tickets = 0;
         } else {
             // Devices that connect anew for each reading need no second handshake in full, and the server no memory of them.
-            config.ticketer = Ticketer::new()?;
+            config.ticketer = Ticketer::new().map_err(TlsError::Rustls)?;
         }
         let handshake_timeout = tls.handshake_timeout.as_duration();
         Ok(Some(Self { config: Arc::new(config), handshake_timeout, not_after_ms }))

@@ -107,6 +107,9 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    /// All that [`Self::reason`] may say.
+    pub(super) const REASONS: [&'static str; 5] = ["timeout", "closed", "foreign", "certificate", "protocol"];
+
     /// As what it counts.
     pub(super) const fn reason(&self) -> &'static str {
         match self {

@@ -16,7 +16,8 @@ use mongodb::{ClientSession, Collection, Database};
 use super::decode::Unreadable;
 use super::encode::Encoder;
 use super::errors::{self, within};
-use crate::store::WriteError;
+use super::servers::Servers;
+use crate::store::{StoreError, WriteError};
 
 /// The longest wait for the answer to a ping.
 const PING_MAX: Duration = Duration::from_secs(2);
@@ -46,6 +47,7 @@ pub(super) struct Refusal {
 #[derive(Debug, Clone)]
 pub(super) struct Commands {
     pub(super) database: Database,
+    pub(super) servers: Servers,
     pub(super) timeout: Duration,
 }
 
@@ -82,8 +84,12 @@ impl Commands {
     }
 
     /// Asks whether the server is there.
-    pub(super) async fn ping(&self) -> Result<(), WriteError> {
-        within(self.timeout.min(PING_MAX), self.database.run_command(doc! { "ping": 1 })).await.map(drop)
+    pub(super) async fn ping(&self) -> Result<(), StoreError> {
+        let ping = within(self.timeout.min(PING_MAX), self.database.run_command(doc! { "ping": 1 }));
+        ping.await.map(drop).map_err(|error| match self.servers.trouble_behind(&error) {
+            Some(trouble) => StoreError(trouble),
+            None => error.into(),
+        })
     }
 
     /// Runs an aggregation and shows each result to `visit`, until it breaks.

@@ -3,19 +3,20 @@
 use std::time::Duration;
 
 use metrics::Counter;
-use mongodb::options::ClientOptions;
 use mongodb::{Client, Database};
 
-use crate::store::StoreError;
+use super::servers::Servers;
+use super::uri::{self, UriError};
+use crate::config::MongodbUri;
 
 /// The longest wait for a TCP connection.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// Where the buckets are, and how they are kept. No `Debug`: the URI may hold a password.
-#[derive(Clone)]
+/// Where the buckets are, and how they are kept.
+#[derive(Debug, Clone)]
 pub struct MongodbOptions {
     /// The connection string.
-    pub uri: String,
+    pub uri: MongodbUri,
     /// The database.
     pub database: String,
     /// The collection of the buckets.
@@ -78,14 +79,16 @@ impl MongodbOptions {
     ///
     /// # Errors
     /// When the URI is not one.
-    pub(super) async fn database(&self) -> Result<Database, StoreError> {
-        let in_uri = |error: mongodb::error::Error| StoreError(format!("the MongoDB URI: {error}"));
-        let mut client = ClientOptions::parse(&self.uri).await.map_err(in_uri)?;
+    pub(super) async fn database(&self) -> Result<(Database, Servers), UriError> {
+        let mut client = uri::resolve(&self.uri).await?;
+        let servers = Servers::new(client.repl_set_name.clone());
+        client.sdam_event_handler = Some(servers.listener());
         client.selection_criteria = None; // the primary, whatever the URI prefers
         client.app_name.get_or_insert_with(|| "tidegauge".into());
         client.max_pool_size = Some(self.max_connections);
         client.server_selection_timeout = Some(self.timeout);
         client.connect_timeout = Some(self.timeout.min(CONNECT_MAX));
-        Ok(Client::with_options(client).map_err(in_uri)?.database(&self.database))
+        let client = Client::with_options(client).map_err(|error| uri::unusable(&self.uri, &error))?;
+        Ok((client.database(&self.database), servers))
     }
 }

@@ -10,13 +10,30 @@ use std::time::Duration;
 
 use mongodb::error::{Error, ErrorKind};
 
-use crate::store::{StoreError, WriteError};
+use crate::store::{Reasons, StoreError, WriteError};
 
 /// The code of a duplicate key: with the next one, the write error that is part of the plan.
 pub(super) const DUPLICATE_KEY: i32 = 11000;
 
 /// The code of a change to a field that cannot be changed, such as `_id`.
 pub(super) const IMMUTABLE_FIELD: i32 = 66;
+
+/// All that `reason` may say.
+pub(super) const REASONS: Reasons = Reasons {
+    transient: &[
+        "network",
+        "timeout",
+        "server_selection",
+        "not_primary",
+        "auth",
+        "write_concern",
+        "contention",
+        "overloaded",
+        "schema",
+        "other",
+    ],
+    permanent: &["validation", "too_large", "bad_value", "metadata", "unreadable"],
+};
 
 /// The longest detail that is passed on, in characters: a validator repeats the values it dislikes, and there may be many.
 const DETAIL_MAX_CHARS: usize = 500;
@@ -46,7 +63,11 @@ pub(super) fn of_driver(error: &Error) -> WriteError {
         ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } | ErrorKind::DnsResolve { .. } => {
             transient("network")
         }
-        ErrorKind::ServerSelection { .. } => transient("server_selection"),
+        // The driver describes all it knows of all servers here; `Servers` does so for people.
+        ErrorKind::ServerSelection { .. } => {
+            let detail = "no server was found that takes it".to_owned();
+            WriteError::Transient { reason: "server_selection", detail }
+        }
         ErrorKind::Authentication { .. } => transient("auth"),
         _ => transient("other"),
     }
@@ -134,6 +155,9 @@ mod tests {
             ("too_large", &[16, 10334, 17419]),
             ("bad_value", &[2, 9, 14, 22, 28, 40, 52, 56, 57]),
         ];
+        for (known, sorted) in [(REASONS.transient, transient), (REASONS.permanent, permanent)] {
+            assert!(sorted.iter().all(|(reason, _)| known.contains(reason)));
+        }
         for (expected, codes) in transient {
             for &code in *codes {
                 assert!(

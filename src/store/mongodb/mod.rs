@@ -1,7 +1,8 @@
 //! Readings in MongoDB: as documents of a device and an hour (`bucket`), or as measurements of a native time-series
 //! collection (`timeseries`).
 //!
-//! What the modes share is here: how the database is reached (`connect`), collections and their indexes (`collection`),
+//! What the modes share is here: how the database is reached (`connect`, `uri`) and what is known of its servers
+//! (`servers`), collections and their indexes (`collection`),
 //! commands and their replies (`command`), many statements in few commands (`updates`), the sorting of errors (`errors`),
 //! the collection of the rollups (`rollups`), BSON written and read (`encode`, `decode`), names and metadata as field names.
 //!
@@ -22,12 +23,15 @@ pub mod fuzz;
 mod metadata;
 mod names;
 mod rollups;
+mod servers;
 mod statements;
 mod stats;
 #[cfg(test)]
 mod tests;
 mod timeseries;
+mod uri;
 
 pub use self::bucket::BucketStore;
 pub use self::connect::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
 pub use self::timeseries::TimeseriesStore;
+pub use self::uri::{UriError, check_uri};

@@ -234,7 +234,8 @@ impl BucketRows<'_> {
         let mut rows = statement.query(params![self.device, self.hour, bytes])?;
         while let Some(row) = rows.next()? {
             seqs.push(row.get(0)?);
-            unpacker.add(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?)?;
+            let packed = row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?;
+            unpacker.add(packed).map_err(SqliteError::Chunk)?;
         }
         Ok((seqs, unpacker.finish()))
     }

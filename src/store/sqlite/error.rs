@@ -3,17 +3,34 @@
 use rusqlite::ErrorCode;
 
 use super::chunk::ChunkError;
-use crate::store::{StoreError, WriteError};
+use crate::store::{Reasons, StoreError, WriteError};
+
+/// All that [`SqliteError::sorted`] may say.
+pub(super) const REASONS: Reasons = Reasons {
+    transient: &[
+        "busy",
+        "io",
+        "disk_full",
+        "memory",
+        "interrupted",
+        "read_only",
+        "corrupt",
+        "schema",
+        "stopping",
+        "sqlite",
+    ],
+    permanent: &["constraint", "too_big", "mismatch", "unreadable_row", "unreadable_chunk"],
+};
 
 /// Everything that can go wrong in this room.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SqliteError {
-    #[error("{0}")]
+    #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
     #[error("a stored chunk cannot be read: {0}")]
-    Chunk(#[from] ChunkError),
+    Chunk(ChunkError),
     #[error("no memory for the compressor: {0}")]
-    Compressor(#[from] std::io::Error),
+    Compressor(std::io::Error),
     #[error("the file has tables of version {found}, and this program knows version {known}")]
     UnknownVersion { found: i32, known: i32 },
     #[error("the file belongs to another program")]
@@ -86,7 +103,13 @@ mod tests {
 
     #[test]
     fn only_what_no_retry_can_help_is_permanent() {
-        let sorted = |code| SqliteError::from(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)).sorted();
+        let sorted = |code| {
+            let error = SqliteError::from(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
+            let (reason, is_permanent) = error.sorted();
+            let known = if is_permanent { REASONS.permanent } else { REASONS.transient };
+            assert!(known.contains(&reason), "{reason}");
+            (reason, is_permanent)
+        };
         assert_eq!(sorted(ffi::SQLITE_BUSY), ("busy", false));
         assert_eq!(sorted(ffi::SQLITE_BUSY_SNAPSHOT), ("busy", false));
         assert_eq!(sorted(ffi::SQLITE_IOERR_FSYNC), ("io", false));

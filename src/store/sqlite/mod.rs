@@ -33,11 +33,11 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tokio::sync::Mutex;
 
-use self::error::SqliteError;
+use self::error::{REASONS, SqliteError};
 use self::expire::{Expired, What};
 use self::readers::Readers;
 use self::write::Writer;
-use super::{DeviceSummary, HourStats, Store, StoreError, WriteError, Written};
+use super::{DeviceSummary, HourStats, Reasons, Store, StoreError, WriteError, Written};
 use crate::model::{BucketWrite, Contents, Hour, Metric};
 
 /// How long a connection waits for another process that holds the file before it answers `busy`.
@@ -100,6 +100,10 @@ impl SqliteStore {
 impl Store for SqliteStore {
     fn name(&self) -> &'static str {
         "sqlite"
+    }
+
+    fn reasons(&self) -> Reasons {
+        REASONS
     }
 
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {

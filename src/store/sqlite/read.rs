@@ -89,7 +89,8 @@ pub(super) fn contents(
             found.push((hour, Unpacker::default()));
         }
         let (_, unpacker) = found.last_mut().expect("the hour of this row is there");
-        unpacker.add(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?)?;
+        let packed = row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?;
+        unpacker.add(packed).map_err(SqliteError::Chunk)?;
     }
     Ok(found.into_iter().map(|(hour, unpacker)| (hour, unpacker.finish())).collect())
 }

@@ -20,7 +20,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(connection: Connection) -> Result<Self, SqliteError> {
-        Ok(Self { connection, packer: Packer::new()? })
+        Ok(Self { connection, packer: Packer::new().map_err(SqliteError::Compressor)? })
     }
 
     /// Writes all buckets or none; only those that are refused for good are left out. The outcomes stand in the order

@@ -78,9 +78,11 @@ use self::schema::Schema;
 use super::MongodbOptions;
 use super::collection::{Deployment, ManagedCollection};
 use super::command::Commands;
+use super::errors::REASONS;
 use super::rollups::RollupCollection;
+use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Hour, Metric};
-use crate::store::{DeviceSummary, HourStats, Rollups, Store, StoreError, WriteError, Written};
+use crate::store::{DeviceSummary, HourStats, Reasons, Rollups, Store, StoreError, WriteError, Written};
 
 /// Buckets in a MongoDB collection.
 #[derive(Debug)]
@@ -105,20 +107,16 @@ impl BucketStore {
     ///
     /// # Errors
     /// When the URI is not one.
-    pub async fn connect(options: MongodbOptions) -> Result<Self, StoreError> {
-        let database = options.database().await?;
+    pub async fn connect(options: MongodbOptions) -> Result<Self, UriError> {
+        let (database, servers) = options.database().await?;
         // What a majority acknowledged is on every primary, and pending is dropped only then: local reads of the
         // primary show each reading that is not pending any more.
         let reading = CollectionOptions::builder().read_concern(ReadConcern::local()).build();
+        let commands = Commands { database: database.clone(), servers, timeout: options.timeout };
         Ok(Self {
             documents: database.collection_with_options::<RawDocumentBuf>(&options.collection, reading),
-            commands: Commands { database: database.clone(), timeout: options.timeout },
-            rollups: RollupCollection::new(
-                database.clone(),
-                options.rollups_collection,
-                options.rollups_retention,
-                options.timeout,
-            ),
+            rollups: RollupCollection::new(commands.clone(), options.rollups_collection, options.rollups_retention),
+            commands,
             schema: Schema {
                 collection: ManagedCollection { database, name: options.collection.clone(), timeout: options.timeout },
                 retention: options.retention,
@@ -162,11 +160,16 @@ impl Store for BucketStore {
         "mongodb"
     }
 
+    fn reasons(&self) -> Reasons {
+        REASONS
+    }
+
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
-        match self.deployment().await {
+        let outcomes = match self.deployment().await {
             Ok(_) => self.write_buckets(writes).await,
             Err(error) => vec![Err(error); writes.len()],
-        }
+        };
+        outcomes.into_iter().map(|outcome| outcome.map_err(|error| self.commands.servers.explain(error))).collect()
     }
 
     async fn hour_stats(
@@ -196,7 +199,7 @@ impl Store for BucketStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        Ok(self.commands.ping().await?)
+        self.commands.ping().await
     }
 
     fn rollups(&self) -> Option<&dyn Rollups> {

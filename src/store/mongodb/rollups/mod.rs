@@ -30,8 +30,8 @@ mod write;
 use std::time::Duration;
 
 use bson::{RawDocumentBuf, doc};
+use mongodb::Collection;
 use mongodb::options::{CollectionOptions, ReadConcern};
-use mongodb::{Collection, Database};
 
 pub(super) use self::missing::{Missing, missing};
 use super::collection::{Deployment, Kind, ManagedCollection};
@@ -65,13 +65,13 @@ pub(super) struct RollupCollection {
 
 impl RollupCollection {
     /// Rollups are kept for `retention`; `None` keeps them forever.
-    pub(super) fn new(database: Database, name: String, retention: Option<Duration>, timeout: Duration) -> Self {
+    pub(super) fn new(commands: Commands, name: String, retention: Option<Duration>) -> Self {
         // See `bucket`: what a majority acknowledged is on every primary.
         let reading = CollectionOptions::builder().read_concern(ReadConcern::local()).build();
         Self {
-            documents: database.collection_with_options(&name, reading),
-            commands: Commands { database: database.clone(), timeout },
-            managed: ManagedCollection { database, name, timeout },
+            documents: commands.database.collection_with_options(&name, reading),
+            managed: ManagedCollection { database: commands.database.clone(), name, timeout: commands.timeout },
+            commands,
             retention,
         }
     }

@@ -87,7 +87,7 @@ impl Scratch {
 
     pub(super) fn options(&self) -> MongodbOptions {
         MongodbOptions {
-            uri: self.uri.clone(),
+            uri: self.uri.parse().unwrap(),
             database: self.name.clone(),
             collection: "buckets".into(),
             rollups_collection: "rollups".into(),

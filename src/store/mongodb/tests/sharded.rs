@@ -120,7 +120,7 @@ pub(in super::super) async fn what_was_not_sharded_is_split<S: Store>(
 ) {
     let cluster = scratch.cluster.unwrap();
     let forbidding = cluster.router(Sharding::Forbidden);
-    let before = open(MongodbOptions { uri: uri_of([&forbidding]), ..scratch.options() }).await;
+    let before = open(MongodbOptions { uri: uri_of([&forbidding]).parse().unwrap(), ..scratch.options() }).await;
     let devices = devices();
     let writes: Vec<_> = devices.iter().map(|device| write(device, HOUR, [1, 2])).collect();
     for outcome in before.write(&writes).await {

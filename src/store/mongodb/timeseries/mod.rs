@@ -45,9 +45,11 @@ use self::schema::Schema;
 use super::collection::{Deployment, ManagedCollection};
 use super::command::Commands;
 use super::connect::{MongodbOptions, TimeseriesOptions};
+use super::errors::REASONS;
 use super::rollups::RollupCollection;
+use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Hour, Metric};
-use crate::store::{DeviceSummary, HourStats, Rollups, Store, StoreError, WriteError, Written};
+use crate::store::{DeviceSummary, HourStats, Reasons, Rollups, Store, StoreError, WriteError, Written};
 
 /// Readings in a native time-series collection of MongoDB.
 #[derive(Debug)]
@@ -70,19 +72,19 @@ impl TimeseriesStore {
     ///
     /// # Errors
     /// When the URI is not one.
-    pub async fn connect(options: MongodbOptions, timeseries: TimeseriesOptions) -> Result<Self, StoreError> {
-        let database = options.database().await?;
+    pub async fn connect(options: MongodbOptions, timeseries: TimeseriesOptions) -> Result<Self, UriError> {
+        let (database, servers) = options.database().await?;
         // As in bucket mode: what a majority acknowledged is on every primary.
         let reading = CollectionOptions::builder().read_concern(ReadConcern::local()).build();
-        let commands = Commands { database: database.clone(), timeout: options.timeout };
+        let commands = Commands { database: database.clone(), servers, timeout: options.timeout };
         let (collection, timeout) = (timeseries.collection, options.timeout);
         let rollups = options.rollups_collection;
         Ok(Self {
             measurements: database.collection_with_options::<RawDocumentBuf>(&collection, reading),
             lanes: Lanes::new(commands.clone(), rollups.clone()),
-            commands,
             known: KnownDevices::new(timeseries.max_known_devices),
-            rollups: RollupCollection::new(database.clone(), rollups, options.rollups_retention, timeout),
+            rollups: RollupCollection::new(commands.clone(), rollups, options.rollups_retention),
+            commands,
             schema: Schema {
                 collection: ManagedCollection { database, name: collection.clone(), timeout },
                 span: timeseries.span,
@@ -121,11 +123,16 @@ impl Store for TimeseriesStore {
         "mongodb-timeseries"
     }
 
+    fn reasons(&self) -> Reasons {
+        REASONS
+    }
+
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
-        match self.deployment().await {
+        let outcomes = match self.deployment().await {
             Ok(deployment) => self.write_buckets(writes, deployment).await,
             Err(error) => vec![Err(error); writes.len()],
-        }
+        };
+        outcomes.into_iter().map(|outcome| outcome.map_err(|error| self.commands.servers.explain(error))).collect()
     }
 
     async fn hour_stats(
@@ -155,7 +162,7 @@ impl Store for TimeseriesStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        Ok(self.commands.ping().await?)
+        self.commands.ping().await
     }
 
     fn rollups(&self) -> Option<&dyn Rollups> {

@@ -53,7 +53,7 @@ async fn faulty_store_with(scratch: &Scratch, options: MongodbOptions) -> Bucket
     let separator = if scratch.uri.contains('?') { '&' } else { '?' };
     let uri = format!("{}{separator}appName={}", scratch.uri, scratch.name);
     scratch.store().await.ensure_schema().await.unwrap(); // with time enough, however short the timeout of `options` is
-    let store = BucketStore::connect(MongodbOptions { uri, ..options }).await.unwrap();
+    let store = BucketStore::connect(MongodbOptions { uri: uri.parse().unwrap(), ..options }).await.unwrap();
     store.ensure_schema().await.unwrap();
     store
 }
@@ -255,7 +255,7 @@ async fn a_bucket_that_is_not_readable_is_refused_for_good() {
 async fn a_store_opens_while_the_server_is_down_and_says_so_at_each_call() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let options = MongodbOptions {
-        uri: format!("mongodb://{free}"),
+        uri: format!("mongodb://{free}").parse().unwrap(),
         database: "d".into(),
         collection: "buckets".into(),
         rollups_collection: "rollups".into(),
@@ -269,11 +269,13 @@ async fn a_store_opens_while_the_server_is_down_and_says_so_at_each_call() {
         max_connections: 2,
     };
     let store = BucketStore::connect(options).await.unwrap();
-    assert!(store.ping().await.is_err());
+    let said = store.ping().await.unwrap_err().to_string();
+    assert_eq!(said, format!("{free}: Connection refused"));
     assert!(store.ensure_schema().await.is_err());
     assert!(store.last_hour("d").await.is_err());
     for outcome in store.write(&[write_at("a", 0..1), write_at("b", 0..1)]).await {
-        let Err(WriteError::Transient { reason, .. }) = outcome else { panic!("{outcome:?}") };
+        let Err(WriteError::Transient { reason, detail }) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(detail, format!("{free}: Connection refused"));
         assert!(["server_selection", "timeout"].contains(&reason), "{reason}");
     }
 }

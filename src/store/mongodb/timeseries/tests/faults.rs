@@ -8,7 +8,7 @@ async fn faulty_store(scratch: &Scratch, timeout: Duration) -> TimeseriesStore {
     let separator = if scratch.uri.contains('?') { '&' } else { '?' };
     let uri = format!("{}{separator}appName={}", scratch.uri, scratch.name);
     self::store(scratch).await.ensure_schema().await.unwrap(); // with time enough, however short `timeout` is
-    let options = MongodbOptions { uri, timeout, ..scratch.options() };
+    let options = MongodbOptions { uri: uri.parse().unwrap(), timeout, ..scratch.options() };
     let store = TimeseriesStore::connect(options, timeseries()).await.unwrap();
     for _ in 0..20 {
         if store.ensure_schema().await.is_ok() {

@@ -1,0 +1,218 @@
+//! What is known of each server, so that an error can say what an operator has to mend.
+//!
+//! A call that finds no server to go to only times out. Why there is none, the driver learns beside it, from each server
+//! that it watches, and tells as events; servers that are not what the URI asks for it forgets. Here they are remembered.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bson::Document;
+use mongodb::error::{Error, ErrorKind};
+use mongodb::event::EventHandler;
+use mongodb::event::sdam::SdamEvent;
+
+use super::errors::is_out_of_reach;
+use crate::store::WriteError;
+
+/// How many servers are named at most.
+const NAMED_MAX: usize = 5;
+
+/// The longest text about one server, in characters.
+const WHY_MAX_CHARS: usize = 200;
+
+/// The servers that the URI names, and those that these name.
+#[derive(Debug, Clone)]
+pub(super) struct Servers {
+    /// The replica set that the URI asks for.
+    wanted_set: Option<String>,
+    known: Arc<Mutex<BTreeMap<String, Health>>>,
+}
+
+/// What a server last said or did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Health {
+    /// Nothing yet.
+    Unheard,
+    /// It cannot be reached.
+    Failed(String),
+    /// It is not what the URI asks for, and the driver has dropped it until the next start.
+    Misfit(String),
+    /// It is there and takes no writes.
+    NotWritable(&'static str),
+    Writable,
+}
+
+impl Servers {
+    pub(super) fn new(wanted_set: Option<String>) -> Self {
+        Self { wanted_set, known: Arc::default() }
+    }
+
+    /// Hands each event of the driver to [`Self::heed`].
+    pub(super) fn listener(&self) -> EventHandler<SdamEvent> {
+        let servers = self.clone();
+        EventHandler::callback(move |event| servers.heed(event))
+    }
+
+    /// The error, with what is known of the servers in place of what the driver says, where that is behind it.
+    pub(super) fn explain(&self, error: WriteError) -> WriteError {
+        match self.trouble_behind(&error) {
+            Some(detail) => WriteError::Transient { reason: error.reason(), detail },
+            None => error,
+        }
+    }
+
+    /// What is wrong with the servers, where the error comes from not reaching one.
+    pub(super) fn trouble_behind(&self, error: &WriteError) -> Option<String> {
+        self.trouble().filter(|_| is_out_of_reach(error) && error.reason() != "auth")
+    }
+
+    /// Why no server takes writes, as far as that is known; `None` when one does.
+    fn trouble(&self) -> Option<String> {
+        let known = self.lock();
+        if known.is_empty() || known.values().any(|health| *health == Health::Writable) {
+            return None;
+        }
+        let named: Vec<String> = known.iter().take(NAMED_MAX).map(|(address, health)| health.of(address)).collect();
+        let more = known.len().saturating_sub(NAMED_MAX);
+        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        Some(format!("{}{more}", named.join("; ")))
+    }
+
+    fn heed(&self, event: SdamEvent) {
+        match event {
+            SdamEvent::ServerOpening(opening) => {
+                self.lock().entry(opening.address.to_string()).or_insert(Health::Unheard);
+            }
+            SdamEvent::ServerHeartbeatSucceeded(beat) => {
+                let health = self.health_of(&beat.reply);
+                self.lock().insert(beat.server_address.to_string(), health);
+            }
+            SdamEvent::ServerHeartbeatFailed(beat) => {
+                let mut known = self.lock();
+                let health = known.entry(beat.server_address.to_string()).or_insert(Health::Unheard);
+                if !matches!(health, Health::Misfit(_)) {
+                    *health = Health::Failed(reason_of(&beat.failure));
+                }
+            }
+            SdamEvent::ServerClosed(closed) => {
+                let mut known = self.lock();
+                let address = closed.address.to_string();
+                if !matches!(known.get(&address), Some(Health::Misfit(_))) {
+                    known.remove(&address);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What a server's answer to `hello` means.
+    fn health_of(&self, hello: &Document) -> Health {
+        let is = |field| hello.get_bool(field).unwrap_or(false);
+        let set = hello.get_str("setName").ok();
+        let Some(wanted) = &self.wanted_set else {
+            return Self::role_of(hello);
+        };
+        match set {
+            Some(set) if set == wanted => Self::role_of(hello),
+            Some(set) => Health::Misfit(format!(
+                "is in replica set {set}, but mongodb.uri says replicaSet={wanted}; correct that and start again"
+            )),
+            None if is("isreplicaset") => Self::role_of(hello),
+            None if hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid") => Health::Misfit(format!(
+                "is a mongos, but mongodb.uri says replicaSet={wanted}; take that out and start again"
+            )),
+            None => Health::Misfit(format!(
+                "is a standalone server, but mongodb.uri says replicaSet={wanted}; start mongod with --replSet {wanted}, \
+                 run rs.initiate() in mongosh once and start tidegauge again, or take replicaSet out of the URI"
+            )),
+        }
+    }
+
+    fn role_of(hello: &Document) -> Health {
+        let is = |field| hello.get_bool(field).unwrap_or(false);
+        if is("isWritablePrimary") || is("ismaster") {
+            Health::Writable
+        } else if is("isreplicaset") {
+            Health::NotWritable("is in no replica set yet; run rs.initiate() on it in mongosh")
+        } else if is("secondary") {
+            Health::NotWritable("is a secondary, and there is no primary")
+        } else {
+            Health::NotWritable("is neither primary nor secondary")
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Health>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Health {
+    fn of(&self, address: &str) -> String {
+        match self {
+            Self::Unheard => format!("{address}: no answer yet"),
+            Self::Failed(why) => format!("{address}: {why}"),
+            Self::Misfit(what) => format!("{address} {what}"),
+            Self::NotWritable(what) => format!("{address} {what}"),
+            Self::Writable => format!("{address} takes writes"),
+        }
+    }
+}
+
+/// What the driver says of a server that it does not reach, without the driver's wrapping.
+fn reason_of(error: &Error) -> String {
+    let text = match &*error.kind {
+        ErrorKind::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => "no answer in time".to_owned(),
+        ErrorKind::Io(error) => error.to_string(),
+        ErrorKind::InvalidArgument { message, .. } => message.clone(),
+        other => other.to_string(),
+    };
+    let text = text.split(" (os error").next().unwrap_or_default();
+    text.chars().take(WHY_MAX_CHARS).collect::<String>().replace(['\n', '\r'], " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+
+    fn servers(wanted_set: &str, known: &[(&str, Health)]) -> Servers {
+        let servers = Servers::new(Some(wanted_set.to_owned()));
+        servers.lock().extend(known.iter().map(|(address, health)| ((*address).to_owned(), health.clone())));
+        servers
+    }
+
+    #[test]
+    fn what_is_known_of_the_servers_stands_in_for_a_timeout_and_for_nothing_else() {
+        let refused = Health::Failed(reason_of(&std::io::Error::from_raw_os_error(111).into()));
+        let away = servers("rs0", &[("a:1", refused), ("b:2", Health::Unheard)]);
+        let error = |reason| WriteError::Transient { reason, detail: "the driver's".to_owned() };
+        let explained = away.explain(error("timeout")).to_string();
+        assert_eq!(explained, "timeout: a:1: Connection refused; b:2: no answer yet");
+        assert_eq!(away.explain(error("auth")).to_string(), "auth: the driver's");
+        assert_eq!(away.explain(error("contention")).to_string(), "contention: the driver's");
+        let there = servers("rs0", &[("a:1", Health::Writable), ("b:2", Health::Unheard)]);
+        assert_eq!(there.explain(error("timeout")).to_string(), "timeout: the driver's");
+        assert_eq!(servers("rs0", &[]).explain(error("timeout")).to_string(), "timeout: the driver's");
+    }
+
+    #[test]
+    fn each_kind_of_server_is_told_apart_by_its_hello() {
+        let servers = servers("rs0", &[]);
+        let said = |hello: Document| servers.health_of(&hello).of("a:1");
+        assert_eq!(servers.health_of(&doc! { "setName": "rs0", "isWritablePrimary": true }), Health::Writable);
+        assert_eq!(Servers::new(None).health_of(&doc! { "isWritablePrimary": true }), Health::Writable);
+        assert!(said(doc! { "isWritablePrimary": true }).starts_with("a:1 is a standalone server, but"));
+        assert!(said(doc! { "msg": "isdbgrid", "isWritablePrimary": true }).starts_with("a:1 is a mongos, but"));
+        assert!(said(doc! { "setName": "rs1", "secondary": true }).contains("is in replica set rs1, but"));
+        assert!(said(doc! { "isreplicaset": true }).contains("rs.initiate()"));
+        assert!(said(doc! { "setName": "rs0", "secondary": true }).contains("is a secondary"));
+    }
+
+    #[test]
+    fn only_so_many_servers_are_named() {
+        let known: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"].map(|address| (address, Health::Unheard)).into();
+        let trouble = servers("rs0", &known).trouble().expect("trouble");
+        assert!(trouble.contains("e: no answer yet; and 2 more") && !trouble.contains("f:"), "{trouble}");
+    }
+}

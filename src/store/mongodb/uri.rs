@@ -1,0 +1,110 @@
+//! What can be said of a connection string without asking anybody.
+
+use mongodb::error::{Error, ErrorKind};
+use mongodb::options::{ClientOptions, ConnectionString, HostInfo, Tls};
+
+use crate::config::MongodbUri;
+
+/// A connection string cannot be used. Never holds a secret.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum UriError {
+    /// It does not say what it should, or names a file that cannot be read.
+    #[error("mongodb.uri: {0}")]
+    Unusable(String),
+    /// No name server says which hosts it means, so it may be good.
+    #[error("mongodb.uri: its hosts cannot be looked up: {0}")]
+    Unresolved(String),
+}
+
+/// Checks a connection string as far as that can be done without a name server or a database.
+///
+/// # Errors
+/// When a store could not be opened with it.
+pub async fn check_uri(uri: &MongodbUri) -> Result<(), UriError> {
+    let parsed = ConnectionString::parse(uri.expose()).map_err(|error| unusable(uri, &error))?;
+    if let Some(Tls::Enabled(tls)) = &parsed.tls {
+        for (option, file) in [("tlsCAFile", &tls.ca_file_path), ("tlsCertificateKeyFile", &tls.cert_key_file_path)] {
+            let Some(file) = file else { continue };
+            let read = std::fs::read(file);
+            read.map_err(|error| UriError::Unusable(format!("{option} {}: {error}", file.display())))?;
+        }
+    }
+    match parsed.host_info {
+        HostInfo::HostIdentifiers(_) => resolve(uri).await.map(drop),
+        _ => Ok(()), // takes a name server
+    }
+}
+
+/// What the driver makes of it. Asks a name server for the hosts of `mongodb+srv`, and nobody otherwise.
+pub(super) async fn resolve(uri: &MongodbUri) -> Result<ClientOptions, UriError> {
+    ClientOptions::parse(uri.expose()).await.map_err(|error| match &*error.kind {
+        ErrorKind::DnsResolve { message, .. } => UriError::Unresolved(message.clone()),
+        _ => unusable(uri, &error),
+    })
+}
+
+/// Says what is wrong in the driver's words. Where the text cannot be taken apart they may repeat any part of it, so there
+/// only if the driver says the same of the text without its secrets.
+pub(super) fn unusable(uri: &MongodbUri, error: &Error) -> UriError {
+    let repeats_no_secret = match ConnectionString::parse(uri.expose()) {
+        Ok(_) => true,
+        Err(_) => ConnectionString::parse(uri.to_string()).is_err_and(|same| same.to_string() == error.to_string()),
+    };
+    UriError::Unusable(if repeats_no_secret { words_of(error) } else { BAD_SECRET.to_owned() })
+}
+
+const BAD_SECRET: &str = "it cannot be read; in a user name, a password or another secret, percent-encode what is not a \
+                          letter or a digit (@ as %40, : as %3A, / as %2F, ? as %3F, % as %25)";
+
+fn words_of(error: &Error) -> String {
+    match &*error.kind {
+        ErrorKind::InvalidArgument { message, .. } => message.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn said_of(uri: &str) -> String {
+        match check_uri(&uri.parse().expect("a scheme")).await {
+            Ok(()) => String::new(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_is_said_in_words() {
+        for (uri, words) in [
+            ("mongodb://", "the hostname cannot be empty"),
+            ("mongodb://h:many/", "the port must be an integer between 1 and 65535, got many"),
+            ("mongodb://ann:secret@h/?replcaSet=rs0", "replcaset is an invalid option"),
+            ("mongodb://h/?tls=maybe", "`tls` option must be a boolean"),
+            ("mongodb://a,b/?directConnection=true", "directConnection"),
+            ("mongodb+srv://h:1/", "a port cannot be specified"),
+            ("mongodb://h/?tls=true&tlsCAFile=/no/such/file", "tlsCAFile /no/such/file: No such file or directory"),
+        ] {
+            let said = said_of(uri).await;
+            assert!(said.starts_with("mongodb.uri: ") && said.contains(words), "{uri}: {said}");
+            assert!(!said.contains("secret") && !said.contains("Kind"), "{uri}: {said}");
+        }
+        for uri in ["mongodb://h", "mongodb+srv://no-such-host.example.net/?w=1", "mongodb://a:%40@h/d?w=majority"] {
+            assert_eq!(said_of(uri).await, "", "{uri}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_with_a_secret_does_not_repeat_it() {
+        for uri in [
+            "mongodb://ann:hun?ter2@h",
+            "mongodb://ann:hun/ter2@h",
+            "mongodb://ann:hun%ter2@h",
+            "mongodb://h/?authMechanism=PLAIN&authMechanismProperties=hunter2",
+            "mongodb://h/?tls=true&tlsCertificateKeyFilePassword=hun&ter2",
+        ] {
+            let said = said_of(uri).await;
+            assert!(said.starts_with("mongodb.uri: ") && !said.contains("ter2"), "{uri}: {said}");
+        }
+    }
+}
