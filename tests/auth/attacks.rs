@@ -48,8 +48,10 @@ async fn tokens_that_are_truncated_oversized_or_mangled_are_unknown() {
     }
     let two = server.request(Method::GET, "/v1/devices").bearer_auth("wrong").bearer_auth(&secret);
     refused(&server.send(two).await, 401, "unauthorized");
-    let large = server.request(Method::GET, "/v1/devices").bearer_auth("x".repeat(100_000));
+    let large = server.request(Method::GET, "/v1/devices").bearer_auth("x".repeat(50_000));
     refused(&server.send(large).await, 401, "unauthorized");
+    let larger = server.request(Method::GET, "/v1/devices").bearer_auth("x".repeat(100_000));
+    assert_eq!(server.send(larger).await.status, 431, "no head is that large");
 }
 
 #[tokio::test]
