@@ -11,10 +11,8 @@ use crate::wire::{Code, Incoming, Rejection, Sink};
 
 use super::Receipt;
 use super::devices::Visit;
+use super::window::Window;
 use crate::limits::Allowance;
-
-/// The earliest instant that has an RFC 3339 form: 0000-01-01T00:00:00Z, in Unix milliseconds.
-const YEAR_0_MS: i64 = -62_167_219_200_000;
 
 /// How many rejections are told one by one; the others are counted.
 const MAX_LISTED: usize = 100;
@@ -56,9 +54,7 @@ pub struct Admission<'r> {
     /// `None`: devices have no limits.
     visit: Option<Visit<'r>>,
     protocol: Protocol,
-    now_ms: i64,
-    earliest_ms: i64,
-    latest_ms: i64,
+    window: Window,
     max_readings: usize,
     batch: BatchBuilder,
     line: Option<u64>,
@@ -74,16 +70,13 @@ impl<'r> Admission<'r> {
         now_ms: i64,
         max_readings: usize,
     ) -> Self {
-        let millis = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
         Self {
             rules,
             reach,
             allowance,
             visit,
             protocol,
-            now_ms,
-            earliest_ms: rules.max_age.map_or(YEAR_0_MS, |age| now_ms.saturating_sub(millis(age))),
-            latest_ms: now_ms.saturating_add(millis(rules.max_future)),
+            window: Window::new(now_ms, rules.max_age, rules.max_future),
             max_readings,
             batch: BatchBuilder::default(),
             line: None,
@@ -108,7 +101,7 @@ impl<'r> Admission<'r> {
     /// The clock by which the readings are judged, in Unix milliseconds.
     #[must_use]
     pub const fn now_ms(&self) -> i64 {
-        self.now_ms
+        self.window.now_ms()
     }
 
     /// How many readings are acceptable so far.
@@ -172,58 +165,8 @@ impl<'r> Admission<'r> {
                 return refuse(Code::NonFiniteValue, format!("the value of \"{name}\" is not a finite number"));
             }
         }
-        Ok((device, self.judge_time(incoming.ts_ms)?))
+        Ok((device, self.window.judge(incoming.ts_ms, self.protocol)?))
     }
-
-    fn judge_time(&self, ts_ms: Option<i64>) -> Result<i64, Rejection> {
-        let Some(ts_ms) = ts_ms else { return Ok(self.now_ms) };
-        if ts_ms < self.earliest_ms {
-            let earliest = rfc3339(self.earliest_ms);
-            let detail = match self.rules.max_age {
-                None => "times begin with year 0".to_owned(),
-                Some(_) => format!(
-                    "older than retention.readings allows: the earliest is {earliest} now{}",
-                    self.unit_hint(ts_ms)
-                ),
-            };
-            return Err(Rejection { code: Code::TimestampTooOld, detail });
-        }
-        if ts_ms > self.latest_ms {
-            let detail = format!(
-                "further ahead of the server's clock than ingest.max_future: the latest is {} now{}",
-                rfc3339(self.latest_ms),
-                self.unit_hint(ts_ms)
-            );
-            return Err(Rejection { code: Code::TimestampInFuture, detail });
-        }
-        Ok(ts_ms)
-    }
-
-    /// What an instant that is refused looks like if its number is in another unit than it was taken for, if anything.
-    fn unit_hint(&self, ts_ms: i64) -> String {
-        let units: [(&str, Option<i64>); 3] = [
-            ("seconds", ts_ms.checked_mul(1_000)),
-            ("microseconds", Some(ts_ms / 1_000)),
-            ("nanoseconds", Some(ts_ms / 1_000_000)),
-        ];
-        let plausible = self.now_ms.saturating_sub(PLAUSIBLE_AGE_MS)..=self.latest_ms;
-        let Some((unit, meant_ms)) =
-            units.into_iter().find_map(|(unit, ms)| Some((unit, ms.filter(|ms| plausible.contains(ms))?)))
-        else {
-            return String::new();
-        };
-        match self.protocol {
-            Protocol::Http => format!(" ({ts_ms} looks like {unit}; a number here is Unix milliseconds)"),
-            _ => format!(" (in another unit of time it would be {})", rfc3339(meant_ms)),
-        }
-    }
-}
-
-/// How far back an instant lies that somebody may mean who mistakes the unit: ten years.
-const PLAUSIBLE_AGE_MS: i64 = 10 * 366 * 86_400_000;
-
-fn rfc3339(ts_ms: i64) -> String {
-    jiff::Timestamp::from_millisecond(ts_ms).map_or_else(|_| ts_ms.to_string(), |instant| format!("{instant:.3}"))
 }
 
 impl Sink for Admission<'_> {
@@ -329,44 +272,6 @@ mod tests {
         assert_eq!(codes, [(2, forbidden), (3, forbidden), (4, forbidden), (5, invalid), (6, invalid)]);
         let details: Vec<_> = receipt.listed.iter().map(|listed| listed.rejection.detail.as_str()).collect();
         assert!(details[0].contains("\"pump-1\"") && details[4].contains("at most 123 bytes"), "{details:?}");
-    }
-
-    #[test]
-    fn the_clock_window_is_inclusive_at_both_ends() {
-        let at = |ts_ms| verdict(&RULES, "d", None, Some(ts_ms), &[("x", 1.0)]);
-        assert_eq!(at(NOW_MS - 3_600_000), None);
-        assert_eq!(at(NOW_MS - 3_600_001), Some(Code::TimestampTooOld));
-        assert_eq!(at(NOW_MS + 600_000), None);
-        assert_eq!(at(NOW_MS + 600_001), Some(Code::TimestampInFuture));
-        assert_eq!(at(i64::MIN), Some(Code::TimestampTooOld));
-        assert_eq!(at(i64::MAX), Some(Code::TimestampInFuture));
-        let forever = Rules { max_age: None, ..RULES };
-        assert_eq!(verdict(&forever, "d", None, Some(YEAR_0_MS), &[("x", 1.0)]), None);
-        assert_eq!(verdict(&forever, "d", None, Some(YEAR_0_MS - 1), &[("x", 1.0)]), Some(Code::TimestampTooOld));
-    }
-
-    #[test]
-    fn a_number_in_another_unit_is_recognized() {
-        let detail = |protocol, ts_ms| {
-            let mut admission = Admission::new(&RULES, anybody(), None, protocol, NOW_MS, 1);
-            let values = [(Cow::Borrowed("x"), 1.0)];
-            admission.reading(Incoming { device: "d", metadata: None, ts_ms: Some(ts_ms), values: &values });
-            admission.finish().1.listed[0].rejection.detail.clone()
-        };
-        for (ts_ms, unit) in [
-            (NOW_MS / 1_000, "seconds"),
-            (NOW_MS / 1_000 - 31_536_000, "seconds"), // too old in its own unit as well
-            (NOW_MS * 1_000, "microseconds"),
-            (NOW_MS * 1_000_000, "nanoseconds"),
-        ] {
-            let hint = format!(" ({ts_ms} looks like {unit}; a number here is Unix milliseconds)");
-            assert!(detail(Protocol::Http, ts_ms).ends_with(&hint), "{}", detail(Protocol::Http, ts_ms));
-        }
-        let influx = detail(Protocol::Influx, NOW_MS / 1_000);
-        assert!(influx.ends_with(" (in another unit of time it would be 2026-04-20T14:00:10.000Z)"), "{influx}");
-        for far in [NOW_MS - 86_400_000, NOW_MS + 86_400_000, 0, i64::MIN, i64::MAX] {
-            assert!(detail(Protocol::Http, far).ends_with(" now"), "{}", detail(Protocol::Http, far));
-        }
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod receipt;
 mod submission;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub use admission::{Admission, Listed, Rules};
 pub use receipt::Receipt;

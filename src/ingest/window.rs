@@ -1,0 +1,129 @@
+//! The window of time around the server's clock in which the instant of a reading must lie.
+
+use std::time::Duration;
+
+use crate::telemetry::Protocol;
+use crate::wire::{Code, Rejection};
+
+/// The earliest instant that has an RFC 3339 form: 0000-01-01T00:00:00Z, in Unix milliseconds.
+const YEAR_0_MS: i64 = -62_167_219_200_000;
+
+/// How far back an instant lies that somebody may mean who mistakes the unit: ten years.
+const PLAUSIBLE_AGE_MS: i64 = 10 * 366 * 86_400_000;
+
+/// The window of a request, by the clock at its beginning. All instants are Unix milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Window {
+    now: i64,
+    /// `None`: any time since year 0.
+    earliest: Option<i64>,
+    latest: i64,
+}
+
+impl Window {
+    pub(super) fn new(now_ms: i64, max_age: Option<Duration>, max_future: Duration) -> Self {
+        let millis = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+        Self {
+            now: now_ms,
+            earliest: max_age.map(|age| now_ms.saturating_sub(millis(age))),
+            latest: now_ms.saturating_add(millis(max_future)),
+        }
+    }
+
+    pub(super) const fn now_ms(&self) -> i64 {
+        self.now
+    }
+
+    /// The instant of a reading: the one that it names, if that lies in the window, or now.
+    pub(super) fn judge(&self, ts_ms: Option<i64>, protocol: Protocol) -> Result<i64, Rejection> {
+        let Some(ts_ms) = ts_ms else { return Ok(self.now) };
+        let (code, detail) = if ts_ms < self.earliest.unwrap_or(YEAR_0_MS) {
+            let detail = self.earliest.map_or_else(
+                || "times begin with year 0".to_owned(),
+                |earliest| format!("older than retention.readings allows: the earliest is {} now", rfc3339(earliest)),
+            );
+            (Code::TimestampTooOld, detail)
+        } else if ts_ms > self.latest {
+            let latest = rfc3339(self.latest);
+            let detail =
+                format!("further ahead of the server's clock than ingest.max_future: the latest is {latest} now");
+            (Code::TimestampInFuture, detail)
+        } else {
+            return Ok(ts_ms);
+        };
+        Err(Rejection { code, detail: detail + &self.unit_hint(ts_ms, protocol) })
+    }
+
+    /// What an instant that is refused looks like if its number is in another unit than it was taken for, if anything.
+    fn unit_hint(&self, ts_ms: i64, protocol: Protocol) -> String {
+        let units: [(&str, Option<i64>); 3] = [
+            ("seconds", ts_ms.checked_mul(1_000)),
+            ("microseconds", Some(ts_ms / 1_000)),
+            ("nanoseconds", Some(ts_ms / 1_000_000)),
+        ];
+        let plausible = self.now.saturating_sub(PLAUSIBLE_AGE_MS)..=self.latest;
+        let Some((unit, meant_ms)) =
+            units.into_iter().find_map(|(unit, ms)| Some((unit, ms.filter(|ms| plausible.contains(ms))?)))
+        else {
+            return String::new();
+        };
+        match protocol {
+            Protocol::Http => format!(" ({ts_ms} looks like {unit}; a number here is Unix milliseconds)"),
+            _ => format!(" (in another unit of time it would be {})", rfc3339(meant_ms)),
+        }
+    }
+}
+
+fn rfc3339(ts_ms: i64) -> String {
+    jiff::Timestamp::from_millisecond(ts_ms).map_or_else(|_| ts_ms.to_string(), |instant| format!("{instant:.3}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_MS: i64 = 1_776_693_610_000;
+    const HOUR: Duration = Duration::from_secs(3600);
+    const TEN_MINUTES: Duration = Duration::from_secs(600);
+
+    #[test]
+    fn the_window_is_inclusive_at_both_ends() {
+        let at = |max_age, ts_ms| {
+            let judged = Window::new(NOW_MS, max_age, TEN_MINUTES).judge(Some(ts_ms), Protocol::Http);
+            judged.map_err(|rejection| rejection.code)
+        };
+        for (ts_ms, refused) in [
+            (NOW_MS - 3_600_000, None),
+            (NOW_MS - 3_600_001, Some(Code::TimestampTooOld)),
+            (NOW_MS + 600_000, None),
+            (NOW_MS + 600_001, Some(Code::TimestampInFuture)),
+            (i64::MIN, Some(Code::TimestampTooOld)),
+            (i64::MAX, Some(Code::TimestampInFuture)),
+        ] {
+            assert_eq!(at(Some(HOUR), ts_ms), refused.map_or(Ok(ts_ms), Err));
+        }
+        assert_eq!(at(None, YEAR_0_MS), Ok(YEAR_0_MS));
+        assert_eq!(at(None, YEAR_0_MS - 1), Err(Code::TimestampTooOld));
+    }
+
+    #[test]
+    fn a_number_in_another_unit_is_recognized() {
+        let detail = |protocol, ts_ms| {
+            Window::new(NOW_MS, Some(HOUR), TEN_MINUTES).judge(Some(ts_ms), protocol).unwrap_err().detail
+        };
+        for (ts_ms, unit) in [
+            (NOW_MS / 1_000, "seconds"),
+            (NOW_MS / 1_000 - 31_536_000, "seconds"), // too old in its own unit as well
+            (NOW_MS * 1_000, "microseconds"),
+            (NOW_MS * 1_000_000, "nanoseconds"),
+        ] {
+            let hint = format!(" ({ts_ms} looks like {unit}; a number here is Unix milliseconds)");
+            assert!(detail(Protocol::Http, ts_ms).ends_with(&hint), "{}", detail(Protocol::Http, ts_ms));
+        }
+        let influx = detail(Protocol::Influx, NOW_MS / 1_000);
+        assert!(influx.ends_with(" (in another unit of time it would be 2026-04-20T14:00:10.000Z)"), "{influx}");
+        for far in [NOW_MS - 86_400_000, NOW_MS + 86_400_000, 0, i64::MIN, i64::MAX] {
+            assert!(detail(Protocol::Http, far).ends_with(" now"), "{}", detail(Protocol::Http, far));
+        }
+    }
+}
