@@ -3,7 +3,7 @@
 //!
 //! What the modes share is here: how the database is reached (`connect`, `uri`) and what is known of its servers
 //! (`servers`), collections and their indexes (`collection`),
-//! commands and their replies (`command`), many statements in few commands (`updates`), the sorting of errors (`errors`),
+//! commands and their replies (`command`), many statements in few commands (`statements`), the sorting of errors (`errors`),
 //! the collection of the rollups (`rollups`), BSON written and read (`encode`, `decode`), names and metadata as field names.
 //!
 //! Only this room knows the driver and BSON.

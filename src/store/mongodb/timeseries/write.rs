@@ -20,7 +20,7 @@ use crate::store::{WriteError, Written};
 /// How many looks at the store are taken at the same time.
 const LOOKS_AT_ONCE: usize = 16;
 
-/// The most bytes of a command's documents; see `updates`.
+/// The most bytes of a command's documents; see `statements`.
 const DOCUMENTS_MAX_BYTES: usize = 16_000_000;
 
 /// The most documents of a command: the server's `maxWriteBatchSize`.
