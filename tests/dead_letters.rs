@@ -135,10 +135,18 @@ async fn a_full_file_holds_up_only_what_is_refused() {
         send(&server, &format!("good-{nth}"), 1).await;
     }
     wait_for(&server, "tidegauge_readings_stored_total", 21).await;
-    let metrics = server.metrics().await;
-    let aside = metrics.count("tidegauge_readings_dead_lettered_total");
+    wait_until("the file is full", async || {
+        server.log().contains("refused readings cannot be put aside").then_some(())
+    })
+    .await;
+    let aside = wait_until("what is not put aside is all that is pending", async || {
+        let metrics = server.metrics().await;
+        let aside = metrics.count("tidegauge_readings_dead_lettered_total");
+        (metrics.count("tidegauge_readings_pending") == 12 - aside).then_some(aside)
+    })
+    .await;
     assert!((1..12).contains(&aside), "{aside}");
-    assert_eq!(metrics.count("tidegauge_readings_pending"), 12 - aside);
+    assert!((1..=1_024).contains(&server.metrics().await.count("tidegauge_dead_letter_bytes")));
     assert_eq!(server.get_json("/readyz").await["status"], "ok", "the store is there");
 
     refuse_bad(&database, false).await;
