@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::time::Instant;
 
 use foldhash::fast::RandomState;
 
 use super::signature::{self, Signer};
-use super::{Reach, new_devices_of};
+use super::{Reach, new_devices};
 use crate::config::{Config, Expiry, Key};
-use crate::limits::Allowance;
+use crate::limits::{Allowance, Limiter};
 use crate::model::DeviceIdCase;
 
 /// The keys that datagrams are signed with, and what becomes of a datagram that nobody signed.
@@ -61,8 +62,11 @@ impl Keys {
     /// The keys of the configuration, of which nobody has used anything yet.
     #[must_use]
     pub fn new(config: &Config) -> Self {
-        let auth = &config.auth;
-        let allowance = || Allowance { new_devices: new_devices_of(config), ..Allowance::default() };
+        let (auth, start) = (&config.auth, Instant::now());
+        let allowance = || Allowance {
+            new_devices: new_devices(&config.limits).map(|rate| Limiter::new(rate, start)),
+            ..Allowance::default()
+        };
         let entry = |key: &Key| (key.id.as_str().into(), Known::new(key, allowance(), config.ingest.device_id_case));
         Self {
             known: auth.keys.iter().map(entry).collect(),

@@ -246,7 +246,7 @@ fn allowance_of(config: &Config, token: Option<&Token>) -> Allowance {
     let limiter = |count| Some(Limiter::new(Rate::new(count, Duration::from_secs(1), burst)?, start));
     let readings = token.and_then(|token| token.readings_per_second).unwrap_or(limits.token_readings_per_second);
     let is_alone = config.auth.tokens.is_empty();
-    let new_devices = token.and_then(|_| new_devices_of(config));
+    let new_devices = token.and_then(|_| new_devices(&config.limits)).map(|rate| Limiter::new(rate, start));
     Allowance {
         new_devices,
         readings: limiter(readings),
@@ -255,11 +255,11 @@ fn allowance_of(config: &Config, token: Option<&Token>) -> Allowance {
     }
 }
 
-/// How many new devices may come with one token, or one key.
-fn new_devices_of(config: &Config) -> Option<Limiter> {
-    let minute = Duration::from_secs(60);
-    let rate = Rate::new(config.limits.new_devices_per_minute, minute, Limits::NEW_DEVICES_BURST)?;
-    Some(Limiter::new(rate, Instant::now()))
+/// How many new devices may come with one token, with one key, or from whoever has neither. `None`: any number.
+#[must_use]
+pub fn new_devices(limits: &Limits) -> Option<Rate> {
+    const MINUTE: Duration = Duration::from_secs(60);
+    Rate::new(limits.new_devices_per_minute, MINUTE, Limits::NEW_DEVICES_BURST)
 }
 
 /// The tokens and keys of now.

@@ -10,7 +10,7 @@ use tidegauge::limits::Rate;
 use tidegauge::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
 use tidegauge::telemetry::Metrics;
 use tidegauge::wire::senml::NameSplit;
-use tidegauge::{flush, http, pending, query};
+use tidegauge::{access, flush, http, pending, query};
 
 use super::super::data_dir::DataDir;
 
@@ -84,12 +84,11 @@ pub(super) fn rules(config: &Config) -> Rules {
 }
 
 pub(super) fn devices(config: &Config) -> DeviceLimits {
-    const MINUTE: Duration = Duration::from_secs(60);
     let limits = &config.limits;
     DeviceLimits {
         readings: Rate::new(limits.device_readings_per_second, Duration::from_secs(1), limits.burst.as_duration()),
         metrics_per_hour: Some(limits.device_metrics_per_hour).filter(|&max| max > 0),
-        new_devices: Rate::new(limits.new_devices_per_minute, MINUTE, config::Limits::NEW_DEVICES_BURST),
+        new_devices: access::new_devices(limits),
         start_grace: limits.start_grace.as_duration(),
         max_known: limits.known_devices,
     }
