@@ -44,7 +44,7 @@ fuzz: ## Fuzz each of TARGETS (all) for SECONDS=30 with coverage; what breaks a 
 	@tests/fuzz/run $(SECONDS) $(TARGETS)
 
 soak: ## Lay each siege of tests/fire for SECONDS=30, with a release build; SEED=n repeats what a run has printed
-	TIDEGAUGE_FIRE_SECONDS=$(SECONDS) TIDEGAUGE_FIRE_SEED=$(SEED) $(CARGO) test --release --test main --locked fire::
+	FIRE_SECONDS=$(SECONDS) FIRE_SEED=$(SEED) $(CARGO) test --release --test main --locked fire::
 
 bench: ## Measure tidegauge beside what else is installed, RUNS=5 times: Markdown tables with ratios; BENCH='--json' and other options
 	$(CARGO) build --release --workspace --locked

@@ -10,9 +10,9 @@
 //! - the rollups are the fold of the readings, and so are the stats in the documents of MongoDB;
 //! - `/metrics` balances.
 //!
-//! Each siege prints a line on stderr as it ends. One that fails prints its seed: `TIDEGAUGE_FIRE_SEED` sets the seed of
+//! Each siege prints a line on stderr as it ends. One that fails prints its seed: `FIRE_SEED` sets the seed of
 //! the next run, which repeats the workload and the schedule of the faults. (Which request a fault meets also depends on
-//! the machine.) `TIDEGAUGE_FIRE_SECONDS` sets how long each siege lasts; `make soak` does it.
+//! the machine.) `FIRE_SECONDS` sets how long each siege lasts; `make soak` does it.
 
 mod audit;
 mod client;

@@ -6,15 +6,8 @@ use super::{Config, ConfigError};
 
 const PREFIX: &str = "TIDEGAUGE_";
 
-/// Variables with our prefix that mean something to somebody else: the token of commands that are clients, and what the
-/// tests go by.
-const NOT_CONFIGURATION: [&str; 5] = [
-    "TIDEGAUGE_TOKEN",
-    "TIDEGAUGE_BINARY",
-    "TIDEGAUGE_FIRE_SECONDS",
-    "TIDEGAUGE_FIRE_SEED",
-    "TIDEGAUGE_TEST_MONGODB_URI",
-];
+/// The token of commands that are clients: the one variable with our prefix that is no key.
+const CLIENT_TOKEN: &str = "TIDEGAUGE_TOKEN";
 
 /// The variables of this process, for [`Config::load`].
 ///
@@ -39,7 +32,7 @@ pub fn environment() -> Result<Vec<(String, String)>, ConfigError> {
 /// When it has our prefix and cannot be meant for anybody else, but names no key.
 pub(super) fn path_of(variable: &str, value: &str) -> Result<Option<Vec<String>>, String> {
     let Some(name) = variable.strip_prefix(PREFIX) else { return Ok(None) };
-    if NOT_CONFIGURATION.contains(&variable) || is_service_link(name, value) {
+    if variable == CLIENT_TOKEN || is_service_link(name, value) {
         return Ok(None);
     }
     let path: Vec<_> = name.split("__").map(str::to_ascii_lowercase).collect();

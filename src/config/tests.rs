@@ -67,7 +67,7 @@ fn the_environment_needs_no_quotes_and_takes_each_type() {
 
 #[test]
 fn variables_of_others_are_ignored() {
-    let env = [("TIDEGAUGE_TEST_MONGODB_URI", "x"), ("TIDEGAUGE", "x"), ("HTTP__LISTEN", "x"), ("PATH", "/bin")];
+    let env = [("TIDEGAUGE_TOKEN", "x"), ("TIDEGAUGE", "x"), ("HTTP__LISTEN", "x"), ("PATH", "/bin")];
     assert_eq!(load("", &env, &[]), Ok(Config::default()));
     let of_a_cluster = [
         ("TIDEGAUGE_SERVICE_HOST", "10.0.0.11"),

@@ -78,7 +78,7 @@ async fn a_flipped_bit_costs_the_readings_of_its_record_and_no_others() {
         let finished = run(&["serve", "--http", "127.0.0.1:0", "--udp", "off", "--data-dir", data_dir]).await;
         assert!(
             finished.code != Some(0) && finished.stderr.contains(&named),
-            "flip {flip} at {at}, TIDEGAUGE_FIRE_SEED={seed}: {finished:?}"
+            "flip {flip} at {at}, FIRE_SEED={seed}: {finished:?}"
         );
         let check = ["check", "--log", "--data-dir", data_dir];
         assert_ne!(run(&check).await.code, Some(0), "damage is an error");
@@ -90,7 +90,7 @@ async fn a_flipped_bit_costs_the_readings_of_its_record_and_no_others() {
             server.readings("a").await.as_array().expect("readings").iter().map(value).collect();
         let found: Vec<usize> = found.into_values().map(|value| value as usize).collect();
         let expected: Vec<usize> = (0..RECORDS).filter(|record| *record != victim).collect();
-        assert_eq!(found, expected, "bit flipped at {at}, in record {victim}, TIDEGAUGE_FIRE_SEED={seed}");
+        assert_eq!(found, expected, "bit flipped at {at}, in record {victim}, FIRE_SEED={seed}");
     }
 }
 

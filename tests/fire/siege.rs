@@ -68,7 +68,7 @@ impl<'a> Siege<'a> {
             tokio::spawn(client.run())
         };
         let clients = (0..CLIENTS).map(client).collect();
-        let until = Instant::now() + Duration::from_secs(from_environment("TIDEGAUGE_FIRE_SECONDS").unwrap_or(SECONDS));
+        let until = Instant::now() + Duration::from_secs(from_environment("FIRE_SECONDS").unwrap_or(SECONDS));
         let rng = StdRng::seed_from_u64(seed.rotate_left(32));
         Self {
             fault,
@@ -249,14 +249,14 @@ impl Drop for Siege<'_> {
         if std::thread::panicking() {
             let Self { fault, store, seed, injected, .. } = self;
             let store = store.name();
-            say(&format!("fire | {fault} | {store} | FAILED at fault {injected} | TIDEGAUGE_FIRE_SEED={seed}"));
+            say(&format!("fire | {fault} | {store} | FAILED at fault {injected} | FIRE_SEED={seed}"));
         }
     }
 }
 
 /// The seed of this run: a new one each time, or the one to repeat.
 pub(crate) fn seed() -> u64 {
-    from_environment("TIDEGAUGE_FIRE_SEED").unwrap_or_else(|| rand::random::<u32>().into())
+    from_environment("FIRE_SEED").unwrap_or_else(|| rand::random::<u32>().into())
 }
 
 fn from_environment(name: &str) -> Option<u64> {

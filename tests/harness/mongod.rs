@@ -2,7 +2,7 @@
 //! ([`replica_set`]).
 //!
 //! [`uri`] is one server for all tests of a process; tests keep apart by database name. A test that stops its server
-//! takes a [`Mongod`] of its own. `TIDEGAUGE_TEST_MONGODB_URI` names a running server to use for [`uri`] instead.
+//! takes a [`Mongod`] of its own. `TEST_MONGODB_URI` names a running server to use for [`uri`] instead.
 //!
 //! This file and the modules in it stand alone, because the unit tests of the store include them too.
 
@@ -47,7 +47,7 @@ enum Shared {
 
 impl Shared {
     fn find() -> Self {
-        match std::env::var("TIDEGAUGE_TEST_MONGODB_URI") {
+        match std::env::var("TEST_MONGODB_URI") {
             Ok(uri) => Self::Given(uri),
             Err(_) => Self::Started(Mongod::start()),
         }

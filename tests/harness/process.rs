@@ -4,9 +4,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The binary: the one that was built with these tests, or what `TIDEGAUGE_BINARY` names.
+/// The binary: the one that was built with these tests, or what `TEST_BINARY` names.
 pub(crate) fn binary() -> PathBuf {
-    std::env::var_os("TIDEGAUGE_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_tidegauge").into(), PathBuf::from)
+    std::env::var_os("TEST_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_tidegauge").into(), PathBuf::from)
 }
 
 /// How a command ended and what it printed.
