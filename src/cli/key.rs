@@ -7,17 +7,12 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::{Args, Subcommand};
 use tidegauge::access::sign;
-use tidegauge::config::{Auth, Config, Expiry, Key, KeySecret, is_key_id};
-use tidegauge::model::DevicePattern;
+use tidegauge::config::{Auth, Config, Key, KeySecret, is_key_id};
 
 use super::Usage;
-use super::token::parse_expiry;
-
-const RANDOM_BYTES: usize = 32;
+use super::credential::{Extent, random_secret};
 
 /// The most bytes that a datagram of IPv4 carries.
 const DATAGRAM_MAX_BYTES: usize = 65_507;
@@ -42,15 +37,8 @@ struct NewArgs {
     /// What datagrams will call it: 1 to 32 of A-Z a-z 0-9 . _ -
     #[arg(long)]
     id: String,
-    /// The devices it is for, such as 'LIGHT-*'; may repeat [default: all]
-    #[arg(long, value_name = "PATTERN")]
-    devices: Vec<DevicePattern>,
-    /// What stands before each of its device ids, such as acme/: makes a tenant
-    #[arg(long, value_name = "PREFIX")]
-    device_prefix: Option<String>,
-    /// Until when it is good: RFC 3339, or how long from now, such as 90d [default: for good]
-    #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
-    expires: Option<Expiry>,
+    #[command(flatten)]
+    extent: Extent,
 }
 
 #[derive(Debug, Args)]
@@ -84,10 +72,10 @@ pub(super) fn run(args: KeyArgs) -> anyhow::Result<()> {
 }
 
 fn new(args: NewArgs) -> anyhow::Result<(String, String)> {
-    let text = URL_SAFE_NO_PAD.encode(rand::random::<[u8; RANDOM_BYTES]>());
-    let NewArgs { id, devices, device_prefix, expires } = args;
-    let devices = (!devices.is_empty()).then_some(devices);
-    let key = Key { id, secret: KeySecret::new(&text)?, devices, device_prefix, expires };
+    let text = random_secret();
+    let NewArgs { id, extent } = args;
+    let (devices, secret) = (extent.devices(), KeySecret::new(&text)?);
+    let key = Key { id, secret, devices, device_prefix: extent.device_prefix, expires: extent.expires };
     let shown = toml::to_string(&key).context("a key as TOML")?;
     let auth = Auth { keys: vec![key], ..Auth::default() };
     let alone = Config { auth, ..Config::default() };

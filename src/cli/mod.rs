@@ -14,6 +14,7 @@ use self::settings::Settings;
 
 mod check;
 mod client;
+mod credential;
 mod data_dir;
 mod dead_letters;
 mod import;

@@ -1,23 +1,18 @@
 //! `tidegauge token`: tokens are made, hashed and tried here. None is ever an argument: those show in the list of processes.
 
 use std::io::{IsTerminal, Read, Write};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::{Args, Subcommand};
-use jiff::{SignedDuration, Timestamp};
 use tidegauge::access::{Shown, TOKEN_MAX_BYTES, Tokens};
-use tidegauge::config::{Auth, Config, Expiry, Period, Scope, Token, TokenHash};
-use tidegauge::model::DevicePattern;
+use tidegauge::config::{Auth, Config, Scope, Token, TokenHash};
 
 use super::Usage;
+use super::credential::{Extent, now_ms, random_secret};
 use super::settings::Settings;
 
 /// What tokens made here begin with, so that people and scanners for leaked secrets know one when they see it.
 const START: &str = "tg_";
-const RANDOM_BYTES: usize = 32;
 
 /// A token of fewer characters might be guessed, and a plain hash does not protect one that can.
 const MIN_BYTES: usize = 20;
@@ -47,15 +42,8 @@ struct NewArgs {
     /// What it allows: ingest, query or admin; may repeat
     #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = parse_scope)]
     scopes: Vec<Scope>,
-    /// The devices it is for, such as 'LIGHT-*'; may repeat [default: all]
-    #[arg(long, value_name = "PATTERN")]
-    devices: Vec<DevicePattern>,
-    /// What stands before each of its device ids, such as acme/: makes a tenant
-    #[arg(long, value_name = "PREFIX")]
-    device_prefix: Option<String>,
-    /// Until when it is good: RFC 3339, or how long from now, such as 90d [default: for good]
-    #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
-    expires: Option<Expiry>,
+    #[command(flatten)]
+    extent: Extent,
 }
 
 /// Does what was asked for. A token that is not good is an error.
@@ -77,11 +65,17 @@ pub(super) fn run(args: TokenArgs) -> anyhow::Result<()> {
 }
 
 fn new(args: NewArgs) -> anyhow::Result<(String, String)> {
-    let token = format!("{START}{}", URL_SAFE_NO_PAD.encode(rand::random::<[u8; RANDOM_BYTES]>()));
-    let NewArgs { name, scopes, devices, device_prefix, expires } = args;
-    let devices = (!devices.is_empty()).then_some(devices);
-    let entry =
-        Token { name, hash: TokenHash::of(&token), scopes, devices, device_prefix, expires, readings_per_second: None };
+    let token = format!("{START}{}", random_secret());
+    let NewArgs { name, scopes, extent } = args;
+    let entry = Token {
+        name,
+        hash: TokenHash::of(&token),
+        scopes,
+        devices: extent.devices(),
+        device_prefix: extent.device_prefix,
+        expires: extent.expires,
+        readings_per_second: None,
+    };
     let auth = Auth { tokens: vec![entry], ..Auth::default() };
     Config::default()
         .reloaded(&Config { auth: auth.clone(), ..Config::default() })
@@ -137,19 +131,4 @@ fn parse_scope(text: &str) -> Result<Scope, String> {
     let scopes = [Scope::Ingest, Scope::Query, Scope::Admin];
     let known = scopes.into_iter().find(|scope| scope.as_str() == text);
     known.ok_or_else(|| "expected ingest, query or admin".to_owned())
-}
-
-pub(super) fn parse_expiry(text: &str) -> Result<Expiry, String> {
-    let from_now = |period: Period| {
-        let now = Timestamp::from_millisecond(now_ms()).ok()?;
-        let seconds = i64::try_from(period.as_duration().as_secs()).ok()?;
-        now.checked_add(SignedDuration::from_secs(seconds)).ok()?.round(jiff::Unit::Second).ok()
-    };
-    let instant = text.parse().ok().or_else(|| text.parse().ok().and_then(from_now));
-    instant.map(Expiry::at).ok_or_else(|| "expected RFC 3339, or how long from now, such as 90d".to_owned())
-}
-
-#[expect(clippy::disallowed_methods, reason = "a token expires on a date")]
-fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64)
 }

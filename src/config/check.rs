@@ -8,6 +8,12 @@ use crate::model::{DevicePattern, check_device_id};
 /// The longest `device_prefix`: it leaves room for ids of as many bytes again.
 const PREFIX_MAX_BYTES: usize = 64;
 
+/// Whether this may be the name of a token or the id of a key: 1 to `max_bytes` of `A-Z a-z 0-9 . _ -`.
+pub(super) fn is_name(name: &[u8], max_bytes: usize) -> bool {
+    let is_name_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+    (1..=max_bytes).contains(&name.len()) && name.iter().all(is_name_byte)
+}
+
 /// Checks that `min <= value <= max`.
 pub(super) fn within<T: PartialOrd + Display + Copy>(
     key: &'static str,

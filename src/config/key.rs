@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::check::territory;
+use super::check::{is_name, territory};
 use super::{ConfigError, Expiry, KeySecret};
 use crate::model::DevicePattern;
 
@@ -32,8 +32,7 @@ pub struct Key {
 /// Whether this may be the id of a key: 1 to 32 of `A-Z a-z 0-9 . _ -`.
 #[must_use]
 pub fn is_key_id(id: &[u8]) -> bool {
-    let is_id_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
-    (1..=KEY_ID_MAX_BYTES).contains(&id.len()) && id.iter().all(is_id_byte)
+    is_name(id, KEY_ID_MAX_BYTES)
 }
 
 impl Key {

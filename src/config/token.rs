@@ -5,7 +5,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::check::territory;
+use super::check::{is_name, territory};
 use super::limits::MAX_RATE;
 use super::{ConfigError, TokenHash};
 use crate::model::DevicePattern;
@@ -59,8 +59,7 @@ impl Token {
         let wrong = |key, problem: String| {
             Err(ConfigError::invalid(key, format!("is {problem} (token {at}, {:?})", self.name)))
         };
-        let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if !(1..=NAME_MAX_BYTES).contains(&self.name.len()) || !self.name.bytes().all(is_name_byte) {
+        if !is_name(self.name.as_bytes(), NAME_MAX_BYTES) {
             return wrong("auth.tokens.name", format!("not 1 to {NAME_MAX_BYTES} of A-Z a-z 0-9 . _ -"));
         }
         if self.scopes.is_empty() {

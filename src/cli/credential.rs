@@ -1,0 +1,54 @@
+//! What tokens and keys have in common when they are made.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use clap::Args;
+use jiff::{SignedDuration, Timestamp};
+use tidegauge::config::{Expiry, Period};
+use tidegauge::model::DevicePattern;
+
+const RANDOM_BYTES: usize = 32;
+
+/// For which devices it is, and until when.
+#[derive(Debug, Args)]
+pub(super) struct Extent {
+    /// The devices it is for, such as 'LIGHT-*'; may repeat [default: all]
+    #[arg(long, value_name = "PATTERN")]
+    devices: Vec<DevicePattern>,
+    /// What stands before each of its device ids, such as acme/: makes a tenant
+    #[arg(long, value_name = "PREFIX")]
+    pub(super) device_prefix: Option<String>,
+    /// Until when it is good: RFC 3339, or how long from now, such as 90d [default: for good]
+    #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
+    pub(super) expires: Option<Expiry>,
+}
+
+impl Extent {
+    /// The devices as the configuration has them. `None`: all.
+    pub(super) fn devices(&self) -> Option<Vec<DevicePattern>> {
+        (!self.devices.is_empty()).then(|| self.devices.clone())
+    }
+}
+
+/// 32 bytes that cannot be guessed, as base64url without padding.
+pub(super) fn random_secret() -> String {
+    URL_SAFE_NO_PAD.encode(rand::random::<[u8; RANDOM_BYTES]>())
+}
+
+/// The time, in Unix milliseconds.
+#[expect(clippy::disallowed_methods, reason = "tokens and keys expire on a date")]
+pub(super) fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64)
+}
+
+fn parse_expiry(text: &str) -> Result<Expiry, String> {
+    let from_now = |period: Period| {
+        let now = Timestamp::from_millisecond(now_ms()).ok()?;
+        let seconds = i64::try_from(period.as_duration().as_secs()).ok()?;
+        now.checked_add(SignedDuration::from_secs(seconds)).ok()?.round(jiff::Unit::Second).ok()
+    };
+    let instant = text.parse().ok().or_else(|| text.parse().ok().and_then(from_now));
+    instant.map(Expiry::at).ok_or_else(|| "expected RFC 3339, or how long from now, such as 90d".to_owned())
+}
