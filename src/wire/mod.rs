@@ -10,6 +10,8 @@ use std::borrow::Cow;
 pub mod fuzz;
 pub mod json;
 pub mod line_protocol;
+#[cfg(test)]
+mod notes;
 mod problem;
 pub mod senml;
 pub mod timestamp;

@@ -3,49 +3,29 @@
 mod oracle;
 mod random;
 
-use std::fmt::Write;
-
 use super::*;
-use crate::wire::{Incoming, Rejection};
-
-/// Writes down what it is given, an entry each: `n: device ts metric=value ... [metadata]`, or `n: code: detail`, where
-/// `n` is the line.
-#[derive(Default)]
-struct Notes {
-    line: u64,
-    notes: Vec<String>,
-}
-
-impl Sink for Notes {
-    fn reading(&mut self, incoming: Incoming<'_>) {
-        let ts = incoming.ts_ms.map_or("now".to_owned(), |ms| ms.to_string());
-        let mut note = format!("{}: {} {ts}", self.line, incoming.device);
-        for (metric, value) in incoming.values {
-            write!(note, " {metric}={value}").unwrap();
-        }
-        if let Some(metadata) = incoming.metadata {
-            write!(note, " {metadata}").unwrap();
-        }
-        self.notes.push(note);
-    }
-
-    fn reject(&mut self, rejection: Rejection) {
-        self.notes.push(format!("{}: {}: {}", self.line, rejection.code.as_str(), rejection.detail));
-    }
-
-    fn line(&mut self, number: u64) {
-        self.line = number;
-    }
-}
+use crate::wire::notes::Notes;
 
 fn device_tags() -> Vec<String> {
     ["deviceId", "device_id", "device", "sensor_id", "host"].map(str::to_owned).into()
 }
 
-fn notes_at(precision: Precision, body: impl AsRef<[u8]>) -> Vec<String> {
+/// What a body comes to, `n: ` before what stands on line `n`.
+fn notes_by(options: &Options<'_>, body: impl AsRef<[u8]>) -> Vec<String> {
     let mut notes = Notes::default();
-    parse(body.as_ref(), &Options { precision, device_tags: &device_tags() }, &mut notes);
-    notes.notes
+    parse(body.as_ref(), options, &mut notes);
+    let (mut line, mut found) = ("0".to_owned(), Vec::new());
+    for note in notes.0 {
+        match note.strip_prefix("line ") {
+            Some(number) => line = number.to_owned(),
+            None => found.push(format!("{line}: {note}")),
+        }
+    }
+    found
+}
+
+fn notes_at(precision: Precision, body: impl AsRef<[u8]>) -> Vec<String> {
+    notes_by(&Options { precision, device_tags: &device_tags() }, body)
 }
 
 fn notes(body: impl AsRef<[u8]>) -> Vec<String> {
@@ -90,9 +70,8 @@ fn the_device_is_the_first_listed_tag_and_the_others_are_metadata() {
                    (looked for deviceId, device_id, device, sensor_id, host): the tags end at column";
     assert_eq!(note("m f=1"), format!("{missing} 2"));
     assert_eq!(note(" m,Host=h,x=1  f=1 5"), format!("{missing} 14"));
-    let mut notes = Notes::default();
-    parse(b"m,a=1,b=2 f=1", &Options { precision: Precision::Auto, device_tags: &["b".to_owned()] }, &mut notes);
-    assert_eq!(notes.notes, [r#"1: 2 now m_f=1 {"a":"1"}"#]);
+    let options = Options { precision: Precision::Auto, device_tags: &["b".to_owned()] };
+    assert_eq!(notes_by(&options, "m,a=1,b=2 f=1"), [r#"1: 2 now m_f=1 {"a":"1"}"#]);
 }
 
 #[test]

@@ -5,34 +5,10 @@ mod json;
 mod random;
 mod rfc;
 
-use std::fmt::Write;
-
 use super::*;
-use crate::wire::Incoming;
+use crate::wire::notes::Notes;
 
 const NOW_MS: i64 = 1_776_693_610_000;
-
-/// Writes down what it is given, a line each: `device ts metric=value ... [metadata]`, or `code: detail`.
-#[derive(Default)]
-struct Notes(Vec<String>);
-
-impl Sink for Notes {
-    fn reading(&mut self, incoming: Incoming<'_>) {
-        let ts = incoming.ts_ms.map_or("now".to_owned(), |ms| ms.to_string());
-        let mut note = format!("{} {ts}", incoming.device);
-        for (metric, value) in incoming.values {
-            write!(note, " {metric}={value}").unwrap();
-        }
-        if let Some(metadata) = incoming.metadata {
-            write!(note, " {metadata}").unwrap();
-        }
-        self.0.push(note);
-    }
-
-    fn reject(&mut self, rejection: Rejection) {
-        self.0.push(format!("{}: {}", rejection.code.as_str(), rejection.detail));
-    }
-}
 
 fn options() -> Options {
     Options { split: NameSplit::default(), now_ms: NOW_MS, max_metrics: 256, max_metadata_bytes: 4096 }
