@@ -4,7 +4,7 @@
 //! What the modes share is here: how the database is reached (`connect`, `uri`) and what is known of its servers
 //! (`servers`), collections and their indexes (`collection`),
 //! commands and their replies (`command`), many statements in few commands (`statements`), the sorting of errors (`errors`),
-//! the collection of the rollups (`rollups`), BSON written and read (`encode`, `decode`), names and metadata as field names.
+//! the collection of the rollups (`rollups`), the search for devices (`seek`), BSON written and read (`encode`, `decode`), names and metadata as field names.
 //!
 //! Only this room knows the driver and BSON.
 
@@ -23,6 +23,7 @@ pub mod fuzz;
 mod metadata;
 mod names;
 mod rollups;
+mod seek;
 mod servers;
 mod statements;
 mod stats;

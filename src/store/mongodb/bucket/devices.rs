@@ -1,8 +1,7 @@
 //! Lists devices, without an index of devices: seeks.
 //!
-//! The index `{ deviceId, bucket }` holds the devices in order. The first entry behind a device is the next one's first
-//! bucket, whatever the number of buckets in between, so that each device costs one seek to find it and one more to find
-//! its newest bucket. The first kind is a chain; of the second kind, [`AT_ONCE`] run at the same time.
+//! In the index `{ deviceId, bucket }` each device costs one [`Seek`] to find it, which finds its first bucket too, and one
+//! more to find its newest bucket. The first kind is a chain; of the second kind, [`AT_ONCE`] run at the same time.
 
 use std::ops::ControlFlow;
 
@@ -12,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::super::decode::{Unreadable, integer};
 use super::super::metadata;
+use super::super::seek::{AT_ONCE, Seek};
 use super::super::stats::decode_stats;
 use super::BucketStore;
 use super::document::is_full;
@@ -19,12 +19,6 @@ use super::read::bucket_hour;
 use crate::model::{Hour, Metric};
 use crate::store::metric_names::MetricNames;
 use crate::store::{DeviceSummary, WriteError};
-
-/// How many devices are looked at at the same time.
-const AT_ONCE: usize = 8;
-
-/// Comes after every character of a device id, all of which are ASCII letters, digits or punctuation.
-const AFTER_ALL: char = '\u{7F}';
 
 /// What one document says of its device.
 pub(super) struct Glance {
@@ -45,13 +39,10 @@ impl BucketStore {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<DeviceSummary>, WriteError> {
-        let after = after.filter(|&after| after >= prefix);
-        let mut bound = after.map_or_else(|| doc! { "$gte": prefix }, |after| doc! { "$gt": after });
-        let mut found = Vec::new();
+        let (mut seek, mut found) = (Seek::new(prefix, after), Vec::new());
         while found.len() < limit {
-            bound.insert("$lt", format!("{prefix}{AFTER_ALL}"));
-            let Some(next) = self.glance(doc! { "deviceId": bound }, 1).await? else { break };
-            bound = doc! { "$gt": &next.device };
+            let Some(next) = self.glance(doc! { "deviceId": seek.rest() }, 1).await? else { break };
+            seek.pass(&next.device);
             found.push(next);
         }
         let summaries: Vec<_> = found.into_iter().map(|first| self.summary(first)).collect();

@@ -5,17 +5,12 @@ use std::ops::ControlFlow;
 use bson::doc;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
+use super::super::by_device::within;
+use super::super::seek::{AT_ONCE, Seek};
 use super::TimeseriesStore;
 use crate::model::Hour;
 use crate::store::metric_names::MetricNames;
-use crate::store::mongodb::by_device::within;
 use crate::store::{DeviceSummary, WriteError};
-
-/// How many devices are looked at at the same time.
-const AT_ONCE: usize = 8;
-
-/// Comes after every character of a device id, all of which are ASCII letters, digits or punctuation.
-const AFTER_ALL: char = '\u{7F}';
 
 impl TimeseriesStore {
     pub(super) async fn read_devices(
@@ -24,13 +19,13 @@ impl TimeseriesStore {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<DeviceSummary>, WriteError> {
-        let after = after.filter(|&after| after >= prefix);
-        let mut bound = after.map_or_else(|| doc! { "$gte": prefix }, |after| doc! { "$gt": after });
-        let mut found = Vec::new();
+        let (mut seek, mut found) = (Seek::new(prefix, after), Vec::new());
         while found.len() < limit {
-            bound.insert("$lt", format!("{prefix}{AFTER_ALL}"));
-            let filter = doc! { "meta.deviceId": bound };
-            let find = self.measurements.find(filter).sort(doc! { "meta.deviceId": 1 }).limit(1);
+            let find = self
+                .measurements
+                .find(doc! { "meta.deviceId": seek.rest() })
+                .sort(doc! { "meta.deviceId": 1 })
+                .limit(1);
             let mut next: Option<String> = None;
             self.commands
                 .each_document(find.projection(doc! { "_id": 0, "meta.deviceId": 1 }), |measurement| {
@@ -39,7 +34,7 @@ impl TimeseriesStore {
                 })
                 .await?;
             let Some(next) = next else { break };
-            bound = doc! { "$gt": &next };
+            seek.pass(&next);
             found.push(next);
         }
         let summaries: Vec<_> = found.into_iter().map(|device| self.summary(device)).collect();
