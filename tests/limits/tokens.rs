@@ -11,7 +11,7 @@ use crate::harness::{Server, Setup, secret_of, wait_until};
 #[tokio::test]
 async fn readings_of_a_token() {
     let server = Server::start(setup().set("limits.token_readings_per_second", 10).set("limits.burst", "1s")).await;
-    assert_eq!(ingest(&server, "greedy", &readings("d", 25)).await.status, 200, "there is room, so all of it is taken");
+    assert_eq!(ingest(&server, "greedy", &readings("d", 50)).await.status, 200, "there is room, so all of it is taken");
     let late = readings("d", 1);
     let answer = ingest(&server, "greedy", &late).await;
     refused(&answer, 429, "rate_limited");
@@ -26,7 +26,7 @@ async fn readings_of_a_token() {
 
 #[tokio::test]
 async fn readings_that_arrive_together_are_taken_one_request_beyond_the_rate_and_no_more() {
-    let server = Server::start(setup().set("limits.token_readings_per_second", 10).set("limits.burst", "1s")).await;
+    let server = Server::start(setup().set("limits.token_readings_per_second", 1).set("limits.burst", "1s")).await;
     let requests: Vec<_> = (0..8).map(|_| readings("d", 10)).collect();
     let answers = futures_util::future::join_all(requests.iter().map(|one| ingest(&server, "greedy", one))).await;
     let taken = answers.iter().filter(|answer| answer.status == 200).count();
@@ -45,7 +45,7 @@ async fn a_token_may_have_a_rate_of_its_own_and_shares_it_with_others_of_its_nam
     let server = Server::start(setup).await;
     assert_eq!(ingest(&server, "greedy", &readings("d", 1_000)).await.status, 200, "no limit for the others");
     assert_eq!(ingest(&server, "greedy", &readings("d", 1_000)).await.status, 200);
-    assert_eq!(ingest(&server, "one", &readings("d", 20)).await.status, 200);
+    assert_eq!(ingest(&server, "one", &readings("d", 50)).await.status, 200);
     let late = readings("d", 1);
     let answer = ingest(&server, "two", &late).await;
     refused(&answer, 429, "rate_limited");
@@ -57,7 +57,7 @@ async fn a_token_may_have_a_rate_of_its_own_and_shares_it_with_others_of_its_nam
 async fn who_shows_no_token_counts_as_one() {
     let setup = Setup::sqlite().set("limits.token_readings_per_second", 10).set("limits.burst", "1s");
     let server = Server::start(setup).await;
-    assert_eq!(server.ingest(&readings("d", 20)).await.status, 200);
+    assert_eq!(server.ingest(&readings("d", 600)).await.status, 200);
     refused(&server.ingest(&readings("d", 1)).await, 429, "rate_limited");
 }
 
@@ -84,7 +84,7 @@ async fn requests_of_a_token_of_any_kind() {
 #[tokio::test]
 async fn influx_clients_are_told_in_their_words() {
     let server = Server::start(setup().set("limits.token_readings_per_second", 10).set("limits.burst", "1s")).await;
-    assert_eq!(ingest(&server, "greedy", &readings("d", 60)).await.status, 200);
+    assert_eq!(ingest(&server, "greedy", &readings("d", 600)).await.status, 200);
     for (path, error) in [("/write", "error"), ("/api/v2/write", "message"), ("/api/v3/write_lp", "error")] {
         let request = server.request(reqwest::Method::POST, path).bearer_auth(secret_of("greedy"));
         let answer = server.send(request.body("m,device=d v=1")).await;
