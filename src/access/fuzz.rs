@@ -9,7 +9,14 @@ const SECRET: &str = "0123456789abcdef0123456789abcdef0123456789a";
 /// A datagram, signed or not.
 pub fn signed_datagram(datagram: &[u8]) {
     let secret = KeySecret::new(SECRET).expect("a secret");
-    let key = Key { id: "gw-1".to_owned(), secret: secret.clone(), devices: None, device_prefix: None, expires: None };
+    let key = Key {
+        id: "gw-1".to_owned(),
+        secret: secret.clone(),
+        devices: None,
+        device_prefix: None,
+        expires: None,
+        readings_per_second: None,
+    };
     let auth = Auth { keys: vec![key], ..Auth::default() };
     let closed = Keys::new(&Config { auth, ..Config::default() });
     match closed.verify(datagram, 0) {

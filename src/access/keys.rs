@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::time::Instant;
 
 use foldhash::fast::RandomState;
 
 use super::signature::{self, Signer};
-use super::{Reach, new_devices};
+use super::{Reach, allowance_of_key};
 use crate::config::{Config, Expiry, Key};
-use crate::limits::{Allowance, Limiter};
+use crate::limits::Allowance;
 use crate::model::DeviceIdCase;
 
 /// The keys that datagrams are signed with, and what becomes of a datagram that nobody signed.
@@ -62,12 +61,8 @@ impl Keys {
     /// The keys of the configuration, of which nobody has used anything yet.
     #[must_use]
     pub fn new(config: &Config) -> Self {
-        let (auth, start) = (&config.auth, Instant::now());
-        let allowance = || Allowance {
-            new_devices: new_devices(&config.limits).map(|rate| Limiter::new(rate, start)),
-            ..Allowance::default()
-        };
-        let entry = |key: &Key| (key.id.as_str().into(), Known::new(key, allowance(), config.ingest.device_id_case));
+        let (auth, limits, case) = (&config.auth, &config.limits, config.ingest.device_id_case);
+        let entry = |key: &Key| (key.id.as_str().into(), Known::new(key, allowance_of_key(limits, key), case));
         Self {
             known: auth.keys.iter().map(entry).collect(),
             takes_unsigned: auth.takes_unsigned(),

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use crate::config::{Audience, CertificateUse, Config, Expiry, Limits, Scope, Token, TokenHash};
+use crate::config::{Audience, CertificateUse, Config, Expiry, Key, Limits, Scope, Token, TokenHash};
 use crate::limits::{Allowance, Limiter, Rate, Share};
 use crate::model::{DeviceIdCase, DevicePattern};
 
@@ -242,17 +242,32 @@ impl Tokens {
 /// all there is nobody to share memory with.
 fn allowance_of(config: &Config, token: Option<&Token>) -> Allowance {
     let limits = &config.limits;
-    let (start, burst) = (Instant::now(), limits.burst.as_duration());
-    let limiter = |count| Some(Limiter::new(Rate::new(count, Duration::from_secs(1), burst)?, start));
     let readings = token.and_then(|token| token.readings_per_second).unwrap_or(limits.token_readings_per_second);
     let is_alone = config.auth.tokens.is_empty();
-    let new_devices = token.and_then(|_| new_devices(&config.limits)).map(|rate| Limiter::new(rate, start));
     Allowance {
-        new_devices,
-        readings: limiter(readings),
-        requests: limiter(limits.token_requests_per_second),
+        new_devices: token.and_then(|_| new_devices(limits)).map(unused),
+        readings: per_second(readings, limits).map(unused),
+        requests: per_second(limits.token_requests_per_second, limits).map(unused),
         bytes: (!is_alone).then(|| Arc::new(Share::new(config.token_bytes_in_flight().as_usize()))),
     }
+}
+
+/// What may be sent with a key.
+fn allowance_of_key(limits: &Limits, key: &Key) -> Allowance {
+    let readings = key.readings_per_second.unwrap_or(limits.token_readings_per_second);
+    Allowance {
+        new_devices: new_devices(limits).map(unused),
+        readings: per_second(readings, limits).map(unused),
+        ..Allowance::default()
+    }
+}
+
+fn per_second(count: u64, limits: &Limits) -> Option<Rate> {
+    Rate::new(count, Duration::from_secs(1), limits.burst.as_duration())
+}
+
+fn unused(rate: Rate) -> Limiter {
+    Limiter::new(rate, Instant::now())
 }
 
 /// How many new devices may come with one token, with one key, or from whoever has neither. `None`: any number.

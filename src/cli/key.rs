@@ -74,8 +74,14 @@ pub(super) fn run(args: KeyArgs) -> anyhow::Result<()> {
 fn new(args: NewArgs) -> anyhow::Result<(String, String)> {
     let text = random_secret();
     let NewArgs { id, extent } = args;
-    let (devices, secret) = (extent.devices(), KeySecret::new(&text)?);
-    let key = Key { id, secret, devices, device_prefix: extent.device_prefix, expires: extent.expires };
+    let key = Key {
+        id,
+        secret: KeySecret::new(&text)?,
+        devices: extent.devices(),
+        device_prefix: extent.device_prefix,
+        expires: extent.expires,
+        readings_per_second: None,
+    };
     let shown = toml::to_string(&key).context("a key as TOML")?;
     let auth = Auth { keys: vec![key], ..Auth::default() };
     let alone = Config { auth, ..Config::default() };

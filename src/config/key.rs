@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::check::{is_name, territory};
+use super::limits::MAX_RATE;
 use super::{ConfigError, Expiry, KeySecret};
 use crate::model::DevicePattern;
 
@@ -27,6 +28,10 @@ pub struct Key {
     /// Until when it is good. Without it: for good.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires: Option<Expiry>,
+    /// How many readings may be signed with it per second, in place of `limits.token_readings_per_second`. 0 to
+    /// 10,000,000; 0: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub readings_per_second: Option<u64>,
 }
 
 /// Whether this may be the id of a key: 1 to 32 of `A-Z a-z 0-9 . _ -`.
@@ -45,6 +50,10 @@ impl Key {
         }
         if let Err(error) = self.secret.check() {
             return Err(ConfigError::invalid("auth.keys.secret", format!("is {error} ({whose})")));
+        }
+        if self.readings_per_second.is_some_and(|rate| rate > MAX_RATE) {
+            let problem = format!("is more than {MAX_RATE} ({whose})");
+            return Err(ConfigError::invalid("auth.keys.readings_per_second", problem));
         }
         let keys = ["auth.keys.devices", "auth.keys.device_prefix"];
         territory(keys, self.devices.as_deref(), self.device_prefix.as_deref(), &whose)

@@ -104,6 +104,12 @@ impl<'r> Admission<'r> {
         self.window.now_ms()
     }
 
+    /// How many readings came so far, acceptable or not.
+    #[must_use]
+    pub const fn received(&self) -> u32 {
+        self.receipt.received
+    }
+
     /// How many readings are acceptable so far.
     #[must_use]
     pub const fn accepted(&self) -> u32 {

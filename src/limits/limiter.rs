@@ -43,6 +43,13 @@ impl Limiter {
         self.take_with_room_for(0, count, now)
     }
 
+    /// Takes `count` more after [`Self::take`], however many they are, and whoever is in debt.
+    pub fn owe(&self, count: u64, now: Instant) {
+        let now_ns = self.at(now);
+        let take = |used_ns| Some(self.rate.taken(count, used_ns, now_ns));
+        self.used_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).expect("something is always taken");
+    }
+
     fn take_with_room_for(&self, room: u64, count: u64, now: Instant) -> Result<(), Duration> {
         let now_ns = self.at(now);
         let mut used_ns = self.used_ns.load(Ordering::Relaxed);
@@ -80,6 +87,9 @@ mod tests {
         assert!(limiter.take(start + wait).is_err());
         assert_eq!(limiter.take_more(5, start + wait), Ok(()), "who was let in with the last one is no debtor");
         assert!(limiter.take_more(5, start + wait).is_err());
+        let due = limiter.take(start + wait).unwrap_err();
+        limiter.owe(100, start + wait);
+        assert_eq!(limiter.take(start + wait), Err(due + Duration::from_secs(1)), "owed on top of what is owed");
     }
 
     #[test]

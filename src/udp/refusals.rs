@@ -1,4 +1,4 @@
-//! Datagrams that were refused for their signatures, or for having none: told, but not each.
+//! Datagrams that are not read: for their signatures, for having none, or for how many there are. Told, but not each.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
@@ -6,6 +6,17 @@ use std::time::{Duration, Instant};
 
 use crate::access::Unverified;
 use crate::telemetry::RequestRejection;
+
+/// Why a datagram is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    /// It is not signed as it should be.
+    #[error(transparent)]
+    Unverified(#[from] Unverified),
+    /// More is signed with its key than the key's rate allows.
+    #[error("more comes with the key than its rate allows")]
+    RateLimited,
+}
 
 /// How often at most the operator is told.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
@@ -22,7 +33,7 @@ struct Untold {
 
 impl Refusals {
     /// Some were refused, the last one from there and for that.
-    pub(super) fn saw(&self, datagrams: u64, from: Option<SocketAddr>, why: Unverified) {
+    pub(super) fn saw(&self, datagrams: u64, from: Option<SocketAddr>, why: Refusal) {
         let mut untold = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(datagrams) = untold.add(datagrams, Instant::now()) {
             let from = from.map(tracing::field::display);
@@ -43,13 +54,16 @@ impl Untold {
     }
 }
 
-/// The reason as it counts.
-pub(super) const fn reason(why: Unverified) -> RequestRejection {
-    match why {
-        Unverified::Unsigned => RequestRejection::SignatureRequired,
-        Unverified::BadSignature => RequestRejection::BadSignature,
-        Unverified::UnknownKey => RequestRejection::UnknownKey,
-        Unverified::ExpiredKey => RequestRejection::ExpiredKey,
+impl Refusal {
+    /// The reason as it counts.
+    pub(super) const fn reason(self) -> RequestRejection {
+        match self {
+            Self::Unverified(Unverified::Unsigned) => RequestRejection::SignatureRequired,
+            Self::Unverified(Unverified::BadSignature) => RequestRejection::BadSignature,
+            Self::Unverified(Unverified::UnknownKey) => RequestRejection::UnknownKey,
+            Self::Unverified(Unverified::ExpiredKey) => RequestRejection::ExpiredKey,
+            Self::RateLimited => RequestRejection::RateLimited,
+        }
     }
 }
 

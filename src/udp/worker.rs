@@ -9,12 +9,12 @@ use metrics::Counter;
 use tokio_util::sync::CancellationToken;
 
 use super::inbox::{Datagram, Inbox};
-use super::refusals::{self, Refusals};
+use super::refusals::{Refusal, Refusals};
 use super::sequences::{Numbering, Sequences};
 use super::{Options, datagram};
-use crate::access::{Gate, Keys, Unverified};
+use crate::access::{Gate, Keys, Verified};
 use crate::ingest::{Admission, Ingest, Submission};
-use crate::telemetry::{Metrics, Protocol};
+use crate::telemetry::{Limit, Metrics, Protocol};
 
 /// How long an idle thread waits before it looks whether it should end.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -36,6 +36,8 @@ pub(super) struct Counters {
     malformed: Counter,
     overload: Counter,
     truncated: Counter,
+    rate_limited: Counter,
+    at_limit: Counter,
 }
 
 impl Counters {
@@ -46,6 +48,8 @@ impl Counters {
             malformed: metrics.udp_malformed_total.clone(),
             overload: metrics.udp_dropped_total.with("overload"),
             truncated: metrics.udp_dropped_total.with("truncated"),
+            rate_limited: metrics.udp_dropped_total.with("limited"),
+            at_limit: metrics.limited_total.of(Limit::TokenReadings).clone(),
         }
     }
 }
@@ -136,23 +140,26 @@ impl Worker {
         datagram: &Datagram<'_>,
         keys: &'k Keys,
         admission: &mut Admission<'k>,
-    ) -> Result<bool, Unverified> {
+    ) -> Result<bool, Refusal> {
         let from = datagram.from.map(tracing::field::display);
         let Some(content) = datagram.content else {
             tracing::debug!(from, bytes = datagram.bytes, "a datagram is larger than udp.max_datagram_bytes");
             self.counters.truncated.increment(1);
             return Ok(false);
         };
-        let verified = keys.verify(content, admission.now_ms()).inspect_err(|&why| {
+        let verified = self.let_in(content, keys, admission.now_ms()).inspect_err(|&why| {
             tracing::debug!(from, %why, "a datagram is refused");
-            self.ingest.count_refused_request(Protocol::Udp, refusals::reason(why));
-            self.counters.malformed.increment(1);
+            self.ingest.count_refused_request(Protocol::Udp, why.reason());
         })?;
         admission.set_sender(verified.reach, verified.allowance);
         let case = admission.rules().device_id_case;
         let numbering = Numbering { sequences: &self.sequences, reach: verified.reach, case };
-        let (accepted, listed) = (admission.accepted(), admission.listed().len());
+        let (accepted, received, listed) = (admission.accepted(), admission.received(), admission.listed().len());
         datagram::parse(verified.content, &self.options.device_tags, numbering, admission);
+        if let Some(readings) = &verified.allowance.readings {
+            let more = (admission.received() - received).saturating_sub(1);
+            readings.owe(more.into(), Instant::now());
+        }
         for refused in &admission.listed()[listed..] {
             let (code, detail) = (refused.rejection.code.as_str(), &refused.rejection.detail);
             tracing::debug!(from, line = refused.line, code, detail, "a reading is refused");
@@ -162,6 +169,19 @@ impl Worker {
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// The content of a datagram that may be read, for the first reading of which there was room in the rate of its key.
+    fn let_in<'k, 'd>(&self, datagram: &'d [u8], keys: &'k Keys, now_ms: i64) -> Result<Verified<'k, 'd>, Refusal> {
+        let verified = keys.verify(datagram, now_ms).inspect_err(|_| self.counters.malformed.increment(1))?;
+        if let Some(readings) = &verified.allowance.readings
+            && readings.take(Instant::now()).is_err()
+        {
+            self.counters.rate_limited.increment(1);
+            self.counters.at_limit.increment(1);
+            return Err(Refusal::RateLimited);
+        }
+        Ok(verified)
     }
 
     /// Datagrams count as received when the readings in them count, so that at any time all or nothing of them is seen.

@@ -3,10 +3,11 @@
 use std::net::UdpSocket;
 
 use serde_json::{Value, json};
+use tidegauge::access::sign;
 use tidegauge::telemetry::Limit;
 
 use super::{first_code, ingest, limited, readings, refused, setup, wait_as_told};
-use crate::harness::{Server, secret_of, wait_until};
+use crate::harness::{Server, key_of, secret_of, wait_until};
 
 #[tokio::test]
 async fn readings_of_a_device() {
@@ -47,6 +48,46 @@ async fn datagrams_obey_the_same_limits() {
         (server.metrics().await.count_where("tidegauge_readings_rejected_total", &reason) == 3).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn datagrams_of_a_key() {
+    let setup = setup().set("limits.burst", "1s").set("limits.token_readings_per_second", 1);
+    let server =
+        Server::start(setup.key("slow", "readings_per_second = 10").key("fast", "readings_per_second = 0")).await;
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let send = |key: &str, count: u64| {
+        let content = readings(key, count).to_string().into_bytes();
+        let datagram = [sign(key, &key_of(key), &content).into_bytes(), content].concat();
+        socket.send_to(&datagram, server.udp_addr()).expect("loopback");
+    };
+    let accepted = async |count: u64| {
+        wait_until(&format!("{count} readings are accepted"), async || {
+            (server.metrics().await.count("tidegauge_readings_accepted_total") >= count).then_some(())
+        })
+        .await;
+    };
+    send("slow", 50);
+    accepted(50).await;
+    send("slow", 1);
+    send("fast", 100);
+    accepted(150).await;
+    wait_until("a datagram is refused", async || {
+        let dropped = [("reason", "limited")];
+        (server.metrics().await.count_where("tidegauge_udp_dropped_total", &dropped) == 1).then_some(())
+    })
+    .await;
+    let metrics = server.metrics().await;
+    assert_eq!(limited(&metrics, Limit::TokenReadings), 1);
+    assert_eq!(metrics.count("tidegauge_readings_accepted_total"), 150);
+    assert!(server.log().contains("more comes with the key than its rate allows"), "{}", server.log());
+
+    wait_until("what is owed is paid off", async || {
+        send("slow", 1);
+        (server.metrics().await.count("tidegauge_readings_accepted_total") > 150).then_some(())
+    })
+    .await;
+    server.assert_balanced().await;
 }
 
 #[tokio::test]

@@ -147,6 +147,7 @@ fn keys_that_make_no_sense_are_refused_by_key() {
         (key(1, "").replace("hunter2-0", "hunter2 0"), "auth.keys.secret"),
         (key(1, "").replace(&"0".repeat(20), ""), "auth.keys.secret"),
         (key(1, "devices = []"), "auth.keys.devices"),
+        (key(1, "readings_per_second = 10000001"), "auth.keys.readings_per_second"),
         (key(1, &prefix("")), "auth.keys.device_prefix"),
         (key(1, &prefix(&"x".repeat(65))), "auth.keys.device_prefix"),
         (key(1, &prefix("acme/eu/")) + &token(1, &prefix("acme/")), "auth.keys.device_prefix"),
