@@ -23,8 +23,9 @@ const MEMBERS: usize = 3;
 /// busy machine makes it happen by itself.
 const ELECTION_TIMEOUT_MS: i32 = 4_000;
 
-/// How long the old primary does not stand for election after [`ReplicaSet::step_down`].
-const STEPPED_DOWN_SECONDS: i32 = 10;
+/// How long the others may take to catch up before [`ReplicaSet::step_down`]; the server wants the old primary not to stand
+/// for election as long.
+const STEP_DOWN_SECONDS: i32 = 10;
 
 /// A replica set of our own. Members are named by their places, 0 to 2.
 #[derive(Debug)]
@@ -77,14 +78,16 @@ impl ReplicaSet {
         self.members[member].thaw();
     }
 
-    /// Lets the primary give its role away in good order, and returns which it was.
+    /// Lets the primary give its role away in good order, and returns which it was. It stands for election again at once, so
+    /// that the set gets over the loss of the next primary as fast as ever.
     pub(crate) fn step_down(&self) -> usize {
         let primary = self.primary();
-        let step_down = doc! { "replSetStepDown": STEPPED_DOWN_SECONDS, "secondaryCatchUpPeriodSecs": 10 };
-        let stepped_down = blocking(async {
-            client(&self.members[primary].own_uri()).await.database("admin").run_command(step_down).await
+        let step_down = doc! { "replSetStepDown": STEP_DOWN_SECONDS, "secondaryCatchUpPeriodSecs": STEP_DOWN_SECONDS };
+        blocking(async {
+            let admin = client(&self.members[primary].own_uri()).await.database("admin");
+            admin.run_command(step_down).await.expect("the others have caught up");
+            admin.run_command(doc! { "replSetFreeze": 0 }).await.expect("it is no primary");
         });
-        stepped_down.expect("the others have caught up");
         primary
     }
 
