@@ -1,27 +1,38 @@
 //! The checkpoint: from where the log is still needed.
+//!
+//! The file has room for two, which are written in turn, each in its own place: so one of them is whole at any time, and
+//! writing one takes no room on the disk. It must not: a log that has filled its disk can only be cut, and so give room
+//! back, when the checkpoint says so before.
 
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::folder::{Folder, How};
+use super::folder::{Folder, How, OpenFile};
 use super::{LogError, Position};
 
 /// The name of the file.
 const NAME: &str = "checkpoint";
 
-/// The name of a checkpoint that is being written.
+/// The name of the file while it is being made.
 const NEW_NAME: &str = "checkpoint.new";
 
 const MAGIC: [u8; 4] = *b"TGCP";
 const VERSION: u32 = 1;
 const BYTES: usize = 28;
 
-/// The file `checkpoint` in the log's directory, replaced whole.
+/// Where the second one stands: not in the first one's block.
+const SECOND: usize = 4096;
+
+/// How long the file is. One of [`BYTES`] has the first one only.
+const FILE_BYTES: usize = SECOND + BYTES;
+
+/// What the file `checkpoint` in the log's directory says: of the two in it the one that was written last, which is the one
+/// with the higher positions.
 ///
 /// # Grammar
 /// Little-endian: `magic:"TGCP" version:u32 position:u64 durable:u64 crc:u32`, where `crc` is the CRC-32 of what stands
-/// before it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// before it. It stands at the beginning of the file, and a second one at byte 4096.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Checkpoint {
     /// Everything before this position is stored; reading starts here.
     pub position: Position,
@@ -32,31 +43,38 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Reads the checkpoint in `folder`, if there is one.
     pub(super) fn load(folder: &dyn Folder) -> Result<Option<Self>, LogError> {
-        let path = folder.path_of(NAME);
-        let file = match folder.open(NAME, How::Read) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(LogError::io("open", &path)(error)),
-        };
-        let mut bytes = Vec::new();
-        file.read_from(0, &mut bytes).map_err(LogError::io("read", &path))?;
-        Self::decode(&bytes, &path).map(Some)
+        Ok(read(folder)?.map(|(_, _, found)| found))
+    }
+
+    /// The last one of a file, and at which place it stands: 0 or 1.
+    fn last_of(bytes: &[u8], path: &Path) -> Result<(usize, Self), LogError> {
+        if bytes.len() != BYTES && bytes.len() != FILE_BYTES {
+            return Err(bad(path, "it is neither 28 nor 4124 bytes long"));
+        }
+        let mut last: Result<(usize, Self), LogError> = Err(bad(path, "nothing stands in it"));
+        for (place, bytes) in bytes.chunks(SECOND).enumerate() {
+            match (Self::decode(&bytes[..BYTES], path), &last) {
+                (Err(error @ LogError::Version { .. }), _) => return Err(error),
+                (Ok(found), Ok((_, other))) if found <= *other => {}
+                (Err(_), Ok(_)) => {}
+                (found, _) => last = found.map(|found| (place, found)),
+            }
+        }
+        last
     }
 
     fn decode(bytes: &[u8], path: &Path) -> Result<Self, LogError> {
-        let damaged = |detail| LogError::BadCheckpoint { path: path.to_owned(), detail };
-        let bytes: &[u8; BYTES] = bytes.try_into().map_err(|_| damaged("a checkpoint has 28 bytes"))?;
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         if bytes[..4] != MAGIC || u32_at(24) != crc32fast::hash(&bytes[..24]) {
-            return Err(damaged("the checksum is wrong"));
+            return Err(bad(path, "the checksum is wrong"));
         }
         match u32_at(4) {
             VERSION => {
                 let found = Self { position: Position(u64_at(8)), durable: Position(u64_at(16)) };
                 let is_possible = found.position.is_possible() && found.durable.is_possible();
                 let is_right = is_possible && found.position <= found.durable;
-                if is_right { Ok(found) } else { Err(damaged("its positions are impossible")) }
+                if is_right { Ok(found) } else { Err(bad(path, "its positions are impossible")) }
             }
             found => Err(LogError::Version { path: path.to_owned(), found, known: VERSION }),
         }
@@ -72,16 +90,76 @@ impl Checkpoint {
         bytes[24..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
+}
 
-    /// Replaces the checkpoint in `folder`. When this returns, the new one survives a crash; before, the old one does.
-    pub(super) fn save(self, folder: &dyn Folder) -> Result<(), LogError> {
-        let new = folder.path_of(NEW_NAME);
-        let file = folder.open(NEW_NAME, How::Replace).map_err(LogError::io("create", &new))?;
-        file.write_all_at(&self.encode(), 0).map_err(LogError::io("write", &new))?;
-        file.sync().map_err(LogError::io("sync", &new))?;
-        folder.rename(NEW_NAME, NAME).map_err(LogError::io("rename", &new))?;
-        folder.sync().map_err(LogError::io("sync", folder.path()))
+fn bad(path: &Path, detail: &'static str) -> LogError {
+    LogError::BadCheckpoint { path: path.to_owned(), detail }
+}
+
+/// How long the file is, at which place the last checkpoint stands, and what it says.
+fn read(folder: &dyn Folder) -> Result<Option<(usize, usize, Checkpoint)>, LogError> {
+    let path = folder.path_of(NAME);
+    let file = match folder.open(NAME, How::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(LogError::io("open", &path)(error)),
+    };
+    let mut bytes = Vec::new();
+    file.read_from(0, &mut bytes).map_err(LogError::io("read", &path))?;
+    let (place, found) = Checkpoint::last_of(&bytes, &path)?;
+    Ok(Some((bytes.len(), place, found)))
+}
+
+/// The file, for writing.
+#[derive(Debug)]
+pub(super) struct CheckpointFile {
+    file: Box<dyn OpenFile>,
+    /// At which place the next one is written.
+    next: usize,
+}
+
+impl CheckpointFile {
+    /// Opens the file in `folder`, or makes it with `first` when there is none. When this returns, what it says survives a
+    /// crash.
+    pub(super) fn open(folder: &dyn Folder, first: Checkpoint) -> Result<Self, LogError> {
+        let last = match read(folder)? {
+            Some((FILE_BYTES, place, found)) => Some((place, found)),
+            shorter => {
+                make(folder, shorter.map_or(first, |(_, _, found)| found))?;
+                None
+            }
+        };
+        let path = folder.path_of(NAME);
+        let file = folder.open(NAME, How::Write).map_err(LogError::io("open", &path))?;
+        let Some((place, found)) = last else { return Ok(Self { file, next: 1 }) };
+        // Who wrote it may have been killed, or told of an error, before it was synced; and the other one is overwritten next.
+        let mut file = Self { file, next: place };
+        file.save(folder, found)?;
+        Ok(file)
     }
+
+    /// Replaces the older of the two. When this returns, the new one survives a crash; before, the other one does.
+    pub(super) fn save(&mut self, folder: &dyn Folder, checkpoint: Checkpoint) -> Result<(), LogError> {
+        let path = folder.path_of(NAME);
+        let offset = (self.next * SECOND) as u64;
+        self.file.write_all_at(&checkpoint.encode(), offset).map_err(LogError::io("write", &path))?;
+        self.file.sync().map_err(LogError::io("sync", &path))?;
+        self.next = 1 - self.next;
+        Ok(())
+    }
+}
+
+/// Makes the file, with the same at both places. When this returns, it survives a crash; before, what was there does.
+fn make(folder: &dyn Folder, checkpoint: Checkpoint) -> Result<(), LogError> {
+    let new = folder.path_of(NEW_NAME);
+    let file = folder.open(NEW_NAME, How::Replace).map_err(LogError::io("create", &new))?;
+    let mut bytes = [0; FILE_BYTES];
+    bytes[..BYTES].copy_from_slice(&checkpoint.encode());
+    bytes[SECOND..].copy_from_slice(&checkpoint.encode());
+    file.write_all_at(&bytes, 0).map_err(LogError::io("write", &new))?;
+    file.sync().map_err(LogError::io("sync", &new))?;
+    folder.rename(NEW_NAME, NAME).map_err(LogError::io("rename", &new))?;
+    folder.sync().map_err(LogError::io("sync", folder.path()))
 }
 
 #[cfg(test)]
@@ -89,22 +167,80 @@ mod tests {
     use super::super::folder::OsFolder;
     use super::*;
 
+    fn at(position: u64, durable: u64) -> Checkpoint {
+        Checkpoint { position: Position(position), durable: Position(durable) }
+    }
+
     #[test]
-    fn a_checkpoint_is_read_back_and_a_damaged_one_is_refused() {
+    fn the_last_checkpoint_is_read_back_also_by_who_opens_the_file_anew() {
         let dir = tempfile::tempdir().unwrap();
         let folder = OsFolder::new(dir.path());
         assert_eq!(Checkpoint::load(&folder).unwrap(), None);
-        let checkpoint = Checkpoint { position: Position(72), durable: Position(96) };
-        checkpoint.save(&folder).unwrap();
-        assert_eq!(Checkpoint::load(&folder).unwrap(), Some(checkpoint));
+        let mut file = CheckpointFile::open(&folder, at(0, 0)).unwrap();
+        assert_eq!(Checkpoint::load(&folder).unwrap(), Some(at(0, 0)));
+        for step in 1..10 {
+            let checkpoint = at(step * 24, 240 + step / 3 * 24);
+            file.save(&folder, checkpoint).unwrap();
+            assert_eq!(Checkpoint::load(&folder).unwrap(), Some(checkpoint));
+            if step % 4 == 0 {
+                file = CheckpointFile::open(&folder, at(0, 0)).unwrap();
+                assert_eq!(Checkpoint::load(&folder).unwrap(), Some(checkpoint));
+            }
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_torn_leaves_the_one_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = OsFolder::new(dir.path());
+        for last in 0..2 {
+            let mut file = CheckpointFile::open(&folder, at(0, 0)).unwrap();
+            for step in 0..=last {
+                file.save(&folder, at(72 + step * 24, 960)).unwrap();
+            }
+            let torn_at = (1 - file.next) * SECOND;
+            file.file.write_all_at(&[0xFF; 9], torn_at as u64 + 3).unwrap();
+            let before = if last == 0 { at(0, 0) } else { at(72, 960) };
+            assert_eq!(Checkpoint::load(&folder).unwrap(), Some(before));
+            std::fs::remove_file(dir.path().join(NAME)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_that_has_room_for_one_only_gets_room_for_two() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = OsFolder::new(dir.path());
+        std::fs::write(dir.path().join(NAME), at(72, 96).encode()).unwrap();
+        assert_eq!(Checkpoint::load(&folder).unwrap(), Some(at(72, 96)));
+        let mut file = CheckpointFile::open(&folder, at(0, 0)).unwrap();
+        assert_eq!(Checkpoint::load(&folder).unwrap(), Some(at(72, 96)));
+        file.save(&folder, at(96, 96)).unwrap();
+        assert_eq!(Checkpoint::load(&folder).unwrap(), Some(at(96, 96)));
+    }
+
+    #[test]
+    fn what_is_no_checkpoint_is_refused() {
+        let path = Path::new("checkpoint");
+        let good = at(72, 96).encode();
         for bit in 0..BYTES * 8 {
-            let mut bytes = checkpoint.encode();
+            let mut bytes = good;
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(Checkpoint::decode(&bytes, dir.path()).is_err(), "bit {bit}");
+            assert!(Checkpoint::last_of(&bytes, path).is_err(), "bit {bit}");
         }
         for (position, durable) in [(104, 96), (77, 96), (72, 99), (72, 1 << 63)] {
-            let impossible = Checkpoint { position: Position(position), durable: Position(durable) }.encode();
-            assert!(Checkpoint::decode(&impossible, dir.path()).is_err(), "{position} {durable}");
+            assert!(Checkpoint::last_of(&at(position, durable).encode(), path).is_err(), "{position} {durable}");
         }
+        for len in [0, 27, 29, FILE_BYTES - 1, FILE_BYTES + 1] {
+            let mut bytes = good.to_vec();
+            bytes.resize(len, 0);
+            assert!(Checkpoint::last_of(&bytes, path).is_err(), "{len} bytes");
+        }
+        let mut newer = [0; FILE_BYTES];
+        newer[..BYTES].copy_from_slice(&good);
+        newer[SECOND..].copy_from_slice(&good);
+        newer[SECOND + 4] = 2;
+        let crc = crc32fast::hash(&newer[SECOND..SECOND + 24]);
+        newer[SECOND + 24..].copy_from_slice(&crc.to_le_bytes());
+        assert!(matches!(Checkpoint::last_of(&newer, path), Err(LogError::Version { found: 2, .. })));
     }
 }

@@ -9,7 +9,7 @@ use metrics::Histogram;
 use tokio::sync::oneshot;
 
 use super::batch::Batch;
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{Checkpoint, CheckpointFile};
 use super::committer::Committer;
 use super::folder::{Folder, OsFolder};
 use super::fullness::{self, Fullness};
@@ -79,8 +79,9 @@ pub struct Log {
     shared: Arc<Shared>,
     options: Options,
     folder: Arc<dyn Folder>,
-    /// Up to where the log was cut last. One cut at a time, and never backwards: the segments are gone.
-    cut: Mutex<Position>,
+    /// Up to where the log was cut last, and where that is remembered. One cut at a time, and never backwards: the segments
+    /// are gone.
+    cut: Mutex<(Position, CheckpointFile)>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -156,6 +157,8 @@ impl Log {
         instruments: Instruments,
     ) -> Result<(Self, Committer, Recovery), LogError> {
         let recovery = recovery::recover(&*folder)?;
+        let first = Checkpoint { position: recovery.start, durable: recovery.start };
+        let checkpoint = CheckpointFile::open(&*folder, first)?;
         let base = *recovery.bases.last().expect("recovery leaves a segment to write to");
         let appender = Appender::resume(Arc::clone(&folder), options.segment_bytes, base, recovery.end)?;
         let state = State {
@@ -173,7 +176,7 @@ impl Log {
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), news: Condvar::new() });
         let committer = Committer::new(Arc::clone(&shared), appender, options.sync, instruments);
-        let cut = Mutex::new(recovery.start);
+        let cut = Mutex::new((recovery.start, checkpoint));
         Ok((Self { shared, options, folder, cut, writer: None }, committer, recovery))
     }
 
@@ -246,13 +249,14 @@ impl Log {
     /// When a file cannot be written or removed. Cutting again later is safe.
     pub fn cut(&self, position: Position) -> Result<(), LogError> {
         let mut cut = self.cut.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (cut, file) = &mut *cut;
         let (position, durable, stale) = {
             let state = self.shared.lock();
             let position = position.min(state.durable).max(*cut);
             let keep_from = state.bases.partition_point(|&base| base <= position).saturating_sub(1);
             (position, state.durable, state.bases[..keep_from].to_vec())
         };
-        Checkpoint { position, durable }.save(&*self.folder)?;
+        file.save(&*self.folder, Checkpoint { position, durable })?;
         *cut = position;
         for base in stale {
             let name = segment::name(base);
