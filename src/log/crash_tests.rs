@@ -338,6 +338,18 @@ fn a_cut_never_goes_back_behind_an_earlier_one() {
 }
 
 #[test]
+fn a_log_that_has_filled_its_disk_can_be_opened_and_cut() {
+    let mut world = World::new(0, Sync::Always);
+    (0..6).for_each(|_| world.append(&[0, 0]));
+    world.disk.set_room(0);
+    let (log, ..) = open(&world.disk, Sync::Always, 300).unwrap();
+    for position in [world.start.0, log.usage().readable] {
+        log.cut(position).unwrap();
+    }
+    assert!(log.usage().bytes < world.log.usage().bytes);
+}
+
+#[test]
 fn a_log_that_cannot_be_read_does_not_open_and_is_whole_when_it_can_be_read_again() {
     for call in [Call::Names, Call::Open, Call::Read, Call::Sync, Call::SyncNames] {
         let mut world = World::new(0, Sync::Always);
