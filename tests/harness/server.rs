@@ -252,13 +252,22 @@ impl Server {
         Metrics::parse(answer.text())
     }
 
-    /// Waits until nothing is pending.
+    /// Waits until nothing is pending, for as long as it gets less.
     pub(crate) async fn settled(&self) -> Metrics {
-        wait_until("nothing is pending", async || {
-            let metrics = self.metrics().await;
-            (metrics.count("tidegauge_readings_pending") == 0 && metrics.balance().is_ok()).then_some(metrics)
-        })
-        .await
+        let mut left = u64::MAX;
+        loop {
+            let (pending, metrics) = wait_until("less is pending", async || {
+                let metrics = self.metrics().await;
+                let pending = metrics.count("tidegauge_readings_pending");
+                let is_better = if pending == 0 { metrics.balance().is_ok() } else { pending < left - left / 10 };
+                is_better.then_some((pending, metrics))
+            })
+            .await;
+            if pending == 0 {
+                return metrics;
+            }
+            left = pending;
+        }
     }
 
     /// Waits until every reading is accounted for.
