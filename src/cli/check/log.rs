@@ -113,7 +113,8 @@ mod tests {
             }
             log.append(batch.finish()).unwrap().durable().await.unwrap();
         }
-        let mut segments: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        let mut segments: Vec<_> = files.filter(|file| file.extension().is_some_and(|is| is == "log")).collect();
         segments.sort();
         (folder, segments)
     }
