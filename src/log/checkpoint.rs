@@ -5,7 +5,7 @@
 //! back, when the checkpoint says so before.
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::folder::{Folder, How, OpenFile};
 use super::{LogError, Position};
@@ -113,37 +113,43 @@ fn read(folder: &dyn Folder) -> Result<Option<(usize, usize, Checkpoint)>, LogEr
 /// The file, for writing.
 #[derive(Debug)]
 pub(super) struct CheckpointFile {
+    path: PathBuf,
     file: Box<dyn OpenFile>,
     /// At which place the next one is written.
     next: usize,
 }
 
 impl CheckpointFile {
-    /// Opens the file in `folder`, or makes it with `first` when there is none. When this returns, what it says survives a
-    /// crash.
-    pub(super) fn open(folder: &dyn Folder, first: Checkpoint) -> Result<Self, LogError> {
-        let last = match read(folder)? {
-            Some((FILE_BYTES, place, found)) => Some((place, found)),
-            shorter => {
-                make(folder, shorter.map_or(first, |(_, _, found)| found))?;
-                None
-            }
-        };
+    /// Opens the file in `folder`, if there is one. When this returns, what it says survives a crash: nothing may be removed
+    /// because of it before.
+    pub(super) fn open(folder: &dyn Folder) -> Result<Option<Self>, LogError> {
+        let Some((bytes, place, found)) = read(folder)? else { return Ok(None) };
+        if bytes < FILE_BYTES {
+            return Self::create(folder, found).map(Some);
+        }
+        // Who wrote it may have been killed, or told of an error, before it was synced; and the other one is overwritten next.
+        let mut file = Self::at(folder, place)?;
+        file.save(found)?;
+        Ok(Some(file))
+    }
+
+    /// Makes the file, or makes it anew.
+    pub(super) fn create(folder: &dyn Folder, checkpoint: Checkpoint) -> Result<Self, LogError> {
+        make(folder, checkpoint)?;
+        Self::at(folder, 0)
+    }
+
+    fn at(folder: &dyn Folder, next: usize) -> Result<Self, LogError> {
         let path = folder.path_of(NAME);
         let file = folder.open(NAME, How::Write).map_err(LogError::io("open", &path))?;
-        let Some((place, found)) = last else { return Ok(Self { file, next: 1 }) };
-        // Who wrote it may have been killed, or told of an error, before it was synced; and the other one is overwritten next.
-        let mut file = Self { file, next: place };
-        file.save(folder, found)?;
-        Ok(file)
+        Ok(Self { path, file, next })
     }
 
     /// Replaces the older of the two. When this returns, the new one survives a crash; before, the other one does.
-    pub(super) fn save(&mut self, folder: &dyn Folder, checkpoint: Checkpoint) -> Result<(), LogError> {
-        let path = folder.path_of(NAME);
+    pub(super) fn save(&mut self, checkpoint: Checkpoint) -> Result<(), LogError> {
         let offset = (self.next * SECOND) as u64;
-        self.file.write_all_at(&checkpoint.encode(), offset).map_err(LogError::io("write", &path))?;
-        self.file.sync().map_err(LogError::io("sync", &path))?;
+        self.file.write_all_at(&checkpoint.encode(), offset).map_err(LogError::io("write", &self.path))?;
+        self.file.sync().map_err(LogError::io("sync", &self.path))?;
         self.next = 1 - self.next;
         Ok(())
     }
@@ -176,14 +182,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = OsFolder::new(dir.path());
         assert_eq!(Checkpoint::load(&folder).unwrap(), None);
-        let mut file = CheckpointFile::open(&folder, at(0, 0)).unwrap();
+        let mut file = CheckpointFile::create(&folder, at(0, 0)).unwrap();
         assert_eq!(Checkpoint::load(&folder).unwrap(), Some(at(0, 0)));
         for step in 1..10 {
             let checkpoint = at(step * 24, 240 + step / 3 * 24);
-            file.save(&folder, checkpoint).unwrap();
+            file.save(checkpoint).unwrap();
             assert_eq!(Checkpoint::load(&folder).unwrap(), Some(checkpoint));
             if step % 4 == 0 {
-                file = CheckpointFile::open(&folder, at(0, 0)).unwrap();
+                file = CheckpointFile::open(&folder).unwrap().unwrap();
                 assert_eq!(Checkpoint::load(&folder).unwrap(), Some(checkpoint));
             }
         }
@@ -194,9 +200,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = OsFolder::new(dir.path());
         for last in 0..2 {
-            let mut file = CheckpointFile::open(&folder, at(0, 0)).unwrap();
+            let mut file = CheckpointFile::create(&folder, at(0, 0)).unwrap();
             for step in 0..=last {
-                file.save(&folder, at(72 + step * 24, 960)).unwrap();
+                file.save(at(72 + step * 24, 960)).unwrap();
             }
             let torn_at = (1 - file.next) * SECOND;
             file.file.write_all_at(&[0xFF; 9], torn_at as u64 + 3).unwrap();
@@ -212,9 +218,9 @@ mod tests {
         let folder = OsFolder::new(dir.path());
         std::fs::write(dir.path().join(NAME), at(72, 96).encode()).unwrap();
         assert_eq!(Checkpoint::load(&folder).unwrap(), Some(at(72, 96)));
-        let mut file = CheckpointFile::open(&folder, at(0, 0)).unwrap();
+        let mut file = CheckpointFile::open(&folder).unwrap().unwrap();
         assert_eq!(Checkpoint::load(&folder).unwrap(), Some(at(72, 96)));
-        file.save(&folder, at(96, 96)).unwrap();
+        file.save(at(96, 96)).unwrap();
         assert_eq!(Checkpoint::load(&folder).unwrap(), Some(at(96, 96)));
     }
 

@@ -338,6 +338,19 @@ fn a_cut_never_goes_back_behind_an_earlier_one() {
 }
 
 #[test]
+fn a_start_removes_nothing_for_a_checkpoint_that_a_killed_process_left_unsynced() {
+    for (seed, calls) in (0..60).flat_map(|seed| (0..40).map(move |calls| (seed, calls))) {
+        let mut world = World::new(seed, Sync::Always);
+        (0..6).for_each(|_| world.append(&[0, 0]));
+        world.disk.fail(Call::Sync);
+        world.log.cut(world.log.usage().readable).unwrap_err();
+        world.maybe_cut.push(world.records.len());
+        world.disk.fail_power_after(calls);
+        world.restart(End::Kill, 300);
+    }
+}
+
+#[test]
 fn a_log_that_has_filled_its_disk_can_be_opened_and_cut() {
     let mut world = World::new(0, Sync::Always);
     (0..6).for_each(|_| world.append(&[0, 0]));

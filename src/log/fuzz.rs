@@ -68,7 +68,7 @@ fn can_be_set_aside(damage: &Damage) -> bool {
 
 /// What is not damaged opens, and gives out records whose checksums are right.
 fn check_good(disk: &Disk) {
-    let recovery = recover(disk).expect("not damaged");
+    let (recovery, _) = recover(disk).expect("not damaged");
     let mut reader = Reader::new(Arc::new(disk.clone()), recovery.start);
     let mut readings = 0;
     while let Some(found) = reader.next(recovery.end).expect("not damaged") {
@@ -82,7 +82,7 @@ fn check_good(disk: &Disk) {
         assert_eq!(stands, Some(found.payload), "the checksum is right, and the payload as it stands");
     }
     assert_eq!((readings, reader.position()), (recovery.readings, recovery.end));
-    let again = recover(disk).expect("opened before");
+    let (again, _) = recover(disk).expect("opened before");
     assert_eq!((again.start, again.end, again.readings), (recovery.start, recovery.end, readings));
     assert_eq!(again.torn_bytes, 0, "the torn tail was cut off");
 }
@@ -92,11 +92,11 @@ pub fn checkpoint(bytes: &[u8]) {
     let disk = Disk::new(0);
     put(&disk, "checkpoint", bytes);
     if let Ok(found) = Checkpoint::load(&disk) {
-        let mut file = CheckpointFile::open(&disk, Checkpoint::default()).expect("the disk is sound");
+        let mut file = CheckpointFile::open(&disk).expect("the disk is sound").expect("it is there");
         assert_eq!(Checkpoint::load(&disk).expect("it was good"), found);
         let end = Position(Position::MAX);
         let last = Checkpoint { position: end, durable: end };
-        file.save(&disk, last).expect("the disk is sound");
+        file.save(last).expect("the disk is sound");
         assert_eq!(Checkpoint::load(&disk).expect("it is good"), Some(last));
     }
 }

@@ -156,9 +156,7 @@ impl Log {
         options: Options,
         instruments: Instruments,
     ) -> Result<(Self, Committer, Recovery), LogError> {
-        let recovery = recovery::recover(&*folder)?;
-        let first = Checkpoint { position: recovery.start, durable: recovery.start };
-        let checkpoint = CheckpointFile::open(&*folder, first)?;
+        let (recovery, checkpoint) = recovery::recover(&*folder)?;
         let base = *recovery.bases.last().expect("recovery leaves a segment to write to");
         let appender = Appender::resume(Arc::clone(&folder), options.segment_bytes, base, recovery.end)?;
         let state = State {
@@ -256,7 +254,7 @@ impl Log {
             let keep_from = state.bases.partition_point(|&base| base <= position).saturating_sub(1);
             (position, state.durable, state.bases[..keep_from].to_vec())
         };
-        file.save(&*self.folder, Checkpoint { position, durable })?;
+        file.save(Checkpoint { position, durable })?;
         *cut = position;
         for base in stale {
             let name = segment::name(base);

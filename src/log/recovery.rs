@@ -14,7 +14,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{Checkpoint, CheckpointFile};
 use super::folder::{Folder, How, OsFolder};
 use super::record::{self, ALIGNMENT};
 use super::segment::{self, Header};
@@ -101,12 +101,13 @@ impl From<&Damage> for LogError {
 }
 
 /// Opens the log in `folder` for going on: makes what is missing, cuts off a torn tail, removes stale segments.
-pub(super) fn recover(folder: &dyn Folder) -> Result<Recovery, LogError> {
+pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, CheckpointFile), LogError> {
     folder.make().map_err(LogError::io("create", folder.path()))?;
     let found = inspect_folder(folder)?;
     if let Some(damage) = found.damage.first() {
         return Err(damage.into());
     }
+    let checkpoint = CheckpointFile::open(folder)?;
     for path in found.stale.iter().chain(found.torn.iter().filter(|torn| torn.offset == 0).map(|torn| &torn.path)) {
         let name = path.file_name().and_then(|name| name.to_str()).expect("listed by name");
         folder.remove(name).map_err(LogError::io("remove", path))?;
@@ -128,13 +129,19 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<Recovery, LogError> {
         bases.push(base);
         Position(base.0 + Header::BYTES as u64)
     };
-    Ok(Recovery {
-        start: found.checkpoint.position.max(bases[0]),
+    let start = found.checkpoint.position.max(bases[0]);
+    let checkpoint = match checkpoint {
+        Some(file) => file,
+        None => CheckpointFile::create(folder, Checkpoint { position: start, durable: start })?,
+    };
+    let recovery = Recovery {
+        start,
         end,
         readings: segments.iter().map(|segment| segment.readings).sum(),
         torn_bytes: found.torn.map_or(0, |torn| torn.bytes),
         bases,
-    })
+    };
+    Ok((recovery, checkpoint))
 }
 
 /// Cuts off what is torn of the newest segment, and makes durable what is kept: it is, up to `claimed`.

@@ -113,7 +113,7 @@ proptest! {
         operations in prop::collection::vec(any_operation(), 1..40)
     ) {
         let dir = tempfile::tempdir().unwrap();
-        let recovery = recover(&*folder(dir.path())).unwrap();
+        let (recovery, _) = recover(&*folder(dir.path())).unwrap();
         let resume = |recovery: &super::recovery::Recovery| {
             Appender::resume(folder(dir.path()), 300, *recovery.bases.last().unwrap(), recovery.end).unwrap()
         };
@@ -141,7 +141,7 @@ proptest! {
                     let mut bytes = std::fs::read(&path).unwrap();
                     tear(&mut bytes, durable, &how);
                     std::fs::write(&path, bytes).unwrap();
-                    let recovery = recover(&*folder(dir.path())).unwrap();
+                    let (recovery, _) = recover(&*folder(dir.path())).unwrap();
                     appender = resume(&recovery);
                     let mut reader = super::Reader::new(folder(dir.path()), recovery.start);
                     let found: Vec<Vec<u8>> =

@@ -94,7 +94,7 @@ fn a_segment_that_lost_its_end_is_damage_and_quarantine_gives_back_the_rest() {
                 set_aside(&damage, &dir.path().join("quarantine")).unwrap();
             }
             assert_eq!(inspect(dir.path()).unwrap().damage, [], "{kept} of {} bytes at {base}", whole.len());
-            let recovery = recover(&*folder(dir.path())).unwrap();
+            let (recovery, _) = recover(&*folder(dir.path())).unwrap();
             let mut reader = Reader::new(folder(dir.path()), recovery.start);
             let left: Vec<Vec<u8>> =
                 std::iter::from_fn(|| reader.next(recovery.end).unwrap().map(|record| record.payload.to_vec()))
