@@ -14,7 +14,8 @@ pub(super) const MAX_RATE: u64 = 10_000_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// How many readings may be sent with one token, or signed with one key of datagrams, per second. 0 to 10,000,000; 0: no limit.
+    /// How many readings may be sent with one token, or signed with one key of datagrams, per second. 0 to 10,000,000; 0:
+    /// no limit.
     pub token_readings_per_second: u64,
     /// How many requests may be sent with one token per second, of any kind. 0 to 10,000,000; 0: no limit.
     pub token_requests_per_second: u64,

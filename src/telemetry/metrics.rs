@@ -139,7 +139,7 @@ table! {
     /// Datagrams that were received and held no acceptable reading, those included that were not signed as they should be.
     udp_malformed_total: Counter, Count;
     /// Datagrams whose readings are lost: the kernel had no room (kernel), the log took nothing (overload), they were
-    /// larger than allowed (truncated), or more came with a key than its rate allows (limited).
+    /// larger than allowed (truncated), or more came with a key than its rate allows (rate_limited).
     udp_dropped_total: Labelled<Counter>, Count {reason};
     /// Numbers that devices which number their messages have left out.
     udp_sequence_gaps_total: Counter, Count;

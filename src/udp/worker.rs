@@ -48,7 +48,7 @@ impl Counters {
             malformed: metrics.udp_malformed_total.clone(),
             overload: metrics.udp_dropped_total.with("overload"),
             truncated: metrics.udp_dropped_total.with("truncated"),
-            rate_limited: metrics.udp_dropped_total.with("limited"),
+            rate_limited: metrics.udp_dropped_total.with("rate_limited"),
             at_limit: metrics.limited_total.of(Limit::TokenReadings).clone(),
         }
     }

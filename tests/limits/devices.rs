@@ -73,7 +73,7 @@ async fn datagrams_of_a_key() {
     send("fast", 100);
     accepted(150).await;
     wait_until("a datagram is refused", async || {
-        let dropped = [("reason", "limited")];
+        let dropped = [("reason", "rate_limited")];
         (server.metrics().await.count_where("tidegauge_udp_dropped_total", &dropped) == 1).then_some(())
     })
     .await;
