@@ -50,11 +50,14 @@ impl Process {
     }
 
     pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
+        let path = format!("/proc/{}/status", self.pid);
+        let status = std::fs::read_to_string(&path).with_context(|| path.clone())?;
         Ok(Usage {
             name: self.name.clone(),
             cpu_seconds: cpu_seconds(self.pid)? - self.cpu_seconds_before,
-            peak_mib: mib(self.pid, "VmHWM:")?,
-            resident_mib: mib(self.pid, "VmRSS:")?,
+            // Both of one moment: a peak that is less than what is resident would be nonsense.
+            peak_mib: mib(&status, "VmHWM:").context(path.clone())?,
+            resident_mib: mib(&status, "VmRSS:").context(path)?,
         })
     }
 }
@@ -67,9 +70,9 @@ fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
     Ok((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND)
 }
 
-fn mib(pid: u32, field: &str) -> anyhow::Result<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix(field)).context("no such field in /proc/PID/status")?;
+/// The memory that a field of `/proc/<pid>/status` states, in MiB.
+fn mib(status: &str, field: &str) -> anyhow::Result<f64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).with_context(|| format!("no {field}"))?;
     let kib: f64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kib / 1024.0)
 }
