@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tidegauge::access::sign;
 
-use super::reload::signal_and_wait_for;
+use super::reload::reload_says;
 use super::{devices, reading, setup};
 use crate::harness::{Metrics, Server, Setup, key_of, secret_of, wait_until};
 use crate::udp::{Sender, received};
@@ -182,7 +182,7 @@ async fn keys_are_replaced_on_sighup_without_a_gap() {
 
     let reload = async |setup: Setup| {
         server.write_config(&setup.or("udp.listen", "127.0.0.1:0").to_toml());
-        signal_and_wait_for(&server, "[auth] was read again").await;
+        reload_says(&server, "[auth] was read again").await;
     };
     reload(signed().key("gw-2", "")).await;
     let metrics = send_all(2.0).await;
@@ -195,7 +195,7 @@ async fn keys_are_replaced_on_sighup_without_a_gap() {
 
     let broken = signed().key("gw-1", "").or("udp.listen", "127.0.0.1:0").to_toml();
     server.write_config(&broken);
-    signal_and_wait_for(&server, "auth.keys.id is that of an earlier key").await;
+    reload_says(&server, "auth.keys.id is that of an earlier key").await;
     let metrics = send_all(4.0).await;
     assert_eq!((accepted(&metrics), rejected(&metrics, "unknown_key")), (5, 3), "it changed nothing");
     assert_eq!((latest(&server, "by-gw-1").await, latest(&server, "by-gw-2").await), (json!(2.0), json!(4.0)));
@@ -261,9 +261,9 @@ async fn no_log_line_holds_a_secret_or_what_a_stranger_wrote_instead() {
     sender.send(with_key("gw-2", one("a", 1.0)));
     sender.send(format!("#tg1 {} x\n", key_of("gw-1").expose()));
     received(&server, 3).await;
-    signal_and_wait_for(&server, "[auth] was read again").await;
+    reload_says(&server, "[auth] was read again").await;
     server.write_config(&format!("[auth]\nkeys = {:?}\n", key_of("gw-1").expose()));
-    signal_and_wait_for(&server, "nothing was read again").await;
+    reload_says(&server, "nothing was read again").await;
     wait_until("the refusals are told", async || server.log().contains("a datagram is refused").then_some(())).await;
     assert!(!server.log().contains(key_of("gw-1").expose()) && !server.log().contains(&secret_of("all")));
 }

@@ -9,10 +9,16 @@ fn with(name: &str) -> Setup {
     setup().token(name, "scopes = ['query']").or("udp.listen", "127.0.0.1:0")
 }
 
-pub(crate) async fn signal_and_wait_for(server: &Server, said: &str) {
-    let times = server.log().matches(said).count();
+/// Sends SIGHUP, waits until it has had its effect, which is what is logged last of it, and sees that this was said.
+pub(crate) async fn reload_says(server: &Server, said: &str) {
+    let before = server.log().len();
     server.signal("HUP");
-    wait_until(said, async || (server.log().matches(said).count() > times).then_some(())).await;
+    let logged = wait_until("SIGHUP has had its effect", async || {
+        let log = server.log();
+        log[before..].contains("read again").then(|| log[before..].to_owned())
+    })
+    .await;
+    assert!(logged.contains(said), "{said} is not in {logged}");
 }
 
 #[tokio::test]
@@ -26,7 +32,7 @@ async fn tokens_are_read_again_and_connections_stay() {
     assert_eq!(connection.ask(request("old").as_bytes()).await.0, 200);
 
     server.write_config(&with("new").to_toml());
-    signal_and_wait_for(&server, "[auth] was read again").await;
+    reload_says(&server, "[auth] was read again").await;
     assert_eq!(get(&server, "old", "/v1/devices").await.status, 401);
     assert_eq!(get(&server, "new", "/v1/devices").await.status, 200);
     assert_eq!(connection.ask(request("old").as_bytes()).await.0, 401, "the same connection, the next request");
@@ -43,7 +49,7 @@ async fn a_configuration_that_cannot_be_used_changes_nothing_and_is_told_with_it
         (duplicate.as_str(), "auth.tokens.scopes is an empty list"),
     ] {
         server.write_config(bad);
-        signal_and_wait_for(&server, said).await;
+        reload_says(&server, said).await;
         assert_eq!(get(&server, "old", "/v1/devices").await.status, 200, "{bad}");
         assert_eq!(server.send(server.request(Method::GET, "/v1/devices")).await.status, 401, "{bad}");
     }
@@ -55,8 +61,6 @@ async fn what_stands_outside_auth_takes_a_restart_and_that_is_said() {
     server.write_config(&with("new").set("query.max_devices", 7).to_toml());
     let said =
         "outside [auth] and the files of [http.tls] have changed: that takes a restart keys=\"query.max_devices\"";
-    signal_and_wait_for(&server, said).await;
-    wait_until("the tokens are new", async || (get(&server, "new", "/v1/devices").await.status == 200).then_some(()))
-        .await;
+    reload_says(&server, said).await;
     assert_eq!(get(&server, "new", "/v1/devices?limit=8").await.status, 200, "the limit is the old one");
 }

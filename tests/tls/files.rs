@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::{BOTH, Folder, HEALTH, open, shown_by};
-use crate::auth::reload::signal_and_wait_for;
+use crate::auth::reload::reload_says;
 use crate::harness::{Server, run};
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn after_sighup_new_connections_get_the_new_certificate_and_open_ones_go_o
     assert_eq!(connection.ask(HEALTH).await.0, 200);
 
     folder.authority.server().write(folder.path(), "server");
-    signal_and_wait_for(&server, "[auth] and the files of [http.tls] were read again").await;
+    reload_says(&server, "[auth] and the files of [http.tls] were read again").await;
     assert_eq!(connection.ask(HEALTH).await.0, 200, "the same connection, the next request");
     let after = shown_by(&server, &folder).await;
     assert_ne!(before, after);
@@ -107,14 +107,14 @@ async fn after_sighup_files_that_cannot_be_used_change_nothing_and_are_named() {
     let before = shown_by(&server, &folder).await;
     for (break_it, key, file, _) in BREAKS {
         break_it(&folder);
-        signal_and_wait_for(&server, &format!("{} ({key})", folder.file(file))).await;
+        reload_says(&server, &format!("{} ({key})", folder.file(file))).await;
         assert!(server.log().contains("tokens, keys and certificates stay as they were"));
         assert_eq!(shown_by(&server, &folder).await, before, "{file}");
         for (file, bytes) in &good {
             fs::write(folder.path().join(file), bytes).expect("writable");
         }
     }
-    signal_and_wait_for(&server, "were read again").await;
+    reload_says(&server, "were read again").await;
 }
 
 #[tokio::test]
@@ -122,6 +122,6 @@ async fn tls_is_not_turned_off_by_sighup() {
     let folder = Folder::new();
     let server = Server::start(folder.setup("").or("udp.listen", "127.0.0.1:0")).await;
     server.write_config(&crate::harness::Setup::sqlite().or("udp.listen", "127.0.0.1:0").to_toml());
-    signal_and_wait_for(&server, "that takes a restart").await;
+    reload_says(&server, "that takes a restart").await;
     assert_eq!(server.get("/healthz").await.status, 200, "over TLS");
 }

@@ -68,11 +68,11 @@ async fn what_is_revoked_is_refused_and_a_list_that_is_out_of_date_lets_nobody_i
     assert!(refused.contains("evoked"), "{refused}");
 
     std::fs::write(&list, folder.authority.revoke(1, 2099)).expect("writable");
-    crate::auth::reload::signal_and_wait_for(&server, "were read again").await;
+    crate::auth::reload::reload_says(&server, "were read again").await;
     outcome(&lost).await.expect("it is not on the new list");
     outcome(&kept).await.expect_err("it is on the new list");
 
     std::fs::write(&list, folder.authority.revoke(1, 2025)).expect("writable");
-    crate::auth::reload::signal_and_wait_for(&server, "past its next update").await;
+    crate::auth::reload::reload_says(&server, "past its next update").await;
     outcome(&lost).await.expect_err("nobody knows what has been revoked since");
 }
