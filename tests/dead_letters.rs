@@ -58,7 +58,7 @@ async fn a_server_with_dead_letters(database: &Database) -> Server {
 async fn what_is_refused_is_listed_retried_and_then_stored_once() {
     let database = Database::new();
     let server = a_server_with_dead_letters(&database).await;
-    let log = server.log();
+    let log = server.logged("the store refuses buckets for good").await;
     let told = log.lines().find(|line| line.contains("the store refuses buckets for good")).expect("a line");
     let example = ["device=\"bad-", "hour=\"2024-04-20T14:00:00Z\"", "reason=\"validation\"", "detail="];
     assert!(example.iter().all(|part| told.contains(part)), "{told}");
@@ -135,10 +135,7 @@ async fn a_full_file_holds_up_only_what_is_refused() {
         send(&server, &format!("good-{nth}"), 1).await;
     }
     wait_for(&server, "tidegauge_readings_stored_total", 21).await;
-    wait_until("the file is full", async || {
-        server.log().contains("refused readings cannot be put aside").then_some(())
-    })
-    .await;
+    server.logged("refused readings cannot be put aside").await;
     let aside = wait_until("what is not put aside is all that is pending", async || {
         let metrics = server.metrics().await;
         let aside = metrics.count("tidegauge_readings_dead_lettered_total");

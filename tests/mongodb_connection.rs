@@ -128,7 +128,7 @@ async fn trouble_with(uri: &str) -> String {
         ready["reason"].as_str().filter(|reason| !reason.ends_with("no answer yet")).map(str::to_owned)
     })
     .await;
-    let log = server.log();
+    let log = server.logged("the store is away").await;
     let line = log.lines().find(|line| line.contains("the store is away")).expect("a log line");
     for text in [line, &reason] {
         assert!(!text.contains("hunter") && !text.contains(['{', '\n']) && text.len() < 500, "{text}");
@@ -184,7 +184,7 @@ async fn a_wrong_password_is_said_and_readings_wait() {
     })
     .await;
     assert!(ready["reason"].as_str().is_some_and(|why| why.contains("auth")), "{ready}");
-    assert!(!server.log().contains("hunter3") && !ready.to_string().contains("hunter3"));
+    assert!(!server.logged("the store is away").await.contains("hunter3") && !ready.to_string().contains("hunter3"));
     server.kill9();
     server.start_again_with(Setup::sqlite().set("mongodb.uri", guarded.uri("ann:hunter2@", ""))).await;
     assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 1);

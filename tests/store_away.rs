@@ -66,7 +66,7 @@ async fn away_and_back(kill: bool) {
     server.settled().await;
     let whole = server.get_json(&format!("/v1/devices/both/readings?{RANGE}")).await;
     assert_eq!((whole["readings"].as_array().map(Vec::len), whole.get("partial")), (Some(2), None), "{whole}");
-    let log = server.log();
+    let log = server.logged("the store is back").await;
     assert_eq!(log.matches("the store is away; readings wait in the log").count(), 1, "{log}");
     assert_eq!(log.matches("the store is back").count(), 1, "{log}");
     let counted = database.aggregate("buckets", vec![doc! { "$count": "n" }]).await;
@@ -93,11 +93,12 @@ async fn a_full_log_is_said_when_it_begins_and_when_it_ends_and_beside_it_that_t
     assert_eq!(ready["status"], "overloaded", "{ready}");
     let reason = ready["reason"].as_str().expect("a reason");
     assert!(reason.starts_with("the log is ") && reason.contains("full") && reason.contains("; the store is away: "));
-    assert_eq!(server.log().matches("the log is full (log.max_bytes)").count(), 1, "{}", server.log());
+    let full = "the log is full (log.max_bytes)";
+    assert_eq!(server.logged(full).await.matches(full).count(), 1, "{}", server.log());
     tokio::task::block_in_place(|| mongod.start_again());
-    wait_until("the log has room", async || server.log().contains("the log has room again").then_some(())).await;
+    let log = server.logged("the log has room again").await;
+    assert_eq!(log.matches(full).count(), 1, "{log}");
     wait_for_status(&server, "ok").await;
-    assert_eq!(server.log().matches("the log is full (log.max_bytes)").count(), 1, "{}", server.log());
     server.settled().await;
 }
 
@@ -110,7 +111,7 @@ async fn stopping_while_the_store_is_away_says_once_how_many_readings_wait_in_th
     send(&server, "b", 0).await;
     wait_for_status(&server, "degraded").await;
     assert!(server.terminate().await.success());
-    let log = server.log();
+    let log = server.logged("the log for the next start").await;
     let waits: Vec<&str> = log.lines().filter(|line| line.contains("the log for the next start")).collect();
     assert!(waits.len() == 1 && waits[0].contains("readings=2") && waits[0].contains("the store is away"), "{log}");
 }

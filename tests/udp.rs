@@ -96,7 +96,7 @@ async fn in_a_flood_every_datagram_is_received_or_counted_as_dropped_by_the_kern
     let metrics = server.metrics().await;
     assert_eq!(metrics.count("tidegauge_readings_accepted_total"), metrics.count(DATAGRAMS));
     assert_eq!((metrics.count(MALFORMED), dropped(&metrics, "overload")), (0, 0));
-    assert!(server.log().contains("the kernel dropped datagrams"), "{}", server.log());
+    server.logged("the kernel dropped datagrams").await;
 }
 
 #[tokio::test]

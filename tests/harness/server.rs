@@ -192,6 +192,11 @@ impl Server {
         self.log.lock().expect("no panic while it was held").clone()
     }
 
+    /// What it logged so far, as soon as this is among it: a line comes through a pipe, later than the deed it tells of.
+    pub(crate) async fn logged(&self, said: &str) -> String {
+        wait_until(&format!("it logs: {said}"), async || Some(self.log()).filter(|log| log.contains(said))).await
+    }
+
     /// `GET`s a path.
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.get_as(path, "*/*").await
