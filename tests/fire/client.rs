@@ -1,7 +1,6 @@
 //! A client: sends for its devices, one request after the other, until it is told to stop.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
@@ -14,18 +13,26 @@ use super::workload::{Batch, Sent, Workload, body};
 use crate::harness::client;
 
 /// How long an answer may take at most: whatever fails behind it, the server takes readings or refuses them.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+const ANSWER_DEADLINE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Where a server listens; `None` while it is gone.
 pub(crate) type Address = watch::Receiver<Option<String>>;
+
+/// What clients are told to do when they have delivered a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    Send,
+    Wait,
+    Stop,
+}
 
 /// Sends for its devices.
 pub(crate) struct Client {
     pub(crate) workload: Workload,
     pub(crate) servers: Vec<Address>,
     pub(crate) ledger: Arc<Ledger>,
-    pub(crate) stop: Arc<AtomicBool>,
+    order: watch::Receiver<Order>,
     http: reqwest::Client,
     rng: StdRng,
 }
@@ -47,16 +54,16 @@ impl Client {
         workload: Workload,
         servers: Vec<Address>,
         ledger: &Arc<Ledger>,
-        stop: &Arc<AtomicBool>,
+        order: watch::Receiver<Order>,
     ) -> Self {
         let http = client(None).timeout(ANSWER_DEADLINE).build().expect("a client");
-        let (ledger, stop) = (Arc::clone(ledger), Arc::clone(stop));
-        Self { workload, servers, ledger, stop, http, rng: StdRng::seed_from_u64(!seed) }
+        let ledger = Arc::clone(ledger);
+        Self { workload, servers, ledger, order, http, rng: StdRng::seed_from_u64(!seed) }
     }
 
     /// Sends until it is told to stop. The last request is brought to its end.
     pub(crate) async fn run(mut self) {
-        while !self.stop.load(Ordering::Relaxed) {
+        while self.may_send().await {
             let batch = self.workload.next();
             let server = self.rng.random_range(0..self.servers.len());
             self.deliver(&batch, server).await;
@@ -64,6 +71,12 @@ impl Client {
                 self.deliver(&batch, (server + 1) % self.servers.len()).await;
             }
         }
+    }
+
+    /// Whether there is more to send, as soon as nobody holds it back.
+    async fn may_send(&mut self) -> bool {
+        let order = self.order.wait_for(|order| *order != Order::Wait).await;
+        order.is_ok_and(|order| *order == Order::Send)
     }
 
     /// Sends a batch until it is acknowledged. Now and then it gives up before.

@@ -74,7 +74,8 @@ async fn down_for_long(mongod: &mut Mongod, store: Store<'_>) {
             siege.kill_and_restart(0).await;
         }
         tokio::task::block_in_place(|| mongod.start_again());
-        wait_until("the log is drained", async || {
+        siege.drain().await;
+        wait_until("the log is cut", async || {
             (siege.servers[0].metrics().await.count("tidegauge_log_bytes") < DRAINED_BYTES).then_some(())
         })
         .await;

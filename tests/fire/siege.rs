@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rand::rngs::StdRng;
@@ -11,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::audit;
-use super::client::Client;
+use super::client::{Client, Order};
 use super::ledger::{Identity, Ledger, Rule, Totals};
 use super::report::{Line, say};
 use super::store::Store;
@@ -36,7 +35,7 @@ pub(crate) struct Siege<'a> {
     /// No reading is older.
     pub(crate) start_ms: i64,
     clients: Vec<JoinHandle<()>>,
-    stop: Arc<AtomicBool>,
+    order: watch::Sender<Order>,
     injected: u64,
     until: Instant,
 }
@@ -55,7 +54,7 @@ impl<'a> Siege<'a> {
     /// Lays siege to servers that share a store.
     pub(crate) fn begin_with(fault: &'static str, store: Store<'a>, rule: Rule, servers: Vec<Server>) -> Self {
         let seed = seed();
-        let (ledger, stop) = (Arc::new(Ledger::new(rule)), Arc::default());
+        let (ledger, order) = (Arc::new(Ledger::new(rule)), watch::Sender::new(Order::Send));
         let addresses: Vec<_> =
             servers.iter().map(|server| watch::Sender::new(Some(server.url().to_owned()))).collect();
         let start_ms = two_hours_ago_ms();
@@ -64,7 +63,7 @@ impl<'a> Siege<'a> {
             let workload = Workload::new(seed, number, start_ms);
             devices.extend(workload.devices());
             let servers = addresses.iter().map(watch::Sender::subscribe).collect();
-            let client = Client::new(seed.wrapping_add(number as u64), workload, servers, &ledger, &stop);
+            let client = Client::new(seed.wrapping_add(number as u64), workload, servers, &ledger, order.subscribe());
             tokio::spawn(client.run())
         };
         let clients = (0..CLIENTS).map(client).collect();
@@ -81,7 +80,7 @@ impl<'a> Siege<'a> {
             devices,
             start_ms,
             clients,
-            stop,
+            order,
             injected: 0,
             until,
         }
@@ -180,6 +179,15 @@ impl<'a> Siege<'a> {
         self.addresses[which].send_replace(Some(url));
     }
 
+    /// Holds the clients back until all that waits is stored, however slowly that goes.
+    pub(crate) async fn drain(&self) {
+        self.order.send_replace(Order::Wait);
+        for server in &self.servers {
+            server.settled().await;
+        }
+        self.order.send_replace(Order::Send);
+    }
+
     /// Lets the clients end, and waits until everything is stored.
     pub(crate) async fn settle(&mut self) {
         self.stop_clients().await;
@@ -196,7 +204,7 @@ impl<'a> Siege<'a> {
     }
 
     async fn stop_clients(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.order.send_replace(Order::Stop);
         for client in self.clients.drain(..) {
             client.await.expect("a client ends well");
         }

@@ -264,7 +264,7 @@ impl Server {
             let (pending, metrics) = wait_until("less is pending", async || {
                 let metrics = self.metrics().await;
                 let pending = metrics.count("tidegauge_readings_pending");
-                let is_better = if pending == 0 { metrics.balance().is_ok() } else { pending < left - left / 10 };
+                let is_better = if pending == 0 { metrics.balance().is_ok() } else { pending < left };
                 is_better.then_some((pending, metrics))
             })
             .await;
