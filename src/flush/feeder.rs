@@ -36,9 +36,9 @@ fn feed(flush: &Flush, mut reader: Reader, runtime: &tokio::runtime::Handle) -> 
                 return Ok(());
             }
             if state.pending.is_full() {
-                if state.stalled_since.is_none() {
+                state.stalled_since.get_or_insert_with(Instant::now);
+                if !std::mem::replace(&mut state.full_is_told, true) {
                     tracing::warn!(bytes = state.pending.bytes(), "pending is full; readings wait in the log");
-                    state.stalled_since = Some(Instant::now());
                 }
                 drop(state);
                 flush.due.notify_one();
@@ -56,8 +56,7 @@ fn feed(flush: &Flush, mut reader: Reader, runtime: &tokio::runtime::Handle) -> 
                 }
             }
             state.fed = reader.position();
-            if state.stalled_since.is_some() && state.fed >= readable {
-                tracing::info!("readings do not wait in the log any more");
+            if state.fed >= readable {
                 state.stalled_since = None;
             }
             let (fed, is_due) = (state.fed, state.draining || state.pending.is_due(flush.now_ms()));
@@ -66,6 +65,11 @@ fn feed(flush: &Flush, mut reader: Reader, runtime: &tokio::runtime::Handle) -> 
             if is_due {
                 flush.due.notify_one();
             }
+        }
+        let mut state = flush.lock();
+        if state.full_is_told && state.pending.is_half_free() {
+            tracing::info!("readings do not wait in the log any more");
+            state.full_is_told = false;
         }
     }
     Ok(())

@@ -102,6 +102,9 @@ struct State {
     fed_readings: u64,
     /// Since when the feeder has been standing still because pending is full.
     stalled_since: Option<Instant>,
+    /// It is said that pending is full, and not yet that it has room: that takes more than the next write, or a store
+    /// that is just fast enough would have it said for each.
+    full_is_told: bool,
     /// Take everything, due or not.
     draining: bool,
     /// Feed no more.
@@ -141,7 +144,15 @@ impl Flush {
         if store.rollups().is_some() {
             metrics.rollup_retries_total.start_with(reasons.transient);
         }
-        let state = State { pending, fed, fed_readings: 0, stalled_since: None, draining: false, stopped: false };
+        let state = State {
+            pending,
+            fed,
+            fed_readings: 0,
+            stalled_since: None,
+            full_is_told: false,
+            draining: false,
+            stopped: false,
+        };
         Arc::new(Self {
             options,
             state: Mutex::new(state),

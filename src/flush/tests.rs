@@ -292,3 +292,33 @@ async fn while_pending_is_full_readings_wait_in_the_log_and_queries_are_told_and
     assert_eq!(life.flush.catch_up(MINUTE).await, None);
     assert_eq!(life.end(MINUTE).await, 0);
 }
+
+#[tokio::test]
+async fn that_pending_is_full_is_said_to_be_over_when_half_of_it_is_free_again() {
+    let taken = Arc::new(AtomicU64::new(0)); // of the devices, so many
+    let takes = Arc::clone(&taken);
+    let number = |device: &str| device.strip_prefix("device-").unwrap().parse::<u64>().unwrap();
+    let fault = move |write: &BucketWrite| (number(&write.device) >= takes.load(Ordering::Relaxed)).then(away);
+    let life = Life::begin(&folder(), Limits { max_bytes: 2000, ..PATIENT }, Box::new(fault));
+    let is_told = || life.flush.lock().full_is_told;
+    life.append(0..2).await;
+    assert_eq!(life.flush.catch_up(MINUTE).await, None);
+    assert!(!is_told());
+    let mut last = 2;
+    while !life.flush.with_pending(Pending::is_full) {
+        life.append(last..last + 1).await;
+        last += 1;
+        assert_eq!(life.flush.catch_up(MINUTE).await, None);
+    }
+    assert!(last < 10, "a batch for each device");
+    life.append(last..last + 1).await;
+    until("pending is said to be full", is_told).await;
+
+    taken.store(1, Ordering::Relaxed);
+    assert_eq!(life.flush.catch_up(MINUTE).await, None, "there is room for what waits in the log");
+    assert!(!life.flush.with_pending(Pending::is_half_free));
+    assert!(is_told());
+
+    taken.store(10, Ordering::Relaxed);
+    until("it is said to be over", || !is_told()).await;
+}

@@ -147,6 +147,11 @@ impl Pending {
         self.bytes >= self.limits.max_bytes
     }
 
+    /// Whether no more than half of the memory is used.
+    pub const fn is_half_free(&self) -> bool {
+        self.bytes <= self.limits.max_bytes / 2
+    }
+
     /// Memory in use, in bytes; estimated.
     pub const fn bytes(&self) -> u64 {
         self.bytes
