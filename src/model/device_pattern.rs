@@ -134,7 +134,7 @@ mod tests {
         for _ in 0..1_000 {
             assert!(matches(&pattern, &id) && !matches(&pattern[..127], &id[..63]));
         }
-        assert!(before.elapsed().as_secs() < 10, "trying every way would take longer than the universe is old");
+        assert!(before.elapsed().as_secs() < 60, "trying every way would take longer than the universe is old");
     }
 
     #[test]

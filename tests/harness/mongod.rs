@@ -162,6 +162,12 @@ impl Mongod {
     }
 
     /// The URI of this server alone, whatever its role.
+    /// For what is asked once, and must be answered however busy the machine is.
+    async fn patient_admin(&self) -> mongodb::Database {
+        client(&format!("mongodb://{}/?directConnection=true", self.address())).await.database("admin")
+    }
+
+    /// For what is asked again and again: short waits.
     fn own_uri(&self) -> String {
         let patience = "serverSelectionTimeoutMS=500&connectTimeoutMS=500";
         format!("mongodb://{}/?directConnection=true&{patience}", self.address())
@@ -179,10 +185,8 @@ fn initiate(members: &[&Mongod], settings: Document) {
     let address = |(id, member): (usize, &&Mongod)| doc! { "_id": id as i32, "host": member.address() };
     let addresses: Vec<Document> = members.iter().enumerate().map(address).collect();
     let config = doc! { "_id": "tests", "members": addresses, "settings": settings };
-    let initiated = blocking(async {
-        let admin = client(&members[0].own_uri()).await.database("admin");
-        admin.run_command(doc! { "replSetInitiate": config }).await
-    });
+    let initiated =
+        blocking(async { members[0].patient_admin().await.run_command(doc! { "replSetInitiate": config }).await });
     initiated.expect("fresh servers");
 }
 

@@ -84,7 +84,7 @@ impl ReplicaSet {
         let primary = self.primary();
         let step_down = doc! { "replSetStepDown": STEP_DOWN_SECONDS, "secondaryCatchUpPeriodSecs": STEP_DOWN_SECONDS };
         blocking(async {
-            let admin = client(&self.members[primary].own_uri()).await.database("admin");
+            let admin = self.members[primary].patient_admin().await;
             admin.run_command(step_down).await.expect("the others have caught up");
             admin.run_command(doc! { "replSetFreeze": 0 }).await.expect("it is no primary");
         });

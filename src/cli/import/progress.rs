@@ -168,15 +168,12 @@ mod tests {
         progress.counts.rows.store(1200, Ordering::Relaxed);
         progress.counts.accepted.store(1100, Ordering::Relaxed);
         let summary = progress.summary();
-        assert!(
-            summary.starts_with("1,200 rows read (4.00 KiB), 1,100 readings accepted, 0 rejected, 0."),
-            "{summary}"
-        );
+        assert!(summary.starts_with("1,200 rows read (4.00 KiB), 1,100 readings accepted, 0 rejected, "), "{summary}");
         progress.counts.rejected.store(98, Ordering::Relaxed);
         progress.counts.empty_cells.store(4, Ordering::Relaxed);
         progress.counts.empty_rows.store(2, Ordering::Relaxed);
         let summary = progress.summary();
-        let expected = "accepted, 98 rejected, 4 empty cells skipped, 2 rows without values, 0.";
+        let expected = "accepted, 98 rejected, 4 empty cells skipped, 2 rows without values, ";
         assert!(summary.contains(expected), "{summary}");
     }
 

@@ -25,6 +25,17 @@ pub(in crate::flush) struct Kept {
 }
 
 impl Kept {
+    /// Of two that roll up the same bucket at once, the one that has seen more wins, as in a real store.
+    fn keep(&self, derived: impl IntoIterator<Item = ((Arc<str>, Hour), Vec<(Metric, Stats)>)>) {
+        let readings = |stats: &[(Metric, Stats)]| stats.iter().map(|(_, stats)| stats.count).sum::<u64>();
+        let mut hours = self.hours.lock().unwrap();
+        for (bucket, stats) in derived {
+            if hours.get(&bucket).is_none_or(|kept| readings(kept) <= readings(&stats)) {
+                hours.insert(bucket, stats);
+            }
+        }
+    }
+
     fn hours(&self) -> ByBucket {
         self.hours.lock().unwrap().clone()
     }
@@ -72,10 +83,10 @@ impl Rollups for Faulty {
         let done = stats.len() as u64;
         if fails_every > 0 && tries.is_multiple_of(fails_every) {
             stats.pop_last();
-            self.kept().hours.lock().unwrap().extend(stats);
+            self.kept().keep(stats);
             return Err(away());
         }
-        self.kept().hours.lock().unwrap().extend(stats);
+        self.kept().keep(stats);
         self.kept().swept.lock().unwrap().push(hour);
         Ok(done)
     }
@@ -87,7 +98,7 @@ impl Rollups for Faulty {
         let mut fold = self.fold().await;
         for bucket in buckets {
             let stats = fold.remove(bucket).expect("the store has what is rolled up");
-            self.kept().hours.lock().unwrap().insert(bucket.clone(), stats);
+            self.kept().keep([(bucket.clone(), stats)]);
         }
         vec![Ok(()); buckets.len()]
     }
@@ -112,6 +123,10 @@ async fn fill(folder: &Arc<TempDir>, hours: Range<i32>) {
 
 fn mark_of(life: &Life) -> Option<Mark> {
     Mark::load(&life.folder.path().join("rollups.json"))
+}
+
+fn is_marked_whole(life: &Life) -> bool {
+    mark_of(life).is_some_and(|mark| mark.next > life.flush.newest_closed())
 }
 
 #[tokio::test]
@@ -162,7 +177,7 @@ async fn what_was_stored_before_is_rolled_up_hour_by_hour_over_failures() {
     fill(&folder, 0..60).await;
     kept.fails_every.store(3, Ordering::Relaxed);
     let life = begin(&folder, &kept);
-    until("the mark is written", || mark_of(&life).is_some()).await;
+    until("the mark is of all hours", || is_marked_whole(&life)).await;
     assert_eq!(kept.hours(), life.store.fold().await);
     assert_eq!(kept.swept(), (0..60).step_by(3).map(Hour).collect::<Vec<_>>());
     assert_eq!(mark_of(&life).unwrap().next, Hour(life.flush.newest_closed().0 + 1));
@@ -190,7 +205,7 @@ async fn the_mark_spares_work_and_without_it_all_is_derived_again() {
     let (folder, kept) = (folder(), Arc::new(Kept::default()));
     fill(&folder, 0..9).await;
     let life = begin(&folder, &kept);
-    until("the mark is written", || mark_of(&life).is_some()).await;
+    until("the mark is of all hours", || is_marked_whole(&life)).await;
     life.running.roller.abort();
     let look = async |mark| {
         kept.swept.lock().unwrap().clear();

@@ -8,7 +8,7 @@ store_scenarios!(two_handles);
 
 fn two_handles() -> impl Future<Output = (TempDir, SqliteStore, SqliteStore)> {
     let folder = tempfile::tempdir().unwrap();
-    let open = || SqliteStore::open(&file_in(&folder)).unwrap();
+    let open = || SqliteStore::open_with(&file_in(&folder), Duration::from_secs(60)).unwrap(); // however slow the disk is
     let (store, other) = (open(), open());
     std::future::ready((folder, store, other))
 }

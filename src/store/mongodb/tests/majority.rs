@@ -24,15 +24,19 @@ async fn write_one(store: &dyn Store, offset: u32) -> Result<Written, WriteError
     store.write(&[write_at(offset)]).await.remove(0)
 }
 
-/// Tries until the store takes it.
-async fn write_in_the_end(store: &dyn Store, offset: u32) -> Written {
+/// Tries until it works.
+async fn in_the_end<T, E: std::fmt::Display>(mut attempt: impl AsyncFnMut() -> Result<T, E>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        match write_one(store, offset).await {
-            Ok(written) => return written,
+        match attempt().await {
+            Ok(done) => return done,
             Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
     }
+}
+
+async fn write_in_the_end(store: &dyn Store, offset: u32) -> Written {
+    in_the_end(async || write_one(store, offset).await).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -58,7 +62,7 @@ async fn nothing_is_stored_before_a_majority_has_it() {
         );
         let Written { stored, duplicate } = write_in_the_end(store, 1).await;
         assert_eq!(stored + duplicate, 1);
-        let hours = store.contents("d", HOUR..Hour(HOUR.0 + 1), 10).await.unwrap();
+        let hours = in_the_end(async || store.contents("d", HOUR..Hour(HOUR.0 + 1), 10).await).await;
         assert_eq!(hours[0].1.reading_count(), 2, "{}", store.name());
     }
 }

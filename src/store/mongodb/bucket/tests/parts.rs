@@ -149,7 +149,7 @@ async fn largest_document(scratch: &Scratch) -> i32 {
 }
 
 /// A hundred readings a second for an hour, as a broken or a very busy device sends them.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)] // the driver listens for heartbeats while documents are decoded
 async fn an_outlier_fills_parts_of_a_mebibyte_and_takes_the_slow_path_once_for_each() {
     let scratch = Scratch::new().await;
     let (slow_writes, slow) = counter();

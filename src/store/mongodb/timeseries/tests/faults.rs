@@ -54,8 +54,8 @@ async fn a_write_concern_error_is_transient_and_a_resend_stores_once() {
 #[tokio::test]
 async fn an_insert_that_hangs_is_overtaken_and_stores_nothing_later() {
     let scratch = Scratch::new().await;
+    write_one(&store(&scratch).await, &write_at("d", 0..5)).await.unwrap();
     let store = faulty_store(&scratch, Duration::from_millis(500)).await;
-    write_one(&store, &write_at("d", 0..5)).await.unwrap();
     let write = write_at("d", 5..15);
     let hang = doc! { "blockConnection": true, "blockTimeMS": 2_500 };
     let fault = Fault::inject(&scratch, "insert", doc! { "times": 1 }, hang).await;
