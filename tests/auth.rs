@@ -12,7 +12,7 @@ mod tokens;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Server, Setup, secret_of};
+use crate::harness::{Answer, Server, Setup, secret_of, wait_until};
 
 const RANGE: &str = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
 const TS: &str = "2024-04-20T14:00:10Z";
@@ -27,9 +27,9 @@ async fn get(server: &Server, name: &str, path: &str) -> Answer {
     server.send(server.request(Method::GET, path).bearer_auth(secret_of(name))).await
 }
 
-/// The same, and expects JSON with status 200.
+/// The same, and expects JSON with status 200. A 503 is done as told: it is asked again later.
 async fn get_json(server: &Server, name: &str, path: &str) -> Value {
-    let answer = get(server, name, path).await;
+    let answer = wait_until(path, async || Some(get(server, name, path).await).filter(Answer::is_final)).await;
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     answer.json()
 }

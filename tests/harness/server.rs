@@ -208,9 +208,9 @@ impl Server {
         Answer::of(request.send().await).await.expect("an answer")
     }
 
-    /// `GET`s a path and expects JSON with status 200.
+    /// `GET`s a path and expects JSON with status 200. A 503 is done as told: it is asked again later.
     pub(crate) async fn get_json(&self, path: &str) -> Value {
-        let answer = self.get(path).await;
+        let answer = wait_until(path, async || Some(self.get(path).await).filter(Answer::is_final)).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         answer.json()
     }
@@ -315,6 +315,11 @@ impl Answer {
         let response = response?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         Ok(Self { status, headers, body: response.bytes().await? })
+    }
+
+    /// Whether it is more than the wish to be asked again later.
+    pub(crate) fn is_final(&self) -> bool {
+        self.status != 503
     }
 
     /// The body as text.
