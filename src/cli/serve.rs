@@ -21,7 +21,7 @@ use tidegauge::store::{Store, expiry};
 use tidegauge::telemetry::{Exposition, Metrics, logs};
 use tidegauge::{log, udp};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::data_dir::{self, DataDir};
@@ -60,12 +60,13 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
         tls: tls.clone(),
         metrics: Arc::clone(&service.app.metrics),
     };
-    // Before anybody knows that there is a server: without it SIGHUP ends the process.
+    // Before anybody knows that there is a server: without them these signals end the process at once.
     let reloading = reload::on_hangup(settings, replaceable)?;
+    let endings = Endings::new()?;
     announce(&config, &listener, datagrams, &*service.store)?;
     let grace = config.server.shutdown_grace.as_duration();
     let reason = tokio::select! {
-        reason = service.run(listener, tls, grace) => reason?,
+        reason = service.run(listener, tls, endings, grace) => reason,
         never = reloading => match never {},
     };
     service.stop(reason, grace).await
@@ -99,6 +100,19 @@ fn hint(out: &mut impl Write, config: &Config, address: SocketAddr) -> std::io::
     let reading = r#"{"deviceId":"S1","values":{"temp":22.4}}"#;
     writeln!(out, "try it:    {curl} {scheme}://{address}/v1/readings --json '{reading}'")?;
     writeln!(out, "and then:  {curl} {scheme}://{address}/v1/devices/S1/rollups")
+}
+
+/// The signals that end it in good order.
+struct Endings {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Endings {
+    /// From now on they no longer end the process by themselves.
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
 }
 
 /// Why the service stops.
@@ -188,12 +202,11 @@ impl Service {
     }
 
     /// Serves until there is a reason to stop; requests under way are answered.
-    async fn run(&self, listener: TcpListener, tls: Option<Arc<Tls>>, grace: Duration) -> anyhow::Result<Reason> {
+    async fn run(&self, listener: TcpListener, tls: Option<Arc<Tls>>, mut end: Endings, grace: Duration) -> Reason {
         let mut http = tokio::spawn(http::serve(listener, Arc::clone(&self.app), tls, self.closing.clone()));
-        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let reason = tokio::select! {
-            _ = terminate.recv() => Reason::Signal("SIGTERM"),
-            _ = interrupt.recv() => Reason::Signal("SIGINT"),
+            _ = end.terminate.recv() => Reason::Signal("SIGTERM"),
+            _ = end.interrupt.recv() => Reason::Signal("SIGINT"),
             why = self.flush.failed() => Reason::Failure(format!("the log cannot be read: {why}")),
             why = self.log_failed() => Reason::Failure(format!("the log has failed: {why}")),
         };
@@ -203,7 +216,7 @@ impl Service {
             tracing::warn!("some requests were still under way at the end of server.shutdown_grace");
             http.abort();
         }
-        Ok(reason)
+        reason
     }
 
     async fn log_failed(&self) -> String {
