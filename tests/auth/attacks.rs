@@ -215,7 +215,7 @@ async fn parameters_are_texts_and_nothing_else() {
             assert!(!answer.text().contains("PUMP"), "{path}: {}", answer.text());
             let is_empty = answer.json()["devices"].as_array().is_none_or(Vec::is_empty);
             assert!(is_empty || path.contains("cursor="), "{path}: {}", answer.text());
-            assert!(began.elapsed() < Duration::from_secs(10), "{path}");
+            assert!(began.elapsed() < Duration::from_secs(60), "{path}");
         }
     }
 }

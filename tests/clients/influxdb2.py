@@ -43,7 +43,7 @@ def batching(client, device):
 
 
 for name, gzip in [("plain", False), ("gzip", True)]:
-    with InfluxDBClient(url=URL, token=TOKEN, org="acme", enable_gzip=gzip) as client:
+    with InfluxDBClient(url=URL, token=TOKEN, org="acme", enable_gzip=gzip, timeout=60_000) as client:
         assert client.ping()
         assert client.health().status == "pass"
         synchronous(client, f"v2-sync-{name}")

@@ -139,7 +139,7 @@ impl Client {
         }
         let Ok(text) = response.text().await else { return };
         let answer: Value = serde_json::from_str(&text).expect("JSON");
-        if !answer["laggingSeconds"].is_null() {
+        if !answer["laggingSeconds"].is_null() || answer["partial"] == true {
             return;
         }
         for (identity, _) in sent.identities() {

@@ -58,7 +58,7 @@ async fn failing(mongod: &Mongod, store: Store<'_>, single: &str) {
         let before = configure(mode.into()).await.expect("the fail point is there");
         siege.some_acked(300).await;
         let met = before.get_i32("count").expect("how often it was met before") + 1;
-        let wait = doc! { "waitForFailPoint": point, "timesEntered": met, "maxTimeMS": 20_000 };
+        let wait = doc! { "waitForFailPoint": point, "timesEntered": met, "maxTimeMS": 60_000 };
         admin.run_command(wait).await.unwrap_or_else(|error| panic!("{point} {data} was not met: {error}"));
         configure("off".into()).await.expect("the fail point is there");
         siege.stored_something().await;

@@ -54,6 +54,12 @@ impl Disk {
         file.set_len(len.saturating_sub(spare)).expect("an open file");
     }
 
+    /// Takes what has come free since, such as by a cut of the log.
+    pub(crate) fn fill_up(&self) {
+        let mut file = File::options().append(true).open(self.ballast()).expect("the disk was filled");
+        while file.write_all(&[0; 512]).is_ok() {}
+    }
+
     /// Gives the space back.
     pub(crate) fn free(&self) {
         std::fs::remove_file(self.ballast()).expect("the disk was filled");

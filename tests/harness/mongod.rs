@@ -29,7 +29,7 @@ use mongodb::Client;
 use tempfile::TempDir;
 
 /// How long a mongod may take until it can be written to, on a busy machine.
-const START_DEADLINE: Duration = Duration::from_secs(60);
+const START_DEADLINE: Duration = Duration::from_secs(180);
 
 /// The URI, without a database name, of the server that the tests of this process share.
 pub(crate) fn uri() -> &'static str {

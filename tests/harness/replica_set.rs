@@ -25,7 +25,7 @@ const ELECTION_TIMEOUT_MS: i32 = 4_000;
 
 /// How long the others may take to catch up before [`ReplicaSet::step_down`]; the server wants the old primary not to stand
 /// for election as long.
-const STEP_DOWN_SECONDS: i32 = 10;
+const STEP_DOWN_SECONDS: i32 = 60;
 
 /// A replica set of our own. Members are named by their places, 0 to 2.
 #[derive(Debug)]

@@ -24,9 +24,9 @@ use super::mongod::{blocking, signal};
 use super::process::binary;
 use super::{Metrics, Setup, client, secret_of, wait_until};
 
-const START_DEADLINE: Duration = Duration::from_secs(30);
+const START_DEADLINE: Duration = Duration::from_secs(120);
 /// How long the counters may take to add up: they are read one after the other while flushes go on.
-const BALANCE_DEADLINE: Duration = Duration::from_secs(10);
+const BALANCE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A server, running or not.
 #[derive(Debug)]

@@ -150,7 +150,7 @@ fn full_soon() -> Setup {
 async fn fill(server: &Server, path: &str) -> Answer {
     for batch in 0..10_000 {
         let line = |n: i64| format!("m,device=d{n} value={n} {}\n", TS_NS + batch * 1_000_000);
-        let answer = write(server, path, (0..200).map(line).collect::<String>()).await;
+        let answer = write(server, path, (0..2_000).map(line).collect::<String>()).await;
         if answer.status != 204 {
             return answer;
         }

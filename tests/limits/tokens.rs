@@ -112,6 +112,7 @@ async fn bytes_in_flight_of_a_token() {
     assert!(answer.json()["detail"].as_str().is_some_and(|text| text.contains("token_bytes_in_flight")));
     assert_eq!(ingest(&server, "other", &readings("d", 1)).await.status, 200);
     drop(held);
+    nothing_is_in_flight(&server).await;
     wait_as_told(&answer).await;
     assert_eq!(ingest(&server, "greedy", &late).await.status, 200);
     assert_eq!(limited(&server.metrics().await, Limit::TokenBytesInFlight), 1);
@@ -130,9 +131,17 @@ async fn bytes_in_flight_of_all() {
     let answer = ingest(&server, "operator", &late).await;
     refused(&answer, 503, "overloaded");
     drop(held);
+    nothing_is_in_flight(&server).await;
     wait_as_told(&answer).await;
     assert_eq!(ingest(&server, "operator", &late).await.status, 200);
     assert_eq!(limited(&server.metrics().await, Limit::BytesInFlight), 1);
+}
+
+async fn nothing_is_in_flight(server: &Server) {
+    wait_until("nothing is in flight", async || {
+        (server.metrics().await.count("tidegauge_http_bytes_in_flight") == 0).then_some(())
+    })
+    .await;
 }
 
 /// A connection on which a body of this length has begun to arrive.

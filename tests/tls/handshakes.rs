@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use super::{BOTH, Connection, Folder, HEALTH, connect, failed, health};
 use crate::harness::{Server, wait_until};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn tcp(server: &Server) -> TcpStream {
     TcpStream::connect(server.http_addr()).await.expect("the server listens")
@@ -77,7 +77,7 @@ async fn older_versions_are_refused_with_an_alert() {
 #[tokio::test]
 async fn clients_that_say_nothing_are_cut_off_and_others_are_served_meanwhile() {
     let folder = Folder::new();
-    let server = Server::start(folder.setup("handshake_timeout = '1s'")).await;
+    let server = Server::start(folder.setup("handshake_timeout = '5s'")).await;
     let mut silent = Vec::new();
     for at in 0..20 {
         let mut stream = tcp(&server).await;
@@ -88,7 +88,7 @@ async fn clients_that_say_nothing_are_cut_off_and_others_are_served_meanwhile() 
     for mut stream in silent {
         assert_eq!(rest(&mut stream).await, b"");
     }
-    wait_until("they are counted", async || (failed(&server, "timeout").await == 20).then_some(())).await;
+    wait_until("they are counted", async || (failed(&server, "timeout").await >= 20).then_some(())).await;
     assert_eq!(server.get("/healthz").await.status, 200);
 }
 
