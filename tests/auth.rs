@@ -27,7 +27,7 @@ async fn get(server: &Server, name: &str, path: &str) -> Answer {
     server.send(server.request(Method::GET, path).bearer_auth(secret_of(name))).await
 }
 
-/// The same, and expects JSON with status 200. A 503 is done as told: it is asked again later.
+/// The same, and expects JSON with status 200. While the store does not answer it is asked again.
 async fn get_json(server: &Server, name: &str, path: &str) -> Value {
     let answer = wait_until(path, async || Some(get(server, name, path).await).filter(Answer::is_final)).await;
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());

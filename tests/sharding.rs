@@ -9,7 +9,7 @@ use mongodb::Client;
 use serde_json::json;
 
 use crate::harness::mongod::router::{Cluster, SHARDS, Sharding, Verb, uri_of};
-use crate::harness::{Database, Metrics, Server, Setup, wait_until};
+use crate::harness::{Database, Server, Setup, wait_until};
 
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
 const DEVICES: usize = 40;
@@ -30,7 +30,7 @@ async fn every_device_is_on_one_shard_and_a_router_may_go_away() {
     drop(one);
     post_from_each_device(&server, 1).await;
     let metrics = server.settled().await;
-    assert_eq!(taken(&metrics), 2 * DEVICES as u64);
+    assert_eq!(metrics.taken(), 2 * DEVICES as u64);
     for device in 0..DEVICES {
         let readings = server.readings(&format!("device-{device}")).await;
         assert_eq!(readings.as_array().map(Vec::len), Some(2));
@@ -66,14 +66,14 @@ async fn a_shard_that_is_away_holds_up_its_own_devices_only() {
 
     cluster.shard_mut(1).kill9();
     post_from_each_device(&server, 1).await;
-    let stored = async || taken(&server.metrics().await);
+    let stored = async || server.metrics().await.taken();
     let expected = (DEVICES + on_first.len()) as u64;
     wait_until("the devices of the other shard are stored", async || (stored().await == expected).then_some(())).await;
     assert_eq!(server.readings(on_first.first().expect("one")).await.as_array().map(Vec::len), Some(2));
 
     tokio::task::block_in_place(|| cluster.shard_mut(1).start_again());
     let metrics = server.settled().await;
-    assert_eq!(taken(&metrics), 2 * DEVICES as u64);
+    assert_eq!(metrics.taken(), 2 * DEVICES as u64);
     assert_eq!(metrics.count("tidegauge_readings_dead_lettered_total"), 0);
 }
 
@@ -166,11 +166,6 @@ async fn the_router_refuses_what_a_mongos_refuses_and_merges_the_rest() {
     let deleted = run(doc! { "delete": "c", "deletes": [{ "q": {}, "limit": 0 }] }).await;
     assert!(deleted.get_i32("n").expect("a count") >= 21, "{deleted}");
     database.drop().await.expect("dropped");
-}
-
-/// What the store has taken: of a write that was given up it may have some already.
-fn taken(metrics: &Metrics) -> u64 {
-    ["stored", "duplicate"].map(|what| metrics.count(&format!("tidegauge_readings_{what}_total"))).iter().sum()
 }
 
 async fn post_from_each_device(server: &Server, round: i64) {

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::model::{BucketWrite, Contents, Hour, HourOffset, Metric, Sample, Stats};
 use crate::store::{HourStats, Store, WriteError, Written};
@@ -19,6 +20,17 @@ pub(super) mod concurrent;
 pub(super) mod reading;
 pub(super) mod rolling;
 pub(super) mod writing;
+
+/// Tries until it works, for a minute.
+pub(super) async fn in_the_end<T, E: std::fmt::Display>(mut attempt: impl AsyncFnMut() -> Result<T, E>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match attempt().await {
+            Ok(done) => return done,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    }
+}
 
 /// Makes a test of each scenario. See the module.
 macro_rules! store_scenarios {

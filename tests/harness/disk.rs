@@ -43,21 +43,15 @@ impl Disk {
 
     /// Writes to a file on the disk until all but `spare` bytes are taken.
     pub(crate) fn fill(&self, spare: u64) {
-        let mut file = File::create(self.ballast()).expect("a file can be made on the disk");
-        let full = loop {
-            if let Err(error) = file.write_all(&[0; 512]) {
-                break error;
-            }
-        };
-        assert_eq!(full.kind(), ErrorKind::StorageFull, "{full}");
+        let file = File::create(self.ballast()).expect("a file can be made on the disk");
+        grow(&file);
         let len = file.metadata().expect("an open file").len();
         file.set_len(len.saturating_sub(spare)).expect("an open file");
     }
 
     /// Takes what has come free since, such as by a cut of the log.
     pub(crate) fn fill_up(&self) {
-        let mut file = File::options().append(true).open(self.ballast()).expect("the disk was filled");
-        while file.write_all(&[0; 512]).is_ok() {}
+        grow(&File::options().append(true).open(self.ballast()).expect("the disk was filled"));
     }
 
     /// Gives the space back.
@@ -69,6 +63,16 @@ impl Disk {
         let root = PathBuf::from(format!("/proc/{}/root", self.holder.id()));
         root.join(self.folder.strip_prefix("/").expect("an absolute path")).join("ballast")
     }
+}
+
+/// Writes until there is no space left.
+fn grow(mut file: &File) {
+    let full = loop {
+        if let Err(error) = file.write_all(&[0; 512]) {
+            break error;
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::StorageFull, "{full}");
 }
 
 impl Drop for Disk {

@@ -161,13 +161,12 @@ impl Mongod {
         }
     }
 
-    /// The URI of this server alone, whatever its role.
     /// For what is asked once, and must be answered however busy the machine is.
     async fn patient_admin(&self) -> mongodb::Database {
         client(&format!("mongodb://{}/?directConnection=true", self.address())).await.database("admin")
     }
 
-    /// For what is asked again and again: short waits.
+    /// The URI of this server alone, whatever its role, for what is asked again and again: with short waits.
     fn own_uri(&self) -> String {
         let patience = "serverSelectionTimeoutMS=500&connectTimeoutMS=500";
         format!("mongodb://{}/?directConnection=true&{patience}", self.address())

@@ -208,7 +208,7 @@ impl Server {
         Answer::of(request.send().await).await.expect("an answer")
     }
 
-    /// `GET`s a path and expects JSON with status 200. A 503 is done as told: it is asked again later.
+    /// `GET`s a path and expects JSON with status 200. While the store does not answer it is asked again.
     pub(crate) async fn get_json(&self, path: &str) -> Value {
         let answer = wait_until(path, async || Some(self.get(path).await).filter(Answer::is_final)).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
@@ -317,9 +317,9 @@ impl Answer {
         Ok(Self { status, headers, body: response.bytes().await? })
     }
 
-    /// Whether it is more than the wish to be asked again later.
+    /// Whether it is more than the wish to be asked again when the store answers.
     pub(crate) fn is_final(&self) -> bool {
-        self.status != 503
+        self.status != 503 || self.json()["code"] != "store_unavailable"
     }
 
     /// The body as text.

@@ -102,17 +102,14 @@ async fn bytes_in_flight_of_a_token() {
     for _ in 0..2 {
         held.push(begin_body(&server, "greedy", 1 << 20).await);
     }
-    wait_until("two bodies are waited for", async || {
-        (server.metrics().await.count("tidegauge_http_bytes_in_flight") == 2 << 20).then_some(())
-    })
-    .await;
+    bytes_are_in_flight(&server, 2 << 20).await;
     let late = readings("d", 1);
     let answer = ingest(&server, "greedy", &late).await;
     refused(&answer, 429, "rate_limited");
     assert!(answer.json()["detail"].as_str().is_some_and(|text| text.contains("token_bytes_in_flight")));
     assert_eq!(ingest(&server, "other", &readings("d", 1)).await.status, 200);
     drop(held);
-    nothing_is_in_flight(&server).await;
+    bytes_are_in_flight(&server, 0).await;
     wait_as_told(&answer).await;
     assert_eq!(ingest(&server, "greedy", &late).await.status, 200);
     assert_eq!(limited(&server.metrics().await, Limit::TokenBytesInFlight), 1);
@@ -123,23 +120,20 @@ async fn bytes_in_flight_of_all() {
     let setup = setup().set("http.max_body_bytes", "1MiB").set("http.max_bytes_in_flight", "2MiB");
     let server = Server::start(setup).await;
     let held = [begin_body(&server, "greedy", 1 << 20).await, begin_body(&server, "other", 1 << 20).await];
-    wait_until("two bodies are waited for", async || {
-        (server.metrics().await.count("tidegauge_http_bytes_in_flight") == 2 << 20).then_some(())
-    })
-    .await;
+    bytes_are_in_flight(&server, 2 << 20).await;
     let late = json!([{ "deviceId": "d", "value": 1 }]);
     let answer = ingest(&server, "operator", &late).await;
     refused(&answer, 503, "overloaded");
     drop(held);
-    nothing_is_in_flight(&server).await;
+    bytes_are_in_flight(&server, 0).await;
     wait_as_told(&answer).await;
     assert_eq!(ingest(&server, "operator", &late).await.status, 200);
     assert_eq!(limited(&server.metrics().await, Limit::BytesInFlight), 1);
 }
 
-async fn nothing_is_in_flight(server: &Server) {
-    wait_until("nothing is in flight", async || {
-        (server.metrics().await.count("tidegauge_http_bytes_in_flight") == 0).then_some(())
+async fn bytes_are_in_flight(server: &Server, bytes: u64) {
+    wait_until("so many bytes are in flight", async || {
+        (server.metrics().await.count("tidegauge_http_bytes_in_flight") == bytes).then_some(())
     })
     .await;
 }

@@ -1,7 +1,7 @@
 //! Stored means that a majority has it: what only the primary has may be rolled back.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::task::block_in_place;
 
@@ -11,6 +11,7 @@ use crate::model::{BucketWrite, Hour, Sample};
 use crate::store::mongodb::{
     BucketStore, Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan, TimeseriesStore,
 };
+use crate::store::scenarios::in_the_end;
 use crate::store::{Store, WriteError, Written};
 
 const HOUR: Hour = Hour(493_526);
@@ -22,17 +23,6 @@ fn write_at(offset: u32) -> Arc<BucketWrite> {
 
 async fn write_one(store: &dyn Store, offset: u32) -> Result<Written, WriteError> {
     store.write(&[write_at(offset)]).await.remove(0)
-}
-
-/// Tries until it works.
-async fn in_the_end<T, E: std::fmt::Display>(mut attempt: impl AsyncFnMut() -> Result<T, E>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        match attempt().await {
-            Ok(done) => return done,
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-    }
 }
 
 async fn write_in_the_end(store: &dyn Store, offset: u32) -> Written {

@@ -2,7 +2,6 @@
 
 use bson::{Bson, RawDocumentBuf};
 use tokio::sync::{Mutex, MutexGuard};
-use tokio::time::Instant;
 
 use super::*;
 use crate::store::Rollups;
@@ -10,6 +9,7 @@ use crate::store::mongodb::bucket::capacity::Capacity;
 use crate::store::mongodb::bucket::fast::job_of;
 use crate::store::mongodb::bucket::statement::append;
 use crate::store::mongodb::statements::{Verb, write_command};
+use crate::store::scenarios::in_the_end;
 
 /// There is one `failCommand` in a server, so that one test at a time may use it.
 static FAIL_POINT: Mutex<()> = Mutex::const_new(());
@@ -55,10 +55,7 @@ async fn faulty_store_with(scratch: &Scratch, options: MongodbOptions) -> Bucket
     let uri = format!("{}{separator}appName={}", scratch.uri, scratch.name);
     scratch.store().await.ensure_schema().await.unwrap(); // with time enough, however short the timeout of `options` is
     let store = BucketStore::connect(MongodbOptions { uri: uri.parse().unwrap(), ..options }).await.unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while let Err(error) = store.ensure_schema().await {
-        assert!(Instant::now() < deadline, "{error}");
-    }
+    in_the_end(async || store.ensure_schema().await).await;
     store
 }
 
@@ -274,13 +271,11 @@ async fn a_store_opens_while_the_server_is_down_and_says_so_at_each_call() {
         max_connections: 2,
     };
     let store = BucketStore::connect(options).await.unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let said = loop {
+    let said = in_the_end(async || {
         let said = store.ping().await.unwrap_err().to_string();
-        if !said.ends_with("no answer yet") || Instant::now() > deadline {
-            break said;
-        }
-    };
+        if said.ends_with("no answer yet") { Err(said) } else { Ok(said) }
+    })
+    .await;
     assert_eq!(said, format!("{free}: Connection refused"));
     assert!(store.ensure_schema().await.is_err());
     assert!(store.last_hour("d").await.is_err());
