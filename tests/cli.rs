@@ -42,6 +42,54 @@ async fn a_value_out_of_range_is_refused_with_its_key() {
 }
 
 #[tokio::test]
+async fn all_mistakes_of_a_configuration_are_reported_at_once() {
+    let config = "[http]\nmax_connections = 0\n[log]\nsync = \"never\"\n[retention]\nreadings = \"1y\"\n";
+    for command in ["serve", "check"] {
+        let finished = with_config(command, config, &["--udp", "nowhere", "--log-level", "loud"]).await;
+        assert_eq!(finished.code, USAGE, "{finished:?}");
+        for mistake in [
+            "4 mistakes",
+            "tidegauge.toml:2:19: http.max_connections is 0",
+            "tidegauge.toml:4:8: log.sync: ",
+            "--udp: ",
+            "--log-level: ",
+        ] {
+            assert!(finished.stderr.contains(mistake), "{mistake} in {finished:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn check_shows_what_is_in_force_with_the_flags_of_the_server() {
+    let config = "[server]\ndata_dir = \"./data\"\n[http]\nlisten = \"127.0.0.1:1\"\n";
+    let flags = ["--data-dir", "/var/lib/tidegauge", "--http", "127.0.0.1:1"];
+    let finished = with_config("check", config, &flags).await;
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert!(finished.stdout.contains("\ndata_dir = \"/var/lib/tidegauge\"\n"), "{finished:?}");
+    let overruled = "tidegauge.toml:2:12) is overruled by --data-dir: \"/var/lib/tidegauge\"\n# configuration is valid";
+    assert!(finished.stdout.contains(overruled), "{finished:?}");
+    assert_eq!(finished.stdout.matches("is overruled by").count(), 1, "{finished:?}");
+}
+
+#[tokio::test]
+async fn an_address_without_http_is_refused_with_what_to_write() {
+    for address in ["127.0.0.1:8080", "localhost:8080", "server"] {
+        let finished = run(&["import", "x.csv", "--url", address]).await;
+        let hint = format!("write http://{address}");
+        assert!(finished.code == USAGE && finished.stderr.contains(&hint), "{finished:?}");
+    }
+}
+
+#[tokio::test]
+async fn scopes_and_devices_may_be_given_with_commas() {
+    let args = ["token", "new", "--name", "a", "--scope", "ingest,query", "--devices", "A-*,B-*"];
+    let finished = run(&args).await;
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert!(finished.stdout.contains("scopes = [\"ingest\", \"query\"]"), "{finished:?}");
+    assert!(finished.stdout.contains("devices = [\"A-*\", \"B-*\"]"), "{finished:?}");
+}
+
+#[tokio::test]
 async fn a_missing_config_file_is_refused() {
     let finished = run(&["serve", "--config", "no-such-file.toml"]).await;
     assert_eq!(finished.code, USAGE, "{finished:?}");

@@ -22,6 +22,9 @@ fn the_command_and_the_variables_of_the_unit_are_understood() {
     let words: Vec<&str> = unit["ExecStart"][0].split(' ').collect();
     let [program, "serve", flags @ ..] = &words[..] else { panic!("{words:?}") };
     assert_eq!(*program, "/usr/local/bin/tidegauge");
+    let page = fs::read_to_string(in_repository("docs/operations.md")).expect("the page");
+    let documented = format!("tidegauge check {}\n", flags.join(" "));
+    assert!(page.contains(&documented), "docs/operations.md checks another configuration than that of the unit");
     let config = in_repository("config/tidegauge.toml").display().to_string();
     let flags = flags.iter().map(|word| word.replace("/etc/tidegauge/tidegauge.toml", &config));
     let secrets = fs::read_to_string(in_repository("deploy/secrets.env")).expect("the file of secrets");

@@ -14,6 +14,7 @@ mod log;
 
 /// What to check.
 #[derive(Debug, Args)]
+#[command(after_long_help = HELP)]
 pub(super) struct CheckArgs {
     #[command(flatten)]
     settings: Settings,
@@ -26,10 +27,17 @@ pub(super) struct CheckArgs {
     quarantine: bool,
 }
 
+const HELP: &str = "\
+Give it the flags and the environment that the server gets: what is printed is in force then, and a value of the file that \
+a flag or a variable overrules is named at the end. Of a wrong configuration all mistakes are reported at once, each with \
+its place.
+
+Exit status: 0 when all is good, 64 when the configuration is wrong, 1 when the log is damaged or something else failed.";
+
 /// Prints the effective configuration as TOML, secrets hidden and what follows from other keys filled in, or fails as a
 /// server with these flags would. Then the log, if asked for: damage is an error.
 pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
-    let config = args.settings.load()?;
+    let (config, overruled) = args.settings.load_and_compare()?;
     logs::init(&config.telemetry)?;
     Tls::load(&config.http.tls)?;
     if let Some(uri) = config.mongodb.uri.as_ref().filter(|_| config.store_kind().is_mongodb()) {
@@ -37,7 +45,11 @@ pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
     }
     let text = toml::to_string(&config.filled()).context("the configuration as TOML")?;
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}\n# configuration is valid")?;
+    writeln!(out, "{text}")?;
+    for overruled in overruled {
+        writeln!(out, "# {overruled}")?;
+    }
+    writeln!(out, "# configuration is valid")?;
     if args.log {
         writeln!(out)?;
         log::check(&config.server.data_dir, args.quarantine, &mut out)?;

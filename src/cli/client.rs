@@ -94,7 +94,11 @@ fn read(file: &Path, flag: &str) -> anyhow::Result<Vec<u8>> {
     std::fs::read(file).with_context(|| format!("{} ({flag})", file.display()))
 }
 
+/// Takes no address without a scheme: one of the two guesses would send a token over the network in plain text.
 fn parse_url(text: &str) -> anyhow::Result<String> {
+    if !text.contains("://") {
+        bail!("http:// or https:// is missing: write http://{text}, or https://{text} if the server has a certificate");
+    }
     match reqwest::Url::parse(text)?.scheme() {
         "http" | "https" => Ok(text.to_owned()),
         other => bail!("{other}:// is not spoken, only http:// and https://"),

@@ -14,10 +14,10 @@ const RANDOM_BYTES: usize = 32;
 /// For which devices it is, and until when.
 #[derive(Debug, Args)]
 pub(super) struct Extent {
-    /// The devices it is for, such as 'LIGHT-*'; may repeat [default: all]
-    #[arg(long, value_name = "PATTERN")]
+    /// The devices it is for, such as 'LIGHT-*'; several with commas, or by repeating the flag [default: all]
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     devices: Vec<DevicePattern>,
-    /// What stands before each of its device ids, such as acme/: makes a tenant
+    /// What stands before each of its device ids, such as acme/: makes a tenant [default: none]
     #[arg(long, value_name = "PREFIX")]
     pub(super) device_prefix: Option<String>,
     /// Until when it is good: RFC 3339, or how long from now, such as 90d [default: for good]

@@ -30,13 +30,32 @@ const BAD_USAGE: u8 = 64;
 ///
 /// Without a command it serves: `tidegauge --http ADDR` is `tidegauge serve --http ADDR`.
 #[derive(Debug, Parser)]
-#[command(name = "tidegauge", version, args_conflicts_with_subcommands = true)]
+#[command(name = "tidegauge", version, args_conflicts_with_subcommands = true, after_long_help = HELP)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
     serve: Settings,
 }
+
+const HELP: &str = "\
+Examples:
+  tidegauge
+      Serve with the defaults: HTTP on 127.0.0.1:8080, UDP on 127.0.0.1:8089, SQLite and the log in ./data
+  tidegauge serve --config /etc/tidegauge/tidegauge.toml --data-dir /var/lib/tidegauge
+  tidegauge serve --mongodb-uri 'mongodb://localhost:27017/?replicaSet=rs0'
+  tidegauge check --config /etc/tidegauge/tidegauge.toml --data-dir /var/lib/tidegauge
+      Say what is wrong with a configuration, or print what is in force with these flags
+  tidegauge token new --name gateway-1 --scope ingest,query
+  tidegauge import history.csv --device machine-1
+
+Environment:
+  TIDEGAUGE_<SECTION>__<KEY>  Sets a key of the configuration, with two underscores: TIDEGAUGE_HTTP__LISTEN sets
+                              http.listen. A flag goes before the environment, the environment before the file.
+  TIDEGAUGE_TOKEN             The token that import and dead-letters retry show to the server.
+
+Exit status: 0 when all went well, 64 when the command line or the configuration is wrong (to start again does not help \
+before it is corrected), 1 for everything else.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -46,7 +65,7 @@ enum Command {
     Import(import::ImportArgs),
     /// Look at what the store refused for good, or send it again
     DeadLetters(dead_letters::DeadLettersArgs),
-    /// Validate the configuration and print all of it; with --log, check the log too
+    /// Validate the configuration and print what is in force; with --log, check the log too
     Check(check::CheckArgs),
     /// Make, hash and try the tokens by which clients are known
     Token(token::TokenArgs),
@@ -103,5 +122,26 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// What `--help` of a command and of those below it prints.
+    fn help_of(command: &mut clap::Command, name: &str) -> String {
+        let text = command.render_long_help().to_string();
+        let lines: Vec<&str> = text.trim_end().lines().map(str::trim_end).collect();
+        let mut help = format!("$ {name} --help\n{}\n", lines.join("\n"));
+        for below in command.get_subcommands_mut().filter(|below| below.get_name() != "help") {
+            let name = format!("{name} {}", below.get_name());
+            help.push('\n');
+            help += &help_of(below, &name);
+        }
+        help
+    }
+
+    #[test]
+    fn the_help_of_every_command_is_a_contract() {
+        let mut command = Cli::command();
+        command.build();
+        let help = help_of(&mut command, "tidegauge");
+        insta::assert_snapshot!(help);
     }
 }

@@ -37,8 +37,11 @@ const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Serves until SIGTERM or SIGINT, then drains.
 pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
-    let config = settings.load()?;
+    let (config, overruled) = settings.load_and_compare()?;
     logs::init(&config.telemetry)?;
+    for overruled in overruled {
+        tracing::info!("{overruled}");
+    }
     let Auth { allow_anonymous, tokens, keys, .. } = &config.auth;
     if *allow_anonymous && !(tokens.is_empty() && keys.is_empty()) {
         tracing::warn!("there are tokens or keys, but auth.allow_anonymous lets everybody in who shows none");

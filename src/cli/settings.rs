@@ -3,48 +3,76 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tidegauge::config::{Config, ConfigError, Override, environment};
+use tidegauge::config::{Config, ConfigError, Override, Overruled, environment};
 
 /// Where the configuration comes from, and what overrules it.
 #[derive(Debug, Args)]
 pub(super) struct Settings {
-    /// The configuration file, TOML; without it the defaults hold
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = "The configuration file, TOML [default: none: the defaults hold]")]
     config: Option<PathBuf>,
-    #[arg(long, value_name = "ADDR", help = "The address to listen on for HTTP [key: http.listen]")]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        help = "The address to listen on for HTTP [key: http.listen, variable: TIDEGAUGE_HTTP__LISTEN, default: \
+                127.0.0.1:8080]"
+    )]
     http: Option<String>,
-    #[arg(long, value_name = "ADDR", help = "The address to listen on for UDP, or off [key: udp.listen]")]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        help = "The address to listen on for UDP, or off [key: udp.listen, variable: TIDEGAUGE_UDP__LISTEN, default: \
+                127.0.0.1:8089]"
+    )]
     udp: Option<String>,
-    #[arg(long, value_name = "DIR", help = "The folder of the log and of the embedded store [key: server.data_dir]")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        help = "The folder of the log and of the embedded store [key: server.data_dir, variable: \
+                TIDEGAUGE_SERVER__DATA_DIR, default: ./data]"
+    )]
     data_dir: Option<String>,
     #[arg(
         long,
         value_name = "STORE",
-        help = "Where readings live: sqlite, mongodb or mongodb-timeseries [key: store.kind]"
+        help = "Where readings are stored: sqlite, mongodb or mongodb-timeseries [key: store.kind, variable: \
+                TIDEGAUGE_STORE__KIND, default: sqlite; with a connection string mongodb]"
     )]
     store: Option<String>,
     #[arg(
         long,
         value_name = "URI",
-        help = "The connection string of MongoDB, which implies --store mongodb [key: mongodb.uri]"
+        help = "The connection string of MongoDB. A password in it shows in the list of processes: put that into the \
+                variable [key: mongodb.uri, variable: TIDEGAUGE_MONGODB__URI, default: none]"
     )]
     mongodb_uri: Option<String>,
     #[arg(
         long,
         value_name = "FORMAT",
-        help = "What the server's own log lines look like: text or json [key: telemetry.log_format]"
+        help = "The format of the server's log lines: text or json [key: telemetry.log_format, variable: \
+                TIDEGAUGE_TELEMETRY__LOG_FORMAT, default: text]"
     )]
     log_format: Option<String>,
+    #[arg(
+        long,
+        value_name = "LEVEL",
+        help = "Which log lines are written: off, error, warn, info, debug, trace, or directives such as \
+                info,tidegauge::flush=debug [key: telemetry.log_level, variable: TIDEGAUGE_TELEMETRY__LOG_LEVEL, \
+                default: info]"
+    )]
+    log_level: Option<String>,
 }
 
 /// Which configuration a command goes by that does not serve.
 #[derive(Debug, Args)]
 pub(super) struct ConfigArgs {
-    /// The configuration file, TOML; without it the defaults hold
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = "The configuration file, TOML [default: none: the defaults hold]")]
     config: Option<PathBuf>,
-    /// The data folder of the server (`server.data_dir`)
-    #[arg(long, value_name = "DIR")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        help = "The data folder of the server [key: server.data_dir, variable: TIDEGAUGE_SERVER__DATA_DIR, default: \
+                ./data]"
+    )]
     data_dir: Option<String>,
 }
 
@@ -63,7 +91,12 @@ impl ConfigArgs {
 impl Settings {
     /// The configuration: flags before environment before file before defaults.
     pub(super) fn load(&self) -> Result<Config, ConfigError> {
-        Config::load(self.config.as_deref(), environment()?.into_iter(), &self.overrides())
+        self.load_and_compare().map(|(config, _)| config)
+    }
+
+    /// The configuration, and which values of the file a flag or a variable overrules.
+    pub(super) fn load_and_compare(&self) -> Result<(Config, Vec<Overruled>), ConfigError> {
+        Config::load_and_compare(self.config.as_deref(), environment()?.into_iter(), &self.overrides())
     }
 
     fn overrides(&self) -> Vec<Override> {
@@ -74,6 +107,7 @@ impl Settings {
             ("--store", "store", "kind", &self.store),
             ("--mongodb-uri", "mongodb", "uri", &self.mongodb_uri),
             ("--log-format", "telemetry", "log_format", &self.log_format),
+            ("--log-level", "telemetry", "log_level", &self.log_level),
         ];
         let given = |(flag, section, key, value): (&'static str, _, _, &Option<String>)| {
             Some(Override { flag, section, key, value: value.clone()? })
@@ -84,7 +118,7 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
     use tidegauge::config::{Listen, MongodbUri};
 
     use super::*;
@@ -104,16 +138,35 @@ mod tests {
         let uri = "mongodb://127.0.0.1";
         let line =
             ["tidegauge", "--http", "127.0.0.1:9", "--data-dir", "d", "--store", "mongodb", "--mongodb-uri", uri];
-        let overrides = overrides(&[&line[..], &["--log-format", "json", "--udp", "off"]].concat());
+        let overrides =
+            overrides(&[&line[..], &["--log-format", "json", "--udp", "off", "--log-level", "warn"]].concat());
         let config = Config::load(None, std::iter::empty(), &overrides).unwrap();
         assert_eq!((config.http.listen.port(), config.server.data_dir), (9, "d".into()));
         assert_eq!(config.mongodb.uri.as_ref().map(MongodbUri::expose), Some(uri));
         assert_eq!(config.udp.listen, Listen::Off);
-        assert_eq!(overrides.len(), 6);
+        assert_eq!(config.telemetry.log_level.to_string(), "warn");
+        assert_eq!(overrides.len(), 7);
     }
 
     #[test]
     fn a_flag_that_is_not_given_overrules_nothing() {
         assert_eq!(overrides(&["tidegauge", "--config", "f"]), []);
+    }
+
+    #[test]
+    fn the_help_of_each_flag_names_its_variable_and_its_default() {
+        let flags = ["--http", "--udp", "--data-dir", "--store", "--mongodb-uri", "--log-format", "--log-level"];
+        let line: Vec<&str> = flags.into_iter().flat_map(|flag| [flag, "x"]).collect();
+        let overrides = overrides(&[&["tidegauge"], &line[..]].concat());
+        let defaults = toml::Table::try_from(Config::default().filled()).unwrap();
+        let command = Line::command();
+        for Override { flag, section, key, .. } in overrides {
+            let is_flag = |arg: &&clap::Arg| arg.get_long() == flag.strip_prefix("--");
+            let help = command.get_arguments().find(is_flag).unwrap().get_help().unwrap().to_string();
+            let variable = format!("TIDEGAUGE_{section}__{key}").to_uppercase();
+            let default = defaults[section].get(key).and_then(toml::Value::as_str).unwrap_or("none");
+            let said = format!("[key: {section}.{key}, variable: {variable}, default: {default}");
+            assert!(help.contains(&said), "{flag}: {help} lacks {said}");
+        }
     }
 }

@@ -39,8 +39,8 @@ struct NewArgs {
     /// Who will have it: 1 to 64 of A-Z a-z 0-9 . _ -
     #[arg(long)]
     name: String,
-    /// What it allows: ingest, query or admin; may repeat
-    #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = parse_scope)]
+    /// What it allows: ingest, query or admin; several with commas, or by repeating the flag
+    #[arg(long = "scope", value_name = "SCOPE", required = true, value_delimiter = ',', value_parser = parse_scope)]
     scopes: Vec<Scope>,
     #[command(flatten)]
     extent: Extent,

@@ -1,7 +1,9 @@
 //! Which variables of the environment set which keys, and which are not about the configuration.
 
-use toml::Table;
+use serde::Deserialize;
+use toml::{Table, Value};
 
+use super::load::insert;
 use super::{Config, ConfigError};
 
 const PREFIX: &str = "TIDEGAUGE_";
@@ -19,7 +21,7 @@ pub fn environment() -> Result<Vec<(String, String)>, ConfigError> {
         let variable = name.to_string_lossy().into_owned();
         match (name.into_string(), value.into_string()) {
             (Ok(name), Ok(value)) => Ok((name, value)),
-            _ => Err(ConfigError::Environment { variable, message: "is not valid UTF-8".to_owned() }),
+            _ => Err(ConfigError::environment(variable, "is not valid UTF-8")),
         }
     });
     readable.collect()
@@ -56,12 +58,34 @@ fn is_service_link(name: &str, value: &str) -> bool {
 }
 
 fn no_key(name: &str) -> String {
-    let sections = Table::try_from(Config::default()).unwrap_or_default();
-    let hint = match name.split_once('_') {
-        Some((section, key)) if sections.contains_key(&section.to_ascii_lowercase()) => {
-            format!("; is {PREFIX}{section}__{key} meant?")
-        }
-        _ => String::new(),
-    };
+    let meant = keys_like(&name.to_ascii_lowercase());
+    let variables: Vec<String> =
+        meant.iter().map(|key| format!("{PREFIX}{}", key.to_ascii_uppercase().replace('.', "__"))).collect();
+    let hint = if variables.is_empty() { String::new() } else { format!("; is {} meant?", variables.join(" or ")) };
     format!("names no key, as {PREFIX}<SECTION>__<KEY> with two underscores does{hint}")
+}
+
+/// The keys `section.key` that somebody may mean who writes `section_key`, or `key` alone.
+fn keys_like(name: &str) -> Vec<String> {
+    let sections = Table::try_from(Config::default()).unwrap_or_default();
+    let mut names: Vec<String> = Vec::new();
+    for (section, value) in &sections {
+        names.push(section.clone());
+        let inner = value.as_table().into_iter().flatten().filter(|(_, value)| value.is_table());
+        names.extend(inner.map(|(name, _)| format!("{section}.{name}")));
+    }
+    let with_section = names.iter().filter_map(|section| {
+        let key = name.strip_prefix(&section.replace('.', "_"))?.strip_prefix('_')?;
+        Some(format!("{section}.{key}"))
+    });
+    let alone = names.iter().map(|section| format!("{section}.{name}"));
+    with_section.chain(alone).filter(|key| is_key(key)).collect()
+}
+
+/// Whether the configuration has this key, which a value of a wrong type shows too.
+fn is_key(key: &str) -> bool {
+    let path: Vec<String> = key.split('.').map(str::to_owned).collect();
+    let mut table = Table::new();
+    insert(&mut table, &path, Value::Boolean(true));
+    Config::deserialize(table).err().is_none_or(|error| !error.message().starts_with("unknown field"))
 }

@@ -1,5 +1,6 @@
 //! What can be wrong with a configuration.
 
+use std::fmt;
 use std::path::PathBuf;
 
 /// Why a configuration cannot be used. The text says where the mistake stands and never holds a secret.
@@ -13,8 +14,34 @@ pub enum ConfigError {
         /// What the system says.
         error: std::io::Error,
     },
-    /// The file is not TOML, or a section, key or value in it is not known.
-    #[error("{}:{line}:{column}: {message}", path.display())]
+    /// The file is not TOML, or a section, key or value in it is not known; or an environment variable or a flag names no
+    /// key or has a value that its key does not take.
+    #[error("{place}: {message}")]
+    Set {
+        /// Where the mistake stands.
+        place: Place,
+        /// What is wrong, with the key where there is one.
+        message: String,
+    },
+    /// A value makes no sense, by itself or beside the others, wherever it came from.
+    #[error("{}{key} {problem}", place.as_ref().map_or_else(String::new, |place| format!("{place}: ")))]
+    Invalid {
+        /// Where the value was set. `None`: it is a default, or one of a list.
+        place: Option<Place>,
+        /// The key with its section, as in `log.max_bytes`.
+        key: &'static str,
+        /// What is wrong: "is 0, must be from 1 to 10".
+        problem: String,
+    },
+    /// More than one mistake: each on a line of its own.
+    #[error("{} mistakes in the configuration\n{}", .0.len(), lines(.0))]
+    Several(Vec<ConfigError>),
+}
+
+/// Where a value was set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// In the configuration file.
     File {
         /// The file.
         path: PathBuf,
@@ -22,37 +49,48 @@ pub enum ConfigError {
         line: usize,
         /// The column in characters, counted from 1.
         column: usize,
-        /// What is wrong, with the key where there is one.
-        message: String,
     },
-    /// An environment variable names no key or has a value that its key does not take.
-    #[error("environment variable {variable}: {message}")]
-    Environment {
-        /// The variable.
-        variable: String,
-        /// What is wrong.
-        message: String,
-    },
-    /// A flag has a value that its key does not take.
-    #[error("{flag}: {message}")]
-    Flag {
-        /// The flag, as it is written on the command line.
-        flag: &'static str,
-        /// What is wrong.
-        message: String,
-    },
-    /// A value makes no sense, by itself or beside the others, wherever it came from.
-    #[error("{key} {problem}")]
-    Invalid {
-        /// The key with its section, as in `log.max_bytes`.
-        key: &'static str,
-        /// What is wrong: "is 0, must be from 1 to 10".
-        problem: String,
-    },
+    /// In an environment variable of this name.
+    Environment(String),
+    /// By this flag, as it is written on the command line.
+    Flag(&'static str),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, line, column } => write!(f, "{}:{line}:{column}", path.display()),
+            Self::Environment(variable) => write!(f, "environment variable {variable}"),
+            Self::Flag(flag) => f.write_str(flag),
+        }
+    }
 }
 
 impl ConfigError {
     pub(super) fn invalid(key: &'static str, problem: impl Into<String>) -> Self {
-        Self::Invalid { key, problem: problem.into() }
+        Self::Invalid { place: None, key, problem: problem.into() }
     }
+
+    pub(super) fn environment(variable: String, message: impl Into<String>) -> Self {
+        Self::Set { place: Place::Environment(variable), message: message.into() }
+    }
+
+    /// One error of all mistakes, those of the file first, in its order. `None`: there are none.
+    pub(super) fn of(mut mistakes: Vec<Self>) -> Option<Self> {
+        mistakes.sort_by_key(Self::line); // stable: the others stay in their order
+        if mistakes.len() > 1 { Some(Self::Several(mistakes)) } else { mistakes.pop() }
+    }
+
+    /// The line of the file, behind all lines where the mistake stands elsewhere.
+    fn line(&self) -> (usize, usize) {
+        match self {
+            Self::Set { place: Place::File { line, column, .. }, .. }
+            | Self::Invalid { place: Some(Place::File { line, column, .. }), .. } => (*line, *column),
+            _ => (usize::MAX, 0),
+        }
+    }
+}
+
+fn lines(mistakes: &[ConfigError]) -> String {
+    mistakes.iter().map(ConfigError::to_string).collect::<Vec<_>>().join("\n")
 }

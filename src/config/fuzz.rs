@@ -5,20 +5,21 @@ use std::path::Path;
 use std::str::FromStr;
 
 use super::load::Layers;
-use super::{Bytes, Keep, Period};
+use super::{Bytes, Keep, Period, Place};
 
 /// A file, and behind the first zero byte an environment variable with its value.
 pub fn config(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let (file, variable) = text.split_once('\0').unwrap_or((text, ""));
-    let Ok(mut layers) = Layers::from_text(file, Path::new("fuzz.toml")) else { return };
+    let Ok((mut layers, _)) = Layers::from_text(file, Path::new("fuzz.toml")) else { return };
     if let Some((path, value)) = variable.split_once('=') {
         let path: Vec<_> = path.split("__").map(str::to_owned).collect();
-        let _ = layers.set(&path, value); // refused or not, what was there stands
+        let _ = layers.set(&path, value, &Place::Flag("--fuzz")); // refused or not, what was there stands
     }
     let _ = layers.config.check();
     let shown = toml::to_string(&layers.config).expect("a configuration can be shown");
-    let again = Layers::from_text(&shown, Path::new("again.toml")).expect("what is shown can be read");
+    let (again, mistakes) = Layers::from_text(&shown, Path::new("again.toml")).expect("what is shown can be read");
+    assert!(mistakes.is_empty(), "{mistakes:?}");
     assert_eq!(toml::to_string(&again.config).expect("shown before"), shown);
 }
 

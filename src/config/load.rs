@@ -1,14 +1,23 @@
 //! Bringing file, environment and flags together.
 //!
-//! Each value is tried as it is added to what came before, so that a mistake is known to be in what was added last.
+//! Each value is tried as it is added to what came before, so that a mistake is known to be in what was added last. A value
+//! that is wrong is reported with its place and left out, so that the other mistakes are found in the same run.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::Path;
 
 use serde::Deserialize;
-use toml::{Table, Value};
+use serde_path_to_error::Segment;
+use toml::de::{DeTable, DeValue};
+use toml::{Spanned, Table, Value};
 
 use super::environment::path_of;
+use super::error::Place;
 use super::{Config, ConfigError};
+
+/// How many mistakes of a file are looked for: each takes another pass over the file.
+const MAX_MISTAKES: usize = 50;
 
 /// A value from the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +32,29 @@ pub struct Override {
     pub value: String,
 }
 
+/// A value of the file that an environment variable or a flag replaced by another value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overruled {
+    /// The key with its section.
+    pub key: String,
+    /// Where the file sets the value that does not hold.
+    pub file: Place,
+    /// What set the value in force.
+    pub by: Place,
+    /// The value of the file, and the one in force. `None` where they are secret or long.
+    values: Option<(String, String)>,
+}
+
+impl fmt::Display for Overruled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, file, by, values } = self;
+        match values {
+            Some((old, new)) => write!(f, "{key} = {old} ({file}) is overruled by {by}: {new}"),
+            None => write!(f, "{key} ({file}) is overruled by {by}"),
+        }
+    }
+}
+
 impl Config {
     /// Makes the configuration of the defaults, the TOML `file`, the variables of `env` named
     /// `TIDEGAUGE_<SECTION>__<KEY>`, and `overrides`, each overruling those before it, reads the secrets that stand in
@@ -33,31 +65,55 @@ impl Config {
     /// for somebody else; all others are ignored.
     ///
     /// # Errors
-    /// Says which place of the file, which variable, which flag or which key is wrong, and why.
+    /// Says which place of the file, which variable, which flag or which key is wrong, and why: of all mistakes that do not
+    /// depend on each other.
     pub fn load(
         file: Option<&Path>,
         env: impl Iterator<Item = (String, String)>,
         overrides: &[Override],
     ) -> Result<Self, ConfigError> {
-        let mut layers = match file {
+        Self::load_and_compare(file, env, overrides).map(|(config, _)| config)
+    }
+
+    /// As [`Config::load`], and says which values of the file do not hold because something overrules them.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_and_compare(
+        file: Option<&Path>,
+        env: impl Iterator<Item = (String, String)>,
+        overrides: &[Override],
+    ) -> Result<(Self, Vec<Overruled>), ConfigError> {
+        let (mut layers, mut mistakes) = match file {
             Some(path) => {
                 let text = std::fs::read_to_string(path);
                 let text = text.map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
                 Layers::from_text(&text, path)?
             }
-            None => Layers::default(),
+            None => Default::default(),
         };
+        let (of_file, places_in_file) = (layers.config.clone(), layers.places.clone());
         for (variable, value) in env {
-            let set = path_of(&variable, &value).and_then(|path| path.map_or(Ok(()), |path| layers.set(&path, &value)));
-            set.map_err(|message| ConfigError::Environment { variable, message })?;
+            let place = Place::Environment(variable);
+            let Place::Environment(variable) = &place else { continue };
+            let set = match path_of(variable, &value) {
+                Ok(None) => continue,
+                Ok(Some(path)) => layers.set(&path, &value, &place),
+                Err(message) => Err(message),
+            };
+            mistakes.extend(set.err().map(|message| ConfigError::Set { place, message }));
         }
         for Override { flag, section, key, value } in overrides {
-            let path = [section, key].map(|&name| name.to_owned());
-            layers.set(&path, value).map_err(|message| ConfigError::Flag { flag, message })?;
+            let (path, place) = ([section, key].map(|&name| name.to_owned()), Place::Flag(flag));
+            let set = layers.set(&path, value, &place);
+            mistakes.extend(set.err().map(|message| ConfigError::Set { place, message }));
         }
-        layers.config.auth.read_secrets()?;
-        layers.config.check()?;
-        Ok(layers.config)
+        layers.check(&mut mistakes);
+        if let Some(error) = ConfigError::of(mistakes) {
+            return Err(error);
+        }
+        let overruled = layers.overruled(&of_file, &places_in_file);
+        Ok((layers.config, overruled))
     }
 }
 
@@ -65,45 +121,172 @@ impl Config {
 #[derive(Default)]
 pub(super) struct Layers {
     set: Table,
+    /// Where each key was set last, by its name with its section.
+    places: BTreeMap<String, Place>,
+    /// The keys whose values were not taken.
+    wrong: BTreeSet<String>,
     pub(super) config: Config,
 }
 
 impl Layers {
-    /// What the file at `path` sets.
-    pub(super) fn from_text(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let at = |error: &toml::de::Error, message: String| {
-            let (line, column) = line_and_column(text, error.span().map_or(0, |span| span.start));
-            ConfigError::File { path: path.to_owned(), line, column, message }
+    /// What the file at `path` sets, without what is wrong in it; and what is wrong.
+    ///
+    /// # Errors
+    /// When the file is not TOML.
+    pub(super) fn from_text(text: &str, path: &Path) -> Result<(Self, Vec<ConfigError>), ConfigError> {
+        let place = |at: usize| {
+            let (line, column) = line_and_column(text, at);
+            Place::File { path: path.to_owned(), line, column }
         };
-        let set: Table = toml::from_str(text).map_err(|error| at(&error, error.message().to_owned()))?;
-        let deserializer = toml::Deserializer::parse(text).map_err(|error| at(&error, error.message().to_owned()))?;
-        let config = serde_path_to_error::deserialize(deserializer)
-            .map_err(|error| at(error.inner(), format!("{}: {}", error.path(), error.inner().message())))?;
-        Ok(Self { set, config })
+        let mistake = |error: &toml::de::Error, message: String| {
+            let place = place(error.span().map_or(0, |span| span.start));
+            ConfigError::Set { place, message }
+        };
+        let mut document = DeTable::parse(text).map_err(|error| mistake(&error, error.message().to_owned()))?;
+        let (mut mistakes, mut wrong) = (Vec::new(), BTreeSet::new());
+        let config = loop {
+            let deserializer = toml::Deserializer::from(document.clone());
+            match serde_path_to_error::deserialize::<_, Config>(deserializer) {
+                Ok(config) => break config,
+                Err(error) => {
+                    let inner = error.inner();
+                    mistakes.push(mistake(inner, format!("{}: {}", error.path(), inner.message())));
+                    wrong.insert(error.path().to_string());
+                    let is_removed = remove(document.get_mut(), &mut error.path().iter());
+                    if !is_removed || mistakes.len() >= MAX_MISTAKES {
+                        return Err(ConfigError::of(mistakes).expect("just found"));
+                    }
+                }
+            }
+        };
+        let mut places = BTreeMap::new();
+        note_places(&mut places, "", document.get_ref(), &place);
+        let set = Table::deserialize(toml::Deserializer::from(document));
+        let set = set.map_err(|error| mistake(&error, error.message().to_owned()))?;
+        Ok((Self { set, places, wrong, config }, mistakes))
     }
 
     /// Sets the key at the end of `path`, or says why a section, its name or its value is wrong.
-    pub(super) fn set(&mut self, path: &[String], text: &str) -> Result<(), String> {
+    pub(super) fn set(&mut self, path: &[String], text: &str, place: &Place) -> Result<(), String> {
         let plain = Value::String(text.to_owned());
-        let Ok(typed) = text.parse::<Value>() else {
-            return self.try_set(path, plain);
+        let set = match text.parse::<Value>() {
+            // when neither will do, what is wrong with the typed value says more
+            Ok(typed) => self.try_set(path, typed).or_else(|problem| self.try_set(path, plain).map_err(|_| problem)),
+            Err(_) => self.try_set(path, plain),
         };
-        // when neither will do, what is wrong with the typed value says more
-        self.try_set(path, typed).or_else(|problem| self.try_set(path, plain).map_err(|_| problem))
+        let key = path.join(".");
+        match &set {
+            Ok(()) => _ = self.places.insert(key, place.clone()),
+            Err(_) => _ = self.wrong.insert(key),
+        }
+        set
     }
 
     fn try_set(&mut self, path: &[String], value: Value) -> Result<(), String> {
         let mut set = self.set.clone();
         insert(&mut set, path, value);
-        let config = Config::deserialize(set.clone()).map_err(|error| error.message().to_owned())?;
-        *self = Self { set, config };
+        self.config = Config::deserialize(set.clone()).map_err(|error| error.message().to_owned())?;
+        self.set = set;
         Ok(())
+    }
+
+    /// Adds what is wrong with values that by themselves were taken. A key that is wrong is left out for what follows; what
+    /// is wrong with other keys only because of it is no mistake.
+    fn check(&mut self, mistakes: &mut Vec<ConfigError>) {
+        loop {
+            let secrets = self.config.auth.read_secrets().err();
+            let found: Vec<ConfigError> = secrets.into_iter().chain(self.config.check_sections()).collect();
+            let before = mistakes.len();
+            for mistake in found {
+                let ConfigError::Invalid { key, problem, .. } = mistake else { continue };
+                let follows = self.wrong.iter().any(|wrong| problem.contains(wrong.as_str()));
+                if !follows && self.wrong.insert(key.to_owned()) {
+                    mistakes.push(ConfigError::Invalid { place: self.places.get(key).cloned(), key, problem });
+                    self.unset(key);
+                }
+            }
+            if mistakes.len() == before {
+                break;
+            }
+        }
+        // Whether sections go together can be said only when each by itself is right.
+        if mistakes.is_empty()
+            && let Err(mistake) = self.config.check_together()
+        {
+            mistakes.push(match mistake {
+                ConfigError::Invalid { key, problem, .. } => {
+                    ConfigError::Invalid { place: self.places.get(key).cloned(), key, problem }
+                }
+                other => other,
+            });
+        }
+    }
+
+    /// Gives a key its default again.
+    fn unset(&mut self, key: &str) {
+        let path: Vec<&str> = key.split('.').collect();
+        let (last, sections) = path.split_last().expect("a key has a name");
+        let table = sections.iter().try_fold(&mut self.set, |table, section| table.get_mut(*section)?.as_table_mut());
+        if table.is_some_and(|table| table.remove(*last).is_some())
+            && let Ok(config) = Config::deserialize(self.set.clone())
+        {
+            self.config = config;
+        }
+    }
+
+    /// The values of the file that do not hold.
+    fn overruled(&self, of_file: &Config, places_in_file: &BTreeMap<String, Place>) -> Vec<Overruled> {
+        let tables = [of_file, &self.config].map(|config| Table::try_from(config).unwrap_or_default());
+        let differing = of_file.differing_keys(&self.config).into_iter();
+        let overruled = differing.filter_map(|key| {
+            let (file, by) = (places_in_file.get(&key)?.clone(), self.places.get(&key)?.clone());
+            let value = |table| value_at(table, &key).filter(|value| !(value.is_array() || value.is_table()));
+            let [old, new] = tables.each_ref().map(|table| value(table).map(Value::to_string));
+            let values = old.zip(new).filter(|(old, new)| old != new);
+            (file != by).then_some(Overruled { key, file, by, values })
+        });
+        overruled.collect()
+    }
+}
+
+fn value_at<'t>(table: &'t Table, key: &str) -> Option<&'t Value> {
+    match key.split_once('.') {
+        Some((section, rest)) => value_at(table.get(section)?.as_table()?, rest),
+        None => table.get(key),
+    }
+}
+
+/// Removes the key at the end of a path; where the path leads into a list, the whole list. Says whether it was there.
+fn remove<'p>(table: &mut DeTable<'_>, path: &mut impl Iterator<Item = &'p Segment>) -> bool {
+    let Some(Segment::Map { key }) = path.next() else { return false };
+    if let Some(DeValue::Table(inner)) = table.get_mut(key.as_str()).map(Spanned::get_mut)
+        && remove(inner, path)
+    {
+        return true;
+    }
+    table.remove(key.as_str()).is_some()
+}
+
+/// Notes the place of each value below `section`, which is empty or ends with a dot.
+fn note_places(
+    places: &mut BTreeMap<String, Place>,
+    section: &str,
+    table: &DeTable<'_>,
+    place: &impl Fn(usize) -> Place,
+) {
+    for (name, value) in table {
+        let (key, value): (String, &Spanned<DeValue<'_>>) = (format!("{section}{}", name.get_ref()), value);
+        if let DeValue::Table(inner) = value.get_ref() {
+            note_places(places, &format!("{key}."), inner, place);
+        } else {
+            places.insert(key, place(value.span().start));
+        }
     }
 }
 
 /// Puts `value` at the end of `path`, making sections on the way. What stands where a section should be is replaced, so
 /// that it is the variable that is wrong and says so.
-fn insert(table: &mut Table, path: &[String], value: Value) {
+pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
     match path {
         [] => {}
         [key] => drop(table.insert(key.clone(), value)),

@@ -46,14 +46,14 @@ use serde::{Deserialize, Serialize};
 
 pub use auth::{Audience, Auth, CertificateUse};
 pub use environment::environment;
-pub use error::ConfigError;
+pub use error::{ConfigError, Place};
 pub use flush::Flush;
 pub use http::Http;
 pub use ingest::{Ingest, LineProtocol, Senml};
 pub use key::{KEY_ID_MAX_BYTES, Key, is_key_id};
 pub use key_secret::KeySecret;
 pub use limits::Limits;
-pub use load::Override;
+pub use load::{Override, Overruled};
 pub use log::{Log, SyncPolicy};
 pub use log_filter::{LogFilter, LogFilterError};
 pub use mongodb::Mongodb;
@@ -140,20 +140,32 @@ impl Config {
 
     /// Checks each section by itself, then what sections say together.
     fn check(&self) -> Result<(), ConfigError> {
-        self.server.check()?;
-        self.http.check()?;
-        self.udp.check()?;
-        self.auth.check(self.ingest.device_id_case)?;
-        self.ingest.check()?;
-        self.limits.check()?;
+        self.check_sections().next().map_or_else(|| self.check_together(), Err)
+    }
+
+    /// What is wrong with each section by itself: the first mistake of each.
+    fn check_sections(&self) -> impl Iterator<Item = ConfigError> {
+        let checked = [
+            self.server.check(),
+            self.http.check(),
+            self.udp.check(),
+            self.auth.check(self.ingest.device_id_case),
+            self.ingest.check(),
+            self.limits.check(),
+            self.log.check(),
+            self.pending.check(),
+            self.flush.check(),
+            self.sqlite.check(),
+            self.mongodb.check(),
+            self.retention.check(),
+            self.query.check(),
+        ];
+        checked.into_iter().filter_map(Result::err)
+    }
+
+    /// Checks what sections say together, once each by itself is right.
+    fn check_together(&self) -> Result<(), ConfigError> {
         self.check_share()?;
-        self.log.check()?;
-        self.pending.check()?;
-        self.flush.check()?;
-        self.sqlite.check()?;
-        self.mongodb.check()?;
-        self.retention.check()?;
-        self.query.check()?;
         self.check_store()?;
         self.check_certificates()?;
         self.check_listen()

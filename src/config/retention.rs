@@ -55,7 +55,7 @@ impl Retention {
 fn check(key: &'static str, keep: Keep) -> Result<(), ConfigError> {
     match keep {
         Keep::Forever => Ok(()),
-        Keep::For(period) => within(key, period, Period::hours(1), Period::days(24_855)),
+        Keep::For(period) => within(key, period, Period::hours(1), Period::MAX),
     }
 }
 

@@ -112,6 +112,10 @@ fn a_mistake_in_the_environment_or_in_a_flag_names_it() {
         ("TIDEGAUGE_LISTEN", "127.0.0.1:80"),
         ("TIDEGAUGE_PORT", "80"),
         ("TIDEGAUGE_TOKENS", "x"),
+        ("TIDEGAUGE_LOG_LEVEL", "debug"),
+        ("TIDEGAUGE_DATA_DIR", "/var/lib/tidegauge"),
+        ("TIDEGAUGE_MONGODB_URI", "mongodb://host"),
+        ("TIDEGAUGE_HTTP_TLS_CERT_FILE", "server.pem"),
         ("TIDEGAUGE_HTTP__MAX_CONNECTIONS", "-1"),
         ("TIDEGAUGE_HTTP__MAX_CONNECTIONS", "many"),
         ("TIDEGAUGE_PENDING__MAX_BYTES", "lots"),
@@ -120,6 +124,76 @@ fn a_mistake_in_the_environment_or_in_a_flag_names_it() {
     let mut errors = variables.map(|variable| load("", &[variable], &[]).expect_err("an error")).to_vec();
     errors.push(load("", &[], &[flag("--http", "http", "listen", "here")]).expect_err("an error"));
     insta::assert_snapshot!(errors.join("\n"));
+}
+
+#[test]
+fn all_mistakes_are_reported_in_one_go_each_with_its_place() {
+    let file = "[http]\nmax_connections = 0\nmax_conections = 1\n[log]\nmax_bytes = \"8G\"\nsync_interval = \"2h\"\n\
+                [retention]\nreadings = \"30000d\"\n[udp]\nsockets = 65\n[pending]\nmax_bytes = 0";
+    let env = [("TIDEGAUGE_QUERY__MAX_HOURS", "0"), ("TIDEGAUGE_LOG_LEVEL", "debug"), ("TIDEGAUGE_LOG__SYNC", "never")];
+    let flags = [flag("--udp", "udp", "listen", "here"), flag("--store", "store", "kind", "mysql")];
+    let error = load(file, &env, &flags).expect_err("mistakes");
+    insta::assert_snapshot!(error);
+}
+
+#[test]
+fn what_follows_from_another_mistake_is_not_reported() {
+    for (file, mistakes) in [
+        // Were the first left out, the second would be shorter than the default of the first.
+        ("[retention]\nreadings = \"1 year\"\nrollups = \"30d\"", 1),
+        ("[retention]\nreadings = \"1m\"\nrollups = \"30d\"", 1),
+        ("[mongodb]\nuri = \"nowhere\"\n[store]\nkind = \"mongodb\"", 1),
+        ("[http]\nlisten = \"0.0.0.0:80\"\n[auth]\ntokens = 1", 1),
+        ("[http.tls]\ncert_file = \"\"\nkey_file = \"k\"\n[http]\nmax_connections = 0", 2),
+    ] {
+        let error = error_of(file);
+        let found = error.strip_suffix('\n').unwrap_or(&error).lines().filter(|line| line.starts_with("FILE:")).count();
+        assert_eq!(found, mistakes, "{file:?} gave {error}");
+    }
+}
+
+#[test]
+fn looking_for_mistakes_ends() {
+    let unknown: Vec<String> = (0..2_000).map(|number| format!("unknown{number} = 1")).collect();
+    let error = error_of(&unknown.join("\n"));
+    assert!(error.starts_with("50 mistakes in the configuration\n"), "{error}");
+}
+
+#[test]
+fn a_value_of_the_file_that_is_overruled_is_named_with_what_overrules_it() {
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let text = "[server]\ndata_dir = \"./data\"\n[http]\nlisten = \"127.0.0.1:1\"\n[mongodb]\nuri = \"mongodb://a:one@h\"\n\
+                [log]\nsync = \"always\"\n[udp]\nsockets = 3";
+    file.write_all(text.as_bytes()).expect("a temporary file");
+    let env = [
+        ("TIDEGAUGE_MONGODB__URI", "mongodb://a:two@h"),
+        ("TIDEGAUGE_LOG__SYNC", "always"), // the same again
+        ("TIDEGAUGE_HTTP__LISTEN", "127.0.0.1:2"),
+        ("TIDEGAUGE_FLUSH__MAX_AGE", "1s"), // the file does not set it
+    ];
+    let env = env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+    let flags = [flag("--data-dir", "server", "data_dir", "/var/lib"), flag("--http", "http", "listen", "127.0.0.1:3")];
+    let (_, overruled) = Config::load_and_compare(Some(file.path()), env, &flags).expect("valid");
+    let name = file.path().display().to_string();
+    let told: Vec<String> = overruled.iter().map(|overruled| overruled.to_string().replace(&name, "FILE")).collect();
+    let expected = [
+        "http.listen = \"127.0.0.1:1\" (FILE:4:10) is overruled by --http: \"127.0.0.1:3\"",
+        "mongodb.uri (FILE:6:7) is overruled by environment variable TIDEGAUGE_MONGODB__URI",
+        "server.data_dir = \"./data\" (FILE:2:12) is overruled by --data-dir: \"/var/lib\"",
+    ];
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn weeks_and_years_are_taken_and_one_limit_holds_for_all_durations() {
+    let readings = |text: &str| load(&format!("[retention]\nreadings = \"{text}\""), &[], &[]);
+    for (text, days) in [("1y", 365), ("2w", 14), ("68y", 24_820), ("24855d", 24_855)] {
+        assert_eq!(readings(text).expect(text).retention.readings, Keep::For(Period::days(days)), "{text}");
+    }
+    for text in ["24856d", "30000d", "36500d", "69y"] {
+        let error = readings(text).expect_err(text);
+        assert!(error.contains("at most 24855d"), "{text}: {error}");
+    }
 }
 
 #[test]
@@ -196,7 +270,12 @@ fn values_without_sense_are_refused_by_key() {
         ("[flush]\nmax_dead_letter_bytes = 1", "flush.max_dead_letter_bytes"),
     ] {
         let error = error_of(file);
-        assert!(error.starts_with(&format!("{key} is ")), "{file:?} gave {error:?}");
+        // A value that is wrong beside a default is told without a place where it is the default's key that says so.
+        let (place, rest) =
+            error.split_once(": ").filter(|(place, _)| place.starts_with("FILE:")).unwrap_or(("", &error));
+        assert!(rest.starts_with(&format!("{key} is ")), "{file:?} gave {error:?}");
+        let name = key.rsplit('.').next().expect("a name");
+        assert_eq!(!place.is_empty(), file.contains(&format!("\n{name} = ")), "{file:?} gave {error:?}");
     }
 }
 
@@ -240,7 +319,7 @@ fn the_database_is_what_its_key_says_else_what_the_connection_string_names() {
     assert_eq!(database(uri, &[]), "plant");
     assert_eq!(database(&format!("{uri}database = \"other\""), &[]), "other");
     assert_eq!(database(uri, &[("TIDEGAUGE_MONGODB__DATABASE", "tidegauge")]), "tidegauge");
-    assert!(error_of("[mongodb]\nuri = \"mongodb://h/a.b\"").starts_with("mongodb.uri names the database \"a.b\""));
+    assert!(error_of("[mongodb]\nuri = \"mongodb://h/a.b\"").contains("mongodb.uri names the database \"a.b\""));
 }
 
 #[test]

@@ -8,7 +8,7 @@ fn listening_beyond_loopback_without_authentication_takes_a_decision() {
         for (section, way_out) in [("http", "tidegauge token new"), ("udp", "tidegauge key new")] {
             let file = format!("[{section}]\nlisten = \"{listen}\"");
             let error = error_of(&file);
-            let key_is = format!("{section}.listen is ");
+            let key_is = format!("FILE:2:10: {section}.listen is ");
             assert!(error.starts_with(&key_is) && error.contains("listen on loopback"), "{error}");
             assert!(error.contains("auth.allow_anonymous = true") && error.contains(way_out), "{error}");
             load(&format!("{file}\n[auth]\nallow_anonymous = true"), &[], &[]).expect("it was decided");

@@ -10,23 +10,35 @@ use super::{UnitError, number_and_unit};
 
 /// A length of time in whole milliseconds, at most [`Period::MAX`].
 ///
-/// Written as numbers with units, `"1h30m"`: ms, s, m, h or d, each at most once and the larger first.
+/// Written as numbers with units, `"1h30m"`: ms, s, m, h, d, w (7 days) or y (365 days), each at most once and the larger
+/// first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Period {
     ms: u64,
 }
 
 const PERIOD_EXPECTED: UnitError = UnitError(
-    "a duration such as \"100ms\", \"60s\", \"10m\", \"1h30m\" or \"90d\" (whole numbers, larger units first), at most \
-     36500d",
+    "a duration such as \"100ms\", \"60s\", \"1h30m\", \"90d\", \"2w\" or \"1y\" (whole numbers, larger units first; a year is \
+     365d), at most 24855d",
 );
 
-/// The units of a period, the larger first, in milliseconds.
-const PERIOD_UNITS: [(u64, &str); 5] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms")];
+/// The units in which a period may be written, the larger first, in milliseconds.
+const PERIOD_UNITS: [(u64, &str); 7] = [
+    (365 * 86_400_000, "y"),
+    (7 * 86_400_000, "w"),
+    (86_400_000, "d"),
+    (3_600_000, "h"),
+    (60_000, "m"),
+    (1_000, "s"),
+    (1, "ms"),
+];
+
+/// How many of these units a period is not shown in: a year of 365 days is no calendar year.
+const ONLY_READ: usize = 2;
 
 impl Period {
-    /// The longest period, 36,500 days: instants that far away are still dates.
-    pub const MAX: Self = Self::days(36_500);
+    /// The longest period, 24,855 days (68 years): a TTL index of MongoDB takes no longer one.
+    pub const MAX: Self = Self::days(24_855);
 
     /// So many milliseconds.
     #[must_use]
@@ -104,7 +116,7 @@ impl fmt::Display for Period {
             return f.write_str("0s");
         }
         let mut rest_ms = self.ms;
-        for (ms_per_unit, unit) in PERIOD_UNITS {
+        for &(ms_per_unit, unit) in &PERIOD_UNITS[ONLY_READ..] {
             if rest_ms >= ms_per_unit {
                 write!(f, "{}{unit}", rest_ms / ms_per_unit)?;
                 rest_ms %= ms_per_unit;
@@ -157,6 +169,10 @@ mod tests {
             ("1h30m", 5_400_000),
             ("1d2h3m4s5ms", 93_784_005),
             ("0s", 0),
+            ("2w", 14 * 86_400_000),
+            ("1y", 365 * 86_400_000),
+            ("1y2w3d", 382 * 86_400_000),
+            ("68y35d", Period::MAX.ms),
         ] {
             assert_eq!(text.parse(), Ok(Period::millis(ms)), "{text}");
         }
@@ -165,9 +181,21 @@ mod tests {
 
     #[test]
     fn a_period_without_a_unit_out_of_order_or_too_long_is_refused() {
-        for text in
-            ["", "60", "s", "1.5h", "-1s", "30m1h", "1s1s", "1h 30m", "1w", "1h30", "36501d", "99999999999999999999s"]
-        {
+        for text in [
+            "",
+            "60",
+            "s",
+            "1.5h",
+            "-1s",
+            "30m1h",
+            "1s1s",
+            "1h 30m",
+            "1d1w",
+            "1h30",
+            "24856d",
+            "69y",
+            "99999999999999999999s",
+        ] {
             assert_eq!(text.parse::<Period>(), Err(PERIOD_EXPECTED), "{text}");
         }
     }
