@@ -152,3 +152,35 @@ async fn derived_again(setup: Setup, database: &Database) {
         assert_eq!(answered(&server, &["a", "b"]).await, sent.stats());
     }
 }
+
+#[tokio::test]
+async fn what_is_dropped_while_it_runs_comes_back_without_a_restart() {
+    let database = Database::new();
+    let server = Server::start(setup(&database).set("retention.readings", "20000d")).await;
+    let mut sent = Sent::default();
+    sent.send(&server, "a", 0, 1).await;
+    sent.send(&server, "b", 2, 1).await;
+    server.settled().await;
+    let all_rolled_up = async || (kept(&database).await == sent.stats()).then_some(());
+    wait_until("all is rolled up", all_rolled_up).await;
+    let handle = database.handle().await;
+    handle.collection::<Document>("rollups").drop().await.expect("dropped");
+    wait_until("all is rolled up anew", all_rolled_up).await;
+    assert_eq!(answered(&server, &["a", "b"]).await, sent.stats());
+
+    let indexes = async || {
+        let names = handle.collection::<Document>("buckets").list_index_names().await;
+        names.map(|mut names| {
+            names.sort_unstable();
+            names
+        })
+    };
+    let before = indexes().await.expect("indexes");
+    handle.collection::<Document>("buckets").drop().await.expect("dropped");
+    wait_until("the indexes are there again", async || (indexes().await.ok()? == before).then_some(())).await;
+    let log = server.logged("collections were dropped or replaced").await;
+    assert_eq!(log.matches("collections were dropped or replaced").count(), 2, "one line for each drop: {log}");
+    sent.send(&server, "a", 0, 1).await;
+    server.settled().await;
+    assert_eq!(answered(&server, &["a", "b"]).await, sent.stats());
+}

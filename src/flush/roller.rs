@@ -90,8 +90,9 @@ impl<'a> Roller<'a> {
     pub(super) async fn catch_up(&mut self) -> Result<(), WriteError> {
         let end = Hour(self.flush.newest_closed().0 + 1);
         self.note_lag(end);
+        let checked = self.check_identity().await;
         if !self.is_checked || self.mark.as_ref().is_none_or(|mark| mark.next < end) {
-            self.check_identity().await?;
+            checked?; // otherwise nothing is due, and it does not matter that the store is away
             self.roll_up_before(end).await?;
         }
         if !self.is_saved {
@@ -100,7 +101,7 @@ impl<'a> Roller<'a> {
         Ok(())
     }
 
-    /// Forgets a mark that speaks of something else.
+    /// Forgets a mark that speaks of something else, such as a collection that was dropped since.
     async fn check_identity(&mut self) -> Result<(), WriteError> {
         let identity = self.rollups.identity().await?;
         if self.mark.as_ref().is_none_or(|mark| mark.identity != identity) {

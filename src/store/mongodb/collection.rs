@@ -20,6 +20,8 @@ const AGE_INDEX: &str = "createdAt";
 /// The largest `expireAfterSeconds` that the server takes.
 const EXPIRE_MAX: Duration = Duration::from_secs(i32::MAX as u64);
 
+const NAMESPACE_NOT_FOUND: i32 = 26;
+
 const NAMESPACE_EXISTS: i32 = 48;
 
 /// What a server says that does not let us shard: `Unauthorized`, `CommandNotFound`, `CommandNotSupported`, and `AtlasError` of
@@ -92,27 +94,40 @@ impl ManagedCollection {
         Ok(Some(found))
     }
 
+    /// Whether there is a collection of this kind.
+    pub(super) async fn is_of(&self, kind: Kind) -> Result<bool, WriteError> {
+        let found = self.list(doc! { "name": &self.name, "type": kind.name() }).await?;
+        Ok(!found.is_empty())
+    }
+
     /// What the server lists of the collections that match, which must be a few.
-    async fn list(&self, filter: Document) -> Result<Vec<Document>, WriteError> {
+    pub(super) async fn list(&self, filter: Document) -> Result<Vec<Document>, WriteError> {
         let reply = self.run(doc! { "listCollections": 1, "filter": filter }).await?;
         let first = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok();
         Ok(first.into_iter().flatten().filter_map(|found| found.as_document().cloned()).collect())
     }
 
-    /// The UUID that the server gave the collection when it was made. Servers up to 8 keep that of a time series at
-    /// `system.buckets.<name>`, the collection behind the view.
-    pub(super) async fn identity(&self, kind: Kind) -> Result<String, WriteError> {
-        let names = match kind {
-            Kind::Plain => vec![self.name.clone()],
-            Kind::Timeseries => vec![self.name.clone(), format!("system.buckets.{}", self.name)],
+    /// Gives a collection of the wrong type another name, and returns that name. `None` when there is none any more, or
+    /// another instance was quicker.
+    pub(super) async fn set_aside(&self) -> Result<Option<String>, WriteError> {
+        let Some(found) = self.list(doc! { "name": &self.name }).await?.pop() else { return Ok(None) };
+        let uuid = match found.get_document("info").map(|info| info.get("uuid")) {
+            Ok(Some(Bson::Binary(uuid))) => hex(uuid.bytes.get(..4).unwrap_or_default()),
+            _ => String::new(),
         };
-        let found = self.list(doc! { "name": { "$in": names } }).await?;
-        let uuid = found.iter().find_map(|collection| collection.get_document("info").ok()?.get("uuid"));
-        let Some(Bson::Binary(uuid)) = uuid else {
-            let detail = format!("the server does not say which collection {} is", self.name);
-            return Err(WriteError::Transient { reason: "schema", detail });
+        let aside = format!("{}_set_aside_{uuid}", self.name);
+        let database = self.database.name();
+        let rename = doc! {
+            "renameCollection": format!("{database}.{}", self.name), "to": format!("{database}.{aside}"),
         };
-        Ok(uuid.bytes.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}")))
+        self.attempt(async {
+            match self.database.client().database("admin").run_command(rename).await {
+                Ok(_) => Ok(Some(aside)),
+                Err(error) if code(&error) == Some(NAMESPACE_NOT_FOUND) => Ok(None),
+                Err(error) => Err(error),
+            }
+        })
+        .await
     }
 
     pub(super) async fn create(&self, options: Document) -> Result<(), WriteError> {
@@ -212,6 +227,11 @@ fn warn_of_one_shard(namespace: &str, device_field: &str, error: &Error) {
         "the collection stays on one shard, for this user may not shard it: grant enableSharding on it and start again, \
          or let an administrator run {command}"
     );
+}
+
+/// Bytes, such as those of a UUID, as hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }
 
 fn code(error: &Error) -> Option<i32> {

@@ -92,6 +92,15 @@ impl Commands {
         })
     }
 
+    /// The same, while `look` asks something else, which may fail without saying anything of the server.
+    pub(super) async fn ping_beside<T>(
+        &self,
+        look: impl Future<Output = Result<T, WriteError>>,
+    ) -> Result<(), StoreError> {
+        let (answer, _) = tokio::join!(self.ping(), tokio::time::timeout(PING_MAX, look));
+        answer
+    }
+
     /// Runs an aggregation and shows each result to `visit`, until it breaks.
     pub(super) async fn each_result(
         &self,

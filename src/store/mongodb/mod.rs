@@ -3,6 +3,7 @@
 //!
 //! What the modes share is here: how the database is reached (`connect`, `uri`) and what is known of its servers
 //! (`servers`), collections and their indexes (`collection`),
+//! whether they are still the same (`schema_state`),
 //! commands and their replies (`command`), many statements in few commands (`statements`), the sorting of errors (`errors`),
 //! the collection of the rollups (`rollups`), the search for devices (`seek`), BSON written and read (`encode`, `decode`), names and metadata as field names.
 //!
@@ -23,6 +24,7 @@ pub mod fuzz;
 mod metadata;
 mod names;
 mod rollups;
+mod schema_state;
 mod seek;
 mod servers;
 mod statements;

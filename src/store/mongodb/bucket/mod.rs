@@ -69,7 +69,6 @@ use bson::RawDocumentBuf;
 use metrics::Counter;
 use mongodb::Collection;
 use mongodb::options::{CollectionOptions, ReadConcern};
-use tokio::sync::OnceCell;
 
 use self::births::Births;
 use self::capacity::Capacity;
@@ -80,6 +79,7 @@ use super::collection::{Deployment, ManagedCollection};
 use super::command::Commands;
 use super::errors::REASONS;
 use super::rollups::RollupCollection;
+use super::schema_state::SchemaState;
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Hour, Metric};
 use crate::store::{DeviceSummary, HourStats, Reasons, Rollups, Store, StoreError, WriteError, Written};
@@ -98,8 +98,7 @@ pub struct BucketStore {
     slow_writes: Counter,
     schema: Schema,
     rollups: RollupCollection,
-    /// Known once the schema was ensured.
-    deployment: OnceCell<Deployment>,
+    schema_state: SchemaState,
 }
 
 impl BucketStore {
@@ -113,26 +112,26 @@ impl BucketStore {
         // primary show each reading that is not pending any more.
         let reading = CollectionOptions::builder().read_concern(ReadConcern::local()).build();
         let commands = Commands { database: database.clone(), servers, timeout: options.timeout };
+        let timeout = options.timeout;
+        let collection = ManagedCollection { database: database.clone(), name: options.collection.clone(), timeout };
+        let names = vec![options.collection.clone(), options.rollups_collection.clone()];
         Ok(Self {
             documents: database.collection_with_options::<RawDocumentBuf>(&options.collection, reading),
+            schema_state: SchemaState::new(collection.clone(), names),
             rollups: RollupCollection::new(commands.clone(), options.rollups_collection, options.rollups_retention),
             commands,
-            schema: Schema {
-                collection: ManagedCollection { database, name: options.collection.clone(), timeout: options.timeout },
-                retention: options.retention,
-                validate: options.validate,
-            },
+            schema: Schema { collection, retention: options.retention, validate: options.validate },
             collection: options.collection,
             capacity: Capacity::new(options.max_readings_per_document, options.max_document_bytes),
             births: Births::default(),
             overflowing: Overflowing::default(),
             slow_writes: options.slow_writes,
-            deployment: OnceCell::new(),
         })
     }
 
-    /// Creates the collection and its indexes, and changes what differs from the options. Every write does this first,
-    /// until it has succeeded once; calling it at the start only shows trouble earlier.
+    /// Creates the collections and their indexes, and changes what differs from the options. Every write does this first,
+    /// until it has succeeded once, and again when a collection was dropped; calling it at the start only shows trouble
+    /// earlier.
     ///
     /// # Errors
     /// When the server does not answer or refuses.
@@ -150,7 +149,7 @@ impl BucketStore {
         };
         // Each step waits for the server no longer than `timeout`. All of them together may take longer, and must not begin
         // from the start each time when they do.
-        self.deployment.get_or_try_init(ensure).await.copied()
+        self.schema_state.deployment(ensure).await
     }
 }
 
@@ -199,7 +198,7 @@ impl Store for BucketStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        self.commands.ping().await
+        self.commands.ping_beside(self.schema_state.is_unchanged()).await
     }
 
     fn rollups(&self) -> Option<&dyn Rollups> {

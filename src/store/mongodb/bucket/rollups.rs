@@ -17,7 +17,6 @@ use async_trait::async_trait;
 use bson::{DateTime, Document, RawDocument, doc};
 
 use super::super::by_device::{of_devices, within};
-use super::super::collection::Kind;
 use super::super::command::documents;
 use super::super::decode::{Unreadable, integer};
 use super::super::rollups::HourRollup;
@@ -37,7 +36,11 @@ type Derived = HashMap<(Arc<str>, Hour), Result<HourRollup, WriteError>>;
 impl Rollups for BucketStore {
     async fn identity(&self) -> Result<String, WriteError> {
         self.deployment().await?;
-        let (buckets, rollups) = (self.schema.collection.identity(Kind::Plain).await?, self.rollups.identity().await?);
+        if !self.schema_state.is_unchanged().await? {
+            self.deployment().await?;
+        }
+        let buckets = self.schema_state.uuid_of(&[&self.collection]).await?;
+        let rollups = self.schema_state.uuid_of(&[self.rollups.name()]).await?;
         Ok(format!("mongodb buckets {buckets} rollups {rollups}"))
     }
 

@@ -89,8 +89,8 @@ impl RollupCollection {
         Ok(())
     }
 
-    /// The identity of the collection: another one when it was dropped and made again.
-    pub(super) async fn identity(&self) -> Result<String, WriteError> {
-        self.managed.identity(Kind::Plain).await
+    /// The name of the collection.
+    pub(super) fn name(&self) -> &str {
+        &self.managed.name
     }
 }

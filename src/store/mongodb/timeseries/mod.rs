@@ -37,7 +37,6 @@ use async_trait::async_trait;
 use bson::RawDocumentBuf;
 use mongodb::Collection;
 use mongodb::options::{CollectionOptions, ReadConcern};
-use tokio::sync::OnceCell;
 
 use self::known::KnownDevices;
 use self::lanes::Lanes;
@@ -47,6 +46,7 @@ use super::command::Commands;
 use super::connect::{MongodbOptions, TimeseriesOptions};
 use super::errors::REASONS;
 use super::rollups::RollupCollection;
+use super::schema_state::SchemaState;
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Hour, Metric};
 use crate::store::{DeviceSummary, HourStats, Reasons, Rollups, Store, StoreError, WriteError, Written};
@@ -63,8 +63,7 @@ pub struct TimeseriesStore {
     known: KnownDevices,
     schema: Schema,
     rollups: RollupCollection,
-    /// Known once the schema was ensured.
-    deployment: OnceCell<Deployment>,
+    schema_state: SchemaState,
 }
 
 impl TimeseriesStore {
@@ -79,24 +78,23 @@ impl TimeseriesStore {
         let commands = Commands { database: database.clone(), servers, timeout: options.timeout };
         let (collection, timeout) = (timeseries.collection, options.timeout);
         let rollups = options.rollups_collection;
+        let managed = ManagedCollection { database: database.clone(), name: collection.clone(), timeout };
+        let names = vec![collection.clone(), behind(&collection), rollups.clone()];
         Ok(Self {
+            schema_state: SchemaState::new(managed.clone(), names),
             measurements: database.collection_with_options::<RawDocumentBuf>(&collection, reading),
             lanes: Lanes::new(commands.clone(), rollups.clone()),
             known: KnownDevices::new(timeseries.max_known_devices),
             rollups: RollupCollection::new(commands.clone(), rollups, options.rollups_retention),
             commands,
-            schema: Schema {
-                collection: ManagedCollection { database, name: collection.clone(), timeout },
-                span: timeseries.span,
-                retention: options.retention,
-            },
+            schema: Schema { collection: managed, span: timeseries.span, retention: options.retention },
             collection,
-            deployment: OnceCell::new(),
         })
     }
 
-    /// Creates the collection and its index, and changes what differs from the options. Every write does this first,
-    /// until it has succeeded once; calling it at the start only shows trouble earlier.
+    /// Creates the collections and their indexes, and changes what differs from the options. Every write does this first,
+    /// until it has succeeded once, and again when a collection was dropped; calling it at the start only shows trouble
+    /// earlier.
     ///
     /// # Errors
     /// When the server does not answer or refuses.
@@ -107,14 +105,37 @@ impl TimeseriesStore {
 
     async fn deployment(&self) -> Result<Deployment, WriteError> {
         let ensure = || async {
-            let deployment = self.schema.ensure().await?;
+            let deployment = self.schema.ensure(self.schema_state.was_there()).await?;
             self.rollups.ensure(deployment).await?;
             Ok(deployment)
         };
         // Each step waits for the server no longer than `timeout`. All of them together may take longer, and must not begin
         // from the start each time when they do.
-        self.deployment.get_or_try_init(ensure).await.copied()
+        self.schema_state.deployment(ensure).await
     }
+
+    /// Takes back what was said of a write when the collection is not the one that the schema was ensured of: an insert
+    /// into a missing one makes the server create a plain collection.
+    async fn confirm(&self, mut outcomes: Vec<Result<Written, WriteError>>) -> Vec<Result<Written, WriteError>> {
+        if outcomes.iter().all(Result::is_err) {
+            return outcomes;
+        }
+        let error = match self.schema_state.is_unchanged().await {
+            Ok(true) => return outcomes,
+            Ok(false) => {
+                let detail = "a collection was dropped or replaced meanwhile".to_owned();
+                WriteError::Transient { reason: "schema", detail }
+            }
+            Err(error) => error,
+        };
+        outcomes.iter_mut().filter(|outcome| outcome.is_ok()).for_each(|outcome| *outcome = Err(error.clone()));
+        outcomes
+    }
+}
+
+/// The collection behind the view that a time-series collection is, in servers up to 8.
+fn behind(collection: &str) -> String {
+    format!("system.buckets.{collection}")
 }
 
 #[async_trait]
@@ -129,7 +150,7 @@ impl Store for TimeseriesStore {
 
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
         let outcomes = match self.deployment().await {
-            Ok(deployment) => self.write_buckets(writes, deployment).await,
+            Ok(deployment) => self.confirm(self.write_buckets(writes, deployment).await).await,
             Err(error) => vec![Err(error); writes.len()],
         };
         outcomes.into_iter().map(|outcome| outcome.map_err(|error| self.commands.servers.explain(error))).collect()
@@ -162,7 +183,7 @@ impl Store for TimeseriesStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        self.commands.ping().await
+        self.commands.ping_beside(self.schema_state.is_unchanged()).await
     }
 
     fn rollups(&self) -> Option<&dyn Rollups> {

@@ -8,11 +8,10 @@ use async_trait::async_trait;
 use bson::{DateTime, Document, doc};
 use std::ops::ControlFlow;
 
-use super::TimeseriesStore;
+use super::{TimeseriesStore, behind};
 use crate::model::{Hour, Metric};
 use crate::store::metric_names::MetricNames;
 use crate::store::mongodb::by_device::{of_devices, within};
-use crate::store::mongodb::collection::Kind;
 use crate::store::mongodb::rollups::HourRollup;
 use crate::store::{HourStats, Rollups, WriteError};
 
@@ -20,8 +19,11 @@ use crate::store::{HourStats, Rollups, WriteError};
 impl Rollups for TimeseriesStore {
     async fn identity(&self) -> Result<String, WriteError> {
         self.deployment().await?;
-        let (readings, rollups) =
-            (self.schema.collection.identity(Kind::Timeseries).await?, self.rollups.identity().await?);
+        if !self.schema_state.is_unchanged().await? {
+            self.deployment().await?;
+        }
+        let readings = self.schema_state.uuid_of(&[&self.collection, &behind(&self.collection)]).await?;
+        let rollups = self.schema_state.uuid_of(&[self.rollups.name()]).await?;
         Ok(format!("mongodb-timeseries readings {readings} rollups {rollups}"))
     }
 

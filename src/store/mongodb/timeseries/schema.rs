@@ -23,9 +23,23 @@ pub(super) struct Schema {
 }
 
 impl Schema {
-    /// Brings the database to what the schema should be.
-    pub(super) async fn ensure(&self) -> Result<Deployment, WriteError> {
+    /// Brings the database to what the schema should be. A plain collection is set aside if `was_there`, if this instance
+    /// has seen the time-series collection: then an insert made it after somebody had dropped the other, and none of its
+    /// readings was reported as stored.
+    pub(super) async fn ensure(&self, was_there: bool) -> Result<Deployment, WriteError> {
         let deployment = self.collection.deployment().await?;
+        if was_there
+            && self.collection.is_of(Kind::Plain).await?
+            && let Some(aside) = self.collection.set_aside().await?
+        {
+            let collection = self.collection.name.as_str();
+            tracing::warn!(
+                collection,
+                aside,
+                "a plain collection is where the time-series collection was; it has another name now, and its readings \
+                 are written again from the log: drop it when you do not need it"
+            );
+        }
         match self.collection.present(Kind::Timeseries).await? {
             None => self.create().await?,
             Some(present) => self.adjust(&present).await?,

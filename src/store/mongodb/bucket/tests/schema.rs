@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime};
 use mongodb::Client;
 
 use super::*;
+use crate::store::Rollups;
 use crate::store::mongodb::tests::mongod::Mongod;
 use crate::store::mongodb::{Granularity, TimeseriesOptions, TimeseriesSpan, TimeseriesStore};
 
@@ -88,6 +89,45 @@ async fn a_time_series_collection_is_not_taken_for_buckets() {
     scratch.run(doc! { "create": "buckets", "timeseries": { "timeField": "ts" } }).await;
     let outcome = write_one(&scratch.store().await, &write_at("d", 0..5)).await;
     assert!(matches!(outcome, Err(WriteError::Transient { reason: "schema", .. })), "{outcome:?}");
+}
+
+/// Drops a collection.
+async fn drop_collection(scratch: &Scratch, name: &str) {
+    scratch.run(doc! { "drop": name }).await;
+}
+
+#[tokio::test]
+async fn a_dropped_collection_comes_back_with_its_indexes_expiry_and_validator() {
+    let scratch = Scratch::new().await;
+    let store = ensure(&scratch, Some(DAY), true).await;
+    let (expected, of_buckets) = (indexes(&scratch).await, validator(&scratch).await);
+    write_one(&store, &write_at("d", 0..5)).await.unwrap();
+    drop_collection(&scratch, "buckets").await;
+    write_one(&store, &write_at("d", 5..9)).await.unwrap(); // the server creates the collection, and only that
+    store.ping().await.unwrap(); // notices
+    write_one(&store, &write_at("d", 9..12)).await.unwrap();
+    expect_instants(&store, "d", 5..12).await;
+    assert_eq!((indexes(&scratch).await, validator(&scratch).await), (expected.clone(), of_buckets.clone()));
+
+    drop_collection(&scratch, "buckets").await;
+    store.ping().await.unwrap();
+    write_one(&store, &write_at("d", 12..13)).await.unwrap();
+    assert_eq!((indexes(&scratch).await, validator(&scratch).await), (expected, of_buckets));
+}
+
+#[tokio::test]
+async fn dropped_rollups_are_another_identity_and_come_back_at_once() {
+    let scratch = Scratch::new().await;
+    let store = ensure(&scratch, None, false).await;
+    let before = store.identity().await.unwrap();
+    assert_eq!(store.identity().await.unwrap(), before);
+    drop_collection(&scratch, "rollups").await;
+    let after = store.identity().await.unwrap();
+    assert_ne!(after, before);
+    let of_rollups = scratch.all(doc! { "listIndexes": "rollups" }).await;
+    let names: Vec<_> = of_rollups.iter().map(|index| index.get_str("name").unwrap()).collect();
+    assert_eq!(names, ["_id_", "deviceId_day", "createdAt"]);
+    assert_eq!(store.identity().await.unwrap(), after);
 }
 
 /// The hour so many hours ago.

@@ -70,3 +70,37 @@ async fn a_collection_of_another_kind_is_refused_in_words() {
     let outcome = write_one(&store(&scratch).await, &write_at("d", 0..1)).await;
     assert!(matches!(outcome, Err(WriteError::Transient { reason: "schema", .. })), "{outcome:?}");
 }
+
+#[tokio::test]
+async fn a_dropped_collection_comes_back_as_a_time_series_and_nothing_is_lost() {
+    let scratch = Scratch::new().await;
+    let store = store(&scratch).await;
+    write_one(&store, &write_at("d", 0..5)).await.unwrap();
+    scratch.run(doc! { "drop": "readings" }).await;
+    let writes = [write_at("d", 3..9), write_at("e", 0..2)];
+    for outcome in store.write(&writes).await {
+        // The server created a plain collection, from which readings would not expire.
+        assert!(matches!(outcome, Err(WriteError::Transient { reason: "schema", .. })), "{outcome:?}");
+    }
+    for (outcome, stored) in store.write(&writes).await.into_iter().zip([6, 2]) {
+        assert_eq!(outcome.unwrap(), Written { stored, duplicate: 0 });
+    }
+    let listed = scratch.all(doc! { "listCollections": 1, "filter": { "name": { "$regex": "^readings" } } }).await;
+    let mut types: Vec<_> = listed.iter().map(|found| (found.get_str("type").unwrap(), found)).collect();
+    types.sort_by_key(|(kind, _)| *kind);
+    let [(_, aside), ("timeseries", _)] = types[..] else { panic!("{types:?}") };
+    assert!(aside.get_str("name").unwrap().starts_with("readings_set_aside_"), "{aside}");
+    let indexes = scratch.all(doc! { "listIndexes": "readings" }).await;
+    assert!(indexes.iter().any(|index| index.get_document("key").unwrap() == &doc! { "meta.deviceId": 1, "ts": 1 }));
+}
+
+#[tokio::test]
+async fn a_drop_that_a_ping_notices_costs_no_write() {
+    let scratch = Scratch::new().await;
+    let store = store(&scratch).await;
+    write_one(&store, &write_at("d", 0..5)).await.unwrap();
+    scratch.run(doc! { "drop": "readings" }).await;
+    store.ping().await.unwrap();
+    assert_eq!(write_one(&store, &write_at("d", 0..5)).await.unwrap(), Written { stored: 5, duplicate: 0 });
+    expect_instants(&scratch, 0..5).await;
+}

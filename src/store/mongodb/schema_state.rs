@@ -1,0 +1,113 @@
+//! The collections as this instance last made sure of them, and whether they are still the same ones.
+//!
+//! The first write to a missing collection makes the server create it, without indexes, expiry or validator, and a
+//! time-series collection as a plain one. So the state holds the type and the UUID of each collection, and compares them
+//! with what the server lists: at each ping, at each look of the roller, and in time-series mode after each write. When
+//! they differ, the next write creates whatever is missing.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bson::{Bson, Document, doc};
+use tokio::sync::RwLock;
+
+use super::collection::{Deployment, ManagedCollection, hex};
+use crate::store::WriteError;
+
+/// What is known of the collections of a store.
+#[derive(Debug)]
+pub(super) struct SchemaState {
+    /// Where the collections are.
+    managed: ManagedCollection,
+    names: Vec<String>,
+    known: RwLock<Option<Known>>,
+    /// Whether the schema was there at least once since the start.
+    was_there: AtomicBool,
+}
+
+/// A schema that is in place.
+#[derive(Debug, Clone, PartialEq)]
+struct Known {
+    deployment: Deployment,
+    collections: Collections,
+}
+
+/// The type of each collection, and the UUID that the server gave it when it was created, by name.
+type Collections = BTreeMap<String, (String, Option<String>)>;
+
+impl SchemaState {
+    /// Nothing is known yet. Of a time-series collection, servers up to 8 keep the UUID at `system.buckets.<name>`, so
+    /// that name belongs to `names` as well.
+    pub(super) fn new(managed: ManagedCollection, names: Vec<String>) -> Self {
+        Self { managed, names, known: RwLock::default(), was_there: AtomicBool::new(false) }
+    }
+
+    /// What kind of server this is, once the schema is in place. Runs `ensure` unless it has succeeded since the last
+    /// change.
+    pub(super) async fn deployment<F>(&self, ensure: impl FnOnce() -> F) -> Result<Deployment, WriteError>
+    where
+        F: Future<Output = Result<Deployment, WriteError>>,
+    {
+        if let Some(known) = &*self.known.read().await {
+            return Ok(known.deployment);
+        }
+        let mut known = self.known.write().await;
+        if let Some(known) = &*known {
+            return Ok(known.deployment);
+        }
+        let deployment = ensure().await?;
+        *known = Some(Known { deployment, collections: self.list().await? });
+        self.was_there.store(true, Ordering::Relaxed);
+        Ok(deployment)
+    }
+
+    /// Whether the schema was in place at least once since the start.
+    pub(super) fn was_there(&self) -> bool {
+        self.was_there.load(Ordering::Relaxed)
+    }
+
+    /// Whether the collections are still those of which the schema was ensured. If not, that is forgotten.
+    pub(super) async fn is_unchanged(&self) -> Result<bool, WriteError> {
+        let Some(before) = self.known.read().await.clone() else { return Ok(false) };
+        let found = self.list().await?;
+        if found == before.collections {
+            return Ok(true);
+        }
+        let mut known = self.known.write().await;
+        if known.as_ref() == Some(&before) {
+            *known = None;
+            let is_other = |name: &&String| found.get(*name) != before.collections.get(*name);
+            let collections: Vec<&str> = before.collections.keys().filter(is_other).map(String::as_str).collect();
+            let collections = collections.join(", ");
+            tracing::warn!(
+                collections,
+                "collections were dropped or replaced; tidegauge creates what is missing, with indexes and expiry"
+            );
+        }
+        Ok(false)
+    }
+
+    /// The UUID of one of these collections, as it was when the schema was ensured.
+    pub(super) async fn uuid_of(&self, names: &[&str]) -> Result<String, WriteError> {
+        let known = self.known.read().await;
+        let uuid_of = |name: &&str| known.as_ref()?.collections.get(*name)?.1.clone();
+        names.iter().find_map(uuid_of).ok_or_else(|| {
+            let detail = format!("the server does not say which collection {} is", names.join(" or "));
+            WriteError::Transient { reason: "schema", detail }
+        })
+    }
+
+    async fn list(&self) -> Result<Collections, WriteError> {
+        let found = self.managed.list(doc! { "name": { "$in": &self.names } }).await?;
+        Ok(found.iter().filter_map(identity).collect())
+    }
+}
+
+/// The name, type and UUID of a collection as the server lists it.
+fn identity(listed: &Document) -> Option<(String, (String, Option<String>))> {
+    let uuid = match listed.get_document("info").ok().and_then(|info| info.get("uuid")) {
+        Some(Bson::Binary(uuid)) => Some(hex(&uuid.bytes)),
+        _ => None,
+    };
+    Some((listed.get_str("name").ok()?.to_owned(), (listed.get_str("type").unwrap_or_default().to_owned(), uuid)))
+}
