@@ -1,5 +1,5 @@
 # Everything here needs Rust (rustup or a distribution's), a C compiler, Python 3 with pip, and nothing that listens.
-# Debian and Ubuntu: apt-get install build-essential curl openssl python3-pip libcurl4 libssl3 valgrind
+# Debian and Ubuntu: apt-get install build-essential curl openssl python3-pip libcurl4 libssl3 valgrind chromium
 
 CARGO ?= cargo
 

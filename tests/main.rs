@@ -1,6 +1,7 @@
 //! The integration tests: one binary, one module per promise or feature.
 
 mod auth;
+mod browsers;
 mod cli;
 mod clients;
 mod dead_letters;

@@ -188,6 +188,12 @@ impl Tokens {
         !self.known.is_empty() || self.certificate_use == CertificateUse::Device
     }
 
+    /// Whether somebody who shows nothing may do everything.
+    #[must_use]
+    pub const fn lets_anybody_in(&self) -> bool {
+        self.anonymous.is_some()
+    }
+
     fn of_token(&self, token: &str, now_ms: i64) -> Result<Arc<Grant>, Stranger> {
         if token.len() > TOKEN_MAX_BYTES {
             return Err(Stranger::UnknownToken);

@@ -184,6 +184,7 @@ impl Service {
         }
         let app = App {
             gate: Arc::new(Gate::new(Tokens::new(config))),
+            hosts: options::hosts(config),
             ingest: Ingest::new(Arc::clone(&log), options::rules(config), devices, Arc::clone(&metrics)),
             queries: Queries::new(Arc::clone(&store), Arc::clone(&flush), options::query(config)),
             flush: Arc::clone(&flush),

@@ -7,6 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::check::{not_below, within};
 use super::{Bytes, ConfigError, Period, Tls};
 
+/// The longest DNS name, in characters.
+const HOST_MAX_BYTES: usize = 253;
+
 /// The HTTP edge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -14,6 +17,8 @@ pub struct Http {
     /// The address to listen on. Port 0 takes a free one.
     #[serde(deserialize_with = "socket_addr")]
     pub listen: SocketAddr,
+    /// The names under which the server answers, beside those that nobody else can own. `*`: any.
+    pub allowed_hosts: Vec<String>,
     /// How many connections may be open at once. 1 to 1,000,000.
     pub max_connections: usize,
     /// The largest body of a request, after decompression. 1B to 1GiB.
@@ -32,6 +37,7 @@ impl Default for Http {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            allowed_hosts: Vec::new(),
             max_connections: 10_000,
             max_body_bytes: Bytes::mib(16),
             max_bytes_in_flight: Bytes::mib(256),
@@ -50,7 +56,20 @@ impl Http {
         not_below("http.max_bytes_in_flight", in_flight, "http.max_body_bytes", body)?;
         within("http.header_timeout", self.header_timeout, Period::millis(1), Period::hours(1))?;
         within("http.body_timeout", self.body_timeout, Period::millis(1), Period::hours(1))?;
+        self.check_allowed_hosts()?;
         self.tls.check()
+    }
+
+    fn check_allowed_hosts(&self) -> Result<(), ConfigError> {
+        let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let is_name = |name: &str| (1..=HOST_MAX_BYTES).contains(&name.len()) && name.bytes().all(is_name_byte);
+        match self.allowed_hosts.iter().find(|name| *name != "*" && !is_name(name)) {
+            None => Ok(()),
+            Some(name) => {
+                let problem = format!("has {name:?}, must have names such as \"iot.example.com\", or \"*\"");
+                Err(ConfigError::invalid("http.allowed_hosts", problem))
+            }
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::App;
+use super::browser::BrowserError;
 use super::influx::Version;
 use super::problem::Problem;
 use super::tls::Peer;
@@ -46,8 +47,12 @@ pub(super) async fn authorize(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let certificate = request.extensions().get::<Peer>().and_then(|peer| peer.certificate.as_deref());
-    let judged = match judge(&app.gate.tokens(), need, request.headers(), certificate) {
+    let peer = request.extensions().get::<Peer>();
+    let certificate = peer.and_then(|peer| peer.certificate.as_deref());
+    let needs_more_than_the_address = || peer.is_some() || !app.gate.tokens().lets_anybody_in();
+    let checked = app.hosts.check(&request, needs_more_than_the_address).map_err(Refusal::Browser);
+    let judged = checked.and_then(|()| judge(&app.gate.tokens(), need, request.headers(), certificate));
+    let judged = match judged {
         Ok(grant) => match need.exceeded(&grant.allowance, Instant::now()) {
             None => Ok(grant),
             Some((limit, wait)) => {
@@ -80,6 +85,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Why a request does not get to its handler.
 #[derive(Debug, PartialEq, Eq)]
 enum Refusal {
+    /// A browser may have sent it for a page of another site.
+    Browser(BrowserError),
     Stranger(Stranger),
     /// There is an `Authorization` from which no token can be read.
     Unreadable(&'static str),
@@ -211,6 +218,7 @@ impl Need {
 impl Refusal {
     fn problem(&self) -> Problem {
         match self {
+            Self::Browser(error) => Problem::from(error),
             Self::Stranger(stranger) => Problem::unauthorized(stranger.to_string()),
             Self::Unreadable(why) => Problem::unauthorized((*why).to_owned()),
             Self::Lacks(scope) => Problem::forbidden(format!("the token lacks the scope \"{}\"", scope.as_str())),
@@ -220,6 +228,9 @@ impl Refusal {
 
     const fn reason(&self) -> RequestRejection {
         match self {
+            Self::Browser(BrowserError::ForeignOrigin) => RequestRejection::ForeignOrigin,
+            Self::Browser(BrowserError::UnknownHost(_)) => RequestRejection::HostNotAllowed,
+            Self::Browser(BrowserError::InvalidHost) => RequestRejection::InvalidHost,
             Self::Stranger(_) | Self::Unreadable(_) => RequestRejection::Unauthorized,
             Self::Lacks(_) => RequestRejection::Forbidden,
             Self::RateLimited(..) => RequestRejection::RateLimited,
@@ -232,7 +243,7 @@ impl Refusal {
             Self::Stranger(Stranger::UnknownToken | Stranger::ExpiredToken) | Self::Unreadable(_) | Self::Lacks(_) => {
                 "Bearer realm=\"tidegauge\", error=\"invalid_token\""
             }
-            Self::Stranger(_) | Self::RateLimited(..) => "Bearer realm=\"tidegauge\"",
+            Self::Browser(_) | Self::Stranger(_) | Self::RateLimited(..) => "Bearer realm=\"tidegauge\"",
         }
     }
 }

@@ -9,6 +9,7 @@
 //!   decompression, and the bytes of all bodies together.
 //! - At a limit the answer is 429 or 503 with `Retry-After`, and the service goes on. After that time the same request
 //!   is taken, as far as it is up to the one who sends it.
+//! - What a browser sends for a page of another site is refused (`browser`).
 //! - Nobody gets to a handler, and no byte of a body is read, before they are let in. No answer shows a token, a version to
 //!   somebody without one, or a device that is out of reach.
 //! - Where the listener speaks TLS (`tls`), it speaks nothing else.
@@ -28,6 +29,7 @@ use crate::wire::senml::NameSplit;
 
 mod auth;
 mod body;
+mod browser;
 mod budget;
 mod device;
 #[cfg(any(test, fuzzing))]
@@ -47,6 +49,7 @@ mod tls;
 mod turned_away;
 mod unread;
 
+pub use browser::Hosts;
 pub use budget::Budget;
 pub use server::{listen, serve};
 pub use tls::{Tls, TlsError};
@@ -83,6 +86,8 @@ pub struct Formats {
 pub struct App {
     /// Who may do what.
     pub gate: Arc<Gate>,
+    /// Under which names the server answers.
+    pub hosts: Hosts,
     /// The way into the log.
     pub ingest: Ingest,
     /// The way to answers.

@@ -6,6 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::browser::BrowserError;
 use super::budget::Exhausted;
 use crate::access::ReachError;
 use crate::ingest::{Listed, Receipt, Refused};
@@ -243,6 +244,19 @@ pub(super) fn set_retry_after(response: &mut Response, wait: Option<Duration>) {
         let seconds = wait.as_nanos().div_ceil(1_000_000_000).max(1);
         let seconds = HeaderValue::from(u64::try_from(seconds).unwrap_or(u64::MAX));
         response.headers_mut().insert(header::RETRY_AFTER, seconds);
+    }
+}
+
+impl From<&BrowserError> for Problem {
+    fn from(error: &BrowserError) -> Self {
+        let detail = error.to_string();
+        match error {
+            BrowserError::ForeignOrigin => Self::new(StatusCode::FORBIDDEN, "Foreign origin", "foreign_origin", detail),
+            BrowserError::UnknownHost(_) => {
+                Self::new(StatusCode::MISDIRECTED_REQUEST, "Host not allowed", "host_not_allowed", detail)
+            }
+            BrowserError::InvalidHost => Self::new(StatusCode::BAD_REQUEST, "Invalid host", "invalid_host", detail),
+        }
     }
 }
 

@@ -22,6 +22,12 @@ pub enum RequestRejection {
     TooManyReadings,
     /// The readings are good, but others of the request are not and it asked for all or nothing.
     NotPartial,
+    /// A browser sent it for a page of another site.
+    ForeignOrigin,
+    /// It asks under a name that is not one of this server's.
+    HostNotAllowed,
+    /// It has no header `Host`, or more than one.
+    InvalidHost,
     /// No token was shown that is good.
     Unauthorized,
     /// The token that was shown does not allow to write.
@@ -40,13 +46,16 @@ pub enum RequestRejection {
 
 impl RequestRejection {
     /// All reasons, so that each has its metric from the start.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::BodyTooLarge,
         Self::UnsupportedMediaType,
         Self::InvalidBody,
         Self::Overloaded,
         Self::TooManyReadings,
         Self::NotPartial,
+        Self::ForeignOrigin,
+        Self::HostNotAllowed,
+        Self::InvalidHost,
         Self::Unauthorized,
         Self::Forbidden,
         Self::RateLimited,
@@ -66,6 +75,9 @@ impl RequestRejection {
             Self::Overloaded => "overloaded",
             Self::TooManyReadings => "too_many_readings",
             Self::NotPartial => "not_partial",
+            Self::ForeignOrigin => "foreign_origin",
+            Self::HostNotAllowed => "host_not_allowed",
+            Self::InvalidHost => "invalid_host",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden => "forbidden",
             Self::RateLimited => "rate_limited",

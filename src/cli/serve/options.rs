@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegauge::config::{self, Config, Period};
-use tidegauge::http::Formats;
+use tidegauge::http::{Formats, Hosts};
 use tidegauge::ingest::Rules;
 use tidegauge::ingest::devices::DeviceLimits;
 use tidegauge::limits::Rate;
@@ -99,6 +99,11 @@ pub(super) fn formats(config: &Config) -> Formats {
         device_tags: config.ingest.line_protocol.device_tags.clone(),
         senml_names: NameSplit::at(config.ingest.senml.separators.as_str()),
     }
+}
+
+pub(super) fn hosts(config: &Config) -> Hosts {
+    let machine = nix::unistd::gethostname().unwrap_or_default();
+    Hosts::new(&config.http.allowed_hosts, &machine.to_string_lossy())
 }
 
 pub(super) fn query(config: &Config) -> query::Limits {
