@@ -212,14 +212,37 @@ impl Config {
     /// would turn TLS on or off.
     ///
     /// # Errors
-    /// When the two do not go together.
+    /// When the two do not go together, or when that would open what is closed.
     pub fn reloaded(&self, other: &Self) -> Result<Self, ConfigError> {
         let mut changed = Self { auth: other.auth.clone(), ..self.clone() };
         if self.http.tls.is_on() && other.http.tls.is_on() {
             changed.http.tls = other.http.tls.clone();
         }
         changed.check()?;
+        self.check_stays_closed(&changed)?;
         Ok(changed)
+    }
+
+    /// A reload must not open what is closed: an emptied file would let everybody in, and behind a reverse proxy the
+    /// address gives no hint of it.
+    fn check_stays_closed(&self, changed: &Self) -> Result<(), ConfigError> {
+        let (old, new) = (&self.auth, &changed.auth);
+        let (old_tls, new_tls) = (&self.http.tls, &changed.http.tls);
+        let restart = "restart the server if that is meant";
+        let decide = format!("set auth.allow_anonymous = true or {restart}");
+        let opens = if !new.allow_anonymous && new.lets_anybody_in() && !old.lets_anybody_in() {
+            ("auth.tokens", "nobody would have to authenticate any more", decide.as_str())
+        } else if !new.allow_anonymous && new.takes_unsigned() && !old.takes_unsigned() {
+            ("auth.keys", "nobody would have to sign datagrams any more", decide.as_str())
+        } else if old_tls.requires_certificates() && !new_tls.requires_certificates() {
+            ("http.tls.client_ca_file", "clients would no longer have to show a certificate", restart)
+        } else if old_tls.client_crl_file.is_some() && new_tls.client_crl_file.is_none() {
+            ("http.tls.client_crl_file", "revoked certificates would be good again", restart)
+        } else {
+            return Ok(());
+        };
+        let (key, what, way_out) = opens;
+        Err(ConfigError::invalid(key, format!("would open what is closed: {what}; {way_out}")))
     }
 
     /// Closed by default: without authentication, only this machine may connect.

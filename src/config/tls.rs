@@ -59,6 +59,11 @@ impl Tls {
         self.cert_file.is_some()
     }
 
+    /// Whether only clients with a certificate may connect.
+    pub(super) fn requires_certificates(&self) -> bool {
+        self.client_ca_file.is_some() && self.client_certificates == ClientCertificates::Required
+    }
+
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         within("http.tls.handshake_timeout", self.handshake_timeout, Period::millis(1), Period::hours(1))?;
         let files = [

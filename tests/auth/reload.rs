@@ -56,6 +56,28 @@ async fn a_configuration_that_cannot_be_used_changes_nothing_and_is_told_with_it
 }
 
 #[tokio::test]
+async fn an_emptied_configuration_does_not_open_the_server() {
+    let setup = with("old").key("gw-1", "");
+    let server = Server::start(setup).await;
+    for emptied in [Setup::default().key("gw-1", ""), with("old"), Setup::default()] {
+        server.write_config(&emptied.or("udp.listen", "127.0.0.1:0").to_toml());
+        reload_says(&server, "would open what is closed").await;
+        let log = server.log();
+        let last = log.lines().last().expect("a line");
+        assert!(
+            last.contains("ERROR") && last.contains("set auth.allow_anonymous = true or restart the server"),
+            "{last}"
+        );
+        assert_eq!(get(&server, "old", "/v1/devices").await.status, 200);
+        assert_eq!(server.send(server.request(Method::GET, "/v1/devices")).await.status, 401);
+    }
+    let decided = Setup::default().set("auth.allow_anonymous", true).set("udp.listen", "127.0.0.1:0");
+    server.write_config(&decided.to_toml());
+    reload_says(&server, "whoever reaches this service may do everything").await;
+    assert_eq!(server.send(server.request(Method::GET, "/v1/devices")).await.status, 200);
+}
+
+#[tokio::test]
 async fn what_stands_outside_auth_takes_a_restart_and_that_is_said() {
     let server = Server::start(with("old")).await;
     server.write_config(&with("new").set("query.max_devices", 7).to_toml());

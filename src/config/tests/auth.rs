@@ -38,6 +38,31 @@ fn other_tokens_do_not_open_a_server_that_goes_on_listening() {
     assert!(running.reloaded(&none).expect_err("it would be open").to_string().contains("nobody has to authenticate"));
 }
 
+#[test]
+fn a_reload_opens_nothing_that_was_closed() {
+    let tls = |more: &str| format!("{TLS}{more}\n");
+    let required = "client_certificates = \"required\"";
+    let (required, lists) = (tls(required), tls(&format!("{required}\nclient_crl_file = \"l\"")));
+    let by_device = tls("") + "[auth]\nclient_certificate = \"device\"\n";
+    for (closed, open, key) in [
+        (token(1, ""), String::new(), "auth.tokens"),
+        (by_device, tls(""), "auth.tokens"),
+        (token(1, "") + &key(1, ""), token(1, ""), "auth.keys"),
+        (required.clone(), tls(""), "http.tls.client_ca_file"),
+        (required.clone(), tls("").replace("client_ca_file = \"a\"\n", ""), "http.tls.client_ca_file"),
+        (lists, required, "http.tls.client_crl_file"),
+    ] {
+        let [running, emptied] = [&closed, &open].map(|file| load(file, &[], &[]).expect("valid by itself"));
+        let error = running.reloaded(&emptied).expect_err("it would be open").to_string();
+        assert!(error.starts_with(&format!("{key} would open what is closed")), "{error}");
+        assert!(error.contains("restart the server"), "{error}");
+        assert_eq!(emptied.reloaded(&running).expect("it closes").auth, running.auth);
+        let decided = load(&format!("[auth]\nallow_anonymous = true\n{}", open.replace("[auth]\n", "")), &[], &[]);
+        let taken = running.reloaded(&decided.expect("valid"));
+        assert_eq!(taken.is_ok(), key.starts_with("auth."), "{open}");
+    }
+}
+
 const TLS: &str = "[http.tls]\ncert_file = \"c\"\nkey_file = \"k\"\nclient_ca_file = \"a\"\n";
 
 #[test]
