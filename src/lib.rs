@@ -25,6 +25,7 @@
 //! - [`access`]: tokens, and what they allow. Pure.
 //! - [`wire`]: formats, bytes to readings. Pure.
 //! - [`telemetry`]: the table of metrics, log lines.
+//! - [`disk`]: durable changes to files, and a faulty disk for tests.
 //! - [`log`]: the write-ahead log.
 //! - [`pending`]: buckets in memory, and when they are due. Pure.
 //! - [`store`]: where buckets live, and what every store promises.
@@ -38,6 +39,7 @@ pub mod access;
 #[doc(hidden)]
 pub mod bench;
 pub mod config;
+pub mod disk;
 pub mod flush;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;

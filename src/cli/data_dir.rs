@@ -4,7 +4,8 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use tidegauge::log::{LogError, make_folder};
+use tidegauge::disk::make_folder;
+use tidegauge::log::LogError;
 
 /// The data folder of `server.data_dir`, ours until this is dropped.
 #[derive(Debug)]

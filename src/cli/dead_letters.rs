@@ -5,7 +5,7 @@
 //! one; only then is the other deleted. Breaking off at any moment loses nothing: the next `retry` finds the file that was
 //! taken away, and sending again is safe.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -177,10 +177,9 @@ impl Files {
     /// result lives, nobody else retries.
     fn take(&self) -> anyhow::Result<Option<File>> {
         if !self.taken.exists() {
-            let _lock = DeadLetters::lock(&self.current).with_context(|| format!("lock {}", self.current.display()))?;
-            match std::fs::rename(&self.current, &self.taken) {
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-                renamed => renamed.with_context(|| format!("rename {}", self.current.display()))?,
+            let renamed = DeadLetters::take(&self.current, &self.taken);
+            if !renamed.with_context(|| format!("rename {}", self.current.display()))? {
+                return Ok(None);
             }
         }
         let mine = File::open(&self.taken).with_context(|| format!("open {}", self.taken.display()))?;
@@ -192,13 +191,8 @@ impl Files {
 
     /// Adds lines to what the server adds to, and deletes what was taken.
     fn put_back(&self, lines: &[String]) -> anyhow::Result<()> {
-        if !lines.is_empty() {
-            let _lock = DeadLetters::lock(&self.current)?;
-            let mut file = OpenOptions::new().append(true).create(true).open(&self.current)?;
-            file.write_all((lines.join("\n") + "\n").as_bytes())?;
-            file.sync_all()?;
-        }
-        std::fs::remove_file(&self.taken).with_context(|| format!("delete {}", self.taken.display()))
+        DeadLetters::put_back(&self.current, &self.taken, lines)
+            .with_context(|| format!("put back what {} keeps", self.taken.display()))
     }
 }
 

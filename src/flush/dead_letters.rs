@@ -1,14 +1,14 @@
 //! The dead-letter file: readings that the store refuses for good.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 
+use crate::disk::{Folder, How, OsFolder};
 use crate::model::{BucketWrite, Metric};
 
 /// Appends refused buckets to a file, one JSON object a line, with the reason: `refusedAt` (RFC 3339), `reason` (a stable
@@ -85,37 +85,70 @@ impl DeadLetters {
         line.push(b'\n');
         let _turn = self.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let _lock = Self::lock(&self.path)?;
-        let mut file = open_at_line_start(&self.path)?;
-        if file.metadata()?.len() + line.len() as u64 > self.max_bytes {
-            let full = format!("{} has reached flush.max_dead_letter_bytes", self.path.display());
-            return Err(std::io::Error::new(ErrorKind::StorageFull, full));
-        }
-        file.write_all(&line)?;
-        file.sync_data()
+        let (folder, name) = OsFolder::of_file(&self.path)?;
+        add_lines(&folder, name, line, self.max_bytes)
+    }
+
+    /// Renames the file at `path` to `taken`, in the same folder, so that later lines go to a new file. False when there
+    /// is no file at `path`.
+    ///
+    /// # Errors
+    /// When the file cannot be locked or renamed.
+    pub fn take(path: &Path, taken: &Path) -> std::io::Result<bool> {
+        let _lock = Self::lock(path)?;
+        let ((folder, name), (_, taken)) = (OsFolder::of_file(path)?, OsFolder::of_file(taken)?);
+        take(&folder, name, taken)
+    }
+
+    /// Adds `lines` to the file at `path`, then deletes the file that [`Self::take`] renamed. A crash in between leaves
+    /// both, and loses no line.
+    ///
+    /// # Errors
+    /// When a file cannot be locked, written or deleted.
+    pub fn put_back(path: &Path, taken: &Path, lines: &[String]) -> std::io::Result<()> {
+        let _lock = Self::lock(path)?;
+        let ((folder, name), (_, taken)) = (OsFolder::of_file(path)?, OsFolder::of_file(taken)?);
+        put_back(&folder, name, taken, lines)
     }
 }
 
-/// Opens the file for appending. When this returns, its name survives a crash. A last line that was cut off, by a crash
-/// or a full disk, is ended, so that it spoils no other.
-fn open_at_line_start(path: &Path) -> std::io::Result<File> {
-    let mut file = match OpenOptions::new().read(true).append(true).open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
-            let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-            File::open(folder)?.sync_all()?;
-            file
-        }
-        opened => opened?,
-    };
-    let len = file.seek(SeekFrom::End(0))?;
-    let mut last = [b'\n'];
-    if len > 0 {
-        file.read_exact_at(&mut last, len - 1)?;
+fn take(folder: &dyn Folder, name: &str, taken: &str) -> std::io::Result<bool> {
+    match folder.rename(name, taken) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        renamed => renamed?,
     }
-    if last != [b'\n'] {
-        file.write_all(b"\n")?;
+    folder.sync()?; // before a new file gets the name
+    Ok(true)
+}
+
+fn put_back(folder: &dyn Folder, name: &str, taken: &str, lines: &[String]) -> std::io::Result<()> {
+    if !lines.is_empty() {
+        add_lines(folder, name, (lines.join("\n") + "\n").into_bytes(), u64::MAX)?;
     }
-    Ok(file)
+    folder.remove(taken)?;
+    folder.sync()
+}
+
+/// Adds whole lines to a file of at most `max_bytes`, which is created if need be. When this returns, they survive a
+/// crash. If a crash or a full disk has cut off the last line of the file, a line end goes before the new lines.
+fn add_lines(folder: &dyn Folder, name: &str, mut lines: Vec<u8>, max_bytes: u64) -> std::io::Result<()> {
+    let file = folder.open(name, How::Mend)?;
+    let len = file.len()?;
+    let mut last = *b"\n";
+    file.fill(&mut last, len.saturating_sub(1))?;
+    if last != *b"\n" {
+        lines.insert(0, b'\n');
+    }
+    if len + lines.len() as u64 > max_bytes {
+        let full = format!("{} has reached flush.max_dead_letter_bytes", folder.path_of(name).display());
+        return Err(std::io::Error::new(ErrorKind::StorageFull, full));
+    }
+    if let Err(error) = file.write_all_at(&lines, len) {
+        let _ = file.set_len(len); // or each retry would leave a piece of a line
+        return Err(error);
+    }
+    file.sync()?;
+    folder.sync() // always: a killed process may have created the file and not synced its name
 }
 
 #[expect(clippy::disallowed_methods, reason = "for people who read the file")]
@@ -137,7 +170,11 @@ fn line<'a>(write: &'a BucketWrite, reason: &'a str, detail: &'a str) -> Line<'a
 
 #[cfg(test)]
 mod tests {
+    use std::fs::OpenOptions;
+    use std::io::Write;
+
     use super::*;
+    use crate::disk::faulty::Disk;
     use crate::model::{Hour, Sample};
     use crate::wire::{Incoming, Rejection, Sink, json};
 
@@ -250,5 +287,74 @@ mod tests {
         std::fs::rename(&path, folder.path().join("taken")).unwrap();
         letters.append(&refused(None), "next", "").await.unwrap();
         assert_eq!((before.iter().all(|line| !line.contains("next")), lines(&path).len()), (true, 1));
+    }
+
+    /// The lines of a file on a faulty disk. The disk must be sound.
+    fn lines_on(disk: &Disk, name: &str) -> Vec<String> {
+        let mut bytes = Vec::new();
+        if let Ok(file) = disk.open(name, How::Read) {
+            file.read_from(0, &mut bytes).unwrap();
+        }
+        String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect()
+    }
+
+    /// Runs `work` on many disks, which lose power after each number of calls, and hands each disk and whether `work`
+    /// succeeded to `check`.
+    fn on_disks_that_lose_power(
+        prepare: impl Fn(&Disk),
+        work: impl Fn(&Disk) -> std::io::Result<()>,
+        check: impl Fn(&Disk, bool),
+    ) {
+        for (seed, calls) in (0..100).flat_map(|seed| (0..20).map(move |calls| (seed, calls))) {
+            let disk = Disk::new(seed);
+            prepare(&disk);
+            disk.fail_power_after(calls);
+            let is_done = work(&disk).is_ok();
+            disk.heal();
+            disk.crash();
+            check(&disk, is_done);
+        }
+    }
+
+    #[test]
+    fn a_power_cut_while_letters_are_put_back_loses_none() {
+        let add = |disk: &Disk, name: &str, line: &str| add_lines(disk, name, format!("{line}\n").into(), 100);
+        on_disks_that_lose_power(
+            |disk| {
+                add(disk, "taken", "kept").unwrap();
+                add(disk, "taken", "sent").unwrap();
+            },
+            |disk| put_back(disk, "current", "taken", &["kept".to_owned()]),
+            |disk, is_done| {
+                let [current, taken] = ["current", "taken"].map(|name| lines_on(disk, name));
+                assert!(!is_done || (taken.is_empty() && current == ["kept"]), "done: {current:?}, {taken:?}");
+                assert!(current.contains(&"kept".to_owned()) || taken == ["kept", "sent"], "{current:?}, {taken:?}");
+            },
+        );
+    }
+
+    #[test]
+    fn a_power_cut_while_letters_are_taken_loses_none() {
+        let add = |disk: &Disk, line: &str| add_lines(disk, "current", format!("{line}\n").into(), 100);
+        on_disks_that_lose_power(
+            |disk| add(disk, "old").unwrap(),
+            |disk| take(disk, "current", "taken").and_then(|_| add(disk, "new")),
+            |disk, is_done| {
+                let all = ["current", "taken"].map(|name| lines_on(disk, name)).concat();
+                assert!(all.contains(&"old".to_owned()), "{all:?}");
+                assert!(!is_done || all.contains(&"new".to_owned()), "{all:?}");
+            },
+        );
+    }
+
+    #[test]
+    fn a_line_that_does_not_fit_on_the_disk_leaves_no_piece() {
+        let disk = Disk::new(0);
+        add_lines(&disk, "letters", b"one\n".to_vec(), 100).unwrap();
+        disk.set_room(3);
+        add_lines(&disk, "letters", b"two and more\n".to_vec(), 100).unwrap_err();
+        disk.heal();
+        add_lines(&disk, "letters", b"three\n".to_vec(), 100).unwrap();
+        assert_eq!(lines_on(&disk, "letters"), ["one", "three"]);
     }
 }

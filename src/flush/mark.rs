@@ -6,12 +6,12 @@
 //! All hours before that instant are rolled up in what `identity` names. The file only spares work: without it, or when it
 //! speaks of something else, all hours are rolled up again, and come out the same.
 
-use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::disk::{Folder, OsFolder};
 use crate::model::Hour;
 
 /// What the file says.
@@ -58,13 +58,8 @@ impl Mark {
     pub(super) fn save(&self, path: &Path) -> std::io::Result<()> {
         let before = jiff::Timestamp::from_millisecond(self.next.start_ms()).map_err(std::io::Error::other)?;
         let contents = Contents { identity: self.identity.clone(), before: before.to_string() };
-        let new = path.with_extension("new");
-        let mut file = File::create(&new)?;
-        file.write_all(&serde_json::to_vec(&contents)?)?;
-        file.sync_all()?;
-        std::fs::rename(&new, path)?;
-        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-        File::open(folder)?.sync_all()
+        let (folder, name) = OsFolder::of_file(path)?;
+        (&folder as &dyn Folder).replace(name, &serde_json::to_vec(&contents)?)
     }
 }
 

@@ -7,14 +7,11 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::folder::{Folder, How, OpenFile};
 use super::{LogError, Position};
+use crate::disk::{Folder, How, OpenFile};
 
 /// The name of the file.
 const NAME: &str = "checkpoint";
-
-/// The name of the file while it is being made.
-const NEW_NAME: &str = "checkpoint.new";
 
 const MAGIC: [u8; 4] = *b"TGCP";
 const VERSION: u32 = 1;
@@ -133,9 +130,12 @@ impl CheckpointFile {
         Ok(Some(file))
     }
 
-    /// Makes the file, or makes it anew.
+    /// Creates or replaces the file, with the same checkpoint in both slots.
     pub(super) fn create(folder: &dyn Folder, checkpoint: Checkpoint) -> Result<Self, LogError> {
-        make(folder, checkpoint)?;
+        let mut bytes = [0; FILE_BYTES];
+        bytes[..BYTES].copy_from_slice(&checkpoint.encode());
+        bytes[SECOND..].copy_from_slice(&checkpoint.encode());
+        folder.replace(NAME, &bytes).map_err(LogError::io("create", &folder.path_of(NAME)))?;
         Self::at(folder, 0)
     }
 
@@ -155,23 +155,10 @@ impl CheckpointFile {
     }
 }
 
-/// Makes the file, with the same at both places. When this returns, it survives a crash; before, what was there does.
-fn make(folder: &dyn Folder, checkpoint: Checkpoint) -> Result<(), LogError> {
-    let new = folder.path_of(NEW_NAME);
-    let file = folder.open(NEW_NAME, How::Replace).map_err(LogError::io("create", &new))?;
-    let mut bytes = [0; FILE_BYTES];
-    bytes[..BYTES].copy_from_slice(&checkpoint.encode());
-    bytes[SECOND..].copy_from_slice(&checkpoint.encode());
-    file.write_all_at(&bytes, 0).map_err(LogError::io("write", &new))?;
-    file.sync().map_err(LogError::io("sync", &new))?;
-    folder.rename(NEW_NAME, NAME).map_err(LogError::io("rename", &new))?;
-    folder.sync().map_err(LogError::io("sync", folder.path()))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::folder::OsFolder;
     use super::*;
+    use crate::disk::OsFolder;
 
     fn at(position: u64, durable: u64) -> Checkpoint {
         Checkpoint { position: Position(position), durable: Position(durable) }

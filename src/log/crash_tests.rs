@@ -8,9 +8,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::committer::Committer;
-use super::folder::Folder;
-use super::folder::faulty::{Call, Disk};
 use super::{AppendError, Batch, BatchBuilder, Instruments, Log, LogError, Options, Position, Recovery, Sync};
+use crate::disk::Folder;
+use crate::disk::faulty::{Call, Disk};
 
 /// An interval that never ends by itself: [`Step::Tick`] ends it.
 const INTERVAL: Duration = Duration::from_secs(1 << 40);

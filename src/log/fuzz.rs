@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::checkpoint::{Checkpoint, CheckpointFile};
-use super::folder::faulty::Disk;
-use super::folder::{Folder, How};
 use super::quarantine::set_aside_in;
 use super::recovery::{Damage, inspect_folder, recover};
 use super::{LogError, Position, Reader, record, segment};
+use crate::disk::faulty::Disk;
+use crate::disk::{Folder, How};
 
 /// More damage than this is not set aside here: it would take the bytes.
 const MAX_DAMAGE_BYTES: u64 = 1 << 20;

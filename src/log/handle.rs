@@ -11,13 +11,13 @@ use tokio::sync::oneshot;
 use super::batch::Batch;
 use super::checkpoint::{Checkpoint, CheckpointFile};
 use super::committer::Committer;
-use super::folder::{Folder, OsFolder};
 use super::fullness::{self, Fullness};
 use super::record;
 use super::recovery::{self, Recovery};
 use super::segment;
 use super::writer::Appender;
 use super::{LogError, Options, Position, Reader};
+use crate::disk::{Folder, OsFolder};
 
 /// An append did not happen. Nothing of it is in the log, except after [`AppendError::Poisoned`], where that is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

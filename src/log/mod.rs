@@ -18,8 +18,7 @@
 //! - A torn tail, which nobody was promised, is cut off at opening. Damage to what was promised is never skipped: the
 //!   log refuses to open and names the file and the place (see [`recovery`]).
 //!
-//! All that is done to files goes through one seam, `folder::Folder`; the tests put a disk behind it that tears, forgets
-//! and fails.
+//! The log changes files only through [`crate::disk`]; the tests put a disk behind it that tears, forgets and fails.
 //!
 //! The log knows nothing of readings beyond the payload's grammar: no store, no HTTP, no clock.
 
@@ -32,7 +31,6 @@ pub mod batch_view;
 pub mod bench;
 pub mod checkpoint;
 mod committer;
-mod folder;
 mod fullness;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -51,7 +49,6 @@ mod tests;
 
 pub use batch::{Batch, BatchBuilder};
 pub use batch_view::BatchView;
-pub use folder::make_folder;
 pub use handle::{Ack, AppendError, Instruments, Log, Usage};
 pub use reader::{Reader, Record};
 pub use recovery::Recovery;

@@ -5,10 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::folder::{Folder, How, OpenFile, OsFolder};
 use super::recovery::Damage;
 use super::segment::{self, Header};
 use super::{LogError, Position, record};
+use crate::disk::{Folder, How, OpenFile, OsFolder};
 
 /// Copies the damaged bytes of `damage` to `aside` and puts filler in their place, so that the log opens again without
 /// them. Returns the file with the copy, if there was anything to copy.

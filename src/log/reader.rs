@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::folder::{Folder, How, OpenFile};
 use super::record::{self, Header};
 use super::segment;
 use super::{LogError, Position};
+use crate::disk::{Folder, How, OpenFile};
 
 /// How much is read at once; more only for a record that is larger.
 const CHUNK_BYTES: u64 = 1 << 20;

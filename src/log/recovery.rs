@@ -15,10 +15,10 @@
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::{Checkpoint, CheckpointFile};
-use super::folder::{Folder, How, OsFolder};
 use super::record::{self, ALIGNMENT};
 use super::segment::{self, Header};
 use super::{LogError, Position};
+use crate::disk::{Folder, How, OsFolder};
 
 /// What recovery found and did.
 #[derive(Debug, Clone, PartialEq, Eq)]

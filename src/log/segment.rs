@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::folder::{Folder, How, OpenFile};
 use super::{LogError, Position};
+use crate::disk::{Folder, How, OpenFile};
 
 /// The format version that this program writes.
 const VERSION: u32 = 1;

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::folder::OsFolder;
 use super::recovery::recover;
 use super::segment;
 use super::writer::Appender;
 use super::{Batch, BatchBuilder, Instruments, Log, LogError, Options, Position, Sync};
+use crate::disk::OsFolder;
 
 /// A batch of `readings` readings that can be told from others by `id`.
 fn batch(id: u32, readings: u32) -> Batch {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::batch::Batch;
-use super::folder::{Folder, How, OpenFile};
 use super::record;
 use super::segment;
 use super::{LogError, Position};
+use crate::disk::{Folder, How, OpenFile};
 
 /// A group was not written.
 #[derive(Debug)]

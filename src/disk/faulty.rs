@@ -19,11 +19,11 @@ use super::{Folder, How, OpenFile};
 
 /// The disk: a handle, of which there may be many.
 #[derive(Debug, Clone)]
-pub(in crate::log) struct Disk(Arc<Mutex<State>>);
+pub(crate) struct Disk(Arc<Mutex<State>>);
 
 /// What can be made to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::log) enum Call {
+pub(crate) enum Call {
     Names,
     Open,
     Rename,
@@ -82,7 +82,7 @@ struct DiskFile {
 
 impl Disk {
     /// An empty disk whose whims follow from `seed`.
-    pub(in crate::log) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(State {
             files: Vec::new(),
             now: Names::new(),
@@ -97,44 +97,44 @@ impl Disk {
     }
 
     /// The next call of this kind fails, once.
-    pub(in crate::log) fn fail(&self, call: Call) {
+    pub(crate) fn fail(&self, call: Call) {
         self.lock().failing = Some(call);
     }
 
     /// Files may grow by so many bytes, all in all.
-    pub(in crate::log) fn set_room(&self, bytes: u64) {
+    pub(crate) fn set_room(&self, bytes: u64) {
         self.lock().room = bytes;
     }
 
     /// A write takes at most so many bytes at once.
-    pub(in crate::log) fn set_max_write(&self, bytes: usize) {
+    pub(crate) fn set_max_write(&self, bytes: usize) {
         self.lock().max_write = bytes;
     }
 
     /// The power fails after so many calls more.
-    pub(in crate::log) fn fail_power_after(&self, calls: u32) {
+    pub(crate) fn fail_power_after(&self, calls: u32) {
         self.lock().calls_left = calls;
     }
 
     /// All is well from now on.
-    pub(in crate::log) fn heal(&self) {
+    pub(crate) fn heal(&self) {
         let mut state = self.lock();
         (state.failing, state.room, state.max_write, state.calls_left) = (None, u64::MAX, usize::MAX, u32::MAX);
     }
 
     /// Whether all is well.
-    pub(in crate::log) fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self) -> bool {
         let state = self.lock();
         state.failing.is_none() && state.room == u64::MAX && state.calls_left == u32::MAX
     }
 
     /// Whether the power has failed.
-    pub(in crate::log) fn is_dead(&self) -> bool {
+    pub(crate) fn is_dead(&self) -> bool {
         self.lock().calls_left == 0
     }
 
     /// The power comes back. What was not synced is there, gone, or there in part.
-    pub(in crate::log) fn crash(&self) {
+    pub(crate) fn crash(&self) {
         let state = &mut *self.lock();
         for change in std::mem::take(&mut state.changes) {
             if state.dice.random() {

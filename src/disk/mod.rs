@@ -1,7 +1,7 @@
-//! What the log does to files: the one seam between it and the operating system.
+//! Durable changes to files: the one seam between this program and the file system.
 //!
-//! The log lives in one folder and names its files in it. [`OsFolder`] is the real one. In tests there is one more,
-//! in memory, that forgets what was not synced and fails when told to.
+//! Code that changes files names them within one [`Folder`]. [`OsFolder`] is a folder of the operating system. Tests use
+//! `faulty::Disk`, a disk in memory that loses unsynced changes and fails on demand.
 
 use std::fmt::Debug;
 use std::fs::{DirBuilder, File};
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 #[cfg(any(test, fuzzing))]
 #[cfg_attr(not(test), expect(dead_code, reason = "fuzzing needs a disk in memory, not its faults"))]
-pub(super) mod faulty;
+pub(crate) mod faulty;
 
-/// The folder of a log.
+/// A folder, and the files in it.
 ///
 /// What is done to names (making, renaming, removing files) survives a crash only when [`Self::sync`] came after it;
 /// until then any part of it may be undone, in any order.
-pub(super) trait Folder: Debug + Send + Sync {
+pub(crate) trait Folder: Debug + Send + Sync {
     /// Where it is, for messages.
     fn path(&self) -> &Path;
 
@@ -47,7 +47,7 @@ pub(super) trait Folder: Debug + Send + Sync {
 
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum How {
+pub(crate) enum How {
     /// To read it. It must be there.
     Read,
     /// To read and write it. It must be there.
@@ -58,11 +58,11 @@ pub(super) enum How {
     Replace,
 }
 
-/// A file of the log.
+/// An open file.
 ///
 /// What is done to it survives a crash only when [`Self::sync`] came after it; until then any part of it may be undone,
 /// in any order.
-pub(super) trait OpenFile: Debug + Send + Sync {
+pub(crate) trait OpenFile: Debug + Send + Sync {
     /// Reads some bytes; none only at the end of the file.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<usize>;
 
@@ -81,7 +81,7 @@ pub(super) trait OpenFile: Debug + Send + Sync {
 
 impl dyn OpenFile + '_ {
     /// Writes all the bytes, or fails having written some of them.
-    pub(super) fn write_all_at(&self, mut bytes: &[u8], mut offset: u64) -> Result<()> {
+    pub(crate) fn write_all_at(&self, mut bytes: &[u8], mut offset: u64) -> Result<()> {
         while !bytes.is_empty() {
             match self.write_at(bytes, offset) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -97,7 +97,7 @@ impl dyn OpenFile + '_ {
     }
 
     /// Fills `bytes` from `offset` on, as far as the file goes, and says how far that was.
-    pub(super) fn fill(&self, bytes: &mut [u8], offset: u64) -> Result<usize> {
+    pub(crate) fn fill(&self, bytes: &mut [u8], offset: u64) -> Result<usize> {
         let mut have = 0;
         while have < bytes.len() {
             match self.read_at(&mut bytes[have..], offset + have as u64) {
@@ -111,7 +111,7 @@ impl dyn OpenFile + '_ {
     }
 
     /// Puts all that stands from `offset` on into `bytes`.
-    pub(super) fn read_from(&self, offset: u64, bytes: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn read_from(&self, offset: u64, bytes: &mut Vec<u8>) -> Result<()> {
         let wanted = self.len()?.saturating_sub(offset);
         bytes.resize(usize::try_from(wanted).map_err(|_| Error::from(ErrorKind::FileTooLarge))?, 0);
         let have = self.fill(bytes, offset)?;
@@ -120,13 +120,31 @@ impl dyn OpenFile + '_ {
     }
 }
 
+impl dyn Folder + '_ {
+    /// Creates or replaces a file. When this returns, the new contents survive a crash; before, the old contents do.
+    pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let new = format!("{name}.new");
+        let file = self.open(&new, How::Replace)?;
+        file.write_all_at(bytes, 0)?;
+        file.sync()?;
+        self.rename(&new, name)?;
+        self.sync()
+    }
+}
+
 /// A folder of the operating system.
 #[derive(Debug)]
-pub(super) struct OsFolder(PathBuf);
+pub(crate) struct OsFolder(PathBuf);
 
 impl OsFolder {
-    pub(super) fn new(path: &Path) -> Self {
+    pub(crate) fn new(path: &Path) -> Self {
         Self(path.to_owned())
+    }
+
+    /// The folder of the file at `path`, and the file's name in it.
+    pub(crate) fn of_file(path: &Path) -> Result<(Self, &str)> {
+        let name = path.file_name().and_then(|name| name.to_str()).ok_or(ErrorKind::InvalidFilename)?;
+        Ok((Self::new(path.parent().unwrap_or(Path::new(""))), name))
     }
 }
 
