@@ -63,7 +63,7 @@ pub(super) fn dead_letters(data_dir: &Path) -> PathBuf {
 /// Why a log cannot be used, and the way out where there is one.
 pub(super) fn explain(error: LogError) -> anyhow::Error {
     match error {
-        LogError::Damaged { .. } => anyhow!(
+        LogError::Damaged { .. } | LogError::BadCheckpoint { .. } => anyhow!(
             "{error}; `tidegauge check --log` shows all that is damaged, and with --quarantine sets it aside so that \
              the rest can be used"
         ),

@@ -299,8 +299,14 @@ fn open_log(config: &Config, dir: &Path, metrics: &Metrics) -> anyhow::Result<(L
         group_records: metrics.log_group_records.clone(),
     };
     let (log, recovery) = Log::open(options, instruments).map_err(data_dir::explain)?;
-    if recovery.torn_bytes > 0 {
-        tracing::warn!(bytes = recovery.torn_bytes, "cut a torn tail off the log: it was never acknowledged");
+    if let Some(torn) = &recovery.torn {
+        tracing::warn!(
+            bytes = torn.bytes,
+            byte = torn.offset,
+            file = %torn.path.display(),
+            "cut off bytes at the end of the log that are no whole record: a write that the last stop interrupted, or \
+             damage to what was written within a second before it"
+        );
     }
     if recovery.readings > 0 {
         tracing::info!(readings = recovery.readings, "the log holds readings that may not be stored yet");

@@ -6,7 +6,8 @@
 //! ```
 //! The **feeder** reads the log in order into pending, and stands still while pending is full. The **scheduler** takes
 //! what is due and has a bounded number of writes under way; each write is tried until the store takes it or refuses
-//! it for good. The **cutter** tells the log, about once a second, up to where all is stored. The **roller** has the store
+//! it for good. The **cutter** tells the log, about once a second, up to where all is stored, and has it save that and
+//! its durable end. The **roller** has the store
 //! roll up each hour some minutes after its end, where the store keeps rollups of their own; later writes to such an hour
 //! roll it up again before they are over.
 //!
@@ -261,17 +262,16 @@ impl Flush {
     }
 
     /// Cuts the log behind what is stored. A cut that comes after the end does nothing: the folder may be another's by then.
-    fn cut(&self, is_last: bool) -> Result<Position, LogError> {
+    fn cut(&self, is_last: bool) -> Result<(), LogError> {
         let _turn = self.cutting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let position = {
             let state = self.lock();
             if state.stopped && !is_last {
-                return Ok(Position::default());
+                return Ok(());
             }
             state.pending.cut_position(state.fed)
         };
-        self.log.cut(position)?;
-        Ok(position)
+        self.log.cut(position)
     }
 }
 
@@ -303,6 +303,7 @@ impl Running {
         let ending = Arc::clone(&flush);
         let ended = tokio::task::spawn_blocking(move || {
             let _ = feeder.join(); // while pending is full it waits for room, so it has to be told that none will come
+            ending.log.wait_closed();
             ending.cut(true)
         });
         if let Ok(Err(error)) = ended.await {

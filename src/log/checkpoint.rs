@@ -1,11 +1,15 @@
-//! The checkpoint: from where the log is still needed.
+//! The checkpoint: from where the log is still needed, and up to where it is durable.
 //!
-//! The file has room for two, which are written in turn, each in its own place: so one of them is whole at any time, and
-//! writing one takes no room on the disk. It must not: a log that has filled its disk can only be cut, and so give room
-//! back, when the checkpoint says so before.
+//! The file has two slots, which are written in turn: one of them is whole at any time, and writing one takes no space on
+//! the disk. It must not: a log that has filled its disk can only be cut, and so give space back, after the checkpoint is
+//! written.
+//!
+//! The durable end is saved at each new segment, about once a second while it moves, and at a clean stop. It never runs
+//! ahead of a sync. So recovery can tell damage from a torn tail without the help of the bytes that may be damaged.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use super::{LogError, Position};
 use crate::disk::{Folder, How, OpenFile};
@@ -37,6 +41,30 @@ pub struct Checkpoint {
     pub durable: Position,
 }
 
+/// The checkpoint of an open log. Its positions only grow.
+#[derive(Debug)]
+pub(super) struct Saved(Mutex<(Checkpoint, CheckpointFile)>);
+
+impl Saved {
+    /// Starts with what `file` says: `last`.
+    pub(super) const fn new(last: Checkpoint, file: CheckpointFile) -> Self {
+        Self(Mutex::new((last, file)))
+    }
+
+    /// Saves positions that are beyond the saved ones, and returns what is saved then. Writes nothing when none is. When
+    /// this returns, the result survives a crash.
+    pub(super) fn advance(&self, to: Checkpoint) -> Result<Checkpoint, LogError> {
+        let mut saved = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, file) = &mut *saved;
+        let next = Checkpoint { position: to.position.max(last.position), durable: to.durable.max(last.durable) };
+        if next != *last {
+            file.save(next)?;
+            *last = next;
+        }
+        Ok(next)
+    }
+}
+
 impl Checkpoint {
     /// Reads the checkpoint in `folder`, if there is one.
     pub(super) fn load(folder: &dyn Folder) -> Result<Option<Self>, LogError> {
@@ -58,6 +86,12 @@ impl Checkpoint {
             }
         }
         last
+    }
+
+    /// The newest checkpoint among the slots that can be read, however long the file is.
+    fn salvage(bytes: &[u8], path: &Path) -> Option<Self> {
+        let slots = [0, SECOND].into_iter().filter_map(|at| bytes.get(at..at + BYTES));
+        slots.filter_map(|slot| Self::decode(slot, path).ok()).max()
     }
 
     fn decode(bytes: &[u8], path: &Path) -> Result<Self, LogError> {
@@ -95,16 +129,34 @@ fn bad(path: &Path, detail: &'static str) -> LogError {
 
 /// How long the file is, at which place the last checkpoint stands, and what it says.
 fn read(folder: &dyn Folder) -> Result<Option<(usize, usize, Checkpoint)>, LogError> {
-    let path = folder.path_of(NAME);
-    let file = match folder.open(NAME, How::Read) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(LogError::io("open", &path)(error)),
+    let bytes = match bytes(folder) {
+        Ok(bytes) => bytes,
+        Err(LogError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
     };
+    let (place, found) = Checkpoint::last_of(&bytes, &folder.path_of(NAME))?;
+    Ok(Some((bytes.len(), place, found)))
+}
+
+/// Repairs a file that cannot be read: keeps the slot that can be read, or removes the file if there is none, so that the
+/// whole log is read again.
+pub(super) fn mend(folder: &dyn Folder) -> Result<(), LogError> {
+    let path = folder.path_of(NAME);
+    if let Some(found) = Checkpoint::salvage(&bytes(folder)?, &path) {
+        CheckpointFile::create(folder, found)?;
+        return Ok(());
+    }
+    folder.remove(NAME).map_err(LogError::io("remove", &path))?;
+    folder.sync().map_err(LogError::io("sync", folder.path()))
+}
+
+/// All bytes of the file.
+pub(super) fn bytes(folder: &dyn Folder) -> Result<Vec<u8>, LogError> {
+    let path = folder.path_of(NAME);
+    let file = folder.open(NAME, How::Read).map_err(LogError::io("open", &path))?;
     let mut bytes = Vec::new();
     file.read_from(0, &mut bytes).map_err(LogError::io("read", &path))?;
-    let (place, found) = Checkpoint::last_of(&bytes, &path)?;
-    Ok(Some((bytes.len(), place, found)))
+    Ok(bytes)
 }
 
 /// The file, for writing.
@@ -117,17 +169,17 @@ pub(super) struct CheckpointFile {
 }
 
 impl CheckpointFile {
-    /// Opens the file in `folder`, if there is one. When this returns, what it says survives a crash: nothing may be removed
-    /// because of it before.
-    pub(super) fn open(folder: &dyn Folder) -> Result<Option<Self>, LogError> {
+    /// Opens the file in `folder`, if there is one, and returns it with what it says. When this returns, that survives a
+    /// crash: nothing may be removed because of it before.
+    pub(super) fn open(folder: &dyn Folder) -> Result<Option<(Self, Checkpoint)>, LogError> {
         let Some((bytes, place, found)) = read(folder)? else { return Ok(None) };
         if bytes < FILE_BYTES {
-            return Self::create(folder, found).map(Some);
+            return Ok(Some((Self::create(folder, found)?, found)));
         }
-        // Who wrote it may have been killed, or told of an error, before it was synced; and the other one is overwritten next.
+        // The process that wrote this slot may have been killed before the sync, and the other slot is overwritten next.
         let mut file = Self::at(folder, place)?;
         file.save(found)?;
-        Ok(Some(file))
+        Ok(Some((file, found)))
     }
 
     /// Creates or replaces the file, with the same checkpoint in both slots.
@@ -176,10 +228,24 @@ mod tests {
             file.save(checkpoint).unwrap();
             assert_eq!(Checkpoint::load(&folder).unwrap(), Some(checkpoint));
             if step % 4 == 0 {
-                file = CheckpointFile::open(&folder).unwrap().unwrap();
+                file = CheckpointFile::open(&folder).unwrap().unwrap().0;
                 assert_eq!(Checkpoint::load(&folder).unwrap(), Some(checkpoint));
             }
         }
+    }
+
+    #[test]
+    fn saved_positions_only_grow_and_nothing_new_is_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = OsFolder::new(dir.path());
+        let saved = Saved::new(at(0, 0), CheckpointFile::create(&folder, at(0, 0)).unwrap());
+        for (to, expected) in [(at(0, 48), at(0, 48)), (at(24, 24), at(24, 48)), (at(0, 72), at(24, 72))] {
+            assert_eq!(saved.advance(to).unwrap(), expected);
+            assert_eq!(Checkpoint::load(&folder).unwrap(), Some(expected));
+        }
+        let before = std::fs::read(dir.path().join(NAME)).unwrap();
+        saved.advance(at(24, 72)).unwrap();
+        assert_eq!(std::fs::read(dir.path().join(NAME)).unwrap(), before);
     }
 
     #[test]
@@ -205,7 +271,7 @@ mod tests {
         let folder = OsFolder::new(dir.path());
         std::fs::write(dir.path().join(NAME), at(72, 96).encode()).unwrap();
         assert_eq!(Checkpoint::load(&folder).unwrap(), Some(at(72, 96)));
-        let mut file = CheckpointFile::open(&folder).unwrap().unwrap();
+        let (mut file, _) = CheckpointFile::open(&folder).unwrap().unwrap();
         assert_eq!(Checkpoint::load(&folder).unwrap(), Some(at(72, 96)));
         file.save(at(96, 96)).unwrap();
         assert_eq!(Checkpoint::load(&folder).unwrap(), Some(at(96, 96)));

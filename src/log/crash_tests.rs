@@ -23,6 +23,8 @@ enum Step {
     Tick,
     /// Cuts behind one of the records that can be read.
     Cut(prop::sample::Index),
+    /// Saves the durable end, and cuts nothing.
+    SaveEnd,
     /// Opens the log anew, after one of the ways in which a life ends, with segments of such a size.
     Restart(End, u64),
     /// The next call of this kind fails.
@@ -103,6 +105,10 @@ impl World {
             Step::Tick if self.sync != Sync::Always => self.tick(),
             Step::Tick => {}
             Step::Cut(place) => self.cut(*place),
+            Step::SaveEnd => {
+                let saved = self.log.cut(Position::default());
+                assert!(saved.is_ok() || self.has_failed || !self.disk.is_sound(), "{saved:?}");
+            }
             Step::Restart(end, segment_bytes) => self.restart(*end, *segment_bytes),
             Step::Fail(call) => {
                 self.disk.fail(*call);
@@ -257,6 +263,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         10 => prop::collection::vec(0..6u8, 1..5).prop_map(Step::Append),
         2 => Just(Step::Tick),
         3 => any::<prop::sample::Index>().prop_map(Step::Cut),
+        3 => Just(Step::SaveEnd),
         4 => (end, segment_bytes).prop_map(|(end, bytes)| Step::Restart(end, bytes)),
         1 => any_call().prop_map(Step::Fail),
         1 => (0..400u64).prop_map(Step::Room),
@@ -323,6 +330,24 @@ fn what_a_killed_process_left_unsynced_is_durable_once_the_log_is_open_again() {
     let append = || Step::Append(vec![0]);
     let restart = Step::Restart(End::Kill, 33);
     on_many_disks(Sync::Every(INTERVAL), &[append(), append(), restart, append(), append()]);
+}
+
+#[test]
+fn a_power_cut_at_any_call_leaves_a_log_that_opens() {
+    for sync in [Sync::Always, Sync::Every(INTERVAL)] {
+        for (seed, calls) in (0..30).flat_map(|seed| (0..60).map(move |calls| (seed, calls))) {
+            let mut world = World::new(seed, sync);
+            world.append(&[0, 1]);
+            world.disk.fail_power_after(calls);
+            world.has_failed = true;
+            for _ in 0..4 {
+                world.append(&[2, 0]); // a new segment at every second one
+                world.step(&Step::SaveEnd);
+                world.step(&Step::Tick);
+            }
+            world.restart(End::Crash, 300);
+        }
+    }
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn check_good(disk: &Disk) {
     assert_eq!((readings, reader.position()), (recovery.readings, recovery.end));
     let (again, _) = recover(disk).expect("opened before");
     assert_eq!((again.start, again.end, again.readings), (recovery.start, recovery.end, readings));
-    assert_eq!(again.torn_bytes, 0, "the torn tail was cut off");
+    assert_eq!(again.torn, None, "the torn tail was cut off");
 }
 
 /// A checkpoint.
@@ -92,7 +92,7 @@ pub fn checkpoint(bytes: &[u8]) {
     let disk = Disk::new(0);
     put(&disk, "checkpoint", bytes);
     if let Ok(found) = Checkpoint::load(&disk) {
-        let mut file = CheckpointFile::open(&disk).expect("the disk is sound").expect("it is there");
+        let (mut file, _) = CheckpointFile::open(&disk).expect("the disk is sound").expect("it is there");
         assert_eq!(Checkpoint::load(&disk).expect("it was good"), found);
         let end = Position(Position::MAX);
         let last = Checkpoint { position: end, durable: end };

@@ -9,7 +9,7 @@ use metrics::Histogram;
 use tokio::sync::oneshot;
 
 use super::batch::Batch;
-use super::checkpoint::{Checkpoint, CheckpointFile};
+use super::checkpoint::{Checkpoint, Saved};
 use super::committer::Committer;
 use super::fullness::{self, Fullness};
 use super::record;
@@ -79,9 +79,10 @@ pub struct Log {
     shared: Arc<Shared>,
     options: Options,
     folder: Arc<dyn Folder>,
-    /// Up to where the log was cut last, and where that is remembered. One cut at a time, and never backwards: the segments
-    /// are gone.
-    cut: Mutex<(Position, CheckpointFile)>,
+    /// Where the log starts and how far it is durable, as the checkpoint file says.
+    saved: Arc<Saved>,
+    /// One cut at a time.
+    cutting: Mutex<()>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -156,9 +157,11 @@ impl Log {
         options: Options,
         instruments: Instruments,
     ) -> Result<(Self, Committer, Recovery), LogError> {
-        let (recovery, checkpoint) = recovery::recover(&*folder)?;
+        let (recovery, saved) = recovery::recover(&*folder)?;
+        let saved = Arc::new(saved);
         let base = *recovery.bases.last().expect("recovery leaves a segment to write to");
-        let appender = Appender::resume(Arc::clone(&folder), options.segment_bytes, base, recovery.end)?;
+        let appender =
+            Appender::resume(Arc::clone(&folder), Arc::clone(&saved), options.segment_bytes, base, recovery.end)?;
         let state = State {
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -174,8 +177,7 @@ impl Log {
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), news: Condvar::new() });
         let committer = Committer::new(Arc::clone(&shared), appender, options.sync, instruments);
-        let cut = Mutex::new((recovery.start, checkpoint));
-        Ok((Self { shared, options, folder, cut, writer: None }, committer, recovery))
+        Ok((Self { shared, options, folder, saved, cutting: Mutex::default(), writer: None }, committer, recovery))
     }
 
     /// Queues a batch. It is written whole, whether or not the [`Ack`] is awaited.
@@ -239,23 +241,21 @@ impl Log {
         self.shared.lock().poisoned.clone()
     }
 
-    /// Forgets what stands before `position`: remembers it durably as the place to start from, then removes the
-    /// segments that end there or before. What is not synced yet is kept, so that positions never go backwards; nor do
-    /// cuts: what was cut before stays cut.
+    /// Forgets everything before `position`: saves it as the place to start from, and with it how far the log is durable,
+    /// then removes the segments that end there or before. Cuts never go backwards, and never beyond what is synced. If
+    /// neither position has moved, this writes nothing.
     ///
     /// # Errors
     /// When a file cannot be written or removed. Cutting again later is safe.
     pub fn cut(&self, position: Position) -> Result<(), LogError> {
-        let mut cut = self.cut.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (cut, file) = &mut *cut;
-        let (position, durable, stale) = {
+        let _turn = self.cutting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let durable = self.shared.lock().durable;
+        let start = self.saved.advance(Checkpoint { position: position.min(durable), durable })?.position;
+        let stale = {
             let state = self.shared.lock();
-            let position = position.min(state.durable).max(*cut);
-            let keep_from = state.bases.partition_point(|&base| base <= position).saturating_sub(1);
-            (position, state.durable, state.bases[..keep_from].to_vec())
+            let keep_from = state.bases.partition_point(|&base| base <= start).saturating_sub(1);
+            state.bases[..keep_from].to_vec()
         };
-        file.save(Checkpoint { position, durable })?;
-        *cut = position;
         for base in stale {
             let name = segment::name(base);
             self.folder.remove(&name).map_err(LogError::io("remove", &self.folder.path_of(&name)))?;
@@ -268,6 +268,14 @@ impl Log {
         };
         fullness::tell(news);
         Ok(())
+    }
+
+    /// Waits until a closed log has written or refused everything that was queued.
+    pub fn wait_closed(&self) {
+        let mut state = self.shared.lock();
+        while self.writer.is_some() && !state.closed {
+            state = self.shared.news.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
     }
 
     /// Takes no more appends. What is queued is still written, then whoever waits for news is woken.

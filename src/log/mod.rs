@@ -123,7 +123,7 @@ pub enum LogError {
         detail: String,
     },
     /// The checkpoint is damaged.
-    #[error("{path} is damaged: {detail}; removing it is safe, the whole log is read again then")]
+    #[error("{path} is damaged: {detail}")]
     BadCheckpoint {
         /// The file.
         path: PathBuf,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::recovery::Damage;
 use super::segment::{self, Header};
-use super::{LogError, Position, record};
+use super::{LogError, Position, checkpoint, record};
 use crate::disk::{Folder, How, OpenFile, OsFolder};
 
 /// Copies the damaged bytes of `damage` to `aside` and puts filler in their place, so that the log opens again without
@@ -20,6 +20,21 @@ pub fn set_aside(damage: &Damage, aside: &Path) -> Result<Option<PathBuf>, LogEr
     set_aside_in(&folder, damage, &OsFolder::new(aside))
 }
 
+/// Copies a checkpoint that cannot be read to `aside` and repairs it: a slot that can be read is kept; if there is none,
+/// the file is removed, and the whole log is read again. Returns the file with the copy, if there was anything to copy.
+///
+/// # Errors
+/// When a file cannot be read or written.
+pub fn mend_checkpoint(log: &Path, aside: &Path) -> Result<Option<PathBuf>, LogError> {
+    mend_checkpoint_in(&OsFolder::new(log), &OsFolder::new(aside))
+}
+
+pub(super) fn mend_checkpoint_in(folder: &dyn Folder, aside: &dyn Folder) -> Result<Option<PathBuf>, LogError> {
+    let copy = copy_aside(&checkpoint::bytes(folder)?, "checkpoint", aside)?;
+    checkpoint::mend(folder)?;
+    Ok(copy)
+}
+
 pub(super) fn set_aside_in(
     folder: &dyn Folder,
     damage: &Damage,
@@ -29,7 +44,7 @@ pub(super) fn set_aside_in(
     let mut bytes = Vec::new();
     file.read_from(damage.offset, &mut bytes).map_err(LogError::io("read", &damage.path))?;
     bytes.truncate(damage.bytes as usize);
-    let copy = copy_aside(&bytes, Position(damage.base.0 + damage.offset), aside)?;
+    let copy = copy_aside(&bytes, &format!("{:020}", damage.base.0 + damage.offset), aside)?;
     if damage.overhangs {
         file.set_len(damage.offset).map_err(LogError::io("truncate", &damage.path))?;
     } else {
@@ -51,21 +66,28 @@ fn fill(file: &dyn OpenFile, damage: &Damage) -> Result<(), LogError> {
         file.write_all_at(&Header::encode(damage.base), 0).map_err(LogError::io("write", &damage.path))?;
         start = Header::BYTES as u64;
     }
-    let len = end.saturating_sub(start) as usize;
-    if let Some(payload) = len.checked_sub(record::Header::BYTES) {
-        let mut filler = Vec::with_capacity(len);
+    while let Some(payload) = filler_payload(end.saturating_sub(start)) {
+        let mut filler = Vec::new();
         record::encode(&mut filler, Position(damage.base.0 + start), Position(0), 0, &vec![0; payload]);
         file.write_all_at(&filler, start).map_err(LogError::io("write", &damage.path))?;
+        start += filler.len() as u64;
     }
     Ok(())
 }
 
-fn copy_aside(bytes: &[u8], from: Position, aside: &dyn Folder) -> Result<Option<PathBuf>, LogError> {
+/// How long the payload of the next filler record is, when so many bytes are to be filled. None when a record does not fit.
+fn filler_payload(bytes: u64) -> Option<usize> {
+    const MAX_RECORD_BYTES: u64 = 8 << 20; // in memory; a missing segment is much larger
+    let record = if bytes < 2 * MAX_RECORD_BYTES { bytes } else { MAX_RECORD_BYTES };
+    (record as usize).checked_sub(record::Header::BYTES)
+}
+
+fn copy_aside(bytes: &[u8], from: &str, aside: &dyn Folder) -> Result<Option<PathBuf>, LogError> {
     if bytes.is_empty() {
         return Ok(None);
     }
     aside.make().map_err(LogError::io("create", aside.path()))?;
-    let name = format!("{:020}-{}.bytes", from.0, bytes.len());
+    let name = format!("{from}-{}.bytes", bytes.len());
     let copy = aside.path_of(&name);
     let file = aside.open(&name, How::Replace).map_err(LogError::io("create", &copy))?;
     file.write_all_at(bytes, 0).map_err(LogError::io("write", &copy))?;

@@ -1,11 +1,13 @@
 //! Opening a log that some process left behind.
 //!
-//! A crash leaves at most a **torn tail**: bytes behind the last sync, which nobody was promised. It is cut off.
-//! Anything else that does not read back is **damage** to what was promised, and is never passed over.
+//! A crash leaves at most a **torn tail**: bytes behind the last sync, which were never acknowledged. It is cut off.
+//! Anything else that does not read back is **damage**, and is never passed over.
 //!
-//! What tells them apart is what the log itself claims: each record says up to where the log was durable when it was
-//! written, and the checkpoint says it too. A bad place before the furthest such claim is damage; the first bad place
-//! behind it is the torn tail. Only the newest segment can have one, because a segment is synced before the next begins.
+//! The log itself records up to where it is durable: each record says how far that was when the record was written, and
+//! the checkpoint says it at each new segment and about once a second. A bad place before the furthest such claim is
+//! damage; the first bad place behind it is the torn tail. Only the newest segment can have one, because a segment is
+//! synced before the next begins. So damage passes for a torn tail only if it destroys everything from some record on to
+//! the end of the log, and that record was acknowledged after the last checkpoint: within about a second of the crash.
 //!
 //! What is kept is durable when the log is open: whoever wrote it may have died before its sync, or of its sync, and then
 //! the memory of the system shows what the disk does not hold. So what no claim covers is written once more and synced.
@@ -14,7 +16,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::checkpoint::{Checkpoint, CheckpointFile};
+use super::checkpoint::{Checkpoint, CheckpointFile, Saved};
 use super::record::{self, ALIGNMENT};
 use super::segment::{self, Header};
 use super::{LogError, Position};
@@ -29,8 +31,8 @@ pub struct Recovery {
     pub end: Position,
     /// How many readings stand between the two.
     pub readings: u64,
-    /// How many bytes of a torn tail were cut off.
-    pub torn_bytes: u64,
+    /// The torn tail that was cut off.
+    pub torn: Option<Torn>,
     pub(super) bases: Vec<Position>,
 }
 
@@ -43,7 +45,7 @@ pub struct Inspection {
     pub segments: Vec<Segment>,
     /// Segments from before the checkpoint, which a crash kept from being removed.
     pub stale: Vec<PathBuf>,
-    /// What was promised and does not read back.
+    /// What the log recorded as durable and does not read back.
     pub damage: Vec<Damage>,
     /// The torn tail.
     pub torn: Option<Torn>,
@@ -66,7 +68,7 @@ pub struct Segment {
     pub readings: u64,
 }
 
-/// Bytes that were promised and do not read back.
+/// Bytes that the log recorded as durable and that do not read back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
     /// The segment, which may be missing.
@@ -83,7 +85,7 @@ pub struct Damage {
     pub detail: String,
 }
 
-/// Bytes at the end of the newest segment that nobody was promised.
+/// Bytes at the end of the newest segment, behind everything that the log recorded as durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Torn {
     /// The segment.
@@ -101,7 +103,7 @@ impl From<&Damage> for LogError {
 }
 
 /// Opens the log in `folder` for going on: makes what is missing, cuts off a torn tail, removes stale segments.
-pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, CheckpointFile), LogError> {
+pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, Saved), LogError> {
     folder.make().map_err(LogError::io("create", folder.path()))?;
     let found = inspect_folder(folder)?;
     if let Some(damage) = found.damage.first() {
@@ -130,18 +132,20 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, CheckpointFile),
         Position(base.0 + Header::BYTES as u64)
     };
     let start = found.checkpoint.position.max(bases[0]);
-    let checkpoint = match checkpoint {
-        Some(file) => file,
-        None => CheckpointFile::create(folder, Checkpoint { position: start, durable: start })?,
+    let recovered = Checkpoint { position: start, durable: end };
+    let saved = match checkpoint {
+        Some((file, last)) => Saved::new(last, file),
+        None => Saved::new(recovered, CheckpointFile::create(folder, recovered)?),
     };
+    saved.advance(recovered)?; // all that was kept is synced by now
     let recovery = Recovery {
         start,
         end,
         readings: segments.iter().map(|segment| segment.readings).sum(),
-        torn_bytes: found.torn.map_or(0, |torn| torn.bytes),
+        torn: found.torn,
         bases,
     };
-    Ok((recovery, checkpoint))
+    Ok((recovery, saved))
 }
 
 /// Cuts off what is torn of the newest segment, and makes durable what is kept: it is, up to `claimed`.
@@ -219,11 +223,15 @@ impl Inspection {
         let Checkpoint { position, durable } = self.checkpoint;
         let missing = match first {
             Some(first) if had_checkpoint && first > position => first.0 - position.0,
-            None if durable > position => durable.0 - position.0,
+            None if had_checkpoint => durable.0 - position.0, // the segment being written is never removed
             _ => return,
         };
-        let detail =
-            format!("the log is needed from position {position} on, but no segment holds the next {missing} bytes");
+        let detail = match missing {
+            0 => format!("the log goes on at position {position}, but there is no segment"),
+            _ => {
+                format!("the log is needed from position {position} on, but no segment holds the next {missing} bytes")
+            }
+        };
         self.damage.push(Damage {
             path: folder.path_of(&segment::name(position)),
             base: position,

@@ -1,6 +1,7 @@
 //! The log as a whole: sequences of operations, and crashes in between.
 
 mod damage;
+mod every_place;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -113,11 +114,11 @@ proptest! {
         operations in prop::collection::vec(any_operation(), 1..40)
     ) {
         let dir = tempfile::tempdir().unwrap();
-        let (recovery, _) = recover(&*folder(dir.path())).unwrap();
-        let resume = |recovery: &super::recovery::Recovery| {
-            Appender::resume(folder(dir.path()), 300, *recovery.bases.last().unwrap(), recovery.end).unwrap()
+        let (recovery, saved) = recover(&*folder(dir.path())).unwrap();
+        let resume = |recovery: &super::recovery::Recovery, saved| {
+            Appender::resume(folder(dir.path()), saved, 300, *recovery.bases.last().unwrap(), recovery.end).unwrap()
         };
-        let mut appender = resume(&recovery);
+        let mut appender = resume(&recovery, Arc::new(saved));
         let (mut synced, mut unsynced): (Vec<Batch>, Vec<Batch>) = (Vec::new(), Vec::new());
         let mut id = 0;
         for operation in operations {
@@ -141,8 +142,8 @@ proptest! {
                     let mut bytes = std::fs::read(&path).unwrap();
                     tear(&mut bytes, durable, &how);
                     std::fs::write(&path, bytes).unwrap();
-                    let (recovery, _) = recover(&*folder(dir.path())).unwrap();
-                    appender = resume(&recovery);
+                    let (recovery, saved) = recover(&*folder(dir.path())).unwrap();
+                    appender = resume(&recovery, Arc::new(saved));
                     let mut reader = super::Reader::new(folder(dir.path()), recovery.start);
                     let found: Vec<Vec<u8>> =
                         std::iter::from_fn(|| reader.next(recovery.end).unwrap().map(|record| record.payload.to_vec())).collect();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::batch::Batch;
+use super::checkpoint::{Checkpoint, Saved};
 use super::record;
 use super::segment;
 use super::{LogError, Position};
@@ -24,6 +25,7 @@ pub(super) enum WriteFailure {
 #[derive(Debug)]
 pub(super) struct Appender {
     folder: Arc<dyn Folder>,
+    saved: Arc<Saved>,
     segment_bytes: u64,
     file: Box<dyn OpenFile>,
     /// Where the newest segment begins.
@@ -39,13 +41,14 @@ impl Appender {
     /// Goes on at `end` of the segment that begins at `base`. All of it is synced.
     pub(super) fn resume(
         folder: Arc<dyn Folder>,
+        saved: Arc<Saved>,
         segment_bytes: u64,
         base: Position,
         end: Position,
     ) -> Result<Self, LogError> {
         let name = segment::name(base);
         let file = folder.open(&name, How::Write).map_err(LogError::io("open", &folder.path_of(&name)))?;
-        Ok(Self { folder, segment_bytes, file, base, end, durable: end, buffer: Vec::new() })
+        Ok(Self { folder, saved, segment_bytes, file, base, end, durable: end, buffer: Vec::new() })
     }
 
     pub(super) const fn end(&self) -> Position {
@@ -102,6 +105,8 @@ impl Appender {
         self.base = self.end;
         self.end = Position(self.base.0 + segment::Header::BYTES as u64);
         self.durable = self.end;
+        // If this fails, the next cut saves it and reports the error.
+        let _ = self.saved.advance(Checkpoint { position: Position::default(), durable: self.durable });
         Ok(())
     }
 

@@ -1,9 +1,10 @@
-//! Log files that were torn or damaged while tidegauge was down. A torn tail, which nobody was promised, costs nothing.
-//! Damage stops the start and is named; once it is quarantined, the readings of that record are gone, and only they.
+//! Log files that were torn or damaged while tidegauge was down. A torn tail, which was never acknowledged, costs nothing.
+//! Damage stops the start and is named, also at the end of the log; once it is quarantined, the readings of the damaged
+//! records are gone, and only they.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -11,7 +12,7 @@ use serde_json::json;
 
 use super::siege::{Siege, seed};
 use super::store::Store;
-use crate::harness::{Database, Server, Setup, run};
+use crate::harness::{Database, Server, Setup, run, wait_until};
 
 /// What stands at the start of each record, and how long its header is.
 const MAGIC: &[u8] = b"TGR1";
@@ -52,6 +53,117 @@ async fn torn(store: Store<'_>) {
 }
 
 #[tokio::test]
+async fn damaged_tails_with_sqlite() {
+    damaged(Store::Sqlite).await;
+}
+
+#[tokio::test]
+async fn damaged_tails_with_mongodb() {
+    damaged(Store::Mongodb(&Database::new())).await;
+}
+
+/// Destroys the end of the log, as far back as the log has recorded it as durable. Each start is refused; the log as it
+/// was before loses nothing.
+async fn damaged(store: Store<'_>) {
+    let setup = store.setup().all_pending().set("mongodb.max_readings_per_document", 3_600);
+    let mut siege = Siege::begin_set_up("kill -9, a damaged tail in the log", store, setup).await;
+    while siege.goes_on(5) {
+        siege.some_acked(300).await;
+        let end = log_end(&siege.servers[0]);
+        wait_until("the end of the log is recorded", async || (recorded_end(&siege.servers[0]) >= end).then_some(()))
+            .await;
+        siege.kill(0);
+        let whole = contents(&siege.servers[0]);
+        let what = destroy_tail(&mut siege, &whole, end);
+        refused(&siege.servers[0], &what).await;
+        for (path, bytes) in &whole {
+            fs::write(path, bytes).expect("it can be written");
+        }
+        siege.restart(0).await;
+    }
+    siege.set_up_again(store.setup()).await;
+    siege.audit().await;
+}
+
+/// Damages what stands before the position `end`, in one of five ways, and says how.
+fn destroy_tail(siege: &mut Siege<'_>, whole: &BTreeMap<PathBuf, Vec<u8>>, end: u64) -> String {
+    let log: Vec<(&PathBuf, &Vec<u8>)> = whole.iter().filter(|(path, _)| is_segment(path)).collect();
+    let before_end: Vec<(usize, usize)> = log
+        .iter()
+        .enumerate()
+        .flat_map(|(segment, (path, bytes))| {
+            let places = records(bytes).into_iter().filter(|at| base_of(path) + (*at as u64) < end);
+            places.map(move |at| (segment, at)).collect::<Vec<_>>()
+        })
+        .collect();
+    let kind = siege.one_of(5);
+    let which = if kind == 3 { before_end.len() - 1 } else { siege.one_of(before_end.len()) };
+    let (segment, at) = before_end[which];
+    let (path, bytes) = log[segment];
+    let delete_from = |first: usize| log[first..].iter().for_each(|(path, _)| fs::remove_file(path).expect("a file"));
+    let mut bytes = bytes.clone();
+    match kind {
+        0 => {
+            bytes[at..].fill(0);
+            for (path, bytes) in &log[segment + 1..] {
+                fs::write(path, vec![0; bytes.len()]).expect("it can be written");
+            }
+        }
+        1 => {
+            bytes.truncate(at + siege.one_of(HEADER_BYTES));
+            delete_from(segment + 1);
+        }
+        2 => delete_from(segment),
+        3 => bytes[at + siege.one_of(HEADER_BYTES + 8)] ^= 1 << siege.one_of(8),
+        _ => delete_from(0),
+    }
+    if path.exists() {
+        fs::write(path, bytes).expect("it can be written");
+    }
+    let way =
+        ["zeroed from", "cut off at", "files deleted from", "bit flipped in the last record,", "all files deleted,"];
+    format!("{} byte {at} of {} of {}", way[kind], segment + 1, log.len())
+}
+
+/// The server refuses to start on a damaged log, and `check --log` sees why.
+async fn refused(server: &Server, what: &str) {
+    let data_dir = server.data_dir();
+    let data_dir = data_dir.to_str().expect("UTF-8");
+    let finished = run(&["serve", "--http", "127.0.0.1:0", "--udp", "off", "--data-dir", data_dir]).await;
+    let is_named = finished.stderr.contains("the log is damaged: ") && finished.stderr.contains(", byte ");
+    assert!(finished.code != Some(0) && is_named, "{what}: {finished:?}");
+    let checked = run(&["check", "--log", "--data-dir", data_dir]).await;
+    assert!(checked.code != Some(0) && checked.stdout.contains("  damaged: "), "{what}: {checked:?}");
+}
+
+/// Where the log ends: a position that is durable soon, if it is not yet.
+fn log_end(server: &Server) -> u64 {
+    let newest = segments(server).pop().expect("a segment");
+    base_of(&newest) + fs::metadata(&newest).expect("a file").len()
+}
+
+/// Up to where the log has recorded in its checkpoint that it is durable.
+fn recorded_end(server: &Server) -> u64 {
+    let bytes = fs::read(server.data_dir().join("log/checkpoint")).expect("it can be read");
+    let slots = [0, 4096].map(|at| u64::from_le_bytes(bytes[at + 16..at + 24].try_into().expect("eight bytes")));
+    slots[0].max(slots[1])
+}
+
+fn base_of(segment: &Path) -> u64 {
+    segment.file_stem().and_then(|stem| stem.to_str()?.parse().ok()).expect("a position")
+}
+
+fn is_segment(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "log")
+}
+
+/// The files of the log.
+fn contents(server: &Server) -> BTreeMap<PathBuf, Vec<u8>> {
+    let files = fs::read_dir(server.data_dir().join("log")).expect("the log").map(|file| file.expect("a file").path());
+    files.map(|path| (path.clone(), fs::read(path).expect("it can be read"))).collect()
+}
+
+#[tokio::test]
 async fn a_flipped_bit_costs_the_readings_of_its_record_and_no_others() {
     const RECORDS: usize = 12;
     let seed = seed();
@@ -62,12 +174,16 @@ async fn a_flipped_bit_costs_the_readings_of_its_record_and_no_others() {
             let readings = json!({ "deviceId": "a", "ts": 1_713_621_600_000_i64 + record as i64, "value": record });
             assert_eq!(server.ingest(&readings).await.status, 200);
         }
+        wait_until("the last record is recorded as durable", async || {
+            (recorded_end(&server) >= log_end(&server)).then_some(())
+        })
+        .await;
         server.kill9();
         let path = segments(&server).pop().expect("a segment");
         let mut bytes = fs::read(&path).expect("it can be read");
         let places = records(&bytes);
         assert_eq!(places.len(), RECORDS, "a request is a record");
-        let victim = rng.random_range(0..RECORDS - 2); // the log knows it as durable
+        let victim = rng.random_range(0..RECORDS);
         let at = places[victim] + rng.random_range(0..HEADER_BYTES + 8);
         bytes[at] ^= 1 << rng.random_range(0..8);
         fs::write(&path, bytes).expect("it can be written");
@@ -100,7 +216,7 @@ fn value(reading: &serde_json::Value) -> (String, f64) {
 
 fn segments(server: &Server) -> Vec<PathBuf> {
     let files = fs::read_dir(server.data_dir().join("log")).expect("the log").map(|file| file.expect("a file").path());
-    let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "log")).collect();
+    let mut files: Vec<PathBuf> = files.filter(|path| is_segment(path)).collect();
     files.sort();
     files
 }

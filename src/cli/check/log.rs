@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::bail;
 use indicatif::HumanCount;
-use tidegauge::log::quarantine;
 use tidegauge::log::recovery::{self, Inspection};
+use tidegauge::log::{LogError, quarantine};
 
 use super::super::data_dir::{DataDir, explain, log_dir};
 
@@ -18,7 +18,13 @@ pub(super) fn check(data_dir: &Path, quarantine: bool, out: &mut impl Write) -> 
         return Ok(());
     }
     let data_dir = DataDir::lock(data_dir)?;
-    let mut found = inspect(&data_dir)?;
+    let mut found = match recovery::inspect(&data_dir.log_dir()) {
+        Err(damaged @ LogError::BadCheckpoint { .. }) if quarantine => {
+            mend_checkpoint(&data_dir, &damaged, out)?;
+            inspect(&data_dir)?
+        }
+        inspected => inspected.map_err(explain)?,
+    };
     report(&data_dir, &found, out)?;
     if quarantine && !found.damage.is_empty() {
         set_aside(&data_dir, &found, out)?;
@@ -60,7 +66,7 @@ fn report(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyho
         let (name, bytes) = (name(&torn.path), HumanCount(torn.bytes));
         writeln!(
             out,
-            "  torn tail: {name}, byte {}, {bytes} bytes: never acknowledged, the next start cuts it off",
+            "  torn tail: {name}, byte {}, {bytes} bytes behind what is known to be durable: the next start cuts it off",
             torn.offset
         )?;
     }
@@ -71,6 +77,14 @@ fn report(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyho
     if let Ok(file) = data_dir.dead_letters().metadata() {
         let (path, bytes) = (data_dir.dead_letters(), HumanCount(file.len()));
         writeln!(out, "readings that the store refused for good: {}, {bytes} bytes", path.display())?;
+    }
+    Ok(())
+}
+
+fn mend_checkpoint(data_dir: &DataDir, damaged: &LogError, out: &mut impl Write) -> anyhow::Result<()> {
+    match quarantine::mend_checkpoint(&data_dir.log_dir(), &data_dir.quarantine_dir())? {
+        Some(copy) => writeln!(out, "mended: {damaged}: copied to {}", copy.display())?,
+        None => writeln!(out, "mended: {damaged}: there was nothing left to copy")?,
     }
     Ok(())
 }
@@ -169,11 +183,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_damaged_checkpoint_is_told_with_the_way_out() {
+    async fn a_damaged_checkpoint_is_an_error_until_it_is_mended() {
         let (folder, _) = twenty_records().await;
-        fs::write(log_dir(folder.path()).join("checkpoint"), "?").unwrap();
-        let error = checked(&folder, false).0.unwrap_err().to_string();
-        assert!(error.contains("checkpoint") && error.contains("removing it is safe"), "{error}");
+        let path = log_dir(folder.path()).join("checkpoint");
+        let whole = fs::read(&path).unwrap();
+        for kept in [0, 1, 27, 29, whole.len() - 1] {
+            fs::write(&path, &whole[..kept]).unwrap();
+            let error = checked(&folder, false).0.unwrap_err().to_string();
+            assert!(error.contains("checkpoint is damaged") && error.contains("--quarantine"), "{error}");
+            let (outcome, text) = checked(&folder, true);
+            outcome.unwrap();
+            assert!(text.contains("mended: ") && text.contains("60 readings behind it"), "{kept} bytes: {text}");
+            checked(&folder, false).0.unwrap();
+        }
     }
 
     #[test]
