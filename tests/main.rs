@@ -17,6 +17,7 @@ mod limits;
 mod mongodb_connection;
 mod mongodb_documents;
 mod pages;
+mod paging;
 mod protocols;
 mod readme;
 mod resending;

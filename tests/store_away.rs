@@ -25,7 +25,7 @@ async fn wait_for_status(server: &Server, status: &str) -> Value {
 async fn away_and_back(kill: bool) {
     let mut mongod = Mongod::start();
     let database = Database::on(&mongod);
-    let setup = Setup::mongodb(&database).set("mongodb.timeout", "10s").set("query.store_timeout", "2s");
+    let setup = Setup::mongodb(&database).set("mongodb.timeout", "10s").set("query.timeout", "2s");
     let server = Server::start(setup).await;
     send(&server, "stored", 0).await;
     send(&server, "both", 0).await;

@@ -37,7 +37,7 @@ Exit status: 0 when all is good, 64 when the configuration is wrong, 1 when the 
 /// Prints the effective configuration as TOML, secrets hidden and what follows from other keys filled in, or fails as a
 /// server with these flags would. Then the log, if asked for: damage is an error.
 pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
-    let (config, overruled) = args.settings.load_and_compare()?;
+    let (config, remarks) = args.settings.load_and_compare()?;
     logs::init(&config.telemetry)?;
     Tls::load(&config.http.tls)?;
     if let Some(uri) = config.mongodb.uri.as_ref().filter(|_| config.store_kind().is_mongodb()) {
@@ -46,7 +46,10 @@ pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let text = toml::to_string(&config.filled()).context("the configuration as TOML")?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}")?;
-    for overruled in overruled {
+    for renamed in remarks.renamed {
+        writeln!(out, "# {renamed}")?;
+    }
+    for overruled in remarks.overruled {
         writeln!(out, "# {overruled}")?;
     }
     writeln!(out, "# configuration is valid")?;

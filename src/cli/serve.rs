@@ -37,9 +37,12 @@ const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Serves until SIGTERM or SIGINT, then drains.
 pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
-    let (config, overruled) = settings.load_and_compare()?;
+    let (config, remarks) = settings.load_and_compare()?;
     logs::init(&config.telemetry)?;
-    for overruled in overruled {
+    for renamed in remarks.renamed {
+        tracing::warn!("{renamed}");
+    }
+    for overruled in remarks.overruled {
         tracing::info!("{overruled}");
     }
     let Auth { allow_anonymous, tokens, keys, .. } = &config.auth;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tidegauge::config::{Config, ConfigError, Override, Overruled, environment};
+use tidegauge::config::{Config, ConfigError, Override, Remarks, environment};
 
 /// Where the configuration comes from, and what overrules it.
 #[derive(Debug, Args)]
@@ -95,7 +95,7 @@ impl Settings {
     }
 
     /// The configuration, and which values of the file a flag or a variable overrules.
-    pub(super) fn load_and_compare(&self) -> Result<(Config, Vec<Overruled>), ConfigError> {
+    pub(super) fn load_and_compare(&self) -> Result<(Config, Remarks), ConfigError> {
         Config::load_and_compare(self.config.as_deref(), environment()?.into_iter(), &self.overrides())
     }
 

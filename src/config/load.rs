@@ -19,6 +19,9 @@ use super::{Config, ConfigError};
 /// How many mistakes of a file are looked for: each takes another pass over the file.
 const MAX_MISTAKES: usize = 50;
 
+/// Keys that have a new name: the section, the old and the new name. The old name is understood, with a warning.
+const RENAMED: [(&str, &str, &str); 1] = [("query", "store_timeout", "timeout")];
+
 /// A value from the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Override {
@@ -55,6 +58,33 @@ impl fmt::Display for Overruled {
     }
 }
 
+/// A key that is set by its old name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Renamed {
+    /// Where it is set.
+    pub place: Place,
+    /// The old name, with its section.
+    pub old: String,
+    /// The new name, with its section.
+    pub new: String,
+}
+
+impl fmt::Display for Renamed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { place, old, new } = self;
+        write!(f, "{old} ({place}) has a new name: {new}")
+    }
+}
+
+/// What an operator should know of a configuration that is valid.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Remarks {
+    /// The values of the file that do not hold.
+    pub overruled: Vec<Overruled>,
+    /// The keys that are set by their old names.
+    pub renamed: Vec<Renamed>,
+}
+
 impl Config {
     /// Makes the configuration of the defaults, the TOML `file`, the variables of `env` named
     /// `TIDEGAUGE_<SECTION>__<KEY>`, and `overrides`, each overruling those before it, reads the secrets that stand in
@@ -75,7 +105,8 @@ impl Config {
         Self::load_and_compare(file, env, overrides).map(|(config, _)| config)
     }
 
-    /// As [`Config::load`], and says which values of the file do not hold because something overrules them.
+    /// As [`Config::load`], and says which values of the file do not hold because something overrules them, and which keys
+    /// are set by old names.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -83,7 +114,7 @@ impl Config {
         file: Option<&Path>,
         env: impl Iterator<Item = (String, String)>,
         overrides: &[Override],
-    ) -> Result<(Self, Vec<Overruled>), ConfigError> {
+    ) -> Result<(Self, Remarks), ConfigError> {
         let (mut layers, mut mistakes) = match file {
             Some(path) => {
                 let text = std::fs::read_to_string(path);
@@ -113,7 +144,7 @@ impl Config {
             return Err(error);
         }
         let overruled = layers.overruled(&of_file, &places_in_file);
-        Ok((layers.config, overruled))
+        Ok((layers.config, Remarks { overruled, renamed: layers.renamed }))
     }
 }
 
@@ -125,6 +156,7 @@ pub(super) struct Layers {
     places: BTreeMap<String, Place>,
     /// The keys whose values were not taken.
     wrong: BTreeSet<String>,
+    renamed: Vec<Renamed>,
     pub(super) config: Config,
 }
 
@@ -143,6 +175,7 @@ impl Layers {
             ConfigError::Set { place, message }
         };
         let mut document = DeTable::parse(text).map_err(|error| mistake(&error, error.message().to_owned()))?;
+        let renamed = rename(document.get_mut(), &place);
         let (mut mistakes, mut wrong) = (Vec::new(), BTreeSet::new());
         let config = loop {
             let deserializer = toml::Deserializer::from(document.clone());
@@ -163,11 +196,15 @@ impl Layers {
         note_places(&mut places, "", document.get_ref(), &place);
         let set = Table::deserialize(toml::Deserializer::from(document));
         let set = set.map_err(|error| mistake(&error, error.message().to_owned()))?;
-        Ok((Self { set, places, wrong, config }, mistakes))
+        Ok((Self { set, places, wrong, renamed, config }, mistakes))
     }
 
     /// Sets the key at the end of `path`, or says why a section, its name or its value is wrong.
     pub(super) fn set(&mut self, path: &[String], text: &str, place: &Place) -> Result<(), String> {
+        if let Some((section, old, new)) = RENAMED.into_iter().find(|(section, old, _)| *path == [*section, *old]) {
+            self.renamed.push(renamed(place.clone(), section, old, new));
+            return self.set(&[section, new].map(str::to_owned), text, place);
+        }
         let plain = Value::String(text.to_owned());
         let set = match text.parse::<Value>() {
             // when neither will do, what is wrong with the typed value says more
@@ -254,6 +291,25 @@ fn value_at<'t>(table: &'t Table, key: &str) -> Option<&'t Value> {
         Some((section, rest)) => value_at(table.get(section)?.as_table()?, rest),
         None => table.get(key),
     }
+}
+
+/// Gives keys that are set by their old names the new ones. Where both are set, the old one stays, and is unknown.
+fn rename(document: &mut DeTable<'_>, place: &impl Fn(usize) -> Place) -> Vec<Renamed> {
+    let mut found = Vec::new();
+    for (section, old, new) in RENAMED {
+        let Some(DeValue::Table(table)) = document.get_mut(section).map(Spanned::get_mut) else { continue };
+        if !table.contains_key(new)
+            && let Some((key, value)) = table.remove_entry(old)
+        {
+            found.push(renamed(place(key.span().start), section, old, new));
+            table.insert(Spanned::new(key.span(), new.into()), value);
+        }
+    }
+    found
+}
+
+fn renamed(place: Place, section: &str, old: &str, new: &str) -> Renamed {
+    Renamed { place, old: format!("{section}.{old}"), new: format!("{section}.{new}") }
 }
 
 /// Removes the key at the end of a path; where the path leads into a list, the whole list. Says whether it was there.

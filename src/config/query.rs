@@ -19,8 +19,8 @@ pub struct Query {
     pub default_readings: usize,
     /// How long a query waits for readings that were just accepted to become visible. 0s to 1m.
     pub catch_up_timeout: Period,
-    /// How long a query waits for the store. 1ms to 1h.
-    pub store_timeout: Period,
+    /// How long a query may take. 1ms to 1h.
+    pub timeout: Period,
     /// The largest page of devices. 1 to 100,000.
     pub max_devices: usize,
 }
@@ -33,7 +33,7 @@ impl Default for Query {
             max_readings: 10_000,
             default_readings: 1_000,
             catch_up_timeout: Period::secs(2),
-            store_timeout: Period::secs(10),
+            timeout: Period::secs(10),
             max_devices: 1_000,
         }
     }
@@ -47,7 +47,7 @@ impl Query {
         within("query.default_readings", self.default_readings, 1, 1_000_000)?;
         not_below("query.max_readings", self.max_readings, "query.default_readings", self.default_readings)?;
         within("query.catch_up_timeout", self.catch_up_timeout, Period::secs(0), Period::minutes(1))?;
-        within("query.store_timeout", self.store_timeout, Period::millis(1), Period::hours(1))?;
+        within("query.timeout", self.timeout, Period::millis(1), Period::hours(1))?;
         within("query.max_devices", self.max_devices, 1, 100_000)
     }
 }

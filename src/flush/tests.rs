@@ -10,7 +10,9 @@ use super::*;
 use crate::log::{BatchBuilder, Instruments, Sync};
 use crate::model::{BucketWrite, Contents, Hour, Metric};
 use crate::store::sqlite::SqliteStore;
-use crate::store::{DeviceSummary, HourStats, Reasons, Rollups, StoreError, WriteError, Written};
+use crate::store::{
+    DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Reasons, Rollups, StoreError, WriteError, Written,
+};
 use crate::telemetry::Exposition;
 
 pub(super) mod rolling;
@@ -71,8 +73,12 @@ impl Store for Faulty {
         self.store.hour_stats(d, h, m).await
     }
 
-    async fn contents(&self, d: &str, h: Range<Hour>, max: usize) -> Result<Vec<(Hour, Contents)>, StoreError> {
-        self.store.contents(d, h, max).await
+    async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
+        self.store.readings(query).await
+    }
+
+    async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
+        self.store.latest(device, hour).await
     }
 
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
@@ -166,7 +172,7 @@ impl Life {
     async fn stored(&self) -> usize {
         let mut readings = 0;
         for device in self.store.devices("", None, 100).await.unwrap() {
-            let hours = self.store.contents(&device.device, Hour(0)..Hour(1000), usize::MAX).await.unwrap();
+            let hours = self.store.contents(&device.device, Hour(0)..Hour(1000)).await.unwrap();
             readings += hours.iter().map(|(_, contents)| contents.reading_count()).sum::<usize>();
         }
         readings

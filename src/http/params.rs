@@ -2,6 +2,7 @@
 //! not pass for a default.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 use axum::http::Uri;
@@ -12,6 +13,9 @@ use crate::wire::timestamp;
 
 /// The years 0 to 9999, in Unix milliseconds.
 const RANGE_MS: RangeInclusive<i64> = -62_167_219_200_000..=253_402_300_800_000;
+
+/// The most metrics that one query may name.
+const MAX_METRICS: usize = 256;
 
 /// The parameters of a request.
 #[derive(Debug)]
@@ -70,8 +74,16 @@ impl<'a> Params<'a> {
         limit.ok_or_else(|| Problem::invalid_parameter("limit", format!("expected a number from 1 to {max}")))
     }
 
-    pub(super) fn metrics(&mut self) -> Vec<Metric> {
-        self.all("metric").into_iter().map(Metric::from).collect()
+    /// The metrics that are asked for, each once.
+    pub(super) fn metrics(&mut self) -> Result<Vec<Metric>, Problem> {
+        let mut known = HashSet::new();
+        let mut metrics: Vec<Metric> = self.all("metric").into_iter().map(Metric::from).collect();
+        metrics.retain(|metric| known.insert(Metric::clone(metric)));
+        if metrics.len() > MAX_METRICS {
+            let why = format!("names {} metrics, at most {MAX_METRICS} are possible", metrics.len());
+            return Err(Problem::invalid_parameter("metric", why));
+        }
+        Ok(metrics)
     }
 
     /// Refuses parameters of the path that mean nothing beside `other`.
@@ -88,5 +100,24 @@ impl<'a> Params<'a> {
             None => Ok(()),
             Some((name, _)) => Err(Problem::invalid_parameter(name, "this path has no such parameter")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metrics(names: impl Iterator<Item = usize>) -> Result<Vec<Metric>, Problem> {
+        let query: Vec<String> = names.map(|name| format!("metric={name}")).collect();
+        Params::of(&format!("/?{}", query.join("&")).parse().expect("a URI")).metrics()
+    }
+
+    #[test]
+    fn a_metric_that_is_named_again_counts_once() {
+        let found = metrics((0..6_000).map(|nth| nth % 3)).expect("three metrics");
+        assert_eq!(found, ["0", "1", "2"].map(Metric::from));
+        assert_eq!(metrics(0..MAX_METRICS).map(|found| found.len()).expect("as many as possible"), MAX_METRICS);
+        let refused = metrics(0..=MAX_METRICS).expect_err("one too many");
+        assert_eq!(refused.detail(), "metric: names 257 metrics, at most 256 are possible");
     }
 }

@@ -173,6 +173,11 @@ impl Problem {
         Self::unavailable("Too many connections", "too_many_connections", detail, MOMENT)
     }
 
+    fn query_timeout(limit: Duration) -> Self {
+        let detail = format!("the query took longer than {limit:?} (query.timeout); ask for less, or try again later");
+        Self::unavailable("Query timeout", "query_timeout", detail, MOMENT)
+    }
+
     pub(super) fn unsupported_media_type(found: &str) -> Self {
         let detail = format!(
             "expected application/json, application/x-ndjson, application/senml+json or application/senml+cbor, found \"{found}\""
@@ -277,6 +282,7 @@ impl From<QueryError> for Problem {
             QueryError::TooManyDevices(_) => {
                 Self::new(StatusCode::BAD_REQUEST, "Too many devices", "too_many_devices", detail)
             }
+            QueryError::Timeout(limit) => Self::query_timeout(limit),
             QueryError::Store(_) => {
                 tracing::warn!(error = detail, "a query was not answered"); // it names hosts, which are not for everybody
                 let detail = "the store does not answer; try again later";

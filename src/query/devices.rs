@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::{Answer, Queries, QueryError};
 use crate::access::Reach;
 use crate::pending::PendingDevice;
@@ -39,6 +41,7 @@ impl Queries {
         reach: &Reach,
         request: &DevicesRequest,
     ) -> Result<Answer<(Vec<DeviceSummary>, bool)>, QueryError> {
+        let deadline = self.deadline();
         let lagging = self.catch_up().await;
         let wanted = request.limit + 1; // one more tells whether there is a next page
         let (mut found, mut looked_at, mut partial) = (Vec::new(), 0, false);
@@ -46,7 +49,7 @@ impl Queries {
             let mut after = request.after.as_deref().map(|after| reach.behind_prefix(after));
             let mut step = if span.is_one_id { 1 } else { wanted };
             while found.len() < wanted {
-                let page = self.page(&span.prefix, after.as_deref(), step).await?;
+                let page = self.page(deadline, &span.prefix, after.as_deref(), step).await?;
                 partial |= page.partial;
                 let is_last = span.is_one_id || page.devices.len() < step;
                 looked_at += page.devices.len();
@@ -72,12 +75,18 @@ impl Queries {
     }
 
     /// The first devices behind `after` of those whose ids, as they are kept, start with `prefix`.
-    async fn page(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DevicePage, QueryError> {
+    async fn page(
+        &self,
+        deadline: Instant,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<DevicePage, QueryError> {
         let pending = self.flush.with_pending(|pending| pending.devices(prefix, after, limit));
-        let (stored, partial) = match self.ask(self.store.devices(prefix, after, limit)).await {
+        let (stored, partial) = match self.ask(deadline, self.store.devices(prefix, after, limit)).await {
             Ok(stored) => (stored, false),
             Err(_) if !pending.is_empty() => (Vec::new(), true),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         };
         let mut devices: BTreeMap<Arc<str>, DeviceSummary> =
             stored.into_iter().map(|summary| (Arc::clone(&summary.device), summary)).collect();

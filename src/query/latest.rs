@@ -1,10 +1,12 @@
 //! The latest values of a device.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::{Answer, Queries, QueryError, readings};
+use super::{Answer, Queries, QueryError, blocking};
 use crate::access::Reach;
-use crate::model::{Hour, Metric};
+use crate::model::{Contents, Hour, Metric};
+use crate::store::HourSamples;
 
 /// The latest value of each metric: when, in Unix milliseconds, and how much.
 pub type Latest = BTreeMap<Metric, (i64, f64)>;
@@ -13,33 +15,49 @@ impl Queries {
     /// The latest value of each metric in the newest hour of a device that has readings. `None`: it has none at all.
     ///
     /// # Errors
-    /// When the device is out of reach, or the store does not answer.
+    /// When the device is out of reach, the store does not answer, or it takes too long.
     pub async fn latest(&self, reach: &Reach, device: &str) -> Result<Answer<Option<Latest>>, QueryError> {
+        let deadline = self.deadline();
         let device = &*reach.kept(device)?;
         let lagging = self.catch_up().await;
-        let snapshot = self.flush.with_pending(|pending| {
-            let hour = pending.last_hour(device)?;
-            pending.hours(device, hour..Hour(hour.0 + 1)).pop()
-        });
-        let pending = snapshot.map(|hour| (hour.hour, hour.contents()));
+        let pending = self.newest_pending(device).await?;
         let newest_pending = pending.as_ref().map(|(hour, _)| *hour);
         let stored = async {
             let Some(hour) = self.store.last_hour(device).await?.max(newest_pending) else { return Ok(None) };
-            Ok(Some((hour, self.store.contents(device, hour..Hour(hour.0 + 1), usize::MAX).await?)))
+            Ok(Some((hour, self.store.latest(device, hour).await?)))
         };
-        let (newest, partial) = match (self.ask(stored).await, newest_pending) {
+        let (newest, partial) = match (self.ask(deadline, stored).await, newest_pending) {
             (Ok(newest), _) => (newest, false),
-            (Err(_), Some(hour)) => (Some((hour, Vec::new())), true),
-            (Err(error), None) => return Err(error.into()),
+            (Err(_), Some(hour)) => (Some((hour, Contents::default())), true),
+            (Err(error), None) => return Err(error),
         };
         let Some((hour, stored)) = newest else { return Ok(Answer { body: None, lagging, partial }) };
-        let pending = pending.iter().filter(|(pending, _)| *pending == hour);
+        let pending = pending.filter(|(pending, _)| *pending == hour).map(|(_, contents)| contents);
         let mut latest = Latest::new();
-        for (hour, contents) in readings::merge(stored, pending) {
+        for contents in [Some(stored), pending].into_iter().flatten() {
             for sample in contents.samples() {
-                latest.insert(contents.metric_of(sample).clone(), (hour.instant_ms(sample.offset), sample.value));
+                let at = (hour.instant_ms(sample.offset), sample.value);
+                let known = latest.entry(contents.metric_of(sample).clone()).or_insert(at);
+                if at.0 >= known.0 {
+                    *known = at;
+                }
             }
         }
         Ok(Answer { body: Some(latest), lagging, partial })
+    }
+
+    /// The newest pending hour of a device, and the last sample of each metric in it.
+    async fn newest_pending(&self, device: &str) -> Result<Option<(Hour, Contents)>, QueryError> {
+        let (flush, device) = (Arc::clone(&self.flush), device.to_owned());
+        blocking(move || {
+            let newest = flush.with_pending(|pending| {
+                let hour = pending.last_hour(&device)?;
+                pending.hours(&device, hour..Hour(hour.0 + 1)).pop()
+            })?;
+            let mut samples = HourSamples::last_of_each_metric(newest.hour);
+            samples.extend(&newest.contents());
+            Some((newest.hour, samples.finish().0))
+        })
+        .await
     }
 }

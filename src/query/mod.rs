@@ -22,6 +22,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::access::ReachError;
 use crate::flush::Flush;
 use crate::model::{Contents, Hour};
@@ -48,8 +50,8 @@ pub struct Limits {
     pub max_points: usize,
     /// How long a query waits until what was just acked can be seen.
     pub catch_up: Duration,
-    /// How long a query waits for the store.
-    pub store: Duration,
+    /// How long a query may take.
+    pub timeout: Duration,
 }
 
 /// A query was not answered.
@@ -75,6 +77,9 @@ pub enum QueryError {
     /// The store did not answer.
     #[error("the store does not answer: {0}")]
     Store(StoreError),
+    /// It took longer than [`Limits::timeout`].
+    #[error("the query took longer than {0:?}")]
+    Timeout(Duration),
 }
 
 impl From<StoreError> for QueryError {
@@ -108,13 +113,25 @@ impl Queries {
         Self { store, flush, limits }
     }
 
-    /// Asks the store, unless it is known to be away.
-    async fn ask<T>(&self, question: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    /// When a query that begins now must be done.
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.limits.timeout
+    }
+
+    /// Asks the store, unless it is known to be away. At the deadline the question is dropped, which ends the work behind
+    /// it.
+    async fn ask<T>(
+        &self,
+        deadline: Instant,
+        question: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, QueryError> {
         if let Some((since, why)) = self.flush.store_away() {
-            return Err(StoreError(format!("it has been away for {} s: {why}", since.as_secs())));
+            return Err(StoreError(format!("it has been away for {} s: {why}", since.as_secs())).into());
         }
-        let answer = tokio::time::timeout(self.limits.store, question).await;
-        answer.unwrap_or_else(|_| Err(StoreError(format!("no answer within {:?}", self.limits.store))))
+        match tokio::time::timeout_at(deadline, question).await {
+            Ok(answer) => Ok(answer?),
+            Err(_) => Err(QueryError::Timeout(self.limits.timeout)),
+        }
     }
 
     async fn catch_up(&self) -> Option<Duration> {
@@ -135,5 +152,17 @@ impl Queries {
             return Err(QueryError::RangeTooLong { max: self.limits.max_hours, asked: asked.unsigned_abs() });
         }
         Ok(hours)
+    }
+}
+
+/// Runs work that may take milliseconds on a thread of its own, so that no other task waits for it. A panic in it goes on
+/// in the caller.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, QueryError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => Ok(done),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(StoreError("the service is stopping".to_owned()).into()),
+        },
     }
 }

@@ -1,8 +1,13 @@
 //! Readings, a page at a time.
 
-use super::{Answer, Queries, QueryError};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use super::{Answer, Queries, QueryError, blocking};
 use crate::access::Reach;
 use crate::model::{Contents, Hour, Metric};
+use crate::store::{FirstReadings, Gathered, ReadingsQuery};
 
 /// A question for readings.
 #[derive(Debug, Clone)]
@@ -38,71 +43,88 @@ pub struct Page {
 }
 
 impl Queries {
-    /// The first readings of a range.
+    /// The first readings of a range. The page ends at its limit, or earlier once it holds [`super::Limits::max_points`]
+    /// values.
     ///
     /// # Errors
-    /// When the device is out of reach, the range is too long, or the store does not answer.
+    /// When the device is out of reach, the range is too long, the store does not answer, or it takes too long.
     pub async fn readings(&self, reach: &Reach, request: &ReadingsRequest) -> Result<Answer<Page>, QueryError> {
-        let device = &*reach.kept(&request.device)?;
-        let hours = self.hours(request.from_ms, request.to_ms)?;
+        let deadline = self.deadline();
+        let device = reach.kept(&request.device)?;
+        self.hours(request.from_ms, request.to_ms)?;
         let lagging = self.catch_up().await;
-        let pending = self.pending(device, hours.clone());
-        let wanted = request.limit + 1; // one more tells whether there is a next page
-        let (mut readings, mut partial) = (Vec::new(), false);
-        let mut next = hours.start;
-        while next < hours.end && readings.len() < wanted {
-            let room = wanted - readings.len();
-            let stored = match self.ask(self.store.contents(device, next..hours.end, room)).await {
+        let mut page = Page { readings: Vec::new(), next_ms: None };
+        let (mut values, mut partial) = (0, false);
+        let mut query = ReadingsQuery {
+            device: device.as_ref().into(),
+            range_ms: request.from_ms..request.to_ms,
+            metrics: request.metrics.clone(),
+            max_instants: 0,
+            max_values: 0,
+        };
+        while query.range_ms.start < request.to_ms && page.readings.len() <= request.limit && page.next_ms.is_none() {
+            query.max_instants = request.limit + 1 - page.readings.len(); // one more tells whether there is a next page
+            query.max_values = (self.limits.max_points - values).max(1);
+            // In this order: what is written to the store in between is in both, and not in neither.
+            let pending = self.first_pending(&query).await?;
+            let stored = match self.ask(deadline, self.store.readings(&query)).await {
                 Ok(stored) => stored,
-                Err(_) if !pending.is_empty() => {
+                Err(_) if !pending.hours.is_empty() => {
                     partial = true;
-                    Vec::new()
+                    FirstReadings { hours: Vec::new(), complete_until_ms: request.to_ms }
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             };
-            let count: usize = stored.iter().map(|(_, contents)| contents.reading_count()).sum();
-            let reached = match stored.last() {
-                Some((last, _)) if count >= room => Hour(last.0 + 1),
-                _ => hours.end,
-            };
-            let pending = pending.iter().filter(|(hour, _)| (next..reached).contains(hour));
-            for (hour, contents) in merge(stored, pending) {
-                extend(&mut readings, hour, &contents, request);
+            let until_ms = stored.complete_until_ms.min(pending.complete_until_ms);
+            query.range_ms.start = until_ms;
+            for reading in blocking(move || merged(stored.hours, pending.hours, until_ms)).await? {
+                if values > 0 && values + reading.values.len() > self.limits.max_points {
+                    page.next_ms = Some(reading.ts_ms);
+                    break;
+                }
+                values += reading.values.len();
+                page.readings.push(reading);
             }
-            next = reached;
         }
-        let next_ms = readings.get(request.limit).map(|reading| reading.ts_ms);
-        readings.truncate(request.limit);
-        Ok(Answer { body: Page { readings, next_ms }, lagging, partial })
+        if let Some(next) = page.readings.get(request.limit) {
+            page.next_ms = Some(next.ts_ms);
+            page.readings.truncate(request.limit);
+        }
+        Ok(Answer { body: page, lagging, partial })
+    }
+
+    /// What [`crate::store::Store::readings`] would answer if the pending readings were a store.
+    async fn first_pending(&self, query: &ReadingsQuery) -> Result<FirstReadings, QueryError> {
+        let (flush, query) = (Arc::clone(&self.flush), query.clone());
+        blocking(move || {
+            let hours = flush.with_pending(|pending| pending.hours(&query.device, query.hours()));
+            let mut gathered = Gathered::new(&query);
+            for hour in hours {
+                let Some(samples) = gathered.hour(hour.hour) else { break };
+                samples.extend(&hour.contents());
+            }
+            gathered.finish()
+        })
+        .await
     }
 }
 
-/// Stored hours with the pending ones laid over them, ascending.
-pub(super) fn merge<'a>(
-    stored: Vec<(Hour, Contents)>,
-    pending: impl Iterator<Item = &'a (Hour, Contents)>,
-) -> Vec<(Hour, Contents)> {
-    let mut merged = stored;
+/// The readings before an instant: the stored hours with the pending ones laid over them.
+fn merged(stored: Vec<(Hour, Contents)>, pending: Vec<(Hour, Contents)>, until_ms: i64) -> Vec<ReadingAt> {
+    let mut hours: BTreeMap<Hour, Contents> = stored.into_iter().collect();
     for (hour, contents) in pending {
-        match merged.binary_search_by_key(hour, |(hour, _)| *hour) {
-            Ok(at) => merged[at].1 = merged[at].1.merge(contents),
-            Err(at) => merged.insert(at, (*hour, contents.clone())),
+        match hours.entry(hour) {
+            Entry::Occupied(mut stored) => *stored.get_mut() = stored.get().merge(&contents),
+            Entry::Vacant(place) => _ = place.insert(contents),
         }
     }
-    merged
-}
-
-fn extend(readings: &mut Vec<ReadingAt>, hour: Hour, contents: &Contents, request: &ReadingsRequest) {
-    for reading in contents.readings() {
-        let ts_ms = hour.instant_ms(reading.offset);
-        if ts_ms < request.from_ms || ts_ms >= request.to_ms {
-            continue;
-        }
-        let values = reading.samples.iter().map(|sample| (contents.metric_of(sample).clone(), sample.value));
-        let wanted = |metric: &Metric| request.metrics.is_empty() || request.metrics.contains(metric);
-        let values: Vec<_> = values.filter(|(metric, _)| wanted(metric)).collect();
-        if !values.is_empty() {
-            readings.push(ReadingAt { ts_ms, values });
-        }
+    let mut readings = Vec::new();
+    for (hour, contents) in hours {
+        let before = contents.readings().take_while(|reading| hour.instant_ms(reading.offset) < until_ms);
+        readings.extend(before.map(|reading| {
+            let values = reading.samples.iter().map(|sample| (contents.metric_of(sample).clone(), sample.value));
+            ReadingAt { ts_ms: hour.instant_ms(reading.offset), values: values.collect() }
+        }));
     }
+    readings
 }

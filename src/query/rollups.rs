@@ -60,20 +60,22 @@ impl Queries {
     /// # Errors
     /// When a device is out of reach, the range is too long, there is too much to answer, or the store does not answer.
     pub async fn rollups(&self, reach: &Reach, request: &RollupsRequest) -> Result<Answer<Vec<Rollups>>, QueryError> {
+        let deadline = self.deadline();
         let devices = kept(reach, &request.devices)?;
         let hours = self.hours(request.from_ms, request.to_ms)?;
         let lagging = self.catch_up().await;
         let pending: Vec<_> = devices.iter().map(|device| self.pending(device, hours.clone())).collect();
-        let (stored, partial) = match self.ask(self.store.hour_stats(&devices, hours, &request.metrics)).await {
+        let (stored, partial) = match self.ask(deadline, self.store.hour_stats(&devices, hours, &request.metrics)).await
+        {
             Ok(stored) => (stored, false),
             Err(_) if pending.iter().any(|hours| !hours.is_empty()) => (vec![Vec::new(); pending.len()], true),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         };
         let (mut rollups, mut points) = (Vec::with_capacity(devices.len()), 0);
         for ((device, stored), pending) in devices.iter().zip(stored).zip(pending) {
             let repeated = match &repeated(&stored, &pending)[..] {
                 [] => BTreeMap::new(),
-                hours => self.ask(fetch(&*self.store, device, hours)).await?,
+                hours => self.ask(deadline, fetch(&*self.store, device, hours)).await?,
             };
             let of_device = step(merge(stored, repeated, pending, &request.metrics), request.step);
             points += of_device.values().map(Vec::len).sum::<usize>();
@@ -122,7 +124,7 @@ async fn fetch(store: &dyn Store, device: &str, hours: &[Hour]) -> Result<BTreeM
     let mut fetched: BTreeMap<Hour, Contents> = hours.iter().map(|hour| (*hour, Contents::default())).collect();
     for run in hours.chunk_by(|a, b| a.0 + 1 == b.0).flat_map(|run| run.chunks(HOURS_PER_FETCH)) {
         let range = Range { start: run[0], end: Hour(run[run.len() - 1].0 + 1) };
-        fetched.extend(store.contents(device, range, usize::MAX).await?);
+        fetched.extend(store.contents(device, range).await?);
     }
     Ok(fetched)
 }

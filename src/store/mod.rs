@@ -20,9 +20,14 @@ use async_trait::async_trait;
 use crate::model::{BucketWrite, Contents, Hour, Metric, Stats};
 
 pub mod expiry;
+mod hour_samples;
 mod metric_names;
 pub mod mongodb;
+mod readings;
 pub mod sqlite;
+
+pub use hour_samples::HourSamples;
+pub use readings::{FirstReadings, Gathered, ReadingsQuery};
 
 #[cfg(test)]
 mod scenarios;
@@ -143,14 +148,23 @@ pub trait Store: Send + Sync {
         metrics: &[Metric],
     ) -> Result<Vec<Vec<HourStats>>, StoreError>;
 
-    /// The contents of the hours in `hours` that have readings, whole hours, ascending. Stops after the hour with which
-    /// `max_readings` readings are reached.
-    async fn contents(
-        &self,
-        device: &str,
-        hours: Range<Hour>,
-        max_readings: usize,
-    ) -> Result<Vec<(Hour, Contents)>, StoreError>;
+    /// The first readings of a range; see [`FirstReadings`] for what the answer says. At least one instant further than the
+    /// start, so that asking again from [`FirstReadings::complete_until_ms`] comes to the end.
+    ///
+    /// **Memory.** A call holds at most about 100 bytes for each of the [`ReadingsQuery::max_values`], but at least for all
+    /// values of one instant, and beside them what it reads at once: one unpacked chunk (SQLite, up to a whole hour: 10 bytes
+    /// a value), or one reply of the server (MongoDB, at most 16 MiB). It never gathers a whole hour of which it needs a part.
+    ///
+    /// **Work.** One scan of the range, however few of its readings have one of the metrics.
+    async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError>;
+
+    /// The last sample of each metric in an hour. Takes memory as [`Self::readings`] does, with one value for each metric.
+    async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError>;
+
+    /// All contents of the hours in `hours` that have readings, ascending. Nothing bounds the memory that they take.
+    async fn contents(&self, device: &str, hours: Range<Hour>) -> Result<Vec<(Hour, Contents)>, StoreError> {
+        Ok(self.readings(&ReadingsQuery::all(device, &hours)).await?.hours)
+    }
 
     /// The newest hour of the device that has readings.
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError>;

@@ -75,7 +75,8 @@ macro_rules! store_scenarios {
         );
         $crate::store::scenarios::store_scenarios!(@one $open, reading:
             ranges_include_their_start_and_exclude_their_end,
-            contents_stop_after_the_hour_that_reaches_the_limit,
+            pages_of_any_size_give_each_reading_once,
+            the_latest_of_an_hour_is_the_last_value_of_each_metric,
             stats_of_several_devices_come_in_the_order_asked_for,
             stats_are_of_the_metrics_asked_for,
             an_hour_without_the_metrics_asked_for_is_still_there,
@@ -188,7 +189,7 @@ fn samples_of(contents: &Contents) -> Model {
 
 /// Checks that the bucket holds exactly `model`, and that its stats are the fold of it.
 async fn expect(store: &dyn Store, device: &str, hour: Hour, model: &Model) {
-    let contents = store.contents(device, only(hour), usize::MAX).await.unwrap();
+    let contents = store.contents(device, only(hour)).await.unwrap();
     let [(found_hour, contents)] = &contents[..] else { panic!("{device}: {} hours", contents.len()) };
     assert_eq!(*found_hour, hour);
     assert_eq!(&samples_of(contents), model, "{device}: contents");

@@ -25,6 +25,7 @@ pub(super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOptions {
         collection: mongodb.collection.clone(),
         rollups_collection: mongodb.rollups_collection.clone(),
         timeout: mongodb.timeout.as_duration(),
+        query_timeout: config.query.timeout.as_duration(),
         max_readings_per_document: u32::try_from(mongodb.max_readings_per_document).unwrap_or(u32::MAX),
         max_document_bytes: mongodb.max_document_bytes.as_usize(),
         slow_writes: metrics.store_slow_path_total.clone(),
@@ -111,7 +112,7 @@ pub(super) fn query(config: &Config) -> query::Limits {
         max_hours: config.query.max_hours,
         max_points: config.query.max_points,
         catch_up: config.query.catch_up_timeout.as_duration(),
-        store: config.query.store_timeout.as_duration(),
+        timeout: config.query.timeout.as_duration(),
     }
 }
 

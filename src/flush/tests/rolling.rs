@@ -54,8 +54,7 @@ impl Faulty {
     async fn fold(&self) -> ByBucket {
         let mut fold = ByBucket::new();
         for device in self.store.devices("", None, 100).await.unwrap() {
-            for (hour, contents) in self.store.contents(&device.device, Hour(0)..Hour(1000), usize::MAX).await.unwrap()
-            {
+            for (hour, contents) in self.store.contents(&device.device, Hour(0)..Hour(1000)).await.unwrap() {
                 fold.insert((Arc::clone(&device.device), hour), contents.stats());
             }
         }

@@ -1,12 +1,11 @@
 //! `GET /v1/devices/{deviceId}/readings`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::Uri;
 use axum::{Extension, Json};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::{Body, answer, range, rfc3339};
 use crate::access::Grant;
@@ -26,7 +25,12 @@ pub(in crate::http) struct Readings {
 #[derive(Debug, Serialize)]
 struct Reading {
     ts: String,
-    values: BTreeMap<Metric, f64>,
+    #[serde(serialize_with = "as_map")]
+    values: Vec<(Metric, f64)>,
+}
+
+fn as_map<S: Serializer>(values: &[(Metric, f64)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(values.iter().map(|(metric, value)| (metric, value)))
 }
 
 /// `GET /v1/devices/{deviceId}/readings`
@@ -43,14 +47,17 @@ pub(in crate::http) async fn readings(
         let place = cursor.parse().ok().filter(|place| (from_ms..to_ms).contains(place));
         from_ms = place.ok_or_else(|| Problem::invalid_parameter("cursor", "not a `next` of this range"))?;
     }
-    let metrics = params.metrics();
+    let metrics = params.metrics()?;
     params.end()?;
     let page = app.queries.readings(&grant.reach, &ReadingsRequest { device, from_ms, to_ms, metrics, limit }).await?;
     Ok(answer(page, |page| Readings {
         readings: page
             .readings
             .into_iter()
-            .map(|reading| Reading { ts: rfc3339(reading.ts_ms), values: reading.values.into_iter().collect() })
+            .map(|mut reading| {
+                reading.values.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+                Reading { ts: rfc3339(reading.ts_ms), values: reading.values }
+            })
             .collect(),
         next: page.next_ms.map(|next_ms| next_ms.to_string()),
     }))

@@ -126,7 +126,7 @@ impl Question {
     fn of(params: &mut Params<'_>) -> Result<Self, Problem> {
         let (from_ms, to_ms) = range(params)?;
         let (step, text) = step(params)?;
-        let metrics = params.metrics();
+        let metrics = params.metrics()?;
         Ok(Self { request: RollupsRequest { devices: Vec::new(), from_ms, to_ms, metrics, step }, step: text })
     }
 

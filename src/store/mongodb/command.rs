@@ -25,6 +25,9 @@ const PING_MAX: Duration = Duration::from_secs(2);
 /// How much longer than the server the client waits, so that the server's own answer, which says more, can arrive.
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
 
+/// After so many bytes of documents other tasks get their turn: some milliseconds of work.
+const BYTES_PER_TURN: usize = 1 << 20;
+
 /// What the server said to a write command that it carried out.
 #[derive(Debug, PartialEq)]
 pub(super) struct Reply {
@@ -48,7 +51,10 @@ pub(super) struct Refusal {
 pub(super) struct Commands {
     pub(super) database: Database,
     pub(super) servers: Servers,
+    /// The longest wait for an answer.
     pub(super) timeout: Duration,
+    /// How long the server may work on one query.
+    pub(super) query_timeout: Duration,
 }
 
 impl Commands {
@@ -118,6 +124,11 @@ impl Commands {
         Ok(())
     }
 
+    /// Lets the server itself end a query after `query_timeout`: it does not learn that nobody waits any more.
+    pub(super) fn limited<'f, T: Send + Sync>(&self, find: Find<'f, T>) -> Find<'f, T> {
+        find.max_time(self.query_timeout)
+    }
+
     /// Runs a query and shows each document that it finds to `visit`, until it breaks.
     pub(super) async fn each_document(
         &self,
@@ -125,10 +136,17 @@ impl Commands {
         mut visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, Unreadable>,
     ) -> Result<(), WriteError> {
         let mut batches = self.batches(find).await?;
+        let mut bytes = 0;
         while let Some(batch) = batches.next().await? {
             for document in documents(&batch)? {
-                if visit(document?)?.is_break() {
+                let document = document?;
+                if visit(document)?.is_break() {
                     return Ok(());
+                }
+                bytes += document.as_bytes().len();
+                if bytes > BYTES_PER_TURN {
+                    bytes = 0;
+                    tokio::task::yield_now().await;
                 }
             }
         }

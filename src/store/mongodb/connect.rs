@@ -25,6 +25,8 @@ pub struct MongodbOptions {
     pub rollups_collection: String,
     /// The longest wait for any answer of the server.
     pub timeout: Duration,
+    /// How long the server may work on one query.
+    pub query_timeout: Duration,
     /// How many readings a document holds before the bucket gets another one, at least 1. Instances that write to one
     /// database may disagree on it.
     pub max_readings_per_document: u32,

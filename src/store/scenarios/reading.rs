@@ -1,6 +1,12 @@
 //! Scenarios of reading: ranges, limits, and the list of devices.
 
+use std::collections::BTreeSet;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
 use super::*;
+use crate::store::{FirstReadings, ReadingsQuery};
 
 const VALUE: &[(&str, f64)] = &[("a", 1.5)];
 
@@ -17,8 +23,8 @@ async fn write_hours(store: &dyn Store, device: &str) {
     }
 }
 
-async fn hours_with_contents(store: &dyn Store, device: &str, hours: Range<Hour>, max_readings: usize) -> Vec<i32> {
-    let found = store.contents(device, hours, max_readings).await.unwrap();
+async fn hours_with_contents(store: &dyn Store, device: &str, hours: Range<Hour>) -> Vec<i32> {
+    let found = store.contents(device, hours).await.unwrap();
     assert!(found.iter().all(|(_, contents)| contents.reading_count() == 5), "whole hours");
     found.iter().map(|(hour, _)| hour.0 - HOUR.0).collect()
 }
@@ -38,19 +44,110 @@ pub(in crate::store) async fn ranges_include_their_start_and_exclude_their_end(s
         let stats = hour_stats(store, "ranges", range.clone(), &[]).await;
         let stats: Vec<i32> = stats.iter().map(|stats| stats.hour.0 - HOUR.0).collect();
         assert_eq!(stats, expected, "stats of {from}..{to}");
-        assert_eq!(hours_with_contents(store, "ranges", range, usize::MAX).await, expected, "contents of {from}..{to}");
+        assert_eq!(hours_with_contents(store, "ranges", range).await, expected, "contents of {from}..{to}");
     }
 }
 
-pub(in crate::store) async fn contents_stop_after_the_hour_that_reaches_the_limit(store: &dyn Store) {
-    write_hours(store, "limits").await;
-    for (max_readings, expected) in
-        [(1, vec![0]), (5, vec![0]), (6, vec![0, 1]), (10, vec![0, 1]), (11, vec![0, 1, 3]), (100, vec![0, 1, 3])]
-    {
-        let found = hours_with_contents(store, "limits", hour(0)..hour(9), max_readings).await;
-        assert_eq!(found, expected, "at most {max_readings}");
+/// Values by instant and metric.
+type Stored = BTreeMap<(i64, String), f64>;
+
+/// Writes random readings into three hours: late ones, resent ones, and further metrics of the same instants. The value
+/// of an identity follows from it, so that all stores keep the same.
+async fn write_waves(store: &dyn Store, device: &str, random: &mut StdRng) -> Stored {
+    let mut stored = Stored::new();
+    for _ in 0..12 {
+        let nth = random.random_range(0..3);
+        let from = random.random_range(0..20) * 1_000;
+        let mut readings: Vec<(HourOffset, Vec<(&str, f64)>)> = Vec::new();
+        for at in 0..random.random_range(1..6) {
+            let offset = if random.random_range(0..8) == 0 { 3_599_999 } else { from + at * 1_000 };
+            let metrics = &["a", "b.c", "d"][random.random_range(0..3)..];
+            let value = |metric: &str| f64::from(offset % 97) + metric.len() as f64 / 4.0;
+            stored.extend(
+                metrics.iter().map(|&metric| ((hour(nth).instant_ms(offset), metric.to_owned()), value(metric))),
+            );
+            readings.push((offset, metrics.iter().map(|&metric| (metric, value(metric))).collect()));
+        }
+        let readings: Vec<Sent<'_>> = readings.iter().map(|(offset, values)| (*offset, values.as_slice())).collect();
+        write(store, &write_of(device, hour(nth), &readings)).await;
     }
-    assert_eq!(hours_with_contents(store, "limits", hour(1)..hour(9), 1).await, [1]);
+    stored
+}
+
+fn stored_in(hours: &[(Hour, Contents)]) -> Stored {
+    assert!(hours.is_sorted_by(|one, next| one.0 < next.0), "hours ascend");
+    let mut stored = Stored::new();
+    for (hour, contents) in hours {
+        assert!(!contents.is_empty(), "an hour without readings");
+        for sample in contents.samples() {
+            let identity = (hour.instant_ms(sample.offset), contents.metric_of(sample).to_string());
+            assert!(stored.insert(identity, sample.value).is_none(), "an identity twice");
+        }
+    }
+    stored
+}
+
+fn count_instants(stored: &Stored) -> usize {
+    stored.keys().map(|(ts_ms, _)| ts_ms).collect::<BTreeSet<_>>().len()
+}
+
+/// Asks again and again from where the last answer ends, and compares each answer with what was written.
+async fn follow(store: &dyn Store, query: &ReadingsQuery, model: &Stored) {
+    let mut query = query.clone();
+    let wanted = |metric: &String| query.metrics.is_empty() || query.metrics.iter().any(|name| **name == **metric);
+    let model: Stored = model.iter().filter(|((_, metric), _)| wanted(metric)).map(|(k, v)| (k.clone(), *v)).collect();
+    while query.range_ms.start < query.range_ms.end {
+        let FirstReadings { hours, complete_until_ms } = store.readings(&query).await.unwrap();
+        let Range { start, end } = query.range_ms;
+        assert!(start < complete_until_ms && complete_until_ms <= end, "{query:?} until {complete_until_ms}");
+        let found = stored_in(&hours);
+        let of_model = model.range((start, String::new())..(complete_until_ms, String::new()));
+        let expected: Stored = of_model.map(|(identity, value)| (identity.clone(), *value)).collect();
+        assert_eq!(found, expected, "{query:?} until {complete_until_ms}");
+        let instants = count_instants(&found);
+        assert!(instants <= query.max_instants, "{query:?}: {instants} instants");
+        let before_last = found.len().saturating_sub(3); // the last instant, with up to three metrics, is whole
+        assert!(before_last < query.max_values, "{query:?}: {} values", found.len());
+        assert!(complete_until_ms == end || instants > 0, "{query:?} stops at {complete_until_ms} without a reason");
+        query.range_ms.start = complete_until_ms;
+    }
+}
+
+pub(in crate::store) async fn pages_of_any_size_give_each_reading_once(store: &dyn Store) {
+    for seed in 0..3 {
+        let device = format!("pages-{seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let model = write_waves(store, &device, &mut random).await;
+        let all = count_instants(&model);
+        for max_instants in 1..=all + 2 {
+            for metrics in [&[][..], &["b.c"], &["d", "a", "d"], &["nosuch"], &["nosuch", "b.c"]] {
+                let mut instant = |nth| hour(nth).instant_ms(random.random_range(0..30_000));
+                let (from, to) = (instant(0), instant(2));
+                for range_ms in [hour(-1).start_ms()..hour(9).end_ms(), from..to, from..from + 1] {
+                    let metrics = metrics.iter().map(|&name| name.into()).collect();
+                    let max_values = if max_instants % 3 == 0 { max_instants } else { usize::MAX };
+                    let device = device.as_str().into();
+                    let query = ReadingsQuery { device, range_ms, metrics, max_instants, max_values };
+                    follow(store, &query, &model).await;
+                }
+            }
+        }
+    }
+}
+
+pub(in crate::store) async fn the_latest_of_an_hour_is_the_last_value_of_each_metric(store: &dyn Store) {
+    let model = write_waves(store, "latest", &mut StdRng::seed_from_u64(7)).await;
+    for nth in 0..4 {
+        let of_hour = model.range((hour(nth).start_ms(), String::new())..(hour(nth).end_ms(), String::new()));
+        let mut last: BTreeMap<String, (i64, f64)> = BTreeMap::new();
+        for ((ts_ms, metric), value) in of_hour {
+            last.insert(metric.clone(), (*ts_ms, *value));
+        }
+        let expected: Stored = last.into_iter().map(|(metric, (ts_ms, value))| ((ts_ms, metric), value)).collect();
+        let found = store.latest("latest", hour(nth)).await.unwrap();
+        let found = if found.is_empty() { Vec::new() } else { vec![(hour(nth), found)] };
+        assert_eq!(stored_in(&found), expected, "hour {nth}");
+    }
 }
 
 pub(in crate::store) async fn stats_of_several_devices_come_in_the_order_asked_for(store: &dyn Store) {
@@ -103,7 +200,7 @@ pub(in crate::store) async fn an_hour_without_the_metrics_asked_for_is_still_the
 pub(in crate::store) async fn an_unknown_device_has_nothing(store: &dyn Store) {
     let all = hour(-1000)..hour(1000);
     assert!(hour_stats(store, "nobody", all.clone(), &[]).await.is_empty());
-    assert!(store.contents("nobody", all, usize::MAX).await.unwrap().is_empty());
+    assert!(store.contents("nobody", all).await.unwrap().is_empty());
     assert_eq!(store.last_hour("nobody").await.unwrap(), None);
     assert!(store.devices("nobody", None, 10).await.unwrap().is_empty());
 }

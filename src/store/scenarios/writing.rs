@@ -51,7 +51,7 @@ pub(in crate::store) async fn readings_out_of_order_in_one_write_are_sorted(stor
     let later: &[Sent<'_>] = &[(60, &[("a", 6.0)]), (50, &[("a", 5.0)])];
     assert_eq!(write(store, &write_of("unordered", HOUR, later)).await, written(2, 0));
     expect(store, "unordered", HOUR, &model_of(&[readings, later].concat())).await;
-    let contents = store.contents("unordered", only(HOUR), usize::MAX).await.unwrap();
+    let contents = store.contents("unordered", only(HOUR)).await.unwrap();
     assert!(contents[0].1.readings().map(|reading| reading.offset).eq([10, 20, 30, 50, 60]));
 }
 

@@ -17,11 +17,12 @@
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
-use super::chunk::{Packer, Unpacker};
+use super::chunk::{Packer, unpack};
 use super::error::SqliteError;
 use super::read::stats_at;
-use crate::model::{BucketWrite, Contents, Metric, Sample, Stats};
+use crate::model::{BucketWrite, Contents, Hour, Metric, Sample, Stats};
 use crate::store::Written;
+use crate::store::hour_samples::HourSamples;
 
 /// Every that many appends to a bucket, its small chunks become one.
 pub(super) const COMPACT_EVERY: i64 = 16;
@@ -228,15 +229,15 @@ impl BucketRows<'_> {
 
     /// The chunks of fewer than `bytes` bytes: where they stand, and what they hold.
     fn chunks_below(&self, bytes: i64) -> Result<(Vec<i64>, Contents), SqliteError> {
-        let mut unpacker = Unpacker::default();
+        let mut samples = HourSamples::all(Hour::of(self.hour));
         let mut seqs = Vec::new();
         let mut statement = self.prepare(CHUNKS_BELOW)?;
         let mut rows = statement.query(params![self.device, self.hour, bytes])?;
         while let Some(row) = rows.next()? {
             seqs.push(row.get(0)?);
             let packed = row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?;
-            unpacker.add(packed).map_err(SqliteError::Chunk)?;
+            unpack(packed, &mut samples).map_err(SqliteError::Chunk)?;
         }
-        Ok((seqs, unpacker.finish()))
+        Ok((seqs, samples.finish().0))
     }
 }

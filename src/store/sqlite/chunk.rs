@@ -7,7 +7,8 @@ use std::io::Read;
 
 use zstd::bulk::Compressor;
 
-use crate::model::{Contents, HourOffset, MS_PER_HOUR, Metric, Sample};
+use crate::model::{Contents, HourOffset, MS_PER_HOUR, Metric};
+use crate::store::hour_samples::HourSamples;
 
 /// The format that [`Packer`] writes.
 const VERSION: u8 = 1;
@@ -132,82 +133,61 @@ fn put_number(out: &mut Vec<u8>, number: usize) {
     out.push(rest as u8);
 }
 
-/// Gathers the chunks of one bucket into its contents.
-#[derive(Default)]
-pub(super) struct Unpacker {
-    metrics: Vec<Metric>,
-    samples: Vec<Sample>,
-    readings: usize,
+/// Adds the samples of a chunk to those of its hour.
+///
+/// Takes as much memory as the chunk does when unpacked, and what `into` keeps.
+///
+/// # Errors
+/// When `chunk` is not what [`Packer`] describes. What was gathered is not to be used then.
+pub(super) fn unpack(chunk: &[u8], into: &mut HourSamples) -> Result<(), ChunkError> {
+    let mut chunk = Cursor(chunk);
+    match chunk.byte()? {
+        VERSION => {}
+        unknown => return Err(ChunkError::Version(unknown)),
+    }
+    match chunk.byte()? {
+        PLAIN => unpack_body(chunk, into),
+        ZSTD => {
+            let length = chunk.number()?;
+            unpack_body(Cursor(&unzstd(chunk.0, length)?), into)
+        }
+        _ => Err(ChunkError::Invalid("its packing is not known")),
+    }
 }
 
-impl Unpacker {
-    /// Takes a chunk in.
-    ///
-    /// # Errors
-    /// When `chunk` is not what [`Packer`] describes. What was gathered is not to be used then.
-    pub(super) fn add(&mut self, chunk: &[u8]) -> Result<(), ChunkError> {
-        let mut chunk = Cursor(chunk);
-        match chunk.byte()? {
-            VERSION => {}
-            unknown => return Err(ChunkError::Version(unknown)),
+fn unpack_body(mut body: Cursor<'_>, into: &mut HourSamples) -> Result<(), ChunkError> {
+    let metrics = read_metrics(&mut body, into)?;
+    let offsets = read_offsets(&mut body)?;
+    let mut columns = Vec::with_capacity(metrics.len());
+    for metric in metrics {
+        let column = PackedColumn::read(&mut body, metric.unwrap_or_default(), offsets.len())?;
+        columns.extend(metric.map(|_| column));
+    }
+    if !body.0.is_empty() {
+        return Err(ChunkError::Invalid("something follows its last column"));
+    }
+    for (at, &offset) in offsets.iter().enumerate() {
+        if offset >= into.window().end {
+            break; // it moves back while samples arrive
         }
-        match chunk.byte()? {
-            PLAIN => self.add_body(chunk),
-            ZSTD => {
-                let length = chunk.number()?;
-                self.add_body(Cursor(&unzstd(chunk.0, length)?))
-            }
-            _ => Err(ChunkError::Invalid("its packing is not known")),
+        for column in columns.iter_mut().filter(|column| column.is_present(at)) {
+            into.push(offset, column.metric, column.next_value()?);
         }
     }
+    Ok(())
+}
 
-    /// How many readings the chunks hold that were taken in.
-    pub(super) fn readings(&self) -> usize {
-        self.readings
+/// The index of each metric of a body; `None`: it is not wanted.
+fn read_metrics(body: &mut Cursor<'_>, into: &mut HourSamples) -> Result<Vec<Option<u32>>, ChunkError> {
+    let count = body.count()?;
+    let mut metrics = Vec::with_capacity(count);
+    for _ in 0..count {
+        let length = body.count()?;
+        let name = std::str::from_utf8(body.take(length)?);
+        let name = name.map_err(|_| ChunkError::Invalid("a metric name is not UTF-8"))?;
+        metrics.push(into.metric(name, str::to_owned));
     }
-
-    /// The contents of all chunks.
-    pub(super) fn finish(self) -> Contents {
-        Contents::new(self.metrics, self.samples)
-    }
-
-    fn add_body(&mut self, mut body: Cursor<'_>) -> Result<(), ChunkError> {
-        let metrics = self.read_metrics(&mut body)?;
-        let offsets = read_offsets(&mut body)?;
-        let mut columns = Vec::with_capacity(metrics.len());
-        for metric in metrics {
-            columns.push(PackedColumn::read(&mut body, metric, offsets.len())?);
-        }
-        if !body.0.is_empty() {
-            return Err(ChunkError::Invalid("something follows its last column"));
-        }
-        for (at, &offset) in offsets.iter().enumerate() {
-            for column in columns.iter_mut().filter(|column| column.is_present(at)) {
-                let value = column.next_value()?;
-                self.samples.push(Sample { value, offset, metric: column.metric });
-            }
-        }
-        self.readings += offsets.len();
-        Ok(())
-    }
-
-    /// Where each metric of a body stands in the table of what is gathered.
-    fn read_metrics(&mut self, body: &mut Cursor<'_>) -> Result<Vec<u32>, ChunkError> {
-        let count = body.count()?;
-        let mut places = Vec::with_capacity(count);
-        for _ in 0..count {
-            let length = body.count()?;
-            let name = std::str::from_utf8(body.take(length)?);
-            let name = name.map_err(|_| ChunkError::Invalid("a metric name is not UTF-8"))?;
-            let known = self.metrics.iter().position(|metric| &**metric == name);
-            let place = known.unwrap_or_else(|| {
-                self.metrics.push(name.into());
-                self.metrics.len() - 1
-            });
-            places.push(u32::try_from(place).map_err(|_| ChunkError::Invalid("there are too many metrics"))?);
-        }
-        Ok(places)
-    }
+    Ok(metrics)
 }
 
 fn read_offsets(body: &mut Cursor<'_>) -> Result<Vec<HourOffset>, ChunkError> {

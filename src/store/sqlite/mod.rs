@@ -37,7 +37,7 @@ use self::error::{REASONS, SqliteError};
 use self::expire::{Expired, What};
 use self::readers::Readers;
 use self::write::Writer;
-use super::{DeviceSummary, HourStats, Reasons, Store, StoreError, WriteError, Written};
+use super::{DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Reasons, Store, StoreError, WriteError, Written};
 use crate::model::{BucketWrite, Contents, Hour, Metric};
 
 /// How long a connection waits for another process that holds the file before it answers `busy`.
@@ -122,14 +122,14 @@ impl Store for SqliteStore {
         self.read(move |connection| read::hour_stats(connection, &devices, &hours, &metrics)).await
     }
 
-    async fn contents(
-        &self,
-        device: &str,
-        hours: Range<Hour>,
-        max_readings: usize,
-    ) -> Result<Vec<(Hour, Contents)>, StoreError> {
+    async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
+        let query = query.clone();
+        self.read(move |connection| read::readings(connection, &query)).await
+    }
+
+    async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
         let device = device.to_owned();
-        self.read(move |connection| read::contents(connection, &device, &hours, max_readings)).await
+        self.read(move |connection| read::latest(connection, &device, hour)).await
     }
 
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {

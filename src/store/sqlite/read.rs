@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::chunk::Unpacker;
+use super::chunk::unpack;
 use super::error::SqliteError;
 use crate::model::{Contents, Hour, Metric, Stats};
+use crate::store::hour_samples::HourSamples;
 use crate::store::metric_names::MetricNames;
+use crate::store::readings::{FirstReadings, Gathered, ReadingsQuery};
 use crate::store::{DeviceSummary, HourStats};
 
 const HOURS: &str = "SELECT hour, last_ts FROM buckets WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour";
@@ -68,31 +70,33 @@ fn hour_stats_of(
     Ok(found)
 }
 
-/// See [`crate::store::Store::contents`].
-pub(super) fn contents(
-    connection: &mut Connection,
-    device: &str,
-    hours: &Range<Hour>,
-    max_readings: usize,
-) -> Result<Vec<(Hour, Contents)>, SqliteError> {
-    let mut found: Vec<(Hour, Unpacker)> = Vec::new();
-    let mut readings = 0;
+/// See [`crate::store::Store::readings`]. Unpacks one chunk after the other: at any moment one is in memory, as large as the
+/// hour at the most, beside what is gathered.
+pub(super) fn readings(connection: &Connection, query: &ReadingsQuery) -> Result<FirstReadings, SqliteError> {
+    let hours = query.hours();
+    let mut gathered = Gathered::new(query);
     let mut statement = connection.prepare_cached(CHUNKS)?;
-    let mut rows = statement.query(params![device, hours.start.start_ms(), hours.end.start_ms()])?;
+    let mut rows = statement.query(params![&*query.device, hours.start.start_ms(), hours.end.start_ms()])?;
     while let Some(row) = rows.next()? {
-        let hour = Hour::of(row.get(0)?);
-        if found.last().is_none_or(|(last, _)| *last != hour) {
-            readings += found.last().map_or(0, |(_, unpacker)| unpacker.readings());
-            if !found.is_empty() && readings >= max_readings {
-                break;
-            }
-            found.push((hour, Unpacker::default()));
-        }
-        let (_, unpacker) = found.last_mut().expect("the hour of this row is there");
-        let packed = row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?;
-        unpacker.add(packed).map_err(SqliteError::Chunk)?;
+        let Some(samples) = gathered.hour(Hour::of(row.get(0)?)) else { break };
+        unpack(chunk_at(row, 1)?, samples).map_err(SqliteError::Chunk)?;
     }
-    Ok(found.into_iter().map(|(hour, unpacker)| (hour, unpacker.finish())).collect())
+    Ok(gathered.finish())
+}
+
+/// See [`crate::store::Store::latest`].
+pub(super) fn latest(connection: &Connection, device: &str, hour: Hour) -> Result<Contents, SqliteError> {
+    let mut samples = HourSamples::last_of_each_metric(hour);
+    let mut statement = connection.prepare_cached(CHUNKS)?;
+    let mut rows = statement.query(params![device, hour.start_ms(), hour.end_ms()])?;
+    while let Some(row) = rows.next()? {
+        unpack(chunk_at(row, 1)?, &mut samples).map_err(SqliteError::Chunk)?;
+    }
+    Ok(samples.finish().0)
+}
+
+fn chunk_at<'r>(row: &'r Row<'_>, at: usize) -> Result<&'r [u8], SqliteError> {
+    Ok(row.get_ref(at)?.as_blob().map_err(rusqlite::Error::from)?)
 }
 
 /// See [`crate::store::Store::last_hour`].

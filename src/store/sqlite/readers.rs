@@ -1,6 +1,7 @@
 //! The connections that read: a few, opened when they are needed, shared by all queries.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ use super::{blocking, schema};
 
 /// How many queries read at once; others wait for their turn.
 const READERS: usize = 4;
+
+/// How many steps of SQLite's virtual machine a query makes until it looks whether its caller is still there: a few rows.
+const STEPS_PER_LOOK: i32 = 100;
 
 /// Lends connections to queries.
 pub(super) struct Readers {
@@ -26,14 +30,16 @@ impl Readers {
         Self { path, busy_timeout, turns: Arc::new(Semaphore::new(READERS)), idle: Mutex::default() }
     }
 
-    /// Runs `query` off the async threads. A query whose caller went away keeps its turn until it is done, so that
-    /// there are never more than [`READERS`].
+    /// Runs `query` off the async threads. A query whose caller went away is interrupted, and keeps its turn until then, so
+    /// that there are never more than [`READERS`].
     pub(super) async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         query: impl FnOnce(&mut Connection) -> Result<T, SqliteError> + Send + 'static,
     ) -> Result<T, SqliteError> {
         let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| SqliteError::Stopping)?;
         let readers = Arc::clone(self);
+        let caller = Caller::default();
+        let is_gone = Arc::clone(&caller.is_gone);
         blocking(move || {
             let _turn = turn;
             let idle = readers.idle().pop();
@@ -41,7 +47,9 @@ impl Readers {
                 Some(connection) => connection,
                 None => schema::open_reader(&readers.path, readers.busy_timeout)?,
             };
+            connection.progress_handler(STEPS_PER_LOOK, Some(move || is_gone.load(Ordering::Relaxed)))?;
             let answer = query(&mut connection)?; // a connection that failed is closed, not lent again
+            connection.progress_handler(0, None::<fn() -> bool>)?;
             readers.idle().push(connection);
             Ok(answer)
         })
@@ -50,5 +58,45 @@ impl Readers {
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Who waits for a query. Dropped when the answer is there, or when nobody waits any more.
+#[derive(Default)]
+struct Caller {
+    is_gone: Arc<AtomicBool>,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.is_gone.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEVER_ENDS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n";
+
+    #[tokio::test]
+    async fn a_query_whose_caller_is_gone_is_interrupted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("db");
+        drop(schema::open_writer(&path, Duration::from_secs(5)).unwrap());
+        let readers = Arc::new(Readers::new(path, Duration::from_secs(5)));
+        for _ in 0..2 * READERS {
+            let (begun, has_begun) = tokio::sync::oneshot::channel();
+            let endless = readers.read(move |connection| {
+                begun.send(()).expect("the test waits");
+                Ok(connection.query_row(NEVER_ENDS, [], |row| row.get::<_, i64>(0))?)
+            });
+            tokio::select! {
+                ended = endless => panic!("it ended with {ended:?}"),
+                begun = has_begun => begun.unwrap(),
+            }
+        }
+        let all = u32::try_from(READERS).unwrap();
+        drop(readers.turns.acquire_many(all).await.unwrap()); // never, if one of them went on
     }
 }

@@ -83,7 +83,7 @@ async fn what_was_written_is_there_after_a_reopening() {
     written(&store, write.clone()).await;
     drop(store);
     let store = SqliteStore::open(&file_in(&folder)).unwrap();
-    assert_eq!(store.contents("d", Hour(0)..Hour(9), 9).await.unwrap(), [(Hour(1), write.contents.clone())]);
+    assert_eq!(store.contents("d", Hour(0)..Hour(9)).await.unwrap(), [(Hour(1), write.contents.clone())]);
     assert_eq!(written(&store, write).await, Written { stored: 0, duplicate: 2 });
 }
 
@@ -106,7 +106,7 @@ async fn rollups_are_the_fold_to_the_last_bit() {
         let values =
             (0..7).map(|at| ((step - late) * 10 + late + at, 0.1 * f64::from(step + at) + 1e9 / f64::from(step + 1)));
         written(&store, write_at("d", Hour(1), values)).await;
-        let contents = store.contents("d", Hour(1)..Hour(2), usize::MAX).await.unwrap().remove(0).1;
+        let contents = store.contents("d", Hour(1)..Hour(2)).await.unwrap().remove(0).1;
         assert_eq!(stats(&store, "d").await, contents.stats()[0].1, "step {step}");
     }
 }
@@ -134,7 +134,7 @@ async fn many_appends_leave_few_chunks_and_large_ones_alone() {
     assert!(chunks <= bucket::COMPACT_EVERY + 1, "{chunks}");
     assert_eq!(one::<i64>(&visitor, "SELECT min(rowid) FROM chunks"), large);
     assert_eq!(one::<i64>(&visitor, "SELECT readings FROM buckets"), 3400);
-    let contents = store.contents("d", Hour(1)..Hour(2), usize::MAX).await.unwrap().remove(0).1;
+    let contents = store.contents("d", Hour(1)..Hour(2)).await.unwrap().remove(0).1;
     assert_eq!(contents, write_at("d", Hour(1), (0..3400).map(noise)).contents);
 }
 
@@ -166,7 +166,7 @@ async fn a_damaged_chunk_refuses_its_late_readings_only() {
     let outcomes = store.write(&["a", "bad"].map(|device| write_at(device, Hour(1), [(0, 1.0)]))).await;
     assert!(outcomes[0].is_ok());
     assert!(matches!(&outcomes[1], Err(WriteError::Permanent { reason: "unreadable_chunk", .. })), "{outcomes:?}");
-    assert!(store.contents("bad", Hour(0)..Hour(9), 9).await.is_err());
+    assert!(store.contents("bad", Hour(0)..Hour(9)).await.is_err());
     assert_eq!(stats(&store, "bad").await.count, 1);
 }
 
@@ -254,7 +254,7 @@ async fn rollups_outlive_their_readings() {
         let last = store.last_hour("d7").await.unwrap();
         assert_eq!(last, (left > 0).then_some(Hour(2)), "an hour without readings is no last one");
     }
-    assert!(store.contents("d7", all.clone(), 99).await.unwrap().is_empty());
+    assert!(store.contents("d7", all.clone()).await.unwrap().is_empty());
     assert_eq!(store.expire_rollups(3 * MS_PER_HOUR).await.unwrap(), 1_800);
     assert_eq!(store.hour_stats(&devices, all, &[]).await.unwrap(), [vec![], vec![]]);
 }
@@ -272,12 +272,12 @@ async fn late_readings_do_not_replace_rollups_of_more_that_expired() {
             written(&store, write_at("d", Hour(1), values(late))).await,
             Written { stored: count, duplicate: 0 }
         );
-        let contents = store.contents("d", Hour(1)..Hour(2), 99).await.unwrap().remove(0).1;
+        let contents = store.contents("d", Hour(1)..Hour(2)).await.unwrap().remove(0).1;
         let expected = if fewer { before } else { contents.stats()[0].1 };
         assert_eq!(stats(&store, "d").await, expected, "with {} left", contents.reading_count());
     }
     assert_eq!(store.expire_readings(3 * MS_PER_HOUR).await.unwrap(), 1, "the late ones expire too");
-    assert!(store.contents("d", Hour(1)..Hour(2), 99).await.unwrap().is_empty());
+    assert!(store.contents("d", Hour(1)..Hour(2)).await.unwrap().is_empty());
     assert_eq!(stats(&store, "d").await.count, 11);
 }
 

@@ -13,7 +13,8 @@ use super::super::encode::{Encoder, Key};
 use super::super::stats::encode_stats;
 use super::super::{metadata, names};
 use super::capacity::Size;
-use crate::model::{Contents, Hour, HourOffset, Metric, Sample};
+use crate::model::{Contents, Hour, HourOffset};
+use crate::store::HourSamples;
 
 /// The shape of the documents that this version writes.
 pub(super) const SCHEMA_VERSION: i32 = 1;
@@ -36,8 +37,8 @@ pub(super) struct Part {
 impl Part {
     /// Reads the part of a bucket of the hour `hour`.
     pub(super) fn decode(document: &RawDocument, hour: Hour) -> Result<Self, Unreadable> {
-        let mut readings = Readings::new(hour);
-        readings.take(document.get_array("readings")?)?;
+        let mut readings = HourSamples::all(hour);
+        take_readings(document.get_array("readings")?, &mut readings)?;
         let metadata = match document.get("metadata")? {
             Some(RawBsonRef::Document(metadata)) => Some(metadata::decode(metadata)?),
             _ => None,
@@ -48,7 +49,7 @@ impl Part {
             full: is_full(document)?,
             last: offset(hour, document.get_datetime("lastTs")?.timestamp_millis())?,
             metadata,
-            contents: readings.finish(),
+            contents: readings.finish().0,
         })
     }
 
@@ -113,74 +114,32 @@ pub(super) fn encode_readings(fields: &mut Encoder, key: impl Key, hour: Hour, c
     });
 }
 
-/// Gathers the readings of the documents of one bucket.
-pub(super) struct Readings {
-    hour: Hour,
-    /// The metrics as they are stored, and what they are.
-    keys: Vec<String>,
-    metrics: Vec<Metric>,
-    samples: Vec<Sample>,
-    count: usize,
+/// Adds the readings of a document to those of its hour.
+pub(super) fn take_readings(readings: &RawArray, into: &mut HourSamples) -> Result<(), Unreadable> {
+    for reading in readings {
+        let RawBsonRef::Document(reading) = reading? else {
+            return Err(Unreadable("a reading is not a document".into()));
+        };
+        let ts = reading.get("ts")?.and_then(RawBsonRef::as_datetime);
+        let ts_ms = ts.ok_or_else(|| Unreadable("a reading has no ts".into()))?.timestamp_millis();
+        let offset = offset(into.hour(), ts_ms)?;
+        if into.window().contains(&offset) {
+            take_values(reading, offset, into)?;
+        }
+    }
+    Ok(())
 }
 
-impl Readings {
-    pub(super) fn new(hour: Hour) -> Self {
-        Self { hour, keys: Vec::new(), metrics: Vec::new(), samples: Vec::new(), count: 0 }
-    }
-
-    /// How many readings were taken.
-    pub(super) fn count(&self) -> usize {
-        self.count
-    }
-
-    pub(super) fn hour(&self) -> Hour {
-        self.hour
-    }
-
-    /// Takes the readings of one document.
-    pub(super) fn take(&mut self, readings: &RawArray) -> Result<(), Unreadable> {
-        for reading in readings {
-            let RawBsonRef::Document(reading) = reading? else {
-                return Err(Unreadable("a reading is not a document".into()));
-            };
-            self.take_one(reading)?;
+fn take_values(reading: &RawDocument, offset: HourOffset, into: &mut HourSamples) -> Result<(), Unreadable> {
+    for element in reading {
+        let (key, value) = element?;
+        if key.as_str() != "ts"
+            && let Some(metric) = into.metric(key.as_str(), names::original)
+        {
+            into.push(offset, metric, number(value)?);
         }
-        Ok(())
     }
-
-    fn take_one(&mut self, reading: &RawDocument) -> Result<(), Unreadable> {
-        let first = self.samples.len();
-        let mut ts_ms = None;
-        for element in reading {
-            let (key, value) = element?;
-            if key.as_str() == "ts" {
-                ts_ms = value.as_datetime().map(bson::DateTime::timestamp_millis);
-            } else {
-                let metric = self.metric(key.as_str(), self.samples.len() - first)?;
-                self.samples.push(Sample { value: number(value)?, offset: 0, metric });
-            }
-        }
-        let ts_ms = ts_ms.ok_or_else(|| Unreadable("a reading has no ts".into()))?;
-        let offset = offset(self.hour, ts_ms)?;
-        self.samples[first..].iter_mut().for_each(|sample| sample.offset = offset);
-        self.count += 1;
-        Ok(())
-    }
-
-    /// The index of a metric. Readings mostly name the same metrics in the same order, so `expected` is tried first.
-    fn metric(&mut self, key: &str, expected: usize) -> Result<u32, Unreadable> {
-        let known = self.keys.get(expected).is_some_and(|known| known == key).then_some(expected);
-        let at = known.or_else(|| self.keys.iter().position(|known| known == key)).unwrap_or_else(|| {
-            self.keys.push(key.to_owned());
-            self.metrics.push(names::original(key).into());
-            self.keys.len() - 1
-        });
-        u32::try_from(at).map_err(|_| Unreadable("more metrics than a document can hold".into()))
-    }
-
-    pub(super) fn finish(self) -> Contents {
-        Contents::new(self.metrics, self.samples)
-    }
+    Ok(())
 }
 
 /// Whether the document is marked full.
@@ -202,6 +161,7 @@ mod tests {
 
     use super::super::super::stats::decode_stats;
     use super::*;
+    use crate::model::Sample;
     use crate::store::metric_names::MetricNames;
 
     const HOUR: Hour = Hour(493_526);

@@ -82,7 +82,9 @@ use super::rollups::RollupCollection;
 use super::schema_state::SchemaState;
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Hour, Metric};
-use crate::store::{DeviceSummary, HourStats, Reasons, Rollups, Store, StoreError, WriteError, Written};
+use crate::store::{
+    DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Reasons, Rollups, Store, StoreError, WriteError, Written,
+};
 
 /// Buckets in a MongoDB collection.
 #[derive(Debug)]
@@ -111,7 +113,12 @@ impl BucketStore {
         // What a majority acknowledged is on every primary, and pending is dropped only then: local reads of the
         // primary show each reading that is not pending any more.
         let reading = CollectionOptions::builder().read_concern(ReadConcern::local()).build();
-        let commands = Commands { database: database.clone(), servers, timeout: options.timeout };
+        let commands = Commands {
+            database: database.clone(),
+            servers,
+            timeout: options.timeout,
+            query_timeout: options.query_timeout,
+        };
         let timeout = options.timeout;
         let collection = ManagedCollection { database: database.clone(), name: options.collection.clone(), timeout };
         let names = vec![options.collection.clone(), options.rollups_collection.clone()];
@@ -180,13 +187,12 @@ impl Store for BucketStore {
         Ok(self.read_hour_stats(devices, &hours, metrics).await?)
     }
 
-    async fn contents(
-        &self,
-        device: &str,
-        hours: Range<Hour>,
-        max_readings: usize,
-    ) -> Result<Vec<(Hour, Contents)>, StoreError> {
-        Ok(self.read_contents(device, hours, max_readings).await?)
+    async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
+        Ok(self.read_readings(query).await?)
+    }
+
+    async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
+        Ok(self.read_latest(device, hour).await?)
     }
 
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {

@@ -12,14 +12,15 @@ use std::sync::Arc;
 use bson::{DateTime, Document, RawDocument, doc};
 
 use super::super::by_device::{ByDevice, of_devices, within};
-use super::super::decode::Unreadable;
+use super::super::decode::{Unreadable, integer};
+use super::super::names;
 use super::super::rollups::{Missing, missing};
 use super::super::stats::decode_stats;
 use super::BucketStore;
-use super::document::Readings;
+use super::document::take_readings;
 use crate::model::{Contents, Hour, Metric};
 use crate::store::metric_names::MetricNames;
-use crate::store::{HourStats, WriteError};
+use crate::store::{FirstReadings, Gathered, HourSamples, HourStats, ReadingsQuery, WriteError};
 
 /// Documents of stats asked for at once: a month of hours comes in one reply.
 const STATS_BATCH: u32 = 1_000;
@@ -29,6 +30,10 @@ const RUNS_MAX: usize = 8;
 
 /// Whole documents asked for at once: a day of hours.
 const CONTENTS_BATCH: u32 = 24;
+
+/// How many more parts of an hour are read once enough is found in it, before the others are asked for by their time.
+/// Most hours have fewer parts.
+const PARTS_BEHIND_CUT: u32 = 2;
 
 impl BucketStore {
     /// The stats of hours of devices: from the rollups where they hold them, else from the buckets.
@@ -67,33 +72,72 @@ impl BucketStore {
         Ok(by_device.found)
     }
 
-    pub(super) async fn read_contents(
+    /// Goes through the documents of the range in the order of their hours, and stops at the hour behind the last one that
+    /// is needed. The parts of an hour come in no order of time: once enough is found in one of them, only those parts are
+    /// asked for that begin before what was found last.
+    pub(super) async fn read_readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, WriteError> {
+        let batch = u32::try_from(query.max_instants).unwrap_or(CONTENTS_BATCH).clamp(2, CONTENTS_BATCH);
+        let find = self.documents.find(in_range(query)).sort(doc! { "bucket": 1 }).batch_size(batch);
+        let find = find.projection(doc! { "_id": 0, "bucket": 1, "part": 1, "readings": 1 });
+        let mut gathered = Gathered::new(query);
+        let (mut hour_of_parts, mut parts) = (None, Vec::new()); // which parts of the hour were read
+        let (mut read_behind_cut, mut unfinished) = (0, None);
+        let visit = |document: &RawDocument| {
+            let hour = bucket_hour(document)?;
+            if hour_of_parts.replace(hour) != Some(hour) {
+                parts.clear();
+            }
+            let Some(samples) = gathered.hour(hour) else { return Ok(ControlFlow::Break(())) };
+            if samples.is_cut() {
+                read_behind_cut += 1;
+            }
+            take_readings(document.get_array("readings")?, samples)?;
+            parts.push(integer(document, "part")?);
+            if samples.is_cut() && read_behind_cut >= PARTS_BEHIND_CUT {
+                unfinished = Some(hour.instant_ms(samples.window().end));
+                return Ok(ControlFlow::Break(()));
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        self.commands.each_document(self.commands.limited(find), visit).await?;
+        if let Some(until_ms) = unfinished {
+            self.read_other_parts(query, until_ms, &parts, &mut gathered).await?;
+        }
+        Ok(gathered.finish())
+    }
+
+    /// Reads the parts of an hour that begin before `until_ms`, but for those that were read.
+    async fn read_other_parts(
         &self,
-        device: &str,
-        hours: Range<Hour>,
-        max_readings: usize,
-    ) -> Result<Vec<(Hour, Contents)>, WriteError> {
-        let find = self.documents.find(of_device(device, &hours)).sort(doc! { "bucket": 1 }).batch_size(CONTENTS_BATCH);
-        let find = find.projection(doc! { "_id": 0, "bucket": 1, "readings": 1 });
-        let mut whole = Vec::new();
-        let mut taken = 0;
-        let mut current: Option<Readings> = None;
-        self.commands
-            .each_document(find, |document| {
-                let hour = bucket_hour(document)?;
-                if let Some(done) = current.take_if(|current| current.hour() != hour) {
-                    taken += done.count();
-                    whole.push((done.hour(), done.finish()));
-                    if taken >= max_readings {
-                        return Ok(ControlFlow::Break(()));
-                    }
-                }
-                current.get_or_insert_with(|| Readings::new(hour)).take(document.get_array("readings")?)?;
-                Ok(ControlFlow::Continue(()))
-            })
-            .await?;
-        whole.extend(current.map(|last| (last.hour(), last.finish())));
-        Ok(whole)
+        query: &ReadingsQuery,
+        until_ms: i64,
+        read: &[i64],
+        gathered: &mut Gathered,
+    ) -> Result<(), WriteError> {
+        let hour = Hour::of(until_ms);
+        let range_ms = query.range_ms.start.max(hour.start_ms())..until_ms;
+        let mut filter = in_range(&ReadingsQuery { range_ms, ..query.clone() });
+        filter.insert("part", doc! { "$nin": read });
+        let find = self.documents.find(filter).projection(doc! { "_id": 0, "readings": 1 }).batch_size(CONTENTS_BATCH);
+        let visit = |document: &RawDocument| {
+            if let Some(samples) = gathered.hour(hour) {
+                take_readings(document.get_array("readings")?, samples)?;
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        self.commands.each_document(self.commands.limited(find), visit).await
+    }
+
+    pub(super) async fn read_latest(&self, device: &str, hour: Hour) -> Result<Contents, WriteError> {
+        let filter = of_device(device, &(hour..Hour(hour.0 + 1)));
+        let find = self.documents.find(filter).projection(doc! { "_id": 0, "readings": 1 }).batch_size(CONTENTS_BATCH);
+        let mut samples = HourSamples::last_of_each_metric(hour);
+        let visit = |document: &RawDocument| {
+            take_readings(document.get_array("readings")?, &mut samples)?;
+            Ok(ControlFlow::Continue(()))
+        };
+        self.commands.each_document(self.commands.limited(find), visit).await?;
+        Ok(samples.finish().0)
     }
 
     pub(super) async fn read_last_hour(&self, device: &str) -> Result<Option<Hour>, WriteError> {
@@ -127,6 +171,19 @@ pub(super) fn hour_stats(document: &RawDocument, metrics: &mut MetricNames) -> R
 
 fn of_device(device: &str, hours: &Range<Hour>) -> Document {
     doc! { "deviceId": device, "bucket": within(hours) }
+}
+
+/// The documents that may hold what is asked for: `lastTs` is never before a document's own last instant.
+fn in_range(query: &ReadingsQuery) -> Document {
+    let [from, to] = [query.range_ms.start, query.range_ms.end].map(DateTime::from_millis);
+    let mut filter = of_device(&query.device, &query.hours());
+    filter.insert("firstTs", doc! { "$lt": to });
+    filter.insert("lastTs", doc! { "$gte": from });
+    if !query.metrics.is_empty() {
+        let has = |metric: &Metric| doc! { format!("stats.{}", names::stored(metric)): { "$exists": true } };
+        filter.insert("$or", query.metrics.iter().map(has).collect::<Vec<_>>());
+    }
+    filter
 }
 
 /// The documents of the hours that are missing; `None` when none are.

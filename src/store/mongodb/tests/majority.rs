@@ -52,7 +52,7 @@ async fn nothing_is_stored_before_a_majority_has_it() {
         );
         let Written { stored, duplicate } = write_in_the_end(store, 1).await;
         assert_eq!(stored + duplicate, 1);
-        let hours = in_the_end(async || store.contents("d", HOUR..Hour(HOUR.0 + 1), 10).await).await;
+        let hours = in_the_end(async || store.contents("d", HOUR..Hour(HOUR.0 + 1)).await).await;
         assert_eq!(hours[0].1.reading_count(), 2, "{}", store.name());
     }
 }

@@ -92,6 +92,7 @@ impl Scratch {
             collection: "buckets".into(),
             rollups_collection: "rollups".into(),
             timeout: Duration::from_secs(60), // tests that are about it set their own
+            query_timeout: Duration::from_secs(60),
             max_readings_per_document: 1000,
             max_document_bytes: 1 << 20,
             slow_writes: metrics::Counter::noop(),

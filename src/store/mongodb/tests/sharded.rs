@@ -93,7 +93,7 @@ pub(in super::super) async fn each_device_has_its_shard(scratch: &Scratch, store
     for device in &devices {
         let stats = store.hour_stats(std::slice::from_ref(device), hours.clone(), &[]).await.unwrap();
         assert_eq!(stats[0][0].stats[0].1.count, 4);
-        let contents = store.contents(device, hours.clone(), usize::MAX).await.unwrap();
+        let contents = store.contents(device, hours.clone()).await.unwrap();
         assert_eq!(contents[0].1.samples().len(), 4);
         assert_eq!(store.last_hour(device).await.unwrap(), Some(HOUR));
     }
@@ -135,7 +135,7 @@ pub(in super::super) async fn what_was_not_sharded_is_split<S: Store>(
         assert_eq!(outcome.unwrap().stored, 1);
     }
     for device in &devices {
-        let contents = before.contents(device, HOUR..Hour(HOUR.0 + 1), usize::MAX).await.unwrap();
+        let contents = before.contents(device, HOUR..Hour(HOUR.0 + 1)).await.unwrap();
         assert_eq!(contents[0].1.samples().len(), 3, "{device}");
     }
     let keys = sharded(&cluster.record_of(&scratch.name));

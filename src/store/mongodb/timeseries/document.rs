@@ -4,7 +4,6 @@
 //! fields stand in the order of their names, what was not measured is left out, and every value is a double.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
@@ -14,7 +13,8 @@ use smallvec::SmallVec;
 use super::super::decode::{Unreadable, number};
 use super::super::encode::Encoder;
 use super::super::{metadata, names};
-use crate::model::{Contents, Hour, Metric, Reading, Sample};
+use crate::model::{Contents, Hour, Reading, Sample};
+use crate::store::HourSamples;
 
 /// Stands before the names of metrics that are fields of every measurement. No metric name holds control characters.
 const ESCAPE: char = '\u{1F}';
@@ -96,54 +96,20 @@ impl Measurement<'_> {
     }
 }
 
-/// The samples of an hour, as they are read measurement by measurement.
-#[derive(Debug)]
-pub(super) struct HourOfSamples {
-    pub(super) hour: Hour,
-    metrics: Vec<Metric>,
-    by_field: HashMap<String, u32>,
-    samples: Vec<Sample>,
-    count: usize,
-}
-
-impl HourOfSamples {
-    pub(super) fn new(hour: Hour) -> Self {
-        Self { hour, metrics: Vec::new(), by_field: HashMap::new(), samples: Vec::new(), count: 0 }
-    }
-
-    /// How many measurements were taken.
-    pub(super) const fn count(&self) -> usize {
-        self.count
-    }
-
-    pub(super) fn take(&mut self, measurement: &RawDocument, ts_ms: i64) -> Result<(), Unreadable> {
-        let offset = Hour::offset_of(ts_ms);
-        for element in measurement {
-            let (field, value) = element?;
-            let Some(metric) = metric_of(field.as_str()) else { continue };
-            if matches!(value, RawBsonRef::Null) {
-                continue;
-            }
-            let index = self.index(field.as_str(), &metric)?;
-            self.samples.push(Sample { value: number(value)?, offset, metric: index });
+/// Adds the values of a measurement to those of its hour.
+pub(super) fn take_measurement(
+    measurement: &RawDocument,
+    ts_ms: i64,
+    into: &mut HourSamples,
+) -> Result<(), Unreadable> {
+    let offset = Hour::offset_of(ts_ms);
+    for element in measurement {
+        let (field, value) = element?;
+        let field = field.as_str();
+        let Some(name) = metric_of(field).filter(|_| !matches!(value, RawBsonRef::Null)) else { continue };
+        if let Some(metric) = into.metric(field, |_| name) {
+            into.push(offset, metric, number(value)?);
         }
-        self.count += 1;
-        Ok(())
     }
-
-    fn index(&mut self, field: &str, metric: &str) -> Result<u32, Unreadable> {
-        if let Some(&index) = self.by_field.get(field) {
-            return Ok(index);
-        }
-        let index = u32::try_from(self.metrics.len()).map_err(|_| Unreadable("too many metrics".into()))?;
-        self.metrics.push(metric.into());
-        self.by_field.insert(field.to_owned(), index);
-        Ok(index)
-    }
-
-    /// The contents. Where two writers stored one identity twice, the lower value counts, as it does in the stats.
-    pub(super) fn finish(mut self) -> Contents {
-        self.samples.sort_by(|a, b| a.key().cmp(&b.key()).then(b.value.total_cmp(&a.value))); // the last of equals stays
-        Contents::new(self.metrics, self.samples)
-    }
+    Ok(())
 }

@@ -49,7 +49,9 @@ use super::rollups::RollupCollection;
 use super::schema_state::SchemaState;
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Hour, Metric};
-use crate::store::{DeviceSummary, HourStats, Reasons, Rollups, Store, StoreError, WriteError, Written};
+use crate::store::{
+    DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Reasons, Rollups, Store, StoreError, WriteError, Written,
+};
 
 /// Readings in a native time-series collection of MongoDB.
 #[derive(Debug)]
@@ -75,7 +77,12 @@ impl TimeseriesStore {
         let (database, servers) = options.database().await?;
         // As in bucket mode: what a majority acknowledged is on every primary.
         let reading = CollectionOptions::builder().read_concern(ReadConcern::local()).build();
-        let commands = Commands { database: database.clone(), servers, timeout: options.timeout };
+        let commands = Commands {
+            database: database.clone(),
+            servers,
+            timeout: options.timeout,
+            query_timeout: options.query_timeout,
+        };
         let (collection, timeout) = (timeseries.collection, options.timeout);
         let rollups = options.rollups_collection;
         let managed = ManagedCollection { database: database.clone(), name: collection.clone(), timeout };
@@ -165,13 +172,12 @@ impl Store for TimeseriesStore {
         Ok(self.read_hour_stats(devices, &hours, metrics).await?)
     }
 
-    async fn contents(
-        &self,
-        device: &str,
-        hours: Range<Hour>,
-        max_readings: usize,
-    ) -> Result<Vec<(Hour, Contents)>, StoreError> {
-        Ok(self.read_contents(device, hours, max_readings).await?)
+    async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
+        Ok(self.read_readings(query).await?)
+    }
+
+    async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
+        Ok(self.read_latest(device, hour).await?)
     }
 
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {

@@ -13,14 +13,17 @@ use super::super::by_device::{ByDevice, of_devices, within};
 use super::super::decode::{Unreadable, integer, number};
 use super::super::rollups::{Missing, missing};
 use super::TimeseriesStore;
-use super::document::{HourOfSamples, decode_meta, metric_of};
+use super::document::{decode_meta, field_of, metric_of, take_measurement};
 use super::known::Newest;
 use crate::model::{Contents, Hour, HourOffset, Metric, Stats};
 use crate::store::metric_names::MetricNames;
-use crate::store::{HourStats, WriteError};
+use crate::store::{FirstReadings, Gathered, HourSamples, HourStats, ReadingsQuery, WriteError};
 
 /// Measurements asked for at once.
 const BATCH: u32 = 10_000;
+
+/// No fewer are asked for at once: as many as the server sends first by itself.
+const BATCH_MIN: u32 = 101;
 
 impl TimeseriesStore {
     /// The stats of hours of devices: from the rollups where they hold them, else from the readings.
@@ -59,32 +62,40 @@ impl TimeseriesStore {
         Ok(found)
     }
 
-    pub(super) async fn read_contents(
-        &self,
-        device: &str,
-        hours: Range<Hour>,
-        max_readings: usize,
-    ) -> Result<Vec<(Hour, Contents)>, WriteError> {
-        let filter = doc! { "meta.deviceId": device, "ts": within(&hours) };
-        let find = self.measurements.find(filter).sort(doc! { "ts": 1 }).batch_size(BATCH);
-        let (mut whole, mut taken) = (Vec::new(), 0);
-        let mut current: Option<HourOfSamples> = None;
+    /// Goes through the measurements of the range in the order of time, and stops at the first one that is not needed.
+    pub(super) async fn read_readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, WriteError> {
+        let batch = u32::try_from(query.max_instants).unwrap_or(BATCH).clamp(BATCH_MIN, BATCH);
+        let mut find = self.measurements.find(in_range(query)).sort(doc! { "ts": 1 }).batch_size(batch);
+        if !query.metrics.is_empty() {
+            let mut fields = doc! { "_id": 0, "ts": 1 };
+            fields.extend(query.metrics.iter().map(|metric| (field_of(metric).into_owned(), 1.into())));
+            find = find.projection(fields);
+        }
+        let mut gathered = Gathered::new(query);
         let visit = |measurement: &RawDocument| {
             let ts_ms = measurement.get_datetime("ts")?.timestamp_millis();
-            let hour = Hour::of(ts_ms);
-            if let Some(done) = current.take_if(|current| current.hour != hour) {
-                taken += done.count();
-                whole.push((done.hour, done.finish()));
-                if taken >= max_readings {
-                    return Ok(ControlFlow::Break(()));
+            match gathered.hour(Hour::of(ts_ms)) {
+                Some(samples) if Hour::offset_of(ts_ms) < samples.window().end => {
+                    take_measurement(measurement, ts_ms, samples)?;
+                    Ok(ControlFlow::Continue(()))
                 }
+                _ => Ok(ControlFlow::Break(())),
             }
-            current.get_or_insert_with(|| HourOfSamples::new(hour)).take(measurement, ts_ms)?;
+        };
+        self.commands.each_document(self.commands.limited(find), visit).await?;
+        Ok(gathered.finish())
+    }
+
+    pub(super) async fn read_latest(&self, device: &str, hour: Hour) -> Result<Contents, WriteError> {
+        let filter = doc! { "meta.deviceId": device, "ts": within(&(hour..Hour(hour.0 + 1))) };
+        let find = self.measurements.find(filter).projection(doc! { "_id": 0, "meta": 0 }).batch_size(BATCH);
+        let mut samples = HourSamples::last_of_each_metric(hour);
+        let visit = |measurement: &RawDocument| {
+            take_measurement(measurement, measurement.get_datetime("ts")?.timestamp_millis(), &mut samples)?;
             Ok(ControlFlow::Continue(()))
         };
-        self.commands.each_document(find, visit).await?;
-        whole.extend(current.map(|last| (last.hour, last.finish())));
-        Ok(whole)
+        self.commands.each_document(self.commands.limited(find), visit).await?;
+        Ok(samples.finish().0)
     }
 
     /// What is stored of a device within an hour, from one offset to another, both inclusive.
@@ -100,13 +111,13 @@ impl TimeseriesStore {
         let [first, last] = [first, last].map(|offset| DateTime::from_millis(hour.instant_ms(offset)));
         let filter = doc! { "meta.deviceId": device, "ts": { "$gte": first, "$lte": last } };
         let find = self.measurements.find(filter).read_concern(ReadConcern::local()).batch_size(BATCH);
-        let mut stored = HourOfSamples::new(hour);
+        let mut stored = HourSamples::all(hour);
         let visit = |measurement: &RawDocument| {
-            stored.take(measurement, measurement.get_datetime("ts")?.timestamp_millis())?;
+            take_measurement(measurement, measurement.get_datetime("ts")?.timestamp_millis(), &mut stored)?;
             Ok(ControlFlow::Continue(()))
         };
         self.commands.each_document(find, visit).await?;
-        Ok(stored.finish())
+        Ok(stored.finish().0)
     }
 
     /// The newest measurement of a device.
@@ -128,6 +139,18 @@ impl TimeseriesStore {
         self.commands.each_document(find.projection(doc! { "_id": 0, "ts": 1, "meta": 1 }), visit).await?;
         Ok(newest)
     }
+}
+
+/// The measurements that hold what is asked for. A comparison with a number, unlike `$exists`, lets the server pass over its
+/// own buckets in which no measurement has the field.
+fn in_range(query: &ReadingsQuery) -> Document {
+    let [from, to] = [query.range_ms.start, query.range_ms.end].map(DateTime::from_millis);
+    let mut filter = doc! { "meta.deviceId": &*query.device, "ts": { "$gte": from, "$lt": to } };
+    if !query.metrics.is_empty() {
+        let has = |metric: &Metric| doc! { field_of(metric): { "$gte": f64::NEG_INFINITY } };
+        filter.insert("$or", query.metrics.iter().map(has).collect::<Vec<_>>());
+    }
+    filter
 }
 
 fn clauses_of(missing: &Missing) -> Vec<Document> {

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::{Hour, Sample};
 
 fn contents(metrics: &[&str], samples: &[(HourOffset, u32, f64)]) -> Contents {
     let samples = samples.iter().map(|&(offset, metric, value)| Sample { value, offset, metric });
@@ -12,9 +13,9 @@ fn pack(contents: &Contents) -> Vec<u8> {
 }
 
 fn unpack(chunk: &[u8]) -> Result<Contents, ChunkError> {
-    let mut unpacker = Unpacker::default();
-    unpacker.add(chunk)?;
-    Ok(unpacker.finish())
+    let mut samples = HourSamples::all(Hour(0));
+    super::unpack(chunk, &mut samples)?;
+    Ok(samples.finish().0)
 }
 
 #[test]
@@ -44,12 +45,11 @@ fn a_regular_hour_is_packed_to_less_than_half_and_comes_back_in_order() {
 
 #[test]
 fn chunks_are_gathered_by_metric_name() {
-    let mut unpacker = Unpacker::default();
-    unpacker.add(&pack(&contents(&["a", "b"], &[(1, 0, 1.0), (1, 1, 2.0)]))).unwrap();
-    unpacker.add(&pack(&contents(&["b", "c"], &[(2, 0, 3.0), (2, 1, 4.0)]))).unwrap();
-    assert_eq!(unpacker.readings(), 2);
+    let mut samples = HourSamples::all(Hour(0));
+    super::unpack(&pack(&contents(&["a", "b"], &[(1, 0, 1.0), (1, 1, 2.0)])), &mut samples).unwrap();
+    super::unpack(&pack(&contents(&["b", "c"], &[(2, 0, 3.0), (2, 1, 4.0)])), &mut samples).unwrap();
     let expected = contents(&["a", "b", "c"], &[(1, 0, 1.0), (1, 1, 2.0), (2, 1, 3.0), (2, 2, 4.0)]);
-    assert_eq!(unpacker.finish(), expected);
+    assert_eq!(samples.finish().0, expected);
 }
 
 #[test]

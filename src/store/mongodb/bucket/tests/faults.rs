@@ -262,6 +262,7 @@ async fn a_store_opens_while_the_server_is_down_and_says_so_at_each_call() {
         collection: "buckets".into(),
         rollups_collection: "rollups".into(),
         timeout: Duration::from_millis(200),
+        query_timeout: Duration::from_millis(200),
         max_readings_per_document: 10,
         max_document_bytes: 1 << 20,
         slow_writes: metrics::Counter::noop(),

@@ -40,7 +40,7 @@ async fn stats(store: &BucketStore, device: &str, nths: std::ops::Range<i32>) ->
 }
 
 async fn stored(store: &BucketStore, device: &str, hour: Hour) -> Contents {
-    store.contents(device, hour..Hour(hour.0 + 1), usize::MAX).await.unwrap().remove(0).1
+    store.contents(device, hour..Hour(hour.0 + 1)).await.unwrap().remove(0).1
 }
 
 fn by_name(stats: &[(Metric, Stats)]) -> BTreeMap<Metric, Stats> {

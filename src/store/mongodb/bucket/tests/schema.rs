@@ -163,7 +163,7 @@ async fn expect_only_old_hours_to_go(store: &dyn Store) -> Hour {
     let deadline = Instant::now() + Duration::from_secs(60);
     for device in &devices {
         loop {
-            let found = store.contents(device, old..hours_ago(-1), usize::MAX).await.unwrap();
+            let found = store.contents(device, old..hours_ago(-1)).await.unwrap();
             let hours: Vec<Hour> = found.into_iter().map(|(hour, _)| hour).collect();
             assert!(hours.contains(&young), "{device}: what is young has gone");
             if hours == [young] {

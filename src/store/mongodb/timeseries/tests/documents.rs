@@ -36,7 +36,7 @@ async fn names_that_every_measurement_has_come_back_as_metrics() {
     let write = BucketWrite::new("S1".into(), HOUR, None, metrics, samples);
     write_one(&store, &Arc::new(write.clone())).await.unwrap();
     let hours = HOUR..Hour(HOUR.0 + 1);
-    let found = store.contents("S1", hours.clone(), 10).await.unwrap();
+    let found = store.contents("S1", hours.clone()).await.unwrap();
     assert_eq!(found, [(HOUR, write.contents.clone())]);
     let mut stats = store.hour_stats(&["S1".into()], hours, &[]).await.unwrap().remove(0).remove(0).stats;
     stats.sort_by(|a, b| a.1.min.total_cmp(&b.1.min));

@@ -1,0 +1,311 @@
+//! The samples of one hour, gathered piece by piece in bounded memory.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::model::{Contents, Hour, HourOffset, MS_PER_HOUR, Metric, Sample};
+
+/// The window of a whole hour.
+const WHOLE_HOUR: Range<HourOffset> = 0..MS_PER_HOUR as HourOffset;
+
+/// Below this many samples nothing is dropped early: sorting so few again and again would cost more than it saves.
+const COMPACT_FROM: usize = 64;
+
+/// The metrics that a query names; `None`: all.
+pub(super) type Wanted = Option<Arc<HashSet<Metric>>>;
+
+/// Which samples of an hour are kept.
+#[derive(Debug, Clone, Copy)]
+enum Keep {
+    All,
+    /// Those of the first instants: at most so many instants and so many values, but at least one instant.
+    First {
+        instants: usize,
+        values: usize,
+    },
+    LastOfEachMetric,
+}
+
+/// Gathers samples of one hour in any order, and drops early what the caller does not need.
+///
+/// It holds at most twice the samples that it keeps in the end. Where one identity arrives twice, the lower value counts.
+#[derive(Debug)]
+pub struct HourSamples {
+    hour: Hour,
+    /// Only samples inside are kept. Its end moves to the first instant that was dropped.
+    window: Range<HourOffset>,
+    is_cut: bool,
+    wanted: Wanted,
+    keep: Keep,
+    /// The stored keys, each with its index into `metrics`; `None`: the metric is not wanted.
+    keys: Vec<(Box<str>, Option<u32>)>,
+    /// Where each key is in `keys`.
+    places: HashMap<Box<str>, usize>,
+    /// Where the next key is expected: readings of one kind carry the same metrics in the same order.
+    next_key: usize,
+    metrics: Vec<Metric>,
+    samples: Vec<Sample>,
+    /// At least the number of instants in `samples`, and exactly that while they arrive in time order.
+    instants: usize,
+    compact_at: usize,
+}
+
+impl HourSamples {
+    /// Keeps every sample.
+    #[must_use]
+    pub fn all(hour: Hour) -> Self {
+        Self::new(hour, WHOLE_HOUR, None, Keep::All, 0)
+    }
+
+    /// Keeps the last sample of each metric.
+    #[must_use]
+    pub fn last_of_each_metric(hour: Hour) -> Self {
+        Self::new(hour, WHOLE_HOUR, None, Keep::LastOfEachMetric, COMPACT_FROM)
+    }
+
+    /// Keeps the samples of the first `instants` instants (at least 1) inside `window` that have one of the metrics
+    /// `wanted`. Stops earlier, but not before the first instant is whole, at more than `values` values.
+    pub(super) fn first(
+        hour: Hour,
+        window: Range<HourOffset>,
+        wanted: Wanted,
+        (instants, values): (usize, usize),
+    ) -> Self {
+        Self::new(hour, window, wanted, Keep::First { instants, values }, 0)
+    }
+
+    fn new(hour: Hour, window: Range<HourOffset>, wanted: Wanted, keep: Keep, compact_at: usize) -> Self {
+        Self {
+            hour,
+            window,
+            is_cut: false,
+            wanted,
+            keep,
+            keys: Vec::new(),
+            places: HashMap::new(),
+            next_key: 0,
+            metrics: Vec::new(),
+            samples: Vec::new(),
+            instants: 0,
+            compact_at,
+        }
+    }
+
+    /// The hour.
+    #[must_use]
+    pub const fn hour(&self) -> Hour {
+        self.hour
+    }
+
+    /// The offsets of the samples that are still needed. The end moves back as samples arrive.
+    #[must_use]
+    pub const fn window(&self) -> &Range<HourOffset> {
+        &self.window
+    }
+
+    /// Whether samples inside the original window were dropped: all that are left lie before the end of
+    /// [`Self::window`].
+    #[must_use]
+    pub const fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// The index of the metric that is stored under `key` and named `name(key)`. `None`: it is not wanted.
+    pub fn metric<'k, N: AsRef<str>>(&mut self, key: &'k str, name: impl FnOnce(&'k str) -> N) -> Option<u32> {
+        let guess = self.keys.get(self.next_key).is_some_and(|(known, _)| **known == *key).then_some(self.next_key);
+        let at = match guess.or_else(|| self.places.get(key).copied()) {
+            Some(at) => at,
+            None => self.add_metric(key, name(key).as_ref()),
+        };
+        self.next_key = if at + 1 < self.keys.len() { at + 1 } else { 0 };
+        self.keys[at].1
+    }
+
+    fn add_metric(&mut self, key: &str, name: &str) -> usize {
+        let is_wanted = self.wanted.as_ref().is_none_or(|wanted| wanted.contains(name));
+        let index = is_wanted.then(|| {
+            self.metrics.push(name.into());
+            u32::try_from(self.metrics.len() - 1).expect("memory ends far below 2^32 metrics")
+        });
+        self.keys.push((key.into(), index));
+        self.places.insert(key.into(), self.keys.len() - 1);
+        self.keys.len() - 1
+    }
+
+    /// Takes a sample whose metric is an index that [`Self::metric`] gave.
+    pub fn push(&mut self, offset: HourOffset, metric: u32, value: f64) {
+        if !self.window.contains(&offset) {
+            return;
+        }
+        if self.samples.last().is_none_or(|last| last.offset != offset) {
+            self.instants += 1;
+        }
+        self.samples.push(Sample { value, offset, metric });
+        if self.samples.len() >= self.compact_at && self.may_hold_too_much() {
+            self.compact();
+        }
+    }
+
+    /// Takes the samples of some contents of the same hour.
+    pub fn extend(&mut self, contents: &Contents) {
+        let indices: Vec<_> = contents.metrics().iter().map(|metric| self.metric(metric, str::to_owned)).collect();
+        for sample in contents.samples() {
+            if sample.offset >= self.window.end {
+                break; // it moves back while samples arrive
+            }
+            if let Some(metric) = indices[sample.metric as usize] {
+                self.push(sample.offset, metric, sample.value);
+            }
+        }
+    }
+
+    fn may_hold_too_much(&self) -> bool {
+        match self.keep {
+            Keep::All => false,
+            Keep::First { instants, values } => self.instants > instants || self.samples.len() > values,
+            Keep::LastOfEachMetric => true,
+        }
+    }
+
+    /// Drops what is not to be kept. After this, as many samples again arrive before it is done once more, so that all
+    /// of this costs no more than sorting once.
+    fn compact(&mut self) {
+        sort(&mut self.samples);
+        match self.keep {
+            Keep::All => {}
+            Keep::First { instants, values } => self.cut_behind(instants, values),
+            Keep::LastOfEachMetric => {
+                let mut last = vec![None; self.metrics.len()];
+                for sample in &self.samples {
+                    last[sample.metric as usize] = Some(*sample);
+                }
+                self.samples = last.into_iter().flatten().collect();
+                sort(&mut self.samples);
+            }
+        }
+        self.compact_at = (self.samples.len() * 2).max(COMPACT_FROM);
+    }
+
+    fn cut_behind(&mut self, instants: usize, values: usize) {
+        let mut kept = 0;
+        self.instants = 0;
+        for reading in self.samples.chunk_by(|a, b| a.offset == b.offset) {
+            if self.instants > 0 && (self.instants >= instants || kept + reading.len() > values) {
+                (self.window.end, self.is_cut) = (reading[0].offset, true);
+                break;
+            }
+            self.instants += 1;
+            kept += reading.len();
+        }
+        self.samples.truncate(kept);
+    }
+
+    /// The contents, and up to where they are complete.
+    #[must_use]
+    pub fn finish(mut self) -> (Contents, HourOffset) {
+        if self.may_hold_too_much() {
+            self.compact();
+        } else {
+            sort(&mut self.samples);
+        }
+        (Contents::new(self.metrics, self.samples), self.window.end)
+    }
+}
+
+/// Sorts samples by identity, and keeps the lowest value of each.
+fn sort(samples: &mut Vec<Sample>) {
+    if !samples.is_sorted_by(|a, b| a.key() < b.key()) {
+        samples.sort_unstable_by(|a, b| a.key().cmp(&b.key()).then(a.value.total_cmp(&b.value)));
+        samples.dedup_by(|later, kept| later.key() == kept.key());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Offset, metric, value.
+    type Values = Vec<(HourOffset, usize, i32)>;
+
+    const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+    fn gather(mut samples: HourSamples, values: &Values) -> (BTreeMap<(HourOffset, String), f64>, HourOffset, usize) {
+        let mut most = 0;
+        for &(offset, metric, value) in values {
+            if let Some(place) = samples.metric(NAMES[metric], str::to_owned) {
+                samples.push(offset, place, value.into());
+            }
+            most = most.max(samples.samples.len());
+        }
+        let (contents, until) = samples.finish();
+        let named = contents.samples().iter().map(|sample| {
+            let metric = contents.metric_of(sample).to_string();
+            ((sample.offset, metric), sample.value)
+        });
+        (named.collect(), until, most)
+    }
+
+    fn any_values() -> impl Strategy<Value = Values> {
+        prop::collection::vec((0..40u32, 0..4usize, -3..3i32), 0..300)
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_instants_are_whole_up_to_where_the_answer_is_complete(
+            values in any_values(), instants in 1..12usize, max_values in 1..40usize, only_b in any::<bool>(),
+        ) {
+            let wanted: Wanted = only_b.then(|| Arc::new(HashSet::from(["b".into()])));
+            let window = 5..35;
+            let samples = HourSamples::first(Hour(0), window.clone(), wanted, (instants, max_values));
+            let (found, until, most) = gather(samples, &values);
+
+            let mut model: BTreeMap<(HourOffset, String), f64> = BTreeMap::new();
+            for &(offset, metric, value) in &values {
+                if (5..until).contains(&offset) && (!only_b || metric == 1) {
+                    let known = model.entry((offset, NAMES[metric].to_owned())).or_insert(value.into());
+                    *known = known.min(value.into());
+                }
+            }
+            prop_assert_eq!(&found, &model);
+            let found_instants: HashSet<_> = found.keys().map(|(offset, _)| *offset).collect();
+            prop_assert!(found_instants.len() <= instants);
+            prop_assert!(found.len() <= max_values || found_instants.len() == 1);
+            prop_assert!(until == window.end || !found.is_empty(), "it goes on from somewhere else");
+            prop_assert!(most <= (8 * instants).max(COMPACT_FROM), "{} at once", most);
+        }
+
+        #[test]
+        fn the_last_sample_of_each_metric_stays(values in any_values()) {
+            let (found, ..) = gather(HourSamples::last_of_each_metric(Hour(0)), &values);
+            let mut model: BTreeMap<usize, (HourOffset, i32)> = BTreeMap::new();
+            for &(offset, metric, value) in &values {
+                let last = model.entry(metric).or_insert((offset, value));
+                if offset > last.0 || (offset == last.0 && value < last.1) {
+                    *last = (offset, value);
+                }
+            }
+            let model: BTreeMap<_, _> =
+                model.into_iter().map(|(metric, (offset, value))| ((offset, NAMES[metric].to_owned()), f64::from(value))).collect();
+            prop_assert_eq!(found, model);
+        }
+    }
+
+    #[test]
+    fn an_hour_of_three_million_readings_is_never_held_whole() {
+        let window = 0..MS_PER_HOUR as HourOffset;
+        let mut samples = HourSamples::first(Hour(0), window, None, (2, 100_000));
+        let mut most = 0;
+        for offset in 0..3_000_000 {
+            let place = samples.metric("a", str::to_owned).expect("all are wanted");
+            samples.push(offset, place, 1.0);
+            most = most.max(samples.samples.len());
+        }
+        assert!(most <= COMPACT_FROM, "{most}");
+        assert_eq!((samples.is_cut(), samples.finish().1), (true, 2));
+    }
+}

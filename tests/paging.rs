@@ -1,0 +1,111 @@
+//! Pages of readings: whoever follows `next` to its end has every reading of the range, exactly once, whatever the
+//! page size, in every store.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Database, Server, Setup};
+
+const HOUR_MS: i64 = 3_600_000;
+const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
+const RANGE: &str = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
+
+/// What the device has: the values of each instant by metric.
+type Model = BTreeMap<i64, BTreeMap<String, f64>>;
+
+/// The instants of step `step` seconds, ten in each of three hours.
+fn instants(step: i64) -> impl Iterator<Item = i64> {
+    (0..3).flat_map(move |hour| (0..10).map(move |nth| START_MS + hour * HOUR_MS + nth * step * 1_000))
+}
+
+async fn send(server: &Server, model: &mut Model, metric: &str, instants: impl Iterator<Item = i64>) {
+    let mut readings = Vec::new();
+    for ts in instants {
+        let value = (ts / 1_000 % 1_000) as f64 + metric.len() as f64 / 4.0;
+        model.entry(ts).or_default().insert(metric.to_owned(), value);
+        readings.push(json!({ "ts": ts, "values": { metric: value } }));
+    }
+    let answer = server.ingest(&json!({ "deviceId": "paged", "readings": readings })).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+/// Metrics that arrive later for the same instants, late readings in between, and pending ones on top of all that.
+async fn fill(server: &mut Server, setup: Setup) -> Model {
+    let mut model = Model::new();
+    send(server, &mut model, "temp", instants(60)).await;
+    server.settled().await;
+    send(server, &mut model, "hum", instants(60)).await;
+    server.settled().await;
+    send(server, &mut model, "late", instants(50)).await;
+    server.settled().await;
+    assert!(server.terminate().await.success());
+    server.start_again_with(setup.all_pending().set("mongodb.max_readings_per_document", 3_600)).await;
+    send(server, &mut model, "pending", instants(40).filter(|ts| ts % 7 != 0)).await;
+    send(server, &mut model, "temp", [-1, 4].into_iter().map(|hour| START_MS + hour * HOUR_MS)).await;
+    model
+}
+
+/// All pages of the device's readings, and how long each is.
+async fn follow(server: &Server, limit: usize, metrics: &[&str]) -> (Vec<Value>, Vec<usize>) {
+    let filter: Vec<String> = metrics.iter().map(|metric| format!("&metric={metric}")).collect();
+    let path = format!("/v1/devices/paged/readings?{RANGE}&limit={limit}{}", filter.concat());
+    let (mut readings, mut pages) = (Vec::new(), Vec::new());
+    let mut page = server.get_json(&path).await;
+    loop {
+        let of_page = page["readings"].as_array().expect("readings");
+        pages.push(of_page.len());
+        readings.extend(of_page.iter().cloned());
+        let Some(next) = page["next"].as_str() else { return (readings, pages) };
+        page = server.get_json(&format!("{path}&cursor={next}")).await;
+    }
+}
+
+fn expected(model: &Model, metrics: &[&str]) -> Vec<Value> {
+    let wanted: BTreeSet<&str> = metrics.iter().copied().collect();
+    let of_instant = |(ts, values): (&i64, &BTreeMap<String, f64>)| {
+        let values = values.iter().filter(|(metric, _)| wanted.is_empty() || wanted.contains(metric.as_str()));
+        let values: serde_json::Map<String, Value> =
+            values.map(|(metric, value)| (metric.clone(), json!(value))).collect();
+        let ts = jiff::Timestamp::from_millisecond(*ts).expect("an instant");
+        (!values.is_empty()).then(|| json!({ "ts": format!("{ts:.3}"), "values": values }))
+    };
+    model.iter().filter_map(of_instant).collect()
+}
+
+async fn every_page_size_gives_every_reading(setup: Setup) {
+    let mut server = Server::start(setup.clone()).await;
+    let model = fill(&mut server, setup).await;
+    let filters: [&[&str]; 6] =
+        [&[], &["temp"], &["hum", "hum"], &["late", "pending"], &["hum", "nosuch"], &["nosuch"]];
+    for metrics in filters {
+        let expected = expected(&model, metrics);
+        for limit in 1..=expected.len() + 2 {
+            let (found, pages) = follow(&server, limit, metrics).await;
+            assert_eq!(found.len(), expected.len(), "limit {limit}, metrics {metrics:?}, pages of {pages:?}");
+            assert_eq!(found, expected, "limit {limit}, metrics {metrics:?}");
+            let full = expected.len().saturating_sub(1) / limit;
+            assert!(pages.iter().take(full).all(|&page| page == limit), "limit {limit}: pages of {pages:?}");
+            assert_eq!(pages.len(), full + 1, "limit {limit}: pages of {pages:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn pages_of_sqlite_are_complete_for_every_limit() {
+    every_page_size_gives_every_reading(Setup::sqlite()).await;
+}
+
+#[tokio::test]
+async fn pages_of_mongodb_are_complete_for_every_limit() {
+    let database = Database::new();
+    // Small documents, so that metrics that arrive later go to other parts of the hour.
+    let setup = Setup::mongodb(&database).set("flush.max_readings", 4).set("mongodb.max_readings_per_document", 4);
+    every_page_size_gives_every_reading(setup).await;
+}
+
+#[tokio::test]
+async fn pages_of_a_timeseries_collection_are_complete_for_every_limit() {
+    let database = Database::new();
+    every_page_size_gives_every_reading(Setup::timeseries(&database)).await;
+}
