@@ -17,6 +17,9 @@ const RANGE_MS: RangeInclusive<i64> = -62_167_219_200_000..=253_402_300_800_000;
 /// The most metrics that one query may name.
 const MAX_METRICS: usize = 256;
 
+/// Numbers that are dates from 2008 to 2049 as Unix seconds, and four weeks of 1970 as milliseconds.
+const SECONDS: RangeInclusive<i64> = 1_200_000_000..=2_500_000_000;
+
 /// The parameters of a request.
 #[derive(Debug)]
 pub(super) struct Params<'a> {
@@ -45,6 +48,13 @@ impl<'a> Params<'a> {
     pub(super) fn instant_ms(&mut self, name: &str) -> Result<Option<i64>, Problem> {
         let Some(value) = self.one(name)? else { return Ok(None) };
         let ms = match value.parse::<i64>() {
+            Ok(seconds) if SECONDS.contains(&seconds) => {
+                let problem = format!(
+                    "{seconds} looks like seconds; Unix times are in milliseconds here: {seconds}000 (for an instant in \
+                     January 1970 write RFC 3339)"
+                );
+                return Err(Problem::invalid_parameter(name, problem));
+            }
             Ok(ms) => ms,
             // In a query string a bare + means a space, and people write the offset of a time with a bare +.
             Err(_) => timestamp::parse_rfc3339(&value.replace(' ', "+")).map_err(|error| {

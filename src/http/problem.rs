@@ -199,8 +199,15 @@ impl Problem {
     /// Some readings of a request are refused, or all. Where some of them may come later, so should the request: what is
     /// accepted of it is not stored twice.
     pub(super) fn rejected(receipt: Receipt, partial: bool) -> Self {
-        let outcome = if partial { "the others are accepted" } else { "the request asked for all or nothing" };
-        let detail = format!("{} of {} readings are rejected; {outcome}", receipt.rejected, receipt.received);
+        let (rejected, received) = (receipt.rejected, receipt.received);
+        let detail = match (receipt.accepted, partial) {
+            (0, true) if received == 1 => "the reading is rejected".to_owned(),
+            (0, true) => format!("all {received} readings are rejected"),
+            (_, true) => format!("{rejected} of {received} readings are rejected; the others are accepted"),
+            (_, false) => {
+                format!("{rejected} of {received} readings are rejected; the request asked for all or nothing")
+            }
+        };
         let problem = if receipt.retry_after.is_some() {
             let for_now = receipt.listed.iter().find(|listed| listed.rejection.code.is_for_now());
             let why = for_now.map_or("some of them may come later", |listed| &listed.rejection.detail);

@@ -56,15 +56,26 @@ impl Window {
 
     /// What an instant that is refused looks like if its number is in another unit than it was taken for, if anything.
     fn unit_hint(&self, ts_ms: i64, protocol: Protocol) -> String {
-        let units: [(&str, Option<i64>); 3] = [
-            ("seconds", ts_ms.checked_mul(1_000)),
-            ("microseconds", Some(ts_ms / 1_000)),
-            ("nanoseconds", Some(ts_ms / 1_000_000)),
-        ];
         let plausible = self.now.saturating_sub(PLAUSIBLE_AGE_MS)..=self.latest;
-        let Some((unit, meant_ms)) =
-            units.into_iter().find_map(|(unit, ms)| Some((unit, ms.filter(|ms| plausible.contains(ms))?)))
-        else {
+        let is_meant = |ms: &i64| plausible.contains(ms);
+        let times = |factor: i64| ts_ms.checked_mul(factor).filter(is_meant);
+        if protocol == Protocol::Influx {
+            // Times are nanoseconds unless the request says something else. The whole milliseconds that are left of such a
+            // time are exact enough to tell a unit by.
+            if times(1_000_000_000).is_some() {
+                return " (the time looks like seconds, and is taken for nanoseconds: add precision=s)".to_owned();
+            }
+            if let Some((unit, precision, _)) =
+                [("milliseconds", "ms", times(1_000_000)), ("microseconds", "us", times(1_000))]
+                    .into_iter()
+                    .find(|(_, _, meant)| meant.is_some())
+            {
+                return format!(" (is the time in {unit}? precision={precision} says so)");
+            }
+        }
+        let divided = |divisor: i64| Some(ts_ms / divisor).filter(is_meant);
+        let units = [("seconds", times(1_000)), ("microseconds", divided(1_000)), ("nanoseconds", divided(1_000_000))];
+        let Some((unit, meant_ms)) = units.into_iter().find_map(|(unit, meant)| Some((unit, meant?))) else {
             return String::new();
         };
         match protocol {
@@ -120,10 +131,29 @@ mod tests {
             let hint = format!(" ({ts_ms} looks like {unit}; a number here is Unix milliseconds)");
             assert!(detail(Protocol::Http, ts_ms).ends_with(&hint), "{}", detail(Protocol::Http, ts_ms));
         }
-        let influx = detail(Protocol::Influx, NOW_MS / 1_000);
-        assert!(influx.ends_with(" (in another unit of time it would be 2026-04-20T14:00:10.000Z)"), "{influx}");
+        let senml = detail(Protocol::Senml, NOW_MS / 1_000);
+        assert!(senml.ends_with(" (in another unit of time it would be 2026-04-20T14:00:10.000Z)"), "{senml}");
         for far in [NOW_MS - 86_400_000, NOW_MS + 86_400_000, 0, i64::MIN, i64::MAX] {
             assert!(detail(Protocol::Http, far).ends_with(" now"), "{}", detail(Protocol::Http, far));
         }
+    }
+
+    #[test]
+    fn a_line_whose_time_is_in_another_unit_is_told_the_precision_to_add() {
+        let detail = |ts_ms| {
+            let judged = Window::new(NOW_MS, Some(HOUR), TEN_MINUTES).judge(Some(ts_ms), Protocol::Influx);
+            judged.unwrap_err().detail
+        };
+        for (unix_time, hint) in [
+            (NOW_MS / 1_000, " (the time looks like seconds, and is taken for nanoseconds: add precision=s)"),
+            (NOW_MS, " (is the time in milliseconds? precision=ms says so)"),
+            (NOW_MS * 1_000, " (is the time in microseconds? precision=us says so)"),
+        ] {
+            let taken_for_nanoseconds = unix_time / 1_000_000;
+            assert!(detail(taken_for_nanoseconds).ends_with(hint), "{}", detail(taken_for_nanoseconds));
+        }
+        let seconds_as_milliseconds = NOW_MS * 1_000;
+        assert!(detail(seconds_as_milliseconds).contains("(in another unit of time it would be 2026-04-20T14:00:10"));
+        assert!(detail(NOW_MS - 86_400_000).ends_with(" now"));
     }
 }

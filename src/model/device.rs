@@ -17,7 +17,7 @@ pub enum DeviceIdError {
     #[error("a device id has at most {DEVICE_ID_MAX_BYTES} bytes, this one has {0}")]
     TooLong(usize),
     /// The id holds a byte outside `[A-Za-z0-9._:/-]`, at this byte offset.
-    #[error("a device id is made of A-Z a-z 0-9 . _ : / -, byte {0} of this one is something else")]
+    #[error("a device id is made of A-Z a-z 0-9 . _ : / -, character {} of this one is something else", .0 + 1)]
     BadByte(usize),
 }
 
