@@ -1,6 +1,7 @@
 //! The integration tests: one binary, one module per promise or feature.
 
 mod auth;
+mod backup;
 mod browsers;
 mod cli;
 mod clients;
@@ -18,12 +19,15 @@ mod mongodb_connection;
 mod mongodb_documents;
 mod pages;
 mod paging;
+mod process;
 mod protocols;
 mod readme;
 mod resending;
+mod revision;
 mod rollups;
 mod senml;
 mod sharding;
+mod starts;
 mod store_away;
 mod tls;
 mod udp;

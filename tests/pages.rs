@@ -135,7 +135,8 @@ fn without_blocks(page: &str) -> String {
 
 /// `server.key` and the like.
 fn is_file(word: &str) -> bool {
-    word.contains('/') || [".pem", ".key", ".csr", ".ext", ".toml"].iter().any(|extension| word.ends_with(extension))
+    word.contains('/')
+        || [".pem", ".key", ".csr", ".ext", ".toml", ".json"].iter().any(|extension| word.ends_with(extension))
 }
 
 /// All keys as `section.key`, those that stand commented out too.

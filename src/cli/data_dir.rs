@@ -44,6 +44,11 @@ impl DataDir {
         self.path.join("rollups.json")
     }
 
+    /// The file that says which store was used last.
+    pub(super) fn known_store(&self) -> PathBuf {
+        self.path.join("store.json")
+    }
+
     /// The folder of damaged bytes that were set aside.
     pub(super) fn quarantine_dir(&self) -> PathBuf {
         self.path.join("quarantine")

@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use tidegauge::config::ConfigError;
 use tidegauge::http::TlsError;
 use tidegauge::store::mongodb::UriError;
+use tidegauge::telemetry::{VERSION, logs};
 
 use self::settings::Settings;
 
@@ -30,7 +31,7 @@ const BAD_USAGE: u8 = 64;
 ///
 /// Without a command it serves: `tidegauge --http ADDR` is `tidegauge serve --http ADDR`.
 #[derive(Debug, Parser)]
-#[command(name = "tidegauge", version, args_conflicts_with_subcommands = true, after_long_help = HELP)]
+#[command(name = "tidegauge", version = VERSION, args_conflicts_with_subcommands = true, after_long_help = HELP)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -97,7 +98,10 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
     let Err(error) = done else {
         return ExitCode::SUCCESS;
     };
-    eprintln!("tidegauge: {error:#}");
+    match logs::json_line("ERROR", &format!("{error:#}"), &[]) {
+        Some(line) => eprintln!("{line}"),
+        None => eprintln!("tidegauge: {error:#}"),
+    }
     let is_bad_uri = matches!(error.downcast_ref(), Some(UriError::Unusable(_)));
     let is_usage = is_bad_uri || error.is::<Usage>() || error.is::<ConfigError>() || error.is::<TlsError>();
     if is_usage { BAD_USAGE.into() } else { ExitCode::FAILURE }

@@ -29,6 +29,7 @@ use super::settings::Settings;
 
 mod options;
 mod reload;
+mod store_watch;
 
 use reload::Replaceable;
 
@@ -37,6 +38,9 @@ const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Serves until SIGTERM or SIGINT, then drains.
 pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
+    if settings.ask_for_json() {
+        logs::expect_json();
+    }
     let (config, remarks) = settings.load_and_compare()?;
     logs::init(&config.telemetry)?;
     for renamed in remarks.renamed {
@@ -45,6 +49,7 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     for overruled in remarks.overruled {
         tracing::info!("{overruled}");
     }
+    ignore_signals_of_habit()?;
     let Auth { allow_anonymous, tokens, keys, .. } = &config.auth;
     if *allow_anonymous && !(tokens.is_empty() && keys.is_empty()) {
         tracing::warn!("there are tokens or keys, but auth.allow_anonymous lets everybody in who shows none");
@@ -56,6 +61,7 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let sockets = bind_udp(&config)?;
     let datagrams = sockets.as_ref().map(udp::Sockets::local_addr).transpose()?;
     let (metrics, exposition) = Metrics::new();
+    metrics.record_config(true);
     let service = Service::start(&config, &data, Arc::new(metrics), exposition, sockets).await?;
     if let Some(tls) = &tls {
         tls.record_expiry(&service.app.metrics);
@@ -75,7 +81,23 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
         reason = service.run(listener, tls, endings, grace) => reason,
         never = reloading => match never {},
     };
-    service.stop(reason, grace).await
+    let stopped = service.stop(reason, grace).await;
+    tracing::info!("stopped");
+    stopped
+}
+
+/// From now on signals that end a process by default, and that programs around a service send out of habit (to have its
+/// log files opened again, for example), do nothing but a log line.
+fn ignore_signals_of_habit() -> std::io::Result<()> {
+    for (name, kind) in [("SIGUSR1", SignalKind::user_defined1()), ("SIGUSR2", SignalKind::user_defined2())] {
+        let mut received = signal(kind)?;
+        tokio::spawn(async move {
+            while received.recv().await.is_some() {
+                tracing::info!(signal = name, "does nothing; SIGHUP reads tokens, keys and certificates again");
+            }
+        });
+    }
+    Ok(())
 }
 
 /// Says where things are, in a line for programs, and what to try first where a person reads it.
@@ -90,7 +112,13 @@ fn announce(
     let data = config.server.data_dir.display();
     let mut out = std::io::stdout().lock();
     let tls = if config.http.tls.is_on() { "on" } else { "off" };
-    writeln!(out, "listening http={address} tls={tls} udp={udp} store={} data={data}", store.name())?;
+    let (http, store, data) = (address.to_string(), store.name(), data.to_string());
+    let fields = [("http", &*http), ("tls", tls), ("udp", &*udp), ("store", store), ("data", &*data)];
+    if let Some(line) = logs::json_line("INFO", "listening", &fields) {
+        writeln!(out, "{line}")?;
+        return Ok(out.flush()?);
+    }
+    writeln!(out, "listening http={http} tls={tls} udp={udp} store={store} data={data}")?;
     if out.is_terminal() {
         hint(&mut out, config, address)?;
     }
@@ -163,7 +191,9 @@ impl Service {
     ) -> anyhow::Result<Self> {
         let (log, recovery) = open_log(config, &data.log_dir(), &metrics)?;
         let log = Arc::new(log);
+        let sqlite_was_there = config.sqlite_file().exists();
         let store = open_store(config, &metrics).await?;
+        store_watch::compare(config, &data.known_store(), &recovery, &*store, sqlite_was_there).await;
         let dead_letters = DeadLetters::new(data.dead_letters(), config.flush.max_dead_letter_bytes.0);
         let flush = Flush::new(
             options::flush(config, data),
@@ -179,6 +209,7 @@ impl Service {
         let [readings, rollups] =
             [config.retention.readings, config.retention.rollups()].map(|keep| keep.period().map(Period::as_duration));
         helpers.push(tokio::spawn(expiry::run(Arc::clone(&store), readings, rollups)));
+        helpers.push(tokio::spawn(store_watch::run(data.known_store(), Arc::clone(&store), Arc::clone(&metrics))));
         let upkeep = exposition.clone();
         helpers.push(tokio::spawn(async move { upkeep.upkeep().await }));
         let (devices, strangers) = Devices::new(options::devices(config)).unzip();

@@ -99,6 +99,12 @@ impl Settings {
         Config::load_and_compare(self.config.as_deref(), environment()?.into_iter(), &self.overrides())
     }
 
+    /// Whether log lines were asked for as JSON, as far as can be told before the configuration is read.
+    pub(super) fn ask_for_json(&self) -> bool {
+        let variable = std::env::var("TIDEGAUGE_TELEMETRY__LOG_FORMAT").ok();
+        self.log_format.as_ref().or(variable.as_ref()).is_some_and(|format| format == "json")
+    }
+
     fn overrides(&self) -> Vec<Override> {
         let flags = [
             ("--http", "http", "listen", &self.http),

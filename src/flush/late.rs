@@ -25,7 +25,7 @@ pub(super) async fn roll_up(flush: &Flush, writes: &[Arc<BucketWrite>]) {
         let mut transient = None;
         for (bucket, outcome) in waiting.into_iter().zip(outcomes) {
             match outcome {
-                Ok(()) => flush.metrics.rollup_hours_total.increment(1),
+                Ok(()) => flush.metrics.rollups_written_total.increment(1),
                 Err(error @ WriteError::Transient { .. }) => {
                     flush.metrics.rollup_retries_total.with(error.reason()).increment(1);
                     again.push(bucket);

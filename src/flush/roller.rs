@@ -105,7 +105,14 @@ impl<'a> Roller<'a> {
     async fn check_identity(&mut self) -> Result<(), WriteError> {
         let identity = self.rollups.identity().await?;
         if self.mark.as_ref().is_none_or(|mark| mark.identity != identity) {
-            tracing::info!("all hours are rolled up anew");
+            if self.mark.is_some() {
+                tracing::warn!(
+                    "the collections are not those of the last start (another database, or dropped and made again): all \
+                     hours that are stored are rolled up again"
+                );
+            } else if self.rollups.next_hour(Hour(i32::MIN)).await?.is_some() {
+                tracing::info!("this data folder is new to the database: the hours stored there are rolled up once");
+            }
             self.mark = Some(Mark { identity, next: Hour(i32::MIN) });
         }
         self.is_checked = true;
@@ -118,7 +125,7 @@ impl<'a> Roller<'a> {
             self.advance(hour); // over hours of which nobody has readings
             self.note_lag(end);
             let done = self.rollups.roll_up_hour(hour).await?;
-            self.flush.metrics.rollup_hours_total.increment(done);
+            self.flush.metrics.rollups_written_total.increment(done);
             tracing::debug!(hour_ms = hour.start_ms(), devices = done, "rolled up an hour");
             self.advance(Hour(hour.0 + 1));
             if saved.elapsed() > MARK_INTERVAL {

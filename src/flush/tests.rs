@@ -89,6 +89,10 @@ impl Store for Faulty {
         self.store.devices(prefix, after, max).await
     }
 
+    async fn bytes(&self) -> Result<u64, StoreError> {
+        self.store.bytes().await
+    }
+
     async fn ping(&self) -> Result<(), StoreError> {
         self.store.ping().await
     }

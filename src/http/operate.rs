@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::App;
 use crate::access::Grant;
 use crate::config::Scope;
-use crate::telemetry::Exposition;
+use crate::telemetry::{Exposition, REVISION};
 
 /// `GET /metrics`
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
@@ -119,12 +119,13 @@ pub(super) async fn readyz(
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Version {
+pub(super) struct Build {
     name: &'static str,
     version: &'static str,
+    revision: &'static str,
 }
 
 /// `GET /version`
-pub(super) async fn version() -> Json<Version> {
-    Json(Version { name: env!("CARGO_PKG_NAME"), version: env!("CARGO_PKG_VERSION") })
+pub(super) async fn version() -> Json<Build> {
+    Json(Build { name: env!("CARGO_PKG_NAME"), version: env!("CARGO_PKG_VERSION"), revision: REVISION })
 }

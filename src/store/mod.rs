@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 use crate::model::{BucketWrite, Contents, Hour, Metric, Stats};
 
@@ -125,6 +126,15 @@ pub struct DeviceSummary {
     pub last_ts_ms: i64,
 }
 
+/// By what a store is known again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct History {
+    /// Another one for each store that was ever made.
+    pub id: String,
+    /// How many writes it has taken. A copy that was made earlier has fewer.
+    pub writes: u64,
+}
+
 /// A place for buckets. See the module for the promises.
 #[async_trait]
 pub trait Store: Send + Sync {
@@ -174,6 +184,14 @@ pub trait Store: Send + Sync {
 
     /// Whether the store answers.
     async fn ping(&self) -> Result<(), StoreError>;
+
+    /// How many bytes it takes on disk, indexes and all.
+    async fn bytes(&self) -> Result<u64, StoreError>;
+
+    /// Which store this is, and how much has been written to it, where it keeps count.
+    async fn history(&self) -> Result<Option<History>, StoreError> {
+        Ok(None)
+    }
 
     /// Deletes the readings of hours that ended before `oldest_ms` (Unix milliseconds), where the store does not expire
     /// them by itself, and returns of how many buckets they went. Their stats stay.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 use super::instrument::Definition;
+use super::process::Process;
 
 /// How often recorded values are folded into their histograms when nobody asks for the metrics.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -13,6 +14,7 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct Exposition {
     handle: PrometheusHandle,
+    process: Process,
 }
 
 impl Exposition {
@@ -28,13 +30,16 @@ impl Exposition {
         });
         let recorder = builder.build_recorder();
         let handle = recorder.handle();
-        (recorder, Self { handle })
+        (recorder, Self { handle, process: Process::new() })
     }
 
-    /// All metrics in the text format of Prometheus.
+    /// All metrics and those of the process in the text format of Prometheus, sorted by name and labels, so that two pages
+    /// can be compared.
     #[must_use]
     pub fn render(&self) -> String {
-        self.handle.render()
+        let mut page = self.handle.render();
+        self.process.write(&mut page);
+        sorted(&page)
     }
 
     /// Keeps the memory of the histograms bounded, for as long as it is polled: it never returns.
@@ -44,5 +49,52 @@ impl Exposition {
             ticks.tick().await;
             self.handle.run_upkeep();
         }
+    }
+}
+
+/// Sorts metrics by name, and the samples of each by their labels. The buckets of a histogram stay in their order.
+fn sorted(page: &str) -> String {
+    let mut metrics: Vec<Vec<&str>> = Vec::new();
+    for line in page.lines().filter(|line| !line.is_empty()) {
+        match metrics.last_mut() {
+            Some(metric) if !line.starts_with("# HELP ") => metric.push(line),
+            _ => metrics.push(vec![line]),
+        }
+    }
+    metrics.sort_unstable_by_key(|metric| metric[0]);
+    let mut sorted = String::with_capacity(page.len());
+    for metric in &mut metrics {
+        let samples = metric.iter().take_while(|line| line.starts_with('#')).count();
+        metric[samples..].sort_by_key(|sample| labels_of(sample)); // stable
+        for line in metric {
+            sorted.push_str(line);
+            sorted.push('\n');
+        }
+    }
+    sorted
+}
+
+/// The labels of a sample but for `le`, which comes last. The value of a label may hold brackets.
+fn labels_of(sample: &str) -> &str {
+    let (Some(open), Some(close)) = (sample.find('{'), sample.rfind('}')) else { return "" };
+    let labels = &sample[open + 1..close];
+    labels.rfind("le=\"").map_or(labels, |le| labels[..le].trim_end_matches(','))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_sorted_and_buckets_stay_in_their_order() {
+        let page = "# HELP b Two.\n# TYPE b histogram\nb_bucket{route=\"/{id}\",le=\"5\"} 1\n\
+                    b_bucket{route=\"/{id}\",le=\"10\"} 2\nb_sum{route=\"/{id}\"} 7\nb_count{route=\"/{id}\"} 2\n\
+                    b_bucket{route=\"/\",le=\"5\"} 1\nb_bucket{route=\"/\",le=\"10\"} 1\nb_sum{route=\"/\"} 1\n\n\
+                    # HELP a One.\n# TYPE a counter\na{reason=\"z\"} 1\na{reason=\"y\"} 2\n";
+        let expected = "# HELP a One.\n# TYPE a counter\na{reason=\"y\"} 2\na{reason=\"z\"} 1\n\
+                        # HELP b Two.\n# TYPE b histogram\nb_bucket{route=\"/\",le=\"5\"} 1\n\
+                        b_bucket{route=\"/\",le=\"10\"} 1\nb_sum{route=\"/\"} 1\nb_bucket{route=\"/{id}\",le=\"5\"} 1\n\
+                        b_bucket{route=\"/{id}\",le=\"10\"} 2\nb_sum{route=\"/{id}\"} 7\nb_count{route=\"/{id}\"} 2\n";
+        assert_eq!(sorted(page), expected);
     }
 }

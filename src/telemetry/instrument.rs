@@ -204,7 +204,8 @@ impl Instrument for BuildInfo {
 
     fn at(site: Site) -> Self {
         use std::env::consts::{ARCH, OS};
-        Gauge::at(site.with(env!("CARGO_PKG_VERSION")).with(OS).with(ARCH)).set(1);
+        let version = site.with(env!("CARGO_PKG_VERSION")).with(super::REVISION);
+        Gauge::at(version.with(OS).with(ARCH)).set(1);
         Self(())
     }
 }

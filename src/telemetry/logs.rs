@@ -1,19 +1,49 @@
 //! Log lines: what they look like, which are written, and that they go to stderr.
 
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
+use jiff::Timestamp;
+use serde_json::{Map, Value};
 use tracing::Dispatch;
 use tracing::dispatcher::{SetGlobalDefaultError, set_global_default};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::config::{LogFormat, Telemetry};
 
+/// Whether the log lines of this process are JSON.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+
 /// Sends the log lines of this process to stderr from now on.
 ///
 /// # Errors
 /// When it was called before.
 pub fn init(config: &Telemetry) -> Result<(), SetGlobalDefaultError> {
+    if config.log_format == LogFormat::Json {
+        expect_json();
+    }
     set_global_default(dispatch(config, std::io::stderr, std::io::stderr().is_terminal()))
+}
+
+/// Makes [`json_line`] write JSON before [`init`] was called: for what is said while the configuration is read.
+pub fn expect_json() {
+    IS_JSON.store(true, Ordering::Relaxed);
+}
+
+/// A line in the form of log lines, for what is said outside of the log. `None`: log lines are text.
+#[must_use]
+pub fn json_line(level: &str, message: &str, fields: &[(&str, &str)]) -> Option<String> {
+    if !IS_JSON.load(Ordering::Relaxed) {
+        return None;
+    }
+    #[expect(clippy::disallowed_methods, reason = "log lines carry the date")]
+    let now = Timestamp::try_from(SystemTime::now()).unwrap_or_default();
+    let now = format!("{now:.6}");
+    let all = [("timestamp", now.as_str()), ("level", level), ("message", message)].into_iter();
+    let line: Map<String, Value> =
+        all.chain(fields.iter().copied()).map(|(name, value)| (name.to_owned(), value.into())).collect();
+    Some(Value::Object(line).to_string())
 }
 
 fn dispatch<W>(config: &Telemetry, writer: W, colors: bool) -> Dispatch

@@ -1,6 +1,7 @@
 //! The table of metrics.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use metrics::{Counter, Gauge, Histogram, Unit};
 use metrics_exporter_prometheus::PrometheusRecorder;
@@ -106,11 +107,14 @@ table! {
     flush_in_flight: Gauge, Count;
     /// Whether the store answers: 1 or 0.
     store_up: Gauge, Count;
+    /// Size of the store on disk, looked up once a minute: the SQLite file and its write-ahead file, or all collections and
+    /// indexes of the MongoDB database. 0 until it is known.
+    store_bytes: Gauge, Bytes;
     /// Buckets that could not be appended to and had to be read, merged and written back.
     store_slow_path_total: Counter, Count;
 
     /// Hours of devices that were rolled up, again or for the first time.
-    rollup_hours_total: Counter, Count;
+    rollups_written_total: Counter, Count;
     /// Failures to roll hours up, each of which is followed by another try.
     rollup_retries_total: Labelled<Counter>, Count {reason};
     /// Time from the first hour that is due to be rolled up and is not to the last one: 0 when all are.
@@ -147,7 +151,11 @@ table! {
     udp_receive_buffer_bytes: Gauge, Bytes;
 
     /// What is running: always 1.
-    build_info: BuildInfo, Count {version, os, arch};
+    build_info: BuildInfo, Count {version, revision, os, arch};
+    /// Whether the last reading of the configuration, at the start or by SIGHUP, was successful: 1 or 0.
+    config_last_reload_successful: Gauge, Count;
+    /// When the configuration was last read successfully, as Unix time.
+    config_last_reload_success_timestamp_seconds: Gauge, Seconds;
 }
 
 impl Metrics {
@@ -156,6 +164,16 @@ impl Metrics {
     pub fn new() -> (Self, Exposition) {
         let (recorder, exposition) = Exposition::of(TABLE);
         (Self::register(&Arc::new(recorder)), exposition)
+    }
+
+    /// Records that the configuration was read now, and whether it can be used.
+    pub fn record_config(&self, is_good: bool) {
+        self.config_last_reload_successful.set(f64::from(u8::from(is_good)));
+        if is_good {
+            #[expect(clippy::disallowed_methods, reason = "the metric is a date")]
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            self.config_last_reload_success_timestamp_seconds.set(now.as_secs_f64());
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod instrument;
 mod limit;
 pub mod logs;
 mod metrics;
+mod process;
 mod rejections;
 mod request_seconds;
 
@@ -21,6 +22,12 @@ pub use limit::{Limit, PerLimit};
 pub use metrics::Metrics;
 pub use rejections::{ByReason, Rejections, RequestRejection};
 pub use request_seconds::RequestSeconds;
+
+/// The version of the program and the commit that it was built from, such as `0.1.0 (1a2b3c4d5e6f)`.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_REVISION"), ")");
+
+/// The commit that the program was built from, `unknown` where the build knew none.
+pub const REVISION: &str = env!("BUILD_REVISION");
 
 /// The handles that metrics are made of.
 pub use ::metrics::{Counter, Gauge, Histogram};

@@ -33,6 +33,11 @@ impl Metrics {
         sum as u64
     }
 
+    /// The value of a metric without labels.
+    pub(crate) fn value(&self, name: &str) -> Option<f64> {
+        self.samples.iter().find(|sample| sample.name == name).map(|sample| sample.value)
+    }
+
     /// Whether a metric has any series.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.samples.iter().any(|sample| sample.name == name)

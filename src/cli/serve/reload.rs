@@ -31,7 +31,9 @@ pub(super) fn on_hangup(
     Ok(async move {
         loop {
             hangups.recv().await;
-            if let Err(error) = running.reload(settings) {
+            let reloaded = running.reload(settings);
+            running.metrics.record_config(reloaded.is_ok());
+            if let Err(error) = reloaded {
                 let error = format!("{error:#}");
                 tracing::error!(error, "nothing was read again; tokens, keys and certificates stay as they were");
             }

@@ -180,7 +180,7 @@ async fn what_was_stored_before_is_rolled_up_hour_by_hour_over_failures() {
     assert_eq!(kept.hours(), life.store.fold().await);
     assert_eq!(kept.swept(), (0..60).step_by(3).map(Hour).collect::<Vec<_>>());
     assert_eq!(mark_of(&life).unwrap().next, Hour(life.flush.newest_closed().0 + 1));
-    assert_eq!(life.count("tidegauge_rollup_hours_total"), 60);
+    assert_eq!(life.count("tidegauge_rollups_written_total"), 60);
     assert!(life.count(r#"tidegauge_rollup_retries_total{reason="network"}"#) >= 9);
     assert_eq!(life.count("tidegauge_rollup_lag_seconds"), 0);
     assert_eq!(life.end(MINUTE).await, 0);

@@ -107,6 +107,18 @@ impl Commands {
         answer
     }
 
+    /// How many bytes the collections and indexes of the database take on disk, on all shards.
+    pub(super) async fn database_bytes(&self) -> Result<u64, StoreError> {
+        let stats = within(self.timeout, self.database.run_command(doc! { "dbStats": 1 })).await?;
+        let total = stats.get("totalSize").and_then(|total| match total {
+            Bson::Double(bytes) => Some(*bytes as u64),
+            Bson::Int64(bytes) => u64::try_from(*bytes).ok(),
+            Bson::Int32(bytes) => u64::try_from(*bytes).ok(),
+            _ => None,
+        });
+        total.ok_or_else(|| StoreError("dbStats does not say totalSize".to_owned()))
+    }
+
     /// Runs an aggregation and shows each result to `visit`, until it breaks.
     pub(super) async fn each_result(
         &self,

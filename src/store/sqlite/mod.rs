@@ -19,6 +19,7 @@ mod bucket;
 mod chunk;
 mod error;
 mod expire;
+mod history;
 mod read;
 mod readers;
 mod schema;
@@ -37,7 +38,9 @@ use self::error::{REASONS, SqliteError};
 use self::expire::{Expired, What};
 use self::readers::Readers;
 use self::write::Writer;
-use super::{DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Reasons, Store, StoreError, WriteError, Written};
+use super::{
+    DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, Reasons, Store, StoreError, WriteError, Written,
+};
 use crate::model::{BucketWrite, Contents, Hour, Metric};
 
 /// How long a connection waits for another process that holds the file before it answers `busy`.
@@ -63,6 +66,12 @@ impl SqliteStore {
         let writer = schema::open_writer(path, busy_timeout).and_then(Writer::new).map_err(refused)?;
         let readers = Readers::new(path.to_owned(), busy_timeout);
         Ok(Self { writer: Arc::new(Mutex::new(writer)), readers: Arc::new(readers) })
+    }
+
+    /// Whether the file at `path`, which nobody may have open, holds readings or rollups. Blocks on disk.
+    #[must_use]
+    pub fn holds_data(path: &Path) -> bool {
+        history::holds_data(path)
     }
 
     async fn read<T: Send + 'static>(
@@ -144,6 +153,20 @@ impl Store for SqliteStore {
 
     async fn ping(&self) -> Result<(), StoreError> {
         self.read(|connection| read::ping(connection)).await
+    }
+
+    /// The file, and its write-ahead file.
+    async fn bytes(&self) -> Result<u64, StoreError> {
+        let path = self.readers.path();
+        let mut wal = path.as_os_str().to_owned();
+        wal.push("-wal");
+        let bytes = |path: &Path| std::fs::metadata(path).map(|file| file.len());
+        let file = bytes(path).map_err(|error| StoreError(format!("{}: {error}", path.display())))?;
+        Ok(file + bytes(Path::new(&wal)).unwrap_or(0))
+    }
+
+    async fn history(&self) -> Result<Option<History>, StoreError> {
+        self.read(|connection| history::read(connection)).await.map(Some)
     }
 
     async fn expire_readings(&self, oldest_ms: i64) -> Result<u64, StoreError> {

@@ -1,6 +1,6 @@
 //! The connections that read: a few, opened when they are needed, shared by all queries.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -28,6 +28,11 @@ pub(super) struct Readers {
 impl Readers {
     pub(super) fn new(path: PathBuf, busy_timeout: Duration) -> Self {
         Self { path, busy_timeout, turns: Arc::new(Semaphore::new(READERS)), idle: Mutex::default() }
+    }
+
+    /// The file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Runs `query` off the async threads. A query whose caller went away is interrupted, and keeps its turn until then, so

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::error::SqliteError;
+use super::history;
 
 /// The version of the tables below, kept in the file's `user_version`.
 const VERSION: i32 = 2;
@@ -119,6 +120,7 @@ fn claim(connection: &mut Connection) -> Result<(), SqliteError> {
         }
         _ => return Err(SqliteError::Foreign),
     }
+    history::ensure(&transaction)?;
     Ok(transaction.commit()?)
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::bucket::BucketRows;
 use super::chunk::Packer;
 use super::error::SqliteError;
+use super::history;
 use crate::model::BucketWrite;
 use crate::store::{WriteError, Written};
 
@@ -35,10 +36,12 @@ impl Writer {
 
     fn write_all(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Written>, SqliteError> {
         let transaction = begin(&mut self.connection)?;
+        let before = transaction.total_changes();
         let mut written = Vec::with_capacity(writes.len());
         for write in writes {
             written.push(BucketRows::of(&transaction, write).write(&mut self.packer, write)?);
         }
+        history::count(&transaction, before)?;
         transaction.commit()?;
         Ok(written)
     }
@@ -47,6 +50,7 @@ impl Writer {
     /// Savepoints cost time, so they are kept for this rare case.
     fn write_each(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Result<Written, WriteError>>, SqliteError> {
         let mut transaction = begin(&mut self.connection)?;
+        let before = transaction.total_changes();
         let mut outcomes = Vec::with_capacity(writes.len());
         for write in writes {
             let savepoint = transaction.savepoint()?;
@@ -62,6 +66,7 @@ impl Writer {
                 Err(error) => return Err(error),
             }
         }
+        history::count(&transaction, before)?;
         transaction.commit()?;
         Ok(outcomes)
     }

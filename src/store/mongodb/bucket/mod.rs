@@ -207,6 +207,10 @@ impl Store for BucketStore {
         self.commands.ping_beside(self.schema_state.is_unchanged()).await
     }
 
+    async fn bytes(&self) -> Result<u64, StoreError> {
+        self.commands.database_bytes().await
+    }
+
     fn rollups(&self) -> Option<&dyn Rollups> {
         Some(self)
     }

@@ -192,6 +192,10 @@ impl Store for TimeseriesStore {
         self.commands.ping_beside(self.schema_state.is_unchanged()).await
     }
 
+    async fn bytes(&self) -> Result<u64, StoreError> {
+        self.commands.database_bytes().await
+    }
+
     fn rollups(&self) -> Option<&dyn Rollups> {
         Some(self)
     }

@@ -1,0 +1,44 @@
+//! Tells the program which commit it is built from.
+
+use std::path::Path;
+use std::process::Command;
+
+fn main() {
+    let variable = |name| std::env::var(name).ok();
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=BUILD_REVISION");
+    let folder = variable("CARGO_MANIFEST_DIR").unwrap_or_default();
+    let is_release = variable("PROFILE").as_deref() == Some("release");
+    let (revision, watched) = revision(Path::new(&folder), is_release, variable("BUILD_REVISION"));
+    if let Some(file) = watched {
+        println!("cargo::rerun-if-changed={file}");
+    }
+    println!("cargo::rustc-env=BUILD_REVISION={revision}");
+}
+
+/// The commit that the sources in `folder` are of, and the file that changes with it: what whoever packages the program
+/// gives, else, in a release build, what git says. A build for tests does not ask: each commit would compile everything
+/// anew. Sources that are no checkout of their own, as those of a tarball, have no commit, so that their builds do not
+/// depend on where they are unpacked.
+pub(crate) fn revision(folder: &Path, is_release: bool, given: Option<String>) -> (String, Option<String>) {
+    let unknown = ("unknown".to_owned(), None);
+    if let Some(given) = given.filter(|given| !given.is_empty()) {
+        return (given, None);
+    }
+    let git = |args: &[&str]| {
+        let output = Command::new("git").arg("-C").arg(folder).args(args).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    };
+    let is_checkout = || {
+        let top = Path::new(&git(&["rev-parse", "--show-toplevel"])?).canonicalize().ok()?;
+        (top == folder.canonicalize().ok()?).then_some(())
+    };
+    if !is_release || is_checkout().is_none() {
+        return unknown;
+    }
+    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return unknown };
+    // The log of HEAD grows with each commit and each checkout.
+    let watched = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"]);
+    (commit, watched.filter(|file| Path::new(file).exists()))
+}

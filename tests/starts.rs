@@ -1,0 +1,115 @@
+//! What a start tells when the store is not the one that the data folder knows, and what it does not tell otherwise.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::harness::{Database, Server, Setup, wait_until};
+
+const NEW_STORE: &str = "a new, empty store was made";
+const OTHER_FILE: &str = "this is not the SQLite file of the last start";
+const OLDER_FILE: &str = "this SQLite file is older than at the last start";
+const NOT_SERVED: &str = "this SQLite file holds readings that are not served";
+const OTHER_STORE: &str = "the last start used another store";
+
+#[tokio::test]
+async fn a_start_like_the_last_one_has_nothing_to_tell() {
+    let mut server = Server::start(Setup::sqlite()).await;
+    store_one(&server, 1).await;
+    server.terminate().await;
+    server.start_again().await;
+    store_one(&server, 2).await;
+    server.kill9();
+    server.start_again().await;
+    server.logged("the log holds").await;
+    for said in [NEW_STORE, OTHER_FILE, OLDER_FILE, NOT_SERVED, OTHER_STORE, "is overruled by"] {
+        assert!(!server.log().contains(said), "{said} in\n{}", server.log());
+    }
+}
+
+#[tokio::test]
+async fn a_new_store_beside_a_log_that_was_used_is_told() {
+    let mut server = Server::start(Setup::sqlite()).await;
+    for known in [true, false] {
+        store_one(&server, 1).await;
+        server.terminate().await;
+        fs::remove_file(database(&server)).expect("the database");
+        if !known {
+            fs::remove_file(server.data_dir().join("store.json")).expect("what is known of the store");
+        }
+        server.start_again().await;
+        let log = server.logged(NEW_STORE).await;
+        assert_eq!(log.matches(NEW_STORE).count(), if known { 1 } else { 2 }, "{log}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_restored_from_a_backup_is_told() {
+    let mut server = Server::start(Setup::sqlite()).await;
+    store_one(&server, 1).await;
+    server.terminate().await;
+    let backup = server.data_dir().join("backup");
+    fs::copy(database(&server), &backup).expect("the folder is writable");
+    for value in 2..5 {
+        server.start_again().await; // each start notes what the ones before have stored
+        store_one(&server, value).await;
+        server.terminate().await;
+    }
+    assert!(!server.log().contains(OLDER_FILE), "{}", server.log());
+    fs::copy(&backup, database(&server)).expect("the folder is writable");
+    server.start_again().await;
+    server.logged(OLDER_FILE).await;
+
+    server.terminate().await;
+    fs::remove_file(database(&server)).expect("the database");
+    let other = Server::start(Setup::sqlite()).await;
+    store_one(&other, 9).await;
+    let (from, to) = (database(&other), database(&server));
+    let mut other = other;
+    other.terminate().await;
+    fs::copy(from, to).expect("the folder is writable");
+    server.start_again().await;
+    server.logged(OTHER_FILE).await;
+}
+
+#[tokio::test]
+async fn readings_in_a_store_that_is_not_in_use_are_told() {
+    let mut server = Server::start(Setup::sqlite()).await;
+    store_one(&server, 1).await;
+    server.terminate().await;
+    let mongodb = Database::new();
+    server.start_again_with(Setup::mongodb(&mongodb)).await;
+    let log = server.logged(OTHER_STORE).await;
+    assert!(log.contains(NOT_SERVED) && log.contains("tidegauge.sqlite"), "{log}");
+    wait_until("it notes the store", async || known(&server).contains("\"mongodb\"").then_some(())).await;
+    server.terminate().await;
+    server.start_again_with(Setup::sqlite()).await;
+    wait_until("it tells of MongoDB", async || (server.log().matches(OTHER_STORE).count() == 2).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_value_of_the_file_that_a_flag_overrules_is_told() {
+    let server = Server::start(Setup::sqlite().set("server.data_dir", "./elsewhere")).await;
+    let log = server.logged("is overruled by --data-dir").await;
+    assert!(log.contains("server.data_dir = \"./elsewhere\"") && log.contains("config.toml:"), "{log}");
+}
+
+/// Has a reading stored.
+async fn store_one(server: &Server, value: i32) {
+    let answer = server.ingest(&json!([{"deviceId": "a", "ts": value, "value": value}])).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    wait_until("the reading is stored", async || {
+        (server.metrics().await.value("tidegauge_readings_pending") == Some(0.0)).then_some(())
+    })
+    .await;
+}
+
+fn database(server: &Server) -> PathBuf {
+    server.data_dir().join("tidegauge.sqlite")
+}
+
+fn known(server: &Server) -> String {
+    let file: &Path = &server.data_dir().join("store.json");
+    fs::read_to_string(file).unwrap_or_default()
+}
