@@ -58,8 +58,9 @@ async fn a_server_with_dead_letters(database: &Database) -> Server {
 async fn what_is_refused_is_listed_retried_and_then_stored_once() {
     let database = Database::new();
     let server = a_server_with_dead_letters(&database).await;
-    let log = server.logged("the store refuses buckets for good").await;
-    let told = log.lines().find(|line| line.contains("the store refuses buckets for good")).expect("a line");
+    let log = server.logged("the store refuses readings of buckets for good").await;
+    let told =
+        log.lines().find(|line| line.contains("the store refuses readings of buckets for good")).expect("a line");
     let example = ["device=\"bad-", "hour=\"2024-04-20T14:00:00Z\"", "reason=\"validation\"", "detail="];
     assert!(example.iter().all(|part| told.contains(part)), "{told}");
     let (code, listed) = dead_letters(&server, &["list"]).await;
@@ -156,4 +157,70 @@ async fn a_full_file_holds_up_only_what_is_refused() {
     server.settled().await;
     let stored = doc! { "$count": "n" };
     assert_eq!(database.aggregate("buckets", vec![stored]).await, [doc! { "n": 33 }]);
+}
+
+/// Lets the collection take no bucket of which this is true.
+async fn refuse_where(database: &Database, what: bson::Document) {
+    let command = doc! { "collMod": "buckets", "validator": { "$nor": [what] } };
+    database.handle().await.run_command(command).await.expect("the collection is there");
+}
+
+#[tokio::test]
+async fn metadata_that_is_refused_takes_no_reading_with_it() {
+    let database = Database::new();
+    let server = Server::start(Setup::mongodb(&database)).await;
+    send(&server, "a", 1).await;
+    server.settled().await;
+    refuse_where(&database, doc! { "metadata.bad": { "$exists": true } }).await;
+    for (nth, device) in (1..).zip(["a", "b", "a", "b"]) {
+        let readings: Vec<_> = (0..3).map(|at| json!({ "ts": START_MS + nth * 10_000 + at, "value": at })).collect();
+        let sent = json!({ "deviceId": device, "metadata": { "bad": true }, "readings": readings });
+        assert_eq!(server.ingest(&sent).await.status, 200);
+        server.settled().await;
+    }
+    let metrics = server.metrics().await;
+    assert_eq!(metrics.count("tidegauge_readings_stored_total"), 13);
+    assert_eq!(metrics.count("tidegauge_readings_dead_lettered_total"), 0);
+    assert_eq!(metrics.count("tidegauge_metadata_refused_total"), 2, "once for each device");
+    assert_eq!(server.readings("b").await.as_array().map(Vec::len), Some(6));
+    let log = server.logged("the store refuses the metadata of a device for good").await;
+    assert_eq!(log.matches("the store refuses the metadata of a device for good").count(), 2, "{log}");
+
+    refuse_where(&database, doc! { "deviceId": "none" }).await;
+    let sent = json!({ "deviceId": "a", "metadata": { "floor": 2 }, "ts": START_MS + 90_000, "value": 1 });
+    assert_eq!(server.ingest(&sent).await.status, 200);
+    server.settled().await;
+    assert_eq!(server.get_json("/v1/devices").await["devices"][0]["metadata"], json!({ "floor": 2 }));
+}
+
+#[tokio::test]
+async fn one_refused_reading_takes_no_other_with_it() {
+    let database = Database::new();
+    let server = Server::start(Setup::mongodb(&database)).await;
+    send(&server, "a", 1).await;
+    server.settled().await;
+    refuse_where(&database, doc! { "stats.value.max": { "$gt": 1_000.0 } }).await;
+    let readings: Vec<_> = (0..100)
+        .map(|at| json!({ "ts": START_MS + 10_000 + at, "value": if at == 61 { 9_999 } else { at } }))
+        .collect();
+    let sent = json!({ "deviceId": "a", "metadata": { "floor": 2 }, "readings": readings });
+    assert_eq!(server.ingest(&sent).await.status, 200);
+    server.settled().await;
+    let metrics = server.metrics().await;
+    assert_eq!(metrics.count("tidegauge_readings_stored_total"), 100);
+    assert_eq!(metrics.count("tidegauge_readings_dead_lettered_total"), 1);
+    assert_eq!(metrics.count("tidegauge_metadata_refused_total"), 0);
+    assert_eq!(server.get_json("/v1/devices").await["devices"][0]["metadata"], json!({ "floor": 2 }));
+    let (_, listed) = dead_letters(&server, &["list"]).await;
+    assert!(listed.contains("a 1 readings validation: ") || listed.contains("a 1 reading validation: "), "{listed}");
+
+    let (code, told) = retry(&server).await; // it is refused again, and nothing else
+    assert_eq!(code, Some(0), "{told}");
+    server.settled().await;
+    let (_, listed) = dead_letters(&server, &["list"]).await;
+    assert!(listed.contains("1 dead letter with 1 reading"), "{listed}");
+    refuse_where(&database, doc! { "deviceId": "none" }).await;
+    retry(&server).await;
+    server.settled().await;
+    assert_eq!(server.readings("a").await.as_array().map(Vec::len), Some(101));
 }

@@ -16,6 +16,7 @@
 //! - The rollup of an hour speaks of every reading of it that has left pending.
 //! - The log is never cut in front of a reading that is still pending.
 //! - Each change of the store's state is logged once, not at each retry.
+//! - Of a bucket that is refused for good, only the part to blame is put aside. Metadata takes no readings with it.
 //! - What is refused for good, but cannot be put aside, holds up its own bucket only.
 //! - Ages and waits go by a clock that only goes forward: when the clock of the world jumps, they do not notice. It is
 //!   tokio's, so that tests can turn it by hand. Only the roller asks for the date, to know which hours have ended.
@@ -40,6 +41,7 @@ mod dead_letters;
 mod feeder;
 mod late;
 mod mark;
+mod narrow;
 mod roller;
 mod scheduler;
 mod store_state;
@@ -49,6 +51,7 @@ pub use dead_letters::DeadLetters;
 use store_state::StoreState;
 
 use mark::Mark;
+use narrow::RefusedMetadata;
 
 /// What the flush obeys.
 #[derive(Debug, Clone)]
@@ -89,6 +92,7 @@ pub struct Flush {
     /// Why the feeder had to stop, once it had to.
     failure: watch::Sender<Option<String>>,
     store_state: StoreState,
+    refused_metadata: RefusedMetadata,
     /// One cut of the log at a time.
     cutting: Mutex<()>,
     /// The newest hour that is closed: a number of [`Hour`].
@@ -168,6 +172,7 @@ impl Flush {
             completed: Notify::new(),
             failure: watch::Sender::new(None),
             store_state: StoreState::default(),
+            refused_metadata: RefusedMetadata::default(),
             cutting: Mutex::default(),
             closed: AtomicI32::new(closed.0),
         })

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::Flush;
 use super::backoff::Backoff;
 use super::late;
+use super::narrow::{Refused, narrow};
 use super::store_state::{note_away, note_back};
 use crate::model::BucketWrite;
 use crate::store::{WriteError, Written};
@@ -16,11 +17,12 @@ pub(super) async fn write(flush: &Arc<Flush>, mut writes: Vec<Arc<BucketWrite>>)
     let mut backoff = Backoff::new(flush.options.retry.clone());
     loop {
         let outcomes = attempt(flush, &writes).await;
-        let Settled { done, again, is_there } = settle(flush, writes, outcomes).await;
+        let Settled { done, refused, again, is_there } = settle(flush, writes, outcomes);
         let is_away = !is_there;
         if !is_away {
             note_back(flush);
             finish(flush, done).await;
+            finish(flush, narrow(flush, refused).await).await;
             backoff.reset();
         }
         let Some((_, error)) = again.first() else { return };
@@ -44,7 +46,7 @@ async fn finish(flush: &Flush, done: Vec<Arc<BucketWrite>>) {
     complete(flush, &late);
 }
 
-async fn attempt(flush: &Flush, writes: &[Arc<BucketWrite>]) -> Vec<Outcome> {
+pub(super) async fn attempt(flush: &Flush, writes: &[Arc<BucketWrite>]) -> Vec<Outcome> {
     let start = Instant::now();
     flush.metrics.flush_in_flight.increment(1.0);
     let outcomes = flush.store.write(writes).await;
@@ -57,8 +59,10 @@ async fn attempt(flush: &Flush, writes: &[Arc<BucketWrite>]) -> Vec<Outcome> {
 /// The buckets of a write by what is to be done with them.
 #[derive(Default)]
 struct Settled {
-    /// Stored, or dead-lettered.
+    /// Stored.
     done: Vec<Arc<BucketWrite>>,
+    /// Refused for good.
+    refused: Vec<Refused>,
     /// To be written again, and why.
     again: Vec<(Arc<BucketWrite>, WriteError)>,
     /// The store took or refused something.
@@ -67,95 +71,67 @@ struct Settled {
 
 type Outcome = Result<Written, WriteError>;
 
-async fn settle(flush: &Arc<Flush>, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outcome>) -> Settled {
-    let (mut settled, mut refused) = (Settled::default(), Refused::default());
-    settled.is_there = outcomes.iter().any(|outcome| !matches!(outcome, Err(WriteError::Transient { .. })));
+fn settle(flush: &Flush, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outcome>) -> Settled {
+    let is_there = outcomes.iter().any(|outcome| !matches!(outcome, Err(WriteError::Transient { .. })));
+    let mut settled = Settled { is_there, ..Settled::default() };
     for (write, outcome) in writes.into_iter().zip(outcomes) {
         match outcome {
             Ok(written) => {
                 debug_assert_eq!(written.stored + written.duplicate, write.accepted, "each reading is one of both");
-                flush.metrics.readings_stored_total.increment(written.stored.into());
-                flush.metrics.readings_duplicate_total.increment(written.duplicate.into());
-                flush.metrics.flush_readings_per_bucket.record(f64::from(write.accepted));
+                count_written(flush, written);
                 settled.done.push(write);
             }
-            Err(WriteError::Permanent { reason, detail }) => {
-                refused.note(&write, reason, &detail);
-                match dead_letter(flush, &write, reason, &detail).await {
-                    Ok(()) => settled.done.push(write),
-                    Err(error) => {
-                        tracing::error!(%error, "refused readings cannot be put aside; they stay pending");
-                        tokio::spawn(keep_trying(Arc::clone(flush), write, reason, detail));
-                    }
-                }
-            }
+            Err(WriteError::Permanent { reason, detail }) => settled.refused.push(Refused { write, reason, detail }),
             Err(error @ WriteError::Transient { .. }) => settled.again.push((write, error)),
         }
     }
-    refused.tell();
     settled
 }
 
-/// The longest detail of a refusal in a log line, in characters; the dead-letter file has all of it.
-const SHOWN_MAX_CHARS: usize = 200;
-
-/// The buckets of one write that the store refuses for good.
-#[derive(Default)]
-struct Refused {
-    buckets: usize,
-    /// The first of them: its device, its hour, the reason and what the store said.
-    example: Option<(Arc<str>, String, &'static str, String)>,
+/// Counts the readings of a bucket that the store has taken.
+pub(super) fn count_written(flush: &Flush, written: Written) {
+    flush.metrics.readings_stored_total.increment(written.stored.into());
+    flush.metrics.readings_duplicate_total.increment(written.duplicate.into());
+    flush.metrics.flush_readings_per_bucket.record(f64::from(written.stored + written.duplicate));
 }
 
-impl Refused {
-    fn note(&mut self, write: &BucketWrite, reason: &'static str, detail: &str) {
-        self.buckets += 1;
-        self.example.get_or_insert_with(|| {
-            let hour = jiff::Timestamp::from_millisecond(write.hour.start_ms());
-            let detail = detail.chars().take(SHOWN_MAX_CHARS).collect();
-            (
-                Arc::clone(&write.device),
-                hour.map_or_else(|_| write.hour.0.to_string(), |hour| hour.to_string()),
-                reason,
-                detail,
-            )
-        });
-    }
+/// Readings for the dead-letter file.
+pub(super) struct Letter {
+    /// The bucket that they came with.
+    pub(super) bucket: Arc<BucketWrite>,
+    /// The readings.
+    pub(super) refused: Arc<BucketWrite>,
+    pub(super) reason: &'static str,
+    pub(super) detail: String,
+}
 
-    /// One line for the whole write.
-    fn tell(self) {
-        let Some((device, hour, reason, detail)) = self.example else { return };
-        let device = &*device;
-        tracing::error!(
-            buckets = self.buckets,
-            device,
-            hour,
-            reason,
-            detail,
-            "the store refuses buckets for good, this one among them; see tidegauge dead-letters"
-        );
+/// Writes a letter into the dead-letter file. Returns the bucket when that is done; otherwise it stays pending until
+/// there is room.
+pub(super) async fn put_aside(flush: &Arc<Flush>, letter: Letter) -> Option<Arc<BucketWrite>> {
+    match dead_letter(flush, &letter).await {
+        Ok(()) => Some(letter.bucket),
+        Err(error) => {
+            tracing::error!(%error, "refused readings cannot be put aside; they stay pending");
+            tokio::spawn(keep_trying(Arc::clone(flush), letter));
+            None
+        }
     }
 }
 
-async fn dead_letter(
-    flush: &Flush,
-    write: &Arc<BucketWrite>,
-    reason: &'static str,
-    detail: &str,
-) -> std::io::Result<()> {
-    flush.dead_letters.append(write, reason, detail).await?;
-    flush.metrics.readings_dead_lettered_total.with(reason).increment(write.accepted.into());
+async fn dead_letter(flush: &Flush, Letter { refused, reason, detail, .. }: &Letter) -> std::io::Result<()> {
+    flush.dead_letters.append(refused, reason, detail).await?;
+    flush.metrics.readings_dead_lettered_total.with(reason).increment(refused.accepted.into());
     Ok(())
 }
 
-/// Puts a refused bucket aside as soon as that can be done: the file is full, or its disk. Meanwhile the bucket is pending,
-/// and takes no place among the writes to the store.
-async fn keep_trying(flush: Arc<Flush>, write: Arc<BucketWrite>, reason: &'static str, detail: String) {
+/// Puts refused readings aside as soon as that can be done: the file is full, or its disk. Meanwhile their bucket is
+/// pending, and takes no place among the writes to the store.
+async fn keep_trying(flush: Arc<Flush>, letter: Letter) {
     let mut backoff = Backoff::new(flush.options.retry.clone());
-    while dead_letter(&flush, &write, reason, &detail).await.is_err() {
+    while dead_letter(&flush, &letter).await.is_err() {
         tokio::time::sleep(backoff.next()).await;
     }
-    complete(&flush, &[write]);
+    complete(&flush, &[letter.bucket]);
 }
 
 fn complete(flush: &Flush, done: &[Arc<BucketWrite>]) {

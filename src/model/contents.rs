@@ -4,6 +4,7 @@
 //! is (offset into the hour, metric). [`Contents`] holds each identity once, in that order; every merge in the system,
 //! in stores and in queries, is [`Contents::merge`].
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{Hour, HourOffset, Metric, Stats};
@@ -224,6 +225,60 @@ impl BucketWrite {
         Self { device, hour, metadata, contents: Contents::new(metrics, samples), accepted, arrivals }
     }
 
+    /// The same readings with other metadata, or none.
+    #[must_use]
+    pub fn with_metadata(self, metadata: Option<Arc<str>>) -> Self {
+        Self { metadata, ..self }
+    }
+
+    /// Cuts the write in two parts of about as many instants, the earlier one first; `None` when it has one instant. The
+    /// accepted readings of the parts add up to those of the whole.
+    #[must_use]
+    pub fn halves(&self) -> Option<[Self; 2]> {
+        let middle = self.contents.readings().nth(self.contents.reading_count() / 2)?.offset;
+        let at = self.contents.samples.partition_point(|sample| sample.offset < middle);
+        if at == 0 {
+            return None;
+        }
+        let earlier = self.part(0..at);
+        let mut later = self.part(at..self.arrivals.len());
+        later.accepted = self.accepted - earlier.accepted; // with those that brought nothing
+        Some([earlier, later])
+    }
+
+    /// The write of some of the samples.
+    fn part(&self, range: std::ops::Range<usize>) -> Self {
+        let mut numbers = HashMap::new();
+        let mut number = |arrival: &u32| {
+            let next = u32::try_from(numbers.len()).expect("at most `accepted`");
+            *numbers.entry(*arrival).or_insert(next)
+        };
+        let arrivals: Vec<u32> = self.arrivals[range.clone()].iter().map(&mut number).collect();
+        let accepted = u32::try_from(numbers.len()).expect("at most `accepted`");
+        let contents =
+            Contents { metrics: self.contents.metrics.clone(), samples: self.contents.samples[range].to_vec() };
+        Self {
+            device: Arc::clone(&self.device),
+            metadata: self.metadata.clone(),
+            contents,
+            accepted,
+            arrivals,
+            ..*self
+        }
+    }
+
+    /// Makes one write of parts of one write, in any order; `None` of no parts.
+    #[must_use]
+    pub fn join(mut parts: Vec<Self>) -> Option<Self> {
+        parts.sort_unstable_by_key(|part| part.contents.span());
+        parts.into_iter().reduce(|mut joined, part| {
+            joined.contents.samples.extend(part.contents.samples);
+            joined.arrivals.extend(part.arrivals.into_iter().map(|arrival| arrival + joined.accepted));
+            joined.accepted += part.accepted;
+            joined
+        })
+    }
+
     /// How many of the accepted readings brought at least one identity for which `is_new` holds. The others are
     /// duplicates: all that they carry was there before.
     #[must_use]
@@ -292,5 +347,28 @@ mod tests {
         assert_eq!(write.count_stored(|_| true), 3, "reading 1 brought nothing");
         assert_eq!(write.count_stored(|sample| sample.offset == 2), 1);
         assert_eq!(write.count_stored(|_| false), 0);
+    }
+    #[test]
+    fn halves_of_a_write_add_up_to_the_whole() {
+        // reading 0: a at 1; reading 1: the same again; reading 2: a and b at 2; reading 3: b at 2; reading 4: a at 3
+        let arrived = [
+            (sample(1, 0, 1.0), true),
+            (sample(1, 0, 1.5), true),
+            (sample(2, 0, 2.0), true),
+            (sample(2, 1, 2.5), false),
+            (sample(2, 1, 3.0), true),
+            (sample(3, 0, 4.0), true),
+        ];
+        let whole = BucketWrite::new("d".into(), Hour(0), None, table(&["a", "b"]), arrived);
+        let [earlier, later] = whole.halves().unwrap();
+        assert_eq!((earlier.contents.span(), later.contents.span()), (Some((1, 1)), Some((2, 3))));
+        assert_eq!((earlier.accepted, later.accepted), (1, 4));
+        let stored = [&earlier, &later, &whole].map(|write| write.count_stored(|_| true));
+        assert_eq!(stored, [1, 2, 3]);
+        assert!(earlier.halves().is_none(), "one instant");
+        let joined = BucketWrite::join(vec![later, earlier]).unwrap();
+        assert_eq!((joined.accepted, &joined.contents), (5, &whole.contents));
+        assert_eq!(joined.count_stored(|sample| sample.offset == 2), 1);
+        assert!(BucketWrite::join(Vec::new()).is_none());
     }
 }

@@ -72,6 +72,9 @@ table! {
     readings_duplicate_total: Counter, Count;
     /// Readings that the store refused for good, and that went to the dead-letter file.
     readings_dead_lettered_total: Labelled<Counter>, Count {reason};
+    /// Metadata that the store refused for good, once for each change of a device. The readings that came with it are
+    /// stored without it.
+    metadata_refused_total: Counter, Count;
     /// Readings that are accepted and not stored yet.
     readings_pending: Gauge, Count;
     /// Size of the file of what the store refused for good.
@@ -112,6 +115,10 @@ table! {
     store_bytes: Gauge, Bytes;
     /// Buckets that could not be appended to and had to be read, merged and written back.
     store_slow_path_total: Counter, Count;
+
+    /// Documents (MongoDB) or chunks of readings (SQLite) that reads skipped because tidegauge did not write them, or
+    /// somebody or a disk changed them. Each counts again whenever a read meets it.
+    store_unreadable_total: Labelled<Counter>, Count {what};
 
     /// Hours of devices that were rolled up, again or for the first time.
     rollups_written_total: Counter, Count;
@@ -192,6 +199,7 @@ mod tests {
         metrics.flush_seconds.with("sqlite").record(0.01);
         metrics.flush_retries_total.with("timeout").increment(1);
         metrics.rollup_retries_total.with("timeout").increment(1);
+        metrics.store_unreadable_total.with("readings").increment(1);
         metrics.udp_dropped_total.with("kernel").increment(1);
         metrics.tls_handshakes_failed_total.with("timeout").increment(1);
         metrics.http_request_seconds.record("/v1/readings", "POST", 200, Duration::from_millis(1));
