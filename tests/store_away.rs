@@ -116,6 +116,32 @@ async fn stopping_while_the_store_is_away_says_once_how_many_readings_wait_in_th
     assert!(waits.len() == 1 && waits[0].contains("readings=2") && waits[0].contains("the store is away"), "{log}");
 }
 
+#[tokio::test]
+async fn a_database_file_that_is_removed_while_it_runs_takes_no_new_reading_with_it() {
+    let mut server = Server::start(Setup::sqlite()).await;
+    send(&server, "before", 0).await;
+    server.settled().await;
+    let file = server.data_dir().join("tidegauge.sqlite");
+    let aside = server.data_dir().join("aside.sqlite");
+    std::fs::rename(&file, &aside).expect("the file is there");
+    send(&server, "meanwhile", 1).await;
+    let ready = wait_for_status(&server, "degraded").await;
+    assert!(ready["reason"].as_str().is_some_and(|why| why.contains("tidegauge.sqlite was removed while")), "{ready}");
+    assert_eq!(server.metrics().await.count("tidegauge_readings_pending"), 1);
+    std::fs::rename(&aside, &file).expect("it comes back");
+    wait_for_status(&server, "ok").await;
+    server.settled().await;
+
+    std::fs::remove_file(&file).expect("the file is there");
+    send(&server, "after", 2).await;
+    wait_for_status(&server, "degraded").await;
+    assert_eq!(server.metrics().await.count("tidegauge_readings_pending"), 1);
+    server.kill9();
+    server.start_again().await;
+    server.settled().await;
+    assert_eq!(server.readings("after").await.as_array().map(Vec::len), Some(1));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_refuses_is_said_to_be_away_and_queries_answer_what_is_pending() {
     away_and_back(true).await;

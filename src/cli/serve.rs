@@ -353,7 +353,8 @@ async fn open_store(config: &Config, metrics: &Metrics) -> anyhow::Result<Arc<dy
         StoreKind::Sqlite => {
             let file = config.sqlite_file();
             let store = tokio::task::spawn_blocking(move || SqliteStore::open(&file)).await?;
-            Arc::new(store.context("open the embedded store")?)
+            let store = store.context("open the embedded store")?;
+            Arc::new(store.counting(options::unreadable_readings(metrics)))
         }
         StoreKind::Mongodb => Arc::new(BucketStore::connect(options::mongodb(config, metrics)).await?),
         StoreKind::MongodbTimeseries => {

@@ -10,6 +10,8 @@
 //!   readings expire, the stats stay as they were. (Where a store keeps rollups of their own, see [`Rollups`], stats are
 //!   as new as the last rolling up.)
 //! - **Ok means durable.** An `Ok` outcome survives a crash of the store's server or of this machine.
+//! - **One broken document breaks nothing else.** Reads skip what they cannot read, and count and log it
+//!   ([`Unreadable`]).
 //! - **Errors are sorted.** A transient error may be retried with the same write, forever; a permanent one never helps.
 
 use std::ops::Range;
@@ -26,6 +28,9 @@ mod metric_names;
 pub mod mongodb;
 mod readings;
 pub mod sqlite;
+mod unreadable;
+
+pub use self::unreadable::Unreadable;
 
 pub use hour_samples::HourSamples;
 pub use readings::{FirstReadings, Gathered, ReadingsQuery};

@@ -7,6 +7,7 @@ use tidegauge::http::{Formats, Hosts};
 use tidegauge::ingest::Rules;
 use tidegauge::ingest::devices::DeviceLimits;
 use tidegauge::limits::Rate;
+use tidegauge::store::Unreadable;
 use tidegauge::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
 use tidegauge::telemetry::Metrics;
 use tidegauge::wire::senml::NameSplit;
@@ -29,6 +30,8 @@ pub(super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOptions {
         max_readings_per_document: u32::try_from(mongodb.max_readings_per_document).unwrap_or(u32::MAX),
         max_document_bytes: mongodb.max_document_bytes.as_usize(),
         slow_writes: metrics.store_slow_path_total.clone(),
+        unreadable_readings: unreadable_readings(metrics),
+        unreadable_rollups: Unreadable::new(metrics.store_unreadable_total.with("rollups")),
         retention: config.retention.readings.period().map(Period::as_duration),
         rollups_retention: config.retention.rollups().period().map(Period::as_duration),
         validate: mongodb.validate,
@@ -36,6 +39,11 @@ pub(super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOptions {
             .unwrap_or(u32::MAX)
             .saturating_add(QUERY_CONNECTIONS),
     }
+}
+
+/// Counts what a store skips among the readings.
+pub(super) fn unreadable_readings(metrics: &Metrics) -> Unreadable {
+    Unreadable::new(metrics.store_unreadable_total.with("readings"))
 }
 
 /// How long after an hour's end, and after the last of its readings should be stored, it is rolled up. Most readings that

@@ -17,10 +17,16 @@ use super::decode::Unreadable;
 use super::encode::Encoder;
 use super::errors::{self, within};
 use super::servers::Servers;
-use crate::store::{StoreError, WriteError};
+use crate::store::{self, StoreError, WriteError};
 
 /// The longest wait for the answer to a ping.
 const PING_MAX: Duration = Duration::from_secs(2);
+
+/// How many documents are asked for at once, to find the first that can be read.
+const FIRST_BATCH: u32 = 16;
+
+/// The longest text that names a document in the log, in characters.
+const NAMED_MAX_CHARS: usize = 200;
 
 /// How much longer than the server the client waits, so that the server's own answer, which says more, can arrive.
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
@@ -55,6 +61,8 @@ pub(super) struct Commands {
     pub(super) timeout: Duration,
     /// How long the server may work on one query.
     pub(super) query_timeout: Duration,
+    /// Counts the documents that reads skip.
+    pub(super) unreadable: store::Unreadable,
 }
 
 impl Commands {
@@ -129,7 +137,7 @@ impl Commands {
         let aggregate = collection.aggregate(pipeline).with_type::<RawDocumentBuf>();
         let mut results = within(self.timeout, aggregate).await?;
         while let Some(result) = within(self.timeout, async { results.next().await.transpose() }).await? {
-            if visit(&result)?.is_break() {
+            if self.show(&result, &mut visit).is_break() {
                 break;
             }
         }
@@ -152,7 +160,7 @@ impl Commands {
         while let Some(batch) = batches.next().await? {
             for document in documents(&batch)? {
                 let document = document?;
-                if visit(document)?.is_break() {
+                if self.show(document, &mut visit).is_break() {
                     return Ok(());
                 }
                 bytes += document.as_bytes().len();
@@ -163,6 +171,46 @@ impl Commands {
             }
         }
         Ok(())
+    }
+
+    /// Shows a document to `visit`. What it cannot read is skipped.
+    fn show(
+        &self,
+        document: &RawDocument,
+        visit: &mut impl FnMut(&RawDocument) -> Result<ControlFlow<()>, Unreadable>,
+    ) -> ControlFlow<()> {
+        visit(document).unwrap_or_else(|error| {
+            self.skip(document, &error);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// Counts a document that cannot be read.
+    pub(super) fn skip(&self, document: &RawDocument, error: &Unreadable) {
+        self.unreadable.skip(|| id_of(document), error);
+    }
+
+    /// The first of the documents that a query finds of which `read` can make something. As a rule that is the very
+    /// first, so only that one is asked for; `find` makes the query again if it is not.
+    pub(super) async fn first<'q, T>(
+        &self,
+        find: impl Fn() -> Find<'q, RawDocumentBuf>,
+        mut read: impl FnMut(&RawDocument) -> Result<T, Unreadable>,
+    ) -> Result<Option<T>, WriteError> {
+        for query in [find().limit(1), find().batch_size(FIRST_BATCH)] {
+            let (mut found, mut is_readable) = (None, true);
+            let visit = |document: &RawDocument| {
+                is_readable = false;
+                found = Some(read(document)?);
+                is_readable = true;
+                Ok(ControlFlow::Break(()))
+            };
+            self.each_document(query, visit).await?;
+            if is_readable {
+                return Ok(found);
+            }
+        }
+        Ok(None)
     }
 
     /// Runs a query whose documents are looked at batch by batch.
@@ -191,6 +239,15 @@ pub(super) fn documents(
     Ok(elements.into_iter().map(|element| {
         element?.as_document().ok_or_else(|| Unreadable("a batch holds something that is no document".into()))
     }))
+}
+
+/// The `_id` of a document, or what there is of it where a query leaves the `_id` out.
+fn id_of(document: &RawDocument) -> String {
+    let named = match document.get("_id") {
+        Ok(Some(id)) => format!("_id {id:?}"),
+        _ => format!("{document:?}"),
+    };
+    named.chars().take(NAMED_MAX_CHARS).collect()
 }
 
 impl Reply {

@@ -8,6 +8,7 @@ use mongodb::{Client, Database};
 use super::servers::Servers;
 use super::uri::{self, UriError};
 use crate::config::MongodbUri;
+use crate::store::Unreadable;
 
 /// The longest wait for a TCP connection.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -34,6 +35,10 @@ pub struct MongodbOptions {
     pub max_document_bytes: usize,
     /// Counts the buckets that could not be appended to and had to be read, merged and written back.
     pub slow_writes: Counter,
+    /// Counts the documents with readings that reads skip.
+    pub unreadable_readings: Unreadable,
+    /// The same of the rollups.
+    pub unreadable_rollups: Unreadable,
     /// How long readings are kept after their hour ended; `None` keeps them forever.
     pub retention: Option<Duration>,
     /// How long rollups are kept after their day ended; `None` keeps them forever.

@@ -31,9 +31,25 @@ pub(super) fn integer(document: &RawDocument, field: &str) -> Result<i64, Unread
     }
 }
 
+/// Whether a document is of the shape that this program knows.
+pub(super) fn expect_version(document: &RawDocument, known: i32) -> Result<(), Unreadable> {
+    match integer(document, "schemaVersion") {
+        Ok(version) if version == i64::from(known) => Ok(()),
+        Ok(version) => Err(Unreadable(format!("its schemaVersion is {version}, and this program knows {known}"))),
+        Err(_) => Err(Unreadable("it has no schemaVersion".into())),
+    }
+}
+
+/// A finite number: the value of a reading.
+pub(super) fn finite(value: RawBsonRef<'_>) -> Result<f64, Unreadable> {
+    let value = number(value)?;
+    if value.is_finite() { Ok(value) } else { Err(Unreadable(format!("a value is {value}"))) }
+}
+
 /// A number that people may have edited by hand, and so may have made an integer.
 pub(super) fn number(value: RawBsonRef<'_>) -> Result<f64, Unreadable> {
     match value {
+        RawBsonRef::Double(value) if value.is_nan() => Err(Unreadable("a NaN where a number should be".into())),
         RawBsonRef::Double(value) => Ok(value),
         RawBsonRef::Int32(value) => Ok(value.into()),
         RawBsonRef::Int64(value) => Ok(value as f64),

@@ -138,7 +138,7 @@ fn put_number(out: &mut Vec<u8>, number: usize) {
 /// Takes as much memory as the chunk does when unpacked, and what `into` keeps.
 ///
 /// # Errors
-/// When `chunk` is not what [`Packer`] describes. What was gathered is not to be used then.
+/// When `chunk` is not what [`Packer`] describes. Nothing of it was added then.
 pub(super) fn unpack(chunk: &[u8], into: &mut HourSamples) -> Result<(), ChunkError> {
     let mut chunk = Cursor(chunk);
     match chunk.byte()? {
@@ -165,6 +165,9 @@ fn unpack_body(mut body: Cursor<'_>, into: &mut HourSamples) -> Result<(), Chunk
     }
     if !body.0.is_empty() {
         return Err(ChunkError::Invalid("something follows its last column"));
+    }
+    for column in &columns {
+        column.clone().check()?;
     }
     for (at, &offset) in offsets.iter().enumerate() {
         if offset >= into.window().end {
@@ -207,6 +210,7 @@ fn read_offsets(body: &mut Cursor<'_>) -> Result<Vec<HourOffset>, ChunkError> {
     Ok(offsets)
 }
 
+#[derive(Clone)]
 struct PackedColumn<'a> {
     metric: u32,
     /// `None` when every reading has a value.
@@ -224,6 +228,11 @@ impl<'a> PackedColumn<'a> {
         let present = presence.map_or(readings, |bitmap| bitmap.iter().map(|byte| byte.count_ones() as usize).sum());
         let values = body.take(present * size_of::<f64>())?.chunks_exact(size_of::<f64>());
         Ok(Self { metric, presence, values })
+    }
+
+    /// Looks at every value.
+    fn check(mut self) -> Result<(), ChunkError> {
+        (0..self.values.len()).try_for_each(|_| self.next_value().map(drop))
     }
 
     fn is_present(&self, at: usize) -> bool {

@@ -1,5 +1,7 @@
 //! What can go wrong in this room, and whether trying again may help.
 
+use std::path::PathBuf;
+
 use rusqlite::ErrorCode;
 
 use super::chunk::ChunkError;
@@ -16,6 +18,7 @@ pub(super) const REASONS: Reasons = Reasons {
         "read_only",
         "corrupt",
         "schema",
+        "file_gone",
         "stopping",
         "sqlite",
     ],
@@ -37,6 +40,18 @@ pub(super) enum SqliteError {
     Foreign,
     #[error("no write-ahead file is possible there, only journal mode {mode}")]
     NoWal { mode: String },
+    #[error(
+        "{} was removed while it is in use: put it back, or start tidegauge again to begin with an empty database; \
+         readings wait in the log", .0.display()
+    )]
+    FileGone(PathBuf),
+    #[error(
+        "another file is in the place of {}: put the first one back, or start tidegauge again to use this one; \
+         readings wait in the log", .0.display()
+    )]
+    FileReplaced(PathBuf),
+    #[error("cannot tell whether {} is still there: {}", .0.display(), .1)]
+    FileUnknown(PathBuf, std::io::Error),
     #[error("the program is stopping")]
     Stopping,
 }
@@ -58,6 +73,8 @@ impl SqliteError {
             Self::Chunk(_) => ("unreadable_chunk", true),
             Self::Compressor(_) => ("memory", false),
             Self::UnknownVersion { .. } | Self::Foreign | Self::NoWal { .. } => ("schema", false),
+            Self::FileGone(_) | Self::FileReplaced(_) => ("file_gone", false),
+            Self::FileUnknown(..) => ("io", false),
             Self::Stopping => ("stopping", false),
         }
     }

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! - **Stored once**: a write reads what it is about to change inside the same transaction, and merges.
-//! - **Ok means durable**: the write-ahead file is synced at each commit, before the answer.
+//! - **Ok means durable**: the write-ahead file is synced at each commit, before the answer, and the file is still at its
+//!   path (`file.rs`).
 //! - **Bounded**: one connection writes, a few read. Reads never wait for a write, nor writes for reads.
 //!
 //! All calls into SQLite run on the threads for blocking work. This room alone knows of SQLite.
@@ -19,6 +20,7 @@ mod bucket;
 mod chunk;
 mod error;
 mod expire;
+mod file;
 mod history;
 mod read;
 mod readers;
@@ -36,10 +38,12 @@ use tokio::sync::Mutex;
 
 use self::error::{REASONS, SqliteError};
 use self::expire::{Expired, What};
+use self::file::DatabaseFile;
 use self::readers::Readers;
 use self::write::Writer;
 use super::{
-    DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, Reasons, Store, StoreError, WriteError, Written,
+    DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, Reasons, Store, StoreError, Unreadable,
+    WriteError, Written,
 };
 use crate::model::{BucketWrite, Contents, Hour, Metric};
 
@@ -50,6 +54,8 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct SqliteStore {
     writer: Arc<Mutex<Writer>>,
     readers: Arc<Readers>,
+    file: Arc<DatabaseFile>,
+    unreadable: Unreadable,
 }
 
 impl SqliteStore {
@@ -64,8 +70,20 @@ impl SqliteStore {
     fn open_with(path: &Path, busy_timeout: Duration) -> Result<Self, StoreError> {
         let refused = |error: SqliteError| StoreError(format!("cannot open {}: {error}", path.display()));
         let writer = schema::open_writer(path, busy_timeout).and_then(Writer::new).map_err(refused)?;
-        let readers = Readers::new(path.to_owned(), busy_timeout);
-        Ok(Self { writer: Arc::new(Mutex::new(writer)), readers: Arc::new(readers) })
+        let file = Arc::new(DatabaseFile::of(path).map_err(refused)?);
+        let readers = Readers::new(path.to_owned(), Arc::clone(&file), busy_timeout);
+        Ok(Self {
+            writer: Arc::new(Mutex::new(writer)),
+            readers: Arc::new(readers),
+            file,
+            unreadable: Unreadable::default(),
+        })
+    }
+
+    /// Counts the chunks that reads skip.
+    #[must_use]
+    pub fn counting(self, unreadable: Unreadable) -> Self {
+        Self { unreadable, ..self }
     }
 
     /// Whether the file at `path`, which nobody may have open, holds readings or rollups. Blocks on disk.
@@ -95,13 +113,19 @@ impl SqliteStore {
         }
     }
 
-    /// Runs `work` once all writes that came before are done.
+    /// Runs `work` once all writes that came before are done. What it did counts only if the file is still there.
     async fn with_writer<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Writer) -> Result<T, SqliteError> + Send + 'static,
     ) -> Result<T, SqliteError> {
         let mut writer = Arc::clone(&self.writer).lock_owned().await;
-        blocking(move || work(&mut writer)).await
+        let file = Arc::clone(&self.file);
+        blocking(move || {
+            let done = work(&mut writer)?;
+            file.check()?;
+            Ok(done)
+        })
+        .await
     }
 }
 
@@ -132,13 +156,13 @@ impl Store for SqliteStore {
     }
 
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
-        let query = query.clone();
-        self.read(move |connection| read::readings(connection, &query)).await
+        let (query, unreadable) = (query.clone(), self.unreadable.clone());
+        self.read(move |connection| read::readings(connection, &query, &unreadable)).await
     }
 
     async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
-        let device = device.to_owned();
-        self.read(move |connection| read::latest(connection, &device, hour)).await
+        let (device, unreadable) = (device.to_owned(), self.unreadable.clone());
+        self.read(move |connection| read::latest(connection, &device, hour, &unreadable)).await
     }
 
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {

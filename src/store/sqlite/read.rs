@@ -12,7 +12,7 @@ use crate::model::{Contents, Hour, Metric, Stats};
 use crate::store::hour_samples::HourSamples;
 use crate::store::metric_names::MetricNames;
 use crate::store::readings::{FirstReadings, Gathered, ReadingsQuery};
-use crate::store::{DeviceSummary, HourStats};
+use crate::store::{DeviceSummary, HourStats, Unreadable};
 
 const HOURS: &str = "SELECT hour, last_ts FROM buckets WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour";
 const ROLLUPS: &str = "SELECT hour, metric, count, min, max, sum FROM rollups
@@ -72,31 +72,44 @@ fn hour_stats_of(
 
 /// See [`crate::store::Store::readings`]. Unpacks one chunk after the other: at any moment one is in memory, as large as the
 /// hour at the most, beside what is gathered.
-pub(super) fn readings(connection: &Connection, query: &ReadingsQuery) -> Result<FirstReadings, SqliteError> {
+pub(super) fn readings(
+    connection: &Connection,
+    query: &ReadingsQuery,
+    unreadable: &Unreadable,
+) -> Result<FirstReadings, SqliteError> {
     let hours = query.hours();
     let mut gathered = Gathered::new(query);
     let mut statement = connection.prepare_cached(CHUNKS)?;
     let mut rows = statement.query(params![&*query.device, hours.start.start_ms(), hours.end.start_ms()])?;
     while let Some(row) = rows.next()? {
         let Some(samples) = gathered.hour(Hour::of(row.get(0)?)) else { break };
-        unpack(chunk_at(row, 1)?, samples).map_err(SqliteError::Chunk)?;
+        take_chunk(row, &query.device, samples, unreadable);
     }
     Ok(gathered.finish())
 }
 
 /// See [`crate::store::Store::latest`].
-pub(super) fn latest(connection: &Connection, device: &str, hour: Hour) -> Result<Contents, SqliteError> {
+pub(super) fn latest(
+    connection: &Connection,
+    device: &str,
+    hour: Hour,
+    unreadable: &Unreadable,
+) -> Result<Contents, SqliteError> {
     let mut samples = HourSamples::last_of_each_metric(hour);
     let mut statement = connection.prepare_cached(CHUNKS)?;
     let mut rows = statement.query(params![device, hour.start_ms(), hour.end_ms()])?;
     while let Some(row) = rows.next()? {
-        unpack(chunk_at(row, 1)?, &mut samples).map_err(SqliteError::Chunk)?;
+        take_chunk(row, device, &mut samples, unreadable);
     }
     Ok(samples.finish().0)
 }
 
-fn chunk_at<'r>(row: &'r Row<'_>, at: usize) -> Result<&'r [u8], SqliteError> {
-    Ok(row.get_ref(at)?.as_blob().map_err(rusqlite::Error::from)?)
+/// Adds the samples of a row of [`CHUNKS`], unless it is damaged.
+fn take_chunk(row: &Row<'_>, device: &str, into: &mut HourSamples, unreadable: &Unreadable) {
+    let chunk = row.get_ref(1).and_then(|value| Ok(value.as_blob()?)).map_err(SqliteError::from);
+    if let Err(error) = chunk.and_then(|chunk| unpack(chunk, into).map_err(SqliteError::Chunk)) {
+        unreadable.skip(|| format!("a chunk of device {device}, hour {}", into.hour().start_ms()), &error);
+    }
 }
 
 /// See [`crate::store::Store::last_hour`].

@@ -9,6 +9,7 @@ use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
 use super::error::SqliteError;
+use super::file::DatabaseFile;
 use super::{blocking, schema};
 
 /// How many queries read at once; others wait for their turn.
@@ -20,14 +21,15 @@ const STEPS_PER_LOOK: i32 = 100;
 /// Lends connections to queries.
 pub(super) struct Readers {
     path: PathBuf,
+    file: Arc<DatabaseFile>,
     busy_timeout: Duration,
     turns: Arc<Semaphore>,
     idle: Mutex<Vec<Connection>>,
 }
 
 impl Readers {
-    pub(super) fn new(path: PathBuf, busy_timeout: Duration) -> Self {
-        Self { path, busy_timeout, turns: Arc::new(Semaphore::new(READERS)), idle: Mutex::default() }
+    pub(super) fn new(path: PathBuf, file: Arc<DatabaseFile>, busy_timeout: Duration) -> Self {
+        Self { path, file, busy_timeout, turns: Arc::new(Semaphore::new(READERS)), idle: Mutex::default() }
     }
 
     /// The file.
@@ -47,6 +49,7 @@ impl Readers {
         let is_gone = Arc::clone(&caller.is_gone);
         blocking(move || {
             let _turn = turn;
+            readers.file.check()?; // or a new connection might be one to another file
             let idle = readers.idle().pop();
             let mut connection = match idle {
                 Some(connection) => connection,
@@ -88,8 +91,9 @@ mod tests {
     async fn a_query_whose_caller_is_gone_is_interrupted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("db");
-        drop(schema::open_writer(&path, Duration::from_secs(5)).unwrap());
-        let readers = Arc::new(Readers::new(path, Duration::from_secs(5)));
+        let _writer = schema::open_writer(&path, Duration::from_secs(5)).unwrap();
+        let file = Arc::new(DatabaseFile::of(&path).unwrap());
+        let readers = Arc::new(Readers::new(path, file, Duration::from_secs(5)));
         for _ in 0..2 * READERS {
             let (begun, has_begun) = tokio::sync::oneshot::channel();
             let endless = readers.read(move |connection| {

@@ -87,6 +87,7 @@ pub(super) fn open_writer(path: &Path, busy_timeout: Duration) -> Result<Connect
     connection.pragma_update(None, "journal_size_limit", JOURNAL_LIMIT_BYTES)?;
     connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?; // makes the write-ahead file
     Ok(connection)
 }
 

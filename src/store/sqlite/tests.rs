@@ -166,8 +166,38 @@ async fn a_damaged_chunk_refuses_its_late_readings_only() {
     let outcomes = store.write(&["a", "bad"].map(|device| write_at(device, Hour(1), [(0, 1.0)]))).await;
     assert!(outcomes[0].is_ok());
     assert!(matches!(&outcomes[1], Err(WriteError::Permanent { reason: "unreadable_chunk", .. })), "{outcomes:?}");
-    assert!(store.contents("bad", Hour(0)..Hour(9)).await.is_err());
+    assert!(store.contents("bad", Hour(0)..Hour(9)).await.unwrap().is_empty(), "reads skip it");
     assert_eq!(stats(&store, "bad").await.count, 1);
+}
+
+/// Writes once more, and tells the reason for which the store does not take it.
+async fn reason_not_to_write(store: &SqliteStore) -> &'static str {
+    match store.write(&[write_at("d", Hour(1), [(2, 2.0)])]).await.remove(0) {
+        Err(WriteError::Transient { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn nothing_counts_as_written_while_the_file_is_gone_or_another_one() {
+    let (folder, store) = new_store();
+    let (path, aside) = (file_in(&folder), folder.path().join("aside"));
+    written(&store, write_at("d", Hour(1), [(1, 1.0)])).await;
+    for wal in [false, true] {
+        let path = if wal { path.with_extension("db-wal") } else { path.clone() };
+        std::fs::rename(&path, &aside).unwrap();
+        assert_eq!(reason_not_to_write(&store).await, "file_gone");
+        let said = store.ping().await.unwrap_err().to_string();
+        assert!(said.contains(path.to_str().unwrap()) && said.contains("was removed"), "{said}");
+        assert!(store.last_hour("d").await.is_err(), "nor is anything read");
+        std::fs::copy(&aside, &path).unwrap();
+        assert_eq!(reason_not_to_write(&store).await, "file_gone");
+        assert!(store.ping().await.unwrap_err().to_string().contains("another file is in the place of"));
+        std::fs::rename(&aside, &path).unwrap();
+        store.ping().await.unwrap();
+    }
+    assert_eq!(written(&store, write_at("d", Hour(1), [(1, 1.0), (2, 2.0), (3, 3.0)])).await.duplicate, 2);
+    assert_eq!(stats(&store, "d").await.count, 3);
 }
 
 #[tokio::test]

@@ -9,12 +9,12 @@ use bson::{DateTime, Document, RawBsonRef, RawDocument, doc};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde_json::{Map, Value};
 
-use super::super::decode::{Unreadable, integer};
+use super::super::decode::{Unreadable, expect_version, integer};
 use super::super::metadata;
 use super::super::seek::{AT_ONCE, Seek};
 use super::super::stats::decode_stats;
 use super::BucketStore;
-use super::document::is_full;
+use super::document::{SCHEMA_VERSION, is_full};
 use super::read::bucket_hour;
 use crate::model::{Hour, Metric};
 use crate::store::metric_names::MetricNames;
@@ -70,8 +70,11 @@ impl BucketStore {
 
     /// The first document (`direction` 1) or the last (-1) of those that `filter` finds, by device and hour.
     async fn glance(&self, filter: Document, direction: i32) -> Result<Option<Glance>, WriteError> {
-        let mut found = self.glances(filter, doc! { "deviceId": direction, "bucket": direction }, 1).await?;
-        Ok(found.pop())
+        let find = || {
+            let sort = doc! { "deviceId": direction, "bucket": direction };
+            self.documents.find(filter.clone()).sort(sort).projection(glance_fields())
+        };
+        self.commands.first(find, Glance::decode).await
     }
 
     /// All parts of the bucket of which one was seen, ascending.
@@ -81,33 +84,30 @@ impl BucketStore {
             return Ok(vec![seen]); // there are no others
         }
         let bucket = doc! { "deviceId": &seen.device, "bucket": DateTime::from_millis(seen.hour.start_ms()) };
-        let mut parts = self.glances(bucket, doc! { "deviceId": 1, "bucket": 1 }, 0).await?;
-        parts.sort_by_key(|part| part.part);
-        Ok(parts)
-    }
-
-    async fn glances(&self, filter: Document, sort: Document, limit: i64) -> Result<Vec<Glance>, WriteError> {
-        let find = self.documents.find(filter).sort(sort).limit(limit).projection(glance_fields());
-        let mut found = Vec::new();
+        let find = self.documents.find(bucket).sort(doc! { "deviceId": 1, "bucket": 1 }).projection(glance_fields());
+        let mut parts = Vec::new();
         self.commands
             .each_document(find, |document| {
-                found.push(Glance::decode(document)?);
+                parts.push(Glance::decode(document)?);
                 Ok(ControlFlow::Continue(()))
             })
             .await?;
-        Ok(found)
+        parts.sort_by_key(|part| part.part);
+        Ok(parts)
     }
 }
 
 /// The fields of a [`Glance`]. They are named, because leaving out `readings` instead makes the server walk through them.
 fn glance_fields() -> Document {
     doc! {
-        "_id": 0, "deviceId": 1, "bucket": 1, "part": 1, "full": 1, "firstTs": 1, "lastTs": 1, "metadata": 1, "stats": 1,
+        "deviceId": 1, "bucket": 1, "part": 1, "schemaVersion": 1, "full": 1, "firstTs": 1, "lastTs": 1, "metadata": 1,
+        "stats": 1,
     }
 }
 
 impl Glance {
     pub(super) fn decode(document: &RawDocument) -> Result<Self, Unreadable> {
+        expect_version(document, SCHEMA_VERSION)?;
         let metadata = document.get("metadata")?.and_then(RawBsonRef::as_document);
         let stats = decode_stats(document.get_document("stats")?, &mut MetricNames::new(&[]))?;
         Ok(Self {

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use bson::{RawArray, RawBsonRef, RawDocument};
 use serde_json::{Map, Value};
 
-use super::super::decode::{Unreadable, integer, number};
+use super::super::decode::{Unreadable, expect_version, finite, integer};
 use super::super::encode::{Encoder, Key};
 use super::super::stats::encode_stats;
 use super::super::{metadata, names};
@@ -37,6 +37,7 @@ pub(super) struct Part {
 impl Part {
     /// Reads the part of a bucket of the hour `hour`.
     pub(super) fn decode(document: &RawDocument, hour: Hour) -> Result<Self, Unreadable> {
+        expect_version(document, SCHEMA_VERSION)?;
         let mut readings = HourSamples::all(hour);
         take_readings(document.get_array("readings")?, &mut readings)?;
         let metadata = match document.get("metadata")? {
@@ -114,32 +115,41 @@ pub(super) fn encode_readings(fields: &mut Encoder, key: impl Key, hour: Hour, c
     });
 }
 
-/// Adds the readings of a document to those of its hour.
+/// Adds the readings of a document to those of its hour: also where one of them is not readable, all the others.
 pub(super) fn take_readings(readings: &RawArray, into: &mut HourSamples) -> Result<(), Unreadable> {
+    let mut outcome = Ok(());
     for reading in readings {
-        let RawBsonRef::Document(reading) = reading? else {
-            return Err(Unreadable("a reading is not a document".into()));
-        };
-        let ts = reading.get("ts")?.and_then(RawBsonRef::as_datetime);
-        let ts_ms = ts.ok_or_else(|| Unreadable("a reading has no ts".into()))?.timestamp_millis();
-        let offset = offset(into.hour(), ts_ms)?;
-        if into.window().contains(&offset) {
-            take_values(reading, offset, into)?;
+        if let Err(error) = take_reading(reading?, into) {
+            outcome = Err(error);
         }
     }
-    Ok(())
+    outcome
+}
+
+fn take_reading(reading: RawBsonRef<'_>, into: &mut HourSamples) -> Result<(), Unreadable> {
+    let RawBsonRef::Document(reading) = reading else {
+        return Err(Unreadable("a reading is not a document".into()));
+    };
+    let ts = reading.get("ts")?.and_then(RawBsonRef::as_datetime);
+    let ts_ms = ts.ok_or_else(|| Unreadable("a reading has no ts".into()))?.timestamp_millis();
+    let offset = offset(into.hour(), ts_ms)?;
+    if into.window().contains(&offset) { take_values(reading, offset, into) } else { Ok(()) }
 }
 
 fn take_values(reading: &RawDocument, offset: HourOffset, into: &mut HourSamples) -> Result<(), Unreadable> {
+    let mut outcome = Ok(());
     for element in reading {
         let (key, value) = element?;
         if key.as_str() != "ts"
             && let Some(metric) = into.metric(key.as_str(), names::original)
         {
-            into.push(offset, metric, number(value)?);
+            match finite(value) {
+                Ok(value) => into.push(offset, metric, value),
+                Err(error) => outcome = Err(error),
+            }
         }
     }
-    Ok(())
+    outcome
 }
 
 /// Whether the document is marked full.

@@ -118,14 +118,16 @@ impl BucketStore {
             servers,
             timeout: options.timeout,
             query_timeout: options.query_timeout,
+            unreadable: options.unreadable_readings,
         };
+        let of_rollups = Commands { unreadable: options.unreadable_rollups, ..commands.clone() };
         let timeout = options.timeout;
         let collection = ManagedCollection { database: database.clone(), name: options.collection.clone(), timeout };
         let names = vec![options.collection.clone(), options.rollups_collection.clone()];
         Ok(Self {
             documents: database.collection_with_options::<RawDocumentBuf>(&options.collection, reading),
             schema_state: SchemaState::new(collection.clone(), names),
-            rollups: RollupCollection::new(commands.clone(), options.rollups_collection, options.rollups_retention),
+            rollups: RollupCollection::new(of_rollups, options.rollups_collection, options.rollups_retention),
             commands,
             schema: Schema { collection, retention: options.retention, validate: options.validate },
             collection: options.collection,

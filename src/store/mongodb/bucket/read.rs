@@ -9,15 +9,15 @@ use std::collections::btree_map::Entry;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use bson::{DateTime, Document, RawDocument, doc};
+use bson::{DateTime, Document, RawArray, RawDocument, doc};
 
 use super::super::by_device::{ByDevice, of_devices, within};
-use super::super::decode::{Unreadable, integer};
+use super::super::decode::{Unreadable, expect_version, integer};
 use super::super::names;
 use super::super::rollups::{Missing, missing};
 use super::super::stats::decode_stats;
 use super::BucketStore;
-use super::document::take_readings;
+use super::document::{SCHEMA_VERSION, take_readings};
 use crate::model::{Contents, Hour, Metric};
 use crate::store::metric_names::MetricNames;
 use crate::store::{FirstReadings, Gathered, HourSamples, HourStats, ReadingsQuery, WriteError};
@@ -48,7 +48,7 @@ impl BucketStore {
         let mut by_device = ByDevice::new(devices, rolled_up);
         let mut names = MetricNames::new(metrics);
         // All stats, and not only those of `metrics`: a projection without paths is several times faster.
-        let fields = doc! { "_id": 0, "deviceId": 1, "bucket": 1, "lastTs": 1, "stats": 1 };
+        let fields = doc! { "deviceId": 1, "bucket": 1, "schemaVersion": 1, "lastTs": 1, "stats": 1 };
         let find = self.documents.find(filter).projection(fields).batch_size(STATS_BATCH);
         let mut parts: BTreeMap<(Arc<str>, Hour), HourStats> = BTreeMap::new();
         self.commands
@@ -78,12 +78,12 @@ impl BucketStore {
     pub(super) async fn read_readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, WriteError> {
         let batch = u32::try_from(query.max_instants).unwrap_or(CONTENTS_BATCH).clamp(2, CONTENTS_BATCH);
         let find = self.documents.find(in_range(query)).sort(doc! { "bucket": 1 }).batch_size(batch);
-        let find = find.projection(doc! { "_id": 0, "bucket": 1, "part": 1, "readings": 1 });
+        let find = find.projection(doc! { "bucket": 1, "part": 1, "schemaVersion": 1, "readings": 1 });
         let mut gathered = Gathered::new(query);
         let (mut hour_of_parts, mut parts) = (None, Vec::new()); // which parts of the hour were read
         let (mut read_behind_cut, mut unfinished) = (0, None);
         let visit = |document: &RawDocument| {
-            let hour = bucket_hour(document)?;
+            let (hour, part, readings) = (bucket_hour(document)?, integer(document, "part")?, readings_of(document)?);
             if hour_of_parts.replace(hour) != Some(hour) {
                 parts.clear();
             }
@@ -91,13 +91,13 @@ impl BucketStore {
             if samples.is_cut() {
                 read_behind_cut += 1;
             }
-            take_readings(document.get_array("readings")?, samples)?;
-            parts.push(integer(document, "part")?);
+            let taken = take_readings(readings, samples);
+            parts.push(part);
             if samples.is_cut() && read_behind_cut >= PARTS_BEHIND_CUT {
                 unfinished = Some(hour.instant_ms(samples.window().end));
                 return Ok(ControlFlow::Break(()));
             }
-            Ok(ControlFlow::Continue(()))
+            taken.map(|()| ControlFlow::Continue(()))
         };
         self.commands.each_document(self.commands.limited(find), visit).await?;
         if let Some(until_ms) = unfinished {
@@ -118,10 +118,14 @@ impl BucketStore {
         let range_ms = query.range_ms.start.max(hour.start_ms())..until_ms;
         let mut filter = in_range(&ReadingsQuery { range_ms, ..query.clone() });
         filter.insert("part", doc! { "$nin": read });
-        let find = self.documents.find(filter).projection(doc! { "_id": 0, "readings": 1 }).batch_size(CONTENTS_BATCH);
+        let find = self
+            .documents
+            .find(filter)
+            .projection(doc! { "schemaVersion": 1, "readings": 1 })
+            .batch_size(CONTENTS_BATCH);
         let visit = |document: &RawDocument| {
             if let Some(samples) = gathered.hour(hour) {
-                take_readings(document.get_array("readings")?, samples)?;
+                take_readings(readings_of(document)?, samples)?;
             }
             Ok(ControlFlow::Continue(()))
         };
@@ -130,10 +134,14 @@ impl BucketStore {
 
     pub(super) async fn read_latest(&self, device: &str, hour: Hour) -> Result<Contents, WriteError> {
         let filter = of_device(device, &(hour..Hour(hour.0 + 1)));
-        let find = self.documents.find(filter).projection(doc! { "_id": 0, "readings": 1 }).batch_size(CONTENTS_BATCH);
+        let find = self
+            .documents
+            .find(filter)
+            .projection(doc! { "schemaVersion": 1, "readings": 1 })
+            .batch_size(CONTENTS_BATCH);
         let mut samples = HourSamples::last_of_each_metric(hour);
         let visit = |document: &RawDocument| {
-            take_readings(document.get_array("readings")?, &mut samples)?;
+            take_readings(readings_of(document)?, &mut samples)?;
             Ok(ControlFlow::Continue(()))
         };
         self.commands.each_document(self.commands.limited(find), visit).await?;
@@ -141,17 +149,16 @@ impl BucketStore {
     }
 
     pub(super) async fn read_last_hour(&self, device: &str) -> Result<Option<Hour>, WriteError> {
-        let find =
-            self.documents.find(doc! { "deviceId": device }).sort(doc! { "deviceId": -1, "bucket": -1 }).limit(1);
-        let find = find.projection(doc! { "_id": 0, "bucket": 1 });
-        let mut hour = None;
-        self.commands
-            .each_document(find, |document| {
-                hour = Some(bucket_hour(document)?);
-                Ok(ControlFlow::Continue(()))
-            })
-            .await?;
-        Ok(hour)
+        let newest = || {
+            let find = self.documents.find(doc! { "deviceId": device }).sort(doc! { "deviceId": -1, "bucket": -1 });
+            find.projection(doc! { "bucket": 1, "schemaVersion": 1, "lastTs": 1 })
+        };
+        let read = |document: &RawDocument| {
+            expect_version(document, SCHEMA_VERSION)?;
+            document.get_datetime("lastTs")?;
+            bucket_hour(document)
+        };
+        self.commands.first(newest, read).await
     }
 }
 
@@ -160,8 +167,15 @@ pub(super) fn bucket_hour(document: &RawDocument) -> Result<Hour, Unreadable> {
     Ok(Hour::of(document.get_datetime("bucket")?.timestamp_millis()))
 }
 
+/// The readings of a document.
+fn readings_of(document: &RawDocument) -> Result<&RawArray, Unreadable> {
+    expect_version(document, SCHEMA_VERSION)?;
+    Ok(document.get_array("readings")?)
+}
+
 /// What a document says of its hour.
 pub(super) fn hour_stats(document: &RawDocument, metrics: &mut MetricNames) -> Result<HourStats, Unreadable> {
+    expect_version(document, SCHEMA_VERSION)?;
     Ok(HourStats {
         hour: bucket_hour(document)?,
         last_ts_ms: document.get_datetime("lastTs")?.timestamp_millis(),

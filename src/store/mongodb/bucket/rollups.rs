@@ -21,7 +21,7 @@ use super::super::command::documents;
 use super::super::decode::{Unreadable, integer};
 use super::super::rollups::HourRollup;
 use super::BucketStore;
-use super::read::{bucket_hour, hour_stats};
+use super::read::hour_stats;
 use crate::model::Hour;
 use crate::store::metric_names::MetricNames;
 use crate::store::{Rollups, WriteError};
@@ -29,8 +29,8 @@ use crate::store::{Rollups, WriteError};
 /// Documents asked for at once.
 const BATCH: u32 = 1_000;
 
-/// What is known of the hours of some devices. An hour of which a part is not readable is not rolled up.
-type Derived = HashMap<(Arc<str>, Hour), Result<HourRollup, WriteError>>;
+/// What is known of the hours of some devices.
+type Derived = HashMap<(Arc<str>, Hour), HourRollup>;
 
 #[async_trait]
 impl Rollups for BucketStore {
@@ -71,15 +71,15 @@ impl Rollups for BucketStore {
                 let document = document?;
                 let created = document.get_datetime("createdAt").map_err(Unreadable::from)?;
                 if created_at.replace(created) != Some(created) {
-                    complete.extend(readable(mem::take(&mut same)));
+                    complete.extend(mem::take(&mut same).into_values());
                 }
                 if let Err(error) = add(&mut same, document, &mut names) {
-                    tracing::warn!(hour_ms = hour.start_ms(), %error, "a document that is no bucket is not rolled up");
+                    self.commands.skip(document, &error);
                 }
             }
             done += self.bring_up_to_date(hour, complete).await?;
         }
-        Ok(done + self.bring_up_to_date(hour, readable(same)).await?)
+        Ok(done + self.bring_up_to_date(hour, same.into_values().collect()).await?)
     }
 
     async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>> {
@@ -126,13 +126,9 @@ impl BucketStore {
         let mut outcomes = vec![Ok(()); buckets.len()];
         let (mut places, mut rollups) = (Vec::new(), Vec::new());
         for (at, bucket) in buckets.iter().enumerate() {
-            match derived.remove(bucket) {
-                Some(Ok(rollup)) => {
-                    places.push(at);
-                    rollups.push(rollup);
-                }
-                Some(Err(error)) => outcomes[at] = Err(error),
-                None => {}
+            if let Some(rollup) = derived.remove(bucket) {
+                places.push(at);
+                rollups.push(rollup);
             }
         }
         for (at, outcome) in places.into_iter().zip(self.rollups.put_all(&rollups).await) {
@@ -158,22 +154,18 @@ impl BucketStore {
 
 /// The fields of a bucket's document that its rollup follows from.
 fn rollup_fields() -> Document {
-    doc! { "_id": 0, "deviceId": 1, "bucket": 1, "createdAt": 1, "rev": 1, "lastTs": 1, "stats": 1 }
+    doc! { "deviceId": 1, "bucket": 1, "schemaVersion": 1, "createdAt": 1, "rev": 1, "lastTs": 1, "stats": 1 }
 }
 
-/// Takes in one part of a bucket. An error means that it does not say of which.
+/// Takes in one part of a bucket.
 fn add(derived: &mut Derived, document: &RawDocument, names: &mut MetricNames) -> Result<(), Unreadable> {
     let device: Arc<str> = document.get_str("deviceId")?.into();
-    let place = derived.entry((Arc::clone(&device), bucket_hour(document)?));
-    let part = part_of(device, document, names);
-    match (place, part) {
-        (Entry::Vacant(place), part) => _ = place.insert(part.map_err(WriteError::from)),
-        (Entry::Occupied(mut place), Err(error)) => _ = place.insert(Err(error.into())),
-        (Entry::Occupied(mut place), Ok(part)) => {
-            if let Ok(known) = place.get_mut() {
-                known.rev += part.rev;
-                known.stats.merge(part.stats);
-            }
+    let part = part_of(Arc::clone(&device), document, names)?;
+    match derived.entry((device, part.stats.hour)) {
+        Entry::Vacant(place) => _ = place.insert(part),
+        Entry::Occupied(mut known) => {
+            known.get_mut().rev += part.rev;
+            known.get_mut().stats.merge(part.stats);
         }
     }
     Ok(())
@@ -181,14 +173,6 @@ fn add(derived: &mut Derived, document: &RawDocument, names: &mut MetricNames) -
 
 fn part_of(device: Arc<str>, document: &RawDocument, names: &mut MetricNames) -> Result<HourRollup, Unreadable> {
     Ok(HourRollup { device, rev: integer(document, "rev")?, stats: hour_stats(document, names)? })
-}
-
-/// Those that can be rolled up.
-fn readable(derived: Derived) -> Vec<HourRollup> {
-    let each = derived
-        .into_iter()
-        .filter_map(|((device, hour), derived)| derived.inspect_err(|error| leave_out(&device, hour, error)).ok());
-    each.collect()
 }
 
 /// Its stats are still answered from the bucket.

@@ -16,6 +16,7 @@ use mongodb::options::ReadConcern;
 use rand::RngExt;
 
 use super::super::collection::Deployment;
+use super::super::decode::Unreadable;
 use super::super::encode::Encoder;
 use super::super::names;
 use super::BucketStore;
@@ -72,13 +73,23 @@ impl BucketStore {
             .documents
             .find(doc! { "deviceId": device, "bucket": bucket, "part": { "$gte": from } })
             .read_concern(ReadConcern::majority());
-        let mut parts = Vec::new();
+        let ours = names::document_id(device, hour, 0);
+        let mut parts: Result<Vec<Part>, Unreadable> = Ok(Vec::new());
         self.commands
             .each_document(find, |document| {
-                parts.push(Part::decode(document, hour)?);
+                if !document.get_str("_id").is_ok_and(|id| id.starts_with(&ours)) {
+                    return Err(Unreadable("its _id is not one of tidegauge".into()));
+                }
+                // A part of ours must not be skipped: what it holds would be written again, to no end.
+                match (Part::decode(document, hour), &mut parts) {
+                    (Ok(part), Ok(parts)) => parts.push(part),
+                    (Err(error), _) => parts = Err(error),
+                    (Ok(_), Err(_)) => {}
+                }
                 Ok(ControlFlow::Continue(()))
             })
             .await?;
+        let mut parts = parts?;
         parts.sort_by_key(|part| part.number);
         Ok(parts)
     }

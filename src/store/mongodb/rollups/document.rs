@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bson::{RawBsonRef, RawDocument};
 
-use super::super::decode::{Unreadable, integer};
+use super::super::decode::{Unreadable, expect_version, integer};
 use super::super::encode::Encoder;
 use super::super::names;
 use super::super::stats::{decode_stats, encode_stats};
@@ -63,25 +63,42 @@ pub(super) fn put(statement: &mut Encoder, rollup: &HourRollup) {
     statement.boolean("upsert", true);
 }
 
-/// Adds the hours of a document that lie in `hours`.
+/// Adds the hours of a document that lie in `hours`: also where one of them is not readable, all the others.
 pub(super) fn take_hours(
     document: &RawDocument,
     hours: &Range<Hour>,
     metrics: &mut MetricNames,
     found: &mut Vec<HourStats>,
 ) -> Result<(), Unreadable> {
+    expect_version(document, SCHEMA_VERSION)?;
     let start = Hour::of(document.get_datetime("day")?.timestamp_millis());
+    let mut outcome = Ok(());
     for element in document.get_document("hours")? {
         let (key, value) = element?;
-        let of_day = KEYS.iter().position(|known| *known == key.as_str());
-        let of_day = of_day.ok_or_else(|| Unreadable("a day has an hour that is none".into()))?;
-        let hour = Hour(start.0 + of_day as i32);
-        if hours.contains(&hour) {
-            let entry = value.as_document().ok_or_else(|| Unreadable("an hour is not a document".into()))?;
-            found.push(decode(entry, hour, metrics)?);
+        match take_hour(start, key.as_str(), value, hours, metrics) {
+            Ok(stats) => found.extend(stats),
+            Err(error) => outcome = Err(error),
         }
     }
-    Ok(())
+    outcome
+}
+
+/// The hour of an entry of a day, if it lies in `hours`.
+fn take_hour(
+    start: Hour,
+    key: &str,
+    value: RawBsonRef<'_>,
+    hours: &Range<Hour>,
+    metrics: &mut MetricNames,
+) -> Result<Option<HourStats>, Unreadable> {
+    let of_day = KEYS.iter().position(|known| *known == key);
+    let of_day = of_day.ok_or_else(|| Unreadable("a day has an hour that is none".into()))?;
+    let hour = Hour(start.0.saturating_add(of_day as i32));
+    if !hours.contains(&hour) {
+        return Ok(None);
+    }
+    let entry = value.as_document().ok_or_else(|| Unreadable("an hour is not a document".into()))?;
+    decode(entry, hour, metrics).map(Some)
 }
 
 fn decode(entry: &RawDocument, hour: Hour, metrics: &mut MetricNames) -> Result<HourStats, Unreadable> {
@@ -125,7 +142,8 @@ mod tests {
             "lux": { "count": 1_i64, "min": 2.0, "max": 2.0, "sum": 2.0 } } }
         };
         let day = bson::DateTime::from_millis(Hour(24).start_ms());
-        let document = doc! { "day": day, "hours": { "13": entry(13), "02": entry(2), "23": entry(23) } };
+        let document =
+            doc! { "day": day, "schemaVersion": 1, "hours": { "13": entry(13), "02": entry(2), "23": entry(23) } };
         let document = RawDocumentBuf::try_from(&document).unwrap();
         let mut found = Vec::new();
         take_hours(&document, &(Hour(0)..Hour(47)), &mut MetricNames::new(&[]), &mut found).unwrap();
@@ -140,6 +158,8 @@ mod tests {
         for bad in
             [doc! {}, doc! { "day": day, "hours": { "24": {} } }, doc! { "day": day, "hours": { "03": { "rev": 1 } } }]
         {
+            let mut bad = bad;
+            bad.insert("schemaVersion", 1);
             let bad = RawDocumentBuf::try_from(&bad).unwrap();
             assert!(take_hours(&bad, &(Hour(0)..Hour(99)), &mut MetricNames::new(&[]), &mut Vec::new()).is_err());
         }

@@ -6,8 +6,8 @@ mod majority;
 pub(super) mod mongod;
 pub(super) mod sharded;
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bson::Document;
@@ -96,6 +96,8 @@ impl Scratch {
             max_readings_per_document: 1000,
             max_document_bytes: 1 << 20,
             slow_writes: metrics::Counter::noop(),
+            unreadable_readings: crate::store::Unreadable::default(),
+            unreadable_rollups: crate::store::Unreadable::default(),
             retention: None,
             rollups_retention: None,
             validate: false,
@@ -113,6 +115,12 @@ impl Scratch {
         let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
         batch.iter().map(|document| document.as_document().unwrap().clone()).collect()
     }
+}
+
+/// A counter, and what it counts.
+pub(super) fn counter() -> (metrics::Counter, Arc<AtomicU64>) {
+    let count = Arc::new(AtomicU64::new(0));
+    (metrics::Counter::from_arc(Arc::clone(&count)), count)
 }
 
 impl Drop for Scratch {

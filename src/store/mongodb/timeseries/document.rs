@@ -10,7 +10,7 @@ use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use serde_json::{Map, Value};
 use smallvec::SmallVec;
 
-use super::super::decode::{Unreadable, number};
+use super::super::decode::{Unreadable, finite};
 use super::super::encode::Encoder;
 use super::super::{metadata, names};
 use crate::model::{Contents, Hour, Reading, Sample};
@@ -96,20 +96,24 @@ impl Measurement<'_> {
     }
 }
 
-/// Adds the values of a measurement to those of its hour.
+/// Adds the values of a measurement to those of its hour: also where one of them is not readable, all the others.
 pub(super) fn take_measurement(
     measurement: &RawDocument,
     ts_ms: i64,
     into: &mut HourSamples,
 ) -> Result<(), Unreadable> {
     let offset = Hour::offset_of(ts_ms);
+    let mut outcome = Ok(());
     for element in measurement {
         let (field, value) = element?;
         let field = field.as_str();
         let Some(name) = metric_of(field).filter(|_| !matches!(value, RawBsonRef::Null)) else { continue };
         if let Some(metric) = into.metric(field, |_| name) {
-            into.push(offset, metric, number(value)?);
+            match finite(value) {
+                Ok(value) => into.push(offset, metric, value),
+                Err(error) => outcome = Err(error),
+            }
         }
     }
-    Ok(())
+    outcome
 }

@@ -82,7 +82,9 @@ impl TimeseriesStore {
             servers,
             timeout: options.timeout,
             query_timeout: options.query_timeout,
+            unreadable: options.unreadable_readings,
         };
+        let of_rollups = Commands { unreadable: options.unreadable_rollups, ..commands.clone() };
         let (collection, timeout) = (timeseries.collection, options.timeout);
         let rollups = options.rollups_collection;
         let managed = ManagedCollection { database: database.clone(), name: collection.clone(), timeout };
@@ -92,7 +94,7 @@ impl TimeseriesStore {
             measurements: database.collection_with_options::<RawDocumentBuf>(&collection, reading),
             lanes: Lanes::new(commands.clone(), rollups.clone()),
             known: KnownDevices::new(timeseries.max_known_devices),
-            rollups: RollupCollection::new(commands.clone(), rollups, options.rollups_retention),
+            rollups: RollupCollection::new(of_rollups, rollups, options.rollups_retention),
             commands,
             schema: Schema { collection: managed, span: timeseries.span, retention: options.retention },
             collection,

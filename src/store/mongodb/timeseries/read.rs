@@ -130,11 +130,10 @@ impl TimeseriesStore {
         let find = self.measurements.find(doc! { "meta.deviceId": device }).sort(doc! { "ts": direction }).limit(1);
         let mut newest = None;
         let visit = |measurement: &RawDocument| {
-            newest = Some(Newest {
-                last_ms: measurement.get_datetime("ts")?.timestamp_millis(),
-                metadata: decode_meta(measurement.get_document("meta")?)?,
-            });
-            Ok(ControlFlow::Break(()))
+            let last_ms = measurement.get_datetime("ts")?.timestamp_millis();
+            let metadata = decode_meta(measurement.get_document("meta")?);
+            newest = Some(Newest { last_ms, metadata: metadata.as_ref().ok().cloned().flatten() });
+            metadata.map(|_| ControlFlow::Break(()))
         };
         self.commands.each_document(find.projection(doc! { "_id": 0, "ts": 1, "meta": 1 }), visit).await?;
         Ok(newest)
@@ -160,6 +159,7 @@ fn clauses_of(missing: &Missing) -> Vec<Document> {
 
 /// Folds measurements by device and hour. Of an identity that two writers stored, the lower value counts.
 fn pipeline(filter: Document) -> Vec<Document> {
+    let finite = doc! { "$type": ["double", "int", "long"], "$gte": f64::MIN, "$lte": f64::MAX };
     let identity = doc! { "device": "$device", "ts": "$ts", "field": "$value.k" };
     let hour = doc! { "$dateTrunc": { "date": "$_id.ts", "unit": "hour" } };
     let of_metric = doc! {
@@ -176,7 +176,7 @@ fn pipeline(filter: Document) -> Vec<Document> {
         doc! { "$match": filter },
         doc! { "$project": { "device": "$meta.deviceId", "ts": 1, "value": { "$objectToArray": "$$ROOT" } } },
         doc! { "$unwind": "$value" },
-        doc! { "$match": { "value.k": { "$nin": ["_id", "ts", "meta"] }, "value.v": { "$type": "number" } } },
+        doc! { "$match": { "value.k": { "$nin": ["_id", "ts", "meta"] }, "value.v": finite } },
         doc! { "$group": { "_id": identity, "value": { "$min": "$value.v" } } },
         doc! { "$group": of_metric },
         doc! { "$group": of_hour },

@@ -266,6 +266,8 @@ async fn a_store_opens_while_the_server_is_down_and_says_so_at_each_call() {
         max_readings_per_document: 10,
         max_document_bytes: 1 << 20,
         slow_writes: metrics::Counter::noop(),
+        unreadable_readings: crate::store::Unreadable::default(),
+        unreadable_rollups: crate::store::Unreadable::default(),
         retention: None,
         rollups_retention: None,
         validate: false,

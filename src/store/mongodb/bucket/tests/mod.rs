@@ -2,6 +2,7 @@
 
 mod documents;
 pub(in crate::store::mongodb) mod faults;
+mod foreign;
 mod parts;
 mod rollups;
 mod schema;

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::model::Metric;
+use crate::store::mongodb::tests::counter;
 
 /// 57 instants in an order that is neither rising nor falling.
 fn mixed() -> Vec<HourOffset> {
@@ -137,11 +138,6 @@ async fn instances_with_different_capacities_race_and_lose_nothing() {
 }
 
 /// A counter that can be read.
-fn counter() -> (metrics::Counter, Arc<std::sync::atomic::AtomicU64>) {
-    let count = Arc::new(std::sync::atomic::AtomicU64::new(0));
-    (metrics::Counter::from_arc(Arc::clone(&count)), count)
-}
-
 async fn largest_document(scratch: &Scratch) -> i32 {
     let sizes = doc! { "$group": { "_id": null, "max": { "$max": { "$bsonSize": "$$ROOT" } } } };
     let found = scratch.all(doc! { "aggregate": "buckets", "pipeline": [sizes], "cursor": {} }).await;

@@ -2,6 +2,7 @@
 
 mod documents;
 mod faults;
+mod foreign;
 mod schema;
 
 use std::sync::Arc;

@@ -1,0 +1,93 @@
+//! Documents in our collections that are not ours, or that somebody broke.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::store::mongodb::tests::counter;
+use crate::store::{HourStats, Rollups, Unreadable};
+
+const NEXT: Hour = Hour(HOUR.0 + 1);
+
+/// What every query says of the device `d`, and of the list of devices.
+async fn answers(store: &BucketStore) -> (Vec<HourStats>, Vec<(Hour, usize)>, Option<Hour>, Vec<String>) {
+    let hours = Hour(HOUR.0 - 9)..Hour(HOUR.0 + 9);
+    let stats = store.hour_stats(&["d".into()], hours.clone(), &[]).await.unwrap().remove(0);
+    let contents = store.contents("d", hours).await.unwrap();
+    let counts = contents.iter().map(|(hour, contents)| (*hour, contents.reading_count())).collect();
+    let devices = store.devices("", None, 10).await.unwrap();
+    let named = devices.iter().map(|device| format!("{} {}", device.device, device.last_ts_ms)).collect();
+    (stats, counts, store.last_hour("d").await.unwrap(), named)
+}
+
+#[tokio::test]
+async fn documents_that_are_not_ours_change_no_answer() {
+    let scratch = Scratch::new().await;
+    let (of_readings, skipped_readings) = counter();
+    let (of_rollups, skipped_rollups) = counter();
+    let skipped = || [&skipped_readings, &skipped_rollups].map(|count| count.load(Ordering::Relaxed));
+    let options = MongodbOptions {
+        unreadable_readings: Unreadable::new(of_readings),
+        unreadable_rollups: Unreadable::new(of_rollups),
+        ..scratch.options()
+    };
+    let store = BucketStore::connect(options).await.unwrap();
+    for device in ["b", "d", "e"] {
+        write_one(&store, &write_at(device, 0..5)).await.unwrap();
+    }
+    let before = answers(&store).await;
+    assert_eq!(skipped(), [0, 0]);
+
+    let mut newer = scratch.buckets().await.remove(1);
+    newer.insert("_id", "d/of-a-newer-version");
+    newer.insert("schemaVersion", 2);
+    let mut copy = newer.clone();
+    copy.insert("_id", "d/without-stats");
+    copy.insert("schemaVersion", 1);
+    copy.remove("stats");
+    let at = |hour: Hour| bson::DateTime::from_millis(hour.start_ms());
+    let foreign = [
+        doc! { "_id": 1, "hello": "world" },
+        doc! { "_id": 2, "deviceId": "d", "bucket": "not a date" },
+        doc! { "_id": 3, "deviceId": "d", "bucket": at(NEXT), "createdAt": at(NEXT), "part": 0 },
+        doc! { "_id": 4, "deviceId": "a", "bucket": at(HOUR), "part": 0, "schemaVersion": 1 },
+        doc! { "_id": 5, "deviceId": 7, "bucket": at(HOUR), "createdAt": at(HOUR) },
+        doc! { "_id": 6, "deviceId": "z", "bucket": at(HOUR), "lastTs": f64::NAN, "readings": 5, "stats": [] },
+        newer,
+        copy,
+    ];
+    scratch.run(doc! { "insert": "buckets", "documents": foreign.to_vec() }).await;
+    let day = bson::DateTime::from_millis(Hour(HOUR.0 - 14).start_ms());
+    let foreign = [
+        doc! { "_id": 1, "deviceId": "d", "day": day, "hours": "many" },
+        doc! { "_id": 2, "deviceId": "d", "day": day, "schemaVersion": 1, "hours": { "14": { "stats": 5 }, "99": 1 } },
+        doc! { "_id": 3, "deviceId": "d", "day": day, "schemaVersion": 7, "hours": { "14": { "stats": {} } } },
+    ];
+    scratch.run(doc! { "insert": "rollups", "documents": foreign.to_vec() }).await;
+
+    assert_eq!(answers(&store).await, before);
+    let [readings, rollups] = skipped();
+    assert!(readings >= 5 && rollups >= 3, "{readings} {rollups}");
+    assert_eq!(store.roll_up_hour(HOUR).await.unwrap(), 3);
+    assert_eq!(store.roll_up_hour(NEXT).await.unwrap(), 0);
+    assert_eq!(answers(&store).await, before);
+
+    // Late readings find their own document, and none of the others.
+    assert_eq!(write_one(&store, &write_at("d", 3..8)).await.unwrap(), Written { stored: 3, duplicate: 2 });
+    assert!(store.roll_up(&[("d".into(), HOUR)]).await[0].is_ok());
+    let (stats, counts, ..) = answers(&store).await;
+    assert_eq!((stats[0].stats[0].1.count, &counts[..]), (8, &[(HOUR, 8)][..]));
+}
+
+#[tokio::test]
+async fn a_document_of_ours_that_somebody_broke_refuses_its_late_readings_only() {
+    let scratch = Scratch::new().await;
+    let store = scratch.store().await;
+    write_one(&store, &write_at("d", 0..5)).await.unwrap();
+    let broken = doc! { "q": { "deviceId": "d" }, "u": { "$set": { "readings.3": "broken" } } };
+    scratch.run(doc! { "update": "buckets", "updates": [broken] }).await;
+    let outcome = write_one(&store, &write_at("d", 2..5)).await;
+    assert!(matches!(outcome, Err(WriteError::Permanent { reason: "unreadable", .. })), "{outcome:?}");
+    assert_eq!(write_one(&store, &write_at("e", 0..5)).await.unwrap(), Written { stored: 5, duplicate: 0 });
+    let (stats, counts, ..) = answers(&store).await;
+    assert_eq!((stats.len(), counts), (1, vec![(HOUR, 4)]), "all but the broken one");
+}
