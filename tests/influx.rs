@@ -45,6 +45,29 @@ async fn lines_become_readings_with_metadata() {
     assert_eq!(metrics.count_where("tidegauge_readings_accepted_total", &[("protocol", "influx")]), 6);
 }
 
+/// As docs/protocols.md says of what differs from `InfluxDB`.
+#[tokio::test]
+async fn tags_do_not_tell_series_apart_and_a_string_takes_its_line_along() {
+    let server = Server::start(Setup::sqlite()).await;
+    let lines = format!("cpu,cpu=cpu0,host=raspi idle=10 {TS_NS}\ncpu,cpu=cpu1,host=raspi idle=20 {TS_NS}\n");
+    assert_eq!(write(&server, V2, lines).await.status, 204);
+    assert_eq!(server.readings("raspi").await, json!([{ "ts": TS, "values": { "cpu_idle": 20.0 } }]));
+    assert_eq!(write(&server, V2, format!("disk,device=sda1,host=raspi free=1 {TS_NS}\n")).await.status, 204);
+    assert_eq!(server.readings("sda1").await, json!([{ "ts": TS, "values": { "disk_free": 1.0 } }]));
+    let answer = write(&server, V2, format!("system,host=alone up=7,text=\"a week\" {TS_NS}\n")).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert_eq!(server.readings("alone").await, json!([]));
+}
+
+#[tokio::test]
+async fn a_line_with_seconds_is_told_to_add_the_precision() {
+    let server = Server::start(Setup::default_config()).await;
+    for path in [V1, V2] {
+        let answer = write(&server, path, format!("cpu,deviceId=a value=1 {}", TS_NS / 1_000_000_000)).await;
+        assert!(answer.status == 400 && answer.text().contains("add precision=s"), "{path}: {}", answer.text());
+    }
+}
+
 #[tokio::test]
 async fn bodies_may_be_gzip_in_several_members_and_credentials_of_any_kind_are_taken() {
     let server = Server::start(Setup::sqlite()).await;

@@ -149,7 +149,7 @@ fn a_mistake_in_the_environment_or_in_a_flag_names_it() {
 
 #[test]
 fn all_mistakes_are_reported_in_one_go_each_with_its_place() {
-    let file = "[http]\nmax_connections = 0\nmax_conections = 1\n[log]\nmax_bytes = \"8G\"\nsync_interval = \"2h\"\n\
+    let file = "[http]\nmax_connections = 0\n[sqlite]\nfil = 1\n[log]\nmax_bytes = \"8G\"\nsync_interval = \"2h\"\n\
                 [retention]\nreadings = \"30000d\"\n[udp]\nsockets = 65\n[pending]\nmax_bytes = 0";
     let env = [("TIDEGAUGE_QUERY__MAX_HOURS", "0"), ("TIDEGAUGE_LOG_LEVEL", "debug"), ("TIDEGAUGE_LOG__SYNC", "never")];
     let flags = [flag("--udp", "udp", "listen", "here"), flag("--store", "store", "kind", "mysql")];

@@ -130,4 +130,15 @@ mod tests {
         let refused = metrics(0..=MAX_METRICS).expect_err("one too many");
         assert_eq!(refused.detail(), "metric: names 257 metrics, at most 256 are possible");
     }
+
+    #[test]
+    fn an_instant_in_seconds_is_refused_with_what_to_write() {
+        let instant = |text: &str| Params::of(&format!("/?from={text}").parse().expect("a URI")).instant_ms("from");
+        for (text, ms) in [("0", 0), ("-1", -1), ("1795297114000", 1_795_297_114_000), ("1199999999", 1_199_999_999)] {
+            assert_eq!(instant(text).expect(text), Some(ms), "{text}");
+        }
+        assert_eq!(instant("1970-01-21T18:41:37.114Z").expect("RFC 3339"), Some(1_795_297_114));
+        let refused = instant("1795297114").expect_err("seconds");
+        assert!(refused.detail().contains("looks like seconds") && refused.detail().contains("1795297114000"));
+    }
 }
