@@ -12,7 +12,8 @@ const LABELS_OF_PROMETHEUS: [&str; 3] = ["job", "instance", "le"];
 fn every_key_that_is_named_exists() {
     let keys = keys();
     let mut named = 0;
-    for (page, text) in texts() {
+    // The changelog names keys that had other names once.
+    for (page, text) in texts().into_iter().filter(|(page, _)| !page.ends_with("CHANGELOG.md")) {
         // On a page keys stand in backticks; in other files everything is looked at.
         let is_page = page.extension().is_some_and(|extension| extension == "md");
         let places = if is_page { in_backticks(&text) } else { text };
