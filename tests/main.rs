@@ -17,6 +17,7 @@ mod influx;
 mod limits;
 mod mongodb_connection;
 mod mongodb_documents;
+mod open_files;
 mod pages;
 mod paging;
 mod process;

@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use super::data_dir::{self, DataDir};
 use super::settings::Settings;
 
+mod open_files;
 mod options;
 mod reload;
 mod store_watch;
@@ -43,6 +44,7 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     }
     let (config, remarks) = settings.load_and_compare()?;
     logs::init(&config.telemetry)?;
+    open_files::raise_limit();
     for renamed in remarks.renamed {
         tracing::warn!("{renamed}");
     }

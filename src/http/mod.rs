@@ -53,6 +53,7 @@ pub use browser::Hosts;
 pub use budget::Budget;
 pub use server::{listen, serve};
 pub use tls::{Tls, TlsError};
+pub use turned_away::connections_within;
 
 /// What the HTTP edge obeys.
 #[derive(Debug, Clone)]

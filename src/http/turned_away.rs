@@ -16,6 +16,16 @@ use super::problem::{MOMENT, Problem};
 /// How many are told at a time. Each takes some KiB for two seconds at most.
 const MAX_TOLD: usize = 256;
 
+/// How many connections may be open so that they, and those that are being refused, take no more than so many files.
+#[must_use]
+pub const fn connections_within(files: usize) -> usize {
+    match files.div_ceil(2) {
+        0 => 1,
+        half if half > MAX_TOLD => files - MAX_TOLD,
+        half => half,
+    }
+}
+
 /// Turns connections away.
 #[derive(Debug)]
 pub(super) struct TurnedAway {
@@ -35,7 +45,7 @@ impl TurnedAway {
             format!("{CONNECTION}: close"),
         ];
         let answer = format!("{}\r\n\r\n{body}", head.join("\r\n")).into_bytes().into();
-        Self { answer, room: Arc::new(Semaphore::new(MAX_TOLD)) }
+        Self { answer, room: Arc::new(Semaphore::new(MAX_TOLD.min(max_connections))) }
     }
 
     /// Tells a client that there is no room, and closes its connection.

@@ -35,6 +35,8 @@ pub(crate) struct Server {
     setup: Setup,
     disk: Option<Disk>,
     clock: Option<Clock>,
+    /// The soft and the hard limit of open files, where it has its own.
+    open_files: Option<[u32; 2]>,
     data: TempDir,
     log: Arc<Mutex<String>>,
     client: reqwest::Client,
@@ -93,10 +95,18 @@ impl Server {
         self.clock.as_ref().expect("it was started with one")
     }
 
+    /// A server with a limit of open files of its own, soft and hard.
+    pub(crate) async fn start_with_open_files(setup: Setup, limits: [u32; 2]) -> Self {
+        let mut server = Self::prepare(setup);
+        server.open_files = Some(limits);
+        server.start_again().await;
+        server
+    }
+
     fn prepare(setup: Setup) -> Self {
         let data = tempfile::Builder::new().prefix("tidegauge-data-").tempdir().expect("a temporary folder");
         let client = client_for(&setup);
-        Self { running: None, setup, disk: None, clock: None, data, log: Arc::default(), client }
+        Self { running: None, setup, disk: None, clock: None, open_files: None, data, log: Arc::default(), client }
     }
 
     /// Starts the server again after it ended, on the same data folder.
@@ -105,7 +115,15 @@ impl Server {
         let config = self.data.path().join("config.toml");
         std::fs::write(&config, self.setup.clone().or("udp.listen", "127.0.0.1:0").to_toml())
             .expect("the folder is writable");
-        let mut command = self.disk.as_ref().map_or_else(|| Command::new(binary()), |disk| disk.run(&binary()));
+        let mut command = match (&self.disk, self.open_files) {
+            (Some(disk), _) => disk.run(&binary()),
+            (None, Some([soft, hard])) => {
+                let mut command = Command::new("prlimit"); // of util-linux; it becomes the program
+                command.arg(format!("--nofile={soft}:{hard}")).arg(binary());
+                command
+            }
+            (None, None) => Command::new(binary()),
+        };
         command.args(["serve", "--http", "127.0.0.1:0"]);
         if let Some(clock) = &self.clock {
             clock.show(&mut command);

@@ -14,6 +14,7 @@ use tidegauge::wire::senml::NameSplit;
 use tidegauge::{access, flush, http, pending, query};
 
 use super::super::data_dir::DataDir;
+use super::open_files;
 
 /// Connections to MongoDB for queries, beside those for writes.
 const QUERY_CONNECTIONS: u32 = 16;
@@ -35,15 +36,18 @@ pub(super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOptions {
         retention: config.retention.readings.period().map(Period::as_duration),
         rollups_retention: config.retention.rollups().period().map(Period::as_duration),
         validate: mongodb.validate,
-        max_connections: u32::try_from(config.flush.max_in_flight)
-            .unwrap_or(u32::MAX)
-            .saturating_add(QUERY_CONNECTIONS),
+        max_connections: mongodb_connections(config),
     }
 }
 
 /// Counts what a store skips among the readings.
 pub(super) fn unreadable_readings(metrics: &Metrics) -> Unreadable {
     Unreadable::new(metrics.store_unreadable_total.with("readings"))
+}
+
+/// How many connections to each MongoDB server may be open.
+pub(super) fn mongodb_connections(config: &Config) -> u32 {
+    u32::try_from(config.flush.max_in_flight).unwrap_or(u32::MAX).saturating_add(QUERY_CONNECTIONS)
 }
 
 /// How long after an hour's end, and after the last of its readings should be stored, it is rolled up. Most readings that
@@ -126,7 +130,7 @@ pub(super) fn query(config: &Config) -> query::Limits {
 
 pub(super) fn http(config: &Config) -> http::Limits {
     http::Limits {
-        max_connections: config.http.max_connections,
+        max_connections: open_files::max_connections(config),
         max_body_bytes: config.http.max_body_bytes.as_usize(),
         header_timeout: config.http.header_timeout.as_duration(),
         body_timeout: config.http.body_timeout.as_duration(),

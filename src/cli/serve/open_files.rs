@@ -1,0 +1,76 @@
+//! The limit of open files (`RLIMIT_NOFILE`), which connections share with the log, the store and the sockets.
+//!
+//! A log that cannot open its next segment has failed. So connections, which anybody may open, get what the others leave.
+
+use nix::libc::rlim_t;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tidegauge::config::Config;
+use tidegauge::http;
+
+use super::options::mongodb_connections;
+
+/// Files of the log, of SQLite with its readers, of the runtime, and of what is read now and then, with some to spare.
+const OTHERS: u64 = 64;
+
+/// Servers of a MongoDB replica set, each of which the driver connects to.
+const MONGODB_SERVERS: u64 = 3;
+
+/// Connections by which the driver watches one server.
+const MONITORS: u64 = 3;
+
+/// Raises the limit as far as the system allows. A soft limit of 1024 is common, and meant for programs with `select`.
+pub(super) fn raise_limit() {
+    let raised =
+        getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files was not raised");
+    }
+}
+
+/// How many connections may be open: `http.max_connections`, or fewer where the limit of open files asks for it.
+pub(super) fn max_connections(config: &Config) -> usize {
+    let wanted = config.http.max_connections;
+    let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return wanted };
+    let fitting = fitting(limit, config);
+    if fitting < wanted {
+        tracing::warn!(
+            limit,
+            http.max_connections = wanted,
+            connections = fitting,
+            "the limit of open files leaves room for fewer connections than http.max_connections: raise it (LimitNOFILE= in \
+             systemd, ulimit -n in a shell)"
+        );
+    }
+    fitting.min(wanted)
+}
+
+fn fitting(limit: rlim_t, config: &Config) -> usize {
+    let of_mongodb = if config.store_kind().is_mongodb() {
+        MONGODB_SERVERS * (u64::from(mongodb_connections(config)) + MONITORS)
+    } else {
+        0
+    };
+    let reserved = OTHERS + config.udp.sockets as u64 + of_mongodb;
+    let left = limit.saturating_sub(reserved).max(limit / 4);
+    http::connections_within(usize::try_from(left).unwrap_or(usize::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_files_for_everything_else() {
+        let sqlite = Config::default();
+        let mongodb = Config {
+            store: tidegauge::config::Store { kind: Some(tidegauge::config::StoreKind::Mongodb) },
+            ..Config::default()
+        };
+        for (limit, of_sqlite, of_mongodb) in
+            [(1, 1, 1), (20, 3, 3), (100, 17, 13), (1_024, 702, 633), (65_536, 65_214, 65_145)]
+        {
+            let found = [&sqlite, &mongodb].map(|config| fitting(limit, config));
+            assert_eq!(found, [of_sqlite, of_mongodb], "{limit}");
+        }
+    }
+}
