@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
@@ -23,6 +24,7 @@ pub struct Keys {
 }
 
 struct Known {
+    id: Arc<str>,
     signer: Signer,
     reach: Reach,
     allowance: Allowance,
@@ -32,6 +34,8 @@ struct Known {
 /// A datagram that may be read.
 #[derive(Debug, Clone, Copy)]
 pub struct Verified<'k, 'd> {
+    /// The id of the key that it is signed with.
+    pub signer: Option<&'k Arc<str>>,
     /// What is to be read: all of it, or what stands behind the line that signs it.
     pub content: &'d [u8],
     /// Which devices it may write.
@@ -76,7 +80,8 @@ impl Keys {
     /// # Errors
     /// When nothing of it may be read.
     pub fn verify<'d>(&self, datagram: &'d [u8], now_ms: i64) -> Result<Verified<'_, 'd>, Unverified> {
-        let from_anybody = |content| Verified { content, reach: Reach::all(), allowance: Allowance::unlimited() };
+        let from_anybody =
+            |content| Verified { signer: None, content, reach: Reach::all(), allowance: Allowance::unlimited() };
         if !signature::is_claimed(datagram) {
             return if self.takes_unsigned { Ok(from_anybody(datagram)) } else { Err(Unverified::Unsigned) };
         }
@@ -90,7 +95,12 @@ impl Keys {
         }
         match known.expires {
             Some(expires) if expires.is_over(now_ms) => Err(Unverified::ExpiredKey),
-            _ => Ok(Verified { content: signature.content, reach: &known.reach, allowance: &known.allowance }),
+            _ => Ok(Verified {
+                signer: Some(&known.id),
+                content: signature.content,
+                reach: &known.reach,
+                allowance: &known.allowance,
+            }),
         }
     }
 
@@ -104,7 +114,7 @@ impl Keys {
 impl Known {
     fn new(key: &Key, allowance: Allowance, case: DeviceIdCase) -> Self {
         let reach = Reach::of(key.devices.as_deref(), key.device_prefix.as_deref(), case);
-        Self { signer: Signer::new(&key.secret), reach, allowance, expires: key.expires }
+        Self { id: key.id.as_str().into(), signer: Signer::new(&key.secret), reach, allowance, expires: key.expires }
     }
 }
 

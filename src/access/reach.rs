@@ -22,14 +22,9 @@ pub enum ReachError {
     /// It is none of those that the patterns name.
     #[error("device \"{0}\" is none of those that the token or certificate is for")]
     Forbidden(String),
-    /// With the prefix its id would be too long.
-    #[error("with this token a device id has at most {max} bytes, this one has {found}")]
-    TooLong {
-        /// The longest id, in bytes.
-        max: usize,
-        /// The id's length.
-        found: usize,
-    },
+    /// With the prefix its id would be too long. How long the prefix is, its tenant is not told.
+    #[error("the device id is too long: it has {0} bytes")]
+    TooLong(usize),
 }
 
 /// Devices that follow each other in the order of their ids, as they are kept.
@@ -90,9 +85,8 @@ impl Reach {
         if self.prefix.is_empty() {
             return Ok(Cow::Borrowed(id));
         }
-        let max = DEVICE_ID_MAX_BYTES - self.prefix.len();
-        if id.len() > max {
-            return Err(ReachError::TooLong { max, found: id.len() });
+        if self.prefix.len() + id.len() > DEVICE_ID_MAX_BYTES {
+            return Err(ReachError::TooLong(id.len()));
         }
         Ok(Cow::Owned(self.behind_prefix(id)))
     }
@@ -160,7 +154,7 @@ mod tests {
             assert!(kept.starts_with("acme/") && acme.shown(&kept) == Some(id), "{id}");
         }
         assert_eq!(acme.shown("other/pump"), None);
-        assert_eq!(acme.kept(&"x".repeat(124)), Err(ReachError::TooLong { max: 123, found: 124 }));
+        assert_eq!(acme.kept(&"x".repeat(124)), Err(ReachError::TooLong(124)));
         assert_eq!(acme.kept(&"x".repeat(123)).unwrap().len(), 128);
     }
 

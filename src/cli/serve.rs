@@ -18,7 +18,7 @@ use tidegauge::query::Queries;
 use tidegauge::store::mongodb::{BucketStore, TimeseriesStore};
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::store::{Store, expiry};
-use tidegauge::telemetry::{Exposition, Metrics, logs};
+use tidegauge::telemetry::{Exposition, Metrics, RefusalLog, logs};
 use tidegauge::{log, udp};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -218,6 +218,9 @@ impl Service {
         if let (Some(devices), Some(strangers)) = (&devices, strangers) {
             helpers.push(tokio::spawn(strangers.look_up(Arc::clone(devices), Arc::clone(&store))));
         }
+        let refusals = Arc::new(RefusalLog::default());
+        let of_refusals = Arc::clone(&refusals);
+        helpers.push(tokio::spawn(async move { of_refusals.run().await }));
         let app = App {
             gate: Arc::new(Gate::new(Tokens::new(config))),
             hosts: options::hosts(config),
@@ -228,6 +231,7 @@ impl Service {
             log_max_bytes: config.log.max_bytes.0,
             pending_max_bytes: config.pending.max_bytes.0,
             metrics,
+            refusals,
             exposition,
             budget: Budget::new(config.http.max_bytes_in_flight.as_usize()),
             limits: options::http(config),
@@ -235,8 +239,9 @@ impl Service {
             device_id_case: config.ingest.device_id_case,
         };
         let closing = CancellationToken::new();
-        let receiving =
-            sockets.map(|sockets| sockets.start(&app.gate, &app.ingest, &app.metrics, &closing)).transpose();
+        let receiving = sockets
+            .map(|sockets| sockets.start(&app.gate, &app.ingest, &app.metrics, &app.refusals, &closing))
+            .transpose();
         let receiving = receiving.context("start receiving datagrams")?;
         Ok(Self { log, store, flush, running, app: Arc::new(app), receiving, closing, helpers })
     }

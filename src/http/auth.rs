@@ -6,6 +6,7 @@
 //! nowhere else: addresses end up in the logs of proxies, so a token in the query string, `u` and `p` of version 1 of
 //! `InfluxDB` included, is not looked at.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,12 +20,12 @@ use base64::engine::general_purpose::STANDARD;
 use super::App;
 use super::browser::BrowserError;
 use super::influx::Version;
-use super::problem::Problem;
-use super::tls::Peer;
+use super::problem::{Problem, Refusals};
+use super::server::Peer;
 use crate::access::{Certificate, Grant, Shown, Stranger, Tokens};
 use crate::config::{Audience, Scope};
 use crate::limits::Allowance;
-use crate::telemetry::{Limit, Protocol, RequestRejection};
+use crate::telemetry::{Limit, Protocol, RefusalEntry, RequestRejection, Sender, What};
 
 /// What a route asks of who comes.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +50,9 @@ pub(super) async fn authorize(
 ) -> Response {
     let peer = request.extensions().get::<Peer>();
     let certificate = peer.and_then(|peer| peer.certificate.as_deref());
-    let needs_more_than_the_address = || peer.is_some() || !app.gate.tokens().lets_anybody_in();
+    let address = peer.map(|peer| peer.address);
+    let is_over_tls = peer.is_some_and(|peer| peer.is_over_tls);
+    let needs_more_than_the_address = || is_over_tls || !app.gate.tokens().lets_anybody_in();
     let checked = app.hosts.check(&request, needs_more_than_the_address).map_err(Refusal::Browser);
     let judged = checked.and_then(|()| judge(&app.gate.tokens(), need, request.headers(), certificate));
     let judged = match judged {
@@ -65,15 +68,39 @@ pub(super) async fn authorize(
     };
     match judged {
         Ok(grant) => {
+            let sender = sender(grant.name.clone(), address);
             request.extensions_mut().insert(grant);
-            next.run(request).await
+            let mut response = next.run(request).await;
+            log_refusals(&app, need, &sender, &mut response);
+            response
         }
         Err(refusal) => {
             if let Some(protocol) = need.carries_readings() {
                 app.ingest.count_refused_request(protocol, refusal.reason());
             }
-            need.answer(&refusal)
+            let mut response = need.answer(&refusal);
+            log_refusals(&app, need, &sender(None, address), &mut response);
+            response
         }
+    }
+}
+
+fn sender(name: Option<Arc<str>>, address: Option<IpAddr>) -> Sender {
+    name.map(Sender::Named).or(address.map(Sender::Address)).unwrap_or(Sender::All)
+}
+
+/// Logs what an answer refuses: readings, requests that nobody let in, and queries for want of the store. That a query is
+/// not one, its sender sees.
+fn log_refusals(app: &App, need: Need, sender: &Sender, response: &mut Response) {
+    let is_let_in = response.status() != StatusCode::UNAUTHORIZED && response.status() != StatusCode::FORBIDDEN;
+    let is_ours = response.status().is_server_error();
+    let Some(Refusals(refusals)) = response.extensions_mut().remove() else { return };
+    let is_logged = |refusal: &RefusalEntry| match refusal.what {
+        What::Queries => app.flush.store_away().is_none(), // that the store is away is logged once
+        _ => need.carries_readings().is_some() || !is_let_in,
+    };
+    for refusal in refusals.into_iter().filter(is_logged) {
+        app.refusals.record(if is_ours { Sender::All } else { sender.clone() }, refusal);
     }
 }
 

@@ -24,7 +24,7 @@ use crate::ingest::Ingest;
 use crate::log::Log;
 use crate::model::DeviceIdCase;
 use crate::query::Queries;
-use crate::telemetry::{Exposition, Metrics};
+use crate::telemetry::{Exposition, Metrics, RefusalLog};
 use crate::wire::senml::NameSplit;
 
 mod auth;
@@ -103,6 +103,8 @@ pub struct App {
     pub pending_max_bytes: u64,
     /// The metrics.
     pub metrics: Arc<Metrics>,
+    /// The log lines about what is refused.
+    pub refusals: Arc<RefusalLog>,
     /// How metrics are exported.
     pub exposition: Exposition,
     /// The bytes of bodies that may be in memory.

@@ -10,8 +10,9 @@ use super::browser::BrowserError;
 use super::budget::Exhausted;
 use crate::access::ReachError;
 use crate::ingest::{Listed, Receipt, Refused};
+use crate::log::AppendError;
 use crate::query::QueryError;
-use crate::telemetry::{Limit, RequestRejection};
+use crate::telemetry::{Limit, RefusalEntry, RequestRejection, What};
 
 /// How long a client should wait where something is in short supply that comes back within moments: memory for bodies,
 /// connections, a store that is there.
@@ -31,14 +32,21 @@ pub(super) struct Problem {
     /// The limit that was reached, if it was one that requests count towards.
     #[serde(skip)]
     limit: Option<Limit>,
+    /// What the log has about it in place of code and detail.
+    #[serde(skip)]
+    refusals: Option<Box<Refusals>>,
     #[serde(rename = "status")]
     status_number: u16,
     title: &'static str,
     code: &'static str,
     detail: String,
     #[serde(flatten)]
-    counts: Option<Counts>,
+    counts: Option<Box<Counts>>,
 }
+
+/// What was refused with an answer, for the log.
+#[derive(Debug, Clone)]
+pub(super) struct Refusals(pub(super) Vec<RefusalEntry>);
 
 #[derive(Debug, Serialize)]
 struct Counts {
@@ -59,7 +67,17 @@ struct Error {
 impl Problem {
     fn new(status: StatusCode, title: &'static str, code: &'static str, detail: impl Into<String>) -> Self {
         let (status_number, detail) = (status.as_u16(), detail.into());
-        Self { status, retry_after: None, limit: None, status_number, title, code, detail, counts: None }
+        Self {
+            status,
+            retry_after: None,
+            limit: None,
+            refusals: None,
+            status_number,
+            title,
+            code,
+            detail,
+            counts: None,
+        }
     }
 
     /// Something is not to be had for now.
@@ -96,10 +114,15 @@ impl Problem {
         &self.detail
     }
 
-    /// What an answer with this problem says beside its body: when to try again, and for the metrics which limit was
-    /// reached.
+    /// What an answer with this problem has beside its body: when to try again, for the metrics which limit was reached, and
+    /// for the log what was refused.
     pub(super) fn mark(&self, response: &mut Response) {
         set_retry_after(response, self.retry_after);
+        let of_request = || {
+            let (code, example) = (self.code, self.detail.clone());
+            Refusals(vec![RefusalEntry { what: What::Requests, code, count: 1, example }])
+        };
+        response.extensions_mut().insert(self.refusals.as_deref().cloned().unwrap_or_else(of_request));
         if let Some(limit) = self.limit {
             response.extensions_mut().insert(limit);
         }
@@ -199,6 +222,7 @@ impl Problem {
     /// Some readings of a request are refused, or all. Where some of them may come later, so should the request: what is
     /// accepted of it is not stored twice.
     pub(super) fn rejected(receipt: Receipt, partial: bool) -> Self {
+        let refusals = Some(Box::new(Refusals(receipt.refusals())));
         let (rejected, received) = (receipt.rejected, receipt.received);
         let detail = match (receipt.accepted, partial) {
             (0, true) if received == 1 => "the reading is rejected".to_owned(),
@@ -216,7 +240,7 @@ impl Problem {
         } else {
             Self::new(StatusCode::BAD_REQUEST, "Readings rejected", "partially_rejected", detail)
         };
-        let error = |Listed { index, line, rejection }: Listed| Error {
+        let error = |Listed { index, line, rejection, .. }: Listed| Error {
             index,
             line,
             code: rejection.code.as_str(),
@@ -224,7 +248,7 @@ impl Problem {
         };
         let errors = receipt.listed.into_iter().map(error).collect();
         let counts = Counts { accepted: receipt.accepted, rejected: receipt.rejected, errors };
-        Self { counts: Some(counts), retry_after: receipt.retry_after, ..problem }
+        Self { counts: Some(Box::new(counts)), retry_after: receipt.retry_after, refusals, ..problem }
     }
 
     /// Nothing of a request was accepted. A log that is full gets emptier only when the store is there.
@@ -238,6 +262,11 @@ impl Problem {
             }
             Refused::NotPartial(receipt) => Self::rejected(receipt, false),
             Refused::RateLimited(wait) => Self::rate_limited(Limit::TokenReadings, wait),
+            Refused::Overloaded(AppendError::DiskFull(_)) => {
+                // What the system says of it names a path, which is not for everybody. The log of the process has it.
+                let detail = "the disk of the log is full; try again later";
+                Self::unavailable("Overloaded", "overloaded", detail, MOMENT).at(Limit::LogBytes)
+            }
             Refused::Overloaded(_) => {
                 let wait = if is_store_away { STORE_AWAY } else { MOMENT };
                 Self::unavailable("Overloaded", "overloaded", detail, wait).at(Limit::LogBytes)
@@ -285,15 +314,17 @@ impl From<QueryError> for Problem {
             QueryError::OutOfReach(ReachError::Forbidden(_)) => {
                 Self::new(StatusCode::FORBIDDEN, "Device forbidden", "device_forbidden", detail)
             }
-            QueryError::OutOfReach(ReachError::TooLong { .. }) => Self::invalid_parameter("device", detail),
+            QueryError::OutOfReach(ReachError::TooLong(_)) => Self::invalid_parameter("device", detail),
             QueryError::TooManyDevices(_) => {
                 Self::new(StatusCode::BAD_REQUEST, "Too many devices", "too_many_devices", detail)
             }
             QueryError::Timeout(limit) => Self::query_timeout(limit),
             QueryError::Store(_) => {
-                tracing::warn!(error = detail, "a query was not answered"); // it names hosts, which are not for everybody
-                let detail = "the store does not answer; try again later";
-                Self::unavailable("Store unavailable", "store_unavailable", detail, MOMENT)
+                // What is wrong names hosts, which are not for everybody.
+                let (code, told) = ("store_unavailable", "the store does not answer; try again later");
+                let refusal = RefusalEntry { what: What::Queries, code, count: 1, example: detail };
+                let problem = Self::unavailable("Store unavailable", code, told, MOMENT);
+                Self { refusals: Some(Box::new(Refusals(vec![refusal]))), ..problem }
             }
         }
     }

@@ -13,7 +13,7 @@ use axum::routing::{MethodRouter, get, post};
 use super::auth::{Need, authorize};
 use super::influx::Version;
 use super::problem::Problem;
-use super::tls::Peer;
+use super::server::Peer;
 use super::unread::Watch;
 use super::{App, headers, influx, ingest, operate, query};
 use crate::config::Scope;
@@ -73,7 +73,7 @@ async fn at_the_edge(State(app): State<Arc<App>>, request: Request, next: Next) 
     let start = Instant::now();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
-    let is_over_tls = request.extensions().get::<Peer>().is_some();
+    let is_over_tls = request.extensions().get::<Peer>().is_some_and(|peer| peer.is_over_tls);
     let (head, body) = request.into_parts();
     let (body, watch) = Watch::over(body);
     let mut response = next.run(Request::from_parts(head, body)).await;

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,10 +22,11 @@ use tokio_util::task::TaskTracker;
 
 use super::linger::Lingering;
 use super::router::router;
-use super::tls::{Failure, Peer, Tls};
+use super::tls::{Failure, Tls};
 use super::turned_away::TurnedAway;
 use super::{App, Limits};
-use crate::telemetry::{Limit, Metrics};
+use crate::access::Certificate;
+use crate::telemetry::{Limit, Metrics, RefusalEntry, RefusalLog, Sender, What};
 
 /// How long to wait after the system refused to accept a connection: it is out of files, mostly.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -57,16 +58,23 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, tls: Option<Arc<Tls>>, 
         metrics.tls_handshakes_failed_total.start_with(&Failure::REASONS);
     }
     let tasks = TaskTracker::new();
-    let edge = Edge { limits: app.limits.clone(), metrics: Arc::clone(&metrics), router: router(app), tls, shutdown };
+    let edge = Edge {
+        limits: app.limits.clone(),
+        metrics: Arc::clone(&metrics),
+        refusals: Arc::clone(&app.refusals),
+        router: router(app),
+        tls,
+        shutdown,
+    };
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = edge.shutdown.cancelled() => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match accepted {
+            Ok((stream, from)) => (stream, from.ip().to_canonical()),
             Err(error) => {
-                tracing::warn!(%error, "a connection was not accepted");
+                edge.log_refused_connection(Sender::All, "not_accepted", error.to_string());
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -74,6 +82,8 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, tls: Option<Arc<Tls>>, 
         let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
             metrics.http_connections_refused_total.increment(1);
             metrics.limited_total.of(Limit::Connections).increment(1);
+            let example = format!("{} are open", edge.limits.max_connections);
+            edge.log_refused_connection(Sender::Address(address), "too_many_connections", example);
             if let Some(turned_away) = &turned_away {
                 turned_away.tell(stream, &tasks); // over TLS a handshake would have to come first
             }
@@ -82,7 +92,7 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, tls: Option<Arc<Tls>>, 
         let edge = edge.clone();
         tasks.spawn(async move {
             edge.metrics.http_connections.increment(1.0);
-            edge.connection(stream).await;
+            edge.connection(stream, address).await;
             edge.metrics.http_connections.decrement(1.0);
             drop(permit);
         });
@@ -97,22 +107,33 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, tls: Option<Arc<Tls>>, 
 struct Edge {
     limits: Limits,
     metrics: Arc<Metrics>,
+    refusals: Arc<RefusalLog>,
     router: Router,
     tls: Option<Arc<Tls>>,
     shutdown: CancellationToken,
 }
 
 impl Edge {
-    async fn connection(&self, stream: TcpStream) {
+    fn log_refused_connection(&self, sender: Sender, code: &'static str, example: String) {
+        self.refusals.record(sender, RefusalEntry { what: What::Connections, code, count: 1, example });
+    }
+
+    async fn connection(&self, stream: TcpStream, address: IpAddr) {
         let _ = stream.set_nodelay(true); // only costs latency where it fails
         let service = TowerToHyperService::new(self.router.clone());
-        let Some(tls) = &self.tls else { return self.requests(stream, service).await };
+        let Some(tls) = &self.tls else {
+            let peer = Peer { address, is_over_tls: false, certificate: None };
+            return self.requests(stream, FromPeer { service, peer }).await;
+        };
         let accepted = tokio::select! {
             accepted = tls.accept(stream) => accepted,
             () = self.shutdown.cancelled() => return,
         };
         match accepted {
-            Ok((stream, peer)) => self.requests(stream, OverTls { service, peer }).await,
+            Ok((stream, certificate)) => {
+                let peer = Peer { address, is_over_tls: true, certificate };
+                self.requests(stream, FromPeer { service, peer }).await;
+            }
             Err(why) => {
                 self.metrics.tls_handshakes_failed_total.with(why.reason()).increment(1);
                 tracing::debug!(%why, "a TLS handshake failed");
@@ -145,13 +166,22 @@ impl Edge {
     }
 }
 
+/// Who is at the other end of a connection. Goes with its requests.
+#[derive(Debug, Clone)]
+pub(super) struct Peer {
+    pub(super) address: IpAddr,
+    pub(super) is_over_tls: bool,
+    /// The client's certificate, verified, if it showed one.
+    pub(super) certificate: Option<Arc<Certificate>>,
+}
+
 /// Tells each request of a connection who is at the other end.
-struct OverTls<S> {
+struct FromPeer<S> {
     service: S,
     peer: Peer,
 }
 
-impl<S: Service<Request<Incoming>>> Service<Request<Incoming>> for OverTls<S> {
+impl<S: Service<Request<Incoming>>> Service<Request<Incoming>> for FromPeer<S> {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;

@@ -6,11 +6,12 @@ use std::time::Duration;
 use crate::access::{Reach, ReachError};
 use crate::log::{Batch, BatchBuilder};
 use crate::model::{DeviceIdCase, check_device_id, check_metric_name};
-use crate::telemetry::Protocol;
+use crate::telemetry::{Protocol, RefusalEntry};
 use crate::wire::{Code, Incoming, Rejection, Sink};
 
 use super::Receipt;
 use super::devices::Visit;
+use super::receipt::ByCode;
 use super::window::Window;
 use crate::limits::Allowance;
 
@@ -41,6 +42,8 @@ pub struct Listed {
     pub index: u32,
     /// Which line of the body, counted from 1, where the format has lines.
     pub line: Option<u64>,
+    /// Its device as the sender writes it, where it could be read.
+    pub device: Option<Box<str>>,
     /// What is wrong.
     pub rejection: Rejection,
 }
@@ -59,6 +62,8 @@ pub struct Admission<'r> {
     batch: BatchBuilder,
     line: Option<u64>,
     receipt: Receipt,
+    /// The rejections of each code that were taken for the log.
+    logged: ByCode,
 }
 
 impl<'r> Admission<'r> {
@@ -81,6 +86,7 @@ impl<'r> Admission<'r> {
             batch: BatchBuilder::default(),
             line: None,
             receipt: Receipt::default(),
+            logged: ByCode::default(),
         }
     }
 
@@ -116,6 +122,19 @@ impl<'r> Admission<'r> {
         self.receipt.accepted
     }
 
+    /// How many readings are rejected so far.
+    #[must_use]
+    pub const fn rejected(&self) -> u32 {
+        self.receipt.rejected
+    }
+
+    /// What was rejected since this was called last, for the log. The list of rejections starts anew.
+    pub fn take_refusals(&mut self) -> Vec<RefusalEntry> {
+        let listed = std::mem::take(&mut self.receipt.listed);
+        let logged = std::mem::replace(&mut self.logged, self.receipt.by_code);
+        self.receipt.by_code.since(&logged).refusals(&listed)
+    }
+
     /// The first hundred rejections so far.
     #[must_use]
     pub fn listed(&self) -> &[Listed] {
@@ -144,7 +163,7 @@ impl<'r> Admission<'r> {
         let device = self.reach.kept(incoming.device).map_err(|error| Rejection {
             code: match error {
                 ReachError::Forbidden(_) => Code::DeviceForbidden,
-                ReachError::TooLong { .. } => Code::InvalidDeviceId,
+                ReachError::TooLong(_) => Code::InvalidDeviceId,
             },
             detail: error.to_string(),
         })?;
@@ -196,22 +215,29 @@ impl Sink for Admission<'_> {
                 self.receipt.received += 1;
                 self.receipt.accepted += 1;
             }
-            Err(rejection) => self.reject(rejection),
+            Err(rejection) => self.reject_of(Some(incoming.device), rejection),
         }
     }
 
     fn reject(&mut self, rejection: Rejection) {
-        let index = self.receipt.received;
-        self.receipt.received += 1;
-        self.receipt.rejected += 1;
-        self.receipt.by_code[rejection.code as usize] += 1;
-        if self.receipt.listed.len() < MAX_LISTED {
-            self.receipt.listed.push(Listed { index, line: self.line, rejection });
-        }
+        self.reject_of(None, rejection);
     }
 
     fn line(&mut self, number: u64) {
         self.line = Some(number);
+    }
+}
+
+impl Admission<'_> {
+    fn reject_of(&mut self, device: Option<&str>, rejection: Rejection) {
+        let index = self.receipt.received;
+        self.receipt.received += 1;
+        self.receipt.rejected += 1;
+        self.receipt.by_code.count(rejection.code);
+        if self.receipt.listed.len() < MAX_LISTED {
+            let device = device.map(Into::into);
+            self.receipt.listed.push(Listed { index, line: self.line, device, rejection });
+        }
     }
 }
 
@@ -277,7 +303,7 @@ mod tests {
         let (forbidden, invalid) = (Code::DeviceForbidden, Code::InvalidDeviceId);
         assert_eq!(codes, [(2, forbidden), (3, forbidden), (4, forbidden), (5, invalid), (6, invalid)]);
         let details: Vec<_> = receipt.listed.iter().map(|listed| listed.rejection.detail.as_str()).collect();
-        assert!(details[0].contains("\"pump-1\"") && details[4].contains("at most 123 bytes"), "{details:?}");
+        assert!(details[0].contains("\"pump-1\"") && details[4].contains("too long: it has 124 bytes"), "{details:?}");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! What became of a request, and its place in the metrics.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Listed;
 use crate::log::{Ack, AppendError};
-use crate::telemetry::{Limit, Metrics, Protocol, RequestRejection};
+use crate::telemetry::{Limit, Metrics, Protocol, RefusalEntry, RequestRejection, What};
 use crate::wire::Code;
 
 /// What became of the readings of one request. `received = accepted + rejected`.
@@ -22,7 +23,61 @@ pub struct Receipt {
     /// How long to wait until those may come that were refused for now, where there are any.
     pub retry_after: Option<Duration>,
     /// How many rejections there were of each [`Code`].
-    pub(super) by_code: [u32; Code::ALL.len()],
+    pub(super) by_code: ByCode,
+}
+
+/// How many rejections there are of each [`Code`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct ByCode([u32; Code::ALL.len()]);
+
+impl Receipt {
+    /// What was rejected, for the log.
+    #[must_use]
+    pub fn refusals(&self) -> Vec<RefusalEntry> {
+        self.by_code.refusals(&self.listed)
+    }
+}
+
+impl ByCode {
+    pub(super) const fn count(&mut self, code: Code) {
+        self.0[code as usize] += 1;
+    }
+
+    pub(super) fn since(&self, earlier: &Self) -> Self {
+        Self(std::array::from_fn(|code| self.0[code] - earlier.0[code]))
+    }
+
+    fn sum(&self) -> u32 {
+        self.0.iter().sum()
+    }
+
+    fn counted(&self) -> impl Iterator<Item = (Code, u32)> {
+        Code::ALL.into_iter().zip(self.0).filter(|&(_, count)| count > 0)
+    }
+
+    /// One refusal for each code, with the first that is listed as example.
+    pub(super) fn refusals(&self, listed: &[Listed]) -> Vec<RefusalEntry> {
+        let refusal = |(code, count): (Code, u32)| {
+            let example = listed.iter().find(|listed| listed.rejection.code == code).map(Listed::to_string);
+            let (code, example) = (code.as_str(), example.unwrap_or_default());
+            RefusalEntry { what: What::Readings, code, count: count.into(), example }
+        };
+        self.counted().map(refusal).collect()
+    }
+}
+
+/// As the log has it.
+impl fmt::Display for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "line {line}")?,
+            None => write!(f, "index {}", self.index)?,
+        }
+        if let Some(device) = &self.device {
+            write!(f, ", device {device}")?;
+        }
+        write!(f, ": {}", self.rejection.detail)
+    }
 }
 
 /// Counts a request in the metrics, exactly once, whatever becomes of it.
@@ -31,7 +86,7 @@ pub(super) struct Accounts {
     protocol: Protocol,
     received: u32,
     accepted: u32,
-    by_code: [u32; Code::ALL.len()],
+    by_code: ByCode,
 }
 
 impl Accounts {
@@ -48,7 +103,7 @@ impl Accounts {
 
     /// The good readings are rejected too, for this reason.
     pub(super) fn refuse(&self, reason: RequestRejection) {
-        let bad: u32 = self.by_code.iter().sum();
+        let bad = self.by_code.sum();
         self.metrics.readings_received_total.of(self.protocol).increment(self.received.into());
         self.metrics
             .readings_rejected_total
@@ -59,9 +114,9 @@ impl Accounts {
     }
 
     fn count_bad(&self) {
-        for (code, &count) in Code::ALL.iter().zip(&self.by_code).filter(|&(_, &count)| count > 0) {
-            self.metrics.readings_rejected_total.of(self.protocol).of(*code).increment(count.into());
-            if let Some(limit) = Limit::of(*code) {
+        for (code, count) in self.by_code.counted() {
+            self.metrics.readings_rejected_total.of(self.protocol).of(code).increment(count.into());
+            if let Some(limit) = Limit::of(code) {
                 self.metrics.limited_total.of(limit).increment(count.into());
             }
         }

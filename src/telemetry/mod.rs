@@ -2,7 +2,7 @@
 //!
 //! [`Metrics`] is the table of all metrics: name, kind, unit, labels and help stand together, and every metric that can
 //! be known beforehand is exported from the start, at zero. Recording takes no lookup by name; whoever records holds
-//! the handle. Nothing here is global, except that [`logs::init`] sets where the log lines of the process go.
+//! the handle. What senders cause is logged once a minute at most ([`RefusalLog`]). Nothing here is global, except that [`logs::init`] sets where the log lines of the process go.
 //!
 //! This room knows the words of the system and the codes of refused readings. It must not know who records what, and it
 //! never takes a device id as a label.
@@ -13,6 +13,7 @@ mod limit;
 pub mod logs;
 mod metrics;
 mod process;
+mod refusals;
 mod rejections;
 mod request_seconds;
 
@@ -20,6 +21,7 @@ pub use exposition::Exposition;
 pub use instrument::{BuildInfo, Labelled, PerProtocol, Protocol};
 pub use limit::{Limit, PerLimit};
 pub use metrics::Metrics;
+pub use refusals::{RefusalEntry, RefusalLog, Sender, What};
 pub use rejections::{ByReason, Rejections, RequestRejection};
 pub use request_seconds::RequestSeconds;
 

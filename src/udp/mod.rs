@@ -14,8 +14,8 @@
 //! - Memory is bounded: per socket one buffer in the kernel, and as much on its way into the log.
 //! - On shutdown, what the kernel holds is still taken.
 //!
-//! Senders get no answer. A refused line or datagram is told with its sender on the log level `tidegauge::udp=debug`, and
-//! once a minute at most how many were refused for their signatures.
+//! Senders get no answer. What is refused is logged with its sender, once a minute at most for each sender and code, and
+//! one by one on the log level `tidegauge::udp=debug`.
 //!
 //! Only this room knows of sockets for datagrams; what a reading may be is decided in [`ingest`](crate::ingest).
 
@@ -28,20 +28,19 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::Gate;
 use crate::ingest::Ingest;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, RefusalLog};
 
 mod datagram;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod inbox;
 mod kernel_drops;
-mod refusals;
+mod refusal;
 mod sequences;
 mod sockets;
 mod worker;
 
 use kernel_drops::KernelDrops;
-use refusals::Refusals;
 use sequences::Sequences;
 use worker::{Counters, Worker};
 
@@ -108,6 +107,7 @@ impl Sockets {
         gate: &Arc<Gate>,
         ingest: &Ingest,
         metrics: &Metrics,
+        refusals: &Arc<RefusalLog>,
         shutdown: &CancellationToken,
     ) -> io::Result<Receiving> {
         metrics.udp_receive_buffer_bytes.set(self.receive_buffer_bytes as f64);
@@ -116,7 +116,6 @@ impl Sockets {
         let drops =
             drops.inspect_err(|error| tracing::warn!(%error, "datagrams that the kernel drops are not counted"));
         let sequences = Arc::new(Sequences::new(self.options.max_sequences, metrics.udp_sequence_gaps_total.clone()));
-        let refusals = Arc::new(Refusals::default());
         let threads = TaskTracker::new();
         for (number, socket) in self.bound.into_iter().enumerate() {
             let worker = Worker {
@@ -125,7 +124,7 @@ impl Sockets {
                 ingest: ingest.clone(),
                 counters: counters.clone(),
                 sequences: Arc::clone(&sequences),
-                refusals: Arc::clone(&refusals),
+                refusals: Arc::clone(refusals),
                 gate: Arc::clone(gate),
                 shutdown: shutdown.clone(),
             };

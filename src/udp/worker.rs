@@ -9,12 +9,12 @@ use metrics::Counter;
 use tokio_util::sync::CancellationToken;
 
 use super::inbox::{Datagram, Inbox};
-use super::refusals::{Refusal, Refusals};
+use super::refusal::Refusal;
 use super::sequences::{Numbering, Sequences};
 use super::{Options, datagram};
 use crate::access::{Gate, Keys, Verified};
 use crate::ingest::{Admission, Ingest, Submission};
-use crate::telemetry::{Limit, Metrics, Protocol};
+use crate::telemetry::{Limit, Metrics, Protocol, RefusalEntry, RefusalLog, RequestRejection, Sender, What};
 
 /// How long an idle thread waits before it looks whether it should end.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -54,6 +54,12 @@ impl Counters {
     }
 }
 
+/// Who sent a datagram, for the log: the owner of the key that it is signed with, or an address.
+fn sender(datagram: &Datagram<'_>, signer: Option<&Arc<str>>) -> Sender {
+    let address = datagram.from.map(|from| Sender::Address(from.ip().to_canonical()));
+    signer.map(|signer| Sender::Named(Arc::clone(signer))).or(address).unwrap_or(Sender::All)
+}
+
 /// All that a thread needs.
 pub(super) struct Worker {
     pub(super) socket: UdpSocket,
@@ -61,7 +67,7 @@ pub(super) struct Worker {
     pub(super) ingest: Ingest,
     pub(super) counters: Counters,
     pub(super) sequences: Arc<Sequences>,
-    pub(super) refusals: Arc<Refusals>,
+    pub(super) refusals: Arc<RefusalLog>,
     pub(super) gate: Arc<Gate>,
     pub(super) shutdown: CancellationToken,
 }
@@ -116,19 +122,13 @@ impl Worker {
     fn submit(&self, inbox: &Inbox<'_>) -> Unsettled {
         let tokens = self.gate.tokens();
         let mut admission = self.ingest.admission_of_batch(Protocol::Udp);
-        let (mut fruitful, mut bytes, mut refused, mut last_refused) = (0, 0, 0, None);
+        let (mut fruitful, mut bytes) = (0, 0);
         for datagram in inbox.datagrams() {
             bytes += datagram.bytes;
             match self.admit(&datagram, tokens.keys(), &mut admission) {
                 Ok(is_fruitful) => fruitful += u64::from(is_fruitful),
-                Err(why) => {
-                    refused += 1;
-                    last_refused = Some((datagram.from, why));
-                }
+                Err(why) => self.log_refused(sender(&datagram, None), why.code(), &why),
             }
-        }
-        if let Some((from, why)) = last_refused {
-            self.refusals.saw(refused, from, why);
         }
         let datagrams = inbox.datagrams().len() as u64;
         Unsettled { submission: self.ingest.submit(admission), datagrams, fruitful, bytes }
@@ -143,26 +143,32 @@ impl Worker {
     ) -> Result<bool, Refusal> {
         let from = datagram.from.map(tracing::field::display);
         let Some(content) = datagram.content else {
-            tracing::debug!(from, bytes = datagram.bytes, "a datagram is larger than udp.max_datagram_bytes");
             self.counters.truncated.increment(1);
-            return Ok(false);
+            return Err(Refusal::TooLarge(datagram.bytes));
         };
-        let verified = self.let_in(content, keys, admission.now_ms()).inspect_err(|&why| {
+        let verified = self.let_in(content, keys, admission.now_ms()).inspect_err(|why| {
             tracing::debug!(from, %why, "a datagram is refused");
-            self.ingest.count_refused_request(Protocol::Udp, why.reason());
+            if let Some(reason) = why.reason() {
+                self.ingest.count_refused_request(Protocol::Udp, reason);
+            }
         })?;
         admission.set_sender(verified.reach, verified.allowance);
         let case = admission.rules().device_id_case;
         let numbering = Numbering { sequences: &self.sequences, reach: verified.reach, case };
-        let (accepted, received, listed) = (admission.accepted(), admission.received(), admission.listed().len());
+        let (accepted, received, rejected) = (admission.accepted(), admission.received(), admission.rejected());
         datagram::parse(verified.content, &self.options.device_tags, numbering, admission);
         if let Some(readings) = &verified.allowance.readings {
             let more = (admission.received() - received).saturating_sub(1);
             readings.owe(more.into(), Instant::now());
         }
-        for refused in &admission.listed()[listed..] {
-            let (code, detail) = (refused.rejection.code.as_str(), &refused.rejection.detail);
-            tracing::debug!(from, line = refused.line, code, detail, "a reading is refused");
+        if admission.rejected() > rejected {
+            for rejected in admission.listed() {
+                let (code, detail) = (rejected.rejection.code.as_str(), &rejected.rejection.detail);
+                tracing::debug!(from, line = rejected.line, code, detail, "a reading is rejected");
+            }
+            for refusal in admission.take_refusals() {
+                self.refusals.record(sender(datagram, verified.signer), refusal);
+            }
         }
         if admission.accepted() == accepted {
             self.counters.malformed.increment(1);
@@ -188,11 +194,17 @@ impl Worker {
     fn settle_oldest(&self, backlog: &mut Backlog) {
         let Some(Unsettled { submission, datagrams, fruitful, bytes }) = backlog.pop() else { return };
         if let Err(error) = submission.settle() {
-            tracing::debug!(datagrams = fruitful, %error, "datagrams are dropped");
+            let (code, example) = (RequestRejection::Overloaded.as_str(), error.to_string());
+            let entry = RefusalEntry { what: What::Datagrams, code, count: fruitful, example };
+            self.refusals.record(Sender::All, entry);
             self.counters.overload.increment(fruitful);
         }
         self.counters.bytes.increment(bytes as u64);
         self.counters.datagrams.increment(datagrams);
+    }
+
+    fn log_refused(&self, sender: Sender, code: &'static str, why: &Refusal) {
+        self.refusals.record(sender, RefusalEntry { what: What::Datagrams, code, count: 1, example: why.to_string() });
     }
 
     fn tell(&self, error: nix::Error) -> bool {

@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::super::problem::{Problem, set_retry_after};
+use super::super::problem::{Problem, Refusals, set_retry_after};
 use crate::ingest::{Listed, Receipt};
 
 /// How many lines the message of version 1 or 2 speaks of; the others are counted.
@@ -97,6 +97,7 @@ impl Version {
             }
         };
         set_retry_after(&mut response, receipt.retry_after);
+        response.extensions_mut().insert(Refusals(receipt.refusals()));
         response
     }
 }
@@ -164,7 +165,7 @@ mod tests {
 
     fn bad(line: u64) -> Listed {
         let rejection = Rejection { code: Code::InvalidLine, detail: format!("no {line}") };
-        Listed { index: 0, line: Some(line), rejection }
+        Listed { index: 0, line: Some(line), device: None, rejection }
     }
 
     #[test]

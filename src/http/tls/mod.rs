@@ -66,15 +66,19 @@ impl Tls {
         (Arc::clone(&usable.config), usable.handshake_timeout)
     }
 
-    /// Makes the handshake. A client that fails is told as far as it listens.
-    pub(super) async fn accept(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, Peer), Failure> {
+    /// Makes the handshake, and returns the client's certificate, verified, if it showed one. A client that fails is told as far
+    /// as it listens.
+    pub(super) async fn accept(
+        &self,
+        stream: TcpStream,
+    ) -> Result<(TlsStream<TcpStream>, Option<Arc<Certificate>>), Failure> {
         let (config, handshake_timeout) = self.now();
         let made = tokio::time::timeout(handshake_timeout, handshake(config, stream)).await;
         let (why, stream) = match made {
             Ok(Ok(stream)) => {
                 let client = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
                 let certificate = client.map(names::certificate).map(Arc::new);
-                return Ok((stream, Peer { certificate }));
+                return Ok((stream, certificate));
             }
             Ok(Err(refused)) => refused,
             Err(_) => return Err(Failure::TimedOut),
@@ -82,13 +86,6 @@ impl Tls {
         let _ = Lingering::new(stream).shutdown().await; // so that it reads why
         Err(why)
     }
-}
-
-/// Who is at the other end of a connection over TLS. Goes with its requests.
-#[derive(Debug, Clone)]
-pub(super) struct Peer {
-    /// The client's certificate, verified, if it showed one.
-    pub(super) certificate: Option<Arc<Certificate>>,
 }
 
 /// Why there is no connection over TLS.

@@ -1,0 +1,235 @@
+//! Log lines about what is refused: at most one a minute for each sender and code.
+//!
+//! A device that sends bad data sends it again and again, and anybody may send anything. The first refusal is logged at
+//! once, with an example; the others of the next minute are counted and logged together. Memory and lines are bounded:
+//! when too many senders are at it, those that come last share a line for each code.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often the same is logged at most.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// How often is looked whether something has waited for its interval.
+const TICK: Duration = Duration::from_secs(5);
+
+/// How many senders and codes have a line of their own.
+const MAX_OWN_LINES: usize = 128;
+
+/// The longest example, in bytes.
+const MAX_EXAMPLE_BYTES: usize = 400;
+
+/// Who sent what is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Sender {
+    /// The owner of a token, a key or a client certificate, by its name.
+    Named(Arc<str>),
+    /// Whoever sends from this address.
+    Address(IpAddr),
+    /// All senders together, where the reason is not theirs.
+    All,
+    /// Those for whom there is no line of their own.
+    Others,
+}
+
+/// What is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum What {
+    Connections,
+    Requests,
+    Datagrams,
+    Readings,
+    Queries,
+}
+
+/// What was refused, for the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusalEntry {
+    /// What was refused.
+    pub what: What,
+    /// The code for it.
+    pub code: &'static str,
+    /// How many.
+    pub count: u64,
+    /// Which one, and what was wrong with it.
+    pub example: String,
+}
+
+/// Logs refusals.
+#[derive(Debug, Default)]
+pub struct RefusalLog(Mutex<Unreported>);
+
+type Key = (Sender, What, &'static str);
+
+/// What was refused since it was reported last.
+#[derive(Debug, Default)]
+struct Unreported(HashMap<Key, Counted>);
+
+#[derive(Debug)]
+struct Counted {
+    count: u64,
+    example: String,
+    reported_at: Instant,
+}
+
+/// A log line.
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    key: Key,
+    count: u64,
+    example: String,
+}
+
+impl RefusalLog {
+    /// Logs a refusal, now or together with others.
+    pub fn record(&self, sender: Sender, entry: RefusalEntry) {
+        let line = self.unreported(|unreported| unreported.add(sender, entry, Instant::now()));
+        line.iter().for_each(Line::write);
+    }
+
+    /// Logs what has been counted, for as long as it is polled.
+    pub async fn run(&self) {
+        let mut ticks = tokio::time::interval(TICK);
+        loop {
+            ticks.tick().await;
+            let lines = self.unreported(|unreported| unreported.due(Instant::now()));
+            lines.iter().for_each(Line::write);
+        }
+    }
+
+    fn unreported<T>(&self, with: impl FnOnce(&mut Unreported) -> T) -> T {
+        with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Unreported {
+    /// The line to write now, if it is not counted for later.
+    fn add(&mut self, sender: Sender, entry: RefusalEntry, now: Instant) -> Option<Line> {
+        let RefusalEntry { what, code, count, example } = entry;
+        let mut key = (sender, what, code);
+        if !self.0.contains_key(&key) && self.0.len() >= MAX_OWN_LINES {
+            key.0 = Sender::Others; // a few more entries: there are only so many codes
+        }
+        if let Some(counted) = self.0.get_mut(&key) {
+            counted.count += count;
+            if counted.example.is_empty() {
+                counted.example = shortened(example);
+            }
+            return None;
+        }
+        let example = shortened(example);
+        self.0.insert(key.clone(), Counted { count: 0, example: String::new(), reported_at: now });
+        Some(Line { key, count, example })
+    }
+
+    /// The lines whose interval is over. What was quiet for as long is forgotten.
+    fn due(&mut self, now: Instant) -> Vec<Line> {
+        let mut lines = Vec::new();
+        self.0.retain(|key, entry| {
+            if now.duration_since(entry.reported_at) < INTERVAL {
+                return true;
+            }
+            if entry.count == 0 {
+                return false;
+            }
+            let (count, example) = (std::mem::take(&mut entry.count), std::mem::take(&mut entry.example));
+            entry.reported_at = now;
+            lines.push(Line { key: key.clone(), count, example });
+            true
+        });
+        lines
+    }
+}
+
+fn shortened(mut example: String) -> String {
+    let end = (0..=MAX_EXAMPLE_BYTES.min(example.len())).rev().find(|&end| example.is_char_boundary(end));
+    example.truncate(end.unwrap_or(0));
+    example
+}
+
+impl Line {
+    fn write(&self) {
+        let Self { key: (sender, what, code), count, example } = self;
+        let message = match what {
+            What::Connections => "connections are refused",
+            What::Requests => "requests are refused",
+            What::Datagrams => "datagrams are refused",
+            What::Readings => "readings are rejected",
+            What::Queries => "queries are not answered",
+        };
+        tracing::warn!(%sender, code, count, example, "{message}");
+    }
+}
+
+impl fmt::Display for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(name) => f.write_str(name),
+            Self::Address(address) => address.fmt(f),
+            Self::All => f.write_str("all"),
+            Self::Others => f.write_str("others"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn from(nth: u32) -> Sender {
+        Sender::Address(Ipv4Addr::from(nth).into())
+    }
+
+    fn bad(code: &'static str, example: &str) -> RefusalEntry {
+        RefusalEntry { what: What::Readings, code, count: 2, example: example.to_owned() }
+    }
+
+    fn found(lines: &[Line]) -> Vec<(u64, &str)> {
+        lines.iter().map(|line| (line.count, line.example.as_str())).collect()
+    }
+
+    #[test]
+    fn a_flood_has_a_line_at_once_and_one_a_minute_with_all_since() {
+        let (mut unreported, start) = (Unreported::default(), Instant::now());
+        let first = unreported.add(from(1), bad("a", "first"), start).expect("at once");
+        assert_eq!(found(&[first]), [(2, "first")]);
+        for ms in 1..60_000 {
+            let now = start + Duration::from_millis(ms);
+            assert_eq!(unreported.add(from(1), bad("a", &ms.to_string()), now), None);
+            assert!(unreported.due(now).is_empty());
+        }
+        assert_eq!(found(&unreported.due(start + INTERVAL)), [(2 * 59_999, "1")]);
+        assert_eq!(unreported.add(from(1), bad("a", "later"), start + INTERVAL), None);
+        assert!(unreported.due(start + INTERVAL).is_empty());
+        assert_eq!(found(&unreported.due(start + 2 * INTERVAL)), [(2, "later")], "without another one");
+        assert!(unreported.due(start + 3 * INTERVAL).is_empty() && unreported.0.is_empty(), "quiet, and forgotten");
+        assert!(unreported.add(from(1), bad("a", "new"), start + 3 * INTERVAL).is_some());
+    }
+
+    #[test]
+    fn senders_and_codes_have_lines_of_their_own_as_long_as_there_are_few() {
+        let (mut unreported, now) = (Unreported::default(), Instant::now());
+        for sender in [from(1), from(2), Sender::Named("gateway-1".into())] {
+            for code in ["a", "b"] {
+                assert!(unreported.add(sender.clone(), bad(code, ""), now).is_some(), "{sender} {code}");
+            }
+        }
+        let lines = (0..100_000).filter_map(|nth| unreported.add(from(nth), bad("a", ""), now));
+        let senders: Vec<_> = lines.map(|line| line.key.0).collect();
+        assert!(senders.len() < MAX_OWN_LINES && senders.last() == Some(&Sender::Others), "{}", senders.len());
+        assert!(unreported.0.len() <= MAX_OWN_LINES + 1, "{}", unreported.0.len());
+        assert!(unreported.due(now + INTERVAL).len() <= MAX_OWN_LINES + 1);
+    }
+
+    #[test]
+    fn an_example_is_cut_between_characters() {
+        let line = Unreported::default().add(from(1), bad("a", &"ä".repeat(1_000)), Instant::now());
+        assert_eq!(line.expect("at once").example, "ä".repeat(MAX_EXAMPLE_BYTES / 2));
+    }
+}

@@ -1,0 +1,92 @@
+//! The log tells who sends bad data, once a minute for each sender and code.
+
+use std::time::Instant;
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::harness::{Database, Mongod, Server, Setup, secret_of, wait_until};
+
+/// The lines about what is refused that have this sender and this code.
+fn lines<'l>(log: &'l str, sender: &str, code: &str) -> Vec<&'l str> {
+    let (sender, code) = (format!(" sender={sender} "), format!(" code=\"{code}\" "));
+    log.lines().filter(|line| line.contains(&sender) && line.contains(&code)).collect()
+}
+
+/// How many lines there may be about the same thing.
+fn minutes_since(start: Instant) -> usize {
+    1 + (start.elapsed().as_secs() / 60) as usize
+}
+
+#[tokio::test]
+async fn a_sender_of_bad_readings_is_logged_once_a_minute_with_an_example() {
+    let setup = Setup::sqlite().token("operator", "scopes = ['admin']").token("gateway-1", "scopes = ['ingest']");
+    let (server, start) = (Server::start(setup).await, Instant::now());
+    let send = async |token: &str, path: &str, body: String| {
+        let request = server.request(Method::POST, path).bearer_auth(secret_of(token));
+        server.send(request.header("content-type", "application/json").body(body)).await.status
+    };
+    for nth in 0..20 {
+        let readings = json!([{ "deviceId": "pump-1", "value": nth }, { "deviceId": "pump 2", "value": 1 }]);
+        assert_eq!(send("gateway-1", "/v1/readings", readings.to_string()).await, 400);
+        assert_eq!(send("gateway-1", "/v1/readings", "{".to_owned()).await, 400);
+        assert_eq!(send("gateway-1", "/write", "climate temp".to_owned()).await, 400);
+        assert_eq!(send("stranger", "/v1/readings", "{}".to_owned()).await, 401);
+    }
+    for (sender, code, said) in [
+        ("gateway-1", "invalid_device_id", "readings are rejected"),
+        ("gateway-1", "invalid_device_id", "example=\"index 1, device pump 2: a device id is made of"),
+        ("gateway-1", "invalid_json", "requests are refused"),
+        ("gateway-1", "invalid_line", "example=\"line 1: "),
+        ("127.0.0.1", "unauthorized", "requests are refused"),
+    ] {
+        let log = server.logged(&format!("code=\"{code}\"")).await;
+        let found = lines(&log, sender, code);
+        assert!(found.iter().all(|line| line.contains(said) && line.contains("WARN")), "{found:?}");
+        assert!((1..=minutes_since(start)).contains(&found.len()), "{sender} {code} in:\n{log}");
+    }
+    assert!(!server.log().contains(&secret_of("stranger")));
+}
+
+#[tokio::test]
+async fn a_sender_of_bad_datagrams_is_logged_once_a_minute_with_an_example() {
+    let setup = Setup::sqlite().key("gateway-1", "");
+    for (setup, sender) in [(Setup::sqlite(), "127.0.0.1"), (setup, "gateway-1")] {
+        let (server, start) = (Server::start(setup).await, Instant::now());
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        let key = crate::harness::key_of("gateway-1");
+        for _ in 0..20 {
+            let lines = b"climate,deviceId=pump-1 temp=22\nclimate temp";
+            let signed = [tidegauge::access::sign("gateway-1", &key, lines).as_bytes(), lines].concat();
+            socket.send_to(&signed, server.udp_addr()).expect("sent");
+        }
+        wait_until("all are received", async || {
+            (server.metrics().await.count("tidegauge_udp_datagrams_total") == 20).then_some(())
+        })
+        .await;
+        let log = server.logged("readings are rejected").await;
+        let found = lines(&log, sender, "invalid_line");
+        assert!((1..=minutes_since(start)).contains(&found.len()), "{log}");
+        assert!(found[0].contains("example=\"line 2: "), "{log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queries_while_the_store_is_away_are_not_logged_one_by_one() {
+    let mut mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    let server = Server::start(Setup::mongodb(&database).set("mongodb.timeout", "1s")).await;
+    let start = Instant::now();
+    mongod.kill9();
+    let reading = json!({ "deviceId": "d", "ts": 1_713_621_600_000_i64, "value": 1 });
+    assert_eq!(server.ingest(&reading).await.status, 200);
+    server.logged("the store is away").await;
+    for _ in 0..50 {
+        assert_eq!(server.get("/v1/devices/other/latest").await.status, 503);
+    }
+    let log = server.log();
+    assert!(log.matches("queries are not answered").count() <= minutes_since(start), "{log}");
+    assert_eq!(log.matches("the store is away").count(), 1, "{log}");
+    tokio::task::block_in_place(|| mongod.start_again());
+    server.settled().await;
+}
