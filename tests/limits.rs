@@ -4,6 +4,7 @@
 mod devices;
 mod edge;
 mod flood;
+mod queries;
 mod tokens;
 
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Pages of readings: whoever follows `next` to its end has every reading of the range, exactly once, whatever the
-//! page size, in every store.
+//! Pages of readings: following `next` to the end gives every reading of the range exactly once, for every page size, in
+//! every store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -94,6 +94,18 @@ async fn every_page_size_gives_every_reading(setup: Setup) {
 #[tokio::test]
 async fn pages_of_sqlite_are_complete_for_every_limit() {
     every_page_size_gives_every_reading(Setup::sqlite()).await;
+}
+
+#[tokio::test]
+async fn a_page_ends_where_it_has_as_many_values_as_an_answer_may_have() {
+    let setup = Setup::sqlite().set("query.max_points", 7);
+    let mut server = Server::start(setup.clone()).await;
+    let model = fill(&mut server, setup).await;
+    for limit in [1, 3, 1_000] {
+        let (found, pages) = follow(&server, limit, &[]).await;
+        assert_eq!(found, expected(&model, &[]), "limit {limit}");
+        assert!(pages.iter().all(|&page| page <= 7), "limit {limit}: pages of {pages:?}");
+    }
 }
 
 #[tokio::test]

@@ -19,6 +19,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Semaphore;
+
 use crate::config::{Audience, CertificateUse, Config, Expiry, Key, Limits, Scope, Token, TokenHash};
 use crate::limits::{Allowance, Limiter, Rate, Share};
 use crate::model::{DeviceIdCase, DevicePattern};
@@ -255,6 +257,7 @@ fn allowance_of(config: &Config, token: Option<&Token>) -> Allowance {
         readings: per_second(readings, limits).map(unused),
         requests: per_second(limits.token_requests_per_second, limits).map(unused),
         bytes: (!is_alone).then(|| Arc::new(Share::new(config.token_bytes_in_flight().as_usize()))),
+        queries: (!is_alone).then(|| Arc::new(Semaphore::new(config.query.max_concurrent_per_token))),
     }
 }
 

@@ -10,7 +10,7 @@ use anyhow::Context;
 use tidegauge::access::{Gate, Tokens};
 use tidegauge::config::{Auth, Config, Period, StoreKind, SyncPolicy};
 use tidegauge::flush::{DeadLetters, Flush, Running};
-use tidegauge::http::{self, App, Budget, Tls};
+use tidegauge::http::{self, Admission, App, Budget, Tls};
 use tidegauge::ingest::Ingest;
 use tidegauge::ingest::devices::Devices;
 use tidegauge::log::{Instruments, Log, Recovery, Sync};
@@ -234,6 +234,7 @@ impl Service {
             refusals,
             exposition,
             budget: Budget::new(config.http.max_bytes_in_flight.as_usize()),
+            admission: Admission::new(config.query.max_concurrent, config.query.max_bytes_in_flight.as_usize()),
             limits: options::http(config),
             formats: options::formats(config),
             device_id_case: config.ingest.device_id_case,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::check::{not_below, within};
-use super::{ConfigError, Period};
+use super::{Bytes, ConfigError, Period};
 
 /// Limits of queries.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,6 +23,12 @@ pub struct Query {
     pub timeout: Period,
     /// The largest page of devices. 1 to 100,000.
     pub max_devices: usize,
+    /// How many queries may run at once. 1 to 10,000.
+    pub max_concurrent: usize,
+    /// How many queries of one token may run at once. 1 to 10,000.
+    pub max_concurrent_per_token: usize,
+    /// How much memory the queries that run may take together; estimated. 1MiB to 1024GiB.
+    pub max_bytes_in_flight: Bytes,
 }
 
 impl Default for Query {
@@ -35,6 +41,9 @@ impl Default for Query {
             catch_up_timeout: Period::secs(2),
             timeout: Period::secs(10),
             max_devices: 1_000,
+            max_concurrent: 32,
+            max_concurrent_per_token: 16,
+            max_bytes_in_flight: Bytes::mib(256),
         }
     }
 }
@@ -48,6 +57,9 @@ impl Query {
         not_below("query.max_readings", self.max_readings, "query.default_readings", self.default_readings)?;
         within("query.catch_up_timeout", self.catch_up_timeout, Period::secs(0), Period::minutes(1))?;
         within("query.timeout", self.timeout, Period::millis(1), Period::hours(1))?;
-        within("query.max_devices", self.max_devices, 1, 100_000)
+        within("query.max_devices", self.max_devices, 1, 100_000)?;
+        within("query.max_concurrent", self.max_concurrent, 1, 10_000)?;
+        within("query.max_concurrent_per_token", self.max_concurrent_per_token, 1, 10_000)?;
+        within("query.max_bytes_in_flight", self.max_bytes_in_flight, Bytes::mib(1), Bytes::gib(1024))
     }
 }

@@ -27,6 +27,7 @@ use crate::query::Queries;
 use crate::telemetry::{Exposition, Metrics, RefusalLog};
 use crate::wire::senml::NameSplit;
 
+mod admission;
 mod auth;
 mod body;
 mod browser;
@@ -49,6 +50,7 @@ mod tls;
 mod turned_away;
 mod unread;
 
+pub use admission::Admission;
 pub use browser::Hosts;
 pub use budget::Budget;
 pub use server::{listen, serve};
@@ -72,6 +74,8 @@ pub struct Limits {
     pub default_readings: usize,
     /// The most devices in a page.
     pub max_devices: usize,
+    /// The most values in an answer.
+    pub max_points: usize,
 }
 
 /// What formats leave open.
@@ -109,6 +113,8 @@ pub struct App {
     pub exposition: Exposition,
     /// The bytes of bodies that may be in memory.
     pub budget: Budget,
+    /// The queries that may run at once, and their memory.
+    pub admission: Admission,
     /// The limits.
     pub limits: Limits,
     /// What formats leave open.

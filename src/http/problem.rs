@@ -196,6 +196,12 @@ impl Problem {
         Self::unavailable("Too many connections", "too_many_connections", detail, MOMENT)
     }
 
+    /// The queries that are running have used up a limit of all queries.
+    pub(super) fn too_many_queries(limit: Limit) -> Self {
+        let detail = format!("the queries that are running have reached {}; try again later", limit.key());
+        Self::unavailable("Overloaded", "overloaded", detail, MOMENT).at(limit)
+    }
+
     fn query_timeout(limit: Duration) -> Self {
         let detail = format!("the query took longer than {limit:?} (query.timeout); ask for less, or try again later");
         Self::unavailable("Query timeout", "query_timeout", detail, MOMENT)

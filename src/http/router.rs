@@ -10,6 +10,7 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 
+use super::admission::admit;
 use super::auth::{Need, authorize};
 use super::influx::Version;
 use super::problem::Problem;
@@ -26,11 +27,11 @@ const QUERY: Need = Need::Scope(Scope::Query);
 pub(super) fn router(app: Arc<App>) -> Router {
     Routes::new(&app)
         .add(INGEST, "/v1/readings", post(ingest::readings))
-        .add(QUERY, "/v1/rollups", get(query::rollups_of_devices))
-        .add(QUERY, "/v1/devices", get(query::devices))
-        .add(QUERY, "/v1/devices/{deviceId}/rollups", get(query::rollups))
-        .add(QUERY, "/v1/devices/{deviceId}/readings", get(query::readings))
-        .add(QUERY, "/v1/devices/{deviceId}/latest", get(query::latest))
+        .add_query("/v1/rollups", get(query::rollups_of_devices))
+        .add_query("/v1/devices", get(query::devices))
+        .add_query("/v1/devices/{deviceId}/rollups", get(query::rollups))
+        .add_query("/v1/devices/{deviceId}/readings", get(query::readings))
+        .add_query("/v1/devices/{deviceId}/latest", get(query::latest))
         .add(Need::Influx(Version::V1, Scope::Ingest), "/write", post(influx::write_v1))
         .add(Need::Influx(Version::V2, Scope::Ingest), "/api/v2/write", post(influx::write_v2))
         .add(Need::Influx(Version::V3, Scope::Ingest), "/api/v3/write_lp", post(influx::write_v3))
@@ -58,6 +59,12 @@ struct Routes {
 impl Routes {
     fn new(app: &Arc<App>) -> Self {
         Self { app: Arc::clone(app), router: Router::new() }
+    }
+
+    /// A query: it has to be admitted as well.
+    fn add_query(self, path: &str, methods: MethodRouter<Arc<App>>) -> Self {
+        let admitted = methods.route_layer(middleware::from_fn_with_state(Arc::clone(&self.app), admit));
+        self.add(QUERY, path, admitted)
     }
 
     fn add(self, need: Need, path: &str, methods: MethodRouter<Arc<App>>) -> Self {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
+
 use super::{Limiter, Share};
 
 /// All that one token, or one key of datagrams, may use. What is `None` has no limit of its own.
@@ -13,6 +15,8 @@ pub struct Allowance {
     pub requests: Option<Limiter>,
     /// Bytes of bodies that are in memory.
     pub bytes: Option<Arc<Share>>,
+    /// Queries that run at once.
+    pub queries: Option<Arc<Semaphore>>,
     /// Devices that are not known. Who has no such limit shares one with all the others who have none.
     pub new_devices: Option<Limiter>,
 }
@@ -21,7 +25,8 @@ impl Allowance {
     /// No limits.
     #[must_use]
     pub fn unlimited() -> &'static Self {
-        static UNLIMITED: Allowance = Allowance { readings: None, requests: None, bytes: None, new_devices: None };
+        static UNLIMITED: Allowance =
+            Allowance { readings: None, requests: None, bytes: None, queries: None, new_devices: None };
         &UNLIMITED
     }
 }

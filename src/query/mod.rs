@@ -16,6 +16,9 @@
 //! While the store is away, a query answers with what is pending, and says that this is not all; when nothing is pending
 //! that it asks for, it fails. It does not wait for a store that is known to be away.
 //!
+//! A query has one deadline. It asks the store and pending for no more than an answer may hold, and never once for each
+//! hour. Snapshots of pending and the merging of readings run on blocking threads, because they may take milliseconds.
+//!
 //! Knows no HTTP; the merging is pure.
 
 use std::ops::Range;

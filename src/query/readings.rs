@@ -65,7 +65,7 @@ impl Queries {
         while query.range_ms.start < request.to_ms && page.readings.len() <= request.limit && page.next_ms.is_none() {
             query.max_instants = request.limit + 1 - page.readings.len(); // one more tells whether there is a next page
             query.max_values = (self.limits.max_points - values).max(1);
-            // In this order: what is written to the store in between is in both, and not in neither.
+            // Pending first: a reading that is written to the store in between is in both then, not in neither.
             let pending = self.first_pending(&query).await?;
             let stored = match self.ask(deadline, self.store.readings(&query)).await {
                 Ok(stored) => stored,

@@ -163,20 +163,20 @@ pub trait Store: Send + Sync {
         metrics: &[Metric],
     ) -> Result<Vec<Vec<HourStats>>, StoreError>;
 
-    /// The first readings of a range; see [`FirstReadings`] for what the answer says. At least one instant further than the
-    /// start, so that asking again from [`FirstReadings::complete_until_ms`] comes to the end.
+    /// The first readings of a range. The answer covers at least one instant: asking again from
+    /// [`FirstReadings::complete_until_ms`] reaches the end of the range.
     ///
-    /// **Memory.** A call holds at most about 100 bytes for each of the [`ReadingsQuery::max_values`], but at least for all
-    /// values of one instant, and beside them what it reads at once: one unpacked chunk (SQLite, up to a whole hour: 10 bytes
-    /// a value), or one reply of the server (MongoDB, at most 16 MiB). It never gathers a whole hour of which it needs a part.
+    /// **Memory.** A call takes up to 100 bytes for each of [`ReadingsQuery::max_values`] and for each value of one more
+    /// instant. It also holds what it reads at a time: one unpacked chunk in SQLite (up to 14 bytes for each value of an
+    /// hour), one reply of the server in MongoDB (up to 16 MiB).
     ///
-    /// **Work.** One scan of the range, however few of its readings have one of the metrics.
+    /// **Work.** A call scans the range once, even if few readings or none have one of the metrics.
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError>;
 
-    /// The last sample of each metric in an hour. Takes memory as [`Self::readings`] does, with one value for each metric.
+    /// The last sample of each metric in an hour. Takes memory as [`Self::readings`] does for one value of each metric.
     async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError>;
 
-    /// All contents of the hours in `hours` that have readings, ascending. Nothing bounds the memory that they take.
+    /// All contents of the hours in `hours` that have readings, ascending. Their memory has no bound.
     async fn contents(&self, device: &str, hours: Range<Hour>) -> Result<Vec<(Hour, Contents)>, StoreError> {
         Ok(self.readings(&ReadingsQuery::all(device, &hours)).await?.hours)
     }

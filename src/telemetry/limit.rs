@@ -22,11 +22,14 @@ pub enum Limit {
     DeviceReadings,
     DeviceMetrics,
     NewDevices,
+    Queries,
+    TokenQueries,
+    QueryBytes,
 }
 
 impl Limit {
     /// All limits, so that each has its metric from the start.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::Connections,
         Self::BytesInFlight,
         Self::BodyBytes,
@@ -40,6 +43,9 @@ impl Limit {
         Self::DeviceReadings,
         Self::DeviceMetrics,
         Self::NewDevices,
+        Self::Queries,
+        Self::TokenQueries,
+        Self::QueryBytes,
     ];
 
     /// The key that sets it.
@@ -59,6 +65,9 @@ impl Limit {
             Self::DeviceReadings => "limits.device_readings_per_second",
             Self::DeviceMetrics => "limits.device_metrics_per_hour",
             Self::NewDevices => "limits.new_devices_per_minute",
+            Self::Queries => "query.max_concurrent",
+            Self::TokenQueries => "query.max_concurrent_per_token",
+            Self::QueryBytes => "query.max_bytes_in_flight",
         }
     }
 

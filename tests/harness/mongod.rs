@@ -112,6 +112,11 @@ impl Mongod {
     /// Stops the server in its tracks: its connections stay open, and nothing is answered.
     pub(crate) fn freeze(&self) {
         self.signal("STOP");
+        let (child, _) = self.running.as_ref().expect("it is running");
+        let status = format!("/proc/{}/status", child.id());
+        while !std::fs::read_to_string(&status).expect("our child").contains("State:\tT") {
+            std::thread::yield_now(); // the signal is on its way
+        }
     }
 
     /// Lets a frozen server go on.

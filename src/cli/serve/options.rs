@@ -137,5 +137,6 @@ pub(super) fn http(config: &Config) -> http::Limits {
         max_readings: config.query.max_readings,
         default_readings: config.query.default_readings,
         max_devices: config.query.max_devices,
+        max_points: config.query.max_points,
     }
 }

@@ -11,11 +11,15 @@ use serde_json::value::RawValue;
 use super::{Body, answer, rfc3339};
 use crate::access::Grant;
 use crate::http::App;
+use crate::http::admission::Admitted;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::model::{Metric, check_device_id};
 use crate::query::DevicesRequest;
 use crate::store::DeviceSummary;
+
+/// What a device takes in memory, its metadata and the names of its metrics included; estimated.
+const BYTES_PER_DEVICE: usize = 2 << 10;
 
 #[derive(Debug, Serialize)]
 pub(in crate::http) struct Devices {
@@ -38,12 +42,14 @@ struct Device {
 pub(in crate::http) async fn devices(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
     uri: Uri,
 ) -> Result<Json<Body<Devices>>, Problem> {
     let mut params = Params::of(&uri);
     let limit = params.limit(100, app.limits.max_devices)?;
     let request = request(&app, &mut params, limit)?;
     params.end()?;
+    admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE)).await?;
     let found = app.queries.devices(&grant.reach, &request).await?;
     Ok(answer(found, |(devices, more)| {
         let next = devices.last().filter(|_| more).map(|last| last.device.to_string());

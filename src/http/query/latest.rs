@@ -11,11 +11,15 @@ use serde::Serialize;
 use super::{Body, answer, rfc3339};
 use crate::access::Grant;
 use crate::http::App;
+use crate::http::admission::Admitted;
 use crate::http::device::DeviceInPath;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::model::Metric;
 use crate::query::Answer;
+
+/// What an answer takes in memory: some thousands of metrics.
+const ANSWER_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -34,10 +38,12 @@ struct LatestValue {
 pub(in crate::http) async fn latest(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
     DeviceInPath(device): DeviceInPath,
     uri: Uri,
 ) -> Result<Json<Body<Latest>>, Problem> {
     Params::of(&uri).end()?;
+    admitted.reserve(ANSWER_BYTES).await?;
     let latest = app.queries.latest(&grant.reach, &device).await?;
     let Some(body) = latest.body else { return Err(Problem::unknown_device(&device)) };
     let Answer { lagging, partial, .. } = latest;

@@ -10,6 +10,7 @@ use serde::{Serialize, Serializer};
 use super::{Body, answer, range, rfc3339};
 use crate::access::Grant;
 use crate::http::App;
+use crate::http::admission::Admitted;
 use crate::http::device::DeviceInPath;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
@@ -37,6 +38,7 @@ fn as_map<S: Serializer>(values: &[(Metric, f64)], serializer: S) -> Result<S::O
 pub(in crate::http) async fn readings(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
     DeviceInPath(device): DeviceInPath,
     uri: Uri,
 ) -> Result<Json<Body<Readings>>, Problem> {
@@ -49,6 +51,7 @@ pub(in crate::http) async fn readings(
     }
     let metrics = params.metrics()?;
     params.end()?;
+    admitted.reserve(bytes_of_page(limit, &metrics, app.limits.max_points)).await?;
     let page = app.queries.readings(&grant.reach, &ReadingsRequest { device, from_ms, to_ms, metrics, limit }).await?;
     Ok(answer(page, |page| Readings {
         readings: page
@@ -62,3 +65,17 @@ pub(in crate::http) async fn readings(
         next: page.next_ms.map(|next_ms| next_ms.to_string()),
     }))
 }
+
+/// What a page takes in memory at the most: stored and pending samples, the readings made of them, and their JSON.
+fn bytes_of_page(limit: usize, metrics: &[Metric], max_points: usize) -> usize {
+    let of_reading = if metrics.is_empty() { METRICS_OF_READING } else { metrics.len() };
+    let readings = limit + 1;
+    readings.saturating_mul(of_reading).min(max_points).saturating_mul(BYTES_PER_VALUE) + readings * BYTES_PER_READING
+}
+
+/// What a value and a reading take, apart from the names of metrics.
+const BYTES_PER_VALUE: usize = 160;
+const BYTES_PER_READING: usize = 160;
+
+/// How many metrics a reading is taken to have: the default of `ingest.max_metrics_per_reading`.
+const METRICS_OF_READING: usize = 256;

@@ -11,11 +11,15 @@ use serde::{Serialize, Serializer};
 use super::{Body, answer, range, rfc3339};
 use crate::access::Grant;
 use crate::http::App;
+use crate::http::admission::Admitted;
 use crate::http::device::{DeviceInPath, device_of};
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::model::{Metric, Stats};
 use crate::query::{Answer, DevicesRequest, Rollups, RollupsRequest, Series, Step, combine};
+
+/// What the stats of a step take in memory, and their JSON.
+const BYTES_PER_POINT: usize = 200;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -73,12 +77,14 @@ impl Serialize for Points {
 pub(in crate::http) async fn rollups(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
     DeviceInPath(device): DeviceInPath,
     uri: Uri,
 ) -> Result<Json<Body<OfDevice>>, Problem> {
     let mut params = Params::of(&uri);
     let mut question = Question::of(&mut params)?;
     params.end()?;
+    admitted.reserve(app.limits.max_points.saturating_mul(BYTES_PER_POINT)).await?;
     question.request.devices = vec![device.into()];
     let Answer { mut body, lagging, partial } = app.queries.rollups(&grant.reach, &question.request).await?;
     let device = question.of_device(0, body.pop().unwrap_or_default());
@@ -89,6 +95,7 @@ pub(in crate::http) async fn rollups(
 pub(in crate::http) async fn of_devices(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
     uri: Uri,
 ) -> Result<Json<Body<Several>>, Problem> {
     let mut params = Params::of(&uri);
@@ -96,6 +103,7 @@ pub(in crate::http) async fn of_devices(
     let combined = params.boolean("combine", false)?;
     let which = Which::of(&app, &mut params, combined)?;
     params.end()?;
+    admitted.reserve(app.limits.max_points.saturating_mul(BYTES_PER_POINT)).await?;
     let (more, partial) = which.resolve(&app, &grant, &mut question.request.devices).await?;
     if combined && more {
         let why = format!("more than {} devices match (query.max_devices)", app.limits.max_devices);

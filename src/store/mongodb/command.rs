@@ -134,7 +134,7 @@ impl Commands {
         pipeline: Vec<Document>,
         mut visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, Unreadable>,
     ) -> Result<(), WriteError> {
-        let aggregate = collection.aggregate(pipeline).with_type::<RawDocumentBuf>();
+        let aggregate = collection.aggregate(pipeline).max_time(self.timeout).with_type::<RawDocumentBuf>();
         let mut results = within(self.timeout, aggregate).await?;
         while let Some(result) = within(self.timeout, async { results.next().await.transpose() }).await? {
             if self.show(&result, &mut visit).is_break() {
@@ -144,7 +144,7 @@ impl Commands {
         Ok(())
     }
 
-    /// Lets the server itself end a query after `query_timeout`: it does not learn that nobody waits any more.
+    /// Makes the server end a query after `query_timeout`. It does not notice when the client stops waiting.
     pub(super) fn limited<'f, T: Send + Sync>(&self, find: Find<'f, T>) -> Find<'f, T> {
         find.max_time(self.query_timeout)
     }
@@ -205,7 +205,7 @@ impl Commands {
                 is_readable = true;
                 Ok(ControlFlow::Break(()))
             };
-            self.each_document(query, visit).await?;
+            self.each_document(self.limited(query), visit).await?;
             if is_readable {
                 return Ok(found);
             }

@@ -15,7 +15,7 @@ use super::{blocking, schema};
 /// How many queries read at once; others wait for their turn.
 const READERS: usize = 4;
 
-/// How many steps of SQLite's virtual machine a query makes until it looks whether its caller is still there: a few rows.
+/// A query looks whether its caller is gone after so many steps of SQLite's virtual machine: after a few rows.
 const STEPS_PER_LOOK: i32 = 100;
 
 /// Lends connections to queries.
@@ -37,8 +37,8 @@ impl Readers {
         &self.path
     }
 
-    /// Runs `query` off the async threads. A query whose caller went away is interrupted, and keeps its turn until then, so
-    /// that there are never more than [`READERS`].
+    /// Runs `query` off the async threads. A query whose caller is gone is interrupted. It keeps its turn until it ends, so
+    /// that no more than [`READERS`] run at once.
     pub(super) async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         query: impl FnOnce(&mut Connection) -> Result<T, SqliteError> + Send + 'static,
@@ -69,7 +69,7 @@ impl Readers {
     }
 }
 
-/// Who waits for a query. Dropped when the answer is there, or when nobody waits any more.
+/// The caller of a query. It is dropped when the caller has its answer, or has stopped waiting for it.
 #[derive(Default)]
 struct Caller {
     is_gone: Arc<AtomicBool>,

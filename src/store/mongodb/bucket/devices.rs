@@ -87,7 +87,7 @@ impl BucketStore {
         let find = self.documents.find(bucket).sort(doc! { "deviceId": 1, "bucket": 1 }).projection(glance_fields());
         let mut parts = Vec::new();
         self.commands
-            .each_document(find, |document| {
+            .each_document(self.commands.limited(find), |document| {
                 parts.push(Glance::decode(document)?);
                 Ok(ControlFlow::Continue(()))
             })

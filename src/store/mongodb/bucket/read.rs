@@ -52,7 +52,7 @@ impl BucketStore {
         let find = self.documents.find(filter).projection(fields).batch_size(STATS_BATCH);
         let mut parts: BTreeMap<(Arc<str>, Hour), HourStats> = BTreeMap::new();
         self.commands
-            .each_document(find, |document| {
+            .each_document(self.commands.limited(find), |document| {
                 let (device, hour) = (document.get_str("deviceId")?, bucket_hour(document)?);
                 if by_device.of(device)?.binary_search_by_key(&hour, |stats| stats.hour).is_ok() {
                     return Ok(ControlFlow::Continue(()));

@@ -32,7 +32,7 @@ impl RollupCollection {
         // Documents come whole: leaving out what is not needed would cost the server more than sending it.
         let find = self.documents.find(doc! { "deviceId": of_devices(devices), "day": within(&days) });
         self.commands
-            .each_document(find.batch_size(BATCH), |document| {
+            .each_document(self.commands.limited(find.batch_size(BATCH)), |document| {
                 let found = by_device.of(document.get_str("deviceId")?)?;
                 take_hours(document, hours, &mut names, found)?;
                 Ok(ControlFlow::Continue(()))

@@ -4,6 +4,7 @@ mod majority;
 #[path = "../../../../tests/harness/mongod.rs"]
 #[expect(dead_code, reason = "the integration tests kill and restart servers; those of the store do not")]
 pub(super) mod mongod;
+mod query_timeout;
 pub(super) mod sharded;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

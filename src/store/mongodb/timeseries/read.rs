@@ -128,6 +128,7 @@ impl TimeseriesStore {
     /// The last measurement (`direction` -1) or the first (1).
     pub(super) async fn read_end(&self, device: &str, direction: i32) -> Result<Option<Newest>, WriteError> {
         let find = self.measurements.find(doc! { "meta.deviceId": device }).sort(doc! { "ts": direction }).limit(1);
+        let find = self.commands.limited(find);
         let mut newest = None;
         let visit = |measurement: &RawDocument| {
             let last_ms = measurement.get_datetime("ts")?.timestamp_millis();

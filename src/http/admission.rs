@@ -1,0 +1,150 @@
+//! Admission of queries: so many at once, of one token and in all, with so much memory.
+//!
+//! A query that finds no room waits for a moment, in the order of arrival, and is refused then. When its answer is made, it
+//! gives back its place, and all memory but that of the answer. This is given back when the client has the answer.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::App;
+use super::problem::{MOMENT, Problem};
+use crate::access::Grant;
+use crate::limits::Allowance;
+use crate::telemetry::Limit;
+
+/// The unit in which memory is counted: a semaphore gives out at most 2^32 permits at once.
+const BLOCK_BYTES: usize = 1024;
+
+/// What all queries together may use.
+#[derive(Debug)]
+pub struct Admission {
+    queries: Arc<Semaphore>,
+    blocks: Arc<Semaphore>,
+    max_blocks: u32,
+}
+
+/// What one query holds.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    blocks: Arc<Semaphore>,
+    max_blocks: u32,
+    memory: Mutex<Option<OwnedSemaphorePermit>>,
+    _places: Vec<OwnedSemaphorePermit>,
+}
+
+impl Admission {
+    /// Lets so many queries run at once, which take so many bytes.
+    pub fn new(queries: usize, bytes: usize) -> Self {
+        let max_blocks = u32::try_from(bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
+        Self {
+            queries: Arc::new(Semaphore::new(queries)),
+            blocks: Arc::new(Semaphore::new(max_blocks as usize)),
+            max_blocks,
+        }
+    }
+
+    async fn enter(&self, allowance: &Allowance) -> Result<Admitted, Problem> {
+        let mut places = Vec::new();
+        if let Some(queries) = &allowance.queries {
+            let place = take(queries, 1).await;
+            places.push(place.ok_or_else(|| Problem::rate_limited(Limit::TokenQueries, MOMENT))?);
+        }
+        let place = take(&self.queries, 1).await;
+        places.push(place.ok_or_else(|| Problem::too_many_queries(Limit::Queries))?);
+        let (blocks, max_blocks) = (Arc::clone(&self.blocks), self.max_blocks);
+        Ok(Admitted { blocks, max_blocks, memory: Mutex::new(None), _places: places })
+    }
+}
+
+impl Admitted {
+    /// Takes memory for what the query is about to do. A query that needs more than there is gets all of it.
+    pub(super) async fn reserve(&self, bytes: usize) -> Result<(), Problem> {
+        let blocks = u32::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX).min(self.max_blocks);
+        let memory = take(&self.blocks, blocks).await.ok_or_else(|| Problem::too_many_queries(Limit::QueryBytes))?;
+        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(memory);
+        Ok(())
+    }
+
+    /// Keeps the memory of the answer until it is sent.
+    async fn hand_over(&self, answer: Response) -> Response {
+        let Some(mut memory) = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take() else { return answer };
+        let (head, body) = answer.into_parts();
+        let bytes = match to_bytes(body, usize::MAX).await {
+            Ok(bytes) => bytes,
+            Err(error) => return Problem::internal(&error.to_string()).into_response(),
+        };
+        let blocks = bytes.len().div_ceil(BLOCK_BYTES).min(memory.num_permits());
+        let sent = Sent { bytes, _memory: memory.split(blocks) };
+        Response::from_parts(head, Body::from(Bytes::from_owner(sent)))
+    }
+}
+
+/// An answer on its way to the client.
+struct Sent {
+    bytes: Bytes,
+    _memory: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for Sent {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Waits for a moment at the most.
+async fn take(semaphore: &Arc<Semaphore>, permits: u32) -> Option<OwnedSemaphorePermit> {
+    tokio::time::timeout(MOMENT, Arc::clone(semaphore).acquire_many_owned(permits)).await.ok()?.ok()
+}
+
+/// Lets a query through to its handler, which takes an `Extension` of what it holds, or refuses it.
+pub(super) async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let Some(grant) = request.extensions().get::<Arc<Grant>>().cloned() else {
+        return Problem::internal("a query without a grant").into_response();
+    };
+    match app.admission.enter(&grant.allowance).await {
+        Ok(admitted) => {
+            let admitted = Arc::new(admitted);
+            request.extensions_mut().insert(Arc::clone(&admitted));
+            let answer = next.run(request).await;
+            admitted.hand_over(answer).await
+        }
+        Err(problem) => problem.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_memory_of_an_answer_is_held_until_it_is_sent() {
+        let admission = Admission::new(1, 100 * BLOCK_BYTES);
+        let admitted = admission.enter(Allowance::unlimited()).await.expect("there is room");
+        admitted.reserve(60 * BLOCK_BYTES).await.expect("there is room");
+        assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (0, 40));
+        let answer = admitted.hand_over(Response::new(Body::from(vec![b'x'; 2 * BLOCK_BYTES + 1]))).await;
+        drop(admitted);
+        assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (1, 97));
+        let bytes = to_bytes(answer.into_body(), usize::MAX).await.expect("a body");
+        assert_eq!((bytes.len(), admission.blocks.available_permits()), (2 * BLOCK_BYTES + 1, 97));
+        drop(bytes);
+        assert_eq!(admission.blocks.available_permits(), 100);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_query_of_more_memory_than_there_is_runs_alone() {
+        let admission = Admission::new(2, 10 * BLOCK_BYTES);
+        let one = admission.enter(Allowance::unlimited()).await.expect("there is room");
+        one.reserve(usize::MAX).await.expect("all of it");
+        let other = admission.enter(Allowance::unlimited()).await.expect("there is room");
+        let refused = other.reserve(1).await.expect_err("nothing is left");
+        assert!(refused.detail().contains("query.max_bytes_in_flight"), "{}", refused.detail());
+        drop(one);
+        other.reserve(1).await.expect("it is given back");
+    }
+}

@@ -1,0 +1,52 @@
+//! Queries carry their time limit to the server, which does not notice when the client stops waiting.
+
+use bson::doc;
+
+use super::Scratch;
+use super::mongod::Mongod;
+use crate::model::{BucketWrite, Hour, Sample};
+use crate::store::mongodb::{BucketStore, Granularity, TimeseriesOptions, TimeseriesSpan, TimeseriesStore};
+use crate::store::{ReadingsQuery, Store};
+
+const HOUR: Hour = Hour(493_526);
+
+/// Each query that a store answers, and what it said.
+async fn ask_everything(store: &dyn Store) -> Vec<(&'static str, Result<(), String>)> {
+    let hours = HOUR..Hour(HOUR.0 + 1);
+    let devices = ["d".into()];
+    let said = |answer: Result<(), crate::store::StoreError>| answer.map_err(|error| error.to_string());
+    vec![
+        ("readings", said(store.readings(&ReadingsQuery::all("d", &hours)).await.map(drop))),
+        ("latest", said(store.latest("d", HOUR).await.map(drop))),
+        ("last_hour", said(store.last_hour("d").await.map(drop))),
+        ("hour_stats", said(store.hour_stats(&devices, hours, &[]).await.map(drop))),
+        ("devices", said(store.devices("", None, 10).await.map(drop))),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_itself_ends_each_query_that_takes_too_long() {
+    let mongod = Mongod::start();
+    let scratch = Scratch::at(mongod.uri()).await;
+    let span = TimeseriesSpan::Granularity(Granularity::Seconds);
+    let timeseries = TimeseriesOptions { collection: "readings".into(), span, max_known_devices: 100 };
+    let bucket = BucketStore::connect(scratch.options()).await.unwrap();
+    let timeseries = TimeseriesStore::connect(scratch.options(), timeseries).await.unwrap();
+    let admin = scratch.client.database("admin");
+    for store in [&bucket as &dyn Store, &timeseries] {
+        let sample = Sample { value: 1.0, offset: 5, metric: 0 };
+        let write = BucketWrite::new("d".into(), HOUR, None, vec!["lux".into()], [(sample, true)]);
+        store.write(&[write.into()]).await.remove(0).unwrap();
+        // Ends every operation that has a time limit, and no other.
+        let fail = |mode| doc! { "configureFailPoint": "maxTimeAlwaysTimeOut", "mode": mode };
+        admin.run_command(fail("alwaysOn")).await.unwrap();
+        for (query, answer) in ask_everything(store).await {
+            let error = answer.expect_err(query);
+            assert!(error.starts_with("timeout: "), "{} {query}: {error}", store.name());
+        }
+        admin.run_command(fail("off")).await.unwrap();
+        for (query, answer) in ask_everything(store).await {
+            answer.unwrap_or_else(|error| panic!("{} {query}: {error}", store.name()));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! How many queries run at once, how much memory they take and how long each may last, on a store that stands still.
+
+use std::pin::pin;
+
+use bson::doc;
+use futures_util::future::{Either, select};
+use tidegauge::telemetry::Limit;
+
+use super::{ALL, get, ingest, limited, readings, refused, wait_as_told};
+use crate::harness::{Database, Mongod, Server, Setup};
+
+const LATEST: &str = "/v1/devices/d/latest";
+
+/// A server with tokens, whose store has readings of the device `d` and does not answer until it is thawed.
+async fn frozen(set: impl FnOnce(Setup) -> Setup) -> (Server, Mongod, Database) {
+    let mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    let setup = Setup::mongodb(&database).set("limits.start_grace", "0s").set("query.timeout", "50s");
+    let setup = setup.token("operator", ALL).token("greedy", ALL).token("other", ALL);
+    let server = Server::start(set(setup)).await;
+    assert_eq!(ingest(&server, "operator", &readings("d", 3)).await.status, 200);
+    server.settled().await;
+    mongod.freeze();
+    (server, mongod, database)
+}
+
+/// Sends two queries of which only one may run. The other one is refused at `limit`, and taken later.
+async fn one_of_two_is_refused(
+    set: impl FnOnce(Setup) -> Setup,
+    tokens: [&str; 2],
+    path: &str,
+    (limit, status, code): (Limit, u16, &str),
+) {
+    let (server, mongod, _database) = frozen(set).await;
+    let (one, other) = (pin!(get(&server, tokens[0], path)), pin!(get(&server, tokens[1], path)));
+    let (Either::Left((first, running)) | Either::Right((first, running))) = select(one, other).await;
+    refused(&first, status, code);
+    let detail = first.json()["detail"].to_string();
+    assert!(detail.contains(limit.key()), "{detail}");
+    assert_eq!(get(&server, "operator", "/healthz").await.status, 200);
+    assert_eq!(limited(&server.metrics().await, limit), 1);
+    mongod.thaw();
+    let answer = running.await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    wait_as_told(&first).await;
+    let answer = get(&server, tokens[0], path).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queries_of_all() {
+    let set = |setup: Setup| setup.set("query.max_concurrent", 1);
+    one_of_two_is_refused(set, ["greedy", "other"], LATEST, (Limit::Queries, 503, "overloaded")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queries_of_a_token() {
+    let set = |setup: Setup| setup.set("query.max_concurrent_per_token", 1);
+    one_of_two_is_refused(set, ["greedy", "greedy"], LATEST, (Limit::TokenQueries, 429, "rate_limited")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_of_queries() {
+    let set = |setup: Setup| setup.set("query.max_bytes_in_flight", "1MiB");
+    let pages = "/v1/devices/d/readings?from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
+    one_of_two_is_refused(set, ["greedy", "other"], pages, (Limit::QueryBytes, 503, "overloaded")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_query_that_takes_too_long_names_the_key() {
+    let (server, mongod, database) = frozen(|setup| setup.set("query.timeout", "500ms")).await;
+    for path in [LATEST, "/v1/devices/d/readings", "/v1/devices/d/rollups", "/v1/devices"] {
+        let answer = get(&server, "greedy", path).await;
+        refused(&answer, 503, "query_timeout");
+        assert!(answer.json()["detail"].as_str().is_some_and(|text| text.contains("500ms (query.timeout)")));
+        assert!(!answer.header("retry-after").is_empty(), "{path}");
+    }
+    mongod.thaw();
+    crate::harness::wait_until("the store answers in time", async || {
+        (get(&server, "greedy", LATEST).await.status == 200).then_some(())
+    })
+    .await;
+    assert_eq!(database.aggregate("buckets", vec![doc! { "$count": "n" }]).await, [doc! { "n": 1 }]);
+}
+
+#[tokio::test]
+async fn the_old_name_of_the_timeout_holds_and_is_warned_of() {
+    let server = Server::start(Setup::sqlite().set("query.store_timeout", "7s")).await;
+    server.logged("has a new name: query.timeout").await;
+}
