@@ -7,6 +7,7 @@ mod contents;
 mod device;
 mod device_pattern;
 mod hour;
+mod metadata;
 mod metric;
 mod stats;
 
@@ -14,5 +15,8 @@ pub use contents::{BucketWrite, Contents, Reading, Sample};
 pub use device::{DEVICE_ID_MAX_BYTES, DeviceIdCase, DeviceIdError, check_device_id};
 pub use device_pattern::{DevicePattern, DevicePatternError};
 pub use hour::{Hour, HourOffset, MS_PER_HOUR};
+pub use metadata::{
+    METADATA_MAX_DEPTH, MetadataError, check_metadata_depth, check_metadata_key, check_metadata_number,
+};
 pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, check_metric_name};
 pub use stats::Stats;
