@@ -66,6 +66,7 @@ pub fn request(round: u64) -> Batch {
     let incoming = ids.iter().zip(&values).map(|(id, values)| Incoming {
         device: id,
         metadata: None,
+        owner: None,
         ts_ms: Some(ts_ms(round)),
         values,
     });
@@ -106,6 +107,7 @@ fn admit() -> Work {
         let incoming = ids.iter().map(|id| Incoming {
             device: id,
             metadata: None,
+            owner: None,
             ts_ms: Some(ts_ms(0)),
             values: black_box(&values),
         });

@@ -184,7 +184,7 @@ mod tests {
 
     impl Sink for Found {
         fn reading(&mut self, incoming: Incoming<'_>) {
-            let Incoming { device, metadata, ts_ms, values } = incoming;
+            let Incoming { device, metadata, ts_ms, values, .. } = incoming;
             self.0.push(format!("{device} {} {} {values:?}", metadata.unwrap_or("-"), ts_ms.unwrap()));
         }
 

@@ -37,7 +37,8 @@ pub(super) async fn readings(
     let format = Format::of(&headers).inspect_err(|_| {
         app.ingest.count_refused_request(Protocol::Http, RequestRejection::UnsupportedMediaType);
     })?;
-    let parse = |bytes: &[u8], admission: &mut Admission<'_>| format.parse(bytes, &app.formats, admission);
+    let parse =
+        move |app: &App, bytes: &[u8], admission: &mut Admission<'_>| format.parse(bytes, &app.formats, admission);
     let Taken { receipt, .. } = take(&app, &grant, format.protocol(), &headers, body, partial, parse).await?;
     if receipt.rejected == 0 {
         return Ok(Json(Accepted { accepted: receipt.accepted }));
@@ -99,10 +100,11 @@ impl Format {
 fn senml_options(formats: &Formats, admission: &Admission<'_>) -> senml::Options {
     let rules = admission.rules();
     senml::Options {
-        split: formats.senml_names.clone(),
+        split: formats.senml_names,
         now_ms: admission.now_ms(),
-        max_metrics: rules.max_metrics,
-        max_metadata_bytes: rules.max_metadata_bytes,
+        max_readings: rules.max_readings,
+        max_metrics: rules.limits.max_metrics,
+        max_metadata_bytes: rules.limits.max_metadata_bytes,
     }
 }
 

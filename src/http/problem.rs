@@ -266,6 +266,9 @@ impl Problem {
                     Self::new(StatusCode::PAYLOAD_TOO_LARGE, "Too many readings", "too_many_readings", detail);
                 problem.at(Limit::ReadingsPerRequest)
             }
+            Refused::TooLarge(_) => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "Request too large", "request_too_large", detail)
+            }
             Refused::NotPartial(receipt) => Self::rejected(receipt, false),
             Refused::RateLimited(wait) => Self::rate_limited(Limit::TokenReadings, wait),
             Refused::Overloaded(AppendError::DiskFull(_)) => {

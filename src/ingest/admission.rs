@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::access::{Reach, ReachError};
-use crate::log::{Batch, BatchBuilder};
-use crate::model::{DeviceIdCase, check_device_id, check_metric_name};
+use crate::log::{Batch, BatchBuilder, PushError};
+use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdCase, METRIC_MAX_BYTES, check_device_id, check_metric_name};
 use crate::telemetry::{Protocol, RefusalEntry};
-use crate::wire::{Code, Incoming, Rejection, Sink};
+use crate::wire::{Code, Incoming, Limits, Rejection, Sink, work};
 
 use super::Receipt;
 use super::devices::Visit;
@@ -27,10 +27,8 @@ pub struct Rules {
     pub max_future: Duration,
     /// How many readings a request may carry.
     pub max_readings: usize,
-    /// How many metrics a reading may have.
-    pub max_metrics: usize,
-    /// How long the text of a device's metadata may be, in bytes.
-    pub max_metadata_bytes: usize,
+    /// What a reading may have.
+    pub limits: Limits,
     /// What becomes of capitals in device ids.
     pub device_id_case: DeviceIdCase,
 }
@@ -48,17 +46,35 @@ pub struct Listed {
     pub rejection: Rejection,
 }
 
+/// A request whose readings are judged. None of them is in the log yet.
+#[derive(Debug)]
+pub struct Admitted {
+    pub(super) protocol: Protocol,
+    pub(super) batch: Batch,
+    pub(super) receipt: Receipt,
+}
+
+/// A device and its metadata that are good.
+#[derive(Debug)]
+struct Owner {
+    /// See [`Incoming::owner`].
+    number: u32,
+    /// The id under which the device is kept.
+    device: String,
+}
+
 /// A request under way: the parser's [`Sink`].
 #[derive(Debug)]
 pub struct Admission<'r> {
     rules: &'r Rules,
     reach: &'r Reach,
-    allowance: &'r Allowance,
     /// `None`: devices have no limits.
     visit: Option<Visit<'r>>,
     protocol: Protocol,
     window: Window,
     max_readings: usize,
+    /// Whose the last reading was, if the parser has numbered it and it was good.
+    owner: Option<Owner>,
     batch: BatchBuilder,
     line: Option<u64>,
     receipt: Receipt,
@@ -69,21 +85,22 @@ pub struct Admission<'r> {
 impl<'r> Admission<'r> {
     pub(super) fn new(
         rules: &'r Rules,
-        (reach, allowance): (&'r Reach, &'r Allowance),
+        reach: &'r Reach,
         visit: Option<Visit<'r>>,
         protocol: Protocol,
         now_ms: i64,
         max_readings: usize,
+        max_payload_bytes: usize,
     ) -> Self {
         Self {
             rules,
             reach,
-            allowance,
             visit,
             protocol,
             window: Window::new(now_ms, rules.max_age, rules.max_future),
             max_readings,
-            batch: BatchBuilder::default(),
+            owner: None,
+            batch: BatchBuilder::new(max_payload_bytes),
             line: None,
             receipt: Receipt::default(),
             logged: ByCode::default(),
@@ -92,7 +109,9 @@ impl<'r> Admission<'r> {
 
     /// From now on the readings are those of somebody with this reach and this allowance.
     pub fn set_sender(&mut self, reach: &'r Reach, allowance: &'r Allowance) {
-        (self.reach, self.allowance) = (reach, allowance);
+        self.reach = reach;
+        self.owner = None; // the next parser counts from 0 again
+        self.batch.forget_owners();
         if let Some(visit) = &mut self.visit {
             visit.set_sender(allowance);
         }
@@ -141,12 +160,12 @@ impl<'r> Admission<'r> {
         &self.receipt.listed
     }
 
-    pub(super) const fn protocol(&self) -> Protocol {
-        self.protocol
-    }
-
-    pub(super) const fn allowance(&self) -> &'r Allowance {
-        self.allowance
+    /// Ends the judging.
+    #[must_use]
+    pub fn end(self) -> Admitted {
+        let protocol = self.protocol;
+        let (batch, receipt) = self.finish();
+        Admitted { protocol, batch, receipt }
     }
 
     pub(super) fn finish(self) -> (Batch, Receipt) {
@@ -154,63 +173,87 @@ impl<'r> Admission<'r> {
         (self.batch.finish(), Receipt { retry_after, ..self.receipt })
     }
 
-    /// The id under which the device is kept, and the instant.
-    fn judge<'i>(&self, incoming: &Incoming<'i>) -> Result<(Cow<'i, str>, i64), Rejection> {
-        let refuse = |code, detail: String| Err(Rejection { code, detail });
-        if let Err(error) = check_device_id(incoming.device) {
-            return refuse(Code::InvalidDeviceId, error.to_string());
+    fn admit(&mut self, incoming: &Incoming<'_>) -> Result<(), Rejection> {
+        let known = self.owner.as_ref().filter(|owner| incoming.owner == Some(owner.number));
+        let found;
+        let device = if let Some(owner) = known {
+            owner.device.as_str()
+        } else {
+            found = judge_owner(self.rules, self.reach, incoming)?;
+            &*found
+        };
+        judge_values(&self.rules.limits, incoming.values)?;
+        let ts_ms = self.window.judge(incoming.ts_ms, self.protocol)?;
+        if let Some(visit) = &mut self.visit {
+            visit.judge(device, incoming.values)?;
         }
-        let device = self.reach.kept(incoming.device).map_err(|error| Rejection {
-            code: match error {
-                ReachError::Forbidden(_) => Code::DeviceForbidden,
-                ReachError::TooLong(_) => Code::InvalidDeviceId,
-            },
-            detail: error.to_string(),
+        let values = incoming.values.iter().map(|(name, value)| (&**name, *value));
+        self.batch.push_of(incoming.owner, device, incoming.metadata, ts_ms, values).map_err(|error| {
+            let code = match error {
+                PushError::TooManyNames | PushError::TooLong => Code::TooManyMetrics,
+                PushError::TooLarge(_) => Code::RequestTooLarge,
+            };
+            Rejection { code, detail: error.to_string() }
         })?;
-        let metadata_bytes = incoming.metadata.map_or(0, str::len);
-        if metadata_bytes > self.rules.max_metadata_bytes {
-            let limit = self.rules.max_metadata_bytes;
-            return refuse(
-                Code::MetadataTooLarge,
-                format!("metadata has at most {limit} bytes, this has {metadata_bytes}"),
-            );
+        if known.is_none()
+            && let Some(number) = incoming.owner
+        {
+            self.owner = Some(Owner { number, device: device.to_owned() });
         }
-        if incoming.values.len() > self.rules.max_metrics {
-            let limit = self.rules.max_metrics;
-            return refuse(
-                Code::TooManyMetrics,
-                format!("a reading has at most {limit} metrics, this has {}", incoming.values.len()),
-            );
-        }
-        for (name, value) in incoming.values {
-            if let Err(error) = check_metric_name(name) {
-                return refuse(Code::InvalidMetricName, error.to_string());
-            }
-            if !value.is_finite() {
-                return refuse(Code::NonFiniteValue, format!("the value of \"{name}\" is not a finite number"));
-            }
-        }
-        Ok((device, self.window.judge(incoming.ts_ms, self.protocol)?))
+        Ok(())
     }
 }
 
+/// The id under which the device is kept. Lengths are checked before anything is copied.
+fn judge_owner<'i>(rules: &Rules, reach: &Reach, incoming: &Incoming<'i>) -> Result<Cow<'i, str>, Rejection> {
+    check_device_id(incoming.device)
+        .map_err(|error| Rejection { code: Code::InvalidDeviceId, detail: error.to_string() })?;
+    work::count(incoming.device.len());
+    let refuse = |error: ReachError| Rejection {
+        code: match error {
+            ReachError::Forbidden(_) => Code::DeviceForbidden,
+            ReachError::TooLong(_) => Code::InvalidDeviceId,
+        },
+        detail: error.to_string(),
+    };
+    let device = match rules.device_id_case.apply(incoming.device) {
+        Cow::Borrowed(device) => reach.kept(device).map_err(refuse)?,
+        Cow::Owned(device) => Cow::Owned(reach.kept(&device).map_err(refuse)?.into_owned()),
+    };
+    rules.limits.check_metadata(incoming.metadata.map_or(0, str::len))?;
+    Ok(device)
+}
+
+fn judge_values(limits: &Limits, values: &[(Cow<'_, str>, f64)]) -> Result<(), Rejection> {
+    let refuse = |code, detail: String| Err(Rejection { code, detail });
+    limits.check_metrics(values.len())?;
+    for (name, value) in values {
+        work::count(name.len().min(METRIC_MAX_BYTES));
+        if let Err(error) = check_metric_name(name) {
+            return refuse(Code::InvalidMetricName, error.to_string());
+        }
+        if !value.is_finite() {
+            return refuse(Code::NonFiniteValue, format!("the value of \"{name}\" is not a finite number"));
+        }
+    }
+    Ok(())
+}
+
 impl Sink for Admission<'_> {
+    fn limits(&self) -> Limits {
+        self.rules.limits
+    }
+
+    fn is_over(&self) -> bool {
+        self.receipt.received as usize > self.max_readings
+    }
+
     fn reading(&mut self, incoming: Incoming<'_>) {
         if self.receipt.received as usize >= self.max_readings {
             self.receipt.received += 1; // refused as a whole at the end, so nothing more is kept
             return;
         }
-        let device = self.rules.device_id_case.apply(incoming.device);
-        let incoming = Incoming { device: &device, ..incoming };
-        let values = incoming.values.iter().map(|(name, value)| (&**name, *value));
-        let admitted = self.judge(&incoming).and_then(|(device, ts_ms)| {
-            if let Some(visit) = &mut self.visit {
-                visit.judge(&device, incoming.values)?;
-            }
-            let pushed = self.batch.push(&device, incoming.metadata, ts_ms, values);
-            pushed.map_err(|error| Rejection { code: Code::TooManyMetrics, detail: error.to_string() })
-        });
-        match admitted {
+        match self.admit(&incoming) {
             Ok(()) => {
                 self.receipt.received += 1;
                 self.receipt.accepted += 1;
@@ -235,7 +278,7 @@ impl Admission<'_> {
         self.receipt.rejected += 1;
         self.receipt.by_code.count(rejection.code);
         if self.receipt.listed.len() < MAX_LISTED {
-            let device = device.map(Into::into);
+            let device = device.filter(|device| device.len() <= DEVICE_ID_MAX_BYTES).map(Into::into);
             self.receipt.listed.push(Listed { index, line: self.line, device, rejection });
         }
     }
@@ -250,14 +293,9 @@ mod tests {
         max_age: Some(Duration::from_secs(3600)),
         max_future: Duration::from_secs(600),
         max_readings: 1_000,
-        max_metrics: 2,
-        max_metadata_bytes: 10,
+        limits: Limits { max_metrics: 2, max_metadata_bytes: 10 },
         device_id_case: DeviceIdCase::Preserve,
     };
-
-    fn anybody() -> (&'static Reach, &'static Allowance) {
-        (Reach::all(), Allowance::unlimited())
-    }
 
     fn verdict(
         rules: &Rules,
@@ -267,8 +305,9 @@ mod tests {
         values: &[(&str, f64)],
     ) -> Option<Code> {
         let values: Vec<_> = values.iter().map(|&(name, value)| (Cow::Borrowed(name), value)).collect();
-        let mut admission = Admission::new(rules, anybody(), None, Protocol::Http, NOW_MS, rules.max_readings);
-        admission.reading(Incoming { device, metadata, ts_ms, values: &values });
+        let mut admission =
+            Admission::new(rules, Reach::all(), None, Protocol::Http, NOW_MS, rules.max_readings, 1 << 20);
+        admission.reading(Incoming { device, metadata, owner: None, ts_ms, values: &values });
         let (batch, receipt) = admission.finish();
         assert_eq!(batch.readings(), receipt.accepted);
         assert_eq!(receipt.received, receipt.accepted + receipt.rejected);
@@ -291,11 +330,11 @@ mod tests {
     fn a_device_out_of_reach_is_refused_by_its_name_as_it_is_kept() {
         let lower = Rules { device_id_case: DeviceIdCase::Lower, ..RULES };
         let reach = Reach::new("acme/".to_owned(), Some(vec!["light-*".parse().unwrap()]));
-        let mut admission = Admission::new(&lower, (&reach, Allowance::unlimited()), None, Protocol::Http, NOW_MS, 100);
+        let mut admission = Admission::new(&lower, &reach, None, Protocol::Http, NOW_MS, 100, 1 << 20);
         let long = format!("light-{}", "x".repeat(118));
         for device in ["LIGHT-1", "light-2", "pump-1", "acme/light-1", "../light-1", "light 1", &long] {
             let values = [(Cow::Borrowed("x"), 1.0)];
-            admission.reading(Incoming { device, metadata: None, ts_ms: None, values: &values });
+            admission.reading(Incoming { device, metadata: None, owner: None, ts_ms: None, values: &values });
         }
         let (batch, receipt) = admission.finish();
         assert_eq!((batch.readings(), receipt.accepted), (2, 2));
@@ -310,9 +349,9 @@ mod tests {
     fn when_the_clock_of_the_server_jumps_each_request_is_judged_by_the_clock_it_came_at() {
         const DAY_MS: i64 = 86_400_000;
         let judged = |now_ms, ts_ms| {
-            let mut admission = Admission::new(&RULES, anybody(), None, Protocol::Http, now_ms, 1);
+            let mut admission = Admission::new(&RULES, Reach::all(), None, Protocol::Http, now_ms, 1, 1 << 20);
             let values = [(Cow::Borrowed("x"), 1.0)];
-            admission.reading(Incoming { device: "d", metadata: None, ts_ms, values: &values });
+            admission.reading(Incoming { device: "d", metadata: None, owner: None, ts_ms, values: &values });
             let (batch, receipt) = admission.finish();
             (batch, receipt.listed.first().map(|listed| listed.rejection.code))
         };
@@ -331,7 +370,8 @@ mod tests {
 
     #[test]
     fn rejections_are_counted_beyond_those_listed() {
-        let mut admission = Admission::new(&RULES, anybody(), None, Protocol::Http, NOW_MS, RULES.max_readings);
+        let mut admission =
+            Admission::new(&RULES, Reach::all(), None, Protocol::Http, NOW_MS, RULES.max_readings, 1 << 20);
         admission.line(7);
         for _ in 0..150 {
             admission.reject(Rejection { code: Code::InvalidValue, detail: String::new() });

@@ -7,10 +7,10 @@ use super::admission::{Admission, Rules};
 use super::devices::{DeviceLimits, Devices};
 use crate::access::Reach;
 use crate::limits::{Allowance, Rate};
-use crate::log::Batch;
+use crate::log::{Batch, MAX_PAYLOAD_BYTES};
 use crate::model::DeviceIdCase;
 use crate::telemetry::Protocol;
-use crate::wire::{Incoming, Sink as _};
+use crate::wire::{Incoming, Limits, Sink as _};
 
 /// What devices obey by default.
 static DEVICES: LazyLock<Arc<Devices>> = LazyLock::new(|| {
@@ -30,14 +30,12 @@ pub fn admit<'a>(now_ms: i64, readings: impl ExactSizeIterator<Item = Incoming<'
         max_age: Some(Duration::from_secs(90 * 86_400)),
         max_future: Duration::from_secs(600),
         max_readings: readings.len(),
-        max_metrics: 100,
-        max_metadata_bytes: 4_096,
+        limits: Limits { max_metrics: 100, max_metadata_bytes: 4_096 },
         device_id_case: DeviceIdCase::Preserve,
     };
     let count = readings.len();
     let visit = Some(DEVICES.visit(Allowance::unlimited(), Instant::now(), now_ms));
-    let anybody = (Reach::all(), Allowance::unlimited());
-    let mut admission = Admission::new(&rules, anybody, visit, Protocol::Http, now_ms, count);
+    let mut admission = Admission::new(&rules, Reach::all(), visit, Protocol::Http, now_ms, count, MAX_PAYLOAD_BYTES);
     readings.for_each(|incoming| admission.reading(incoming));
     let (batch, receipt) = admission.finish();
     assert_eq!(receipt.accepted as usize, count);

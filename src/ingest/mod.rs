@@ -24,12 +24,14 @@ mod admission;
 pub mod bench;
 pub mod devices;
 mod receipt;
+#[cfg(test)]
+mod stretch;
 mod submission;
 #[cfg(test)]
 mod tests;
 mod window;
 
-pub use admission::{Admission, Listed, Rules};
+pub use admission::{Admission, Admitted, Listed, Rules};
 pub use receipt::Receipt;
 pub use submission::Submission;
 
@@ -50,6 +52,9 @@ pub enum Refused {
     /// It has more readings than one request may have.
     #[error("a request carries at most {0} readings")]
     TooManyReadings(usize),
+    /// Its readings take more room than a record of the log has.
+    #[error("the readings of a request take at most {0} bytes in the log; split the request")]
+    TooLarge(usize),
     /// It asked for all or nothing, and some readings are bad.
     #[error("{} of {} readings are refused, and the request asked for all or nothing", .0.rejected, .0.received)]
     NotPartial(Receipt),
@@ -91,20 +96,24 @@ impl Ingest {
     fn start<'a>(&'a self, protocol: Protocol, who: (&'a Reach, &'a Allowance), max_readings: usize) -> Admission<'a> {
         let now_ms = now_ms();
         let visit = self.devices.as_ref().map(|devices| devices.visit(who.1, Instant::now(), now_ms));
-        Admission::new(&self.rules, who, visit, protocol, now_ms, max_readings)
+        let max_payload_bytes = self.log.max_payload_bytes();
+        Admission::new(&self.rules, who.0, visit, protocol, now_ms, max_readings, max_payload_bytes)
     }
 
-    /// Ends a request: appends what was admitted and waits until it is durable. With `partial` unset, one bad reading
-    /// refuses them all.
+    /// Ends a request from somebody with this allowance: appends what was admitted and waits until it is durable. With
+    /// `partial` unset, one bad reading refuses them all.
     ///
     /// The append happens even if this future is dropped while it waits. For the first reading the request was let in,
     /// the others are taken from the token's rate here.
     ///
     /// # Errors
     /// When nothing was accepted.
-    pub async fn commit(&self, admission: Admission<'_>, partial: bool) -> Result<Receipt, Refused> {
-        let (protocol, allowance) = (admission.protocol(), admission.allowance());
-        let (batch, receipt) = admission.finish();
+    pub async fn commit(&self, admitted: Admitted, allowance: &Allowance, partial: bool) -> Result<Receipt, Refused> {
+        let Admitted { protocol, batch, mut receipt } = admitted;
+        let is_too_large = receipt.has(Code::RequestTooLarge);
+        if is_too_large {
+            receipt.reject_accepted(Code::RequestTooLarge);
+        }
         let accounts = receipt::Accounts::new(Arc::clone(&self.metrics), protocol, &receipt);
         if let Some(limiter) = &allowance.readings
             && let Err(wait) = limiter.take_more(receipt.received.saturating_sub(1).into(), Instant::now())
@@ -115,6 +124,10 @@ impl Ingest {
         if receipt.received as usize > self.rules.max_readings {
             accounts.refuse(RequestRejection::TooManyReadings);
             return Err(Refused::TooManyReadings(self.rules.max_readings));
+        }
+        if is_too_large {
+            accounts.accept();
+            return Err(Refused::TooLarge(self.log.max_payload_bytes()));
         }
         if receipt.rejected > 0 && !partial {
             accounts.refuse(RequestRejection::NotPartial);
@@ -140,8 +153,7 @@ impl Ingest {
 
     /// Ends a batch: appends what was admitted and does not wait. Bad readings are rejected, the others go their way.
     pub fn submit(&self, admission: Admission<'_>) -> Submission {
-        let protocol = admission.protocol();
-        let (batch, receipt) = admission.finish();
+        let Admitted { protocol, batch, receipt } = admission.end();
         let accounts = receipt::Accounts::new(Arc::clone(&self.metrics), protocol, &receipt);
         let appended = (receipt.accepted > 0).then(|| self.log.append(batch));
         Submission::new(accounts, appended)

@@ -36,6 +36,18 @@ impl Receipt {
     pub fn refusals(&self) -> Vec<RefusalEntry> {
         self.by_code.refusals(&self.listed)
     }
+
+    /// Whether a reading was rejected with this code.
+    pub(super) const fn has(&self, code: Code) -> bool {
+        self.by_code.0[code as usize] > 0
+    }
+
+    /// The good readings are rejected too, with this code.
+    pub(super) fn reject_accepted(&mut self, code: Code) {
+        let accepted = std::mem::take(&mut self.accepted);
+        self.rejected += accepted;
+        self.by_code.0[code as usize] += accepted;
+    }
 }
 
 impl ByCode {

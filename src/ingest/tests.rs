@@ -8,14 +8,13 @@ use super::*;
 use crate::log::{Instruments, Options, Sync};
 use crate::model::DeviceIdCase;
 use crate::telemetry::Exposition;
-use crate::wire::{Incoming, Sink};
+use crate::wire::{Incoming, Limits, Sink};
 
 const RULES: Rules = Rules {
     max_age: None,
     max_future: Duration::from_secs(600),
     max_readings: 10,
-    max_metrics: 2,
-    max_metadata_bytes: 10,
+    limits: Limits { max_metrics: 2, max_metadata_bytes: 10 },
     device_id_case: DeviceIdCase::Preserve,
 };
 
@@ -44,9 +43,9 @@ impl Edge {
         let values = [(Cow::Borrowed("m"), 1.0)];
         for number in 0..good + bad {
             let device = if number < good { "good" } else { "not good" };
-            admission.reading(Incoming { device, metadata: None, ts_ms: None, values: &values });
+            admission.reading(Incoming { device, metadata: None, owner: None, ts_ms: None, values: &values });
         }
-        self.ingest.commit(admission, partial).await
+        self.ingest.commit(admission.end(), Allowance::unlimited(), partial).await
     }
 
     fn count(&self, metric: &str, labels: &str) -> u64 {
@@ -132,6 +131,19 @@ async fn all_or_nothing_takes_nothing_of_a_request_with_a_bad_reading() {
     assert_eq!(edge.log.usage().appended_readings, 0);
     assert_eq!(edge.send(3, 0, false).await.unwrap().accepted, 3);
     assert_eq!(edge.accounts("not_partial"), [7, 3, 3, 1]);
+}
+
+#[tokio::test]
+async fn a_request_that_no_record_can_hold_is_refused_whole() {
+    let edge = Edge::new(160);
+    let limit = edge.log.max_payload_bytes();
+    let refused = edge.send(6, 1, true).await.unwrap_err();
+    assert!(matches!(refused, Refused::TooLarge(bytes) if bytes == limit), "{refused}");
+    assert_eq!((edge.count("received_total", ""), edge.count("accepted_total", "")), (7, 0));
+    assert_eq!(edge.count("rejected_total", ",reason=\"request_too_large\""), 6);
+    assert_eq!(edge.count("rejected_total", ",reason=\"invalid_device_id\""), 1);
+    assert_eq!(edge.log.usage().appended_readings, 0);
+    assert_eq!(edge.send(2, 0, true).await.unwrap().accepted, 2);
 }
 
 #[tokio::test]

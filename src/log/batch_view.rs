@@ -1,5 +1,8 @@
 //! Reading a payload in place, without copying it. The grammar is on [`super::Batch`].
 
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
 /// A payload breaks its grammar, at this byte. It passed its checksum, so a program wrote it so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the payload breaks its grammar at byte {0}")]
@@ -36,12 +39,19 @@ impl<'a> BatchView<'a> {
     ///
     /// # Errors
     /// When the payload breaks the grammar; what came before was handed on already.
+    /// An owner is read once, however many groups refer to it: the work is in proportion to the payload.
     pub fn walk(&self, visitor: &mut impl Visitor<'a>) -> Result<(), BadPayload> {
         let mut cursor = Cursor { ..self.groups };
+        let mut again = HashMap::with_hasher(RandomState::default());
         while cursor.at < cursor.bytes.len() {
-            let device = cursor.short_text()?;
-            let metadata_bytes = cursor.u32()? as usize;
-            let metadata = cursor.text(metadata_bytes)?;
+            let start = cursor.at;
+            let (device, metadata) = match cursor.owner()? {
+                Owner::InFull(device, metadata) => (device, metadata),
+                Owner::OfGroup(at) => match again.get(&at) {
+                    Some(&known) => known,
+                    None => *again.entry(at).insert(self.owner_at(at, start)?).get(),
+                },
+            };
             let readings = cursor.u32()?;
             visitor.group(device, (!metadata.is_empty()).then_some(metadata));
             for _ in 0..readings {
@@ -57,6 +67,23 @@ impl<'a> BatchView<'a> {
         }
         Ok(())
     }
+
+    /// The owner that stands in full in the group at `at`, which begins before `end`.
+    fn owner_at(&self, at: usize, end: usize) -> Result<(&'a str, &'a str), BadPayload> {
+        let mut cursor = Cursor { bytes: &self.groups.bytes[..end], at };
+        match cursor.owner()? {
+            Owner::InFull(device, metadata) => Ok((device, metadata)),
+            Owner::OfGroup(_) => Err(BadPayload(at)),
+        }
+    }
+}
+
+/// Whose readings a group holds.
+enum Owner<'a> {
+    /// Device and metadata.
+    InFull(&'a str, &'a str),
+    /// Those of the group at this offset.
+    OfGroup(usize),
 }
 
 /// Sees the parts of a batch in order.
@@ -103,6 +130,15 @@ impl<'a> Cursor<'a> {
         let mut array = [0; N];
         array.copy_from_slice(self.take(N)?);
         Ok(array)
+    }
+
+    fn owner(&mut self) -> Result<Owner<'a>, BadPayload> {
+        let device = self.short_text()?;
+        let number = self.u32()? as usize;
+        if device.is_empty() {
+            return Ok(Owner::OfGroup(number));
+        }
+        Ok(Owner::InFull(device, self.text(number)?))
     }
 
     fn u16(&mut self) -> Result<u16, BadPayload> {

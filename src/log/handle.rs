@@ -8,7 +8,7 @@ use std::time::Duration;
 use metrics::Histogram;
 use tokio::sync::oneshot;
 
-use super::batch::Batch;
+use super::batch::{Batch, MAX_PAYLOAD_BYTES};
 use super::checkpoint::{Checkpoint, Saved};
 use super::committer::Committer;
 use super::fullness::{self, Fullness};
@@ -207,6 +207,13 @@ impl Log {
             self.shared.work.notify_one();
         }
         Ok(Ack(acked))
+    }
+
+    /// The most bytes that the payload of one batch may have, so that a log that holds nothing else has room for it.
+    pub fn max_payload_bytes(&self) -> usize {
+        let around = segment::Header::BYTES + record::Header::BYTES + record::ALIGNMENT;
+        let max_bytes = usize::try_from(self.options.max_bytes).unwrap_or(usize::MAX);
+        max_bytes.saturating_sub(around).min(MAX_PAYLOAD_BYTES)
     }
 
     /// Starts reading at `position`, which must be a [`Recovery::start`], the end of a record, or what a cut named.

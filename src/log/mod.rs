@@ -47,7 +47,7 @@ mod crash_tests;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Batch, BatchBuilder};
+pub use batch::{Batch, BatchBuilder, MAX_PAYLOAD_BYTES, PushError};
 pub use batch_view::BatchView;
 pub use handle::{Ack, AppendError, Instruments, Log, Usage};
 pub use reader::{Reader, Record};

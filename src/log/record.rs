@@ -64,7 +64,8 @@ pub(super) fn encode(to: &mut Vec<u8>, position: Position, durable: Position, re
     let start = to.len();
     to.extend_from_slice(&MAGIC);
     to.extend_from_slice(&[0; 4]);
-    to.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    let len = u32::try_from(payload.len()).expect("a batch has at most MAX_PAYLOAD_BYTES");
+    to.extend_from_slice(&len.to_le_bytes());
     to.extend_from_slice(&readings.to_le_bytes());
     to.extend_from_slice(&durable.0.to_le_bytes());
     to.extend_from_slice(payload);

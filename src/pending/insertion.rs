@@ -42,12 +42,12 @@ impl<'a> Visitor<'a> for Insertion<'_, 'a> {
 
     fn reading(&mut self, ts_ms: i64, values: Values<'a>) {
         let hour = Hour::of(ts_ms);
-        let bucket = match self.last {
-            Some((last, bucket)) if last == hour => bucket,
-            _ => self.pending.bucket(self.device, hour, self.position, self.now_ms),
+        let (bucket, metadata) = match self.last {
+            Some((last, bucket)) if last == hour => (bucket, None), // it has the metadata of its group already
+            _ => (self.pending.bucket(self.device, hour, self.position, self.now_ms), self.metadata),
         };
         self.last = Some((hour, bucket));
         let values = values.map(|(name, value)| (self.names[usize::from(name)], value));
-        self.pending.push(bucket, self.metadata, Hour::offset_of(ts_ms), values);
+        self.pending.push(bucket, metadata, Hour::offset_of(ts_ms), values);
     }
 }

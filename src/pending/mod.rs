@@ -313,7 +313,8 @@ impl Pending {
         let device = self.devices.insert(Device { id: id.into(), hours: SmallVec::new() });
         let (devices, hasher) = (&self.devices, &self.hasher);
         let rehash = |&known: &u32| hasher.hash_one(&*devices[known as usize].id);
-        self.by_id.insert_unique(hasher.hash_one(id), device as u32, rehash);
+        let number = u32::try_from(device).expect("memory ends far below 2^32 devices");
+        self.by_id.insert_unique(hasher.hash_one(id), number, rehash);
         device
     }
 

@@ -33,7 +33,7 @@ impl Names {
         }
         let id = self.free.pop().unwrap_or_else(|| {
             self.by_id.push(None);
-            self.by_id.len() as u32 - 1
+            u32::try_from(self.by_id.len() - 1).expect("memory ends far below 2^32 names")
         });
         self.by_id[id as usize] = Some(name.into());
         let (by_id, hasher) = (&self.by_id, &self.hasher);
@@ -61,7 +61,7 @@ impl Names {
         self.table.retain(|&mut id| used[id as usize]);
         for (id, name) in self.by_id.iter_mut().enumerate() {
             if !used[id] && name.take().is_some() {
-                self.free.push(id as u32);
+                self.free.push(u32::try_from(id).expect("an id is 32 bits"));
             }
         }
         self.used_after_sweep = self.table.len();

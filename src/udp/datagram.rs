@@ -2,7 +2,7 @@
 
 use super::sequences::Numbering;
 use crate::wire::{
-    Incoming, Rejection, Sink, json,
+    Incoming, Limits, Rejection, Sink, json,
     line_protocol::{self, Precision},
 };
 
@@ -25,6 +25,14 @@ struct Numbered<'s, S> {
 }
 
 impl<S: Sink> Sink for Numbered<'_, S> {
+    fn limits(&self) -> Limits {
+        self.sink.limits()
+    }
+
+    fn is_over(&self) -> bool {
+        self.sink.is_over()
+    }
+
     fn reading(&mut self, incoming: Incoming<'_>) {
         self.sink.reading(incoming);
     }
@@ -87,6 +95,37 @@ mod tests {
             "{\"deviceId\":\"S1\",\"ts\":1,\"value\":1}\n{\"deviceId\n{\"deviceId\":\"S2\",\"ts\":2,\"value\":1}";
         assert_eq!(notes(lines), ["S1 Some(1)", "invalid_json", "S2 Some(2)"]);
         assert_eq!(notes("t,device=S1 value=1 1000000\nt\n"), ["S1 Some(1)", "missing_values"]);
+    }
+
+    #[test]
+    fn the_limits_of_the_sink_hold_for_datagrams_too() {
+        struct Strict(Vec<&'static str>);
+        impl Sink for Strict {
+            fn limits(&self) -> Limits {
+                Limits { max_metrics: 1, max_metadata_bytes: 10 }
+            }
+            fn reading(&mut self, _: Incoming<'_>) {
+                self.0.push("reading");
+            }
+            fn reject(&mut self, rejection: Rejection) {
+                self.0.push(rejection.code.as_str());
+            }
+        }
+        let measurement = "m".repeat(60_000);
+        let fields: Vec<_> = (0..1_000).map(|at| format!("f{at}=1")).collect();
+        for (content, code) in [
+            (format!("{measurement},device=S1 value=1"), "invalid_metric_name"),
+            (format!("{measurement},device=S1 {}", fields.join(",")), "too_many_metrics"),
+            (r#"{"deviceId":"S1","values":{"a":1,"b":1}}"#.to_owned(), "too_many_metrics"),
+            (r#"{"deviceId":"S1","value":1,"metadata":{"a":"0123"}}"#.to_owned(), "metadata_too_large"),
+            ("m,device=S1 value=1".to_owned(), "reading"),
+        ] {
+            let sequences = Sequences::new(0, Counter::noop());
+            let numbering = Numbering { sequences: &sequences, reach: Reach::all(), case: DeviceIdCase::Preserve };
+            let mut strict = Strict(Vec::new());
+            parse(content.as_bytes(), &["device".to_owned()], numbering, &mut strict);
+            assert_eq!(strict.0, [code]);
+        }
     }
 
     #[test]

@@ -54,10 +54,10 @@ pub(super) struct Numbering<'a> {
 impl Numbering<'_> {
     /// Takes note of a message, unless its device is out of reach: nobody counts gaps of somebody else's devices.
     pub(super) fn saw(self, device: &str, number: u64) {
-        let device = self.case.apply(device);
-        if self.sequences.max_devices == 0 || check_device_id(&device).is_err() {
+        if self.sequences.max_devices == 0 || check_device_id(device).is_err() {
             return;
         }
+        let device = self.case.apply(device);
         if let Ok(kept) = self.reach.kept(&device) {
             self.sequences.saw(&kept, number);
         }

@@ -18,7 +18,7 @@ pub(crate) struct Found {
 }
 
 impl Sink for Found {
-    fn reading(&mut self, Incoming { device, metadata, ts_ms, values }: Incoming<'_>) {
+    fn reading(&mut self, Incoming { device, metadata, ts_ms, values, .. }: Incoming<'_>) {
         assert!(!values.is_empty(), "a reading has values");
         let mut values: Vec<_> = values.iter().map(|(name, value)| (name.to_string(), *value)).collect();
         values.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -118,6 +118,7 @@ fn senml(body: &[u8], parse: impl Fn(&senml::Options, &mut Found) -> Result<(), 
     let options = senml::Options {
         split: senml::NameSplit::default(),
         now_ms: 1_776_693_610_000,
+        max_readings: 100_000,
         max_metrics: 4,
         max_metadata_bytes: 100,
     };

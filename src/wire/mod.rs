@@ -3,6 +3,10 @@
 //! A parser knows one format and nothing else: it borrows from the body, calls a [`Sink`] for each reading it finds, in
 //! order, and never stops at a reading that is bad by itself. What makes a reading acceptable whatever its format
 //! (names, limits, the clock) is decided by the sink, so that all formats obey the same rules.
+//!
+//! Work and memory grow in proportion to the body, whatever stands in it: what would be refused for its size is not
+//! built at first ([`Limits`]), and nothing that a body says once is copied for each of its readings. The tests in
+//! `ingest::stretch` hold each format to that.
 
 use std::borrow::Cow;
 
@@ -10,27 +14,80 @@ use std::borrow::Cow;
 pub mod fuzz;
 pub mod json;
 pub mod line_protocol;
+mod metadata;
 #[cfg(test)]
 mod notes;
 mod problem;
 pub mod senml;
 pub mod timestamp;
+pub(crate) mod work;
 
 /// A reading as it stood in the bytes.
 #[derive(Debug)]
 pub struct Incoming<'a> {
     /// The device id, not checked yet.
     pub device: &'a str,
-    /// The device's metadata, the text of a JSON object, when it came along.
+    /// The device's metadata, when it came along: the text of a JSON object that obeys the rules for metadata in `model`.
     pub metadata: Option<&'a str>,
+    /// A number that the parser gives to device and metadata together, counted from 0 in each body. Readings with the same
+    /// number share both, so they need to be checked and kept once only. `None`: not known.
+    pub owner: Option<u32>,
     /// The instant in Unix milliseconds; `None` asks for the server's clock.
     pub ts_ms: Option<i64>,
     /// Metric names and values, neither checked yet. Never empty.
     pub values: &'a [(Cow<'a, str>, f64)],
 }
 
+/// Sizes beyond which a reading is refused, so a parser builds nothing larger.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// How many metrics a reading may have.
+    pub max_metrics: usize,
+    /// How long the text of a device's metadata may be, in bytes.
+    pub max_metadata_bytes: usize,
+}
+
+impl Limits {
+    /// No limits.
+    pub const NONE: Self = Self { max_metrics: usize::MAX, max_metadata_bytes: usize::MAX };
+
+    /// Checks how many metrics a reading has.
+    ///
+    /// # Errors
+    /// When they are too many.
+    pub fn check_metrics(&self, found: usize) -> Result<(), Rejection> {
+        let limit = self.max_metrics;
+        if found <= limit {
+            return Ok(());
+        }
+        let detail = format!("a reading has at most {limit} metrics, this has {found}");
+        Err(Rejection { code: Code::TooManyMetrics, detail })
+    }
+
+    /// Checks how long the text of metadata is.
+    ///
+    /// # Errors
+    /// When it is too long.
+    pub fn check_metadata(&self, bytes: usize) -> Result<(), Rejection> {
+        let limit = self.max_metadata_bytes;
+        if bytes <= limit {
+            return Ok(());
+        }
+        let detail = format!("metadata has at most {limit} bytes, this has {bytes}");
+        Err(Rejection { code: Code::MetadataTooLarge, detail })
+    }
+}
+
 /// Takes what a parser finds.
 pub trait Sink {
+    /// What the readings of this body may have.
+    fn limits(&self) -> Limits {
+        Limits::NONE
+    }
+    /// Whether the request is refused whatever follows, so that the parser may stop.
+    fn is_over(&self) -> bool {
+        false
+    }
     /// A reading.
     fn reading(&mut self, incoming: Incoming<'_>);
     /// Something that was meant to be a reading and is none.
@@ -77,11 +134,12 @@ pub enum Code {
     DeviceRateLimited,
     TooManyDeviceMetrics,
     TooManyNewDevices,
+    RequestTooLarge,
 }
 
 impl Code {
     /// All codes, so that each has its metric from the start.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::InvalidJson,
         Self::InvalidLine,
         Self::InvalidSenml,
@@ -103,6 +161,7 @@ impl Code {
         Self::DeviceRateLimited,
         Self::TooManyDeviceMetrics,
         Self::TooManyNewDevices,
+        Self::RequestTooLarge,
     ];
 
     /// Whether the same reading may be acceptable later.
@@ -136,6 +195,7 @@ impl Code {
             Self::DeviceRateLimited => "device_rate_limited",
             Self::TooManyDeviceMetrics => "too_many_device_metrics",
             Self::TooManyNewDevices => "too_many_new_devices",
+            Self::RequestTooLarge => "request_too_large",
         }
     }
 }

@@ -10,7 +10,7 @@ use tidegauge::limits::Rate;
 use tidegauge::store::Unreadable;
 use tidegauge::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
 use tidegauge::telemetry::Metrics;
-use tidegauge::wire::senml::NameSplit;
+use tidegauge::wire::{self, senml::NameSplit};
 use tidegauge::{access, flush, http, pending, query};
 
 use super::super::data_dir::DataDir;
@@ -90,8 +90,10 @@ pub(super) fn rules(config: &Config) -> Rules {
         max_age: config.retention.readings.period().map(Period::as_duration),
         max_future: config.ingest.max_future.as_duration(),
         max_readings: config.ingest.max_readings_per_request,
-        max_metrics: config.ingest.max_metrics_per_reading,
-        max_metadata_bytes: config.ingest.max_metadata_bytes.as_usize(),
+        limits: wire::Limits {
+            max_metrics: config.ingest.max_metrics_per_reading,
+            max_metadata_bytes: config.ingest.max_metadata_bytes.as_usize(),
+        },
         device_id_case: config.ingest.device_id_case,
     }
 }

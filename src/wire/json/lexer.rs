@@ -6,6 +6,7 @@
 use std::{borrow::Cow, fmt};
 
 use super::SyntaxError;
+use crate::wire::work;
 
 /// How many arrays and objects may stand inside each other.
 pub(super) const MAX_DEPTH: usize = 64;
@@ -54,6 +55,7 @@ impl<'b> Lexer<'b> {
     pub(in crate::wire) fn new(bytes: &'b [u8]) -> Result<Self> {
         let text = std::str::from_utf8(bytes)
             .map_err(|error| SyntaxError::new(error.valid_up_to(), "the text is not valid UTF-8"))?;
+        work::count(text.len());
         let at = if text.starts_with('\u{FEFF}') { '\u{FEFF}'.len_utf8() } else { 0 };
         Ok(Self { text, at, depth: 0, is_fresh: false })
     }
@@ -140,6 +142,7 @@ impl<'b> Lexer<'b> {
             self.take_one_of(b"+-");
             self.digits()?;
         }
+        work::count(self.at - start);
         Ok(&self.text[start..self.at])
     }
 
@@ -201,6 +204,7 @@ impl<'b> Lexer<'b> {
     /// The next byte that is no space; the lexer stands at it afterwards.
     fn peek(&mut self) -> Option<u8> {
         while let Some(byte) = self.byte() {
+            work::count(1);
             if !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
                 return Some(byte);
             }

@@ -1,4 +1,4 @@
-//! `metadata`: an object that is checked and then handed on as the text it is.
+//! `metadata`: an object that is checked by the rules of [`model`](crate::model) and then handed on as the text it is.
 
 use std::borrow::Cow;
 
@@ -7,13 +7,15 @@ use super::{
     lexer::{Kind, Lexer},
     problem::{Found, quoted, rejection, repeated},
 };
-use crate::wire::{Code, Rejection};
-
-/// How many arrays and objects of metadata may stand inside each other, the outermost included.
-const MAX_DEPTH: usize = 8;
+use crate::model::{MetadataError, check_metadata_depth, check_metadata_key, check_metadata_number};
+use crate::wire::{Code, Limits, Rejection};
 
 /// Reads the metadata that comes next. `keys` is room to work in.
-pub(super) fn read<'b>(lexer: &mut Lexer<'b>, keys: &mut Vec<Cow<'b, str>>) -> Result<Found<&'b str>, SyntaxError> {
+pub(super) fn read<'b>(
+    lexer: &mut Lexer<'b>,
+    keys: &mut Vec<Cow<'b, str>>,
+    limits: &Limits,
+) -> Result<Found<&'b str>, SyntaxError> {
     let kind = lexer.kind()?;
     if kind != Kind::Object {
         lexer.skip()?;
@@ -21,38 +23,50 @@ pub(super) fn read<'b>(lexer: &mut Lexer<'b>, keys: &mut Vec<Cow<'b, str>>) -> R
     }
     let start = lexer.offset();
     keys.clear();
-    Ok(match problem(lexer, keys, 1)? {
-        None => Ok(lexer.text_from(start)),
-        Some(problem) => Err(problem),
-    })
+    let problem = problem(lexer, keys, 1, start.saturating_add(limits.max_metadata_bytes))?;
+    let text = lexer.text_from(start);
+    Ok(limits.check_metadata(text.len()).and_then(|()| problem.map_or(Ok(text), Err)))
+}
+
+#[cold]
+fn invalid(error: MetadataError) -> Rejection {
+    rejection(Code::InvalidMetadata, error.to_string())
 }
 
 /// Reads over a value at `depth` and returns the first problem in it. `keys` ends with the keys of the objects around.
+/// What stands behind `limit` is too much whatever it is, so its keys are not kept.
 fn problem<'b>(
     lexer: &mut Lexer<'b>,
     keys: &mut Vec<Cow<'b, str>>,
     depth: usize,
+    limit: usize,
 ) -> Result<Option<Rejection>, SyntaxError> {
     let kind = lexer.kind()?;
+    if kind == Kind::Number {
+        return Ok(check_metadata_number(lexer.number()?).err().map(invalid));
+    }
     if !matches!(kind, Kind::Object | Kind::Array) {
         lexer.skip()?;
         return Ok(None);
     }
-    if depth > MAX_DEPTH {
+    if let Err(error) = check_metadata_depth(depth) {
         lexer.skip()?;
-        return Ok(Some(rejection(Code::InvalidMetadata, format!("\"metadata\" has more than {MAX_DEPTH} levels"))));
+        return Ok(Some(invalid(error)));
     }
     let mut found = None;
     let outer_keys = keys.len();
     lexer.open()?;
     if kind == Kind::Array {
         while lexer.element()? {
-            found = found.or(problem(lexer, keys, depth + 1)?);
+            found = found.or(problem(lexer, keys, depth + 1, limit)?);
         }
     } else {
         while let Some(key) = lexer.key()? {
-            keys.push(key);
-            found = found.or(problem(lexer, keys, depth + 1)?);
+            found = found.or(check_metadata_key(&key, depth).err().map(invalid));
+            if lexer.offset() <= limit {
+                keys.push(key);
+            }
+            found = found.or(problem(lexer, keys, depth + 1, limit)?);
         }
         found = found.or_else(|| {
             let key = repeated(keys[outer_keys..].iter().map(|key| &**key))?;
@@ -69,7 +83,7 @@ mod tests {
 
     fn checked(json: &str) -> Found<&str> {
         let mut lexer = Lexer::new(json.as_bytes()).unwrap();
-        let found = read(&mut lexer, &mut Vec::new()).unwrap();
+        let found = read(&mut lexer, &mut Vec::new(), &Limits::NONE).unwrap();
         lexer.end().unwrap();
         found
     }
@@ -91,6 +105,36 @@ mod tests {
         let nested = |levels: usize| format!("{{\"a\":{}{}}}", "[".repeat(levels - 1), "]".repeat(levels - 1));
         assert!(checked(&nested(8)).is_ok());
         assert_eq!(checked(&nested(9)).unwrap_err().code, Code::InvalidMetadata);
+    }
+
+    #[test]
+    fn metadata_that_a_store_would_refuse_or_alter_is_refused() {
+        for json in [
+            r#"{"x":1e400}"#,
+            r#"{"x":[{"y":-1e400}]}"#,
+            r#"{"x":18446744073709551615}"#,
+            r#"{"x":9223372036854775808}"#,
+            r#"{"x\u0000":1}"#,
+            "{\"a\u{FF0E}b\":1}",
+            r#"{"":1}"#,
+            r#"{"deviceId":"x"}"#,
+        ] {
+            assert_eq!(checked(json).map_err(|problem| problem.code), Err(Code::InvalidMetadata), "{json}");
+        }
+        for json in [r#"{"x":{"deviceId":9223372036854775807}}"#, r#"{"$a.b":"\u0000","c":[-0,1e300]}"#] {
+            assert_eq!(checked(json), Ok(json));
+        }
+    }
+
+    #[test]
+    fn metadata_is_refused_for_its_size_and_its_keys_are_not_kept() {
+        let json = format!("{{{}}}", vec![r#""k":1"#; 1_000].join(","));
+        let mut lexer = Lexer::new(json.as_bytes()).unwrap();
+        let mut keys = Vec::new();
+        let limits = Limits { max_metadata_bytes: 60, ..Limits::NONE };
+        let refused = read(&mut lexer, &mut keys, &limits).unwrap();
+        assert_eq!(refused, Err(limits.check_metadata(json.len()).unwrap_err()));
+        assert!(keys.capacity() < 20, "{}", keys.capacity());
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub fn parse(body: &[u8], sink: &mut impl Sink) -> Result<(), SyntaxError> {
             "expected an object or an array of objects but the body is empty",
         ));
     }
-    read_value(lexer, &mut Reader::default(), sink)
+    read_value(lexer, &mut Reader::new(sink.limits()), sink)
 }
 
 /// Reads a body that has one JSON value, an object or an array of objects, on each line. Blank lines are skipped.
@@ -75,10 +75,13 @@ pub fn parse(body: &[u8], sink: &mut impl Sink) -> Result<(), SyntaxError> {
 /// [`Sink::line`] is called before each line that is not blank. A line that is not JSON is one rejection and nothing
 /// else: its detail gives the place in bytes from the start of the line.
 pub fn parse_lines(body: &[u8], sink: &mut impl Sink) {
-    let mut reader = Reader::default();
+    let mut reader = Reader::new(sink.limits());
     for (number, line) in (1..).zip(body.split(|&byte| byte == b'\n')) {
         if line.trim_ascii().is_empty() {
             continue;
+        }
+        if sink.is_over() {
+            return;
         }
         sink.line(number);
         if let Err(error) = read_line(line, &mut reader, sink) {
@@ -104,6 +107,9 @@ fn read_value<'b>(mut lexer: Lexer<'b>, reader: &mut Reader<'b>, sink: &mut impl
         while lexer.element()? {
             let object = reader.read(&mut lexer)?;
             reader.hand_on(object, sink)?;
+            if sink.is_over() {
+                return Ok(());
+            }
         }
         return lexer.end();
     }

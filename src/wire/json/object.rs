@@ -9,11 +9,14 @@ use super::{
     problem::{Found, fill, not_an_object, rejection},
     reading::Reading,
 };
-use crate::wire::{Code, Incoming, Sink};
+use crate::wire::{Code, Incoming, Limits, Sink};
 
 /// Reads objects and hands on their readings; keeps the room it needs from one object to the next.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reader<'b> {
+    limits: Limits,
+    /// How many objects with `readings` were handed on.
+    owners: u32,
     /// The reading that is the object itself. Its time is the default of the inner ones.
     own: Reading<'b>,
     /// The element of `readings` at hand.
@@ -38,6 +41,10 @@ struct Owner<'b> {
 }
 
 impl<'b> Reader<'b> {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { limits, owners: 0, own: Reading::new(limits), inner: Reading::new(limits), metadata_keys: Vec::new() }
+    }
+
     /// Reads the next value, which should be an object.
     pub(super) fn read(&mut self, lexer: &mut Lexer<'b>) -> Result<Found<Object<'b>>, SyntaxError> {
         let kind = lexer.kind()?;
@@ -51,7 +58,10 @@ impl<'b> Reader<'b> {
         while let Some(key) = lexer.key()? {
             match &*key {
                 "deviceId" => fill(&mut object.device, &key, read_device(lexer)?),
-                "metadata" => fill(&mut object.metadata, &key, metadata::read(lexer, &mut self.metadata_keys)?),
+                "metadata" => {
+                    let found = metadata::read(lexer, &mut self.metadata_keys, &self.limits)?;
+                    fill(&mut object.metadata, &key, found);
+                }
                 "seq" => object.seq = read_seq(lexer)?,
                 "readings" => fill(&mut object.readings, &key, mark_readings(lexer)?),
                 _ if self.own.read_field(&key, lexer)? => {}
@@ -74,7 +84,7 @@ impl<'b> Reader<'b> {
             sink.sequence(&owner.device, seq);
         }
         if readings.is_none() || self.own.has_values() {
-            hand_on(&self.own, &owner, &Ok(None), sink);
+            hand_on(&self.own, &owner, None, &Ok(None), sink);
         }
         match readings {
             None => {}
@@ -92,11 +102,13 @@ impl<'b> Reader<'b> {
     ) -> Result<(), SyntaxError> {
         let default_ts_ms = self.own.ts_ms(&Ok(None));
         let mut is_empty = true;
+        let number = self.owners;
+        self.owners += 1;
         lexer.open()?;
-        while lexer.element()? {
+        while !sink.is_over() && lexer.element()? {
             is_empty = false;
             match self.inner.read(&mut lexer)? {
-                Ok(()) => hand_on(&self.inner, owner, &default_ts_ms, sink),
+                Ok(()) => hand_on(&self.inner, owner, Some(number), &default_ts_ms, sink),
                 Err(rejection) => sink.reject(rejection),
             }
         }
@@ -107,11 +119,18 @@ impl<'b> Reader<'b> {
     }
 }
 
-fn hand_on(reading: &Reading<'_>, owner: &Found<Owner<'_>>, default_ts_ms: &Found<Option<i64>>, sink: &mut impl Sink) {
+fn hand_on(
+    reading: &Reading<'_>,
+    owner: &Found<Owner<'_>>,
+    number: Option<u32>,
+    default_ts_ms: &Found<Option<i64>>,
+    sink: &mut impl Sink,
+) {
     let complete = || {
         let owner = owner.as_ref().map_err(Clone::clone)?;
         let ts_ms = reading.ts_ms(default_ts_ms)?;
-        Ok(Incoming { device: &owner.device, metadata: owner.metadata, ts_ms, values: reading.values()? })
+        let values = reading.values()?;
+        Ok(Incoming { device: &owner.device, metadata: owner.metadata, owner: number, ts_ms, values })
     };
     match complete() {
         Ok(incoming) => sink.reading(incoming),

@@ -7,13 +7,17 @@ use super::{
     lexer::{Kind, Lexer},
     problem::{Found, duplicate_key, fill, not_an_object, quoted, rejection, repeated},
 };
-use crate::wire::{Code, Rejection, timestamp::parse_rfc3339};
+use crate::wire::{Code, Limits, Rejection, timestamp::parse_rfc3339};
 
 /// The fields of a reading as far as they have been read. Reused from reading to reading for the room in `values`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reading<'b> {
+    limits: Limits,
     ts_ms: Option<Found<Option<i64>>>,
+    /// The first values, as many as a reading may have.
     values: Vec<(Cow<'b, str>, f64)>,
+    /// How many values there are behind those.
+    surplus: usize,
     has_value_key: bool,
     has_values_key: bool,
     /// The first problem among the values.
@@ -21,6 +25,18 @@ pub(super) struct Reading<'b> {
 }
 
 impl<'b> Reading<'b> {
+    pub(super) const fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            ts_ms: None,
+            values: Vec::new(),
+            surplus: 0,
+            has_value_key: false,
+            has_values_key: false,
+            problem: None,
+        }
+    }
+
     /// Reads an element of `readings`. Tells what it is when it is no object.
     pub(super) fn read(&mut self, lexer: &mut Lexer<'b>) -> Result<Found<()>, SyntaxError> {
         let kind = lexer.kind()?;
@@ -41,7 +57,7 @@ impl<'b> Reading<'b> {
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
         self.values.clear();
-        *self = Self { values: std::mem::take(&mut self.values), ..Self::default() };
+        *self = Self { values: std::mem::take(&mut self.values), ..Self::new(self.limits) };
     }
 
     /// Reads the value of `key` if that is a key of readings; if not, leaves it unread and returns false.
@@ -79,6 +95,7 @@ impl<'b> Reading<'b> {
         if let Some(problem) = &self.problem {
             return Err(problem.clone());
         }
+        self.limits.check_metrics(self.values.len() + self.surplus)?;
         if self.values.is_empty() {
             let detail =
                 if self.has_values_key { "\"values\" is empty" } else { "there is no \"value\" and no \"values\"" };
@@ -115,7 +132,11 @@ impl<'b> Reading<'b> {
         let kind = lexer.kind()?;
         if kind == Kind::Number {
             let number = lexer.number()?.parse().expect("every JSON number is one to Rust");
-            self.values.push((metric, number));
+            if self.values.len() < self.limits.max_metrics {
+                self.values.push((metric, number));
+            } else {
+                self.surplus += 1;
+            }
         } else {
             lexer.skip()?;
             let detail = || format!("the value of {} must be a number, found {kind}", quoted(&metric));

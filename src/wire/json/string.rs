@@ -6,6 +6,7 @@ use super::{
     SyntaxError,
     lexer::{Lexer, Result},
 };
+use crate::wire::work;
 
 impl<'b> Lexer<'b> {
     /// Reads the string that [`Lexer::kind`] has announced.
@@ -24,6 +25,7 @@ impl<'b> Lexer<'b> {
     fn plain(&mut self) -> &'b str {
         let start = self.at;
         self.at += plain_length(&self.text.as_bytes()[start..]);
+        work::count(self.at - start + 1);
         &self.text[start..self.at]
     }
 

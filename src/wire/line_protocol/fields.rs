@@ -11,7 +11,7 @@ use super::{
     scan::{KEY, Scanner, refuse_at},
 };
 use crate::wire::{
-    Code, Rejection,
+    Code, Limits, Rejection,
     problem::{Found, quoted, repeated},
 };
 
@@ -22,18 +22,25 @@ pub(super) struct Field<'b> {
     pub(super) value: f64,
 }
 
-/// Reads the fields that come next into `fields`, at least one and each key once.
-pub(super) fn read<'b>(scanner: &mut Scanner<'b>, fields: &mut Vec<Field<'b>>) -> Found<()> {
+/// Reads the fields that come next into `fields`, at least one and each key once. Repeated keys count towards the limit.
+pub(super) fn read<'b>(scanner: &mut Scanner<'b>, fields: &mut Vec<Field<'b>>, limits: &Limits) -> Found<()> {
     fields.clear();
     if scanner.byte().is_none() {
         return Err(scanner.refuse(Code::MissingValues, "the line ends without a field"));
     }
+    let mut surplus = 0;
     loop {
-        fields.push(read_field(scanner)?);
+        let field = read_field(scanner)?;
+        if fields.len() < limits.max_metrics {
+            fields.push(field);
+        } else {
+            surplus += 1;
+        }
         if !scanner.take_if(b',') {
             break;
         }
     }
+    limits.check_metrics(fields.len() + surplus)?;
     if repeated(fields.iter().map(|field| &*field.key)).is_some() {
         keep_last(fields);
     }

@@ -4,6 +4,8 @@
 
 use memchr::{memchr, memchr2};
 
+use crate::wire::work;
+
 /// The lines of a body, each with its number, counted from 1, and without its newline.
 #[derive(Debug)]
 pub(super) struct Lines<'b> {
@@ -34,6 +36,7 @@ impl<'b> Iterator for Lines<'b> {
                 length
             }
         };
+        work::count(length + 1);
         let (line, rest) = self.rest.split_at(length);
         self.rest = rest.get(1..).unwrap_or_default();
         self.number += 1;
@@ -91,7 +94,9 @@ fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
 pub(super) fn closing_quote(bytes: &[u8], start: usize) -> Option<usize> {
     let mut at = start + 1;
     loop {
-        at += memchr2(b'"', b'\\', bytes.get(at..)?)?;
+        let found = memchr2(b'"', b'\\', bytes.get(at..)?);
+        work::count(found.unwrap_or(bytes.len() - at) + 1);
+        at += found?;
         if bytes[at] == b'"' {
             return Some(at);
         }
@@ -105,11 +110,15 @@ fn unescaped(bytes: &[u8], at: usize, ends: &[u8]) -> usize {
         let byte = bytes[place];
         byte == b'\n' || ends.contains(&byte) && (place == at || bytes[place - 1] != b'\\')
     };
-    (at..bytes.len()).find(is_end).unwrap_or(bytes.len())
+    let end = (at..bytes.len()).find(is_end).unwrap_or(bytes.len());
+    work::count(end - at);
+    end
 }
 
 fn newline(bytes: &[u8], at: usize) -> usize {
-    memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |found| at + found)
+    let end = memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |found| at + found);
+    work::count(end - at);
+    end
 }
 
 #[cfg(test)]

@@ -19,11 +19,12 @@
 //! which is counted in bytes from 1. Where a string is not closed, its line ends at the first newline all the same, so
 //! that a broken line takes nothing with it.
 //!
-//! The body is read once and nothing is allocated for a plain line: one without escapes and with at most 16 fields.
+//! The body is read once and nothing is allocated for a plain line: one without escapes and with at most 16 fields. What
+//! makes a line unacceptable whatever else it holds is checked before names or metadata are built: the number of its
+//! fields, the length of each metric's name, the size of its tags as metadata.
 
 mod fields;
 mod lines;
-mod metadata;
 mod point;
 mod precision;
 mod scan;
@@ -32,7 +33,7 @@ mod tests;
 
 pub use self::precision::Precision;
 use self::{lines::Lines, point::Reader};
-use super::{Code, Sink, problem::rejection};
+use super::{Code, Sink, problem::rejection, work};
 
 /// What a body does not say about itself.
 #[derive(Debug, Clone, Copy)]
@@ -48,13 +49,17 @@ pub struct Options<'o> {
 /// [`Sink::line`] is called before each line that is neither blank nor a comment, and then either [`Sink::reading`] or
 /// [`Sink::reject`] once. A line that goes on behind a newline in a string has the number of its start.
 pub fn parse(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) {
-    let mut reader = Reader::default();
+    let mut reader = Reader::new(sink.limits());
     for (number, line) in Lines::new(body) {
         let line = line.trim_ascii_end();
         if matches!(line.get(lines::indent(line)), None | Some(b'#')) {
             continue;
         }
+        if sink.is_over() {
+            return;
+        }
         sink.line(number);
+        work::count(line.len());
         match std::str::from_utf8(line) {
             Ok(line) => reader.read(line, options, sink),
             Err(error) => {

@@ -7,20 +7,22 @@ use smallvec::SmallVec;
 use super::{
     Options, Precision, fields,
     fields::Field,
-    metadata,
     scan::{KEY, MEASUREMENT, Scanner, refuse_at},
 };
+use crate::model::{METRIC_MAX_BYTES, MetricNameError, check_metadata_key};
 use crate::wire::{
-    Code, Incoming, Sink,
-    problem::{Found, quoted, repeated},
+    Code, Incoming, Limits, Rejection, Sink, metadata,
+    problem::{Found, quoted, rejection, repeated},
+    work,
 };
 
 /// Readings of so many values are handed on without allocating.
 const USUAL_FIELDS: usize = 16;
 
 /// Reads lines and hands on their readings; keeps the room it needs from one line to the next.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reader<'b> {
+    limits: Limits,
     tags: Vec<Tag<'b>>,
     fields: Vec<Field<'b>>,
     metadata: String,
@@ -45,9 +47,14 @@ struct Point<'b> {
 }
 
 impl<'b> Reader<'b> {
+    pub(super) const fn new(limits: Limits) -> Self {
+        Self { limits, tags: Vec::new(), fields: Vec::new(), metadata: String::new(), metrics: String::new() }
+    }
+
     /// Reads a line that is not blank.
     pub(super) fn read(&mut self, line: &'b str, options: &Options<'_>, sink: &mut impl Sink) {
-        match self.point(line, options) {
+        let point = self.point(line, options).and_then(|point| self.check_sizes(&point).map(|()| point));
+        match point {
             Ok(point) => self.hand_on(&point, sink),
             Err(rejection) => sink.reject(rejection),
         }
@@ -62,7 +69,7 @@ impl<'b> Reader<'b> {
         self.read_tags(&mut scanner)?;
         let tags_end = scanner.offset();
         scanner.skip_spaces();
-        fields::read(&mut scanner, &mut self.fields)?;
+        fields::read(&mut scanner, &mut self.fields, &self.limits)?;
         scanner.skip_spaces();
         let ts_ms = read_time(&mut scanner, options.precision)?;
         let device = self.device(options.device_tags, tags_end)?;
@@ -71,8 +78,14 @@ impl<'b> Reader<'b> {
 
     fn read_tags(&mut self, scanner: &mut Scanner<'b>) -> Found<()> {
         self.tags.clear();
+        let start = scanner.offset();
         while scanner.take_if(b',') {
-            self.tags.push(read_tag(scanner)?);
+            let tag = read_tag(scanner)?;
+            if self.tags.len() < self.max_tags() {
+                self.tags.push(tag);
+            } else {
+                return Err(self.too_many_tags(scanner, start));
+            }
         }
         if scanner.byte() == Some(b'=') {
             return Err(scanner.refuse(Code::InvalidLine, "'=' in the value of a tag needs a backslash before it"));
@@ -86,6 +99,18 @@ impl<'b> Reader<'b> {
         }
     }
 
+    /// More tags than this are too much metadata, however short they are: a tag takes at least the bytes of `"k":"v",`.
+    const fn max_tags(&self) -> usize {
+        (self.limits.max_metadata_bytes / r#""k":"v","#.len()).saturating_add(2)
+    }
+
+    #[cold]
+    fn too_many_tags(&self, scanner: &Scanner<'_>, start: usize) -> Rejection {
+        let (limit, found) = (self.limits.max_metadata_bytes, scanner.offset() - start);
+        let what = format!("metadata has at most {limit} bytes, the tags have {found} and more");
+        refuse_at(start, Code::MetadataTooLarge, &what)
+    }
+
     /// Which tag names the device. `tags_end` is where it is missed.
     fn device(&self, device_tags: &[String], tags_end: usize) -> Found<usize> {
         let named = |name: &String| self.tags.iter().position(|tag| tag.key == *name);
@@ -93,6 +118,32 @@ impl<'b> Reader<'b> {
             let what = format!("no tag names the device (looked for {}): the tags end", device_tags.join(", "));
             refuse_at(tags_end, Code::MissingDeviceId, &what)
         })
+    }
+
+    /// Checks what is about to be built: the names of the metrics, and the tags as metadata.
+    fn check_sizes(&self, point: &Point<'_>) -> Found<()> {
+        for field in &self.fields {
+            let bytes = metric_bytes(&point.measurement, &field.key);
+            if bytes > METRIC_MAX_BYTES {
+                let why = MetricNameError::TooLong(bytes);
+                return Err(rejection(Code::InvalidMetricName, format!("field {}: {why}", quoted(&field.key))));
+            }
+        }
+        let others = || self.other_tags(point);
+        for (key, _) in others() {
+            work::count(key.len());
+            if let Err(why) = check_metadata_key(key, 1) {
+                return Err(rejection(Code::InvalidMetadata, format!("tag {}: {why}", quoted(key))));
+            }
+        }
+        self.limits.check_metadata(metadata::bytes(others()))
+    }
+
+    /// The tags that do not name the device.
+    fn other_tags(&self, point: &Point<'_>) -> impl Iterator<Item = (&str, &str)> {
+        let device = point.device;
+        let others = self.tags.iter().enumerate().filter(move |&(place, _)| place != device);
+        others.map(|(_, tag)| (&*tag.key, &*tag.value))
     }
 
     fn hand_on(&mut self, point: &Point<'_>, sink: &mut impl Sink) {
@@ -108,6 +159,7 @@ impl<'b> Reader<'b> {
         sink.reading(Incoming {
             device: &self.tags[point.device].value,
             metadata: metadata::write(&mut self.metadata, others.map(|(_, tag)| (&*tag.key, &*tag.value))),
+            owner: None,
             ts_ms: point.ts_ms,
             values: &values,
         });
@@ -122,6 +174,7 @@ impl<'b> Reader<'b> {
                 self.metrics.push_str(&field.key);
             }
         }
+        work::count(self.metrics.len());
     }
 }
 

@@ -8,6 +8,7 @@ use super::lines::indent;
 use crate::wire::{
     Code, Rejection,
     problem::{Found, rejection},
+    work,
 };
 
 /// The characters that end a kind of name, and that are part of it behind a backslash.
@@ -131,6 +132,7 @@ impl<'b> Scanner<'b> {
     #[inline]
     fn take(&mut self, length: usize) -> &'b str {
         let taken = &self.text[self.at..self.at + length];
+        work::count(length + 1);
         self.at += length;
         taken
     }

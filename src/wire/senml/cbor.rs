@@ -26,7 +26,7 @@ impl From<Error> for SenmlError {
     }
 }
 
-/// Calls `take` for each record.
+/// Calls `take` for each record, as long as it wants more.
 pub(super) fn read<'b>(body: &'b [u8], take: Take<'_, 'b>) -> Result<(), SenmlError> {
     let mut decoder = Decoder::new(body);
     if !matches!(decoder.datatype()?, Type::Array | Type::ArrayIndef) {
@@ -42,7 +42,9 @@ pub(super) fn read<'b>(body: &'b [u8], take: Take<'_, 'b>) -> Result<(), SenmlEr
         while fields.take_one(&mut decoder)? {
             read_field(&mut decoder, &mut record)?;
         }
-        take(&record);
+        if !take(&record) {
+            return Ok(());
+        }
     }
     if decoder.position() == body.len() {
         return Ok(());

@@ -15,7 +15,7 @@ impl From<SyntaxError> for SenmlError {
     }
 }
 
-/// Calls `take` for each record.
+/// Calls `take` for each record, as long as it wants more.
 pub(super) fn read<'b>(body: &'b [u8], take: Take<'_, 'b>) -> Result<(), SenmlError> {
     let mut lexer = Lexer::new(body)?;
     let kind = lexer.kind()?;
@@ -33,7 +33,9 @@ pub(super) fn read<'b>(body: &'b [u8], take: Take<'_, 'b>) -> Result<(), SenmlEr
         while let Some(label) = lexer.key()? {
             record.put_labelled(&label, item(&mut lexer)?)?;
         }
-        take(&record);
+        if !take(&record) {
+            return Ok(());
+        }
     }
     Ok(lexer.end()?)
 }

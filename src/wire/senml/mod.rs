@@ -17,7 +17,8 @@
 //! - **Sum** is `bs` + `s`, the integral over time, stored as the metric's name with `_sum` behind it. A record that
 //!   has an `s` needs no value.
 //! - **Units** become metadata of the device, gathered over the whole pack: `{"units":{"temp":"Cel"}}`. A sum has no
-//!   entry: it is in the unit of its metric times seconds. The last unit of a metric stands.
+//!   entry: it is in the unit of its metric times seconds. The last unit of a metric stands. A unit has at most 32 bytes
+//!   and no control characters, else its record is rejected.
 //! - Records in a row that share device and time are handed on as one reading.
 //!
 //! A record of base fields only measures nothing and is no reading. `ut` and unknown fields are skipped. A pack that
@@ -26,10 +27,12 @@
 //! own record and each later one that would need it.
 //!
 //! The body is read twice, at first for its form and its units, then for its readings, so that nothing is handed on
-//! from a pack that is refused, and the memory in use is that of the names and units, not of the records.
+//! from a pack that is refused, and the memory in use is that of the different names and units, not of the records. The
+//! length of names and units is checked before anything is made of them, and a base name is looked at once.
 
 mod cbor;
 mod field;
+mod interner;
 mod json;
 mod name;
 mod reading;
@@ -51,6 +54,8 @@ pub struct Options {
     pub split: NameSplit,
     /// The clock that relative times refer to, in Unix milliseconds.
     pub now_ms: i64,
+    /// How many readings a request may carry.
+    pub max_readings: usize,
     /// How many metrics a reading may have. More records of one device and time make several readings.
     pub max_metrics: usize,
     /// How long metadata may be, in bytes. A device whose units take more goes without them.
@@ -96,34 +101,36 @@ pub fn parse_cbor(body: &[u8], options: &Options, sink: &mut impl Sink) -> Resul
     parse(|take| cbor::read(body, take), options, sink)
 }
 
-/// What a format does with a body: it calls this for each record, in order.
-type Take<'t, 'b> = &'t mut dyn FnMut(&Record<'b>);
+/// What a format does with a body: it calls this for each record, in order, until it returns false.
+type Take<'t, 'b> = &'t mut dyn FnMut(&Record<'b>) -> bool;
 
 fn parse<'b>(
     read: impl Fn(Take<'_, 'b>) -> Result<(), SenmlError>,
     options: &Options,
     sink: &mut impl Sink,
 ) -> Result<(), SenmlError> {
-    let mut units = Units::default();
+    let mut units = Units::new(options);
     let mut resolver = Resolver::new(options);
     read(&mut |record| {
         if let Some(Ok(measured)) = resolver.resolve(record) {
-            units.note(measured);
+            units.note(&measured);
         }
+        true
     })?;
-    let metadata = units.into_metadata(options.max_metadata_bytes);
+    let devices = units.into_devices();
     let mut resolver = Resolver::new(options);
-    let mut readings = Readings::new(&metadata, options.max_metrics, sink);
+    let mut readings = Readings::new(&devices, options.max_metrics, sink);
     let mut index = 0;
     read(&mut |record| {
         match resolver.resolve(record) {
             None => {}
-            Some(Ok(measured)) => readings.add(measured),
+            Some(Ok(measured)) => readings.add(&measured),
             Some(Err(Rejection { code, detail })) => {
                 readings.reject(Rejection { code, detail: format!("record [{index}]: {detail}") });
             }
         }
         index += 1;
+        !readings.is_over()
     })?;
     readings.finish();
     Ok(())

@@ -1,9 +1,14 @@
 //! Names: what they are made of, and how they become device and metric.
 
+use crate::model::{DEVICE_ID_MAX_BYTES, METRIC_MAX_BYTES};
 use crate::wire::{
-    Code,
+    Code, Rejection,
     problem::{Found, quoted, rejection},
+    work,
 };
+
+/// The longest name: a device, a metric, a separator between them, and one behind.
+pub(super) const MAX_NAME_BYTES: usize = DEVICE_ID_MAX_BYTES + METRIC_MAX_BYTES + 2;
 
 /// How a `SenML` name becomes device and metric: it is cut at its last separator.
 ///
@@ -15,9 +20,10 @@ use crate::wire::{
 /// URNs (RFC 9039), in `urn:dev:ow:`, do not count: `urn:dev:ow:10e2073a01080063` is a device, and
 /// `urn:dev:ow:10e2073a01080063:temp` is metric `temp` of it. A name that is nothing but an IPv6 address is cut,
 /// though: who has such names cuts at `/` alone.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NameSplit {
-    separators: String,
+    /// A bit for each character of ASCII; names have no others.
+    separators: u128,
 }
 
 impl Default for NameSplit {
@@ -28,16 +34,22 @@ impl Default for NameSplit {
 
 impl NameSplit {
     /// Cuts names at the last of these characters. Without any, each name is that of a device.
-    pub fn at(separators: impl Into<String>) -> Self {
-        Self { separators: separators.into() }
+    pub fn at(separators: &str) -> Self {
+        let ascii = separators.bytes().filter(u8::is_ascii);
+        Self { separators: ascii.fold(0, |separators, byte| separators | 1 << byte) }
+    }
+
+    const fn is_separator(self, byte: u8) -> bool {
+        byte.is_ascii() && self.separators >> byte & 1 == 1
     }
 
     /// Device and metric of a name, `None` if it names no metric.
-    pub(super) fn split<'n>(&self, name: &'n str) -> (&'n str, Option<&'n str>) {
-        let is_separator = |character| self.separators.contains(character);
-        let name = name.trim_end_matches(is_separator);
-        let start = namespace_length(name);
-        match name[start..].rfind(is_separator) {
+    pub(super) fn split(self, name: &str) -> (&str, Option<&str>) {
+        let end = name.bytes().rposition(|byte| !self.is_separator(byte)).map_or(0, |last| last + 1);
+        let (name, start) = (&name[..end], namespace_length(&name[..end]));
+        let found = name.as_bytes()[start..].iter().rposition(|&byte| self.is_separator(byte));
+        work::count(end - found.unwrap_or_default());
+        match found {
             Some(at) => (&name[..start + at], Some(&name[start + at + 1..])),
             None => (name, None),
         }
@@ -55,17 +67,25 @@ fn namespace_length(name: &str) -> usize {
     name.match_indices(':').nth(colons - 1).map_or(name.len(), |(at, _)| at + 1)
 }
 
-/// Checks a name by section 4.5.1 of RFC 8428.
-pub(super) fn check_name(name: &str) -> Found<()> {
+/// Checks a name by section 4.5.1 of RFC 8428. Its first `checked` bytes are known to be good.
+pub(super) fn check_name(name: &str, checked: usize) -> Found<()> {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b':' | b'.' | b'/' | b'_');
+    work::count(name.len() - checked);
     match name.as_bytes() {
         [] => Err(rejection(Code::MissingDeviceId, "there is no \"bn\" and no \"n\"")),
-        [first, rest @ ..] if first.is_ascii_alphanumeric() && rest.iter().copied().all(is_inner) => Ok(()),
+        bytes if bytes[0].is_ascii_alphanumeric() && bytes[checked..].iter().copied().all(is_inner) => Ok(()),
         _ => {
             let rule = "is made of A-Z a-z 0-9 - : . / _ and starts with a letter or digit";
             Err(rejection(Code::InvalidDeviceId, format!("a name {rule}, unlike {}", quoted(name))))
         }
     }
+}
+
+/// A name that is longer than [`MAX_NAME_BYTES`].
+#[cold]
+pub(super) fn too_long(bytes: usize) -> Rejection {
+    let limit = format!("a name, \"bn\" + \"n\", has at most {MAX_NAME_BYTES} bytes, this has {bytes}");
+    rejection(Code::InvalidDeviceId, limit)
 }
 
 #[cfg(test)]
@@ -117,11 +137,11 @@ mod tests {
     #[test]
     fn a_name_has_the_characters_of_the_rfc() {
         for name in ["a", "0", "Z-:./_9"] {
-            assert_eq!(check_name(name), Ok(()));
+            assert_eq!(check_name(name, 0), Ok(()));
         }
-        assert_eq!(check_name("").unwrap_err().code, Code::MissingDeviceId);
+        assert_eq!(check_name("", 0).unwrap_err().code, Code::MissingDeviceId);
         for name in ["-a", "/3/0", "_", "a b", "a%", "ä", "aä"] {
-            assert_eq!(check_name(name).unwrap_err().code, Code::InvalidDeviceId, "{name}");
+            assert_eq!(check_name(name, 0).unwrap_err().code, Code::InvalidDeviceId, "{name}");
         }
     }
 }

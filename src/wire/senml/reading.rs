@@ -1,12 +1,19 @@
 //! Putting what records measure together as readings.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, hash::BuildHasher};
 
-use super::{resolve::Measured, units::Metadata};
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+
+use super::{resolve::Measured, units::Devices};
 use crate::{
     model::check_metric_name,
-    wire::{Incoming, Rejection, Sink},
+    wire::{Incoming, Rejection, Sink, work},
 };
+
+/// Readings of so many values are handed on without allocating.
+const USUAL_VALUES: usize = 16;
 
 /// Gathers measurements in a row that share device and time, and hands them on as one reading.
 ///
@@ -14,31 +21,37 @@ use crate::{
 /// record with it. A metric that comes again begins another reading: the identity is the same, so the last one wins.
 #[derive(Debug)]
 pub(super) struct Readings<'p, S> {
-    metadata: &'p Metadata,
+    devices: &'p Devices,
     max_metrics: usize,
     sink: &'p mut S,
     device: String,
+    /// The number and the metadata of the device.
+    owner: (Option<u32>, Option<&'p str>),
     ts_ms: Option<i64>,
-    values: Vec<(Cow<'static, str>, f64)>,
+    values: Values,
 }
 
 impl<'p, S: Sink> Readings<'p, S> {
-    pub(super) const fn new(metadata: &'p Metadata, max_metrics: usize, sink: &'p mut S) -> Self {
-        Self { metadata, max_metrics, sink, device: String::new(), ts_ms: None, values: Vec::new() }
+    pub(super) fn new(devices: &'p Devices, max_metrics: usize, sink: &'p mut S) -> Self {
+        let (device, owner, values) = (String::new(), (None, None), Values::default());
+        Self { devices, max_metrics, sink, device, owner, ts_ms: None, values }
     }
 
-    pub(super) fn add(&mut self, measured: Measured<'_>) {
+    pub(super) fn add(&mut self, measured: &Measured<'_>) {
+        work::count(measured.device.len());
         if self.device != measured.device || self.ts_ms != measured.ts_ms {
             self.hand_on();
-            self.device = measured.device;
             self.ts_ms = measured.ts_ms;
         }
-        let sum = measured.sum.map(|sum| (format!("{}_sum", measured.metric), sum));
+        if self.device != measured.device {
+            measured.device.clone_into(&mut self.device);
+            self.owner = self.devices.find(measured.device);
+        }
         if let Some(value) = measured.value {
             self.push(measured.metric, value);
         }
-        if let Some((metric, sum)) = sum {
-            self.push(metric, sum);
+        if let Some(sum) = measured.sum {
+            self.push(&format!("{}_sum", measured.metric), sum);
         }
     }
 
@@ -46,28 +59,105 @@ impl<'p, S: Sink> Readings<'p, S> {
         self.sink.reject(rejection);
     }
 
+    /// Whether the pack is refused whatever follows.
+    pub(super) fn is_over(&self) -> bool {
+        self.sink.is_over()
+    }
+
     pub(super) fn finish(mut self) {
         self.hand_on();
     }
 
-    fn push(&mut self, metric: String, value: f64) {
-        let stands_alone = !value.is_finite() || check_metric_name(&metric).is_err();
-        let is_full = self.values.len() >= self.max_metrics;
-        if stands_alone || is_full || self.values.iter().any(|(other, _)| *other == metric) {
+    fn push(&mut self, metric: &str, value: f64) {
+        work::count(metric.len());
+        let stands_alone = !value.is_finite() || check_metric_name(metric).is_err();
+        if stands_alone || self.values.ends.len() >= self.max_metrics || !self.values.push(metric, value) {
             self.hand_on();
+            self.values.push(metric, value);
         }
-        self.values.push((Cow::Owned(metric), value));
         if stands_alone {
             self.hand_on();
         }
     }
 
     fn hand_on(&mut self) {
-        if self.values.is_empty() {
+        if self.values.ends.is_empty() {
             return;
         }
-        let metadata = self.metadata.get(&self.device).map(String::as_str);
-        self.sink.reading(Incoming { device: &self.device, metadata, ts_ms: self.ts_ms, values: &self.values });
+        let (owner, metadata) = self.owner;
+        let values: SmallVec<[_; USUAL_VALUES]> =
+            self.values.iter().map(|(name, value)| (Cow::Borrowed(name), value)).collect();
+        self.sink.reading(Incoming { device: &self.device, metadata, owner, ts_ms: self.ts_ms, values: &values });
+        drop(values);
         self.values.clear();
     }
+}
+
+/// So many names are compared with each other; more are hashed.
+const FEW: usize = 8;
+
+/// The values of a reading, each metric once.
+#[derive(Debug, Default)]
+struct Values {
+    /// The names of the metrics, one behind the other.
+    names: String,
+    /// Where each name ends, and its value.
+    ends: Vec<(usize, f64)>,
+    /// Places of the names, once there are more than [`FEW`].
+    table: HashTable<usize>,
+    hasher: RandomState,
+}
+
+impl Values {
+    /// Adds a value unless its metric has one.
+    fn push(&mut self, name: &str, value: f64) -> bool {
+        let count = self.ends.len();
+        if count < FEW {
+            work::count(self.names.len());
+            if self.iter().any(|(other, _)| other == name) {
+                return false;
+            }
+        } else {
+            let places = if count == FEW { 0..count } else { count..count };
+            for place in places {
+                self.note(place);
+            }
+            if self.table.find(self.hasher.hash_one(name), |&place| self.name(place) == name).is_some() {
+                return false;
+            }
+        }
+        self.names.push_str(name);
+        self.ends.push((self.names.len(), value));
+        if count >= FEW {
+            self.note(count);
+        }
+        true
+    }
+
+    fn note(&mut self, place: usize) {
+        let Self { names, ends, table, hasher } = self;
+        let hash = |place: usize| hasher.hash_one(slice(names, ends, place));
+        table.insert_unique(hash(place), place, |&place| hash(place));
+    }
+
+    fn clear(&mut self) {
+        self.names.clear();
+        self.ends.clear();
+        if !self.table.is_empty() {
+            self.table.clear();
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        (0..).zip(&self.ends).map(|(place, &(_, value))| (self.name(place), value))
+    }
+
+    fn name(&self, place: usize) -> &str {
+        slice(&self.names, &self.ends, place)
+    }
+}
+
+fn slice<'a>(names: &'a str, ends: &[(usize, f64)], place: usize) -> &'a str {
+    let start = if place == 0 { 0 } else { ends[place - 1].0 };
+    &names[start..ends[place].0]
 }

@@ -2,14 +2,19 @@
 
 use std::{borrow::Cow, fmt};
 
-use super::{SenmlError, field::Field};
+use super::{SenmlError, field::Field, name};
 use crate::wire::{
+    Code,
     json::problem::fill,
-    problem::{Found, quoted},
+    problem::{Found, quoted, rejection},
+    work,
 };
 
 /// The newest version of `SenML` that is understood here, that of RFC 8428.
 const VERSION: f64 = 10.0;
+
+/// The longest unit. Those that RFC 8428 registers have up to 8 bytes.
+const MAX_UNIT_BYTES: usize = 32;
 
 /// The value of a field.
 #[derive(Debug, Clone)]
@@ -73,9 +78,9 @@ impl<'b> Record<'b> {
 
     /// The first problem among the base fields.
     pub(super) fn check_base(&self) -> Found<()> {
-        self.text(Field::BaseName)?;
+        self.name(Field::BaseName)?;
         self.number(Field::BaseTime)?;
-        self.text(Field::BaseUnit)?;
+        self.unit(Field::BaseUnit)?;
         self.number(Field::BaseValue)?;
         self.number(Field::BaseSum)?;
         self.number(Field::Version).map(drop)
@@ -89,11 +94,38 @@ impl<'b> Record<'b> {
         self.get(field, "a boolean", |item| if let Item::Boolean(boolean) = item { Some(*boolean) } else { None })
     }
 
-    pub(super) fn text(&self, field: Field) -> Found<Option<Cow<'b, str>>> {
-        self.get(field, "a string", |item| if let Item::Text(text) = item { Some(text.clone()) } else { None })
+    /// A name or a part of one, not too long to be one.
+    pub(super) fn name(&self, field: Field) -> Found<Option<&str>> {
+        match self.text(field)? {
+            Some(text) if text.len() > name::MAX_NAME_BYTES => Err(name::too_long(text.len())),
+            text => Ok(text),
+        }
     }
 
-    fn get<T>(&self, field: Field, expected: &str, read: impl Fn(&Item<'b>) -> Option<T>) -> Found<Option<T>> {
+    /// A unit. It may be empty.
+    pub(super) fn unit(&self, field: Field) -> Found<Option<&str>> {
+        let unit = self.text(field)?;
+        let refuse = |what: String| Err(rejection(Code::InvalidMetadata, what));
+        match unit {
+            Some(unit) if unit.len() > MAX_UNIT_BYTES => {
+                refuse(format!("a unit has at most {MAX_UNIT_BYTES} bytes, this has {}", unit.len()))
+            }
+            Some(unit) if unit.chars().any(char::is_control) => refuse("a unit has no control characters".to_owned()),
+            _ => Ok(unit),
+        }
+    }
+
+    fn text(&self, field: Field) -> Found<Option<&str>> {
+        self.get(field, "a string", |item| if let Item::Text(text) = item { Some(&**text) } else { None })
+    }
+
+    fn get<'r, T>(
+        &'r self,
+        field: Field,
+        expected: &str,
+        read: impl Fn(&'r Item<'b>) -> Option<T>,
+    ) -> Found<Option<T>> {
+        work::count(1);
         let Some(found) = &self.fields[field as usize] else { return Ok(None) };
         let item = found.as_ref().map_err(Clone::clone)?;
         read(item).map(Some).ok_or_else(|| field.refuse(expected, item))

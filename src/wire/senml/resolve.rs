@@ -1,8 +1,11 @@
 //! Resolving records: what a record measures, once the base fields before it are applied.
 
-use std::borrow::Cow;
-
-use super::{Options, field::Field, name::check_name, record::Record};
+use super::{
+    Options,
+    field::Field,
+    name::{MAX_NAME_BYTES, check_name, too_long},
+    record::Record,
+};
 use crate::wire::{
     Code,
     problem::{Found, rejection},
@@ -16,10 +19,10 @@ const LAST_EXACT_MS: f64 = 9_007_199_254_740_992.0; // 2^53
 
 /// What a record measures: at least a value or a sum.
 #[derive(Debug, PartialEq)]
-pub(super) struct Measured<'b> {
-    pub(super) device: String,
-    pub(super) metric: String,
-    pub(super) unit: Option<Cow<'b, str>>,
+pub(super) struct Measured<'r> {
+    pub(super) device: &'r str,
+    pub(super) metric: &'r str,
+    pub(super) unit: Option<&'r str>,
     /// In Unix milliseconds; `None` is the server's clock.
     pub(super) ts_ms: Option<i64>,
     pub(super) value: Option<f64>,
@@ -28,25 +31,44 @@ pub(super) struct Measured<'b> {
 
 /// Goes through the records of a pack in order and keeps the base fields that hold.
 #[derive(Debug)]
-pub(super) struct Resolver<'o, 'b> {
+pub(super) struct Resolver<'o> {
     options: &'o Options,
-    name: Found<Option<Cow<'b, str>>>,
+    /// The base name, and behind it the name of the record at hand.
+    name: String,
+    /// How long the base name is.
+    base_name: Found<usize>,
+    /// How many bytes of the base name are known to be good: all or none.
+    checked: usize,
+    /// How the base name is cut by itself: the length of its device and of its metric. Known once it was needed.
+    cut: Option<(usize, Option<usize>)>,
     time: Found<Option<f64>>,
-    unit: Found<Option<Cow<'b, str>>>,
+    unit: Found<Option<String>>,
     value: Found<Option<f64>>,
     sum: Found<Option<f64>>,
 }
 
-impl<'o, 'b> Resolver<'o, 'b> {
+impl<'o> Resolver<'o> {
     pub(super) const fn new(options: &'o Options) -> Self {
-        Self { options, name: Ok(None), time: Ok(None), unit: Ok(None), value: Ok(None), sum: Ok(None) }
+        Self {
+            options,
+            name: String::new(),
+            base_name: Ok(0),
+            checked: 0,
+            cut: None,
+            time: Ok(None),
+            unit: Ok(None),
+            value: Ok(None),
+            sum: Ok(None),
+        }
     }
 
     /// What the next record measures; `None` for a record of good base fields only.
-    pub(super) fn resolve(&mut self, record: &Record<'b>) -> Option<Found<Measured<'b>>> {
-        renew(&mut self.name, record.has(Field::BaseName), || record.text(Field::BaseName));
+    pub(super) fn resolve<'r>(&'r mut self, record: &'r Record<'_>) -> Option<Found<Measured<'r>>> {
+        if record.has(Field::BaseName) {
+            self.renew_name(record);
+        }
         renew(&mut self.time, record.has(Field::BaseTime), || record.number(Field::BaseTime));
-        renew(&mut self.unit, record.has(Field::BaseUnit), || record.text(Field::BaseUnit));
+        renew(&mut self.unit, record.has(Field::BaseUnit), || Ok(record.unit(Field::BaseUnit)?.map(str::to_owned)));
         renew(&mut self.value, record.has(Field::BaseValue), || record.number(Field::BaseValue));
         renew(&mut self.sum, record.has(Field::BaseSum), || record.number(Field::BaseSum));
         match record.check_base() {
@@ -56,13 +78,37 @@ impl<'o, 'b> Resolver<'o, 'b> {
         }
     }
 
-    fn measured(&self, record: &Record<'b>) -> Found<Measured<'b>> {
-        let (base_name, own_name) = (self.name.clone()?, record.text(Field::Name)?);
-        let name = [base_name.unwrap_or_default(), own_name.unwrap_or_default()].concat();
-        check_name(&name)?;
-        let (device, metric) = self.options.split.split(&name);
-        let unit = match record.text(Field::Unit)? {
-            None => self.unit.clone()?,
+    fn renew_name(&mut self, record: &Record<'_>) {
+        renew(&mut self.base_name, true, || {
+            let name = record.name(Field::BaseName)?.unwrap_or_default();
+            self.name.clear();
+            self.name.push_str(name);
+            self.cut = None;
+            self.checked = if check_name(name, 0).is_ok() { name.len() } else { 0 };
+            Ok(name.len())
+        });
+    }
+
+    fn measured<'r>(&'r mut self, record: &'r Record<'_>) -> Found<Measured<'r>> {
+        let base = *self.base_name.as_ref().map_err(Clone::clone)?;
+        let own = record.name(Field::Name)?.unwrap_or_default();
+        if base + own.len() > MAX_NAME_BYTES {
+            return Err(too_long(base + own.len()));
+        }
+        self.name.truncate(base);
+        self.name.push_str(own);
+        check_name(&self.name, self.checked)?;
+        let (device, metric) = match self.cut.filter(|_| own.is_empty()) {
+            Some((device, metric)) => {
+                (&self.name[..device], metric.map(|metric| &self.name[device + 1..device + 1 + metric]))
+            }
+            None => self.options.split.split(&self.name),
+        };
+        if own.is_empty() {
+            self.cut = Some((device.len(), metric.map(str::len)));
+        }
+        let unit = match record.unit(Field::Unit)? {
+            None => self.unit.as_ref().map_err(Clone::clone)?.as_deref(),
             own => own,
         };
         let unit = unit.filter(|unit| !unit.is_empty());
@@ -70,8 +116,8 @@ impl<'o, 'b> Resolver<'o, 'b> {
         if value.is_none() && !record.has(Field::Sum) {
             return Err(rejection(Code::MissingValues, "there is no \"v\", no \"vb\" and no \"s\""));
         }
-        let metric = metric.or(unit.as_deref()).unwrap_or("value").to_owned();
-        Ok(Measured { device: device.to_owned(), metric, unit, ts_ms: self.ts_ms(record)?, value, sum })
+        let metric = metric.or(unit).unwrap_or("value");
+        Ok(Measured { device, metric, unit, ts_ms: self.ts_ms(record)?, value, sum })
     }
 
     fn ts_ms(&self, record: &Record<'_>) -> Found<Option<i64>> {

@@ -166,7 +166,7 @@ fn what_is_wrong_with_device_or_metadata_rejects_each_reading_of_the_object() {
     }
     for (metadata, rejection) in [
         ("[]", "invalid_metadata: \"metadata\" must be an object, found an array"),
-        (r#"{"a":[[[[[[[[]]]]]]]]}"#, "invalid_metadata: \"metadata\" has more than 8 levels"),
+        (r#"{"a":[[[[[[[[]]]]]]]]}"#, "invalid_metadata: metadata has at most 8 levels of objects and arrays"),
         (r#"{"a":1,"a":1}"#, "duplicate_key: the key \"a\" stands twice in \"metadata\""),
     ] {
         let body = format!(

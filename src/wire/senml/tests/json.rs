@@ -211,7 +211,51 @@ fn units_that_take_too_much_room_are_left_out() {
     assert_eq!(with(21), [r#"a now x=1 {"units":{"x":"Cel"}}"#, r#"b now x=1 {"units":{"x":"V"}}"#]);
     assert_eq!(with(20), ["a now x=1", r#"b now x=1 {"units":{"x":"V"}}"#]);
     assert_eq!(with(0), ["a now x=1", "b now x=1"]);
-    assert_json(r#"[{"n":"a/x","u":"\"\n","v":1}]"#, &["a now x=1 {\"units\":{\"x\":\"\\\"\\n\"}}"]);
+    assert_json(r#"[{"n":"a/x","u":"\"\\","v":1}]"#, &[r#"a now x=1 {"units":{"x":"\"\\"}}"#]);
+    let again = r#"[ {"n":"a/x","u":"Celsius","v":1}, {"n":"a/x","u":"K","v":2} ]"#;
+    assert_json(again, &[r#"a now x=1 {"units":{"x":"K"}}"#, r#"a now x=2 {"units":{"x":"K"}}"#]);
+}
+
+#[test]
+fn names_and_units_have_a_length_before_anything_is_made_of_them() {
+    let too_long = |bytes| format!("a name, \"bn\" + \"n\", has at most 258 bytes, this has {bytes}");
+    let it = "it needs a base field of an earlier record:";
+    let (half, long, unit) = ("b".repeat(200), "b".repeat(300), "u".repeat(33));
+    assert_json(
+        &format!(r#"[ {{"bn":"{half}","n":"{half}","v":1}}, {{"n":"/x","v":2}} ]"#),
+        &[
+            &format!("invalid_device_id: record [0]: {}", too_long(400)),
+            &format!("{half} now x=2"), // which the sink refuses
+        ],
+    );
+    assert_json(
+        &format!(r#"[ {{"bn":"{long}"}}, {{"v":1}}, {{"bn":"a","n":"{long}","v":1}} ]"#),
+        &[
+            &format!("invalid_device_id: record [0]: {}", too_long(300)),
+            &format!("invalid_device_id: record [1]: {it} {}", too_long(300)),
+            &format!("invalid_device_id: record [2]: {}", too_long(300)),
+        ],
+    );
+    assert_json(
+        &format!(r#"[ {{"n":"a","u":"{unit}","v":1}}, {{"n":"a","u":"\n","v":1}} ]"#),
+        &[
+            "invalid_metadata: record [0]: a unit has at most 32 bytes, this has 33",
+            "invalid_metadata: record [1]: a unit has no control characters",
+        ],
+    );
+}
+
+#[test]
+fn a_metric_stands_once_in_a_reading_however_many_there_are() {
+    for count in [7, 8, 9, 20, 200] {
+        let record = |metric| format!(r#"{{"n":"m{metric}","v":1}}"#);
+        let mut records: Vec<_> = (0..count).map(record).collect();
+        records.push(record(count / 2));
+        records.extend((0..count).filter(|&metric| metric != count / 2).map(record));
+        let notes = json(format!(r#"[{{"bn":"a/"}},{}]"#, records.join(","))).unwrap();
+        let values: Vec<_> = notes.iter().map(|note| note.matches('=').count()).collect();
+        assert_eq!(values, [count, count], "{count}");
+    }
 }
 
 #[test]

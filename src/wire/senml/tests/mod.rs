@@ -11,7 +11,13 @@ use crate::wire::notes::Notes;
 const NOW_MS: i64 = 1_776_693_610_000;
 
 fn options() -> Options {
-    Options { split: NameSplit::default(), now_ms: NOW_MS, max_metrics: 256, max_metadata_bytes: 4096 }
+    Options {
+        split: NameSplit::default(),
+        now_ms: NOW_MS,
+        max_readings: 100_000,
+        max_metrics: 256,
+        max_metadata_bytes: 4096,
+    }
 }
 
 /// What a pack in JSON comes to, or the code and the words of its refusal.

@@ -1,0 +1,80 @@
+//! Metadata that is made of names and texts, as the text of a JSON object.
+//!
+//! Neither has control characters, so quotes and backslashes are all that JSON wants escaped.
+
+use super::work;
+
+/// How long the text of an object with these members is. 0: no members are no metadata.
+pub(super) fn bytes<'a>(members: impl Iterator<Item = (&'a str, &'a str)>) -> usize {
+    let bytes = members.map(|(key, value)| member_bytes(key, value)).sum::<usize>();
+    if bytes == 0 { 0 } else { bytes + "{}".len() - ",".len() }
+}
+
+/// How much longer an object gets by this member, comma included.
+pub(super) fn member_bytes(key: &str, value: &str) -> usize {
+    ",:".len() + string_bytes(key) + string_bytes(value)
+}
+
+/// Writes an object into `json`, replacing what was there. No members are no metadata.
+pub(super) fn write<'j, 'a>(
+    json: &'j mut String,
+    members: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Option<&'j str> {
+    json.clear();
+    let mut members = members.peekable();
+    members.peek()?;
+    append(json, members);
+    Some(json)
+}
+
+/// Appends an object to `json`.
+pub(super) fn append<'a>(json: &mut String, members: impl Iterator<Item = (&'a str, &'a str)>) {
+    let start = json.len();
+    json.push('{');
+    for (key, value) in members {
+        if json.len() > start + 1 {
+            json.push(',');
+        }
+        append_string(json, key);
+        json.push(':');
+        append_string(json, value);
+    }
+    json.push('}');
+    work::count(json.len() - start);
+}
+
+fn append_string(json: &mut String, mut text: &str) {
+    json.push('"');
+    while let Some(at) = text.bytes().position(is_escaped) {
+        json.push_str(&text[..at]);
+        json.push('\\');
+        json.push_str(&text[at..=at]);
+        text = &text[at + 1..];
+    }
+    json.push_str(text);
+    json.push('"');
+}
+
+fn string_bytes(text: &str) -> usize {
+    work::count(text.len());
+    "\"\"".len() + text.len() + text.bytes().filter(|&byte| is_escaped(byte)).count()
+}
+
+const fn is_escaped(byte: u8) -> bool {
+    matches!(byte, b'"' | b'\\')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_keep_their_order_and_are_escaped() {
+        let mut json = "before".to_owned();
+        let members = [("zone", "Zone 4"), ("a\"b", "\\"), ("ä", "\\\"x\"")];
+        let text = r#"{"zone":"Zone 4","a\"b":"\\","ä":"\\\"x\""}"#;
+        assert_eq!(write(&mut json, members.into_iter()), Some(text));
+        assert_eq!(bytes(members.into_iter()), text.len());
+        assert_eq!((write(&mut json, std::iter::empty()), bytes(std::iter::empty())), (None, 0));
+    }
+}
