@@ -15,9 +15,9 @@ use crate::limits::Allowance;
 /// How much room a decompressed body gets at first; it doubles as needed.
 const FIRST_BYTES: usize = 16 << 10;
 
-/// A compressed body of at most this size is decompressed where it was received. A larger one would hold up other
-/// requests, so it is done on a thread that may block.
-const INLINE_BYTES: usize = 16 << 10;
+/// A compressed body of at most this size is decompressed where it was received: a thousand times as much takes some
+/// milliseconds. A larger one would hold up other requests, so it is done on a thread that may block.
+const INLINE_BYTES: usize = 4 << 10;
 
 /// The largest window of a zstd stream, as a power of two: 8 MiB, what RFC 8878 asks decoders to support. A stream may ask
 /// for much more, and would get that much memory.

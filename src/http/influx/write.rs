@@ -51,19 +51,27 @@ pub(in crate::http) async fn write_v3(
     write(&app, &grant, Version::V3, &uri, &headers, body).await
 }
 
-async fn write(app: &App, grant: &Grant, version: Version, uri: &Uri, headers: &HeaderMap, body: Body) -> Response {
+async fn write(
+    app: &Arc<App>,
+    grant: &Arc<Grant>,
+    version: Version,
+    uri: &Uri,
+    headers: &HeaderMap,
+    body: Body,
+) -> Response {
     let asked = match Asked::of(version, uri) {
         Ok(asked) => asked,
         Err(problem) => return version.failed(&problem),
     };
-    let parse = |bytes: &[u8], admission: &mut Admission<'_>| {
-        let options = Options { precision: asked.precision, device_tags: &app.formats.device_tags };
+    let Asked { precision, partial } = asked;
+    let parse = move |app: &App, bytes: &[u8], admission: &mut Admission<'_>| {
+        let options = Options { precision, device_tags: &app.formats.device_tags };
         line_protocol::parse(bytes, &options, admission);
         Ok(())
     };
-    match take(app, grant, Protocol::Influx, headers, body, asked.partial, parse).await {
+    match take(app, grant, Protocol::Influx, headers, body, partial, parse).await {
         Ok(Taken { receipt, .. }) if receipt.rejected == 0 => StatusCode::NO_CONTENT.into_response(),
-        Ok(Taken { receipt, body }) => version.rejected(&receipt, &body.bytes, asked.partial),
+        Ok(Taken { receipt, body }) => version.rejected(&receipt, &body.bytes, partial),
         Err(problem) => version.failed(&problem),
     }
 }
