@@ -1,0 +1,182 @@
+//! Bodies of JSON and of line protocol that stretch one thing each.
+
+use super::{Case, Format};
+
+/// A body of about `bytes`: `start`, then items by their number with `between` in between, then `end`.
+pub(super) fn fill(bytes: usize, start: &str, between: &str, end: &str, item: impl Fn(usize) -> String) -> Vec<u8> {
+    let mut body = start.to_owned();
+    let mut number = 0;
+    while body.len() + end.len() < bytes {
+        if number > 0 {
+            body += between;
+        }
+        body += &item(number);
+        number += 1;
+    }
+    (body + end).into_bytes()
+}
+
+fn case(format: Format, name: &'static str, body: impl Fn(usize) -> Vec<u8> + 'static) -> Case {
+    Case { name, format, body: Box::new(body) }
+}
+
+/// A body that is filled with items between two texts.
+fn filled(
+    format: Format,
+    name: &'static str,
+    [start, between, end]: [&'static str; 3],
+    item: impl Fn(usize) -> String + 'static,
+) -> Case {
+    case(format, name, move |bytes| fill(bytes, start, between, end, &item))
+}
+
+/// `[{"deviceId":"d","readings":[...]}]`, `{"deviceId":"d","values":{...}}` and their like.
+const IN_READINGS: [&str; 3] = [r#"{"deviceId":"d","readings":["#, ",", "]}"];
+const IN_VALUES: [&str; 3] = [r#"{"deviceId":"d","values":{"#, ",", "}}"];
+const IN_METADATA: [&str; 3] = [r#"{"deviceId":"d","value":1,"metadata":{"#, ",", "}}"];
+const IN_ARRAY: [&str; 3] = ["[", ",", "]"];
+
+pub(super) fn json() -> Vec<Case> {
+    let of = Format::Json;
+    let long_number = |bytes: usize| "9".repeat(bytes);
+    vec![
+        filled(of, "readings of one device", IN_READINGS, |_| r#"{"value":1}"#.to_owned()),
+        filled(of, "readings without values", IN_READINGS, |_| "{}".to_owned()),
+        filled(of, "readings that are none", IN_READINGS, |_| "1".to_owned()),
+        filled(of, "elements that are none", IN_ARRAY, |_| "1".to_owned()),
+        filled(of, "devices without values", IN_ARRAY, |_| "{}".to_owned()),
+        filled(of, "devices that alternate", IN_ARRAY, |at| format!(r#"{{"deviceId":"{}","value":1}}"#, at % 2)),
+        filled(of, "different devices", IN_ARRAY, |at| format!(r#"{{"deviceId":"{at}","readings":[{{"value":1}}]}}"#)),
+        case(of, "a long device id with many readings", |bytes| {
+            let start = format!(r#"{{"deviceId":"{}","readings":["#, "D".repeat(bytes / 2));
+            fill(bytes, &start, ",", "]}", |_| r#"{"value":1}"#.to_owned())
+        }),
+        case(of, "a device id in capitals with many readings", |bytes| {
+            let start = format!(r#"{{"deviceId":"{}","readings":["#, "D".repeat(128));
+            fill(bytes, &start, ",", "]}", |_| r#"{"value":1}"#.to_owned())
+        }),
+        case(of, "a long device id of escapes with many readings", |bytes| {
+            let start = format!(r#"{{"deviceId":"{}","readings":["#, r"\u0041".repeat(bytes / 12));
+            fill(bytes, &start, ",", "]}", |_| r#"{"value":1}"#.to_owned())
+        }),
+        case(of, "much metadata with many readings", |bytes| {
+            let metadata = "m".repeat(4_000);
+            let start = format!(r#"{{"deviceId":"d","metadata":{{"k":"{metadata}"}},"readings":["#);
+            fill(bytes, &start, ",", "]}", |_| r#"{"value":1}"#.to_owned())
+        }),
+        case(of, "too much metadata with many readings", |bytes| {
+            let start = format!(r#"{{"deviceId":"d","metadata":{{"k":"{}"}},"readings":["#, "m".repeat(bytes / 2));
+            fill(bytes, &start, ",", "]}", |_| r#"{"value":1}"#.to_owned())
+        }),
+        filled(of, "keys of metadata", IN_METADATA, |at| format!(r#""{at}":1"#)),
+        filled(of, "one key of metadata again and again", IN_METADATA, |_| r#""":1"#.to_owned()),
+        filled(of, "escapes in metadata", IN_METADATA, |_| r#""\u0041":"\n""#.to_owned()),
+        filled(of, "numbers in metadata", IN_METADATA, |at| format!(r#""{at}":1e{at}"#)),
+        filled(of, "deep metadata", IN_METADATA, |at| format!(r#""{at}":{}"#, "[".repeat(30) + &"]".repeat(30))),
+        case(of, "a number in metadata", move |bytes| {
+            format!(r#"{{"deviceId":"d","value":1,"metadata":{{"x":{}}}}}"#, long_number(bytes)).into_bytes()
+        }),
+        case(of, "depth", |bytes| "[".repeat(bytes).into_bytes()),
+        filled(of, "depth again and again", IN_ARRAY, |_| "[".repeat(62) + &"]".repeat(62)),
+        filled(of, "metrics of one reading", IN_VALUES, |at| format!(r#""{at}":1"#)),
+        filled(of, "one metric again and again", IN_VALUES, |_| r#""":1"#.to_owned()),
+        case(of, "long metrics", |bytes| {
+            let name = "m".repeat(bytes / 16 - 10);
+            fill(bytes - name.len(), IN_VALUES[0], ",", "}}", |at| format!(r#""{name}{at}":1"#))
+        }),
+        filled(of, "different metrics", IN_READINGS, |at| format!(r#"{{"values":{{"{at}":1}}}}"#)),
+        filled(of, "metrics of escapes", IN_VALUES, |at| format!(r#""\u0041{at}":1"#)),
+        filled(of, "unknown keys", ["{", ",", "}"], |at| format!(r#""{at}":[1,{{"x":null}}]"#)),
+        filled(of, "a known key again and again", ["{", ",", "}"], |_| r#""deviceId":"d""#.to_owned()),
+        filled(of, "readings again and again", ["{", ",", "}"], |_| r#""readings":[{}]"#.to_owned()),
+        case(of, "a long value", move |bytes| {
+            format!(r#"{{"deviceId":"d","value":{}}}"#, long_number(bytes)).into_bytes()
+        }),
+        case(of, "a long time", move |bytes| {
+            format!(r#"{{"deviceId":"d","value":1,"ts":{}}}"#, long_number(bytes)).into_bytes()
+        }),
+        case(of, "a long time of text", move |bytes| {
+            format!(r#"{{"deviceId":"d","value":1,"ts":"{}"}}"#, long_number(bytes)).into_bytes()
+        }),
+        filled(of, "space", [r#"[{"deviceId":"d","value":1}"#, "", "]"], |_| " \n\t".to_owned()),
+        case(of, "space in a reading", |bytes| {
+            format!(r#"{{"deviceId":"d",{}"value":1}}"#, " ".repeat(bytes)).into_bytes()
+        }),
+    ]
+}
+
+pub(super) fn lines() -> Vec<Case> {
+    let of = Format::Lines;
+    let line = |at| format!(r#"{{"deviceId":"{at}","value":1}}"#);
+    vec![
+        filled(of, "devices", ["", "\n", ""], line),
+        filled(of, "devices in arrays", ["", "\n", ""], move |at| format!("[{},{}]", line(at), line(at + 1))),
+        filled(of, "empty lines", ["", "\n", ""], |_| String::new() + "\n"),
+        filled(of, "blank lines", ["", "\n", ""], |_| " \t\r".to_owned()),
+        filled(of, "broken lines", ["", "\n", ""], |_| "a".to_owned()),
+        filled(of, "broken arrays", ["", "\n", ""], move |at| format!("[{},", line(at))),
+        filled(of, "one line of an array", ["[", ",", "]"], line),
+        filled(of, "one broken line", ["[", ",", ""], line),
+        filled(of, "metadata on each line", ["", "\n", ""], |at| {
+            format!(r#"{{"deviceId":"{}","value":1,"metadata":{{"k":"{at}"}}}}"#, at % 2)
+        }),
+        filled(of, "bytes that are no text", ["", "\n", ""], |_| "{\"deviceId\":\"\u{80}".to_owned()),
+    ]
+}
+
+pub(super) fn line_protocol() -> Vec<Case> {
+    let of = Format::LineProtocol;
+    let in_lines = ["", "\n", ""];
+    vec![
+        case(of, "a long measurement with many fields", |bytes| {
+            let start = format!("{},host=a ", "m".repeat(bytes / 2));
+            fill(bytes, &start, ",", "", |at| format!("f{at}=1"))
+        }),
+        case(of, "a long measurement of escapes with many fields", |bytes| {
+            let start = format!("{},host=a ", r"\,".repeat(bytes / 4));
+            fill(bytes, &start, ",", "", |at| format!("f{at}=1"))
+        }),
+        case(of, "long measurements with 200 fields", |bytes| {
+            let fields: Vec<_> = (0..200).map(|at| format!("{at}=1")).collect();
+            let line = format!("{},host=a {}", "m".repeat(4_000), fields.join(","));
+            fill(bytes, "", "\n", "", |_| line.clone())
+        }),
+        case(of, "measurements of 120 bytes with different fields", |bytes| {
+            fill(bytes, "", "\n", "", |line| {
+                let fields: Vec<_> = (0..200).map(|at| format!("{}=1", line * 200 + at)).collect();
+                format!("{},host=a {}", "m".repeat(120), fields.join(","))
+            })
+        }),
+        filled(of, "devices that alternate", in_lines, |at| format!("m,host={} value=1", at % 2)),
+        filled(of, "different devices with tags", in_lines, |at| format!("m,host={at},k=v value=1")),
+        filled(of, "tags", ["m,host=a", "", " value=1"], |at| format!(",{at}=v")),
+        filled(of, "one tag again and again", ["m,host=a", "", " value=1"], |_| ",k=v".to_owned()),
+        filled(of, "devices again and again", ["m", "", " value=1"], |_| ",host=a".to_owned()),
+        case(of, "a long tag", |bytes| format!("m,host=a,k={} value=1", "v".repeat(bytes)).into_bytes()),
+        case(of, "a long device", |bytes| format!("m,host={} value=1", "D".repeat(bytes)).into_bytes()),
+        case(of, "tags of quotes", |bytes| {
+            fill(bytes, "", "\n", "", |_| format!("m,host=a,k={} value=1", "\"".repeat(1_000)))
+        }),
+        filled(of, "tags of escapes", ["m,host=a", "", " value=1"], |at| format!(r",\,{at}=\ \=")),
+        filled(of, "fields", ["m,host=a ", ",", ""], |at| format!("{at}=1")),
+        filled(of, "one field again and again", ["m,host=a ", ",", ""], |_| "f=1".to_owned()),
+        case(of, "one field again and again on each line", |bytes| {
+            let fields = vec!["f=1"; 256].join(",");
+            fill(bytes, "", "\n", "", |_| format!("m,host=a {fields}"))
+        }),
+        filled(of, "fields of escapes", ["m,host=a ", ",", ""], |at| format!(r"\ {at}=1")),
+        case(of, "a long value", |bytes| format!("m,host=a value={}", "9".repeat(bytes)).into_bytes()),
+        case(of, "a long time", |bytes| format!("m,host=a value=1 {}", "9".repeat(bytes)).into_bytes()),
+        case(of, "a long string", |bytes| format!("m,host=a s=\"{}\"", "\\\"\n".repeat(bytes / 3)).into_bytes()),
+        filled(of, "strings of several lines", in_lines, |_| "m,host=a s=\"a\nb\",value=1".to_owned()),
+        filled(of, "strings that are not closed", in_lines, |_| "m,host=a s=\"a".to_owned()),
+        filled(of, "strings that are not closed, with escapes", in_lines, |_| "m,host=a s=\"\\\"".to_owned()),
+        filled(of, "quotes that mean nothing", in_lines, |_| "\"\"".to_owned()),
+        filled(of, "fields of strings", ["m,host=a ", ",", ""], |at| format!("f{at}=\"s\"")),
+        filled(of, "spaces", ["m,host=a ", "", "value=1"], |_| " ".to_owned()),
+        filled(of, "empty lines", ["", "", ""], |_| "\n".to_owned()),
+        filled(of, "comments", in_lines, |_| "#".to_owned()),
+        filled(of, "broken lines", in_lines, |_| "a".to_owned()),
+        filled(of, "lines without a device", in_lines, |_| "m f=1".to_owned()),
+    ]
+}

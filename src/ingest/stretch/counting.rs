@@ -1,0 +1,66 @@
+//! An allocator that counts for each thread what that thread allocates.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// What a piece of work took in memory, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Allocated {
+    /// All that was allocated, whether or not it was freed meanwhile.
+    pub(super) total: usize,
+    /// The most that was in use at once.
+    pub(super) peak: usize,
+}
+
+thread_local! {
+    static TOTAL: Cell<usize> = const { Cell::new(0) };
+    static LIVE: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+}
+
+/// Does some work of this thread and counts what it allocates.
+pub(super) fn counted<T>(work: impl FnOnce() -> T) -> (T, Allocated) {
+    let (total, live) = (TOTAL.get(), LIVE.get());
+    PEAK.set(live);
+    let done = work();
+    let peak = usize::try_from(PEAK.get() - live).unwrap_or_default();
+    (done, Allocated { total: TOTAL.get() - total, peak })
+}
+
+struct Counting;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+impl Counting {
+    fn took(bytes: usize) {
+        let live = LIVE.get() + bytes.cast_signed();
+        LIVE.set(live);
+        TOTAL.set(TOTAL.get() + bytes);
+        PEAK.set(PEAK.get().max(live));
+    }
+
+    fn gave_back(bytes: usize) {
+        LIVE.set(LIVE.get() - bytes.cast_signed());
+    }
+}
+
+#[expect(unsafe_code, reason = "an allocator is unsafe; this one hands every call on as it is")]
+// SAFETY: all memory is that of the system's allocator, whose contract is that of this trait.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::took(layout.size());
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        Self::gave_back(layout.size());
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        Self::took(bytes);
+        Self::gave_back(layout.size());
+        unsafe { System.realloc(memory, layout, bytes) }
+    }
+}

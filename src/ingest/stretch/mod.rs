@@ -1,0 +1,212 @@
+//! No body costs more than its size: bodies that stretch one thing each, at two sizes, in every format.
+//!
+//! What is counted does not depend on the machine: bytes allocated, bytes in use at once, bytes looked at or copied
+//! ([`work`]), and bytes of the record. Each may be a multiple of the body ([`Most`]), and the multiple is the same for a
+//! body four times as large. Parsers, rules and the encoding of the record are all under test, as a request meets them.
+
+mod bodies;
+mod counting;
+mod packs;
+
+use std::time::Duration;
+
+use super::admission::{Admission, Rules};
+use crate::access::Reach;
+use crate::log::{BatchView, MAX_PAYLOAD_BYTES};
+use crate::model::DeviceIdCase;
+use crate::telemetry::Protocol;
+use crate::wire::line_protocol::{self, Precision};
+use crate::wire::senml::{self, NameSplit};
+use crate::wire::{Limits, Sink, json, work::counted as work};
+
+const NOW_MS: i64 = 1_776_693_610_000;
+
+/// The smaller size of the bodies. The larger one is four times that.
+const BODY_BYTES: usize = 64 << 10;
+
+/// What a body may take besides its multiple: tables that have a size of their own, such as a device's metadata.
+const FIXED_BYTES: usize = 256 << 10;
+
+/// How many bytes a byte of a body may cost.
+struct Most {
+    /// In use at once.
+    in_use: usize,
+    /// Allocated, one after the other.
+    allocated: usize,
+    /// Looked at or copied.
+    work: usize,
+    /// In the record, without the table of the metrics' names.
+    record: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Json,
+    Lines,
+    LineProtocol,
+    SenmlJson,
+    SenmlCbor,
+}
+
+impl Format {
+    /// A field of line protocol has 4 bytes and may name a metric of 128, in a table of its own. A record of `SenML` in
+    /// CBOR has 3 bytes and may be that of a device and a metric of 128 bytes each, of which the base name is made.
+    const fn most(self) -> Most {
+        match self {
+            Self::Json => Most { in_use: 8, allocated: 40, work: 12, record: 2 },
+            Self::Lines => Most { in_use: 8, allocated: 80, work: 8, record: 2 },
+            Self::LineProtocol => Most { in_use: 60, allocated: 100, work: 40, record: 2 },
+            Self::SenmlJson => Most { in_use: 50, allocated: 250, work: 100, record: 10 },
+            Self::SenmlCbor => Most { in_use: 100, allocated: 600, work: 300, record: 20 },
+        }
+    }
+}
+
+/// A body that stretches one thing, of about so many bytes.
+struct Case {
+    name: &'static str,
+    format: Format,
+    body: Box<dyn Fn(usize) -> Vec<u8>>,
+}
+
+/// What a body took.
+#[derive(Debug)]
+struct Taken {
+    body: usize,
+    peak: usize,
+    total: usize,
+    work: usize,
+    record: usize,
+}
+
+impl Taken {
+    fn counts(&self) -> [(&'static str, usize); 4] {
+        [("in use", self.peak), ("allocated", self.total), ("work", self.work), ("record", self.record)]
+    }
+
+    /// What there is too much of for a body of this size.
+    fn excess(&self, most: &Most) -> Option<&'static str> {
+        let most = [most.in_use, most.allocated, most.work, most.record];
+        let beyond = |&((_, bytes), most): &((_, usize), usize)| bytes > most * self.body + FIXED_BYTES;
+        self.counts().into_iter().zip(most).find(beyond).map(|((what, _), _)| what)
+    }
+
+    /// What grows faster than the body.
+    fn growth(&self, small: &Self) -> Option<&'static str> {
+        let times = self.body.div_ceil(small.body) + 1;
+        let grows = |(large, small): &((_, usize), (_, usize))| large.1 > times * small.1 + FIXED_BYTES;
+        self.counts().into_iter().zip(small.counts()).find(grows).map(|((what, _), _)| what)
+    }
+}
+
+/// Takes a body as a request does, up to the record.
+fn take(format: Format, body: &[u8], max_metadata_bytes: usize) -> Taken {
+    let rules = Rules {
+        max_age: None,
+        max_future: Duration::from_secs(600),
+        max_readings: 100_000,
+        limits: Limits { max_metrics: 256, max_metadata_bytes },
+        device_id_case: DeviceIdCase::Lower,
+    };
+    let work_before = work::so_far();
+    let ((batch, _), allocated) = counting::counted(|| {
+        let max_readings = rules.max_readings;
+        let mut admission =
+            Admission::new(&rules, Reach::all(), None, Protocol::Http, NOW_MS, max_readings, MAX_PAYLOAD_BYTES);
+        parse(format, body, &mut admission);
+        admission.finish()
+    });
+    let work = usize::try_from(work::so_far() - work_before).unwrap();
+    let names = BatchView::new(batch.payload()).unwrap();
+    let names: usize = names.names().iter().map(|name| 1 + name.len()).sum();
+    Taken {
+        body: body.len(),
+        peak: allocated.peak,
+        total: allocated.total,
+        work,
+        record: batch.payload().len() - names,
+    }
+}
+
+fn parse(format: Format, body: &[u8], admission: &mut Admission<'_>) {
+    let limits = admission.limits();
+    let senml = senml::Options {
+        split: NameSplit::default(),
+        now_ms: NOW_MS,
+        max_readings: 100_000,
+        max_metrics: limits.max_metrics,
+        max_metadata_bytes: limits.max_metadata_bytes,
+    };
+    let device_tags = ["deviceId".to_owned(), "host".to_owned()];
+    match format {
+        Format::Json => drop(json::parse(body, admission)),
+        Format::Lines => json::parse_lines(body, admission),
+        Format::LineProtocol => {
+            let options = line_protocol::Options { precision: Precision::Nanoseconds, device_tags: &device_tags };
+            line_protocol::parse(body, &options, admission);
+        }
+        Format::SenmlJson => drop(senml::parse_json(body, &senml, admission)),
+        Format::SenmlCbor => drop(senml::parse_cbor(body, &senml, admission)),
+    }
+}
+
+/// Asserts that each case stays within the multiples at both sizes and grows no faster, and tells all that do not.
+fn check(cases: Vec<Case>) {
+    let mut excesses = Vec::new();
+    for Case { name, format, body } in cases {
+        for max_metadata_bytes in [4 << 10, 64 << 10] {
+            let take = |bytes| take(format, &body(bytes), max_metadata_bytes);
+            let (small, large) = (take(BODY_BYTES), take(4 * BODY_BYTES));
+            let factors: Vec<String> = large
+                .counts()
+                .iter()
+                .map(|(what, bytes)| format!("{what} {:.1}", *bytes as f64 / large.body as f64))
+                .collect();
+            println!("{format:?}, {name}: {}", factors.join(", "));
+            let excess = small.excess(&format.most()).or(large.excess(&format.most()));
+            if let Some(what) = excess.or(large.growth(&small)) {
+                excesses.push(format!("{format:?}, {name}: too much {what}: {small:?}, {large:?}"));
+            }
+        }
+    }
+    assert!(excesses.is_empty(), "{}", excesses.join("\n"));
+}
+
+#[test]
+fn no_json_costs_more_than_its_size() {
+    check(bodies::json());
+}
+
+#[test]
+fn no_ndjson_costs_more_than_its_size() {
+    check(bodies::lines());
+}
+
+#[test]
+fn no_line_protocol_costs_more_than_its_size() {
+    check(bodies::line_protocol());
+}
+
+#[test]
+fn no_senml_in_json_costs_more_than_its_size() {
+    check(packs::cases(Format::SenmlJson));
+}
+
+#[test]
+fn no_senml_in_cbor_costs_more_than_its_size() {
+    check(packs::cases(Format::SenmlCbor));
+}
+
+#[test]
+fn work_that_grows_faster_than_the_body_is_found() {
+    let bodies = [BODY_BYTES, 4 * BODY_BYTES].map(|bytes| "[".repeat(bytes));
+    let [small, large] = bodies.each_ref().map(|body| {
+        let before = work::so_far();
+        // As a reader would that starts again at each byte.
+        (0..body.len()).step_by(64).for_each(|at| crate::wire::work::count(body.len() - at));
+        work::so_far() - before
+    });
+    assert!(large > 15 * small, "{small} {large}");
+    let (_, allocated) = counting::counted(|| drop((vec![0u8; 1000], vec![0u8; 10])));
+    assert_eq!(allocated, counting::Allocated { total: 1010, peak: 1010 });
+}
