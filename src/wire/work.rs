@@ -2,8 +2,7 @@
 //! nothing.
 
 /// Counts this many bytes of work.
-#[inline(always)]
-#[cfg_attr(not(test), expect(clippy::inline_always, reason = "it is empty but in tests"))]
+#[inline]
 pub(crate) fn count(bytes: usize) {
     #[cfg(test)]
     counted::DONE.with(|done| done.set(done.get() + bytes as u64));

@@ -207,6 +207,6 @@ fn work_that_grows_faster_than_the_body_is_found() {
         work::so_far() - before
     });
     assert!(large > 15 * small, "{small} {large}");
-    let (_, allocated) = counting::counted(|| drop((vec![0u8; 1000], vec![0u8; 10])));
+    let ((), allocated) = counting::counted(|| drop((vec![0u8; 1000], vec![0u8; 10])));
     assert_eq!(allocated, counting::Allocated { total: 1010, peak: 1010 });
 }

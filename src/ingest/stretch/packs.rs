@@ -198,7 +198,9 @@ fn in_json(pack: &Pack, bytes: usize) -> Vec<u8> {
 
 fn in_cbor(pack: &Pack, bytes: usize) -> Vec<u8> {
     let mut body = vec![0x9F];
-    (pack.first)(bytes).iter().for_each(|record| put_record(&mut body, record));
+    for record in (pack.first)(bytes) {
+        put_record(&mut body, &record);
+    }
     let mut number = 0;
     while body.len() < bytes {
         put_record(&mut body, &(pack.record)(number));
@@ -247,9 +249,9 @@ fn put_text(body: &mut Vec<u8>, text: &str) {
 fn put_head(body: &mut Vec<u8>, major: u8, argument: usize) {
     match u8::try_from(argument) {
         Ok(small @ 0..24) => body.push(major << 5 | small),
-        Ok(byte) => body.extend([major << 5 | 24, byte]),
+        Ok(byte) => body.extend([major << 5 | 0x18, byte]),
         Err(_) => {
-            body.push(major << 5 | 26);
+            body.push(major << 5 | 0x1A);
             body.extend_from_slice(&u32::try_from(argument).unwrap().to_be_bytes());
         }
     }

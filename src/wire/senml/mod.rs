@@ -42,7 +42,7 @@ mod resolve;
 mod tests;
 mod units;
 
-use self::{reading::Readings, record::Record, resolve::Resolver, units::Units};
+use self::{reading::Readings, record::Record, resolve::Resolver, units::UnitTable};
 use super::{Code, Rejection, Sink};
 
 pub use name::NameSplit;
@@ -109,7 +109,7 @@ fn parse<'b>(
     options: &Options,
     sink: &mut impl Sink,
 ) -> Result<(), SenmlError> {
-    let mut units = Units::new(options);
+    let mut units = UnitTable::new(options);
     let mut resolver = Resolver::new(options);
     read(&mut |record| {
         if let Some(Ok(measured)) = resolver.resolve(record) {

@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::{resolve::Measured, units::Devices};
+use super::{resolve::Measured, units::DeviceTable};
 use crate::{
     model::check_metric_name,
     wire::{Incoming, Rejection, Sink, work},
@@ -21,7 +21,7 @@ const USUAL_VALUES: usize = 16;
 /// record with it. A metric that comes again begins another reading: the identity is the same, so the last one wins.
 #[derive(Debug)]
 pub(super) struct Readings<'p, S> {
-    devices: &'p Devices,
+    devices: &'p DeviceTable,
     max_metrics: usize,
     sink: &'p mut S,
     device: String,
@@ -32,7 +32,7 @@ pub(super) struct Readings<'p, S> {
 }
 
 impl<'p, S: Sink> Readings<'p, S> {
-    pub(super) fn new(devices: &'p Devices, max_metrics: usize, sink: &'p mut S) -> Self {
+    pub(super) fn new(devices: &'p DeviceTable, max_metrics: usize, sink: &'p mut S) -> Self {
         let (device, owner, values) = (String::new(), (None, None), Values::default());
         Self { devices, max_metrics, sink, device, owner, ts_ms: None, values }
     }

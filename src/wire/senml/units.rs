@@ -18,7 +18,7 @@ const AROUND: [&str; 2] = ["{\"units\":", "}"];
 
 /// Gathers devices and units, the last of each metric.
 #[derive(Debug)]
-pub(super) struct Units {
+pub(super) struct UnitTable {
     max_metadata_bytes: usize,
     devices: Interner,
     /// The device of the last record.
@@ -41,7 +41,7 @@ struct Entry {
     unit: u32,
 }
 
-impl Units {
+impl UnitTable {
     pub(super) fn new(options: &Options) -> Self {
         // Each device has a reading at least: with more the pack is refused.
         let max_devices = u32::try_from(options.max_readings).unwrap_or(u32::MAX).saturating_add(1);
@@ -107,7 +107,7 @@ impl Units {
     }
 
     /// The devices, each with its metadata. What would be too long is left out.
-    pub(super) fn into_devices(mut self) -> Devices {
+    pub(super) fn into_devices(mut self) -> DeviceTable {
         let (metrics, units) = (&self.metrics, &self.units);
         self.entries.sort_unstable_by_key(|entry| (entry.device, metrics.text(entry.metric)));
         let mut metadata = String::new();
@@ -125,20 +125,20 @@ impl Units {
             }
             ends.push(metadata.len());
         }
-        Devices { devices: self.devices, metadata, ends }
+        DeviceTable { devices: self.devices, metadata, ends }
     }
 }
 
 /// The devices of a pack, with the metadata of each that has some.
 #[derive(Debug)]
-pub(super) struct Devices {
+pub(super) struct DeviceTable {
     devices: Interner,
     metadata: String,
     /// By device: where its metadata ends in `metadata`.
     ends: Vec<usize>,
 }
 
-impl Devices {
+impl DeviceTable {
     /// The number of a device, and its metadata: the text of a JSON object.
     pub(super) fn find(&self, device: &str) -> (Option<u32>, Option<&str>) {
         let number = self.devices.find(device);
