@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use tidegauge::bench::{STAGES, request};
-use tidegauge::log::{Batch, Log, Options, Sync};
+use tidegauge::log::{Batch, Log, MinFree, Options, Sync};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -40,7 +40,9 @@ fn log_append(criterion: &mut Criterion) {
 }
 
 fn open(dir: &Path) -> Log {
-    let options = Options { dir: dir.to_owned(), sync: Sync::Always, segment_bytes: 16 << 20, max_bytes: 1 << 30 };
+    let min_free = MinFree::Bytes(0);
+    let options =
+        Options { dir: dir.to_owned(), sync: Sync::Always, segment_bytes: 16 << 20, max_bytes: 1 << 30, min_free };
     Log::open(options, tidegauge::log::Instruments::default()).expect("an empty folder").0
 }
 

@@ -142,6 +142,24 @@ async fn a_database_file_that_is_removed_while_it_runs_takes_no_new_reading_with
     assert_eq!(server.readings("after").await.as_array().map(Vec::len), Some(1));
 }
 
+/// The grace is longer than the harness waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn stopping_while_the_store_is_away_does_not_wait_for_it() {
+    let mut mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    let mut server = Server::start(Setup::mongodb(&database).set("server.shutdown_grace", "1h")).await;
+    send(&server, "stored", 0).await;
+    server.settled().await;
+    mongod.kill9();
+    wait_for_status(&server, "degraded").await;
+    send(&server, "pending", 0).await;
+    assert!(server.terminate().await.success(), "{}", server.log());
+    tokio::task::block_in_place(|| mongod.start_again());
+    server.start_again().await;
+    server.settled().await;
+    assert_eq!(server.readings("pending").await.as_array().map(Vec::len), Some(1));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_refuses_is_said_to_be_away_and_queries_answer_what_is_pending() {
     away_and_back(true).await;

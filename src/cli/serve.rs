@@ -301,17 +301,12 @@ impl Service {
     }
 }
 
-/// Says at once what waits for a store that is away, and returns how many readings: whoever stops the service may not have
-/// the patience to see its end.
+/// Says at once what waits for a store that is away, and returns how many readings.
 fn tell_what_waits(flush: &Flush) -> Option<u64> {
     let (_, why) = flush.store_away()?;
     let readings = flush.status().pending_readings;
     if readings > 0 {
-        tracing::warn!(
-            readings,
-            why,
-            "the store is away: what does not reach it within server.shutdown_grace stays in the log for the next start"
-        );
+        tracing::warn!(readings, why, "the store is away: these readings stay in the log for the next start");
     }
     Some(readings)
 }
@@ -335,7 +330,8 @@ fn open_log(config: &Config, dir: &Path, metrics: &Metrics) -> anyhow::Result<(L
         SyncPolicy::Interval => Sync::Every(config.log.sync_interval.as_duration()),
     };
     let (segment_bytes, max_bytes) = (config.log.segment_bytes.0, config.log.max_bytes.0);
-    let options = log::Options { dir: dir.to_owned(), sync, segment_bytes, max_bytes };
+    let min_free = options::min_free(config);
+    let options = log::Options { dir: dir.to_owned(), sync, segment_bytes, max_bytes, min_free };
     let instruments = Instruments {
         sync_seconds: metrics.log_sync_seconds.clone(),
         group_records: metrics.log_group_records.clone(),

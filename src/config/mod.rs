@@ -54,7 +54,7 @@ pub use key::{KEY_ID_MAX_BYTES, Key, is_key_id};
 pub use key_secret::KeySecret;
 pub use limits::Limits;
 pub use load::{Override, Overruled, Remarks, Renamed};
-pub use log::{Log, SyncPolicy};
+pub use log::{Log, MinFree, SyncPolicy};
 pub use log_filter::{LogFilter, LogFilterError};
 pub use mongodb::Mongodb;
 pub use mongodb_uri::{MongodbUri, MongodbUriError};

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::{Folder, How, OpenFile};
+use super::{Folder, How, OpenFile, Space};
 
 /// The disk: a handle, of which there may be many.
 #[derive(Debug, Clone)]
@@ -46,6 +46,8 @@ struct State {
     failing: Option<Call>,
     /// So many bytes more may files grow.
     room: u64,
+    /// The process has no file descriptors left.
+    out_of_files: bool,
     /// A write takes no more bytes than this.
     max_write: usize,
     /// After so many calls the power fails: nothing happens any more.
@@ -91,6 +93,7 @@ impl Disk {
             dice: StdRng::seed_from_u64(seed),
             failing: None,
             room: u64::MAX,
+            out_of_files: false,
             max_write: usize::MAX,
             calls_left: u32::MAX,
         })))
@@ -104,6 +107,11 @@ impl Disk {
     /// Files may grow by so many bytes, all in all.
     pub(crate) fn set_room(&self, bytes: u64) {
         self.lock().room = bytes;
+    }
+
+    /// No file can be opened any more.
+    pub(crate) fn run_out_of_files(&self) {
+        self.lock().out_of_files = true;
     }
 
     /// A write takes at most so many bytes at once.
@@ -120,6 +128,7 @@ impl Disk {
     pub(crate) fn heal(&self) {
         let mut state = self.lock();
         (state.failing, state.room, state.max_write, state.calls_left) = (None, u64::MAX, usize::MAX, u32::MAX);
+        state.out_of_files = false;
     }
 
     /// Whether all is well.
@@ -246,6 +255,9 @@ impl Folder for Disk {
 
     fn open(&self, name: &str, how: How) -> Result<Box<dyn OpenFile>> {
         let mut state = self.call(Call::Open).map_err(|(error, _)| error)?;
+        if state.out_of_files {
+            return Err(nix::errno::Errno::EMFILE.into());
+        }
         let file = match (state.file_of(name), how) {
             (Ok(file), How::Replace) => {
                 state.change(file, Change::SetLen(0));
@@ -287,6 +299,10 @@ impl Folder for Disk {
             state.changes.drain(..).for_each(|change| change.apply(&mut state.kept));
         }
         outcome
+    }
+
+    fn space(&self) -> Result<Space> {
+        Ok(Space { free: self.lock().room, total: 1 << 40 })
     }
 }
 

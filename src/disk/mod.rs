@@ -8,6 +8,9 @@ use std::fs::{DirBuilder, File};
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use nix::errno::Errno;
 
 #[cfg(any(test, fuzzing))]
 #[cfg_attr(not(test), expect(dead_code, reason = "fuzzing needs a disk in memory, not its faults"))]
@@ -39,10 +42,22 @@ pub(crate) trait Folder: Debug + Send + Sync {
     /// Makes what was done to names survive a crash.
     fn sync(&self) -> Result<()>;
 
+    /// The space of its file system.
+    fn space(&self) -> Result<Space>;
+
     /// Where a file of this name is, for messages.
     fn path_of(&self, name: &str) -> PathBuf {
         self.path().join(name)
     }
+}
+
+/// The space of a file system, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// What unprivileged processes may still write.
+    pub free: u64,
+    /// The size of the file system.
+    pub total: u64,
 }
 
 /// How a file is opened.
@@ -133,12 +148,20 @@ impl dyn Folder + '_ {
 }
 
 /// A folder of the operating system.
+///
+/// Once it is in use, it can be synced, and one file in it be opened, while the process has no file descriptors left.
 #[derive(Debug)]
-pub(crate) struct OsFolder(PathBuf);
+pub(crate) struct OsFolder {
+    path: PathBuf,
+    /// The folder itself, open since the first sync.
+    handle: OnceLock<File>,
+    /// Held open so that it can be closed when the process has no file descriptors left.
+    spare: Mutex<Option<File>>,
+}
 
 impl OsFolder {
     pub(crate) fn new(path: &Path) -> Self {
-        Self(path.to_owned())
+        Self { path: path.to_owned(), handle: OnceLock::new(), spare: Mutex::default() }
     }
 
     /// The folder of the file at `path`, and the file's name in it.
@@ -150,15 +173,15 @@ impl OsFolder {
 
 impl Folder for OsFolder {
     fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     fn make(&self) -> Result<()> {
-        make_folder(&self.0)
+        make_folder(&self.path)
     }
 
     fn names(&self) -> Result<Vec<String>> {
-        let names = std::fs::read_dir(&self.0)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
+        let names = std::fs::read_dir(&self.path)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
         names.filter_map(Result::transpose).collect()
     }
 
@@ -171,7 +194,15 @@ impl Folder for OsFolder {
             How::Mend => options.write(true).create(true),
             How::Replace => options.write(true).create(true).truncate(true),
         };
-        Ok(Box::new(options.open(self.path_of(name))?))
+        let path = self.path_of(name);
+        let opened = match options.open(&path) {
+            Err(error) if is_out_of_files(&error) => {
+                drop(self.spare.lock().unwrap_or_else(PoisonError::into_inner).take());
+                options.open(&path)
+            }
+            opened => opened,
+        };
+        Ok(Box::new(opened?))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
@@ -183,7 +214,21 @@ impl Folder for OsFolder {
     }
 
     fn sync(&self) -> Result<()> {
-        sync_folder(&self.0)
+        if let Some(handle) = self.handle.get() {
+            return handle.sync_all();
+        }
+        let handle = open_folder(&self.path)?;
+        handle.sync_all()?;
+        let _ = self.handle.set(handle); // unless another thread was faster
+        Ok(())
+    }
+
+    fn space(&self) -> Result<Space> {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.is_none() {
+            *spare = File::open("/dev/null").ok(); // if this fails, the next call tries again
+        }
+        space(&self.path)
     }
 }
 
@@ -227,8 +272,33 @@ pub fn make_folder(path: &Path) -> Result<()> {
 }
 
 fn sync_folder(path: &Path) -> Result<()> {
-    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    File::open(path)?.sync_all()
+    open_folder(path)?.sync_all()
+}
+
+fn open_folder(path: &Path) -> Result<File> {
+    File::open(or_current(path))
+}
+
+/// The space of the file system that holds `path`.
+///
+/// # Errors
+/// When there is nothing at `path`, or the operating system does not say.
+pub fn space(path: &Path) -> Result<Space> {
+    let found = nix::sys::statvfs::statvfs(or_current(path))?;
+    #[expect(clippy::useless_conversion, reason = "these types are smaller on 32-bit systems")]
+    let [block, free, total] =
+        [u64::from(found.fragment_size()), u64::from(found.blocks_available()), u64::from(found.blocks())];
+    Ok(Space { free: free.saturating_mul(block), total: total.saturating_mul(block) })
+}
+
+/// Whether the process, or the whole system, has no file descriptors left.
+pub(crate) fn is_out_of_files(error: &Error) -> bool {
+    error.raw_os_error().is_some_and(|code| matches!(Errno::from_raw(code), Errno::EMFILE | Errno::ENFILE))
+}
+
+/// An empty path names the current folder.
+fn or_current(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
 
 #[cfg(test)]
@@ -260,6 +330,13 @@ mod tests {
         assert_eq!(folder.names().unwrap(), ["y"]);
         folder.remove("y").unwrap();
         assert!(folder.names().unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_space_of_a_file_system_is_what_it_says() {
+        let Space { free, total } = OsFolder::new(Path::new("")).space().unwrap();
+        assert!(free > 0 && free <= total, "{free} of {total}");
+        space(Path::new("/not/there")).unwrap_err();
     }
 
     #[test]

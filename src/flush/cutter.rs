@@ -1,8 +1,10 @@
-//! The cutter: has the log save, about once a second, from where it is needed and up to where it is durable.
+//! The cutter: has the log save, about once a second, from where it is needed and up to where it is durable, and look at
+//! the space on its disk. While that is short, the store gives back what it can spare.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 use super::Flush;
@@ -15,15 +17,26 @@ pub(super) async fn run(flush: Arc<Flush>) {
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut failing = false;
+    let mut reclaiming: Option<JoinHandle<()>> = None;
     loop {
         ticks.tick().await;
         let cutting = Arc::clone(&flush);
-        match tokio::task::spawn_blocking(move || cutting.cut(false)).await {
+        let cut_and_look = move || {
+            let cut = cutting.cut(false);
+            cutting.log.look_at_disk();
+            cut
+        };
+        match tokio::task::spawn_blocking(cut_and_look).await {
             Ok(Ok(())) if std::mem::take(&mut failing) => tracing::info!("the log is cut again"),
             Ok(Err(error)) if !std::mem::replace(&mut failing, true) => {
                 tracing::warn!(%error, "the log could not be cut behind what is stored; it grows until that works");
             }
             _ => {}
+        }
+        // In a task of its own: the store may be slow, and the next look must not wait for it.
+        if flush.log.usage().is_disk_full && reclaiming.as_ref().is_none_or(JoinHandle::is_finished) {
+            let store = Arc::clone(&flush.store);
+            reclaiming = Some(tokio::spawn(async move { store.reclaim().await }));
         }
     }
 }

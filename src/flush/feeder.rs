@@ -28,6 +28,7 @@ pub(super) fn spawn(flush: Arc<Flush>) -> std::io::Result<std::thread::JoinHandl
 }
 
 fn feed(flush: &Flush, mut reader: Reader, runtime: &tokio::runtime::Handle) -> Result<(), String> {
+    let mut is_told = false; // that files have run out
     while let Some(readable) = flush.log.wait_readable(reader.position(), PATIENCE) {
         while reader.position() < readable {
             let room = flush.completed.notified(); // before the look at pending, so that no completion is missed
@@ -45,8 +46,17 @@ fn feed(flush: &Flush, mut reader: Reader, runtime: &tokio::runtime::Handle) -> 
                 let _ = runtime.block_on(async { tokio::time::timeout(PATIENCE, room).await });
                 continue;
             }
+            let mut out_of_files = None;
             for _ in 0..RECORDS_PER_TURN {
-                let Some(record) = reader.next(readable).map_err(|error| error.to_string())? else { break };
+                let record = match reader.next(readable) {
+                    Ok(Some(record)) => record,
+                    Ok(None) => break,
+                    Err(error) if error.is_out_of_files() => {
+                        out_of_files = Some(error);
+                        break;
+                    }
+                    Err(error) => return Err(error.to_string()),
+                };
                 let inserted = state.pending.insert(record.payload, record.position, flush.now_ms());
                 inserted.map_err(|error| format!("record at position {}: {error}", record.position))?;
                 state.fed = record.next;
@@ -64,6 +74,14 @@ fn feed(flush: &Flush, mut reader: Reader, runtime: &tokio::runtime::Handle) -> 
             flush.fed.send_replace(fed);
             if is_due {
                 flush.due.notify_one();
+            }
+            if let Some(error) = &out_of_files {
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::warn!(%error, "a segment of the log cannot be opened; readings wait in the log until it can");
+                }
+                std::thread::sleep(PATIENCE);
+            } else {
+                is_told = false;
             }
         }
         let mut state = flush.lock();

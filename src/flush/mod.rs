@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::log::{Log, LogError, Position, Recovery};
 use crate::model::Hour;
@@ -95,6 +96,8 @@ pub struct Flush {
     refused_metadata: RefusedMetadata,
     /// One cut of the log at a time.
     cutting: Mutex<()>,
+    /// Cancelled when draining begins: whatever waits for a retry is tried at once.
+    drain_begins: CancellationToken,
     /// The newest hour that is closed: a number of [`Hour`].
     closed: AtomicI32,
 }
@@ -112,8 +115,20 @@ struct State {
     full_is_told: bool,
     /// Take everything, due or not.
     draining: bool,
+    /// While draining: buckets that the store did not take, and how many writes in a row were such.
+    given_up: usize,
+    failed_in_a_row: usize,
     /// Feed no more.
     stopped: bool,
+}
+
+impl State {
+    /// Whether draining has come to its end: everything that the log holds up to `readable` is stored or given up, or the
+    /// store takes nothing.
+    fn is_finished(&self, readable: Position, max_in_flight: usize) -> bool {
+        let is_fed = self.fed >= readable || (self.given_up > 0 && self.pending.is_full());
+        (is_fed && self.pending.buckets() == self.given_up) || self.failed_in_a_row >= max_in_flight
+    }
 }
 
 /// Where everything stands, for metrics and health.
@@ -156,6 +171,8 @@ impl Flush {
             stalled_since: None,
             full_is_told: false,
             draining: false,
+            given_up: 0,
+            failed_in_a_row: 0,
             stopped: false,
         };
         Arc::new(Self {
@@ -174,6 +191,7 @@ impl Flush {
             store_state: StoreState::default(),
             refused_metadata: RefusedMetadata::default(),
             cutting: Mutex::default(),
+            drain_begins: CancellationToken::new(),
             closed: AtomicI32::new(closed.0),
         })
     }
@@ -291,14 +309,16 @@ pub struct Running {
 }
 
 impl Running {
-    /// Writes everything that is pending, for at most `grace`, then stops. What is not stored by then stays in the log.
-    /// The log must be closed. Returns how many readings stay.
+    /// Writes everything that is pending, for at most `grace`, then stops. What the store does not take at the first try
+    /// stays in the log; if the store does not answer, everything does, at once. The log must be closed. Returns how many
+    /// readings stay.
     pub async fn drain(self, grace: Duration) -> u64 {
         let Self { flush, feeder, mut scheduler, cutter, roller, watch } = self;
         roller.abort(); // the next start goes on with it
         flush.lock().draining = true;
+        flush.drain_begins.cancel();
         flush.due.notify_one();
-        if tokio::time::timeout(grace, &mut scheduler).await.is_err() {
+        if flush.store_state.is_silent() || tokio::time::timeout(grace, &mut scheduler).await.is_err() {
             scheduler.abort();
         }
         cutter.abort();

@@ -32,7 +32,7 @@ pub(super) async fn run(flush: Arc<Flush>) {
     }
 }
 
-/// Waits until something is due and takes it. `None` when draining and everything is stored.
+/// Waits until something is due and takes it. `None` when draining and everything is stored or given up.
 async fn next_batch(flush: &Flush) -> Option<Vec<Arc<BucketWrite>>> {
     loop {
         let completed = flush.completed.notified();
@@ -55,11 +55,13 @@ fn take(flush: &Flush) -> (Vec<Arc<BucketWrite>>, bool) {
     let options = &flush.options;
     let (mut batch, mut bytes) = (Vec::new(), 0);
     loop {
+        let log = flush.log.usage();
         let mut state = flush.lock();
-        let which = if state.draining { Take::All } else { Take::Due };
+        // A log without space takes nothing more, so waiting for more to write with it is of no use.
+        let which = if state.draining || log.is_full || log.is_disk_full { Take::All } else { Take::Due };
         let room = (options.max_buckets_per_write - batch.len()).min(BUCKETS_PER_TURN);
         let taken = state.pending.take(which, flush.now_ms(), room);
-        let finished = state.draining && state.pending.buckets() == 0 && state.fed >= flush.log.usage().readable;
+        let finished = state.draining && state.is_finished(log.readable, options.max_in_flight);
         drop(state);
         if taken.is_empty() {
             return (batch, finished);

@@ -41,6 +41,11 @@ impl StoreState {
         Some((known.since?, known.away()?.clone()))
     }
 
+    /// Whether the store did not answer when it was asked last.
+    pub(super) fn is_silent(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).answers.is_some()
+    }
+
     fn change(&self, flush: &Flush, change: impl FnOnce(&mut Known)) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut known);

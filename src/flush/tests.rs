@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tempfile::TempDir;
 
 use super::*;
-use crate::log::{BatchBuilder, Instruments, Sync};
+use crate::log::{BatchBuilder, Instruments, MinFree, Sync};
 use crate::model::{BucketWrite, Contents, Hour, Metric};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
@@ -18,6 +18,7 @@ use crate::telemetry::Exposition;
 pub(super) mod rolling;
 
 const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// Buckets are due at once.
 const EAGER: Limits = Limits { max_bytes: 1 << 20, max_readings: 5, max_age: Duration::from_millis(10) };
@@ -132,6 +133,7 @@ impl Life {
             sync: Sync::Always,
             segment_bytes: 1000,
             max_bytes: 1 << 30,
+            min_free: MinFree::Bytes(0),
         };
         let (log, recovery) = Log::open(log, Instruments::default()).unwrap();
         let log = Arc::new(log);
@@ -224,7 +226,11 @@ async fn a_store_that_fails_for_a_while_loses_nothing_and_each_retry_is_counted(
     life.append(0..20).await;
     life.settled().await;
     assert_eq!((life.stored().await, life.count("tidegauge_readings_stored_total")), (60, 60));
-    assert_eq!(life.count(r#"tidegauge_flush_retries_total{reason="network"}"#), 7);
+    let retries = life.count(r#"tidegauge_flush_retries_total{reason="network"}"#);
+    assert!(
+        (2..=7).contains(&retries),
+        "{retries} commands of one to four buckets, seven of which the store did not take"
+    );
     assert_eq!((life.count("tidegauge_readings_duplicate_total"), life.count("tidegauge_store_up")), (0, 1));
 }
 
@@ -251,7 +257,7 @@ async fn what_an_orderly_end_cannot_store_in_time_stays_in_the_log_for_the_next_
     let folder = folder();
     let life = Life::begin(&folder, EAGER, Box::new(|_| Some(away())));
     life.append(0..20).await;
-    assert_eq!(life.end(Duration::from_millis(50)).await, 60);
+    assert_eq!(life.end(HOUR).await, 60, "no waiting for a store that takes nothing");
     let life = Life::begin(&folder, PATIENT, sound());
     assert_eq!(life.flush.status().pending_readings, 60);
     life.append(20..30).await;

@@ -28,13 +28,30 @@ pub(super) async fn write(flush: &Arc<Flush>, mut writes: Vec<Arc<BucketWrite>>)
         let Some((_, error)) = again.first() else { return };
         if is_away {
             note_away(flush, error);
+            if give_up(flush, again.len()) {
+                return;
+            }
         }
-        for (_, error) in &again {
-            flush.metrics.flush_retries_total.with(error.reason()).increment(1);
+        flush.metrics.flush_retries_total.with(error.reason()).increment(1);
+        tokio::select! {
+            () = tokio::time::sleep(backoff.next()) => {}
+            () = flush.drain_begins.cancelled() => {}
         }
-        tokio::time::sleep(backoff.next()).await;
         writes = again.into_iter().map(|(write, _)| write).collect();
     }
+}
+
+/// While draining, leaves the buckets of a write that the store did not take to the next start. False when not draining.
+fn give_up(flush: &Flush, buckets: usize) -> bool {
+    let mut state = flush.lock();
+    if state.draining {
+        state.given_up += buckets;
+        state.failed_in_a_row += 1;
+        drop(state);
+        flush.completed.notify_waiters();
+        return true;
+    }
+    false
 }
 
 /// Lets pending forget what is done, once the rollups speak of it. Only after the store has the readings is it known of
@@ -142,6 +159,7 @@ fn complete(flush: &Flush, done: &[Arc<BucketWrite>]) {
     for write in done {
         state.pending.complete(write);
     }
+    state.failed_in_a_row = 0;
     drop(state);
     flush.completed.notify_waiters();
 }

@@ -94,7 +94,9 @@ pub(super) async fn readyz(
     let usage = app.log.usage();
     let log_used = usage.bytes as f64 / app.log_max_bytes as f64;
     let failed = app.log.poisoned();
-    let full = if usage.is_refusing {
+    let full = if usage.is_disk_full {
+        Some("the disk of the log is full, or no file can be opened: readings are refused")
+    } else if usage.is_full {
         Some("the log is full: readings are refused")
     } else {
         (log_used > NEARLY_FULL).then_some("the log is nearly full")

@@ -271,14 +271,14 @@ impl Problem {
             }
             Refused::NotPartial(receipt) => Self::rejected(receipt, false),
             Refused::RateLimited(wait) => Self::rate_limited(Limit::TokenReadings, wait),
-            Refused::Overloaded(AppendError::DiskFull(_)) => {
-                // What the system says of it names a path, which is not for everybody. The log of the process has it.
-                let detail = "the disk of the log is full; try again later";
-                Self::unavailable("Overloaded", "overloaded", detail, MOMENT).at(Limit::LogBytes)
-            }
-            Refused::Overloaded(_) => {
+            Refused::Overloaded(error) => {
                 let wait = if is_store_away { STORE_AWAY } else { MOMENT };
-                Self::unavailable("Overloaded", "overloaded", detail, wait).at(Limit::LogBytes)
+                let problem = Self::unavailable("Overloaded", "overloaded", detail, wait);
+                match error {
+                    AppendError::DiskFull => problem.at(Limit::LogMinFree),
+                    AppendError::OutOfFiles => problem,
+                    _ => problem.at(Limit::LogBytes),
+                }
             }
             Refused::Failed(_) => {
                 let detail = "the log takes nothing any more: its disk has failed, or the service is stopping";

@@ -146,7 +146,9 @@ impl Ingest {
         };
         match durable {
             Ok(()) => Ok(receipt),
-            Err(error @ (AppendError::Full(_) | AppendError::DiskFull(_))) => Err(Refused::Overloaded(error)),
+            Err(error @ (AppendError::Full(_) | AppendError::DiskFull | AppendError::OutOfFiles)) => {
+                Err(Refused::Overloaded(error))
+            }
             Err(error @ (AppendError::Poisoned(_) | AppendError::Closed)) => Err(Refused::Failed(error)),
         }
     }

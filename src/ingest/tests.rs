@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use tempfile::TempDir;
 
 use super::*;
-use crate::log::{Instruments, Options, Sync};
+use crate::log::{Instruments, MinFree, Options, Sync};
 use crate::model::DeviceIdCase;
 use crate::telemetry::Exposition;
 use crate::wire::{Incoming, Limits, Sink};
@@ -29,8 +29,13 @@ struct Edge {
 impl Edge {
     fn new(log_bytes: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let options =
-            Options { dir: folder.path().to_owned(), sync: Sync::Always, segment_bytes: 1 << 20, max_bytes: log_bytes };
+        let options = Options {
+            dir: folder.path().to_owned(),
+            sync: Sync::Always,
+            segment_bytes: 1 << 20,
+            max_bytes: log_bytes,
+            min_free: MinFree::Bytes(0),
+        };
         let log = Arc::new(Log::open(options, Instruments::default()).unwrap().0);
         let (metrics, exposition) = Metrics::new();
         let ingest = Ingest::new(Arc::clone(&log), RULES, None, Arc::new(metrics));

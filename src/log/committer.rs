@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Sync;
-use super::fullness;
-use super::handle::{AppendError, Entry, Instruments, Shared};
+use super::fullness::{self, News};
+use super::handle::{AppendError, Entry, Instruments, Life, Shared};
 use super::record;
 use super::writer::{Appender, WriteFailure};
 
@@ -32,15 +32,19 @@ impl Committer {
         while let Some(group) = self.next_group() {
             self.commit(group);
         }
-        self.shared.lock().closed = true;
+        self.shared.lock().life = Life::Closed;
         self.shared.news.notify_all();
     }
 
-    /// Waits for work. `None` when the log is closed and nothing is queued; an empty group when it is time to sync.
+    /// Waits for work. `None` when the log is closed and nothing is queued; an empty group when it is time to sync, or to
+    /// end the segment.
     pub(super) fn next_group(&self) -> Option<Vec<Entry>> {
         let mut state = self.shared.lock();
         while state.queue.is_empty() {
-            if state.closing {
+            if state.must_roll {
+                return Some(Vec::new());
+            }
+            if state.life != Life::Open {
                 return if self.appender.is_synced() || state.poisoned.is_some() { None } else { Some(Vec::new()) };
             }
             state.writer_waits = true;
@@ -75,10 +79,18 @@ impl Committer {
     }
 
     fn write(&mut self, group: &[Entry]) -> Result<(), WriteFailure> {
-        if let Some(why) = &self.shared.lock().poisoned {
-            return Err(WriteFailure::Poisoned(why.clone()));
+        let must_roll = {
+            let mut state = self.shared.lock();
+            if let Some(why) = &state.poisoned {
+                return Err(WriteFailure::Poisoned(why.clone()));
+            }
+            std::mem::take(&mut state.must_roll)
+        };
+        if must_roll {
+            self.appender.end_segment()?;
         }
         if !group.is_empty() {
+            self.take_space(group)?;
             self.appender.write(group.iter().map(|entry| &entry.batch))?;
             self.instruments.group_records.record(group.len() as f64);
         }
@@ -94,32 +106,47 @@ impl Committer {
         Ok(())
     }
 
+    /// Sees to it that the group leaves the reserve free.
+    fn take_space(&self, group: &[Entry]) -> Result<(), WriteFailure> {
+        let bytes = bytes_of(group);
+        if self.shared.lock().reserve.must_look(bytes) {
+            let space = self.appender.space();
+            let news = self.shared.lock().reserve.looked(space, Instant::now());
+            fullness::tell(news);
+        }
+        let taken = self.shared.lock().reserve.take(bytes);
+        taken.map_err(|news| {
+            fullness::tell(news);
+            WriteFailure::Reserved
+        })
+    }
+
     fn publish(&self, group: Vec<Entry>, result: Result<(), WriteFailure>) {
-        let refusal = result.err().map(|failure| match failure {
-            WriteFailure::DiskFull(why) => AppendError::DiskFull(why),
-            WriteFailure::Poisoned(why) => AppendError::Poisoned(why),
-        });
+        let failed = |why| Some((why, self.appender.space().free));
+        let (refusal, failed) = match result {
+            Ok(()) => (None, None),
+            Err(WriteFailure::Reserved) => (Some(AppendError::DiskFull), None),
+            Err(WriteFailure::DiskFull(why)) => (Some(AppendError::DiskFull), failed(News::DiskFull(why))),
+            Err(WriteFailure::OutOfFiles(why)) => (Some(AppendError::OutOfFiles), failed(News::NoFiles(why))),
+            Err(WriteFailure::Poisoned(why)) => (Some(AppendError::Poisoned(why)), None),
+        };
         let news = {
             let mut state = self.shared.lock();
-            let written: usize = group.iter().map(|entry| record::encoded_bytes(entry.batch.payload())).sum();
-            state.queued_bytes -= written as u64;
-            match &refusal {
-                None => {
-                    state.appended_readings += group.iter().map(|entry| u64::from(entry.batch.readings())).sum::<u64>();
-                    state.readable = self.appender.end();
-                    state.durable = self.appender.durable();
-                    if state.bases.last() != Some(&self.appender.base()) {
-                        state.bases.push(self.appender.base());
-                    }
-                    state.fullness.written()
+            state.queued_bytes -= bytes_of(&group);
+            if let Some(AppendError::Poisoned(why)) = &refusal {
+                state.poisoned = Some(why.clone());
+            } else {
+                // Also after a refusal: a segment may have been started before it.
+                state.readable = self.appender.end();
+                state.durable = self.appender.durable();
+                if state.bases.last() != Some(&self.appender.base()) {
+                    state.bases.push(self.appender.base());
                 }
-                Some(AppendError::DiskFull(why)) => state.fullness.disk_refused(why),
-                Some(AppendError::Poisoned(why)) => {
-                    state.poisoned = Some(why.clone());
-                    None
-                }
-                Some(AppendError::Full(_) | AppendError::Closed) => None, // refused before they are queued
             }
+            if refusal.is_none() {
+                state.appended_readings += group.iter().map(|entry| u64::from(entry.batch.readings())).sum::<u64>();
+            }
+            failed.and_then(|(why, free)| state.reserve.failed(why, free, Instant::now()))
         };
         fullness::tell(news);
         self.shared.news.notify_all();
@@ -128,4 +155,9 @@ impl Committer {
             let _ = entry.ack.send(outcome.clone()); // whoever waited may have gone away; the append stands
         }
     }
+}
+
+/// How many bytes the records of a group take.
+fn bytes_of(group: &[Entry]) -> u64 {
+    group.iter().map(|entry| record::encoded_bytes(entry.batch.payload()) as u64).sum()
 }

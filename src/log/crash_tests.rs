@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::committer::Committer;
-use super::{AppendError, Batch, BatchBuilder, Instruments, Log, LogError, Options, Position, Recovery, Sync};
+use super::{AppendError, Batch, BatchBuilder, Instruments, Log, LogError, MinFree, Options, Position, Recovery, Sync};
 use crate::disk::Folder;
 use crate::disk::faulty::{Call, Disk};
 
@@ -86,7 +86,8 @@ fn batch(id: u32, readings: u8) -> Batch {
 }
 
 fn open(disk: &Disk, sync: Sync, segment_bytes: u64) -> Result<(Log, Committer, Recovery), LogError> {
-    let options = Options { dir: disk.path().to_owned(), sync, segment_bytes, max_bytes: 1 << 20 };
+    let min_free = MinFree::Bytes(0);
+    let options = Options { dir: disk.path().to_owned(), sync, segment_bytes, max_bytes: 1 << 20, min_free };
     Log::assemble(Arc::new(disk.clone()), options, Instruments::default())
 }
 
@@ -142,7 +143,7 @@ impl World {
             match outcome {
                 Ok(()) if self.sync == Sync::Always => self.records.push((batch, Promise::Power)),
                 Ok(()) => self.records.push((batch, Promise::Process)),
-                Err(AppendError::DiskFull(_)) => assert!(!self.disk.is_sound(), "the disk is not full"),
+                Err(AppendError::DiskFull) => assert!(!self.disk.is_sound(), "the disk is not full"),
                 Err(AppendError::Poisoned(_)) if self.has_failed => self.records.push((batch, Promise::None)),
                 Err(error) => panic!("nothing has failed, and still: {error}"),
             }
@@ -385,6 +386,62 @@ fn a_log_that_has_filled_its_disk_can_be_opened_and_cut() {
         log.cut(position).unwrap();
     }
     assert!(log.usage().bytes < world.log.usage().bytes);
+}
+
+#[test]
+fn a_log_without_file_descriptors_refuses_and_goes_on_once_it_has_some() {
+    let mut world = World::new(0, Sync::Always);
+    world.append(&[5, 5, 5]); // more than a segment
+    world.disk.run_out_of_files();
+    let refused = |world: &mut World| {
+        let ack = world.log.append(batch(0, 0)).unwrap();
+        let group = world.committer.next_group().unwrap();
+        world.committer.commit(group);
+        ack.wait().unwrap_err()
+    };
+    for _ in 0..3 {
+        assert_eq!(refused(&mut world), AppendError::OutOfFiles);
+    }
+    assert_eq!((world.log.poisoned(), world.log.usage().is_disk_full), (None, true));
+    world.disk.heal();
+    world.append(&[1, 2]);
+    world.restart(End::Crash, 300);
+}
+
+#[test]
+fn the_log_refuses_below_its_reserve_and_ends_the_segment_so_that_all_can_be_cut() {
+    let (disk, min_free) = (Disk::new(0), MinFree::Bytes(1 << 20));
+    let options = Options {
+        dir: disk.path().to_owned(),
+        sync: Sync::Always,
+        segment_bytes: 1 << 20,
+        max_bytes: 1 << 30,
+        min_free,
+    };
+    let (log, mut committer, _) = Log::assemble(Arc::new(disk.clone()), options, Instruments::default()).unwrap();
+    let mut append = |log: &Log| {
+        let ack = log.append(batch(0, 3))?;
+        committer.commit(committer.next_group().unwrap());
+        ack.wait()
+    };
+    disk.set_room((1 << 20) + 300_000);
+    append(&log).unwrap();
+    let mut appended = 1;
+    while append(&log).is_ok() {
+        appended += 1;
+    }
+    assert_eq!(append(&log), Err(AppendError::DiskFull));
+    assert!(appended > 1000 && log.usage().is_disk_full, "{appended} records");
+    log.look_at_disk();
+    committer.commit(committer.next_group().unwrap());
+    log.cut(log.usage().readable).unwrap();
+    assert!(log.usage().bytes < 100, "only the header of a new segment is left: {} bytes", log.usage().bytes);
+    log.look_at_disk();
+    assert!(log.usage().is_disk_full, "nothing was given back yet: this disk keeps the space of removed files");
+    disk.set_room((1 << 20) + 600_000);
+    log.look_at_disk();
+    assert!(!log.usage().is_disk_full);
+    log.append(batch(0, 3)).unwrap();
 }
 
 #[test]

@@ -1,19 +1,11 @@
-//! Whether appends are refused for want of room, and that its beginning and its end are said once each.
+//! Whether the log has reached its limit, and the log lines about want of space: one when it begins, one when it ends.
 //!
 //! Small batches may still fit while larger ones do not, so an end takes more than one append that succeeds.
 
-use std::time::{Duration, Instant};
-
-/// How long no append may have been refused for want of disk before the disk counts as having room again.
-const QUIET: Duration = Duration::from_secs(10);
-
-/// Why there is no room, while there is none.
+/// Whether the log has reached its limit.
 #[derive(Debug, Default)]
 pub(super) struct Fullness {
-    /// The log has reached its limit.
     full: bool,
-    /// When an append was last refused because the disk is full.
-    disk_refused: Option<Instant>,
 }
 
 /// Something to tell the operator.
@@ -24,18 +16,21 @@ pub(super) enum News {
     Full(u64),
     /// There is room below the limit again: so many bytes are in use.
     Room(u64),
+    /// The disk has so little free space that the reserve is touched, in bytes.
+    DiskLow { free: u64, min_free: u64 },
     /// The disk is full: what the system said.
     DiskFull(String),
-    /// The disk takes appends again.
-    DiskRoom,
+    /// No file can be opened: what the system said.
+    NoFiles(String),
+    /// The disk takes appends again, and has so many bytes free.
+    DiskRoom(u64),
 }
 
 impl Fullness {
     /// Whether appends are being refused, while the log uses so many bytes of `max_bytes`. Whoever goes by it may stop to
     /// send, so that nothing is appended or cut any more: it must not stay true for that alone.
     pub(super) fn is_refusing(&self, used_bytes: u64, max_bytes: u64) -> bool {
-        let no_disk = self.disk_refused.is_some_and(|last| last.elapsed() < QUIET);
-        no_disk || (self.full && !has_room(used_bytes, max_bytes))
+        self.full && !has_room(used_bytes, max_bytes)
     }
 
     /// An append does not fit below the limit.
@@ -48,17 +43,6 @@ impl Fullness {
         let ends = self.full && has_room(used_bytes, max_bytes);
         self.full &= !ends;
         ends.then_some(News::Room(used_bytes))
-    }
-
-    /// An append found no room on the disk.
-    pub(super) fn disk_refused(&mut self, why: &str) -> Option<News> {
-        let begins = self.disk_refused.replace(Instant::now()).is_none();
-        begins.then(|| News::DiskFull(why.to_owned()))
-    }
-
-    /// An append was written.
-    pub(super) fn written(&mut self) -> Option<News> {
-        self.disk_refused.take_if(|last| last.elapsed() >= QUIET).map(|_| News::DiskRoom)
     }
 }
 
@@ -77,7 +61,19 @@ pub(super) fn tell(news: Option<News>) {
             ),
             News::Room(used_bytes) => tracing::info!(used_bytes, "the log has room again: readings are taken"),
             News::DiskFull(error) => tracing::warn!(error, "the disk of the log is full: readings are refused"),
-            News::DiskRoom => tracing::info!("the disk of the log has room again: readings are taken"),
+            News::DiskLow { free: free_bytes, min_free: min_free_bytes } => tracing::warn!(
+                free_bytes,
+                min_free_bytes,
+                "the disk of the log is nearly full (log.min_free_bytes): readings are refused until the store has taken \
+                 what the log holds, or there is more space"
+            ),
+            News::NoFiles(error) => tracing::warn!(
+                error,
+                "the process has too many open files: readings are refused; see ulimit -n and http.max_connections"
+            ),
+            News::DiskRoom(free_bytes) => {
+                tracing::info!(free_bytes, "the disk of the log has room again: readings are taken");
+            }
         }
     }
 }
@@ -95,17 +91,5 @@ mod tests {
         assert_eq!((fullness.cut(90, 100), fullness.is_refusing(95, 100)), (Some(News::Room(90)), false));
         assert_eq!((fullness.cut(90, 100), fullness.refused(100)), (None, Some(News::Full(100))));
         assert!(!fullness.is_refusing(50, 100), "one batch was too large");
-    }
-
-    #[test]
-    fn a_full_disk_is_news_once_and_has_room_when_nothing_was_refused_for_a_while() {
-        let mut fullness = Fullness::default();
-        assert_eq!(fullness.written(), None);
-        assert_eq!(fullness.disk_refused("no space"), Some(News::DiskFull("no space".to_owned())));
-        assert_eq!((fullness.disk_refused("no space"), fullness.written()), (None, None));
-        assert!(fullness.is_refusing(0, 100));
-        fullness.disk_refused = fullness.disk_refused.and_then(|last| last.checked_sub(QUIET));
-        assert!(!fullness.is_refusing(0, 100), "whoever went away has to be let in again");
-        assert_eq!(fullness.written(), Some(News::DiskRoom));
     }
 }

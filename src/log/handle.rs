@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use metrics::Histogram;
 use tokio::sync::oneshot;
@@ -14,6 +14,7 @@ use super::committer::Committer;
 use super::fullness::{self, Fullness};
 use super::record;
 use super::recovery::{self, Recovery};
+use super::reserve::Reserve;
 use super::segment;
 use super::writer::Appender;
 use super::{LogError, Options, Position, Reader};
@@ -25,9 +26,12 @@ pub enum AppendError {
     /// The log has reached `log.max_bytes`.
     #[error("the log is full: it has reached log.max_bytes ({0} bytes)")]
     Full(u64),
-    /// The file system has no room.
-    #[error("the disk of the log is full: {0}")]
-    DiskFull(String),
+    /// The disk has too little free space. Clients read this, so it names no path.
+    #[error("the disk of the log is full (log.min_free_bytes): readings are refused until there is space again")]
+    DiskFull,
+    /// The process has no file descriptors left.
+    #[error("the server has too many open files: readings are refused until it can open a file again")]
+    OutOfFiles,
     /// A write or a sync failed; the log takes nothing any more.
     #[error("the log has failed: {0}")]
     Poisoned(String),
@@ -111,9 +115,20 @@ pub(super) struct State {
     pub(super) appended_readings: u64,
     pub(super) poisoned: Option<String>,
     pub(super) fullness: Fullness,
-    pub(super) closing: bool,
-    /// The log is closed, and what was queued is written or refused.
-    pub(super) closed: bool,
+    pub(super) reserve: Reserve,
+    /// The writer ends the segment as soon as it can.
+    pub(super) must_roll: bool,
+    pub(super) life: Life,
+}
+
+/// Whether the log takes appends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Life {
+    Open,
+    /// It takes no more, and what was queued is being written.
+    Closing,
+    /// What was queued is written or refused.
+    Closed,
 }
 
 #[derive(Debug)]
@@ -131,8 +146,10 @@ pub struct Usage {
     pub readable: Position,
     /// Readings acked since the log was opened.
     pub appended_readings: u64,
-    /// Appends are refused for want of room, in the log or on its disk.
-    pub is_refusing: bool,
+    /// Appends are refused because the log has reached its limit.
+    pub is_full: bool,
+    /// Appends are refused because the disk has too little free space, or no file can be opened.
+    pub is_disk_full: bool,
 }
 
 impl Log {
@@ -172,8 +189,9 @@ impl Log {
             appended_readings: 0,
             poisoned: None,
             fullness: Fullness::default(),
-            closing: false,
-            closed: false,
+            reserve: Reserve::new(options.min_free),
+            must_roll: false,
+            life: Life::Open,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), news: Condvar::new() });
         let committer = Committer::new(Arc::clone(&shared), appender, options.sync, instruments);
@@ -190,8 +208,11 @@ impl Log {
         if let Some(why) = &state.poisoned {
             return Err(AppendError::Poisoned(why.clone()));
         }
-        if state.closing {
+        if state.life != Life::Open {
             return Err(AppendError::Closed);
+        }
+        if state.reserve.is_low() {
+            return Err(AppendError::DiskFull);
         }
         let max_bytes = self.options.max_bytes;
         if state.used_bytes() + bytes > max_bytes {
@@ -225,10 +246,10 @@ impl Log {
     /// `None` when the log is closed, what was queued is written, and there is nothing behind `position`.
     pub fn wait_readable(&self, position: Position, patience: Duration) -> Option<Position> {
         let mut state = self.shared.lock();
-        if state.readable <= position && !state.closed {
+        if state.readable <= position && state.life != Life::Closed {
             state = self.shared.news.wait_timeout(state, patience).unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
-        (state.readable > position || !state.closed).then_some(state.readable)
+        (state.readable > position || state.life != Life::Closed).then_some(state.readable)
     }
 
     /// How full the log is.
@@ -239,7 +260,8 @@ impl Log {
             bytes,
             readable: state.readable,
             appended_readings: state.appended_readings,
-            is_refusing: state.fullness.is_refusing(bytes, self.options.max_bytes),
+            is_full: state.fullness.is_refusing(bytes, self.options.max_bytes),
+            is_disk_full: state.reserve.is_refusing(),
         }
     }
 
@@ -277,17 +299,36 @@ impl Log {
         Ok(())
     }
 
+    /// Asks for the free space on the disk: appends are refused or taken again accordingly. To be called about once a
+    /// second. While appends are refused, the segment is ended, so that all of the log can be cut.
+    pub fn look_at_disk(&self) {
+        let Ok(space) = self.folder.space() else { return };
+        let news = {
+            let mut state = self.shared.lock();
+            let news = state.reserve.looked(space, Instant::now());
+            let newest = state.bases.last().copied().unwrap_or_default();
+            if state.reserve.is_refusing() && state.readable.0 > newest.0 + segment::Header::BYTES as u64 {
+                state.must_roll = true;
+                self.shared.work.notify_one();
+            }
+            news
+        };
+        fullness::tell(news);
+    }
+
     /// Waits until a closed log has written or refused everything that was queued.
     pub fn wait_closed(&self) {
         let mut state = self.shared.lock();
-        while self.writer.is_some() && !state.closed {
+        while self.writer.is_some() && state.life != Life::Closed {
             state = self.shared.news.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
     }
 
     /// Takes no more appends. What is queued is still written, then whoever waits for news is woken.
     pub fn close(&self) {
-        self.shared.lock().closing = true;
+        let mut state = self.shared.lock();
+        state.life = state.life.max(Life::Closing);
+        drop(state);
         self.shared.work.notify_one();
     }
 }

@@ -15,6 +15,8 @@
 //! - A record is there whole or not at all; records come back in the order of their acks.
 //! - After a failed sync the log is poisoned: nothing is acked any more, and the process is expected to end. What the
 //!   kernel does with dirty pages after a failed sync is not knowable, so it is not retried.
+//! - The log leaves a part of its disk free (see [`MinFree`]). When it cannot, or when the process has no file descriptors
+//!   left, it refuses appends, and takes them again by itself.
 //! - A torn tail, which nobody was promised, is cut off at opening. Damage to what was promised is never skipped: the
 //!   log refuses to open and names the file and the place (see [`recovery`]).
 //!
@@ -39,6 +41,7 @@ pub mod quarantine;
 mod reader;
 mod record;
 pub mod recovery;
+mod reserve;
 mod segment;
 mod writer;
 
@@ -52,6 +55,7 @@ pub use batch_view::BatchView;
 pub use handle::{Ack, AppendError, Instruments, Log, Usage};
 pub use reader::{Reader, Record};
 pub use recovery::Recovery;
+pub use reserve::MinFree;
 
 /// A place in the log: bytes since the beginning of its life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,6 +101,8 @@ pub struct Options {
     pub segment_bytes: u64,
     /// The most bytes that the log takes on disk, and the most it queues in memory on the way there.
     pub max_bytes: u64,
+    /// How much of its disk the log leaves free.
+    pub min_free: MinFree,
 }
 
 /// The log could not be opened, read or cut.
@@ -143,6 +149,11 @@ pub enum LogError {
 }
 
 impl LogError {
+    /// Whether the process had no file descriptors left, which may pass.
+    pub(crate) fn is_out_of_files(&self) -> bool {
+        matches!(self, Self::Io { error, .. } if crate::disk::is_out_of_files(error))
+    }
+
     fn io(action: &'static str, path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |error| Self::Io { action, path, error }

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::recovery::recover;
 use super::segment;
 use super::writer::Appender;
-use super::{Batch, BatchBuilder, Instruments, Log, LogError, Options, Position, Sync};
+use super::{Batch, BatchBuilder, Instruments, Log, LogError, MinFree, Options, Position, Sync};
 use crate::disk::OsFolder;
 
 /// A batch of `readings` readings that can be told from others by `id`.
@@ -26,7 +26,13 @@ fn batch(id: u32, readings: u32) -> Batch {
 
 /// Segments so small that every few records make a new one.
 fn options(dir: &Path) -> Options {
-    Options { dir: dir.to_owned(), sync: Sync::Always, segment_bytes: 300, max_bytes: 1 << 20 }
+    Options {
+        dir: dir.to_owned(),
+        sync: Sync::Always,
+        segment_bytes: 300,
+        max_bytes: 1 << 20,
+        min_free: MinFree::Bytes(0),
+    }
 }
 
 fn open(dir: &Path) -> (Log, super::recovery::Recovery) {

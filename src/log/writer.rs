@@ -10,13 +10,17 @@ use super::checkpoint::{Checkpoint, Saved};
 use super::record;
 use super::segment;
 use super::{LogError, Position};
-use crate::disk::{Folder, How, OpenFile};
+use crate::disk::{Folder, How, OpenFile, Space};
 
 /// A group was not written.
 #[derive(Debug)]
 pub(super) enum WriteFailure {
-    /// There was no room. Nothing of the group is in the log, and the next group may find room.
+    /// There was no space. Nothing of the group is in the log, and the next group may find space.
     DiskFull(String),
+    /// Writing the group would have touched the reserve. Nothing of it is in the log.
+    Reserved,
+    /// The next segment could not be opened. Nothing of the group is in the log.
+    OutOfFiles(String),
     /// What is on the disk is not known any more.
     Poisoned(String),
 }
@@ -67,6 +71,16 @@ impl Appender {
         self.durable == self.end
     }
 
+    /// The space on the disk of the log. Unlimited where the system does not say.
+    pub(super) fn space(&self) -> Space {
+        self.folder.space().unwrap_or(Space { free: u64::MAX, total: u64::MAX })
+    }
+
+    /// Starts the next segment if the newest has records, so that it can be removed once these are stored.
+    pub(super) fn end_segment(&mut self) -> Result<(), WriteFailure> {
+        if self.end.0 > self.base.0 + segment::Header::BYTES as u64 { self.roll() } else { Ok(()) }
+    }
+
     /// Writes the batches, one record each, with one call. Not synced yet.
     pub(super) fn write<'a>(&mut self, batches: impl Iterator<Item = &'a Batch>) -> Result<(), WriteFailure> {
         if self.end.0 - self.base.0 >= self.segment_bytes {
@@ -100,6 +114,7 @@ impl Appender {
         }
         self.file = segment::create(&*self.folder, self.end).map_err(|error| match error {
             LogError::Io { error, .. } if is_disk_full(&error) => WriteFailure::DiskFull(error.to_string()),
+            other if other.is_out_of_files() => WriteFailure::OutOfFiles(other.to_string()),
             other => WriteFailure::Poisoned(other.to_string()),
         })?;
         self.base = self.end;

@@ -211,6 +211,10 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// Gives back the disk space that the store keeps for later writes, if it can do so at once. Called now and then while
+    /// the disk of the log is full, which may be the disk of the store too.
+    async fn reclaim(&self) {}
+
     /// Leaves the store in good order for others. Nothing is written after this; nothing is lost without it.
     async fn close(&self) -> Result<(), StoreError> {
         Ok(())

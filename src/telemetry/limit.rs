@@ -16,6 +16,7 @@ pub enum Limit {
     MetricsPerReading,
     MetadataBytes,
     LogBytes,
+    LogMinFree,
     TokenReadings,
     TokenRequests,
     TokenBytesInFlight,
@@ -29,7 +30,7 @@ pub enum Limit {
 
 impl Limit {
     /// All limits, so that each has its metric from the start.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Connections,
         Self::BytesInFlight,
         Self::BodyBytes,
@@ -37,6 +38,7 @@ impl Limit {
         Self::MetricsPerReading,
         Self::MetadataBytes,
         Self::LogBytes,
+        Self::LogMinFree,
         Self::TokenReadings,
         Self::TokenRequests,
         Self::TokenBytesInFlight,
@@ -59,6 +61,7 @@ impl Limit {
             Self::MetricsPerReading => "ingest.max_metrics_per_reading",
             Self::MetadataBytes => "ingest.max_metadata_bytes",
             Self::LogBytes => "log.max_bytes",
+            Self::LogMinFree => "log.min_free_bytes",
             Self::TokenReadings => "limits.token_readings_per_second",
             Self::TokenRequests => "limits.token_requests_per_second",
             Self::TokenBytesInFlight => "limits.token_bytes_in_flight",

@@ -104,7 +104,7 @@ table! {
     flush_seconds: Labelled<Histogram>, Seconds {store} in SECONDS;
     /// Readings that were written to one bucket at once.
     flush_readings_per_bucket: Histogram, Count in COUNTS;
-    /// Writes of buckets that failed and were tried again.
+    /// Write commands that the store did not take, or not whole, and that were sent again.
     flush_retries_total: Labelled<Counter>, Count {reason};
     /// Write commands that are at the store now.
     flush_in_flight: Gauge, Count;

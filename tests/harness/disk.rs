@@ -41,6 +41,17 @@ impl Disk {
         command
     }
 
+    /// Where a path on the disk is seen from outside.
+    pub(crate) fn seen(&self, path: &Path) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.holder.id()))
+            .join(path.strip_prefix("/").expect("an absolute path"))
+    }
+
+    /// The folder at which the disk is mounted.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Writes to a file on the disk until all but `spare` bytes are taken.
     pub(crate) fn fill(&self, spare: u64) {
         let file = File::create(self.ballast()).expect("a file can be made on the disk");
@@ -60,8 +71,7 @@ impl Disk {
     }
 
     fn ballast(&self) -> PathBuf {
-        let root = PathBuf::from(format!("/proc/{}/root", self.holder.id()));
-        root.join(self.folder.strip_prefix("/").expect("an absolute path")).join("ballast")
+        self.seen(&self.folder).join("ballast")
     }
 }
 

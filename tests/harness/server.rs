@@ -77,6 +77,14 @@ impl Server {
         server
     }
 
+    /// A server whose data folder, with log and SQLite file, is on a disk of its own.
+    pub(crate) async fn start_with_disk_of_data(setup: Setup, mebibytes: usize) -> Self {
+        let mut server = Self::prepare(setup);
+        server.disk = Some(Disk::mount(&server.data_dir(), mebibytes));
+        server.start_again().await;
+        server
+    }
+
     /// The disk of the log, where it has one of its own.
     pub(crate) fn disk(&self) -> &Disk {
         self.disk.as_ref().expect("it was started with one")
@@ -128,7 +136,7 @@ impl Server {
         if let Some(clock) = &self.clock {
             clock.show(&mut command);
         }
-        command.arg("--config").arg(&config).arg("--data-dir").arg(self.data_dir());
+        command.arg("--config").arg(&config).arg("--data-dir").arg(self.data.path().join("data"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().expect("the binary runs");
         let leash = Leash::tie(&child, self.data.path());
@@ -202,7 +210,20 @@ impl Server {
 
     /// Where its log and embedded database live.
     pub(crate) fn data_dir(&self) -> std::path::PathBuf {
-        self.data.path().join("data")
+        let data_dir = self.data.path().join("data");
+        match &self.disk {
+            Some(disk) if disk.folder() == data_dir => disk.seen(&data_dir),
+            _ => data_dir,
+        }
+    }
+
+    /// Limits the file descriptors of the running server.
+    pub(crate) fn limit_files(&self, files: usize) {
+        let status = Command::new("prlimit")
+            .args(["--pid", &self.id().to_string(), &format!("--nofile={files}:")])
+            .status()
+            .expect("prlimit of util-linux is there");
+        assert!(status.success());
     }
 
     /// What it logged so far, over all its starts.

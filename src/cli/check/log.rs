@@ -110,7 +110,7 @@ mod tests {
     use std::path::PathBuf;
 
     use tempfile::TempDir;
-    use tidegauge::log::{BatchBuilder, Instruments, Log, Options, Sync};
+    use tidegauge::log::{BatchBuilder, Instruments, Log, MinFree, Options, Sync};
 
     use super::*;
 
@@ -118,7 +118,9 @@ mod tests {
     async fn twenty_records() -> (TempDir, Vec<PathBuf>) {
         let folder = tempfile::tempdir().unwrap();
         let dir = log_dir(folder.path());
-        let options = Options { dir: dir.clone(), sync: Sync::Always, segment_bytes: 500, max_bytes: 1 << 20 };
+        let min_free = MinFree::Bytes(0);
+        let options =
+            Options { dir: dir.clone(), sync: Sync::Always, segment_bytes: 500, max_bytes: 1 << 20, min_free };
         let (log, _) = Log::open(options, Instruments::default()).unwrap();
         for record in 0..20 {
             let mut batch = BatchBuilder::default();

@@ -1,5 +1,7 @@
 //! From the configuration to what each room obeys.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 
 use tidegauge::config::{self, Config, Period};
@@ -7,13 +9,15 @@ use tidegauge::http::{Formats, Hosts};
 use tidegauge::ingest::Rules;
 use tidegauge::ingest::devices::DeviceLimits;
 use tidegauge::limits::Rate;
+use tidegauge::log::MinFree;
 use tidegauge::store::Unreadable;
 use tidegauge::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
+use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::telemetry::Metrics;
 use tidegauge::wire::{self, senml::NameSplit};
 use tidegauge::{access, flush, http, pending, query};
 
-use super::super::data_dir::DataDir;
+use super::super::data_dir::{self, DataDir};
 use super::open_files;
 
 /// Connections to MongoDB for queries, beside those for writes.
@@ -83,6 +87,27 @@ pub(super) fn flush(config: &Config, data: &DataDir) -> flush::Options {
         rollup_mark: data.rollup_mark(),
         retry: config.flush.retry_initial.as_duration()..=config.flush.retry_max.as_duration(),
     }
+}
+
+/// What the log leaves free where no SQLite file is on its disk: for dead letters, and for the files of the log itself.
+const MIN_FREE_WITHOUT_STORE_BYTES: u64 = 16 << 20;
+
+pub(super) fn min_free(config: &Config) -> MinFree {
+    match config.log.min_free_bytes {
+        config::MinFree::Bytes(bytes) => MinFree::Bytes(bytes.0),
+        config::MinFree::Auto if has_sqlite_on_the_disk_of_the_log(config) => {
+            MinFree::ForStore(SqliteStore::space_needed(config.flush.max_buckets_per_write))
+        }
+        config::MinFree::Auto => MinFree::ForStore(MIN_FREE_WITHOUT_STORE_BYTES),
+    }
+}
+
+/// Whether an SQLite file is written on the file system that the data folder is on.
+fn has_sqlite_on_the_disk_of_the_log(config: &Config) -> bool {
+    let file = config.sqlite_file();
+    let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let disk_of = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
+    !config.store_kind().is_mongodb() && disk_of(folder) == disk_of(&data_dir::log_dir(&config.server.data_dir))
 }
 
 pub(super) fn rules(config: &Config) -> Rules {

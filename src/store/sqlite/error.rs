@@ -62,6 +62,11 @@ impl SqliteError {
         self.sorted().1
     }
 
+    /// Whether the disk is full.
+    pub(super) fn is_disk_full(&self) -> bool {
+        self.sorted().0 == "disk_full"
+    }
+
     /// A short stable word, and whether the error is permanent. What is not known to be permanent is transient: a
     /// reading that is tried too often costs little, one that is given up too early is lost to the database.
     fn sorted(&self) -> (&'static str, bool) {

@@ -59,6 +59,13 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
+    /// How much disk space the store may need until a write of so many buckets is in the database: the write-ahead file
+    /// before it is copied back, and the pages of the write, once in that file and once in the database.
+    #[must_use]
+    pub const fn space_needed(buckets_per_write: usize) -> u64 {
+        schema::CHECKPOINT_BYTES + 2 * write::WAL_BYTES_PER_BUCKET * buckets_per_write as u64
+    }
+
     /// Opens the file at `path`, and makes it when there is none. Its folder must be there. Blocks on disk.
     ///
     /// # Errors
@@ -199,6 +206,13 @@ impl Store for SqliteStore {
 
     async fn expire_rollups(&self, oldest_ms: i64) -> Result<u64, StoreError> {
         self.expire(expire::ROLLUPS, oldest_ms).await
+    }
+
+    /// Truncates the write-ahead file, unless a write is under way: on a full disk, that does it too.
+    async fn reclaim(&self) {
+        if let Ok(writer) = Arc::clone(&self.writer).try_lock_owned() {
+            let _ = tokio::task::spawn_blocking(move || writer.give_back()).await;
+        }
     }
 
     /// Moves what stands in the write-ahead file into the database, so that the one file can be copied by itself.

@@ -10,6 +10,7 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::error::SqliteError;
 use super::history;
+use crate::disk;
 
 /// The version of the tables below, kept in the file's `user_version`.
 const VERSION: i32 = 2;
@@ -65,10 +66,12 @@ const STATEMENTS: usize = 32;
 const WRITER_CACHE_KIB: i32 = 32 * 1024;
 /// The page cache of each reading connection, in KiB.
 const READER_CACHE_KIB: i32 = 8 * 1024;
-/// The write-ahead file is copied back when it has this many pages of 4 KiB: several full flushes.
-const CHECKPOINT_PAGES: i32 = 8192;
-/// What is kept of the write-ahead file after it was copied back, in bytes.
-const JOURNAL_LIMIT_BYTES: i32 = 64 << 20;
+/// The write-ahead file is copied back when it has so many bytes: several full flushes. Less on a small disk.
+pub(super) const CHECKPOINT_BYTES: u64 = 32 << 20;
+/// The part of the disk that the write-ahead file may take before it is copied back.
+const CHECKPOINT_PART: u64 = 64;
+/// The size of a page of the database.
+const PAGE_BYTES: u64 = 4096;
 
 /// Opens the file for writing, and makes it when there is none.
 ///
@@ -83,12 +86,20 @@ pub(super) fn open_writer(path: &Path, busy_timeout: Duration) -> Result<Connect
         return Err(SqliteError::NoWal { mode });
     }
     connection.pragma_update(None, "synchronous", "FULL")?;
-    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
-    connection.pragma_update(None, "journal_size_limit", JOURNAL_LIMIT_BYTES)?;
+    let checkpoint_bytes = checkpoint_bytes(path);
+    connection.pragma_update(None, "wal_autocheckpoint", checkpoint_bytes / PAGE_BYTES.cast_signed())?;
+    // What is kept of the write-ahead file after it was copied back.
+    connection.pragma_update(None, "journal_size_limit", 2 * checkpoint_bytes)?;
     connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?; // makes the write-ahead file
     Ok(connection)
+}
+
+/// At how many bytes the write-ahead file beside `path` is copied back.
+fn checkpoint_bytes(path: &Path) -> i64 {
+    let disk = disk::space(path.parent().unwrap_or(Path::new(""))).map_or(u64::MAX, |space| space.total);
+    (disk / CHECKPOINT_PART).clamp(64 * PAGE_BYTES, CHECKPOINT_BYTES).cast_signed()
 }
 
 /// Opens the file for reading. A reader sees the last commit before its transaction, and never waits for a writer.

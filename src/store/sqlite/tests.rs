@@ -229,7 +229,7 @@ async fn two_instances_take_turns_without_errors() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_transient_and_leaves_nothing_half_done() {
+async fn a_full_disk_takes_what_fits_and_leaves_nothing_half_done() {
     let (folder, store) = new_store();
     let noise = |at: u32| (at, f64::from(at).sin());
     let limit_pages = async |pages: i64| {
@@ -237,14 +237,27 @@ async fn a_full_disk_is_transient_and_leaves_nothing_half_done() {
     };
     limit_pages(20).await;
     let writes = ["a", "b", "c"].map(|device| write_at(device, Hour(1), (0..5000).map(noise)));
-    for outcome in store.write(&writes).await {
+    let outcomes = store.write(&writes).await;
+    let fit = outcomes.iter().take_while(|outcome| outcome.is_ok()).count();
+    assert_eq!((fit, one::<i64>(&visitor(&folder), "SELECT count(*) FROM buckets")), (1, 1));
+    for outcome in &outcomes[fit..] {
         assert!(matches!(outcome, Err(WriteError::Transient { reason: "disk_full", .. })), "{outcome:?}");
     }
-    assert_eq!(one::<i64>(&visitor(&folder), "SELECT count(*) FROM buckets"), 0);
     limit_pages(1_000_000).await;
-    for outcome in store.write(&writes).await {
-        assert_eq!(outcome.unwrap(), Written { stored: 5000, duplicate: 0 });
+    for (outcome, stored) in store.write(&writes).await.into_iter().zip([0, 5000, 5000]) {
+        assert_eq!(outcome.unwrap(), Written { stored, duplicate: 5000 - stored });
     }
+}
+
+#[tokio::test]
+async fn space_is_given_back_by_truncating_the_write_ahead_file() {
+    let (folder, store) = new_store();
+    let wal = || std::fs::metadata(format!("{}-wal", file_in(&folder).display())).unwrap().len();
+    let writes = [write_at("a", Hour(1), (0..5000).map(|at| (at, f64::from(at).sin())))];
+    store.write(&writes).await.into_iter().for_each(|outcome| assert!(outcome.is_ok()));
+    assert!(wal() > 0);
+    store.reclaim().await;
+    assert_eq!(wal(), 0);
 }
 
 /// Three hours of 600 devices: more than one batch.
