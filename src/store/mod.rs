@@ -121,7 +121,8 @@ impl HourStats {
 pub struct DeviceSummary {
     /// The device id.
     pub device: Arc<str>,
-    /// The metadata of its newest hour: the text of a JSON object.
+    /// The metadata of its newest hour (see [`Store::metadata_stays`]), the text of a JSON object. It expires with the
+    /// readings of that hour.
     pub metadata: Option<Arc<str>>,
     /// The metrics of its newest hour, sorted by name.
     pub metrics: Vec<Metric>,
@@ -184,8 +185,16 @@ pub trait Store: Send + Sync {
     /// The newest hour of the device that has readings.
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError>;
 
-    /// Up to `limit` devices whose id starts with `prefix` and comes after `after` (bytewise), ascending by id.
+    /// Up to `limit` devices that have readings, or had some that have expired while their stats are kept, whose id
+    /// starts with `prefix` and comes after `after` (bytewise), ascending by id.
     async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<DeviceSummary>, StoreError>;
+
+    /// Whether metadata belongs to readings, and not to hours. If so, a reading without metadata gets the last known one of
+    /// its device, and a [`DeviceSummary`] has that of the device's last reading. If not, it has the newest that was written
+    /// to the device's newest hour.
+    fn metadata_stays(&self) -> bool {
+        false
+    }
 
     /// Whether the store answers.
     async fn ping(&self) -> Result<(), StoreError>;

@@ -87,6 +87,9 @@ macro_rules! store_scenarios {
             devices_are_paged_in_bytewise_order,
             the_store_answers_a_ping,
         );
+        $crate::store::scenarios::store_scenarios!(@expiring $open, reading:
+            devices_whose_readings_have_expired_are_listed,
+        );
         $crate::store::scenarios::store_scenarios!(@two $open, concurrent:
             two_writers_of_different_readings_lose_none,
             two_writers_of_different_metrics_lose_none,
@@ -99,6 +102,13 @@ macro_rules! store_scenarios {
             $crate::store::scenarios::$room::$scenario(&store).await;
         }
     )* };
+    (@expiring $open:path, $room:ident: $($scenario:ident,)*) => { $(
+        #[tokio::test]
+        async fn $scenario() {
+            let (guard, store, _other) = $open().await;
+            $crate::store::scenarios::$room::$scenario(&guard, &store).await;
+        }
+    )* };
     (@two $open:path, $room:ident: $($scenario:ident,)*) => { $(
         #[tokio::test]
         async fn $scenario() {
@@ -108,6 +118,12 @@ macro_rules! store_scenarios {
     )* };
 }
 pub(super) use store_scenarios;
+
+/// Lets readings expire as the database would.
+pub(super) trait Expiry {
+    /// Deletes all readings of a device. Its stats stay.
+    async fn expire_readings(&self, store: &dyn Store, device: &str);
+}
 
 /// 2026-04-20T14:00:00Z.
 const HOUR: Hour = Hour(493_526);

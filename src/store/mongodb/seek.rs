@@ -1,7 +1,8 @@
 //! Finds the devices of a collection one after the other, without an index of devices.
 //!
 //! An index that begins with the device id holds the devices in order. The first entry behind a device is the next one's,
-//! whatever the number of entries in between, so that each device costs one seek.
+//! whatever the number of entries in between, so that each device costs one seek. Readings may expire before their
+//! rollups do, so that devices are looked for in both collections at the same time.
 
 use bson::{Document, doc};
 
@@ -30,6 +31,11 @@ impl Seek {
         let mut bounds = self.from.clone();
         bounds.insert("$lt", &self.end);
         bounds
+    }
+
+    /// The next device, given the next one that has readings and the next one that has rollups.
+    pub(super) fn next(readings: Option<&str>, rollups: Option<&str>) -> Option<String> {
+        readings.into_iter().chain(rollups).min().map(str::to_owned)
     }
 
     /// Goes on behind the device that was found.

@@ -18,7 +18,8 @@ const HOURS: &str = "SELECT hour, last_ts FROM buckets WHERE device = ?1 AND hou
 const ROLLUPS: &str = "SELECT hour, metric, count, min, max, sum FROM rollups
     WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, metric";
 const CHUNKS: &str = "SELECT hour, data FROM chunks WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, seq";
-const LAST_BUCKET: &str = "SELECT hour, last_ts, metadata FROM buckets WHERE device = ?1 ORDER BY hour DESC LIMIT 1";
+const LAST_BUCKET: &str = "SELECT hour, last_ts, CASE outlived WHEN 1 THEN NULL ELSE metadata END FROM buckets
+    WHERE device = ?1 ORDER BY hour DESC LIMIT 1";
 const LAST_READINGS: &str = "SELECT hour FROM buckets WHERE device = ?1 AND outlived <> 1 ORDER BY hour DESC LIMIT 1";
 const NEXT_DEVICE: &str = "SELECT device, first_ts FROM buckets WHERE device >= ?1 ORDER BY device, hour LIMIT 1";
 const METRICS: &str = "SELECT metric FROM rollups WHERE device = ?1 AND hour = ?2 ORDER BY metric";

@@ -2,7 +2,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::model::{MS_PER_HOUR, Sample, Stats};
-use crate::store::scenarios::store_scenarios;
+use crate::store::scenarios::{Expiry, store_scenarios};
 
 store_scenarios!(two_handles);
 
@@ -11,6 +11,12 @@ fn two_handles() -> impl Future<Output = (TempDir, SqliteStore, SqliteStore)> {
     let open = || SqliteStore::open_with(&file_in(&folder), Duration::from_secs(60)).unwrap(); // however slow the disk is
     let (store, other) = (open(), open());
     std::future::ready((folder, store, other))
+}
+
+impl Expiry for TempDir {
+    async fn expire_readings(&self, store: &dyn Store, _device: &str) {
+        store.expire_readings(i64::MAX).await.unwrap();
+    }
 }
 
 fn file_in(folder: &TempDir) -> std::path::PathBuf {

@@ -1,16 +1,20 @@
 //! Lists devices, without an index of devices: seeks.
 //!
 //! In the index `{ deviceId, bucket }` each device costs one [`Seek`] to find it, which finds its first bucket too, and one
-//! more to find its newest bucket. The first kind is a chain; of the second kind, [`AT_ONCE`] run at the same time.
+//! more to find its newest bucket. The first kind is a chain; of the second kind, [`AT_ONCE`] run at the same time. Beside
+//! the first kind runs a seek in the rollups, which finds the devices that have nothing else left, and since when each
+//! device is known.
 
 use std::ops::ControlFlow;
 
 use bson::{DateTime, Document, RawBsonRef, RawDocument, doc};
+use futures_util::future::try_join;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde_json::{Map, Value};
 
 use super::super::decode::{Unreadable, expect_version, integer};
 use super::super::metadata;
+use super::super::rollups::Day;
 use super::super::seek::{AT_ONCE, Seek};
 use super::super::stats::decode_stats;
 use super::BucketStore;
@@ -41,31 +45,44 @@ impl BucketStore {
     ) -> Result<Vec<DeviceSummary>, WriteError> {
         let (mut seek, mut found) = (Seek::new(prefix, after), Vec::new());
         while found.len() < limit {
-            let Some(next) = self.glance(doc! { "deviceId": seek.rest() }, 1).await? else { break };
-            seek.pass(&next.device);
-            found.push(next);
+            let first = self.glance(doc! { "deviceId": seek.rest() }, 1);
+            let (first, day) = try_join(Box::pin(first), Box::pin(self.rollups.first_day(seek.rest()))).await?;
+            let device_of_first = first.as_ref().map(|first| first.device.as_str());
+            let Some(next) = Seek::next(device_of_first, day.as_ref().map(|day| day.device.as_str())) else { break };
+            seek.pass(&next);
+            found.push((first.filter(|first| first.device == next), day.filter(|day| day.device == next)));
         }
-        let summaries: Vec<_> = found.into_iter().map(|first| self.summary(first)).collect();
-        stream::iter(summaries).buffered(AT_ONCE).try_collect().await
+        let summaries: Vec<_> = found.into_iter().map(|(first, day)| self.summary(first, day)).collect();
+        let summaries: Vec<Option<DeviceSummary>> = stream::iter(summaries).buffered(AT_ONCE).try_collect().await?;
+        Ok(summaries.into_iter().flatten().collect())
     }
 
-    /// What is known of the device whose first bucket was found.
-    async fn summary(&self, first: Glance) -> Result<DeviceSummary, WriteError> {
-        let device = first.device.clone();
-        let newest = self.glance(doc! { "deviceId": &device }, -1).await?;
-        let newest = self.whole(newest).await?;
-        let oldest = self.whole(Some(first)).await?;
+    /// What is known of the device whose first bucket and whose first day of rollups were found. `None`: it has just expired.
+    async fn summary(&self, first: Option<Glance>, day: Option<Day>) -> Result<Option<DeviceSummary>, WriteError> {
+        let newest = match &first {
+            Some(first) => self.whole(self.glance(doc! { "deviceId": &first.device }, -1).await?).await?,
+            None => Vec::new(),
+        };
+        let Some(device) = newest.first().map(|part| part.device.clone()) else {
+            return match day {
+                Some(day) => self.rollups.summary(day).await,
+                None => Ok(None),
+            };
+        };
+        let oldest = self.whole(first).await?;
+        let first_ts_ms = oldest.iter().map(|part| part.first_ts_ms).chain(day.map(|day| day.first_ts_ms)).min();
         let metadata = newest.iter().rev().find_map(|part| part.metadata.as_ref());
         let mut metrics: Vec<Metric> = newest.iter().flat_map(|part| part.metrics.iter().cloned()).collect();
         metrics.sort_unstable();
         metrics.dedup();
-        Ok(DeviceSummary {
+        let last_ts_ms = newest.iter().map(|part| part.last_ts_ms).max().unwrap_or_default();
+        Ok(Some(DeviceSummary {
             device: device.into(),
             metadata: metadata.map(|object| Value::from(object.clone()).to_string().into()),
             metrics,
-            first_ts_ms: oldest.iter().map(|part| part.first_ts_ms).min().unwrap_or_default(),
-            last_ts_ms: newest.iter().map(|part| part.last_ts_ms).max().unwrap_or_default(),
-        })
+            first_ts_ms: first_ts_ms.unwrap_or(last_ts_ms),
+            last_ts_ms,
+        }))
     }
 
     /// The first document (`direction` 1) or the last (-1) of those that `filter` finds, by device and hour.
@@ -87,7 +104,7 @@ impl BucketStore {
         let find = self.documents.find(bucket).sort(doc! { "deviceId": 1, "bucket": 1 }).projection(glance_fields());
         let mut parts = Vec::new();
         self.commands
-            .each_document(self.commands.limited(find), |document| {
+            .each_document(find, |document| {
                 parts.push(Glance::decode(document)?);
                 Ok(ControlFlow::Continue(()))
             })

@@ -154,7 +154,9 @@ impl BucketStore {
 
 /// The fields of a bucket's document that its rollup follows from.
 fn rollup_fields() -> Document {
-    doc! { "deviceId": 1, "bucket": 1, "schemaVersion": 1, "createdAt": 1, "rev": 1, "lastTs": 1, "stats": 1 }
+    doc! {
+        "deviceId": 1, "bucket": 1, "schemaVersion": 1, "createdAt": 1, "rev": 1, "firstTs": 1, "lastTs": 1, "stats": 1,
+    }
 }
 
 /// Takes in one part of a bucket.
@@ -164,15 +166,18 @@ fn add(derived: &mut Derived, document: &RawDocument, names: &mut MetricNames) -
     match derived.entry((device, part.stats.hour)) {
         Entry::Vacant(place) => _ = place.insert(part),
         Entry::Occupied(mut known) => {
-            known.get_mut().rev += part.rev;
-            known.get_mut().stats.merge(part.stats);
+            let known = known.get_mut();
+            known.rev += part.rev;
+            known.first_ts_ms = known.first_ts_ms.min(part.first_ts_ms);
+            known.stats.merge(part.stats);
         }
     }
     Ok(())
 }
 
 fn part_of(device: Arc<str>, document: &RawDocument, names: &mut MetricNames) -> Result<HourRollup, Unreadable> {
-    Ok(HourRollup { device, rev: integer(document, "rev")?, stats: hour_stats(document, names)? })
+    let first_ts_ms = document.get_datetime("firstTs")?.timestamp_millis();
+    Ok(HourRollup { device, rev: integer(document, "rev")?, first_ts_ms, stats: hour_stats(document, names)? })
 }
 
 /// Its stats are still answered from the bucket.

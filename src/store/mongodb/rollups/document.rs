@@ -1,15 +1,16 @@
 //! The rollup document: its fields, written and read.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use bson::{RawBsonRef, RawDocument};
+use bson::{DateTime, RawBsonRef, RawDocument};
 
 use super::super::decode::{Unreadable, expect_version, integer};
 use super::super::encode::Encoder;
 use super::super::names;
 use super::super::stats::{decode_stats, encode_stats};
 use super::HourRollup;
-use crate::model::Hour;
+use crate::model::{Hour, Metric};
 use crate::store::HourStats;
 use crate::store::metric_names::MetricNames;
 
@@ -38,7 +39,7 @@ pub(super) const fn key_of(hour: Hour) -> &'static str {
 
 /// Writes the statement that puts an hour into its day's document, unless what is there is as new.
 pub(super) fn put(statement: &mut Encoder, rollup: &HourRollup) {
-    let HourRollup { device, rev, stats } = rollup;
+    let HourRollup { device, rev, first_ts_ms, stats } = rollup;
     let (day, key) = (day_of(stats.hour), key_of(stats.hour));
     statement.document("q", |filter| {
         filter.string("_id", &names::day_id(device, day));
@@ -50,6 +51,7 @@ pub(super) fn put(statement: &mut Encoder, rollup: &HourRollup) {
         update.document("$set", |set| {
             set.document(["hours.", key], |hour| {
                 hour.int64("rev", *rev);
+                hour.datetime("firstTs", *first_ts_ms);
                 hour.datetime("lastTs", stats.last_ts_ms);
                 encode_stats(hour, "stats", &stats.stats);
             });
@@ -91,14 +93,59 @@ fn take_hour(
     hours: &Range<Hour>,
     metrics: &mut MetricNames,
 ) -> Result<Option<HourStats>, Unreadable> {
-    let of_day = KEYS.iter().position(|known| *known == key);
-    let of_day = of_day.ok_or_else(|| Unreadable("a day has an hour that is none".into()))?;
-    let hour = Hour(start.0.saturating_add(of_day as i32));
+    let hour = hour_at(start, key)?;
     if !hours.contains(&hour) {
         return Ok(None);
     }
-    let entry = value.as_document().ok_or_else(|| Unreadable("an hour is not a document".into()))?;
-    decode(entry, hour, metrics).map(Some)
+    decode(entry_of(value)?, hour, metrics).map(Some)
+}
+
+/// The hour of a key, given the first hour of the day.
+fn hour_at(start: Hour, key: &str) -> Result<Hour, Unreadable> {
+    let of_day = KEYS.iter().position(|known| *known == key);
+    let of_day = of_day.ok_or_else(|| Unreadable("a day has an hour that is none".into()))?;
+    Ok(Hour(start.0.saturating_add(of_day as i32)))
+}
+
+fn entry_of(value: RawBsonRef<'_>) -> Result<&RawDocument, Unreadable> {
+    value.as_document().ok_or_else(|| Unreadable("an hour is not a document".into()))
+}
+
+/// What a document says of its device in a list of devices.
+#[derive(Debug, PartialEq)]
+pub(in super::super) struct Day {
+    pub(in super::super) device: String,
+    /// The first instant of the day. Rollups of older versions do not have it: then the start of the first hour.
+    pub(in super::super) first_ts_ms: i64,
+    /// The last instant of the day.
+    pub(in super::super) last_ts_ms: i64,
+    /// The metrics of the last hour of the day, sorted by name.
+    pub(in super::super) metrics: Vec<Metric>,
+}
+
+impl Day {
+    pub(super) fn decode(document: &RawDocument) -> Result<Self, Unreadable> {
+        expect_version(document, SCHEMA_VERSION)?;
+        let start = Hour::of(document.get_datetime("day")?.timestamp_millis());
+        let mut hours = BTreeMap::new();
+        for element in document.get_document("hours")? {
+            let (key, value) = element?;
+            hours.insert(hour_at(start, key.as_str())?, entry_of(value)?);
+        }
+        let (Some((first_hour, first)), Some((last_hour, last))) = (hours.first_key_value(), hours.last_key_value())
+        else {
+            return Err(Unreadable("a day has no hour".into()));
+        };
+        let last = decode(last, *last_hour, &mut MetricNames::new(&[]))?;
+        let mut metrics: Vec<Metric> = last.stats.into_iter().map(|(metric, _)| metric).collect();
+        metrics.sort_unstable();
+        Ok(Self {
+            device: document.get_str("deviceId")?.to_owned(),
+            first_ts_ms: first.get_datetime("firstTs").map_or(first_hour.start_ms(), DateTime::timestamp_millis),
+            last_ts_ms: last.last_ts_ms,
+            metrics,
+        })
+    }
 }
 
 fn decode(entry: &RawDocument, hour: Hour, metrics: &mut MetricNames) -> Result<HourStats, Unreadable> {
@@ -150,6 +197,25 @@ mod tests {
         let at = |hour, last_ts_ms| HourStats { hour, last_ts_ms, stats: vec![("lux".into(), Stats::of(2.0))] };
         assert_eq!(found, [at(Hour(37), 13), at(Hour(26), 2)]);
         assert_eq!((rev_of(&document, Hour(26)), rev_of(&document, Hour(27))), (Some(3), None));
+    }
+
+    #[test]
+    fn a_day_tells_its_first_and_last_instant_with_or_without_first_ts() {
+        let stats = |metric: &str| doc! { metric: { "count": 1_i64, "min": 2.0, "max": 2.0, "sum": 2.0 } };
+        let at = |hour, offset| bson::DateTime::from_millis(Hour(hour).instant_ms(offset));
+        let old = doc! { "rev": 1_i64, "lastTs": at(26, 9), "stats": stats("old") };
+        let mut first = old.clone();
+        first.insert("firstTs", at(26, 5));
+        let mut newest = stats("b");
+        newest.extend(stats("a"));
+        let last = doc! { "rev": 1_i64, "firstTs": at(37, 1), "lastTs": at(37, 3), "stats": newest };
+        for (first, expected) in [(first, 5), (old, 0)] {
+            let day =
+                doc! { "deviceId": "d", "day": at(24, 0), "schemaVersion": 1, "hours": { "13": &last, "02": first } };
+            let day = Day::decode(&RawDocumentBuf::try_from(&day).unwrap()).unwrap();
+            assert_eq!((day.first_ts_ms, day.last_ts_ms), (Hour(26).instant_ms(expected), Hour(37).instant_ms(3)));
+            assert_eq!((&*day.device, day.metrics), ("d", ["a", "b"].map(Metric::from).to_vec()));
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use bson::RawDocument;
 
-use super::document::{rev_of, take_hours};
+use super::document::{Day, rev_of, take_hours};
 use crate::model::Hour;
 use crate::store::metric_names::MetricNames;
 
@@ -11,5 +11,6 @@ pub(in super::super) fn document(document: &RawDocument) {
     let mut found = Vec::new();
     let _ = take_hours(document, &(Hour(i32::MIN)..Hour(i32::MAX)), &mut MetricNames::new(&[]), &mut found);
     assert!(found.len() <= 24, "a day has 24 hours");
+    let _ = Day::decode(document);
     let _ = rev_of(document, Hour(0));
 }

@@ -6,7 +6,7 @@
 //!   day: ISODate("2026-04-20T00:00:00Z"),
 //!   schemaVersion: 1,
 //!   createdAt: ISODate("2026-04-20T07:12:31Z"), // where retention counts from: inside the day, the device's own second
-//!   hours: { "14": { rev: 7, lastTs: ISODate("2026-04-20T14:59:50Z"),
+//!   hours: { "14": { rev: 7, firstTs: ISODate("2026-04-20T14:00:10Z"), lastTs: ISODate("2026-04-20T14:59:50Z"),
 //!                    stats: { lux: { count: 360, min: 310, max: 322, sum: 113400 } } } } }
 //! ```
 //!
@@ -20,6 +20,7 @@
 //!
 //! The mode brings the [`HourRollup`]s; this room knows nothing of how readings are stored.
 
+mod devices;
 mod document;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
@@ -33,6 +34,7 @@ use bson::{RawDocumentBuf, doc};
 use mongodb::Collection;
 use mongodb::options::{CollectionOptions, ReadConcern};
 
+pub(super) use self::document::Day;
 pub(super) use self::missing::{Missing, missing};
 use super::collection::{Deployment, Kind, ManagedCollection};
 use super::command::Commands;
@@ -51,6 +53,8 @@ pub(super) struct HourRollup {
     pub(super) device: Arc<str>,
     /// Grows with each change of what is stored of the hour.
     pub(super) rev: i64,
+    /// The first instant of the hour, of any metric, in Unix milliseconds.
+    pub(super) first_ts_ms: i64,
     pub(super) stats: HourStats,
 }
 

@@ -11,12 +11,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bson::Document;
+use bson::{Document, doc};
 use mongodb::Client;
 
 use self::mongod::replica_set::ReplicaSet;
 use self::mongod::router::{Cluster, Router, Sharding, uri_of};
 use super::MongodbOptions;
+use crate::model::Hour;
+use crate::store::Store;
+use crate::store::scenarios::Expiry;
 
 /// Runs the scenarios of a mode on every kind of deployment. `$open` makes two instances that share a [`Scratch`].
 macro_rules! on_every_deployment {
@@ -122,6 +125,24 @@ impl Scratch {
 pub(super) fn counter() -> (metrics::Counter, Arc<AtomicU64>) {
     let count = Arc::new(AtomicU64::new(0));
     (metrics::Counter::from_arc(Arc::clone(&count)), count)
+}
+
+impl Expiry for Scratch {
+    async fn expire_readings(&self, store: &dyn Store, device: &str) {
+        let rollups = store.rollups().unwrap();
+        let mut next = Hour(i32::MIN);
+        while let Some(hour) = rollups.next_hour(next).await.unwrap() {
+            rollups.roll_up(&[(device.into(), hour)]).await.remove(0).unwrap();
+            next = Hour(hour.0 + 1);
+        }
+        let (collection, field) = match store.name() {
+            "mongodb" => ("buckets", "deviceId"),
+            _ => ("readings", "meta.deviceId"),
+        };
+        let delete = doc! { "q": { field: device }, "limit": 0 };
+        let reply = self.run(doc! { "delete": collection, "deletes": [delete] }).await;
+        assert!(reply.get_i32("n").is_ok_and(|n| n > 0), "{reply}");
+    }
 }
 
 impl Drop for Scratch {

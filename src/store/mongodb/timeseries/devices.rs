@@ -1,11 +1,13 @@
-//! Lists devices, without an index of devices: seeks, as in bucket mode.
+//! Lists devices, without an index of devices: seeks in the readings and in the rollups, as in bucket mode.
 
 use std::ops::ControlFlow;
 
 use bson::doc;
+use futures_util::future::try_join;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::super::by_device::within;
+use super::super::rollups::Day;
 use super::super::seek::{AT_ONCE, Seek};
 use super::TimeseriesStore;
 use crate::model::Hour;
@@ -26,38 +28,43 @@ impl TimeseriesStore {
                 .find(doc! { "meta.deviceId": seek.rest() })
                 .sort(doc! { "meta.deviceId": 1 })
                 .limit(1);
-            let find = self.commands.limited(find);
             let mut next: Option<String> = None;
-            self.commands
-                .each_document(find.projection(doc! { "_id": 0, "meta.deviceId": 1 }), |measurement| {
+            let with_readings =
+                self.commands.each_document(find.projection(doc! { "_id": 0, "meta.deviceId": 1 }), |measurement| {
                     next = Some(measurement.get_document("meta")?.get_str("deviceId")?.to_owned());
                     Ok(ControlFlow::Break(()))
-                })
-                .await?;
-            let Some(next) = next else { break };
+                });
+            let day = self.rollups.first_day(seek.rest());
+            let ((), day) = try_join(Box::pin(with_readings), Box::pin(day)).await?;
+            let Some(next) = Seek::next(next.as_deref(), day.as_ref().map(|day| day.device.as_str())) else { break };
             seek.pass(&next);
-            found.push(next);
+            let day = day.filter(|day| day.device == next);
+            found.push((next, day));
         }
-        let summaries: Vec<_> = found.into_iter().map(|device| self.summary(device)).collect();
+        let summaries: Vec<_> = found.into_iter().map(|(device, day)| self.summary(device, day)).collect();
         let summaries: Vec<Option<DeviceSummary>> = stream::iter(summaries).buffered(AT_ONCE).try_collect().await?;
         Ok(summaries.into_iter().flatten().collect())
     }
 
-    /// `None`, when its last readings have just expired.
-    async fn summary(&self, device: String) -> Result<Option<DeviceSummary>, WriteError> {
+    /// What is known of a device whose first day of rollups was found. `None`, when it has just expired.
+    async fn summary(&self, device: String, day: Option<Day>) -> Result<Option<DeviceSummary>, WriteError> {
         let (Some(first), Some(last)) = (self.read_end(&device, 1).await?, self.read_end(&device, -1).await?) else {
-            return Ok(None);
+            return match day {
+                Some(day) => self.rollups.summary(day).await,
+                None => Ok(None),
+            };
         };
+        let first_ts_ms = day.map_or(first.last_ms, |day| day.first_ts_ms.min(first.last_ms));
         let hour = Hour::of(last.last_ms);
         let newest = doc! { "meta.deviceId": &device, "ts": within(&(hour..Hour(hour.0 + 1))) };
         let hours = self.fold(newest, &mut MetricNames::new(&[])).await?;
-        let mut metrics: Vec<_> = hours.into_iter().flat_map(|(_, of)| of.stats).map(|(metric, _)| metric).collect();
+        let mut metrics: Vec<_> = hours.into_iter().flat_map(|of| of.stats.stats).map(|(metric, _)| metric).collect();
         metrics.sort_unstable();
         Ok(Some(DeviceSummary {
             device: device.into(),
             metadata: last.metadata,
             metrics,
-            first_ts_ms: first.last_ms,
+            first_ts_ms,
             last_ts_ms: last.last_ms,
         }))
     }

@@ -190,6 +190,10 @@ impl Store for TimeseriesStore {
         Ok(self.read_devices(prefix, after, limit).await?)
     }
 
+    fn metadata_stays(&self) -> bool {
+        true
+    }
+
     async fn ping(&self) -> Result<(), StoreError> {
         self.commands.ping_beside(self.schema_state.is_unchanged()).await
     }

@@ -11,7 +11,7 @@ use mongodb::options::ReadConcern;
 
 use super::super::by_device::{ByDevice, of_devices, within};
 use super::super::decode::{Unreadable, integer, number};
-use super::super::rollups::{Missing, missing};
+use super::super::rollups::{HourRollup, Missing, missing};
 use super::TimeseriesStore;
 use super::document::{decode_meta, field_of, metric_of, take_measurement};
 use super::known::Newest;
@@ -40,19 +40,15 @@ impl TimeseriesStore {
         }
         let mut by_device = ByDevice::new(devices, rolled_up);
         let mut names = MetricNames::new(metrics);
-        for (device, stats) in self.fold(doc! { "$or": clauses }, &mut names).await? {
-            by_device.of(&device)?.push(stats);
+        for rollup in self.fold(doc! { "$or": clauses }, &mut names).await? {
+            by_device.of(&rollup.device)?.push(rollup.stats);
         }
         by_device.found.iter_mut().for_each(|hours| hours.sort_unstable_by_key(|stats| stats.hour));
         Ok(by_device.found)
     }
 
-    /// The stats of each device and hour of the measurements that `filter` finds, as they are stored.
-    pub(super) async fn fold(
-        &self,
-        filter: Document,
-        names: &mut MetricNames,
-    ) -> Result<Vec<(Arc<str>, HourStats)>, WriteError> {
+    /// The rollup of each device and hour of the measurements that `filter` finds, as they are stored.
+    pub(super) async fn fold(&self, filter: Document, names: &mut MetricNames) -> Result<Vec<HourRollup>, WriteError> {
         let mut found = Vec::new();
         let visit = |row: &RawDocument| {
             found.push(decode_row(row, names)?);
@@ -166,11 +162,11 @@ fn pipeline(filter: Document) -> Vec<Document> {
     let of_metric = doc! {
         "_id": { "device": "$_id.device", "hour": hour, "field": "$_id.field" },
         "count": { "$sum": 1 }, "min": { "$min": "$value" }, "max": { "$max": "$value" }, "sum": { "$sum": "$value" },
-        "last": { "$max": "$_id.ts" },
+        "first": { "$min": "$_id.ts" }, "last": { "$max": "$_id.ts" },
     };
     let of_hour = doc! {
         "_id": { "device": "$_id.device", "hour": "$_id.hour" },
-        "last": { "$max": "$last" },
+        "first": { "$min": "$first" }, "last": { "$max": "$last" },
         "metrics": { "$push": { "field": "$_id.field", "count": "$count", "min": "$min", "max": "$max", "sum": "$sum" } },
     };
     vec![
@@ -184,7 +180,9 @@ fn pipeline(filter: Document) -> Vec<Document> {
     ]
 }
 
-fn decode_row(row: &RawDocument, names: &mut MetricNames) -> Result<(Arc<str>, HourStats), Unreadable> {
+/// The `rev` of a rollup is the number of its values: it only grows, for nothing that is stored is ever replaced, and it
+/// shrinks when readings expire, which leaves the rollup as it is.
+fn decode_row(row: &RawDocument, names: &mut MetricNames) -> Result<HourRollup, Unreadable> {
     let id = row.get_document("_id")?;
     let mut stats = Vec::new();
     for metric in row.get_array("metrics")? {
@@ -196,6 +194,13 @@ fn decode_row(row: &RawDocument, names: &mut MetricNames) -> Result<(Arc<str>, H
         stats.push((name, Stats { count, min: value("min")?, max: value("max")?, sum: value("sum")? }));
     }
     let hour = Hour::of(id.get_datetime("hour")?.timestamp_millis());
-    let last_ts_ms = row.get_datetime("last")?.timestamp_millis();
-    Ok((id.get_str("device")?.into(), HourStats { hour, last_ts_ms, stats }))
+    let [first_ts_ms, last_ts_ms] =
+        [row.get_datetime("first")?, row.get_datetime("last")?].map(DateTime::timestamp_millis);
+    let values = stats.iter().map(|(_, stats): &(Metric, Stats)| stats.count).sum::<u64>();
+    Ok(HourRollup {
+        device: id.get_str("device")?.into(),
+        rev: i64::try_from(values).unwrap_or(i64::MAX),
+        first_ts_ms,
+        stats: HourStats { hour, last_ts_ms, stats },
+    })
 }

@@ -1,5 +1,4 @@
-//! Rolls hours up by aggregation. The `rev` of a rollup is the number of its values: it only grows, for nothing that is
-//! stored is ever replaced, and it shrinks when readings expire, which leaves the rollup as it is.
+//! Rolls hours up by aggregation.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,11 +8,11 @@ use bson::{DateTime, Document, doc};
 use std::ops::ControlFlow;
 
 use super::{TimeseriesStore, behind};
-use crate::model::{Hour, Metric};
+use crate::model::Hour;
 use crate::store::metric_names::MetricNames;
 use crate::store::mongodb::by_device::{of_devices, within};
 use crate::store::mongodb::rollups::HourRollup;
-use crate::store::{HourStats, Rollups, WriteError};
+use crate::store::{Rollups, WriteError};
 
 #[async_trait]
 impl Rollups for TimeseriesStore {
@@ -60,8 +59,7 @@ impl Rollups for TimeseriesStore {
 
 impl TimeseriesStore {
     async fn derive(&self, filter: Document) -> Result<Vec<HourRollup>, WriteError> {
-        let found = self.fold(filter, &mut MetricNames::new(&[])).await?;
-        Ok(found.into_iter().map(|(device, stats)| HourRollup { device, rev: values_of(&stats), stats }).collect())
+        self.fold(filter, &mut MetricNames::new(&[])).await
     }
 
     /// Derives buckets, with one query for each hour.
@@ -87,9 +85,4 @@ impl TimeseriesStore {
             rollups.into_iter().map(place).zip(outcomes).collect();
         buckets.iter().map(|bucket| known.remove(bucket).unwrap_or(Ok(()))).collect()
     }
-}
-
-fn values_of(stats: &HourStats) -> i64 {
-    let count = |(_, stats): &(Metric, crate::model::Stats)| stats.count;
-    i64::try_from(stats.stats.iter().map(count).sum::<u64>()).unwrap_or(i64::MAX)
 }

@@ -236,6 +236,7 @@ async fn a_rollup_that_arrives_late_does_not_replace_a_newer_one() {
     let rollup = |rev, count| HourRollup {
         device: "d".into(),
         rev,
+        first_ts_ms: HOUR.start_ms(),
         stats: HourStats {
             hour: HOUR,
             last_ts_ms: HOUR.instant_ms(rev as u32),

@@ -1,0 +1,36 @@
+//! Finds devices whose readings have expired: their rollups are kept longer.
+
+use bson::{Bson, doc};
+
+use super::RollupCollection;
+use super::document::Day;
+use crate::store::{DeviceSummary, WriteError};
+
+impl RollupCollection {
+    /// The first day of the first device whose id matches `ids`.
+    pub(in super::super) async fn first_day(&self, ids: impl Into<Bson>) -> Result<Option<Day>, WriteError> {
+        self.day_at_end(ids.into(), 1).await
+    }
+
+    /// The summary of a device that has rollups only. Metadata expires with the readings.
+    pub(in super::super) async fn summary(&self, first: Day) -> Result<Option<DeviceSummary>, WriteError> {
+        let Some(last) = self.day_at_end(first.device.as_str().into(), -1).await? else { return Ok(None) };
+        Ok(Some(DeviceSummary {
+            device: last.device.into(),
+            metadata: None,
+            metrics: last.metrics,
+            first_ts_ms: first.first_ts_ms,
+            last_ts_ms: last.last_ts_ms,
+        }))
+    }
+
+    /// The first document (`direction` 1) or the last (-1), by device and day. One seek in the index.
+    async fn day_at_end(&self, ids: Bson, direction: i32) -> Result<Option<Day>, WriteError> {
+        let find = || {
+            let sort = doc! { "deviceId": direction, "day": direction };
+            let fields = doc! { "deviceId": 1, "day": 1, "schemaVersion": 1, "hours": 1 };
+            self.documents.find(doc! { "deviceId": ids.clone() }).sort(sort).projection(fields)
+        };
+        self.commands.first(find, Day::decode).await
+    }
+}
