@@ -154,7 +154,7 @@ impl Flush {
         dead_letters: DeadLetters,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
-        let pending = Pending::new(options.limits);
+        let pending = Pending::new(options.limits).keeping(store.keeps());
         let closed = roller::newest_closed_now(options.rollup_delay);
         let fed = recovery.start;
         let reasons = store.reasons();

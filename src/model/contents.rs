@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::stats::Fold;
 use super::{Hour, HourOffset, Metric, Stats};
 
 /// One value: when in the hour, of which metric, how much. The metric is an index into a table kept beside the samples.
@@ -37,11 +38,41 @@ pub struct Reading<'a> {
     pub samples: &'a [Sample],
 }
 
+/// Which of several values of one identity stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Keep {
+    /// The first one: a store that cannot change what it holds keeps it.
+    First,
+    /// The last one.
+    #[default]
+    Last,
+}
+
+impl Keep {
+    /// Sorts values by identity, and keeps one of each. `key` tells the identity, `set` gives a value to the one that is
+    /// kept; values of one identity stand in the order in which they arrived.
+    fn one_of_each<T, K: Ord>(self, values: &mut Vec<T>, key: impl Fn(&T) -> K, set: impl Fn(&mut T, &T)) {
+        if values.is_sorted_by(|a, b| key(a) < key(b)) {
+            return;
+        }
+        values.sort_by_key(&key); // stable
+        values.dedup_by(|later, kept| {
+            let is_same = key(later) == key(kept);
+            if is_same && self == Self::Last {
+                set(kept, later);
+            }
+            is_same
+        });
+    }
+}
+
 /// The readings of one bucket in time order, each identity once.
 #[derive(Debug, Clone, Default)]
 pub struct Contents {
     metrics: Vec<Metric>,
     samples: Vec<Sample>,
+    /// What stays where these readings meet older ones.
+    keep: Keep,
 }
 
 impl Contents {
@@ -50,20 +81,33 @@ impl Contents {
     /// # Panics
     /// In debug builds, when a sample's metric is not in `metrics` or `metrics` names a metric twice.
     #[must_use]
-    pub fn new(metrics: Vec<Metric>, mut samples: Vec<Sample>) -> Self {
+    pub fn new(metrics: Vec<Metric>, samples: Vec<Sample>) -> Self {
+        Self::keeping(Keep::Last, metrics, samples)
+    }
+
+    /// Makes contents of samples in the order in which they arrived. `keep` says which of those with the same identity
+    /// stays, here and where these contents are merged into older ones.
+    ///
+    /// # Panics
+    /// As [`Contents::new`] does.
+    #[must_use]
+    pub fn keeping(keep: Keep, metrics: Vec<Metric>, mut samples: Vec<Sample>) -> Self {
         debug_assert!(samples.iter().all(|sample| (sample.metric as usize) < metrics.len()));
         debug_assert!((1..metrics.len()).all(|at| !metrics[..at].contains(&metrics[at])), "a metric twice");
-        if !samples.is_sorted_by(|a, b| a.key() < b.key()) {
-            samples.sort_by_key(Sample::key); // stable: equal identities stay in the order they came
-            samples.dedup_by(|later, kept| {
-                let same = later.key() == kept.key();
-                if same {
-                    kept.value = later.value;
-                }
-                same
-            });
-        }
-        Self { metrics, samples }
+        keep.one_of_each(&mut samples, Sample::key, |kept, later| kept.value = later.value);
+        Self { metrics, samples, keep }
+    }
+
+    /// What stays where these readings meet older ones.
+    #[must_use]
+    pub const fn keep(&self) -> Keep {
+        self.keep
+    }
+
+    /// The same readings, that meet older ones as `keep` says.
+    #[must_use]
+    pub fn with_keep(self, keep: Keep) -> Self {
+        Self { keep, ..self }
     }
 
     /// The metrics that the samples' `metric` points into. May name metrics that have no sample.
@@ -110,18 +154,19 @@ impl Contents {
     /// The stats of each metric that has a value, in the order of [`Contents::metrics`].
     #[must_use]
     pub fn stats(&self) -> Vec<(Metric, Stats)> {
-        let mut folds: Vec<Option<Stats>> = vec![None; self.metrics.len()];
+        let mut folds: Vec<Option<Fold>> = vec![None; self.metrics.len()];
         for sample in &self.samples {
             match &mut folds[sample.metric as usize] {
-                Some(stats) => stats.add(sample.value),
-                empty => *empty = Some(Stats::of(sample.value)),
+                Some(fold) => fold.add(sample.value),
+                empty => *empty = Some(Fold::of(sample.value)),
             }
         }
         let named = self.metrics.iter().zip(folds);
-        named.filter_map(|(metric, stats)| Some((metric.clone(), stats?))).collect()
+        named.filter_map(|(metric, fold)| Some((metric.clone(), fold?.finish()))).collect()
     }
 
-    /// Takes `newer` in: identities that are there already get the newer value, the others are added.
+    /// Takes `newer` in: identities that are there already get the newer value, unless `newer` keeps the first one; the
+    /// others are added.
     #[must_use]
     pub fn merge(&self, newer: &Self) -> Self {
         if self.is_empty() {
@@ -133,14 +178,14 @@ impl Contents {
         samples.extend_from_slice(&self.samples);
         samples
             .extend(newer.samples.iter().map(|sample| Sample { metric: indices[sample.metric as usize], ..*sample }));
-        Self::new(metrics, samples)
+        Self::keeping(newer.keep, metrics, samples)
     }
 
     /// Only the samples that `keep` wants.
     #[must_use]
     pub fn filter(&self, mut keep: impl FnMut(&Metric, HourOffset) -> bool) -> Self {
         let samples = self.samples.iter().filter(|sample| keep(self.metric_of(sample), sample.offset));
-        Self { metrics: self.metrics.clone(), samples: samples.copied().collect() }
+        Self { metrics: self.metrics.clone(), samples: samples.copied().collect(), keep: self.keep }
     }
 
     /// The value of an identity.
@@ -205,24 +250,28 @@ impl BucketWrite {
         metrics: Vec<Metric>,
         arrived: impl IntoIterator<Item = (Sample, bool)>,
     ) -> Self {
+        Self::keeping(Keep::Last, device, hour, metadata, metrics, arrived)
+    }
+
+    /// The same, where `keep` says which of two values with the same identity stays.
+    #[must_use]
+    pub fn keeping(
+        keep: Keep,
+        device: Arc<str>,
+        hour: Hour,
+        metadata: Option<Arc<str>>,
+        metrics: Vec<Metric>,
+        arrived: impl IntoIterator<Item = (Sample, bool)>,
+    ) -> Self {
         let mut accepted = 0;
         let numbered = arrived.into_iter().map(|(sample, starts_reading)| {
             accepted += u32::from(starts_reading);
             (sample, accepted - 1)
         });
         let mut numbered: Vec<(Sample, u32)> = numbered.collect();
-        if !numbered.is_sorted_by(|a, b| a.0.key() < b.0.key()) {
-            numbered.sort_by_key(|(sample, _)| sample.key());
-            numbered.dedup_by(|later, kept| {
-                let same = later.0.key() == kept.0.key();
-                if same {
-                    kept.0.value = later.0.value;
-                }
-                same
-            });
-        }
+        keep.one_of_each(&mut numbered, |(sample, _)| sample.key(), |kept, later| kept.0.value = later.0.value);
         let (samples, arrivals) = numbered.into_iter().unzip();
-        Self { device, hour, metadata, contents: Contents::new(metrics, samples), accepted, arrivals }
+        Self { device, hour, metadata, contents: Contents::keeping(keep, metrics, samples), accepted, arrivals }
     }
 
     /// The same readings with other metadata, or none.
@@ -255,8 +304,8 @@ impl BucketWrite {
         };
         let arrivals: Vec<u32> = self.arrivals[range.clone()].iter().map(&mut number).collect();
         let accepted = u32::try_from(numbers.len()).expect("at most `accepted`");
-        let contents =
-            Contents { metrics: self.contents.metrics.clone(), samples: self.contents.samples[range].to_vec() };
+        let Contents { ref metrics, ref samples, keep } = self.contents;
+        let contents = Contents { metrics: metrics.clone(), samples: samples[range].to_vec(), keep };
         Self {
             device: Arc::clone(&self.device),
             metadata: self.metadata.clone(),
@@ -348,6 +397,20 @@ mod tests {
         assert_eq!(write.count_stored(|sample| sample.offset == 2), 1);
         assert_eq!(write.count_stored(|_| false), 0);
     }
+    #[test]
+    fn where_the_first_value_stays_it_stays_in_a_write_and_in_a_merge() {
+        let arrived = [sample(5, 0, 1.0), sample(3, 0, 2.0), sample(5, 0, 3.0)];
+        let first = Contents::keeping(Keep::First, table(&["a"]), arrived.to_vec());
+        assert_eq!((first.value(5, "a"), first.value(3, "a")), (Some(1.0), Some(2.0)));
+        let arrived = arrived.map(|sample| (sample, true));
+        let write = BucketWrite::keeping(Keep::First, "d".into(), Hour(0), None, table(&["a"]), arrived);
+        assert_eq!((&write.contents, write.accepted, write.count_stored(|_| true)), (&first, 3, 2));
+        let stored = Contents::new(table(&["b", "a"]), vec![sample(5, 1, 9.0), sample(5, 0, 7.0)]);
+        let merged = stored.merge(&first);
+        assert_eq!([5, 3].map(|offset| merged.value(offset, "a")), [Some(9.0), Some(2.0)]);
+        assert_eq!(Contents::default().merge(&first).merge(&stored).value(5, "a"), Some(9.0), "it is the newer's say");
+    }
+
     #[test]
     fn halves_of_a_write_add_up_to_the_whole() {
         // reading 0: a at 1; reading 1: the same again; reading 2: a and b at 2; reading 3: b at 2; reading 4: a at 3

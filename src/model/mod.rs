@@ -11,7 +11,7 @@ mod metadata;
 mod metric;
 mod stats;
 
-pub use contents::{BucketWrite, Contents, Reading, Sample};
+pub use contents::{BucketWrite, Contents, Keep, Reading, Sample};
 pub use device::{DEVICE_ID_MAX_BYTES, DeviceIdCase, DeviceIdError, check_device_id};
 pub use device_pattern::{DevicePattern, DevicePatternError};
 pub use hour::{Hour, HourOffset, MS_PER_HOUR};

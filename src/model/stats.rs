@@ -9,8 +9,53 @@ pub struct Stats {
     pub min: f64,
     /// The largest value.
     pub max: f64,
-    /// The sum of the values, added in time order.
+    /// The sum of the values. Infinite when it is beyond a double.
     pub sum: f64,
+}
+
+/// Folds values into [`Stats`], with a sum that is as good as one in twice the precision.
+///
+/// The rounding error of each addition is kept and added in the end: compensated summation after Kahan and Babuška, in
+/// the variant of Neumaier (ZAMM 54, 1974; "Sum2" in Ogita, Rump and Oishi, SIAM J. Sci. Comput. 26, 2005). Where the sum
+/// leaves the range of a double on its way, it goes on as a fraction of itself, so that it can come back.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fold {
+    stats: Stats,
+    /// What the additions have rounded off.
+    lost: f64,
+    /// By what `stats.sum`, `lost` and each value are multiplied: 1, or [`DOWN`].
+    scale: f64,
+}
+
+/// 2^-64: no sum of fewer than 2^64 values leaves the range of a double then. Multiplying by it is exact but for values
+/// that are far too small to count beside such sums.
+const DOWN: f64 = 1.0 / (1_u128 << 64) as f64;
+
+impl Fold {
+    pub(super) const fn of(value: f64) -> Self {
+        Self { stats: Stats::of(value), lost: 0.0, scale: 1.0 }
+    }
+
+    pub(super) fn add(&mut self, value: f64) {
+        let Stats { count, min, max, sum } = &mut self.stats;
+        *count += 1;
+        *min = min.min(value);
+        *max = max.max(value);
+        if !(*sum + value * self.scale).is_finite() {
+            *sum *= DOWN;
+            self.lost *= DOWN;
+            self.scale = DOWN;
+        }
+        let value = value * self.scale;
+        let next = *sum + value;
+        let taken = next - *sum;
+        self.lost += (*sum - (next - taken)) + (value - taken); // the rounding error, exactly (Knuth's TwoSum)
+        *sum = next;
+    }
+
+    pub(super) fn finish(self) -> Stats {
+        Stats { sum: (self.stats.sum + self.lost) / self.scale, ..self.stats }
+    }
 }
 
 impl Stats {
@@ -37,5 +82,49 @@ impl Stats {
     #[must_use]
     pub const fn avg(&self) -> f64 {
         self.sum / self.count as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sum_of(values: &[f64]) -> Option<f64> {
+        let (first, others) = values.split_first()?;
+        let mut fold = Fold::of(*first);
+        for &value in others {
+            fold.add(value);
+        }
+        Some(fold.finish().sum)
+    }
+
+    #[test]
+    fn a_sum_keeps_what_each_addition_rounds_off() {
+        assert_eq!(sum_of(&[1e16, 1.0, -1e16, 1.0, 1e16, 1.0, -1e16]), Some(3.0));
+        assert_eq!(sum_of(&[1.0, 1e100, 1.0, -1e100]), Some(2.0));
+        assert_eq!(sum_of(&[0.1; 10]), Some(1.0));
+    }
+
+    #[test]
+    fn a_sum_that_leaves_the_range_of_a_double_on_its_way_comes_back() {
+        assert_eq!(sum_of(&[1e308, 1e308, -1e308]), Some(1e308));
+        assert_eq!(sum_of(&[f64::MAX, f64::MAX, f64::MIN, f64::MIN, 1.5]), Some(1.5));
+        assert_eq!(sum_of(&[f64::MIN, f64::MIN, f64::MIN, f64::MAX, f64::MAX]), Some(f64::MIN));
+        assert_eq!(sum_of(&[f64::MAX, f64::MAX]), Some(f64::INFINITY), "beyond a double");
+        assert_eq!(sum_of(&[f64::MIN, f64::MIN]), Some(f64::NEG_INFINITY));
+    }
+
+    proptest! {
+        #[test]
+        fn a_sum_does_not_depend_on_the_order(mut values in prop::collection::vec(-1e15..1e15f64, 1..200)) {
+            let sum = sum_of(&values).unwrap();
+            values.reverse();
+            let close = 2.0 * f64::EPSILON * sum.abs() + 1e-15; // an ulp, or what is below all of the values
+            prop_assert!((sum_of(&values).unwrap() - sum).abs() <= close);
+            values.sort_by(f64::total_cmp);
+            prop_assert!((sum_of(&values).unwrap() - sum).abs() <= close);
+        }
     }
 }

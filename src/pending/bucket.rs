@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::names::Names;
 use super::{Hour, Index, Position};
-use crate::model::{BucketWrite, Contents, Metric, Sample};
+use crate::model::{BucketWrite, Contents, Keep, Metric, Sample};
 
 /// Memory that a bucket and its device take besides the readings and the metadata: the structs, their places in slabs,
 /// queues and tables, and the allocator's share.
@@ -70,17 +70,17 @@ impl OpenBucket {
         self.arrived.iter().map(|arrived| arrived.metric)
     }
 
-    pub(super) fn contents(&self, names: &Names) -> (Contents, Option<Arc<str>>) {
+    pub(super) fn contents(&self, names: &Names, keep: Keep) -> (Contents, Option<Arc<str>>) {
         let mut table = MetricTable::new(names);
         let samples = self.arrived.iter().map(|arrived| table.sample(arrived)).collect();
-        (Contents::new(table.metrics, samples), self.metadata.clone())
+        (Contents::keeping(keep, table.metrics, samples), self.metadata.clone())
     }
 
-    pub(super) fn to_write(&self, device: Arc<str>, names: &Names) -> BucketWrite {
+    pub(super) fn to_write(&self, device: Arc<str>, names: &Names, keep: Keep) -> BucketWrite {
         let mut table = MetricTable::new(names);
         let arrived: Vec<_> =
             self.arrived.iter().map(|arrived| (table.sample(arrived), arrived.place & STARTS_READING != 0)).collect();
-        BucketWrite::new(device, self.hour, self.metadata.clone(), table.metrics, arrived)
+        BucketWrite::keeping(keep, device, self.hour, self.metadata.clone(), table.metrics, arrived)
     }
 }
 

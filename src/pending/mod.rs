@@ -22,7 +22,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use crate::log::Position;
-use crate::model::{BucketWrite, Hour};
+use crate::model::{BucketWrite, Hour, Keep};
 
 mod bucket;
 mod devices;
@@ -64,6 +64,7 @@ pub enum Take {
 #[derive(Debug)]
 pub struct Pending {
     limits: Limits,
+    keep: Keep,
     names: Names,
     devices: Slab<Device>,
     by_id: HashTable<u32>,
@@ -128,6 +129,7 @@ impl Pending {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
+            keep: Keep::default(),
             names: Names::default(),
             devices: Slab::new(),
             by_id: HashTable::new(),
@@ -140,6 +142,13 @@ impl Pending {
             bytes: 0,
             readings: 0,
         }
+    }
+
+    /// Says which of several values of one identity stays: as the store has it, so that answers are the same before and
+    /// after a flush.
+    #[must_use]
+    pub fn keeping(self, keep: Keep) -> Self {
+        Self { keep, ..self }
     }
 
     /// Whether memory is used up: nothing should be inserted until something is stored.
@@ -339,7 +348,7 @@ impl Pending {
     fn take_bucket(&mut self, bucket: Index) -> Arc<BucketWrite> {
         let open = self.open.remove(key(bucket));
         let device = &mut self.devices[key(open.device)];
-        let write = Arc::new(open.to_write(device.id.as_ref().into(), &self.names));
+        let write = Arc::new(open.to_write(device.id.as_ref().into(), &self.names, self.keep));
         let flight =
             Flight { write: Arc::clone(&write), position: open.position, since_ms: open.since_ms, bytes: open.bytes() };
         let at = device.hours.binary_search_by_key(&open.hour, |slot| slot.hour).expect("an open bucket has a slot");

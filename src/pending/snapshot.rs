@@ -52,7 +52,7 @@ impl Pending {
         PendingHour {
             hour: slot.hour,
             flying: slot.flight.map(|flight| Arc::clone(&self.flights[key(flight)].write)),
-            open: slot.open.map(|bucket| self.open[key(bucket)].contents(&self.names)),
+            open: slot.open.map(|bucket| self.open[key(bucket)].contents(&self.names, self.keep)),
         }
     }
 }

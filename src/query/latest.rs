@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Answer, Queries, QueryError, blocking};
 use crate::access::Reach;
-use crate::model::{Contents, Hour, Metric};
+use crate::model::{Contents, Hour, Keep, Metric};
 use crate::store::HourSamples;
 
 /// The latest value of each metric: when, in Unix milliseconds, and how much.
@@ -38,7 +38,7 @@ impl Queries {
             for sample in contents.samples() {
                 let at = (hour.instant_ms(sample.offset), sample.value);
                 let known = latest.entry(contents.metric_of(sample).clone()).or_insert(at);
-                if at.0 >= known.0 {
+                if at.0 > known.0 || (at.0 == known.0 && contents.keep() == Keep::Last) {
                     *known = at;
                 }
             }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::model::{Contents, Hour, HourOffset, MS_PER_HOUR, Metric, Sample};
+use crate::model::{self, Contents, Hour, HourOffset, MS_PER_HOUR, Metric, Sample};
 
 /// The window of a whole hour.
 const WHOLE_HOUR: Range<HourOffset> = 0..MS_PER_HOUR as HourOffset;
@@ -49,6 +49,8 @@ pub struct HourSamples {
     /// At least the number of instants in `samples`, and exactly that while they arrive in time order.
     instants: usize,
     compact_at: usize,
+    /// Which values stay where these meet older ones.
+    stays: model::Keep,
 }
 
 impl HourSamples {
@@ -89,6 +91,7 @@ impl HourSamples {
             samples: Vec::new(),
             instants: 0,
             compact_at,
+            stays: model::Keep::default(),
         }
     }
 
@@ -149,6 +152,7 @@ impl HourSamples {
 
     /// Takes the samples of some contents of the same hour.
     pub fn extend(&mut self, contents: &Contents) {
+        self.stays = contents.keep();
         let indices: Vec<_> = contents.metrics().iter().map(|metric| self.metric(metric, str::to_owned)).collect();
         for sample in contents.samples() {
             if sample.offset >= self.window.end {
@@ -209,7 +213,7 @@ impl HourSamples {
         } else {
             sort(&mut self.samples);
         }
-        (Contents::new(self.metrics, self.samples), self.window.end)
+        (Contents::new(self.metrics, self.samples).with_keep(self.stays), self.window.end)
     }
 }
 

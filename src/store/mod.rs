@@ -5,7 +5,9 @@
 //!
 //! What each store promises, and the scenario tests check:
 //! - **Stored once.** Writing a [`BucketWrite`] any number of times, from any number of instances, in any order among
-//!   late and resent ones, leaves each identity stored once; the last value written stays.
+//!   late and resent ones, leaves each identity stored once. Of different values of one identity, the one that was
+//!   *written* last stays, or the first one where [`Store::keeps`] says so. Which one a client sent last is not known here:
+//!   two instances, or one that starts again, may write in another order.
 //! - **Stats are the fold.** The stats of an hour always equal the fold of its stored readings. They outlive them: once
 //!   readings expire, the stats stay as they were. (Where a store keeps rollups of their own, see [`Rollups`], stats are
 //!   as new as the last rolling up.)
@@ -20,7 +22,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{BucketWrite, Contents, Hour, Metric, Stats};
+use crate::model::{BucketWrite, Contents, Hour, Keep, Metric, Stats};
 
 pub mod expiry;
 mod hour_samples;
@@ -146,6 +148,11 @@ pub struct History {
 pub trait Store: Send + Sync {
     /// The name of the store for metrics and messages: `sqlite` or `mongodb`.
     fn name(&self) -> &'static str;
+
+    /// Which of several values of one identity stays, in the store and before.
+    fn keeps(&self) -> Keep {
+        Keep::Last
+    }
 
     /// How its errors are sorted, for metrics that count from the start.
     fn reasons(&self) -> Reasons;

@@ -39,6 +39,7 @@ macro_rules! store_scenarios {
         $crate::store::scenarios::store_scenarios!(@one $open, writing:
             of_one_identity_across_writes_the_last_value_stays,
             random_writes_leave_what_a_map_would_hold,
+            a_sum_that_leaves_the_range_of_a_double_comes_back,
         );
         $crate::store::scenarios::store_scenarios!(@two $open, concurrent:
             two_writers_of_the_same_readings_store_each_once,

@@ -165,6 +165,25 @@ pub(in crate::store) async fn many_small_writes_of_one_bucket_add_up(store: &dyn
     expect(store, "small-writes", HOUR, &model).await;
 }
 
+pub(in crate::store) async fn a_sum_that_leaves_the_range_of_a_double_comes_back(store: &dyn Store) {
+    sums(store, "one-write", &[&[1e308, 1e308, -1e308]], 1e308).await;
+    sums(store, "writes", &[&[1e308], &[1e308], &[-1e308]], 1e308).await;
+    sums(store, "beyond", &[&[f64::MAX, f64::MAX]], f64::INFINITY).await;
+}
+
+/// Writes some values, one write after the other, and checks their sum.
+async fn sums(store: &dyn Store, device: &str, writes: &[&[f64]], sum: f64) {
+    let mut at = 0;
+    for values in writes {
+        let values: Vec<(&str, f64)> = values.iter().map(|&value| ("a", value)).collect();
+        let readings: Vec<Sent<'_>> = (at..).zip(values.chunks(1)).collect();
+        at += readings.len() as u32;
+        write(store, &write_of(device, HOUR, &readings)).await;
+    }
+    let hours = hour_stats(store, device, only(HOUR), &[]).await;
+    assert_eq!((hours[0].stats[0].1.count, hours[0].stats[0].1.sum), (at.into(), sum), "{device}");
+}
+
 pub(in crate::store) async fn one_call_writes_many_buckets_and_answers_in_their_order(store: &dyn Store) {
     let readings: &[Sent<'_>] = &[(1, &[("a", 1.0)]), (2, &[("a", 2.0)])];
     let device = |nth: usize| format!("many-{:03}", nth / 2);

@@ -12,8 +12,8 @@
 //! - **Outlived** rollups speak of readings that have expired. A late write to such an hour is a rewrite, and replaces only
 //!   the rollups of metrics of which there are no fewer values now.
 //!
-//! Whichever way, the chunks of a bucket share no identity, and its rollups are the fold of its samples in time order,
-//! to the last bit. A fold of finite values is never NaN, which SQLite could not keep.
+//! Whichever way, the chunks of a bucket share no identity, and its rollups are the fold of its samples; each append rounds
+//! the sum once. A sum beyond a double is folded anew from all samples by each write. A fold of finite values is never NaN, which SQLite could not keep.
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
@@ -82,9 +82,18 @@ impl<'a> BucketRows<'a> {
             Some(envelope) if first_ts <= envelope.last_ts || envelope.outlived => {
                 self.rewrite(packer, write, envelope)?
             }
-            before => {
-                self.append(packer, write, before, (first_ts, last_ts))?;
+            None => {
+                self.append(packer, write, None, &write.contents.stats(), (first_ts, last_ts))?;
                 write.count_stored(|_| true)
+            }
+            Some(envelope) => {
+                let stats = self.continued_stats(&write.contents)?;
+                if stats.iter().all(|(_, stats)| stats.sum.is_finite()) {
+                    self.append(packer, write, Some(envelope), &stats, (first_ts, last_ts))?;
+                    write.count_stored(|_| true)
+                } else {
+                    self.rewrite(packer, write, envelope)? // the sum of all readings may be within a double again
+                }
             }
         };
         Ok(Written { stored, duplicate: write.accepted - stored })
@@ -95,17 +104,17 @@ impl<'a> BucketRows<'a> {
         packer: &mut Packer,
         write: &BucketWrite,
         before: Option<Envelope>,
+        stats: &[(Metric, Stats)],
         (first_ts, last_ts): (i64, i64),
     ) -> Result<(), SqliteError> {
+        self.put_rollups(PUT_ROLLUP, stats)?;
         let contents = &write.contents;
         let added = contents.reading_count() as i64;
         let metadata = write.metadata.as_deref().map(str::to_owned);
         let Some(before) = before else {
-            self.put_rollups(PUT_ROLLUP, &contents.stats())?;
             self.put_chunk(0, &packer.pack(contents))?;
             return self.put_envelope(&Envelope { first_ts, last_ts, readings: added, metadata, outlived: false });
         };
-        self.put_rollups(PUT_ROLLUP, &self.continued_stats(contents)?)?;
         self.put_envelope(&Envelope {
             last_ts,
             readings: before.readings + added,
@@ -180,25 +189,21 @@ impl BucketRows<'_> {
         Ok(())
     }
 
-    /// The stats of the metrics of `newer` once its samples, all later than what is stored, are folded in.
+    /// The stats of the metrics of `newer` once its samples, all later than what is stored, are added. Sums are added as
+    /// queries add them, so that a flush changes no answer.
     fn continued_stats(&self, newer: &Contents) -> Result<Vec<(Metric, Stats)>, SqliteError> {
-        let mut folds: Vec<Option<Stats>> = vec![None; newer.metrics().len()];
+        let mut continued = newer.stats();
         let mut statement = self.prepare(ROLLUPS)?;
         let mut rows = statement.query(params![self.device, self.hour])?;
         while let Some(row) = rows.next()? {
             let name = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
-            if let Some(at) = newer.metrics().iter().position(|metric| &**metric == name) {
-                folds[at] = Some(stats_at(row, 1)?);
+            if let Some((_, newer)) = continued.iter_mut().find(|(metric, _)| &**metric == name) {
+                let mut stats = stats_at(row, 1)?;
+                stats.merge(newer);
+                *newer = stats;
             }
         }
-        for sample in newer.samples() {
-            match &mut folds[sample.metric as usize] {
-                Some(stats) => stats.add(sample.value),
-                empty => *empty = Some(Stats::of(sample.value)),
-            }
-        }
-        let named = newer.metrics().iter().zip(folds);
-        Ok(named.filter_map(|(metric, stats)| Some((metric.clone(), stats?))).collect())
+        Ok(continued)
     }
 
     fn put_rollups(&self, sql: &str, stats: &[(Metric, Stats)]) -> Result<(), SqliteError> {

@@ -14,7 +14,7 @@ use super::super::statements::{self, Verb};
 use super::BucketStore;
 use super::capacity::Size;
 use super::statement::{Job, append, birth};
-use crate::model::BucketWrite;
+use crate::model::{BucketWrite, Contents};
 use crate::store::{WriteError, Written};
 
 /// How many buckets of one call are on the slow path at the same time.
@@ -50,7 +50,8 @@ impl BucketStore {
 
     /// Gives each job its outcome, unless the server is out of reach.
     async fn write_jobs(&self, jobs: Vec<Job<'_>>, outcomes: &mut Outcomes) -> Result<(), WriteError> {
-        let (fitting, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| self.capacity.takes(job.size));
+        let is_fast = |job: &Job<'_>| self.capacity.takes(job.size) && !has_huge_values(&job.write.contents);
+        let (fitting, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_fast);
         let is_first = |job: &Job<'_>| self.births.is_first(&job.write.device, job.write.hour);
         let (births, mut appends): (Vec<_>, Vec<_>) = fitting.into_iter().partition(is_first);
         appends.extend(self.write_fast(Verb::Insert, births, birth, outcomes).await?);
@@ -97,6 +98,14 @@ impl BucketStore {
             }
         }
     }
+}
+
+/// Sums of values up to this one are within a double, however many there are.
+const HUGE: f64 = 1e290;
+
+/// Whether an `$inc` might take a sum out of the range of a double, from where it never comes back.
+fn has_huge_values(contents: &Contents) -> bool {
+    contents.samples().iter().any(|sample| sample.value.abs() > HUGE)
 }
 
 /// Makes the job of a write, unless its outcome is known without asking the server.

@@ -40,8 +40,8 @@
 //! **Rollups** (`rollups`). The `stats` and `rev` of a bucket's parts are what its hour's rollup is derived from, in the
 //! collection that all modes share. Queries ask that first (`read`).
 //!
-//! `stats.<metric>.sum` is added to by the fast path and folded anew by the slow one: the two may differ in the last
-//! digits, as sums of floating-point numbers do.
+//! `stats.<metric>.sum` is added to by the fast path, which rounds it once for each append, and folded anew by the slow
+//! one. Values above 1e290 take the slow path, because a sum that an append made infinite would stay so.
 
 pub(super) mod bench;
 mod births;

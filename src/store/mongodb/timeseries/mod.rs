@@ -9,7 +9,8 @@
 //! The server packs measurements of one `meta` into buckets of its own, by column. Nothing in it keeps a measurement
 //! from being stored twice, and none can be changed. This room promises what [`crate::store`] asks of every store, with
 //! these differences:
-//! - Of an identity the **first** value stays, not the last.
+//! - Of an identity the **first** value stays, not the last: what is stored is never changed, and of what is pending the
+//!   first is written.
 //! - It is exact for **one writer per device**. Two instances that write the same reading of a device at the same time may
 //!   both store it; answers then take the lower of the two values, once.
 //!
@@ -48,7 +49,7 @@ use super::errors::REASONS;
 use super::rollups::RollupCollection;
 use super::schema_state::SchemaState;
 use super::uri::UriError;
-use crate::model::{BucketWrite, Contents, Hour, Metric};
+use crate::model::{BucketWrite, Contents, Hour, Keep, Metric};
 use crate::store::{
     DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Reasons, Rollups, Store, StoreError, WriteError, Written,
 };
@@ -151,6 +152,10 @@ fn behind(collection: &str) -> String {
 impl Store for TimeseriesStore {
     fn name(&self) -> &'static str {
         "mongodb-timeseries"
+    }
+
+    fn keeps(&self) -> Keep {
+        Keep::First
     }
 
     fn reasons(&self) -> Reasons {
