@@ -77,7 +77,15 @@ pub(crate) async fn judge(
         findings.wrong.push(differences("rollups of the API", &rollups, "fold of the readings", &fold(&found)));
     }
     let stored = match store {
-        Store::Sqlite => sqlite::look(&server.data_dir(), findings),
+        Store::Sqlite => {
+            // A copy, since SQLite does not find its way to a disk that only the server sees.
+            let copy = tempfile::tempdir().expect("a temporary folder");
+            for name in ["tidegauge.sqlite", "tidegauge.sqlite-wal"] {
+                std::fs::copy(server.data_dir().join(name), copy.path().join(name))
+                    .expect("nothing is written any more");
+            }
+            sqlite::look(copy.path(), findings)
+        }
         Store::Mongodb(database) => mongodb::in_buckets(database, findings).await,
         Store::Timeseries(database) => mongodb::in_measurements(database, findings).await,
     };

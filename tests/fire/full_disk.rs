@@ -27,6 +27,38 @@ async fn the_disk_of_the_log_is_full_with_mongodb() {
 }
 
 #[tokio::test]
+async fn log_and_sqlite_share_a_full_disk() {
+    const MEBIBYTES: usize = 24;
+    let store = Store::Sqlite;
+    let server = Server::start_with_disk_of_data(store.setup(), MEBIBYTES).await;
+    let mut siege = Siege::begin_with("log and SQLite on one full disk", store, store.rule(), vec![server]);
+    while siege.goes_on(4) {
+        siege.some_acked(300).await;
+        let refused = siege.totals().refused_requests;
+        // Of the half that the log leaves free, SQLite has a part, or next to nothing.
+        let spare = if siege.one_of(2) == 0 { MEBIBYTES << 18 } else { siege.one_of(40_000) };
+        siege.servers[0].disk().fill(spare as u64);
+        wait_until("requests are refused", async || (siege.totals().refused_requests > refused + 5).then_some(()))
+            .await;
+        let is_killed = siege.one_of(2) == 0;
+        if is_killed {
+            siege.kill(0);
+        }
+        if siege.one_of(2) == 0 {
+            siege.servers[0].disk().free();
+        } else {
+            siege.servers[0].disk().resize(4 * MEBIBYTES);
+            siege.servers[0].disk().free();
+            siege.servers[0].disk().resize(MEBIBYTES);
+        }
+        if is_killed {
+            siege.restart(0).await;
+        }
+    }
+    siege.audit().await;
+}
+
+#[tokio::test]
 async fn a_full_disk_of_24_mebibytes_heals_by_itself() {
     heals(24).await;
 }

@@ -41,6 +41,13 @@ impl Disk {
         command
     }
 
+    /// Changes the size of the disk.
+    pub(crate) fn resize(&self, mebibytes: usize) {
+        let mut mount = self.run(Path::new("mount"));
+        let status = mount.arg("-o").arg(format!("remount,size={mebibytes}m")).arg(&self.folder).status();
+        assert!(status.expect("mount of util-linux is there").success());
+    }
+
     /// Where a path on the disk is seen from outside.
     pub(crate) fn seen(&self, path: &Path) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root", self.holder.id()))
