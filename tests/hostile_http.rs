@@ -105,6 +105,19 @@ async fn lengths_that_do_not_fit_are_refused_or_cut_off() {
 }
 
 #[tokio::test]
+async fn a_request_that_does_not_say_how_long_it_is_is_refused() {
+    let server = server().await;
+    for path in ["/v1/readings", "/write", "/api/v2/write?bucket=b", "/api/v3/write_lp?db=d"] {
+        let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n\r\n");
+        let answer = exchange(&server, format!("{head}GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await;
+        let statuses = answer.matches("HTTP/1.1 ").count();
+        assert!(answer.starts_with("HTTP/1.1 411") && statuses == 1, "{path}: {answer}");
+        assert!(answer.contains("Content-Length"), "{path}: {answer}");
+    }
+    assert_alive(&server).await;
+}
+
+#[tokio::test]
 async fn huge_and_nested_json_is_refused_with_a_code() {
     let server = server().await;
     let body = |body: String| async { server.post("/v1/readings", "application/json", body).await };

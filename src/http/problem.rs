@@ -118,6 +118,9 @@ impl Problem {
     /// for the log what was refused.
     pub(super) fn mark(&self, response: &mut Response) {
         set_retry_after(response, self.retry_after);
+        if self.status == StatusCode::LENGTH_REQUIRED {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         let of_request = || {
             let (code, example) = (self.code, self.detail.clone());
             Refusals(vec![RefusalEntry { what: What::Requests, code, count: 1, example }])
@@ -171,6 +174,12 @@ impl Problem {
 
     pub(super) fn body_broken(why: &str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "Invalid body", "invalid_body", why)
+    }
+
+    /// Nothing tells where the body ends. The connection is closed behind the answer.
+    pub(super) fn length_required() -> Self {
+        let detail = "the request has no body: it has neither Content-Length nor Transfer-Encoding: chunked";
+        Self::new(StatusCode::LENGTH_REQUIRED, "Length required", "length_required", detail)
     }
 
     pub(super) fn body_timeout() -> Self {
