@@ -223,15 +223,12 @@ impl Inspection {
         let Checkpoint { position, durable } = self.checkpoint;
         let missing = match first {
             Some(first) if had_checkpoint && first > position => first.0 - position.0,
-            None if had_checkpoint => durable.0 - position.0, // the segment being written is never removed
+            // Where all is cut, two power cuts may leave no segment: one while the next was made, one in the start after it.
+            None if durable > position => durable.0 - position.0,
             _ => return,
         };
-        let detail = match missing {
-            0 => format!("the log goes on at position {position}, but there is no segment"),
-            _ => {
-                format!("the log is needed from position {position} on, but no segment holds the next {missing} bytes")
-            }
-        };
+        let detail =
+            format!("the log is needed from position {position} on, but no segment holds the next {missing} bytes");
         self.damage.push(Damage {
             path: folder.path_of(&segment::name(position)),
             base: position,

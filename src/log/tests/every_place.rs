@@ -152,19 +152,3 @@ fn deleted_files_are_damage_or_cost_nothing() {
         log.check(&disk, &kept, &format!("deleted: {deleted:?}"));
     }
 }
-
-#[test]
-fn a_log_whose_every_record_is_cut_needs_its_segment_still() {
-    let dir = tempfile::tempdir().unwrap();
-    let (log, _) = open(dir.path());
-    append(&log, batch(1, 1)).unwrap();
-    log.cut(log.usage().readable).unwrap();
-    drop(log);
-    std::fs::remove_file(segment_path(dir.path(), Position(0))).unwrap();
-    assert!(matches!(Log::open(options(dir.path()), Instruments::default()), Err(LogError::Damaged { .. })));
-    for damage in inspect_folder(&*folder(dir.path())).unwrap().damage {
-        crate::log::quarantine::set_aside(&damage, &dir.path().join("quarantine")).unwrap();
-    }
-    let (log, _) = open(dir.path());
-    append(&log, batch(2, 1)).unwrap();
-}
