@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Server, Setup};
+use crate::harness::{Database, Server, Setup};
 
 /// A device per protocol, with two readings: 1 at 14:00:10 and 3 at 14:00:20 on 2024-04-20.
 fn batches() -> Vec<(&'static str, &'static str, &'static str, Vec<u8>)> {
@@ -57,4 +57,60 @@ async fn a_batch_that_is_sent_again_is_stored_once_by_every_protocol() {
             json!([{ "ts": "2024-04-20T14:00:00.000Z", "count": 2, "min": 1.0, "max": 3.0, "avg": 2.0, "sum": 4.0 }]);
         assert_eq!(rollups["metrics"], json!({ "value": hour }), "{device}");
     }
+}
+
+const RANGE: &str = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
+
+/// Sends a value for one and the same instant.
+async fn send_value(server: &Server, value: u32) {
+    let reading = json!({ "deviceId": "d", "ts": 1_713_621_610_000_i64, "value": value });
+    assert_eq!(server.ingest(&reading).await.status, 200);
+}
+
+/// The value of that instant, of which each query says the same.
+async fn value_of(server: &Server) -> Option<f64> {
+    let latest = server.get_json("/v1/devices/d/latest").await["metrics"]["value"]["value"].as_f64();
+    let reading =
+        server.get_json(&format!("/v1/devices/d/readings?{RANGE}")).await["readings"][0]["values"]["value"].as_f64();
+    let rollup = server.get_json(&format!("/v1/devices/d/rollups?{RANGE}")).await["metrics"]["value"][0].take();
+    assert_eq!((latest, rollup["count"].as_u64(), rollup["sum"].as_f64()), (reading, Some(1), reading));
+    reading
+}
+
+#[tokio::test]
+async fn of_two_values_given_to_two_instances_the_one_flushed_last_stays() {
+    let database = Database::new();
+    let mut early = Server::start(Setup::mongodb(&database).all_pending()).await;
+    let late = Server::start(Setup::mongodb(&database)).await;
+    send_value(&early, 1).await;
+    send_value(&late, 2).await;
+    late.settled().await;
+    assert_eq!(
+        (value_of(&late).await, value_of(&early).await),
+        (Some(2.0), Some(1.0)),
+        "what is pending lies over what is stored"
+    );
+    assert!(early.terminate().await.success());
+    assert_eq!(value_of(&late).await, Some(1.0), "it was flushed last");
+    send_value(&late, 1).await; // the same value again is safe whatever the order
+    late.settled().await;
+    assert_eq!(value_of(&late).await, Some(1.0));
+}
+
+#[tokio::test]
+async fn in_a_time_series_the_first_value_stays_before_and_after_the_flush() {
+    let database = Database::new();
+    let mut server = Server::start(Setup::timeseries(&database).all_pending()).await;
+    for value in [1, 2] {
+        send_value(&server, value).await;
+        assert_eq!(value_of(&server).await, Some(1.0));
+    }
+    assert!(server.terminate().await.success());
+    server.start_again().await;
+    assert_eq!(value_of(&server).await, Some(1.0), "flushed");
+    send_value(&server, 3).await;
+    assert_eq!(value_of(&server).await, Some(1.0), "stored and pending");
+    assert!(server.terminate().await.success());
+    server.start_again_with(Setup::timeseries(&database)).await;
+    assert_eq!(value_of(&server).await, Some(1.0), "flushed again");
 }
