@@ -136,13 +136,13 @@ fn pending_insert() -> Work {
 /// From readings as they came to readings as they are written.
 fn pending_take() -> Work {
     let mut pending = filled(&(0..ROUNDS).map(request).collect::<Vec<_>>());
-    work(move || (pending.take(Take::All, 0, usize::MAX), pending))
+    work(move || (writes_of(&mut pending), pending))
 }
 
 /// Statements that append an hour of each device to its document, as BSON.
 fn flush_encode() -> Work {
     let mut pending = filled(&(0..ROUNDS).map(request).collect::<Vec<_>>());
-    let writes: Vec<Arc<BucketWrite>> = pending.take(Take::All, 0, usize::MAX);
+    let writes = writes_of(&mut pending);
     work(move || (store::mongodb::bench::encode(&writes), writes))
 }
 
@@ -151,6 +151,10 @@ fn rollup_merge() -> Work {
     let (last, work_on) = (Hour::of(HOUR_MS), query::bench::Merge::new);
     let merge = work_on(Hour(last.0 - HOURS + 1)..Hour(last.0 + 1));
     work(move || merge.run())
+}
+
+fn writes_of(pending: &mut Pending) -> Vec<Arc<BucketWrite>> {
+    pending.take(Take::All, 0, usize::MAX).iter().map(|taken| Arc::new(taken.to_write())).collect()
 }
 
 fn filled(rounds: &[Batch]) -> Pending {

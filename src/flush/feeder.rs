@@ -1,22 +1,28 @@
 //! The feeder: a thread that reads the log into pending.
+//!
+//! Records are read and decoded without the lock. What is decoded goes into pending in turns of bounded length, so that one
+//! large record does not keep others from the lock.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::Flush;
-use crate::log::Reader;
+use crate::log::{Reader, Record};
+use crate::pending::Insertion;
 
-/// How many records are fed before the lock is given to others.
-const RECORDS_PER_TURN: usize = 256;
+/// How many records are fed before others are told.
+const RECORDS_PER_NEWS: usize = 256;
 
 /// How long the feeder waits for news before it looks again by itself.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Starts the feeder. It ends when the log is closed and read to its end, or when it is stopped.
 pub(super) fn spawn(flush: Arc<Flush>) -> std::io::Result<std::thread::JoinHandle<()>> {
-    let runtime = tokio::runtime::Handle::current();
+    let runtime = Handle::current();
     std::thread::Builder::new().name("log-feeder".to_owned()).spawn(move || {
         let _entered = runtime.enter(); // the clock is the runtime's
         let reader = flush.log.reader(*flush.fed.borrow());
@@ -27,27 +33,12 @@ pub(super) fn spawn(flush: Arc<Flush>) -> std::io::Result<std::thread::JoinHandl
     })
 }
 
-fn feed(flush: &Flush, mut reader: Reader, runtime: &tokio::runtime::Handle) -> Result<(), String> {
+fn feed(flush: &Flush, mut reader: Reader, runtime: &Handle) -> Result<(), String> {
     let mut is_told = false; // that files have run out
     while let Some(readable) = flush.log.wait_readable(reader.position(), PATIENCE) {
         while reader.position() < readable {
-            let room = flush.completed.notified(); // before the look at pending, so that no completion is missed
-            let mut state = flush.lock();
-            if state.stopped {
-                return Ok(());
-            }
-            if state.pending.is_full() {
-                state.stalled_since.get_or_insert_with(Instant::now);
-                if !std::mem::replace(&mut state.full_is_told, true) {
-                    tracing::warn!(bytes = state.pending.bytes(), "pending is full; readings wait in the log");
-                }
-                drop(state);
-                flush.due.notify_one();
-                let _ = runtime.block_on(async { tokio::time::timeout(PATIENCE, room).await });
-                continue;
-            }
             let mut out_of_files = None;
-            for _ in 0..RECORDS_PER_TURN {
+            for _ in 0..RECORDS_PER_NEWS {
                 let record = match reader.next(readable) {
                     Ok(Some(record)) => record,
                     Ok(None) => break,
@@ -57,13 +48,15 @@ fn feed(flush: &Flush, mut reader: Reader, runtime: &tokio::runtime::Handle) -> 
                     }
                     Err(error) => return Err(error.to_string()),
                 };
-                let inserted = state.pending.insert(record.payload, record.position, flush.now_ms());
-                inserted.map_err(|error| format!("record at position {}: {error}", record.position))?;
-                state.fed = record.next;
-                state.fed_readings += u64::from(record.readings);
-                if state.pending.is_full() {
-                    break;
+                let fed = feed_record(flush, &record, runtime);
+                let fed = fed.map_err(|error| format!("record at position {}: {error}", record.position))?;
+                if fed.is_break() {
+                    return Ok(());
                 }
+            }
+            let mut state = flush.lock();
+            if state.stopped {
+                return Ok(());
             }
             state.fed = reader.position();
             if state.fed >= readable {
@@ -91,4 +84,42 @@ fn feed(flush: &Flush, mut reader: Reader, runtime: &tokio::runtime::Handle) -> 
         }
     }
     Ok(())
+}
+
+/// Puts a record into pending. Breaks when the feeder is stopped; then the record counts as not fed, so that the log is not
+/// cut behind it.
+fn feed_record(
+    flush: &Flush,
+    record: &Record<'_>,
+    runtime: &Handle,
+) -> Result<ControlFlow<()>, crate::log::batch_view::BadPayload> {
+    let mut insertion = Insertion::new(record.payload, record.position)?;
+    let mut is_decoded = insertion.decode()?;
+    while is_decoded {
+        let room = flush.completed.notified(); // before the look at pending, so that no completion is missed
+        let mut state = flush.lock();
+        if state.stopped {
+            return Ok(ControlFlow::Break(()));
+        }
+        if state.pending.is_full() {
+            state.stalled_since.get_or_insert_with(Instant::now);
+            let is_news = !std::mem::replace(&mut state.full_is_told, true);
+            let (bytes, fed) = (state.pending.bytes(), state.fed);
+            drop(state);
+            if is_news {
+                tracing::warn!(bytes, "pending is full; readings wait in the log");
+            }
+            flush.fed.send_replace(fed);
+            flush.due.notify_one();
+            let _ = runtime.block_on(async { tokio::time::timeout(PATIENCE, room).await });
+            continue;
+        }
+        state.fed_readings += insertion.apply(&mut state.pending, flush.now_ms());
+        if insertion.is_over() {
+            state.fed = record.next;
+        }
+        drop(state);
+        is_decoded = insertion.decode()?;
+    }
+    Ok(ControlFlow::Continue(()))
 }

@@ -23,7 +23,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -41,6 +41,7 @@ mod cutter;
 mod dead_letters;
 mod feeder;
 mod late;
+mod locked;
 mod mark;
 mod narrow;
 mod roller;
@@ -232,11 +233,6 @@ impl Flush {
         }
     }
 
-    /// Looks at what is pending. Nothing is fed meanwhile, so be brief.
-    pub fn with_pending<T>(&self, look: impl FnOnce(&Pending) -> T) -> T {
-        look(&self.lock().pending)
-    }
-
     /// Where everything stands.
     pub fn status(&self) -> Status {
         let in_log = self.recovered + self.log.usage().appended_readings;
@@ -258,10 +254,6 @@ impl Flush {
     /// The dead-letter file.
     pub fn dead_letters(&self) -> &DeadLetters {
         &self.dead_letters
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// The newest hour that is closed, and with it all hours before.

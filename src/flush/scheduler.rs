@@ -7,11 +7,10 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::{Flush, write};
-use crate::model::BucketWrite;
-use crate::pending::Take;
+use crate::pending::{Take, Taken};
 
 /// How many buckets are taken before the lock is given to others.
-const BUCKETS_PER_TURN: usize = 128;
+pub(super) const BUCKETS_PER_TURN: usize = 128;
 
 /// The longest sleep. What comes meanwhile is due later than what is there, so this is only a second look.
 const MAX_SLEEP: Duration = Duration::from_millis(500);
@@ -25,7 +24,10 @@ pub(super) async fn run(flush: Arc<Flush>) {
         let Some(batch) = next_batch(&flush).await else { break };
         let flush = Arc::clone(&flush);
         writes.spawn(async move {
-            write::write(&flush, batch).await;
+            // Sorting takes a while when buckets are large.
+            let to_writes = move || batch.iter().map(|taken| Arc::new(taken.to_write())).collect();
+            let Ok(writes) = tokio::task::spawn_blocking(to_writes).await else { return }; // the runtime is ending
+            write::write(&flush, writes).await;
             drop(permit);
         });
         while writes.try_join_next().is_some() {}
@@ -33,7 +35,7 @@ pub(super) async fn run(flush: Arc<Flush>) {
 }
 
 /// Waits until something is due and takes it. `None` when draining and everything is stored or given up.
-async fn next_batch(flush: &Flush) -> Option<Vec<Arc<BucketWrite>>> {
+async fn next_batch(flush: &Flush) -> Option<Vec<Taken>> {
     loop {
         let completed = flush.completed.notified();
         let (batch, finished) = take(flush);
@@ -51,7 +53,7 @@ async fn next_batch(flush: &Flush) -> Option<Vec<Arc<BucketWrite>>> {
     }
 }
 
-fn take(flush: &Flush) -> (Vec<Arc<BucketWrite>>, bool) {
+fn take(flush: &Flush) -> (Vec<Taken>, bool) {
     let options = &flush.options;
     let (mut batch, mut bytes) = (Vec::new(), 0);
     loop {
@@ -66,7 +68,7 @@ fn take(flush: &Flush) -> (Vec<Arc<BucketWrite>>, bool) {
         if taken.is_empty() {
             return (batch, finished);
         }
-        bytes += taken.iter().map(|write| bytes_of(write)).sum::<u64>();
+        bytes += taken.iter().map(bytes_of).sum::<u64>();
         batch.extend(taken);
         if batch.len() >= options.max_buckets_per_write || bytes >= options.max_write_bytes {
             return (batch, false);
@@ -75,8 +77,8 @@ fn take(flush: &Flush) -> (Vec<Arc<BucketWrite>>, bool) {
 }
 
 /// About what a bucket takes in a write command.
-fn bytes_of(write: &BucketWrite) -> u64 {
-    300 + write.contents.samples().len() as u64 * 32
+fn bytes_of(taken: &Taken) -> u64 {
+    300 + taken.values() as u64 * 32
 }
 
 fn sleep_for(flush: &Flush) -> Duration {

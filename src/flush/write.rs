@@ -8,6 +8,7 @@ use super::Flush;
 use super::backoff::Backoff;
 use super::late;
 use super::narrow::{Refused, narrow};
+use super::scheduler::BUCKETS_PER_TURN;
 use super::store_state::{note_away, note_back};
 use crate::model::BucketWrite;
 use crate::store::{WriteError, Written};
@@ -155,11 +156,12 @@ fn complete(flush: &Flush, done: &[Arc<BucketWrite>]) {
     if done.is_empty() {
         return;
     }
-    let mut state = flush.lock();
-    for write in done {
-        state.pending.complete(write);
+    for turn in done.chunks(BUCKETS_PER_TURN) {
+        let mut state = flush.lock();
+        let held: Vec<_> = turn.iter().map(|write| state.pending.complete(write)).collect();
+        drop(state);
+        drop(held);
     }
-    state.failed_in_a_row = 0;
-    drop(state);
+    flush.lock().failed_in_a_row = 0;
     flush.completed.notify_waiters();
 }

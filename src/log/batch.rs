@@ -322,32 +322,24 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::log::batch_view::{BadPayload, BatchView, Values, Visitor};
+    use crate::log::batch_view::{BadPayload, BatchView, Step};
 
     type Flat = (String, Option<String>, i64, Vec<(String, f64)>);
 
-    struct Unpack<'a> {
-        names: Vec<&'a str>,
-        group: (String, Option<String>),
-        flat: Vec<Flat>,
-    }
-
-    impl<'a> Visitor<'a> for Unpack<'a> {
-        fn group(&mut self, device: &'a str, metadata: Option<&'a str>) {
-            self.group = (device.to_owned(), metadata.map(str::to_owned));
-        }
-
-        fn reading(&mut self, ts_ms: i64, values: Values<'a>) {
-            let values = values.map(|(name, value)| (self.names[usize::from(name)].to_owned(), value)).collect();
-            self.flat.push((self.group.0.clone(), self.group.1.clone(), ts_ms, values));
-        }
-    }
-
     fn unpack(payload: &[u8]) -> Result<Vec<Flat>, BadPayload> {
         let view = BatchView::new(payload)?;
-        let mut unpack = Unpack { names: view.names().to_vec(), group: Default::default(), flat: Vec::new() };
-        view.walk(&mut unpack)?;
-        Ok(unpack.flat)
+        let names = view.names().to_vec();
+        let (mut of_group, mut flat) = ((String::new(), None), Vec::new());
+        for step in view.steps() {
+            match step? {
+                Step::Group { device, metadata } => of_group = (device.to_owned(), metadata.map(str::to_owned)),
+                Step::Reading { ts_ms, values } => {
+                    let values = values.map(|(name, value)| (names[usize::from(name)].to_owned(), value)).collect();
+                    flat.push((of_group.0.clone(), of_group.1.clone(), ts_ms, values));
+                }
+            }
+        }
+        Ok(flat)
     }
 
     proptest! {

@@ -35,46 +35,9 @@ impl<'a> BatchView<'a> {
         &self.names
     }
 
-    /// Walks through the batch in order.
-    ///
-    /// # Errors
-    /// When the payload breaks the grammar; what came before was handed on already.
-    /// An owner is read once, however many groups refer to it: the work is in proportion to the payload.
-    pub fn walk(&self, visitor: &mut impl Visitor<'a>) -> Result<(), BadPayload> {
-        let mut cursor = Cursor { ..self.groups };
-        let mut again = HashMap::with_hasher(RandomState::default());
-        while cursor.at < cursor.bytes.len() {
-            let start = cursor.at;
-            let (device, metadata) = match cursor.owner()? {
-                Owner::InFull(device, metadata) => (device, metadata),
-                Owner::OfGroup(at) => match again.get(&at) {
-                    Some(&known) => known,
-                    None => *again.entry(at).insert(self.owner_at(at, start)?).get(),
-                },
-            };
-            let readings = cursor.u32()?;
-            visitor.group(device, (!metadata.is_empty()).then_some(metadata));
-            for _ in 0..readings {
-                let ts_ms = i64::from_le_bytes(cursor.array()?);
-                let count = usize::from(cursor.u16()?);
-                let at = cursor.at;
-                let values = Values { bytes: cursor.take(count * VALUE_BYTES)?.chunks_exact(VALUE_BYTES) };
-                if count == 0 || values.clone().any(|(name, _)| usize::from(name) >= self.names.len()) {
-                    return Err(BadPayload(at));
-                }
-                visitor.reading(ts_ms, values);
-            }
-        }
-        Ok(())
-    }
-
-    /// The owner that stands in full in the group at `at`, which begins before `end`.
-    fn owner_at(&self, at: usize, end: usize) -> Result<(&'a str, &'a str), BadPayload> {
-        let mut cursor = Cursor { bytes: &self.groups.bytes[..end], at };
-        match cursor.owner()? {
-            Owner::InFull(device, metadata) => Ok((device, metadata)),
-            Owner::OfGroup(_) => Err(BadPayload(at)),
-        }
+    /// The parts of the batch in order.
+    pub fn steps(self) -> Steps<'a> {
+        Steps { names: self.names.len(), cursor: self.groups, readings_left: 0, owners: HashMap::default() }
     }
 }
 
@@ -86,12 +49,87 @@ enum Owner<'a> {
     OfGroup(usize),
 }
 
-/// Sees the parts of a batch in order.
-pub trait Visitor<'a> {
+/// A part of a batch.
+#[derive(Debug)]
+pub enum Step<'a> {
     /// The readings that follow are of this device, and came with this metadata.
-    fn group(&mut self, device: &'a str, metadata: Option<&'a str>);
-    /// A reading: its instant in Unix milliseconds, and its values.
-    fn reading(&mut self, ts_ms: i64, values: Values<'a>);
+    Group {
+        /// The device.
+        device: &'a str,
+        /// The text of a JSON object.
+        metadata: Option<&'a str>,
+    },
+    /// A reading.
+    Reading {
+        /// Its instant, in Unix milliseconds.
+        ts_ms: i64,
+        /// Its values.
+        values: Values<'a>,
+    },
+}
+
+/// Walks through a batch. After an error it is not to be asked again.
+#[derive(Debug)]
+pub struct Steps<'a> {
+    names: usize,
+    cursor: Cursor<'a>,
+    /// How many readings of the group follow.
+    readings_left: u32,
+    /// The owners that groups refer to, by the offset of the group that has them in full.
+    owners: HashMap<usize, (&'a str, &'a str), RandomState>,
+}
+
+/// The owner that stands in full in the group at `at`, which begins before `end`.
+fn owner_at(groups: &[u8], at: usize, end: usize) -> Result<(&str, &str), BadPayload> {
+    let mut cursor = Cursor { bytes: &groups[..end], at };
+    match cursor.owner()? {
+        Owner::InFull(device, metadata) => Ok((device, metadata)),
+        Owner::OfGroup(_) => Err(BadPayload(at)),
+    }
+}
+
+impl<'a> Steps<'a> {
+    /// Whether nothing is left.
+    pub const fn is_over(&self) -> bool {
+        self.readings_left == 0 && self.cursor.at >= self.cursor.bytes.len()
+    }
+
+    /// An owner is read once, however many groups refer to it: the work is in proportion to the payload.
+    fn group(&mut self) -> Result<Step<'a>, BadPayload> {
+        let start = self.cursor.at;
+        let (device, metadata) = match self.cursor.owner()? {
+            Owner::InFull(device, metadata) => (device, metadata),
+            Owner::OfGroup(at) => match self.owners.get(&at) {
+                Some(&known) => known,
+                None => *self.owners.entry(at).insert(owner_at(self.cursor.bytes, at, start)?).get(),
+            },
+        };
+        self.readings_left = self.cursor.u32()?;
+        Ok(Step::Group { device, metadata: (!metadata.is_empty()).then_some(metadata) })
+    }
+
+    fn reading(&mut self) -> Result<Step<'a>, BadPayload> {
+        self.readings_left -= 1;
+        let ts_ms = i64::from_le_bytes(self.cursor.array()?);
+        let count = usize::from(self.cursor.u16()?);
+        let at = self.cursor.at;
+        let values = Values { bytes: self.cursor.take(count * VALUE_BYTES)?.chunks_exact(VALUE_BYTES) };
+        if count == 0 || values.clone().any(|(name, _)| usize::from(name) >= self.names) {
+            return Err(BadPayload(at));
+        }
+        Ok(Step::Reading { ts_ms, values })
+    }
+}
+
+impl<'a> Iterator for Steps<'a> {
+    type Item = Result<Step<'a>, BadPayload>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.readings_left > 0 {
+            return Some(self.reading());
+        }
+        (!self.is_over()).then(|| self.group())
+    }
 }
 
 /// A value takes so many bytes: the index of its name, and the number.
@@ -110,7 +148,13 @@ impl Iterator for Values<'_> {
         let (name, number) = self.bytes.next()?.split_at(2);
         Some((u16::from_le_bytes(name.try_into().ok()?), f64::from_le_bytes(number.try_into().ok()?)))
     }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.bytes.size_hint()
+    }
 }
+
+impl ExactSizeIterator for Values<'_> {}
 
 #[derive(Debug)]
 struct Cursor<'a> {

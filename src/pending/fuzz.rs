@@ -15,7 +15,8 @@ pub fn payload(bytes: &[u8]) {
     let memory = pending.bytes();
     assert!(memory <= 300 * bytes.len() as u64, "{memory} bytes for a payload of {}", bytes.len());
     let mut accepted = 0;
-    for write in pending.take(Take::All, 0, usize::MAX) {
+    for taken in pending.take(Take::All, 0, usize::MAX) {
+        let write = taken.to_write();
         accepted += u64::from(write.accepted);
         assert!(write.contents.samples().iter().all(|sample| sample.offset < 3_600_000), "inside the hour");
         pending.complete(&write);

@@ -8,6 +8,9 @@
 //! - At most one write of a bucket is in flight; what arrives meanwhile waits in a new one behind it.
 //! - What is in flight stays visible to queries until it is stored.
 //! - [`Pending::cut_position`] never passes a reading that is not stored.
+//! - It is used behind a lock, so no call touches more than a bounded number of values, whatever clients have sent: long
+//!   work comes in turns of [`ITEMS_PER_TURN`], and what is handed out ([`BucketSnapshot`]) shares the memory of the
+//!   values, to be resolved and merged without the lock.
 //!
 //! Pure: no io, no locks, and the clock is an argument, in milliseconds of any monotonic clock.
 
@@ -31,14 +34,20 @@ pub mod fuzz;
 mod insertion;
 mod names;
 mod snapshot;
+mod sorted;
 #[cfg(test)]
 mod tests;
 
 pub use devices::PendingDevice;
-pub use snapshot::PendingHour;
+pub use insertion::Insertion;
+pub use snapshot::{BucketSnapshot, PendingHour};
 
 use bucket::OpenBucket;
-use names::Names;
+use names::{Generations, Names};
+use sorted::SortedDevices;
+
+/// About how many values are touched in one turn, after which the lock is given to others: well below a millisecond.
+pub const ITEMS_PER_TURN: usize = 4_096;
 
 /// When buckets are due, and how much may wait.
 #[derive(Debug, Clone, Copy)]
@@ -65,9 +74,10 @@ pub enum Take {
 pub struct Pending {
     limits: Limits,
     keep: Keep,
-    names: Names,
+    names: Generations,
     devices: Slab<Device>,
     by_id: HashTable<u32>,
+    sorted: SortedDevices,
     hasher: RandomState,
     open: Slab<OpenBucket>,
     flights: Slab<Flight>,
@@ -111,10 +121,31 @@ fn key(index: Index) -> usize {
 /// A write that was taken and is not stored yet.
 #[derive(Debug)]
 struct Flight {
-    write: Arc<BucketWrite>,
+    bucket: Arc<BucketSnapshot>,
     position: Position,
     since_ms: u64,
     bytes: u64,
+}
+
+/// A bucket that was taken to be written.
+#[derive(Debug, Clone)]
+pub struct Taken {
+    device: Arc<str>,
+    bucket: Arc<BucketSnapshot>,
+}
+
+impl Taken {
+    /// How many values there are, repetitions included.
+    #[must_use]
+    pub fn values(&self) -> usize {
+        self.bucket.values()
+    }
+
+    /// The write to be done. This takes a while, for it sorts the readings.
+    #[must_use]
+    pub fn to_write(&self) -> BucketWrite {
+        self.bucket.to_write(Arc::clone(&self.device))
+    }
 }
 
 /// An open bucket as it was when it was entered into a queue.
@@ -130,9 +161,10 @@ impl Pending {
         Self {
             limits,
             keep: Keep::default(),
-            names: Names::default(),
+            names: Generations::default(),
             devices: Slab::new(),
             by_id: HashTable::new(),
+            sorted: SortedDevices::default(),
             hasher: RandomState::default(),
             open: Slab::new(),
             flights: Slab::new(),
@@ -202,7 +234,7 @@ impl Pending {
 
     /// Takes up to `max` buckets to write, oldest first among those due. They are in flight until
     /// [`Self::complete`] is called with each of them.
-    pub fn take(&mut self, which: Take, now_ms: u64, max: usize) -> Vec<Arc<BucketWrite>> {
+    pub fn take(&mut self, which: Take, now_ms: u64, max: usize) -> Vec<Taken> {
         let mut taken = Vec::new();
         while taken.len() < max {
             let Some(entry) = self.full.pop_front() else { break };
@@ -231,8 +263,9 @@ impl Pending {
         taken
     }
 
-    /// Forgets a write that was taken: it is stored, or dead-lettered.
-    pub fn complete(&mut self, write: &BucketWrite) {
+    /// Forgets a write that was taken: it is stored, or dead-lettered. Returns what was held of it, which may be large: drop
+    /// it without the lock.
+    pub fn complete(&mut self, write: &BucketWrite) -> Arc<BucketSnapshot> {
         let device = self.find_device(&write.device).expect("in flight, so known");
         let hours = &mut self.devices[device].hours;
         let at = hours.binary_search_by_key(&write.hour, |slot| slot.hour).expect("in flight, so there");
@@ -248,7 +281,8 @@ impl Pending {
         }
         let flight = self.flights.remove(key(flight));
         self.bytes -= flight.bytes;
-        self.readings -= u64::from(write.accepted);
+        self.readings -= u64::from(flight.bucket.accepted);
+        flight.bucket
     }
 
     fn max_age_ms(&self) -> u64 {
@@ -287,6 +321,8 @@ impl Pending {
     }
 
     fn forget_device(&mut self, device: usize) {
+        let devices = &self.devices;
+        self.sorted.remove(device as u32, |key| &*devices[key as usize].id);
         let gone = self.devices.remove(device);
         let hash = self.hasher.hash_one(&*gone.id);
         if let Ok(entry) = self.by_id.find_entry(hash, |&known| known as usize == device) {
@@ -310,7 +346,8 @@ impl Pending {
         }
         let serial = self.next_serial;
         self.next_serial = serial.wrapping_add(1);
-        let bucket = OpenBucket::new(index(device), hour, position, now_ms, serial);
+        let names = Arc::clone(self.names.current());
+        let bucket = OpenBucket::new(index(device), hour, names, position, now_ms, serial);
         self.bytes += bucket.bytes();
         let bucket = index(self.open.insert(bucket));
         hours[at].open = Some(bucket);
@@ -324,7 +361,13 @@ impl Pending {
         let rehash = |&known: &u32| hasher.hash_one(&*devices[known as usize].id);
         let number = u32::try_from(device).expect("memory ends far below 2^32 devices");
         self.by_id.insert_unique(hasher.hash_one(id), number, rehash);
+        self.sorted.insert(number, |key| &*devices[key as usize].id);
         device
+    }
+
+    /// The names that the values of an open bucket refer to.
+    fn names_of(&self, bucket: Index) -> &Arc<Names> {
+        &self.open[key(bucket)].names
     }
 
     fn push(&mut self, bucket: Index, metadata: Option<&str>, offset: u32, values: impl Iterator<Item = (u32, f64)>) {
@@ -345,14 +388,14 @@ impl Pending {
         }
     }
 
-    fn take_bucket(&mut self, bucket: Index) -> Arc<BucketWrite> {
+    fn take_bucket(&mut self, bucket: Index) -> Taken {
         let open = self.open.remove(key(bucket));
         let device = &mut self.devices[key(open.device)];
-        let write = Arc::new(open.to_write(device.id.as_ref().into(), &self.names, self.keep));
-        let flight =
-            Flight { write: Arc::clone(&write), position: open.position, since_ms: open.since_ms, bytes: open.bytes() };
-        let at = device.hours.binary_search_by_key(&open.hour, |slot| slot.hour).expect("an open bucket has a slot");
-        device.hours[at] = HourSlot { hour: open.hour, open: None, flight: Some(index(self.flights.insert(flight))) };
-        write
+        let (hour, position, since_ms, bytes) = (open.hour, open.position, open.since_ms, open.bytes());
+        let bucket = Arc::new(open.into_snapshot(self.keep));
+        let flight = Flight { bucket: Arc::clone(&bucket), position, since_ms, bytes };
+        let at = device.hours.binary_search_by_key(&hour, |slot| slot.hour).expect("an open bucket has a slot");
+        device.hours[at] = HourSlot { hour, open: None, flight: Some(index(self.flights.insert(flight))) };
+        Taken { device: device.id.as_ref().into(), bucket }
     }
 }

@@ -30,6 +30,20 @@ fn insert(pending: &mut Pending, at: u64, readings: &[Reading<'_>]) {
     pending.insert(&batch(readings), Position(at), at).unwrap();
 }
 
+fn take(pending: &mut Pending, which: Take, now_ms: u64, max: usize) -> Vec<Arc<BucketWrite>> {
+    pending.take(which, now_ms, max).iter().map(|taken| Arc::new(taken.to_write())).collect()
+}
+
+fn hours(pending: &Pending, device: &str, hours: std::ops::Range<Hour>) -> Vec<PendingHour> {
+    let (mut found, mut rest) = pending.hours(device, hours.clone());
+    while let Some(next) = rest {
+        let turn = pending.hours(device, next..hours.end);
+        found.extend(turn.0);
+        rest = turn.1;
+    }
+    found
+}
+
 fn spread(into: &mut BTreeMap<Identity, f64>, device: &str, hour: Hour, contents: &Contents) {
     for sample in contents.samples() {
         let identity = (device.to_owned(), hour.instant_ms(sample.offset), contents.metric_of(sample).to_string());
@@ -40,7 +54,7 @@ fn spread(into: &mut BTreeMap<Identity, f64>, device: &str, hour: Hour, contents
 fn everything(pending: &Pending, devices: &[&str]) -> BTreeMap<Identity, f64> {
     let mut all = BTreeMap::new();
     for device in devices {
-        for hour in pending.hours(device, Hour(i32::MIN)..Hour(i32::MAX)) {
+        for hour in hours(pending, device, Hour(i32::MIN)..Hour(i32::MAX)) {
             spread(&mut all, device, hour.hour, &hour.contents());
         }
     }
@@ -102,11 +116,11 @@ proptest! {
                     accepted += readings.len() as u64;
                 }
                 Operation::Take(max) => {
-                    let taken = pending.take(Take::Due, now_ms, max);
+                    let taken = take(&mut pending, Take::Due, now_ms, max);
                     prop_assert!(taken.len() <= max);
                     flying.extend(taken);
                 }
-                Operation::TakeAll => flying.extend(pending.take(Take::All, now_ms, usize::MAX)),
+                Operation::TakeAll => flying.extend(take(&mut pending, Take::All, now_ms, usize::MAX)),
                 Operation::Complete(which) if !flying.is_empty() => {
                     let write = flying.swap_remove(which.index(flying.len()));
                     spread(&mut stored, &write.device, write.hour, &write.contents);
@@ -131,11 +145,11 @@ proptest! {
                 prop_assert!(!is_waiting || cut <= *at, "cut at {cut} passes a reading that is not stored, at {at}");
             }
         }
-        flying.extend(pending.take(Take::All, now_ms, usize::MAX));
-        flying.drain(..).for_each(|write| pending.complete(&write));
-        pending.take(Take::All, now_ms, usize::MAX).iter().for_each(|write| pending.complete(write));
+        flying.extend(take(&mut pending, Take::All, now_ms, usize::MAX));
+        flying.drain(..).for_each(|write| drop(pending.complete(&write)));
+        take(&mut pending, Take::All, now_ms, usize::MAX).iter().for_each(|write| drop(pending.complete(write)));
         prop_assert_eq!((pending.readings(), pending.bytes(), pending.buckets()), (0, 0, 0), "nothing is left behind");
-        prop_assert!(pending.devices.is_empty() && pending.by_id.is_empty());
+        prop_assert!(pending.devices.is_empty() && pending.by_id.is_empty() && pending.sorted.is_empty());
         prop_assert_eq!(pending.cut_position(Position(position)), Position(position));
     }
 }
@@ -149,29 +163,29 @@ fn a_bucket_is_due_when_it_is_full_or_old_or_memory_is_short() {
     }
     let names = |taken: Vec<Arc<BucketWrite>>| taken.iter().map(|write| write.device.to_string()).collect::<Vec<_>>();
     assert_eq!(pending.due_at_ms(), Some(100));
-    assert_eq!(names(pending.take(Take::Due, 99, 10)), ["full"]);
-    assert_eq!(names(pending.take(Take::Due, 100, 10)), ["old"]);
+    assert_eq!(names(take(&mut pending, Take::Due, 99, 10)), ["full"]);
+    assert_eq!(names(take(&mut pending, Take::Due, 100, 10)), ["old"]);
 
     let mut pending = Pending::new(Limits { max_bytes: 4 * 300, ..LIMITS });
     insert(&mut pending, 0, &[("first", 0, &[("x", 1.0)])]);
     insert(&mut pending, 1, &[("second", 0, &[("x", 1.0)]), ("third", 0, &[("x", 1.0)])]);
-    assert!(pending.take(Take::Due, 1, 10).is_empty(), "{} bytes are not short", pending.bytes());
+    assert!(take(&mut pending, Take::Due, 1, 10).is_empty(), "{} bytes are not short", pending.bytes());
     insert(&mut pending, 2, &[("fourth", 0, &[("x", 1.0)])]);
-    assert_eq!(names(pending.take(Take::Due, 2, 1)), ["first"], "the oldest goes when memory is short");
+    assert_eq!(names(take(&mut pending, Take::Due, 2, 1)), ["first"], "the oldest goes when memory is short");
 }
 
 #[test]
 fn what_arrives_during_a_flight_waits_for_its_end() {
     let mut pending = Pending::new(LIMITS);
     insert(&mut pending, 0, &[("a", 0, &[("x", 1.0)])]);
-    let first = pending.take(Take::All, 0, 10);
+    let first = take(&mut pending, Take::All, 0, 10);
     for at in 1..=5 {
         insert(&mut pending, at, &[("a", at as i64, &[("x", 2.0)])]);
     }
-    assert!(pending.take(Take::All, 1_000, 10).is_empty(), "a write of this bucket is in flight");
-    assert_eq!(pending.hours("a", Hour(0)..Hour(1))[0].contents().samples().len(), 6);
+    assert!(take(&mut pending, Take::All, 1_000, 10).is_empty(), "a write of this bucket is in flight");
+    assert_eq!(hours(&pending, "a", Hour(0)..Hour(1))[0].contents().samples().len(), 6);
     pending.complete(&first[0]);
-    assert_eq!(pending.take(Take::Due, 6, 10).len(), 1, "full, and not blocked any more");
+    assert_eq!(take(&mut pending, Take::Due, 6, 10).len(), 1, "full, and not blocked any more");
 }
 
 #[test]
@@ -182,7 +196,7 @@ fn memory_of_names_that_nobody_uses_is_given_back() {
         for name in &names {
             insert(&mut pending, round, &[("a", 0, &[(name, 1.0)])]);
         }
-        pending.take(Take::All, 0, 10).iter().for_each(|write| pending.complete(write));
+        take(&mut pending, Take::All, 0, 10).iter().for_each(|write| drop(pending.complete(write)));
     }
     assert!(pending.names.len() <= 11_000, "{} names are held", pending.names.len());
 }
@@ -197,7 +211,7 @@ fn a_pending_device_hour_with_its_readings_keeps_to_the_memory_budget() {
             insert(&mut pending, reading, &[(&id, reading as i64 * 1_000, &[("value", 1.0)])]);
         }
     }
-    let budget = devices * 200 + devices * readings * 24;
+    let budget = devices * 230 + devices * readings * 24;
     assert!(pending.bytes() <= budget, "{} bytes for {devices} device-hours, the budget is {budget}", pending.bytes());
 }
 
@@ -208,10 +222,90 @@ fn devices_are_listed_in_order_by_prefix_and_cursor() {
         insert(&mut pending, 0, &[(id, 0, &[("x", 1.0)])]);
     }
     let list = |prefix: &str, after: Option<&str>, limit| {
-        pending.devices(prefix, after, limit).iter().map(|device| device.device.to_string()).collect::<Vec<_>>()
+        pending.devices(prefix, after, limit).0.iter().map(|device| device.device.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(list("", None, 10), ["a-1", "b-1", "b-2", "b-3", "c"]);
     assert_eq!(list("b-", None, 2), ["b-1", "b-2"]);
     assert_eq!(list("b-", Some("b-2"), 2), ["b-3"]);
     assert!(list("x", None, 2).is_empty());
+}
+
+/// Inserts a record as the feeder does, and returns the most values of a turn.
+fn insert_in_turns(pending: &mut Pending, payload: &[u8]) -> usize {
+    let mut insertion = Insertion::new(payload, Position(0)).unwrap();
+    let mut longest = 0;
+    while insertion.decode().unwrap() {
+        let before = pending.readings();
+        longest = longest.max(insertion.apply(pending, 0) as usize);
+        assert!(pending.readings() > before);
+    }
+    assert!(insertion.is_over());
+    longest
+}
+
+#[test]
+fn no_turn_touches_more_than_a_bounded_number_of_values() {
+    let mut pending = Pending::new(Limits { max_bytes: u64::MAX, max_readings: u32::MAX, ..LIMITS });
+    let mut builder = BatchBuilder::default();
+    let count = 50 * ITEMS_PER_TURN as i64;
+    for at in 0..count {
+        let name = format!("m{}", at % 3_000);
+        builder.push("large", None, at, [(name.as_str(), at as f64)].into_iter()).unwrap();
+    }
+    assert!(insert_in_turns(&mut pending, builder.finish().payload()) <= ITEMS_PER_TURN, "a turn of the feeder");
+
+    let touched = |pending: &Pending| {
+        let device = pending.find_device("large").unwrap();
+        let (hour, items) = pending.snapshot(&pending.devices[device].hours[0]);
+        assert_eq!((hour.values(), hour.contents().samples().len()), (count as usize, count as usize));
+        items
+    };
+    assert!(touched(&pending) <= ITEMS_PER_TURN + 51, "values of full chunks are not touched");
+    let taken = pending.take(Take::All, 0, 10);
+    assert!(touched(&pending) <= 1, "what is in flight is shared");
+    assert_eq!(taken[0].to_write().contents.samples().len() as i64, count);
+}
+
+#[test]
+fn lists_and_ranges_come_in_turns_that_miss_nothing() {
+    let mut pending = Pending::new(Limits { max_bytes: u64::MAX, max_readings: u32::MAX, ..LIMITS });
+    for device in 0..30 {
+        let mut builder = BatchBuilder::default();
+        for at in 0..1_000 {
+            builder.push(&format!("d{device:02}"), None, at, [("x", 1.0)].into_iter()).unwrap();
+            builder.push("hours", None, device * 3_600_000 + at, [("x", 1.0)].into_iter()).unwrap();
+        }
+        insert_in_turns(&mut pending, builder.finish().payload());
+    }
+    let (mut listed, mut after, mut turns) = (Vec::new(), None, 0);
+    loop {
+        let (turn, is_cut) = pending.devices("", after.as_deref(), 100);
+        assert!(turn.len() <= ITEMS_PER_TURN / 1_000 + 1, "{} devices at once", turn.len());
+        listed.extend(turn.iter().map(|device| device.device.to_string()));
+        (after, turns) = (listed.last().cloned(), turns + 1);
+        if !is_cut {
+            break;
+        }
+    }
+    let expected: Vec<String> = (0..30).map(|device| format!("d{device:02}")).chain(["hours".to_owned()]).collect();
+    assert_eq!((listed, turns > 5), (expected, true));
+    assert!(pending.hours("hours", Hour(0)..Hour(99)).0.len() <= ITEMS_PER_TURN / 1_000 + 1);
+    let found: Vec<i32> = hours(&pending, "hours", Hour(3)..Hour(29)).iter().map(|hour| hour.hour.0).collect();
+    assert_eq!(found, (3..29).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_snapshot_stays_as_it_was_and_knows_its_names() {
+    let mut pending = Pending::new(Limits { max_bytes: u64::MAX, ..LIMITS });
+    insert(&mut pending, 0, &[("a", 5, &[("x", 1.0)])]);
+    let before = hours(&pending, "a", Hour(0)..Hour(1)).remove(0);
+    for round in 0..30 {
+        let names: Vec<String> = (0..1000).map(|name| format!("m-{round}-{name}")).collect();
+        let values: Vec<(&str, f64)> = names.iter().map(|name| (name.as_str(), 2.0)).collect();
+        insert(&mut pending, round, &[("a", 9, &values)]);
+    }
+    insert(&mut pending, 0, &[("a", 7, &[("x", 3.0)])]);
+    assert_eq!((before.values(), before.contents().value(5, "x"), before.span_ms()), (1, Some(1.0), (5, 5)));
+    let now = hours(&pending, "a", Hour(0)..Hour(1)).remove(0);
+    assert_eq!((now.metrics().len(), now.contents().value(7, "x"), now.span_ms()), (30_001, Some(3.0), (5, 9)));
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{Answer, Queries, QueryError};
+use super::{Answer, Queries, QueryError, blocking};
 use crate::access::Reach;
+use crate::model::{Hour, Metric};
 use crate::pending::PendingDevice;
 use crate::store::DeviceSummary;
 
@@ -82,7 +83,10 @@ impl Queries {
         after: Option<&str>,
         limit: usize,
     ) -> Result<DevicePage, QueryError> {
-        let pending = self.flush.with_pending(|pending| pending.devices(prefix, after, limit));
+        let (flush, of_prefix, from) = (Arc::clone(&self.flush), prefix.to_owned(), after.map(str::to_owned));
+        let list =
+            move || flush.pending_devices(&of_prefix, from.as_deref(), limit, |device| PendingSummary::of(&device));
+        let pending = blocking(list).await?;
         let (stored, partial) = match self.ask(deadline, self.store.devices(prefix, after, limit)).await {
             Ok(stored) => (stored, false),
             Err(_) if !pending.is_empty() => (Vec::new(), true),
@@ -90,11 +94,10 @@ impl Queries {
         };
         let mut devices: BTreeMap<Arc<str>, DeviceSummary> =
             stored.into_iter().map(|summary| (Arc::clone(&summary.device), summary)).collect();
-        for summary in pending.iter().filter_map(summarize) {
-            match devices.get_mut(&summary.device) {
-                Some(known) => take_in(known, summary),
-                None => _ = devices.insert(Arc::clone(&summary.device), summary),
-            }
+        let metadata_stays = self.store.metadata_stays();
+        for pending in pending {
+            let stored = devices.remove(&pending.device);
+            devices.insert(Arc::clone(&pending.device), pending.over(stored, metadata_stays));
         }
         Ok(DevicePage { devices: devices.into_values().take(limit).collect(), partial })
     }
@@ -109,28 +112,75 @@ fn seen_from(reach: &Reach, summary: DeviceSummary) -> Option<DeviceSummary> {
     Some(DeviceSummary { device, ..summary })
 }
 
-fn summarize(device: &PendingDevice) -> Option<DeviceSummary> {
-    let (first, last) = &device.hours;
-    let newest = last.contents();
-    let mut metrics: Vec<_> = newest.stats().into_iter().map(|(metric, _)| metric).collect();
-    metrics.sort_unstable();
-    Some(DeviceSummary {
-        device: Arc::clone(&device.device),
-        metadata: last.metadata(),
-        metrics,
-        first_ts_ms: first.hour.instant_ms(first.contents().span()?.0),
-        last_ts_ms: last.hour.instant_ms(newest.span()?.1),
-    })
+/// What is pending of a device.
+struct PendingSummary {
+    device: Arc<str>,
+    first_ts_ms: i64,
+    last_ts_ms: i64,
+    /// The metrics of its newest hour, sorted by name.
+    metrics: Vec<Metric>,
+    /// Of the hours before that.
+    earlier_metadata: Option<Arc<str>>,
+    /// Of the newest hour: the last instant of each write that it becomes, and the metadata that goes with it.
+    metadata: Vec<(i64, Option<Arc<str>>)>,
 }
 
-/// Lays what is pending of a device over what is stored of it.
-fn take_in(known: &mut DeviceSummary, pending: DeviceSummary) {
-    if pending.last_ts_ms >= known.last_ts_ms {
-        known.metadata = pending.metadata.or(known.metadata.take());
+impl PendingSummary {
+    fn of(pending: &PendingDevice) -> Self {
+        let newest = &pending.newest;
+        Self {
+            device: Arc::clone(&pending.device),
+            first_ts_ms: pending.first_ts_ms,
+            last_ts_ms: newest.span_ms().1,
+            metrics: newest.metrics(),
+            earlier_metadata: pending.earlier_metadata.clone(),
+            metadata: newest.metadata().map(|(last_ms, metadata)| (last_ms, metadata.cloned())).collect(),
+        }
     }
-    known.metrics.extend(pending.metrics);
-    known.metrics.sort_unstable();
-    known.metrics.dedup();
-    known.first_ts_ms = known.first_ts_ms.min(pending.first_ts_ms);
-    known.last_ts_ms = known.last_ts_ms.max(pending.last_ts_ms);
+
+    /// The summary that the store will give of the device once this is stored, from the one that it gives now.
+    fn over(self, stored: Option<DeviceSummary>, metadata_stays: bool) -> DeviceSummary {
+        let Some(mut known) = stored else {
+            let nothing = DeviceSummary {
+                device: Arc::clone(&self.device),
+                metadata: None,
+                metrics: Vec::new(),
+                first_ts_ms: self.first_ts_ms,
+                last_ts_ms: i64::MIN,
+            };
+            return self.over(Some(nothing), metadata_stays);
+        };
+        let stored_hour = (known.last_ts_ms > i64::MIN).then(|| Hour::of(known.last_ts_ms));
+        let is_newer_hour = stored_hour < Some(Hour::of(self.last_ts_ms));
+        let is_same_hour = stored_hour == Some(Hour::of(self.last_ts_ms));
+        if metadata_stays {
+            known.metadata = self.metadata_of_last_reading(&known);
+        } else if is_newer_hour || is_same_hour {
+            let newest = self.metadata.into_iter().rev().find_map(|(_, metadata)| metadata);
+            known.metadata = newest.or(known.metadata.filter(|_| is_same_hour));
+        }
+        if is_newer_hour {
+            known.metrics = self.metrics;
+        } else if is_same_hour {
+            known.metrics.extend(self.metrics);
+            known.metrics.sort_unstable();
+            known.metrics.dedup();
+        }
+        known.first_ts_ms = known.first_ts_ms.min(self.first_ts_ms);
+        known.last_ts_ms = known.last_ts_ms.max(self.last_ts_ms);
+        known
+    }
+
+    /// Metadata as [`Store::metadata_stays`](crate::store::Store::metadata_stays) has it.
+    fn metadata_of_last_reading(&self, stored: &DeviceSummary) -> Option<Arc<str>> {
+        let (mut last_ms, mut shown) = (stored.last_ts_ms, stored.metadata.clone());
+        let mut known = self.earlier_metadata.clone().or_else(|| shown.clone());
+        for (of_write_ms, metadata) in &self.metadata {
+            known = metadata.clone().or(known);
+            if *of_write_ms > last_ms {
+                (last_ms, shown) = (*of_write_ms, known.clone());
+            }
+        }
+        shown
+    }
 }

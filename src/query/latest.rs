@@ -50,10 +50,8 @@ impl Queries {
     async fn newest_pending(&self, device: &str) -> Result<Option<(Hour, Contents)>, QueryError> {
         let (flush, device) = (Arc::clone(&self.flush), device.to_owned());
         blocking(move || {
-            let newest = flush.with_pending(|pending| {
-                let hour = pending.last_hour(&device)?;
-                pending.hours(&device, hour..Hour(hour.0 + 1)).pop()
-            })?;
+            let hour = flush.with_pending(|pending| pending.last_hour(&device))?;
+            let newest = flush.pending_hours(&device, hour..Hour(hour.0 + 1)).pop()?;
             let mut samples = HourSamples::last_of_each_metric(newest.hour);
             samples.extend(&newest.contents());
             Some((newest.hour, samples.finish().0))

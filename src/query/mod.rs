@@ -30,6 +30,7 @@ use tokio::time::Instant;
 use crate::access::ReachError;
 use crate::flush::Flush;
 use crate::model::{Contents, Hour};
+use crate::pending::{ITEMS_PER_TURN, PendingHour};
 use crate::store::{Store, StoreError};
 
 #[doc(hidden)]
@@ -141,10 +142,12 @@ impl Queries {
         self.flush.catch_up(self.limits.catch_up).await
     }
 
-    /// What is pending of a device, by hour, ascending.
-    fn pending(&self, device: &str, hours: Range<Hour>) -> Vec<(Hour, Contents)> {
-        let snapshot = self.flush.with_pending(|pending| pending.hours(device, hours));
-        snapshot.iter().map(|hour| (hour.hour, hour.contents())).collect()
+    /// What is pending of a device, by hour, ascending. A lot of it is sorted on a thread for blocking work.
+    async fn pending(&self, device: &str, hours: Range<Hour>) -> Result<Vec<(Hour, Contents)>, QueryError> {
+        let snapshot = self.flush.pending_hours(device, hours);
+        let values: usize = snapshot.iter().map(PendingHour::values).sum();
+        let resolve = move || snapshot.iter().map(|hour| (hour.hour, hour.contents())).collect();
+        if values <= ITEMS_PER_TURN { Ok(resolve()) } else { blocking(resolve).await }
     }
 
     /// The hours that a range of instants touches.

@@ -97,7 +97,7 @@ impl Queries {
     async fn first_pending(&self, query: &ReadingsQuery) -> Result<FirstReadings, QueryError> {
         let (flush, query) = (Arc::clone(&self.flush), query.clone());
         blocking(move || {
-            let hours = flush.with_pending(|pending| pending.hours(&query.device, query.hours()));
+            let hours = flush.pending_hours(&query.device, query.hours());
             let mut gathered = Gathered::new(&query);
             for hour in hours {
                 let Some(samples) = gathered.hour(hour.hour) else { break };

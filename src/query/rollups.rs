@@ -64,7 +64,10 @@ impl Queries {
         let devices = kept(reach, &request.devices)?;
         let hours = self.hours(request.from_ms, request.to_ms)?;
         let lagging = self.catch_up().await;
-        let pending: Vec<_> = devices.iter().map(|device| self.pending(device, hours.clone())).collect();
+        let mut pending = Vec::with_capacity(devices.len());
+        for device in &*devices {
+            pending.push(self.pending(device, hours.clone()).await?);
+        }
         let (stored, partial) = match self.ask(deadline, self.store.hour_stats(&devices, hours, &request.metrics)).await
         {
             Ok(stored) => (stored, false),

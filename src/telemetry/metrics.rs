@@ -14,6 +14,9 @@ const SECONDS: &[f64] = &[
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 ];
 
+/// Bucket bounds for how long a lock is held, in seconds.
+const HOLDS: &[f64] = &[0.000_001, 0.000_01, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.1, 1.0];
+
 /// Bucket bounds for how many things go together.
 const COUNTS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0, 10_000.0];
 
@@ -97,6 +100,8 @@ table! {
     pending_limit_bytes: Gauge, Bytes;
     /// Buckets with pending readings.
     pending_buckets: Gauge, Count;
+    /// Time for which the lock of pending was held, each time.
+    pending_lock_seconds: Histogram, Seconds in HOLDS;
     /// How long the oldest pending reading has waited.
     oldest_pending_seconds: Gauge, Seconds;
 

@@ -1,0 +1,87 @@
+//! Pending behind its lock, and what others may see of it.
+
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Instant;
+
+use metrics::Histogram;
+
+use super::{Flush, State};
+use crate::model::Hour;
+use crate::pending::{Pending, PendingDevice, PendingHour};
+
+/// The lock, held. How long is measured.
+pub(super) struct Locked<'a> {
+    /// `None` once it was given back.
+    state: Option<MutexGuard<'a, State>>,
+    since: Instant,
+    held: &'a Histogram,
+}
+
+impl Flush {
+    pub(super) fn lock(&self) -> Locked<'_> {
+        let state = Some(self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        Locked { state, since: Instant::now(), held: &self.metrics.pending_lock_seconds }
+    }
+
+    /// Looks at what is pending. Nothing is fed meanwhile, so `look` must take a bounded time, whatever is pending.
+    pub fn with_pending<T>(&self, look: impl FnOnce(&Pending) -> T) -> T {
+        look(&self.lock().pending)
+    }
+
+    /// What is pending of a device in a range of hours, ascending. Taken in turns: of each hour the state at one moment.
+    pub fn pending_hours(&self, device: &str, hours: Range<Hour>) -> Vec<PendingHour> {
+        let (mut found, mut rest) = self.with_pending(|pending| pending.hours(device, hours.clone()));
+        while let Some(next) = rest {
+            let more;
+            (more, rest) = self.with_pending(|pending| pending.hours(device, next..hours.end));
+            found.extend(more);
+        }
+        found
+    }
+
+    /// Up to `limit` devices with something pending whose id starts with `prefix` and comes after `after`, ascending, each
+    /// as `see` sees it, which is called without the lock. Taken in turns, like [`Self::pending_hours`].
+    pub fn pending_devices<T>(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+        see: impl Fn(PendingDevice) -> T,
+    ) -> Vec<T> {
+        let (mut found, mut after) = (Vec::new(), after.map(str::to_owned));
+        loop {
+            let room = limit - found.len();
+            let (turn, is_cut) = self.with_pending(|pending| pending.devices(prefix, after.as_deref(), room));
+            if let Some(last) = turn.last() {
+                after = Some(last.device.to_string());
+            }
+            found.extend(turn.into_iter().map(&see));
+            if !is_cut {
+                return found;
+            }
+        }
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.state.as_ref().expect("held until it is dropped")
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.state.as_mut().expect("held until it is dropped")
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let held = self.since.elapsed();
+        self.state = None;
+        self.held.record(held.as_secs_f64());
+    }
+}

@@ -1,0 +1,137 @@
+//! The devices in the order of their ids.
+//!
+//! A sorted list of keys, cut into runs of bounded length: four to eight bytes a device, where a tree that holds the ids
+//! would take ten times that.
+
+use std::cmp::Ordering;
+
+/// The longest run.
+const RUN_MAX: usize = 512;
+
+/// Keys of devices, sorted by what `id_of` says of each. The caller passes the same `id_of` each time.
+#[derive(Debug, Default)]
+pub(super) struct SortedDevices {
+    /// None of them empty.
+    runs: Vec<Vec<u32>>,
+}
+
+impl SortedDevices {
+    pub(super) fn insert<'a>(&mut self, device: u32, id_of: impl Fn(u32) -> &'a str) {
+        if self.runs.is_empty() {
+            self.runs.push(vec![device]);
+            return;
+        }
+        let (run, mut at) = self.place_of(|other| id_of(other) < id_of(device));
+        let mut run = run.min(self.runs.len() - 1);
+        if self.runs[run].len() == RUN_MAX {
+            let half = self.runs[run].split_off(RUN_MAX / 2);
+            self.runs.insert(run + 1, half);
+            if at > RUN_MAX / 2 {
+                (run, at) = (run + 1, at - RUN_MAX / 2);
+            }
+        }
+        self.runs[run].insert(at, device);
+    }
+
+    pub(super) fn remove<'a>(&mut self, device: u32, id_of: impl Fn(u32) -> &'a str) {
+        let (run, at) = self.place_of(|other| id_of(other) < id_of(device));
+        let Some(keys) = self.runs.get_mut(run).filter(|keys| keys.get(at) == Some(&device)) else {
+            debug_assert!(false, "a device that is known is in the list");
+            return;
+        };
+        keys.remove(at);
+        if keys.is_empty() {
+            self.runs.remove(run);
+        } else if !self.join(run) && run > 0 {
+            self.join(run - 1);
+        }
+    }
+
+    /// Joins a run with the next one if both are short.
+    fn join(&mut self, run: usize) -> bool {
+        let are_short = self.runs.get(run + 1).is_some_and(|next| self.runs[run].len() + next.len() <= RUN_MAX / 2);
+        if are_short {
+            let next = self.runs.remove(run + 1);
+            self.runs[run].extend(next);
+        }
+        are_short
+    }
+
+    /// The devices for which `is_before` does not hold, in order. It must hold for a first part of them only.
+    pub(super) fn from(&self, is_before: impl Fn(u32) -> bool) -> impl Iterator<Item = u32> {
+        let (run, at) = self.place_of(is_before);
+        self.runs[run..].iter().flatten().copied().skip(at)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Run and place of the first device for which `is_before` does not hold; behind the end of the last run if there is
+    /// none.
+    fn place_of(&self, is_before: impl Fn(u32) -> bool) -> (usize, usize) {
+        let ends_before = |keys: &Vec<u32>| keys.last().is_some_and(|&last| is_before(last));
+        let run = self.runs.partition_point(ends_before);
+        match self.runs.get(run) {
+            Some(keys) => (run, keys.partition_point(|&key| is_before(key))),
+            None => (run, self.runs.last().map_or(0, Vec::len)),
+        }
+    }
+}
+
+/// Whether a device comes before those that start with `prefix` and come after `after`.
+pub(super) fn is_before(id: &str, prefix: &str, after: Option<&str>) -> bool {
+    match after {
+        Some(after) if after.cmp(prefix) != Ordering::Less => id <= after,
+        _ => id < prefix,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn devices_are_in_order_whatever_was_inserted_and_removed(
+            changes in prop::collection::vec((0..3_000u32, any::<bool>()), 1..6_000), from in 0..3_000u32
+        ) {
+            let ids: Vec<String> = (0..3_000).map(|key: u32| format!("{:08x}", key.wrapping_mul(2_654_435_761))).collect();
+            let id_of = |key: u32| ids[key as usize].as_str();
+            let (mut sorted, mut model) = (SortedDevices::default(), BTreeSet::new());
+            for (key, is_insert) in changes {
+                if is_insert && model.insert((id_of(key), key)) {
+                    sorted.insert(key, id_of);
+                } else if !is_insert && model.remove(&(id_of(key), key)) {
+                    sorted.remove(key, id_of);
+                }
+            }
+            prop_assert!(sorted.runs.iter().all(|keys| !keys.is_empty() && keys.len() <= RUN_MAX));
+            let all: Vec<u32> = model.iter().map(|&(_, key)| key).collect();
+            prop_assert_eq!(sorted.from(|_| false).collect::<Vec<_>>(), all);
+            let rest: Vec<u32> = model.range((id_of(from), 0)..).map(|&(_, key)| key).collect();
+            prop_assert_eq!(sorted.from(|key| id_of(key) < id_of(from)).collect::<Vec<_>>(), rest);
+            for (id, key) in model {
+                sorted.remove(key, id_of);
+                prop_assert!(sorted.from(|other| id_of(other) < id).next() != Some(key));
+            }
+            prop_assert!(sorted.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_sorted_list_of_a_few_devices_left_over_takes_little_memory() {
+        let ids: Vec<String> = (0..100_000).map(|key| format!("{key:06}")).collect();
+        let id_of = |key: u32| ids[key as usize].as_str();
+        let mut sorted = SortedDevices::default();
+        (0..100_000).for_each(|key| sorted.insert(key, id_of));
+        (0..100_000).filter(|key| key % 100 != 0).for_each(|key| sorted.remove(key, id_of));
+        assert_eq!(sorted.from(|_| false).count(), 1_000);
+        assert!(sorted.runs.len() <= 20, "{} runs", sorted.runs.len());
+    }
+}
