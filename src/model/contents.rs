@@ -4,11 +4,11 @@
 //! is (offset into the hour, metric). [`Contents`] holds each identity once, in that order; every merge in the system,
 //! in stores and in queries, is [`Contents::merge`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::stats::Fold;
-use super::{Hour, HourOffset, Metric, Stats};
+use super::{Hour, HourOffset, Metric, MetricTable, Stats};
 
 /// One value: when in the hour, of which metric, how much. The metric is an index into a table kept beside the samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -93,7 +93,7 @@ impl Contents {
     #[must_use]
     pub fn keeping(keep: Keep, metrics: Vec<Metric>, mut samples: Vec<Sample>) -> Self {
         debug_assert!(samples.iter().all(|sample| (sample.metric as usize) < metrics.len()));
-        debug_assert!((1..metrics.len()).all(|at| !metrics[..at].contains(&metrics[at])), "a metric twice");
+        debug_assert!(metrics.iter().collect::<HashSet<_>>().len() == metrics.len(), "a metric twice");
         keep.one_of_each(&mut samples, Sample::key, |kept, later| kept.value = later.value);
         Self { metrics, samples, keep }
     }
@@ -172,13 +172,13 @@ impl Contents {
         if self.is_empty() {
             return newer.clone();
         }
-        let mut metrics = self.metrics.clone();
-        let indices = add_metrics(&mut metrics, &newer.metrics);
+        let mut metrics = MetricTable::new(self.metrics.clone());
+        let indices: Vec<u32> = newer.metrics.iter().map(|metric| metrics.place_of(metric)).collect();
         let mut samples = Vec::with_capacity(self.samples.len() + newer.samples.len());
         samples.extend_from_slice(&self.samples);
         samples
             .extend(newer.samples.iter().map(|sample| Sample { metric: indices[sample.metric as usize], ..*sample }));
-        Self::keeping(newer.keep, metrics, samples)
+        Self::keeping(newer.keep, metrics.into_metrics(), samples)
     }
 
     /// Only the samples that `keep` wants.
@@ -207,18 +207,6 @@ impl PartialEq for Contents {
                 .iter()
                 .all(|sample| other.value(sample.offset, self.metric_of(sample)) == Some(sample.value))
     }
-}
-
-/// Adds to `table` what it lacks of `more`, and returns where each of `more` stands in it.
-fn add_metrics(table: &mut Vec<Metric>, more: &[Metric]) -> Vec<u32> {
-    let place = |metric: &Metric| {
-        let at = table.iter().position(|known| known == metric).unwrap_or_else(|| {
-            table.push(metric.clone());
-            table.len() - 1
-        });
-        u32::try_from(at).expect("memory ends far below 2^32 metrics")
-    };
-    more.iter().map(place).collect()
 }
 
 /// What a flush brings to one bucket.

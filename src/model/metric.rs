@@ -1,12 +1,73 @@
 //! Metric names: the rule, and a shared handle.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+
+use foldhash::fast::FixedState;
 
 /// The longest metric name, in bytes.
 pub const METRIC_MAX_BYTES: usize = 128;
 
 /// A metric name that passed [`check_metric_name`], cheap to clone.
 pub type Metric = Arc<str>;
+
+/// A table of metrics that finds each by its name. Tables that are used together tend to name the same metrics in the same
+/// order, so the place after the last one is tried first.
+#[derive(Debug, Default, Clone)]
+pub struct MetricTable {
+    metrics: Vec<Metric>,
+    places: HashMap<Metric, u32, FixedState>,
+    next: usize,
+}
+
+impl MetricTable {
+    /// A table of these metrics. Of one that is named twice, the first place counts.
+    #[must_use]
+    pub fn new(metrics: Vec<Metric>) -> Self {
+        let mut places = HashMap::with_capacity_and_hasher(metrics.len(), FixedState::default());
+        for (place, metric) in (0..).zip(&metrics) {
+            places.entry(metric.clone()).or_insert(place);
+        }
+        Self { metrics, places, next: 0 }
+    }
+
+    /// The place of a metric, if it is there.
+    pub fn find(&mut self, name: &str) -> Option<u32> {
+        if self.metrics.get(self.next).is_none_or(|metric| **metric != *name) {
+            self.next = *self.places.get(name)? as usize;
+        }
+        let place = self.next as u32;
+        self.next = (self.next + 1) % self.metrics.len();
+        Some(place)
+    }
+
+    /// The place of a metric, which is added if need be.
+    ///
+    /// # Panics
+    /// When there are 2^32 metrics; memory ends far below.
+    pub fn place_of(&mut self, name: &str) -> u32 {
+        self.find(name).unwrap_or_else(|| {
+            let place = u32::try_from(self.metrics.len()).expect("memory ends far below 2^32 metrics");
+            let metric = Metric::from(name);
+            self.metrics.push(metric.clone());
+            self.places.insert(metric, place);
+            self.next = 0;
+            place
+        })
+    }
+
+    /// The metrics, by place.
+    #[must_use]
+    pub fn metrics(&self) -> &[Metric] {
+        &self.metrics
+    }
+
+    /// The metrics, by place.
+    #[must_use]
+    pub fn into_metrics(self) -> Vec<Metric> {
+        self.metrics
+    }
+}
 
 /// Why a string is not a metric name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +121,16 @@ pub fn check_metric_name(name: &str) -> Result<(), MetricNameError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_finds_metrics_in_any_order() {
+        let names = |table: &MetricTable| table.metrics().iter().map(|metric| metric.to_string()).collect::<Vec<_>>();
+        let mut table = MetricTable::new(["b", "a"].map(Metric::from).to_vec());
+        assert_eq!(["a", "b", "a", "c", "b"].map(|name| table.find(name)), [Some(1), Some(0), Some(1), None, Some(0)]);
+        assert_eq!(["c", "a", "c", "d", "b"].map(|name| table.place_of(name)), [2, 1, 2, 3, 0]);
+        assert_eq!(names(&table), ["b", "a", "c", "d"]);
+        assert_eq!(MetricTable::default().find("a"), None);
+    }
 
     #[test]
     fn a_name_is_printable_and_not_ts() {

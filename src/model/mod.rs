@@ -18,5 +18,5 @@ pub use hour::{Hour, HourOffset, MS_PER_HOUR};
 pub use metadata::{
     METADATA_MAX_DEPTH, MetadataError, check_metadata_depth, check_metadata_key, check_metadata_number,
 };
-pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, check_metric_name};
-pub use stats::Stats;
+pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, MetricTable, check_metric_name};
+pub use stats::{Stats, join_stats};

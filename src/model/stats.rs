@@ -1,5 +1,7 @@
 //! Count, minimum, maximum and sum of one metric.
 
+use super::{Metric, MetricTable};
+
 /// The stats of one metric over some readings. Never empty: an absent metric has no `Stats`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stats {
@@ -82,6 +84,24 @@ impl Stats {
     #[must_use]
     pub const fn avg(&self) -> f64 {
         self.sum / self.count as f64
+    }
+}
+
+/// Joins more stats to those that are known, by metric: `join` is called where both have some. Takes linear time.
+pub fn join_stats(
+    known: &mut Vec<(Metric, Stats)>,
+    more: impl IntoIterator<Item = (Metric, Stats)>,
+    mut join: impl FnMut(&mut Stats, Stats),
+) {
+    let mut table = MetricTable::new(known.iter().map(|(metric, _)| metric.clone()).collect());
+    for (metric, stats) in more {
+        match table.find(&metric) {
+            Some(place) => join(&mut known[place as usize].1, stats),
+            None => {
+                table.place_of(&metric);
+                known.push((metric, stats));
+            }
+        }
     }
 }
 

@@ -1,46 +1,23 @@
 //! Names of metrics, read again and again.
 
-use std::collections::HashMap;
+use crate::model::{Metric, MetricTable};
 
-use crate::model::Metric;
-
-/// Shares one name between all stats of a metric. Hours tend to have the same metrics in the same order, so the name
-/// after the last one is tried first.
+/// Shares one name between all stats of a metric.
 pub(super) struct MetricNames {
-    known: Vec<Metric>,
-    places: HashMap<Metric, usize>,
+    known: MetricTable,
     /// Whether other names are of interest than those that were asked for.
     open: bool,
-    next: usize,
 }
 
 impl MetricNames {
     pub(super) fn new(wanted: &[Metric]) -> Self {
-        let mut names = Self { known: Vec::new(), places: HashMap::new(), open: wanted.is_empty(), next: 0 };
-        for metric in wanted {
-            if !names.places.contains_key(metric) {
-                names.add(metric.clone());
-            }
-        }
-        names
+        Self { known: MetricTable::new(wanted.to_vec()), open: wanted.is_empty() }
     }
 
     /// The shared name, unless nobody asked for it.
     pub(super) fn get(&mut self, name: &str) -> Option<Metric> {
-        let guess = self.known.get(self.next).is_some_and(|known| **known == *name).then_some(self.next);
-        let at = match guess.or_else(|| self.places.get(name).copied()) {
-            Some(at) => at,
-            None if self.open => self.add(name.into()),
-            None => return None,
-        };
-        self.next = (at + 1) % self.known.len();
-        Some(self.known[at].clone())
-    }
-
-    fn add(&mut self, metric: Metric) -> usize {
-        self.places.insert(metric.clone(), self.known.len());
-        self.known.push(metric);
-        self.known.len() - 1
+        let place = if self.open { self.known.place_of(name) } else { self.known.find(name)? };
+        Some(self.known.metrics()[place as usize].clone())
     }
 }
 

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{BucketWrite, Contents, Hour, Keep, Metric, Stats};
+use crate::model::{BucketWrite, Contents, Hour, Keep, Metric, Stats, join_stats};
 
 pub mod expiry;
 mod hour_samples;
@@ -109,12 +109,7 @@ impl HourStats {
     /// Takes in the stats of other readings of the same hour.
     fn merge(&mut self, other: Self) {
         self.last_ts_ms = self.last_ts_ms.max(other.last_ts_ms);
-        for (metric, more) in other.stats {
-            match self.stats.iter_mut().find(|(known, _)| *known == metric) {
-                Some((_, stats)) => stats.merge(&more),
-                None => self.stats.push((metric, more)),
-            }
-        }
+        join_stats(&mut self.stats, other.stats, |known, more| known.merge(&more));
     }
 }
 

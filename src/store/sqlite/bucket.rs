@@ -20,7 +20,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use super::chunk::{Packer, unpack};
 use super::error::SqliteError;
 use super::read::stats_at;
-use crate::model::{BucketWrite, Contents, Hour, Metric, Sample, Stats};
+use crate::model::{BucketWrite, Contents, Hour, Metric, MetricTable, Sample, Stats};
 use crate::store::Written;
 use crate::store::hour_samples::HourSamples;
 
@@ -193,11 +193,13 @@ impl BucketRows<'_> {
     /// queries add them, so that a flush changes no answer.
     fn continued_stats(&self, newer: &Contents) -> Result<Vec<(Metric, Stats)>, SqliteError> {
         let mut continued = newer.stats();
+        let mut table = MetricTable::new(continued.iter().map(|(metric, _)| metric.clone()).collect());
         let mut statement = self.prepare(ROLLUPS)?;
         let mut rows = statement.query(params![self.device, self.hour])?;
         while let Some(row) = rows.next()? {
             let name = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
-            if let Some((_, newer)) = continued.iter_mut().find(|(metric, _)| &**metric == name) {
+            if let Some(place) = table.find(name) {
+                let (_, newer) = &mut continued[place as usize];
                 let mut stats = stats_at(row, 1)?;
                 stats.merge(newer);
                 *newer = stats;
