@@ -16,6 +16,7 @@ mod http_contract;
 mod import_real_data;
 mod influx;
 mod limits;
+mod lists;
 mod metadata;
 mod mongodb_connection;
 mod mongodb_documents;

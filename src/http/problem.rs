@@ -326,7 +326,7 @@ impl From<QueryError> for Problem {
             QueryError::RangeTooLong { .. } => {
                 Self::new(StatusCode::BAD_REQUEST, "Range too long", "range_too_long", detail)
             }
-            QueryError::TooManyPoints(_) => {
+            QueryError::TooManyPoints { .. } => {
                 Self::new(StatusCode::BAD_REQUEST, "Too many points", "too_many_points", detail)
             }
             QueryError::OutOfReach(ReachError::Forbidden(_)) => {

@@ -27,8 +27,8 @@ const LOOKED_AT_ONCE: usize = 1_000;
 const MAX_LOOKED_AT: usize = 100_000;
 
 /// Some devices as they are kept; `partial`: of what is pending only.
-struct DevicePage {
-    devices: Vec<DeviceSummary>,
+pub(super) struct DevicePage {
+    pub(super) devices: Vec<DeviceSummary>,
     partial: bool,
 }
 
@@ -76,7 +76,7 @@ impl Queries {
     }
 
     /// The first devices behind `after` of those whose ids, as they are kept, start with `prefix`.
-    async fn page(
+    pub(super) async fn page(
         &self,
         deadline: Instant,
         prefix: &str,

@@ -43,7 +43,7 @@ mod rollups;
 pub use devices::DevicesRequest;
 pub use latest::Latest;
 pub use readings::{Page, ReadingAt, ReadingsRequest};
-pub use rollups::{Rollups, RollupsRequest, Series, Step, combine};
+pub use rollups::{Rollups, RollupsRequest, Series, Step};
 
 /// How much one query may ask for.
 #[derive(Debug, Clone)]
@@ -69,9 +69,17 @@ pub enum QueryError {
         /// The hours that the range touches.
         asked: u64,
     },
-    /// The answer has more points than [`Limits::max_points`].
-    #[error("an answer has at most {0} points; ask for a shorter range, fewer devices or metrics, or a longer step")]
-    TooManyPoints(usize),
+    /// The rollups of one device, or combined ones, have more points than [`Limits::max_points`].
+    #[error(
+        "there are {found} points or more, and an answer has at most {max} (query.max_points); ask for a shorter range, \
+         fewer metrics, or a longer step"
+    )]
+    TooManyPoints {
+        /// The limit.
+        max: usize,
+        /// How many there are: those of one device, or of the devices combined so far.
+        found: usize,
+    },
     /// The device is out of reach of who asks.
     #[error(transparent)]
     OutOfReach(#[from] ReachError),

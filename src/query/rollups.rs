@@ -2,13 +2,16 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use super::{Answer, Queries, QueryError};
 use crate::access::Reach;
-use crate::model::{Contents, Hour, Metric, Stats};
+use crate::model::{Contents, Hour, MS_PER_HOUR, Metric, MetricTable, Stats, join_stats};
 use crate::store::{HourStats, Store, StoreError};
+
+/// How many hours of stats are asked for at once, over all devices of the question.
+const HOURS_AT_ONCE: usize = 100_000;
 
 /// How many hours of readings are fetched at once where they have to be merged.
 const HOURS_PER_FETCH: usize = 48;
@@ -26,6 +29,19 @@ impl Step {
         if matches!(hours, 1 | 2 | 3 | 4 | 6 | 8 | 12 | 24) { Some(Self(hours as i32)) } else { None }
     }
 
+    /// The range when none is asked for: a day of hours, in general 24 steps, and 30 days.
+    pub const fn default_hours(self) -> u32 {
+        if self.0 == 24 { 30 * 24 } else { 24 * self.0.unsigned_abs() }
+    }
+
+    /// The whole steps that these hours touch.
+    const fn whole(self, hours: &Range<Hour>) -> Range<Hour> {
+        let Self(hours_of_step) = self;
+        let start = hours.start.0.div_euclid(hours_of_step) * hours_of_step;
+        let end = (hours.end.0 + hours_of_step - 1).div_euclid(hours_of_step) * hours_of_step;
+        Hour(start)..Hour(end)
+    }
+
     /// When the step that holds `hour` begins, in Unix milliseconds.
     const fn start_ms(self, hour: Hour) -> i64 {
         Hour(hour.0.div_euclid(self.0) * self.0).start_ms()
@@ -37,9 +53,9 @@ impl Step {
 pub struct RollupsRequest {
     /// The device ids, none of them twice.
     pub devices: Vec<Arc<str>>,
-    /// The first instant, in Unix milliseconds.
-    pub from_ms: i64,
-    /// The instant behind the last, in Unix milliseconds.
+    /// The first instant, in Unix milliseconds. `None`: [`Step::default_hours`] before `to_ms`.
+    pub from_ms: Option<i64>,
+    /// The instant behind the last, in Unix milliseconds. Steps that the range touches count whole.
     pub to_ms: i64,
     /// The metrics; empty: all.
     pub metrics: Vec<Metric>,
@@ -55,40 +71,115 @@ pub type Series = Vec<(i64, Stats)>;
 pub type Rollups = BTreeMap<Metric, Series>;
 
 impl Queries {
-    /// The rollups of each device, in the order of the request. Hours that the range touches count whole.
+    /// The rollups of as many of the devices as fit into an answer, in the order of the request: those of the first one at
+    /// least. Steps that the range touches count whole.
     ///
     /// # Errors
-    /// When a device is out of reach, the range is too long, there is too much to answer, or the store does not answer.
+    /// When a device is out of reach, the range is too long, the first device has more points than an answer takes, or
+    /// the store does not answer.
     pub async fn rollups(&self, reach: &Reach, request: &RollupsRequest) -> Result<Answer<Vec<Rollups>>, QueryError> {
+        let max = self.limits.max_points;
+        let (mut page, mut points) = (Vec::new(), 0);
+        let take = |of_device: Rollups| {
+            let more = points_of(&of_device);
+            if points + more > max && page.is_empty() {
+                return Err(QueryError::TooManyPoints { max, found: more });
+            }
+            if points + more > max {
+                return Ok(ControlFlow::Break(()));
+            }
+            points += more;
+            page.push(of_device);
+            Ok(ControlFlow::Continue(()))
+        };
+        let Answer { lagging, partial, .. } = self.each_device(reach, request, take).await?;
+        Ok(Answer { body: page, lagging, partial })
+    }
+
+    /// The rollups of all the devices folded into one, a few devices at a time.
+    ///
+    /// # Errors
+    /// As for [`Self::rollups`]; and when what they are folded into has more points than an answer takes.
+    pub async fn combined_rollups(
+        &self,
+        reach: &Reach,
+        request: &RollupsRequest,
+    ) -> Result<Answer<Rollups>, QueryError> {
+        let max = self.limits.max_points;
+        let mut combined = Combined::default();
+        let take = |of_device: Rollups| {
+            combined.add(of_device);
+            if combined.points > max {
+                return Err(QueryError::TooManyPoints { max, found: combined.points });
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        let Answer { lagging, partial, .. } = self.each_device(reach, request, take).await?;
+        Ok(Answer { body: combined.finish(), lagging, partial })
+    }
+
+    /// Hands on the rollups of one device after the other, until `take` breaks. So many are in memory as one question to the
+    /// store brings.
+    async fn each_device(
+        &self,
+        reach: &Reach,
+        request: &RollupsRequest,
+        mut take: impl FnMut(Rollups) -> Result<ControlFlow<()>, QueryError> + Send,
+    ) -> Result<Answer<()>, QueryError> {
         let deadline = self.deadline();
         let devices = kept(reach, &request.devices)?;
-        let hours = self.hours(request.from_ms, request.to_ms)?;
+        let from_ms = request.from_ms.unwrap_or_else(|| {
+            let hours = request.step.default_hours().min(self.limits.max_hours.saturating_sub(1)).max(1);
+            request.to_ms - i64::from(hours) * MS_PER_HOUR
+        });
+        let hours = request.step.whole(&self.hours(from_ms, request.to_ms)?);
+        let at_once = HOURS_AT_ONCE / (hours.end.0.abs_diff(hours.start.0) as usize).max(1);
         let lagging = self.catch_up().await;
-        let mut pending = Vec::with_capacity(devices.len());
-        for device in &*devices {
-            pending.push(self.pending(device, hours.clone()).await?);
-        }
-        let (stored, partial) = match self.ask(deadline, self.store.hour_stats(&devices, hours, &request.metrics)).await
-        {
-            Ok(stored) => (stored, false),
-            Err(_) if pending.iter().any(|hours| !hours.is_empty()) => (vec![Vec::new(); pending.len()], true),
-            Err(error) => return Err(error),
-        };
-        let (mut rollups, mut points) = (Vec::with_capacity(devices.len()), 0);
-        for ((device, stored), pending) in devices.iter().zip(stored).zip(pending) {
-            let repeated = match &repeated(&stored, &pending)[..] {
-                [] => BTreeMap::new(),
-                hours => self.ask(deadline, fetch(&*self.store, device, hours)).await?,
-            };
-            let of_device = step(merge(stored, repeated, pending, &request.metrics), request.step);
-            points += of_device.values().map(Vec::len).sum::<usize>();
-            if points > self.limits.max_points {
-                return Err(QueryError::TooManyPoints(self.limits.max_points));
+        let (mut is_pending, mut failed) = (false, None);
+        for devices in devices.chunks(at_once.max(1)) {
+            let mut pending = Vec::with_capacity(devices.len());
+            for device in devices {
+                pending.push(self.pending(device, hours.clone()).await?);
             }
-            rollups.push(of_device);
+            is_pending |= pending.iter().any(|hours| !hours.is_empty());
+            let question = self.store.hour_stats(devices, hours.clone(), &request.metrics);
+            let stored = match self.ask(deadline, question).await {
+                Ok(stored) => stored,
+                Err(error) => {
+                    failed = Some(error);
+                    vec![Vec::new(); devices.len()]
+                }
+            };
+            for ((device, stored), pending) in devices.iter().zip(stored).zip(pending) {
+                let repeated = match &repeated(&stored, &pending)[..] {
+                    [] => BTreeMap::new(),
+                    hours => self.ask(deadline, fetch(&*self.store, device, hours)).await?,
+                };
+                let of_device = step(merge(stored, repeated, pending, &request.metrics), request.step);
+                if take(of_device)?.is_break() {
+                    return Ok(Answer { body: (), lagging, partial: failed.is_some() });
+                }
+            }
         }
-        Ok(Answer { body: rollups, lagging, partial })
+        match failed {
+            Some(error) if !is_pending => Err(error),
+            failed => Ok(Answer { body: (), lagging, partial: failed.is_some() }),
+        }
     }
+
+    /// Whether anything is known of a device. For answers that are empty: it asks the store once more.
+    ///
+    /// # Errors
+    /// When the device is out of reach, or the store does not answer.
+    pub async fn is_known(&self, reach: &Reach, device: &str) -> Result<bool, QueryError> {
+        let device = &*reach.kept(device)?;
+        let page = self.page(self.deadline(), device, None, 1).await?;
+        Ok(page.devices.first().is_some_and(|first| *first.device == *device))
+    }
+}
+
+fn points_of(rollups: &Rollups) -> usize {
+    rollups.values().map(Vec::len).sum()
 }
 
 /// The ids under which devices are kept.
@@ -100,16 +191,28 @@ fn kept<'d>(reach: &Reach, devices: &'d [Arc<str>]) -> Result<Cow<'d, [Arc<str>]
     kept.map(Cow::Owned)
 }
 
-/// Folds the rollups of several devices into one.
-pub fn combine(devices: Vec<Rollups>) -> Rollups {
-    let mut combined: BTreeMap<Metric, BTreeMap<i64, Stats>> = BTreeMap::new();
-    for (metric, series) in devices.into_iter().flatten() {
-        let steps = combined.entry(metric).or_default();
-        for (start_ms, stats) in series {
-            steps.entry(start_ms).and_modify(|known| known.merge(&stats)).or_insert(stats);
+/// The rollups of several devices, folded into one.
+#[derive(Default)]
+struct Combined {
+    series: BTreeMap<Metric, BTreeMap<i64, Stats>>,
+    points: usize,
+}
+
+impl Combined {
+    fn add(&mut self, of_device: Rollups) {
+        for (metric, series) in of_device {
+            let steps = self.series.entry(metric).or_default();
+            let before = steps.len();
+            for (start_ms, stats) in series {
+                steps.entry(start_ms).and_modify(|known| known.merge(&stats)).or_insert(stats);
+            }
+            self.points += steps.len() - before;
         }
     }
-    combined.into_iter().map(|(metric, steps)| (metric, steps.into_iter().collect())).collect()
+
+    fn finish(self) -> Rollups {
+        self.series.into_iter().map(|(metric, steps)| (metric, steps.into_iter().collect())).collect()
+    }
 }
 
 /// The hours whose stored stats do not just add up with what is pending.
@@ -142,7 +245,7 @@ pub(super) fn merge(
     pending: Vec<(Hour, Contents)>,
     metrics: &[Metric],
 ) -> BTreeMap<Hour, Vec<(Metric, Stats)>> {
-    let wanted = |metric: &Metric| metrics.is_empty() || metrics.contains(metric);
+    let mut wanted = MetricTable::new(metrics.to_vec());
     let mut merged: BTreeMap<Hour, Vec<(Metric, Stats)>> =
         stored.into_iter().map(|hour| (hour.hour, hour.stats)).collect();
     for (hour, contents) in pending {
@@ -150,15 +253,14 @@ pub(super) fn merge(
             Some(stored) => (stored.merge(&contents).stats(), true),
             None => (contents.stats(), false),
         };
-        let known = merged.entry(hour).or_default();
-        for (metric, stats) in stats.into_iter().filter(|(metric, _)| wanted(metric)) {
-            match known.iter_mut().find(|(name, _)| *name == metric) {
-                Some((_, known)) if !is_whole => known.merge(&stats),
-                Some((_, known)) if stats.count >= known.count => *known = stats,
-                Some(_) => {}
-                None => known.push((metric, stats)),
+        let stats = stats.into_iter().filter(|(metric, _)| metrics.is_empty() || wanted.find(metric).is_some());
+        join_stats(merged.entry(hour).or_default(), stats, |known, stats| {
+            if !is_whole {
+                known.merge(&stats);
+            } else if stats.count >= known.count {
+                *known = stats;
             }
-        }
+        });
     }
     merged
 }
@@ -262,6 +364,9 @@ mod tests {
         assert_eq!(day.start_ms(Hour(23)), 0);
         assert_eq!(day.start_ms(Hour(-1)), -24 * 3_600_000);
         assert_eq!(Step::hours(5), None);
+        for (hours, whole) in [(0..24, 0..24), (1..2, 0..24), (-1..1, -24..24), (23..25, 0..48), (-24..0, -24..0)] {
+            assert_eq!(day.whole(&(Hour(hours.start)..Hour(hours.end))), Hour(whole.start)..Hour(whole.end));
+        }
         assert_eq!(Step::hours(0), None);
     }
 }

@@ -60,11 +60,24 @@ pub(in crate::http) async fn devices(
 /// The devices that `prefix` and `cursor` ask for.
 pub(super) fn request(app: &App, params: &mut Params<'_>, limit: usize) -> Result<DevicesRequest, Problem> {
     let prefix = app.device_id_case.apply(&params.one("prefix")?.unwrap_or_default()).into_owned();
+    check_prefix(&prefix)?;
     let after = params.one("cursor")?.map(std::borrow::Cow::into_owned);
     if let Some(cursor) = &after {
         check_device_id(cursor).map_err(|error| Problem::invalid_parameter("cursor", error))?;
     }
     Ok(DevicesRequest { prefix, after, limit })
+}
+
+/// Refuses a prefix with which no device id can start: it is a mistake, and no question for nothing.
+fn check_prefix(prefix: &str) -> Result<(), Problem> {
+    if prefix.contains('*') {
+        let why = "a prefix takes no `*`: every id that starts with it matches";
+        return Err(Problem::invalid_parameter("prefix", why));
+    }
+    match check_device_id(prefix) {
+        Err(error) if !prefix.is_empty() => Err(Problem::invalid_parameter("prefix", error)),
+        _ => Ok(()),
+    }
 }
 
 fn device(summary: DeviceSummary) -> Device {

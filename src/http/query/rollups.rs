@@ -8,7 +8,7 @@ use axum::http::Uri;
 use axum::{Extension, Json};
 use serde::{Serialize, Serializer};
 
-use super::{Body, answer, range, rfc3339};
+use super::{Body, answer, open_range, rfc3339};
 use crate::access::Grant;
 use crate::http::App;
 use crate::http::admission::Admitted;
@@ -16,7 +16,7 @@ use crate::http::device::{DeviceInPath, device_of};
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::model::{Metric, Stats};
-use crate::query::{Answer, DevicesRequest, Rollups, RollupsRequest, Series, Step, combine};
+use crate::query::{Answer, DevicesRequest, Rollups, RollupsRequest, Series, Step};
 
 /// What the stats of a step take in memory, and their JSON.
 const BYTES_PER_POINT: usize = 200;
@@ -87,7 +87,12 @@ pub(in crate::http) async fn rollups(
     admitted.reserve(app.limits.max_points.saturating_mul(BYTES_PER_POINT)).await?;
     question.request.devices = vec![device.into()];
     let Answer { mut body, lagging, partial } = app.queries.rollups(&grant.reach, &question.request).await?;
-    let device = question.of_device(0, body.pop().unwrap_or_default());
+    let rollups = body.pop().unwrap_or_default();
+    let device = &question.request.devices[0];
+    if rollups.is_empty() && !partial && lagging.is_none() && !app.queries.is_known(&grant.reach, device).await? {
+        return Err(Problem::unknown_device(device));
+    }
+    let device = question.of_device(0, rollups);
     Ok(answer(Answer { body: device, lagging, partial }, |device| device))
 }
 
@@ -109,14 +114,20 @@ pub(in crate::http) async fn of_devices(
         let why = format!("more than {} devices match (query.max_devices)", app.limits.max_devices);
         return Err(Problem::invalid_parameter("prefix", why));
     }
-    let next = question.request.devices.last().filter(|_| more).cloned();
+    if combined {
+        let mut rollups = app.queries.combined_rollups(&grant.reach, &question.request).await?;
+        rollups.partial |= partial;
+        let devices = question.request.devices.len();
+        return Ok(answer(rollups, |rollups| {
+            Several::Combined(Combined { devices, step: question.step, metrics: points(rollups) })
+        }));
+    }
     let mut rollups = app.queries.rollups(&grant.reach, &question.request).await?;
     rollups.partial |= partial;
     Ok(answer(rollups, |rollups| {
-        if combined {
-            let devices = question.request.devices.len();
-            return Several::Combined(Combined { devices, step: question.step, metrics: points(combine(rollups)) });
-        }
+        let devices = &question.request.devices;
+        let is_short = rollups.len() < devices.len();
+        let next = devices[..rollups.len()].last().filter(|_| more || is_short).cloned();
         let devices = rollups.into_iter().enumerate().map(|(at, rollups)| question.of_device(at, rollups)).collect();
         Several::Apart(OfDevices { devices, next })
     }))
@@ -132,7 +143,7 @@ struct Question {
 impl Question {
     /// Everything but the devices.
     fn of(params: &mut Params<'_>) -> Result<Self, Problem> {
-        let (from_ms, to_ms) = range(params)?;
+        let (from_ms, to_ms) = open_range(params)?;
         let (step, text) = step(params)?;
         let metrics = params.metrics()?;
         Ok(Self { request: RollupsRequest { devices: Vec::new(), from_ms, to_ms, metrics, step }, step: text })
@@ -161,7 +172,7 @@ impl Which {
             let limit = if combined { max } else { params.limit(100, max)? };
             return Ok(Self::Listed(super::devices::request(app, params, limit)?));
         }
-        params.exclude(&["prefix", "cursor", "limit"], "device, which says by itself which devices are asked for")?;
+        params.exclude(&["prefix", "limit"], "device, which says by itself which devices are asked for")?;
         if named.len() > app.limits.max_devices {
             let why = format!("at most {} devices (query.max_devices)", app.limits.max_devices);
             return Err(Problem::invalid_parameter("device", why));
@@ -173,6 +184,11 @@ impl Which {
             if known.insert(Arc::clone(&device)) {
                 devices.push(device);
             }
+        }
+        if let Some(cursor) = params.one("cursor")? {
+            let last = devices.iter().position(|device| **device == *cursor);
+            let last = last.ok_or_else(|| Problem::invalid_parameter("cursor", "not a `next` of these devices"))?;
+            devices.drain(..=last);
         }
         Ok(Self::Named(devices))
     }

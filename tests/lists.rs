@@ -1,0 +1,289 @@
+//! Lists of devices and rollups of many: the same in every store, before and after a flush, and in pages.
+
+use std::collections::BTreeMap;
+
+use bson::{Document, doc};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::{Value, json};
+
+use crate::harness::{Database, Server, Setup, wait_until};
+
+const HOUR_MS: i64 = 3_600_000;
+const START_MS: i64 = 1_713_571_200_000; // 2024-04-20T00:00:00Z
+const DAY: &str = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
+
+async fn get_problem(server: &Server, path: &str, status: u16, code: &str) -> String {
+    let answer = server.get(path).await;
+    let problem = answer.json();
+    assert_eq!((answer.status, &problem["code"]), (status, &json!(code)), "{path}: {}", answer.text());
+    problem["detail"].as_str().expect("a detail").to_owned()
+}
+
+#[tokio::test]
+async fn a_device_list_is_the_same_before_and_after_a_flush_to_sqlite() {
+    the_same_before_and_after_a_flush(Setup::sqlite(), true).await;
+}
+
+#[tokio::test]
+async fn a_device_list_is_the_same_before_and_after_a_flush_to_mongodb() {
+    let database = Database::new();
+    the_same_before_and_after_a_flush(Setup::mongodb(&database), true).await;
+}
+
+#[tokio::test]
+async fn a_device_list_is_the_same_before_and_after_a_flush_to_a_time_series() {
+    let database = Database::new();
+    the_same_before_and_after_a_flush(Setup::timeseries(&database), false).await;
+}
+
+/// What a list should say of a device: by hour its metrics and metadata, and its instants.
+#[derive(Default)]
+struct Device {
+    hours: BTreeMap<i64, (Vec<&'static str>, Value)>,
+    instants: Vec<i64>,
+}
+
+async fn the_same_before_and_after_a_flush(setup: Setup, metadata_is_of_the_hour: bool) {
+    let mut server = Server::start(setup.all_pending()).await;
+    let mut random = StdRng::seed_from_u64(5);
+    let mut model: BTreeMap<String, Device> = BTreeMap::new();
+    for round in 0..6 {
+        for request in 0..8 {
+            let device = format!("d{}", random.random_range(0..4));
+            let hour = random.random_range(0..4);
+            let metric = ["a", "b", "c"][random.random_range(0..3)];
+            let at_ms = random.random_range(0..HOUR_MS / 1_000) * 1_000 + round * 8 + request;
+            let ts = START_MS + hour * HOUR_MS + at_ms;
+            let mut reading = json!({ "deviceId": device, "ts": ts, "values": { metric: 1.5 } });
+            let known = model.entry(device).or_default();
+            known.instants.push(ts);
+            let of_hour = known.hours.entry(hour).or_default();
+            of_hour.0.push(metric);
+            if random.random_bool(0.5) {
+                of_hour.1 = json!({ "round": round, "request": request });
+                reading["metadata"] = of_hour.1.clone();
+            }
+            assert_eq!(server.ingest(&reading).await.status, 200);
+        }
+        let before = server.get_json("/v1/devices").await;
+        let listed = before["devices"].as_array().expect("devices");
+        assert_eq!(listed.len(), model.len());
+        for (listed, (id, device)) in listed.iter().zip(&mut model) {
+            let (metrics, metadata) = device.hours.last_entry().expect("an hour").into_mut();
+            metrics.sort_unstable();
+            metrics.dedup();
+            assert_eq!((&listed["deviceId"], &listed["metrics"]), (&json!(id), &json!(metrics)), "round {round}");
+            if metadata_is_of_the_hour {
+                assert_eq!(&listed["metadata"], metadata, "{id}, round {round}");
+            }
+            let seen = |key: &str| bson::DateTime::parse_rfc3339_str(listed[key].as_str().expect("a time"));
+            let seen = ["firstSeen", "lastSeen"].map(|key| seen(key).expect("RFC 3339").timestamp_millis());
+            let expected = [device.instants.iter().min(), device.instants.iter().max()].map(|ts| *ts.expect("one"));
+            assert_eq!(seen, expected, "{id}, round {round}");
+        }
+        if random.random_bool(0.7) {
+            assert!(server.terminate().await.success(), "it stores what is pending before it ends");
+            server.start_again().await;
+            assert_eq!(server.get_json("/v1/devices").await, before, "round {round}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn totals_keep_devices_whose_readings_expired_in_sqlite() {
+    let mut server = Server::start(Setup::sqlite()).await;
+    let before = totals_of_a_fleet(&server).await;
+    assert!(server.terminate().await.success());
+    server.start_again_with(Setup::sqlite().set("retention.readings", "1d")).await;
+    assert_totals_after_expiry(&server, &before).await;
+}
+
+#[tokio::test]
+async fn totals_keep_devices_whose_readings_expired_in_mongodb() {
+    let database = Database::new();
+    let server = Server::start(Setup::mongodb(&database)).await;
+    let before = totals_of_a_fleet(&server).await;
+    let filter = doc! { "deviceId": { "$in": ["old-1", "old-2"] } };
+    expire(&server, &database, "buckets", filter).await;
+    assert_totals_after_expiry(&server, &before).await;
+}
+
+#[tokio::test]
+async fn totals_keep_devices_whose_readings_expired_in_a_time_series() {
+    let database = Database::new();
+    let server = Server::start(Setup::timeseries(&database)).await;
+    let before = totals_of_a_fleet(&server).await;
+    let filter = doc! { "meta.deviceId": { "$in": ["old-1", "old-2"] } };
+    expire(&server, &database, "readings", filter).await;
+    assert_totals_after_expiry(&server, &before).await;
+}
+
+/// Deletes readings as the server's expiry does, once their hours are rolled up.
+async fn expire(server: &Server, database: &Database, collection: &str, filter: Document) {
+    wait_until("all hours are rolled up", async || {
+        let lag = server.metrics().await.count("tidegauge_rollup_lag_seconds");
+        let days = database.aggregate("rollups", vec![doc! { "$match": {} }]).await;
+        (lag == 0 && days.len() >= 2).then_some(())
+    })
+    .await;
+    database.handle().await.collection::<Document>(collection).delete_many(filter).await.expect("deleted");
+}
+
+/// Two devices that report no more, and one that does.
+async fn totals_of_a_fleet(server: &Server) -> Value {
+    for device in ["old-1", "old-2"] {
+        let readings: Vec<Value> =
+            (0..50).map(|at| json!({ "ts": START_MS + at * 300_000, "values": { "t": at } })).collect();
+        let metadata = json!({ "floor": 1 });
+        let body = json!({ "deviceId": device, "metadata": metadata, "readings": readings });
+        assert_eq!(server.ingest(&body).await.status, 200);
+    }
+    assert_eq!(server.ingest(&json!({ "deviceId": "new", "values": { "t": 1 } })).await.status, 200);
+    server.settled().await;
+    let total = server.get_json(&format!("/v1/rollups?{DAY}&step=1d&combine=true")).await;
+    assert_eq!((&total["devices"], &total["metrics"]["t"][0]["count"]), (&json!(3), &json!(100)));
+    total
+}
+
+async fn assert_totals_after_expiry(server: &Server, before: &Value) {
+    wait_until("the readings have expired", async || {
+        let latest = [server.get("/v1/devices/old-1/latest").await, server.get("/v1/devices/old-2/latest").await];
+        latest.iter().all(|latest| latest.status == 404).then_some(())
+    })
+    .await;
+    assert_eq!(&server.get_json(&format!("/v1/rollups?{DAY}&step=1d&combine=true")).await, before);
+    let listed = server.get_json("/v1/devices?prefix=old").await;
+    let device = |id: &str| {
+        json!({
+            "deviceId": id, "metadata": null, "metrics": ["t"],
+            "firstSeen": "2024-04-20T00:00:00.000Z", "lastSeen": "2024-04-20T04:05:00.000Z",
+        })
+    };
+    assert_eq!(listed, json!({ "devices": [device("old-1"), device("old-2")], "next": null }));
+}
+
+/// Devices with 1 to 24 hours of one to three metrics.
+async fn ingest_fleet(server: &Server) {
+    let mut body = Vec::new();
+    for device in 0..20 {
+        for hour in 0..=(device * 7 % 24) {
+            let values: BTreeMap<_, _> = ["a", "b", "c"].iter().take(1 + device as usize % 3).zip(1..).collect();
+            body.push(
+                json!({ "deviceId": format!("f-{device:02}"), "ts": START_MS + hour * HOUR_MS, "values": values }),
+            );
+        }
+    }
+    assert_eq!(server.ingest(&json!(body)).await.status, 200);
+}
+
+/// All devices of an answer in pages.
+async fn follow(server: &Server, path: &str, max_points: usize) -> (Vec<Value>, usize) {
+    let (mut devices, mut pages, mut cursor) = (Vec::new(), 0, String::new());
+    loop {
+        let page = server.get_json(&format!("{path}{cursor}")).await;
+        let of_page = page["devices"].as_array().expect("devices").clone();
+        let series = of_page.iter().flat_map(|device| device["metrics"].as_object().expect("metrics").values());
+        let points: usize = series.map(|series| series.as_array().expect("a series").len()).sum();
+        assert!(points <= max_points, "{points} points in a page");
+        assert!(!of_page.is_empty() || page["next"].is_null(), "a page has at least one device");
+        devices.extend(of_page);
+        pages += 1;
+        let Some(next) = page["next"].as_str() else { return (devices, pages) };
+        cursor = format!("&cursor={next}");
+    }
+}
+
+#[tokio::test]
+async fn rollups_come_in_pages_that_add_up_from_sqlite() {
+    pages_add_up(Setup::sqlite()).await;
+}
+
+#[tokio::test]
+async fn rollups_come_in_pages_that_add_up_from_mongodb() {
+    let database = Database::new();
+    pages_add_up(Setup::mongodb(&database)).await;
+}
+
+async fn pages_add_up(setup: Setup) {
+    let mut server = Server::start(setup.clone()).await;
+    ingest_fleet(&server).await;
+    server.settled().await;
+    let path = format!("/v1/rollups?{DAY}");
+    let (all, pages) = follow(&server, &path, usize::MAX).await;
+    assert_eq!((all.len(), pages), (20, 1));
+    let combined = server.get_json(&format!("{path}&combine=true")).await;
+
+    assert!(server.terminate().await.success());
+    server.start_again_with(setup.set("query.max_points", 72)).await; // the answer of `combine`, and of the largest device
+    for query in ["", "&prefix=f-", "&limit=7", "&metric=a"] {
+        let (paged, pages) = follow(&server, &format!("{path}{query}"), 72).await;
+        assert!(pages > 2, "{query}: {pages} pages");
+        if query != "&metric=a" {
+            assert_eq!(paged, all, "{query}");
+        }
+    }
+    let named: String = (0..20).rev().map(|device| format!("&device=f-{device:02}")).collect();
+    let (paged, pages) = follow(&server, &format!("{path}{named}"), 72).await;
+    assert!(pages > 2 && paged.iter().eq(all.iter().rev()), "{pages} pages");
+    assert_eq!(server.get_json(&format!("{path}&combine=true")).await, combined, "the limit is about the answer");
+    assert!(server.terminate().await.success());
+
+    let small = Setup::sqlite().set("query.max_points", 71);
+    let server = Server::start(small).await;
+    ingest_fleet(&server).await;
+    for query in
+        [format!("{path}&combine=true"), format!("/v1/devices/f-17/rollups?{DAY}"), format!("{path}&device=f-17")]
+    {
+        let told = get_problem(&server, &query, 400, "too_many_points").await;
+        assert!(told.contains("72 points or more") && told.contains("at most 71"), "{told}");
+    }
+    let before = follow(&server, &format!("{path}&prefix=f-0"), 71).await.0.len();
+    assert_eq!(before, 10, "devices that fit are answered");
+}
+
+#[tokio::test]
+async fn steps_that_a_range_touches_are_whole() {
+    let server = Server::start(Setup::sqlite()).await;
+    let two_days = (0..48).map(|hour| json!({ "deviceId": "d", "ts": START_MS + hour * HOUR_MS, "value": hour }));
+    assert_eq!(server.ingest(&two_days.collect()).await.status, 200);
+    let counts = async |query: &str| {
+        let rollups = server.get_json(&format!("/v1/devices/d/rollups?{query}")).await;
+        let series = rollups["metrics"]["value"].as_array().cloned().unwrap_or_default();
+        series.iter().map(|point| point["count"].as_u64().expect("a count")).collect::<Vec<_>>()
+    };
+    let (noon, end) = (START_MS + 12 * HOUR_MS, START_MS + 36 * HOUR_MS);
+    assert_eq!(counts(&format!("from={noon}&to={end}&step=1d")).await, [24, 24]);
+    assert_eq!(counts(&format!("from={noon}&to={}&step=1d", noon + 1)).await, [24]);
+    assert_eq!(counts(&format!("from={}&to={}&step=6h", noon - 1, noon + 1)).await, [6, 6]);
+    assert_eq!(counts(&format!("from={noon}&to={}", noon + 1)).await, [1]);
+    assert_eq!(counts(&format!("to={end}&step=1d")).await, [24, 24], "30 days before");
+    assert_eq!(counts(&format!("to={}&step=1d", START_MS + 31 * 24 * HOUR_MS)).await, [24]);
+    assert_eq!(counts(&format!("to={}", START_MS + 48 * HOUR_MS)).await, [1; 24], "a day before");
+    assert_eq!(counts(&format!("to={}&step=12h", START_MS + 13 * 24 * HOUR_MS)).await, [12, 12], "24 steps before");
+    for query in ["step=1d&metric=other", &format!("{DAY}&metric=Value")] {
+        let rollups = server.get_json(&format!("/v1/devices/d/rollups?{query}")).await;
+        assert_eq!(rollups["metrics"], json!({}), "a device that exists is not unknown: {query}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_name_is_told_from_an_empty_answer() {
+    let server = Server::start(Setup::sqlite()).await;
+    let ingested = json!({ "deviceId": "room-1", "ts": START_MS, "value": 1 });
+    assert_eq!(server.ingest(&ingested).await.status, 200);
+    for device in ["room", "room-10", "Room-1", "z"] {
+        get_problem(&server, &format!("/v1/devices/{device}/rollups?{DAY}"), 404, "unknown_device").await;
+    }
+    for when in ["pending", "stored"] {
+        let empty =
+            server.get_json("/v1/devices/room-1/rollups?from=2024-01-01T00:00:00Z&to=2024-01-02T00:00:00Z").await;
+        assert_eq!(empty["metrics"], json!({}), "{when}");
+        server.settled().await;
+    }
+    for path in ["/v1/devices?prefix=room-*", "/v1/rollups?prefix=*"] {
+        let told = get_problem(&server, path, 400, "invalid_parameter").await;
+        assert!(told.contains("every id that starts with it matches"), "{told}");
+    }
+    get_problem(&server, "/v1/devices?prefix=room%20", 400, "invalid_parameter").await;
+}
