@@ -223,7 +223,8 @@ async fn pages_add_up(setup: Setup) {
             assert_eq!(paged, all, "{query}");
         }
     }
-    let named: String = (0..20).rev().map(|device| format!("&device=f-{device:02}")).collect();
+    let named: Vec<String> = (0..20).rev().map(|device| format!("device=f-{device:02}")).collect();
+    let named = format!("&{}", named.join("&"));
     let (paged, pages) = follow(&server, &format!("{path}{named}"), 72).await;
     assert!(pages > 2 && paged.iter().eq(all.iter().rev()), "{pages} pages");
     assert_eq!(server.get_json(&format!("{path}&combine=true")).await, combined, "the limit is about the answer");

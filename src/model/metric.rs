@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_table_finds_metrics_in_any_order() {
-        let names = |table: &MetricTable| table.metrics().iter().map(|metric| metric.to_string()).collect::<Vec<_>>();
+        let names = |table: &MetricTable| table.metrics().iter().map(ToString::to_string).collect::<Vec<_>>();
         let mut table = MetricTable::new(["b", "a"].map(Metric::from).to_vec());
         assert_eq!(["a", "b", "a", "c", "b"].map(|name| table.find(name)), [Some(1), Some(0), Some(1), None, Some(0)]);
         assert_eq!(["c", "a", "c", "d", "b"].map(|name| table.place_of(name)), [2, 1, 2, 3, 0]);

@@ -95,12 +95,11 @@ pub fn join_stats(
 ) {
     let mut table = MetricTable::new(known.iter().map(|(metric, _)| metric.clone()).collect());
     for (metric, stats) in more {
-        match table.find(&metric) {
-            Some(place) => join(&mut known[place as usize].1, stats),
-            None => {
-                table.place_of(&metric);
-                known.push((metric, stats));
-            }
+        let place = table.place_of(&metric) as usize;
+        if let Some((_, known)) = known.get_mut(place) {
+            join(known, stats);
+        } else {
+            known.push((metric, stats));
         }
     }
 }

@@ -129,8 +129,12 @@ mod tests {
         let ids: Vec<String> = (0..100_000).map(|key| format!("{key:06}")).collect();
         let id_of = |key: u32| ids[key as usize].as_str();
         let mut sorted = SortedDevices::default();
-        (0..100_000).for_each(|key| sorted.insert(key, id_of));
-        (0..100_000).filter(|key| key % 100 != 0).for_each(|key| sorted.remove(key, id_of));
+        for key in 0..100_000 {
+            sorted.insert(key, id_of);
+        }
+        for key in (0..100_000).filter(|key| key % 100 != 0) {
+            sorted.remove(key, id_of);
+        }
         assert_eq!(sorted.from(|_| false).count(), 1_000);
         assert!(sorted.runs.len() <= 20, "{} runs", sorted.runs.len());
     }

@@ -146,8 +146,12 @@ proptest! {
             }
         }
         flying.extend(take(&mut pending, Take::All, now_ms, usize::MAX));
-        flying.drain(..).for_each(|write| drop(pending.complete(&write)));
-        take(&mut pending, Take::All, now_ms, usize::MAX).iter().for_each(|write| drop(pending.complete(write)));
+        for write in flying.drain(..) {
+            pending.complete(&write);
+        }
+        for write in take(&mut pending, Take::All, now_ms, usize::MAX) {
+            pending.complete(&write);
+        }
         prop_assert_eq!((pending.readings(), pending.bytes(), pending.buckets()), (0, 0, 0), "nothing is left behind");
         prop_assert!(pending.devices.is_empty() && pending.by_id.is_empty() && pending.sorted.is_empty());
         prop_assert_eq!(pending.cut_position(Position(position)), Position(position));
@@ -196,7 +200,9 @@ fn memory_of_names_that_nobody_uses_is_given_back() {
         for name in &names {
             insert(&mut pending, round, &[("a", 0, &[(name, 1.0)])]);
         }
-        take(&mut pending, Take::All, 0, 10).iter().for_each(|write| drop(pending.complete(write)));
+        for write in take(&mut pending, Take::All, 0, 10) {
+            pending.complete(&write);
+        }
     }
     assert!(pending.names.len() <= 11_000, "{} names are held", pending.names.len());
 }
