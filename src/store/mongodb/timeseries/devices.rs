@@ -28,6 +28,7 @@ impl TimeseriesStore {
                 .find(doc! { "meta.deviceId": seek.rest() })
                 .sort(doc! { "meta.deviceId": 1 })
                 .limit(1);
+            let find = self.commands.limited(find);
             let mut next: Option<String> = None;
             let with_readings =
                 self.commands.each_document(find.projection(doc! { "_id": 0, "meta.deviceId": 1 }), |measurement| {
