@@ -68,6 +68,8 @@ macro_rules! store_scenarios {
             a_reading_that_is_partly_new_counts_as_stored,
             hours_and_devices_do_not_touch_each_other,
             the_edges_of_an_hour_and_hours_before_1970_are_stored,
+            hours_soon_after_1970_are_found_from_any_start,
+            a_device_with_readings_of_1970_only_is_summed_up,
             values_and_names_come_back_exactly,
             many_small_writes_of_one_bucket_add_up,
             one_call_writes_many_buckets_and_answers_in_their_order,

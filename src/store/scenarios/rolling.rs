@@ -29,6 +29,23 @@ pub(in crate::store) async fn hours_are_rolled_up_one_after_the_other(store: &dy
     }
 }
 
+/// Nothing before 1970 is stored: MongoDB looks for times in another way then.
+pub(in crate::store) async fn hours_soon_after_1970_are_rolled_up(store: &dyn Store, other: &dyn Store) {
+    let hours = [Hour(0), Hour(1), Hour(30), HOUR];
+    for hour in hours {
+        assert_eq!(write(store, &write_of("early", hour, &[(0, &[("a", 1.0)])])).await, written(1, 0));
+    }
+    for (start, expected) in [(-9, hours[0]), (0, hours[0]), (1, hours[1]), (2, hours[2]), (31, hours[3])] {
+        assert_eq!(rollups(other).next_hour(Hour(start)).await.unwrap(), Some(expected), "from {start}");
+    }
+    for hour in hours {
+        assert_eq!(rollups(other).roll_up_hour(hour).await.unwrap(), 1, "{hour:?}");
+        assert!(rollups(other).roll_up(&[("early".into(), hour)]).await.iter().all(Result::is_ok));
+    }
+    let stats = hour_stats(other, "early", Hour(-9)..Hour(HOUR.0 + 1), &[]).await;
+    assert!(stats.iter().map(|stats| stats.hour).eq(hours), "{stats:?}");
+}
+
 /// What is rolled up has a name that all instances know, or none would ever begin.
 pub(in crate::store) async fn instances_agree_on_what_is_rolled_up(store: &dyn Store, other: &dyn Store) {
     let identity = rollups(store).identity().await.unwrap();

@@ -134,6 +134,39 @@ pub(in crate::store) async fn the_edges_of_an_hour_and_hours_before_1970_are_sto
     assert!(hours.iter().map(|stats| stats.hour).eq([Hour(-1), Hour(0)]));
 }
 
+/// Nothing before 1970 is stored: MongoDB looks for times in another way then.
+pub(in crate::store) async fn hours_soon_after_1970_are_found_from_any_start(store: &dyn Store) {
+    let readings: &[Sent<'_>] = &[(0, &[("a", 1.0)]), (1_800_000, &[("a", 2.0)]), (3_599_999, &[("a", 3.0)])];
+    let hours = [Hour(0), Hour(1), Hour(30), Hour(24 * 40), Hour(400_000), HOUR]; // the last but one is in 2015
+    for hour in hours {
+        for expected in [written(3, 0), written(0, 3)] {
+            assert_eq!(write(store, &write_of("early", hour, readings)).await, expected, "{hour:?}");
+        }
+        expect(store, "early", hour, &model_of(readings)).await;
+        assert_eq!(samples_of(&store.latest("early", hour).await.unwrap()), model_of(&readings[2..]));
+    }
+    for start in [-1_000_000, -1, 0, 1, 2, 30, 31, 24 * 40 + 1] {
+        let range = Hour(start)..Hour(HOUR.0 + 1);
+        let expected: Vec<Hour> = hours.iter().copied().filter(|hour| *hour >= range.start).collect();
+        let stats = hour_stats(store, "early", range.clone(), &[]).await;
+        assert!(stats.iter().map(|stats| stats.hour).eq(expected.iter().copied()), "stats from {start}: {stats:?}");
+        assert!(stats.iter().all(|hour| hour.stats[0].1.count == 3), "{stats:?}");
+        let contents = store.contents("early", range).await.unwrap();
+        assert!(contents.iter().map(|(hour, _)| *hour).eq(expected), "contents from {start}");
+    }
+    assert!(hour_stats(store, "early", Hour(-9)..Hour(0), &[]).await.is_empty());
+    assert_eq!(store.last_hour("early").await.unwrap(), Some(HOUR));
+}
+
+/// As above, where the newest hour of the device is one of them.
+pub(in crate::store) async fn a_device_with_readings_of_1970_only_is_summed_up(store: &dyn Store) {
+    let readings: &[Sent<'_>] = &[(0, &[("a", 1.0)]), (3_599_999, &[("b", 3.0)])];
+    assert_eq!(write(store, &write_of("old", Hour(0), readings)).await, written(2, 0));
+    let device = store.devices("old", None, 1).await.unwrap().remove(0);
+    assert_eq!((device.first_ts_ms, device.last_ts_ms), (0, Hour(0).end_ms() - 1));
+    assert_eq!(device.metrics, ["a".into(), "b".into()]);
+}
+
 pub(in crate::store) async fn values_and_names_come_back_exactly(store: &dyn Store) {
     let long = "m".repeat(128);
     let values = [

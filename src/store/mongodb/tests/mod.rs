@@ -40,6 +40,7 @@ macro_rules! on_every_deployment {
             $crate::store::scenarios::store_scenarios!(open $(, $variant)?);
             $crate::store::scenarios::store_scenarios!(@two open, rolling:
                 hours_are_rolled_up_one_after_the_other,
+                hours_soon_after_1970_are_rolled_up,
                 instances_agree_on_what_is_rolled_up,
             );
         }

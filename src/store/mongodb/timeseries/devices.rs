@@ -6,10 +6,10 @@ use bson::doc;
 use futures_util::future::try_join;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
-use super::super::by_device::within;
 use super::super::rollups::Day;
 use super::super::seek::{AT_ONCE, Seek};
 use super::TimeseriesStore;
+use super::times::during_hours;
 use crate::model::Hour;
 use crate::store::metric_names::MetricNames;
 use crate::store::{DeviceSummary, WriteError};
@@ -57,7 +57,7 @@ impl TimeseriesStore {
         };
         let first_ts_ms = day.map_or(first.last_ms, |day| day.first_ts_ms.min(first.last_ms));
         let hour = Hour::of(last.last_ms);
-        let newest = doc! { "meta.deviceId": &device, "ts": within(&(hour..Hour(hour.0 + 1))) };
+        let newest = doc! { "meta.deviceId": &device, "ts": during_hours(&(hour..Hour(hour.0 + 1))) };
         let hours = self.fold(newest, &mut MetricNames::new(&[])).await?;
         let mut metrics: Vec<_> = hours.into_iter().flat_map(|of| of.stats.stats).map(|(metric, _)| metric).collect();
         metrics.sort_unstable();

@@ -29,6 +29,7 @@ mod rollups;
 mod schema;
 #[cfg(test)]
 mod tests;
+mod times;
 mod write;
 
 use std::ops::Range;

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use bson::{DateTime, Document, RawDocument, doc};
 use mongodb::options::ReadConcern;
 
-use super::super::by_device::{ByDevice, of_devices, within};
+use super::super::by_device::{ByDevice, of_devices};
 use super::super::decode::{Unreadable, integer, number};
 use super::super::rollups::{HourRollup, Missing, missing};
 use super::TimeseriesStore;
 use super::document::{decode_meta, field_of, metric_of, take_measurement};
 use super::known::Newest;
+use super::times::{during, during_hours, since};
 use crate::model::{Contents, Hour, HourOffset, Metric, Stats};
 use crate::store::metric_names::MetricNames;
 use crate::store::{FirstReadings, Gathered, HourSamples, HourStats, ReadingsQuery, WriteError};
@@ -83,7 +84,7 @@ impl TimeseriesStore {
     }
 
     pub(super) async fn read_latest(&self, device: &str, hour: Hour) -> Result<Contents, WriteError> {
-        let filter = doc! { "meta.deviceId": device, "ts": within(&(hour..Hour(hour.0 + 1))) };
+        let filter = doc! { "meta.deviceId": device, "ts": during_hours(&(hour..Hour(hour.0 + 1))) };
         let find = self.measurements.find(filter).projection(doc! { "_id": 0, "meta": 0 }).batch_size(BATCH);
         let mut samples = HourSamples::last_of_each_metric(hour);
         let visit = |measurement: &RawDocument| {
@@ -104,8 +105,9 @@ impl TimeseriesStore {
         first: HourOffset,
         last: HourOffset,
     ) -> Result<Contents, WriteError> {
-        let [first, last] = [first, last].map(|offset| DateTime::from_millis(hour.instant_ms(offset)));
-        let filter = doc! { "meta.deviceId": device, "ts": { "$gte": first, "$lte": last } };
+        let mut span = since(hour.instant_ms(first));
+        span.insert("$lte", DateTime::from_millis(hour.instant_ms(last)));
+        let filter = doc! { "meta.deviceId": device, "ts": span };
         let find = self.measurements.find(filter).read_concern(ReadConcern::local()).batch_size(BATCH);
         let mut stored = HourSamples::all(hour);
         let visit = |measurement: &RawDocument| {
@@ -140,8 +142,7 @@ impl TimeseriesStore {
 /// The measurements that hold what is asked for. A comparison with a number, unlike `$exists`, lets the server pass over its
 /// own buckets in which no measurement has the field.
 fn in_range(query: &ReadingsQuery) -> Document {
-    let [from, to] = [query.range_ms.start, query.range_ms.end].map(DateTime::from_millis);
-    let mut filter = doc! { "meta.deviceId": &*query.device, "ts": { "$gte": from, "$lt": to } };
+    let mut filter = doc! { "meta.deviceId": &*query.device, "ts": during(&query.range_ms) };
     if !query.metrics.is_empty() {
         let has = |metric: &Metric| doc! { field_of(metric): { "$gte": f64::NEG_INFINITY } };
         filter.insert("$or", query.metrics.iter().map(has).collect::<Vec<_>>());
@@ -150,7 +151,7 @@ fn in_range(query: &ReadingsQuery) -> Document {
 }
 
 fn clauses_of(missing: &Missing) -> Vec<Document> {
-    let of = |run: &Range<Hour>| doc! { "meta.deviceId": of_devices(&missing.devices), "ts": within(run) };
+    let of = |run: &Range<Hour>| doc! { "meta.deviceId": of_devices(&missing.devices), "ts": during_hours(run) };
     missing.runs.iter().map(of).collect()
 }
 

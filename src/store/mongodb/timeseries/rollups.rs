@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bson::{DateTime, Document, doc};
+use bson::{Document, doc};
 use std::ops::ControlFlow;
 
+use super::times::{during_hours, since};
 use super::{TimeseriesStore, behind};
 use crate::model::Hour;
 use crate::store::metric_names::MetricNames;
-use crate::store::mongodb::by_device::{of_devices, within};
+use crate::store::mongodb::by_device::of_devices;
 use crate::store::mongodb::rollups::HourRollup;
 use crate::store::{Rollups, WriteError};
 
@@ -27,8 +28,7 @@ impl Rollups for TimeseriesStore {
     }
 
     async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, WriteError> {
-        let from = DateTime::from_millis(from.start_ms());
-        let find = self.measurements.find(doc! { "ts": { "$gte": from } }).sort(doc! { "ts": 1 }).limit(1);
+        let find = self.measurements.find(doc! { "ts": since(from.start_ms()) }).sort(doc! { "ts": 1 }).limit(1);
         let mut hour = None;
         self.commands
             .each_document(find.projection(doc! { "_id": 0, "ts": 1 }), |measurement| {
@@ -41,7 +41,7 @@ impl Rollups for TimeseriesStore {
 
     async fn roll_up_hour(&self, hour: Hour) -> Result<u64, WriteError> {
         self.deployment().await?;
-        let rollups = self.derive(doc! { "ts": within(&(hour..Hour(hour.0 + 1))) }).await?;
+        let rollups = self.derive(doc! { "ts": during_hours(&(hour..Hour(hour.0 + 1))) }).await?;
         let outdated = self.rollups.outdated(hour, rollups).await?;
         for outcome in self.rollups.put_all(&outdated).await {
             outcome?;
@@ -71,7 +71,7 @@ impl TimeseriesStore {
         }
         let mut rollups = Vec::new();
         for (hour, devices) in by_hour {
-            let filter = doc! { "meta.deviceId": of_devices(&devices), "ts": within(&(hour..Hour(hour.0 + 1))) };
+            let filter = doc! { "meta.deviceId": of_devices(&devices), "ts": during_hours(&(hour..Hour(hour.0 + 1))) };
             rollups.extend(self.derive(filter).await?);
         }
         Ok(rollups)
