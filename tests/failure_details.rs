@@ -109,7 +109,7 @@ async fn no_answer_without_the_scope_admin_tells_of_the_inside() {
             assert!(!text.contains(hidden), "{path} tells of {hidden}: {text}");
         }
     }
-    server.logged("No space left on device").await; // the operator is told
+    server.logged("the disk of the log is nearly full (log.min_free_bytes)").await; // the operator is told
     server.disk().free();
     tokio::task::block_in_place(|| mongod.start_again());
     server.settled().await;

@@ -167,6 +167,8 @@ async fn bombs_do_not_go_off() {
 #[tokio::test]
 async fn a_thousand_requests_in_a_row_get_a_thousand_answers_in_order() {
     let server = server().await;
+    let known: Vec<_> = (0..1_000).map(|nth| json!({ "deviceId": format!("device-{nth}"), "value": 1 })).collect();
+    assert_eq!(server.ingest(&Value::from(known)).await.status, 200);
     let mut requests = Vec::new();
     for nth in 0..1_000 {
         let last = if nth == 999 { "Connection: close\r\n" } else { "" };

@@ -32,17 +32,20 @@ pub(super) struct Received {
     pub(super) reservation: Reservation,
 }
 
-/// Receives a body and undoes its `Content-Encoding`. A request that does not say where its body ends has none
-/// (RFC 9112, section 6.3), and is refused: bytes behind it would be read as the next request.
+/// Refuses a request that does not say where its body ends. It has none (RFC 9112, section 6.3): bytes behind it would be
+/// read as the next request.
+pub(super) fn require_length(headers: &HeaderMap) -> Result<(), Problem> {
+    let is_told = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING].iter().any(|name| headers.contains_key(name));
+    if is_told { Ok(()) } else { Err(Problem::length_required()) }
+}
+
+/// Receives a body and undoes its `Content-Encoding`.
 pub(super) async fn receive(
     app: &App,
     allowance: &Allowance,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Received, Problem> {
-    if !headers.contains_key(header::CONTENT_LENGTH) && !headers.contains_key(header::TRANSFER_ENCODING) {
-        return Err(Problem::length_required());
-    }
     let encoding = Encoding::of(headers)?;
     let mut reservation = app.budget.reservation(allowance);
     let receiving = collect(app, headers, body, &mut reservation);

@@ -45,7 +45,11 @@ pub(super) async fn take(
     partial: bool,
     parse: impl FnOnce(&App, &[u8], &mut Admission<'_>) -> Result<(), Unreadable> + Send + 'static,
 ) -> Result<Taken, Problem> {
-    let body = body::receive(app, &grant.allowance, headers, body).await.inspect_err(|problem| {
+    let received = async {
+        body::require_length(headers)?;
+        body::receive(app, &grant.allowance, headers, body).await
+    };
+    let body = received.await.inspect_err(|problem| {
         app.ingest.count_refused_request(protocol, problem.reason());
     })?;
     let body_bytes = body.bytes.len();
