@@ -106,8 +106,13 @@ pub(super) fn min_free(config: &Config) -> MinFree {
 fn has_sqlite_on_the_disk_of_the_log(config: &Config) -> bool {
     let file = config.sqlite_file();
     let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    let disk_of = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
     !config.store_kind().is_mongodb() && disk_of(folder) == disk_of(&data_dir::log_dir(&config.server.data_dir))
+}
+
+/// The file system that a path is on, or will be on once its folders are made.
+fn disk_of(path: &Path) -> Option<u64> {
+    let absolute = std::path::absolute(path).ok()?;
+    absolute.ancestors().find_map(|path| std::fs::metadata(path).ok()).map(|found| found.dev())
 }
 
 pub(super) fn rules(config: &Config) -> Rules {
@@ -165,5 +170,24 @@ pub(super) fn http(config: &Config) -> http::Limits {
         default_readings: config.query.default_readings,
         max_devices: config.query.max_devices,
         max_points: config.query.max_points,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reserve_of_a_first_start_is_that_of_later_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.server.data_dir = folder.path().join("new");
+        let first = min_free(&config);
+        std::fs::create_dir_all(data_dir::log_dir(&config.server.data_dir)).unwrap();
+        let expected = SqliteStore::space_needed(config.flush.max_buckets_per_write);
+        assert!(expected > MIN_FREE_WITHOUT_STORE_BYTES);
+        for found in [first, min_free(&config)] {
+            assert!(matches!(found, MinFree::ForStore(bytes) if bytes == expected), "{found:?}");
+        }
     }
 }
