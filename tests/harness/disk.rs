@@ -59,12 +59,22 @@ impl Disk {
         &self.folder
     }
 
-    /// Writes to a file on the disk until all but `spare` bytes are taken.
+    /// Writes to a file on the disk until all but `spare` bytes are taken. The disk is never fuller than that meanwhile, but
+    /// where `spare` is less than a mebibyte.
     pub(crate) fn fill(&self, spare: u64) {
-        let file = File::create(self.ballast()).expect("a file can be made on the disk");
-        grow(&file);
-        let len = file.metadata().expect("an open file").len();
-        file.set_len(len.saturating_sub(spare)).expect("an open file");
+        let mut file = File::create(self.ballast()).expect("a file can be made on the disk");
+        if spare < 1 << 20 {
+            grow(&file);
+            let len = file.metadata().expect("an open file").len();
+            file.set_len(len.saturating_sub(spare)).expect("an open file");
+            return;
+        }
+        let disk = nix::sys::statvfs::statvfs(&self.seen(&self.folder)).expect("a mounted disk");
+        let block = vec![0; 64 << 10];
+        let blocks = (disk.blocks_available() * disk.fragment_size()).saturating_sub(spare) / block.len() as u64;
+        for _ in 0..blocks {
+            file.write_all(&block).expect("there is space");
+        }
     }
 
     /// Takes what has come free since, such as by a cut of the log.
