@@ -1,6 +1,6 @@
 //! Durable changes to files: the one seam between this program and the file system.
 //!
-//! Code that changes files names them within one [`Folder`]. [`OsFolder`] is a folder of the operating system. Tests use
+//! Code that changes files names them within one `Folder`. `OsFolder` is a folder of the operating system. Tests use
 //! `faulty::Disk`, a disk in memory that loses unsynced changes and fails on demand.
 
 use std::fmt::Debug;
