@@ -1,9 +1,10 @@
 //! How many instructions each stage of a reading's way takes, counted by callgrind; `make instructions`.
 //!
-//! Unlike times, instructions are nearly the same at each run, on each machine of a kind, and under whatever load. So they
-//! stand in a table, `instructions.toml`, and `--check` compares: a change that makes a stage slower has to change the
-//! table, and is seen in review. One that makes it faster has to as well, so that what was won is not lost unseen.
-//! `--update` writes the table anew. Without either, the counts are only printed.
+//! Unlike times, instructions are nearly the same at each run, on each machine of a kind, and under whatever
+//! load. So they stand in a table, `instructions.toml`, and `--check` compares: a change that makes a stage
+//! slower has to change the table, and is seen in review. One that makes it faster has to as well, so that
+//! what was won is not lost unseen. `--update` writes the table anew. Without either, the counts are only
+//! printed.
 //!
 //! The program runs itself under valgrind, once for each stage; only what happens in [`measured`] is counted.
 
@@ -134,7 +135,8 @@ fn count_all() -> anyhow::Result<BTreeMap<String, f64>> {
 /// Instructions per reading.
 fn count(stage: &Stage, out: &Path) -> anyhow::Result<f64> {
     let mut valgrind = Command::new(std::env::var_os("VALGRIND").unwrap_or_else(|| "valgrind".into()));
-    // Each step of a repeated string instruction counts, and whether glibc copies by them depends on the processor.
+    // Each step of a repeated string instruction counts, and whether glibc copies by them depends on the
+    // processor.
     let without = "glibc.cpu.x86_rep_movsb_threshold=1073741824:glibc.cpu.x86_rep_stosb_threshold=1073741824";
     valgrind.env("GLIBC_TUNABLES", without);
     valgrind.args(["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*::measured*"]);

@@ -1,7 +1,8 @@
 //! The stages of a reading's way, one by one, and the log on a real disk: `cargo bench --bench stages`.
 //!
-//! What a stage deals with stands in `src/bench.rs`. `log_append` is the log as a whole, thread and all: one request at a
-//! time, and 64 at once, which share a sync. In `memory` the files lie on a tmpfs, where a sync costs nothing.
+//! What a stage deals with stands in `src/bench.rs`. `log_append` is the log as a whole, thread and all: one
+//! request at a time, and 64 at once, which share a sync. In `memory` the files lie on a tmpfs, where a sync
+//! costs nothing.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Where the time of a reading goes: each stage of its way by itself, to be measured by `benches/`.
 //!
-//! A [`Stage`] prepares its input, which is not measured, and hands out the [`Work`], which is. The input is that of the
-//! load test: requests of 1,000 readings, each of another device, and hours of 60 readings. No stage waits for a disk or
-//! a server; all of it is what the processor has to do.
+//! A [`Stage`] prepares its input, which is not measured, and hands out the [`Work`], which is. The input is
+//! that of the load test: requests of 1,000 readings, each of another device, and hours of 60 readings. No
+//! stage waits for a disk or a server; all of it is what the processor has to do.
 
 use std::any::Any;
 use std::borrow::Cow;

@@ -1,11 +1,12 @@
 //! Hostile input: an entry for each place that reads bytes which somebody else wrote.
 //!
-//! A [`Target`] takes any bytes and panics when a promise is broken: that nothing panics, that what is accepted comes
-//! back the same when it is written again, that a place named in an error lies in the input, that recovery gives out
-//! nothing whose checksum is wrong. What is to be held against what stands in each room, in its `fuzz.rs`.
+//! A [`Target`] takes any bytes and panics when a promise is broken: that nothing panics, that what is
+//! accepted comes back the same when it is written again, that a place named in an error lies in the input,
+//! that recovery gives out nothing whose checksum is wrong. What is to be held against what stands in each
+//! room, in its `fuzz.rs`.
 //!
-//! The tests run each target on its corpus in `tests/fuzz/corpus` and on mutations of it, the same at every run. `make
-//! fuzz` runs them under libFuzzer, with coverage, for as long as one likes.
+//! The tests run each target on its corpus in `tests/fuzz/corpus` and on mutations of it, the same at every
+//! run. `make fuzz` runs them under libFuzzer, with coverage, for as long as one likes.
 
 use crate::{access, config, http, log, pending, store, udp, wire};
 

@@ -1,7 +1,8 @@
 //! tidegauge: IoT time-series ingestion.
 //!
-//! Devices send readings; tidegauge makes them durable in a log on disk before it answers, batches them in memory by
-//! device and hour, and writes each device-hour into a store. Dashboards ask for hourly rollups, operators for metrics.
+//! Devices send readings; tidegauge makes them durable in a log on disk before it answers, batches them in
+//! memory by device and hour, and writes each device-hour into a store. Dashboards ask for hourly rollups,
+//! operators for metrics.
 //!
 //! ```text
 //!  HTTP ─┐                                             ┌─> store: sqlite
@@ -13,9 +14,9 @@
 //!  queries <── merge <── pending ∪ store               └─> cut the log
 //! ```
 //!
-//! Data flows one way. The log is the queue: pending is fed from it in order, whether a reading came a millisecond ago
-//! or before a crash. A slow store therefore means bigger batches, then a longer log, and only at the log's limit does
-//! the edge refuse.
+//! Data flows one way. The log is the queue: pending is fed from it in order, whether a reading came a
+//! millisecond ago or before a crash. A slow store therefore means bigger batches, then a longer log, and
+//! only at the log's limit does the edge refuse.
 //!
 //! The rooms, from the ground up; each may use those before it:
 //!

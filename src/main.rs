@@ -13,10 +13,12 @@ mod cli;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Readings, dead letters and secrets are for the owner alone, whatever the umask of who starts the program.
+    // Readings, dead letters and secrets are for the owner alone, whatever the umask of who starts the
+    // program.
     umask(Mode::from_bits_truncate(0o077));
-    // What has to be done is done when a command returns. Tasks that are still under way then, the MongoDB driver's above all,
-    // are left to the end of the process: cut off one by one, some panic over the loss of another.
+    // What has to be done is done when a command returns. Tasks that are still under way then, the MongoDB
+    // driver's above all, are left to the end of the process: cut off one by one, some panic over the loss of
+    // another.
     let runtime = ManuallyDrop::new(Runtime::new().expect("the system has threads"));
     runtime.block_on(run())
 }

@@ -1,5 +1,5 @@
-//! Clients as they come from `PyPI`, unchanged: they show their token, are told when it is wrong, and what they write can be
-//! read.
+//! Clients as they come from `PyPI`, unchanged: they show their token, are told when it is wrong, and what
+//! they write can be read.
 
 use std::process::{Command, Output};
 use std::sync::OnceLock;

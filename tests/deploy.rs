@@ -1,5 +1,5 @@
-//! The files of `deploy` fit the program: the unit's flags, keys and variables, the rules and the dashboard. That what they
-//! name exists at all is checked in `pages`.
+//! The files of `deploy` fit the program: the unit's flags, keys and variables, the rules and the dashboard.
+//! That what they name exists at all is checked in `pages`.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Nothing that was acknowledged is lost: over `kill -9` under load, a clean stop, and a store that goes away.
+//! Nothing that was acknowledged is lost: over `kill -9` under load, a clean stop, and a store that goes
+//! away.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;

@@ -1,4 +1,5 @@
-//! What failures tell: no answer to a token without `admin` has a path, a host, what the system said, or the prefix of a tenant.
+//! What failures tell: no answer to a token without `admin` has a path, a host, what the system said, or the
+//! prefix of a tenant.
 
 use reqwest::Method;
 

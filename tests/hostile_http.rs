@@ -1,5 +1,5 @@
-//! Clients that are broken, slow, greedy or gone: each gets a clear error or a closed connection, memory stays bounded,
-//! and others are served all the while.
+//! Clients that are broken, slow, greedy or gone: each gets a clear error or a closed connection, memory
+//! stays bounded, and others are served all the while.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::harness::{Server, Setup, wait_until};
 
-/// The most resident memory that the server may have had, in MiB, with the limits of [`server`]: bodies in flight, what
-/// they become, and what the allocator keeps.
+/// The most resident memory that the server may have had, in MiB, with the limits of [`server`]: bodies in
+/// flight, what they become, and what the allocator keeps.
 const MEMORY_MAX_MIB: u64 = 192;
 /// The same with twenty bodies that are decompressed at once: zstd takes a window of up to 8 MiB for each.
 const BOMBS_MAX_MIB: u64 = 384;
@@ -204,7 +204,8 @@ async fn what_is_no_http_is_answered_with_a_status() {
     assert_alive(&server).await;
 }
 
-/// As `nc -N` does it, and devices that end a body with a line end that is not part of it (RFC 9112, section 2.2).
+/// As `nc -N` does it, and devices that end a body with a line end that is not part of it (RFC 9112, section
+/// 2.2).
 #[tokio::test]
 async fn who_sends_no_more_or_a_line_end_too_many_is_answered() {
     let server = server().await;

@@ -1,6 +1,6 @@
-//! A real series, eleven weeks of five-minute readings, goes in with `tidegauge import` and comes out as hourly
-//! rollups that equal those computed here, independently: in every store, pending or stored, imported twice, shuffled,
-//! through two servers at once, and over a `kill -9`.
+//! A real series, eleven weeks of five-minute readings, goes in with `tidegauge import` and comes out as
+//! hourly rollups that equal those computed here, independently: in every store, pending or stored, imported
+//! twice, shuffled, through two servers at once, and over a `kill -9`.
 
 mod series;
 
@@ -28,7 +28,8 @@ async fn every_hour_is_right_while_pending_and_after_a_crash_when_stored_in_mong
     pending_then_stored(Setup::mongodb(&database), Series::load()).await;
 }
 
-/// In a time-series collection the first value of an instant stays, so that each instant has one value only here.
+/// In a time-series collection the first value of an instant stays, so that each instant has one value only
+/// here.
 #[tokio::test]
 async fn every_hour_is_right_while_pending_and_after_a_crash_when_stored_in_a_timeseries_collection() {
     let database = Database::new();

@@ -1,5 +1,5 @@
-//! Every limit is reached with its code and counted under its key, and when the time is over that the answer names, the
-//! same request is taken.
+//! Every limit is reached with its code and counted under its key, and when the time is over that the answer
+//! names, the same request is taken.
 
 mod devices;
 mod edge;

@@ -1,5 +1,5 @@
-//! Metadata is the same whatever the store: what one of them would refuse or alter gets no further than the answer, and
-//! takes no readings with it.
+//! Metadata is the same whatever the store: what one of them would refuse or alter gets no further than the
+//! answer, and takes no readings with it.
 
 use serde_json::{Value, json};
 

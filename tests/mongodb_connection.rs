@@ -1,5 +1,5 @@
-//! What a connection string may ask for, against a real server that insists on it: TLS, passwords, client certificates,
-//! compression.
+//! What a connection string may ask for, against a real server that insists on it: TLS, passwords, client
+//! certificates, compression.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -119,7 +119,8 @@ async fn passwords_certificates_and_compression_are_as_the_connection_string_ask
     stores_with(&guarded.uri("", &format!("&tlsCertificateKeyFile={certificate}&authMechanism=MONGODB-X509"))).await;
 }
 
-/// What `/readyz` says of a store that cannot be reached, and that it and the log line are short and hold no password.
+/// What `/readyz` says of a store that cannot be reached, and that it and the log line are short and hold no
+/// password.
 async fn trouble_with(uri: &str) -> String {
     let server = Server::start(Setup::sqlite().set("mongodb.uri", uri).set("mongodb.timeout", "5s")).await;
     assert_eq!(server.ingest(&json!({ "deviceId": "a", "value": 1 })).await.status, 200);

@@ -1,5 +1,5 @@
-//! The documents in MongoDB are those of the documentation: anybody can read them, the hourly report of the MongoDB
-//! guides runs on them, and it agrees with the `stats` that every bucket carries.
+//! The documents in MongoDB are those of the documentation: anybody can read them, the hourly report of the
+//! MongoDB guides runs on them, and it agrees with the `stats` that every bucket carries.
 
 use bson::{Bson, Document, doc};
 use serde_json::{Value, json};
@@ -49,7 +49,8 @@ async fn the_hourly_report_of_the_guides_agrees_with_the_stats_of_every_bucket()
     let small_parts =
         Setup::mongodb(&database).set("mongodb.max_readings_per_document", 50).set("flush.max_readings", 50);
     let server = Server::start(small_parts).await;
-    // three hours, out of order and partly resent, 120 readings each: overflow parts, the slow path and duplicates
+    // three hours, out of order and partly resent, 120 readings each: overflow parts, the slow path and
+    // duplicates
     for round in [1, 0, 2, 1] {
         let ts = |at: i64| START_MS + ((at * 7 + round) % 360) * 30_000;
         let readings: Vec<Value> = (0..360).map(|at| json!({ "ts": ts(at), "value": ts(at) / 30_000 % 101 })).collect();

@@ -1,5 +1,5 @@
-//! What the pages for people name is there: keys of the configuration, metrics with their labels, other pages and their
-//! sections. The same holds for the files of `deploy`.
+//! What the pages for people name is there: keys of the configuration, metrics with their labels, other pages
+//! and their sections. The same holds for the files of `deploy`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,5 @@
-//! Pages of readings: following `next` to the end gives every reading of the range exactly once, for every page size, in
-//! every store.
+//! Pages of readings: following `next` to the end gives every reading of the range exactly once, for every
+//! page size, in every store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,8 @@ async fn send(server: &Server, model: &mut Model, metric: &str, instants: impl I
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
-/// Metrics that arrive later for the same instants, late readings in between, and pending ones on top of all that.
+/// Metrics that arrive later for the same instants, late readings in between, and pending ones on top of all
+/// that.
 async fn fill(server: &mut Server, setup: Setup) -> Model {
     let mut model = Model::new();
     send(server, &mut model, "temp", instants(60)).await;

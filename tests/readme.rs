@@ -1,5 +1,5 @@
-//! The README keeps its word, and so do the pages that it links to: each `$ curl` in a `console` block is run against a
-//! server, in order, and must print what stands below it, where `...` stands for anything.
+//! The README keeps its word, and so do the pages that it links to: each `$ curl` in a `console` block is run
+//! against a server, in order, and must print what stands below it, where `...` stands for anything.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -66,8 +66,8 @@ fn console_blocks(readme: &str) -> impl Iterator<Item = &str> {
     readme.split("```console\n").skip(1).map(|block| block.split("```").next().unwrap_or_default())
 }
 
-/// The commands of a block that begin with `curl`. A command goes on over lines that end with a backslash, and its
-/// output goes on to the next command.
+/// The commands of a block that begin with `curl`. A command goes on over lines that end with a backslash,
+/// and its output goes on to the next command.
 fn examples(block: &str) -> Vec<Example> {
     let lines: Vec<&str> = block.lines().collect();
     let commands = lines.chunk_by(|_, next| !next.starts_with("$ ")).filter(|lines| lines[0].starts_with("$ curl"));

@@ -1,5 +1,6 @@
-//! On a sharded cluster: collections are sharded by themselves, a device is on one shard, a router may go away, and a
-//! missing privilege is said in words. The cluster is that of `harness/router`: real mongods, and a router for tests.
+//! On a sharded cluster: collections are sharded by themselves, a device is on one shard, a router may go
+//! away, and a missing privilege is said in words. The cluster is that of `harness/router`: real mongods, and
+//! a router for tests.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;

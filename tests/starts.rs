@@ -1,4 +1,5 @@
-//! What a start tells when the store is not the one that the data folder knows, and what it does not tell otherwise.
+//! What a start tells when the store is not the one that the data folder knows, and what it does not tell
+//! otherwise.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! While the store is away: readings are taken, queries answer what they can and say so, and operators can see it.
+//! While the store is away: readings are taken, queries answer what they can and say so, and operators can
+//! see it.
 
 use bson::doc;
 use serde_json::{Value, json};

@@ -223,7 +223,8 @@ pub(crate) async fn received(server: &Server, datagrams: u64) -> Metrics {
         (server.metrics().await.count(DATAGRAMS) == datagrams).then_some(())
     })
     .await;
-    // Datagrams count last. An answer of /metrics is no snapshot, so only the next one has all that came before.
+    // Datagrams count last. An answer of /metrics is no snapshot, so only the next one has all that came
+    // before.
     server.metrics().await
 }
 

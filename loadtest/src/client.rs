@@ -1,5 +1,5 @@
-//! A plain HTTP/1.1 client that keeps its connection, and costs little beside the server it measures. It shows the token in
-//! the variable `TIDEGAUGE_TOKEN`, if there is one.
+//! A plain HTTP/1.1 client that keeps its connection, and costs little beside the server it measures. It
+//! shows the token in the variable `TIDEGAUGE_TOKEN`, if there is one.
 
 use anyhow::{Context, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -46,8 +46,8 @@ pub(crate) struct Args {
     /// Connections (or sockets) over which the devices are spread
     #[arg(long, default_value_t = 4)]
     connections: u64,
-    /// Open loop: so many readings a second, by schedule; 0 is the workload's own rate. Without it each connection sends
-    /// its next message when the one before is answered
+    /// Open loop: so many readings a second, by schedule; 0 is the workload's own rate. Without it each
+    /// connection sends its next message when the one before is answered
     #[arg(long)]
     rate: Option<f64>,
     /// How long to send
@@ -62,7 +62,8 @@ pub(crate) struct Args {
     /// Wait until tidegauge has nothing pending before the processes are looked at
     #[arg(long)]
     settle: bool,
-    /// Ask tidegauge for the rollups of so many devices afterwards and compare them with what was acknowledged
+    /// Ask tidegauge for the rollups of so many devices afterwards and compare them with what was
+    /// acknowledged
     #[arg(long, default_value_t = 0)]
     verify: u64,
     /// A process whose CPU time and memory are counted, as NAME=PID; may repeat

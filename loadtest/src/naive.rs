@@ -1,5 +1,5 @@
-//! The service that most people write first, to compare with: one MongoDB command per request, and an answer when the
-//! server has acknowledged it. A resent reading is stored twice.
+//! The service that most people write first, to compare with: one MongoDB command per request, and an answer
+//! when the server has acknowledged it. A resent reading is stored twice.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! When the next message is due.
 //!
-//! Closed loop: as soon as the one before was answered. Open loop: at a time that a schedule fixes beforehand, whether the
-//! server keeps up or not; a latency then counts from that time, so that a server which stalls is charged for every
-//! message that should have been sent meanwhile (no coordinated omission).
+//! Closed loop: as soon as the one before was answered. Open loop: at a time that a schedule fixes
+//! beforehand, whether the server keeps up or not; a latency then counts from that time, so that a server
+//! which stalls is charged for every message that should have been sent meanwhile (no coordinated omission).
 
 use std::time::{Duration, Instant};
 
@@ -25,8 +25,8 @@ impl Pace {
         Self { start, steps: None, bursts: false }
     }
 
-    /// `messages_per_second` in all, of which connection `nth` of `connections` sends its part, evenly spread among the
-    /// others.
+    /// `messages_per_second` in all, of which connection `nth` of `connections` sends its part, evenly spread
+    /// among the others.
     pub(crate) fn open(start: Instant, messages_per_second: f64, nth: u64, connections: u64, bursts: bool) -> Self {
         let step = connections as f64 / messages_per_second;
         Self { start, steps: Some((step, step * nth as f64 / connections as f64)), bursts }
@@ -41,8 +41,8 @@ impl Pace {
     }
 }
 
-/// The time by which a rate that is [`BURST`] at the beginning of each minute, and 1 for the rest of it, has sent as much
-/// as a rate of 1 has by `even`.
+/// The time by which a rate that is [`BURST`] at the beginning of each minute, and 1 for the rest of it, has
+/// sent as much as a rate of 1 has by `even`.
 fn bent(even: f64) -> f64 {
     let a_minute = BURST * BURST_SECONDS + (MINUTE - BURST_SECONDS);
     let (minutes, rest) = ((even / a_minute).floor(), even % a_minute);

@@ -29,8 +29,8 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks these questions in turn, one after the other, until there were so many requests or patience is at an end. Returns
-/// how long the answers took and how large the last one was.
+/// Asks these questions in turn, one after the other, until there were so many requests or patience is at an
+/// end. Returns how long the answers took and how large the last one was.
 pub(crate) async fn ask(
     address: &str,
     paths: &[String],

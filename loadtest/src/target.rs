@@ -37,7 +37,8 @@ impl Target {
         }
     }
 
-    /// The question for the hourly count, minimum, maximum and mean of these devices; `None` where there is none.
+    /// The question for the hourly count, minimum, maximum and mean of these devices; `None` where there is
+    /// none.
     pub(crate) fn rollup_path(self, devices: &[u64], from_ms: u64, to_ms: u64) -> Option<String> {
         let ids: Vec<String> = devices.iter().map(|&device| device_id(device)).collect();
         Some(match self {

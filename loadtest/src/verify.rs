@@ -25,8 +25,8 @@ pub(crate) struct Verified {
 /// Count, minimum, maximum and sum of an hour.
 type Fold = (u64, f64, f64, f64);
 
-/// Compares the hourly rollups of `sample` devices, evenly spread, with those of the readings that were acknowledged:
-/// so many messages on each connection.
+/// Compares the hourly rollups of `sample` devices, evenly spread, with those of the readings that were
+/// acknowledged: so many messages on each connection.
 pub(crate) async fn verify(sending: &Sending, messages: &[u64], sample: u64) -> anyhow::Result<Verified> {
     let mut client = Client::connect(&sending.address).await?;
     let mut verified = Verified { devices: 0, readings: 0, wrong: 0 };

@@ -1,9 +1,9 @@
-//! What the devices send: which reading comes when, all of it computed from a reading's number, so that what was sent can
-//! be told again afterwards.
+//! What the devices send: which reading comes when, all of it computed from a reading's number, so that what
+//! was sent can be told again afterwards.
 //!
-//! The devices are shared out among connections, as among gateways. A connection goes round its devices again and again:
-//! reading i is that of device `i % n` at tick `i / n`. Some readings are held back, and some are sent again, [`LAG`]
-//! readings later.
+//! The devices are shared out among connections, as among gateways. A connection goes round its devices again
+//! and again: reading i is that of device `i % n` at tick `i / n`. Some readings are held back, and some are
+//! sent again, [`LAG`] readings later.
 
 use clap::ValueEnum;
 
@@ -133,7 +133,8 @@ impl Share {
     }
 }
 
-/// A temperature that drifts, with noise, in quarters of a degree: no easier to compress than what sensors send.
+/// A temperature that drifts, with noise, in quarters of a degree: no easier to compress than what sensors
+/// send.
 fn value(device: u64, tick: u64) -> f64 {
     let drift = (device + tick / 360) % 24 * 2;
     let noise = mixed(device << 32 ^ tick) % 8;

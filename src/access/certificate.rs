@@ -11,8 +11,8 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Of the names in a certificate, those that are device ids count. Nothing in a name stands for anything else: `*` is
-    /// no part of an id. It is good up to and including `not_after_ms` (Unix milliseconds).
+    /// Of the names in a certificate, those that are device ids count. Nothing in a name stands for anything
+    /// else: `*` is no part of an id. It is good up to and including `not_after_ms` (Unix milliseconds).
     #[must_use]
     pub fn new<'n>(names: impl IntoIterator<Item = &'n str>, not_after_ms: i64) -> Self {
         let mut devices: Vec<DevicePattern> = Vec::new();

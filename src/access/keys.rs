@@ -74,8 +74,8 @@ impl Keys {
         }
     }
 
-    /// What may be read of a datagram at `now_ms` (Unix milliseconds). A signature that is not good is refused, even
-    /// where the datagram would be taken without.
+    /// What may be read of a datagram at `now_ms` (Unix milliseconds). A signature that is not good is
+    /// refused, even where the datagram would be taken without.
     ///
     /// # Errors
     /// When nothing of it may be read.

@@ -1,16 +1,18 @@
 //! Access: who may do what.
 //!
-//! A request shows a token, a client certificate, both or nothing. [`Tokens`] make of it a [`Grant`]: the name under which
-//! its owner is known, what is allowed, the [`Reach`], which devices are seen and how their ids look from there, and the
-//! [`Allowance`], how much may be used.
-//! Whatever takes readings in or gives them out asks the grant; nobody below asks for tokens. A datagram shows no token: it
-//! is signed with a key, and [`Keys`] make of it the [`Reach`] of that key.
+//! A request shows a token, a client certificate, both or nothing. [`Tokens`] make of it a [`Grant`]: the
+//! name under which its owner is known, what is allowed, the [`Reach`], which devices are seen and how their
+//! ids look from there, and the [`Allowance`], how much may be used. Whatever takes readings in or gives them
+//! out asks the grant; nobody below asks for tokens. A datagram shows no token: it is signed with a key, and
+//! [`Keys`] make of it the [`Reach`] of that key.
 //!
 //! Promises:
-//! - A token is never kept, only its hash, and never shown. The secret of a key has to be kept, and is never shown.
-//! - A token or signature that is shown and not good is refused, even where somebody without one would be let in: a
-//!   mistyped token must not write outside its tenant.
-//! - A certificate lets its owner write the devices that it names. Beside a token it takes away and adds nothing.
+//! - A token is never kept, only its hash, and never shown. The secret of a key has to be kept, and is never
+//!   shown.
+//! - A token or signature that is shown and not good is refused, even where somebody without one would be let
+//!   in: a mistyped token must not write outside its tenant.
+//! - A certificate lets its owner write the devices that it names. Beside a token it takes away and adds
+//!   nothing.
 //! - [`Gate`] changes all tokens and keys at once. Who was let in before finishes the request.
 //!
 //! Pure, but for the lock of the gate. Knows neither HTTP nor what is behind the scopes.
@@ -54,7 +56,8 @@ pub struct Shown<'a> {
 /// What somebody may do.
 #[derive(Debug, Clone)]
 pub struct Grant {
-    /// The name of the token, or without one, of the client certificate; `None` without either. Several tokens may have the same.
+    /// The name of the token, or without one, of the client certificate; `None` without either. Several
+    /// tokens may have the same.
     pub name: Option<Arc<str>>,
     /// What is allowed.
     pub scopes: Vec<Scope>,
@@ -80,7 +83,8 @@ impl Grant {
         Self { scopes, allowance: Arc::new(allowance), ..Self::nothing() }
     }
 
-    /// What a certificate of these devices allows: to write them. How much is for the limits of devices to say.
+    /// What a certificate of these devices allows: to write them. How much is for the limits of devices to
+    /// say.
     fn to_write(devices: Vec<DevicePattern>) -> Self {
         let name = devices.first().map(|device| format!("certificate of {device}").into());
         let reach = Reach::new(String::new(), Some(devices));
@@ -165,9 +169,9 @@ impl Tokens {
         }
     }
 
-    /// What somebody may do who shows this at `now_ms` (Unix milliseconds) and wants to use the scope `to`, if it is one.
-    /// A certificate is looked at only where it could help: for [`Scope::Ingest`]. Where there is nothing by which
-    /// anybody can be known, what is shown does not matter.
+    /// What somebody may do who shows this at `now_ms` (Unix milliseconds) and wants to use the scope `to`,
+    /// if it is one. A certificate is looked at only where it could help: for [`Scope::Ingest`]. Where there
+    /// is nothing by which anybody can be known, what is shown does not matter.
     ///
     /// # Errors
     /// When nobody is let in with that.
@@ -246,8 +250,8 @@ impl Tokens {
     }
 }
 
-/// What may be used with a token, or without one. Who shows none counts as one together, and where there are no tokens at
-/// all there is nobody to share memory with.
+/// What may be used with a token, or without one. Who shows none counts as one together, and where there are
+/// no tokens at all there is nobody to share memory with.
 fn allowance_of(config: &Config, token: Option<&Token>) -> Allowance {
     let limits = &config.limits;
     let readings = token.and_then(|token| token.readings_per_second).unwrap_or(limits.token_readings_per_second);
@@ -279,7 +283,8 @@ fn unused(rate: Rate) -> Limiter {
     Limiter::new(rate, Instant::now())
 }
 
-/// How many new devices may come with one token, with one key, or from whoever has neither. `None`: any number.
+/// How many new devices may come with one token, with one key, or from whoever has neither. `None`: any
+/// number.
 #[must_use]
 pub fn new_devices(limits: &Limits) -> Option<Rate> {
     const MINUTE: Duration = Duration::from_secs(60);

@@ -6,9 +6,9 @@ use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdCase, DevicePattern};
 
 /// Which devices somebody reaches, and how their ids look from there.
 ///
-/// A prefix makes a tenant: it stands before each id as it is kept, and its owner neither sees nor writes it. Whatever
-/// an owner writes as an id (`../`, the prefix of somebody else) is put behind the owner's prefix, and so stays inside.
-/// Patterns are about ids as the owner writes them.
+/// A prefix makes a tenant: it stands before each id as it is kept, and its owner neither sees nor writes it.
+/// Whatever an owner writes as an id (`../`, the prefix of somebody else) is put behind the owner's prefix,
+/// and so stays inside. Patterns are about ids as the owner writes them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reach {
     prefix: String,
@@ -52,22 +52,23 @@ impl Reach {
         &ALL
     }
 
-    /// The devices behind `prefix`, of those that match one of `patterns` if there are any. Both are in the case in which
-    /// ids are kept.
+    /// The devices behind `prefix`, of those that match one of `patterns` if there are any. Both are in the
+    /// case in which ids are kept.
     #[must_use]
     pub const fn new(prefix: String, patterns: Option<Vec<DevicePattern>>) -> Self {
         Self { prefix, patterns }
     }
 
-    /// The devices behind `prefix`, of those that match one of `devices` if there are any, both as an operator writes
-    /// them.
+    /// The devices behind `prefix`, of those that match one of `devices` if there are any, both as an
+    /// operator writes them.
     #[must_use]
     pub fn of(devices: Option<&[DevicePattern]>, prefix: Option<&str>, case: DeviceIdCase) -> Self {
         let patterns = devices.map(|patterns| patterns.iter().map(|pattern| pattern.in_case(case)).collect());
         Self::new(case.apply(prefix.unwrap_or_default()).into_owned(), patterns)
     }
 
-    /// The same, of the devices whose ids are among `devices`: patterns of one id each, as the owner writes it.
+    /// The same, of the devices whose ids are among `devices`: patterns of one id each, as the owner writes
+    /// it.
     #[must_use]
     pub fn narrowed_to(&self, devices: &[DevicePattern]) -> Self {
         let in_reach = devices.iter().filter(|device| self.matches(device.start())).cloned().collect();
@@ -97,14 +98,15 @@ impl Reach {
         id.strip_prefix(self.prefix.as_str()).filter(|id| self.matches(id))
     }
 
-    /// Where something of an owner's (the start of an id, a place between ids) lies among the ids that are kept.
+    /// Where something of an owner's (the start of an id, a place between ids) lies among the ids that are
+    /// kept.
     #[must_use]
     pub fn behind_prefix(&self, text: &str) -> String {
         format!("{}{text}", self.prefix)
     }
 
-    /// Where all devices lie that are in reach and whose ids, as their owner writes them, start with `start`: in order,
-    /// none of them twice. Others may lie between them.
+    /// Where all devices lie that are in reach and whose ids, as their owner writes them, start with `start`:
+    /// in order, none of them twice. Others may lie between them.
     #[must_use]
     pub fn spans(&self, start: &str) -> Vec<Span> {
         let span = |start: &str, is_one_id| Span { prefix: self.behind_prefix(start), is_one_id };

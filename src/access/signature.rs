@@ -1,8 +1,8 @@
 //! The line that signs a datagram.
 //!
-//! `#tg1 KEY-ID MAC\n`, where MAC is the HMAC-SHA-256 (RFC 2104) of every byte behind the line, in base64url without
-//! padding (RFC 4648, section 5). Its key are the bytes of the secret as it is written. Line protocol takes the line for
-//! a comment.
+//! `#tg1 KEY-ID MAC\n`, where MAC is the HMAC-SHA-256 (RFC 2104) of every byte behind the line, in base64url
+//! without padding (RFC 4648, section 5). Its key are the bytes of the secret as it is written. Line protocol
+//! takes the line for a comment.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -72,8 +72,8 @@ impl Signer {
 mod tests {
     use super::*;
 
-    /// RFC 4231, test case 2, has a shorter key than a secret may have; this one is of the same make, by `openssl dgst
-    /// -sha256 -mac HMAC`.
+    /// RFC 4231, test case 2, has a shorter key than a secret may have; this one is of the same make, by
+    /// `openssl dgst -sha256 -mac HMAC`.
     const SECRET: &str = "0123456789abcdef0123456789abcdef0123456789a";
     const SIGNED: &[u8] = b"#tg1 gw-1 kpcgioOYis4VClUdyVG1Qa-Qb_CcIMiYsCY4YExfbf0\nwhat do ya want for nothing?";
 

@@ -89,7 +89,8 @@ fn a_gate_shows_the_tokens_of_now() {
     );
 }
 
-/// What names, in a certificate that is good for another second, lead to, with a token or without, for this scope.
+/// What names, in a certificate that is good for another second, lead to, with a token or without, for this
+/// scope.
 fn by_certificate(auth: &str, names: &[&str], token: Option<&str>, to: Scope) -> Result<Arc<Grant>, Stranger> {
     let certificate = Certificate::new(names.iter().copied(), NOW_MS + 1_000);
     tokens(auth).grant(Shown { token, certificate: Some(&certificate) }, Some(to), NOW_MS)

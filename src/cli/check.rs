@@ -1,4 +1,5 @@
-//! `tidegauge check`: is the configuration good, and what is it in full? With `--log`, is the log good as well?
+//! `tidegauge check`: is the configuration good, and what is it in full? With `--log`, is the log good as
+//! well?
 
 use std::io::Write;
 
@@ -21,8 +22,8 @@ pub(super) struct CheckArgs {
     /// Read the whole log as well, and tell what is in it and what is damaged; the server must not be running
     #[arg(long)]
     log: bool,
-    /// Set aside what is damaged in the log, so that the server starts with the rest: the damaged bytes are copied to
-    /// the folder quarantine in the data folder, and the readings in them are lost to the server
+    /// Set aside what is damaged in the log, so that the server starts with the rest: the damaged bytes are
+    /// copied to the folder quarantine in the data folder, and the readings in them are lost to the server
     #[arg(long, requires = "log")]
     quarantine: bool,
 }
@@ -34,8 +35,8 @@ its place.
 
 Exit status: 0 when all is good, 64 when the configuration is wrong, 1 when the log is damaged or something else failed.";
 
-/// Prints the effective configuration as TOML, secrets hidden and what follows from other keys filled in, or fails as a
-/// server with these flags would. Then the log, if asked for: damage is an error.
+/// Prints the effective configuration as TOML, secrets hidden and what follows from other keys filled in, or
+/// fails as a server with these flags would. Then the log, if asked for: damage is an error.
 pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let (config, remarks) = args.settings.load_and_compare()?;
     logs::init(&config.telemetry)?;

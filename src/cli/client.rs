@@ -1,4 +1,5 @@
-//! The flags of commands that are clients of a running server: where it is, whom to trust, and what to show it.
+//! The flags of commands that are clients of a running server: where it is, whom to trust, and what to show
+//! it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -94,7 +95,8 @@ fn read(file: &Path, flag: &str) -> anyhow::Result<Vec<u8>> {
     std::fs::read(file).with_context(|| format!("{} ({flag})", file.display()))
 }
 
-/// Takes no address without a scheme: one of the two guesses would send a token over the network in plain text.
+/// Takes no address without a scheme: one of the two guesses would send a token over the network in plain
+/// text.
 fn parse_url(text: &str) -> anyhow::Result<String> {
     if !text.contains("://") {
         bail!("http:// or https:// is missing: write http://{text}, or https://{text} if the server has a certificate");

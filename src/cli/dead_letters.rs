@@ -1,9 +1,9 @@
 //! `tidegauge dead-letters`: what the store refused for good, to be looked at and sent again.
 //!
-//! To send them again, the file is taken away first (renamed, under the lock that the server holds while it adds a line),
-//! so that what is refused meanwhile goes into a new one. What the server does not accept goes back to the end of that
-//! one; only then is the other deleted. Breaking off at any moment loses nothing: the next `retry` finds the file that was
-//! taken away, and sending again is safe.
+//! To send them again, the file is taken away first (renamed, under the lock that the server holds while it
+//! adds a line), so that what is refused meanwhile goes into a new one. What the server does not accept goes
+//! back to the end of that one; only then is the other deleted. Breaking off at any moment loses nothing: the
+//! next `retry` finds the file that was taken away, and sending again is safe.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -173,8 +173,8 @@ impl Files {
         Ok(Self { taken: current.with_extension("retrying.ndjson"), current })
     }
 
-    /// Takes the file away from the server, unless an earlier `retry` has left one. `None`: there is nothing. While the
-    /// result lives, nobody else retries.
+    /// Takes the file away from the server, unless an earlier `retry` has left one. `None`: there is nothing.
+    /// While the result lives, nobody else retries.
     fn take(&self) -> anyhow::Result<Option<File>> {
         if !self.taken.exists() {
             let renamed = DeadLetters::take(&self.current, &self.taken);

@@ -1,5 +1,5 @@
-//! `tidegauge key`: keys that datagrams are signed with are made here, and used. No secret is ever an argument: those
-//! show in the list of processes.
+//! `tidegauge key`: keys that datagrams are signed with are made here, and used. No secret is ever an
+//! argument: those show in the list of processes.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -63,7 +63,8 @@ pub(super) fn run(args: KeyArgs) -> anyhow::Result<()> {
             let mut content = Vec::new();
             std::io::stdin().lock().take(DATAGRAM_MAX_BYTES as u64 + 1).read_to_end(&mut content)?;
             let line = signature(&args, &content)?;
-            // With one call, which standard output does not make of lines, so that who reads makes one datagram of it.
+            // With one call, which standard output does not make of lines, so that who reads makes one
+            // datagram of it.
             let mut out = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
             out.write_all(&[line.as_bytes(), &content].concat())?;
         }

@@ -1,7 +1,7 @@
 //! The command line: one file per command.
 //!
-//! A command gets its parsed flags, does its work, and returns an error to be told and turned into an exit code: 64 for
-//! bad usage or configuration, 1 for everything else.
+//! A command gets its parsed flags, does its work, and returns an error to be told and turned into an exit
+//! code: 64 for bad usage or configuration, 1 for everything else.
 
 use std::process::ExitCode;
 

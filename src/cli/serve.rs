@@ -88,8 +88,8 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     stopped
 }
 
-/// From now on signals that end a process by default, and that programs around a service send out of habit (to have its
-/// log files opened again, for example), do nothing but a log line.
+/// From now on signals that end a process by default, and that programs around a service send out of habit
+/// (to have its log files opened again, for example), do nothing but a log line.
 fn ignore_signals_of_habit() -> std::io::Result<()> {
     for (name, kind) in [("SIGUSR1", SignalKind::user_defined1()), ("SIGUSR2", SignalKind::user_defined2())] {
         let mut received = signal(kind)?;

@@ -1,4 +1,5 @@
-//! `tidegauge token`: tokens are made, hashed and tried here. None is ever an argument: those show in the list of processes.
+//! `tidegauge token`: tokens are made, hashed and tried here. None is ever an argument: those show in the
+//! list of processes.
 
 use std::io::{IsTerminal, Read, Write};
 
@@ -11,7 +12,8 @@ use super::Usage;
 use super::credential::{Extent, now_ms, random_secret};
 use super::settings::Settings;
 
-/// What tokens made here begin with, so that people and scanners for leaked secrets know one when they see it.
+/// What tokens made here begin with, so that people and scanners for leaked secrets know one when they see
+/// it.
 const START: &str = "tg_";
 
 /// A token of fewer characters might be guessed, and a plain hash does not protect one that can.

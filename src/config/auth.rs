@@ -97,7 +97,8 @@ impl Auth {
         self.check_prefixes(case)
     }
 
-    /// What is signed with a key must say so by its id, and by nothing else: a signature does not cover the id.
+    /// What is signed with a key must say so by its id, and by nothing else: a signature does not cover the
+    /// id.
     fn check_keys(&self) -> Result<(), ConfigError> {
         let (mut ids, mut secrets) = (HashSet::new(), HashSet::new());
         for (at, key) in (1..).zip(&self.keys) {

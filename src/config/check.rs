@@ -40,7 +40,8 @@ pub(super) fn not_below<T: PartialOrd + Display + Copy>(
     Ok(())
 }
 
-/// Checks for which devices something is: `keys` are those of the patterns and of the prefix, `whose` tells it apart.
+/// Checks for which devices something is: `keys` are those of the patterns and of the prefix, `whose` tells
+/// it apart.
 pub(super) fn territory(
     keys: [&'static str; 2],
     devices: Option<&[DevicePattern]>,

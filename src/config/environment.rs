@@ -27,8 +27,8 @@ pub fn environment() -> Result<Vec<(String, String)>, ConfigError> {
     readable.collect()
 }
 
-/// What a variable sets: of `TIDEGAUGE_HTTP__LISTEN` it is `http` and `listen`, at least a section and a key. `None`: the
-/// variable is not about the configuration.
+/// What a variable sets: of `TIDEGAUGE_HTTP__LISTEN` it is `http` and `listen`, at least a section and a key.
+/// `None`: the variable is not about the configuration.
 ///
 /// # Errors
 /// When it has our prefix and cannot be meant for anybody else, but names no key.
@@ -41,9 +41,9 @@ pub(super) fn path_of(variable: &str, value: &str) -> Result<Option<Vec<String>>
     if path.len() > 1 { Ok(Some(path)) } else { Err(no_key(name)) }
 }
 
-/// Whether Kubernetes or Docker tells with this variable where a service is whose name is, or begins with, `tidegauge`:
-/// `TIDEGAUGE_SERVICE_HOST`, `TIDEGAUGE_SERVICE_PORT_HTTP`, `TIDEGAUGE_PORT=tcp://10.0.0.1:8080`,
-/// `TIDEGAUGE_PORT_8080_TCP_ADDR`.
+/// Whether Kubernetes or Docker tells with this variable where a service is whose name is, or begins with,
+/// `tidegauge`: `TIDEGAUGE_SERVICE_HOST`, `TIDEGAUGE_SERVICE_PORT_HTTP`,
+/// `TIDEGAUGE_PORT=tcp://10.0.0.1:8080`, `TIDEGAUGE_PORT_8080_TCP_ADDR`.
 ///
 /// Source: <https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables>.
 fn is_service_link(name: &str, value: &str) -> bool {

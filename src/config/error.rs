@@ -14,8 +14,8 @@ pub enum ConfigError {
         /// What the system says.
         error: std::io::Error,
     },
-    /// The file is not TOML, or a section, key or value in it is not known; or an environment variable or a flag names no
-    /// key or has a value that its key does not take.
+    /// The file is not TOML, or a section, key or value in it is not known; or an environment variable or a
+    /// flag names no key or has a value that its key does not take.
     #[error("{place}: {message}")]
     Set {
         /// Where the mistake stands.

@@ -23,7 +23,8 @@ pub struct Http {
     pub max_connections: usize,
     /// The largest body of a request, after decompression. 1B to 1GiB.
     pub max_body_bytes: Bytes,
-    /// How many bytes of bodies may be on their way into the log, all requests together. At least `max_body_bytes`.
+    /// How many bytes of bodies may be on their way into the log, all requests together. At least
+    /// `max_body_bytes`.
     pub max_bytes_in_flight: Bytes,
     /// How long a client may take to send the head of a request. 1ms to 1h.
     pub header_timeout: Period,

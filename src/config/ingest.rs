@@ -30,7 +30,8 @@ pub struct Ingest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LineProtocol {
-    /// The tags that may name the device; of those that a line has, the first of this list does. 1 to 16 names.
+    /// The tags that may name the device; of those that a line has, the first of this list does. 1 to 16
+    /// names.
     pub device_tags: Vec<String>,
 }
 
@@ -38,7 +39,8 @@ pub struct LineProtocol {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Senml {
-    /// A name is cut at the last of these characters, into device and metric. Some of `-`, `:`, `.`, `/` and `_`, or none.
+    /// A name is cut at the last of these characters, into device and metric. Some of `-`, `:`, `.`, `/` and
+    /// `_`, or none.
     pub separators: String,
 }
 

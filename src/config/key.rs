@@ -14,8 +14,8 @@ pub const KEY_ID_MAX_BYTES: usize = 32;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Key {
-    /// What a datagram calls it. No two keys have the same: a key is replaced by one of another id, and both are good
-    /// meanwhile.
+    /// What a datagram calls it. No two keys have the same: a key is replaced by one of another id, and both
+    /// are good meanwhile.
     pub id: String,
     /// What only the sender and the server know.
     pub secret: KeySecret,
@@ -28,8 +28,8 @@ pub struct Key {
     /// Until when it is good. Without it: for good.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires: Option<Expiry>,
-    /// How many readings may be signed with it per second, in place of `limits.token_readings_per_second`. 0 to
-    /// 10,000,000; 0: no limit.
+    /// How many readings may be signed with it per second, in place of `limits.token_readings_per_second`. 0
+    /// to 10,000,000; 0: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readings_per_second: Option<u64>,
 }

@@ -16,11 +16,11 @@ use super::ConfigError;
 const MIN_BYTES: usize = 43;
 const MAX_BYTES: usize = 256;
 
-/// The secret of a key: 43 to 256 of `A-Z a-z 0-9 - _`, which is 32 random bytes or more in base64url. It stands in the
-/// configuration, or in a file of its own.
+/// The secret of a key: 43 to 256 of `A-Z a-z 0-9 - _`, which is 32 random bytes or more in base64url. It
+/// stands in the configuration, or in a file of its own.
 ///
-/// Unlike the hash of a token it has to be kept as it is: whoever checks a signature could make it. So printing and
-/// serializing hide it.
+/// Unlike the hash of a token it has to be kept as it is: whoever checks a signature could make it. So
+/// printing and serializing hide it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeySecret {
     text: String,
@@ -99,7 +99,8 @@ impl Serialize for KeySecret {
 }
 
 impl<'de> Deserialize<'de> for KeySecret {
-    /// Takes any text: what may stand there is checked with all the other keys, so that what is shown can be read.
+    /// Takes any text: what may stand there is checked with all the other keys, so that what is shown can be
+    /// read.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Written)
     }

@@ -14,26 +14,27 @@ pub(super) const MAX_RATE: u64 = 10_000_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// How many readings may be sent with one token, or signed with one key of datagrams, per second. 0 to 10,000,000; 0:
-    /// no limit.
+    /// How many readings may be sent with one token, or signed with one key of datagrams, per second. 0 to
+    /// 10,000,000; 0: no limit.
     pub token_readings_per_second: u64,
     /// How many requests may be sent with one token per second, of any kind. 0 to 10,000,000; 0: no limit.
     pub token_requests_per_second: u64,
-    /// How many bytes of `http.max_bytes_in_flight` the requests of one token may take. At least `http.max_body_bytes`.
-    /// Without it: half of them, or `http.max_body_bytes` if that is more.
+    /// How many bytes of `http.max_bytes_in_flight` the requests of one token may take. At least
+    /// `http.max_body_bytes`. Without it: half of them, or `http.max_body_bytes` if that is more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_bytes_in_flight: Option<Bytes>,
     /// How many readings one device may have per second. 0 to 10,000,000; 0: no limit.
     pub device_readings_per_second: u64,
-    /// How much of a rate per second may come at once after a quiet time, as the time in which it would come. 1s to 1h.
+    /// How much of a rate per second may come at once after a quiet time, as the time in which it would come.
+    /// 1s to 1h.
     pub burst: Period,
     /// How many different metrics of one device may arrive within an hour. 0 to 65,535; 0: no limit.
     pub device_metrics_per_hour: usize,
-    /// How many devices that are not known may appear per minute, and ten times as many at once. 0 to 10,000,000; 0: no
-    /// limit.
+    /// How many devices that are not known may appear per minute, and ten times as many at once. 0 to
+    /// 10,000,000; 0: no limit.
     pub new_devices_per_minute: u64,
-    /// For how long after a start new devices come without that limit, `known_devices` of them: nobody is known then. 0ms to
-    /// 1d.
+    /// For how long after a start new devices come without that limit, `known_devices` of them: nobody is
+    /// known then. 0ms to 1d.
     pub start_grace: Period,
     /// How many devices are known without asking the store: those heard of last. 1,000 to 100,000,000.
     pub known_devices: usize,

@@ -1,7 +1,8 @@
 //! Bringing file, environment and flags together.
 //!
-//! Each value is tried as it is added to what came before, so that a mistake is known to be in what was added last. A value
-//! that is wrong is reported with its place and left out, so that the other mistakes are found in the same run.
+//! Each value is tried as it is added to what came before, so that a mistake is known to be in what was added
+//! last. A value that is wrong is reported with its place and left out, so that the other mistakes are found
+//! in the same run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,7 +20,8 @@ use super::{Config, ConfigError};
 /// How many mistakes of a file are looked for: each takes another pass over the file.
 const MAX_MISTAKES: usize = 50;
 
-/// Keys that have a new name: the section, the old and the new name. The old name is understood, with a warning.
+/// Keys that have a new name: the section, the old and the new name. The old name is understood, with a
+/// warning.
 const RENAMED: [(&str, &str, &str); 1] = [("query", "store_timeout", "timeout")];
 
 /// A value from the command line.
@@ -87,16 +89,16 @@ pub struct Remarks {
 
 impl Config {
     /// Makes the configuration of the defaults, the TOML `file`, the variables of `env` named
-    /// `TIDEGAUGE_<SECTION>__<KEY>`, and `overrides`, each overruling those before it, reads the secrets that stand in
-    /// files of their own, and checks the whole.
+    /// `TIDEGAUGE_<SECTION>__<KEY>`, and `overrides`, each overruling those before it, reads the secrets that
+    /// stand in files of their own, and checks the whole.
     ///
-    /// Variables and overrides are read as TOML values where that gives what the key takes, else as plain text, so that
-    /// text needs no quotes. A variable that begins like these and names no key is refused, unless it is known to be meant
-    /// for somebody else; all others are ignored.
+    /// Variables and overrides are read as TOML values where that gives what the key takes, else as plain
+    /// text, so that text needs no quotes. A variable that begins like these and names no key is refused,
+    /// unless it is known to be meant for somebody else; all others are ignored.
     ///
     /// # Errors
-    /// Says which place of the file, which variable, which flag or which key is wrong, and why: of all mistakes that do not
-    /// depend on each other.
+    /// Says which place of the file, which variable, which flag or which key is wrong, and why: of all
+    /// mistakes that do not depend on each other.
     pub fn load(
         file: Option<&Path>,
         env: impl Iterator<Item = (String, String)>,
@@ -105,8 +107,8 @@ impl Config {
         Self::load_and_compare(file, env, overrides).map(|(config, _)| config)
     }
 
-    /// As [`Config::load`], and says which values of the file do not hold because something overrules them, and which keys
-    /// are set by old names.
+    /// As [`Config::load`], and says which values of the file do not hold because something overrules them,
+    /// and which keys are set by old names.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -227,8 +229,8 @@ impl Layers {
         Ok(())
     }
 
-    /// Adds what is wrong with values that by themselves were taken. A key that is wrong is left out for what follows; what
-    /// is wrong with other keys only because of it is no mistake.
+    /// Adds what is wrong with values that by themselves were taken. A key that is wrong is left out for what
+    /// follows; what is wrong with other keys only because of it is no mistake.
     fn check(&mut self, mistakes: &mut Vec<ConfigError>) {
         loop {
             let secrets = self.config.auth.read_secrets().err();
@@ -293,7 +295,8 @@ fn value_at<'t>(table: &'t Table, key: &str) -> Option<&'t Value> {
     }
 }
 
-/// Gives keys that are set by their old names the new ones. Where both are set, the old one stays, and is unknown.
+/// Gives keys that are set by their old names the new ones. Where both are set, the old one stays, and is
+/// unknown.
 fn rename(document: &mut DeTable<'_>, place: &impl Fn(usize) -> Place) -> Vec<Renamed> {
     let mut found = Vec::new();
     for (section, old, new) in RENAMED {
@@ -312,7 +315,8 @@ fn renamed(place: Place, section: &str, old: &str, new: &str) -> Renamed {
     Renamed { place, old: format!("{section}.{old}"), new: format!("{section}.{new}") }
 }
 
-/// Removes the key at the end of a path; where the path leads into a list, the whole list. Says whether it was there.
+/// Removes the key at the end of a path; where the path leads into a list, the whole list. Says whether it
+/// was there.
 fn remove<'p>(table: &mut DeTable<'_>, path: &mut impl Iterator<Item = &'p Segment>) -> bool {
     let Some(Segment::Map { key }) = path.next() else { return false };
     if let Some(DeValue::Table(inner)) = table.get_mut(key.as_str()).map(Spanned::get_mut)
@@ -340,8 +344,8 @@ fn note_places(
     }
 }
 
-/// Puts `value` at the end of `path`, making sections on the way. What stands where a section should be is replaced, so
-/// that it is the variable that is wrong and says so.
+/// Puts `value` at the end of `path`, making sections on the way. What stands where a section should be is
+/// replaced, so that it is the variable that is wrong and says so.
 pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
     match path {
         [] => {}

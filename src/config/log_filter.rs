@@ -7,8 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Which log lines are written: a level (`off`, `error`, `warn`, `info`, `debug`, `trace`), or directives in the syntax of
-/// [`EnvFilter`], such as `info,tidegauge::flush=debug`.
+/// Which log lines are written: a level (`off`, `error`, `warn`, `info`, `debug`, `trace`), or directives in
+/// the syntax of [`EnvFilter`], such as `info,tidegauge::flush=debug`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(String);
 
@@ -37,7 +37,8 @@ impl FromStr for LogFilter {
     type Err = LogFilterError;
 
     fn from_str(text: &str) -> Result<Self, LogFilterError> {
-        // `EnvFilter` reads a single word that is no level as the name of a module: a typo would silence everything
+        // `EnvFilter` reads a single word that is no level as the name of a module: a typo would silence
+        // everything
         let is_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
         let is_level = !text.is_empty() && text.parse::<LevelFilter>().is_ok();
         let good = is_level || (!is_word && EnvFilter::try_new(text).is_ok());

@@ -1,11 +1,13 @@
-//! The configuration: one file per section, every key with a default, nothing accepted that is not understood.
+//! The configuration: one file per section, every key with a default, nothing accepted that is not
+//! understood.
 //!
 //! A value comes from a flag, else from the environment, else from the file, else from the default. What a
-//! [`Config`] holds after [`Config::load`] has been checked as a whole: no limit is senseless, and no two settings
-//! contradict each other. Mistakes are reported where they were made: a place in the file, a variable, a flag, a key.
+//! [`Config`] holds after [`Config::load`] has been checked as a whole: no limit is senseless, and no two
+//! settings contradict each other. Mistakes are reported where they were made: a place in the file, a
+//! variable, a flag, a key.
 //!
-//! `config/tidegauge.toml` documents every key. This room knows what the keys mean to an operator, and nothing of the
-//! rooms that obey them.
+//! `config/tidegauge.toml` documents every key. This room knows what the keys mean to an operator, and
+//! nothing of the rooms that obey them.
 
 mod auth;
 mod check;
@@ -116,7 +118,8 @@ impl Config {
         self.store.kind.unwrap_or(implied)
     }
 
-    /// The database file of the embedded store: what `sqlite.file` says, else `tidegauge.sqlite` in the data folder.
+    /// The database file of the embedded store: what `sqlite.file` says, else `tidegauge.sqlite` in the data
+    /// folder.
     #[must_use]
     pub fn sqlite_file(&self) -> PathBuf {
         self.sqlite.file.clone().unwrap_or_else(|| self.server.data_dir.join("tidegauge.sqlite"))
@@ -171,8 +174,8 @@ impl Config {
         self.check_listen()
     }
 
-    /// How many bytes of bodies the requests of one token may take: what `limits.token_bytes_in_flight` says, else half of
-    /// what all may take, if one body fits into it.
+    /// How many bytes of bodies the requests of one token may take: what `limits.token_bytes_in_flight` says,
+    /// else half of what all may take, if one body fits into it.
     #[must_use]
     pub fn token_bytes_in_flight(&self) -> Bytes {
         let half = Bytes(self.http.max_bytes_in_flight.0 / 2);
@@ -208,8 +211,8 @@ impl Config {
         Ok(())
     }
 
-    /// This configuration with what a running server takes over from `other`: all of `[auth]`, and `[http.tls]` unless that
-    /// would turn TLS on or off.
+    /// This configuration with what a running server takes over from `other`: all of `[auth]`, and
+    /// `[http.tls]` unless that would turn TLS on or off.
     ///
     /// # Errors
     /// When the two do not go together, or when that would open what is closed.
@@ -223,8 +226,8 @@ impl Config {
         Ok(changed)
     }
 
-    /// A reload must not open what is closed: an emptied file would let everybody in, and behind a reverse proxy the
-    /// address gives no hint of it.
+    /// A reload must not open what is closed: an emptied file would let everybody in, and behind a reverse
+    /// proxy the address gives no hint of it.
     fn check_stays_closed(&self, changed: &Self) -> Result<(), ConfigError> {
         let (old, new) = (&self.auth, &changed.auth);
         let (old_tls, new_tls) = (&self.http.tls, &changed.http.tls);

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The connection string of MongoDB. Printing or serializing it hides the password, and the values of all options but those
-/// known to be no secret; [`MongodbUri::expose`] gives the whole of it.
+/// The connection string of MongoDB. Printing or serializing it hides the password, and the values of all
+/// options but those known to be no secret; [`MongodbUri::expose`] gives the whole of it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MongodbUri(String);
 
@@ -63,7 +63,8 @@ impl MongodbUri {
         &self.0
     }
 
-    /// The database that it names for data: what stands between the hosts and the options, but none of the server's own.
+    /// The database that it names for data: what stands between the hosts and the options, but none of the
+    /// server's own.
     pub(super) fn database(&self) -> Option<String> {
         let (_, rest) = self.0.split_once("://")?;
         let before_options = rest.split('?').next()?;

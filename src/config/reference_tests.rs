@@ -60,7 +60,8 @@ fn uncomment_keys(text: &str) -> String {
     text.lines().map(uncomment).collect()
 }
 
-/// Every key that the sections take, as an unknown key makes them say. Which keys are sections, `reference` knows.
+/// Every key that the sections take, as an unknown key makes them say. Which keys are sections, `reference`
+/// knows.
 fn known_keys(reference: &toml::Table) -> BTreeSet<String> {
     let expected_instead_of = |toml: &str| -> Vec<String> {
         let error = toml::from_str::<Config>(toml).expect_err("an unknown name");

@@ -12,10 +12,11 @@ use super::{ConfigError, Period, UnitError};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retention {
-    /// How long readings are kept. A period from 1h to 24855d (the longest that a TTL index of MongoDB takes).
+    /// How long readings are kept. A period from 1h to 24855d (the longest that a TTL index of MongoDB
+    /// takes).
     pub readings: Keep,
-    /// How long rollups are kept, at least as long as readings. Without it: five years, or as long as readings when
-    /// those are kept longer.
+    /// How long rollups are kept, at least as long as readings. Without it: five years, or as long as
+    /// readings when those are kept longer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollups: Option<Keep>,
 }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Store {
-    /// The store to use. Absent: MongoDB when `mongodb.uri` is set, else SQLite; see [`super::Config::store_kind`].
+    /// The store to use. Absent: MongoDB when `mongodb.uri` is set, else SQLite; see
+    /// [`super::Config::store_kind`].
     pub kind: Option<StoreKind>,
 }
 

@@ -292,7 +292,8 @@ fn values_without_sense_are_refused_by_key() {
         ("[flush]\nmax_dead_letter_bytes = 1", "flush.max_dead_letter_bytes"),
     ] {
         let error = error_of(file);
-        // A value that is wrong beside a default is told without a place where it is the default's key that says so.
+        // A value that is wrong beside a default is told without a place where it is the default's key that
+        // says so.
         let (place, rest) =
             error.split_once(": ").filter(|(place, _)| place.starts_with("FILE:")).unwrap_or(("", &error));
         assert!(rest.starts_with(&format!("{key} is ")), "{file:?} gave {error:?}");

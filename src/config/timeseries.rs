@@ -14,7 +14,8 @@ pub struct Timeseries {
     pub collection: String,
     /// How far apart the readings of a device mostly are.
     pub granularity: Granularity,
-    /// How much time the server puts into one of its buckets, in place of `granularity`: 1s to 365d. Servers from 6.3 on.
+    /// How much time the server puts into one of its buckets, in place of `granularity`: 1s to 365d. Servers
+    /// from 6.3 on.
     pub bucket_max_span: Option<Period>,
     /// Of how many devices it is remembered up to where readings are stored. 1 to 100,000,000.
     pub max_known_devices: usize,

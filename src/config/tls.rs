@@ -17,7 +17,8 @@ pub struct Tls {
     /// The private key of the certificate, PEM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
-    /// The authorities whose client certificates are good, PEM. Without it no client is asked for a certificate.
+    /// The authorities whose client certificates are good, PEM. Without it no client is asked for a
+    /// certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_ca_file: Option<PathBuf>,
     /// What these authorities have revoked: their lists, PEM.

@@ -31,8 +31,8 @@ pub struct Token {
     /// Until when it is good. Without it: for good.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires: Option<Expiry>,
-    /// How many readings may be sent with it per second, in place of `limits.token_readings_per_second`. 0 to 10,000,000;
-    /// 0: no limit.
+    /// How many readings may be sent with it per second, in place of `limits.token_readings_per_second`. 0 to
+    /// 10,000,000; 0: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readings_per_second: Option<u64>,
 }

@@ -12,9 +12,9 @@ const BYTES: usize = 32;
 
 /// The SHA-256 of a token, written `sha256:` and 64 hexadecimal digits.
 ///
-/// A plain hash is enough because tokens are random: nobody tries 2^256 of them, so there is nothing for salt or a slow
-/// hash to slow down, while a slow hash would be paid by every request. Hashes are compared in constant time, so that
-/// the time of a refusal tells nothing of the hashes that are known.
+/// A plain hash is enough because tokens are random: nobody tries 2^256 of them, so there is nothing for salt
+/// or a slow hash to slow down, while a slow hash would be paid by every request. Hashes are compared in
+/// constant time, so that the time of a refusal tells nothing of the hashes that are known.
 #[derive(Clone, Copy)]
 pub struct TokenHash([u8; BYTES]);
 

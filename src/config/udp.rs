@@ -16,8 +16,8 @@ pub struct Udp {
     pub listen: Listen,
     /// How many sockets share the address, each with a thread of its own. 1 to 64.
     pub sockets: usize,
-    /// How many bytes each socket may hold while readings wait for the log: in the kernel, and once more on the way from
-    /// there. 4KiB to 1GiB.
+    /// How many bytes each socket may hold while readings wait for the log: in the kernel, and once more on
+    /// the way from there. 4KiB to 1GiB.
     pub receive_buffer: Bytes,
     /// The largest datagram. 1B to 65535B.
     pub max_datagram_bytes: Bytes,

@@ -1,11 +1,11 @@
 //! A disk in memory that keeps what was synced, makes what it likes of the rest, and fails when told to.
 //!
-//! Each file and the folder itself are there twice: as programs see them **now**, and as they are **kept**. What is done
-//! changes what is now, and is remembered; a sync carries it over to what is kept. When the power fails, each change that
-//! was not synced is kept, lost, or kept in part, each for itself: later ones may survive earlier ones.
-//! A sync of a file that fails carries over some changes and forgets the others, as the kernel does: what is now stays,
-//! the next sync succeeds, and the disk never gets them. A sync of names that fails leaves them as they were: names are
-//! in the journal of a file system, which does not forget.
+//! Each file and the folder itself are there twice: as programs see them **now**, and as they are **kept**.
+//! What is done changes what is now, and is remembered; a sync carries it over to what is kept. When the
+//! power fails, each change that was not synced is kept, lost, or kept in part, each for itself: later ones
+//! may survive earlier ones. A sync of a file that fails carries over some changes and forgets the others, as
+//! the kernel does: what is now stays, the next sync succeeds, and the disk never gets them. A sync of names
+//! that fails leaves them as they were: names are in the journal of a file system, which does not forget.
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Result};

@@ -1,7 +1,7 @@
 //! Durable changes to files: the one seam between this program and the file system.
 //!
-//! Code that changes files names them within one `Folder`. `OsFolder` is a folder of the operating system. Tests use
-//! `faulty::Disk`, a disk in memory that loses unsynced changes and fails on demand.
+//! Code that changes files names them within one `Folder`. `OsFolder` is a folder of the operating system.
+//! Tests use `faulty::Disk`, a disk in memory that loses unsynced changes and fails on demand.
 
 use std::fmt::Debug;
 use std::fs::{DirBuilder, File};
@@ -18,8 +18,8 @@ pub(crate) mod faulty;
 
 /// A folder, and the files in it.
 ///
-/// What is done to names (making, renaming, removing files) survives a crash only when [`Self::sync`] came after it;
-/// until then any part of it may be undone, in any order.
+/// What is done to names (making, renaming, removing files) survives a crash only when [`Self::sync`] came
+/// after it; until then any part of it may be undone, in any order.
 pub(crate) trait Folder: Debug + Send + Sync {
     /// Where it is, for messages.
     fn path(&self) -> &Path;
@@ -75,8 +75,8 @@ pub(crate) enum How {
 
 /// An open file.
 ///
-/// What is done to it survives a crash only when [`Self::sync`] came after it; until then any part of it may be undone,
-/// in any order.
+/// What is done to it survives a crash only when [`Self::sync`] came after it; until then any part of it may
+/// be undone, in any order.
 pub(crate) trait OpenFile: Debug + Send + Sync {
     /// Reads some bytes; none only at the end of the file.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<usize>;
@@ -136,7 +136,8 @@ impl dyn OpenFile + '_ {
 }
 
 impl dyn Folder + '_ {
-    /// Creates or replaces a file. When this returns, the new contents survive a crash; before, the old contents do.
+    /// Creates or replaces a file. When this returns, the new contents survive a crash; before, the old
+    /// contents do.
     pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let new = format!("{name}.new");
         let file = self.open(&new, How::Replace)?;
@@ -149,7 +150,8 @@ impl dyn Folder + '_ {
 
 /// A folder of the operating system.
 ///
-/// Once it is in use, it can be synced, and one file in it be opened, while the process has no file descriptors left.
+/// Once it is in use, it can be synced, and one file in it be opened, while the process has no file
+/// descriptors left.
 #[derive(Debug)]
 pub(crate) struct OsFolder {
     path: PathBuf,
@@ -254,8 +256,8 @@ impl OpenFile for File {
     }
 }
 
-/// Makes a folder and those above it, where they are missing, for nobody else to look into. When this returns, they survive a
-/// crash.
+/// Makes a folder and those above it, where they are missing, for nobody else to look into. When this
+/// returns, they survive a crash.
 ///
 /// # Errors
 /// When the operating system refuses it.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rand::RngExt;
 
-/// Waits that double from retry to retry, each shortened at random by up to a half so that retries do not march in
-/// step.
+/// Waits that double from retry to retry, each shortened at random by up to a half so that retries do not
+/// march in step.
 pub(super) struct Backoff {
     range: RangeInclusive<Duration>,
     wait: Duration,

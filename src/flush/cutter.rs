@@ -1,5 +1,5 @@
-//! The cutter: has the log save, about once a second, from where it is needed and up to where it is durable, and look at
-//! the space on its disk. While that is short, the store gives back what it can spare.
+//! The cutter: has the log save, about once a second, from where it is needed and up to where it is durable,
+//! and look at the space on its disk. While that is short, the store gives back what it can spare.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use tokio::time::MissedTickBehavior;
 
 use super::Flush;
 
-/// How often. More often would cost syncs; less often, damage to more of the log's end would pass for a torn tail.
+/// How often. More often would cost syncs; less often, damage to more of the log's end would pass for a torn
+/// tail.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs until it is aborted.

@@ -11,11 +11,12 @@ use serde::Serialize;
 use crate::disk::{Folder, How, OsFolder};
 use crate::model::{BucketWrite, Metric};
 
-/// Appends refused buckets to a file, one JSON object a line, with the reason: `refusedAt` (RFC 3339), `reason` (a stable
-/// word), `detail` (what the store said), and behind these the shape of the ingest API (`deviceId`, `metadata`,
-/// `readings`), so that a line can be sent again as it is.
+/// Appends refused buckets to a file, one JSON object a line, with the reason: `refusedAt` (RFC 3339),
+/// `reason` (a stable word), `detail` (what the store said), and behind these the shape of the ingest API
+/// (`deviceId`, `metadata`, `readings`), so that a line can be sent again as it is.
 ///
-/// The file is opened for each line, under a lock ([`Self::lock`]), so that somebody else may take the file away in between.
+/// The file is opened for each line, under a lock ([`Self::lock`]), so that somebody else may take the file
+/// away in between.
 #[derive(Debug, Clone)]
 pub struct DeadLetters {
     path: Arc<PathBuf>,
@@ -58,7 +59,8 @@ impl DeadLetters {
         self.max_bytes
     }
 
-    /// The lock that is held while a line is added to the file at `path`, or the file is taken away. Waits for it.
+    /// The lock that is held while a line is added to the file at `path`, or the file is taken away. Waits
+    /// for it.
     ///
     /// # Errors
     /// When the lock file, which lies beside the other, cannot be opened or locked.
@@ -89,8 +91,8 @@ impl DeadLetters {
         add_lines(&folder, name, line, self.max_bytes)
     }
 
-    /// Renames the file at `path` to `taken`, in the same folder, so that later lines go to a new file. False when there
-    /// is no file at `path`.
+    /// Renames the file at `path` to `taken`, in the same folder, so that later lines go to a new file. False
+    /// when there is no file at `path`.
     ///
     /// # Errors
     /// When the file cannot be locked or renamed.
@@ -100,8 +102,8 @@ impl DeadLetters {
         take(&folder, name, taken)
     }
 
-    /// Adds `lines` to the file at `path`, then deletes the file that [`Self::take`] renamed. A crash in between leaves
-    /// both, and loses no line.
+    /// Adds `lines` to the file at `path`, then deletes the file that [`Self::take`] renamed. A crash in
+    /// between leaves both, and loses no line.
     ///
     /// # Errors
     /// When a file cannot be locked, written or deleted.
@@ -129,8 +131,9 @@ fn put_back(folder: &dyn Folder, name: &str, taken: &str, lines: &[String]) -> s
     folder.sync()
 }
 
-/// Adds whole lines to a file of at most `max_bytes`, which is created if need be. When this returns, they survive a
-/// crash. If a crash or a full disk has cut off the last line of the file, a line end goes before the new lines.
+/// Adds whole lines to a file of at most `max_bytes`, which is created if need be. When this returns, they
+/// survive a crash. If a crash or a full disk has cut off the last line of the file, a line end goes before
+/// the new lines.
 fn add_lines(folder: &dyn Folder, name: &str, mut lines: Vec<u8>, max_bytes: u64) -> std::io::Result<()> {
     let file = folder.open(name, How::Mend)?;
     let len = file.len()?;
@@ -298,8 +301,8 @@ mod tests {
         String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect()
     }
 
-    /// Runs `work` on many disks, which lose power after each number of calls, and hands each disk and whether `work`
-    /// succeeded to `check`.
+    /// Runs `work` on many disks, which lose power after each number of calls, and hands each disk and
+    /// whether `work` succeeded to `check`.
     fn on_disks_that_lose_power(
         prepare: impl Fn(&Disk),
         work: impl Fn(&Disk) -> std::io::Result<()>,

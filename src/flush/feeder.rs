@@ -1,7 +1,7 @@
 //! The feeder: a thread that reads the log into pending.
 //!
-//! Records are read and decoded without the lock. What is decoded goes into pending in turns of bounded length, so that one
-//! large record does not keep others from the lock.
+//! Records are read and decoded without the lock. What is decoded goes into pending in turns of bounded
+//! length, so that one large record does not keep others from the lock.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -86,8 +86,8 @@ fn feed(flush: &Flush, mut reader: Reader, runtime: &Handle) -> Result<(), Strin
     Ok(())
 }
 
-/// Puts a record into pending. Breaks when the feeder is stopped; then the record counts as not fed, so that the log is not
-/// cut behind it.
+/// Puts a record into pending. Breaks when the feeder is stopped; then the record counts as not fed, so that
+/// the log is not cut behind it.
 fn feed_record(
     flush: &Flush,
     record: &Record<'_>,

@@ -1,8 +1,8 @@
 //! Late readings: those of hours that are rolled up already.
 //!
-//! A write to such an hour is not over when the store has the readings: the rollup must speak of them before pending
-//! forgets them. A crash in between is mended by the log, which still has the readings: the next start writes them again,
-//! to no effect, and rolls up.
+//! A write to such an hour is not over when the store has the readings: the rollup must speak of them before
+//! pending forgets them. A crash in between is mended by the log, which still has the readings: the next
+//! start writes them again, to no effect, and rolls up.
 
 use std::sync::Arc;
 

@@ -24,12 +24,14 @@ impl Flush {
         Locked { state, since: Instant::now(), held: &self.metrics.pending_lock_seconds }
     }
 
-    /// Looks at what is pending. Nothing is fed meanwhile, so `look` must take a bounded time, whatever is pending.
+    /// Looks at what is pending. Nothing is fed meanwhile, so `look` must take a bounded time, whatever is
+    /// pending.
     pub fn with_pending<T>(&self, look: impl FnOnce(&Pending) -> T) -> T {
         look(&self.lock().pending)
     }
 
-    /// What is pending of a device in a range of hours, ascending. Taken in turns: of each hour the state at one moment.
+    /// What is pending of a device in a range of hours, ascending. Taken in turns: of each hour the state at
+    /// one moment.
     pub fn pending_hours(&self, device: &str, hours: Range<Hour>) -> Vec<PendingHour> {
         let (mut found, mut rest) = self.with_pending(|pending| pending.hours(device, hours.clone()));
         while let Some(next) = rest {
@@ -40,8 +42,9 @@ impl Flush {
         found
     }
 
-    /// Up to `limit` devices with something pending whose id starts with `prefix` and comes after `after`, ascending, each
-    /// as `see` sees it, which is called without the lock. Taken in turns, like [`Self::pending_hours`].
+    /// Up to `limit` devices with something pending whose id starts with `prefix` and comes after `after`,
+    /// ascending, each as `see` sees it, which is called without the lock. Taken in turns, like
+    /// [`Self::pending_hours`].
     pub fn pending_devices<T>(
         &self,
         prefix: &str,

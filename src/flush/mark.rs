@@ -3,8 +3,8 @@
 //! ```json
 //! {"identity":"mongodb buckets 5f0a... rollups 77c1...","before":"2026-04-20T15:00:00Z"}
 //! ```
-//! All hours before that instant are rolled up in what `identity` names. The file only spares work: without it, or when it
-//! speaks of something else, all hours are rolled up again, and come out the same.
+//! All hours before that instant are rolled up in what `identity` names. The file only spares work: without
+//! it, or when it speaks of something else, all hours are rolled up again, and come out the same.
 
 use std::io::ErrorKind;
 use std::path::Path;

@@ -4,22 +4,25 @@
 //! log ──feeder──> pending ──scheduler──> store ──> cut the log
 //!        thread    (locked)    tasks
 //! ```
-//! The **feeder** reads the log in order into pending, and stands still while pending is full. The **scheduler** takes
-//! what is due and has a bounded number of writes under way; each write is tried until the store takes it or refuses
-//! it for good. The **cutter** tells the log, about once a second, up to where all is stored, and has it save that and
-//! its durable end. The **roller** has the store
-//! roll up each hour some minutes after its end, where the store keeps rollups of their own; later writes to such an hour
-//! roll it up again before they are over.
+//! The **feeder** reads the log in order into pending, and stands still while pending is full. The
+//! **scheduler** takes what is due and has a bounded number of writes under way; each write is tried until
+//! the store takes it or refuses it for good. The **cutter** tells the log, about once a second, up to where
+//! all is stored, and has it save that and its durable end. The **roller** has the store roll up each hour
+//! some minutes after its end, where the store keeps rollups of their own; later writes to such an hour roll
+//! it up again before they are over.
 //!
 //! Promises:
-//! - A reading leaves pending only when the store has acknowledged it, or the dead-letter file holds it durably.
+//! - A reading leaves pending only when the store has acknowledged it, or the dead-letter file holds it
+//!   durably.
 //! - The rollup of an hour speaks of every reading of it that has left pending.
 //! - The log is never cut in front of a reading that is still pending.
 //! - Each change of the store's state is logged once, not at each retry.
-//! - Of a bucket that is refused for good, only the part to blame is put aside. Metadata takes no readings with it.
+//! - Of a bucket that is refused for good, only the part to blame is put aside. Metadata takes no readings
+//!   with it.
 //! - What is refused for good, but cannot be put aside, holds up its own bucket only.
-//! - Ages and waits go by a clock that only goes forward: when the clock of the world jumps, they do not notice. It is
-//!   tokio's, so that tests can turn it by hand. Only the roller asks for the date, to know which hours have ended.
+//! - Ages and waits go by a clock that only goes forward: when the clock of the world jumps, they do not
+//!   notice. It is tokio's, so that tests can turn it by hand. Only the roller asks for the date, to know
+//!   which hours have ended.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -111,8 +114,8 @@ struct State {
     fed_readings: u64,
     /// Since when the feeder has been standing still because pending is full.
     stalled_since: Option<Instant>,
-    /// It is said that pending is full, and not yet that it has room: that takes more than the next write, or a store
-    /// that is just fast enough would have it said for each.
+    /// It is said that pending is full, and not yet that it has room: that takes more than the next write, or
+    /// a store that is just fast enough would have it said for each.
     full_is_told: bool,
     /// Take everything, due or not.
     draining: bool,
@@ -124,8 +127,8 @@ struct State {
 }
 
 impl State {
-    /// Whether draining has come to its end: everything that the log holds up to `readable` is stored or given up, or the
-    /// store takes nothing.
+    /// Whether draining has come to its end: everything that the log holds up to `readable` is stored or
+    /// given up, or the store takes nothing.
     fn is_finished(&self, readable: Position, max_in_flight: usize) -> bool {
         let is_fed = self.fed >= readable || (self.given_up > 0 && self.pending.is_full());
         (is_fed && self.pending.buckets() == self.given_up) || self.failed_in_a_row >= max_in_flight
@@ -146,7 +149,8 @@ pub struct Status {
 }
 
 impl Flush {
-    /// Puts the parts together; `recovery` is what the opening of `log` found. Nothing runs yet: see [`Self::start`].
+    /// Puts the parts together; `recovery` is what the opening of `log` found. Nothing runs yet: see
+    /// [`Self::start`].
     pub fn new(
         options: Options,
         log: Arc<Log>,
@@ -221,8 +225,8 @@ impl Flush {
         reason.ok().flatten().unwrap_or_default()
     }
 
-    /// Waits until everything that is acked now can be seen by [`Self::with_pending`], for at most `patience`.
-    /// Otherwise says for how long the log reader has been standing still.
+    /// Waits until everything that is acked now can be seen by [`Self::with_pending`], for at most
+    /// `patience`. Otherwise says for how long the log reader has been standing still.
     pub async fn catch_up(&self, patience: Duration) -> Option<Duration> {
         let acked = self.log.usage().readable;
         let mut fed = self.fed.subscribe();
@@ -246,7 +250,8 @@ impl Flush {
         }
     }
 
-    /// For how long the store has been away, and why, while it is: it does not answer, or does not take writes.
+    /// For how long the store has been away, and why, while it is: it does not answer, or does not take
+    /// writes.
     pub fn store_away(&self) -> Option<(Duration, String)> {
         self.store_state.away().map(|(since, why)| (since.elapsed(), why))
     }
@@ -276,7 +281,8 @@ impl Flush {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// Cuts the log behind what is stored. A cut that comes after the end does nothing: the folder may be another's by then.
+    /// Cuts the log behind what is stored. A cut that comes after the end does nothing: the folder may be
+    /// another's by then.
     fn cut(&self, is_last: bool) -> Result<(), LogError> {
         let _turn = self.cutting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let position = {
@@ -301,9 +307,9 @@ pub struct Running {
 }
 
 impl Running {
-    /// Writes everything that is pending, for at most `grace`, then stops. What the store does not take at the first try
-    /// stays in the log; if the store does not answer, everything does, at once. The log must be closed. Returns how many
-    /// readings stay.
+    /// Writes everything that is pending, for at most `grace`, then stops. What the store does not take at
+    /// the first try stays in the log; if the store does not answer, everything does, at once. The log must
+    /// be closed. Returns how many readings stay.
     pub async fn drain(self, grace: Duration) -> u64 {
         let Self { flush, feeder, mut scheduler, cutter, roller, watch } = self;
         roller.abort(); // the next start goes on with it

@@ -1,9 +1,10 @@
 //! Narrows down what a store refuses for good, so that only the part to blame goes to the dead-letter file.
 //!
-//! A refused bucket is written again without its metadata. When that is refused too, its readings are written in halves,
-//! quarters and so on, the largest parts first, until a part of one instant is refused. The search of a bucket ends
-//! after [`REFUSALS_IN_A_ROW`], or else a store that refuses everything of many devices would be asked for each reading:
-//! what was not narrowed down by then is put aside as it is. One bad reading in a bucket is always found.
+//! A refused bucket is written again without its metadata. When that is refused too, its readings are written
+//! in halves, quarters and so on, the largest parts first, until a part of one instant is refused. The search
+//! of a bucket ends after [`REFUSALS_IN_A_ROW`], or else a store that refuses everything of many devices
+//! would be asked for each reading: what was not narrowed down by then is put aside as it is. One bad reading
+//! in a bucket is always found.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +16,8 @@ use super::write::{Letter, attempt, count_written, put_aside};
 use crate::model::BucketWrite;
 use crate::store::WriteError;
 
-/// How many parts of a bucket the store may refuse without taking one in between: halves, quarters and eighths.
+/// How many parts of a bucket the store may refuse without taking one in between: halves, quarters and
+/// eighths.
 const REFUSALS_IN_A_ROW: u32 = 2 + 4 + 8;
 
 /// The longest detail of a refusal in a log line, in characters; the dead-letter file has all of it.
@@ -32,8 +34,8 @@ pub(super) struct Refused {
     pub(super) detail: String,
 }
 
-/// Stores what the store takes of these buckets, and puts the rest aside. Returns the buckets that are done; the others
-/// wait until the dead-letter file has room.
+/// Stores what the store takes of these buckets, and puts the rest aside. Returns the buckets that are done;
+/// the others wait until the dead-letter file has room.
 pub(super) async fn narrow(flush: &Arc<Flush>, refused: Vec<Refused>) -> Vec<Arc<BucketWrite>> {
     let mut searches: Vec<Search> = refused.into_iter().map(Search::new).collect();
     let mut backoff = Backoff::new(flush.options.retry.clone());

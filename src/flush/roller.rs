@@ -1,14 +1,15 @@
 //! The roller: rolls up each hour some minutes after its end, of all devices at once.
 //!
 //! Two things keep it right when readings come late:
-//! - An hour is **closed**, in memory, before its rolling up begins. A write asks only after the store has taken the
-//!   readings whether the hour is closed, and then rolls it up itself (`late`). If it was not, the rolling up has yet to
-//!   begin, and sees the readings.
-//! - By the clock all hours of the past are closed, also those that are not rolled up yet, so that no write depends on how
-//!   far this instance or another one has come.
+//! - An hour is **closed**, in memory, before its rolling up begins. A write asks only after the store has
+//!   taken the readings whether the hour is closed, and then rolls it up itself (`late`). If it was not, the
+//!   rolling up has yet to begin, and sees the readings.
+//! - By the clock all hours of the past are closed, also those that are not rolled up yet, so that no write
+//!   depends on how far this instance or another one has come.
 //!
-//! Instances that share a database close an hour at about the same time, by their own clocks. What one stores after the
-//! other has rolled up the hour, and before it closes the hour itself, is in the rollup once it has rolled up the hour too.
+//! Instances that share a database close an hour at about the same time, by their own clocks. What one stores
+//! after the other has rolled up the hour, and before it closes the hour itself, is in the rollup once it has
+//! rolled up the hour too.
 //!
 //! The mark is written behind the work. An hour that was broken off is rolled up again, which does no harm.
 
@@ -77,7 +78,8 @@ pub(super) struct Roller<'a> {
     is_saved: bool,
     /// Whether the mark is known to speak of this store.
     is_checked: bool,
-    /// The last hour that had ended at the start. As long as nothing is known of older ones, the lag counts from it.
+    /// The last hour that had ended at the start. As long as nothing is known of older ones, the lag counts
+    /// from it.
     started: Hour,
 }
 

@@ -1,5 +1,6 @@
-//! Whether the store is there: one state, from writes and from a look every other second, of which each change is logged
-//! once. Queries go by it as well, so that they do not wait for a store that is known to be away.
+//! Whether the store is there: one state, from writes and from a look every other second, of which each
+//! change is logged once. Queries go by it as well, so that they do not wait for a store that is known to be
+//! away.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -156,7 +156,8 @@ impl Life {
         Self { folder, log, flush, running, store, exposition }
     }
 
-    /// Appends this many batches of three readings, of ten devices in turn. No two readings are of the same instant.
+    /// Appends this many batches of three readings, of ten devices in turn. No two readings are of the same
+    /// instant.
     async fn append(&self, batches: Range<i64>) {
         for number in batches {
             let mut batch = BatchBuilder::default();

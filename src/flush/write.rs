@@ -42,7 +42,8 @@ pub(super) async fn write(flush: &Arc<Flush>, mut writes: Vec<Arc<BucketWrite>>)
     }
 }
 
-/// While draining, leaves the buckets of a write that the store did not take to the next start. False when not draining.
+/// While draining, leaves the buckets of a write that the store did not take to the next start. False when
+/// not draining.
 fn give_up(flush: &Flush, buckets: usize) -> bool {
     let mut state = flush.lock();
     if state.draining {
@@ -55,8 +56,8 @@ fn give_up(flush: &Flush, buckets: usize) -> bool {
     false
 }
 
-/// Lets pending forget what is done, once the rollups speak of it. Only after the store has the readings is it known of
-/// which hours that has to be seen to: those that are closed by then.
+/// Lets pending forget what is done, once the rollups speak of it. Only after the store has the readings is
+/// it known of which hours that has to be seen to: those that are closed by then.
 async fn finish(flush: &Flush, done: Vec<Arc<BucketWrite>>) {
     let (late, prompt): (Vec<_>, Vec<_>) = done.into_iter().partition(|write| flush.is_closed(write.hour));
     complete(flush, &prompt);
@@ -123,8 +124,8 @@ pub(super) struct Letter {
     pub(super) detail: String,
 }
 
-/// Writes a letter into the dead-letter file. Returns the bucket when that is done; otherwise it stays pending until
-/// there is room.
+/// Writes a letter into the dead-letter file. Returns the bucket when that is done; otherwise it stays
+/// pending until there is room.
 pub(super) async fn put_aside(flush: &Arc<Flush>, letter: Letter) -> Option<Arc<BucketWrite>> {
     match dead_letter(flush, &letter).await {
         Ok(()) => Some(letter.bucket),
@@ -142,8 +143,8 @@ async fn dead_letter(flush: &Flush, Letter { refused, reason, detail, .. }: &Let
     Ok(())
 }
 
-/// Puts refused readings aside as soon as that can be done: the file is full, or its disk. Meanwhile their bucket is
-/// pending, and takes no place among the writes to the store.
+/// Puts refused readings aside as soon as that can be done: the file is full, or its disk. Meanwhile their
+/// bucket is pending, and takes no place among the writes to the store.
 async fn keep_trying(flush: Arc<Flush>, letter: Letter) {
     let mut backoff = Backoff::new(flush.options.retry.clone());
     while dead_letter(&flush, &letter).await.is_err() {

@@ -1,7 +1,8 @@
 //! Admission of queries: so many at once, of one token and in all, with so much memory.
 //!
-//! A query that finds no room waits for a moment, in the order of arrival, and is refused then. When its answer is made, it
-//! gives back its place, and all memory but that of the answer. This is given back when the client has the answer.
+//! A query that finds no room waits for a moment, in the order of arrival, and is refused then. When its
+//! answer is made, it gives back its place, and all memory but that of the answer. This is given back when
+//! the client has the answer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

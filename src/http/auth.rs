@@ -1,10 +1,10 @@
-//! Who comes, and whether they may, now: the one place that looks at tokens and client certificates, and at the rates that
-//! they have.
+//! Who comes, and whether they may, now: the one place that looks at tokens and client certificates, and at
+//! the rates that they have.
 //!
-//! Each route states a [`Need`]. A request that meets it goes on with its [`Grant`], which the handler takes as an
-//! `Extension`; any other is answered here, before its body is read. A token stands in the header `Authorization` and
-//! nowhere else: addresses end up in the logs of proxies, so a token in the query string, `u` and `p` of version 1 of
-//! `InfluxDB` included, is not looked at.
+//! Each route states a [`Need`]. A request that meets it goes on with its [`Grant`], which the handler takes
+//! as an `Extension`; any other is answered here, before its body is read. A token stands in the header
+//! `Authorization` and nowhere else: addresses end up in the logs of proxies, so a token in the query string,
+//! `u` and `p` of version 1 of `InfluxDB` included, is not looked at.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -89,8 +89,8 @@ fn sender(name: Option<Arc<str>>, address: Option<IpAddr>) -> Sender {
     name.map(Sender::Named).or(address.map(Sender::Address)).unwrap_or(Sender::All)
 }
 
-/// Logs what an answer refuses: readings, requests that nobody let in, and queries for want of the store. That a query is
-/// not one, its sender sees.
+/// Logs what an answer refuses: readings, requests that nobody let in, and queries for want of the store.
+/// That a query is not one, its sender sees.
 fn log_refusals(app: &App, need: Need, sender: &Sender, response: &mut Response) {
     let is_let_in = response.status() != StatusCode::UNAUTHORIZED && response.status() != StatusCode::FORBIDDEN;
     let is_ours = response.status().is_server_error();
@@ -104,9 +104,9 @@ fn log_refusals(app: &App, need: Need, sender: &Sender, response: &mut Response)
     }
 }
 
-/// How long an answer is held back at the most that refuses for the sake of a rate. Who sends again at once, whatever the
-/// answer says, would otherwise be as great a burden with refused requests as with others; and so that many of them do
-/// not come back at the same moment, it is not always the same time.
+/// How long an answer is held back at the most that refuses for the sake of a rate. Who sends again at once,
+/// whatever the answer says, would otherwise be as great a burden with refused requests as with others; and
+/// so that many of them do not come back at the same moment, it is not always the same time.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a request does not get to its handler.
@@ -193,8 +193,8 @@ pub(super) fn token_of(headers: &HeaderMap, influx: bool) -> Result<Option<Strin
     Err("expected Authorization: Bearer TOKEN")
 }
 
-/// What stands behind the user's name, which says nothing here. Clients of version 2 that speak to version 1 write
-/// `Token user:password`.
+/// What stands behind the user's name, which says nothing here. Clients of version 2 that speak to version 1
+/// write `Token user:password`.
 fn password(credentials: &str) -> &str {
     credentials.split_once(':').map_or(credentials, |(_, password)| password)
 }
@@ -213,7 +213,8 @@ impl Need {
         }
     }
 
-    /// The limit of the token that is reached, and how long to wait. Whoever looks after the service may always look.
+    /// The limit of the token that is reached, and how long to wait. Whoever looks after the service may
+    /// always look.
     fn exceeded(self, allowance: &Allowance, now: Instant) -> Option<(Limit, Duration)> {
         if matches!(self, Self::Metrics | Self::Health) {
             return None;

@@ -15,12 +15,13 @@ use crate::limits::Allowance;
 /// How much room a decompressed body gets at first; it doubles as needed.
 const FIRST_BYTES: usize = 16 << 10;
 
-/// A compressed body of at most this size is decompressed where it was received: a thousand times as much takes some
-/// milliseconds. A larger one would hold up other requests, so it is done on a thread that may block.
+/// A compressed body of at most this size is decompressed where it was received: a thousand times as much
+/// takes some milliseconds. A larger one would hold up other requests, so it is done on a thread that may
+/// block.
 const INLINE_BYTES: usize = 4 << 10;
 
-/// The largest window of a zstd stream, as a power of two: 8 MiB, what RFC 8878 asks decoders to support. A stream may ask
-/// for much more, and would get that much memory.
+/// The largest window of a zstd stream, as a power of two: 8 MiB, what RFC 8878 asks decoders to support. A
+/// stream may ask for much more, and would get that much memory.
 const ZSTD_WINDOW_LOG: u32 = 23;
 
 /// A body in memory, with its share of the budget.
@@ -32,8 +33,8 @@ pub(super) struct Received {
     pub(super) reservation: Reservation,
 }
 
-/// Refuses a request that does not say where its body ends. It has none (RFC 9112, section 6.3): bytes behind it would be
-/// read as the next request.
+/// Refuses a request that does not say where its body ends. It has none (RFC 9112, section 6.3): bytes behind
+/// it would be read as the next request.
 pub(super) fn require_length(headers: &HeaderMap) -> Result<(), Problem> {
     let is_told = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING].iter().any(|name| headers.contains_key(name));
     if is_told { Ok(()) } else { Err(Problem::length_required()) }
@@ -140,8 +141,8 @@ fn inflate(mut from: impl Read, max: usize, mut reservation: Reservation) -> Res
     let compressed = reservation.held_bytes();
     let mut whole = Vec::new();
     loop {
-        // Room is made here and not by the reader, so that the budget knows of all of it. One byte more than the limit
-        // tells a body that is too large.
+        // Room is made here and not by the reader, so that the budget knows of all of it. One byte more than
+        // the limit tells a body that is too large.
         let room = whole.capacity().max(FIRST_BYTES).min(max + 1 - whole.len());
         reservation.grow_to(compressed + whole.len() + room).map_err(Problem::too_many_bytes)?;
         whole.reserve_exact(room);

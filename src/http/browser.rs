@@ -1,14 +1,15 @@
 //! Requests that a browser sends for a page of another site.
 //!
-//! A browser sends requests for every page that it shows. A foreign page needs no more than a form to write to a server
-//! that its reader reaches (CSRF). With a DNS name that it first points at its own server and then at this one (DNS
-//! rebinding) it could read answers too, because the browser takes both servers for one site. So each request is checked
-//! before anything else is:
+//! A browser sends requests for every page that it shows. A foreign page needs no more than a form to write
+//! to a server that its reader reaches (CSRF). With a DNS name that it first points at its own server and
+//! then at this one (DNS rebinding) it could read answers too, because the browser takes both servers for one
+//! site. So each request is checked before anything else is:
 //!
-//! - Where it comes from, by the headers that browsers set and pages cannot change: `Sec-Fetch-Site`, and `Origin` where
-//!   that is missing. Devices, agents and `curl` send neither.
-//! - Under which name it asks, where a browser needs nothing but the address to be let in: a foreign page can rebind only
-//!   a name that its owner registered. IP addresses, and names that nobody can register, are always this server's own.
+//! - Where it comes from, by the headers that browsers set and pages cannot change: `Sec-Fetch-Site`, and
+//!   `Origin` where that is missing. Devices, agents and `curl` send neither.
+//! - Under which name it asks, where a browser needs nothing but the address to be let in: a foreign page can
+//!   rebind only a name that its owner registered. IP addresses, and names that nobody can register, are
+//!   always this server's own.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -54,8 +55,8 @@ impl Hosts {
         Self { allowed: allowed.iter().map(|name| bare(name)).collect(), machine: bare(machine) }
     }
 
-    /// Refuses what a browser may have sent for a foreign page. `needs_more_than_the_address`: a browser that has only been
-    /// led here is not let in, for want of a token, or because the certificate has other names.
+    /// Refuses what a browser may have sent for a foreign page. `needs_more_than_the_address`: a browser that
+    /// has only been led here is not let in, for want of a token, or because the certificate has other names.
     pub(super) fn check(
         &self,
         request: &Request,
@@ -105,8 +106,8 @@ fn host_of(request: &Request) -> Result<Option<Authority>, BrowserError> {
     }
 }
 
-/// Whether a browser sent it for a page of another origin. A link that a person follows is no such request: its answer is
-/// shown, and the page that has the link cannot read it.
+/// Whether a browser sent it for a page of another origin. A link that a person follows is no such request:
+/// its answer is shown, and the page that has the link cannot read it.
 fn is_for_foreign_page(method: &Method, headers: &HeaderMap, host: Option<&Authority>) -> bool {
     let is = |name: &HeaderName, value: &str| headers.get(name).is_some_and(|found| found == value);
     match headers.get(SEC_FETCH_SITE) {
@@ -116,7 +117,8 @@ fn is_for_foreign_page(method: &Method, headers: &HeaderMap, host: Option<&Autho
     }
 }
 
-/// Whether an origin is that of the host which is asked. The scheme is not compared: a proxy may have ended TLS.
+/// Whether an origin is that of the host which is asked. The scheme is not compared: a proxy may have ended
+/// TLS.
 fn is_origin_of(origin: &HeaderValue, host: Option<&Authority>) -> bool {
     let authority = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
     authority.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host.as_str()))

@@ -2,8 +2,9 @@
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
-/// What holds unless a handler says otherwise. Answers are data for whoever asked: not to be kept by caches on the way, not
-/// to be taken for another type, not to be run, framed, or read by other sites. No header names the server or its version.
+/// What holds unless a handler says otherwise. Answers are data for whoever asked: not to be kept by caches
+/// on the way, not to be taken for another type, not to be run, framed, or read by other sites. No header
+/// names the server or its version.
 const STRICT: [(HeaderName, HeaderValue); 4] = [
     (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),

@@ -1,4 +1,5 @@
-//! What all requests with readings have in common, whatever their format: body in, readings admitted, receipt out.
+//! What all requests with readings have in common, whatever their format: body in, readings admitted, receipt
+//! out.
 
 use std::sync::{Arc, LazyLock};
 
@@ -14,11 +15,12 @@ use crate::ingest::{Admission, Receipt, Refused};
 use crate::telemetry::Protocol;
 use crate::wire::Code;
 
-/// A body of at most this size is parsed where it was received, within milliseconds. A larger one would hold up other
-/// requests, so a thread that may block parses it.
+/// A body of at most this size is parsed where it was received, within milliseconds. A larger one would hold
+/// up other requests, so a thread that may block parses it.
 const INLINE_BYTES: usize = 256 << 10;
 
-/// As many large bodies are parsed at once as there are processors, so that requests with small ones are not held up.
+/// As many large bodies are parsed at once as there are processors, so that requests with small ones are not
+/// held up.
 static PARSERS: LazyLock<Semaphore> =
     LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, std::num::NonZero::get)));
 
@@ -34,8 +36,8 @@ pub(super) struct Taken {
     pub(super) body: Received,
 }
 
-/// Receives a body, lets `parse` find its readings, and waits until the good ones are durable. With `partial` unset, one
-/// bad reading rejects them all.
+/// Receives a body, lets `parse` find its readings, and waits until the good ones are durable. With `partial`
+/// unset, one bad reading rejects them all.
 pub(super) async fn take(
     app: &Arc<App>,
     grant: &Arc<Grant>,

@@ -1,7 +1,8 @@
 //! Closing a connection so that the last answer arrives.
 //!
-//! Where a body was not read, the connection is closed behind the answer. But a socket that is closed while bytes arrive is reset, and a reset overtakes what the client has
-//! not read yet: it would see a broken connection instead of `401`. So what still comes is read and dropped for a while.
+//! Where a body was not read, the connection is closed behind the answer. But a socket that is closed while
+//! bytes arrive is reset, and a reset overtakes what the client has not read yet: it would see a broken
+//! connection instead of `401`. So what still comes is read and dropped for a while.
 
 use std::io;
 use std::pin::Pin;

@@ -1,17 +1,18 @@
 //! The HTTP API.
 //!
-//! Routes stand in one list (`router`), each with what it asks of who comes (`auth`); a handler turns a request into a call of a room below and its answer into
-//! JSON; every error is an RFC 9457 problem with a stable code, made in one place (`problem`). The paths of InfluxDB
-//! (`influx`) dress these problems as their clients expect. Only this room knows axum and serves TLS, and nothing below it knows HTTP.
+//! Routes stand in one list (`router`), each with what it asks of who comes (`auth`); a handler turns a
+//! request into a call of a room below and its answer into JSON; every error is an RFC 9457 problem with a
+//! stable code, made in one place (`problem`). The paths of InfluxDB (`influx`) dress these problems as their
+//! clients expect. Only this room knows axum and serves TLS, and nothing below it knows HTTP.
 //!
 //! Promises:
-//! - Everything is bounded: connections, the time for a head and for a body, the size of a body before and after
-//!   decompression, and the bytes of all bodies together.
-//! - At a limit the answer is 429 or 503 with `Retry-After`, and the service goes on. After that time the same request
-//!   is taken, as far as it is up to the one who sends it.
+//! - Everything is bounded: connections, the time for a head and for a body, the size of a body before and
+//!   after decompression, and the bytes of all bodies together.
+//! - At a limit the answer is 429 or 503 with `Retry-After`, and the service goes on. After that time the
+//!   same request is taken, as far as it is up to the one who sends it.
 //! - What a browser sends for a page of another site is refused (`browser`).
-//! - Nobody gets to a handler, and no byte of a body is read, before they are let in. No answer shows a token, a version to
-//!   somebody without one, or a device that is out of reach.
+//! - Nobody gets to a handler, and no byte of a body is read, before they are let in. No answer shows a
+//!   token, a version to somebody without one, or a device that is out of reach.
 //! - Where the listener speaks TLS (`tls`), it speaks nothing else.
 //! - On shutdown, requests under way are answered and no new ones are taken.
 

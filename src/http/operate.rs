@@ -64,7 +64,8 @@ const NEARLY_FULL: f64 = 0.95;
 /// How ready the service is.
 #[derive(Debug, Serialize)]
 pub(super) struct Readiness {
-    /// `ok`; `degraded`: readings are taken, but wait in the log; `overloaded`: the log is full or nearly so; `failed`.
+    /// `ok`; `degraded`: readings are taken, but wait in the log; `overloaded`: the log is full or nearly so;
+    /// `failed`.
     status: &'static str,
     /// For administrators.
     #[serde(flatten)]

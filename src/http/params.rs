@@ -1,5 +1,5 @@
-//! Query parameters: each is asked for by name, and one that nobody asked for is refused, so that a typing mistake does
-//! not pass for a default.
+//! Query parameters: each is asked for by name, and one that nobody asked for is refused, so that a typing
+//! mistake does not pass for a default.
 
 use std::borrow::Cow;
 use std::collections::HashSet;

@@ -14,11 +14,12 @@ use crate::log::AppendError;
 use crate::query::QueryError;
 use crate::telemetry::{Limit, RefusalEntry, RequestRejection, What};
 
-/// How long a client should wait where something is in short supply that comes back within moments: memory for bodies,
-/// connections, a store that is there.
+/// How long a client should wait where something is in short supply that comes back within moments: memory
+/// for bodies, connections, a store that is there.
 pub(super) const MOMENT: Duration = Duration::from_secs(1);
 
-/// How long it should wait where nothing gets better before the store is back. It is not known when that will be.
+/// How long it should wait where nothing gets better before the store is back. It is not known when that will
+/// be.
 const STORE_AWAY: Duration = Duration::from_secs(10);
 
 /// A problem document, and its status.
@@ -114,8 +115,8 @@ impl Problem {
         &self.detail
     }
 
-    /// What an answer with this problem has beside its body: when to try again, for the metrics which limit was reached, and
-    /// for the log what was refused.
+    /// What an answer with this problem has beside its body: when to try again, for the metrics which limit
+    /// was reached, and for the log what was refused.
     pub(super) fn mark(&self, response: &mut Response) {
         set_retry_after(response, self.retry_after);
         if self.status == StatusCode::LENGTH_REQUIRED {
@@ -234,8 +235,8 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "Internal error", "internal", detail)
     }
 
-    /// Some readings of a request are refused, or all. Where some of them may come later, so should the request: what is
-    /// accepted of it is not stored twice.
+    /// Some readings of a request are refused, or all. Where some of them may come later, so should the
+    /// request: what is accepted of it is not stored twice.
     pub(super) fn rejected(receipt: Receipt, partial: bool) -> Self {
         let refusals = Some(Box::new(Refusals(receipt.refusals())));
         let (rejected, received) = (receipt.rejected, receipt.received);

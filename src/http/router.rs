@@ -74,8 +74,8 @@ impl Routes {
     }
 }
 
-/// What every request and every answer goes through. Times each; paths without a route count together: they are anybody's
-/// to choose.
+/// What every request and every answer goes through. Times each; paths without a route count together: they
+/// are anybody's to choose.
 async fn at_the_edge(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let start = Instant::now();
     let route = request.extensions().get::<MatchedPath>().cloned();

@@ -31,7 +31,8 @@ use crate::telemetry::{Limit, Metrics, RefusalEntry, RefusalLog, Sender, What};
 /// How long to wait after the system refused to accept a connection: it is out of files, mostly.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How large the head of a request may be, and how much of a body is read at once. Each connection may take so much memory.
+/// How large the head of a request may be, and how much of a body is read at once. Each connection may take
+/// so much memory.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
 /// How many connections the system holds until they are accepted: as many as may come in a moment.
@@ -48,8 +49,8 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves until `shutdown` is cancelled, then answers the requests under way, and returns when the last connection is
-/// closed. With `tls` it serves nothing else.
+/// Serves until `shutdown` is cancelled, then answers the requests under way, and returns when the last
+/// connection is closed. With `tls` it serves nothing else.
 pub async fn serve(listener: TcpListener, app: Arc<App>, tls: Option<Arc<Tls>>, shutdown: CancellationToken) {
     let metrics = Arc::clone(&app.metrics);
     let permits = Arc::new(Semaphore::new(app.limits.max_connections));

@@ -1,7 +1,7 @@
 //! Connections for which there is no room.
 //!
-//! Each is told so, in an answer that needs no request, and closed. That takes a little memory for a moment, so it is for
-//! so many at a time only; the others are just closed.
+//! Each is told so, in an answer that needs no request, and closed. That takes a little memory for a moment,
+//! so it is for so many at a time only; the others are just closed.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use super::problem::{MOMENT, Problem};
 /// How many are told at a time. Each takes some KiB for two seconds at most.
 const MAX_TOLD: usize = 256;
 
-/// How many connections may be open so that they, and those that are being refused, take no more than so many files.
+/// How many connections may be open so that they, and those that are being refused, take no more than so many
+/// files.
 #[must_use]
 pub const fn connections_within(files: usize) -> usize {
     match files.div_ceil(2) {

@@ -1,8 +1,9 @@
 //! Bodies that nobody read to the end.
 //!
-//! A request may be answered before its body has come: a stranger's, one that is too large, one for which there is no
-//! memory. The rest of the body is not worth waiting for, so the connection ends with that answer, and the answer says so.
-//! Otherwise the client would send its next request into a connection that is being closed.
+//! A request may be answered before its body has come: a stranger's, one that is too large, one for which
+//! there is no memory. The rest of the body is not worth waiting for, so the connection ends with that
+//! answer, and the answer says so. Otherwise the client would send its next request into a connection that is
+//! being closed.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Admission: the one way into the log.
 //!
-//! Whatever a reading came in, it is judged here by the same rules (names, limits, the clock), encoded as part of a
-//! batch, and the batch is appended to the log. What comes back is how many readings were accepted and what was wrong
-//! with the others. What one token sends and what one device sends has limits of its own, so that there is enough for
-//! the others ([`devices`]).
+//! Whatever a reading came in, it is judged here by the same rules (names, limits, the clock), encoded as
+//! part of a batch, and the batch is appended to the log. What comes back is how many readings were accepted
+//! and what was wrong with the others. What one token sends and what one device sends has limits of its own,
+//! so that there is enough for the others ([`devices`]).
 //!
 //! Promises:
 //! - Readings are accepted when their record is durable, not before.
@@ -81,14 +81,15 @@ impl Ingest {
         self.devices.as_ref().map_or(0, |devices| devices.count())
     }
 
-    /// Starts a request that came in by `protocol`, from somebody with this reach and this allowance: hand this to a parser.
+    /// Starts a request that came in by `protocol`, from somebody with this reach and this allowance: hand
+    /// this to a parser.
     pub fn admission<'a>(&'a self, protocol: Protocol, reach: &'a Reach, allowance: &'a Allowance) -> Admission<'a> {
         self.start(protocol, (reach, allowance), self.rules.max_readings)
     }
 
-    /// Starts a batch of messages that came in by `protocol`, each from somebody else: [`Admission::set_sender`] says from
-    /// whom, and until then from nobody in particular. Who makes the batch keeps it small: the limit of readings per
-    /// request does not hold for it.
+    /// Starts a batch of messages that came in by `protocol`, each from somebody else:
+    /// [`Admission::set_sender`] says from whom, and until then from nobody in particular. Who makes the
+    /// batch keeps it small: the limit of readings per request does not hold for it.
     pub fn admission_of_batch(&self, protocol: Protocol) -> Admission<'_> {
         self.start(protocol, (Reach::all(), Allowance::unlimited()), usize::MAX)
     }
@@ -100,11 +101,11 @@ impl Ingest {
         Admission::new(&self.rules, who.0, visit, protocol, now_ms, max_readings, max_payload_bytes)
     }
 
-    /// Ends a request from somebody with this allowance: appends what was admitted and waits until it is durable. With
-    /// `partial` unset, one bad reading refuses them all.
+    /// Ends a request from somebody with this allowance: appends what was admitted and waits until it is
+    /// durable. With `partial` unset, one bad reading refuses them all.
     ///
-    /// The append happens even if this future is dropped while it waits. For the first reading the request was let in,
-    /// the others are taken from the token's rate here.
+    /// The append happens even if this future is dropped while it waits. For the first reading the request
+    /// was let in, the others are taken from the token's rate here.
     ///
     /// # Errors
     /// When nothing was accepted.
@@ -153,7 +154,8 @@ impl Ingest {
         }
     }
 
-    /// Ends a batch: appends what was admitted and does not wait. Bad readings are rejected, the others go their way.
+    /// Ends a batch: appends what was admitted and does not wait. Bad readings are rejected, the others go
+    /// their way.
     pub fn submit(&self, admission: Admission<'_>) -> Submission {
         let Admitted { protocol, batch, receipt } = admission.end();
         let accounts = receipt::Accounts::new(Arc::clone(&self.metrics), protocol, &receipt);

@@ -134,7 +134,8 @@ impl Accounts {
         }
     }
 
-    /// Waits for the append and counts by its outcome. If nobody waits any more, that is done in the background.
+    /// Waits for the append and counts by its outcome. If nobody waits any more, that is done in the
+    /// background.
     pub(super) async fn follow(self, ack: Ack) -> Result<(), AppendError> {
         let mut followed = Followed { waiting: Some((self, ack)) };
         let outcome = match &mut followed.waiting {
@@ -155,7 +156,8 @@ impl Accounts {
     }
 }
 
-/// An append whose outcome is not counted yet. Dropped while it waits, it goes on waiting in a task of its own.
+/// An append whose outcome is not counted yet. Dropped while it waits, it goes on waiting in a task of its
+/// own.
 struct Followed {
     waiting: Option<(Accounts, Ack)>,
 }

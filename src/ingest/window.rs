@@ -54,14 +54,15 @@ impl Window {
         Err(Rejection { code, detail: detail + &self.unit_hint(ts_ms, protocol) })
     }
 
-    /// What an instant that is refused looks like if its number is in another unit than it was taken for, if anything.
+    /// What an instant that is refused looks like if its number is in another unit than it was taken for, if
+    /// anything.
     fn unit_hint(&self, ts_ms: i64, protocol: Protocol) -> String {
         let plausible = self.now.saturating_sub(PLAUSIBLE_AGE_MS)..=self.latest;
         let is_meant = |ms: &i64| plausible.contains(ms);
         let times = |factor: i64| ts_ms.checked_mul(factor).filter(is_meant);
         if protocol == Protocol::Influx {
-            // Times are nanoseconds unless the request says something else. The whole milliseconds that are left of such a
-            // time are exact enough to tell a unit by.
+            // Times are nanoseconds unless the request says something else. The whole milliseconds that are
+            // left of such a time are exact enough to tell a unit by.
             if times(1_000_000_000).is_some() {
                 return " (the time looks like seconds, and is taken for nanoseconds: add precision=s)".to_owned();
             }

@@ -35,7 +35,8 @@ impl Limiter {
         self.take_with_room_for(1, 1, now)
     }
 
-    /// Takes `count` more after [`Self::take`], however many they are, unless others have run into debt meanwhile.
+    /// Takes `count` more after [`Self::take`], however many they are, unless others have run into debt
+    /// meanwhile.
     ///
     /// # Errors
     /// How long to wait until there is room for one.

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 /// So many in a period, and so much time's worth of them at once.
 ///
-/// The state of a rate is one number: the instant up to which it is used (the "theoretical arrival time" of the generic
-/// cell rate algorithm, ITU-T I.371). Each taken piece moves it on by the interval between two; it may lie ahead of the
-/// clock by the burst. Instants are nanoseconds since some beginning, and 0 is the state of a rate that was never used.
+/// The state of a rate is one number: the instant up to which it is used (the "theoretical arrival time" of
+/// the generic cell rate algorithm, ITU-T I.371). Each taken piece moves it on by the interval between two;
+/// it may lie ahead of the clock by the burst. Instants are nanoseconds since some beginning, and 0 is the
+/// state of a rate that was never used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     interval_ns: u64,
@@ -14,8 +15,8 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// `count` in each `period`, of which what comes in `burst` may come at once, and at least one. `None` when `count` is
-    /// 0: there is no limit.
+    /// `count` in each `period`, of which what comes in `burst` may come at once, and at least one. `None`
+    /// when `count` is 0: there is no limit.
     #[must_use]
     pub fn new(count: u64, period: Duration, burst: Duration) -> Option<Self> {
         let interval_ns = nanos(period).checked_div(count)?.max(1);
@@ -28,8 +29,8 @@ impl Rate {
         self.burst_ns / self.interval_ns
     }
 
-    /// How long it takes until there is room for `count`, one after the other, in a rate used up to `used_ns`. `None`
-    /// when there is now. More than the burst never fits, so it is as for the burst.
+    /// How long it takes until there is room for `count`, one after the other, in a rate used up to
+    /// `used_ns`. `None` when there is now. More than the burst never fits, so it is as for the burst.
     #[must_use]
     pub fn wait(self, count: u64, used_ns: u64, now_ns: u64) -> Option<Duration> {
         let fits_ns = now_ns.saturating_add(self.burst_ns);

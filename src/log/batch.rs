@@ -6,8 +6,8 @@ use std::ops::Range;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-/// The most bytes that the payload of a record takes, whatever the settings are. Every length and offset in a record is
-/// far below what its field holds.
+/// The most bytes that the payload of a record takes, whatever the settings are. Every length and offset in a
+/// record is far below what its field holds.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 
 /// The accepted readings of one request or datagram, encoded as the payload of one record.
@@ -25,12 +25,12 @@ pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 /// names    = count:u16 name{count}
 /// name     = len:u8 bytes                     a metric name, 1 to 128 bytes
 /// ```
-/// The owner of the earlier group stands there in full. So a device and its metadata stand once in a payload, however
-/// often a request changes between devices. Payloads in which every owner stands in full, as they were written at first,
-/// obey the same grammar.
+/// The owner of the earlier group stands there in full. So a device and its metadata stand once in a payload,
+/// however often a request changes between devices. Payloads in which every owner stands in full, as they
+/// were written at first, obey the same grammar.
 ///
-/// A payload takes at most 2 bytes for each byte of the body that it was made of, 20 for `SenML` with long base names, and
-/// 129 for each metric name, of which there are at most 65,535.
+/// A payload takes at most 2 bytes for each byte of the body that it was made of, 20 for `SenML` with long
+/// base names, and 129 for each metric name, of which there are at most 65,535.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     payload: Vec<u8>,
@@ -180,8 +180,8 @@ impl BatchBuilder {
         Batch { payload: self.payload, readings: self.readings }
     }
 
-    /// Appends a reading, and returns the group that it opens, if it opens one. What an error leaves behind is to be cut
-    /// off.
+    /// Appends a reading, and returns the group that it opens, if it opens one. What an error leaves behind
+    /// is to be cut off.
     fn try_push<'a>(
         &mut self,
         owner: Option<u32>,
@@ -231,8 +231,8 @@ impl BatchBuilder {
         Ok(Group { owner, start, device, metadata, count_at, count: 0 })
     }
 
-    /// The group in which this owner stands in full: where it begins, its device and its metadata. What the owner's number
-    /// promises is checked as far as that is cheap.
+    /// The group in which this owner stands in full: where it begins, its device and its metadata. What the
+    /// owner's number promises is checked as far as that is cheap.
     fn group_of(&self, owner: u32, device: &str, metadata: &str) -> Option<(u32, Range<usize>, Range<usize>)> {
         let start = self.owners.get(owner as usize).copied().filter(|&start| start > 0)?;
         let device_at = start as usize + 1;
@@ -271,8 +271,8 @@ fn append(to: &mut Vec<u8>, bytes: &[u8]) -> Range<usize> {
     start..to.len()
 }
 
-/// The metric names of a batch. Readings of one kind name the same metrics in the same order, so the name at the same
-/// place of the reading before is tried first; the table is for the rest.
+/// The metric names of a batch. Readings of one kind name the same metrics in the same order, so the name at
+/// the same place of the reading before is tried first; the table is for the rest.
 #[derive(Debug, Default)]
 struct Names {
     bytes: Vec<u8>,

@@ -1,11 +1,12 @@
 //! The checkpoint: from where the log is still needed, and up to where it is durable.
 //!
-//! The file has two slots, which are written in turn: one of them is whole at any time, and writing one takes no space on
-//! the disk. It must not: a log that has filled its disk can only be cut, and so give space back, after the checkpoint is
-//! written.
+//! The file has two slots, which are written in turn: one of them is whole at any time, and writing one takes
+//! no space on the disk. It must not: a log that has filled its disk can only be cut, and so give space back,
+//! after the checkpoint is written.
 //!
-//! The durable end is saved at each new segment, about once a second while it moves, and at a clean stop. It never runs
-//! ahead of a sync. So recovery can tell damage from a torn tail without the help of the bytes that may be damaged.
+//! The durable end is saved at each new segment, about once a second while it moves, and at a clean stop. It
+//! never runs ahead of a sync. So recovery can tell damage from a torn tail without the help of the bytes
+//! that may be damaged.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -27,12 +28,12 @@ const SECOND: usize = 4096;
 /// How long the file is. One of [`BYTES`] has the first one only.
 const FILE_BYTES: usize = SECOND + BYTES;
 
-/// What the file `checkpoint` in the log's directory says: of the two in it the one that was written last, which is the one
-/// with the higher positions.
+/// What the file `checkpoint` in the log's directory says: of the two in it the one that was written last,
+/// which is the one with the higher positions.
 ///
 /// # Grammar
-/// Little-endian: `magic:"TGCP" version:u32 position:u64 durable:u64 crc:u32`, where `crc` is the CRC-32 of what stands
-/// before it. It stands at the beginning of the file, and a second one at byte 4096.
+/// Little-endian: `magic:"TGCP" version:u32 position:u64 durable:u64 crc:u32`, where `crc` is the CRC-32 of
+/// what stands before it. It stands at the beginning of the file, and a second one at byte 4096.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Checkpoint {
     /// Everything before this position is stored; reading starts here.
@@ -51,8 +52,8 @@ impl Saved {
         Self(Mutex::new((last, file)))
     }
 
-    /// Saves positions that are beyond the saved ones, and returns what is saved then. Writes nothing when none is. When
-    /// this returns, the result survives a crash.
+    /// Saves positions that are beyond the saved ones, and returns what is saved then. Writes nothing when
+    /// none is. When this returns, the result survives a crash.
     pub(super) fn advance(&self, to: Checkpoint) -> Result<Checkpoint, LogError> {
         let mut saved = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, file) = &mut *saved;
@@ -138,8 +139,8 @@ fn read(folder: &dyn Folder) -> Result<Option<(usize, usize, Checkpoint)>, LogEr
     Ok(Some((bytes.len(), place, found)))
 }
 
-/// Repairs a file that cannot be read: keeps the slot that can be read, or removes the file if there is none, so that the
-/// whole log is read again.
+/// Repairs a file that cannot be read: keeps the slot that can be read, or removes the file if there is none,
+/// so that the whole log is read again.
 pub(super) fn mend(folder: &dyn Folder) -> Result<(), LogError> {
     let path = folder.path_of(NAME);
     if let Some(found) = Checkpoint::salvage(&bytes(folder)?, &path) {
@@ -169,14 +170,15 @@ pub(super) struct CheckpointFile {
 }
 
 impl CheckpointFile {
-    /// Opens the file in `folder`, if there is one, and returns it with what it says. When this returns, that survives a
-    /// crash: nothing may be removed because of it before.
+    /// Opens the file in `folder`, if there is one, and returns it with what it says. When this returns, that
+    /// survives a crash: nothing may be removed because of it before.
     pub(super) fn open(folder: &dyn Folder) -> Result<Option<(Self, Checkpoint)>, LogError> {
         let Some((bytes, place, found)) = read(folder)? else { return Ok(None) };
         if bytes < FILE_BYTES {
             return Ok(Some((Self::create(folder, found)?, found)));
         }
-        // The process that wrote this slot may have been killed before the sync, and the other slot is overwritten next.
+        // The process that wrote this slot may have been killed before the sync, and the other slot is
+        // overwritten next.
         let mut file = Self::at(folder, place)?;
         file.save(found)?;
         Ok(Some((file, found)))
@@ -197,7 +199,8 @@ impl CheckpointFile {
         Ok(Self { path, file, next })
     }
 
-    /// Replaces the older of the two. When this returns, the new one survives a crash; before, the other one does.
+    /// Replaces the older of the two. When this returns, the new one survives a crash; before, the other one
+    /// does.
     pub(super) fn save(&mut self, checkpoint: Checkpoint) -> Result<(), LogError> {
         let offset = (self.next * SECOND) as u64;
         self.file.write_all_at(&checkpoint.encode(), offset).map_err(LogError::io("write", &self.path))?;

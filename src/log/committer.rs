@@ -1,4 +1,5 @@
-//! Group commit: the thread that takes what is queued, writes it at once, syncs it at once, and wakes whoever waits.
+//! Group commit: the thread that takes what is queued, writes it at once, syncs it at once, and wakes whoever
+//! waits.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -36,8 +37,8 @@ impl Committer {
         self.shared.news.notify_all();
     }
 
-    /// Waits for work. `None` when the log is closed and nothing is queued; an empty group when it is time to sync, or to
-    /// end the segment.
+    /// Waits for work. `None` when the log is closed and nothing is queued; an empty group when it is time to
+    /// sync, or to end the segment.
     pub(super) fn next_group(&self) -> Option<Vec<Entry>> {
         let mut state = self.shared.lock();
         while state.queue.is_empty() {

@@ -1,4 +1,5 @@
-//! The log on a disk that tears, forgets and fails: whatever happens in whatever order, the log keeps its promises.
+//! The log on a disk that tears, forgets and fails: whatever happens in whatever order, the log keeps its
+//! promises.
 //!
 //! The writer runs when the test says so, so a failure repeats itself exactly.
 

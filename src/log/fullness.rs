@@ -1,4 +1,5 @@
-//! Whether the log has reached its limit, and the log lines about want of space: one when it begins, one when it ends.
+//! Whether the log has reached its limit, and the log lines about want of space: one when it begins, one when
+//! it ends.
 //!
 //! Small batches may still fit while larger ones do not, so an end takes more than one append that succeeds.
 
@@ -27,8 +28,8 @@ pub(super) enum News {
 }
 
 impl Fullness {
-    /// Whether appends are being refused, while the log uses so many bytes of `max_bytes`. Whoever goes by it may stop to
-    /// send, so that nothing is appended or cut any more: it must not stay true for that alone.
+    /// Whether appends are being refused, while the log uses so many bytes of `max_bytes`. Whoever goes by it
+    /// may stop to send, so that nothing is appended or cut any more: it must not stay true for that alone.
     pub(super) fn is_refusing(&self, used_bytes: u64, max_bytes: u64) -> bool {
         self.full && !has_room(used_bytes, max_bytes)
     }

@@ -12,8 +12,9 @@ use crate::disk::{Folder, How};
 /// More damage than this is not set aside here: it would take the bytes.
 const MAX_DAMAGE_BYTES: u64 = 1 << 20;
 
-/// The files of a log: `checkpoint:u8 [28 bytes] (len:u16 segment)*`, with a checkpoint if the first byte is odd. With
-/// the next bit of it set, the checksums of the segments are put right, so that what stands behind them is seen.
+/// The files of a log: `checkpoint:u8 [28 bytes] (len:u16 segment)*`, with a checkpoint if the first byte is
+/// odd. With the next bit of it set, the checksums of the segments are put right, so that what stands behind
+/// them is seen.
 pub fn log(bytes: &[u8]) {
     let Some((&flags, mut bytes)) = bytes.split_first() else { return };
     let disk = Disk::new(0);
@@ -59,7 +60,8 @@ pub fn log(bytes: &[u8]) {
     }
 }
 
-/// Whether there is neither too much to copy, nor too little for a record of filler, which the log never leaves.
+/// Whether there is neither too much to copy, nor too little for a record of filler, which the log never
+/// leaves.
 fn can_be_set_aside(damage: &Damage) -> bool {
     let header = segment::Header::BYTES as u64;
     let filler = (damage.offset + damage.bytes).saturating_sub(damage.offset.max(header));

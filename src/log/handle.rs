@@ -20,7 +20,8 @@ use super::writer::Appender;
 use super::{LogError, Options, Position, Reader};
 use crate::disk::{Folder, OsFolder};
 
-/// An append did not happen. Nothing of it is in the log, except after [`AppendError::Poisoned`], where that is unknown.
+/// An append did not happen. Nothing of it is in the log, except after [`AppendError::Poisoned`], where that
+/// is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// The log has reached `log.max_bytes`.
@@ -230,20 +231,23 @@ impl Log {
         Ok(Ack(acked))
     }
 
-    /// The most bytes that the payload of one batch may have, so that a log that holds nothing else has room for it.
+    /// The most bytes that the payload of one batch may have, so that a log that holds nothing else has room
+    /// for it.
     pub fn max_payload_bytes(&self) -> usize {
         let around = segment::Header::BYTES + record::Header::BYTES + record::ALIGNMENT;
         let max_bytes = usize::try_from(self.options.max_bytes).unwrap_or(usize::MAX);
         max_bytes.saturating_sub(around).min(MAX_PAYLOAD_BYTES)
     }
 
-    /// Starts reading at `position`, which must be a [`Recovery::start`], the end of a record, or what a cut named.
+    /// Starts reading at `position`, which must be a [`Recovery::start`], the end of a record, or what a cut
+    /// named.
     pub fn reader(&self, position: Position) -> Reader {
         Reader::new(Arc::clone(&self.folder), position)
     }
 
-    /// Waits until there is something to read behind `position`, for at most `patience`, and returns up to where.
-    /// `None` when the log is closed, what was queued is written, and there is nothing behind `position`.
+    /// Waits until there is something to read behind `position`, for at most `patience`, and returns up to
+    /// where. `None` when the log is closed, what was queued is written, and there is nothing behind
+    /// `position`.
     pub fn wait_readable(&self, position: Position, patience: Duration) -> Option<Position> {
         let mut state = self.shared.lock();
         if state.readable <= position && state.life != Life::Closed {
@@ -270,9 +274,9 @@ impl Log {
         self.shared.lock().poisoned.clone()
     }
 
-    /// Forgets everything before `position`: saves it as the place to start from, and with it how far the log is durable,
-    /// then removes the segments that end there or before. Cuts never go backwards, and never beyond what is synced. If
-    /// neither position has moved, this writes nothing.
+    /// Forgets everything before `position`: saves it as the place to start from, and with it how far the log
+    /// is durable, then removes the segments that end there or before. Cuts never go backwards, and never
+    /// beyond what is synced. If neither position has moved, this writes nothing.
     ///
     /// # Errors
     /// When a file cannot be written or removed. Cutting again later is safe.
@@ -299,8 +303,9 @@ impl Log {
         Ok(())
     }
 
-    /// Asks for the free space on the disk: appends are refused or taken again accordingly. To be called about once a
-    /// second. While appends are refused, the segment is ended, so that all of the log can be cut.
+    /// Asks for the free space on the disk: appends are refused or taken again accordingly. To be called
+    /// about once a second. While appends are refused, the segment is ended, so that all of the log can be
+    /// cut.
     pub fn look_at_disk(&self) {
         let Ok(space) = self.folder.space() else { return };
         let news = {

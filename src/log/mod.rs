@@ -1,26 +1,29 @@
 //! The write-ahead log: what is in it is accepted, what is accepted is in it.
 //!
-//! Requests append whole batches; one writer thread takes what is queued, writes it once, syncs once, and only then
-//! wakes the requests (group commit). The flush side reads the log in order and cuts it behind what is stored. The log
-//! is also the queue: however far the stores fall behind, memory stays bounded, because what waits, waits here.
+//! Requests append whole batches; one writer thread takes what is queued, writes it once, syncs once, and
+//! only then wakes the requests (group commit). The flush side reads the log in order and cuts it behind what
+//! is stored. The log is also the queue: however far the stores fall behind, memory stays bounded, because
+//! what waits, waits here.
 //!
 //! # On disk
-//! A directory of segments, and beside it the [`checkpoint`]. A **position** counts bytes from the beginning of
-//! the log's life; a segment is named by the position of its first byte (twenty digits, `.log`), so a byte at position
-//! `p` stands at offset `p - base` of its segment, and the segments join without gaps. The grammar of a segment is on
-//! `segment::Header`, that of a record on `record::Header`, that of a record's payload on [`batch::Batch`].
+//! A directory of segments, and beside it the [`checkpoint`]. A **position** counts bytes from the beginning
+//! of the log's life; a segment is named by the position of its first byte (twenty digits, `.log`), so a byte
+//! at position `p` stands at offset `p - base` of its segment, and the segments join without gaps. The
+//! grammar of a segment is on `segment::Header`, that of a record on `record::Header`, that of a record's
+//! payload on [`batch::Batch`].
 //!
 //! # Promises
 //! - An [`Ack`] resolves to `Ok` only when the record is written and synced (with [`Sync::Always`]).
 //! - A record is there whole or not at all; records come back in the order of their acks.
-//! - After a failed sync the log is poisoned: nothing is acked any more, and the process is expected to end. What the
-//!   kernel does with dirty pages after a failed sync is not knowable, so it is not retried.
-//! - The log leaves a part of its disk free (see [`MinFree`]). When it cannot, or when the process has no file descriptors
-//!   left, it refuses appends, and takes them again by itself.
-//! - A torn tail, which nobody was promised, is cut off at opening. Damage to what was promised is never skipped: the
-//!   log refuses to open and names the file and the place (see [`recovery`]).
+//! - After a failed sync the log is poisoned: nothing is acked any more, and the process is expected to end.
+//!   What the kernel does with dirty pages after a failed sync is not knowable, so it is not retried.
+//! - The log leaves a part of its disk free (see [`MinFree`]). When it cannot, or when the process has no
+//!   file descriptors left, it refuses appends, and takes them again by itself.
+//! - A torn tail, which nobody was promised, is cut off at opening. Damage to what was promised is never
+//!   skipped: the log refuses to open and names the file and the place (see [`recovery`]).
 //!
-//! The log changes files only through [`crate::disk`]; the tests put a disk behind it that tears, forgets and fails.
+//! The log changes files only through [`crate::disk`]; the tests put a disk behind it that tears, forgets and
+//! fails.
 //!
 //! The log knows nothing of readings beyond the payload's grammar: no store, no HTTP, no clock.
 
@@ -85,8 +88,8 @@ impl std::fmt::Display for Position {
 pub enum Sync {
     /// After `fdatasync`: an acked record survives the loss of power.
     Always,
-    /// After `write`; `fdatasync` follows within this time. An acked record survives the death of the process, not the
-    /// loss of power.
+    /// After `write`; `fdatasync` follows within this time. An acked record survives the death of the
+    /// process, not the loss of power.
     Every(Duration),
 }
 

@@ -1,7 +1,8 @@
 //! The way out of damage: what is damaged is set aside, and what stands behind it is read again.
 //!
-//! The damaged bytes are copied to a file and replaced with filler of the same size, so that positions stay as they are;
-//! bytes that overlap with the next segment are cut off. What was in them is lost, by decision of a person.
+//! The damaged bytes are copied to a file and replaced with filler of the same size, so that positions stay
+//! as they are; bytes that overlap with the next segment are cut off. What was in them is lost, by decision
+//! of a person.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +11,8 @@ use super::segment::{self, Header};
 use super::{LogError, Position, checkpoint, record};
 use crate::disk::{Folder, How, OpenFile, OsFolder};
 
-/// Copies the damaged bytes of `damage` to `aside` and puts filler in their place, so that the log opens again without
-/// them. Returns the file with the copy, if there was anything to copy.
+/// Copies the damaged bytes of `damage` to `aside` and puts filler in their place, so that the log opens
+/// again without them. Returns the file with the copy, if there was anything to copy.
 ///
 /// # Errors
 /// When a file cannot be read or written. Nothing is replaced before the copy is durable.
@@ -20,8 +21,9 @@ pub fn set_aside(damage: &Damage, aside: &Path) -> Result<Option<PathBuf>, LogEr
     set_aside_in(&folder, damage, &OsFolder::new(aside))
 }
 
-/// Copies a checkpoint that cannot be read to `aside` and repairs it: a slot that can be read is kept; if there is none,
-/// the file is removed, and the whole log is read again. Returns the file with the copy, if there was anything to copy.
+/// Copies a checkpoint that cannot be read to `aside` and repairs it: a slot that can be read is kept; if
+/// there is none, the file is removed, and the whole log is read again. Returns the file with the copy, if
+/// there was anything to copy.
 ///
 /// # Errors
 /// When a file cannot be read or written.
@@ -75,7 +77,8 @@ fn fill(file: &dyn OpenFile, damage: &Damage) -> Result<(), LogError> {
     Ok(())
 }
 
-/// How long the payload of the next filler record is, when so many bytes are to be filled. None when a record does not fit.
+/// How long the payload of the next filler record is, when so many bytes are to be filled. None when a record
+/// does not fit.
 fn filler_payload(bytes: u64) -> Option<usize> {
     const MAX_RECORD_BYTES: u64 = 8 << 20; // in memory; a missing segment is much larger
     let record = if bytes < 2 * MAX_RECORD_BYTES { bytes } else { MAX_RECORD_BYTES };

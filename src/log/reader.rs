@@ -44,7 +44,8 @@ impl Reader {
         self.position
     }
 
-    /// The next record, if there is one before `readable`, which must be a position that the log named as readable.
+    /// The next record, if there is one before `readable`, which must be a position that the log named as
+    /// readable.
     ///
     /// # Errors
     /// When a segment cannot be read, or a record is damaged since the log was opened.

@@ -2,7 +2,8 @@
 
 use super::Position;
 
-/// Records start at multiples of this many bytes, so that a search for the next one has few places to look at.
+/// Records start at multiples of this many bytes, so that a search for the next one has few places to look
+/// at.
 pub(super) const ALIGNMENT: usize = Position::ALIGNMENT as usize;
 
 /// `TGR1`, the first bytes of each record.
@@ -15,11 +16,11 @@ const MAGIC: [u8; 4] = *b"TGR1";
 /// ```text
 /// record = magic:"TGR1" crc:u32 len:u32 readings:u32 durable:u64 payload{len} padding
 /// ```
-/// `crc` is the CRC-32 (IEEE) of the record's own position (u64) followed by everything from `len` to the end of the
-/// payload: a record that turns up at another place, left over from an earlier life of the file, does not pass.
-/// `durable` says up to which position the log was synced when this record was written. It is what tells a torn tail
-/// from damage: a bad record that some later record knows as durable was promised to somebody.
-/// A record with no readings is filler, left by a repair; readers pass over it.
+/// `crc` is the CRC-32 (IEEE) of the record's own position (u64) followed by everything from `len` to the end
+/// of the payload: a record that turns up at another place, left over from an earlier life of the file, does
+/// not pass. `durable` says up to which position the log was synced when this record was written. It is what
+/// tells a torn tail from damage: a bad record that some later record knows as durable was promised to
+/// somebody. A record with no readings is filler, left by a repair; readers pass over it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) crc: u32,
@@ -74,8 +75,8 @@ pub(super) fn encode(to: &mut Vec<u8>, position: Position, durable: Position, re
     to.resize(start + padded(to.len() - start), 0);
 }
 
-/// The record at the start of `bytes`, which stand at `position`: its header and payload, when it is whole, its checksum
-/// is right and it does not claim that the log was durable further than it reached.
+/// The record at the start of `bytes`, which stand at `position`: its header and payload, when it is whole,
+/// its checksum is right and it does not claim that the log was durable further than it reached.
 pub(super) fn decode(bytes: &[u8], position: Position) -> Option<(Header, &[u8])> {
     let header = Header::decode(bytes).filter(|header| header.durable <= position)?;
     bytes.get(..header.record_bytes())?;

@@ -1,16 +1,18 @@
 //! Opening a log that some process left behind.
 //!
-//! A crash leaves at most a **torn tail**: bytes behind the last sync, which were never acknowledged. It is cut off.
-//! Anything else that does not read back is **damage**, and is never passed over.
+//! A crash leaves at most a **torn tail**: bytes behind the last sync, which were never acknowledged. It is
+//! cut off. Anything else that does not read back is **damage**, and is never passed over.
 //!
-//! The log itself records up to where it is durable: each record says how far that was when the record was written, and
-//! the checkpoint says it at each new segment and about once a second. A bad place before the furthest such claim is
-//! damage; the first bad place behind it is the torn tail. Only the newest segment can have one, because a segment is
-//! synced before the next begins. So damage passes for a torn tail only if it destroys everything from some record on to
-//! the end of the log, and that record was acknowledged after the last checkpoint: within about a second of the crash.
+//! The log itself records up to where it is durable: each record says how far that was when the record was
+//! written, and the checkpoint says it at each new segment and about once a second. A bad place before the
+//! furthest such claim is damage; the first bad place behind it is the torn tail. Only the newest segment can
+//! have one, because a segment is synced before the next begins. So damage passes for a torn tail only if it
+//! destroys everything from some record on to the end of the log, and that record was acknowledged after the
+//! last checkpoint: within about a second of the crash.
 //!
-//! What is kept is durable when the log is open: whoever wrote it may have died before its sync, or of its sync, and then
-//! the memory of the system shows what the disk does not hold. So what no claim covers is written once more and synced.
+//! What is kept is durable when the log is open: whoever wrote it may have died before its sync, or of its
+//! sync, and then the memory of the system shows what the disk does not hold. So what no claim covers is
+//! written once more and synced.
 //!
 //! The way out of damage is [`super::quarantine`].
 
@@ -102,7 +104,8 @@ impl From<&Damage> for LogError {
     }
 }
 
-/// Opens the log in `folder` for going on: makes what is missing, cuts off a torn tail, removes stale segments.
+/// Opens the log in `folder` for going on: makes what is missing, cuts off a torn tail, removes stale
+/// segments.
 pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, Saved), LogError> {
     folder.make().map_err(LogError::io("create", folder.path()))?;
     let found = inspect_folder(folder)?;
@@ -223,7 +226,8 @@ impl Inspection {
         let Checkpoint { position, durable } = self.checkpoint;
         let missing = match first {
             Some(first) if had_checkpoint && first > position => first.0 - position.0,
-            // Where all is cut, two power cuts may leave no segment: one while the next was made, one in the start after it.
+            // Where all is cut, two power cuts may leave no segment: one while the next was made, one in the
+            // start after it.
             None if durable > position => durable.0 - position.0,
             _ => return,
         };
@@ -270,8 +274,8 @@ impl Inspection {
         Ok(())
     }
 
-    /// The segment as far as the next one lets it go. What is beyond that is damage: it cannot be told which of the two
-    /// is right there.
+    /// The segment as far as the next one lets it go. What is beyond that is damage: it cannot be told which
+    /// of the two is right there.
     fn without_overhang<'a>(&mut self, segment: &Image<'a>) -> Image<'a> {
         let len = segment.bytes.len();
         let room = segment.next.map_or(len as u64, |next| next.0 - segment.base.0);
@@ -293,7 +297,8 @@ impl Inspection {
         let reach = claimed.0.saturating_sub(segment.base.0).max(len as u64) as usize;
         for gap in &scan.gaps {
             if segment.position(gap.start) < claimed {
-                // A record that is cut off by the end of the file is one damage with what is missing behind it.
+                // A record that is cut off by the end of the file is one damage with what is missing behind
+                // it.
                 let end = if gap.end == len { reach } else { gap.end };
                 self.damage.push(segment.damage(gap.start, end, "no whole record here"));
             } else {
@@ -304,7 +309,8 @@ impl Inspection {
         }
         let ends_in_gap = scan.gaps.last().is_some_and(|gap| gap.end == len);
         if self.torn.is_none() && reach > len && !ends_in_gap {
-            // What stands before the checkpoint is not needed, but the place is: what follows is read from there.
+            // What stands before the checkpoint is not needed, but the place is: what follows is read from
+            // there.
             let start = start.clamp(len, reach);
             for part in [len..start, start..reach].into_iter().filter(|part| !part.is_empty()) {
                 self.damage.push(segment.damage(part.start, part.end, "the segment ends here, but was longer"));

@@ -1,15 +1,16 @@
-//! The reserve: space that the log leaves free on its disk, so that the store on the same disk can still write, and the
-//! log be cut behind what is stored.
+//! The reserve: space that the log leaves free on its disk, so that the store on the same disk can still
+//! write, and the log be cut behind what is stored.
 //!
-//! The free space is asked for about once a second, and by the writer when it has written a quarter of what was to spare.
+//! The free space is asked for about once a second, and by the writer when it has written a quarter of what
+//! was to spare.
 
 use std::time::{Duration, Instant};
 
 use super::fullness::News;
 use crate::disk::Space;
 
-/// How long no write may have failed before the disk counts as having space again, where the free space says nothing:
-/// under a quota, or when files have run out.
+/// How long no write may have failed before the disk counts as having space again, where the free space says
+/// nothing: under a quota, or when files have run out.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// The bounds of [`Reserve::margin`].
@@ -115,7 +116,8 @@ impl Reserve {
         self.space.free.saturating_sub(self.bytes()).saturating_sub(self.written)
     }
 
-    /// How much has to be to spare before readings are taken again, so that this does not change with each write.
+    /// How much has to be to spare before readings are taken again, so that this does not change with each
+    /// write.
     fn margin(&self) -> u64 {
         (self.bytes() / 16).clamp(*MARGIN_BYTES.start(), *MARGIN_BYTES.end())
     }

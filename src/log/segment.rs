@@ -19,8 +19,8 @@ const MAGIC: [u8; 8] = *b"TGLOG\r\n\x1a";
 /// segment = header record*
 /// header  = magic:"TGLOG\r\n\x1a" version:u32 crc:u32 base:u64 reserved:u64
 /// ```
-/// `base` is the position of the segment's first byte, as in its name; `crc` is the CRC-32 of the header without `crc`.
-/// The header is synced, and the directory after it, before the first record is written.
+/// `base` is the position of the segment's first byte, as in its name; `crc` is the CRC-32 of the header
+/// without `crc`. The header is synced, and the directory after it, before the first record is written.
 pub(super) struct Header;
 
 impl Header {

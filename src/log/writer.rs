@@ -129,8 +129,8 @@ impl Appender {
         self.folder.path_of(&segment::name(self.base))
     }
 
-    /// Removes what a failed write left behind the end: whoever waits for it is refused, so it must not come back after
-    /// a restart, nor after a crash, which the cut has to be synced for.
+    /// Removes what a failed write left behind the end: whoever waits for it is refused, so it must not come
+    /// back after a restart, nor after a crash, which the cut has to be synced for.
     fn take_back(&self, error: &std::io::Error) -> WriteFailure {
         let failed = format!("write {}: {error}", self.path().display());
         let taken_back = self.file.set_len(self.end.0 - self.base.0).and_then(|()| self.file.sync());

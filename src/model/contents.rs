@@ -1,8 +1,8 @@
 //! The contents of one bucket, and what a flush adds to them.
 //!
-//! A reading's identity is (device, instant, metric). Inside a bucket the device and the hour are fixed, so an identity
-//! is (offset into the hour, metric). [`Contents`] holds each identity once, in that order; every merge in the system,
-//! in stores and in queries, is [`Contents::merge`].
+//! A reading's identity is (device, instant, metric). Inside a bucket the device and the hour are fixed, so
+//! an identity is (offset into the hour, metric). [`Contents`] holds each identity once, in that order; every
+//! merge in the system, in stores and in queries, is [`Contents::merge`].
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use super::stats::Fold;
 use super::{Hour, HourOffset, Metric, MetricTable, Stats};
 
-/// One value: when in the hour, of which metric, how much. The metric is an index into a table kept beside the samples.
+/// One value: when in the hour, of which metric, how much. The metric is an index into a table kept beside
+/// the samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     /// The value, finite.
@@ -49,8 +50,8 @@ pub enum Keep {
 }
 
 impl Keep {
-    /// Sorts values by identity, and keeps one of each. `key` tells the identity, `set` gives a value to the one that is
-    /// kept; values of one identity stand in the order in which they arrived.
+    /// Sorts values by identity, and keeps one of each. `key` tells the identity, `set` gives a value to the
+    /// one that is kept; values of one identity stand in the order in which they arrived.
     fn one_of_each<T, K: Ord>(self, values: &mut Vec<T>, key: impl Fn(&T) -> K, set: impl Fn(&mut T, &T)) {
         if values.is_sorted_by(|a, b| key(a) < key(b)) {
             return;
@@ -85,8 +86,8 @@ impl Contents {
         Self::keeping(Keep::Last, metrics, samples)
     }
 
-    /// Makes contents of samples in the order in which they arrived. `keep` says which of those with the same identity
-    /// stays, here and where these contents are merged into older ones.
+    /// Makes contents of samples in the order in which they arrived. `keep` says which of those with the same
+    /// identity stays, here and where these contents are merged into older ones.
     ///
     /// # Panics
     /// As [`Contents::new`] does.
@@ -165,8 +166,8 @@ impl Contents {
         named.filter_map(|(metric, fold)| Some((metric.clone(), fold?.finish()))).collect()
     }
 
-    /// Takes `newer` in: identities that are there already get the newer value, unless `newer` keeps the first one; the
-    /// others are added.
+    /// Takes `newer` in: identities that are there already get the newer value, unless `newer` keeps the
+    /// first one; the others are added.
     #[must_use]
     pub fn merge(&self, newer: &Self) -> Self {
         if self.is_empty() {
@@ -228,8 +229,8 @@ pub struct BucketWrite {
 
 impl BucketWrite {
     /// Makes the write of what arrived. `arrived` holds the samples in the order in which they were accepted;
-    /// `starts_reading` says of each sample whether it is the first of its reading. Of two values with the same
-    /// identity the later stays.
+    /// `starts_reading` says of each sample whether it is the first of its reading. Of two values with the
+    /// same identity the later stays.
     #[must_use]
     pub fn new(
         device: Arc<str>,
@@ -268,8 +269,8 @@ impl BucketWrite {
         Self { metadata, ..self }
     }
 
-    /// Cuts the write in two parts of about as many instants, the earlier one first; `None` when it has one instant. The
-    /// accepted readings of the parts add up to those of the whole.
+    /// Cuts the write in two parts of about as many instants, the earlier one first; `None` when it has one
+    /// instant. The accepted readings of the parts add up to those of the whole.
     #[must_use]
     pub fn halves(&self) -> Option<[Self; 2]> {
         let middle = self.contents.readings().nth(self.contents.reading_count() / 2)?.offset;
@@ -316,8 +317,8 @@ impl BucketWrite {
         })
     }
 
-    /// How many of the accepted readings brought at least one identity for which `is_new` holds. The others are
-    /// duplicates: all that they carry was there before.
+    /// How many of the accepted readings brought at least one identity for which `is_new` holds. The others
+    /// are duplicates: all that they carry was there before.
     #[must_use]
     pub fn count_stored(&self, mut is_new: impl FnMut(&Sample) -> bool) -> u32 {
         let mut brought = vec![false; self.accepted as usize];
@@ -401,7 +402,8 @@ mod tests {
 
     #[test]
     fn halves_of_a_write_add_up_to_the_whole() {
-        // reading 0: a at 1; reading 1: the same again; reading 2: a and b at 2; reading 3: b at 2; reading 4: a at 3
+        // reading 0: a at 1; reading 1: the same again; reading 2: a and b at 2; reading 3: b at 2; reading
+        // 4: a at 3
         let arrived = [
             (sample(1, 0, 1.0), true),
             (sample(1, 0, 1.5), true),

@@ -26,7 +26,8 @@ impl DevicePattern {
         let Some((start, rest)) = self.0.split_once('*') else { return self.0 == id };
         let (between, end) = rest.rsplit_once('*').unwrap_or(("", rest));
         let Some(middle) = id.strip_prefix(start).and_then(|id| id.strip_suffix(end)) else { return false };
-        // Where a piece is found first leaves the most room for those behind it, so nothing is ever tried twice.
+        // Where a piece is found first leaves the most room for those behind it, so nothing is ever tried
+        // twice.
         let mut pieces = between.split('*');
         pieces.try_fold(middle, |left, piece| left.find(piece).map(|at| &left[at + piece.len()..])).is_some()
     }

@@ -1,9 +1,9 @@
 //! The rules for a device's metadata: whatever obeys them, every store takes and gives back.
 //!
-//! Metadata is the text of a JSON object. `SQLite` keeps the text, `MongoDB` a sub-document, which has integers of 64 bits,
-//! floats of 64 bits, and field names without `.`, `$` and NUL. These rules are what both have in common. They are
-//! checked where metadata is read (`wire`), key by key and number by number, so that no second pass is needed. How long
-//! the text may be is a setting, not a rule.
+//! Metadata is the text of a JSON object. `SQLite` keeps the text, `MongoDB` a sub-document, which has
+//! integers of 64 bits, floats of 64 bits, and field names without `.`, `$` and NUL. These rules are what
+//! both have in common. They are checked where metadata is read (`wire`), key by key and number by number, so
+//! that no second pass is needed. How long the text may be is a setting, not a rule.
 
 /// How many objects and arrays of metadata may stand inside each other, the outermost included.
 pub const METADATA_MAX_DEPTH: usize = 8;

@@ -11,8 +11,8 @@ pub const METRIC_MAX_BYTES: usize = 128;
 /// A metric name that passed [`check_metric_name`], cheap to clone.
 pub type Metric = Arc<str>;
 
-/// A table of metrics that finds each by its name. Tables that are used together tend to name the same metrics in the same
-/// order, so the place after the last one is tried first.
+/// A table of metrics that finds each by its name. Tables that are used together tend to name the same
+/// metrics in the same order, so the place after the last one is tried first.
 #[derive(Debug, Default, Clone)]
 pub struct MetricTable {
     metrics: Vec<Metric>,
@@ -89,8 +89,8 @@ pub enum MetricNameError {
     Escape,
 }
 
-/// Checks that `name` can name a metric: 1 to 128 bytes of UTF-8 without control characters, other than `ts`, and
-/// without the two characters (U+FF0E, U+FF04) that stand for `.` and `$` in stored documents.
+/// Checks that `name` can name a metric: 1 to 128 bytes of UTF-8 without control characters, other than `ts`,
+/// and without the two characters (U+FF0E, U+FF04) that stand for `.` and `$` in stored documents.
 ///
 /// # Errors
 /// Says which part of the rule `name` breaks.

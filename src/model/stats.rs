@@ -17,9 +17,10 @@ pub struct Stats {
 
 /// Folds values into [`Stats`], with a sum that is as good as one in twice the precision.
 ///
-/// The rounding error of each addition is kept and added in the end: compensated summation after Kahan and Babuška, in
-/// the variant of Neumaier (ZAMM 54, 1974; "Sum2" in Ogita, Rump and Oishi, SIAM J. Sci. Comput. 26, 2005). Where the sum
-/// leaves the range of a double on its way, it goes on as a fraction of itself, so that it can come back.
+/// The rounding error of each addition is kept and added in the end: compensated summation after Kahan and
+/// Babuška, in the variant of Neumaier (ZAMM 54, 1974; "Sum2" in Ogita, Rump and Oishi, SIAM J. Sci. Comput.
+/// 26, 2005). Where the sum leaves the range of a double on its way, it goes on as a fraction of itself, so
+/// that it can come back.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fold {
     stats: Stats,
@@ -29,8 +30,8 @@ pub(super) struct Fold {
     scale: f64,
 }
 
-/// 2^-64: no sum of fewer than 2^64 values leaves the range of a double then. Multiplying by it is exact but for values
-/// that are far too small to count beside such sums.
+/// 2^-64: no sum of fewer than 2^64 values leaves the range of a double then. Multiplying by it is exact but
+/// for values that are far too small to count beside such sums.
 const DOWN: f64 = 1.0 / (1_u128 << 64) as f64;
 
 impl Fold {
@@ -87,7 +88,8 @@ impl Stats {
     }
 }
 
-/// Joins more stats to those that are known, by metric: `join` is called where both have some. Takes linear time.
+/// Joins more stats to those that are known, by metric: `join` is called where both have some. Takes linear
+/// time.
 pub fn join_stats(
     known: &mut Vec<(Metric, Stats)>,
     more: impl IntoIterator<Item = (Metric, Stats)>,

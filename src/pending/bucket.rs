@@ -7,8 +7,8 @@ use super::snapshot::BucketSnapshot;
 use super::{Hour, Index, Position};
 use crate::model::{HourOffset, Keep};
 
-/// Memory that a bucket and its device take besides the readings and the metadata: the structs, their places in slabs,
-/// queues and tables, and the allocator's share.
+/// Memory that a bucket and its device take besides the readings and the metadata: the structs, their places
+/// in slabs, queues and tables, and the allocator's share.
 const FIXED_BYTES: u64 = 230;
 
 /// A chunk of values is full, and is shared from then on, when it has so many: 64 KiB.

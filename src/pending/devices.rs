@@ -23,8 +23,9 @@ pub struct PendingDevice {
 }
 
 impl Pending {
-    /// The devices with something pending whose id starts with `prefix` and comes after `after`, ascending: up to `limit` of
-    /// them, and no more than one turn allows. The flag says that the turn ended first: ask again behind the last one.
+    /// The devices with something pending whose id starts with `prefix` and comes after `after`, ascending:
+    /// up to `limit` of them, and no more than one turn allows. The flag says that the turn ended first: ask
+    /// again behind the last one.
     pub fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> (Vec<PendingDevice>, bool) {
         let id_of = |device: u32| &*self.devices[device as usize].id;
         let from = self.sorted.from(|device| is_before(id_of(device), prefix, after));

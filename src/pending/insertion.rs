@@ -11,8 +11,8 @@ use crate::model::Hour;
 /// Marks a name whose id is not known yet.
 const UNKNOWN: u32 = u32::MAX;
 
-/// The batch of one record on its way into the buckets. First [`Self::decode`], without the lock of pending, then
-/// [`Self::apply`], until nothing is left to decode.
+/// The batch of one record on its way into the buckets. First [`Self::decode`], without the lock of pending,
+/// then [`Self::apply`], until nothing is left to decode.
 #[derive(Debug)]
 pub struct Insertion<'a> {
     position: Position,

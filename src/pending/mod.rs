@@ -1,16 +1,17 @@
 //! Pending readings: accepted, in the log, not stored yet; in memory as the buckets they will be.
 //!
 //! The log is read into [`Pending`] in order; the flush takes buckets out when they are **due**: full
-//! (`flush.max_readings`), old (`flush.max_age`), or simply the oldest while memory runs short. Nothing else decides
-//! when to write, so batching adapts by itself: while a slow store keeps the flush busy, buckets go on growing.
+//! (`flush.max_readings`), old (`flush.max_age`), or simply the oldest while memory runs short. Nothing else
+//! decides when to write, so batching adapts by itself: while a slow store keeps the flush busy, buckets go
+//! on growing.
 //!
 //! Promises:
 //! - At most one write of a bucket is in flight; what arrives meanwhile waits in a new one behind it.
 //! - What is in flight stays visible to queries until it is stored.
 //! - [`Pending::cut_position`] never passes a reading that is not stored.
-//! - It is used behind a lock, so no call touches more than a bounded number of values, whatever clients have sent: long
-//!   work comes in turns of [`ITEMS_PER_TURN`], and what is handed out ([`BucketSnapshot`]) shares the memory of the
-//!   values, to be resolved and merged without the lock.
+//! - It is used behind a lock, so no call touches more than a bounded number of values, whatever clients have
+//!   sent: long work comes in turns of [`ITEMS_PER_TURN`], and what is handed out ([`BucketSnapshot`]) shares
+//!   the memory of the values, to be resolved and merged without the lock.
 //!
 //! Pure: no io, no locks, and the clock is an argument, in milliseconds of any monotonic clock.
 
@@ -46,7 +47,8 @@ use bucket::OpenBucket;
 use names::{Generations, Names};
 use sorted::SortedDevices;
 
-/// About how many values are touched in one turn, after which the lock is given to others: well below a millisecond.
+/// About how many values are touched in one turn, after which the lock is given to others: well below a
+/// millisecond.
 pub const ITEMS_PER_TURN: usize = 4_096;
 
 /// When buckets are due, and how much may wait.
@@ -81,8 +83,8 @@ pub struct Pending {
     hasher: RandomState,
     open: Slab<OpenBucket>,
     flights: Slab<Flight>,
-    /// Every open bucket, by the position of its first reading, which is also by age. An entry whose bucket has been
-    /// taken is stale and passed over.
+    /// Every open bucket, by the position of its first reading, which is also by age. An entry whose bucket
+    /// has been taken is stale and passed over.
     order: VecDeque<Entry>,
     /// Open buckets that have become full.
     full: VecDeque<Entry>,
@@ -176,8 +178,8 @@ impl Pending {
         }
     }
 
-    /// Says which of several values of one identity stays: as the store has it, so that answers are the same before and
-    /// after a flush.
+    /// Says which of several values of one identity stays: as the store has it, so that answers are the same
+    /// before and after a flush.
     #[must_use]
     pub fn keeping(self, keep: Keep) -> Self {
         Self { keep, ..self }
@@ -226,7 +228,8 @@ impl Pending {
         !self.full.is_empty() || self.is_short_of_memory() || self.due_at_ms().is_some_and(|due_ms| due_ms <= now_ms)
     }
 
-    /// When the next bucket is due by age, not counting those that wait for a flight to end. `None` when there is none.
+    /// When the next bucket is due by age, not counting those that wait for a flight to end. `None` when
+    /// there is none.
     pub fn due_at_ms(&self) -> Option<u64> {
         let (_, next) = self.live_order().find(|(entry, _)| !self.is_blocked(entry.bucket))?;
         Some(next.since_ms.saturating_add(self.max_age_ms()))
@@ -263,8 +266,8 @@ impl Pending {
         taken
     }
 
-    /// Forgets a write that was taken: it is stored, or dead-lettered. Returns what was held of it, which may be large: drop
-    /// it without the lock.
+    /// Forgets a write that was taken: it is stored, or dead-lettered. Returns what was held of it, which may
+    /// be large: drop it without the lock.
     pub fn complete(&mut self, write: &BucketWrite) -> Arc<BucketSnapshot> {
         let device = self.find_device(&write.device).expect("in flight, so known");
         let hours = &mut self.devices[device].hours;

@@ -1,8 +1,8 @@
 //! Metric names, each held once however many readings carry it.
 //!
-//! Names come in generations. A bucket keeps the generation in which it was opened, and a generation lives as long as
-//! anything refers to it. So names that are no longer in use are freed without a search for them, and a query resolves
-//! names without the lock of pending.
+//! Names come in generations. A bucket keeps the generation in which it was opened, and a generation lives as
+//! long as anything refers to it. So names that are no longer in use are freed without a search for them, and
+//! a query resolves names without the lock of pending.
 
 use std::hash::BuildHasher;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -71,8 +71,8 @@ impl Generations {
         &self.current
     }
 
-    /// Begins a new generation if the current one is large: the larger, the more names of older ones are in use. Returns the
-    /// one that was current. Drop it without the lock of pending.
+    /// Begins a new generation if the current one is large: the larger, the more names of older ones are in
+    /// use. Returns the one that was current. Drop it without the lock of pending.
     pub(super) fn advance(&mut self) -> Option<Arc<Names>> {
         if self.current.len() <= self.max_names {
             return None;

@@ -11,8 +11,8 @@ use super::names::Names;
 use super::{HourSlot, ITEMS_PER_TURN, Pending, key};
 use crate::model::{BucketWrite, Contents, Hour, HourOffset, Keep, Metric, Sample};
 
-/// The readings of one bucket at one moment, in the order in which they were accepted. Cheap to make; what is asked of it
-/// is computed then.
+/// The readings of one bucket at one moment, in the order in which they were accepted. Cheap to make; what is
+/// asked of it is computed then.
 #[derive(Debug)]
 pub struct BucketSnapshot {
     /// The hour.
@@ -108,7 +108,8 @@ impl PendingHour {
         (self.hour.instant_ms(first), self.hour.instant_ms(last))
     }
 
-    /// For each write that the hour becomes, in their order: its last instant, in Unix milliseconds, and its metadata.
+    /// For each write that the hour becomes, in their order: its last instant, in Unix milliseconds, and its
+    /// metadata.
     pub fn metadata(&self) -> impl Iterator<Item = (i64, Option<&Arc<str>>)> {
         self.parts().map(|part| (self.hour.instant_ms(part.span.1), part.metadata.as_ref()))
     }
@@ -119,8 +120,8 @@ impl PendingHour {
 }
 
 impl Pending {
-    /// What is pending of a device in a range of hours, ascending: as much as one turn allows, at least one hour. The rest
-    /// is to be asked for from the hour on that is returned.
+    /// What is pending of a device in a range of hours, ascending: as much as one turn allows, at least one
+    /// hour. The rest is to be asked for from the hour on that is returned.
     pub fn hours(&self, device: &str, hours: Range<Hour>) -> (Vec<PendingHour>, Option<Hour>) {
         let Some(device) = self.find_device(device) else { return (Vec::new(), None) };
         let slots = &self.devices[device].hours;

@@ -1,7 +1,7 @@
 //! The devices in the order of their ids.
 //!
-//! A sorted list of keys, cut into runs of bounded length: four to eight bytes a device, where a tree that holds the ids
-//! would take ten times that.
+//! A sorted list of keys, cut into runs of bounded length: four to eight bytes a device, where a tree that
+//! holds the ids would take ten times that.
 
 use std::cmp::Ordering;
 
@@ -68,8 +68,8 @@ impl SortedDevices {
         self.runs.is_empty()
     }
 
-    /// Run and place of the first device for which `is_before` does not hold; behind the end of the last run if there is
-    /// none.
+    /// Run and place of the first device for which `is_before` does not hold; behind the end of the last run
+    /// if there is none.
     fn place_of(&self, is_before: impl Fn(u32) -> bool) -> (usize, usize) {
         let ends_before = |keys: &Vec<u32>| keys.last().is_some_and(|&last| is_before(last));
         let run = self.runs.partition_point(ends_before);

@@ -121,7 +121,8 @@ struct PendingSummary {
     metrics: Vec<Metric>,
     /// Of the hours before that.
     earlier_metadata: Option<Arc<str>>,
-    /// Of the newest hour: the last instant of each write that it becomes, and the metadata that goes with it.
+    /// Of the newest hour: the last instant of each write that it becomes, and the metadata that goes with
+    /// it.
     metadata: Vec<(i64, Option<Arc<str>>)>,
 }
 
@@ -138,7 +139,8 @@ impl PendingSummary {
         }
     }
 
-    /// The summary that the store will give of the device once this is stored, from the one that it gives now.
+    /// The summary that the store will give of the device once this is stored, from the one that it gives
+    /// now.
     fn over(self, stored: Option<DeviceSummary>, metadata_stays: bool) -> DeviceSummary {
         let Some(mut known) = stored else {
             let nothing = DeviceSummary {

@@ -12,7 +12,8 @@ use crate::store::HourSamples;
 pub type Latest = BTreeMap<Metric, (i64, f64)>;
 
 impl Queries {
-    /// The latest value of each metric in the newest hour of a device that has readings. `None`: it has none at all.
+    /// The latest value of each metric in the newest hour of a device that has readings. `None`: it has none
+    /// at all.
     ///
     /// # Errors
     /// When the device is out of reach, the store does not answer, or it takes too long.

@@ -1,23 +1,24 @@
 //! Queries: what is stored and what is pending, as one.
 //!
-//! A query first waits until everything acked before it is in pending (read your writes), takes a snapshot of what is
-//! pending, and only then asks the store. What is stored in between is then in both, never in neither; and since both
-//! are merged by identity, being in both does no harm.
+//! A query first waits until everything acked before it is in pending (read your writes), takes a snapshot of
+//! what is pending, and only then asks the store. What is stored in between is then in both, never in
+//! neither; and since both are merged by identity, being in both does no harm.
 //!
-//! Stored stats need no readings: where the pending readings of an hour all lie behind the last stored one, they are
-//! simply added. That holds for rollups that are kept beside the readings too: a reading stays pending until its hour's
-//! rollup speaks of it. Only where pending readings may repeat or precede stored ones are the stored readings fetched and
-//! merged.
+//! Stored stats need no readings: where the pending readings of an hour all lie behind the last stored one,
+//! they are simply added. That holds for rollups that are kept beside the readings too: a reading stays
+//! pending until its hour's rollup speaks of it. Only where pending readings may repeat or precede stored
+//! ones are the stored readings fetched and merged.
 //!
-//! Whoever asks has a [`Reach`](crate::access::Reach): ids come in and go out as they look from there, a device that is
-//! out of reach is refused or left out, and what is asked of pending and of the store are the ids under which devices are
-//! kept. No question goes around that.
+//! Whoever asks has a [`Reach`](crate::access::Reach): ids come in and go out as they look from there, a
+//! device that is out of reach is refused or left out, and what is asked of pending and of the store are the
+//! ids under which devices are kept. No question goes around that.
 //!
-//! While the store is away, a query answers with what is pending, and says that this is not all; when nothing is pending
-//! that it asks for, it fails. It does not wait for a store that is known to be away.
+//! While the store is away, a query answers with what is pending, and says that this is not all; when nothing
+//! is pending that it asks for, it fails. It does not wait for a store that is known to be away.
 //!
-//! A query has one deadline. It asks the store and pending for no more than an answer may hold, and never once for each
-//! hour. Snapshots of pending and the merging of readings run on blocking threads, because they may take milliseconds.
+//! A query has one deadline. It asks the store and pending for no more than an answer may hold, and never
+//! once for each hour. Snapshots of pending and the merging of readings run on blocking threads, because they
+//! may take milliseconds.
 //!
 //! Knows no HTTP; the merging is pure.
 
@@ -100,7 +101,8 @@ impl From<StoreError> for QueryError {
     }
 }
 
-/// An answer, and for how many seconds the log reader has been standing still if something acked is not in it.
+/// An answer, and for how many seconds the log reader has been standing still if something acked is not in
+/// it.
 #[derive(Debug, Clone)]
 pub struct Answer<T> {
     /// What was asked for.
@@ -130,8 +132,8 @@ impl Queries {
         Instant::now() + self.limits.timeout
     }
 
-    /// Asks the store, unless it is known to be away. At the deadline the question is dropped, which ends the work behind
-    /// it.
+    /// Asks the store, unless it is known to be away. At the deadline the question is dropped, which ends the
+    /// work behind it.
     async fn ask<T>(
         &self,
         deadline: Instant,
@@ -169,8 +171,8 @@ impl Queries {
     }
 }
 
-/// Runs work that may take milliseconds on a thread of its own, so that no other task waits for it. A panic in it goes on
-/// in the caller.
+/// Runs work that may take milliseconds on a thread of its own, so that no other task waits for it. A panic
+/// in it goes on in the caller.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, QueryError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => Ok(done),

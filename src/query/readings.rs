@@ -43,11 +43,12 @@ pub struct Page {
 }
 
 impl Queries {
-    /// The first readings of a range. The page ends at its limit, or earlier once it holds [`super::Limits::max_points`]
-    /// values.
+    /// The first readings of a range. The page ends at its limit, or earlier once it holds
+    /// [`super::Limits::max_points`] values.
     ///
     /// # Errors
-    /// When the device is out of reach, the range is too long, the store does not answer, or it takes too long.
+    /// When the device is out of reach, the range is too long, the store does not answer, or it takes too
+    /// long.
     pub async fn readings(&self, reach: &Reach, request: &ReadingsRequest) -> Result<Answer<Page>, QueryError> {
         let deadline = self.deadline();
         let device = reach.kept(&request.device)?;
@@ -65,7 +66,8 @@ impl Queries {
         while query.range_ms.start < request.to_ms && page.readings.len() <= request.limit && page.next_ms.is_none() {
             query.max_instants = request.limit + 1 - page.readings.len(); // one more tells whether there is a next page
             query.max_values = (self.limits.max_points - values).max(1);
-            // Pending first: a reading that is written to the store in between is in both then, not in neither.
+            // Pending first: a reading that is written to the store in between is in both then, not in
+            // neither.
             let pending = self.first_pending(&query).await?;
             let stored = match self.ask(deadline, self.store.readings(&query)).await {
                 Ok(stored) => stored,

@@ -63,20 +63,20 @@ pub struct RollupsRequest {
     pub step: Step,
 }
 
-/// The rollups of one metric: when a step begins, in Unix milliseconds, and its stats. Ascending; steps without
-/// readings are absent.
+/// The rollups of one metric: when a step begins, in Unix milliseconds, and its stats. Ascending; steps
+/// without readings are absent.
 pub type Series = Vec<(i64, Stats)>;
 
 /// The rollups of a device by metric.
 pub type Rollups = BTreeMap<Metric, Series>;
 
 impl Queries {
-    /// The rollups of as many of the devices as fit into an answer, in the order of the request: those of the first one at
-    /// least. Steps that the range touches count whole.
+    /// The rollups of as many of the devices as fit into an answer, in the order of the request: those of the
+    /// first one at least. Steps that the range touches count whole.
     ///
     /// # Errors
-    /// When a device is out of reach, the range is too long, the first device has more points than an answer takes, or
-    /// the store does not answer.
+    /// When a device is out of reach, the range is too long, the first device has more points than an answer
+    /// takes, or the store does not answer.
     pub async fn rollups(&self, reach: &Reach, request: &RollupsRequest) -> Result<Answer<Vec<Rollups>>, QueryError> {
         let max = self.limits.max_points;
         let (mut page, mut points) = (Vec::new(), 0);
@@ -118,8 +118,8 @@ impl Queries {
         Ok(Answer { body: combined.finish(), lagging, partial })
     }
 
-    /// Hands on the rollups of one device after the other, until `take` breaks. So many are in memory as one question to the
-    /// store brings.
+    /// Hands on the rollups of one device after the other, until `take` breaks. So many are in memory as one
+    /// question to the store brings.
     async fn each_device(
         &self,
         reach: &Reach,
@@ -235,10 +235,12 @@ async fn fetch(store: &dyn Store, device: &str, hours: &[Hour]) -> Result<BTreeM
     Ok(fetched)
 }
 
-/// Stats by hour of all there is: `stored` stats, the stored contents of `repeated` hours, and what is pending.
+/// Stats by hour of all there is: `stored` stats, the stored contents of `repeated` hours, and what is
+/// pending.
 ///
-/// The readings of a repeated hour may have expired while its stats are kept. Then pending cannot be told from what they
-/// speak of, and they stay as they are: no merge of readings that are all there has fewer values than are stored.
+/// The readings of a repeated hour may have expired while its stats are kept. Then pending cannot be told
+/// from what they speak of, and they stay as they are: no merge of readings that are all there has fewer
+/// values than are stored.
 pub(super) fn merge(
     stored: Vec<HourStats>,
     mut repeated: BTreeMap<Hour, Contents>,

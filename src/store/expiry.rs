@@ -1,8 +1,9 @@
 //! Old readings and old rollups leave the store, where the store does not see to that by itself.
 //!
-//! What is old, the date decides, and the clock of the world may be wrong: one that jumps half a year ahead would have
-//! everything deleted at once. So the date is believed to go on as a clock does that only goes forward; one that jumped
-//! further ahead is believed only when it is still there a day later, which leaves a day to set it right.
+//! What is old, the date decides, and the clock of the world may be wrong: one that jumps half a year ahead
+//! would have everything deleted at once. So the date is believed to go on as a clock does that only goes
+//! forward; one that jumped further ahead is believed only when it is still there a day later, which leaves a
+//! day to set it right.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,8 +21,8 @@ const JUMP_MAX: Duration = Duration::from_secs(3_600);
 /// How long the date must stay ahead until it is believed.
 const DOUBT: Duration = Duration::from_secs(86_400);
 
-/// Deletes readings older than `readings` and rollups older than `rollups`, now and every ten minutes; what is `None` is
-/// kept forever. Runs until it is aborted.
+/// Deletes readings older than `readings` and rollups older than `rollups`, now and every ten minutes; what
+/// is `None` is kept forever. Runs until it is aborted.
 pub async fn run(store: Arc<dyn Store>, readings: Option<Duration>, rollups: Option<Duration>) {
     run_by(date, store, readings, rollups).await;
 }
@@ -59,8 +60,8 @@ impl Calendar {
         Self { date, at: now, ahead_since: None }
     }
 
-    /// The date to believe when the clock shows `shown`. A clock that went back is believed at once: nothing is deleted
-    /// too early by it.
+    /// The date to believe when the clock shows `shown`. A clock that went back is believed at once: nothing
+    /// is deleted too early by it.
     fn believe(&mut self, shown: Duration, now: Instant) -> Duration {
         let expected = self.date + (now - self.at);
         let is_ahead = shown > expected + JUMP_MAX;

@@ -9,7 +9,8 @@ use crate::model::{self, Contents, Hour, HourOffset, MS_PER_HOUR, Metric, Sample
 /// The window of a whole hour.
 const WHOLE_HOUR: Range<HourOffset> = 0..MS_PER_HOUR as HourOffset;
 
-/// Below this many samples nothing is dropped early: sorting so few again and again would cost more than it saves.
+/// Below this many samples nothing is dropped early: sorting so few again and again would cost more than it
+/// saves.
 const COMPACT_FROM: usize = 64;
 
 /// The metrics that a query names; `None`: all.
@@ -29,7 +30,8 @@ enum Keep {
 
 /// Gathers samples of one hour in any order, and drops early what the caller does not need.
 ///
-/// It holds at most twice the samples that it keeps in the end. Where one identity arrives twice, the lower value counts.
+/// It holds at most twice the samples that it keeps in the end. Where one identity arrives twice, the lower
+/// value counts.
 #[derive(Debug)]
 pub struct HourSamples {
     hour: Hour,
@@ -66,8 +68,9 @@ impl HourSamples {
         Self::new(hour, WHOLE_HOUR, None, Keep::LastOfEachMetric, COMPACT_FROM)
     }
 
-    /// Keeps the samples of the first `instants` instants (at least 1) inside `window` that have one of the metrics
-    /// `wanted`. Stops earlier, but not before the first instant is whole, at more than `values` values.
+    /// Keeps the samples of the first `instants` instants (at least 1) inside `window` that have one of the
+    /// metrics `wanted`. Stops earlier, but not before the first instant is whole, at more than `values`
+    /// values.
     pub(super) fn first(
         hour: Hour,
         window: Range<HourOffset>,
@@ -172,8 +175,8 @@ impl HourSamples {
         }
     }
 
-    /// Drops what is not to be kept. After this, as many samples again arrive before it is done once more, so that all
-    /// of this costs no more than sorting once.
+    /// Drops what is not to be kept. After this, as many samples again arrive before it is done once more, so
+    /// that all of this costs no more than sorting once.
     fn compact(&mut self) {
         sort(&mut self.samples);
         match self.keep {

@@ -1,20 +1,21 @@
 //! Where buckets live, and what every store promises.
 //!
-//! A store keeps, for each device and hour, the contents of the bucket and their stats. It knows nothing of logs,
-//! pending or HTTP; it is handed [`BucketWrite`]s and asked for hours.
+//! A store keeps, for each device and hour, the contents of the bucket and their stats. It knows nothing of
+//! logs, pending or HTTP; it is handed [`BucketWrite`]s and asked for hours.
 //!
 //! What each store promises, and the scenario tests check:
-//! - **Stored once.** Writing a [`BucketWrite`] any number of times, from any number of instances, in any order among
-//!   late and resent ones, leaves each identity stored once. Of different values of one identity, the one that was
-//!   *written* last stays, or the first one where [`Store::keeps`] says so. Which one a client sent last is not known here:
-//!   two instances, or one that starts again, may write in another order.
-//! - **Stats are the fold.** The stats of an hour always equal the fold of its stored readings. They outlive them: once
-//!   readings expire, the stats stay as they were. (Where a store keeps rollups of their own, see [`Rollups`], stats are
-//!   as new as the last rolling up.)
+//! - **Stored once.** Writing a [`BucketWrite`] any number of times, from any number of instances, in any
+//!   order among late and resent ones, leaves each identity stored once. Of different values of one identity,
+//!   the one that was *written* last stays, or the first one where [`Store::keeps`] says so. Which one a
+//!   client sent last is not known here: two instances, or one that starts again, may write in another order.
+//! - **Stats are the fold.** The stats of an hour always equal the fold of its stored readings. They outlive
+//!   them: once readings expire, the stats stay as they were. (Where a store keeps rollups of their own, see
+//!   [`Rollups`], stats are as new as the last rolling up.)
 //! - **Ok means durable.** An `Ok` outcome survives a crash of the store's server or of this machine.
 //! - **One broken document breaks nothing else.** Reads skip what they cannot read, and count and log it
 //!   ([`Unreadable`]).
-//! - **Errors are sorted.** A transient error may be retried with the same write, forever; a permanent one never helps.
+//! - **Errors are sorted.** A transient error may be retried with the same write, forever; a permanent one
+//!   never helps.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -118,8 +119,8 @@ impl HourStats {
 pub struct DeviceSummary {
     /// The device id.
     pub device: Arc<str>,
-    /// The metadata of its newest hour (see [`Store::metadata_stays`]), the text of a JSON object. It expires with the
-    /// readings of that hour.
+    /// The metadata of its newest hour (see [`Store::metadata_stays`]), the text of a JSON object. It expires
+    /// with the readings of that hour.
     pub metadata: Option<Arc<str>>,
     /// The metrics of its newest hour, sorted by name.
     pub metrics: Vec<Metric>,
@@ -152,13 +153,13 @@ pub trait Store: Send + Sync {
     /// How its errors are sorted, for metrics that count from the start.
     fn reasons(&self) -> Reasons;
 
-    /// Writes buckets. The outcome at index i belongs to the write at index i. No two writes of one call are of the
-    /// same bucket.
+    /// Writes buckets. The outcome at index i belongs to the write at index i. No two writes of one call are
+    /// of the same bucket.
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>>;
 
-    /// For each of `devices` (none twice), in their order: the stats of its hours in `hours` that have readings, or had
-    /// some that have expired, ascending. An empty `metrics` asks for all metrics; an hour that has readings but none of the metrics is still
-    /// there, with empty stats.
+    /// For each of `devices` (none twice), in their order: the stats of its hours in `hours` that have
+    /// readings, or had some that have expired, ascending. An empty `metrics` asks for all metrics; an hour
+    /// that has readings but none of the metrics is still there, with empty stats.
     async fn hour_stats(
         &self,
         devices: &[Arc<str>],
@@ -169,14 +170,15 @@ pub trait Store: Send + Sync {
     /// The first readings of a range. The answer covers at least one instant: asking again from
     /// [`FirstReadings::complete_until_ms`] reaches the end of the range.
     ///
-    /// **Memory.** A call takes up to 100 bytes for each of [`ReadingsQuery::max_values`] and for each value of one more
-    /// instant. It also holds what it reads at a time: one unpacked chunk in SQLite (up to 14 bytes for each value of an
-    /// hour), one reply of the server in MongoDB (up to 16 MiB).
+    /// **Memory.** A call takes up to 100 bytes for each of [`ReadingsQuery::max_values`] and for each value
+    /// of one more instant. It also holds what it reads at a time: one unpacked chunk in SQLite (up to 14
+    /// bytes for each value of an hour), one reply of the server in MongoDB (up to 16 MiB).
     ///
     /// **Work.** A call scans the range once, even if few readings or none have one of the metrics.
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError>;
 
-    /// The last sample of each metric in an hour. Takes memory as [`Self::readings`] does for one value of each metric.
+    /// The last sample of each metric in an hour. Takes memory as [`Self::readings`] does for one value of
+    /// each metric.
     async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError>;
 
     /// All contents of the hours in `hours` that have readings, ascending. Their memory has no bound.
@@ -187,13 +189,13 @@ pub trait Store: Send + Sync {
     /// The newest hour of the device that has readings.
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError>;
 
-    /// Up to `limit` devices that have readings, or had some that have expired while their stats are kept, whose id
-    /// starts with `prefix` and comes after `after` (bytewise), ascending by id.
+    /// Up to `limit` devices that have readings, or had some that have expired while their stats are kept,
+    /// whose id starts with `prefix` and comes after `after` (bytewise), ascending by id.
     async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<DeviceSummary>, StoreError>;
 
-    /// Whether metadata belongs to readings, and not to hours. If so, a reading without metadata gets the last known one of
-    /// its device, and a [`DeviceSummary`] has that of the device's last reading. If not, it has the newest that was written
-    /// to the device's newest hour.
+    /// Whether metadata belongs to readings, and not to hours. If so, a reading without metadata gets the
+    /// last known one of its device, and a [`DeviceSummary`] has that of the device's last reading. If not,
+    /// it has the newest that was written to the device's newest hour.
     fn metadata_stays(&self) -> bool {
         false
     }
@@ -209,21 +211,22 @@ pub trait Store: Send + Sync {
         Ok(None)
     }
 
-    /// Deletes the readings of hours that ended before `oldest_ms` (Unix milliseconds), where the store does not expire
-    /// them by itself, and returns of how many buckets they went. Their stats stay.
+    /// Deletes the readings of hours that ended before `oldest_ms` (Unix milliseconds), where the store does
+    /// not expire them by itself, and returns of how many buckets they went. Their stats stay.
     async fn expire_readings(&self, oldest_ms: i64) -> Result<u64, StoreError>;
 
-    /// Deletes all that is known of hours that ended before `oldest_ms`, where the store does not expire it by itself,
-    /// and returns how many buckets went.
+    /// Deletes all that is known of hours that ended before `oldest_ms`, where the store does not expire it
+    /// by itself, and returns how many buckets went.
     async fn expire_rollups(&self, oldest_ms: i64) -> Result<u64, StoreError>;
 
-    /// The rollups that somebody has to have derived, where the store does not write them together with the readings.
+    /// The rollups that somebody has to have derived, where the store does not write them together with the
+    /// readings.
     fn rollups(&self) -> Option<&dyn Rollups> {
         None
     }
 
-    /// Gives back the disk space that the store keeps for later writes, if it can do so at once. Called now and then while
-    /// the disk of the log is full, which may be the disk of the store too.
+    /// Gives back the disk space that the store keeps for later writes, if it can do so at once. Called now
+    /// and then while the disk of the log is full, which may be the disk of the store too.
     async fn reclaim(&self) {}
 
     /// Leaves the store in good order for others. Nothing is written after this; nothing is lost without it.
@@ -234,9 +237,9 @@ pub trait Store: Send + Sync {
 
 /// Rollups that a store keeps beside the readings, where they are quicker to read and may outlive them.
 ///
-/// A rollup holds the stats of one device and hour. It is derived from the stored readings, never counted up, so that it
-/// can be derived again at any time, by any instance, and comes out the same. Whoever writes readings of an hour that
-/// has been rolled up must have it rolled up again; `flush` does.
+/// A rollup holds the stats of one device and hour. It is derived from the stored readings, never counted up,
+/// so that it can be derived again at any time, by any instance, and comes out the same. Whoever writes
+/// readings of an hour that has been rolled up must have it rolled up again; `flush` does.
 #[async_trait]
 pub trait Rollups: Send + Sync {
     /// Names what is derived from what. Where the name is another one, nothing is known to be rolled up.
@@ -250,7 +253,7 @@ pub trait Rollups: Send + Sync {
 
     /// Rolls up hours of devices, none twice. The outcome at index i belongs to the bucket at index i.
     ///
-    /// Ok means that the rollup is durable and speaks of all readings whose write was acknowledged before this call. It
-    /// stays as it is where it speaks of more than is stored, for then readings have expired.
+    /// Ok means that the rollup is durable and speaks of all readings whose write was acknowledged before
+    /// this call. It stays as it is where it speaks of more than is stored, for then readings have expired.
     async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>>;
 }

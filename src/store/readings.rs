@@ -41,13 +41,13 @@ impl ReadingsQuery {
 pub struct FirstReadings {
     /// The readings by hour, ascending. No hour is empty.
     pub hours: Vec<(Hour, Contents)>,
-    /// Every reading of the range before this instant (Unix milliseconds) is in `hours`, and none behind it. The end of the
-    /// range when nothing is left.
+    /// Every reading of the range before this instant (Unix milliseconds) is in `hours`, and none behind it.
+    /// The end of the range when nothing is left.
     pub complete_until_ms: i64,
 }
 
-/// Gathers the first readings of a range, hour by hour, in bounded memory: at most about twice the values that
-/// [`ReadingsQuery`] asks for.
+/// Gathers the first readings of a range, hour by hour, in bounded memory: at most about twice the values
+/// that [`ReadingsQuery`] asks for.
 #[derive(Debug)]
 pub struct Gathered {
     range_ms: Range<i64>,
@@ -74,8 +74,8 @@ impl Gathered {
         }
     }
 
-    /// The samples of an hour that the range touches, to push more into. Hours come in ascending order. `None`: there is
-    /// enough; the hour and those behind it are not needed.
+    /// The samples of an hour that the range touches, to push more into. Hours come in ascending order.
+    /// `None`: there is enough; the hour and those behind it are not needed.
     pub fn hour(&mut self, hour: Hour) -> Option<&mut HourSamples> {
         if self.open.as_ref().is_none_or(|open| open.hour() != hour) {
             self.close();

@@ -1,12 +1,12 @@
 //! What every store promises, as scenarios that each store runs against itself.
 //!
-//! A store's tests call [`store_scenarios!`] with an async function that returns `(guard, store, other)`: whatever must
-//! live as long as the stores, and two handles that share one database, as two instances would. Each scenario then
-//! is a test of its own. Scenarios use devices of their own, so all of them may share one database that was
-//! empty of these devices before.
+//! A store's tests call [`store_scenarios!`] with an async function that returns `(guard, store, other)`:
+//! whatever must live as long as the stores, and two handles that share one database, as two instances would.
+//! Each scenario then is a test of its own. Scenarios use devices of their own, so all of them may share one
+//! database that was empty of these devices before.
 //!
-//! A store that keeps the first value of an identity says so (`store_scenarios!(open, first_value_stays)`), and runs
-//! the scenarios that say otherwise in the words that are true of it.
+//! A store that keeps the first value of an identity says so (`store_scenarios!(open, first_value_stays)`),
+//! and runs the scenarios that say otherwise in the words that are true of it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

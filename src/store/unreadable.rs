@@ -13,8 +13,8 @@ const INTERVAL: Duration = Duration::from_secs(60);
 
 /// Counts the documents or rows of one place that reads skip, and logs one a minute.
 ///
-/// Somebody else wrote them into the database, changed them by hand, or a disk damaged them. They must not keep anyone
-/// from reading the rest.
+/// Somebody else wrote them into the database, changed them by hand, or a disk damaged them. They must not
+/// keep anyone from reading the rest.
 #[derive(Debug, Clone)]
 pub struct Unreadable {
     skipped: Counter,

@@ -33,8 +33,8 @@ impl Exposition {
         (recorder, Self { handle, process: Process::new() })
     }
 
-    /// All metrics and those of the process in the text format of Prometheus, sorted by name and labels, so that two pages
-    /// can be compared.
+    /// All metrics and those of the process in the text format of Prometheus, sorted by name and labels, so
+    /// that two pages can be compared.
     #[must_use]
     pub fn render(&self) -> String {
         let mut page = self.handle.render();
@@ -52,7 +52,8 @@ impl Exposition {
     }
 }
 
-/// Sorts metrics by name, and the samples of each by their labels. The buckets of a histogram stay in their order.
+/// Sorts metrics by name, and the samples of each by their labels. The buckets of a histogram stay in their
+/// order.
 fn sorted(page: &str) -> String {
     let mut metrics: Vec<Vec<&str>> = Vec::new();
     for line in page.lines().filter(|line| !line.is_empty()) {

@@ -26,7 +26,8 @@ pub fn init(config: &Telemetry) -> Result<(), SetGlobalDefaultError> {
     set_global_default(dispatch(config, std::io::stderr, std::io::stderr().is_terminal()))
 }
 
-/// Makes [`json_line`] write JSON before [`init`] was called: for what is said while the configuration is read.
+/// Makes [`json_line`] write JSON before [`init`] was called: for what is said while the configuration is
+/// read.
 pub fn expect_json() {
     IS_JSON.store(true, Ordering::Relaxed);
 }

@@ -20,14 +20,15 @@ const HOLDS: &[f64] = &[0.000_001, 0.000_01, 0.000_1, 0.000_25, 0.000_5, 0.001, 
 /// Bucket bounds for how many things go together.
 const COUNTS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0, 10_000.0];
 
-/// Makes [`Metrics`] and its [`TABLE`] of lines `/// help` and `name: instrument, unit {labels} in buckets;`, where the
-/// name lacks its `tidegauge_` and labels and buckets may be missing.
+/// Makes [`Metrics`] and its [`TABLE`] of lines `/// help` and `name: instrument, unit {labels} in buckets;`,
+/// where the name lacks its `tidegauge_` and labels and buckets may be missing.
 macro_rules! table {
     ($(
         $(#[doc = $help:literal])+
         $name:ident: $instrument:ty, $unit:ident $({ $($label:ident),+ })? $(in $buckets:ident)?;
     )+) => {
-        /// The metrics, each exported under its field's name behind `tidegauge_`, with its documentation as help.
+        /// The metrics, each exported under its field's name behind `tidegauge_`, with its documentation as
+        /// help.
         #[derive(Debug)]
         pub struct Metrics {
             $( $(#[doc = $help])+ pub $name: $instrument, )+
@@ -57,26 +58,28 @@ macro_rules! table {
 table! {
     /// Readings that arrived. Each is accepted or rejected.
     readings_received_total: PerProtocol<Counter>, Count {protocol};
-    /// Readings that were accepted: they are in the log. Each becomes stored, duplicate or dead-lettered, and is
-    /// pending until then.
+    /// Readings that were accepted: they are in the log. Each becomes stored, duplicate or dead-lettered, and
+    /// is pending until then.
     readings_accepted_total: PerProtocol<Counter>, Count {protocol};
     /// Readings that were refused, by the code that the client got.
     readings_rejected_total: Rejections, Count {protocol, reason};
-    /// What was refused at a limit, by the key that sets it: connections, requests, or where it is about a device or a
-    /// reading, readings.
+    /// What was refused at a limit, by the key that sets it: connections, requests, or where it is about a
+    /// device or a reading, readings.
     limited_total: PerLimit, Count {limit};
     /// Devices that are known without asking the store.
     known_devices: Gauge, Count;
-    /// Readings that a start found in the log and that were not known to be stored. They add to the accepted ones.
+    /// Readings that a start found in the log and that were not known to be stored. They add to the accepted
+    /// ones.
     readings_recovered_total: Counter, Count;
     /// Readings that the store took and that brought something new.
     readings_stored_total: Counter, Count;
-    /// Readings that the store had already, or that a later reading of the same instant replaced before they were stored.
+    /// Readings that the store had already, or that a later reading of the same instant replaced before they
+    /// were stored.
     readings_duplicate_total: Counter, Count;
     /// Readings that the store refused for good, and that went to the dead-letter file.
     readings_dead_lettered_total: Labelled<Counter>, Count {reason};
-    /// Metadata that the store refused for good, once for each change of a device. The readings that came with it are
-    /// stored without it.
+    /// Metadata that the store refused for good, once for each change of a device. The readings that came
+    /// with it are stored without it.
     metadata_refused_total: Counter, Count;
     /// Readings that are accepted and not stored yet.
     readings_pending: Gauge, Count;
@@ -115,14 +118,14 @@ table! {
     flush_in_flight: Gauge, Count;
     /// Whether the store answers: 1 or 0.
     store_up: Gauge, Count;
-    /// Size of the store on disk, looked up once a minute: the SQLite file and its write-ahead file, or all collections and
-    /// indexes of the MongoDB database. 0 until it is known.
+    /// Size of the store on disk, looked up once a minute: the SQLite file and its write-ahead file, or all
+    /// collections and indexes of the MongoDB database. 0 until it is known.
     store_bytes: Gauge, Bytes;
     /// Buckets that could not be appended to and had to be read, merged and written back.
     store_slow_path_total: Counter, Count;
 
-    /// Documents (MongoDB) or chunks of readings (SQLite) that reads skipped because tidegauge did not write them, or
-    /// somebody or a disk changed them. Each counts again whenever a read meets it.
+    /// Documents (MongoDB) or chunks of readings (SQLite) that reads skipped because tidegauge did not write
+    /// them, or somebody or a disk changed them. Each counts again whenever a read meets it.
     store_unreadable_total: Labelled<Counter>, Count {what};
 
     /// Hours of devices that were rolled up, again or for the first time.
@@ -138,24 +141,26 @@ table! {
     http_connections: Gauge, Count;
     /// Connections that were refused because too many were open.
     http_connections_refused_total: Counter, Count;
-    /// Connections that did not come about because their TLS handshake failed: it took too long (timeout), the client went
-    /// away (closed), did not speak TLS (foreign), had no good certificate (certificate), or could not agree with
-    /// the server (protocol).
+    /// Connections that did not come about because their TLS handshake failed: it took too long (timeout),
+    /// the client went away (closed), did not speak TLS (foreign), had no good certificate (certificate), or
+    /// could not agree with the server (protocol).
     tls_handshakes_failed_total: Labelled<Counter>, Count {reason};
     /// When the server's certificate expires, as Unix time: 0 without TLS.
     tls_certificate_expiry_timestamp_seconds: Gauge, Seconds;
     /// Bytes of bodies that are being received or wait for the log.
     http_bytes_in_flight: Gauge, Bytes;
 
-    /// Datagrams that were received. Those that the kernel dropped are not among them; those that were dropped for
-    /// another reason are.
+    /// Datagrams that were received. Those that the kernel dropped are not among them; those that were
+    /// dropped for another reason are.
     udp_datagrams_total: Counter, Count;
     /// Bytes of the datagrams that were received.
     udp_bytes_total: Counter, Bytes;
-    /// Datagrams that were received and held no acceptable reading, those included that were not signed as they should be.
+    /// Datagrams that were received and held no acceptable reading, those included that were not signed as
+    /// they should be.
     udp_malformed_total: Counter, Count;
-    /// Datagrams whose readings are lost: the kernel had no room (kernel), the log took nothing (overload), they were
-    /// larger than allowed (truncated), or more came with a key than its rate allows (rate_limited).
+    /// Datagrams whose readings are lost: the kernel had no room (kernel), the log took nothing (overload),
+    /// they were larger than allowed (truncated), or more came with a key than its rate allows
+    /// (rate_limited).
     udp_dropped_total: Labelled<Counter>, Count {reason};
     /// Numbers that devices which number their messages have left out.
     udp_sequence_gaps_total: Counter, Count;
@@ -171,7 +176,8 @@ table! {
 }
 
 impl Metrics {
-    /// Registers all metrics, and returns them with the way to export them. Each call makes metrics of their own.
+    /// Registers all metrics, and returns them with the way to export them. Each call makes metrics of their
+    /// own.
     #[must_use]
     pub fn new() -> (Self, Exposition) {
         let (recorder, exposition) = Exposition::of(TABLE);

@@ -1,11 +1,13 @@
 //! What operators see: metrics and log lines.
 //!
-//! [`Metrics`] is the table of all metrics: name, kind, unit, labels and help stand together, and every metric that can
-//! be known beforehand is exported from the start, at zero. Recording takes no lookup by name; whoever records holds
-//! the handle. What senders cause is logged once a minute at most ([`RefusalLog`]). Nothing here is global, except that [`logs::init`] sets where the log lines of the process go.
+//! [`Metrics`] is the table of all metrics: name, kind, unit, labels and help stand together, and every
+//! metric that can be known beforehand is exported from the start, at zero. Recording takes no lookup by
+//! name; whoever records holds the handle. What senders cause is logged once a minute at most
+//! ([`RefusalLog`]). Nothing here is global, except that [`logs::init`] sets where the log lines of the
+//! process go.
 //!
-//! This room knows the words of the system and the codes of refused readings. It must not know who records what, and it
-//! never takes a device id as a label.
+//! This room knows the words of the system and the codes of refused readings. It must not know who records
+//! what, and it never takes a device id as a label.
 
 mod exposition;
 mod instrument;

@@ -1,11 +1,13 @@
-//! The `process_*` metrics, as the client libraries of Prometheus export them, read from `/proc` at each scrape.
+//! The `process_*` metrics, as the client libraries of Prometheus export them, read from `/proc` at each
+//! scrape.
 //!
 //! Where there is no `/proc`, they are missing.
 
 use std::fmt::Write;
 use std::fs;
 
-/// Clock ticks per second in `/proc`: `USER_HZ`, which Linux keeps at 100 for programs whatever the kernel's own rate.
+/// Clock ticks per second in `/proc`: `USER_HZ`, which Linux keeps at 100 for programs whatever the kernel's
+/// own rate.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The metrics of this process.
@@ -44,7 +46,8 @@ impl Process {
     }
 }
 
-/// A field of `/proc/self/stat`, counted from 1 as in proc(5). The second one, the name in brackets, may hold anything.
+/// A field of `/proc/self/stat`, counted from 1 as in proc(5). The second one, the name in brackets, may hold
+/// anything.
 fn field(stat: &str, number: usize) -> Option<f64> {
     let (_, behind_name) = stat.rsplit_once(") ")?;
     behind_name.split(' ').nth(number.checked_sub(3)?)?.trim().parse().ok()

@@ -1,8 +1,8 @@
 //! Log lines about what is refused: at most one a minute for each sender and code.
 //!
-//! A device that sends bad data sends it again and again, and anybody may send anything. The first refusal is logged at
-//! once, with an example; the others of the next minute are counted and logged together. Memory and lines are bounded:
-//! when too many senders are at it, those that come last share a line for each code.
+//! A device that sends bad data sends it again and again, and anybody may send anything. The first refusal is
+//! logged at once, with an example; the others of the next minute are counted and logged together. Memory and
+//! lines are bounded: when too many senders are at it, those that come last share a line for each code.
 
 use std::collections::HashMap;
 use std::fmt;

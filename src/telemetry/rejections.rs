@@ -93,7 +93,8 @@ impl RequestRejection {
 #[derive(Debug)]
 pub struct Rejections([ByReason; Protocol::ALL.len()]);
 
-/// A counter per reason, found without a lookup. Those that can occur with the protocol are exported from the start.
+/// A counter per reason, found without a lookup. Those that can occur with the protocol are exported from the
+/// start.
 #[derive(Debug)]
 pub struct ByReason {
     site: Site,

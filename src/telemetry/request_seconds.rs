@@ -32,8 +32,8 @@ impl Equivalent<Request<Arc<str>>> for Request<&str> {
 }
 
 impl RequestSeconds {
-    /// Records that a request was answered. `route` is the router's pattern, never the path as it was sent, so that
-    /// there are few; unusual methods count as `other` for the same reason.
+    /// Records that a request was answered. `route` is the router's pattern, never the path as it was sent,
+    /// so that there are few; unusual methods count as `other` for the same reason.
     pub fn record(&self, route: &str, method: &str, status: u16, took: Duration) {
         let request = Request { route, method: known_method(method), status };
         {

@@ -6,8 +6,8 @@ use crate::wire::{
     line_protocol::{self, Precision},
 };
 
-/// Reads the lines of a datagram: JSON when it begins with a brace or a bracket, else line protocol with times in
-/// nanoseconds. Numbers of messages go to `numbering`.
+/// Reads the lines of a datagram: JSON when it begins with a brace or a bracket, else line protocol with
+/// times in nanoseconds. Numbers of messages go to `numbering`.
 pub(super) fn parse(content: &[u8], device_tags: &[String], numbering: Numbering<'_>, sink: &mut impl Sink) {
     let mut sink = Numbered { sink, numbering };
     if matches!(content.trim_ascii_start().first(), Some(b'{' | b'[')) {

@@ -11,8 +11,8 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmms
 /// The most datagrams that one call takes.
 const MAX_DATAGRAMS: usize = 128;
 
-/// The most bytes that one call takes. So few cannot hold more names of metrics than a record of the log has room for:
-/// nobody's readings are refused because of what stands beside them.
+/// The most bytes that one call takes. So few cannot hold more names of metrics than a record of the log has
+/// room for: nobody's readings are refused because of what stands beside them.
 const MAX_BYTES: usize = 256 << 10;
 
 /// A socket and the datagrams that were taken from it last.
@@ -54,8 +54,8 @@ impl<'s> Inbox<'s> {
         }
     }
 
-    /// Replaces the datagrams by those that the kernel holds now, as many as there is room for. Does not wait. Returns
-    /// whether there are any.
+    /// Replaces the datagrams by those that the kernel holds now, as many as there is room for. Does not
+    /// wait. Returns whether there are any.
     pub(super) fn receive(&mut self) -> nix::Result<bool> {
         self.arrived.clear();
         let mut slots: Vec<_> =

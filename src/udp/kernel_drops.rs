@@ -82,8 +82,8 @@ fn inode(socket: &UdpSocket) -> io::Result<u64> {
     Ok(File::from(OwnedFd::from(socket.try_clone()?)).metadata()?.ino())
 }
 
-/// The inode of a socket and its drops, of a line of `/proc/net/udp`; `None` for the line of headings. Its columns are
-/// `sl local remote st tx:rx tr:when retrnsmt uid timeout inode ref pointer drops`.
+/// The inode of a socket and its drops, of a line of `/proc/net/udp`; `None` for the line of headings. Its
+/// columns are `sl local remote st tx:rx tr:when retrnsmt uid timeout inode ref pointer drops`.
 fn inode_and_drops(line: &str) -> Option<(u64, u32)> {
     let mut columns = line.split_ascii_whitespace();
     let inode = columns.nth(9)?.parse().ok()?;

@@ -1,23 +1,25 @@
 //! UDP ingest: datagrams of one or more lines, each JSON or line protocol.
 //!
-//! Several sockets share the address, and the kernel spreads the senders over them. Each has a thread that takes what
-//! the kernel holds with one call, appends all of it to the log as one record, and goes on without waiting for the disk.
-//! Only when nothing more is there, or too much is on its way, it waits for the oldest record. So a slow disk makes
-//! larger batches, then a fuller receive buffer, and at last drops in the kernel, which are counted.
+//! Several sockets share the address, and the kernel spreads the senders over them. Each has a thread that
+//! takes what the kernel holds with one call, appends all of it to the log as one record, and goes on without
+//! waiting for the disk. Only when nothing more is there, or too much is on its way, it waits for the oldest
+//! record. So a slow disk makes larger batches, then a fuller receive buffer, and at last drops in the
+//! kernel, which are counted.
 //!
-//! What a datagram may write, [`access`](crate::access) says before a reading is looked for in it: once there are keys, it
-//! has to be signed.
+//! What a datagram may write, [`access`](crate::access) says before a reading is looked for in it: once there
+//! are keys, it has to be signed.
 //!
 //! Promises:
-//! - Every datagram that reached the machine is counted once: received, or dropped by the kernel. Of those received,
-//!   what was too large, had no acceptable reading, or found no room in the log is counted too.
+//! - Every datagram that reached the machine is counted once: received, or dropped by the kernel. Of those
+//!   received, what was too large, had no acceptable reading, or found no room in the log is counted too.
 //! - Memory is bounded: per socket one buffer in the kernel, and as much on its way into the log.
 //! - On shutdown, what the kernel holds is still taken.
 //!
-//! Senders get no answer. What is refused is logged with its sender, once a minute at most for each sender and code, and
-//! one by one on the log level `tidegauge::udp=debug`.
+//! Senders get no answer. What is refused is logged with its sender, once a minute at most for each sender
+//! and code, and one by one on the log level `tidegauge::udp=debug`.
 //!
-//! Only this room knows of sockets for datagrams; what a reading may be is decided in [`ingest`](crate::ingest).
+//! Only this room knows of sockets for datagrams; what a reading may be is decided in
+//! [`ingest`](crate::ingest).
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -98,7 +100,8 @@ impl Sockets {
         self.bound[0].local_addr()
     }
 
-    /// Receives until `shutdown` is cancelled, and then what has arrived by then. Must be called on a runtime.
+    /// Receives until `shutdown` is cancelled, and then what has arrived by then. Must be called on a
+    /// runtime.
     ///
     /// # Errors
     /// When a thread cannot be started.
@@ -141,8 +144,8 @@ impl Sockets {
 }
 
 impl Receiving {
-    /// Waits until the threads have ended, which they do soon after the shutdown, with everything that they received in
-    /// the log.
+    /// Waits until the threads have ended, which they do soon after the shutdown, with everything that they
+    /// received in the log.
     pub async fn ended(self) {
         self.threads.wait().await;
         if let Some(drops) = self.drops {

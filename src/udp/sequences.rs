@@ -11,9 +11,9 @@ use crate::model::{DeviceIdCase, check_device_id};
 
 /// The number of the last message of each device, for as many devices as are remembered.
 ///
-/// A number that is more than one above the last leaves a gap, which counts as many as are missing. A number that is
-/// not above the last (the device has restarted, or a message came twice or late) leaves none, and counting goes on from
-/// there.
+/// A number that is more than one above the last leaves a gap, which counts as many as are missing. A number
+/// that is not above the last (the device has restarted, or a message came twice or late) leaves none, and
+/// counting goes on from there.
 #[derive(Debug)]
 pub(super) struct Sequences {
     max_devices: usize,
@@ -21,8 +21,8 @@ pub(super) struct Sequences {
     gaps: Counter,
 }
 
-/// Two generations, of which the older is forgotten when the younger is full, so that devices which went silent go
-/// first.
+/// Two generations, of which the older is forgotten when the younger is full, so that devices which went
+/// silent go first.
 #[derive(Debug, Default)]
 struct Last {
     young: HashMap<Box<str>, u64, RandomState>,
@@ -52,7 +52,8 @@ pub(super) struct Numbering<'a> {
 }
 
 impl Numbering<'_> {
-    /// Takes note of a message, unless its device is out of reach: nobody counts gaps of somebody else's devices.
+    /// Takes note of a message, unless its device is out of reach: nobody counts gaps of somebody else's
+    /// devices.
     pub(super) fn saw(self, device: &str, number: u64) {
         if self.sequences.max_devices == 0 || check_device_id(device).is_err() {
             return;

@@ -8,8 +8,8 @@ use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage,
 
 /// Binds `count` sockets to one address. Also returns how many bytes the kernel grants each of them.
 pub(super) fn bind(listen: SocketAddr, count: usize, buffer_bytes: usize) -> io::Result<(Vec<UdpSocket>, usize)> {
-    // The first is bound alone, because sharing is asked of nobody: an address that another process uses, though it be
-    // willing to share, would lose datagrams to it.
+    // The first is bound alone, because sharing is asked of nobody: an address that another process uses,
+    // though it be willing to share, would lose datagrams to it.
     let (first, granted_bytes) = open(listen, buffer_bytes)?;
     bind_to(&first, listen)?;
     setsockopt(&first, sockopt::ReusePort, &true)?;

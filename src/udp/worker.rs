@@ -89,7 +89,8 @@ struct Backlog {
 }
 
 impl Worker {
-    /// Receives until the shutdown and takes what has arrived by then. All of it is in the log when this returns.
+    /// Receives until the shutdown and takes what has arrived by then. All of it is in the log when this
+    /// returns.
     pub(super) fn run(self) {
         let mut inbox = Inbox::new(&self.socket, self.options.max_datagram_bytes);
         let mut backlog = Backlog::default();
@@ -177,7 +178,8 @@ impl Worker {
         Ok(true)
     }
 
-    /// The content of a datagram that may be read, for the first reading of which there was room in the rate of its key.
+    /// The content of a datagram that may be read, for the first reading of which there was room in the rate
+    /// of its key.
     fn let_in<'k, 'd>(&self, datagram: &'d [u8], keys: &'k Keys, now_ms: i64) -> Result<Verified<'k, 'd>, Refusal> {
         let verified = keys.verify(datagram, now_ms).inspect_err(|_| self.counters.malformed.increment(1))?;
         if let Some(readings) = &verified.allowance.readings
@@ -190,7 +192,8 @@ impl Worker {
         Ok(verified)
     }
 
-    /// Datagrams count as received when the readings in them count, so that at any time all or nothing of them is seen.
+    /// Datagrams count as received when the readings in them count, so that at any time all or nothing of
+    /// them is seen.
     fn settle_oldest(&self, backlog: &mut Backlog) {
         let Some(Unsettled { submission, datagrams, fruitful, bytes }) = backlog.pop() else { return };
         if let Err(error) = submission.settle() {

@@ -1,12 +1,13 @@
 //! Wire formats: bytes in, readings out.
 //!
-//! A parser knows one format and nothing else: it borrows from the body, calls a [`Sink`] for each reading it finds, in
-//! order, and never stops at a reading that is bad by itself. What makes a reading acceptable whatever its format
-//! (names, limits, the clock) is decided by the sink, so that all formats obey the same rules.
+//! A parser knows one format and nothing else: it borrows from the body, calls a [`Sink`] for each reading it
+//! finds, in order, and never stops at a reading that is bad by itself. What makes a reading acceptable
+//! whatever its format (names, limits, the clock) is decided by the sink, so that all formats obey the same
+//! rules.
 //!
-//! Work and memory grow in proportion to the body, whatever stands in it: what would be refused for its size is not
-//! built at first ([`Limits`]), and nothing that a body says once is copied for each of its readings. The tests in
-//! `ingest::stretch` hold each format to that.
+//! Work and memory grow in proportion to the body, whatever stands in it: what would be refused for its size
+//! is not built at first ([`Limits`]), and nothing that a body says once is copied for each of its readings.
+//! The tests in `ingest::stretch` hold each format to that.
 
 use std::borrow::Cow;
 
@@ -27,10 +28,11 @@ pub(crate) mod work;
 pub struct Incoming<'a> {
     /// The device id, not checked yet.
     pub device: &'a str,
-    /// The device's metadata, when it came along: the text of a JSON object that obeys the rules for metadata in `model`.
+    /// The device's metadata, when it came along: the text of a JSON object that obeys the rules for metadata
+    /// in `model`.
     pub metadata: Option<&'a str>,
-    /// A number that the parser gives to device and metadata together, counted from 0 in each body. Readings with the same
-    /// number share both, so they need to be checked and kept once only. `None`: not known.
+    /// A number that the parser gives to device and metadata together, counted from 0 in each body. Readings
+    /// with the same number share both, so they need to be checked and kept once only. `None`: not known.
     pub owner: Option<u32>,
     /// The instant in Unix milliseconds; `None` asks for the server's clock.
     pub ts_ms: Option<i64>,
@@ -94,8 +96,8 @@ pub trait Sink {
     fn reject(&mut self, rejection: Rejection);
     /// What follows stands on this line of the body, counted from 1. Called by line-based formats only.
     fn line(&mut self, _number: u64) {}
-    /// What follows is the message with this number of a device that numbers its messages one by one. The device id is
-    /// not checked yet. Called by formats that have such a number only.
+    /// What follows is the message with this number of a device that numbers its messages one by one. The
+    /// device id is not checked yet. Called by formats that have such a number only.
     fn sequence(&mut self, _device: &str, _number: u64) {}
 }
 

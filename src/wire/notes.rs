@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::{Incoming, Rejection, Sink};
 
-/// Writes down what it is given, an entry each: `device ts metric=value ... [metadata]`, `code: detail`, `line n` or
-/// `device sequence n`.
+/// Writes down what it is given, an entry each: `device ts metric=value ... [metadata]`, `code: detail`,
+/// `line n` or `device sequence n`.
 #[derive(Default)]
 pub(super) struct Notes(pub(super) Vec<String>);
 

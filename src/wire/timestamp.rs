@@ -19,9 +19,9 @@ pub enum TimestampError {
 
 /// Reads an RFC 3339 timestamp and returns Unix milliseconds.
 ///
-/// Years go from 0000 to 9999, offsets from -23:59 to +23:59. What is finer than a millisecond is cut off. As the RFC
-/// allows, `T` and `Z` may be lowercase and a space may stand for `T`. A leap second (23:59:60 UTC) is read as the
-/// second that follows it, because Unix time has no name of its own for it.
+/// Years go from 0000 to 9999, offsets from -23:59 to +23:59. What is finer than a millisecond is cut off. As
+/// the RFC allows, `T` and `Z` may be lowercase and a space may stand for `T`. A leap second (23:59:60 UTC)
+/// is read as the second that follows it, because Unix time has no name of its own for it.
 ///
 /// # Errors
 /// Says what keeps `text` from being a timestamp.

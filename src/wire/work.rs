@@ -1,5 +1,5 @@
-//! Work, counted in bytes that are looked at or copied. Tests compare it with the size of the body; elsewhere it costs
-//! nothing.
+//! Work, counted in bytes that are looked at or copied. Tests compare it with the size of the body; elsewhere
+//! it costs nothing.
 
 /// Counts this many bytes of work.
 #[inline]

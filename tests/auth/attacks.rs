@@ -15,7 +15,8 @@ fn tokens() -> Setup {
         .token("acme", "scopes = ['ingest', 'query']\ndevice_prefix = 'acme/'")
 }
 
-/// `GET`s a target exactly as it is written, with the token of this name; the status and the code of the problem.
+/// `GET`s a target exactly as it is written, with the token of this name; the status and the code of the
+/// problem.
 async fn raw_get(server: &Server, name: &str, target: &str) -> (u16, Value) {
     let mut connection = Connection::open(server).await;
     let secret = secret_of(name);

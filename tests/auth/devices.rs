@@ -1,4 +1,5 @@
-//! Device patterns: in every format each reading of another device is refused, and only that one; no question reaches one.
+//! Device patterns: in every format each reading of another device is refused, and only that one; no question
+//! reaches one.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -71,7 +72,8 @@ async fn another_device_hidden_in_ndjson_is_refused_line_by_line() {
 #[tokio::test]
 async fn another_device_hidden_in_line_protocol_is_refused_line_by_line() {
     let server = Server::start(patterns()).await;
-    // Of the tags that may name a device, the first of the configuration does, wherever it stands in the line.
+    // Of the tags that may name a device, the first of the configuration does, wherever it stands in the
+    // line.
     let lines = [
         format!("m,device=LIGHT-1 v=1 {NS}"),
         format!("m,device=PUMP-1 v=1 {NS}"),

@@ -9,7 +9,8 @@ fn with(name: &str) -> Setup {
     setup().token(name, "scopes = ['query']").or("udp.listen", "127.0.0.1:0")
 }
 
-/// Sends SIGHUP, waits until it has had its effect, which is what is logged last of it, and sees that this was said.
+/// Sends SIGHUP, waits until it has had its effect, which is what is logged last of it, and sees that this
+/// was said.
 pub(crate) async fn reload_says(server: &Server, said: &str) {
     let before = server.log().len();
     server.signal("HUP");

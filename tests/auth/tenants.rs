@@ -1,4 +1,5 @@
-//! Tenants: each sees a service of its own, in every store, pending and stored, and no way leads from one to another.
+//! Tenants: each sees a service of its own, in every store, pending and stored, and no way leads from one to
+//! another.
 
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -1,8 +1,8 @@
 //! The same with a real browser, and pages that attack.
 //!
-//! The attacker listens on the server's port on another address of this machine, and all names of the attacker lead
-//! there. Like the name server of a rebinding attack, the attacker first hands out its page and then leads the browser
-//! to the server under the same name: it passes on what it gets as it is.
+//! The attacker listens on the server's port on another address of this machine, and all names of the
+//! attacker lead there. Like the name server of a rebinding attack, the attacker first hands out its page and
+//! then leads the browser to the server under the same name: it passes on what it gets as it is.
 
 use std::process::{Child, Command, Stdio};
 

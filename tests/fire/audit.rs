@@ -1,7 +1,8 @@
 //! The audit: what is stored, against the ledger.
 //!
-//! It looks twice. Through the API, as everybody does, where identities are merged and a reading that is stored twice does
-//! not show; and past tidegauge at what stands in the store, value by value, with eyes of its own ([`sqlite`], [`mongodb`]).
+//! It looks twice. Through the API, as everybody does, where identities are merged and a reading that is
+//! stored twice does not show; and past tidegauge at what stands in the store, value by value, with eyes of
+//! its own ([`sqlite`], [`mongodb`]).
 
 mod chunk;
 mod mongodb;
@@ -42,7 +43,8 @@ pub(crate) struct Findings {
     pub(crate) lost: Vec<Identity>,
     /// There more than once.
     pub(crate) duplicated: Vec<Identity>,
-    /// Anything else that is wrong: values that nobody acknowledged, stats that are not the fold of the readings.
+    /// Anything else that is wrong: values that nobody acknowledged, stats that are not the fold of the
+    /// readings.
     pub(crate) wrong: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! The clock of the world jumps, forward and back, while readings come in. It decides how readings without a time are dated,
-//! and nothing else: flushes and retries go by a clock that only goes forward.
+//! The clock of the world jumps, forward and back, while readings come in. It decides how readings without a
+//! time are dated, and nothing else: flushes and retries go by a clock that only goes forward.
 
 use std::sync::Arc;
 
@@ -31,7 +31,8 @@ async fn the_clock_jumps_with_mongodb_timeseries() {
 }
 
 async fn jumping(store: Store<'_>) {
-    // The devices' own clocks are right, so that the furthest back that the server's goes, their readings are of the future.
+    // The devices' own clocks are right, so that the furthest back that the server's goes, their readings are
+    // of the future.
     let server = Server::start_with_clock(store.setup().set("ingest.max_future", "1d")).await;
     let mut siege = Siege::begin_with("the clock jumps", store, store.rule(), vec![server]);
     let mut jumps = 0;

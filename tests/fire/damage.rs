@@ -1,6 +1,6 @@
-//! Log files that were torn or damaged while tidegauge was down. A torn tail, which was never acknowledged, costs nothing.
-//! Damage stops the start and is named, also at the end of the log; once it is quarantined, the readings of the damaged
-//! records are gone, and only they.
+//! Log files that were torn or damaged while tidegauge was down. A torn tail, which was never acknowledged,
+//! costs nothing. Damage stops the start and is named, also at the end of the log; once it is quarantined,
+//! the readings of the damaged records are gone, and only they.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -62,8 +62,8 @@ async fn damaged_tails_with_mongodb() {
     damaged(Store::Mongodb(&Database::new())).await;
 }
 
-/// Destroys the end of the log, as far back as the log has recorded it as durable. Each start is refused; the log as it
-/// was before loses nothing.
+/// Destroys the end of the log, as far back as the log has recorded it as durable. Each start is refused; the
+/// log as it was before loses nothing.
 async fn damaged(store: Store<'_>) {
     let setup = store.setup().all_pending().set("mongodb.max_readings_per_document", 3_600);
     let mut siege = Siege::begin_set_up("kill -9, a damaged tail in the log", store, setup).await;

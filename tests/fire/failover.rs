@@ -1,4 +1,5 @@
-//! The primary of a replica set of three goes: killed, stepped down, or frozen, so that it hangs and refuses nothing.
+//! The primary of a replica set of three goes: killed, stepped down, or frozen, so that it hangs and refuses
+//! nothing.
 
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use super::siege::Siege;
 use super::store::Store;
 use crate::harness::{Database, ReplicaSet};
 
-/// For how long a primary is frozen, unless another has taken over before. A member that was about to copy from the frozen
-/// one waits for it half a minute at a time, and as long there is no majority for anything.
+/// For how long a primary is frozen, unless another has taken over before. A member that was about to copy
+/// from the frozen one waits for it half a minute at a time, and as long there is no majority for anything.
 const FROZEN_MAX: Duration = Duration::from_secs(15);
 
 /// Kinds of faults, each of which comes in turn.

@@ -1,6 +1,7 @@
-//! A full disk: that of the log alone, mostly in the middle of a record, and one that log and SQLite share. What finds no
-//! space is refused, and does not come back, even when tidegauge is killed while the disk is full. Once there is space,
-//! everything goes on by itself; and the log leaves enough of the disk that SQLite can make that space.
+//! A full disk: that of the log alone, mostly in the middle of a record, and one that log and SQLite share.
+//! What finds no space is refused, and does not come back, even when tidegauge is killed while the disk is
+//! full. Once there is space, everything goes on by itself; and the log leaves enough of the disk that SQLite
+//! can make that space.
 
 use std::time::{Duration, Instant};
 
@@ -110,7 +111,8 @@ async fn all_is_stored(mut server: Server, devices: usize) {
     }
 }
 
-/// The log fills a disk that it shares with SQLite up to its reserve, twice; the second time tidegauge is killed.
+/// The log fills a disk that it shares with SQLite up to its reserve, twice; the second time tidegauge is
+/// killed.
 async fn heals(mebibytes: usize) {
     const ROOM_MEBIBYTES: usize = 16;
     let mut server = patient_server(mebibytes).await;

@@ -17,8 +17,8 @@ pub(crate) type Identity = (Arc<str>, i64, &'static str);
 pub(crate) enum Rule {
     /// The last one written.
     Last,
-    /// One of them: time-series mode keeps the first that reaches the store, and between two instances nobody can say
-    /// which came last.
+    /// One of them: time-series mode keeps the first that reaches the store, and between two instances nobody
+    /// can say which came last.
     OneOfThem,
 }
 

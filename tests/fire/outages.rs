@@ -1,4 +1,5 @@
-//! mongod is gone: killed and started again, or away for longer than pending can hold, so that the log is the buffer.
+//! mongod is gone: killed and started again, or away for longer than pending can hold, so that the log is the
+//! buffer.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The store refuses some readings for good: a validator dislikes one device. Its readings go to the dead-letter file, all
-//! others are stored as if nothing was.
+//! The store refuses some readings for good: a validator dislikes one device. Its readings go to the
+//! dead-letter file, all others are stored as if nothing was.
 
 use std::collections::BTreeMap;
 

@@ -86,15 +86,16 @@ impl<'a> Siege<'a> {
         }
     }
 
-    /// Whether there is time for another fault, of which there are `min` at least, however short the siege. Counts it.
+    /// Whether there is time for another fault, of which there are `min` at least, however short the siege.
+    /// Counts it.
     pub(crate) fn goes_on(&mut self, min: u64) -> bool {
         let goes_on = self.injected < min || Instant::now() < self.until;
         self.injected += u64::from(goes_on);
         goes_on
     }
 
-    /// Waits until so many more readings are acknowledged, and a moment longer, so that what comes next comes in the
-    /// middle of something.
+    /// Waits until so many more readings are acknowledged, and a moment longer, so that what comes next comes
+    /// in the middle of something.
     pub(crate) async fn acked(&mut self, readings: u64) {
         let enough = self.totals().acked + readings;
         wait_until("readings are acknowledged", async || {
@@ -128,8 +129,8 @@ impl<'a> Siege<'a> {
         self.ledger.acked(&attempt, 1, Duration::ZERO);
     }
 
-    /// Notes that a reading of a device was refused, at an instant within a minute of `near_ms` that has no reading, and
-    /// says which.
+    /// Notes that a reading of a device was refused, at an instant within a minute of `near_ms` that has no
+    /// reading, and says which.
     pub(crate) fn refused_beside(&mut self, device: &Arc<str>, near_ms: i64) -> i64 {
         let minute = near_ms - near_ms.rem_euclid(60_000);
         let known = self.ledger.identities();
@@ -210,7 +211,8 @@ impl<'a> Siege<'a> {
         }
     }
 
-    /// Like [`Siege::audit`], where the readings of one device are not in the store but in the dead-letter file.
+    /// Like [`Siege::audit`], where the readings of one device are not in the store but in the dead-letter
+    /// file.
     pub(crate) async fn audit_with(mut self, device: &str, letters: BTreeMap<(i64, String), f64>) {
         let of_device = |identity: &Identity| *identity.0 == *device;
         for identity in self.ledger.identities().into_iter().filter(of_device) {

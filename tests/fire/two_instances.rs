@@ -1,5 +1,6 @@
-//! Two instances take the readings of the same devices at once, and much of it both. Between them nobody can say which of
-//! two values came last, so that either may stay; but each reading is stored once, and both give the same answers.
+//! Two instances take the readings of the same devices at once, and much of it both. Between them nobody can
+//! say which of two values came last, so that either may stay; but each reading is stored once, and both give
+//! the same answers.
 //!
 //! Not for time-series mode, which promises this for one writer per device only.
 

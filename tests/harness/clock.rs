@@ -1,5 +1,5 @@
-//! A clock of the world that jumps, and that only the programs see that are run by it: libfaketime, loaded before them, adds an
-//! offset to the date. It leaves the clock alone that only goes forward.
+//! A clock of the world that jumps, and that only the programs see that are run by it: libfaketime, loaded
+//! before them, adds an offset to the date. It leaves the clock alone that only goes forward.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -1,4 +1,5 @@
-//! A small disk, which only the programs that are run on it see: a tmpfs in namespaces of its own, which needs no rights.
+//! A small disk, which only the programs that are run on it see: a tmpfs in namespaces of its own, which
+//! needs no rights.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -59,8 +60,8 @@ impl Disk {
         &self.folder
     }
 
-    /// Writes to a file on the disk until all but `spare` bytes are taken. The disk is never fuller than that meanwhile, but
-    /// where `spare` is less than a mebibyte.
+    /// Writes to a file on the disk until all but `spare` bytes are taken. The disk is never fuller than that
+    /// meanwhile, but where `spare` is less than a mebibyte.
     pub(crate) fn fill(&self, spare: u64) {
         let mut file = File::create(self.ballast()).expect("a file can be made on the disk");
         if spare < 1 << 20 {

@@ -1,9 +1,10 @@
 //! Ends a child process when this process ends, however it ends.
 //!
-//! Statics are never dropped and a killed process drops nothing, so `Drop` alone would leak servers. A parent-death
-//! signal would do too much: it fires when the *thread* that started the child ends, and each test is a thread. So a
-//! shell holds the read end of a pipe whose only write end is in this process (pipes are close-on-exec, so no sibling
-//! inherits it). When this process is gone, the shell reads end-of-file and kills.
+//! Statics are never dropped and a killed process drops nothing, so `Drop` alone would leak servers. A
+//! parent-death signal would do too much: it fires when the *thread* that started the child ends, and each
+//! test is a thread. So a shell holds the read end of a pipe whose only write end is in this process (pipes
+//! are close-on-exec, so no sibling inherits it). When this process is gone, the shell reads end-of-file and
+//! kills.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -16,7 +17,8 @@ pub(crate) struct Leash {
 }
 
 impl Leash {
-    /// Ties `child` to this process. `folder` is removed too when this process ends without dropping the leash.
+    /// Ties `child` to this process. `folder` is removed too when this process ends without dropping the
+    /// leash.
     pub(crate) fn tie(child: &Child, folder: &Path) -> Self {
         let script = r#"read -r _; kill -KILL "$0"; sleep 1; rm -rf "$1""#;
         let shell = Command::new("sh")

@@ -65,8 +65,8 @@ impl Metrics {
         Ok(())
     }
 
-    /// The readings that the store has, by these counters: of a write that was given up it may have had some already, which
-    /// count as duplicates then.
+    /// The readings that the store has, by these counters: of a write that was given up it may have had some
+    /// already, which count as duplicates then.
     pub(crate) fn taken(&self) -> u64 {
         self.count("tidegauge_readings_stored_total") + self.count("tidegauge_readings_duplicate_total")
     }

@@ -1,8 +1,9 @@
 //! Real mongods for tests: a replica set of one member, on a free port, with a temporary folder; and of three
 //! ([`replica_set`]).
 //!
-//! [`uri`] is one server for all tests of a process; tests keep apart by database name. A test that stops its server
-//! takes a [`Mongod`] of its own. `TEST_MONGODB_URI` names a running server to use for [`uri`] instead.
+//! [`uri`] is one server for all tests of a process; tests keep apart by database name. A test that stops its
+//! server takes a [`Mongod`] of its own. `TEST_MONGODB_URI` names a running server to use for [`uri`]
+//! instead.
 //!
 //! This file and the modules in it stand alone, because the unit tests of the store include them too.
 
@@ -54,8 +55,8 @@ impl Shared {
     }
 }
 
-/// A mongod of our own: the only member of its replica set, unless it is one of a [`ReplicaSet`]. It ends when this is
-/// dropped, or with this process.
+/// A mongod of our own: the only member of its replica set, unless it is one of a [`ReplicaSet`]. It ends
+/// when this is dropped, or with this process.
 #[derive(Debug)]
 pub(crate) struct Mongod {
     running: Option<(Child, Leash)>,
@@ -236,8 +237,9 @@ pub(crate) fn binary() -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim_end())
 }
 
-/// A port that nobody listens on and that this process did not hand out yet, below the range from which the system hands
-/// out ports: a restart of the server on its port cannot find it taken by some outgoing connection.
+/// A port that nobody listens on and that this process did not hand out yet, below the range from which the
+/// system hands out ports: a restart of the server on its port cannot find it taken by some outgoing
+/// connection.
 pub(crate) fn free_port() -> u16 {
     static NEXT: OnceLock<AtomicU64> = OnceLock::new();
     let next = NEXT.get_or_init(|| AtomicU64::new(RandomState::new().hash_one(std::process::id()) >> 1));
@@ -252,7 +254,8 @@ fn log_tail(folder: &Path) -> String {
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-/// Runs `work` to its end on a thread of its own: callable where a runtime is running already, and from `Drop`.
+/// Runs `work` to its end on a thread of its own: callable where a runtime is running already, and from
+/// `Drop`.
 pub(crate) fn blocking<T: Send>(work: impl Future<Output = T> + Send) -> T {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -1,4 +1,5 @@
-//! A replica set of three members on this machine, for what takes more than one: elections, rollbacks, majorities.
+//! A replica set of three members on this machine, for what takes more than one: elections, rollbacks,
+//! majorities.
 //!
 //! A test that kills or freezes members takes one of its own:
 //!
@@ -19,12 +20,12 @@ use super::{Mongod, START_DEADLINE, blocking, client, hello, initiate, is_primar
 /// How many members there are.
 const MEMBERS: usize = 3;
 
-/// After so long without a primary the others elect a new one: 10 s by default, and shorter here, but not so short that a
-/// busy machine makes it happen by itself.
+/// After so long without a primary the others elect a new one: 10 s by default, and shorter here, but not so
+/// short that a busy machine makes it happen by itself.
 const ELECTION_TIMEOUT_MS: i32 = 4_000;
 
-/// How long the others may take to catch up before [`ReplicaSet::step_down`]; the server wants the old primary not to stand
-/// for election as long.
+/// How long the others may take to catch up before [`ReplicaSet::step_down`]; the server wants the old
+/// primary not to stand for election as long.
 const STEP_DOWN_SECONDS: i32 = 60;
 
 /// A replica set of our own. Members are named by their places, 0 to 2.
@@ -78,8 +79,8 @@ impl ReplicaSet {
         self.members[member].thaw();
     }
 
-    /// Lets the primary give its role away in good order, and returns which it was. It stands for election again at once, so
-    /// that the set gets over the loss of the next primary as fast as ever.
+    /// Lets the primary give its role away in good order, and returns which it was. It stands for election
+    /// again at once, so that the set gets over the loss of the next primary as fast as ever.
     pub(crate) fn step_down(&self) -> usize {
         let primary = self.primary();
         let step_down = doc! { "replSetStepDown": STEP_DOWN_SECONDS, "secondaryCatchUpPeriodSecs": STEP_DOWN_SECONDS };

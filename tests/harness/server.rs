@@ -1,7 +1,7 @@
 //! The real `tidegauge serve`, on a free port, with a temporary data folder.
 //!
-//! Dropping a running server ends it, and fails the test when its counters of readings do not add up. What it logged
-//! is printed when the test fails.
+//! Dropping a running server ends it, and fails the test when its counters of readings do not add up. What it
+//! logged is printed when the test fails.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -231,7 +231,8 @@ impl Server {
         self.log.lock().expect("no panic while it was held").clone()
     }
 
-    /// What it logged so far, as soon as this is among it: a line comes through a pipe, later than the deed it tells of.
+    /// What it logged so far, as soon as this is among it: a line comes through a pipe, later than the deed
+    /// it tells of.
     pub(crate) async fn logged(&self, said: &str) -> String {
         wait_until(&format!("it logs: {said}"), async || Some(self.log()).filter(|log| log.contains(said))).await
     }

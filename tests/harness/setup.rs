@@ -81,7 +81,8 @@ impl Setup {
         if is_set { self } else { self.set(name, value) }
     }
 
-    /// Makes the server speak TLS with `server.pem` and `server.key` of a folder. More keys of the section follow.
+    /// Makes the server speak TLS with `server.pem` and `server.key` of a folder. More keys of the section
+    /// follow.
     pub(crate) fn tls(self, folder: &Path, keys: &str) -> Self {
         let mut table: Table = toml::from_str(keys).expect("keys of [http.tls]");
         for (key, file) in [("cert_file", "server.pem"), ("key_file", "server.key")] {

@@ -10,8 +10,8 @@ use jiff::tz::TimeZone;
 const HOUR_MS: i64 = 3_600_000;
 const STEP_MS: i64 = 300_000;
 
-/// Readings of one metric in the order of the file: Unix milliseconds and values. Some instants are there twice, an
-/// hour after each other, as when a clock is set back; the later value counts.
+/// Readings of one metric in the order of the file: Unix milliseconds and values. Some instants are there
+/// twice, an hour after each other, as when a clock is set back; the later value counts.
 #[derive(Debug, Clone)]
 pub(crate) struct Series(Vec<(i64, f64)>);
 
@@ -25,8 +25,8 @@ pub(crate) struct Hourly {
 }
 
 impl Series {
-    /// The temperature of a machine from the Numenta anomaly benchmark when that file lies beside the project, else a
-    /// series of the same shape.
+    /// The temperature of a machine from the Numenta anomaly benchmark when that file lies beside the
+    /// project, else a series of the same shape.
     pub(crate) fn load() -> Self {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data/machine_temperature.csv");
         std::fs::read_to_string(file).map_or_else(|_| Self::similar(), |text| Self::parse(&text))

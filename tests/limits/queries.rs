@@ -1,4 +1,5 @@
-//! How many queries run at once, how much memory they take and how long each may last, on a store that stands still.
+//! How many queries run at once, how much memory they take and how long each may last, on a store that stands
+//! still.
 
 use std::pin::pin;
 

@@ -46,7 +46,8 @@ impl Load {
     }
 }
 
-/// All loads. A thousand readings do not fit into a datagram that a network would carry, nor a hundred of JSON.
+/// All loads. A thousand readings do not fit into a datagram that a network would carry, nor a hundred of
+/// JSON.
 pub(super) const LOADS: [Load; 9] = [
     Load::http(Format::Json, 1, 64),
     Load::http(Format::Json, 100, 16),

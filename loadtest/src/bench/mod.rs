@@ -1,8 +1,10 @@
-//! `loadtest bench`: tidegauge with each of its stores, beside what people use today, in one run on one machine.
+//! `loadtest bench`: tidegauge with each of its stores, beside what people use today, in one run on one
+//! machine.
 //!
-//! A run starts each system afresh and asks it the same questions; the order of the systems changes from run to run, so
-//! that none always has the machine when it is warmest. What is printed are the medians, and the ratios to the first
-//! system. A system that is not installed is named and left out; one that fails is named, and so is what was refused.
+//! A run starts each system afresh and asks it the same questions; the order of the systems changes from run
+//! to run, so that none always has the machine when it is warmest. What is printed are the medians, and the
+//! ratios to the first system. A system that is not installed is named and left out; one that fails is named,
+//! and so is what was refused.
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
@@ -22,7 +24,8 @@ use table::{Section, Table};
 pub(crate) struct Args {
     #[command(flatten)]
     programs: Programs,
-    /// Which systems, the one first that the others are compared with; all that are installed if none is named
+    /// Which systems, the one first that the others are compared with; all that are installed if none is
+    /// named
     #[arg(long, value_enum, value_delimiter = ',')]
     systems: Vec<System>,
     /// How often everything is done
@@ -34,7 +37,8 @@ pub(crate) struct Args {
     /// Days of history, of 50 devices with a reading every 10 seconds, that queries are asked about
     #[arg(long, default_value_t = 30)]
     days: u64,
-    /// In how many of the runs history and memory while pending are measured: they take longest and vary least
+    /// In how many of the runs history and memory while pending are measured: they take longest and vary
+    /// least
     #[arg(long, default_value_t = 1)]
     history_runs: usize,
     /// Print JSON

@@ -324,7 +324,8 @@ fn folder_bytes(folder: &Path) -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
-/// Defaults but for paths, ports, the request log, which nobody else writes, and how soon idle data is compacted.
+/// Defaults but for paths, ports, the request log, which nobody else writes, and how soon idle data is
+/// compacted.
 fn influxdb_config(data: &Path, address: &str, udp: SocketAddrV4) -> anyhow::Result<String> {
     let rpc = free_port()?;
     let folder = |name: &str| data.join(name).display().to_string();

@@ -11,7 +11,8 @@ use tidegauge::log::{LogError, quarantine};
 
 use super::super::data_dir::{DataDir, explain, log_dir};
 
-/// Reports on the log in `data_dir`; with `quarantine` sets damage aside first. An error when it is damaged afterwards.
+/// Reports on the log in `data_dir`; with `quarantine` sets damage aside first. An error when it is damaged
+/// afterwards.
 pub(super) fn check(data_dir: &Path, quarantine: bool, out: &mut impl Write) -> anyhow::Result<()> {
     if !log_dir(data_dir).exists() {
         writeln!(out, "no log yet: {} is not there", log_dir(data_dir).display())?;

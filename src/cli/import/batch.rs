@@ -24,8 +24,8 @@ pub(in crate::cli) struct Batch {
 #[error("sending has stopped")]
 pub(in crate::cli) struct Stopped;
 
-/// Collects the lines of one file and hands on full batches. Waits when nobody takes them, so it belongs on a thread
-/// that may block.
+/// Collects the lines of one file and hands on full batches. Waits when nobody takes them, so it belongs on a
+/// thread that may block.
 pub(in crate::cli) struct Batcher<'a> {
     queue: &'a mpsc::Sender<Batch>,
     max_lines: usize,

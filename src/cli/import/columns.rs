@@ -99,8 +99,9 @@ pub(super) struct ValueColumn {
 }
 
 impl Columns {
-    /// Finds the columns. `sample` holds the first rows: without word from the caller a column is a metric when most of
-    /// its cells there that are not empty are numbers, or when all are empty, so that nothing is ignored unseen.
+    /// Finds the columns. `sample` holds the first rows: without word from the caller a column is a metric
+    /// when most of its cells there that are not empty are numbers, or when all are empty, so that nothing is
+    /// ignored unseen.
     pub(super) fn find(header: &StringRecord, sample: &[&StringRecord], wanted: &Wanted) -> Result<Self, ColumnsError> {
         if let (1, Some(only)) = (header.len(), header.get(0)) {
             let separators = [(';', "\";\""), ('\t', "tabs"), ('|', "\"|\"")];
@@ -174,7 +175,8 @@ impl Header<'_> {
         Ok(values)
     }
 
-    /// Where a metric is read from: the column named for it, else the column of its own name, else the only candidate.
+    /// Where a metric is read from: the column named for it, else the column of its own name, else the only
+    /// candidate.
     fn place(&self, metric: &WantedMetric, candidates: &[usize]) -> Result<usize, ColumnsError> {
         if let Some(column) = &metric.column {
             return self.named(column);

@@ -1,6 +1,7 @@
 //! Rows of a CSV file to lines of NDJSON, one reading a row. Pure.
 //!
-//! A row that cannot be read is an answer like any other: it says what is wrong and where, and the next row follows.
+//! A row that cannot be read is an answer like any other: it says what is wrong and where, and the next row
+//! follows.
 
 use std::io::{Chain, Read};
 
@@ -112,9 +113,9 @@ struct Found {
     is_text: bool,
 }
 
-/// The cells of a file, with line numbers that hold for any line end and over blank lines. Those of the csv crate are
-/// where it started to look for a row. So rows end at `\n` alone here, the last one too, and a row is located from its
-/// end; what is left of `\r\n` is white space at the end of a cell.
+/// The cells of a file, with line numbers that hold for any line end and over blank lines. Those of the csv
+/// crate are where it started to look for a row. So rows end at `\n` alone here, the last one too, and a row
+/// is located from its end; what is left of `\r\n` is white space at the end of a cell.
 struct Input<R: Read>(csv::Reader<Bytes<R>>);
 
 /// The bytes of a file, and a last line end.
@@ -154,7 +155,8 @@ impl<R: Read> Input<R> {
             if !self.0.read_byte_record(&mut cells)? {
                 return Ok(None);
             }
-            // Behind a quote that is never closed the row goes on to the end of the file, and has no end of its own.
+            // Behind a quote that is never closed the row goes on to the end of the file, and has no end of
+            // its own.
             let end = u64::from(!self.0.get_ref().is_over);
             let line_ends = end + memchr::memchr_iter(b'\n', cells.as_slice()).count() as u64;
             let text = StringRecord::from_byte_record(cells);

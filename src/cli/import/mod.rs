@@ -1,10 +1,10 @@
 //! `tidegauge import`: files of readings to a running server.
 //!
-//! One thread reads and converts, requests go out one after the other, and between them stands a short queue: a slow
-//! server slows the reading. Where the files have several values for one instant of a device, the last one stays, and
-//! that is why no request may overtake another. The server decides what a reading is worth; a row that cannot even be
-//! told is rejected here.
-//! Nothing here knows the log or a store: an import is a client like any other.
+//! One thread reads and converts, requests go out one after the other, and between them stands a short queue:
+//! a slow server slows the reading. Where the files have several values for one instant of a device, the last
+//! one stays, and that is why no request may overtake another. The server decides what a reading is worth; a
+//! row that cannot even be told is rejected here. Nothing here knows the log or a store: an import is a
+//! client like any other.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -124,8 +124,8 @@ pub(crate) async fn run(args: ImportArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Starts the thread that reads. A thread of its own, because the end of the program must not wait for one that reads
-/// from a terminal or a pipe.
+/// Starts the thread that reads. A thread of its own, because the end of the program must not wait for one
+/// that reads from a terminal or a pipe.
 fn start_reading(
     args: ImportArgs,
     queue: mpsc::Sender<Batch>,

@@ -17,7 +17,8 @@ impl<R: BufRead> Lines<R> {
         Self { input, number: 0 }
     }
 
-    /// The number of the next line; its text, without the line end, replaces what is in `text`. `None` after the last.
+    /// The number of the next line; its text, without the line end, replaces what is in `text`. `None` after
+    /// the last.
     pub(super) fn next(&mut self, text: &mut Vec<u8>) -> io::Result<Option<u64>> {
         loop {
             text.clear();

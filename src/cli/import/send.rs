@@ -1,7 +1,8 @@
 //! Batches to a running server, over HTTP.
 //!
-//! A batch is sent again until the server has answered for it: on a connection that fails, on 429, 502, 503 and 504.
-//! Sending again is safe, because a reading's identity decides what is stored. Any other refusal ends the import.
+//! A batch is sent again until the server has answered for it: on a connection that fails, on 429, 502, 503
+//! and 504. Sending again is safe, because a reading's identity decides what is stored. Any other refusal
+//! ends the import.
 
 use std::error::Error;
 use std::io;
@@ -51,8 +52,8 @@ pub(in crate::cli) struct Sender {
 }
 
 impl Sender {
-    /// A sender to the server at `url`, that tries each batch for `retry_for` after its first failure. `token` is shown to
-    /// the server, if there is one.
+    /// A sender to the server at `url`, that tries each batch for `retry_for` after its first failure.
+    /// `token` is shown to the server, if there is one.
     pub(in crate::cli) fn new(
         http: ClientBuilder,
         url: &str,

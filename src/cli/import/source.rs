@@ -30,8 +30,8 @@ pub(super) struct Source {
     pub(super) input: Box<dyn BufRead>,
 }
 
-/// How many bytes the files have, as they lie on disk; `None` when one of them is standard input. Fails on the first
-/// file that is not there, so that nothing is sent before all files were seen.
+/// How many bytes the files have, as they lie on disk; `None` when one of them is standard input. Fails on
+/// the first file that is not there, so that nothing is sent before all files were seen.
 pub(super) fn total_bytes(paths: &[PathBuf]) -> anyhow::Result<Option<u64>> {
     let mut total = Some(0);
     for path in paths {
@@ -45,8 +45,9 @@ pub(super) fn total_bytes(paths: &[PathBuf]) -> anyhow::Result<Option<u64>> {
     Ok(total)
 }
 
-/// Opens a file, `-` being standard input. What is read of it, before decompression, is added to `bytes_read`. The
-/// format is the one given, else the one the name ends with, else the one that the first character speaks for.
+/// Opens a file, `-` being standard input. What is read of it, before decompression, is added to
+/// `bytes_read`. The format is the one given, else the one the name ends with, else the one that the first
+/// character speaks for.
 pub(super) fn open(path: &Path, format: Option<Format>, bytes_read: &Arc<AtomicU64>) -> anyhow::Result<Source> {
     let name: Arc<str> = if is_stdin(path) { "stdin".into() } else { path.display().to_string().into() };
     let raw: Box<dyn Read> = if is_stdin(path) {

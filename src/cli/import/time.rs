@@ -1,8 +1,8 @@
 //! What the time cells of CSV files mean. Pure.
 //!
-//! Three ways of writing an instant are understood: RFC 3339 with its offset, a civil date and time in a zone that the
-//! caller names, and Unix time, whose unit is told by its magnitude. A date without a time of day is refused: read as
-//! midnight, all the readings of a day would have one identity.
+//! Three ways of writing an instant are understood: RFC 3339 with its offset, a civil date and time in a zone
+//! that the caller names, and Unix time, whose unit is told by its magnitude. A date without a time of day is
+//! refused: read as midnight, all the readings of a day would have one identity.
 
 use jiff::civil::DateTime;
 use jiff::fmt::temporal::Pieces;
@@ -25,9 +25,9 @@ pub(super) enum TimeError {
     OutOfRange,
 }
 
-/// Reads an instant in Unix milliseconds; what is finer is cut off, towards the past. A civil time is in `zone`: where
-/// clocks were set back it means the first of the two instants, and where they were set forward a time in the gap is
-/// read as if the clocks had not been set yet.
+/// Reads an instant in Unix milliseconds; what is finer is cut off, towards the past. A civil time is in
+/// `zone`: where clocks were set back it means the first of the two instants, and where they were set forward
+/// a time in the gap is read as if the clocks had not been set yet.
 pub(super) fn parse(text: &str, zone: &TimeZone) -> Result<i64, TimeError> {
     let ns = match unix_ns(text) {
         Some(ns) => ns?,

@@ -1,6 +1,8 @@
-//! The limit of open files (`RLIMIT_NOFILE`), which connections share with the log, the store and the sockets.
+//! The limit of open files (`RLIMIT_NOFILE`), which connections share with the log, the store and the
+//! sockets.
 //!
-//! A log that cannot open its next segment has failed. So connections, which anybody may open, get what the others leave.
+//! A log that cannot open its next segment has failed. So connections, which anybody may open, get what the
+//! others leave.
 
 use nix::libc::rlim_t;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -9,7 +11,8 @@ use tidegauge::http;
 
 use super::options::mongodb_connections;
 
-/// Files of the log, of SQLite with its readers, of the runtime, and of what is read now and then, with some to spare.
+/// Files of the log, of SQLite with its readers, of the runtime, and of what is read now and then, with some
+/// to spare.
 const OTHERS: u64 = 64;
 
 /// Servers of a MongoDB replica set, each of which the driver connects to.
@@ -18,7 +21,8 @@ const MONGODB_SERVERS: u64 = 3;
 /// Connections by which the driver watches one server.
 const MONITORS: u64 = 3;
 
-/// Raises the limit as far as the system allows. A soft limit of 1024 is common, and meant for programs with `select`.
+/// Raises the limit as far as the system allows. A soft limit of 1024 is common, and meant for programs with
+/// `select`.
 pub(super) fn raise_limit() {
     let raised =
         getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
@@ -27,7 +31,8 @@ pub(super) fn raise_limit() {
     }
 }
 
-/// How many connections may be open: `http.max_connections`, or fewer where the limit of open files asks for it.
+/// How many connections may be open: `http.max_connections`, or fewer where the limit of open files asks for
+/// it.
 pub(super) fn max_connections(config: &Config) -> usize {
     let wanted = config.http.max_connections;
     let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return wanted };

@@ -54,8 +54,8 @@ pub(super) fn mongodb_connections(config: &Config) -> u32 {
     u32::try_from(config.flush.max_in_flight).unwrap_or(u32::MAX).saturating_add(QUERY_CONNECTIONS)
 }
 
-/// How long after an hour's end, and after the last of its readings should be stored, it is rolled up. Most readings that
-/// come late come within minutes; each write to an hour that is rolled up costs one more.
+/// How long after an hour's end, and after the last of its readings should be stored, it is rolled up. Most
+/// readings that come late come within minutes; each write to an hour that is rolled up costs one more.
 const ROLLUP_PATIENCE: Duration = Duration::from_secs(180);
 
 pub(super) fn timeseries(config: &Config) -> TimeseriesOptions {
@@ -89,7 +89,8 @@ pub(super) fn flush(config: &Config, data: &DataDir) -> flush::Options {
     }
 }
 
-/// What the log leaves free where no SQLite file is on its disk: for dead letters, and for the files of the log itself.
+/// What the log leaves free where no SQLite file is on its disk: for dead letters, and for the files of the
+/// log itself.
 const MIN_FREE_WITHOUT_STORE_BYTES: u64 = 16 << 20;
 
 pub(super) fn min_free(config: &Config) -> MinFree {

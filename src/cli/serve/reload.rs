@@ -1,5 +1,5 @@
-//! SIGHUP: other tokens and keys from the next request on, other certificates from the next connection on, and nothing
-//! else changes.
+//! SIGHUP: other tokens and keys from the next request on, other certificates from the next connection on,
+//! and nothing else changes.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ pub(super) struct Replaceable {
     pub(super) metrics: Arc<Metrics>,
 }
 
-/// From now on, reads `[auth]`, `[http.tls]` and the files that it names again whenever SIGHUP comes. Where any of it cannot
-/// be used, nothing changes.
+/// From now on, reads `[auth]`, `[http.tls]` and the files that it names again whenever SIGHUP comes. Where
+/// any of it cannot be used, nothing changes.
 pub(super) fn on_hangup(
     settings: &Settings,
     mut running: Replaceable,

@@ -1,13 +1,15 @@
 //! What is odd about the store at a start, and how large it is from then on.
 //!
-//! The file `store.json` in the data folder says which store the last start used, and how much had been written to it:
+//! The file `store.json` in the data folder says which store the last start used, and how much had been
+//! written to it:
 //!
 //! ```json
 //! {"store":"sqlite","id":"0f3a…","writes":1234}
 //! ```
-//! A store that is another one, or has seen fewer writes, is not the one that the log was cut behind: it was lost, restored
-//! from a backup, or stands on a volume that is not mounted. That is said once, and the service goes on. The file is
-//! written behind the store, so it never speaks of a write that is not there; without it nothing is compared.
+//! A store that is another one, or has seen fewer writes, is not the one that the log was cut behind: it was
+//! lost, restored from a backup, or stands on a volume that is not mounted. That is said once, and the
+//! service goes on. The file is written behind the store, so it never speaks of a write that is not there;
+//! without it nothing is compared.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,7 +33,8 @@ struct Known {
     history: Option<History>,
 }
 
-/// Warns of what is odd, before the service takes readings. `was_there`: the SQLite file was not made by this start.
+/// Warns of what is odd, before the service takes readings. `was_there`: the SQLite file was not made by this
+/// start.
 pub(super) async fn compare(config: &Config, file: &Path, recovery: &Recovery, store: &dyn Store, was_there: bool) {
     let sqlite = config.sqlite_file();
     if config.store_kind() != StoreKind::Sqlite && SqliteStore::holds_data(&sqlite) {
@@ -72,8 +75,8 @@ pub(super) async fn compare(config: &Config, file: &Path, recovery: &Recovery, s
     }
 }
 
-/// Looks the size of the store up, and writes down how much has been written to it, now and each minute. Runs until it is
-/// aborted.
+/// Looks the size of the store up, and writes down how much has been written to it, now and each minute. Runs
+/// until it is aborted.
 pub(super) async fn run(file: PathBuf, store: Arc<dyn Store>, metrics: Arc<Metrics>) {
     let mut ticks = tokio::time::interval(INTERVAL);
     loop {

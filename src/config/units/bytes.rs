@@ -9,8 +9,8 @@ use super::{UnitError, number_and_unit};
 
 /// A number of bytes.
 ///
-/// Written as a number with a unit, `"64MiB"`: B, KiB, MiB, GiB (powers of 1024) or kB, MB, GB (powers of 1000). A plain
-/// integer counts bytes. At most [`i64::MAX`].
+/// Written as a number with a unit, `"64MiB"`: B, KiB, MiB, GiB (powers of 1024) or kB, MB, GB (powers of
+/// 1000). A plain integer counts bytes. At most [`i64::MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 

@@ -10,8 +10,8 @@ use super::{UnitError, number_and_unit};
 
 /// A length of time in whole milliseconds, at most [`Period::MAX`].
 ///
-/// Written as numbers with units, `"1h30m"`: ms, s, m, h, d, w (7 days) or y (365 days), each at most once and the larger
-/// first.
+/// Written as numbers with units, `"1h30m"`: ms, s, m, h, d, w (7 days) or y (365 days), each at most once
+/// and the larger first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Period {
     ms: u64,

@@ -1,6 +1,7 @@
 //! Hours are rolled up when they close, and again when readings come late.
 //!
-//! The store is a real one; its rollups are kept here, derived from what it holds, so that they can fail at will.
+//! The store is a real one; its rollups are kept here, derived from what it holds, so that they can fail at
+//! will.
 
 use std::collections::BTreeMap;
 

@@ -69,8 +69,8 @@ impl Version {
         response
     }
 
-    /// The answer to a request with bad lines. With `partial` the good ones are accepted. Where some of the others may come
-    /// later, clients send all of it again.
+    /// The answer to a request with bad lines. With `partial` the good ones are accepted. Where some of the
+    /// others may come later, clients send all of it again.
     pub(super) fn rejected(self, receipt: &Receipt, body: &[u8], partial: bool) -> Response {
         let refused = match (self, receipt.retry_after) {
             (_, Some(_)) => StatusCode::TOO_MANY_REQUESTS,

@@ -40,7 +40,8 @@ pub(in crate::http) struct Health {
     version: Option<&'static str>,
 }
 
-/// `GET /health`: the process works, in the words of `InfluxDB`. What is wrong and the version are for administrators.
+/// `GET /health`: the process works, in the words of `InfluxDB`. What is wrong and the version are for
+/// administrators.
 pub(in crate::http) async fn health(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,

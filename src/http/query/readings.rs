@@ -66,7 +66,8 @@ pub(in crate::http) async fn readings(
     }))
 }
 
-/// What a page takes in memory at the most: stored and pending samples, the readings made of them, and their JSON.
+/// What a page takes in memory at the most: stored and pending samples, the readings made of them, and their
+/// JSON.
 fn bytes_of_page(limit: usize, metrics: &[Metric], max_points: usize) -> usize {
     let of_reading = if metrics.is_empty() { METRICS_OF_READING } else { metrics.len() };
     let readings = limit + 1;

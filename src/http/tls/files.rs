@@ -86,7 +86,8 @@ impl Usable {
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         } else {
-            // Devices that connect anew for each reading need no second handshake in full, and the server no memory of them.
+            // Devices that connect anew for each reading need no second handshake in full, and the server no
+            // memory of them.
             config.ticketer = Ticketer::new().map_err(TlsError::Rustls)?;
         }
         let handshake_timeout = tls.handshake_timeout.as_duration();
@@ -148,7 +149,8 @@ impl<'a> File<'a> {
         if all.is_empty() { Err(self.is_no_pem(what, &pem::Error::NoItemsFound)) } else { Ok(all) }
     }
 
-    /// Until when its certificate is good. One that has expired is used, so that a restart does not make things worse.
+    /// Until when its certificate is good. One that has expired is used, so that a restart does not make
+    /// things worse.
     fn not_after_ms(&self, der: &CertificateDer<'_>) -> Result<i64, TlsError> {
         let (_, certificate) = X509Certificate::from_der(der)
             .map_err(|error| self.unusable(format!("holds a bad certificate: {error}")))?;

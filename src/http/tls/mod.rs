@@ -1,7 +1,7 @@
 //! HTTP over TLS, with rustls.
 //!
-//! [`Tls`] turns a connection into one that is encrypted, and says which certificate its client showed. Its certificates
-//! can be replaced while it runs ([`files`] reads them): connections that are there keep theirs.
+//! [`Tls`] turns a connection into one that is encrypted, and says which certificate its client showed. Its
+//! certificates can be replaced while it runs ([`files`] reads them): connections that are there keep theirs.
 //!
 //! Promises:
 //! - TLS 1.2 and 1.3, HTTP/1.1, and nothing else.
@@ -66,8 +66,8 @@ impl Tls {
         (Arc::clone(&usable.config), usable.handshake_timeout)
     }
 
-    /// Makes the handshake, and returns the client's certificate, verified, if it showed one. A client that fails is told as far
-    /// as it listens.
+    /// Makes the handshake, and returns the client's certificate, verified, if it showed one. A client that
+    /// fails is told as far as it listens.
     pub(super) async fn accept(
         &self,
         stream: TcpStream,

@@ -6,8 +6,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::access::Certificate;
 
-/// What a verified certificate says of its owner: its common names, and its alternative names of the kinds DNS and URI. One
-/// that was verified and still cannot be read names nobody.
+/// What a verified certificate says of its owner: its common names, and its alternative names of the kinds
+/// DNS and URI. One that was verified and still cannot be read names nobody.
 pub(in crate::http) fn certificate(der: &CertificateDer<'_>) -> Certificate {
     let Ok((_, certificate)) = X509Certificate::from_der(der) else { return Certificate::new([], i64::MIN) };
     let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());

@@ -12,9 +12,10 @@ const DEVICE_WEIGHT: usize = 16;
 
 /// The devices that were heard of lately, by the hash of their ids.
 ///
-/// They stand in two generations. Who is heard of is moved to the young one; when that is full, it becomes the old one, and
-/// the old one is forgotten. So what is forgotten was not heard of for the longest time, nothing has to be searched for,
-/// and there are never more than two generations. The metrics that a device has count towards what is full.
+/// They stand in two generations. Who is heard of is moved to the young one; when that is full, it becomes
+/// the old one, and the old one is forgotten. So what is forgotten was not heard of for the longest time,
+/// nothing has to be searched for, and there are never more than two generations. The metrics that a device
+/// has count towards what is full.
 #[derive(Debug)]
 pub(super) struct KnownDevices {
     shards: Box<[Mutex<Shard>]>,

@@ -1,14 +1,15 @@
 //! What one device may do: how fast it may send, under how many metrics, and how fast devices may appear.
 //!
-//! Each device that was heard of lately is known, with what it used of its limits. One that is not
-//! known may be new, or known to the store only, after a restart above all. The limit of new devices counts both, for each
-//! token and key by itself, and mostly that does not matter: there is room. When there is none, its readings are refused for now, and the store is
-//! asked about it in the background ([`Strangers`]): a device that is stored is let in at the next try. So no reading
-//! waits for the store, and while the store is away, what a flood can create stays bounded. For a while after a start
-//! nobody is known, and whoever comes is let in.
+//! Each device that was heard of lately is known, with what it used of its limits. One that is not known may
+//! be new, or known to the store only, after a restart above all. The limit of new devices counts both, for
+//! each token and key by itself, and mostly that does not matter: there is room. When there is none, its
+//! readings are refused for now, and the store is asked about it in the background ([`Strangers`]): a device
+//! that is stored is let in at the next try. So no reading waits for the store, and while the store is away,
+//! what a flood can create stays bounded. For a while after a start nobody is known, and whoever comes is let
+//! in.
 //!
-//! A device's readings count when they are sent, whatever becomes of them. If there is room for one, all that the request
-//! has of that device are taken, and the rest is owed, as [`limits`](crate::limits) tells.
+//! A device's readings count when they are sent, whatever becomes of them. If there is room for one, all that
+//! the request has of that device are taken, and the rest is owed, as [`limits`](crate::limits) tells.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -186,7 +187,8 @@ impl<'d> Visit<'d> {
         verdict.map_err(|refusal| refusal.rejection(&self.devices.limits))
     }
 
-    /// Ends the request. Returns how long to wait until everything that was refused may come, if waiting helps.
+    /// Ends the request. Returns how long to wait until everything that was refused may come, if waiting
+    /// helps.
     pub(super) fn end(self) -> Option<Duration> {
         if let Some(rate) = self.devices.limits.readings {
             let now_ns = self.devices.since_start_ns(self.now);

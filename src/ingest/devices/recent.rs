@@ -2,11 +2,12 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The devices that were let in this hour with the same metrics, as far as they are remembered: one number each, in a table
-/// that is small enough for the caches of the processor where the devices themselves are not.
+/// The devices that were let in this hour with the same metrics, as far as they are remembered: one number
+/// each, in a table that is small enough for the caches of the processor where the devices themselves are
+/// not.
 ///
-/// Each place holds the one that came last. Of four billion that are not remembered one is taken for one that is, which
-/// lets in a reading too many at worst.
+/// Each place holds the one that came last. Of four billion that are not remembered one is taken for one that
+/// is, which lets in a reading too many at worst.
 #[derive(Debug)]
 pub(super) struct Recent(Box<[AtomicU32]>);
 

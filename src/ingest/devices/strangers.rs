@@ -12,8 +12,8 @@ use crate::store::Store;
 /// How many wait to be looked up. Further ones have to come again.
 const MAX_WAITING: usize = 10_000;
 
-/// How many are looked up at once, and the pause between: the store is asked about at most 2,000 devices a second, so that
-/// a flood of new ids does not become a flood of questions.
+/// How many are looked up at once, and the pause between: the store is asked about at most 2,000 devices a
+/// second, so that a flood of new ids does not become a flood of questions.
 const AT_ONCE: usize = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -27,8 +27,8 @@ impl Strangers {
         (sender, Self(receiver))
     }
 
-    /// Looks them up in the store as they come. Those that are stored are known from then on. What the store does not
-    /// answer has to come again.
+    /// Looks them up in the store as they come. Those that are stored are known from then on. What the store
+    /// does not answer has to come again.
     pub async fn look_up(mut self, devices: Arc<Devices>, store: Arc<dyn Store>) {
         let mut waiting = Vec::with_capacity(AT_ONCE);
         while self.0.recv_many(&mut waiting, AT_ONCE).await > 0 {

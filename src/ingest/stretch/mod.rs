@@ -1,8 +1,9 @@
 //! No body costs more than its size: bodies that stretch one thing each, at two sizes, in every format.
 //!
-//! What is counted does not depend on the machine: bytes allocated, bytes in use at once, bytes looked at or copied
-//! ([`work`]), and bytes of the record. Each may be a multiple of the body ([`Most`]), and the multiple is the same for a
-//! body four times as large. Parsers, rules and the encoding of the record are all under test, as a request meets them.
+//! What is counted does not depend on the machine: bytes allocated, bytes in use at once, bytes looked at or
+//! copied ([`work`]), and bytes of the record. Each may be a multiple of the body ([`Most`]), and the
+//! multiple is the same for a body four times as large. Parsers, rules and the encoding of the record are all
+//! under test, as a request meets them.
 
 mod bodies;
 mod counting;
@@ -24,7 +25,8 @@ const NOW_MS: i64 = 1_776_693_610_000;
 /// The smaller size of the bodies. The larger one is four times that.
 const BODY_BYTES: usize = 64 << 10;
 
-/// What a body may take besides its multiple: tables that have a size of their own, such as a device's metadata.
+/// What a body may take besides its multiple: tables that have a size of their own, such as a device's
+/// metadata.
 const FIXED_BYTES: usize = 256 << 10;
 
 /// How many bytes a byte of a body may cost.
@@ -49,8 +51,9 @@ enum Format {
 }
 
 impl Format {
-    /// A field of line protocol has 4 bytes and may name a metric of 128, in a table of its own. A record of `SenML` in
-    /// CBOR has 3 bytes and may be that of a device and a metric of 128 bytes each, of which the base name is made.
+    /// A field of line protocol has 4 bytes and may name a metric of 128, in a table of its own. A record of
+    /// `SenML` in CBOR has 3 bytes and may be that of a device and a metric of 128 bytes each, of which the
+    /// base name is made.
     const fn most(self) -> Most {
         match self {
             Self::Json => Most { in_use: 8, allocated: 40, work: 12, record: 2 },
@@ -150,7 +153,8 @@ fn parse(format: Format, body: &[u8], admission: &mut Admission<'_>) {
     }
 }
 
-/// Asserts that each case stays within the multiples at both sizes and grows no faster, and tells all that do not.
+/// Asserts that each case stays within the multiples at both sizes and grows no faster, and tells all that do
+/// not.
 fn check(cases: Vec<Case>) {
     let mut excesses = Vec::new();
     for Case { name, format, body } in cases {

@@ -1,5 +1,5 @@
-//! Damage at every place of every file: the log refuses to open, or nothing that the checkpoint covers is lost; and
-//! quarantine takes away exactly the damaged records.
+//! Damage at every place of every file: the log refuses to open, or nothing that the checkpoint covers is
+//! lost; and quarantine takes away exactly the damaged records.
 
 use crate::disk::faulty::Disk;
 use crate::disk::{Folder, How};

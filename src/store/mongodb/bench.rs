@@ -6,7 +6,8 @@ use super::bucket;
 use super::encode::Encoder;
 use crate::model::BucketWrite;
 
-/// The statements of an `update` command that append these writes to their buckets, and how many bytes that makes.
+/// The statements of an `update` command that append these writes to their buckets, and how many bytes that
+/// makes.
 #[must_use]
 pub fn encode(writes: &[Arc<BucketWrite>]) -> usize {
     let statements = Encoder::build(|command| {

@@ -27,7 +27,8 @@ impl<'a> ByDevice<'a> {
     }
 }
 
-/// Matches documents of these devices. One is asked for by equality, which a sharded cluster sends to its shard alone.
+/// Matches documents of these devices. One is asked for by equality, which a sharded cluster sends to its
+/// shard alone.
 pub(super) fn of_devices(devices: &[impl AsRef<str>]) -> Bson {
     match devices {
         [device] => device.as_ref().into(),

@@ -1,7 +1,7 @@
 //! A collection with its indexes, its expiry and its sharding, brought to what is asked for.
 //!
-//! Everything here can be done again and again, by several instances at once. Its errors are always transient: nothing
-//! about the readings is wrong, so that they wait until an operator mends the database.
+//! Everything here can be done again and again, by several instances at once. Its errors are always
+//! transient: nothing about the readings is wrong, so that they wait until an operator mends the database.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use mongodb::{Database, IndexModel};
 use super::errors::within;
 use crate::store::WriteError;
 
-/// The index on `createdAt`: it finds the documents of an hour, and expires them where they are not kept forever.
+/// The index on `createdAt`: it finds the documents of an hour, and expires them where they are not kept
+/// forever.
 const AGE_INDEX: &str = "createdAt";
 
 /// The largest `expireAfterSeconds` that the server takes.
@@ -24,8 +25,8 @@ const NAMESPACE_NOT_FOUND: i32 = 26;
 
 const NAMESPACE_EXISTS: i32 = 48;
 
-/// What a server says that does not let us shard: `Unauthorized`, `CommandNotFound`, `CommandNotSupported`, and `AtlasError` of
-/// hosted clusters that look like a mongos.
+/// What a server says that does not let us shard: `Unauthorized`, `CommandNotFound`, `CommandNotSupported`,
+/// and `AtlasError` of hosted clusters that look like a mongos.
 const CANNOT_SHARD: [i32; 4] = [13, 59, 115, 8000];
 
 /// What kind of server this is.
@@ -107,8 +108,8 @@ impl ManagedCollection {
         Ok(first.into_iter().flatten().filter_map(|found| found.as_document().cloned()).collect())
     }
 
-    /// Gives a collection of the wrong type another name, and returns that name. `None` when there is none any more, or
-    /// another instance was quicker.
+    /// Gives a collection of the wrong type another name, and returns that name. `None` when there is none
+    /// any more, or another instance was quicker.
     pub(super) async fn set_aside(&self) -> Result<Option<String>, WriteError> {
         let Some(found) = self.list(doc! { "name": &self.name }).await?.pop() else { return Ok(None) };
         let uuid = match found.get_document("info").map(|info| info.get("uuid")) {
@@ -176,9 +177,9 @@ impl ManagedCollection {
         Ok(())
     }
 
-    /// Spreads the documents over the shards by device. All those of a device are on one shard, which is why an `_id`
-    /// is unique though each shard watches over its own only. Where that is not allowed, everything works all the same, on
-    /// one shard, and a warning says what to do about it.
+    /// Spreads the documents over the shards by device. All those of a device are on one shard, which is why
+    /// an `_id` is unique though each shard watches over its own only. Where that is not allowed, everything
+    /// works all the same, on one shard, and a warning says what to do about it.
     pub(super) async fn ensure_sharding(&self, device_field: &str) -> Result<(), WriteError> {
         self.ensure_index("deviceId_hashed", doc! { device_field: "hashed" }).await?; // first, in case there is data
         let namespace = format!("{}.{}", self.database.name(), self.name);

@@ -1,8 +1,8 @@
 //! Sends commands and reads their replies.
 //!
-//! Write commands are sent raw, because servers before 8.0 have no bulk write for the driver to use. The driver neither
-//! adds a write concern to a raw command, nor retries it, nor looks into its reply: a reply with `ok: 1` may still hold
-//! `writeErrors` and a `writeConcernError`, and both are read here.
+//! Write commands are sent raw, because servers before 8.0 have no bulk write for the driver to use. The
+//! driver neither adds a write concern to a raw command, nor retries it, nor looks into its reply: a reply
+//! with `ok: 1` may still hold `writeErrors` and a `writeConcernError`, and both are read here.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -28,7 +28,8 @@ const FIRST_BATCH: u32 = 16;
 /// The longest text that names a document in the log, in characters.
 const NAMED_MAX_CHARS: usize = 200;
 
-/// How much longer than the server the client waits, so that the server's own answer, which says more, can arrive.
+/// How much longer than the server the client waits, so that the server's own answer, which says more, can
+/// arrive.
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
 
 /// After so many bytes of documents other tasks get their turn: some milliseconds of work.
@@ -66,8 +67,8 @@ pub(super) struct Commands {
 }
 
 impl Commands {
-    /// Writes the field `writeConcern`: a majority of the members have the write in their journals before the server
-    /// says so.
+    /// Writes the field `writeConcern`: a majority of the members have the write in their journals before the
+    /// server says so.
     pub(super) fn write_concern(&self, command: &mut Encoder) {
         let timeout_ms = i32::try_from(self.timeout.as_millis()).unwrap_or(i32::MAX);
         command.document("writeConcern", |concern| {
@@ -80,8 +81,8 @@ impl Commands {
     /// Sends a write command.
     ///
     /// # Errors
-    /// When the command as a whole failed, or it is not certain that what it did will last. In either case it may have
-    /// done everything, something or nothing.
+    /// When the command as a whole failed, or it is not certain that what it did will last. In either case it
+    /// may have done everything, something or nothing.
     pub(super) async fn send(&self, command: RawDocumentBuf) -> Result<Reply, WriteError> {
         let reply = within(self.timeout + ANSWER_GRACE, self.database.run_raw_command(command)).await?;
         Reply::parse(&reply)
@@ -190,8 +191,8 @@ impl Commands {
         self.unreadable.skip(|| id_of(document), error);
     }
 
-    /// The first of the documents that a query finds of which `read` can make something. As a rule that is the very
-    /// first, so only that one is asked for; `find` makes the query again if it is not.
+    /// The first of the documents that a query finds of which `read` can make something. As a rule that is
+    /// the very first, so only that one is asked for; `find` makes the query again if it is not.
     pub(super) async fn first<'q, T>(
         &self,
         find: impl Fn() -> Find<'q, RawDocumentBuf>,
@@ -258,7 +259,8 @@ impl Reply {
 
     fn parse(reply: &Document) -> Result<Self, WriteError> {
         if let Ok(error) = reply.get_document("writeConcernError") {
-            // The reason stays one word whatever the code: the operator's question is why writes do not get replicated.
+            // The reason stays one word whatever the code: the operator's question is why writes do not get
+            // replicated.
             let detail = errors::of_code(integer(error, "code") as i32, error.get_str("errmsg").unwrap_or_default());
             return Err(WriteError::Transient { reason: "write_concern", detail: detail.to_string() });
         }

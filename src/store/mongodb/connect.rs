@@ -28,10 +28,11 @@ pub struct MongodbOptions {
     pub timeout: Duration,
     /// How long the server may work on one query.
     pub query_timeout: Duration,
-    /// How many readings a document holds before the bucket gets another one, at least 1. Instances that write to one
-    /// database may disagree on it.
+    /// How many readings a document holds before the bucket gets another one, at least 1. Instances that
+    /// write to one database may disagree on it.
     pub max_readings_per_document: u32,
-    /// How large a document gets, in bytes of BSON, before the bucket gets another one; one reading may exceed it.
+    /// How large a document gets, in bytes of BSON, before the bucket gets another one; one reading may
+    /// exceed it.
     pub max_document_bytes: usize,
     /// Counts the buckets that could not be appended to and had to be read, merged and written back.
     pub slow_writes: Counter,
@@ -65,7 +66,8 @@ pub struct TimeseriesOptions {
 pub enum TimeseriesSpan {
     /// One of the server's classes.
     Granularity(Granularity),
-    /// At most so much, which is also what its start is rounded to (`bucketMaxSpanSeconds`, servers from 6.3 on).
+    /// At most so much, which is also what its start is rounded to (`bucketMaxSpanSeconds`, servers from 6.3
+    /// on).
     Max(Duration),
 }
 
@@ -81,8 +83,8 @@ pub enum Granularity {
 }
 
 impl MongodbOptions {
-    /// The database, without asking the server for anything, so that tidegauge starts while MongoDB is down. (A
-    /// `mongodb+srv` URI is resolved here, which takes a name server.)
+    /// The database, without asking the server for anything, so that tidegauge starts while MongoDB is down.
+    /// (A `mongodb+srv` URI is resolved here, which takes a name server.)
     ///
     /// # Errors
     /// When the URI is not one.

@@ -15,7 +15,8 @@ impl From<bson::error::Error> for Unreadable {
     }
 }
 
-/// What an unreadable bucket means for a write: it can be mended by hand only, and must not hold up the others.
+/// What an unreadable bucket means for a write: it can be mended by hand only, and must not hold up the
+/// others.
 impl From<Unreadable> for WriteError {
     fn from(error: Unreadable) -> Self {
         Self::Permanent { reason: "unreadable", detail: error.to_string() }

@@ -1,9 +1,9 @@
 //! Writes BSON, append only, into one buffer.
 //!
-//! A flush turns hundreds of thousands of readings into one command. Building an owned document for each would cost more
-//! than everything else the flush does, so values go straight into the bytes of the command. A document's length stands
-//! before its elements and is known only after them: it is patched in when the document ends. Documents are closures
-//! here, so that each one begun is ended.
+//! A flush turns hundreds of thousands of readings into one command. Building an owned document for each
+//! would cost more than everything else the flush does, so values go straight into the bytes of the command.
+//! A document's length stands before its elements and is known only after them: it is patched in when the
+//! document ends. Documents are closures here, so that each one begun is ended.
 //!
 //! Format: <https://bsonspec.org/spec.html>.
 
@@ -67,8 +67,8 @@ impl Encoder {
         self.bytes.len()
     }
 
-    /// Takes back everything after the first `len` bytes, which must have ended between two elements of the document
-    /// that is being filled.
+    /// Takes back everything after the first `len` bytes, which must have ended between two elements of the
+    /// document that is being filled.
     pub(super) fn truncate(&mut self, len: usize) {
         self.bytes.truncate(len);
     }

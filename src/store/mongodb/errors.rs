@@ -1,8 +1,9 @@
-//! What the server and the driver say when something fails, sorted into what may be sent again and what may not.
+//! What the server and the driver say when something fails, sorted into what may be sent again and what may
+//! not.
 //!
-//! The rule behind the table: only what can never succeed is permanent, and a code that is not in the table is
-//! transient, because a reading that is retried in vain is still safe in the log, and one that is given up is not.
-//! Wrong or missing credentials are transient too: an operator mends them, and then everything flows.
+//! The rule behind the table: only what can never succeed is permanent, and a code that is not in the table
+//! is transient, because a reading that is retried in vain is still safe in the log, and one that is given up
+//! is not. Wrong or missing credentials are transient too: an operator mends them, and then everything flows.
 //!
 //! Codes: <https://github.com/mongodb/mongo/blob/master/src/mongo/base/error_codes.yml>.
 
@@ -35,7 +36,8 @@ pub(super) const REASONS: Reasons = Reasons {
     permanent: &["validation", "too_large", "bad_value", "metadata", "unreadable"],
 };
 
-/// The longest detail that is passed on, in characters: a validator repeats the values it dislikes, and there may be many.
+/// The longest detail that is passed on, in characters: a validator repeats the values it dislikes, and there
+/// may be many.
 const DETAIL_MAX_CHARS: usize = 500;
 
 /// What a code of the server means for a write.
@@ -115,8 +117,8 @@ fn verdict(code: i32) -> Verdict {
         // LockTimeout, MaxTimeMSExpired, ExceededTimeLimit
         24 | 50 | 262 => Verdict::Later("timeout"),
         // ShutdownInProgress, ReadConcernMajorityNotAvailableYet, PrimarySteppedDown, LegacyNotPrimary,
-        // NotWritablePrimary, InterruptedAtShutdown, InterruptedDueToReplStateChange, NotPrimaryNoSecondaryOk,
-        // NotPrimaryOrSecondary
+        // NotWritablePrimary, InterruptedAtShutdown, InterruptedDueToReplStateChange,
+        // NotPrimaryNoSecondaryOk, NotPrimaryOrSecondary
         91 | 134 | 189 | 10058 | 10107 | 11600 | 11602 | 13435 | 13436 => Verdict::Later("not_primary"),
         // WriteConcernFailed, UnsatisfiableWriteConcern
         64 | 100 => Verdict::Later("write_concern"),

@@ -1,11 +1,11 @@
-//! Readings in MongoDB: as documents of a device and an hour (`bucket`), or as measurements of a native time-series
-//! collection (`timeseries`).
+//! Readings in MongoDB: as documents of a device and an hour (`bucket`), or as measurements of a native
+//! time-series collection (`timeseries`).
 //!
-//! What the modes share is here: how the database is reached (`connect`, `uri`) and what is known of its servers
-//! (`servers`), collections and their indexes (`collection`),
-//! whether they are still the same (`schema_state`),
-//! commands and their replies (`command`), many statements in few commands (`statements`), the sorting of errors (`errors`),
-//! the collection of the rollups (`rollups`), the search for devices (`seek`), BSON written and read (`encode`, `decode`), names and metadata as field names.
+//! What the modes share is here: how the database is reached (`connect`, `uri`) and what is known of its
+//! servers (`servers`), collections and their indexes (`collection`), whether they are still the same
+//! (`schema_state`), commands and their replies (`command`), many statements in few commands (`statements`),
+//! the sorting of errors (`errors`), the collection of the rollups (`rollups`), the search for devices
+//! (`seek`), BSON written and read (`encode`, `decode`), names and metadata as field names.
 //!
 //! Only this room knows the driver and BSON.
 

@@ -1,8 +1,9 @@
 //! How things are called in the database: `_id`s, field names, and when a bucket was "created".
 //!
-//! A field name of MongoDB should hold no `.` and not begin with `$`, because paths and operators are written that way.
-//! In the names of metrics and in the keys of metadata, `.` is stored as U+FF0E and `$` as U+FF04, the same characters
-//! in full width, and mapped back when read. A metric name cannot hold those two by its own rule.
+//! A field name of MongoDB should hold no `.` and not begin with `$`, because paths and operators are written
+//! that way. In the names of metrics and in the keys of metadata, `.` is stored as U+FF0E and `$` as U+FF04,
+//! the same characters in full width, and mapped back when read. A metric name cannot hold those two by its
+//! own rule.
 
 use std::borrow::Cow;
 
@@ -12,8 +13,8 @@ const SECONDS_PER_DAY: u32 = 86_400;
 
 /// `<deviceId>/<YYYY-MM-DDTHH>` for part 0 of a bucket, and a further `/1`, `/2`... for overflow parts.
 ///
-/// The hour has a fixed width and a part's number has none of its dashes, so that no two buckets share an `_id`, though
-/// a device id may hold slashes.
+/// The hour has a fixed width and a part's number has none of its dashes, so that no two buckets share an
+/// `_id`, though a device id may hold slashes.
 pub(super) fn document_id(device: &str, hour: Hour, part: i32) -> String {
     let (year, month, day) = civil_date(hour.0.div_euclid(24));
     let of_day = hour.0.rem_euclid(24);
@@ -21,9 +22,9 @@ pub(super) fn document_id(device: &str, hour: Hour, part: i32) -> String {
     if part == 0 { bucket } else { format!("{bucket}/{part}") }
 }
 
-/// The `createdAt` of a bucket's documents, in Unix milliseconds: an instant inside the hour, whole seconds after its
-/// start, fixed for each device by the CRC-32 (IEEE) of its id. Retention counts from here, and since every device has
-/// its own second, the buckets of one hour do not all expire in the same minute.
+/// The `createdAt` of a bucket's documents, in Unix milliseconds: an instant inside the hour, whole seconds
+/// after its start, fixed for each device by the CRC-32 (IEEE) of its id. Retention counts from here, and
+/// since every device has its own second, the buckets of one hour do not all expire in the same minute.
 pub(super) fn created_at_ms(device: &str, hour: Hour) -> i64 {
     let second = crc32fast::hash(device.as_bytes()) % (MS_PER_HOUR as u32 / 1000);
     hour.instant_ms(second * 1000)
@@ -35,14 +36,15 @@ pub(super) fn day_id(device: &str, day: i32) -> String {
     format!("{device}/{year:04}-{month:02}-{of_month:02}")
 }
 
-/// The `createdAt` of a day's rollups, in Unix milliseconds: an instant inside the day, fixed for each device.
+/// The `createdAt` of a day's rollups, in Unix milliseconds: an instant inside the day, fixed for each
+/// device.
 pub(super) fn day_created_at_ms(device: &str, day: i32) -> i64 {
     let second = crc32fast::hash(device.as_bytes()) % SECONDS_PER_DAY;
     Hour(day * 24).start_ms() + i64::from(second) * 1000
 }
 
-/// A metric name or metadata key as it is stored. A NUL, which metadata keys may hold and BSON keys may not, becomes
-/// U+2400 and stays so.
+/// A metric name or metadata key as it is stored. A NUL, which metadata keys may hold and BSON keys may not,
+/// becomes U+2400 and stays so.
 pub(super) fn stored(name: &str) -> Cow<'_, str> {
     if !name.contains(['.', '$', '\0']) {
         return Cow::Borrowed(name);

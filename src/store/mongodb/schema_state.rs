@@ -1,9 +1,9 @@
 //! The collections as this instance last made sure of them, and whether they are still the same ones.
 //!
-//! The first write to a missing collection makes the server create it, without indexes, expiry or validator, and a
-//! time-series collection as a plain one. So the state holds the type and the UUID of each collection, and compares them
-//! with what the server lists: at each ping, at each look of the roller, and in time-series mode after each write. When
-//! they differ, the next write creates whatever is missing.
+//! The first write to a missing collection makes the server create it, without indexes, expiry or validator,
+//! and a time-series collection as a plain one. So the state holds the type and the UUID of each collection,
+//! and compares them with what the server lists: at each ping, at each look of the roller, and in time-series
+//! mode after each write. When they differ, the next write creates whatever is missing.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,14 +36,14 @@ struct Known {
 type Collections = BTreeMap<String, (String, Option<String>)>;
 
 impl SchemaState {
-    /// Nothing is known yet. Of a time-series collection, servers up to 8 keep the UUID at `system.buckets.<name>`, so
-    /// that name belongs to `names` as well.
+    /// Nothing is known yet. Of a time-series collection, servers up to 8 keep the UUID at
+    /// `system.buckets.<name>`, so that name belongs to `names` as well.
     pub(super) fn new(managed: ManagedCollection, names: Vec<String>) -> Self {
         Self { managed, names, known: RwLock::default(), was_there: AtomicBool::new(false) }
     }
 
-    /// What kind of server this is, once the schema is in place. Runs `ensure` unless it has succeeded since the last
-    /// change.
+    /// What kind of server this is, once the schema is in place. Runs `ensure` unless it has succeeded since
+    /// the last change.
     pub(super) async fn deployment<F>(&self, ensure: impl FnOnce() -> F) -> Result<Deployment, WriteError>
     where
         F: Future<Output = Result<Deployment, WriteError>>,

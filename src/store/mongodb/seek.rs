@@ -1,8 +1,8 @@
 //! Finds the devices of a collection one after the other, without an index of devices.
 //!
-//! An index that begins with the device id holds the devices in order. The first entry behind a device is the next one's,
-//! whatever the number of entries in between, so that each device costs one seek. Readings may expire before their
-//! rollups do, so that devices are looked for in both collections at the same time.
+//! An index that begins with the device id holds the devices in order. The first entry behind a device is the
+//! next one's, whatever the number of entries in between, so that each device costs one seek. Readings may
+//! expire before their rollups do, so that devices are looked for in both collections at the same time.
 
 use bson::{Document, doc};
 

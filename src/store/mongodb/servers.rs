@@ -1,7 +1,8 @@
 //! What is known of each server, so that an error can say what an operator has to mend.
 //!
-//! A call that finds no server to go to only times out. Why there is none, the driver learns beside it, from each server
-//! that it watches, and tells as events; servers that are not what the URI asks for it forgets. Here they are remembered.
+//! A call that finds no server to go to only times out. Why there is none, the driver learns beside it, from
+//! each server that it watches, and tells as events; servers that are not what the URI asks for it forgets.
+//! Here they are remembered.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,7 +54,8 @@ impl Servers {
         EventHandler::callback(move |event| servers.heed(event))
     }
 
-    /// The error, with what is known of the servers in place of what the driver says, where that is behind it.
+    /// The error, with what is known of the servers in place of what the driver says, where that is behind
+    /// it.
     pub(super) fn explain(&self, error: WriteError) -> WriteError {
         match self.trouble_behind(&error) {
             Some(detail) => WriteError::Transient { reason: error.reason(), detail },

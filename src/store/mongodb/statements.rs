@@ -9,8 +9,8 @@ use super::encode::Encoder;
 use super::errors::is_out_of_reach;
 use crate::store::WriteError;
 
-/// The most bytes of a command's statements. The server takes 16 MiB + 16 KiB for a whole command; the margin holds all
-/// that stands around the statements, what the driver adds included.
+/// The most bytes of a command's statements. The server takes 16 MiB + 16 KiB for a whole command; the margin
+/// holds all that stands around the statements, what the driver adds included.
 const STATEMENTS_MAX_BYTES: usize = 16_000_000;
 
 /// The most statements of a command: the server's `maxWriteBatchSize`.
@@ -40,8 +40,8 @@ impl Verb {
 pub(super) enum Outcome {
     /// It took effect, and a majority of the members has it in their journals.
     Done,
-    /// It did nothing: the document that it wanted to insert is there already (and, of an upsert, is not such that its
-    /// filter holds), or is one that it must not insert.
+    /// It did nothing: the document that it wanted to insert is there already (and, of an upsert, is not such
+    /// that its filter holds), or is one that it must not insert.
     Unmet,
     Failed(WriteError),
 }
@@ -50,7 +50,8 @@ impl Commands {
     /// Sends the statement that `encode` writes for each of `items`, and tells `settle` what became of it.
     ///
     /// # Errors
-    /// When the server is out of reach: `settle` is not told of what was not tried, or of what nothing is known.
+    /// When the server is out of reach: `settle` is not told of what was not tried, or of what nothing is
+    /// known.
     pub(super) async fn write_all<T>(
         &self,
         verb: Verb,
@@ -121,8 +122,8 @@ pub(super) fn write_command<T>(
     (command, taken)
 }
 
-/// Turns the reply to a command into what became of its statements. Every statement that was not refused has matched or
-/// inserted its document.
+/// Turns the reply to a command into what became of its statements. Every statement that was not refused has
+/// matched or inserted its document.
 fn settle_each<T>(reply: &Reply, sent: &[T], settle: &mut impl FnMut(&T, Outcome)) {
     let refusals: HashMap<usize, &Refusal> =
         reply.refusals.iter().map(|refusal| (refusal.statement, refusal)).collect();

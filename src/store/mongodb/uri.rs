@@ -43,8 +43,8 @@ pub(super) async fn resolve(uri: &MongodbUri) -> Result<ClientOptions, UriError>
     })
 }
 
-/// Says what is wrong in the driver's words. Where the text cannot be taken apart they may repeat any part of it, so there
-/// only if the driver says the same of the text without its secrets.
+/// Says what is wrong in the driver's words. Where the text cannot be taken apart they may repeat any part of
+/// it, so there only if the driver says the same of the text without its secrets.
 pub(super) fn unusable(uri: &MongodbUri, error: &Error) -> UriError {
     let repeats_no_secret = match ConnectionString::parse(uri.expose()) {
         Ok(_) => true,

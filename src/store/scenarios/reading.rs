@@ -51,8 +51,8 @@ pub(in crate::store) async fn ranges_include_their_start_and_exclude_their_end(s
 /// Values by instant and metric.
 type Stored = BTreeMap<(i64, String), f64>;
 
-/// Writes random readings into three hours: late ones, resent ones, and further metrics of the same instants. The value
-/// of an identity follows from it, so that all stores keep the same.
+/// Writes random readings into three hours: late ones, resent ones, and further metrics of the same instants.
+/// The value of an identity follows from it, so that all stores keep the same.
 async fn write_waves(store: &dyn Store, device: &str, random: &mut StdRng) -> Stored {
     let mut stored = Stored::new();
     for _ in 0..12 {

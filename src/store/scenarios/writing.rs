@@ -61,7 +61,8 @@ pub(in crate::store) async fn of_one_identity_in_one_write_the_last_value_stays(
     expect(store, "twice-in-one", HOUR, &model_of(readings)).await;
 }
 
-/// A changed value is no new identity: the reading that brings it is a duplicate, as it would be within one write.
+/// A changed value is no new identity: the reading that brings it is a duplicate, as it would be within one
+/// write.
 pub(in crate::store) async fn of_one_identity_across_writes_the_last_value_stays(store: &dyn Store) {
     let readings: &[Sent<'_>] = &[(1, &[("a", 9.0)]), (2, &[("a", 2.0)]), (1, &[("a", 1.0)]), (2, &[("a", 3.0)])];
     assert_eq!(write(store, &write_of("twice", HOUR, &readings[..2])).await, written(2, 0));

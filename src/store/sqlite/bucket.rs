@@ -1,19 +1,20 @@
 //! The rows of one bucket, and how a write changes them.
 //!
-//! - **Append**, the rule: when all that is new lies after what the bucket holds, the readings become one more chunk and
-//!   the rollups are continued. Nothing old is read but the bucket's row and its rollups.
-//! - **Rewrite**, for late and resent readings: all chunks of the bucket are read, merged with what is new, and written
-//!   back as one. That costs as much as the bucket is large: some milliseconds for a device that sends 100 readings a
-//!   second. When the merge brings nothing, nothing is written.
-//! - **Compaction**: each append leaves a small chunk. Every [`COMPACT_EVERY`]th gathers those of the bucket that are
-//!   still small into one. Large ones are left alone, so that a compaction never rewrites more than a few hundred KiB,
-//!   however hot the device.
+//! - **Append**, the rule: when all that is new lies after what the bucket holds, the readings become one
+//!   more chunk and the rollups are continued. Nothing old is read but the bucket's row and its rollups.
+//! - **Rewrite**, for late and resent readings: all chunks of the bucket are read, merged with what is new,
+//!   and written back as one. That costs as much as the bucket is large: some milliseconds for a device that
+//!   sends 100 readings a second. When the merge brings nothing, nothing is written.
+//! - **Compaction**: each append leaves a small chunk. Every [`COMPACT_EVERY`]th gathers those of the bucket
+//!   that are still small into one. Large ones are left alone, so that a compaction never rewrites more than
+//!   a few hundred KiB, however hot the device.
 //!
-//! - **Outlived** rollups speak of readings that have expired. A late write to such an hour is a rewrite, and replaces only
-//!   the rollups of metrics of which there are no fewer values now.
+//! - **Outlived** rollups speak of readings that have expired. A late write to such an hour is a rewrite, and
+//!   replaces only the rollups of metrics of which there are no fewer values now.
 //!
-//! Whichever way, the chunks of a bucket share no identity, and its rollups are the fold of its samples; each append rounds
-//! the sum once. A sum beyond a double is folded anew from all samples by each write. A fold of finite values is never NaN, which SQLite could not keep.
+//! Whichever way, the chunks of a bucket share no identity, and its rollups are the fold of its samples; each
+//! append rounds the sum once. A sum beyond a double is folded anew from all samples by each write. A fold of
+//! finite values is never NaN, which SQLite could not keep.
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
@@ -189,8 +190,8 @@ impl BucketRows<'_> {
         Ok(())
     }
 
-    /// The stats of the metrics of `newer` once its samples, all later than what is stored, are added. Sums are added as
-    /// queries add them, so that a flush changes no answer.
+    /// The stats of the metrics of `newer` once its samples, all later than what is stored, are added. Sums
+    /// are added as queries add them, so that a flush changes no answer.
     fn continued_stats(&self, newer: &Contents) -> Result<Vec<(Metric, Stats)>, SqliteError> {
         let mut continued = newer.stats();
         let mut table = MetricTable::new(continued.iter().map(|(metric, _)| metric.clone()).collect());

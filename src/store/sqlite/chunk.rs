@@ -1,7 +1,7 @@
 //! How the readings of a bucket become bytes, and bytes become readings again.
 //!
-//! A bucket is stored as one or more chunks: each flush appends one. This room knows bytes and [`Contents`], nothing of
-//! tables. Whatever bytes it is handed, it answers with contents or an error.
+//! A bucket is stored as one or more chunks: each flush appends one. This room knows bytes and [`Contents`],
+//! nothing of tables. Whatever bytes it is handed, it answers with contents or an error.
 
 use std::io::Read;
 
@@ -17,9 +17,11 @@ const ZSTD: u8 = 1;
 const ON_EVERY_READING: u8 = 0;
 const ON_SOME_READINGS: u8 = 1;
 
-/// Bodies below this many bytes stay plain: there is little to win, and most chunks of a quiet device are that small.
+/// Bodies below this many bytes stay plain: there is little to win, and most chunks of a quiet device are
+/// that small.
 const PACK_FROM_BYTES: usize = 256;
-/// The fastest level. Values are floating point numbers: higher levels cost several times more and win a few percent.
+/// The fastest level. Values are floating point numbers: higher levels cost several times more and win a few
+/// percent.
 const ZSTD_LEVEL: i32 = 1;
 /// No chunk is larger than this when unpacked; SQLite keeps no larger value either.
 const BODY_MAX_BYTES: u32 = 1_000_000_000;
@@ -38,16 +40,17 @@ pub(super) enum ChunkError {
 /// Turns contents into chunks.
 ///
 /// # Format, version 1
-/// A version byte (1), a packing byte, then the body. Packing 0: the body as it is. Packing 1: the length of the body
-/// as a number, then the body as one zstd frame. A *number* is an unsigned LEB128 of at most 32 bits.
+/// A version byte (1), a packing byte, then the body. Packing 0: the body as it is. Packing 1: the length of
+/// the body as a number, then the body as one zstd frame. A *number* is an unsigned LEB128 of at most 32
+/// bits.
 ///
 /// The body:
 /// 1. The number of metrics, then for each metric the length of its name and the name in UTF-8.
-/// 2. The number of readings, then for each reading its offset into the hour in milliseconds, less that of the reading
-///    before it. The first is counted from the start of the hour; all others are at least 1.
-/// 3. For each metric a presence byte. 0: every reading has a value. 1: a bitmap follows, one bit per reading, lowest
-///    bit first, in as many bytes as it takes. Then the values that are there, in time order, as little-endian
-///    IEEE 754 doubles. All of them are finite.
+/// 2. The number of readings, then for each reading its offset into the hour in milliseconds, less that of
+///    the reading before it. The first is counted from the start of the hour; all others are at least 1.
+/// 3. For each metric a presence byte. 0: every reading has a value. 1: a bitmap follows, one bit per
+///    reading, lowest bit first, in as many bytes as it takes. Then the values that are there, in time order,
+///    as little-endian IEEE 754 doubles. All of them are finite.
 pub(super) struct Packer {
     zstd: Compressor<'static>,
 }
@@ -246,7 +249,8 @@ impl<'a> PackedColumn<'a> {
     }
 }
 
-/// Unpacks a frame that claims to hold `length` bytes. The memory taken follows what really comes out of the frame.
+/// Unpacks a frame that claims to hold `length` bytes. The memory taken follows what really comes out of the
+/// frame.
 fn unzstd(frame: &[u8], length: u32) -> Result<Vec<u8>, ChunkError> {
     let damaged = |_| ChunkError::Invalid("its zstd frame is damaged");
     if length > BODY_MAX_BYTES {
@@ -284,7 +288,8 @@ impl<'a> Cursor<'a> {
         Err(ChunkError::Invalid("a number has more than 32 bits"))
     }
 
-    /// The number of things that follow, each of at least one byte: a lie is found before memory is taken for it.
+    /// The number of things that follow, each of at least one byte: a lie is found before memory is taken for
+    /// it.
     fn count(&mut self) -> Result<usize, ChunkError> {
         let count = self.number()? as usize;
         if count <= self.0.len() { Ok(count) } else { Err(ChunkError::Truncated) }

@@ -67,8 +67,9 @@ impl SqliteError {
         self.sorted().0 == "disk_full"
     }
 
-    /// A short stable word, and whether the error is permanent. What is not known to be permanent is transient: a
-    /// reading that is tried too often costs little, one that is given up too early is lost to the database.
+    /// A short stable word, and whether the error is permanent. What is not known to be permanent is
+    /// transient: a reading that is tried too often costs little, one that is given up too early is lost to
+    /// the database.
     fn sorted(&self) -> (&'static str, bool) {
         match self {
             Self::Sqlite(error) => match error.sqlite_error_code() {

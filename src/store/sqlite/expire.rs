@@ -1,7 +1,7 @@
 //! Retention: deleting old readings and old rollups, a few buckets at a time.
 //!
-//! The pages that become free are used by the next writes, so a file under steady retention stops growing. It never
-//! shrinks by itself; `VACUUM`, with any SQLite tool while the service is stopped, makes it small.
+//! The pages that become free are used by the next writes, so a file under steady retention stops growing. It
+//! never shrinks by itself; `VACUUM`, with any SQLite tool while the service is stopped, makes it small.
 
 use rusqlite::{Connection, params};
 
@@ -50,7 +50,8 @@ pub(super) struct Expired {
     pub(super) more: bool,
 }
 
-/// Deletes `what` of some of the buckets whose hour ended at `oldest_ms` (Unix milliseconds) or before, the oldest first.
+/// Deletes `what` of some of the buckets whose hour ended at `oldest_ms` (Unix milliseconds) or before, the
+/// oldest first.
 pub(super) fn expire_some(connection: &mut Connection, what: What, oldest_ms: i64) -> Result<Expired, SqliteError> {
     let transaction = begin(connection)?;
     let newest_start_ms = oldest_ms.saturating_sub(MS_PER_HOUR);

@@ -1,7 +1,8 @@
 //! The database file as it was opened, and whether it is still at its path.
 //!
-//! A process that has a file open goes on reading and writing it after somebody removed it or put another one in its
-//! place. What it writes then is gone when it ends. So a commit counts only when the file is still there afterwards.
+//! A process that has a file open goes on reading and writing it after somebody removed it or put another one
+//! in its place. What it writes then is gone when it ends. So a commit counts only when the file is still
+//! there afterwards.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;

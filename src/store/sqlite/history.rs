@@ -1,4 +1,5 @@
-//! Which file this is and how many writes it has taken: by these a start recognizes another file, or an older copy.
+//! Which file this is and how many writes it has taken: by these a start recognizes another file, or an older
+//! copy.
 //!
 //! The table was added without a new version of the file: programs that do not know it ignore it.
 
@@ -35,8 +36,8 @@ pub(super) fn read(connection: &Connection) -> Result<History, SqliteError> {
     Ok(statement.query_row([], |row| Ok(History { id: row.get(0)?, writes: row.get::<_, i64>(1)?.cast_unsigned() }))?)
 }
 
-/// Whether a file that nobody has open holds readings or rollups. Leaves no other file beside it. A file that is not there,
-/// or not ours, holds none.
+/// Whether a file that nobody has open holds readings or rollups. Leaves no other file beside it. A file that
+/// is not there, or not ours, holds none.
 pub(super) fn holds_data(path: &Path) -> bool {
     // Not yet moved into the file: it was not closed in good order, after something was written.
     let wal = path.with_file_name(format!("{}-wal", path.file_name().unwrap_or_default().to_string_lossy()));

@@ -1,8 +1,8 @@
 //! The embedded store: one SQLite file that any SQLite tool can open.
 //!
-//! For each bucket the file has a row in `buckets`, a row per metric in `rollups`, and its readings in `chunks`; when the
-//! readings expire, the first two stay until the rollups expire as well
-//! (`schema.rs` has the tables, `chunk.rs` the bytes). The hourly averages of a device, with any tool:
+//! For each bucket the file has a row in `buckets`, a row per metric in `rollups`, and its readings in
+//! `chunks`; when the readings expire, the first two stay until the rollups expire as well (`schema.rs` has
+//! the tables, `chunk.rs` the bytes). The hourly averages of a device, with any tool:
 //!
 //! ```sql
 //! SELECT datetime(hour / 1000, 'unixepoch'), metric, count, min, max, sum / count
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! - **Stored once**: a write reads what it is about to change inside the same transaction, and merges.
-//! - **Ok means durable**: the write-ahead file is synced at each commit, before the answer, and the file is still at its
-//!   path (`file.rs`).
+//! - **Ok means durable**: the write-ahead file is synced at each commit, before the answer, and the file is
+//!   still at its path (`file.rs`).
 //! - **Bounded**: one connection writes, a few read. Reads never wait for a write, nor writes for reads.
 //!
 //! All calls into SQLite run on the threads for blocking work. This room alone knows of SQLite.
@@ -59,8 +59,9 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// How much disk space the store may need until a write of so many buckets is in the database: the write-ahead file
-    /// before it is copied back, and the pages of the write, once in that file and once in the database.
+    /// How much disk space the store may need until a write of so many buckets is in the database: the
+    /// write-ahead file before it is copied back, and the pages of the write, once in that file and once in
+    /// the database.
     #[must_use]
     pub const fn space_needed(buckets_per_write: usize) -> u64 {
         schema::CHECKPOINT_BYTES + 2 * write::WAL_BYTES_PER_BUCKET * buckets_per_write as u64
@@ -69,7 +70,8 @@ impl SqliteStore {
     /// Opens the file at `path`, and makes it when there is none. Its folder must be there. Blocks on disk.
     ///
     /// # Errors
-    /// When the file cannot be opened or made, belongs to another program, or was made by a newer version of this one.
+    /// When the file cannot be opened or made, belongs to another program, or was made by a newer version of
+    /// this one.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         Self::open_with(path, BUSY_TIMEOUT)
     }
@@ -120,7 +122,8 @@ impl SqliteStore {
         }
     }
 
-    /// Runs `work` once all writes that came before are done. What it did counts only if the file is still there.
+    /// Runs `work` once all writes that came before are done. What it did counts only if the file is still
+    /// there.
     async fn with_writer<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Writer) -> Result<T, SqliteError> + Send + 'static,
@@ -215,7 +218,8 @@ impl Store for SqliteStore {
         }
     }
 
-    /// Moves what stands in the write-ahead file into the database, so that the one file can be copied by itself.
+    /// Moves what stands in the write-ahead file into the database, so that the one file can be copied by
+    /// itself.
     async fn close(&self) -> Result<(), StoreError> {
         let checkpoint = |writer: &mut Writer| {
             writer.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;

@@ -1,5 +1,6 @@
-//! Answering queries. Each runs in one read transaction, so that what it reads of several tables belongs together, and
-//! each walks the primary keys: no query reads a row that it does not need, but for rollups of other metrics.
+//! Answering queries. Each runs in one read transaction, so that what it reads of several tables belongs
+//! together, and each walks the primary keys: no query reads a row that it does not need, but for rollups of
+//! other metrics.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -71,8 +72,8 @@ fn hour_stats_of(
     Ok(found)
 }
 
-/// See [`crate::store::Store::readings`]. Unpacks one chunk after the other: at any moment one is in memory, as large as the
-/// hour at the most, beside what is gathered.
+/// See [`crate::store::Store::readings`]. Unpacks one chunk after the other: at any moment one is in memory,
+/// as large as the hour at the most, beside what is gathered.
 pub(super) fn readings(
     connection: &Connection,
     query: &ReadingsQuery,

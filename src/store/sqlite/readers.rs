@@ -15,7 +15,8 @@ use super::{blocking, schema};
 /// How many queries read at once; others wait for their turn.
 const READERS: usize = 4;
 
-/// A query looks whether its caller is gone after so many steps of SQLite's virtual machine: after a few rows.
+/// A query looks whether its caller is gone after so many steps of SQLite's virtual machine: after a few
+/// rows.
 const STEPS_PER_LOOK: i32 = 100;
 
 /// Lends connections to queries.
@@ -37,8 +38,8 @@ impl Readers {
         &self.path
     }
 
-    /// Runs `query` off the async threads. A query whose caller is gone is interrupted. It keeps its turn until it ends, so
-    /// that no more than [`READERS`] run at once.
+    /// Runs `query` off the async threads. A query whose caller is gone is interrupted. It keeps its turn
+    /// until it ends, so that no more than [`READERS`] run at once.
     pub(super) async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         query: impl FnOnce(&mut Connection) -> Result<T, SqliteError> + Send + 'static,

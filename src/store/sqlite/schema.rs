@@ -1,7 +1,8 @@
 //! The file: its tables, its version, and how connections to it are set up.
 //!
-//! Every table names the device and the hour in plain sight, so that any SQLite tool can read the file. Integer device
-//! keys would save some bytes per row, but each query by hand would need a join, and each write a lookup.
+//! Every table names the device and the hour in plain sight, so that any SQLite tool can read the file.
+//! Integer device keys would save some bytes per row, but each query by hand would need a join, and each
+//! write a lookup.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,11 +20,12 @@ const APPLICATION_ID: i32 = 0x5469_6465;
 
 /// Times are Unix milliseconds; `hour` is the start of the hour.
 ///
-/// - `buckets`: one row per bucket. The indexes serve expiry, which asks by hour across all devices. `outlived` is 1 when
-///   the readings have expired and only their rollups are kept, 2 when readings came after that, else 0.
+/// - `buckets`: one row per bucket. The indexes serve expiry, which asks by hour across all devices.
+///   `outlived` is 1 when the readings have expired and only their rollups are kept, 2 when readings came
+///   after that, else 0.
 /// - `rollups`: the stats of one metric in one bucket.
-/// - `chunks`: the readings of a bucket, as one or more chunks that share no identity. It has a rowid, unlike the
-///   others: blobs are too large to sit in an index, and new ones all go to the end of the table.
+/// - `chunks`: the readings of a bucket, as one or more chunks that share no identity. It has a rowid, unlike
+///   the others: blobs are too large to sit in an index, and new ones all go to the end of the table.
 const TABLES: &str = "
 CREATE TABLE buckets (
     device   TEXT    NOT NULL,
@@ -102,7 +104,8 @@ fn checkpoint_bytes(path: &Path) -> i64 {
     (disk / CHECKPOINT_PART).clamp(64 * PAGE_BYTES, CHECKPOINT_BYTES).cast_signed()
 }
 
-/// Opens the file for reading. A reader sees the last commit before its transaction, and never waits for a writer.
+/// Opens the file for reading. A reader sees the last commit before its transaction, and never waits for a
+/// writer.
 pub(super) fn open_reader(path: &Path, busy_timeout: Duration) -> Result<Connection, SqliteError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
@@ -112,8 +115,8 @@ pub(super) fn open_reader(path: &Path, busy_timeout: Duration) -> Result<Connect
     Ok(connection)
 }
 
-/// Makes the tables in an empty file, and refuses a file whose tables it does not know. In one transaction, so that of
-/// two processes that start at once only one makes them.
+/// Makes the tables in an empty file, and refuses a file whose tables it does not know. In one transaction,
+/// so that of two processes that start at once only one makes them.
 fn claim(connection: &mut Connection) -> Result<(), SqliteError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let pragma = |name| transaction.pragma_query_value(None, name, |row| row.get::<_, i32>(0));

@@ -1,8 +1,9 @@
-//! Writing buckets: one transaction per call, all or nothing. When the disk is short of space, the buckets of a call go
-//! into several smaller transactions, and the write-ahead file is truncated after each, so that they take little space.
+//! Writing buckets: one transaction per call, all or nothing. When the disk is short of space, the buckets of
+//! a call go into several smaller transactions, and the write-ahead file is truncated after each, so that
+//! they take little space.
 //!
-//! The transaction is an immediate one: between reading a bucket and writing it nobody else writes, whichever process
-//! they live in. That is what makes resending safe, and it needs no state beside the rows.
+//! The transaction is an immediate one: between reading a bucket and writing it nobody else writes, whichever
+//! process they live in. That is what makes resending safe, and it needs no state beside the rows.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,14 +20,16 @@ use crate::store::{WriteError, Written};
 
 /// About how many bytes of the write-ahead file a bucket takes: ten pages.
 pub(super) const WAL_BYTES_PER_BUCKET: u64 = 40 << 10;
-/// The part of the free space that one transaction may take: the database grows as well when the pages are copied there.
+/// The part of the free space that one transaction may take: the database grows as well when the pages are
+/// copied there.
 const FREE_PART: u64 = 8;
 
 /// The one connection of a store that writes.
 pub(super) struct Writer {
     pub(super) connection: Connection,
     packer: Packer,
-    /// The most buckets of a transaction since the disk was full. It doubles with each transaction that succeeds.
+    /// The most buckets of a transaction since the disk was full. It doubles with each transaction that
+    /// succeeds.
     most: Option<usize>,
 }
 
@@ -35,8 +38,8 @@ impl Writer {
         Ok(Self { connection, packer: Packer::new().map_err(SqliteError::Compressor)?, most: None })
     }
 
-    /// Writes all buckets in one transaction, or in several if the disk is short of space. The outcomes are in the order of
-    /// the writes.
+    /// Writes all buckets in one transaction, or in several if the disk is short of space. The outcomes are
+    /// in the order of the writes.
     pub(super) fn write(&mut self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
         let mut outcomes = Vec::with_capacity(writes.len());
         let mut rest = writes;
@@ -77,8 +80,8 @@ impl Writer {
         by_space.min(self.most.unwrap_or(usize::MAX)).max(1)
     }
 
-    /// Moves the write-ahead file into the database and truncates it, as far as readers and the space allow. If that fails,
-    /// nothing is lost, and the next transaction reuses the file.
+    /// Moves the write-ahead file into the database and truncates it, as far as readers and the space allow.
+    /// If that fails, nothing is lost, and the next transaction reuses the file.
     pub(super) fn give_back(&self) {
         let truncated = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         if let Err(error) = truncated {
@@ -106,8 +109,8 @@ impl Writer {
         Ok(written)
     }
 
-    /// As [`Writer::write_all`], with a savepoint around each bucket, so that one that is refused takes no other along.
-    /// Savepoints cost time, so they are kept for this rare case.
+    /// As [`Writer::write_all`], with a savepoint around each bucket, so that one that is refused takes no
+    /// other along. Savepoints cost time, so they are kept for this rare case.
     fn write_each(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Result<Written, WriteError>>, SqliteError> {
         let mut transaction = begin(&mut self.connection)?;
         let before = transaction.total_changes();

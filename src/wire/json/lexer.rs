@@ -1,7 +1,7 @@
 //! JSON text, token by token, as RFC 8259 has it and no looser.
 //!
-//! The caller pulls: it asks what [`Kind`] of value comes next and then reads or skips it. Strings borrow from the text
-//! unless they hold escapes. Nothing here knows what a reading is.
+//! The caller pulls: it asks what [`Kind`] of value comes next and then reads or skips it. Strings borrow
+//! from the text unless they hold escapes. Nothing here knows what a reading is.
 
 use std::{borrow::Cow, fmt};
 
@@ -85,7 +85,8 @@ impl<'b> Lexer<'b> {
         Ok(())
     }
 
-    /// The next key of the open object, or `None` behind its end. After a key its value must be read or skipped.
+    /// The next key of the open object, or `None` behind its end. After a key its value must be read or
+    /// skipped.
     pub(in crate::wire) fn key(&mut self) -> Result<Option<Cow<'b, str>>> {
         let is_first = std::mem::take(&mut self.is_fresh);
         match self.peek() {

@@ -1,4 +1,5 @@
-//! `metadata`: an object that is checked by the rules of [`model`](crate::model) and then handed on as the text it is.
+//! `metadata`: an object that is checked by the rules of [`model`](crate::model) and then handed on as the
+//! text it is.
 
 use std::borrow::Cow;
 
@@ -33,8 +34,8 @@ fn invalid(error: MetadataError) -> Rejection {
     rejection(Code::InvalidMetadata, error.to_string())
 }
 
-/// Reads over a value at `depth` and returns the first problem in it. `keys` ends with the keys of the objects around.
-/// What stands behind `limit` is too much whatever it is, so its keys are not kept.
+/// Reads over a value at `depth` and returns the first problem in it. `keys` ends with the keys of the
+/// objects around. What stands behind `limit` is too much whatever it is, so its keys are not kept.
 fn problem<'b>(
     lexer: &mut Lexer<'b>,
     keys: &mut Vec<Cow<'b, str>>,

@@ -9,7 +9,8 @@ use super::{
 };
 use crate::wire::{Code, Limits, Rejection, timestamp::parse_rfc3339};
 
-/// The fields of a reading as far as they have been read. Reused from reading to reading for the room in `values`.
+/// The fields of a reading as far as they have been read. Reused from reading to reading for the room in
+/// `values`.
 #[derive(Debug)]
 pub(super) struct Reading<'b> {
     limits: Limits,

@@ -21,7 +21,8 @@ impl<'b> Lexer<'b> {
         self.string_with_escapes(plain).map(Cow::Owned)
     }
 
-    /// Takes the part of a string up to the next byte that is not simply itself: quote, backslash, control character.
+    /// Takes the part of a string up to the next byte that is not simply itself: quote, backslash, control
+    /// character.
     fn plain(&mut self) -> &'b str {
         let start = self.at;
         self.at += plain_length(&self.text.as_bytes()[start..]);
@@ -86,7 +87,8 @@ impl<'b> Lexer<'b> {
     }
 }
 
-/// How many bytes at the front are simply themselves. Looks at eight at a time, because most bytes of a body are these.
+/// How many bytes at the front are simply themselves. Looks at eight at a time, because most bytes of a body
+/// are these.
 fn plain_length(bytes: &[u8]) -> usize {
     let (words, rest) = bytes.as_chunks::<8>();
     for (place, word) in words.iter().enumerate() {
@@ -99,8 +101,8 @@ fn plain_length(bytes: &[u8]) -> usize {
     words.len() * 8 + length.unwrap_or(rest.len())
 }
 
-/// Sets the high bit of each byte that is a quote, a backslash or a control character. A borrow may set it in bytes
-/// above such a byte too, so only the lowest one tells.
+/// Sets the high bit of each byte that is a quote, a backslash or a control character. A borrow may set it in
+/// bytes above such a byte too, so only the lowest one tells.
 const fn special_bytes(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 0xFF;
     let quotes = word ^ (ONES * b'"' as u64);

@@ -22,7 +22,8 @@ pub(super) struct Field<'b> {
     pub(super) value: f64,
 }
 
-/// Reads the fields that come next into `fields`, at least one and each key once. Repeated keys count towards the limit.
+/// Reads the fields that come next into `fields`, at least one and each key once. Repeated keys count towards
+/// the limit.
 pub(super) fn read<'b>(scanner: &mut Scanner<'b>, fields: &mut Vec<Field<'b>>, limits: &Limits) -> Found<()> {
     fields.clear();
     if scanner.byte().is_none() {
@@ -98,8 +99,8 @@ fn number(text: &str) -> Result<f64, &'static str> {
     }
 }
 
-/// Reads a number as most devices write them: at most 15 digits and points, no exponent. Such a number is the quotient
-/// of two integers that floats hold exactly, so that one division rounds it as it should be rounded.
+/// Reads a number as most devices write them: at most 15 digits and points, no exponent. Such a number is the
+/// quotient of two integers that floats hold exactly, so that one division rounds it as it should be rounded.
 fn short_decimal(text: &str) -> Option<f64> {
     const LONGEST: usize = 15;
     const POWERS_OF_10: [f64; LONGEST] =

@@ -44,8 +44,8 @@ impl<'b> Iterator for Lines<'b> {
     }
 }
 
-/// The length of the first line of `bytes`, when it has quotes. Only right behind a field's equals sign they mean
-/// anything.
+/// The length of the first line of `bytes`, when it has quotes. Only right behind a field's equals sign they
+/// mean anything.
 fn length_with_quotes(bytes: &[u8]) -> usize {
     let start = indent(bytes);
     if bytes.get(start) == Some(&b'#') {
@@ -82,8 +82,8 @@ pub(super) fn indent(line: &[u8]) -> usize {
 
 /// The place behind the string that begins at `start`, if it is closed.
 ///
-/// A string that is left open seems to be closed by the opening quote of a later line's string. So behind newlines, only a
-/// quote that something else than a field's end follows closes nothing.
+/// A string that is left open seems to be closed by the opening quote of a later line's string. So behind
+/// newlines, only a quote that something else than a field's end follows closes nothing.
 fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     let end = closing_quote(bytes, start)? + 1;
     let is_one_line = memchr(b'\n', &bytes[start..end]).is_none();

@@ -99,7 +99,8 @@ impl<'b> Reader<'b> {
         }
     }
 
-    /// More tags than this are too much metadata, however short they are: a tag takes at least the bytes of `"k":"v",`.
+    /// More tags than this are too much metadata, however short they are: a tag takes at least the bytes of
+    /// `"k":"v",`.
     const fn max_tags(&self) -> usize {
         (self.limits.max_metadata_bytes / r#""k":"v","#.len()).saturating_add(2)
     }
@@ -239,8 +240,8 @@ fn whole_number(digits: &[u8]) -> Option<u64> {
     (!digits.is_empty()).then_some(number)
 }
 
-/// Reads eight digits at once, because times are a third of the bytes of many lines: neighbours become numbers of two
-/// digits, then of four, then of eight.
+/// Reads eight digits at once, because times are a third of the bytes of many lines: neighbours become
+/// numbers of two digits, then of four, then of eight.
 fn eight_digits(ascii: [u8; 8]) -> Option<u64> {
     const ONES: u64 = u64::MAX / 0xFF;
     let word = u64::from_le_bytes(ascii);

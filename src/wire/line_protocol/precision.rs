@@ -10,8 +10,8 @@ pub enum Precision {
     Seconds,
     Minutes,
     Hours,
-    /// By the size of each number, as InfluxDB 3 does: seconds below 5e9, milliseconds below 5e12, microseconds below
-    /// 5e15, and nanoseconds from there on.
+    /// By the size of each number, as InfluxDB 3 does: seconds below 5e9, milliseconds below 5e12,
+    /// microseconds below 5e15, and nanoseconds from there on.
     Auto,
 }
 
@@ -39,8 +39,8 @@ impl Precision {
         }
     }
 
-    /// Reads the `precision` of `/api/v3/write_lp`: `auto`, `second`, `millisecond`, `microsecond` or `nanosecond`, or
-    /// the short `s`, `ms`, `us`, `u`, `ns`, `n`.
+    /// Reads the `precision` of `/api/v3/write_lp`: `auto`, `second`, `millisecond`, `microsecond` or
+    /// `nanosecond`, or the short `s`, `ms`, `us`, `u`, `ns`, `n`.
     #[must_use]
     pub fn from_v3(name: &str) -> Option<Self> {
         match name {
@@ -54,8 +54,8 @@ impl Precision {
         }
     }
 
-    /// Unix milliseconds of a time in this unit, if 64 bits hold them. What is finer than a millisecond is cut off
-    /// toward the past, so that -1 ns lies in millisecond -1.
+    /// Unix milliseconds of a time in this unit, if 64 bits hold them. What is finer than a millisecond is
+    /// cut off toward the past, so that -1 ns lies in millisecond -1.
     pub(super) fn to_ms(self, time: i64) -> Option<i64> {
         match self {
             Self::Nanoseconds => Some(time.div_euclid(1_000_000)),

@@ -23,7 +23,8 @@ pub(super) enum Field {
     DataValue,
 }
 
-/// Each field with its label in JSON and in CBOR, in the order of the enum. The labels of base fields are negative.
+/// Each field with its label in JSON and in CBOR, in the order of the enum. The labels of base fields are
+/// negative.
 const LABELS: [(Field, &str, i64); Field::COUNT] = [
     (Field::Version, "bver", -1),
     (Field::BaseName, "bn", -2),

@@ -1,34 +1,35 @@
 //! `SenML` (RFC 8428), as JSON and as CBOR.
 //!
-//! A body is a pack: an array of records. A record measures one thing, and base fields spare it what it has in common
-//! with those before it:
+//! A body is a pack: an array of records. A record measures one thing, and base fields spare it what it has
+//! in common with those before it:
 //! ```json
 //! [ { "bn": "urn:dev:ow:10e2073a01080063:", "bt": 1.320067464e+09, "n": "temp", "u": "Cel", "v": 23.1 },
 //!   { "n": "hum", "u": "%RH", "v": 67 } ]
 //! ```
 //! How records become readings:
-//! - **Device and metric** come from the name, `bn` + `n`, as [`NameSplit`] says. Where the name ends with the device,
-//!   the metric is the unit, because that is how the RFC tells several measurements of one name apart (`lat`, `lon`,
-//!   `%RH`), and `value` when there is no unit either.
-//! - **Time** is `bt` + `t` seconds, rounded to the millisecond: from 2^28 on since 1970, below that relative to now.
-//!   No time, or zero, is the server's clock.
-//! - **Value** is `bv` + `v`, or 1 and 0 for `vb`. A record has one value field; strings (`vs`) and data (`vd`) are no
-//!   numbers, so they are refused.
-//! - **Sum** is `bs` + `s`, the integral over time, stored as the metric's name with `_sum` behind it. A record that
-//!   has an `s` needs no value.
-//! - **Units** become metadata of the device, gathered over the whole pack: `{"units":{"temp":"Cel"}}`. A sum has no
-//!   entry: it is in the unit of its metric times seconds. The last unit of a metric stands. A unit has at most 32 bytes
-//!   and no control characters, else its record is rejected.
+//! - **Device and metric** come from the name, `bn` + `n`, as [`NameSplit`] says. Where the name ends with
+//!   the device, the metric is the unit, because that is how the RFC tells several measurements of one name
+//!   apart (`lat`, `lon`, `%RH`), and `value` when there is no unit either.
+//! - **Time** is `bt` + `t` seconds, rounded to the millisecond: from 2^28 on since 1970, below that relative
+//!   to now. No time, or zero, is the server's clock.
+//! - **Value** is `bv` + `v`, or 1 and 0 for `vb`. A record has one value field; strings (`vs`) and data
+//!   (`vd`) are no numbers, so they are refused.
+//! - **Sum** is `bs` + `s`, the integral over time, stored as the metric's name with `_sum` behind it. A
+//!   record that has an `s` needs no value.
+//! - **Units** become metadata of the device, gathered over the whole pack: `{"units":{"temp":"Cel"}}`. A sum
+//!   has no entry: it is in the unit of its metric times seconds. The last unit of a metric stands. A unit
+//!   has at most 32 bytes and no control characters, else its record is rejected.
 //! - Records in a row that share device and time are handed on as one reading.
 //!
-//! A record of base fields only measures nothing and is no reading. `ut` and unknown fields are skipped. A pack that
-//! says that it needs more than this reader has (a `bver` above 10, a label that ends with `_`) is refused whole, as is
-//! a body that is no pack; a record that is wrong by itself is one rejection. A base field that is wrong rejects its
-//! own record and each later one that would need it.
+//! A record of base fields only measures nothing and is no reading. `ut` and unknown fields are skipped. A
+//! pack that says that it needs more than this reader has (a `bver` above 10, a label that ends with `_`) is
+//! refused whole, as is a body that is no pack; a record that is wrong by itself is one rejection. A base
+//! field that is wrong rejects its own record and each later one that would need it.
 //!
-//! The body is read twice, at first for its form and its units, then for its readings, so that nothing is handed on
-//! from a pack that is refused, and the memory in use is that of the different names and units, not of the records. The
-//! length of names and units is checked before anything is made of them, and a base name is looked at once.
+//! The body is read twice, at first for its form and its units, then for its readings, so that nothing is
+//! handed on from a pack that is refused, and the memory in use is that of the different names and units, not
+//! of the records. The length of names and units is checked before anything is made of them, and a base name
+//! is looked at once.
 
 mod cbor;
 mod field;
@@ -92,8 +93,8 @@ pub fn parse_json(body: &[u8], options: &Options, sink: &mut impl Sink) -> Resul
     parse(|take| json::read(body, take), options, sink)
 }
 
-/// Reads a pack in CBOR, `application/senml+cbor`. Lengths may be definite or not, and labels may also be the texts
-/// that JSON has.
+/// Reads a pack in CBOR, `application/senml+cbor`. Lengths may be definite or not, and labels may also be the
+/// texts that JSON has.
 ///
 /// # Errors
 /// The body is no pack, or one for newer readers. `sink` was given nothing.

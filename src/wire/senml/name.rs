@@ -12,14 +12,14 @@ pub(super) const MAX_NAME_BYTES: usize = DEVICE_ID_MAX_BYTES + METRIC_MAX_BYTES 
 
 /// How a `SenML` name becomes device and metric: it is cut at its last separator.
 ///
-/// The default separators are `/` and `:`, so that `2001:db8::2/temperature` is metric `temperature` of device
-/// `2001:db8::2`. Separators at the end of a name are dropped; a name without any is that of a device and names no
-/// metric.
+/// The default separators are `/` and `:`, so that `2001:db8::2/temperature` is metric `temperature` of
+/// device `2001:db8::2`. Separators at the end of a name are dropped; a name without any is that of a device
+/// and names no metric.
 ///
-/// What comes before the proper name of a URN is never a device by itself, so separators in `urn:uuid:` or, of device
-/// URNs (RFC 9039), in `urn:dev:ow:`, do not count: `urn:dev:ow:10e2073a01080063` is a device, and
-/// `urn:dev:ow:10e2073a01080063:temp` is metric `temp` of it. A name that is nothing but an IPv6 address is cut,
-/// though: who has such names cuts at `/` alone.
+/// What comes before the proper name of a URN is never a device by itself, so separators in `urn:uuid:` or,
+/// of device URNs (RFC 9039), in `urn:dev:ow:`, do not count: `urn:dev:ow:10e2073a01080063` is a device, and
+/// `urn:dev:ow:10e2073a01080063:temp` is metric `temp` of it. A name that is nothing but an IPv6 address is
+/// cut, though: who has such names cuts at `/` alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NameSplit {
     /// A bit for each character of ASCII; names have no others.

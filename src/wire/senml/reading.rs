@@ -17,8 +17,9 @@ const USUAL_VALUES: usize = 16;
 
 /// Gathers measurements in a row that share device and time, and hands them on as one reading.
 ///
-/// What the sink might refuse because of a metric's name or value is handed on by itself, so that it takes no other
-/// record with it. A metric that comes again begins another reading: the identity is the same, so the last one wins.
+/// What the sink might refuse because of a metric's name or value is handed on by itself, so that it takes no
+/// other record with it. A metric that comes again begins another reading: the identity is the same, so the
+/// last one wins.
 #[derive(Debug)]
 pub(super) struct Readings<'p, S> {
     devices: &'p DeviceTable,

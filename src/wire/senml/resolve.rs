@@ -39,7 +39,8 @@ pub(super) struct Resolver<'o> {
     base_name: Found<usize>,
     /// How many bytes of the base name are known to be good: all or none.
     checked: usize,
-    /// How the base name is cut by itself: the length of its device and of its metric. Known once it was needed.
+    /// How the base name is cut by itself: the length of its device and of its metric. Known once it was
+    /// needed.
     cut: Option<(usize, Option<usize>)>,
     time: Found<Option<f64>>,
     unit: Found<Option<String>>,
@@ -154,7 +155,8 @@ impl<'o> Resolver<'o> {
     }
 }
 
-/// Takes a base field over. A bad one stays bad until there is another, so that no record falls back on an older one.
+/// Takes a base field over. A bad one stays bad until there is another, so that no record falls back on an
+/// older one.
 fn renew<T>(base: &mut Found<T>, is_there: bool, read: impl FnOnce() -> Found<T>) {
     if is_there {
         *base = read().map_err(|problem| {

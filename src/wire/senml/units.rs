@@ -1,6 +1,7 @@
 //! The devices of a pack, and their units as metadata.
 //!
-//! Each device, metric and unit is kept once, so a pack takes memory for the different ones in it and not for its records.
+//! Each device, metric and unit is kept once, so a pack takes memory for the different ones in it and not for
+//! its records.
 
 use std::hash::BuildHasher;
 

@@ -1,4 +1,5 @@
-//! The chunks of SQLite, read and written by their documented format, and not with the code that is under test.
+//! The chunks of SQLite, read and written by their documented format, and not with the code that is under
+//! test.
 
 use std::io::Read;
 

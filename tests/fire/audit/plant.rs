@@ -10,7 +10,8 @@ use super::{HOUR_MS, sqlite};
 use crate::fire::store::Store;
 use crate::harness::Database;
 
-/// Something that is wrong with the reading of a device at an instant. The value of metric `a` is the one to change.
+/// Something that is wrong with the reading of a device at an instant. The value of metric `a` is the one to
+/// change.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Plant {
     Loss,

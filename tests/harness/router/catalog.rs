@@ -24,7 +24,8 @@ impl Catalog {
     }
 }
 
-/// The shard that holds the documents with this value of the shard key. (The hash is Rust's; MongoDB's is of MD5.)
+/// The shard that holds the documents with this value of the shard key. (The hash is Rust's; MongoDB's is of
+/// MD5.)
 pub(super) fn shard_of(value: &Bson) -> usize {
     let mut hasher = DefaultHasher::new();
     match value {

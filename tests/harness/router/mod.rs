@@ -1,14 +1,14 @@
-//! A router for tests: it speaks MongoDB's wire protocol in front of two real mongods, as a mongos does in front of its
-//! shards, because no registry has a mongos.
+//! A router for tests: it speaks MongoDB's wire protocol in front of two real mongods, as a mongos does in
+//! front of its shards, because no registry has a mongos.
 //!
-//! It says of itself what a mongos says (`hello`), keeps which collections are sharded (`catalog`), sends each statement to
-//! the shard that its shard key hashes to, and to all where there is none (`target`, `writes`, `reads`), refuses what a
-//! mongos refuses, and records where everything went (`record`). What it cannot do as a mongos would, it refuses too:
-//! it is never silently wrong.
+//! It says of itself what a mongos says (`hello`), keeps which collections are sharded (`catalog`), sends
+//! each statement to the shard that its shard key hashes to, and to all where there is none (`target`,
+//! `writes`, `reads`), refuses what a mongos refuses, and records where everything went (`record`). What it
+//! cannot do as a mongos would, it refuses too: it is never silently wrong.
 //!
-//! What it is not: its hash is not MongoDB's; there are no chunks, no balancer, no config servers and no versions of
-//! routing tables; a collection is split in one instant, while nothing else happens; `explain`, transactions,
-//! authentication and compression are missing.
+//! What it is not: its hash is not MongoDB's; there are no chunks, no balancer, no config servers and no
+//! versions of routing tables; a collection is split in one instant, while nothing else happens; `explain`,
+//! transactions, authentication and compression are missing.
 //!
 //! This folder stands alone, as `mongod.rs` does.
 

@@ -6,7 +6,8 @@ use bson::{Bson, Document};
 
 use super::commands::number;
 
-/// Sorts documents that come with their sort keys by what `sort` says; an error names a key that cannot be compared.
+/// Sorts documents that come with their sort keys by what `sort` says; an error names a key that cannot be
+/// compared.
 pub(super) fn sorted(mut keyed: Vec<(Vec<Bson>, Document)>, sort: &Document) -> Result<Vec<Document>, String> {
     if let Some(odd) = keyed.iter().flat_map(|(key, _)| key).find(|value| rank(value).is_none()) {
         return Err(format!("the test router cannot sort by {odd}"));

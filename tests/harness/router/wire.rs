@@ -1,7 +1,7 @@
 //! `OP_MSG`, from clients and to shards.
 //!
-//! Format: <https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/#op_msg>. Messages of clients may have
-//! document sequences (kind 1) and a checksum, which is not looked at; what is sent has neither.
+//! Format: <https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/#op_msg>. Messages of clients
+//! may have document sequences (kind 1) and a checksum, which is not looked at; what is sent has neither.
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::SocketAddr;

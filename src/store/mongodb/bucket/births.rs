@@ -1,8 +1,10 @@
-//! Which flushes are taken to be the first of their buckets: those of buckets that this instance has not written to lately.
+//! Which flushes are taken to be the first of their buckets: those of buckets that this instance has not
+//! written to lately.
 //!
-//! A document costs the server a sixth when it is inserted of what it costs when an upsert finds none and makes it from
-//! operators. A guess may be wrong: after a restart, with another instance, when a bucket was forgotten. The insert then
-//! finds the document there and does nothing, for less than a quarter of what the append costs that follows.
+//! A document costs the server a sixth when it is inserted of what it costs when an upsert finds none and
+//! makes it from operators. A guess may be wrong: after a restart, with another instance, when a bucket was
+//! forgotten. The insert then finds the document there and does nothing, for less than a quarter of what the
+//! append costs that follows.
 
 use std::collections::HashSet;
 use std::hash::BuildHasher;
@@ -14,14 +16,15 @@ use tokio::time::Instant;
 
 use crate::model::Hour;
 
-/// For how long a bucket is remembered, at least, after its first write. Most are written to within their hour only.
+/// For how long a bucket is remembered, at least, after its first write. Most are written to within their
+/// hour only.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// One lock each, and one table that grows.
 const SHARDS: usize = 16;
 
-/// How many buckets a generation of a shard remembers: 7/8 of a power of two, as that is when a table would grow. All of
-/// them take 300 MB, and what is pending of so many buckets takes some GB.
+/// How many buckets a generation of a shard remembers: 7/8 of a power of two, as that is when a table would
+/// grow. All of them take 300 MB, and what is pending of so many buckets takes some GB.
 const MAX: usize = 7 << 17;
 
 /// The buckets that were written to lately, as hashes.

@@ -1,17 +1,18 @@
 //! How large readings are as BSON, and how much a document takes. Pure.
 //!
-//! Sizes are what the elements of `readings` and `stats` take at most: positions in the array count with as many digits as
-//! any may have. A document that was appended to counts the stats of each append, though they share fields; so what it
-//! says of itself (`bytes`) is never too low.
+//! Sizes are what the elements of `readings` and `stats` take at most: positions in the array count with as
+//! many digits as any may have. A document that was appended to counts the stats of each append, though they
+//! share fields; so what it says of itself (`bytes`) is never too low.
 
 use super::super::names;
 use crate::model::{Contents, Sample};
 
-/// What a document holds besides readings and stats: metadata, which is at most 64 KiB as JSON, and the fixed fields.
+/// What a document holds besides readings and stats: metadata, which is at most 64 KiB as JSON, and the fixed
+/// fields.
 const RESERVED_BYTES: usize = 66 * 1024;
 
-/// An element of `readings` without its values: its type, its position and a zero, the length and the end of a document,
-/// and `ts`.
+/// An element of `readings` without its values: its type, its position and a zero, the length and the end of
+/// a document, and `ts`.
 const READING_BYTES: usize = 1 + 8 + 5 + (1 + 3 + 8);
 
 /// A value without its key: its type, a zero, and the number.

@@ -1,9 +1,9 @@
 //! Lists devices, without an index of devices: seeks.
 //!
-//! In the index `{ deviceId, bucket }` each device costs one [`Seek`] to find it, which finds its first bucket too, and one
-//! more to find its newest bucket. The first kind is a chain; of the second kind, [`AT_ONCE`] run at the same time. Beside
-//! the first kind runs a seek in the rollups, which finds the devices that have nothing else left, and since when each
-//! device is known.
+//! In the index `{ deviceId, bucket }` each device costs one [`Seek`] to find it, which finds its first
+//! bucket too, and one more to find its newest bucket. The first kind is a chain; of the second kind,
+//! [`AT_ONCE`] run at the same time. Beside the first kind runs a seek in the rollups, which finds the
+//! devices that have nothing else left, and since when each device is known.
 
 use std::ops::ControlFlow;
 
@@ -57,7 +57,8 @@ impl BucketStore {
         Ok(summaries.into_iter().flatten().collect())
     }
 
-    /// What is known of the device whose first bucket and whose first day of rollups were found. `None`: it has just expired.
+    /// What is known of the device whose first bucket and whose first day of rollups were found. `None`: it
+    /// has just expired.
     async fn summary(&self, first: Option<Glance>, day: Option<Day>) -> Result<Option<DeviceSummary>, WriteError> {
         let newest = match &first {
             Some(first) => self.whole(self.glance(doc! { "deviceId": &first.device }, -1).await?).await?,
@@ -114,7 +115,8 @@ impl BucketStore {
     }
 }
 
-/// The fields of a [`Glance`]. They are named, because leaving out `readings` instead makes the server walk through them.
+/// The fields of a [`Glance`]. They are named, because leaving out `readings` instead makes the server walk
+/// through them.
 fn glance_fields() -> Document {
     doc! {
         "deviceId": 1, "bucket": 1, "part": 1, "schemaVersion": 1, "full": 1, "firstTs": 1, "lastTs": 1, "metadata": 1,

@@ -1,7 +1,7 @@
 //! The bucket document: its fields, written and read.
 //!
-//! Counts are int64, `part` and `schemaVersion` int32, every value, minimum, maximum and sum a double. Readings are read
-//! back without serde, element by element, straight into samples.
+//! Counts are int64, `part` and `schemaVersion` int32, every value, minimum, maximum and sum a double.
+//! Readings are read back without serde, element by element, straight into samples.
 
 use std::borrow::Cow;
 
@@ -28,7 +28,8 @@ pub(super) struct Part {
     pub(super) rev: i64,
     /// No new instant will ever be added: those go to the next part.
     pub(super) full: bool,
-    /// The bucket's last instant as far as this part knows: not before its own, nor before that of the parts before it.
+    /// The bucket's last instant as far as this part knows: not before its own, nor before that of the parts
+    /// before it.
     pub(super) last: HourOffset,
     pub(super) metadata: Option<Map<String, Value>>,
     pub(super) contents: Contents,
@@ -73,7 +74,8 @@ pub(super) struct Body<'a> {
 }
 
 impl Body<'_> {
-    /// Writes the fields that follow from it: all but `_id`, `deviceId` and those that [`encode_birth`] writes.
+    /// Writes the fields that follow from it: all but `_id`, `deviceId` and those that [`encode_birth`]
+    /// writes.
     pub(super) fn encode(&self, fields: &mut Encoder, hour: Hour) {
         let (first, _) = self.contents.span().expect("a part is written for its readings");
         fields.int64("rev", self.rev);
@@ -92,7 +94,8 @@ impl Body<'_> {
     }
 }
 
-/// Writes the fields that a document gets when it is made and that never change, but for `_id` and `deviceId`.
+/// Writes the fields that a document gets when it is made and that never change, but for `_id` and
+/// `deviceId`.
 pub(super) fn encode_birth(fields: &mut Encoder, device: &str, hour: Hour, part: i32) {
     fields.datetime("bucket", hour.start_ms());
     fields.int32("part", part);
@@ -115,7 +118,8 @@ pub(super) fn encode_readings(fields: &mut Encoder, key: impl Key, hour: Hour, c
     });
 }
 
-/// Adds the readings of a document to those of its hour: also where one of them is not readable, all the others.
+/// Adds the readings of a document to those of its hour: also where one of them is not readable, all the
+/// others.
 pub(super) fn take_readings(readings: &RawArray, into: &mut HourSamples) -> Result<(), Unreadable> {
     let mut outcome = Ok(());
     for reading in readings {

@@ -1,7 +1,7 @@
 //! Writes many buckets: one statement each, many to a command, and the slow path for those it does not suit.
 //!
-//! What is taken for the first flush of its bucket is inserted. Where that was wrong, the document is there already, and the
-//! flush is appended to it.
+//! What is taken for the first flush of its bucket is inserted. Where that was wrong, the document is there
+//! already, and the flush is appended to it.
 
 use std::sync::Arc;
 

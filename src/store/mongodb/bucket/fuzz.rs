@@ -30,7 +30,8 @@ pub(in super::super) fn document(document: &RawDocument) {
     }
 }
 
-/// The samples in an order of their own: in which order metrics stand, and which bits make a NaN, is all the same.
+/// The samples in an order of their own: in which order metrics stand, and which bits make a NaN, is all the
+/// same.
 fn spread(contents: &Contents) -> BTreeMap<(u32, String), String> {
     let sample =
         |sample: &Sample| ((sample.offset, contents.metric_of(sample).to_string()), format!("{:?}", sample.value));

@@ -13,35 +13,40 @@
 //!   readings: [ { ts: ISODate("2026-04-20T14:00:10Z"), lux: 320 }, ... ] }
 //! ```
 //!
-//! Anyone can read that with mongosh, Compass or an aggregation. This room promises what [`crate::store`] asks of every
-//! store, with no bookkeeping beside the document itself, whatever happens to commands on their way:
+//! Anyone can read that with mongosh, Compass or an aggregation. This room promises what [`crate::store`]
+//! asks of every store, with no bookkeeping beside the document itself, whatever happens to commands on their
+//! way:
 //!
-//! **Fast path** (`fast`, `statement`). One statement of an `update` command appends a flush to its document, on the
-//! condition that `lastTs` is before the flush's first reading, that there is room by count and by bytes (`capacity`), and
-//! that the document is not marked `full`. Otherwise the statement does nothing and says 11000, duplicate key. So a command that times out and lands late
-//! finds `lastTs` past its first reading and does nothing, and so does a resend, a replay after a crash, and the slower
-//! of two instances.
+//! **Fast path** (`fast`, `statement`). One statement of an `update` command appends a flush to its document,
+//! on the condition that `lastTs` is before the flush's first reading, that there is room by count and by
+//! bytes (`capacity`), and that the document is not marked `full`. Otherwise the statement does nothing and
+//! says 11000, duplicate key. So a command that times out and lands late finds `lastTs` past its first
+//! reading and does nothing, and so does a resend, a replay after a crash, and the slower of two instances.
 //!
-//! What this instance takes for the first flush of its bucket (`births`) it inserts, for a sixth of what such an upsert
-//! costs the server. When the document is there already, that too says 11000, and the flush is appended.
+//! What this instance takes for the first flush of its bucket (`births`) it inserts, for a sixth of what such
+//! an upsert costs the server. When the document is there already, that too says 11000, and the flush is
+//! appended.
 //!
-//! **Slow path** (`slow`, `plan`). For the buckets whose statement said 11000: read the parts, merge by identity, write back
-//! what changed on the condition that its `rev` is unchanged, and spill into a new part where there is no room. Which
-//! buckets have more than one part is remembered (`overflow`): later flushes are appended to the last part, and when that is
-//! full, it alone is read. Late and resent readings of such a bucket cost the reading of all its parts.
+//! **Slow path** (`slow`, `plan`). For the buckets whose statement said 11000: read the parts, merge by
+//! identity, write back what changed on the condition that its `rev` is unchanged, and spill into a new part
+//! where there is no room. Which buckets have more than one part is remembered (`overflow`): later flushes
+//! are appended to the last part, and when that is full, it alone is read. Late and resent readings of such a
+//! bucket cost the reading of all its parts.
 //!
-//! **Why `full`.** The fast path of another instance may know part 0 only. Once part 1 exists, nothing new may be appended to part 0, for the
-//! readings may be in part 1 already; and that must hold when the capacity is raised later, or when two instances
-//! disagree on it. A part is therefore marked `full` before its successor is made, and the mark is never taken back.
-//! Because of it, every part but the last holds the same instants forever, and parts that were read one after the other
-//! can be merged as if they had been read at once. For the same reason `lastTs` never falls from part to part, even when
-//! a later part holds older readings: each speaks for the bucket up to itself.
+//! **Why `full`.** The fast path of another instance may know part 0 only. Once part 1 exists, nothing new
+//! may be appended to part 0, for the readings may be in part 1 already; and that must hold when the capacity
+//! is raised later, or when two instances disagree on it. A part is therefore marked `full` before its
+//! successor is made, and the mark is never taken back. Because of it, every part but the last holds the same
+//! instants forever, and parts that were read one after the other can be merged as if they had been read at
+//! once. For the same reason `lastTs` never falls from part to part, even when a later part holds older
+//! readings: each speaks for the bucket up to itself.
 //!
-//! **Rollups** (`rollups`). The `stats` and `rev` of a bucket's parts are what its hour's rollup is derived from, in the
-//! collection that all modes share. Queries ask that first (`read`).
+//! **Rollups** (`rollups`). The `stats` and `rev` of a bucket's parts are what its hour's rollup is derived
+//! from, in the collection that all modes share. Queries ask that first (`read`).
 //!
-//! `stats.<metric>.sum` is added to by the fast path, which rounds it once for each append, and folded anew by the slow
-//! one. Values above 1e290 take the slow path, because a sum that an append made infinite would stay so.
+//! `stats.<metric>.sum` is added to by the fast path, which rounds it once for each append, and folded anew
+//! by the slow one. Values above 1e290 take the slow path, because a sum that an append made infinite would
+//! stay so.
 
 pub(super) mod bench;
 mod births;
@@ -110,8 +115,8 @@ impl BucketStore {
     /// When the URI is not one.
     pub async fn connect(options: MongodbOptions) -> Result<Self, UriError> {
         let (database, servers) = options.database().await?;
-        // What a majority acknowledged is on every primary, and pending is dropped only then: local reads of the
-        // primary show each reading that is not pending any more.
+        // What a majority acknowledged is on every primary, and pending is dropped only then: local reads of
+        // the primary show each reading that is not pending any more.
         let reading = CollectionOptions::builder().read_concern(ReadConcern::local()).build();
         let commands = Commands {
             database: database.clone(),
@@ -138,9 +143,9 @@ impl BucketStore {
         })
     }
 
-    /// Creates the collections and their indexes, and changes what differs from the options. Every write does this first,
-    /// until it has succeeded once, and again when a collection was dropped; calling it at the start only shows trouble
-    /// earlier.
+    /// Creates the collections and their indexes, and changes what differs from the options. Every write does
+    /// this first, until it has succeeded once, and again when a collection was dropped; calling it at the
+    /// start only shows trouble earlier.
     ///
     /// # Errors
     /// When the server does not answer or refuses.
@@ -156,8 +161,8 @@ impl BucketStore {
             self.rollups.ensure(deployment).await?;
             Ok(deployment)
         };
-        // Each step waits for the server no longer than `timeout`. All of them together may take longer, and must not begin
-        // from the start each time when they do.
+        // Each step waits for the server no longer than `timeout`. All of them together may take longer, and
+        // must not begin from the start each time when they do.
         self.schema_state.deployment(ensure).await
     }
 }

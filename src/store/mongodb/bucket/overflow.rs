@@ -1,8 +1,8 @@
-//! Which buckets have more than one part, as far as this instance knows: their flushes are appended to the last part, and
-//! the slow path need not read the others.
+//! Which buckets have more than one part, as far as this instance knows: their flushes are appended to the
+//! last part, and the slow path need not read the others.
 //!
-//! What is remembered may be out of date, and does no harm then: a part that has got a successor is marked full, and an
-//! append to one that is gone does nothing.
+//! What is remembered may be out of date, and does no harm then: a part that has got a successor is marked
+//! full, and an append to one that is gone does nothing.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

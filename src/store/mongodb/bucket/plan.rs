@@ -1,10 +1,11 @@
-//! What the slow path has to change: given all the parts of a bucket and what a flush brings, which parts to write back
-//! and which to add. Pure.
+//! What the slow path has to change: given all the parts of a bucket and what a flush brings, which parts to
+//! write back and which to add. Pure.
 //!
 //! - The value of an identity lives in the part that holds it; the later value wins there.
 //! - A metric that is new to its instant joins it where that part has room.
 //! - What is nowhere yet goes to the last part while it has room, then to new parts.
-//! - A part that gets a successor is marked full first. That mark is never taken back, whatever the capacity becomes.
+//! - A part that gets a successor is marked full first. That mark is never taken back, whatever the capacity
+//!   becomes.
 //! - A part that gains nothing is not written.
 
 use serde_json::{Map, Value};
@@ -24,9 +25,10 @@ pub(super) struct Change {
     pub(super) brings: Vec<(HourOffset, u32)>,
 }
 
-/// Whether the parts can be planned on. Documents are read one after the other while others write, so that a part may
-/// be seen as it was before its successor came. Every part but the last must be full: only then can no instant have
-/// slipped into it behind the reader's back. Expects the parts from number `from` on, ascending.
+/// Whether the parts can be planned on. Documents are read one after the other while others write, so that a
+/// part may be seen as it was before its successor came. Every part but the last must be full: only then can
+/// no instant have slipped into it behind the reader's back. Expects the parts from number `from` on,
+/// ascending.
 pub(super) fn is_consistent(parts: &[Part], from: i32) -> bool {
     let numbered = parts.iter().zip(from..).all(|(part, number)| part.number == number);
     numbered && parts.iter().rev().skip(1).all(|part| part.full)

@@ -1,8 +1,9 @@
 //! Reads hours of devices.
 //!
-//! Queries name their devices and a range of hours, so that they walk one stretch of the index for each device and, when
-//! sharded and of one device, ask one shard. They sort by the index alone: the parts of an hour come in the order in which they were inserted, and are
-//! folded as they come. Replies are read batch by batch without turning documents into anything in between.
+//! Queries name their devices and a range of hours, so that they walk one stretch of the index for each
+//! device and, when sharded and of one device, ask one shard. They sort by the index alone: the parts of an
+//! hour come in the order in which they were inserted, and are folded as they come. Replies are read batch by
+//! batch without turning documents into anything in between.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -31,8 +32,8 @@ const RUNS_MAX: usize = 8;
 /// Whole documents asked for at once: a day of hours.
 const CONTENTS_BATCH: u32 = 24;
 
-/// How many more parts of an hour are read once enough is found in it, before the others are asked for by their time.
-/// Most hours have fewer parts.
+/// How many more parts of an hour are read once enough is found in it, before the others are asked for by
+/// their time. Most hours have fewer parts.
 const PARTS_BEHIND_CUT: u32 = 2;
 
 impl BucketStore {
@@ -72,9 +73,9 @@ impl BucketStore {
         Ok(by_device.found)
     }
 
-    /// Goes through the documents of the range in the order of their hours, and stops at the hour behind the last one that
-    /// is needed. The parts of an hour come in no order of time: once enough is found in one of them, only those parts are
-    /// asked for that begin before what was found last.
+    /// Goes through the documents of the range in the order of their hours, and stops at the hour behind the
+    /// last one that is needed. The parts of an hour come in no order of time: once enough is found in one of
+    /// them, only those parts are asked for that begin before what was found last.
     pub(super) async fn read_readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, WriteError> {
         let batch = u32::try_from(query.max_instants).unwrap_or(CONTENTS_BATCH).clamp(2, CONTENTS_BATCH);
         let find = self.documents.find(in_range(query)).sort(doc! { "bucket": 1 }).batch_size(batch);
@@ -209,8 +210,9 @@ fn of_missing(missing: &[Missing]) -> Option<Document> {
     }
 }
 
-/// A stretch of the index for each run of hours. Each clause has to be planned by the server, so that many runs are asked
-/// for in another way: hour by hour, or all of the hours from the first to the last where few of these are known.
+/// A stretch of the index for each run of hours. Each clause has to be planned by the server, so that many
+/// runs are asked for in another way: hour by hour, or all of the hours from the first to the last where few
+/// of these are known.
 fn clauses_of(missing: &Missing) -> Vec<Document> {
     let Missing { devices, runs } = missing;
     let of = |bucket: Document| doc! { "deviceId": of_devices(devices), "bucket": bucket };

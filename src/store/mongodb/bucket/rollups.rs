@@ -1,11 +1,12 @@
 //! Rolls buckets up: what the [`rollups`](super::super::rollups) of an hour are derived from.
 //!
-//! The `rev` of a rollup is the sum of those of the bucket's parts, each of which only grows. Parts are read one after the
-//! other while others write, so that a sum may be of parts that were never there at the same time; but then a part has
-//! been written since, whose writer rolls up the hour again, and comes to a higher sum.
+//! The `rev` of a rollup is the sum of those of the bucket's parts, each of which only grows. Parts are read
+//! one after the other while others write, so that a sum may be of parts that were never there at the same
+//! time; but then a part has been written since, whose writer rolls up the hour again, and comes to a higher
+//! sum.
 //!
-//! Reads are local ones of the primary, which show every write that was acknowledged. What they show may not be durable
-//! yet; but a majority has the rollup only when it has everything that the primary wrote before.
+//! Reads are local ones of the primary, which show every write that was acknowledged. What they show may not
+//! be durable yet; but a majority has the rollup only when it has everything that the primary wrote before.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -121,7 +122,8 @@ impl BucketStore {
         Ok(derived)
     }
 
-    /// Writes what was derived of these buckets. Of one that has no readings (any more) nothing was, and nothing changes.
+    /// Writes what was derived of these buckets. Of one that has no readings (any more) nothing was, and
+    /// nothing changes.
     async fn put_derived(&self, buckets: &[(Arc<str>, Hour)], mut derived: Derived) -> Vec<Result<(), WriteError>> {
         let mut outcomes = vec![Ok(()); buckets.len()];
         let (mut places, mut rollups) = (Vec::new(), Vec::new());

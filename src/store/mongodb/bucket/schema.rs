@@ -1,4 +1,5 @@
-//! The collection of the buckets, its indexes, its validator and its sharding, brought to what the options ask for.
+//! The collection of the buckets, its indexes, its validator and its sharding, brought to what the options
+//! ask for.
 //!
 //! Everything here can be done again and again, by several instances at once.
 
@@ -14,8 +15,8 @@ use crate::store::WriteError;
 /// The index that every query uses.
 const QUERY_INDEX: &str = "deviceId_bucket";
 
-/// `createdAt` lies up to an hour before the last reading of its bucket, so that expiry waits this much longer: nothing
-/// goes before its time.
+/// `createdAt` lies up to an hour before the last reading of its bucket, so that expiry waits this much
+/// longer: nothing goes before its time.
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// What the schema should be.
@@ -39,7 +40,8 @@ impl Schema {
         Ok(deployment)
     }
 
-    /// The collection with its validator. A validator that is not ours is left alone unless ours is asked for.
+    /// The collection with its validator. A validator that is not ours is left alone unless ours is asked
+    /// for.
     async fn ensure_collection(&self) -> Result<(), WriteError> {
         let Some(present) = self.collection.present(Kind::Plain).await? else {
             let options = if self.validate {
@@ -66,8 +68,8 @@ impl Schema {
     }
 }
 
-/// The envelope of a bucket's document. Readings are not looked at one by one: the server would check them all again
-/// at each append.
+/// The envelope of a bucket's document. Readings are not looked at one by one: the server would check them
+/// all again at each append.
 fn validator() -> Document {
     let count = doc! { "bsonType": ["int", "long"], "minimum": 1 };
     let date = doc! { "bsonType": "date" };

@@ -1,11 +1,14 @@
-//! Writes one bucket that the fast path does not suit: its readings are late, resent or racing, or the document is full.
+//! Writes one bucket that the fast path does not suit: its readings are late, resent or racing, or the
+//! document is full.
 //!
-//! Reads the parts of the bucket that matter, lets [`plan`] merge in what is new, and writes back each part that changed, on the
-//! condition that its `rev` is still the one that was read. When another writer was quicker, everything starts again.
+//! Reads the parts of the bucket that matter, lets [`plan`] merge in what is new, and writes back each part
+//! that changed, on the condition that its `rev` is still the one that was read. When another writer was
+//! quicker, everything starts again.
 //!
-//! Parts are read with read concern "majority". What they hold is therefore durable, and a write that changes nothing is
-//! done. A standalone server grants "majority" to what is not in its journal yet; there the last part is written back
-//! even if nothing changed, because a journaled write makes all writes before it durable.
+//! Parts are read with read concern "majority". What they hold is therefore durable, and a write that changes
+//! nothing is done. A standalone server grants "majority" to what is not in its journal yet; there the last
+//! part is written back even if nothing changed, because a journaled write makes all writes before it
+//! durable.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -29,8 +32,8 @@ use crate::store::{WriteError, Written};
 /// How often a bucket is tried before the write is handed back as contended.
 const ATTEMPTS: u32 = 10;
 
-/// The pause before the second attempt, doubled before each further one up to [`PAUSE_MAX`]; a random half is taken
-/// off. What another writer did can be read once a majority has it, which takes some milliseconds.
+/// The pause before the second attempt, doubled before each further one up to [`PAUSE_MAX`]; a random half is
+/// taken off. What another writer did can be read once a majority has it, which takes some milliseconds.
 const PAUSE: Duration = Duration::from_millis(4);
 
 const PAUSE_MAX: Duration = Duration::from_millis(500);
@@ -52,8 +55,9 @@ impl BucketStore {
         Err(WriteError::Transient { reason: "contention", detail })
     }
 
-    /// The parts that a job may have to do with: all of them, or only the last one that is known and those behind it, if
-    /// the job comes after everything that it speaks for. Returns also from which number on that is.
+    /// The parts that a job may have to do with: all of them, or only the last one that is known and those
+    /// behind it, if the job comes after everything that it speaks for. Returns also from which number on
+    /// that is.
     async fn read_what_matters(&self, job: &Job<'_>) -> Result<(Vec<Part>, i32), WriteError> {
         let BucketWrite { device, hour, .. } = job.write;
         let known = self.overflowing.last_part(device, *hour);
@@ -94,8 +98,8 @@ impl BucketStore {
         Ok(parts)
     }
 
-    /// Makes the changes that the job asks for, one after the other, and says whether all were made. Those that were are
-    /// noted in `brought`, for the next attempt finds them made.
+    /// Makes the changes that the job asks for, one after the other, and says whether all were made. Those
+    /// that were are noted in `brought`, for the next attempt finds them made.
     async fn change(
         &self,
         job: &Job<'_>,

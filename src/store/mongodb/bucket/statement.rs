@@ -1,9 +1,10 @@
 //! The fast path's statements: make a bucket's document, or append a flush to it, or do nothing at all.
 //!
-//! The filter of an append holds only when every reading of the flush is later than all that the bucket has, there is room for it, and
-//! the document is the bucket's last part. When it does not hold, the upsert tries to insert. For part 0, the `_id` being
-//! taken makes that a duplicate key error. Only the slow path makes other parts: to append to one of them, the statement
-//! asks for another `_id` on insert, which makes every insert an error (66, immutable field), and never takes effect.
+//! The filter of an append holds only when every reading of the flush is later than all that the bucket has,
+//! there is room for it, and the document is the bucket's last part. When it does not hold, the upsert tries
+//! to insert. For part 0, the `_id` being taken makes that a duplicate key error. Only the slow path makes
+//! other parts: to append to one of them, the statement asks for another `_id` on insert, which makes every
+//! insert an error (66, immutable field), and never takes effect.
 
 use std::borrow::Cow;
 

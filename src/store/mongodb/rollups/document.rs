@@ -115,7 +115,8 @@ fn entry_of(value: RawBsonRef<'_>) -> Result<&RawDocument, Unreadable> {
 #[derive(Debug, PartialEq)]
 pub(in super::super) struct Day {
     pub(in super::super) device: String,
-    /// The first instant of the day. Rollups of older versions do not have it: then the start of the first hour.
+    /// The first instant of the day. Rollups of older versions do not have it: then the start of the first
+    /// hour.
     pub(in super::super) first_ts_ms: i64,
     /// The last instant of the day.
     pub(in super::super) last_ts_ms: i64,

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use crate::model::Hour;
 use crate::store::HourStats;
 
-/// Hours that are not rolled up, and of which devices. Most devices lack the same ones: those that are not over yet.
+/// Hours that are not rolled up, and of which devices. Most devices lack the same ones: those that are not
+/// over yet.
 #[derive(Debug, PartialEq)]
 pub(in super::super) struct Missing {
     pub(in super::super) devices: Vec<Arc<str>>,

@@ -10,13 +10,14 @@
 //!                    stats: { lux: { count: 360, min: 310, max: 322, sum: 113400 } } } } }
 //! ```
 //!
-//! A month of hours is some thirty documents here and hundreds of buckets there, and a day of them takes a few KiB, so
-//! that they can be kept for years.
+//! A month of hours is some thirty documents here and hundreds of buckets there, and a day of them takes a
+//! few KiB, so that they can be kept for years.
 //!
-//! **Derived, never counted up.** An hour is written whole, from what is stored of it. Its `rev` grows with each change of
-//! the stored readings, and a statement takes effect only where the stored `rev` is lower. So it does not matter how often
-//! an hour is rolled up, by how many instances, in which order the commands arrive: the newest state stays. And since
-//! readings that expire take their `rev` with them, a rollup outlives them: what is left never replaces it.
+//! **Derived, never counted up.** An hour is written whole, from what is stored of it. Its `rev` grows with
+//! each change of the stored readings, and a statement takes effect only where the stored `rev` is lower. So
+//! it does not matter how often an hour is rolled up, by how many instances, in which order the commands
+//! arrive: the newest state stays. And since readings that expire take their `rev` with them, a rollup
+//! outlives them: what is left never replaces it.
 //!
 //! The mode brings the [`HourRollup`]s; this room knows nothing of how readings are stored.
 
@@ -44,7 +45,8 @@ use std::sync::Arc;
 /// The index that every query uses.
 const QUERY_INDEX: &str = "deviceId_day";
 
-/// `createdAt` lies up to a day before the last reading of its document, so that expiry waits this much longer.
+/// `createdAt` lies up to a day before the last reading of its document, so that expiry waits this much
+/// longer.
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// What is known of an hour of a device.

@@ -12,11 +12,13 @@ use crate::model::{Hour, Metric};
 use crate::store::metric_names::MetricNames;
 use crate::store::{HourStats, WriteError};
 
-/// Documents asked for at once: those of many devices and a month come in one reply, or as many as it can hold.
+/// Documents asked for at once: those of many devices and a month come in one reply, or as many as it can
+/// hold.
 const BATCH: u32 = 10_000;
 
 impl RollupCollection {
-    /// The hours that are rolled up, of each of the devices, ascending; see [`crate::store::Store::hour_stats`].
+    /// The hours that are rolled up, of each of the devices, ascending; see
+    /// [`crate::store::Store::hour_stats`].
     pub(in super::super) async fn read(
         &self,
         devices: &[Arc<str>],

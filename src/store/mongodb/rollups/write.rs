@@ -14,14 +14,14 @@ use crate::model::Hour;
 use crate::store::WriteError;
 
 impl RollupCollection {
-    /// Writes the hours, unless something as new is there. The outcome at index i belongs to the rollup at index i. Ok
-    /// means that it, or what is newer, is durable.
+    /// Writes the hours, unless something as new is there. The outcome at index i belongs to the rollup at
+    /// index i. Ok means that it, or what is newer, is durable.
     pub(in super::super) async fn put_all(&self, rollups: &[HourRollup]) -> Vec<Result<(), WriteError>> {
         let mut outcomes: Vec<Option<Result<(), WriteError>>> = vec![None; rollups.len()];
         let mut waiting: Vec<usize> = (0..rollups.len()).collect();
         let mut reached = Ok(());
-        // A duplicate key may come from another hour of the same new document, which was a moment quicker. Once the
-        // document is there, it can only mean that the hour is.
+        // A duplicate key may come from another hour of the same new document, which was a moment quicker.
+        // Once the document is there, it can only mean that the hour is.
         for may_race in [true, false] {
             let mut raced = Vec::new();
             let statement = |encoder: &mut Encoder, at: &usize| put(encoder, &rollups[*at]);
@@ -40,8 +40,8 @@ impl RollupCollection {
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unreached)).collect()
     }
 
-    /// Those of the rollups, all of one hour, that are not stored or not as new. It spares statements that would do
-    /// nothing, which cost more than this look.
+    /// Those of the rollups, all of one hour, that are not stored or not as new. It spares statements that
+    /// would do nothing, which cost more than this look.
     pub(in super::super) async fn outdated(
         &self,
         hour: Hour,

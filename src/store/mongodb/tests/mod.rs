@@ -21,7 +21,8 @@ use crate::model::Hour;
 use crate::store::Store;
 use crate::store::scenarios::Expiry;
 
-/// Runs the scenarios of a mode on every kind of deployment. `$open` makes two instances that share a [`Scratch`].
+/// Runs the scenarios of a mode on every kind of deployment. `$open` makes two instances that share a
+/// [`Scratch`].
 macro_rules! on_every_deployment {
     ($open:ident $(, $variant:ident)?) => {
         $crate::store::mongodb::tests::on_every_deployment!(@on one_member, on_one_member, $open $(, $variant)?);
@@ -48,7 +49,8 @@ macro_rules! on_every_deployment {
 }
 pub(super) use on_every_deployment;
 
-/// A database of its own for a test. It is dropped at the end; on a cluster, where everything went is checked before.
+/// A database of its own for a test. It is dropped at the end; on a cluster, where everything went is checked
+/// before.
 pub(super) struct Scratch {
     pub(super) uri: String,
     pub(super) name: String,

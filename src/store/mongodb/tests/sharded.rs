@@ -1,5 +1,5 @@
-//! What is asked of a mode on a sharded cluster: every write and every query of a device goes to one shard, and no device
-//! is on two. The cluster is the test router's, see `tests/harness/router`.
+//! What is asked of a mode on a sharded cluster: every write and every query of a device goes to one shard,
+//! and no device is on two. The cluster is the test router's, see `tests/harness/router`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -74,7 +74,8 @@ fn devices_on(cluster: &Cluster, shard: usize, database: &str, collection: &str)
     found.iter().map(|row| row.as_document().unwrap().get_str("_id").unwrap().to_owned()).collect()
 }
 
-/// A new reading, a resent one and a late one of each of many devices, and every question that can be asked of one.
+/// A new reading, a resent one and a late one of each of many devices, and every question that can be asked
+/// of one.
 pub(in super::super) async fn each_device_has_its_shard(scratch: &Scratch, store: &dyn Store) {
     let cluster = scratch.cluster.unwrap();
     let devices = devices();

@@ -1,7 +1,8 @@
 //! A measurement: `{ ts, meta: { deviceId, ...metadata }, temp: 22.4, hum: 40.0 }`.
 //!
-//! The server splits its own buckets where the order of fields or the type of a value changes, or where `meta` does. So
-//! fields stand in the order of their names, what was not measured is left out, and every value is a double.
+//! The server splits its own buckets where the order of fields or the type of a value changes, or where
+//! `meta` does. So fields stand in the order of their names, what was not measured is left out, and every
+//! value is a double.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use super::super::{metadata, names};
 use crate::model::{Contents, Hour, Reading, Sample};
 use crate::store::HourSamples;
 
-/// Stands before the names of metrics that are fields of every measurement. No metric name holds control characters.
+/// Stands before the names of metrics that are fields of every measurement. No metric name holds control
+/// characters.
 const ESCAPE: char = '\u{1F}';
 
 /// Where a metric's value is.
@@ -96,7 +98,8 @@ impl Measurement<'_> {
     }
 }
 
-/// Adds the values of a measurement to those of its hour: also where one of them is not readable, all the others.
+/// Adds the values of a measurement to those of its hour: also where one of them is not readable, all the
+/// others.
 pub(super) fn take_measurement(
     measurement: &RawDocument,
     ts_ms: i64,

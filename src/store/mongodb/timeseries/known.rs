@@ -1,11 +1,11 @@
 //! What this instance knows of each device: up to where readings of it may be stored, and its metadata.
 //!
-//! Of a device that is known, every reading that is stored, or that this instance has sent, is at `last_ms` or before: what
-//! is later is new for sure, and needs no look at the store. A write raises `last_ms` before anything is sent, so that
-//! whatever becomes of it, a second attempt is not sure any more.
+//! Of a device that is known, every reading that is stored, or that this instance has sent, is at `last_ms`
+//! or before: what is later is new for sure, and needs no look at the store. A write raises `last_ms` before
+//! anything is sent, so that whatever becomes of it, a second attempt is not sure any more.
 //!
-//! The table is bounded. A device that was forgotten is looked up again; one with a write under way is never forgotten,
-//! or else a look at the store might miss what is just arriving there.
+//! The table is bounded. A device that was forgotten is looked up again; one with a write under way is never
+//! forgotten, or else a look at the store might miss what is just arriving there.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -78,7 +78,8 @@ impl KnownDevices {
 }
 
 impl Table {
-    /// Forgets the devices without a write since the last time, and if there are none, all that have none under way.
+    /// Forgets the devices without a write since the last time, and if there are none, all that have none
+    /// under way.
     fn forget_some(&mut self) {
         let (before, generation) = (self.devices.len(), self.generation);
         self.devices.retain(|_, device| device.writes > 0 || device.used == generation);
@@ -104,7 +105,8 @@ impl UnderWay<'_> {
         });
     }
 
-    /// Says that readings up to `last_ms` are about to be sent, and whether the first of them is new for sure.
+    /// Says that readings up to `last_ms` are about to be sent, and whether the first of them is new for
+    /// sure.
     pub(super) fn advance(&self, first_ms: i64, last_ms: i64) -> bool {
         self.with(|device| {
             let is_new = device.last_ms.is_some_and(|known| first_ms > known);

@@ -1,18 +1,21 @@
-//! Sends inserts so that one whose outcome is not known can be overtaken: it cannot take effect any more afterwards.
+//! Sends inserts so that one whose outcome is not known can be overtaken: it cannot take effect any more
+//! afterwards.
 //!
-//! Nothing keeps a measurement from being stored twice, so a write that got no answer may only be repeated after a look at
-//! what it did. But it might take effect after that look: a server that hung for a while executes what waits in its sockets.
-//! Therefore each insert carries the id of a server session and a transaction number, as retryable writes do. The server
-//! refuses a number that is lower than one it has seen in that session, and takes one command of a session at a time. So a
-//! command with the next number, which does nothing, ends all doubt: when it has been answered, the insert before it has
-//! taken effect or never will.
+//! Nothing keeps a measurement from being stored twice, so a write that got no answer may only be repeated
+//! after a look at what it did. But it might take effect after that look: a server that hung for a while
+//! executes what waits in its sockets. Therefore each insert carries the id of a server session and a
+//! transaction number, as retryable writes do. The server refuses a number that is lower than one it has seen
+//! in that session, and takes one command of a session at a time. So a command with the next number, which
+//! does nothing, ends all doubt: when it has been answered, the insert before it has taken effect or never
+//! will.
 //!
-//! The driver sends the session's id and leaves the numbers to us; it must not use these sessions for writes of its own,
-//! which is why they are kept here and never returned while the store lives. A standalone server knows no transaction
-//! numbers; there, and for the shards of a cluster that the command which ends the doubt does not reach, a late insert is
-//! possible.
+//! The driver sends the session's id and leaves the numbers to us; it must not use these sessions for writes
+//! of its own, which is why they are kept here and never returned while the store lives. A standalone server
+//! knows no transaction numbers; there, and for the shards of a cluster that the command which ends the doubt
+//! does not reach, a late insert is possible.
 //!
-//! Source: <https://github.com/mongodb/specifications/blob/master/source/retryable-writes/retryable-writes.md>.
+//! Source:
+//! <https://github.com/mongodb/specifications/blob/master/source/retryable-writes/retryable-writes.md>.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -6,19 +6,21 @@
 //!   lux: 320.0, temp: 22.4 }
 //! ```
 //!
-//! The server packs measurements of one `meta` into buckets of its own, by column. Nothing in it keeps a measurement
-//! from being stored twice, and none can be changed. This room promises what [`crate::store`] asks of every store, with
-//! these differences:
-//! - Of an identity the **first** value stays, not the last: what is stored is never changed, and of what is pending the
-//!   first is written.
-//! - It is exact for **one writer per device**. Two instances that write the same reading of a device at the same time may
-//!   both store it; answers then take the lower of the two values, once.
+//! The server packs measurements of one `meta` into buckets of its own, by column. Nothing in it keeps a
+//! measurement from being stored twice, and none can be changed. This room promises what [`crate::store`]
+//! asks of every store, with these differences:
+//! - Of an identity the **first** value stays, not the last: what is stored is never changed, and of what is
+//!   pending the first is written.
+//! - It is exact for **one writer per device**. Two instances that write the same reading of a device at the
+//!   same time may both store it; answers then take the lower of the two values, once.
 //!
-//! **Identity by looking** (`write`, `known`). What comes after everything that may be stored of a device is inserted at
-//! once; the rest, and the first write of a device after a start, only after a look at what is stored. **No late inserts**
-//! (`lanes`): before such a look, whatever got no answer is overtaken, so that it cannot take effect afterwards.
+//! **Identity by looking** (`write`, `known`). What comes after everything that may be stored of a device is
+//! inserted at once; the rest, and the first write of a device after a start, only after a look at what is
+//! stored. **No late inserts** (`lanes`): before such a look, whatever got no answer is overtaken, so that it
+//! cannot take effect afterwards.
 //!
-//! **Stats** are folded by the server (`read`), and for hours that are over they come from the rollups, as in bucket mode.
+//! **Stats** are folded by the server (`read`), and for hours that are over they come from the rollups, as in
+//! bucket mode.
 
 mod devices;
 mod document;
@@ -103,9 +105,9 @@ impl TimeseriesStore {
         })
     }
 
-    /// Creates the collections and their indexes, and changes what differs from the options. Every write does this first,
-    /// until it has succeeded once, and again when a collection was dropped; calling it at the start only shows trouble
-    /// earlier.
+    /// Creates the collections and their indexes, and changes what differs from the options. Every write does
+    /// this first, until it has succeeded once, and again when a collection was dropped; calling it at the
+    /// start only shows trouble earlier.
     ///
     /// # Errors
     /// When the server does not answer or refuses.
@@ -120,13 +122,13 @@ impl TimeseriesStore {
             self.rollups.ensure(deployment).await?;
             Ok(deployment)
         };
-        // Each step waits for the server no longer than `timeout`. All of them together may take longer, and must not begin
-        // from the start each time when they do.
+        // Each step waits for the server no longer than `timeout`. All of them together may take longer, and
+        // must not begin from the start each time when they do.
         self.schema_state.deployment(ensure).await
     }
 
-    /// Takes back what was said of a write when the collection is not the one that the schema was ensured of: an insert
-    /// into a missing one makes the server create a plain collection.
+    /// Takes back what was said of a write when the collection is not the one that the schema was ensured of:
+    /// an insert into a missing one makes the server create a plain collection.
     async fn confirm(&self, mut outcomes: Vec<Result<Written, WriteError>>) -> Vec<Result<Written, WriteError>> {
         if outcomes.iter().all(Result::is_err) {
             return outcomes;

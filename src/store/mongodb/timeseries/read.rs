@@ -1,7 +1,7 @@
 //! Reads hours of devices.
 //!
-//! Stats of hours that are rolled up come from the rollups, those of other hours from an aggregation: it takes each
-//! identity once, whatever its name, and folds by hour.
+//! Stats of hours that are rolled up come from the rollups, those of other hours from an aggregation: it
+//! takes each identity once, whatever its name, and folds by hour.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -59,7 +59,8 @@ impl TimeseriesStore {
         Ok(found)
     }
 
-    /// Goes through the measurements of the range in the order of time, and stops at the first one that is not needed.
+    /// Goes through the measurements of the range in the order of time, and stops at the first one that is
+    /// not needed.
     pub(super) async fn read_readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, WriteError> {
         let batch = u32::try_from(query.max_instants).unwrap_or(BATCH).clamp(BATCH_MIN, BATCH);
         let mut find = self.measurements.find(in_range(query)).sort(doc! { "ts": 1 }).batch_size(batch);
@@ -139,8 +140,8 @@ impl TimeseriesStore {
     }
 }
 
-/// The measurements that hold what is asked for. A comparison with a number, unlike `$exists`, lets the server pass over its
-/// own buckets in which no measurement has the field.
+/// The measurements that hold what is asked for. A comparison with a number, unlike `$exists`, lets the
+/// server pass over its own buckets in which no measurement has the field.
 fn in_range(query: &ReadingsQuery) -> Document {
     let mut filter = doc! { "meta.deviceId": &*query.device, "ts": during(&query.range_ms) };
     if !query.metrics.is_empty() {
@@ -181,8 +182,8 @@ fn pipeline(filter: Document) -> Vec<Document> {
     ]
 }
 
-/// The `rev` of a rollup is the number of its values: it only grows, for nothing that is stored is ever replaced, and it
-/// shrinks when readings expire, which leaves the rollup as it is.
+/// The `rev` of a rollup is the number of its values: it only grows, for nothing that is stored is ever
+/// replaced, and it shrinks when readings expire, which leaves the rollup as it is.
 fn decode_row(row: &RawDocument, names: &mut MetricNames) -> Result<HourRollup, Unreadable> {
     let id = row.get_document("_id")?;
     let mut stats = Vec::new();

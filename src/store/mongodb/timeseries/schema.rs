@@ -23,9 +23,9 @@ pub(super) struct Schema {
 }
 
 impl Schema {
-    /// Brings the database to what the schema should be. A plain collection is set aside if `was_there`, if this instance
-    /// has seen the time-series collection: then an insert made it after somebody had dropped the other, and none of its
-    /// readings was reported as stored.
+    /// Brings the database to what the schema should be. A plain collection is set aside if `was_there`, if
+    /// this instance has seen the time-series collection: then an insert made it after somebody had dropped
+    /// the other, and none of its readings was reported as stored.
     pub(super) async fn ensure(&self, was_there: bool) -> Result<Deployment, WriteError> {
         let deployment = self.collection.deployment().await?;
         if was_there

@@ -1,10 +1,10 @@
 //! Filters on `ts`.
 //!
 //! The server turns a lower bound on `ts` into one on the `_id`s of its own buckets as well: the bound less
-//! the span of a bucket, in seconds since 1970. Where that is before 1970, server 6.0.5 takes its minimum date,
-//! whose lower 32 bits say 2017-11-28T00:21:29Z, and passes over all buckets before that. It does so as long as
-//! nothing before 1970 is stored. A negated bound becomes none on the `_id`s: the server compares each
-//! measurement.
+//! the span of a bucket, in seconds since 1970. Where that is before 1970, server 6.0.5 takes its minimum
+//! date, whose lower 32 bits say 2017-11-28T00:21:29Z, and passes over all buckets before that. It does so as
+//! long as nothing before 1970 is stored. A negated bound becomes none on the `_id`s: the server compares
+//! each measurement.
 
 use std::ops::Range;
 

@@ -45,9 +45,9 @@ struct Document<'a> {
 impl TimeseriesStore {
     /// Writes buckets; see [`crate::store::Store::write`].
     ///
-    /// For one measurement that it does not take, the server refuses a whole command, of which it may have done a part. So
-    /// what was refused for good is written again in halves, until what is to blame is alone. As with any repetition, a look
-    /// at what is stored comes first.
+    /// For one measurement that it does not take, the server refuses a whole command, of which it may have
+    /// done a part. So what was refused for good is written again in halves, until what is to blame is alone.
+    /// As with any repetition, a look at what is stored comes first.
     pub(super) async fn write_buckets(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Outcome> {
         let mut outcomes = self.write_together(writes, deployment).await;
         if writes.len() > 1 {
@@ -141,7 +141,8 @@ impl TimeseriesStore {
         }
     }
 
-    /// Writes an `insert` of as many of the documents, in order, as fit into one, and returns how many: at least one.
+    /// Writes an `insert` of as many of the documents, in order, as fit into one, and returns how many: at
+    /// least one.
     fn insert_command(&self, command: &mut Encoder, waiting: &[Document<'_>]) -> usize {
         let mut taken = 0;
         command.string("insert", &self.collection);
@@ -161,7 +162,8 @@ impl TimeseriesStore {
         taken
     }
 
-    /// What was found stored may not be with a majority yet. It is when this returns, or its writes have failed.
+    /// What was found stored may not be with a majority yet. It is when this returns, or its writes have
+    /// failed.
     async fn make_durable(&self, outcomes: &mut [Outcome]) {
         if let Err(error) = self.lanes.wait_for_majority().await {
             for outcome in outcomes.iter_mut().filter(|outcome| outcome.is_ok()) {
@@ -171,7 +173,8 @@ impl TimeseriesStore {
     }
 }
 
-/// Whether all of the write comes after everything that may be stored of the device; a write without readings does.
+/// Whether all of the write comes after everything that may be stored of the device; a write without readings
+/// does.
 fn is_new_for_sure(write: &BucketWrite, device: &UnderWay<'_>) -> bool {
     let span = write.contents.span();
     span.is_none_or(|(first, last)| device.advance(write.hour.instant_ms(first), write.hour.instant_ms(last)))

@@ -32,8 +32,8 @@ fn any_piece() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![telling.prop_map(|piece| piece.as_bytes().to_vec()), any::<u8>().prop_map(|byte| vec![byte])]
 }
 
-/// Asserts that the bytes are JSON here exactly when they are JSON to `serde_json`. It refuses numbers beyond the range
-/// of floats, which are left to admission here, so these say nothing.
+/// Asserts that the bytes are JSON here exactly when they are JSON to `serde_json`. It refuses numbers beyond
+/// the range of floats, which are left to admission here, so these say nothing.
 fn assert_json_like_serde_json(bytes: &[u8]) {
     let ours = parse(bytes, &mut Notes::default());
     match serde_json::from_slice::<Value>(bytes) {

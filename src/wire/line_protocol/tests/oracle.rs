@@ -1,8 +1,8 @@
 //! `influxdb-line-protocol` as a judge: where both take a line, they read the same.
 //!
-//! It is laxer than InfluxDB's first parser in some places (an `=` in the value of a tag, control characters) and stricter
-//! in others (`1.`), so what only one of them takes says nothing. It unescapes `\\` in names, which InfluxDB does not;
-//! lines with that are left out.
+//! It is laxer than InfluxDB's first parser in some places (an `=` in the value of a tag, control characters)
+//! and stricter in others (`1.`), so what only one of them takes says nothing. It unescapes `\\` in names,
+//! which InfluxDB does not; lines with that are left out.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The examples of RFC 8428, in the order of its sections. Those of section 5.1.2 are also in CBOR, section 6.
+//! The examples of RFC 8428, in the order of its sections. Those of section 5.1.2 are also in CBOR, section
+//! 6.
 
 use super::{assert_json, bytes, cbor, json};
 

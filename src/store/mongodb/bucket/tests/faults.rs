@@ -21,7 +21,8 @@ pub(in crate::store::mongodb) struct Fault<'a> {
 }
 
 impl<'a> Fault<'a> {
-    /// Lets one kind of command of the scratch's faulty store fail as `how` says, and as often as `mode` says.
+    /// Lets one kind of command of the scratch's faulty store fail as `how` says, and as often as `mode`
+    /// says.
     pub(in crate::store::mongodb) async fn inject(
         scratch: &'a Scratch,
         command: &str,

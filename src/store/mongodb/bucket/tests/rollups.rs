@@ -16,7 +16,8 @@ fn hour(nth: i32) -> Hour {
     Hour(HOUR.0 + nth)
 }
 
-/// A write of the metrics `lux` and `a.b`, in quarters, so that sums are exact in whatever order they are added.
+/// A write of the metrics `lux` and `a.b`, in quarters, so that sums are exact in whatever order they are
+/// added.
 fn write_in(device: &str, hour: Hour, values: &[(HourOffset, u32, i32)]) -> Arc<BucketWrite> {
     let samples = values
         .iter()
@@ -57,7 +58,8 @@ impl Scratch {
         self.run(doc! { "delete": "buckets", "deletes": [{ "q": filter, "limit": 0 }] }).await;
     }
 
-    /// How many documents of a collection the queries on it have looked at since the profiler was switched on.
+    /// How many documents of a collection the queries on it have looked at since the profiler was switched
+    /// on.
     async fn examined(&self, collection: &str) -> i64 {
         let namespace = format!("{}.{collection}", self.name);
         let find = doc! { "find": "system.profile", "filter": { "ns": namespace, "op": "query" }, "batchSize": 1000 };
@@ -203,8 +205,8 @@ async fn a_whole_hour_is_rolled_up_and_can_be_gone_on_with_after_it_was_broken_o
     }
 }
 
-/// Hours of one new document at the same time: whoever is slower is told of a duplicate key, and must not take that for
-/// its own hour being there.
+/// Hours of one new document at the same time: whoever is slower is told of a duplicate key, and must not
+/// take that for its own hour being there.
 #[tokio::test]
 async fn instances_that_roll_up_hours_of_the_same_new_day_lose_none() {
     let scratch = Scratch::new().await;
@@ -305,8 +307,8 @@ async fn rollups_expire_by_a_retention_of_their_own() {
     }
 }
 
-/// Each write to an hour that was rolled up is followed by a roll-up, as the flush promises, and whole hours are rolled up
-/// in between. What a query then gets is the fold of all that was ever written.
+/// Each write to an hour that was rolled up is followed by a roll-up, as the flush promises, and whole hours
+/// are rolled up in between. What a query then gets is the fold of all that was ever written.
 #[tokio::test]
 async fn random_histories_leave_the_fold_of_everything() {
     for seed in 0..6 {

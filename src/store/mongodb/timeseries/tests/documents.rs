@@ -43,7 +43,8 @@ async fn names_that_every_measurement_has_come_back_as_metrics() {
     assert_eq!(stats, write.contents.stats());
 }
 
-/// The server opens another bucket where the order of fields or the type of a value changes, or where `meta` does.
+/// The server opens another bucket where the order of fields or the type of a value changes, or where `meta`
+/// does.
 #[tokio::test]
 async fn an_hour_of_a_device_is_one_bucket_of_the_server() {
     let scratch = Scratch::new().await;
