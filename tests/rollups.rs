@@ -43,7 +43,7 @@ impl Sent {
 }
 
 /// What stands in the collection of the rollups.
-async fn kept(database: &Database) -> Stats {
+async fn to_stored_id(database: &Database) -> Stats {
     let mut stats = Stats::new();
     for day in database.aggregate("rollups", vec![doc! { "$match": {} }]).await {
         let start_ms = day.get_datetime("day").expect("a day").timestamp_millis();
@@ -107,7 +107,7 @@ async fn past_days_are_rolled_up_over_kills_and_outlive_their_readings() {
         assert_eq!(answered(&server, &devices).await, sent.stats(), "after the kill of round {round}");
     }
     server.settled().await;
-    assert_eq!(kept(&database).await, sent.stats());
+    assert_eq!(to_stored_id(&database).await, sent.stats());
     assert_eq!(answered(&server, &devices).await, sent.stats());
     wait_until("all hours are rolled up", async || {
         (server.metrics().await.count("tidegauge_rollup_lag_seconds") == 0).then_some(())
@@ -147,7 +147,7 @@ async fn derived_again(setup: Setup, database: &Database) {
             std::fs::remove_file(&mark).expect("it is there");
         }
         server.start_again().await;
-        wait_until("all is rolled up", async || (kept(database).await == sent.stats()).then_some(())).await;
+        wait_until("all is rolled up", async || (to_stored_id(database).await == sent.stats()).then_some(())).await;
         wait_until("the mark is written", async || mark.exists().then_some(())).await;
         assert_eq!(answered(&server, &["a", "b"]).await, sent.stats());
     }
@@ -161,7 +161,7 @@ async fn what_is_dropped_while_it_runs_comes_back_without_a_restart() {
     sent.send(&server, "a", 0, 1).await;
     sent.send(&server, "b", 2, 1).await;
     server.settled().await;
-    let all_rolled_up = async || (kept(&database).await == sent.stats()).then_some(());
+    let all_rolled_up = async || (to_stored_id(&database).await == sent.stats()).then_some(());
     wait_until("all is rolled up", all_rolled_up).await;
     let handle = database.handle().await;
     handle.collection::<Document>("rollups").drop().await.expect("dropped");

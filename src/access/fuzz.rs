@@ -1,6 +1,6 @@
 //! What is held against any datagram that claims to be signed.
 
-use super::{Keys, Reach, Unverified, sign, signature};
+use super::{DeviceScope, Keys, SignatureError, sign, signature};
 use crate::config::{Auth, Config, Key, KeySecret};
 
 /// The secret of the key `gw-1` in the corpus.
@@ -24,13 +24,13 @@ pub fn signed_datagram(datagram: &[u8]) {
             let again = [sign("gw-1", &secret, verified.content).as_bytes(), verified.content].concat();
             assert_eq!(again, datagram, "there is one way to sign a content");
         }
-        Err(Unverified::Unsigned) => assert!(!signature::is_claimed(datagram)),
-        Err(Unverified::UnknownKey | Unverified::BadSignature) => assert!(signature::is_claimed(datagram)),
-        Err(Unverified::ExpiredKey) => panic!("the key is good forever"),
+        Err(SignatureError::Unsigned) => assert!(!signature::is_claimed(datagram)),
+        Err(SignatureError::UnknownKey | SignatureError::BadSignature) => assert!(signature::is_claimed(datagram)),
+        Err(SignatureError::ExpiredKey) => panic!("the key is good forever"),
     }
     let resigned = [sign("gw-1", &secret, datagram).as_bytes(), datagram].concat();
     assert_eq!(closed.verify(&resigned, 0).expect("it is signed").content, datagram);
     let open = Keys::new(&Config::default());
     let read = open.verify(datagram, 0).expect("anybody may send anything");
-    assert!(datagram.ends_with(read.content) && read.reach == Reach::all());
+    assert!(datagram.ends_with(read.content) && read.scope == DeviceScope::all());
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 
 use super::signature::{self, Signer};
-use super::{Reach, allowance_of_key};
+use super::{DeviceScope, quota_of_key};
 use crate::config::{Config, Expiry, Key};
-use crate::limits::Allowance;
+use crate::limits::Quota;
 use crate::model::DeviceIdCase;
 
 /// The keys that datagrams are signed with, and what becomes of a datagram that nobody signed.
@@ -26,8 +26,8 @@ pub struct Keys {
 struct Known {
     id: Arc<str>,
     signer: Signer,
-    reach: Reach,
-    allowance: Allowance,
+    scope: DeviceScope,
+    quota: Quota,
     expires: Option<Expiry>,
 }
 
@@ -39,14 +39,14 @@ pub struct Verified<'k, 'd> {
     /// What is to be read: all of it, or what stands behind the line that signs it.
     pub content: &'d [u8],
     /// Which devices it may write.
-    pub reach: &'k Reach,
+    pub scope: &'k DeviceScope,
     /// How much.
-    pub allowance: &'k Allowance,
+    pub quota: &'k Quota,
 }
 
 /// Why a datagram is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unverified {
+pub enum SignatureError {
     /// It has to be signed and is not.
     #[error("datagrams have to be signed here")]
     Unsigned,
@@ -66,7 +66,7 @@ impl Keys {
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let (auth, limits, case) = (&config.auth, &config.limits, config.ingest.device_id_case);
-        let entry = |key: &Key| (key.id.as_str().into(), Known::new(key, allowance_of_key(limits, key), case));
+        let entry = |key: &Key| (key.id.as_str().into(), Known::new(key, quota_of_key(limits, key), case));
         Self {
             known: auth.keys.iter().map(entry).collect(),
             takes_unsigned: auth.takes_unsigned(),
@@ -79,27 +79,27 @@ impl Keys {
     ///
     /// # Errors
     /// When nothing of it may be read.
-    pub fn verify<'d>(&self, datagram: &'d [u8], now_ms: i64) -> Result<Verified<'_, 'd>, Unverified> {
+    pub fn verify<'d>(&self, datagram: &'d [u8], now_ms: i64) -> Result<Verified<'_, 'd>, SignatureError> {
         let from_anybody =
-            |content| Verified { signer: None, content, reach: Reach::all(), allowance: Allowance::unlimited() };
+            |content| Verified { signer: None, content, scope: DeviceScope::all(), quota: Quota::unlimited() };
         if !signature::is_claimed(datagram) {
-            return if self.takes_unsigned { Ok(from_anybody(datagram)) } else { Err(Unverified::Unsigned) };
+            return if self.takes_unsigned { Ok(from_anybody(datagram)) } else { Err(SignatureError::Unsigned) };
         }
         if self.is_open {
             return Ok(from_anybody(signature::skip_line(datagram)));
         }
-        let signature = signature::read(datagram).ok_or(Unverified::BadSignature)?;
-        let known = self.known.get(signature.key_id).ok_or(Unverified::UnknownKey)?;
+        let signature = signature::read(datagram).ok_or(SignatureError::BadSignature)?;
+        let known = self.known.get(signature.key_id).ok_or(SignatureError::UnknownKey)?;
         if !known.signer.has_made(&signature) {
-            return Err(Unverified::BadSignature);
+            return Err(SignatureError::BadSignature);
         }
         match known.expires {
-            Some(expires) if expires.is_over(now_ms) => Err(Unverified::ExpiredKey),
+            Some(expires) if expires.is_over(now_ms) => Err(SignatureError::ExpiredKey),
             _ => Ok(Verified {
                 signer: Some(&known.id),
                 content: signature.content,
-                reach: &known.reach,
-                allowance: &known.allowance,
+                scope: &known.scope,
+                quota: &known.quota,
             }),
         }
     }
@@ -112,15 +112,15 @@ impl Keys {
 }
 
 impl Known {
-    fn new(key: &Key, allowance: Allowance, case: DeviceIdCase) -> Self {
-        let reach = Reach::of(key.devices.as_deref(), key.device_prefix.as_deref(), case);
-        Self { id: key.id.as_str().into(), signer: Signer::new(&key.secret), reach, allowance, expires: key.expires }
+    fn new(key: &Key, quota: Quota, case: DeviceIdCase) -> Self {
+        let scope = DeviceScope::of(key.devices.as_deref(), key.device_prefix.as_deref(), case);
+        Self { id: key.id.as_str().into(), signer: Signer::new(&key.secret), scope, quota, expires: key.expires }
     }
 }
 
 /// Without the secret.
 impl fmt::Debug for Known {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Known").field("reach", &self.reach).field("expires", &self.expires).finish_non_exhaustive()
+        f.debug_struct("Known").field("scope", &self.scope).field("expires", &self.expires).finish_non_exhaustive()
     }
 }

@@ -1,10 +1,10 @@
 //! Access: who may do what.
 //!
 //! A request shows a token, a client certificate, both or nothing. [`Tokens`] make of it a [`Grant`]: the
-//! name under which its owner is known, what is allowed, the [`Reach`], which devices are seen and how their
-//! ids look from there, and the [`Allowance`], how much may be used. Whatever takes readings in or gives them
-//! out asks the grant; nobody below asks for tokens. A datagram shows no token: it is signed with a key, and
-//! [`Keys`] make of it the [`Reach`] of that key.
+//! name under which its owner is known, what is allowed, the [`DeviceScope`], which devices are seen and how
+//! their ids look from there, and the [`Quota`], how much may be used. Whatever takes readings in or gives
+//! them out asks the grant; nobody below asks for tokens. A datagram shows no token: it is signed with a key,
+//! and [`Keys`] make of it the [`DeviceScope`] of that key.
 //!
 //! Promises:
 //! - A token is never kept, only its hash, and never shown. The secret of a key has to be kept, and is never
@@ -24,21 +24,21 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 use crate::config::{Audience, CertificateUse, Config, Expiry, Key, Limits, Scope, Token, TokenHash};
-use crate::limits::{Allowance, Limiter, Rate, Share};
+use crate::limits::{ConcurrencyLimit, Limiter, Quota, Rate};
 use crate::model::{DeviceIdCase, DevicePattern};
 
 mod certificate;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod keys;
-mod reach;
+mod scope;
 mod signature;
 #[cfg(test)]
 mod tests;
 
 pub use certificate::Certificate;
-pub use keys::{Keys, Unverified, Verified};
-pub use reach::{Reach, ReachError, Span};
+pub use keys::{Keys, SignatureError, Verified};
+pub use scope::{DeviceScope, DeviceScopeError, IdRange};
 pub use signature::sign;
 
 /// The longest token that is looked at, in bytes.
@@ -62,9 +62,9 @@ pub struct Grant {
     /// What is allowed.
     pub scopes: Vec<Scope>,
     /// With which devices.
-    pub reach: Reach,
+    pub device_scope: DeviceScope,
     /// How much. Tokens of one name share it.
-    pub allowance: Arc<Allowance>,
+    pub quota: Arc<Quota>,
 }
 
 impl Grant {
@@ -75,40 +75,40 @@ impl Grant {
     }
 
     fn nothing() -> Self {
-        Self { name: None, scopes: Vec::new(), reach: Reach::default(), allowance: Arc::default() }
+        Self { name: None, scopes: Vec::new(), device_scope: DeviceScope::default(), quota: Arc::default() }
     }
 
-    fn everything(allowance: Allowance) -> Self {
+    fn everything(quota: Quota) -> Self {
         let scopes = vec![Scope::Ingest, Scope::Query, Scope::Admin];
-        Self { scopes, allowance: Arc::new(allowance), ..Self::nothing() }
+        Self { scopes, quota: Arc::new(quota), ..Self::nothing() }
     }
 
     /// What a certificate of these devices allows: to write them. How much is for the limits of devices to
     /// say.
     fn to_write(devices: Vec<DevicePattern>) -> Self {
         let name = devices.first().map(|device| format!("certificate of {device}").into());
-        let reach = Reach::new(String::new(), Some(devices));
-        Self { name, scopes: vec![Scope::Ingest], reach, allowance: Arc::default() }
+        let device_scope = DeviceScope::new(String::new(), Some(devices));
+        Self { name, scopes: vec![Scope::Ingest], device_scope, quota: Arc::default() }
     }
 
     /// The same with those of its devices that are among these.
     fn narrowed_to(&self, devices: &[DevicePattern]) -> Self {
-        Self { reach: self.reach.narrowed_to(devices), ..self.clone() }
+        Self { device_scope: self.device_scope.narrowed_to(devices), ..self.clone() }
     }
 
-    fn of(token: &Token, case: DeviceIdCase, allowance: Arc<Allowance>) -> Self {
+    fn of(token: &Token, case: DeviceIdCase, quota: Arc<Quota>) -> Self {
         Self {
             name: Some(token.name.as_str().into()),
             scopes: token.scopes.clone(),
-            reach: Reach::of(token.devices.as_deref(), token.device_prefix.as_deref(), case),
-            allowance,
+            device_scope: DeviceScope::of(token.devices.as_deref(), token.device_prefix.as_deref(), case),
+            quota,
         }
     }
 }
 
 /// Why somebody is not let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Stranger {
+pub enum AuthError {
     /// No token was shown.
     #[error("this takes a token: Authorization: Bearer TOKEN")]
     NoToken,
@@ -149,17 +149,16 @@ impl Tokens {
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let (auth, case) = (&config.auth, config.ingest.device_id_case);
-        let mut allowances: HashMap<&str, Arc<Allowance>> = HashMap::new();
+        let mut quotas: HashMap<&str, Arc<Quota>> = HashMap::new();
         let mut known = HashMap::new();
         for token in &auth.tokens {
-            let allowance =
-                allowances.entry(&token.name).or_insert_with(|| Arc::new(allowance_of(config, Some(token))));
-            let grant = Grant::of(token, case, Arc::clone(allowance));
+            let quota = quotas.entry(&token.name).or_insert_with(|| Arc::new(quota_of(config, Some(token))));
+            let grant = Grant::of(token, case, Arc::clone(quota));
             known.insert(token.hash, (Arc::new(grant), token.expires));
         }
         Self {
             known,
-            anonymous: auth.lets_anybody_in().then(|| Arc::new(Grant::everything(allowance_of(config, None)))),
+            anonymous: auth.lets_anybody_in().then(|| Arc::new(Grant::everything(quota_of(config, None)))),
             nobody: Arc::new(Grant::nothing()),
             certificate_use: auth.client_certificate,
             case,
@@ -175,7 +174,7 @@ impl Tokens {
     ///
     /// # Errors
     /// When nobody is let in with that.
-    pub fn grant(&self, shown: Shown<'_>, to: Option<Scope>, now_ms: i64) -> Result<Arc<Grant>, Stranger> {
+    pub fn grant(&self, shown: Shown<'_>, to: Option<Scope>, now_ms: i64) -> Result<Arc<Grant>, AuthError> {
         let takes_certificate = self.certificate_use == CertificateUse::Device && to == Some(Scope::Ingest);
         let certificate = shown.certificate.filter(|_| takes_certificate);
         let devices = certificate.map(|certificate| self.devices(certificate, now_ms)).transpose()?;
@@ -183,8 +182,8 @@ impl Tokens {
             (Some(token), None) => self.of_token(token, now_ms),
             (Some(token), Some(devices)) => Ok(Arc::new(self.of_token(token, now_ms)?.narrowed_to(&devices))),
             (None, Some(devices)) => Ok(Arc::new(Grant::to_write(devices))),
-            (None, None) if takes_certificate => self.anonymous.clone().ok_or(Stranger::NoTokenNorCertificate),
-            (None, None) => self.anonymous.clone().ok_or(Stranger::NoToken),
+            (None, None) if takes_certificate => self.anonymous.clone().ok_or(AuthError::NoTokenNorCertificate),
+            (None, None) => self.anonymous.clone().ok_or(AuthError::NoToken),
         }
     }
 
@@ -200,23 +199,23 @@ impl Tokens {
         self.anonymous.is_some()
     }
 
-    fn of_token(&self, token: &str, now_ms: i64) -> Result<Arc<Grant>, Stranger> {
+    fn of_token(&self, token: &str, now_ms: i64) -> Result<Arc<Grant>, AuthError> {
         if token.len() > TOKEN_MAX_BYTES {
-            return Err(Stranger::UnknownToken);
+            return Err(AuthError::UnknownToken);
         }
-        let (grant, expires) = self.known.get(&TokenHash::of(token)).ok_or(Stranger::UnknownToken)?;
+        let (grant, expires) = self.known.get(&TokenHash::of(token)).ok_or(AuthError::UnknownToken)?;
         match expires {
-            Some(expires) if expires.is_over(now_ms) => Err(Stranger::ExpiredToken),
+            Some(expires) if expires.is_over(now_ms) => Err(AuthError::ExpiredToken),
             _ => Ok(Arc::clone(grant)),
         }
     }
 
-    fn devices(&self, certificate: &Certificate, now_ms: i64) -> Result<Vec<DevicePattern>, Stranger> {
+    fn devices(&self, certificate: &Certificate, now_ms: i64) -> Result<Vec<DevicePattern>, AuthError> {
         if certificate.is_over(now_ms) {
-            return Err(Stranger::ExpiredCertificate);
+            return Err(AuthError::ExpiredCertificate);
         }
         let devices = certificate.devices(self.case);
-        if devices.is_empty() { Err(Stranger::NamelessCertificate) } else { Ok(devices) }
+        if devices.is_empty() { Err(AuthError::NamelessCertificate) } else { Ok(devices) }
     }
 
     /// The grant of somebody who was not let in, for what is open to everybody.
@@ -252,26 +251,26 @@ impl Tokens {
 
 /// What may be used with a token, or without one. Who shows none counts as one together, and where there are
 /// no tokens at all there is nobody to share memory with.
-fn allowance_of(config: &Config, token: Option<&Token>) -> Allowance {
+fn quota_of(config: &Config, token: Option<&Token>) -> Quota {
     let limits = &config.limits;
     let readings = token.and_then(|token| token.readings_per_second).unwrap_or(limits.token_readings_per_second);
     let is_alone = config.auth.tokens.is_empty();
-    Allowance {
+    Quota {
         new_devices: token.and_then(|_| new_devices(limits)).map(unused),
         readings: per_second(readings, limits).map(unused),
         requests: per_second(limits.token_requests_per_second, limits).map(unused),
-        bytes: (!is_alone).then(|| Arc::new(Share::new(config.token_bytes_in_flight().as_usize()))),
+        bytes: (!is_alone).then(|| Arc::new(ConcurrencyLimit::new(config.token_bytes_in_flight().as_usize()))),
         queries: (!is_alone).then(|| Arc::new(Semaphore::new(config.query.max_concurrent_per_token))),
     }
 }
 
 /// What may be sent with a key.
-fn allowance_of_key(limits: &Limits, key: &Key) -> Allowance {
+fn quota_of_key(limits: &Limits, key: &Key) -> Quota {
     let readings = key.readings_per_second.unwrap_or(limits.token_readings_per_second);
-    Allowance {
+    Quota {
         new_devices: new_devices(limits).map(unused),
         readings: per_second(readings, limits).map(unused),
-        ..Allowance::default()
+        ..Quota::default()
     }
 }
 

@@ -24,7 +24,7 @@ fn without_tokens_everybody_may_do_everything_whatever_they_show() {
     for shown in [None, Some("anything")] {
         let grant = open.grant(token(shown), None, NOW_MS).expect("let in");
         assert!([Scope::Ingest, Scope::Query, Scope::Admin].iter().all(|scope| grant.allows(*scope)));
-        assert!(grant.reach.is_all() && grant.name.is_none());
+        assert!(grant.device_scope.is_all() && grant.name.is_none());
     }
 }
 
@@ -34,20 +34,24 @@ fn with_tokens_only_their_owners_are_let_in() {
     let grant = closed.grant(token(Some("secret-1")), None, NOW_MS).expect("known");
     assert_eq!(grant.name.as_deref(), Some("ann"));
     assert!(grant.allows(Scope::Ingest) && grant.allows(Scope::Query) && !grant.allows(Scope::Admin));
-    assert_eq!(closed.grant(token(None), None, NOW_MS).err(), Some(Stranger::NoToken));
+    assert_eq!(closed.grant(token(None), None, NOW_MS).err(), Some(AuthError::NoToken));
     let long = "secret-1".repeat(1_000);
     for bad in ["", "secret-", "secret-11", "SECRET-1", "ann", &long] {
-        assert_eq!(closed.grant(token(Some(bad)), None, NOW_MS).err(), Some(Stranger::UnknownToken), "{bad}");
+        assert_eq!(closed.grant(token(Some(bad)), None, NOW_MS).err(), Some(AuthError::UnknownToken), "{bad}");
     }
 }
 
 #[test]
 fn a_bad_token_is_refused_where_none_would_do() {
     let both = tokens(&format!("allow_anonymous = true\n{}", entry("ann", "secret-1", "device_prefix = \"ann/\"")));
-    assert!(both.grant(token(None), None, NOW_MS).expect("anonymous").reach.is_all());
-    assert_eq!(both.grant(token(Some("secret-2")), None, NOW_MS).err(), Some(Stranger::UnknownToken));
+    assert!(both.grant(token(None), None, NOW_MS).expect("anonymous").device_scope.is_all());
+    assert_eq!(both.grant(token(Some("secret-2")), None, NOW_MS).err(), Some(AuthError::UnknownToken));
     assert_eq!(
-        both.grant(token(Some("secret-1")), None, NOW_MS).expect("known").reach.kept("x").expect("in reach"),
+        both.grant(token(Some("secret-1")), None, NOW_MS)
+            .expect("known")
+            .device_scope
+            .to_stored_id("x")
+            .expect("in reach"),
         "ann/x"
     );
 }
@@ -57,12 +61,12 @@ fn a_token_is_good_until_it_expires_and_another_of_the_same_name_goes_on() {
     let expires = "expires = \"2026-04-20T14:00:10Z\"";
     let two = tokens(&(entry("ann", "old", expires) + &entry("ann", "new", "")));
     assert!(two.grant(token(Some("old")), None, NOW_MS - 1).is_ok());
-    assert_eq!(two.grant(token(Some("old")), None, NOW_MS).err(), Some(Stranger::ExpiredToken));
+    assert_eq!(two.grant(token(Some("old")), None, NOW_MS).err(), Some(AuthError::ExpiredToken));
     assert_eq!(two.grant(token(Some("new")), None, NOW_MS).expect("known").name.as_deref(), Some("ann"));
     let only = tokens(&entry("ann", "old", expires));
     assert_eq!(
         only.grant(token(None), None, NOW_MS).err(),
-        Some(Stranger::NoToken),
+        Some(AuthError::NoToken),
         "what has expired does not open the door"
     );
 }
@@ -73,8 +77,8 @@ fn patterns_and_prefixes_are_in_the_case_in_which_ids_are_kept() {
     let mut config = Config { auth: toml::from_str(&auth).expect("a section"), ..Config::default() };
     config.ingest.device_id_case = DeviceIdCase::Lower;
     let lower = Tokens::new(&config);
-    let reach = lower.grant(token(Some("t")), None, NOW_MS).expect("known").reach.clone();
-    assert_eq!(reach.kept("light-1").expect("in reach"), "acme/light-1");
+    let scope = lower.grant(token(Some("t")), None, NOW_MS).expect("known").device_scope.clone();
+    assert_eq!(scope.to_stored_id("light-1").expect("in reach"), "acme/light-1");
 }
 
 #[test]
@@ -91,7 +95,7 @@ fn a_gate_shows_the_tokens_of_now() {
 
 /// What names, in a certificate that is good for another second, lead to, with a token or without, for this
 /// scope.
-fn by_certificate(auth: &str, names: &[&str], token: Option<&str>, to: Scope) -> Result<Arc<Grant>, Stranger> {
+fn by_certificate(auth: &str, names: &[&str], token: Option<&str>, to: Scope) -> Result<Arc<Grant>, AuthError> {
     let certificate = Certificate::new(names.iter().copied(), NOW_MS + 1_000);
     tokens(auth).grant(Shown { token, certificate: Some(&certificate) }, Some(to), NOW_MS)
 }
@@ -106,25 +110,25 @@ fn a_certificate_lets_its_owner_write_the_devices_that_it_names_and_nothing_else
     for (device, is_its) in
         [("pump-1", true), ("urn:dev:mac:0024befffe804ff1", true), ("pump-2", false), ("pump", false)]
     {
-        assert_eq!(grant.reach.kept(device).is_ok(), is_its, "{device}");
+        assert_eq!(grant.device_scope.to_stored_id(device).is_ok(), is_its, "{device}");
     }
     for scope in [Scope::Query, Scope::Admin] {
-        assert_eq!(by_certificate(BY_DEVICE, &["pump-1"], None, scope).err(), Some(Stranger::NoToken));
+        assert_eq!(by_certificate(BY_DEVICE, &["pump-1"], None, scope).err(), Some(AuthError::NoToken));
     }
     assert_eq!(
         tokens(BY_DEVICE).grant(token(None), Some(Scope::Ingest), NOW_MS).err(),
-        Some(Stranger::NoTokenNorCertificate)
+        Some(AuthError::NoTokenNorCertificate)
     );
-    assert_eq!(tokens(BY_DEVICE).grant(token(Some("x")), None, NOW_MS).err(), Some(Stranger::UnknownToken));
+    assert_eq!(tokens(BY_DEVICE).grant(token(Some("x")), None, NOW_MS).err(), Some(AuthError::UnknownToken));
 }
 
 #[test]
 fn names_that_are_no_device_ids_grant_nothing() {
     let long = "x".repeat(129);
     let bad = ["*", "LIGHT-*", "", "Gateway of hall 3", "p\u{fc}mp", &long];
-    assert_eq!(by_certificate(BY_DEVICE, &bad, None, Scope::Ingest).err(), Some(Stranger::NamelessCertificate));
+    assert_eq!(by_certificate(BY_DEVICE, &bad, None, Scope::Ingest).err(), Some(AuthError::NamelessCertificate));
     let one = by_certificate(BY_DEVICE, &[&bad[..], &["pump-1"]].concat(), None, Scope::Ingest).expect("let in");
-    assert!(one.reach.kept("pump-1").is_ok() && one.reach.kept("LIGHT-1").is_err());
+    assert!(one.device_scope.to_stored_id("pump-1").is_ok() && one.device_scope.to_stored_id("LIGHT-1").is_err());
 }
 
 #[test]
@@ -133,7 +137,7 @@ fn a_certificate_is_good_as_long_as_it_says() {
     let certificate = Certificate::new(["pump-1"], NOW_MS);
     let shown = Shown { token: None, certificate: Some(&certificate) };
     assert!(closed.grant(shown, Some(Scope::Ingest), NOW_MS).is_ok());
-    assert_eq!(closed.grant(shown, Some(Scope::Ingest), NOW_MS + 1).err(), Some(Stranger::ExpiredCertificate));
+    assert_eq!(closed.grant(shown, Some(Scope::Ingest), NOW_MS + 1).err(), Some(AuthError::ExpiredCertificate));
 }
 
 #[test]
@@ -141,18 +145,18 @@ fn of_a_token_and_a_certificate_both_must_allow_a_device_to_be_written() {
     let auth = BY_DEVICE.to_owned() + &entry("ann", "t", "devices = [\"LIGHT-*\"]\ndevice_prefix = \"acme/\"");
     let names = ["LIGHT-1", "pump-1"];
     let both = by_certificate(&auth, &names, Some("t"), Scope::Ingest).expect("let in");
-    assert_eq!(both.reach.kept("LIGHT-1").expect("both allow it"), "acme/LIGHT-1");
-    assert!(both.reach.kept("pump-1").is_err() && both.reach.kept("LIGHT-2").is_err());
+    assert_eq!(both.device_scope.to_stored_id("LIGHT-1").expect("both allow it"), "acme/LIGHT-1");
+    assert!(both.device_scope.to_stored_id("pump-1").is_err() && both.device_scope.to_stored_id("LIGHT-2").is_err());
     let reading = by_certificate(&auth, &names, Some("t"), Scope::Query).expect("let in");
-    assert!(reading.reach.kept("LIGHT-2").is_ok(), "a certificate says nothing of reading");
-    assert_eq!(by_certificate(&auth, &names, Some("other"), Scope::Ingest).err(), Some(Stranger::UnknownToken));
+    assert!(reading.device_scope.to_stored_id("LIGHT-2").is_ok(), "a certificate says nothing of reading");
+    assert_eq!(by_certificate(&auth, &names, Some("other"), Scope::Ingest).err(), Some(AuthError::UnknownToken));
 }
 
 #[test]
 fn where_certificates_say_nothing_they_change_nothing() {
     let auth = entry("ann", "t", "");
-    assert_eq!(by_certificate(&auth, &["pump-1"], None, Scope::Ingest).err(), Some(Stranger::NoToken));
-    assert!(by_certificate(&auth, &["pump-1"], Some("t"), Scope::Ingest).expect("let in").reach.is_all());
+    assert_eq!(by_certificate(&auth, &["pump-1"], None, Scope::Ingest).err(), Some(AuthError::NoToken));
+    assert!(by_certificate(&auth, &["pump-1"], Some("t"), Scope::Ingest).expect("let in").device_scope.is_all());
     assert!(by_certificate("", &["pump-1"], None, Scope::Admin).is_ok());
 }
 
@@ -163,7 +167,9 @@ fn names_in_certificates_are_in_the_case_in_which_ids_are_kept() {
     let lower = Tokens::new(&config);
     let certificate = Certificate::new(["Pump-1"], NOW_MS);
     let shown = Shown { token: None, certificate: Some(&certificate) };
-    assert!(lower.grant(shown, Some(Scope::Ingest), NOW_MS).expect("let in").reach.kept("pump-1").is_ok());
+    assert!(
+        lower.grant(shown, Some(Scope::Ingest), NOW_MS).expect("let in").device_scope.to_stored_id("pump-1").is_ok()
+    );
 }
 
 /// A secret, and the table of a key with it.
@@ -188,17 +194,17 @@ fn a_signed_datagram_is_that_of_its_key_until_the_key_expires() {
     let by_one = signed("one", &one_secret, "x");
     let verified = keys.verify(&by_one, NOW_MS - 1).expect("signed");
     assert_eq!(verified.content, b"x");
-    assert!(verified.reach.kept("LIGHT-1").is_ok() && verified.reach.kept("PUMP-1").is_err());
-    assert_eq!(keys.verify(&by_one, NOW_MS).unwrap_err(), Unverified::ExpiredKey);
+    assert!(verified.scope.to_stored_id("LIGHT-1").is_ok() && verified.scope.to_stored_id("PUMP-1").is_err());
+    assert_eq!(keys.verify(&by_one, NOW_MS).unwrap_err(), SignatureError::ExpiredKey);
     let by_two = signed("two", &two_secret, "x");
-    assert_eq!(keys.verify(&by_two, NOW_MS).expect("signed").reach.kept("x").expect("in reach"), "acme/x");
+    assert_eq!(keys.verify(&by_two, NOW_MS).expect("signed").scope.to_stored_id("x").expect("in reach"), "acme/x");
     for (datagram, why) in [
-        (b"x".to_vec(), Unverified::Unsigned),
-        (signed("two", &one_secret, "x"), Unverified::BadSignature),
-        (signed("one", &two_secret, "x"), Unverified::BadSignature),
-        ([&by_two[..], b"\n"].concat(), Unverified::BadSignature),
-        (signed("Two", &two_secret, "x"), Unverified::UnknownKey),
-        (b"#tg1".to_vec(), Unverified::BadSignature),
+        (b"x".to_vec(), SignatureError::Unsigned),
+        (signed("two", &one_secret, "x"), SignatureError::BadSignature),
+        (signed("one", &two_secret, "x"), SignatureError::BadSignature),
+        ([&by_two[..], b"\n"].concat(), SignatureError::BadSignature),
+        (signed("Two", &two_secret, "x"), SignatureError::UnknownKey),
+        (b"#tg1".to_vec(), SignatureError::BadSignature),
     ] {
         assert_eq!(keys.verify(&datagram, NOW_MS - 1).unwrap_err(), why, "{}", datagram.escape_ascii());
     }
@@ -219,7 +225,7 @@ fn what_opens_the_door_to_unsigned_datagrams_does_not_open_it_to_bad_signatures(
         let access = tokens(&auth);
         assert_eq!(access.keys().verify(&unsigned, NOW_MS).is_ok(), takes_unsigned, "{auth}");
         let verified = access.keys().verify(&unknown, NOW_MS);
-        let expected = if takes_unknown { Ok(&b"x"[..]) } else { Err(Unverified::UnknownKey) };
+        let expected = if takes_unknown { Ok(&b"x"[..]) } else { Err(SignatureError::UnknownKey) };
         assert_eq!(verified.map(|verified| verified.content), expected, "{auth}");
     }
 }

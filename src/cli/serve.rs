@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tidegauge::access::{Gate, Tokens};
 use tidegauge::config::{Auth, Config, Period, StoreKind, SyncPolicy};
-use tidegauge::flush::{DeadLetters, Flush, Running};
+use tidegauge::flush::{DeadLetters, Pipeline, Running};
 use tidegauge::http::{self, Admission, App, Budget, Tls};
 use tidegauge::ingest::Ingest;
 use tidegauge::ingest::devices::Devices;
@@ -173,7 +173,7 @@ impl std::fmt::Display for Reason {
 struct Service {
     log: Arc<Log>,
     store: Arc<dyn Store>,
-    flush: Arc<Flush>,
+    pipeline: Arc<Pipeline>,
     running: Running,
     app: Arc<App>,
     receiving: Option<udp::Receiving>,
@@ -197,7 +197,7 @@ impl Service {
         let store = open_store(config, &metrics).await?;
         store_watch::compare(config, &data.known_store(), &recovery, &*store, sqlite_was_there).await;
         let dead_letters = DeadLetters::new(data.dead_letters(), config.flush.max_dead_letter_bytes.0);
-        let flush = Flush::new(
+        let pipeline = Pipeline::new(
             options::flush(config, data),
             Arc::clone(&log),
             &recovery,
@@ -206,7 +206,7 @@ impl Service {
             Arc::clone(&metrics),
         );
         metrics.readings_recovered_total.increment(recovery.readings);
-        let running = flush.start().context("start the log reader")?;
+        let running = pipeline.start().context("start the log reader")?;
         let mut helpers = Vec::new();
         let [readings, rollups] =
             [config.retention.readings, config.retention.rollups()].map(|keep| keep.period().map(Period::as_duration));
@@ -214,9 +214,9 @@ impl Service {
         helpers.push(tokio::spawn(store_watch::run(data.known_store(), Arc::clone(&store), Arc::clone(&metrics))));
         let upkeep = exposition.clone();
         helpers.push(tokio::spawn(async move { upkeep.upkeep().await }));
-        let (devices, strangers) = Devices::new(options::devices(config)).unzip();
-        if let (Some(devices), Some(strangers)) = (&devices, strangers) {
-            helpers.push(tokio::spawn(strangers.look_up(Arc::clone(devices), Arc::clone(&store))));
+        let (devices, unknown_devices) = Devices::new(options::devices(config)).unzip();
+        if let (Some(devices), Some(unknown_devices)) = (&devices, unknown_devices) {
+            helpers.push(tokio::spawn(unknown_devices.look_up(Arc::clone(devices), Arc::clone(&store))));
         }
         let refusals = Arc::new(RefusalLog::default());
         let of_refusals = Arc::clone(&refusals);
@@ -225,8 +225,8 @@ impl Service {
             gate: Arc::new(Gate::new(Tokens::new(config))),
             hosts: options::hosts(config),
             ingest: Ingest::new(Arc::clone(&log), options::rules(config), devices, Arc::clone(&metrics)),
-            queries: Queries::new(Arc::clone(&store), Arc::clone(&flush), options::query(config)),
-            flush: Arc::clone(&flush),
+            queries: Queries::new(Arc::clone(&store), Arc::clone(&pipeline), options::query(config)),
+            pipeline: Arc::clone(&pipeline),
             log: Arc::clone(&log),
             log_max_bytes: config.log.max_bytes.0,
             pending_max_bytes: config.pending.max_bytes.0,
@@ -244,7 +244,7 @@ impl Service {
             .map(|sockets| sockets.start(&app.gate, &app.ingest, &app.metrics, &app.refusals, &closing))
             .transpose();
         let receiving = receiving.context("start receiving datagrams")?;
-        Ok(Self { log, store, flush, running, app: Arc::new(app), receiving, closing, helpers })
+        Ok(Self { log, store, pipeline, running, app: Arc::new(app), receiving, closing, helpers })
     }
 
     /// Serves until there is a reason to stop; requests under way are answered.
@@ -253,7 +253,7 @@ impl Service {
         let reason = tokio::select! {
             _ = end.terminate.recv() => Reason::Signal("SIGTERM"),
             _ = end.interrupt.recv() => Reason::Signal("SIGINT"),
-            why = self.flush.failed() => Reason::Failure(format!("the log cannot be read: {why}")),
+            why = self.pipeline.failed() => Reason::Failure(format!("the log cannot be read: {why}")),
             why = self.log_failed() => Reason::Failure(format!("the log has failed: {why}")),
         };
         tracing::info!(%reason, "stopping");
@@ -282,7 +282,7 @@ impl Service {
             tracing::warn!("some datagrams were still on their way into the log at the end of server.shutdown_grace");
         }
         self.log.close();
-        let told = tell_what_waits(&self.flush);
+        let told = tell_what_waits(&self.pipeline);
         let left = self.running.drain(grace).await;
         self.helpers.iter().for_each(tokio::task::JoinHandle::abort);
         if let Err(error) = self.store.close().await {
@@ -302,9 +302,9 @@ impl Service {
 }
 
 /// Says at once what waits for a store that is away, and returns how many readings.
-fn tell_what_waits(flush: &Flush) -> Option<u64> {
-    let (_, why) = flush.store_away()?;
-    let readings = flush.status().pending_readings;
+fn tell_what_waits(pipeline: &Pipeline) -> Option<u64> {
+    let (_, why) = pipeline.store_away()?;
+    let readings = pipeline.status().pending_readings;
     if readings > 0 {
         tracing::warn!(readings, why, "the store is away: these readings stay in the log for the next start");
     }

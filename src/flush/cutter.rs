@@ -7,21 +7,21 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
-use super::Flush;
+use super::Pipeline;
 
 /// How often. More often would cost syncs; less often, damage to more of the log's end would pass for a torn
 /// tail.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs until it is aborted.
-pub(super) async fn run(flush: Arc<Flush>) {
+pub(super) async fn run(pipeline: Arc<Pipeline>) {
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut failing = false;
     let mut reclaiming: Option<JoinHandle<()>> = None;
     loop {
         ticks.tick().await;
-        let cutting = Arc::clone(&flush);
+        let cutting = Arc::clone(&pipeline);
         let cut_and_look = move || {
             let cut = cutting.cut(false);
             cutting.log.look_at_disk();
@@ -35,8 +35,8 @@ pub(super) async fn run(flush: Arc<Flush>) {
             _ => {}
         }
         // In a task of its own: the store may be slow, and the next look must not wait for it.
-        if flush.log.usage().is_disk_full && reclaiming.as_ref().is_none_or(JoinHandle::is_finished) {
-            let store = Arc::clone(&flush.store);
+        if pipeline.log.usage().is_disk_full && reclaiming.as_ref().is_none_or(JoinHandle::is_finished) {
+            let store = Arc::clone(&pipeline.store);
             reclaiming = Some(tokio::spawn(async move { store.reclaim().await }));
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::Flush;
+use super::Pipeline;
 use crate::log::{Reader, Record};
 use crate::pending::Insertion;
 
@@ -21,21 +21,21 @@ const RECORDS_PER_NEWS: usize = 256;
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Starts the feeder. It ends when the log is closed and read to its end, or when it is stopped.
-pub(super) fn spawn(flush: Arc<Flush>) -> std::io::Result<std::thread::JoinHandle<()>> {
+pub(super) fn spawn(pipeline: Arc<Pipeline>) -> std::io::Result<std::thread::JoinHandle<()>> {
     let runtime = Handle::current();
     std::thread::Builder::new().name("log-feeder".to_owned()).spawn(move || {
         let _entered = runtime.enter(); // the clock is the runtime's
-        let reader = flush.log.reader(*flush.fed.borrow());
-        if let Err(why) = feed(&flush, reader, &runtime) {
+        let reader = pipeline.log.reader(*pipeline.fed.borrow());
+        if let Err(why) = feed(&pipeline, reader, &runtime) {
             tracing::error!(error = why, "the log cannot be read any further");
-            flush.failure.send_replace(Some(why));
+            pipeline.failure.send_replace(Some(why));
         }
     })
 }
 
-fn feed(flush: &Flush, mut reader: Reader, runtime: &Handle) -> Result<(), String> {
+fn feed(pipeline: &Pipeline, mut reader: Reader, runtime: &Handle) -> Result<(), String> {
     let mut is_told = false; // that files have run out
-    while let Some(readable) = flush.log.wait_readable(reader.position(), PATIENCE) {
+    while let Some(readable) = pipeline.log.wait_readable(reader.position(), PATIENCE) {
         while reader.position() < readable {
             let mut out_of_files = None;
             for _ in 0..RECORDS_PER_NEWS {
@@ -48,13 +48,13 @@ fn feed(flush: &Flush, mut reader: Reader, runtime: &Handle) -> Result<(), Strin
                     }
                     Err(error) => return Err(error.to_string()),
                 };
-                let fed = feed_record(flush, &record, runtime);
+                let fed = feed_record(pipeline, &record, runtime);
                 let fed = fed.map_err(|error| format!("record at position {}: {error}", record.position))?;
                 if fed.is_break() {
                     return Ok(());
                 }
             }
-            let mut state = flush.lock();
+            let mut state = pipeline.lock();
             if state.stopped {
                 return Ok(());
             }
@@ -62,11 +62,11 @@ fn feed(flush: &Flush, mut reader: Reader, runtime: &Handle) -> Result<(), Strin
             if state.fed >= readable {
                 state.stalled_since = None;
             }
-            let (fed, is_due) = (state.fed, state.draining || state.pending.is_due(flush.now_ms()));
+            let (fed, is_due) = (state.fed, state.draining || state.pending.is_due(pipeline.now_ms()));
             drop(state);
-            flush.fed.send_replace(fed);
+            pipeline.fed.send_replace(fed);
             if is_due {
-                flush.due.notify_one();
+                pipeline.due.notify_one();
             }
             if let Some(error) = &out_of_files {
                 if !std::mem::replace(&mut is_told, true) {
@@ -77,7 +77,7 @@ fn feed(flush: &Flush, mut reader: Reader, runtime: &Handle) -> Result<(), Strin
                 is_told = false;
             }
         }
-        let mut state = flush.lock();
+        let mut state = pipeline.lock();
         if state.full_is_told && state.pending.is_half_free() {
             tracing::info!("readings do not wait in the log any more");
             state.full_is_told = false;
@@ -89,15 +89,15 @@ fn feed(flush: &Flush, mut reader: Reader, runtime: &Handle) -> Result<(), Strin
 /// Puts a record into pending. Breaks when the feeder is stopped; then the record counts as not fed, so that
 /// the log is not cut behind it.
 fn feed_record(
-    flush: &Flush,
+    pipeline: &Pipeline,
     record: &Record<'_>,
     runtime: &Handle,
 ) -> Result<ControlFlow<()>, crate::log::batch_view::BadPayload> {
     let mut insertion = Insertion::new(record.payload, record.position)?;
     let mut is_decoded = insertion.decode()?;
     while is_decoded {
-        let room = flush.completed.notified(); // before the look at pending, so that no completion is missed
-        let mut state = flush.lock();
+        let room = pipeline.completed.notified(); // before the look at pending, so that no completion is missed
+        let mut state = pipeline.lock();
         if state.stopped {
             return Ok(ControlFlow::Break(()));
         }
@@ -109,12 +109,12 @@ fn feed_record(
             if is_news {
                 tracing::warn!(bytes, "pending is full; readings wait in the log");
             }
-            flush.fed.send_replace(fed);
-            flush.due.notify_one();
+            pipeline.fed.send_replace(fed);
+            pipeline.due.notify_one();
             let _ = runtime.block_on(async { tokio::time::timeout(PATIENCE, room).await });
             continue;
         }
-        state.fed_readings += insertion.apply(&mut state.pending, flush.now_ms());
+        state.fed_readings += insertion.apply(&mut state.pending, pipeline.now_ms());
         if insertion.is_over() {
             state.fed = record.next;
         }

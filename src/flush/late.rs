@@ -6,18 +6,18 @@
 
 use std::sync::Arc;
 
-use super::Flush;
+use super::Pipeline;
 use super::backoff::Backoff;
 use super::store_state::{note_away, note_back};
 use crate::model::{BucketWrite, Hour};
 use crate::store::WriteError;
 
 /// Returns when the hours of all these writes are rolled up again.
-pub(super) async fn roll_up(flush: &Flush, writes: &[Arc<BucketWrite>]) {
-    let Some(rollups) = flush.store.rollups() else { return };
+pub(super) async fn roll_up(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) {
+    let Some(rollups) = pipeline.store.rollups() else { return };
     let mut waiting: Vec<(Arc<str>, Hour)> =
         writes.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect();
-    let mut backoff = Backoff::new(flush.options.retry.clone());
+    let mut backoff = Backoff::new(pipeline.options.retry.clone());
     while !waiting.is_empty() {
         let outcomes = rollups.roll_up(&waiting).await;
         debug_assert_eq!(outcomes.len(), waiting.len(), "an outcome for each bucket");
@@ -25,9 +25,9 @@ pub(super) async fn roll_up(flush: &Flush, writes: &[Arc<BucketWrite>]) {
         let mut transient = None;
         for (bucket, outcome) in waiting.into_iter().zip(outcomes) {
             match outcome {
-                Ok(()) => flush.metrics.rollups_written_total.increment(1),
+                Ok(()) => pipeline.metrics.rollups_written_total.increment(1),
                 Err(error @ WriteError::Transient { .. }) => {
-                    flush.metrics.rollup_retries_total.with(error.reason()).increment(1);
+                    pipeline.metrics.rollup_retries_total.with(error.reason()).increment(1);
                     again.push(bucket);
                     transient = Some(error);
                 }
@@ -39,9 +39,9 @@ pub(super) async fn roll_up(flush: &Flush, writes: &[Arc<BucketWrite>]) {
         }
         waiting = again;
         match transient {
-            None => note_back(flush),
+            None => note_back(pipeline),
             Some(error) => {
-                note_away(flush, &error);
+                note_away(pipeline, &error);
                 tokio::time::sleep(backoff.next()).await;
             }
         }

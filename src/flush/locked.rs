@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use metrics::Histogram;
 
-use super::{Flush, State};
+use super::{Pipeline, State};
 use crate::model::Hour;
 use crate::pending::{Pending, PendingDevice, PendingHour};
 
@@ -18,7 +18,7 @@ pub(super) struct Locked<'a> {
     held: &'a Histogram,
 }
 
-impl Flush {
+impl Pipeline {
     pub(super) fn lock(&self) -> Locked<'_> {
         let state = Some(self.state.lock().unwrap_or_else(PoisonError::into_inner));
         Locked { state, since: Instant::now(), held: &self.metrics.pending_lock_seconds }

@@ -78,7 +78,7 @@ pub struct Options {
 }
 
 /// Pending as its users share it: fed by the feeder, emptied by the scheduler, read by queries.
-pub struct Flush {
+pub struct Pipeline {
     options: Options,
     state: Mutex<State>,
     log: Arc<Log>,
@@ -148,7 +148,7 @@ pub struct Status {
     pub oldest_pending: Duration,
 }
 
-impl Flush {
+impl Pipeline {
     /// Puts the parts together; `recovery` is what the opening of `log` found. Nothing runs yet: see
     /// [`Self::start`].
     pub fn new(
@@ -215,7 +215,7 @@ impl Flush {
         let cutter = tokio::spawn(cutter::run(Arc::clone(self)));
         let roller = tokio::spawn(roller::run(Arc::clone(self), mark));
         let watch = tokio::spawn(store_state::watch(Arc::clone(self)));
-        Ok(Running { flush: Arc::clone(self), feeder, scheduler, cutter, roller, watch })
+        Ok(Running { pipeline: Arc::clone(self), feeder, scheduler, cutter, roller, watch })
     }
 
     /// Resolves when the log can no longer be read, with the reason.
@@ -296,9 +296,9 @@ impl Flush {
     }
 }
 
-/// The running parts of a [`Flush`].
+/// The running parts of a [`Pipeline`].
 pub struct Running {
-    flush: Arc<Flush>,
+    pipeline: Arc<Pipeline>,
     feeder: std::thread::JoinHandle<()>,
     scheduler: tokio::task::JoinHandle<()>,
     cutter: tokio::task::JoinHandle<()>,
@@ -311,19 +311,19 @@ impl Running {
     /// the first try stays in the log; if the store does not answer, everything does, at once. The log must
     /// be closed. Returns how many readings stay.
     pub async fn drain(self, grace: Duration) -> u64 {
-        let Self { flush, feeder, mut scheduler, cutter, roller, watch } = self;
+        let Self { pipeline, feeder, mut scheduler, cutter, roller, watch } = self;
         roller.abort(); // the next start goes on with it
-        flush.lock().draining = true;
-        flush.drain_begins.cancel();
-        flush.due.notify_one();
-        if flush.store_state.is_silent() || tokio::time::timeout(grace, &mut scheduler).await.is_err() {
+        pipeline.lock().draining = true;
+        pipeline.drain_begins.cancel();
+        pipeline.due.notify_one();
+        if pipeline.store_state.is_silent() || tokio::time::timeout(grace, &mut scheduler).await.is_err() {
             scheduler.abort();
         }
         cutter.abort();
         watch.abort();
-        flush.lock().stopped = true;
-        flush.completed.notify_waiters();
-        let ending = Arc::clone(&flush);
+        pipeline.lock().stopped = true;
+        pipeline.completed.notify_waiters();
+        let ending = Arc::clone(&pipeline);
         let ended = tokio::task::spawn_blocking(move || {
             let _ = feeder.join(); // while pending is full it waits for room, so it has to be told that none will come
             ending.log.wait_closed();
@@ -332,7 +332,7 @@ impl Running {
         if let Ok(Err(error)) = ended.await {
             tracing::warn!(%error, "the log was not cut at the end; the next start reads more of it than needed");
         }
-        flush.status().pending_readings
+        pipeline.status().pending_readings
     }
 }
 

@@ -9,7 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Flush;
+use super::Pipeline;
 use super::backoff::Backoff;
 use super::store_state::{note_away, note_back};
 use super::write::{Letter, attempt, count_written, put_aside};
@@ -36,45 +36,45 @@ pub(super) struct Refused {
 
 /// Stores what the store takes of these buckets, and puts the rest aside. Returns the buckets that are done;
 /// the others wait until the dead-letter file has room.
-pub(super) async fn narrow(flush: &Arc<Flush>, refused: Vec<Refused>) -> Vec<Arc<BucketWrite>> {
+pub(super) async fn narrow(pipeline: &Arc<Pipeline>, refused: Vec<Refused>) -> Vec<Arc<BucketWrite>> {
     let mut searches: Vec<Search> = refused.into_iter().map(Search::new).collect();
-    let mut backoff = Backoff::new(flush.options.retry.clone());
+    let mut backoff = Backoff::new(pipeline.options.retry.clone());
     loop {
         let parts = searches.iter().map(|search| search.next.front().cloned());
         let (at, parts): (Vec<usize>, Vec<_>) = parts.enumerate().filter_map(|(at, part)| Some((at, part?))).unzip();
         if parts.is_empty() {
             break;
         }
-        let outcomes = attempt(flush, &parts).await;
+        let outcomes = attempt(pipeline, &parts).await;
         let is_there = outcomes.iter().any(|outcome| !matches!(outcome, Err(WriteError::Transient { .. })));
         let mut transient = None;
         for (at, outcome) in at.into_iter().zip(outcomes) {
             match outcome {
                 Ok(written) => {
                     if searches[at].taken() {
-                        count_written(flush, written);
+                        count_written(pipeline, written);
                     }
                 }
                 Err(WriteError::Permanent { reason, detail }) => searches[at].refuse(reason, detail),
                 Err(error) => {
-                    flush.metrics.flush_retries_total.with(error.reason()).increment(1);
+                    pipeline.metrics.flush_retries_total.with(error.reason()).increment(1);
                     transient = Some(error);
                 }
             }
         }
         match transient {
             Some(error) if !is_there => {
-                note_away(flush, &error);
+                note_away(pipeline, &error);
                 tokio::time::sleep(backoff.next()).await;
             }
             Some(_) => tokio::time::sleep(backoff.next()).await,
             None => {
-                note_back(flush);
+                note_back(pipeline);
                 backoff.reset();
             }
         }
     }
-    searches.iter().filter(|search| search.metadata_is_refused).for_each(|search| note_metadata(flush, search));
+    searches.iter().filter(|search| search.metadata_is_refused).for_each(|search| note_metadata(pipeline, search));
     let mut done = Vec::new();
     let mut letters = Vec::new();
     for Search { write, refused, reason, detail, .. } in searches {
@@ -85,7 +85,7 @@ pub(super) async fn narrow(flush: &Arc<Flush>, refused: Vec<Refused>) -> Vec<Arc
     }
     tell(&letters);
     for letter in letters {
-        done.extend(put_aside(flush, letter).await);
+        done.extend(put_aside(pipeline, letter).await);
     }
     done
 }
@@ -224,10 +224,10 @@ impl RefusedMetadata {
 }
 
 /// Counts and logs refused metadata, once for each change.
-fn note_metadata(flush: &Flush, search: &Search) {
+fn note_metadata(pipeline: &Pipeline, search: &Search) {
     let (device, Some(metadata)) = (&search.write.device, &search.write.metadata) else { return };
-    if flush.refused_metadata.is_news(device, metadata) {
-        flush.metrics.metadata_refused_total.increment(1);
+    if pipeline.refused_metadata.is_news(device, metadata) {
+        pipeline.metrics.metadata_refused_total.increment(1);
         let detail: String = search.detail.chars().take(SHOWN_MAX_CHARS).collect();
         let (device, reason) = (&**device, search.reason);
         tracing::warn!(

@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-use super::Flush;
+use super::Pipeline;
 use super::backoff::Backoff;
 use super::mark::Mark;
 use crate::model::{Hour, MS_PER_HOUR};
@@ -45,13 +45,13 @@ fn newest_closed(now: SystemTime, delay: Duration) -> Hour {
 }
 
 /// Runs until it is aborted, or at once to its end where the store needs no rolling up.
-pub(super) async fn run(flush: Arc<Flush>, mark: Option<Mark>) {
-    let Some(rollups) = flush.store.rollups() else { return };
-    let mut roller = Roller::new(&flush, rollups, mark);
-    let mut backoff = Backoff::new(flush.options.retry.clone());
+pub(super) async fn run(pipeline: Arc<Pipeline>, mark: Option<Mark>) {
+    let Some(rollups) = pipeline.store.rollups() else { return };
+    let mut roller = Roller::new(&pipeline, rollups, mark);
+    let mut backoff = Backoff::new(pipeline.options.retry.clone());
     let mut failing = false;
     loop {
-        flush.close(newest_closed_now(flush.options.rollup_delay));
+        pipeline.close(newest_closed_now(pipeline.options.rollup_delay));
         match roller.catch_up().await {
             Ok(()) => {
                 if std::mem::take(&mut failing) {
@@ -64,7 +64,7 @@ pub(super) async fn run(flush: Arc<Flush>, mark: Option<Mark>) {
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(%error, "hours cannot be rolled up; queries read their readings until that works");
                 }
-                flush.metrics.rollup_retries_total.with(error.reason()).increment(1);
+                pipeline.metrics.rollup_retries_total.with(error.reason()).increment(1);
                 tokio::time::sleep(backoff.next()).await;
             }
         }
@@ -72,7 +72,7 @@ pub(super) async fn run(flush: Arc<Flush>, mark: Option<Mark>) {
 }
 
 pub(super) struct Roller<'a> {
-    flush: &'a Flush,
+    pipeline: &'a Pipeline,
     rollups: &'a dyn Rollups,
     mark: Option<Mark>,
     is_saved: bool,
@@ -84,13 +84,13 @@ pub(super) struct Roller<'a> {
 }
 
 impl<'a> Roller<'a> {
-    pub(super) fn new(flush: &'a Flush, rollups: &'a dyn Rollups, mark: Option<Mark>) -> Self {
-        Self { flush, rollups, mark, is_saved: true, is_checked: false, started: flush.newest_closed() }
+    pub(super) fn new(pipeline: &'a Pipeline, rollups: &'a dyn Rollups, mark: Option<Mark>) -> Self {
+        Self { pipeline, rollups, mark, is_saved: true, is_checked: false, started: pipeline.newest_closed() }
     }
 
     /// Rolls up what is closed and was not rolled up yet, hour by hour.
     pub(super) async fn catch_up(&mut self) -> Result<(), WriteError> {
-        let end = Hour(self.flush.newest_closed().0 + 1);
+        let end = Hour(self.pipeline.newest_closed().0 + 1);
         self.note_lag(end);
         let checked = self.check_identity().await;
         if !self.is_checked || self.mark.as_ref().is_none_or(|mark| mark.next < end) {
@@ -127,7 +127,7 @@ impl<'a> Roller<'a> {
             self.advance(hour); // over hours of which nobody has readings
             self.note_lag(end);
             let done = self.rollups.roll_up_hour(hour).await?;
-            self.flush.metrics.rollups_written_total.increment(done);
+            self.pipeline.metrics.rollups_written_total.increment(done);
             tracing::debug!(hour_ms = hour.start_ms(), devices = done, "rolled up an hour");
             self.advance(Hour(hour.0 + 1));
             if saved.elapsed() > MARK_INTERVAL {
@@ -157,17 +157,17 @@ impl<'a> Roller<'a> {
     fn note_lag(&self, end: Hour) {
         let next = self.mark.as_ref().map(|mark| mark.next).filter(|next| *next > Hour(i32::MIN));
         let hours = (i64::from(end.0) - i64::from(next.unwrap_or(self.started).0)).max(0);
-        self.flush.metrics.rollup_lag_seconds.set((hours * MS_PER_HOUR / 1000) as f64);
+        self.pipeline.metrics.rollup_lag_seconds.set((hours * MS_PER_HOUR / 1000) as f64);
     }
 
     async fn save(&mut self) {
         let Some(mark) = self.mark.clone() else { return };
-        let path = self.flush.options.rollup_mark.clone();
+        let path = self.pipeline.options.rollup_mark.clone();
         let saved = tokio::task::spawn_blocking(move || mark.save(&path)).await;
         match saved.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
             Ok(()) => self.is_saved = true,
             Err(error) => {
-                let file = Path::display(&self.flush.options.rollup_mark);
+                let file = Path::display(&self.pipeline.options.rollup_mark);
                 tracing::warn!(%file, %error, "the mark of the rollups was not written; the next start does more than it must");
             }
         }

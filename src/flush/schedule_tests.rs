@@ -32,7 +32,7 @@ const OPTIONS: Options = Options {
 type Noted = (u64, String, u32);
 
 struct Stage {
-    flush: Arc<Flush>,
+    pipeline: Arc<Pipeline>,
     noted: Arc<Mutex<Vec<Noted>>>,
     readings: AtomicU32,
     _folder: TempDir,
@@ -64,8 +64,9 @@ impl Stage {
         let store = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();
         let store = Arc::new(Faulty { store, fault: Box::new(note), takes, rollups: None });
         let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"), 1 << 20);
-        let flush = Flush::new(options, Arc::new(log), &recovery, store, dead_letters, Arc::new(Metrics::new().0));
-        Self { flush, noted, readings: AtomicU32::new(0), _folder: folder }
+        let pipeline =
+            Pipeline::new(options, Arc::new(log), &recovery, store, dead_letters, Arc::new(Metrics::new().0));
+        Self { pipeline, noted, readings: AtomicU32::new(0), _folder: folder }
     }
 
     /// With the scheduler at work.
@@ -75,7 +76,7 @@ impl Stage {
         fault: impl Fn(&BucketWrite) -> Option<WriteError> + Send + std::marker::Sync + 'static,
     ) -> Self {
         let stage = Self::new(options, takes, fault);
-        tokio::spawn(scheduler::run(Arc::clone(&stage.flush)));
+        tokio::spawn(scheduler::run(Arc::clone(&stage.pipeline)));
         stage
     }
 
@@ -84,10 +85,10 @@ impl Stage {
         let number = self.readings.fetch_add(1, Ordering::Relaxed);
         let mut batch = BatchBuilder::default();
         batch.push(device, None, number.into(), [("m", 1.0)].into_iter()).unwrap();
-        let mut state = self.flush.lock();
-        state.pending.insert(batch.finish().payload(), Position(0), self.flush.now_ms()).unwrap();
-        if state.pending.is_due(self.flush.now_ms()) {
-            self.flush.due.notify_one();
+        let mut state = self.pipeline.lock();
+        state.pending.insert(batch.finish().payload(), Position(0), self.pipeline.now_ms()).unwrap();
+        if state.pending.is_due(self.pipeline.now_ms()) {
+            self.pipeline.due.notify_one();
         }
     }
 
@@ -107,12 +108,12 @@ async fn a_bucket_is_written_exactly_when_its_first_reading_is_as_old_as_max_age
     for (number, wait) in [3, 1, 0, 499, 500, 501, 999, 1_000, 1_001, 7_777].into_iter().enumerate() {
         pass(ms(wait)).await;
         stage.put(&format!("device-{number}"));
-        expected.push((stage.flush.now_ms() + 1_000, format!("device-{number}"), 2));
+        expected.push((stage.pipeline.now_ms() + 1_000, format!("device-{number}"), 2));
         pass(ms(1)).await;
         stage.put(&format!("device-{number}")); // a second reading does not make it younger
     }
     pass(ms(1_000)).await;
-    assert_eq!(stage.flush.status().oldest_pending, Duration::ZERO);
+    assert_eq!(stage.pipeline.status().oldest_pending, Duration::ZERO);
     assert_eq!(stage.noted(), expected);
 }
 
@@ -141,7 +142,7 @@ async fn while_memory_is_short_the_oldest_go_first_and_no_more_than_needed() {
     pass(ms(100)).await;
     let early: Vec<_> = stage.noted().into_iter().map(|(_, device, _)| device).collect();
     assert!(!early.is_empty() && early == devices[..early.len()], "{early:?}");
-    let left = stage.flush.status().pending_bytes;
+    let left = stage.pipeline.status().pending_bytes;
     assert!((2_500..=3_000).contains(&left), "{left} bytes of 4,000 are left");
     pass(ms(1_000)).await;
     assert_eq!(stage.noted().len(), devices.len());
@@ -178,17 +179,17 @@ async fn retries_wait_half_to_all_of_a_wait_that_doubles_up_to_its_limit_and_beg
         assert_eq!(gaps.len(), waits.len(), "{times:?}");
         let holds = gaps.iter().zip(waits).all(|(&gap, wait)| (wait / 2..=wait + 1).contains(&gap)); // whole milliseconds
         assert!(holds, "{gaps:?}");
-        assert_eq!(stage.flush.store_away(), None);
+        assert_eq!(stage.pipeline.store_away(), None);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_orderly_end_writes_what_is_not_due_and_tries_each_bucket_once() {
     let stage = Stage::new(OPTIONS, ms(10), |write| (&*write.device == "refused").then(away));
-    let running = stage.flush.start().unwrap();
+    let running = stage.pipeline.start().unwrap();
     (0..10).for_each(|number| stage.put(&format!("device-{number}")));
     stage.put("refused");
-    stage.flush.log.close();
+    stage.pipeline.log.close();
     let begun = Instant::now();
     assert_eq!(running.drain(ms(12_345)).await, 1, "readings are left");
     assert!(begun.elapsed() <= ms(100), "{:?}", begun.elapsed());
@@ -200,9 +201,9 @@ async fn an_orderly_end_writes_what_is_not_due_and_tries_each_bucket_once() {
 #[tokio::test(start_paused = true)]
 async fn an_orderly_end_gives_up_exactly_at_its_deadline() {
     let stage = Stage::new(OPTIONS, ms(1_000_000), |_| None);
-    let running = stage.flush.start().unwrap();
+    let running = stage.pipeline.start().unwrap();
     stage.put("hangs");
-    stage.flush.log.close();
+    stage.pipeline.log.close();
     let begun = Instant::now();
     assert_eq!((running.drain(ms(12_345)).await, begun.elapsed()), (1, ms(12_345)));
 }
@@ -214,11 +215,11 @@ async fn an_orderly_end_does_not_wait_for_a_retry() {
     let stage = Stage::new(options, Duration::ZERO, move |_: &BucketWrite| {
         (attempts.fetch_add(1, Ordering::Relaxed) == 0).then(away)
     });
-    let running = stage.flush.start().unwrap();
+    let running = stage.pipeline.start().unwrap();
     stage.put("a");
     pass(ms(60_000)).await;
-    assert!(stage.flush.store_away().is_some(), "it waits for the retry");
-    stage.flush.log.close();
+    assert!(stage.pipeline.store_away().is_some(), "it waits for the retry");
+    stage.pipeline.log.close();
     let begun = Instant::now();
     assert_eq!(running.drain(ms(500_000)).await, 0);
     assert!(begun.elapsed() <= ms(100), "{:?}", begun.elapsed());

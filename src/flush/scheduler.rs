@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::{Flush, write};
+use super::{Pipeline, write};
 use crate::pending::{Take, Taken};
 
 /// How many buckets are taken before the lock is given to others.
@@ -16,18 +16,18 @@ pub(super) const BUCKETS_PER_TURN: usize = 128;
 const MAX_SLEEP: Duration = Duration::from_millis(500);
 
 /// Runs until everything is written after [`super::Running::drain`] was called.
-pub(super) async fn run(flush: Arc<Flush>) {
-    let permits = Arc::new(Semaphore::new(flush.options.max_in_flight));
+pub(super) async fn run(pipeline: Arc<Pipeline>) {
+    let permits = Arc::new(Semaphore::new(pipeline.options.max_in_flight));
     let mut writes = JoinSet::new();
     loop {
         let permit = Arc::clone(&permits).acquire_owned().await.expect("never closed");
-        let Some(batch) = next_batch(&flush).await else { break };
-        let flush = Arc::clone(&flush);
+        let Some(batch) = next_batch(&pipeline).await else { break };
+        let pipeline = Arc::clone(&pipeline);
         writes.spawn(async move {
             // Sorting takes a while when buckets are large.
             let to_writes = move || batch.iter().map(|taken| Arc::new(taken.to_write())).collect();
             let Ok(writes) = tokio::task::spawn_blocking(to_writes).await else { return }; // the runtime is ending
-            write::write(&flush, writes).await;
+            write::write(&pipeline, writes).await;
             drop(permit);
         });
         while writes.try_join_next().is_some() {}
@@ -35,10 +35,10 @@ pub(super) async fn run(flush: Arc<Flush>) {
 }
 
 /// Waits until something is due and takes it. `None` when draining and everything is stored or given up.
-async fn next_batch(flush: &Flush) -> Option<Vec<Taken>> {
+async fn next_batch(pipeline: &Pipeline) -> Option<Vec<Taken>> {
     loop {
-        let completed = flush.completed.notified();
-        let (batch, finished) = take(flush);
+        let completed = pipeline.completed.notified();
+        let (batch, finished) = take(pipeline);
         if !batch.is_empty() {
             return Some(batch);
         }
@@ -46,23 +46,23 @@ async fn next_batch(flush: &Flush) -> Option<Vec<Taken>> {
             return None;
         }
         tokio::select! {
-            () = flush.due.notified() => {}
+            () = pipeline.due.notified() => {}
             () = completed => {}
-            () = tokio::time::sleep(sleep_for(flush)) => {}
+            () = tokio::time::sleep(sleep_for(pipeline)) => {}
         }
     }
 }
 
-fn take(flush: &Flush) -> (Vec<Taken>, bool) {
-    let options = &flush.options;
+fn take(pipeline: &Pipeline) -> (Vec<Taken>, bool) {
+    let options = &pipeline.options;
     let (mut batch, mut bytes) = (Vec::new(), 0);
     loop {
-        let log = flush.log.usage();
-        let mut state = flush.lock();
+        let log = pipeline.log.usage();
+        let mut state = pipeline.lock();
         // A log without space takes nothing more, so waiting for more to write with it is of no use.
         let which = if state.draining || log.is_full || log.is_disk_full { Take::All } else { Take::Due };
         let room = (options.max_buckets_per_write - batch.len()).min(BUCKETS_PER_TURN);
-        let taken = state.pending.take(which, flush.now_ms(), room);
+        let taken = state.pending.take(which, pipeline.now_ms(), room);
         let finished = state.draining && state.is_finished(log.readable, options.max_in_flight);
         drop(state);
         if taken.is_empty() {
@@ -81,9 +81,10 @@ fn bytes_of(taken: &Taken) -> u64 {
     300 + taken.values() as u64 * 32
 }
 
-fn sleep_for(flush: &Flush) -> Duration {
-    let due_at_ms = flush.lock().pending.due_at_ms();
-    let until_due = due_at_ms
-        .map_or(flush.options.limits.max_age, |due_ms| Duration::from_millis(due_ms.saturating_sub(flush.now_ms())));
+fn sleep_for(pipeline: &Pipeline) -> Duration {
+    let due_at_ms = pipeline.lock().pending.due_at_ms();
+    let until_due = due_at_ms.map_or(pipeline.options.limits.max_age, |due_ms| {
+        Duration::from_millis(due_ms.saturating_sub(pipeline.now_ms()))
+    });
     until_due.min(MAX_SLEEP)
 }

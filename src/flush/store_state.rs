@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Flush;
+use super::Pipeline;
 
 /// How often the store is asked whether it is there.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -47,46 +47,46 @@ impl StoreState {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).answers.is_some()
     }
 
-    fn change(&self, flush: &Flush, change: impl FnOnce(&mut Known)) {
+    fn change(&self, pipeline: &Pipeline, change: impl FnOnce(&mut Known)) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut known);
         match (known.away().cloned(), known.since) {
             (Some(error), None) => {
                 known.since = Some(Instant::now());
-                flush.metrics.store_up.set(0.0);
-                tracing::warn!(store = flush.store.name(), error, "the store is away; readings wait in the log");
+                pipeline.metrics.store_up.set(0.0);
+                tracing::warn!(store = pipeline.store.name(), error, "the store is away; readings wait in the log");
             }
             (None, Some(since)) => {
                 known.since = None;
                 let seconds = since.elapsed().as_secs_f64();
-                tracing::info!(store = flush.store.name(), seconds, "the store is back");
-                flush.metrics.store_up.set(1.0);
+                tracing::info!(store = pipeline.store.name(), seconds, "the store is back");
+                pipeline.metrics.store_up.set(1.0);
             }
-            (None, None) => flush.metrics.store_up.set(1.0),
+            (None, None) => pipeline.metrics.store_up.set(1.0),
             (Some(_), Some(_)) => {}
         }
     }
 }
 
 /// A write met an error that may pass.
-pub(super) fn note_away(flush: &Flush, error: &impl std::fmt::Display) {
-    flush.store_state.change(flush, |known| _ = known.writes.get_or_insert_with(|| error.to_string()));
+pub(super) fn note_away(pipeline: &Pipeline, error: &impl std::fmt::Display) {
+    pipeline.store_state.change(pipeline, |known| _ = known.writes.get_or_insert_with(|| error.to_string()));
 }
 
 /// A write was taken.
-pub(super) fn note_back(flush: &Flush) {
-    flush.store_state.change(flush, |known| (known.writes, known.answers) = (None, None));
+pub(super) fn note_back(pipeline: &Pipeline) {
+    pipeline.store_state.change(pipeline, |known| (known.writes, known.answers) = (None, None));
 }
 
 /// Asks the store again and again whether it is there. Runs until it is aborted.
-pub(super) async fn watch(flush: Arc<Flush>) {
+pub(super) async fn watch(pipeline: Arc<Pipeline>) {
     loop {
-        let answers = match tokio::time::timeout(PATIENCE, flush.store.ping()).await {
+        let answers = match tokio::time::timeout(PATIENCE, pipeline.store.ping()).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!("no answer within {PATIENCE:?}")),
         };
-        flush.store_state.change(&flush, |known| known.answers = answers);
+        pipeline.store_state.change(&pipeline, |known| known.answers = answers);
         tokio::time::sleep(INTERVAL).await;
     }
 }

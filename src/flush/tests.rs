@@ -115,7 +115,7 @@ impl Store for Faulty {
 struct Life {
     folder: Arc<TempDir>,
     log: Arc<Log>,
-    flush: Arc<Flush>,
+    pipeline: Arc<Pipeline>,
     running: Running,
     store: Arc<Faulty>,
     exposition: Exposition,
@@ -151,9 +151,9 @@ impl Life {
         };
         let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"), 1 << 20);
         let to: Arc<dyn Store> = Arc::<Faulty>::clone(&store);
-        let flush = Flush::new(options, Arc::clone(&log), &recovery, to, dead_letters, Arc::new(metrics));
-        let running = flush.start().unwrap();
-        Self { folder, log, flush, running, store, exposition }
+        let pipeline = Pipeline::new(options, Arc::clone(&log), &recovery, to, dead_letters, Arc::new(metrics));
+        let running = pipeline.start().unwrap();
+        Self { folder, log, pipeline, running, store, exposition }
     }
 
     /// Appends this many batches of three readings, of ten devices in turn. No two readings are of the same
@@ -186,7 +186,7 @@ impl Life {
     }
 
     async fn settled(&self) {
-        until("nothing is pending", || self.flush.status().pending_readings == 0).await;
+        until("nothing is pending", || self.pipeline.status().pending_readings == 0).await;
     }
 
     /// The end of this life: stores what it can within `grace`, and says how many readings stay in the log.
@@ -214,7 +214,7 @@ async fn everything_appended_is_stored_and_the_log_is_cut_behind_it() {
     life.append(0..100).await;
     life.settled().await;
     assert_eq!((life.stored().await, life.count("tidegauge_readings_stored_total")), (300, 300));
-    assert_eq!(life.flush.store_away(), None);
+    assert_eq!(life.pipeline.store_away(), None);
     until("the log is cut", || life.log.usage().bytes <= 1500).await;
     assert_eq!(life.end(MINUTE).await, 0);
 }
@@ -260,11 +260,11 @@ async fn what_an_orderly_end_cannot_store_in_time_stays_in_the_log_for_the_next_
     life.append(0..20).await;
     assert_eq!(life.end(HOUR).await, 60, "no waiting for a store that takes nothing");
     let life = Life::begin(&folder, PATIENT, sound());
-    assert_eq!(life.flush.status().pending_readings, 60);
+    assert_eq!(life.pipeline.status().pending_readings, 60);
     life.append(20..30).await;
     assert_eq!(life.end(MINUTE).await, 0);
     let life = Life::begin(&folder, EAGER, sound());
-    assert_eq!((life.flush.status().pending_readings, life.stored().await), (0, 90));
+    assert_eq!((life.pipeline.status().pending_readings, life.stored().await), (0, 90));
 }
 
 #[tokio::test]
@@ -275,8 +275,8 @@ async fn an_end_while_pending_is_full_counts_what_waits_in_the_log_as_well() {
         let left = batches.end as u64 * 3;
         let life_now = Life::begin(&folder, full, Box::new(|_| Some(away())));
         life_now.append(batches).await;
-        until("pending is full", || life_now.flush.with_pending(Pending::is_full)).await;
-        assert!(life_now.flush.with_pending(Pending::readings) < left);
+        until("pending is full", || life_now.pipeline.with_pending(Pending::is_full)).await;
+        assert!(life_now.pipeline.with_pending(Pending::readings) < left);
         assert_eq!(life_now.end(Duration::from_millis(20)).await, left, "in life {life}");
     }
     let life = Life::begin(&folder, EAGER, sound());
@@ -291,20 +291,20 @@ async fn while_pending_is_full_readings_wait_in_the_log_and_queries_are_told_and
     let fault = move |_: &BucketWrite| is_gone.load(Ordering::Relaxed).then(away);
     let life = Life::begin(&folder(), Limits { max_bytes: 2000, ..PATIENT }, Box::new(fault));
     life.append(0..2).await;
-    assert_eq!(life.flush.catch_up(MINUTE).await, None);
+    assert_eq!(life.pipeline.catch_up(MINUTE).await, None);
     life.append(2..100).await;
-    until("pending is full", || life.flush.with_pending(Pending::is_full)).await;
-    let lagging = life.flush.catch_up(Duration::from_millis(20)).await;
+    until("pending is full", || life.pipeline.with_pending(Pending::is_full)).await;
+    let lagging = life.pipeline.catch_up(Duration::from_millis(20)).await;
     assert!(lagging.is_some(), "caught up while pending is full");
-    until("the lag grows", || life.flush.lock().stalled_since.is_some_and(|since| since.elapsed().as_millis() > 30))
+    until("the lag grows", || life.pipeline.lock().stalled_since.is_some_and(|since| since.elapsed().as_millis() > 30))
         .await;
-    assert!(life.flush.catch_up(Duration::from_millis(1)).await > Some(Duration::from_millis(30)));
-    until("the store is known to be away", || life.flush.store_away().is_some()).await;
-    let status = life.flush.status();
+    assert!(life.pipeline.catch_up(Duration::from_millis(1)).await > Some(Duration::from_millis(30)));
+    until("the store is known to be away", || life.pipeline.store_away().is_some()).await;
+    let status = life.pipeline.status();
     assert!(status.pending_bytes < 3000 && status.pending_readings == 300, "{status:?}");
 
     gone.store(false, Ordering::Relaxed);
-    assert_eq!(life.flush.catch_up(MINUTE).await, None);
+    assert_eq!(life.pipeline.catch_up(MINUTE).await, None);
     assert_eq!(life.end(MINUTE).await, 0);
 }
 
@@ -315,23 +315,23 @@ async fn that_pending_is_full_is_said_to_be_over_when_half_of_it_is_free_again()
     let number = |device: &str| device.strip_prefix("device-").unwrap().parse::<u64>().unwrap();
     let fault = move |write: &BucketWrite| (number(&write.device) >= takes.load(Ordering::Relaxed)).then(away);
     let life = Life::begin(&folder(), Limits { max_bytes: 2000, ..PATIENT }, Box::new(fault));
-    let is_told = || life.flush.lock().full_is_told;
+    let is_told = || life.pipeline.lock().full_is_told;
     life.append(0..2).await;
-    assert_eq!(life.flush.catch_up(MINUTE).await, None);
+    assert_eq!(life.pipeline.catch_up(MINUTE).await, None);
     assert!(!is_told());
     let mut last = 2;
-    while !life.flush.with_pending(Pending::is_full) {
+    while !life.pipeline.with_pending(Pending::is_full) {
         life.append(last..last + 1).await;
         last += 1;
-        assert_eq!(life.flush.catch_up(MINUTE).await, None);
+        assert_eq!(life.pipeline.catch_up(MINUTE).await, None);
     }
     assert!(last < 10, "a batch for each device");
     life.append(last..last + 1).await;
     until("pending is said to be full", is_told).await;
 
     taken.store(1, Ordering::Relaxed);
-    assert_eq!(life.flush.catch_up(MINUTE).await, None, "there is room for what waits in the log");
-    assert!(!life.flush.with_pending(Pending::is_half_free));
+    assert_eq!(life.pipeline.catch_up(MINUTE).await, None, "there is room for what waits in the log");
+    assert!(!life.pipeline.with_pending(Pending::is_half_free));
     assert!(is_told());
 
     taken.store(10, Ordering::Relaxed);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::Flush;
+use super::Pipeline;
 use super::backoff::Backoff;
 use super::late;
 use super::narrow::{Refused, narrow};
@@ -14,29 +14,29 @@ use crate::model::BucketWrite;
 use crate::store::{WriteError, Written};
 
 /// Returns when each bucket is stored or dead-lettered.
-pub(super) async fn write(flush: &Arc<Flush>, mut writes: Vec<Arc<BucketWrite>>) {
-    let mut backoff = Backoff::new(flush.options.retry.clone());
+pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWrite>>) {
+    let mut backoff = Backoff::new(pipeline.options.retry.clone());
     loop {
-        let outcomes = attempt(flush, &writes).await;
-        let Settled { done, refused, again, is_there } = settle(flush, writes, outcomes);
+        let outcomes = attempt(pipeline, &writes).await;
+        let Settled { done, refused, again, is_there } = settle(pipeline, writes, outcomes);
         let is_away = !is_there;
         if !is_away {
-            note_back(flush);
-            finish(flush, done).await;
-            finish(flush, narrow(flush, refused).await).await;
+            note_back(pipeline);
+            finish(pipeline, done).await;
+            finish(pipeline, narrow(pipeline, refused).await).await;
             backoff.reset();
         }
         let Some((_, error)) = again.first() else { return };
         if is_away {
-            note_away(flush, error);
-            if give_up(flush, again.len()) {
+            note_away(pipeline, error);
+            if give_up(pipeline, again.len()) {
                 return;
             }
         }
-        flush.metrics.flush_retries_total.with(error.reason()).increment(1);
+        pipeline.metrics.flush_retries_total.with(error.reason()).increment(1);
         tokio::select! {
             () = tokio::time::sleep(backoff.next()) => {}
-            () = flush.drain_begins.cancelled() => {}
+            () = pipeline.drain_begins.cancelled() => {}
         }
         writes = again.into_iter().map(|(write, _)| write).collect();
     }
@@ -44,13 +44,13 @@ pub(super) async fn write(flush: &Arc<Flush>, mut writes: Vec<Arc<BucketWrite>>)
 
 /// While draining, leaves the buckets of a write that the store did not take to the next start. False when
 /// not draining.
-fn give_up(flush: &Flush, buckets: usize) -> bool {
-    let mut state = flush.lock();
+fn give_up(pipeline: &Pipeline, buckets: usize) -> bool {
+    let mut state = pipeline.lock();
     if state.draining {
         state.given_up += buckets;
         state.failed_in_a_row += 1;
         drop(state);
-        flush.completed.notify_waiters();
+        pipeline.completed.notify_waiters();
         return true;
     }
     false
@@ -58,19 +58,19 @@ fn give_up(flush: &Flush, buckets: usize) -> bool {
 
 /// Lets pending forget what is done, once the rollups speak of it. Only after the store has the readings is
 /// it known of which hours that has to be seen to: those that are closed by then.
-async fn finish(flush: &Flush, done: Vec<Arc<BucketWrite>>) {
-    let (late, prompt): (Vec<_>, Vec<_>) = done.into_iter().partition(|write| flush.is_closed(write.hour));
-    complete(flush, &prompt);
-    late::roll_up(flush, &late).await;
-    complete(flush, &late);
+async fn finish(pipeline: &Pipeline, done: Vec<Arc<BucketWrite>>) {
+    let (late, prompt): (Vec<_>, Vec<_>) = done.into_iter().partition(|write| pipeline.is_closed(write.hour));
+    complete(pipeline, &prompt);
+    late::roll_up(pipeline, &late).await;
+    complete(pipeline, &late);
 }
 
-pub(super) async fn attempt(flush: &Flush, writes: &[Arc<BucketWrite>]) -> Vec<Outcome> {
+pub(super) async fn attempt(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) -> Vec<Outcome> {
     let start = Instant::now();
-    flush.metrics.flush_in_flight.increment(1.0);
-    let outcomes = flush.store.write(writes).await;
-    flush.metrics.flush_in_flight.decrement(1.0);
-    flush.metrics.flush_seconds.with(flush.store.name()).record(start.elapsed().as_secs_f64());
+    pipeline.metrics.flush_in_flight.increment(1.0);
+    let outcomes = pipeline.store.write(writes).await;
+    pipeline.metrics.flush_in_flight.decrement(1.0);
+    pipeline.metrics.flush_seconds.with(pipeline.store.name()).record(start.elapsed().as_secs_f64());
     debug_assert_eq!(outcomes.len(), writes.len(), "an outcome for each write");
     outcomes
 }
@@ -90,14 +90,14 @@ struct Settled {
 
 type Outcome = Result<Written, WriteError>;
 
-fn settle(flush: &Flush, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outcome>) -> Settled {
+fn settle(pipeline: &Pipeline, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outcome>) -> Settled {
     let is_there = outcomes.iter().any(|outcome| !matches!(outcome, Err(WriteError::Transient { .. })));
     let mut settled = Settled { is_there, ..Settled::default() };
     for (write, outcome) in writes.into_iter().zip(outcomes) {
         match outcome {
             Ok(written) => {
                 debug_assert_eq!(written.stored + written.duplicate, write.accepted, "each reading is one of both");
-                count_written(flush, written);
+                count_written(pipeline, written);
                 settled.done.push(write);
             }
             Err(WriteError::Permanent { reason, detail }) => settled.refused.push(Refused { write, reason, detail }),
@@ -108,10 +108,10 @@ fn settle(flush: &Flush, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outcome>) 
 }
 
 /// Counts the readings of a bucket that the store has taken.
-pub(super) fn count_written(flush: &Flush, written: Written) {
-    flush.metrics.readings_stored_total.increment(written.stored.into());
-    flush.metrics.readings_duplicate_total.increment(written.duplicate.into());
-    flush.metrics.flush_readings_per_bucket.record(f64::from(written.stored + written.duplicate));
+pub(super) fn count_written(pipeline: &Pipeline, written: Written) {
+    pipeline.metrics.readings_stored_total.increment(written.stored.into());
+    pipeline.metrics.readings_duplicate_total.increment(written.duplicate.into());
+    pipeline.metrics.flush_readings_per_bucket.record(f64::from(written.stored + written.duplicate));
 }
 
 /// Readings for the dead-letter file.
@@ -126,43 +126,43 @@ pub(super) struct Letter {
 
 /// Writes a letter into the dead-letter file. Returns the bucket when that is done; otherwise it stays
 /// pending until there is room.
-pub(super) async fn put_aside(flush: &Arc<Flush>, letter: Letter) -> Option<Arc<BucketWrite>> {
-    match dead_letter(flush, &letter).await {
+pub(super) async fn put_aside(pipeline: &Arc<Pipeline>, letter: Letter) -> Option<Arc<BucketWrite>> {
+    match dead_letter(pipeline, &letter).await {
         Ok(()) => Some(letter.bucket),
         Err(error) => {
             tracing::error!(%error, "refused readings cannot be put aside; they stay pending");
-            tokio::spawn(keep_trying(Arc::clone(flush), letter));
+            tokio::spawn(keep_trying(Arc::clone(pipeline), letter));
             None
         }
     }
 }
 
-async fn dead_letter(flush: &Flush, Letter { refused, reason, detail, .. }: &Letter) -> std::io::Result<()> {
-    flush.dead_letters.append(refused, reason, detail).await?;
-    flush.metrics.readings_dead_lettered_total.with(reason).increment(refused.accepted.into());
+async fn dead_letter(pipeline: &Pipeline, Letter { refused, reason, detail, .. }: &Letter) -> std::io::Result<()> {
+    pipeline.dead_letters.append(refused, reason, detail).await?;
+    pipeline.metrics.readings_dead_lettered_total.with(reason).increment(refused.accepted.into());
     Ok(())
 }
 
 /// Puts refused readings aside as soon as that can be done: the file is full, or its disk. Meanwhile their
 /// bucket is pending, and takes no place among the writes to the store.
-async fn keep_trying(flush: Arc<Flush>, letter: Letter) {
-    let mut backoff = Backoff::new(flush.options.retry.clone());
-    while dead_letter(&flush, &letter).await.is_err() {
+async fn keep_trying(pipeline: Arc<Pipeline>, letter: Letter) {
+    let mut backoff = Backoff::new(pipeline.options.retry.clone());
+    while dead_letter(&pipeline, &letter).await.is_err() {
         tokio::time::sleep(backoff.next()).await;
     }
-    complete(&flush, &[letter.bucket]);
+    complete(&pipeline, &[letter.bucket]);
 }
 
-fn complete(flush: &Flush, done: &[Arc<BucketWrite>]) {
+fn complete(pipeline: &Pipeline, done: &[Arc<BucketWrite>]) {
     if done.is_empty() {
         return;
     }
     for turn in done.chunks(BUCKETS_PER_TURN) {
-        let mut state = flush.lock();
+        let mut state = pipeline.lock();
         let held: Vec<_> = turn.iter().map(|write| state.pending.complete(write)).collect();
         drop(state);
         drop(held);
     }
-    flush.lock().failed_in_a_row = 0;
-    flush.completed.notify_waiters();
+    pipeline.lock().failed_in_a_row = 0;
+    pipeline.completed.notify_waiters();
 }

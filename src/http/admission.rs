@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::App;
 use super::problem::{MOMENT, Problem};
 use crate::access::Grant;
-use crate::limits::Allowance;
+use crate::limits::Quota;
 use crate::telemetry::Limit;
 
 /// The unit in which memory is counted: a semaphore gives out at most 2^32 permits at once.
@@ -49,9 +49,9 @@ impl Admission {
         }
     }
 
-    async fn enter(&self, allowance: &Allowance) -> Result<Admitted, Problem> {
+    async fn enter(&self, quota: &Quota) -> Result<Admitted, Problem> {
         let mut places = Vec::new();
-        if let Some(queries) = &allowance.queries {
+        if let Some(queries) = &quota.queries {
             let place = take(queries, 1).await;
             places.push(place.ok_or_else(|| Problem::rate_limited(Limit::TokenQueries, MOMENT))?);
         }
@@ -107,7 +107,7 @@ pub(super) async fn admit(State(app): State<Arc<App>>, mut request: Request, nex
     let Some(grant) = request.extensions().get::<Arc<Grant>>().cloned() else {
         return Problem::internal("a query without a grant").into_response();
     };
-    match app.admission.enter(&grant.allowance).await {
+    match app.admission.enter(&grant.quota).await {
         Ok(admitted) => {
             let admitted = Arc::new(admitted);
             request.extensions_mut().insert(Arc::clone(&admitted));
@@ -125,7 +125,7 @@ mod tests {
     #[tokio::test]
     async fn the_memory_of_an_answer_is_held_until_it_is_sent() {
         let admission = Admission::new(1, 100 * BLOCK_BYTES);
-        let admitted = admission.enter(Allowance::unlimited()).await.expect("there is room");
+        let admitted = admission.enter(Quota::unlimited()).await.expect("there is room");
         admitted.reserve(60 * BLOCK_BYTES).await.expect("there is room");
         assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (0, 40));
         let answer = admitted.hand_over(Response::new(Body::from(vec![b'x'; 2 * BLOCK_BYTES + 1]))).await;
@@ -140,9 +140,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_query_of_more_memory_than_there_is_runs_alone() {
         let admission = Admission::new(2, 10 * BLOCK_BYTES);
-        let one = admission.enter(Allowance::unlimited()).await.expect("there is room");
+        let one = admission.enter(Quota::unlimited()).await.expect("there is room");
         one.reserve(usize::MAX).await.expect("all of it");
-        let other = admission.enter(Allowance::unlimited()).await.expect("there is room");
+        let other = admission.enter(Quota::unlimited()).await.expect("there is room");
         let refused = other.reserve(1).await.expect_err("nothing is left");
         assert!(refused.detail().contains("query.max_bytes_in_flight"), "{}", refused.detail());
         drop(one);

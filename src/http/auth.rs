@@ -22,10 +22,10 @@ use super::browser::BrowserError;
 use super::influx::Version;
 use super::problem::{Problem, Refusals};
 use super::server::Peer;
-use crate::access::{Certificate, Grant, Shown, Stranger, Tokens};
+use crate::access::{AuthError, Certificate, Grant, Shown, Tokens};
 use crate::config::{Audience, Scope};
-use crate::limits::Allowance;
-use crate::telemetry::{Limit, Protocol, RefusalEntry, RequestRejection, Sender, What};
+use crate::limits::Quota;
+use crate::telemetry::{Limit, Protocol, RefusalEntry, RefusalReason, Sender, What};
 
 /// What a route asks of who comes.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +56,7 @@ pub(super) async fn authorize(
     let checked = app.hosts.check(&request, needs_more_than_the_address).map_err(Refusal::Browser);
     let judged = checked.and_then(|()| judge(&app.gate.tokens(), need, request.headers(), certificate));
     let judged = match judged {
-        Ok(grant) => match need.exceeded(&grant.allowance, Instant::now()) {
+        Ok(grant) => match need.exceeded(&grant.quota, Instant::now()) {
             None => Ok(grant),
             Some((limit, wait)) => {
                 let pause = wait.min(PAUSE).mul_f64(rand::random_range(0.5..1.0));
@@ -96,7 +96,7 @@ fn log_refusals(app: &App, need: Need, sender: &Sender, response: &mut Response)
     let is_ours = response.status().is_server_error();
     let Some(Refusals(refusals)) = response.extensions_mut().remove() else { return };
     let is_logged = |refusal: &RefusalEntry| match refusal.what {
-        What::Queries => app.flush.store_away().is_none(), // that the store is away is logged once
+        What::Queries => app.pipeline.store_away().is_none(), // that the store is away is logged once
         _ => need.carries_readings().is_some() || !is_let_in,
     };
     for refusal in refusals.into_iter().filter(is_logged) {
@@ -114,7 +114,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 enum Refusal {
     /// A browser may have sent it for a page of another site.
     Browser(BrowserError),
-    Stranger(Stranger),
+    Unauthenticated(AuthError),
     /// There is an `Authorization` from which no token can be read.
     Unreadable(&'static str),
     /// The token lacks this scope.
@@ -157,13 +157,13 @@ fn let_in(
     scope: Option<Scope>,
 ) -> Result<Arc<Grant>, Refusal> {
     if !tokens.asks_who_comes() {
-        return tokens.grant(Shown::default(), scope, 0).map_err(Refusal::Stranger);
+        return tokens.grant(Shown::default(), scope, 0).map_err(Refusal::Unauthenticated);
     }
     let token = token.map_err(Refusal::Unreadable)?;
     #[expect(clippy::disallowed_methods, reason = "tokens and certificates expire on a date")]
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(i64::MAX, |now| now.as_millis() as i64);
     let shown = Shown { token: token.as_deref(), certificate };
-    tokens.grant(shown, scope, now_ms).map_err(Refusal::Stranger)
+    tokens.grant(shown, scope, now_ms).map_err(Refusal::Unauthenticated)
 }
 
 /// The token in the header `Authorization`, if there is one.
@@ -215,12 +215,12 @@ impl Need {
 
     /// The limit of the token that is reached, and how long to wait. Whoever looks after the service may
     /// always look.
-    fn exceeded(self, allowance: &Allowance, now: Instant) -> Option<(Limit, Duration)> {
+    fn exceeded(self, quota: &Quota, now: Instant) -> Option<(Limit, Duration)> {
         if matches!(self, Self::Metrics | Self::Health) {
             return None;
         }
-        let readings = allowance.readings.as_ref().filter(|_| self.carries_readings().is_some());
-        let limits = [(Limit::TokenRequests, allowance.requests.as_ref()), (Limit::TokenReadings, readings)];
+        let readings = quota.readings.as_ref().filter(|_| self.carries_readings().is_some());
+        let limits = [(Limit::TokenRequests, quota.requests.as_ref()), (Limit::TokenReadings, readings)];
         limits.into_iter().find_map(|(limit, limiter)| Some((limit, limiter?.take(now).err()?)))
     }
 
@@ -247,31 +247,31 @@ impl Refusal {
     fn problem(&self) -> Problem {
         match self {
             Self::Browser(error) => Problem::from(error),
-            Self::Stranger(stranger) => Problem::unauthorized(stranger.to_string()),
+            Self::Unauthenticated(error) => Problem::unauthorized(error.to_string()),
             Self::Unreadable(why) => Problem::unauthorized((*why).to_owned()),
             Self::Lacks(scope) => Problem::forbidden(format!("the token lacks the scope \"{}\"", scope.as_str())),
             Self::RateLimited(limit, wait) => Problem::rate_limited(*limit, *wait),
         }
     }
 
-    const fn reason(&self) -> RequestRejection {
+    const fn reason(&self) -> RefusalReason {
         match self {
-            Self::Browser(BrowserError::ForeignOrigin) => RequestRejection::ForeignOrigin,
-            Self::Browser(BrowserError::UnknownHost(_)) => RequestRejection::HostNotAllowed,
-            Self::Browser(BrowserError::InvalidHost) => RequestRejection::InvalidHost,
-            Self::Stranger(_) | Self::Unreadable(_) => RequestRejection::Unauthorized,
-            Self::Lacks(_) => RequestRejection::Forbidden,
-            Self::RateLimited(..) => RequestRejection::RateLimited,
+            Self::Browser(BrowserError::ForeignOrigin) => RefusalReason::ForeignOrigin,
+            Self::Browser(BrowserError::UnknownHost(_)) => RefusalReason::HostNotAllowed,
+            Self::Browser(BrowserError::InvalidHost) => RefusalReason::InvalidHost,
+            Self::Unauthenticated(_) | Self::Unreadable(_) => RefusalReason::Unauthorized,
+            Self::Lacks(_) => RefusalReason::Forbidden,
+            Self::RateLimited(..) => RefusalReason::RateLimited,
         }
     }
 
     /// RFC 6750, section 3: somebody who has shown no token is told no error.
     const fn challenge(&self) -> &'static str {
         match self {
-            Self::Stranger(Stranger::UnknownToken | Stranger::ExpiredToken) | Self::Unreadable(_) | Self::Lacks(_) => {
-                "Bearer realm=\"tidegauge\", error=\"invalid_token\""
-            }
-            Self::Browser(_) | Self::Stranger(_) | Self::RateLimited(..) => "Bearer realm=\"tidegauge\"",
+            Self::Unauthenticated(AuthError::UnknownToken | AuthError::ExpiredToken)
+            | Self::Unreadable(_)
+            | Self::Lacks(_) => "Bearer realm=\"tidegauge\", error=\"invalid_token\"",
+            Self::Browser(_) | Self::Unauthenticated(_) | Self::RateLimited(..) => "Bearer realm=\"tidegauge\"",
         }
     }
 }

@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use super::App;
 use super::budget::Reservation;
 use super::problem::Problem;
-use crate::limits::Allowance;
+use crate::limits::Quota;
 
 /// How much room a decompressed body gets at first; it doubles as needed.
 const FIRST_BYTES: usize = 16 << 10;
@@ -41,14 +41,9 @@ pub(super) fn require_length(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// Receives a body and undoes its `Content-Encoding`.
-pub(super) async fn receive(
-    app: &App,
-    allowance: &Allowance,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<Received, Problem> {
+pub(super) async fn receive(app: &App, quota: &Quota, headers: &HeaderMap, body: Body) -> Result<Received, Problem> {
     let encoding = Encoding::of(headers)?;
-    let mut reservation = app.budget.reservation(allowance);
+    let mut reservation = app.budget.reservation(quota);
     let receiving = collect(app, headers, body, &mut reservation);
     let bytes =
         tokio::time::timeout(app.limits.body_timeout, receiving).await.map_err(|_| Problem::body_timeout())??;
@@ -166,7 +161,7 @@ mod tests {
     use super::*;
 
     fn try_decompress(bytes: &[u8], encoding: Encoding, max: usize, budget: usize) -> Result<Vec<u8>, Problem> {
-        let reservation = Budget::new(budget).reservation(Allowance::unlimited());
+        let reservation = Budget::new(budget).reservation(Quota::unlimited());
         Ok(decompress(&bytes.to_vec().into(), encoding, max, reservation)?.bytes.to_vec())
     }
 

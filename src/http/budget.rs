@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::limits::{Allowance, Held, Share};
+use crate::limits::{ConcurrencyGuard, ConcurrencyLimit, Quota};
 
 /// A number of bytes that requests share.
 #[derive(Debug, Clone)]
@@ -19,7 +19,7 @@ pub(super) struct Reservation {
     budget: Budget,
     held: Option<OwnedSemaphorePermit>,
     /// What of it is of the token's share.
-    of_share: Option<Held>,
+    of_token: Option<ConcurrencyGuard>,
     bytes: usize,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Exhausted {
     /// The budget.
     All,
     /// The token's share of it.
-    Share,
+    Token,
 }
 
 impl Budget {
@@ -45,9 +45,9 @@ impl Budget {
     }
 
     /// Holds nothing yet.
-    pub(super) fn reservation(&self, allowance: &Allowance) -> Reservation {
-        let of_share = allowance.bytes.clone().map(Share::hold);
-        Reservation { budget: self.clone(), held: None, of_share, bytes: 0 }
+    pub(super) fn reservation(&self, quota: &Quota) -> Reservation {
+        let of_token = quota.bytes.clone().map(ConcurrencyLimit::hold);
+        Reservation { budget: self.clone(), held: None, of_token, bytes: 0 }
     }
 }
 
@@ -63,8 +63,8 @@ impl Reservation {
         if more == 0 {
             return Ok(());
         }
-        if self.of_share.as_mut().is_some_and(|share| !share.grow(more)) {
-            return Err(Exhausted::Share);
+        if self.of_token.as_mut().is_some_and(|guard| !guard.grow(more)) {
+            return Err(Exhausted::Token);
         }
         let permits = u32::try_from(more).map_err(|_| Exhausted::All)?;
         let more = Arc::clone(&self.budget.bytes).try_acquire_many_owned(permits).map_err(|_| Exhausted::All)?;
@@ -84,8 +84,8 @@ mod tests {
     #[test]
     fn what_is_held_is_given_back_and_no_more_is_held_than_there_is() {
         let budget = Budget::new(100);
-        let mut one = budget.reservation(Allowance::unlimited());
-        let mut two = budget.reservation(Allowance::unlimited());
+        let mut one = budget.reservation(Quota::unlimited());
+        let mut two = budget.reservation(Quota::unlimited());
         one.grow_to(60).expect("there is room");
         one.grow_to(40).expect("holds more already");
         assert_eq!(two.grow_to(41), Err(Exhausted::All));
@@ -99,12 +99,12 @@ mod tests {
 
     #[test]
     fn a_token_holds_no_more_than_its_share() {
-        let (budget, bytes) = (Budget::new(100), Some(Arc::new(Share::new(50))));
-        let allowance = Allowance { bytes, ..Allowance::default() };
-        let (mut one, mut two) = (budget.reservation(&allowance), budget.reservation(&allowance));
+        let (budget, bytes) = (Budget::new(100), Some(Arc::new(ConcurrencyLimit::new(50))));
+        let quota = Quota { bytes, ..Quota::default() };
+        let (mut one, mut two) = (budget.reservation(&quota), budget.reservation(&quota));
         one.grow_to(30).expect("there is room");
-        assert_eq!(two.grow_to(21), Err(Exhausted::Share));
-        let mut other = budget.reservation(Allowance::unlimited());
+        assert_eq!(two.grow_to(21), Err(Exhausted::Token));
+        let mut other = budget.reservation(Quota::unlimited());
         other.grow_to(70).expect("the rest is for others");
         drop((other, one));
         two.grow_to(50).expect("what was held is given back");

@@ -54,7 +54,7 @@ pub fn certificate(der: &[u8]) {
     let granted = Tokens::new(&config).grant(shown, Some(Scope::Ingest), 0);
     let Ok(grant) = granted else { return };
     assert_eq!(grant.scopes, [Scope::Ingest]);
-    let spans = grant.reach.spans("");
-    assert!(!spans.is_empty());
-    assert!(spans.iter().all(|span| span.is_one_id && check_device_id(&span.prefix).is_ok()), "{spans:?}");
+    let ranges = grant.device_scope.ranges("");
+    assert!(!ranges.is_empty());
+    assert!(ranges.iter().all(|range| range.is_one_id && check_device_id(&range.prefix).is_ok()), "{ranges:?}");
 }

@@ -14,7 +14,7 @@ use super::problem::Problem;
 use super::{App, Formats};
 use crate::access::Grant;
 use crate::ingest::Admission;
-use crate::telemetry::{Protocol, RequestRejection};
+use crate::telemetry::{Protocol, RefusalReason};
 use crate::wire::{Code, json, senml};
 
 /// All readings were accepted.
@@ -35,7 +35,7 @@ pub(super) async fn readings(
     let partial = params.boolean("partial", true)?;
     params.end()?;
     let format = Format::of(&headers).inspect_err(|_| {
-        app.ingest.count_refused_request(Protocol::Http, RequestRejection::UnsupportedMediaType);
+        app.ingest.count_refused_request(Protocol::Http, RefusalReason::UnsupportedMediaType);
     })?;
     let parse =
         move |app: &App, bytes: &[u8], admission: &mut Admission<'_>| format.parse(bytes, &app.formats, admission);

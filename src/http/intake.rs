@@ -49,7 +49,7 @@ pub(super) async fn take(
 ) -> Result<Taken, Problem> {
     let received = async {
         body::require_length(headers)?;
-        body::receive(app, &grant.allowance, headers, body).await
+        body::receive(app, &grant.quota, headers, body).await
     };
     let body = received.await.inspect_err(|problem| {
         app.ingest.count_refused_request(protocol, problem.reason());
@@ -58,7 +58,7 @@ pub(super) async fn take(
     let read = {
         let (app, grant) = (Arc::clone(app), Arc::clone(grant));
         move || {
-            let mut admission = app.ingest.admission(protocol, &grant.reach, &grant.allowance);
+            let mut admission = app.ingest.admission(protocol, &grant.device_scope, &grant.quota);
             let parsed = parse(&app, &body.bytes, &mut admission);
             (parsed.map(|()| admission.end()), body) // the body keeps its share of the budget until here
         }
@@ -68,9 +68,9 @@ pub(super) async fn take(
         app.ingest.count_unreadable_request(protocol, code);
         problem
     })?;
-    let receipt = match app.ingest.commit(admitted, &grant.allowance, partial).await {
+    let receipt = match app.ingest.commit(admitted, &grant.quota, partial).await {
         Ok(receipt) | Err(Refused::NotPartial(receipt)) => receipt,
-        Err(refused) => return Err(Problem::refused(refused, app.flush.store_away().is_some())),
+        Err(refused) => return Err(Problem::refused(refused, app.pipeline.store_away().is_some())),
     };
     Ok(Taken { receipt, body })
 }

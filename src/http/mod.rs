@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::access::Gate;
-use crate::flush::Flush;
+use crate::flush::Pipeline;
 use crate::ingest::Ingest;
 use crate::log::Log;
 use crate::model::DeviceIdCase;
@@ -99,7 +99,7 @@ pub struct App {
     /// The way to answers.
     pub queries: Queries,
     /// Where pending readings stand.
-    pub flush: Arc<Flush>,
+    pub pipeline: Arc<Pipeline>,
     /// How full the log is.
     pub log: Arc<Log>,
     /// The most bytes that the log may take.

@@ -15,10 +15,10 @@ use crate::telemetry::{Exposition, REVISION};
 
 /// `GET /metrics`
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let status = app.flush.status();
+    let status = app.pipeline.status();
     let metrics = &app.metrics;
     metrics.readings_pending.set(status.pending_readings as f64);
-    let dead_letters = app.flush.dead_letters();
+    let dead_letters = app.pipeline.dead_letters();
     metrics.dead_letter_bytes.set(dead_letters.bytes() as f64);
     metrics.dead_letter_limit_bytes.set(dead_letters.max_bytes() as f64);
     metrics.pending_bytes.set(status.pending_bytes as f64);
@@ -102,7 +102,7 @@ pub(super) async fn readyz(
     } else {
         (log_used > NEARLY_FULL).then_some("the log is nearly full")
     };
-    let away = app.flush.store_away();
+    let away = app.pipeline.store_away();
     let store_away_seconds = away.as_ref().map(|(since, _)| since.as_secs());
     let (status, code) = match (&failed, full, &away) {
         (Some(_), _, _) => ("failed", StatusCode::SERVICE_UNAVAILABLE),
@@ -116,7 +116,7 @@ pub(super) async fn readyz(
         reason: (!reasons.is_empty()).then(|| reasons.join("; ")),
         store_away_seconds,
         log_used,
-        pending_readings: app.flush.status().pending_readings,
+        pending_readings: app.pipeline.status().pending_readings,
     });
     (code, Json(Readiness { status, detail }))
 }

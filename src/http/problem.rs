@@ -8,11 +8,11 @@ use serde::Serialize;
 
 use super::browser::BrowserError;
 use super::budget::Exhausted;
-use crate::access::ReachError;
+use crate::access::DeviceScopeError;
 use crate::ingest::{Listed, Receipt, Refused};
 use crate::log::AppendError;
 use crate::query::QueryError;
-use crate::telemetry::{Limit, RefusalEntry, RequestRejection, What};
+use crate::telemetry::{Limit, RefusalEntry, RefusalReason, What};
 
 /// How long a client should wait where something is in short supply that comes back within moments: memory
 /// for bodies, connections, a store that is there.
@@ -92,13 +92,13 @@ impl Problem {
     }
 
     /// Under which reason a request with this problem counts.
-    pub(super) fn reason(&self) -> RequestRejection {
+    pub(super) fn reason(&self) -> RefusalReason {
         match self.code {
-            "body_too_large" => RequestRejection::BodyTooLarge,
-            "overloaded" => RequestRejection::Overloaded,
-            "rate_limited" => RequestRejection::RateLimited,
-            "unsupported_media_type" => RequestRejection::UnsupportedMediaType,
-            _ => RequestRejection::InvalidBody,
+            "body_too_large" => RefusalReason::BodyTooLarge,
+            "overloaded" => RefusalReason::Overloaded,
+            "rate_limited" => RefusalReason::RateLimited,
+            "unsupported_media_type" => RefusalReason::UnsupportedMediaType,
+            _ => RefusalReason::InvalidBody,
         }
     }
 
@@ -194,7 +194,7 @@ impl Problem {
     }
 
     pub(super) fn too_many_bytes(exhausted: Exhausted) -> Self {
-        if exhausted == Exhausted::Share {
+        if exhausted == Exhausted::Token {
             return Self::rate_limited(Limit::TokenBytesInFlight, MOMENT);
         }
         let detail = "the bodies of all requests together have reached http.max_bytes_in_flight; try again later";
@@ -330,10 +330,10 @@ impl From<QueryError> for Problem {
             QueryError::TooManyPoints { .. } => {
                 Self::new(StatusCode::BAD_REQUEST, "Too many points", "too_many_points", detail)
             }
-            QueryError::OutOfReach(ReachError::Forbidden(_)) => {
+            QueryError::OutOfReach(DeviceScopeError::Forbidden(_)) => {
                 Self::new(StatusCode::FORBIDDEN, "Device forbidden", "device_forbidden", detail)
             }
-            QueryError::OutOfReach(ReachError::TooLong(_)) => Self::invalid_parameter("device", detail),
+            QueryError::OutOfReach(DeviceScopeError::TooLong(_)) => Self::invalid_parameter("device", detail),
             QueryError::TooManyDevices(_) => {
                 Self::new(StatusCode::BAD_REQUEST, "Too many devices", "too_many_devices", detail)
             }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::access::{Reach, ReachError};
+use crate::access::{DeviceScope, DeviceScopeError};
 use crate::log::{Batch, BatchBuilder, PushError};
 use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdCase, METRIC_MAX_BYTES, check_device_id, check_metric_name};
 use crate::telemetry::{Protocol, RefusalEntry};
@@ -13,7 +13,7 @@ use super::Receipt;
 use super::devices::Visit;
 use super::receipt::ByCode;
 use super::window::Window;
-use crate::limits::Allowance;
+use crate::limits::Quota;
 
 /// How many rejections are told one by one; the others are counted.
 const MAX_LISTED: usize = 100;
@@ -67,7 +67,7 @@ struct Owner {
 #[derive(Debug)]
 pub struct Admission<'r> {
     rules: &'r Rules,
-    reach: &'r Reach,
+    scope: &'r DeviceScope,
     /// `None`: devices have no limits.
     visit: Option<Visit<'r>>,
     protocol: Protocol,
@@ -85,7 +85,7 @@ pub struct Admission<'r> {
 impl<'r> Admission<'r> {
     pub(super) fn new(
         rules: &'r Rules,
-        reach: &'r Reach,
+        scope: &'r DeviceScope,
         visit: Option<Visit<'r>>,
         protocol: Protocol,
         now_ms: i64,
@@ -94,7 +94,7 @@ impl<'r> Admission<'r> {
     ) -> Self {
         Self {
             rules,
-            reach,
+            scope,
             visit,
             protocol,
             window: Window::new(now_ms, rules.max_age, rules.max_future),
@@ -108,12 +108,12 @@ impl<'r> Admission<'r> {
     }
 
     /// From now on the readings are those of somebody with this reach and this allowance.
-    pub fn set_sender(&mut self, reach: &'r Reach, allowance: &'r Allowance) {
-        self.reach = reach;
+    pub fn set_sender(&mut self, scope: &'r DeviceScope, quota: &'r Quota) {
+        self.scope = scope;
         self.owner = None; // the next parser counts from 0 again
         self.batch.forget_owners();
         if let Some(visit) = &mut self.visit {
-            visit.set_sender(allowance);
+            visit.set_sender(quota);
         }
     }
 
@@ -179,7 +179,7 @@ impl<'r> Admission<'r> {
         let device = if let Some(owner) = known {
             owner.device.as_str()
         } else {
-            found = judge_owner(self.rules, self.reach, incoming)?;
+            found = judge_owner(self.rules, self.scope, incoming)?;
             &*found
         };
         judge_values(&self.rules.limits, incoming.values)?;
@@ -205,20 +205,20 @@ impl<'r> Admission<'r> {
 }
 
 /// The id under which the device is kept. Lengths are checked before anything is copied.
-fn judge_owner<'i>(rules: &Rules, reach: &Reach, incoming: &Incoming<'i>) -> Result<Cow<'i, str>, Rejection> {
+fn judge_owner<'i>(rules: &Rules, scope: &DeviceScope, incoming: &Incoming<'i>) -> Result<Cow<'i, str>, Rejection> {
     check_device_id(incoming.device)
         .map_err(|error| Rejection { code: Code::InvalidDeviceId, detail: error.to_string() })?;
     work::count(incoming.device.len());
-    let refuse = |error: ReachError| Rejection {
+    let refuse = |error: DeviceScopeError| Rejection {
         code: match error {
-            ReachError::Forbidden(_) => Code::DeviceForbidden,
-            ReachError::TooLong(_) => Code::InvalidDeviceId,
+            DeviceScopeError::Forbidden(_) => Code::DeviceForbidden,
+            DeviceScopeError::TooLong(_) => Code::InvalidDeviceId,
         },
         detail: error.to_string(),
     };
     let device = match rules.device_id_case.apply(incoming.device) {
-        Cow::Borrowed(device) => reach.kept(device).map_err(refuse)?,
-        Cow::Owned(device) => Cow::Owned(reach.kept(&device).map_err(refuse)?.into_owned()),
+        Cow::Borrowed(device) => scope.to_stored_id(device).map_err(refuse)?,
+        Cow::Owned(device) => Cow::Owned(scope.to_stored_id(&device).map_err(refuse)?.into_owned()),
     };
     rules.limits.check_metadata(incoming.metadata.map_or(0, str::len))?;
     Ok(device)
@@ -306,7 +306,7 @@ mod tests {
     ) -> Option<Code> {
         let values: Vec<_> = values.iter().map(|&(name, value)| (Cow::Borrowed(name), value)).collect();
         let mut admission =
-            Admission::new(rules, Reach::all(), None, Protocol::Http, NOW_MS, rules.max_readings, 1 << 20);
+            Admission::new(rules, DeviceScope::all(), None, Protocol::Http, NOW_MS, rules.max_readings, 1 << 20);
         admission.reading(Incoming { device, metadata, owner: None, ts_ms, values: &values });
         let (batch, receipt) = admission.finish();
         assert_eq!(batch.readings(), receipt.accepted);
@@ -329,8 +329,8 @@ mod tests {
     #[test]
     fn a_device_out_of_reach_is_refused_by_its_name_as_it_is_kept() {
         let lower = Rules { device_id_case: DeviceIdCase::Lower, ..RULES };
-        let reach = Reach::new("acme/".to_owned(), Some(vec!["light-*".parse().unwrap()]));
-        let mut admission = Admission::new(&lower, &reach, None, Protocol::Http, NOW_MS, 100, 1 << 20);
+        let scope = DeviceScope::new("acme/".to_owned(), Some(vec!["light-*".parse().unwrap()]));
+        let mut admission = Admission::new(&lower, &scope, None, Protocol::Http, NOW_MS, 100, 1 << 20);
         let long = format!("light-{}", "x".repeat(118));
         for device in ["LIGHT-1", "light-2", "pump-1", "acme/light-1", "../light-1", "light 1", &long] {
             let values = [(Cow::Borrowed("x"), 1.0)];
@@ -349,7 +349,7 @@ mod tests {
     fn when_the_clock_of_the_server_jumps_each_request_is_judged_by_the_clock_it_came_at() {
         const DAY_MS: i64 = 86_400_000;
         let judged = |now_ms, ts_ms| {
-            let mut admission = Admission::new(&RULES, Reach::all(), None, Protocol::Http, now_ms, 1, 1 << 20);
+            let mut admission = Admission::new(&RULES, DeviceScope::all(), None, Protocol::Http, now_ms, 1, 1 << 20);
             let values = [(Cow::Borrowed("x"), 1.0)];
             admission.reading(Incoming { device: "d", metadata: None, owner: None, ts_ms, values: &values });
             let (batch, receipt) = admission.finish();
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn rejections_are_counted_beyond_those_listed() {
         let mut admission =
-            Admission::new(&RULES, Reach::all(), None, Protocol::Http, NOW_MS, RULES.max_readings, 1 << 20);
+            Admission::new(&RULES, DeviceScope::all(), None, Protocol::Http, NOW_MS, RULES.max_readings, 1 << 20);
         admission.line(7);
         for _ in 0..150 {
             admission.reject(Rejection { code: Code::InvalidValue, detail: String::new() });

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::admission::{Admission, Rules};
 use super::devices::{DeviceLimits, Devices};
-use crate::access::Reach;
-use crate::limits::{Allowance, Rate};
+use crate::access::DeviceScope;
+use crate::limits::{Quota, Rate};
 use crate::log::{Batch, MAX_PAYLOAD_BYTES};
 use crate::model::DeviceIdCase;
 use crate::telemetry::Protocol;
@@ -34,8 +34,9 @@ pub fn admit<'a>(now_ms: i64, readings: impl ExactSizeIterator<Item = Incoming<'
         device_id_case: DeviceIdCase::Preserve,
     };
     let count = readings.len();
-    let visit = Some(DEVICES.visit(Allowance::unlimited(), Instant::now(), now_ms));
-    let mut admission = Admission::new(&rules, Reach::all(), visit, Protocol::Http, now_ms, count, MAX_PAYLOAD_BYTES);
+    let visit = Some(DEVICES.visit(Quota::unlimited(), Instant::now(), now_ms));
+    let mut admission =
+        Admission::new(&rules, DeviceScope::all(), visit, Protocol::Http, now_ms, count, MAX_PAYLOAD_BYTES);
     readings.for_each(|incoming| admission.reading(incoming));
     let (batch, receipt) = admission.finish();
     assert_eq!(receipt.accepted as usize, count);

@@ -13,10 +13,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::access::Reach;
-use crate::limits::Allowance;
+use crate::access::DeviceScope;
+use crate::limits::Quota;
 use crate::log::{AppendError, Log};
-use crate::telemetry::{Metrics, Protocol, RequestRejection};
+use crate::telemetry::{Metrics, Protocol, RefusalReason};
 use crate::wire::Code;
 
 mod admission;
@@ -83,18 +83,23 @@ impl Ingest {
 
     /// Starts a request that came in by `protocol`, from somebody with this reach and this allowance: hand
     /// this to a parser.
-    pub fn admission<'a>(&'a self, protocol: Protocol, reach: &'a Reach, allowance: &'a Allowance) -> Admission<'a> {
-        self.start(protocol, (reach, allowance), self.rules.max_readings)
+    pub fn admission<'a>(&'a self, protocol: Protocol, scope: &'a DeviceScope, quota: &'a Quota) -> Admission<'a> {
+        self.start(protocol, (scope, quota), self.rules.max_readings)
     }
 
     /// Starts a batch of messages that came in by `protocol`, each from somebody else:
     /// [`Admission::set_sender`] says from whom, and until then from nobody in particular. Who makes the
     /// batch keeps it small: the limit of readings per request does not hold for it.
     pub fn admission_of_batch(&self, protocol: Protocol) -> Admission<'_> {
-        self.start(protocol, (Reach::all(), Allowance::unlimited()), usize::MAX)
+        self.start(protocol, (DeviceScope::all(), Quota::unlimited()), usize::MAX)
     }
 
-    fn start<'a>(&'a self, protocol: Protocol, who: (&'a Reach, &'a Allowance), max_readings: usize) -> Admission<'a> {
+    fn start<'a>(
+        &'a self,
+        protocol: Protocol,
+        who: (&'a DeviceScope, &'a Quota),
+        max_readings: usize,
+    ) -> Admission<'a> {
         let now_ms = now_ms();
         let visit = self.devices.as_ref().map(|devices| devices.visit(who.1, Instant::now(), now_ms));
         let max_payload_bytes = self.log.max_payload_bytes();
@@ -109,21 +114,21 @@ impl Ingest {
     ///
     /// # Errors
     /// When nothing was accepted.
-    pub async fn commit(&self, admitted: Admitted, allowance: &Allowance, partial: bool) -> Result<Receipt, Refused> {
+    pub async fn commit(&self, admitted: Admitted, quota: &Quota, partial: bool) -> Result<Receipt, Refused> {
         let Admitted { protocol, batch, mut receipt } = admitted;
         let is_too_large = receipt.has(Code::RequestTooLarge);
         if is_too_large {
             receipt.reject_accepted(Code::RequestTooLarge);
         }
         let accounts = receipt::Accounts::new(Arc::clone(&self.metrics), protocol, &receipt);
-        if let Some(limiter) = &allowance.readings
+        if let Some(limiter) = &quota.readings
             && let Err(wait) = limiter.take_more(receipt.received.saturating_sub(1).into(), Instant::now())
         {
-            accounts.refuse(RequestRejection::RateLimited);
+            accounts.refuse(RefusalReason::RateLimited);
             return Err(Refused::RateLimited(wait));
         }
         if receipt.received as usize > self.rules.max_readings {
-            accounts.refuse(RequestRejection::TooManyReadings);
+            accounts.refuse(RefusalReason::TooManyReadings);
             return Err(Refused::TooManyReadings(self.rules.max_readings));
         }
         if is_too_large {
@@ -131,7 +136,7 @@ impl Ingest {
             return Err(Refused::TooLarge(self.log.max_payload_bytes()));
         }
         if receipt.rejected > 0 && !partial {
-            accounts.refuse(RequestRejection::NotPartial);
+            accounts.refuse(RefusalReason::NotPartial);
             return Err(Refused::NotPartial(Receipt { accepted: 0, rejected: receipt.received, ..receipt }));
         }
         if receipt.accepted == 0 {
@@ -141,7 +146,7 @@ impl Ingest {
         let durable = match self.log.append(batch) {
             Ok(ack) => accounts.follow(ack).await,
             Err(error) => {
-                accounts.refuse(RequestRejection::Overloaded);
+                accounts.refuse(RefusalReason::Overloaded);
                 Err(error)
             }
         };
@@ -170,7 +175,7 @@ impl Ingest {
     }
 
     /// Counts a request that was refused before its readings could be told apart, as one reading.
-    pub fn count_refused_request(&self, protocol: Protocol, reason: RequestRejection) {
+    pub fn count_refused_request(&self, protocol: Protocol, reason: RefusalReason) {
         self.metrics.readings_received_total.of(protocol).increment(1);
         self.metrics.readings_rejected_total.of(protocol).of_request(reason).increment(1);
     }

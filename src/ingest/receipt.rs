@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Listed;
 use crate::log::{Ack, AppendError};
-use crate::telemetry::{Limit, Metrics, Protocol, RefusalEntry, RequestRejection, What};
+use crate::telemetry::{Limit, Metrics, Protocol, RefusalEntry, RefusalReason, What};
 use crate::wire::Code;
 
 /// What became of the readings of one request. `received = accepted + rejected`.
@@ -114,7 +114,7 @@ impl Accounts {
     }
 
     /// The good readings are rejected too, for this reason.
-    pub(super) fn refuse(&self, reason: RequestRejection) {
+    pub(super) fn refuse(&self, reason: RefusalReason) {
         let bad = self.by_code.sum();
         self.metrics.readings_received_total.of(self.protocol).increment(self.received.into());
         self.metrics
@@ -151,7 +151,7 @@ impl Accounts {
     pub(super) fn settle(&self, outcome: &Result<(), AppendError>) {
         match outcome {
             Ok(()) => self.accept(),
-            Err(_) => self.refuse(RequestRejection::Overloaded),
+            Err(_) => self.refuse(RefusalReason::Overloaded),
         }
     }
 }

@@ -44,13 +44,13 @@ impl Edge {
 
     /// A request of so many good and so many bad readings.
     async fn send(&self, good: usize, bad: usize, partial: bool) -> Result<Receipt, Refused> {
-        let mut admission = self.ingest.admission(Protocol::Http, Reach::all(), Allowance::unlimited());
+        let mut admission = self.ingest.admission(Protocol::Http, DeviceScope::all(), Quota::unlimited());
         let values = [(Cow::Borrowed("m"), 1.0)];
         for number in 0..good + bad {
             let device = if number < good { "good" } else { "not good" };
             admission.reading(Incoming { device, metadata: None, owner: None, ts_ms: None, values: &values });
         }
-        self.ingest.commit(admission.end(), Allowance::unlimited(), partial).await
+        self.ingest.commit(admission.end(), Quota::unlimited(), partial).await
     }
 
     fn count(&self, metric: &str, labels: &str) -> u64 {

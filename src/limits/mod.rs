@@ -1,7 +1,8 @@
 //! Limits over time: rates, and shares of what there is one of.
 //!
 //! A [`Rate`] says how much may come how fast; a [`Limiter`] is a rate and how much of it is used; a
-//! [`Share`] is a part of something that is given back. An [`Allowance`] is all that one token has of these.
+//! [`ConcurrencyLimit`] is a part of something that is given back. An [`Quota`] is all that one token has of
+//! these.
 //!
 //! Promises:
 //! - Whoever is refused learns how long to wait, and is not refused after that if nobody else used the time.
@@ -12,12 +13,12 @@
 //!
 //! Pure; instants are arguments. Knows nothing of what is counted.
 
-mod allowance;
+mod concurrency;
 mod limiter;
+mod quota;
 mod rate;
-mod share;
 
-pub use allowance::Allowance;
+pub use concurrency::{ConcurrencyGuard, ConcurrencyLimit};
 pub use limiter::Limiter;
+pub use quota::Quota;
 pub use rate::Rate;
-pub use share::{Held, Share};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{Answer, Queries, QueryError, blocking};
-use crate::access::Reach;
+use crate::access::DeviceScope;
 use crate::model::{Hour, Metric};
 use crate::pending::PendingDevice;
 use crate::store::DeviceSummary;
@@ -39,24 +39,24 @@ impl Queries {
     /// When there are too many out of reach between those in reach, or the store does not answer.
     pub async fn devices(
         &self,
-        reach: &Reach,
+        scope: &DeviceScope,
         request: &DevicesRequest,
     ) -> Result<Answer<(Vec<DeviceSummary>, bool)>, QueryError> {
         let deadline = self.deadline();
         let lagging = self.catch_up().await;
         let wanted = request.limit + 1; // one more tells whether there is a next page
         let (mut found, mut looked_at, mut partial) = (Vec::new(), 0, false);
-        for span in reach.spans(&request.prefix) {
-            let mut after = request.after.as_deref().map(|after| reach.behind_prefix(after));
-            let mut step = if span.is_one_id { 1 } else { wanted };
+        for range in scope.ranges(&request.prefix) {
+            let mut after = request.after.as_deref().map(|after| scope.with_prefix(after));
+            let mut step = if range.is_one_id { 1 } else { wanted };
             while found.len() < wanted {
-                let page = self.page(deadline, &span.prefix, after.as_deref(), step).await?;
+                let page = self.page(deadline, &range.prefix, after.as_deref(), step).await?;
                 partial |= page.partial;
-                let is_last = span.is_one_id || page.devices.len() < step;
+                let is_last = range.is_one_id || page.devices.len() < step;
                 looked_at += page.devices.len();
                 after = page.devices.last().map(|last| last.device.to_string());
-                let of_span = page.devices.into_iter().filter(|summary| span.holds(&summary.device));
-                found.extend(of_span.filter_map(|summary| seen_from(reach, summary)));
+                let of_span = page.devices.into_iter().filter(|summary| range.holds(&summary.device));
+                found.extend(of_span.filter_map(|summary| seen_from(scope, summary)));
                 if is_last {
                     break;
                 }
@@ -83,9 +83,9 @@ impl Queries {
         after: Option<&str>,
         limit: usize,
     ) -> Result<DevicePage, QueryError> {
-        let (flush, of_prefix, from) = (Arc::clone(&self.flush), prefix.to_owned(), after.map(str::to_owned));
+        let (pipeline, of_prefix, from) = (Arc::clone(&self.pipeline), prefix.to_owned(), after.map(str::to_owned));
         let list =
-            move || flush.pending_devices(&of_prefix, from.as_deref(), limit, |device| PendingSummary::of(&device));
+            move || pipeline.pending_devices(&of_prefix, from.as_deref(), limit, |device| PendingSummary::of(&device));
         let pending = blocking(list).await?;
         let (stored, partial) = match self.ask(deadline, self.store.devices(prefix, after, limit)).await {
             Ok(stored) => (stored, false),
@@ -104,11 +104,11 @@ impl Queries {
 }
 
 /// A device as it looks from there, if it is in reach.
-fn seen_from(reach: &Reach, summary: DeviceSummary) -> Option<DeviceSummary> {
-    if reach.is_all() {
+fn seen_from(scope: &DeviceScope, summary: DeviceSummary) -> Option<DeviceSummary> {
+    if scope.is_all() {
         return Some(summary);
     }
-    let device = reach.shown(&summary.device)?.into();
+    let device = scope.to_client_id(&summary.device)?.into();
     Some(DeviceSummary { device, ..summary })
 }
 

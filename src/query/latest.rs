@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Answer, Queries, QueryError, blocking};
-use crate::access::Reach;
+use crate::access::DeviceScope;
 use crate::model::{Contents, Hour, Keep, Metric};
 use crate::store::HourSamples;
 
@@ -17,9 +17,9 @@ impl Queries {
     ///
     /// # Errors
     /// When the device is out of reach, the store does not answer, or it takes too long.
-    pub async fn latest(&self, reach: &Reach, device: &str) -> Result<Answer<Option<Latest>>, QueryError> {
+    pub async fn latest(&self, scope: &DeviceScope, device: &str) -> Result<Answer<Option<Latest>>, QueryError> {
         let deadline = self.deadline();
-        let device = &*reach.kept(device)?;
+        let device = &*scope.to_stored_id(device)?;
         let lagging = self.catch_up().await;
         let pending = self.newest_pending(device).await?;
         let newest_pending = pending.as_ref().map(|(hour, _)| *hour);
@@ -49,10 +49,10 @@ impl Queries {
 
     /// The newest pending hour of a device, and the last sample of each metric in it.
     async fn newest_pending(&self, device: &str) -> Result<Option<(Hour, Contents)>, QueryError> {
-        let (flush, device) = (Arc::clone(&self.flush), device.to_owned());
+        let (pipeline, device) = (Arc::clone(&self.pipeline), device.to_owned());
         blocking(move || {
-            let hour = flush.with_pending(|pending| pending.last_hour(&device))?;
-            let newest = flush.pending_hours(&device, hour..Hour(hour.0 + 1)).pop()?;
+            let hour = pipeline.with_pending(|pending| pending.last_hour(&device))?;
+            let newest = pipeline.pending_hours(&device, hour..Hour(hour.0 + 1)).pop()?;
             let mut samples = HourSamples::last_of_each_metric(newest.hour);
             samples.extend(&newest.contents());
             Some((newest.hour, samples.finish().0))

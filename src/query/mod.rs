@@ -9,9 +9,9 @@
 //! pending until its hour's rollup speaks of it. Only where pending readings may repeat or precede stored
 //! ones are the stored readings fetched and merged.
 //!
-//! Whoever asks has a [`Reach`](crate::access::Reach): ids come in and go out as they look from there, a
-//! device that is out of reach is refused or left out, and what is asked of pending and of the store are the
-//! ids under which devices are kept. No question goes around that.
+//! Whoever asks has a [`DeviceScope`](crate::access::DeviceScope): ids come in and go out as they look from
+//! there, a device that is out of reach is refused or left out, and what is asked of pending and of the store
+//! are the ids under which devices are kept. No question goes around that.
 //!
 //! While the store is away, a query answers with what is pending, and says that this is not all; when nothing
 //! is pending that it asks for, it fails. It does not wait for a store that is known to be away.
@@ -28,8 +28,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::access::ReachError;
-use crate::flush::Flush;
+use crate::access::DeviceScopeError;
+use crate::flush::Pipeline;
 use crate::model::{Contents, Hour};
 use crate::pending::{ITEMS_PER_TURN, PendingHour};
 use crate::store::{Store, StoreError};
@@ -83,7 +83,7 @@ pub enum QueryError {
     },
     /// The device is out of reach of who asks.
     #[error(transparent)]
-    OutOfReach(#[from] ReachError),
+    OutOfReach(#[from] DeviceScopeError),
     /// Too many devices would have to be looked through for those that are in reach.
     #[error("among {0} devices there are too few that this token is for; ask with a longer prefix")]
     TooManyDevices(usize),
@@ -117,14 +117,14 @@ pub struct Answer<T> {
 #[derive(Clone)]
 pub struct Queries {
     store: Arc<dyn Store>,
-    flush: Arc<Flush>,
+    pipeline: Arc<Pipeline>,
     limits: Limits,
 }
 
 impl Queries {
-    /// Answers from `store` and what `flush` has not brought there yet.
-    pub fn new(store: Arc<dyn Store>, flush: Arc<Flush>, limits: Limits) -> Self {
-        Self { store, flush, limits }
+    /// Answers from `store` and what `pipeline` has not brought there yet.
+    pub fn new(store: Arc<dyn Store>, pipeline: Arc<Pipeline>, limits: Limits) -> Self {
+        Self { store, pipeline, limits }
     }
 
     /// When a query that begins now must be done.
@@ -139,7 +139,7 @@ impl Queries {
         deadline: Instant,
         question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, QueryError> {
-        if let Some((since, why)) = self.flush.store_away() {
+        if let Some((since, why)) = self.pipeline.store_away() {
             return Err(StoreError(format!("it has been away for {} s: {why}", since.as_secs())).into());
         }
         match tokio::time::timeout_at(deadline, question).await {
@@ -149,12 +149,12 @@ impl Queries {
     }
 
     async fn catch_up(&self) -> Option<Duration> {
-        self.flush.catch_up(self.limits.catch_up).await
+        self.pipeline.catch_up(self.limits.catch_up).await
     }
 
     /// What is pending of a device, by hour, ascending. A lot of it is sorted on a thread for blocking work.
     async fn pending(&self, device: &str, hours: Range<Hour>) -> Result<Vec<(Hour, Contents)>, QueryError> {
-        let snapshot = self.flush.pending_hours(device, hours);
+        let snapshot = self.pipeline.pending_hours(device, hours);
         let values: usize = snapshot.iter().map(PendingHour::values).sum();
         let resolve = move || snapshot.iter().map(|hour| (hour.hour, hour.contents())).collect();
         if values <= ITEMS_PER_TURN { Ok(resolve()) } else { blocking(resolve).await }

@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use super::{Answer, Queries, QueryError, blocking};
-use crate::access::Reach;
+use crate::access::DeviceScope;
 use crate::model::{Contents, Hour, Metric};
 use crate::store::{FirstReadings, Gathered, ReadingsQuery};
 
@@ -49,9 +49,9 @@ impl Queries {
     /// # Errors
     /// When the device is out of reach, the range is too long, the store does not answer, or it takes too
     /// long.
-    pub async fn readings(&self, reach: &Reach, request: &ReadingsRequest) -> Result<Answer<Page>, QueryError> {
+    pub async fn readings(&self, scope: &DeviceScope, request: &ReadingsRequest) -> Result<Answer<Page>, QueryError> {
         let deadline = self.deadline();
-        let device = reach.kept(&request.device)?;
+        let device = scope.to_stored_id(&request.device)?;
         self.hours(request.from_ms, request.to_ms)?;
         let lagging = self.catch_up().await;
         let mut page = Page { readings: Vec::new(), next_ms: None };
@@ -97,9 +97,9 @@ impl Queries {
 
     /// What [`crate::store::Store::readings`] would answer if the pending readings were a store.
     async fn first_pending(&self, query: &ReadingsQuery) -> Result<FirstReadings, QueryError> {
-        let (flush, query) = (Arc::clone(&self.flush), query.clone());
+        let (pipeline, query) = (Arc::clone(&self.pipeline), query.clone());
         blocking(move || {
-            let hours = flush.pending_hours(&query.device, query.hours());
+            let hours = pipeline.pending_hours(&query.device, query.hours());
             let mut gathered = Gathered::new(&query);
             for hour in hours {
                 let Some(samples) = gathered.hour(hour.hour) else { break };

@@ -6,7 +6,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use super::{Answer, Queries, QueryError};
-use crate::access::Reach;
+use crate::access::DeviceScope;
 use crate::model::{Contents, Hour, MS_PER_HOUR, Metric, MetricTable, Stats, join_stats};
 use crate::store::{HourStats, Store, StoreError};
 
@@ -77,7 +77,11 @@ impl Queries {
     /// # Errors
     /// When a device is out of reach, the range is too long, the first device has more points than an answer
     /// takes, or the store does not answer.
-    pub async fn rollups(&self, reach: &Reach, request: &RollupsRequest) -> Result<Answer<Vec<Rollups>>, QueryError> {
+    pub async fn rollups(
+        &self,
+        scope: &DeviceScope,
+        request: &RollupsRequest,
+    ) -> Result<Answer<Vec<Rollups>>, QueryError> {
         let max = self.limits.max_points;
         let (mut page, mut points) = (Vec::new(), 0);
         let take = |of_device: Rollups| {
@@ -92,7 +96,7 @@ impl Queries {
             page.push(of_device);
             Ok(ControlFlow::Continue(()))
         };
-        let Answer { lagging, partial, .. } = self.each_device(reach, request, take).await?;
+        let Answer { lagging, partial, .. } = self.each_device(scope, request, take).await?;
         Ok(Answer { body: page, lagging, partial })
     }
 
@@ -102,7 +106,7 @@ impl Queries {
     /// As for [`Self::rollups`]; and when what they are folded into has more points than an answer takes.
     pub async fn combined_rollups(
         &self,
-        reach: &Reach,
+        scope: &DeviceScope,
         request: &RollupsRequest,
     ) -> Result<Answer<Rollups>, QueryError> {
         let max = self.limits.max_points;
@@ -114,7 +118,7 @@ impl Queries {
             }
             Ok(ControlFlow::Continue(()))
         };
-        let Answer { lagging, partial, .. } = self.each_device(reach, request, take).await?;
+        let Answer { lagging, partial, .. } = self.each_device(scope, request, take).await?;
         Ok(Answer { body: combined.finish(), lagging, partial })
     }
 
@@ -122,12 +126,12 @@ impl Queries {
     /// question to the store brings.
     async fn each_device(
         &self,
-        reach: &Reach,
+        scope: &DeviceScope,
         request: &RollupsRequest,
         mut take: impl FnMut(Rollups) -> Result<ControlFlow<()>, QueryError> + Send,
     ) -> Result<Answer<()>, QueryError> {
         let deadline = self.deadline();
-        let devices = kept(reach, &request.devices)?;
+        let devices = stored_ids(scope, &request.devices)?;
         let from_ms = request.from_ms.unwrap_or_else(|| {
             let hours = request.step.default_hours().min(self.limits.max_hours.saturating_sub(1)).max(1);
             request.to_ms - i64::from(hours) * MS_PER_HOUR
@@ -171,8 +175,8 @@ impl Queries {
     ///
     /// # Errors
     /// When the device is out of reach, or the store does not answer.
-    pub async fn is_known(&self, reach: &Reach, device: &str) -> Result<bool, QueryError> {
-        let device = &*reach.kept(device)?;
+    pub async fn is_known(&self, scope: &DeviceScope, device: &str) -> Result<bool, QueryError> {
+        let device = &*scope.to_stored_id(device)?;
         let page = self.page(self.deadline(), device, None, 1).await?;
         Ok(page.devices.first().is_some_and(|first| *first.device == *device))
     }
@@ -183,11 +187,11 @@ fn points_of(rollups: &Rollups) -> usize {
 }
 
 /// The ids under which devices are kept.
-fn kept<'d>(reach: &Reach, devices: &'d [Arc<str>]) -> Result<Cow<'d, [Arc<str>]>, QueryError> {
-    if reach.is_all() {
+fn stored_ids<'d>(scope: &DeviceScope, devices: &'d [Arc<str>]) -> Result<Cow<'d, [Arc<str>]>, QueryError> {
+    if scope.is_all() {
         return Ok(Cow::Borrowed(devices));
     }
-    let kept: Result<Vec<Arc<str>>, _> = devices.iter().map(|device| Ok(reach.kept(device)?.into())).collect();
+    let kept: Result<Vec<Arc<str>>, _> = devices.iter().map(|device| Ok(scope.to_stored_id(device)?.into())).collect();
     kept.map(Cow::Owned)
 }
 

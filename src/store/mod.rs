@@ -13,7 +13,7 @@
 //!   [`Rollups`], stats are as new as the last rolling up.)
 //! - **Ok means durable.** An `Ok` outcome survives a crash of the store's server or of this machine.
 //! - **One broken document breaks nothing else.** Reads skip what they cannot read, and count and log it
-//!   ([`Unreadable`]).
+//!   ([`UnreadableDocuments`]).
 //! - **Errors are sorted.** A transient error may be retried with the same write, forever; a permanent one
 //!   never helps.
 
@@ -33,7 +33,7 @@ mod readings;
 pub mod sqlite;
 mod unreadable;
 
-pub use self::unreadable::Unreadable;
+pub use self::unreadable::UnreadableDocuments;
 
 pub use hour_samples::HourSamples;
 pub use readings::{FirstReadings, Gathered, ReadingsQuery};

@@ -16,12 +16,12 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// Somebody else wrote them into the database, changed them by hand, or a disk damaged them. They must not
 /// keep anyone from reading the rest.
 #[derive(Debug, Clone)]
-pub struct Unreadable {
+pub struct UnreadableDocuments {
     skipped: Counter,
     told: Arc<Mutex<Option<Instant>>>,
 }
 
-impl Unreadable {
+impl UnreadableDocuments {
     /// Counts with this counter.
     #[must_use]
     pub fn new(skipped: Counter) -> Self {
@@ -42,7 +42,7 @@ impl Unreadable {
 }
 
 /// Counts nowhere.
-impl Default for Unreadable {
+impl Default for UnreadableDocuments {
     fn default() -> Self {
         Self::new(Counter::noop())
     }

@@ -24,7 +24,7 @@ pub use instrument::{BuildInfo, Labelled, PerProtocol, Protocol};
 pub use limit::{Limit, PerLimit};
 pub use metrics::Metrics;
 pub use refusals::{RefusalEntry, RefusalLog, Sender, What};
-pub use rejections::{ByReason, Rejections, RequestRejection};
+pub use rejections::{ByReason, RefusalReason, Rejections};
 pub use request_seconds::RequestSeconds;
 
 /// The version of the program and the commit that it was built from, such as `0.1.0 (1a2b3c4d5e6f)`.

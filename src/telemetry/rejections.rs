@@ -9,7 +9,7 @@ use crate::wire::Code;
 
 /// Why all readings of a request are refused, whatever they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RequestRejection {
+pub enum RefusalReason {
     /// The body is larger than `http.max_body_bytes`.
     BodyTooLarge,
     /// The body is of a type or an encoding that is not known.
@@ -44,7 +44,7 @@ pub enum RequestRejection {
     ExpiredKey,
 }
 
-impl RequestRejection {
+impl RefusalReason {
     /// All reasons, so that each has its metric from the start.
     pub const ALL: [Self; 16] = [
         Self::BodyTooLarge,
@@ -99,7 +99,7 @@ pub struct Rejections([ByReason; Protocol::ALL.len()]);
 pub struct ByReason {
     site: Site,
     by_code: [OnceLock<Counter>; Code::ALL.len()],
-    by_request: [OnceLock<Counter>; RequestRejection::ALL.len()],
+    by_request: [OnceLock<Counter>; RefusalReason::ALL.len()],
 }
 
 impl Rejections {
@@ -116,7 +116,7 @@ impl ByReason {
     }
 
     /// Readings of a request that is refused as a whole.
-    pub fn of_request(&self, reason: RequestRejection) -> &Counter {
+    pub fn of_request(&self, reason: RefusalReason) -> &Counter {
         self.by_request[reason as usize].get_or_init(|| Counter::at(self.site.with(reason.as_str())))
     }
 
@@ -124,12 +124,12 @@ impl ByReason {
         let all = Self {
             site,
             by_code: [const { OnceLock::new() }; Code::ALL.len()],
-            by_request: [const { OnceLock::new() }; RequestRejection::ALL.len()],
+            by_request: [const { OnceLock::new() }; RefusalReason::ALL.len()],
         };
         for code in Code::ALL.into_iter().filter(|&code| has_code(protocol, code)) {
             all.of(code);
         }
-        for reason in RequestRejection::ALL.into_iter().filter(|&reason| has_reason(protocol, reason)) {
+        for reason in RefusalReason::ALL.into_iter().filter(|&reason| has_reason(protocol, reason)) {
             all.of_request(reason);
         }
         all
@@ -147,14 +147,14 @@ const fn has_code(protocol: Protocol, code: Code) -> bool {
 }
 
 /// Whether what comes in that way can be refused as a whole for this reason.
-const fn has_reason(protocol: Protocol, reason: RequestRejection) -> bool {
+const fn has_reason(protocol: Protocol, reason: RefusalReason) -> bool {
     let is_udp = matches!(protocol, Protocol::Udp);
     match reason {
-        RequestRejection::Overloaded => true,
-        RequestRejection::SignatureRequired
-        | RequestRejection::BadSignature
-        | RequestRejection::UnknownKey
-        | RequestRejection::ExpiredKey => is_udp,
+        RefusalReason::Overloaded => true,
+        RefusalReason::SignatureRequired
+        | RefusalReason::BadSignature
+        | RefusalReason::UnknownKey
+        | RefusalReason::ExpiredKey => is_udp,
         _ => !is_udp,
     }
 }
@@ -202,7 +202,7 @@ mod tests {
             rejected.of(code).increment(count);
             expected.push((code.as_str(), count));
         }
-        for (count, reason) in (100..).zip(RequestRejection::ALL) {
+        for (count, reason) in (100..).zip(RefusalReason::ALL) {
             rejected.of_request(reason).increment(count);
             expected.push((reason.as_str(), count));
         }

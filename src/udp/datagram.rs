@@ -56,7 +56,7 @@ mod tests {
 
     use super::super::sequences::Sequences;
     use super::*;
-    use crate::access::Reach;
+    use crate::access::DeviceScope;
     use crate::model::DeviceIdCase;
 
     /// Devices and times of readings, codes of rejections.
@@ -76,7 +76,7 @@ mod tests {
     fn notes(content: &str) -> Vec<String> {
         let mut notes = Notes::default();
         let sequences = Sequences::new(0, Counter::noop());
-        let numbering = Numbering { sequences: &sequences, reach: Reach::all(), case: DeviceIdCase::Preserve };
+        let numbering = Numbering { sequences: &sequences, scope: DeviceScope::all(), case: DeviceIdCase::Preserve };
         parse(content.as_bytes(), &["device".to_owned()], numbering, &mut notes);
         notes.0
     }
@@ -121,7 +121,8 @@ mod tests {
             ("m,device=S1 value=1".to_owned(), "reading"),
         ] {
             let sequences = Sequences::new(0, Counter::noop());
-            let numbering = Numbering { sequences: &sequences, reach: Reach::all(), case: DeviceIdCase::Preserve };
+            let numbering =
+                Numbering { sequences: &sequences, scope: DeviceScope::all(), case: DeviceIdCase::Preserve };
             let mut strict = Strict(Vec::new());
             parse(content.as_bytes(), &["device".to_owned()], numbering, &mut strict);
             assert_eq!(strict.0, [code]);

@@ -4,7 +4,7 @@ use metrics::Counter;
 
 use super::datagram;
 use super::sequences::{Numbering, Sequences};
-use crate::access::Reach;
+use crate::access::DeviceScope;
 use crate::model::DeviceIdCase;
 use crate::wire::fuzz::Found;
 
@@ -12,7 +12,7 @@ use crate::wire::fuzz::Found;
 pub fn datagram(content: &[u8]) {
     let mut found = Found::default();
     let sequences = Sequences::new(4, Counter::noop());
-    let numbering = Numbering { sequences: &sequences, reach: Reach::all(), case: DeviceIdCase::Preserve };
+    let numbering = Numbering { sequences: &sequences, scope: DeviceScope::all(), case: DeviceIdCase::Preserve };
     datagram::parse(content, &["device".to_owned()], numbering, &mut found);
     found.check(content);
 }

@@ -1,14 +1,14 @@
 //! Why a datagram is not read.
 
-use crate::access::Unverified;
-use crate::telemetry::RequestRejection;
+use crate::access::SignatureError;
+use crate::telemetry::RefusalReason;
 
 /// Why a datagram is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     /// It is not signed as it should be.
     #[error(transparent)]
-    Unverified(#[from] Unverified),
+    SignatureError(#[from] SignatureError),
     /// More is signed with its key than the key's rate allows.
     #[error("more comes with the key than its rate allows")]
     RateLimited,
@@ -19,19 +19,19 @@ pub(super) enum Refusal {
 
 impl Refusal {
     /// The reason as it counts; `None` where nothing of it counts as a reading.
-    pub(super) const fn reason(self) -> Option<RequestRejection> {
+    pub(super) const fn reason(self) -> Option<RefusalReason> {
         Some(match self {
-            Self::Unverified(Unverified::Unsigned) => RequestRejection::SignatureRequired,
-            Self::Unverified(Unverified::BadSignature) => RequestRejection::BadSignature,
-            Self::Unverified(Unverified::UnknownKey) => RequestRejection::UnknownKey,
-            Self::Unverified(Unverified::ExpiredKey) => RequestRejection::ExpiredKey,
-            Self::RateLimited => RequestRejection::RateLimited,
+            Self::SignatureError(SignatureError::Unsigned) => RefusalReason::SignatureRequired,
+            Self::SignatureError(SignatureError::BadSignature) => RefusalReason::BadSignature,
+            Self::SignatureError(SignatureError::UnknownKey) => RefusalReason::UnknownKey,
+            Self::SignatureError(SignatureError::ExpiredKey) => RefusalReason::ExpiredKey,
+            Self::RateLimited => RefusalReason::RateLimited,
             Self::TooLarge(_) => return None,
         })
     }
 
     /// The code as the log has it.
     pub(super) fn code(self) -> &'static str {
-        self.reason().map_or("truncated", RequestRejection::as_str)
+        self.reason().map_or("truncated", RefusalReason::as_str)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use foldhash::fast::RandomState;
 use metrics::Counter;
 
-use crate::access::Reach;
+use crate::access::DeviceScope;
 use crate::model::{DeviceIdCase, check_device_id};
 
 /// The number of the last message of each device, for as many devices as are remembered.
@@ -47,7 +47,7 @@ impl Sequences {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Numbering<'a> {
     pub(super) sequences: &'a Sequences,
-    pub(super) reach: &'a Reach,
+    pub(super) scope: &'a DeviceScope,
     pub(super) case: DeviceIdCase,
 }
 
@@ -59,7 +59,7 @@ impl Numbering<'_> {
             return;
         }
         let device = self.case.apply(device);
-        if let Ok(kept) = self.reach.kept(&device) {
+        if let Ok(kept) = self.scope.to_stored_id(&device) {
             self.sequences.saw(&kept, number);
         }
     }
@@ -114,12 +114,12 @@ mod tests {
     #[test]
     fn devices_are_told_apart_as_they_are_kept_and_those_out_of_reach_are_not_watched() {
         let sequences = Sequences::new(8, Counter::noop());
-        let acme = Reach::new("acme/".to_owned(), Some(vec!["pump-*".parse().unwrap()]));
-        let numbering = Numbering { sequences: &sequences, reach: &acme, case: DeviceIdCase::Lower };
+        let acme = DeviceScope::new("acme/".to_owned(), Some(vec!["pump-*".parse().unwrap()]));
+        let numbering = Numbering { sequences: &sequences, scope: &acme, case: DeviceIdCase::Lower };
         for device in ["PUMP-1", "pump-1", "light-1", "pump 1", ""] {
             numbering.saw(device, 1);
         }
-        Numbering { reach: Reach::all(), ..numbering }.saw("pump-1", 1);
+        Numbering { scope: DeviceScope::all(), ..numbering }.saw("pump-1", 1);
         let last = sequences.last.into_inner().unwrap();
         let mut devices: Vec<_> = last.young.keys().map(|device| &**device).collect();
         devices.sort_unstable();

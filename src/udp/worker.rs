@@ -14,7 +14,7 @@ use super::sequences::{Numbering, Sequences};
 use super::{Options, datagram};
 use crate::access::{Gate, Keys, Verified};
 use crate::ingest::{Admission, Ingest, Submission};
-use crate::telemetry::{Limit, Metrics, Protocol, RefusalEntry, RefusalLog, RequestRejection, Sender, What};
+use crate::telemetry::{Limit, Metrics, Protocol, RefusalEntry, RefusalLog, RefusalReason, Sender, What};
 
 /// How long an idle thread waits before it looks whether it should end.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -153,12 +153,12 @@ impl Worker {
                 self.ingest.count_refused_request(Protocol::Udp, reason);
             }
         })?;
-        admission.set_sender(verified.reach, verified.allowance);
+        admission.set_sender(verified.scope, verified.quota);
         let case = admission.rules().device_id_case;
-        let numbering = Numbering { sequences: &self.sequences, reach: verified.reach, case };
+        let numbering = Numbering { sequences: &self.sequences, scope: verified.scope, case };
         let (accepted, received, rejected) = (admission.accepted(), admission.received(), admission.rejected());
         datagram::parse(verified.content, &self.options.device_tags, numbering, admission);
-        if let Some(readings) = &verified.allowance.readings {
+        if let Some(readings) = &verified.quota.readings {
             let more = (admission.received() - received).saturating_sub(1);
             readings.owe(more.into(), Instant::now());
         }
@@ -182,7 +182,7 @@ impl Worker {
     /// of its key.
     fn let_in<'k, 'd>(&self, datagram: &'d [u8], keys: &'k Keys, now_ms: i64) -> Result<Verified<'k, 'd>, Refusal> {
         let verified = keys.verify(datagram, now_ms).inspect_err(|_| self.counters.malformed.increment(1))?;
-        if let Some(readings) = &verified.allowance.readings
+        if let Some(readings) = &verified.quota.readings
             && readings.take(Instant::now()).is_err()
         {
             self.counters.rate_limited.increment(1);
@@ -197,7 +197,7 @@ impl Worker {
     fn settle_oldest(&self, backlog: &mut Backlog) {
         let Some(Unsettled { submission, datagrams, fruitful, bytes }) = backlog.pop() else { return };
         if let Err(error) = submission.settle() {
-            let (code, example) = (RequestRejection::Overloaded.as_str(), error.to_string());
+            let (code, example) = (RefusalReason::Overloaded.as_str(), error.to_string());
             let entry = RefusalEntry { what: What::Datagrams, code, count: fruitful, example };
             self.refusals.record(Sender::All, entry);
             self.counters.overload.increment(fruitful);

@@ -10,7 +10,7 @@ use tidegauge::ingest::Rules;
 use tidegauge::ingest::devices::DeviceLimits;
 use tidegauge::limits::Rate;
 use tidegauge::log::MinFree;
-use tidegauge::store::Unreadable;
+use tidegauge::store::UnreadableDocuments;
 use tidegauge::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::telemetry::Metrics;
@@ -36,7 +36,7 @@ pub(super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOptions {
         max_document_bytes: mongodb.max_document_bytes.as_usize(),
         slow_writes: metrics.store_slow_path_total.clone(),
         unreadable_readings: unreadable_readings(metrics),
-        unreadable_rollups: Unreadable::new(metrics.store_unreadable_total.with("rollups")),
+        unreadable_rollups: UnreadableDocuments::new(metrics.store_unreadable_total.with("rollups")),
         retention: config.retention.readings.period().map(Period::as_duration),
         rollups_retention: config.retention.rollups().period().map(Period::as_duration),
         validate: mongodb.validate,
@@ -45,8 +45,8 @@ pub(super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOptions {
 }
 
 /// Counts what a store skips among the readings.
-pub(super) fn unreadable_readings(metrics: &Metrics) -> Unreadable {
-    Unreadable::new(metrics.store_unreadable_total.with("readings"))
+pub(super) fn unreadable_readings(metrics: &Metrics) -> UnreadableDocuments {
+    UnreadableDocuments::new(metrics.store_unreadable_total.with("readings"))
 }
 
 /// How many connections to each MongoDB server may be open.

@@ -126,7 +126,7 @@ fn mark_of(life: &Life) -> Option<Mark> {
 }
 
 fn is_marked_whole(life: &Life) -> bool {
-    mark_of(life).is_some_and(|mark| mark.next > life.flush.newest_closed())
+    mark_of(life).is_some_and(|mark| mark.next > life.pipeline.newest_closed())
 }
 
 #[tokio::test]
@@ -141,14 +141,18 @@ async fn late_readings_stay_pending_until_their_hour_is_rolled_up_again() {
     life.append(20..40).await;
     until("the store has some", || life.count("tidegauge_readings_stored_total") > 60).await;
     until("tries are counted", || life.count(r#"tidegauge_rollup_retries_total{reason="network"}"#) > 3).await;
-    assert_eq!(life.flush.status().pending_readings, 60, "those that the store has included");
-    assert!(life.flush.store_away().is_some());
+    assert_eq!(life.pipeline.status().pending_readings, 60, "those that the store has included");
+    assert!(life.pipeline.store_away().is_some());
     assert_ne!(kept.hours(), life.store.fold().await);
 
     kept.away.store(false, Ordering::Relaxed);
     life.settled().await;
     assert_eq!(kept.hours(), life.store.fold().await);
-    assert_eq!((life.count("tidegauge_readings_stored_total"), life.flush.store_away()), (120, None), "counted once");
+    assert_eq!(
+        (life.count("tidegauge_readings_stored_total"), life.pipeline.store_away()),
+        (120, None),
+        "counted once"
+    );
     assert_eq!(life.end(MINUTE).await, 0);
 }
 
@@ -180,7 +184,7 @@ async fn what_was_stored_before_is_rolled_up_hour_by_hour_over_failures() {
     until("the mark is of all hours", || is_marked_whole(&life)).await;
     assert_eq!(kept.hours(), life.store.fold().await);
     assert_eq!(kept.swept(), (0..60).step_by(3).map(Hour).collect::<Vec<_>>());
-    assert_eq!(mark_of(&life).unwrap().next, Hour(life.flush.newest_closed().0 + 1));
+    assert_eq!(mark_of(&life).unwrap().next, Hour(life.pipeline.newest_closed().0 + 1));
     assert_eq!(life.count("tidegauge_rollups_written_total"), 60);
     assert!(life.count(r#"tidegauge_rollup_retries_total{reason="network"}"#) >= 9);
     assert_eq!(life.count("tidegauge_rollup_lag_seconds"), 0);
@@ -209,7 +213,7 @@ async fn the_mark_spares_work_and_without_it_all_is_derived_again() {
     life.running.roller.abort();
     let look = async |mark| {
         kept.swept.lock().unwrap().clear();
-        Roller::new(&life.flush, &*life.store, mark).catch_up().await.unwrap();
+        Roller::new(&life.pipeline, &*life.store, mark).catch_up().await.unwrap();
         kept.swept().len()
     };
     assert_eq!(look(mark_of(&life)).await, 0, "all is done");

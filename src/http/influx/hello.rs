@@ -89,7 +89,7 @@ async fn statement(app: &App, grant: &Grant, uri: &Uri, headers: &HeaderMap, bod
     if let Some(statement) = Params::of(uri).one("q")? {
         return Ok(statement.into_owned());
     }
-    let Received { bytes, .. } = body::receive(app, &grant.allowance, headers, body).await?;
+    let Received { bytes, .. } = body::receive(app, &grant.quota, headers, body).await?;
     let statement = form_urlencoded::parse(&bytes).find(|(name, _)| name == "q").map(|(_, value)| value.into_owned());
     statement.ok_or_else(|| Problem::invalid_parameter("q", "is missing"))
 }

@@ -50,7 +50,7 @@ pub(in crate::http) async fn devices(
     let request = request(&app, &mut params, limit)?;
     params.end()?;
     admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE)).await?;
-    let found = app.queries.devices(&grant.reach, &request).await?;
+    let found = app.queries.devices(&grant.device_scope, &request).await?;
     Ok(answer(found, |(devices, more)| {
         let next = devices.last().filter(|_| more).map(|last| last.device.to_string());
         Devices { devices: devices.into_iter().map(device).collect(), next }

@@ -44,7 +44,7 @@ pub(in crate::http) async fn latest(
 ) -> Result<Json<Body<Latest>>, Problem> {
     Params::of(&uri).end()?;
     admitted.reserve(ANSWER_BYTES).await?;
-    let latest = app.queries.latest(&grant.reach, &device).await?;
+    let latest = app.queries.latest(&grant.device_scope, &device).await?;
     let Some(body) = latest.body else { return Err(Problem::unknown_device(&device)) };
     let Answer { lagging, partial, .. } = latest;
     Ok(answer(Answer { body, lagging, partial }, |latest| {

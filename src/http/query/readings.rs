@@ -52,7 +52,8 @@ pub(in crate::http) async fn readings(
     let metrics = params.metrics()?;
     params.end()?;
     admitted.reserve(bytes_of_page(limit, &metrics, app.limits.max_points)).await?;
-    let page = app.queries.readings(&grant.reach, &ReadingsRequest { device, from_ms, to_ms, metrics, limit }).await?;
+    let page =
+        app.queries.readings(&grant.device_scope, &ReadingsRequest { device, from_ms, to_ms, metrics, limit }).await?;
     Ok(answer(page, |page| Readings {
         readings: page
             .readings

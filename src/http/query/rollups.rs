@@ -86,10 +86,11 @@ pub(in crate::http) async fn rollups(
     params.end()?;
     admitted.reserve(app.limits.max_points.saturating_mul(BYTES_PER_POINT)).await?;
     question.request.devices = vec![device.into()];
-    let Answer { mut body, lagging, partial } = app.queries.rollups(&grant.reach, &question.request).await?;
+    let Answer { mut body, lagging, partial } = app.queries.rollups(&grant.device_scope, &question.request).await?;
     let rollups = body.pop().unwrap_or_default();
     let device = &question.request.devices[0];
-    if rollups.is_empty() && !partial && lagging.is_none() && !app.queries.is_known(&grant.reach, device).await? {
+    if rollups.is_empty() && !partial && lagging.is_none() && !app.queries.is_known(&grant.device_scope, device).await?
+    {
         return Err(Problem::unknown_device(device));
     }
     let device = question.of_device(0, rollups);
@@ -115,14 +116,14 @@ pub(in crate::http) async fn of_devices(
         return Err(Problem::invalid_parameter("prefix", why));
     }
     if combined {
-        let mut rollups = app.queries.combined_rollups(&grant.reach, &question.request).await?;
+        let mut rollups = app.queries.combined_rollups(&grant.device_scope, &question.request).await?;
         rollups.partial |= partial;
         let devices = question.request.devices.len();
         return Ok(answer(rollups, |rollups| {
             Several::Combined(Combined { devices, step: question.step, metrics: points(rollups) })
         }));
     }
-    let mut rollups = app.queries.rollups(&grant.reach, &question.request).await?;
+    let mut rollups = app.queries.rollups(&grant.device_scope, &question.request).await?;
     rollups.partial |= partial;
     Ok(answer(rollups, |rollups| {
         let devices = &question.request.devices;
@@ -201,7 +202,8 @@ impl Which {
                 Ok((false, false))
             }
             Self::Listed(request) => {
-                let Answer { body: (devices, more), partial, .. } = app.queries.devices(&grant.reach, &request).await?;
+                let Answer { body: (devices, more), partial, .. } =
+                    app.queries.devices(&grant.device_scope, &request).await?;
                 into.extend(devices.into_iter().map(|summary| summary.device));
                 Ok((more, partial))
             }

@@ -3,10 +3,10 @@
 //! Each device that was heard of lately is known, with what it used of its limits. One that is not known may
 //! be new, or known to the store only, after a restart above all. The limit of new devices counts both, for
 //! each token and key by itself, and mostly that does not matter: there is room. When there is none, its
-//! readings are refused for now, and the store is asked about it in the background ([`Strangers`]): a device
-//! that is stored is let in at the next try. So no reading waits for the store, and while the store is away,
-//! what a flood can create stays bounded. For a while after a start nobody is known, and whoever comes is let
-//! in.
+//! readings are refused for now, and the store is asked about it in the background ([`UnknownDeviceLookup`]):
+//! a device that is stored is let in at the next try. So no reading waits for the store, and while the store
+//! is away, what a flood can create stays bounded. For a while after a start nobody is known, and whoever
+//! comes is let in.
 //!
 //! A device's readings count when they are sent, whatever becomes of them. If there is room for one, all that
 //! the request has of that device are taken, and the rest is owed, as [`limits`](crate::limits) tells.
@@ -21,19 +21,19 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 use tokio::sync::mpsc;
 
-use crate::limits::{Allowance, Limiter, Rate};
+use crate::limits::{Limiter, Quota, Rate};
 use crate::model::MS_PER_HOUR;
 use crate::wire::{Code, Rejection};
 
 mod known;
 mod recent;
-mod strangers;
 #[cfg(test)]
 mod tests;
+mod unknown;
 
 use known::{Known, KnownDevices};
 use recent::{Kind, Recent};
-pub use strangers::Strangers;
+pub use unknown::UnknownDeviceLookup;
 
 /// What devices obey. What is `None` has no limit.
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ pub struct Devices {
     came_at_start: AtomicUsize,
     /// `None` where each reading has to be counted.
     recent: Option<Recent>,
-    strangers: mpsc::Sender<Box<str>>,
+    lookups: mpsc::Sender<Box<str>>,
 }
 
 /// Why a reading is refused.
@@ -92,12 +92,12 @@ pub(super) struct Visit<'d> {
 impl Devices {
     /// Knows no device yet. `None` when there is no limit. The second part is to be run beside it.
     #[must_use]
-    pub fn new(limits: DeviceLimits) -> Option<(Arc<Self>, Strangers)> {
+    pub fn new(limits: DeviceLimits) -> Option<(Arc<Self>, UnknownDeviceLookup)> {
         let DeviceLimits { readings, metrics_per_hour, new_devices, max_known, .. } = limits;
         if readings.is_none() && metrics_per_hour.is_none() && new_devices.is_none() {
             return None;
         }
-        let (sender, strangers) = Strangers::new();
+        let (sender, unknown_devices) = UnknownDeviceLookup::new();
         let start = Instant::now();
         let devices = Self {
             limits,
@@ -107,9 +107,9 @@ impl Devices {
             newcomers: new_devices.map(|rate| Limiter::new(rate, start)),
             came_at_start: AtomicUsize::new(0),
             recent: readings.is_none().then(|| Recent::new(max_known)),
-            strangers: sender,
+            lookups: sender,
         };
-        Some((Arc::new(devices), strangers))
+        Some((Arc::new(devices), unknown_devices))
     }
 
     /// How many are known.
@@ -118,7 +118,7 @@ impl Devices {
         self.known.count()
     }
 
-    pub(super) fn visit<'d>(&'d self, sender: &'d Allowance, now: Instant, now_ms: i64) -> Visit<'d> {
+    pub(super) fn visit<'d>(&'d self, sender: &'d Quota, now: Instant, now_ms: i64) -> Visit<'d> {
         Visit {
             devices: self,
             newcomers: self.newcomers_of(sender),
@@ -140,7 +140,7 @@ impl Devices {
         self.known.insert(self.id(device));
     }
 
-    fn newcomers_of<'d>(&'d self, sender: &'d Allowance) -> Option<&'d Limiter> {
+    fn newcomers_of<'d>(&'d self, sender: &'d Quota) -> Option<&'d Limiter> {
         sender.new_devices.as_ref().or(self.newcomers.as_ref())
     }
 
@@ -164,7 +164,7 @@ impl Devices {
 }
 
 impl<'d> Visit<'d> {
-    pub(super) fn set_sender(&mut self, sender: &'d Allowance) {
+    pub(super) fn set_sender(&mut self, sender: &'d Quota) {
         self.newcomers = self.devices.newcomers_of(sender);
     }
 
@@ -180,7 +180,7 @@ impl<'d> Visit<'d> {
             Ok(()) => self.count(id),
             Err(Refusal::TooFast(wait)) => self.too_fast_for = self.too_fast_for.max(Some(wait)),
             Err(Refusal::New) if self.refused_as_new.insert(id) => {
-                let _ = self.devices.strangers.try_send(device.into()); // where there are too many, it comes again
+                let _ = self.devices.lookups.try_send(device.into()); // where there are too many, it comes again
             }
             Err(_) => {}
         }
@@ -196,8 +196,11 @@ impl<'d> Visit<'d> {
                 self.devices.known.look(id, |known| known.used_ns = rate.taken(count, known.used_ns, now_ns));
             }
         }
-        let strangers = self.refused_as_new.len() as u64;
-        let new = self.newcomers.filter(|_| strangers > 0).and_then(|newcomers| newcomers.wait(strangers, self.now));
+        let unknown_devices = self.refused_as_new.len() as u64;
+        let new = self
+            .newcomers
+            .filter(|_| unknown_devices > 0)
+            .and_then(|newcomers| newcomers.wait(unknown_devices, self.now));
         self.too_fast_for.max(new)
     }
 

@@ -13,17 +13,17 @@ const NONE: DeviceLimits = DeviceLimits {
     max_known: 1_000,
 };
 
-fn devices(limits: DeviceLimits) -> (Arc<Devices>, Strangers) {
+fn devices(limits: DeviceLimits) -> (Arc<Devices>, UnknownDeviceLookup) {
     Devices::new(limits).expect("there is a limit")
 }
 
 /// A request `after` so long: the code for each reading, and how long to wait.
 fn send(devices: &Devices, after: Duration, readings: &[(&str, &[&str])]) -> (Vec<Option<Code>>, Option<Duration>) {
-    send_as(Allowance::unlimited(), devices, after, readings)
+    send_as(Quota::unlimited(), devices, after, readings)
 }
 
 fn send_as(
-    sender: &Allowance,
+    sender: &Quota,
     devices: &Devices,
     after: Duration,
     readings: &[(&str, &[&str])],
@@ -79,7 +79,7 @@ fn new_devices_come_at_their_rate_and_known_ones_as_they_like() {
 fn new_devices_of_one_sender_take_nothing_from_another() {
     let rate = Rate::new(1, SECOND, SECOND).unwrap();
     let (devices, _strangers) = devices(DeviceLimits { new_devices: Some(rate), ..NONE });
-    let sender = || Allowance { new_devices: Some(Limiter::new(rate, devices.start)), ..Allowance::default() };
+    let sender = || Quota { new_devices: Some(Limiter::new(rate, devices.start)), ..Quota::default() };
     let (one, other) = (sender(), sender());
     let refused = Some(Code::TooManyNewDevices);
     let x = &["x"][..];
@@ -102,10 +102,10 @@ fn after_a_start_as_many_come_as_are_known_and_then_at_their_rate() {
 
 #[test]
 fn who_is_introduced_is_not_new() {
-    let (devices, mut strangers) = devices(DeviceLimits { new_devices: Rate::new(1, SECOND, SECOND), ..NONE });
+    let (devices, mut unknown_devices) = devices(DeviceLimits { new_devices: Rate::new(1, SECOND, SECOND), ..NONE });
     let x = &["x"][..];
     assert_eq!(send(&devices, SECOND, &[("a", x), ("b", x)]).0, [None, Some(Code::TooManyNewDevices)]);
-    assert_eq!(strangers.waiting(), ["b"]);
+    assert_eq!(unknown_devices.waiting(), ["b"]);
     devices.introduce("b");
     assert_eq!(send(&devices, SECOND, &[("b", x)]).0, [None]);
 }

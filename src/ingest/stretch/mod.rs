@@ -12,7 +12,7 @@ mod packs;
 use std::time::Duration;
 
 use super::admission::{Admission, Rules};
-use crate::access::Reach;
+use crate::access::DeviceScope;
 use crate::log::{BatchView, MAX_PAYLOAD_BYTES};
 use crate::model::DeviceIdCase;
 use crate::telemetry::Protocol;
@@ -115,7 +115,7 @@ fn take(format: Format, body: &[u8], max_metadata_bytes: usize) -> Taken {
     let ((batch, _), allocated) = counting::counted(|| {
         let max_readings = rules.max_readings;
         let mut admission =
-            Admission::new(&rules, Reach::all(), None, Protocol::Http, NOW_MS, max_readings, MAX_PAYLOAD_BYTES);
+            Admission::new(&rules, DeviceScope::all(), None, Protocol::Http, NOW_MS, max_readings, MAX_PAYLOAD_BYTES);
         parse(format, body, &mut admission);
         admission.finish()
     });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bson::{Bson, DateTime, Document, doc};
 
-use super::decode::Unreadable;
+use super::decode::DecodeError;
 use crate::model::Hour;
 use crate::store::HourStats;
 
@@ -21,8 +21,8 @@ impl<'a> ByDevice<'a> {
         Self { places: devices.iter().enumerate().map(|(at, device)| (&**device, at)).collect(), found }
     }
 
-    pub(super) fn of(&mut self, device: &str) -> Result<&mut Vec<HourStats>, Unreadable> {
-        let at = self.places.get(device).ok_or_else(|| Unreadable("a device that nobody asked for".into()))?;
+    pub(super) fn of(&mut self, device: &str) -> Result<&mut Vec<HourStats>, DecodeError> {
+        let at = self.places.get(device).ok_or_else(|| DecodeError("a device that nobody asked for".into()))?;
         Ok(&mut self.found[*at])
     }
 }

@@ -13,7 +13,7 @@ use mongodb::action::Find;
 use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
 use mongodb::{ClientSession, Collection, Database};
 
-use super::decode::Unreadable;
+use super::decode::DecodeError;
 use super::encode::Encoder;
 use super::errors::{self, within};
 use super::servers::Servers;
@@ -63,7 +63,7 @@ pub(super) struct Commands {
     /// How long the server may work on one query.
     pub(super) query_timeout: Duration,
     /// Counts the documents that reads skip.
-    pub(super) unreadable: store::Unreadable,
+    pub(super) unreadable: store::UnreadableDocuments,
 }
 
 impl Commands {
@@ -133,7 +133,7 @@ impl Commands {
         &self,
         collection: &Collection<RawDocumentBuf>,
         pipeline: Vec<Document>,
-        mut visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, Unreadable>,
+        mut visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, DecodeError>,
     ) -> Result<(), WriteError> {
         let aggregate = collection.aggregate(pipeline).max_time(self.timeout).with_type::<RawDocumentBuf>();
         let mut results = within(self.timeout, aggregate).await?;
@@ -154,7 +154,7 @@ impl Commands {
     pub(super) async fn each_document(
         &self,
         find: Find<'_, RawDocumentBuf>,
-        mut visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, Unreadable>,
+        mut visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, DecodeError>,
     ) -> Result<(), WriteError> {
         let mut batches = self.batches(find).await?;
         let mut bytes = 0;
@@ -178,7 +178,7 @@ impl Commands {
     fn show(
         &self,
         document: &RawDocument,
-        visit: &mut impl FnMut(&RawDocument) -> Result<ControlFlow<()>, Unreadable>,
+        visit: &mut impl FnMut(&RawDocument) -> Result<ControlFlow<()>, DecodeError>,
     ) -> ControlFlow<()> {
         visit(document).unwrap_or_else(|error| {
             self.skip(document, &error);
@@ -187,7 +187,7 @@ impl Commands {
     }
 
     /// Counts a document that cannot be read.
-    pub(super) fn skip(&self, document: &RawDocument, error: &Unreadable) {
+    pub(super) fn skip(&self, document: &RawDocument, error: &DecodeError) {
         self.unreadable.skip(|| id_of(document), error);
     }
 
@@ -196,7 +196,7 @@ impl Commands {
     pub(super) async fn first<'q, T>(
         &self,
         find: impl Fn() -> Find<'q, RawDocumentBuf>,
-        mut read: impl FnMut(&RawDocument) -> Result<T, Unreadable>,
+        mut read: impl FnMut(&RawDocument) -> Result<T, DecodeError>,
     ) -> Result<Option<T>, WriteError> {
         for query in [find().limit(1), find().batch_size(FIRST_BATCH)] {
             let (mut found, mut is_readable) = (None, true);
@@ -235,10 +235,10 @@ impl Batches {
 /// The documents of a batch.
 pub(super) fn documents(
     batch: &RawBatch,
-) -> Result<impl Iterator<Item = Result<&RawDocument, Unreadable>>, Unreadable> {
-    let elements = batch.doc_slices().map_err(|error| Unreadable(error.to_string()))?;
+) -> Result<impl Iterator<Item = Result<&RawDocument, DecodeError>>, DecodeError> {
+    let elements = batch.doc_slices().map_err(|error| DecodeError(error.to_string()))?;
     Ok(elements.into_iter().map(|element| {
-        element?.as_document().ok_or_else(|| Unreadable("a batch holds something that is no document".into()))
+        element?.as_document().ok_or_else(|| DecodeError("a batch holds something that is no document".into()))
     }))
 }
 

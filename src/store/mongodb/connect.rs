@@ -8,7 +8,7 @@ use mongodb::{Client, Database};
 use super::servers::Servers;
 use super::uri::{self, UriError};
 use crate::config::MongodbUri;
-use crate::store::Unreadable;
+use crate::store::UnreadableDocuments;
 
 /// The longest wait for a TCP connection.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -37,9 +37,9 @@ pub struct MongodbOptions {
     /// Counts the buckets that could not be appended to and had to be read, merged and written back.
     pub slow_writes: Counter,
     /// Counts the documents with readings that reads skip.
-    pub unreadable_readings: Unreadable,
+    pub unreadable_readings: UnreadableDocuments,
     /// The same of the rollups.
-    pub unreadable_rollups: Unreadable,
+    pub unreadable_rollups: UnreadableDocuments,
     /// How long readings are kept after their hour ended; `None` keeps them forever.
     pub retention: Option<Duration>,
     /// How long rollups are kept after their day ended; `None` keeps them forever.

@@ -7,9 +7,9 @@ use crate::store::WriteError;
 /// A stored document has not the shape that this version knows.
 #[derive(Debug, thiserror::Error)]
 #[error("a stored document is not readable: {0}")]
-pub(super) struct Unreadable(pub(super) String);
+pub(super) struct DecodeError(pub(super) String);
 
-impl From<bson::error::Error> for Unreadable {
+impl From<bson::error::Error> for DecodeError {
     fn from(error: bson::error::Error) -> Self {
         Self(error.to_string())
     }
@@ -17,43 +17,43 @@ impl From<bson::error::Error> for Unreadable {
 
 /// What an unreadable bucket means for a write: it can be mended by hand only, and must not hold up the
 /// others.
-impl From<Unreadable> for WriteError {
-    fn from(error: Unreadable) -> Self {
+impl From<DecodeError> for WriteError {
+    fn from(error: DecodeError) -> Self {
         Self::Permanent { reason: "unreadable", detail: error.to_string() }
     }
 }
 
 /// The integer in a field, whichever of the two integer types it has.
-pub(super) fn integer(document: &RawDocument, field: &str) -> Result<i64, Unreadable> {
+pub(super) fn integer(document: &RawDocument, field: &str) -> Result<i64, DecodeError> {
     match document.get(field)? {
         Some(RawBsonRef::Int32(value)) => Ok(value.into()),
         Some(RawBsonRef::Int64(value)) => Ok(value),
-        _ => Err(Unreadable(format!("{field} is not an integer"))),
+        _ => Err(DecodeError(format!("{field} is not an integer"))),
     }
 }
 
 /// Whether a document is of the shape that this program knows.
-pub(super) fn expect_version(document: &RawDocument, known: i32) -> Result<(), Unreadable> {
+pub(super) fn expect_version(document: &RawDocument, known: i32) -> Result<(), DecodeError> {
     match integer(document, "schemaVersion") {
         Ok(version) if version == i64::from(known) => Ok(()),
-        Ok(version) => Err(Unreadable(format!("its schemaVersion is {version}, and this program knows {known}"))),
-        Err(_) => Err(Unreadable("it has no schemaVersion".into())),
+        Ok(version) => Err(DecodeError(format!("its schemaVersion is {version}, and this program knows {known}"))),
+        Err(_) => Err(DecodeError("it has no schemaVersion".into())),
     }
 }
 
 /// A finite number: the value of a reading.
-pub(super) fn finite(value: RawBsonRef<'_>) -> Result<f64, Unreadable> {
+pub(super) fn finite(value: RawBsonRef<'_>) -> Result<f64, DecodeError> {
     let value = number(value)?;
-    if value.is_finite() { Ok(value) } else { Err(Unreadable(format!("a value is {value}"))) }
+    if value.is_finite() { Ok(value) } else { Err(DecodeError(format!("a value is {value}"))) }
 }
 
 /// A number that people may have edited by hand, and so may have made an integer.
-pub(super) fn number(value: RawBsonRef<'_>) -> Result<f64, Unreadable> {
+pub(super) fn number(value: RawBsonRef<'_>) -> Result<f64, DecodeError> {
     match value {
-        RawBsonRef::Double(value) if value.is_nan() => Err(Unreadable("a NaN where a number should be".into())),
+        RawBsonRef::Double(value) if value.is_nan() => Err(DecodeError("a NaN where a number should be".into())),
         RawBsonRef::Double(value) => Ok(value),
         RawBsonRef::Int32(value) => Ok(value.into()),
         RawBsonRef::Int64(value) => Ok(value as f64),
-        other => Err(Unreadable(format!("a {:?} where a number should be", other.element_type()))),
+        other => Err(DecodeError(format!("a {:?} where a number should be", other.element_type()))),
     }
 }

@@ -5,7 +5,7 @@
 use bson::{RawBsonRef, RawDocument};
 use serde_json::{Map, Value};
 
-use super::decode::Unreadable;
+use super::decode::DecodeError;
 use super::encode::{Encoder, Key};
 use super::names;
 use crate::store::WriteError;
@@ -47,7 +47,7 @@ fn encode_value(encoder: &mut Encoder, key: impl Key, value: &Value) {
 }
 
 /// The object that a sub-document holds.
-pub(super) fn decode(document: &RawDocument) -> Result<Map<String, Value>, Unreadable> {
+pub(super) fn decode(document: &RawDocument) -> Result<Map<String, Value>, DecodeError> {
     let entries = document.iter().map(|element| {
         let (key, value) = element?;
         Ok((names::original(key.as_str()).into_owned(), decode_value(value)?))
@@ -55,7 +55,7 @@ pub(super) fn decode(document: &RawDocument) -> Result<Map<String, Value>, Unrea
     entries.collect()
 }
 
-fn decode_value(value: RawBsonRef<'_>) -> Result<Value, Unreadable> {
+fn decode_value(value: RawBsonRef<'_>) -> Result<Value, DecodeError> {
     Ok(match value {
         RawBsonRef::Null => Value::Null,
         RawBsonRef::Boolean(value) => value.into(),
@@ -66,9 +66,9 @@ fn decode_value(value: RawBsonRef<'_>) -> Result<Value, Unreadable> {
         RawBsonRef::Document(document) => decode(document)?.into(),
         RawBsonRef::Array(array) => {
             let values = array.into_iter().map(|value| decode_value(value?));
-            values.collect::<Result<Vec<Value>, Unreadable>>()?.into()
+            values.collect::<Result<Vec<Value>, DecodeError>>()?.into()
         }
-        other => return Err(Unreadable(format!("metadata holds a {:?}", other.element_type()))),
+        other => return Err(DecodeError(format!("metadata holds a {:?}", other.element_type()))),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use bson::RawDocument;
 
-use super::decode::{Unreadable, number};
+use super::decode::{DecodeError, number};
 use super::encode::{Encoder, Key};
 use super::names;
 use crate::model::{Metric, Stats};
@@ -26,18 +26,18 @@ pub(super) fn encode_stats(fields: &mut Encoder, key: impl Key, stats: &[(Metric
 pub(super) fn decode_stats(
     document: &RawDocument,
     metrics: &mut MetricNames,
-) -> Result<Vec<(Metric, Stats)>, Unreadable> {
+) -> Result<Vec<(Metric, Stats)>, DecodeError> {
     let mut found = Vec::new();
     for element in document {
         let (key, value) = element?;
         let Some(metric) = metrics.get(&names::original(key.as_str())) else { continue };
-        let of = value.as_document().ok_or_else(|| Unreadable("the stats of a metric are not a document".into()))?;
+        let of = value.as_document().ok_or_else(|| DecodeError("the stats of a metric are not a document".into()))?;
         found.push((metric, decode_stats_of_metric(of)?));
     }
     Ok(found)
 }
 
-fn decode_stats_of_metric(of: &RawDocument) -> Result<Stats, Unreadable> {
+fn decode_stats_of_metric(of: &RawDocument) -> Result<Stats, DecodeError> {
     let (mut count, mut min, mut max, mut sum) = (None, None, None, None);
     for element in of {
         let (key, value) = element?;
@@ -54,7 +54,7 @@ fn decode_stats_of_metric(of: &RawDocument) -> Result<Stats, Unreadable> {
         (Some(count), Some(min), Some(max), Some(sum)) if count >= 1.0 => {
             Ok(Stats { count: count as u64, min, max, sum })
         }
-        _ => Err(Unreadable("the stats of a metric are not complete".into())),
+        _ => Err(DecodeError("the stats of a metric are not complete".into())),
     }
 }
 

@@ -42,7 +42,7 @@ use self::file::DatabaseFile;
 use self::readers::Readers;
 use self::write::Writer;
 use super::{
-    DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, Reasons, Store, StoreError, Unreadable,
+    DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, Reasons, Store, StoreError, UnreadableDocuments,
     WriteError, Written,
 };
 use crate::model::{BucketWrite, Contents, Hour, Metric};
@@ -55,7 +55,7 @@ pub struct SqliteStore {
     writer: Arc<Mutex<Writer>>,
     readers: Arc<Readers>,
     file: Arc<DatabaseFile>,
-    unreadable: Unreadable,
+    unreadable: UnreadableDocuments,
 }
 
 impl SqliteStore {
@@ -85,13 +85,13 @@ impl SqliteStore {
             writer: Arc::new(Mutex::new(writer)),
             readers: Arc::new(readers),
             file,
-            unreadable: Unreadable::default(),
+            unreadable: UnreadableDocuments::default(),
         })
     }
 
     /// Counts the chunks that reads skip.
     #[must_use]
-    pub fn counting(self, unreadable: Unreadable) -> Self {
+    pub fn counting(self, unreadable: UnreadableDocuments) -> Self {
         Self { unreadable, ..self }
     }
 

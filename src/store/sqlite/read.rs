@@ -13,7 +13,7 @@ use crate::model::{Contents, Hour, Metric, Stats};
 use crate::store::hour_samples::HourSamples;
 use crate::store::metric_names::MetricNames;
 use crate::store::readings::{FirstReadings, Gathered, ReadingsQuery};
-use crate::store::{DeviceSummary, HourStats, Unreadable};
+use crate::store::{DeviceSummary, HourStats, UnreadableDocuments};
 
 const HOURS: &str = "SELECT hour, last_ts FROM buckets WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour";
 const ROLLUPS: &str = "SELECT hour, metric, count, min, max, sum FROM rollups
@@ -77,7 +77,7 @@ fn hour_stats_of(
 pub(super) fn readings(
     connection: &Connection,
     query: &ReadingsQuery,
-    unreadable: &Unreadable,
+    unreadable: &UnreadableDocuments,
 ) -> Result<FirstReadings, SqliteError> {
     let hours = query.hours();
     let mut gathered = Gathered::new(query);
@@ -95,7 +95,7 @@ pub(super) fn latest(
     connection: &Connection,
     device: &str,
     hour: Hour,
-    unreadable: &Unreadable,
+    unreadable: &UnreadableDocuments,
 ) -> Result<Contents, SqliteError> {
     let mut samples = HourSamples::last_of_each_metric(hour);
     let mut statement = connection.prepare_cached(CHUNKS)?;
@@ -107,7 +107,7 @@ pub(super) fn latest(
 }
 
 /// Adds the samples of a row of [`CHUNKS`], unless it is damaged.
-fn take_chunk(row: &Row<'_>, device: &str, into: &mut HourSamples, unreadable: &Unreadable) {
+fn take_chunk(row: &Row<'_>, device: &str, into: &mut HourSamples, unreadable: &UnreadableDocuments) {
     let chunk = row.get_ref(1).and_then(|value| Ok(value.as_blob()?)).map_err(SqliteError::from);
     if let Err(error) = chunk.and_then(|chunk| unpack(chunk, into).map_err(SqliteError::Chunk)) {
         unreadable.skip(|| format!("a chunk of device {device}, hour {}", into.hour().start_ms()), &error);

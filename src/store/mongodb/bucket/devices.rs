@@ -12,7 +12,7 @@ use futures_util::future::try_join;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde_json::{Map, Value};
 
-use super::super::decode::{Unreadable, expect_version, integer};
+use super::super::decode::{DecodeError, expect_version, integer};
 use super::super::metadata;
 use super::super::rollups::Day;
 use super::super::seek::{AT_ONCE, Seek};
@@ -125,7 +125,7 @@ fn glance_fields() -> Document {
 }
 
 impl Glance {
-    pub(super) fn decode(document: &RawDocument) -> Result<Self, Unreadable> {
+    pub(super) fn decode(document: &RawDocument) -> Result<Self, DecodeError> {
         expect_version(document, SCHEMA_VERSION)?;
         let metadata = document.get("metadata")?.and_then(RawBsonRef::as_document);
         let stats = decode_stats(document.get_document("stats")?, &mut MetricNames::new(&[]))?;

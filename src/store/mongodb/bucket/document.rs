@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use bson::{RawArray, RawBsonRef, RawDocument};
 use serde_json::{Map, Value};
 
-use super::super::decode::{Unreadable, expect_version, finite, integer};
+use super::super::decode::{DecodeError, expect_version, finite, integer};
 use super::super::encode::{Encoder, Key};
 use super::super::stats::encode_stats;
 use super::super::{metadata, names};
@@ -37,7 +37,7 @@ pub(super) struct Part {
 
 impl Part {
     /// Reads the part of a bucket of the hour `hour`.
-    pub(super) fn decode(document: &RawDocument, hour: Hour) -> Result<Self, Unreadable> {
+    pub(super) fn decode(document: &RawDocument, hour: Hour) -> Result<Self, DecodeError> {
         expect_version(document, SCHEMA_VERSION)?;
         let mut readings = HourSamples::all(hour);
         take_readings(document.get_array("readings")?, &mut readings)?;
@@ -46,7 +46,8 @@ impl Part {
             _ => None,
         };
         Ok(Self {
-            number: i32::try_from(integer(document, "part")?).map_err(|_| Unreadable("part is out of range".into()))?,
+            number: i32::try_from(integer(document, "part")?)
+                .map_err(|_| DecodeError("part is out of range".into()))?,
             rev: integer(document, "rev")?,
             full: is_full(document)?,
             last: offset(hour, document.get_datetime("lastTs")?.timestamp_millis())?,
@@ -120,7 +121,7 @@ pub(super) fn encode_readings(fields: &mut Encoder, key: impl Key, hour: Hour, c
 
 /// Adds the readings of a document to those of its hour: also where one of them is not readable, all the
 /// others.
-pub(super) fn take_readings(readings: &RawArray, into: &mut HourSamples) -> Result<(), Unreadable> {
+pub(super) fn take_readings(readings: &RawArray, into: &mut HourSamples) -> Result<(), DecodeError> {
     let mut outcome = Ok(());
     for reading in readings {
         if let Err(error) = take_reading(reading?, into) {
@@ -130,17 +131,17 @@ pub(super) fn take_readings(readings: &RawArray, into: &mut HourSamples) -> Resu
     outcome
 }
 
-fn take_reading(reading: RawBsonRef<'_>, into: &mut HourSamples) -> Result<(), Unreadable> {
+fn take_reading(reading: RawBsonRef<'_>, into: &mut HourSamples) -> Result<(), DecodeError> {
     let RawBsonRef::Document(reading) = reading else {
-        return Err(Unreadable("a reading is not a document".into()));
+        return Err(DecodeError("a reading is not a document".into()));
     };
     let ts = reading.get("ts")?.and_then(RawBsonRef::as_datetime);
-    let ts_ms = ts.ok_or_else(|| Unreadable("a reading has no ts".into()))?.timestamp_millis();
+    let ts_ms = ts.ok_or_else(|| DecodeError("a reading has no ts".into()))?.timestamp_millis();
     let offset = offset(into.hour(), ts_ms)?;
     if into.window().contains(&offset) { take_values(reading, offset, into) } else { Ok(()) }
 }
 
-fn take_values(reading: &RawDocument, offset: HourOffset, into: &mut HourSamples) -> Result<(), Unreadable> {
+fn take_values(reading: &RawDocument, offset: HourOffset, into: &mut HourSamples) -> Result<(), DecodeError> {
     let mut outcome = Ok(());
     for element in reading {
         let (key, value) = element?;
@@ -157,15 +158,15 @@ fn take_values(reading: &RawDocument, offset: HourOffset, into: &mut HourSamples
 }
 
 /// Whether the document is marked full.
-pub(super) fn is_full(document: &RawDocument) -> Result<bool, Unreadable> {
+pub(super) fn is_full(document: &RawDocument) -> Result<bool, DecodeError> {
     Ok(document.get("full")?.is_some())
 }
 
-fn offset(hour: Hour, ts_ms: i64) -> Result<HourOffset, Unreadable> {
+fn offset(hour: Hour, ts_ms: i64) -> Result<HourOffset, DecodeError> {
     if Hour::of(ts_ms) == hour {
         Ok(Hour::offset_of(ts_ms))
     } else {
-        Err(Unreadable("an instant lies outside the bucket's hour".into()))
+        Err(DecodeError("an instant lies outside the bucket's hour".into()))
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bson::{DateTime, Document, RawArray, RawDocument, doc};
 
 use super::super::by_device::{ByDevice, of_devices, within};
-use super::super::decode::{Unreadable, expect_version, integer};
+use super::super::decode::{DecodeError, expect_version, integer};
 use super::super::names;
 use super::super::rollups::{Missing, missing};
 use super::super::stats::decode_stats;
@@ -164,18 +164,18 @@ impl BucketStore {
 }
 
 /// The hour of a document's bucket.
-pub(super) fn bucket_hour(document: &RawDocument) -> Result<Hour, Unreadable> {
+pub(super) fn bucket_hour(document: &RawDocument) -> Result<Hour, DecodeError> {
     Ok(Hour::of(document.get_datetime("bucket")?.timestamp_millis()))
 }
 
 /// The readings of a document.
-fn readings_of(document: &RawDocument) -> Result<&RawArray, Unreadable> {
+fn readings_of(document: &RawDocument) -> Result<&RawArray, DecodeError> {
     expect_version(document, SCHEMA_VERSION)?;
     Ok(document.get_array("readings")?)
 }
 
 /// What a document says of its hour.
-pub(super) fn hour_stats(document: &RawDocument, metrics: &mut MetricNames) -> Result<HourStats, Unreadable> {
+pub(super) fn hour_stats(document: &RawDocument, metrics: &mut MetricNames) -> Result<HourStats, DecodeError> {
     expect_version(document, SCHEMA_VERSION)?;
     Ok(HourStats {
         hour: bucket_hour(document)?,

@@ -19,7 +19,7 @@ use bson::{DateTime, Document, RawDocument, doc};
 
 use super::super::by_device::{of_devices, within};
 use super::super::command::documents;
-use super::super::decode::{Unreadable, integer};
+use super::super::decode::{DecodeError, integer};
 use super::super::rollups::HourRollup;
 use super::BucketStore;
 use super::read::hour_stats;
@@ -70,7 +70,7 @@ impl Rollups for BucketStore {
             let mut complete = Vec::new();
             for document in documents(&batch)? {
                 let document = document?;
-                let created = document.get_datetime("createdAt").map_err(Unreadable::from)?;
+                let created = document.get_datetime("createdAt").map_err(DecodeError::from)?;
                 if created_at.replace(created) != Some(created) {
                     complete.extend(mem::take(&mut same).into_values());
                 }
@@ -162,7 +162,7 @@ fn rollup_fields() -> Document {
 }
 
 /// Takes in one part of a bucket.
-fn add(derived: &mut Derived, document: &RawDocument, names: &mut MetricNames) -> Result<(), Unreadable> {
+fn add(derived: &mut Derived, document: &RawDocument, names: &mut MetricNames) -> Result<(), DecodeError> {
     let device: Arc<str> = document.get_str("deviceId")?.into();
     let part = part_of(Arc::clone(&device), document, names)?;
     match derived.entry((device, part.stats.hour)) {
@@ -177,7 +177,7 @@ fn add(derived: &mut Derived, document: &RawDocument, names: &mut MetricNames) -
     Ok(())
 }
 
-fn part_of(device: Arc<str>, document: &RawDocument, names: &mut MetricNames) -> Result<HourRollup, Unreadable> {
+fn part_of(device: Arc<str>, document: &RawDocument, names: &mut MetricNames) -> Result<HourRollup, DecodeError> {
     let first_ts_ms = document.get_datetime("firstTs")?.timestamp_millis();
     Ok(HourRollup { device, rev: integer(document, "rev")?, first_ts_ms, stats: hour_stats(document, names)? })
 }

@@ -19,7 +19,7 @@ use mongodb::options::ReadConcern;
 use rand::RngExt;
 
 use super::super::collection::Deployment;
-use super::super::decode::Unreadable;
+use super::super::decode::DecodeError;
 use super::super::encode::Encoder;
 use super::super::names;
 use super::BucketStore;
@@ -78,11 +78,11 @@ impl BucketStore {
             .find(doc! { "deviceId": device, "bucket": bucket, "part": { "$gte": from } })
             .read_concern(ReadConcern::majority());
         let ours = names::document_id(device, hour, 0);
-        let mut parts: Result<Vec<Part>, Unreadable> = Ok(Vec::new());
+        let mut parts: Result<Vec<Part>, DecodeError> = Ok(Vec::new());
         self.commands
             .each_document(find, |document| {
                 if !document.get_str("_id").is_ok_and(|id| id.starts_with(&ours)) {
-                    return Err(Unreadable("its _id is not one of tidegauge".into()));
+                    return Err(DecodeError("its _id is not one of tidegauge".into()));
                 }
                 // A part of ours must not be skipped: what it holds would be written again, to no end.
                 match (Part::decode(document, hour), &mut parts) {

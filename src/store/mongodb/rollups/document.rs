@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use bson::{DateTime, RawBsonRef, RawDocument};
 
-use super::super::decode::{Unreadable, expect_version, integer};
+use super::super::decode::{DecodeError, expect_version, integer};
 use super::super::encode::Encoder;
 use super::super::names;
 use super::super::stats::{decode_stats, encode_stats};
@@ -71,7 +71,7 @@ pub(super) fn take_hours(
     hours: &Range<Hour>,
     metrics: &mut MetricNames,
     found: &mut Vec<HourStats>,
-) -> Result<(), Unreadable> {
+) -> Result<(), DecodeError> {
     expect_version(document, SCHEMA_VERSION)?;
     let start = Hour::of(document.get_datetime("day")?.timestamp_millis());
     let mut outcome = Ok(());
@@ -92,7 +92,7 @@ fn take_hour(
     value: RawBsonRef<'_>,
     hours: &Range<Hour>,
     metrics: &mut MetricNames,
-) -> Result<Option<HourStats>, Unreadable> {
+) -> Result<Option<HourStats>, DecodeError> {
     let hour = hour_at(start, key)?;
     if !hours.contains(&hour) {
         return Ok(None);
@@ -101,14 +101,14 @@ fn take_hour(
 }
 
 /// The hour of a key, given the first hour of the day.
-fn hour_at(start: Hour, key: &str) -> Result<Hour, Unreadable> {
+fn hour_at(start: Hour, key: &str) -> Result<Hour, DecodeError> {
     let of_day = KEYS.iter().position(|known| *known == key);
-    let of_day = of_day.ok_or_else(|| Unreadable("a day has an hour that is none".into()))?;
+    let of_day = of_day.ok_or_else(|| DecodeError("a day has an hour that is none".into()))?;
     Ok(Hour(start.0.saturating_add(of_day as i32)))
 }
 
-fn entry_of(value: RawBsonRef<'_>) -> Result<&RawDocument, Unreadable> {
-    value.as_document().ok_or_else(|| Unreadable("an hour is not a document".into()))
+fn entry_of(value: RawBsonRef<'_>) -> Result<&RawDocument, DecodeError> {
+    value.as_document().ok_or_else(|| DecodeError("an hour is not a document".into()))
 }
 
 /// What a document says of its device in a list of devices.
@@ -125,7 +125,7 @@ pub(in super::super) struct Day {
 }
 
 impl Day {
-    pub(super) fn decode(document: &RawDocument) -> Result<Self, Unreadable> {
+    pub(super) fn decode(document: &RawDocument) -> Result<Self, DecodeError> {
         expect_version(document, SCHEMA_VERSION)?;
         let start = Hour::of(document.get_datetime("day")?.timestamp_millis());
         let mut hours = BTreeMap::new();
@@ -135,7 +135,7 @@ impl Day {
         }
         let (Some((first_hour, first)), Some((last_hour, last))) = (hours.first_key_value(), hours.last_key_value())
         else {
-            return Err(Unreadable("a day has no hour".into()));
+            return Err(DecodeError("a day has no hour".into()));
         };
         let last = decode(last, *last_hour, &mut MetricNames::new(&[]))?;
         let mut metrics: Vec<Metric> = last.stats.into_iter().map(|(metric, _)| metric).collect();
@@ -149,7 +149,7 @@ impl Day {
     }
 }
 
-fn decode(entry: &RawDocument, hour: Hour, metrics: &mut MetricNames) -> Result<HourStats, Unreadable> {
+fn decode(entry: &RawDocument, hour: Hour, metrics: &mut MetricNames) -> Result<HourStats, DecodeError> {
     let (mut last_ts_ms, mut stats) = (None, None);
     for element in entry {
         match element? {
@@ -160,7 +160,7 @@ fn decode(entry: &RawDocument, hour: Hour, metrics: &mut MetricNames) -> Result<
     }
     match (last_ts_ms, stats) {
         (Some(last_ts_ms), Some(stats)) => Ok(HourStats { hour, last_ts_ms, stats }),
-        _ => Err(Unreadable("an hour of a day is not complete".into())),
+        _ => Err(DecodeError("an hour of a day is not complete".into())),
     }
 }
 

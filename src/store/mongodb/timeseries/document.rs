@@ -11,7 +11,7 @@ use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use serde_json::{Map, Value};
 use smallvec::SmallVec;
 
-use super::super::decode::{Unreadable, finite};
+use super::super::decode::{DecodeError, finite};
 use super::super::encode::Encoder;
 use super::super::{metadata, names};
 use crate::model::{Contents, Hour, Reading, Sample};
@@ -44,7 +44,7 @@ pub(super) fn encode_meta(meta: &mut Encoder, device: &str, metadata: &Map<Strin
 }
 
 /// The metadata that a `meta` holds: the text of a JSON object; `None` where there is none.
-pub(super) fn decode_meta(meta: &RawDocument) -> Result<Option<Arc<str>>, Unreadable> {
+pub(super) fn decode_meta(meta: &RawDocument) -> Result<Option<Arc<str>>, DecodeError> {
     let mut metadata = metadata::decode(meta)?;
     metadata.remove("deviceId");
     Ok((!metadata.is_empty()).then(|| Value::from(metadata).to_string().into()))
@@ -104,7 +104,7 @@ pub(super) fn take_measurement(
     measurement: &RawDocument,
     ts_ms: i64,
     into: &mut HourSamples,
-) -> Result<(), Unreadable> {
+) -> Result<(), DecodeError> {
     let offset = Hour::offset_of(ts_ms);
     let mut outcome = Ok(());
     for element in measurement {

@@ -10,7 +10,7 @@ use bson::{DateTime, Document, RawDocument, doc};
 use mongodb::options::ReadConcern;
 
 use super::super::by_device::{ByDevice, of_devices};
-use super::super::decode::{Unreadable, integer, number};
+use super::super::decode::{DecodeError, integer, number};
 use super::super::rollups::{HourRollup, Missing, missing};
 use super::TimeseriesStore;
 use super::document::{decode_meta, field_of, metric_of, take_measurement};
@@ -184,14 +184,14 @@ fn pipeline(filter: Document) -> Vec<Document> {
 
 /// The `rev` of a rollup is the number of its values: it only grows, for nothing that is stored is ever
 /// replaced, and it shrinks when readings expire, which leaves the rollup as it is.
-fn decode_row(row: &RawDocument, names: &mut MetricNames) -> Result<HourRollup, Unreadable> {
+fn decode_row(row: &RawDocument, names: &mut MetricNames) -> Result<HourRollup, DecodeError> {
     let id = row.get_document("_id")?;
     let mut stats = Vec::new();
     for metric in row.get_array("metrics")? {
         let metric =
-            metric?.as_document().ok_or_else(|| Unreadable("the stats of a metric are not a document".into()))?;
+            metric?.as_document().ok_or_else(|| DecodeError("the stats of a metric are not a document".into()))?;
         let Some(name) = metric_of(metric.get_str("field")?).and_then(|name| names.get(&name)) else { continue };
-        let value = |field: &str| metric.get(field)?.map_or_else(|| Err(Unreadable("no value".into())), number);
+        let value = |field: &str| metric.get(field)?.map_or_else(|| Err(DecodeError("no value".into())), number);
         let count = integer(metric, "count")?.unsigned_abs();
         stats.push((name, Stats { count, min: value("min")?, max: value("max")?, sum: value("sum")? }));
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::store::mongodb::tests::counter;
-use crate::store::{HourStats, Rollups, Unreadable};
+use crate::store::{HourStats, Rollups, UnreadableDocuments};
 
 const NEXT: Hour = Hour(HOUR.0 + 1);
 
@@ -26,8 +26,8 @@ async fn documents_that_are_not_ours_change_no_answer() {
     let (of_rollups, skipped_rollups) = counter();
     let skipped = || [&skipped_readings, &skipped_rollups].map(|count| count.load(Ordering::Relaxed));
     let options = MongodbOptions {
-        unreadable_readings: Unreadable::new(of_readings),
-        unreadable_rollups: Unreadable::new(of_rollups),
+        unreadable_readings: UnreadableDocuments::new(of_readings),
+        unreadable_rollups: UnreadableDocuments::new(of_rollups),
         ..scratch.options()
     };
     let store = BucketStore::connect(options).await.unwrap();

@@ -3,14 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::store::Unreadable;
+use crate::store::UnreadableDocuments;
 use crate::store::mongodb::tests::counter;
 
 #[tokio::test]
 async fn measurements_that_are_not_ours_change_no_answer() {
     let scratch = Scratch::new().await;
     let (unreadable, skipped) = counter();
-    let options = MongodbOptions { unreadable_readings: Unreadable::new(unreadable), ..scratch.options() };
+    let options = MongodbOptions { unreadable_readings: UnreadableDocuments::new(unreadable), ..scratch.options() };
     let store = TimeseriesStore::connect(options, timeseries()).await.unwrap();
     write_one(&store, &write_at("d", 0..5)).await.unwrap();
     let hours = HOUR..Hour(HOUR.0 + 1);

@@ -19,9 +19,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Devices that wait to be looked up.
 #[derive(Debug)]
-pub struct Strangers(mpsc::Receiver<Box<str>>);
+pub struct UnknownDeviceLookup(mpsc::Receiver<Box<str>>);
 
-impl Strangers {
+impl UnknownDeviceLookup {
     pub(super) fn new() -> (mpsc::Sender<Box<str>>, Self) {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
         (sender, Self(receiver))
@@ -44,7 +44,7 @@ impl Strangers {
 }
 
 #[cfg(test)]
-impl Strangers {
+impl UnknownDeviceLookup {
     /// Those that wait now.
     pub(super) fn waiting(&mut self) -> Vec<String> {
         std::iter::from_fn(|| self.0.try_recv().ok()).map(String::from).collect()

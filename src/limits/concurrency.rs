@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How much of something one may hold at a time.
 #[derive(Debug)]
-pub struct Share {
+pub struct ConcurrencyLimit {
     held: AtomicUsize,
     max: usize,
 }
 
 /// What is held of a share. Given back when dropped.
 #[derive(Debug)]
-pub struct Held {
-    share: Arc<Share>,
+pub struct ConcurrencyGuard {
+    limit: Arc<ConcurrencyLimit>,
     count: usize,
 }
 
-impl Share {
+impl ConcurrencyLimit {
     /// Nothing is held, and `max` may be.
     #[must_use]
     pub const fn new(max: usize) -> Self {
@@ -26,16 +26,16 @@ impl Share {
 
     /// Holds nothing yet.
     #[must_use]
-    pub const fn hold(self: Arc<Self>) -> Held {
-        Held { share: self, count: 0 }
+    pub const fn hold(self: Arc<Self>) -> ConcurrencyGuard {
+        ConcurrencyGuard { limit: self, count: 0 }
     }
 }
 
-impl Held {
+impl ConcurrencyGuard {
     /// Holds `more` in addition, and returns whether there was room. Without room nothing changes.
     pub fn grow(&mut self, more: usize) -> bool {
-        let room = |held: usize| held.checked_add(more).filter(|&sum| sum <= self.share.max);
-        let has_grown = self.share.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
+        let room = |held: usize| held.checked_add(more).filter(|&sum| sum <= self.limit.max);
+        let has_grown = self.limit.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
         if has_grown {
             self.count += more;
         }
@@ -43,9 +43,9 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ConcurrencyGuard {
     fn drop(&mut self) {
-        self.share.held.fetch_sub(self.count, Ordering::Relaxed);
+        self.limit.held.fetch_sub(self.count, Ordering::Relaxed);
     }
 }
 
@@ -55,12 +55,12 @@ mod tests {
 
     #[test]
     fn a_share_is_held_by_several_and_given_back() {
-        let share = Arc::new(Share::new(10));
-        let (mut one, mut two) = (Arc::clone(&share).hold(), Arc::clone(&share).hold());
+        let limit = Arc::new(ConcurrencyLimit::new(10));
+        let (mut one, mut two) = (Arc::clone(&limit).hold(), Arc::clone(&limit).hold());
         assert!(one.grow(6) && !two.grow(5) && two.grow(4) && !one.grow(1) && one.grow(0));
         drop(one);
         assert!(two.grow(6) && !two.grow(usize::MAX));
         drop(two);
-        assert_eq!(share.held.load(Ordering::Relaxed), 0);
+        assert_eq!(limit.held.load(Ordering::Relaxed), 0);
     }
 }
