@@ -20,6 +20,7 @@
 //!
 //! The rooms, from the ground up; each may use those before it:
 //!
+//! - [`common`]: small tools.
 //! - [`model`]: devices, hours, stats, the contents of a bucket. Pure.
 //! - [`config`]: one file per section.
 //! - [`limits`]: rates and shares. Pure.
@@ -39,6 +40,7 @@
 pub mod access;
 #[doc(hidden)]
 pub mod bench;
+pub mod common;
 pub mod config;
 pub mod disk;
 pub mod flush;

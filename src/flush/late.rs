@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use super::Pipeline;
-use super::backoff::Backoff;
 use super::store_state::{note_away, note_back};
+use crate::common::backoff::Backoff;
 use crate::model::{BucketWrite, Hour};
 use crate::store::WriteError;
 
@@ -42,7 +42,7 @@ pub(super) async fn roll_up(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) {
             None => note_back(pipeline),
             Some(error) => {
                 note_away(pipeline, &error);
-                tokio::time::sleep(backoff.next()).await;
+                tokio::time::sleep(backoff.next_wait()).await;
             }
         }
     }

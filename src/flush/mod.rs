@@ -39,7 +39,6 @@ use crate::pending::{Limits, Pending};
 use crate::store::Store;
 use crate::telemetry::Metrics;
 
-mod backoff;
 mod cutter;
 mod dead_letters;
 mod feeder;

@@ -10,9 +10,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Pipeline;
-use super::backoff::Backoff;
 use super::store_state::{note_away, note_back};
 use super::write::{Letter, attempt, count_written, put_aside};
+use crate::common::backoff::Backoff;
 use crate::model::BucketWrite;
 use crate::store::WriteError;
 
@@ -65,9 +65,9 @@ pub(super) async fn narrow(pipeline: &Arc<Pipeline>, refused: Vec<Refused>) -> V
         match transient {
             Some(error) if !is_there => {
                 note_away(pipeline, &error);
-                tokio::time::sleep(backoff.next()).await;
+                tokio::time::sleep(backoff.next_wait()).await;
             }
-            Some(_) => tokio::time::sleep(backoff.next()).await,
+            Some(_) => tokio::time::sleep(backoff.next_wait()).await,
             None => {
                 note_back(pipeline);
                 backoff.reset();

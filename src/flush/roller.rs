@@ -20,8 +20,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
 use super::Pipeline;
-use super::backoff::Backoff;
 use super::mark::Mark;
+use crate::common::backoff::Backoff;
 use crate::model::{Hour, MS_PER_HOUR};
 use crate::store::{Rollups, WriteError};
 
@@ -65,7 +65,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>, mark: Option<Mark>) {
                     tracing::warn!(%error, "hours cannot be rolled up; queries read their readings until that works");
                 }
                 pipeline.metrics.rollup_retries_total.with(error.reason()).increment(1);
-                tokio::time::sleep(backoff.next()).await;
+                tokio::time::sleep(backoff.next_wait()).await;
             }
         }
     }

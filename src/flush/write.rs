@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Pipeline;
-use super::backoff::Backoff;
 use super::late;
 use super::narrow::{Refused, narrow};
 use super::scheduler::BUCKETS_PER_TURN;
 use super::store_state::{note_away, note_back};
+use crate::common::backoff::Backoff;
 use crate::model::BucketWrite;
 use crate::store::{WriteError, Written};
 
@@ -35,7 +35,7 @@ pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWr
         }
         pipeline.metrics.flush_retries_total.with(error.reason()).increment(1);
         tokio::select! {
-            () = tokio::time::sleep(backoff.next()) => {}
+            () = tokio::time::sleep(backoff.next_wait()) => {}
             () = pipeline.drain_begins.cancelled() => {}
         }
         writes = again.into_iter().map(|(write, _)| write).collect();
@@ -148,7 +148,7 @@ async fn dead_letter(pipeline: &Pipeline, Letter { refused, reason, detail, .. }
 async fn keep_trying(pipeline: Arc<Pipeline>, letter: Letter) {
     let mut backoff = Backoff::new(pipeline.options.retry.clone());
     while dead_letter(&pipeline, &letter).await.is_err() {
-        tokio::time::sleep(backoff.next()).await;
+        tokio::time::sleep(backoff.next_wait()).await;
     }
     complete(&pipeline, &[letter.bucket]);
 }

@@ -23,6 +23,7 @@ use super::influx::Version;
 use super::problem::{Problem, Refusals};
 use super::server::Peer;
 use crate::access::{AuthError, Certificate, Grant, Shown, Tokens};
+use crate::common::backoff::jittered;
 use crate::config::{Audience, Scope};
 use crate::limits::Quota;
 use crate::telemetry::{Limit, Protocol, RefusalEntry, RefusalReason, Sender, What};
@@ -59,7 +60,7 @@ pub(super) async fn authorize(
         Ok(grant) => match need.exceeded(&grant.quota, Instant::now()) {
             None => Ok(grant),
             Some((limit, wait)) => {
-                let pause = wait.min(PAUSE).mul_f64(rand::random_range(0.5..1.0));
+                let pause = jittered(wait.min(PAUSE));
                 tokio::time::sleep(pause).await;
                 Err(Refusal::RateLimited(limit, wait.saturating_sub(pause)))
             }

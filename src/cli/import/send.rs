@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Client, ClientBuilder, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
+use tidegauge::common::backoff::Backoff;
 use tokio::time::Instant;
 
 use super::batch::Batch;
@@ -67,7 +68,7 @@ impl Sender {
     /// Sends until the server answers for the batch. Each failure that is followed by another attempt goes to
     /// `on_trouble`.
     pub(in crate::cli) async fn send(&self, batch: &Batch, on_trouble: impl Fn(&str)) -> anyhow::Result<Answer> {
-        let mut backoff = FIRST_BACKOFF;
+        let mut backoff = Backoff::new(FIRST_BACKOFF..=MAX_BACKOFF);
         let mut give_up_at = None;
         loop {
             let Trouble { what, retry_after } = match self.attempt(batch).await? {
@@ -80,13 +81,12 @@ impl Sender {
                 bail!("{what}; gave up after trying for {:?}", self.retry_for);
             }
             on_trouble(&what);
-            // Told or not, spread over time, so that several imports do not come back all at once.
+            // Both waits are random, so that several imports do not send again at the same moment.
             let wait = match retry_after {
                 Some(told) => told.mul_f64(rand::random_range(1.0..1.1)),
-                None => backoff.mul_f64(rand::random_range(0.5..1.0)),
+                None => backoff.next_wait(),
             };
             tokio::time::sleep(wait.min(left)).await;
-            backoff = MAX_BACKOFF.min(backoff * 2);
         }
     }
 

@@ -1,0 +1,55 @@
+//! Exponential backoff with jitter.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// The waits between the attempts at one operation.
+///
+/// Each wait is twice as long as the one before, up to the end of the range, and is then [`jittered`].
+#[derive(Debug)]
+pub struct Backoff {
+    range: RangeInclusive<Duration>,
+    next: Duration,
+}
+
+impl Backoff {
+    /// Starts with the shortest wait of `range`.
+    pub fn new(range: RangeInclusive<Duration>) -> Self {
+        Self { next: *range.start(), range }
+    }
+
+    /// Starts again with the shortest wait, after an attempt that succeeded.
+    pub fn reset(&mut self) {
+        self.next = *self.range.start();
+    }
+
+    /// Returns the wait before the next attempt.
+    pub fn next_wait(&mut self) -> Duration {
+        let wait = jittered(self.next);
+        self.next = self.next.saturating_mul(2).min(*self.range.end());
+        wait
+    }
+}
+
+/// Shortens `wait` at random by up to a half, so that clients that failed together do not retry together.
+pub fn jittered(wait: Duration) -> Duration {
+    wait.mul_f64(rand::random_range(0.5..=1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_end_of_the_range() {
+        let ms = Duration::from_millis;
+        let mut backoff = Backoff::new(ms(100)..=ms(500));
+        for round in 0..2 {
+            for longest in [100, 200, 400, 500, 500] {
+                let wait = backoff.next_wait();
+                assert!((ms(longest) / 2..=ms(longest)).contains(&wait), "{wait:?} of {longest} ms, round {round}");
+            }
+            backoff.reset();
+        }
+    }
+}

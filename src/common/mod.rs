@@ -1,0 +1,3 @@
+//! Small tools that every room may use. They know no room.
+
+pub mod backoff;
