@@ -1,3 +1,4 @@
 //! Small tools that every room may use. They know no room.
 
 pub mod backoff;
+pub mod once_per_change;

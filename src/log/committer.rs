@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Sync;
-use super::fullness::{self, News};
+use super::fullness::{self, FullnessChange};
 use super::handle::{AppendError, Entry, Instruments, Life, Shared};
 use super::record;
 use super::writer::{Appender, WriteFailure};
@@ -112,12 +112,12 @@ impl Committer {
         let bytes = bytes_of(group);
         if self.shared.lock().reserve.must_look(bytes) {
             let space = self.appender.space();
-            let news = self.shared.lock().reserve.looked(space, Instant::now());
-            fullness::tell(news);
+            let change = self.shared.lock().reserve.looked(space, Instant::now());
+            fullness::log_change(change);
         }
         let taken = self.shared.lock().reserve.take(bytes);
-        taken.map_err(|news| {
-            fullness::tell(news);
+        taken.map_err(|change| {
+            fullness::log_change(change);
             WriteFailure::Reserved
         })
     }
@@ -127,11 +127,13 @@ impl Committer {
         let (refusal, failed) = match result {
             Ok(()) => (None, None),
             Err(WriteFailure::Reserved) => (Some(AppendError::DiskFull), None),
-            Err(WriteFailure::DiskFull(why)) => (Some(AppendError::DiskFull), failed(News::DiskFull(why))),
-            Err(WriteFailure::OutOfFiles(why)) => (Some(AppendError::OutOfFiles), failed(News::NoFiles(why))),
+            Err(WriteFailure::DiskFull(why)) => (Some(AppendError::DiskFull), failed(FullnessChange::DiskFull(why))),
+            Err(WriteFailure::OutOfFiles(why)) => {
+                (Some(AppendError::OutOfFiles), failed(FullnessChange::OutOfFiles(why)))
+            }
             Err(WriteFailure::Poisoned(why)) => (Some(AppendError::Poisoned(why)), None),
         };
-        let news = {
+        let change = {
             let mut state = self.shared.lock();
             state.queued_bytes -= bytes_of(&group);
             if let Some(AppendError::Poisoned(why)) = &refusal {
@@ -149,7 +151,7 @@ impl Committer {
             }
             failed.and_then(|(why, free)| state.reserve.failed(why, free, Instant::now()))
         };
-        fullness::tell(news);
+        fullness::log_change(change);
         self.shared.news.notify_all();
         let outcome = refusal.map_or(Ok(()), Err);
         for entry in group {

@@ -217,9 +217,9 @@ impl Log {
         }
         let max_bytes = self.options.max_bytes;
         if state.used_bytes() + bytes > max_bytes {
-            let news = state.fullness.refused(max_bytes);
+            let change = state.fullness.refused(max_bytes);
             drop(state);
-            fullness::tell(news);
+            fullness::log_change(change);
             return Err(AppendError::Full(max_bytes));
         }
         let (ack, acked) = oneshot::channel();
@@ -294,12 +294,12 @@ impl Log {
             self.folder.remove(&name).map_err(LogError::io("remove", &self.folder.path_of(&name)))?;
             self.shared.lock().bases.retain(|&kept| kept != base);
         }
-        let news = {
+        let change = {
             let mut state = self.shared.lock();
             let used_bytes = state.used_bytes();
             state.fullness.cut(used_bytes, self.options.max_bytes)
         };
-        fullness::tell(news);
+        fullness::log_change(change);
         Ok(())
     }
 
@@ -308,17 +308,17 @@ impl Log {
     /// cut.
     pub fn look_at_disk(&self) {
         let Ok(space) = self.folder.space() else { return };
-        let news = {
+        let change = {
             let mut state = self.shared.lock();
-            let news = state.reserve.looked(space, Instant::now());
+            let change = state.reserve.looked(space, Instant::now());
             let newest = state.bases.last().copied().unwrap_or_default();
             if state.reserve.is_refusing() && state.readable.0 > newest.0 + segment::Header::BYTES as u64 {
                 state.must_roll = true;
                 self.shared.work.notify_one();
             }
-            news
+            change
         };
-        fullness::tell(news);
+        fullness::log_change(change);
     }
 
     /// Waits until a closed log has written or refused everything that was queued.

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::fullness::News;
+use super::fullness::FullnessChange;
 use crate::disk::Space;
 
 /// How long no write may have failed before the disk counts as having space again, where the free space says
@@ -68,7 +68,7 @@ impl Reserve {
     }
 
     /// Takes note of the space that there is now.
-    pub(super) fn looked(&mut self, space: Space, now: Instant) -> Option<News> {
+    pub(super) fn looked(&mut self, space: Space, now: Instant) -> Option<FullnessChange> {
         let was_refusing = self.is_refusing();
         (self.space, self.written) = (space, 0);
         let has_margin = self.spare() >= self.margin();
@@ -78,14 +78,14 @@ impl Reserve {
             has_margin && (space.free >= failed.free.saturating_add(margin) || now - failed.at >= QUIET)
         });
         match (was_refusing, self.is_refusing()) {
-            (false, true) => Some(self.low_news()),
-            (true, false) => Some(News::DiskRoom(space.free)),
+            (false, true) => Some(self.low_change()),
+            (true, false) => Some(FullnessChange::DiskHasSpace(space.free)),
             _ => None,
         }
     }
 
     /// Takes so many bytes of the space for a write, unless that would touch the reserve.
-    pub(super) fn take(&mut self, bytes: u64) -> Result<(), Option<News>> {
+    pub(super) fn take(&mut self, bytes: u64) -> Result<(), Option<FullnessChange>> {
         if self.bytes() == 0 || bytes <= self.spare() {
             self.written += bytes;
             return Ok(());
@@ -93,11 +93,11 @@ impl Reserve {
         // If there is the margin, only this write is too large.
         let begins = self.spare() < self.margin() && !self.is_refusing();
         self.low |= self.spare() < self.margin();
-        Err(begins.then(|| self.low_news()))
+        Err(begins.then(|| self.low_change()))
     }
 
-    /// A write failed for `why`. Returns that if it is news.
-    pub(super) fn failed(&mut self, why: News, free: u64, now: Instant) -> Option<News> {
+    /// Notes that a write failed for `why`. Returns `why` if that is a change.
+    pub(super) fn failed(&mut self, why: FullnessChange, free: u64, now: Instant) -> Option<FullnessChange> {
         let begins = !self.is_refusing();
         self.failed = Some(Failed { at: now, free });
         begins.then_some(why)
@@ -122,8 +122,8 @@ impl Reserve {
         (self.bytes() / 16).clamp(*MARGIN_BYTES.start(), *MARGIN_BYTES.end())
     }
 
-    fn low_news(&self) -> News {
-        News::DiskLow { free: self.space.free, min_free: self.bytes() }
+    fn low_change(&self) -> FullnessChange {
+        FullnessChange::DiskLow { free: self.space.free, min_free: self.bytes() }
     }
 }
 
@@ -144,13 +144,16 @@ mod tests {
         assert_eq!(reserve.looked(space(50), now), None);
         assert!(!reserve.must_look(2 * MIB) && reserve.must_look(3 * MIB));
         assert_eq!((reserve.take(9 * MIB), reserve.must_look(1)), (Ok(()), true));
-        let low = News::DiskLow { free: 50 * MIB, min_free: 40 * MIB };
+        let low = FullnessChange::DiskLow { free: 50 * MIB, min_free: 40 * MIB };
         assert_eq!((reserve.take(2 * MIB), reserve.is_low()), (Err(Some(low)), true));
         assert_eq!((reserve.take(2 * MIB), reserve.looked(space(41), now)), (Err(None), None));
         assert_eq!((reserve.looked(space(42), now), reserve.is_refusing()), (None, true), "the margin is 2.5 MiB");
-        assert_eq!((reserve.looked(space(43), now), reserve.is_refusing()), (Some(News::DiskRoom(43 * MIB)), false));
+        assert_eq!(
+            (reserve.looked(space(43), now), reserve.is_refusing()),
+            (Some(FullnessChange::DiskHasSpace(43 * MIB)), false)
+        );
         assert_eq!((reserve.looked(space(41), now), reserve.is_low()), (None, false), "that is more than the reserve");
-        let low = News::DiskLow { free: 39 * MIB, min_free: 40 * MIB };
+        let low = FullnessChange::DiskLow { free: 39 * MIB, min_free: 40 * MIB };
         assert_eq!((reserve.looked(space(39), now), reserve.is_low()), (Some(low), true), "others write too");
     }
 
@@ -178,15 +181,18 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_write_is_news_once_until_there_is_space_or_a_while_has_passed() {
+    fn a_failed_write_is_reported_once_until_space_or_time_heals_it() {
         let (mut reserve, now) = (Reserve::new(MinFree::Bytes(0)), Instant::now());
-        let why = || News::DiskFull("no space".to_owned());
+        let why = || FullnessChange::DiskFull("no space".to_owned());
         assert_eq!((reserve.failed(why(), 0, now), reserve.failed(why(), 0, now)), (Some(why()), None));
         assert_eq!((reserve.looked(space(0), now + QUIET), reserve.is_refusing()), (None, true));
-        assert_eq!((reserve.looked(space(1), now), reserve.is_refusing()), (Some(News::DiskRoom(MIB)), false));
+        assert_eq!(
+            (reserve.looked(space(1), now), reserve.is_refusing()),
+            (Some(FullnessChange::DiskHasSpace(MIB)), false)
+        );
         // Under a quota there is space, and writes fail all the same.
         assert_eq!(reserve.failed(why(), 50 * MIB, now), Some(why()));
         assert_eq!((reserve.looked(space(50), now), reserve.is_low(), reserve.is_refusing()), (None, false, true));
-        assert_eq!(reserve.looked(space(50), now + QUIET), Some(News::DiskRoom(50 * MIB)));
+        assert_eq!(reserve.looked(space(50), now + QUIET), Some(FullnessChange::DiskHasSpace(50 * MIB)));
     }
 }
