@@ -45,7 +45,7 @@ async fn lines_become_readings_with_metadata() {
     assert_eq!(metrics.count_where("tidegauge_readings_accepted_total", &[("protocol", "influx")]), 6);
 }
 
-/// As docs/protocols.md says of what differs from `InfluxDB`.
+/// The differences from `InfluxDB` that docs/protocols.md lists.
 #[tokio::test]
 async fn tags_do_not_tell_series_apart_and_a_string_takes_its_line_along() {
     let server = Server::start(Setup::sqlite()).await;
