@@ -1,4 +1,5 @@
 //! Small tools that every room may use. They know no room.
 
 pub mod backoff;
+pub mod generations;
 pub mod once_per_change;

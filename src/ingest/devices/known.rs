@@ -1,40 +1,27 @@
-//! The devices that were heard of lately, within bounds.
+//! The devices that sent lately, within bounds.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use hashbrown::HashTable;
+use crate::common::generations::Generations;
 
-/// Devices are spread over so many tables with a lock each.
+/// The number of tables that devices are spread over, each with a lock of its own.
 const SHARDS: usize = 64;
 
-/// A device takes as much memory as so many metrics of one.
+/// A device takes as much memory as this many of its metrics.
 const DEVICE_WEIGHT: usize = 16;
 
-/// The devices that were heard of lately, by the hash of their ids.
+/// The devices that sent lately, by the hash of their IDs.
 ///
-/// They stand in two generations. Who is heard of is moved to the young one; when that is full, it becomes
-/// the old one, and the old one is forgotten. So what is forgotten was not heard of for the longest time,
-/// nothing has to be searched for, and there are never more than two generations. The metrics that a device
-/// has count towards what is full.
+/// Each shard forgets the devices that were silent for longest. The metrics of a device count towards the
+/// weight of its shard.
 #[derive(Debug)]
-pub(super) struct KnownDevices {
-    shards: Box<[Mutex<Shard>]>,
-    /// How heavy a generation of a shard gets.
-    max_weight: usize,
-}
+pub(super) struct KnownDevices(Box<[Mutex<Shard>]>);
 
-#[derive(Debug, Default)]
-struct Shard {
-    young: HashTable<Known>,
-    old: HashTable<Known>,
-    /// Of the young ones.
-    weight: usize,
-}
+type Shard = Generations<u64, Known>;
 
 /// What is known of a device.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    id: u64,
     /// Up to when its rate is used.
     pub(super) used_ns: u64,
     pub(super) metrics: Metrics,
@@ -51,67 +38,29 @@ pub(super) struct Metrics {
 }
 
 impl KnownDevices {
-    /// Knows nobody. Each generation has room for about `max`.
+    /// Knows no device. Each generation holds about `max` devices.
     pub(super) fn new(max: usize) -> Self {
         let max_weight = (max * DEVICE_WEIGHT).div_ceil(SHARDS);
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), max_weight }
+        Self((0..SHARDS).map(|_| Mutex::new(Generations::new(max_weight, Known::weight))).collect())
     }
 
     /// Looks at a device, if it is known.
     pub(super) fn look<T>(&self, id: u64, look: impl FnOnce(&mut Known) -> T) -> Option<T> {
-        let mut shard = self.shard(id);
-        let shard = &mut *shard;
-        if let Some(known) = shard.young.find_mut(id, |known| known.id == id) {
-            let before = known.weight();
-            let seen = look(known);
-            let after = known.weight();
-            shard.weigh(before, after, self.max_weight);
-            return Some(seen);
-        }
-        let (mut known, _) = shard.old.find_entry(id, |known| known.id == id).ok()?.remove();
-        let seen = look(&mut known);
-        shard.enter(known, self.max_weight);
-        Some(seen)
+        self.shard(id).update(&id, look)
     }
 
-    /// Knows a device from now on.
+    /// Adds a device, unless it is known.
     pub(super) fn insert(&self, id: u64) {
-        let mut shard = self.shard(id);
-        let is_known = [&shard.young, &shard.old].iter().any(|table| table.find(id, |known| known.id == id).is_some());
-        if !is_known {
-            shard.enter(Known { id, ..Known::default() }, self.max_weight);
-        }
+        self.shard(id).insert(id, Known::default());
     }
 
-    /// How many are known.
+    /// The number of known devices.
     pub(super) fn count(&self) -> usize {
-        let count = |shard: &Mutex<Shard>| {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            shard.young.len() + shard.old.len()
-        };
-        self.shards.iter().map(count).sum()
+        self.0.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
     }
 
     fn shard(&self, id: u64) -> MutexGuard<'_, Shard> {
-        // The tables go by the lowest and the highest bits.
-        let shard = &self.shards[(id >> 40) as usize % SHARDS];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Shard {
-    fn enter(&mut self, known: Known, max_weight: usize) {
-        let weight = known.weight();
-        self.young.insert_unique(known.id, known, |known| known.id);
-        self.weigh(0, weight, max_weight);
-    }
-
-    fn weigh(&mut self, before: usize, after: usize, max_weight: usize) {
-        self.weight = self.weight + after - before;
-        if self.weight > max_weight {
-            self.old = std::mem::take(&mut self.young);
-            self.weight = 0;
-        }
+        self.0[id as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
