@@ -20,7 +20,7 @@
 //!
 //! The rooms, from the ground up; each may use those before it:
 //!
-//! - [`common`]: small tools.
+//! - [`common`]: small tools, such as the wall clock.
 //! - [`model`]: devices, hours, stats, the contents of a bucket. Pure.
 //! - [`config`]: one file per section.
 //! - [`limits`]: rates and shares. Pure.

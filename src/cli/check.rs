@@ -5,6 +5,7 @@ use std::io::Write;
 
 use anyhow::Context;
 use clap::Args;
+use tidegauge::common::clock::Clock;
 use tidegauge::http::Tls;
 use tidegauge::store::mongodb::check_uri;
 use tidegauge::telemetry::logs;
@@ -40,7 +41,7 @@ Exit status: 0 when all is good, 64 when the configuration is wrong, 1 when the 
 pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let (config, remarks) = args.settings.load_and_compare()?;
     logs::init(&config.telemetry)?;
-    Tls::load(&config.http.tls)?;
+    Tls::load(&config.http.tls, &Clock::system())?;
     if let Some(uri) = config.mongodb.uri.as_ref().filter(|_| config.store_kind().is_mongodb()) {
         check_uri(uri).await?;
     }

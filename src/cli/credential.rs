@@ -1,11 +1,10 @@
 //! What tokens and keys have in common when they are made.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
+use tidegauge::common::clock::Clock;
 use tidegauge::config::{Expiry, Period};
 use tidegauge::model::DevicePattern;
 
@@ -37,15 +36,9 @@ pub(super) fn random_secret() -> String {
     URL_SAFE_NO_PAD.encode(rand::random::<[u8; RANDOM_BYTES]>())
 }
 
-/// The time, in Unix milliseconds.
-#[expect(clippy::disallowed_methods, reason = "tokens and keys expire on a date")]
-pub(super) fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64)
-}
-
 fn parse_expiry(text: &str) -> Result<Expiry, String> {
     let from_now = |period: Period| {
-        let now = Timestamp::from_millisecond(now_ms()).ok()?;
+        let now = Timestamp::from_millisecond(Clock::system().now_ms()).ok()?;
         let seconds = i64::try_from(period.as_duration().as_secs()).ok()?;
         now.checked_add(SignedDuration::from_secs(seconds)).ok()?.round(jiff::Unit::Second).ok()
     };

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tidegauge::access::{Gate, Tokens};
+use tidegauge::common::clock::Clock;
 use tidegauge::config::{Auth, Config, Period, StoreKind, SyncPolicy};
 use tidegauge::flush::{DeadLetters, Pipeline, Running};
 use tidegauge::http::{self, Admission, App, Budget, Tls};
@@ -56,15 +57,16 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     if *allow_anonymous && !(tokens.is_empty() && keys.is_empty()) {
         tracing::warn!("there are tokens or keys, but auth.allow_anonymous lets everybody in who shows none");
     }
-    let tls = Tls::load(&config.http.tls)?.map(Arc::new);
+    let clock = Clock::system();
+    let tls = Tls::load(&config.http.tls, &clock)?.map(Arc::new);
     let data = DataDir::lock(&config.server.data_dir)?;
     let listen = config.http.listen;
     let listener = http::listen(listen).with_context(|| format!("listen on {listen} (http.listen)"))?;
     let sockets = bind_udp(&config)?;
     let datagrams = sockets.as_ref().map(udp::Sockets::local_addr).transpose()?;
     let (metrics, exposition) = Metrics::new();
-    metrics.record_config(true);
-    let service = Service::start(&config, &data, Arc::new(metrics), exposition, sockets).await?;
+    metrics.record_config(true, clock.now_ms());
+    let service = Service::start(&config, &data, &clock, Arc::new(metrics), exposition, sockets).await?;
     if let Some(tls) = &tls {
         tls.record_expiry(&service.app.metrics);
     }
@@ -73,6 +75,7 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
         gate: Arc::clone(&service.app.gate),
         tls: tls.clone(),
         metrics: Arc::clone(&service.app.metrics),
+        clock,
     };
     // Before anybody knows that there is a server: without them these signals end the process at once.
     let reloading = reload::on_hangup(settings, replaceable)?;
@@ -187,6 +190,7 @@ impl Service {
     async fn start(
         config: &Config,
         data: &DataDir,
+        clock: &Clock,
         metrics: Arc<Metrics>,
         exposition: Exposition,
         sockets: Option<udp::Sockets>,
@@ -196,9 +200,9 @@ impl Service {
         let sqlite_was_there = config.sqlite_file().exists();
         let store = open_store(config, &metrics).await?;
         store_watch::compare(config, &data.known_store(), &recovery, &*store, sqlite_was_there).await;
-        let dead_letters = DeadLetters::new(data.dead_letters(), config.flush.max_dead_letter_bytes.0);
+        let dead_letters = DeadLetters::new(data.dead_letters(), config.flush.max_dead_letter_bytes.0, clock.clone());
         let pipeline = Pipeline::new(
-            options::flush(config, data),
+            options::flush(config, data, clock),
             Arc::clone(&log),
             &recovery,
             Arc::clone(&store),
@@ -210,7 +214,7 @@ impl Service {
         let mut helpers = Vec::new();
         let [readings, rollups] =
             [config.retention.readings, config.retention.rollups()].map(|keep| keep.period().map(Period::as_duration));
-        helpers.push(tokio::spawn(expiry::run(Arc::clone(&store), readings, rollups)));
+        helpers.push(tokio::spawn(expiry::run(clock.clone(), Arc::clone(&store), readings, rollups)));
         helpers.push(tokio::spawn(store_watch::run(data.known_store(), Arc::clone(&store), Arc::clone(&metrics))));
         let upkeep = exposition.clone();
         helpers.push(tokio::spawn(async move { upkeep.upkeep().await }));
@@ -224,12 +228,13 @@ impl Service {
         let app = App {
             gate: Arc::new(Gate::new(Tokens::new(config))),
             hosts: options::hosts(config),
-            ingest: Ingest::new(Arc::clone(&log), options::rules(config), devices, Arc::clone(&metrics)),
+            ingest: Ingest::new(Arc::clone(&log), options::rules(config), devices, Arc::clone(&metrics), clock.clone()),
             queries: Queries::new(Arc::clone(&store), Arc::clone(&pipeline), options::query(config)),
             pipeline: Arc::clone(&pipeline),
             log: Arc::clone(&log),
             log_max_bytes: config.log.max_bytes.0,
             pending_max_bytes: config.pending.max_bytes.0,
+            clock: clock.clone(),
             metrics,
             refusals,
             exposition,

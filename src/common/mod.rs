@@ -1,5 +1,6 @@
 //! Small tools that every room may use. They know no room.
 
 pub mod backoff;
+pub mod clock;
 pub mod generations;
 pub mod once_per_change;

@@ -33,6 +33,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::common::clock::Clock;
 use crate::log::{Log, LogError, Position, Recovery};
 use crate::model::Hour;
 use crate::pending::{Limits, Pending};
@@ -74,6 +75,8 @@ pub struct Options {
     pub rollup_mark: PathBuf,
     /// The wait before the first retry, and the longest.
     pub retry: std::ops::RangeInclusive<Duration>,
+    /// The wall clock, by which hours end.
+    pub clock: Clock,
 }
 
 /// Pending as its users share it: fed by the feeder, emptied by the scheduler, read by queries.
@@ -159,7 +162,7 @@ impl Pipeline {
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let pending = Pending::new(options.limits).keeping(store.keeps());
-        let closed = roller::newest_closed_now(options.rollup_delay);
+        let closed = roller::newest_closed(options.clock.now_ms(), options.rollup_delay);
         let fed = recovery.start;
         let reasons = store.reasons();
         metrics.flush_seconds.start_with(&[store.name()]);
@@ -273,6 +276,11 @@ impl Pipeline {
     /// Closes all hours up to this one.
     fn close(&self, hour: Hour) {
         self.closed.fetch_max(hour.0, Ordering::SeqCst);
+    }
+
+    /// Closes all hours that have ended long enough ago.
+    fn close_past_hours(&self) {
+        self.close(roller::newest_closed(self.options.clock.now_ms(), self.options.rollup_delay));
     }
 
     /// Milliseconds on the clock that pending goes by.

@@ -15,7 +15,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -31,17 +31,10 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// How often the mark is written while many hours are rolled up.
 const MARK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The newest hour that is closed now, when hours are closed so long after their end.
-#[expect(clippy::disallowed_methods, reason = "hours end by the date")]
-pub(super) fn newest_closed_now(delay: Duration) -> Hour {
-    newest_closed(SystemTime::now(), delay)
-}
-
-/// The newest hour that is closed at an instant, when hours are closed so long after their end.
-fn newest_closed(now: SystemTime, delay: Duration) -> Hour {
-    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let then_ms = i64::try_from(now.saturating_sub(delay).as_millis()).unwrap_or(i64::MAX);
-    Hour(Hour::of(then_ms).0 - 1)
+/// The newest hour that is closed at `now_ms`, if hours are closed `delay` after their end.
+pub(super) fn newest_closed(now_ms: i64, delay: Duration) -> Hour {
+    let delay_ms = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
+    Hour(Hour::of(now_ms.saturating_sub(delay_ms)).0 - 1)
 }
 
 /// Runs until it is aborted, or at once to its end where the store needs no rolling up.
@@ -51,7 +44,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>, mark: Option<Mark>) {
     let mut backoff = Backoff::new(pipeline.options.retry.clone());
     let mut failing = false;
     loop {
-        pipeline.close(newest_closed_now(pipeline.options.rollup_delay));
+        pipeline.close_past_hours();
         match roller.catch_up().await {
             Ok(()) => {
                 if std::mem::take(&mut failing) {
@@ -180,9 +173,9 @@ mod tests {
 
     #[test]
     fn an_hour_is_closed_when_it_ended_so_long_ago() {
-        let at = |minutes: u64| UNIX_EPOCH + Duration::from_secs(minutes * 60);
+        let at = |minutes: i64| minutes * 60_000;
         let delay = Duration::from_secs(240);
-        for (minutes, newest) in [(0, -1), (63, -1), (64, 0), (123, 0), (124, 1)] {
+        for (minutes, newest) in [(3, -2), (4, -1), (63, -1), (64, 0), (123, 0), (124, 1)] {
             assert_eq!(newest_closed(at(minutes), delay), Hour(newest), "at minute {minutes}");
         }
     }

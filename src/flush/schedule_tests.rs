@@ -26,6 +26,7 @@ const OPTIONS: Options = Options {
     rollup_delay: ms(60_000),
     rollup_mark: PathBuf::new(),
     retry: ms(100)..=ms(1_600),
+    clock: Clock::system(),
 };
 
 /// A write that reached the store: when, in milliseconds, of which device, how many readings.
@@ -63,7 +64,7 @@ impl Stage {
         };
         let store = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();
         let store = Arc::new(Faulty { store, fault: Box::new(note), takes, rollups: None });
-        let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"), 1 << 20);
+        let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"), 1 << 20, Clock::system());
         let pipeline =
             Pipeline::new(options, Arc::new(log), &recovery, store, dead_letters, Arc::new(Metrics::new().0));
         Self { pipeline, noted, readings: AtomicU32::new(0), _folder: folder }

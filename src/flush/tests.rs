@@ -148,8 +148,9 @@ impl Life {
             rollup_delay: MINUTE,
             rollup_mark: folder.path().join("rollups.json"),
             retry: Duration::from_millis(1)..=Duration::from_millis(5),
+            clock: Clock::system(),
         };
-        let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"), 1 << 20);
+        let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"), 1 << 20, Clock::system());
         let to: Arc<dyn Store> = Arc::<Faulty>::clone(&store);
         let pipeline = Pipeline::new(options, Arc::clone(&log), &recovery, to, dead_letters, Arc::new(metrics));
         let running = pipeline.start().unwrap();

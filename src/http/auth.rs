@@ -8,7 +8,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -24,6 +24,7 @@ use super::problem::{Problem, Refusals};
 use super::server::Peer;
 use crate::access::{AuthError, Certificate, Grant, Shown, Tokens};
 use crate::common::backoff::jittered;
+use crate::common::clock::Clock;
 use crate::config::{Audience, Scope};
 use crate::limits::Quota;
 use crate::telemetry::{Limit, Protocol, RefusalEntry, RefusalReason, Sender, What};
@@ -55,7 +56,7 @@ pub(super) async fn authorize(
     let is_over_tls = peer.is_some_and(|peer| peer.is_over_tls);
     let needs_more_than_the_address = || is_over_tls || !app.gate.tokens().lets_anybody_in();
     let checked = app.hosts.check(&request, needs_more_than_the_address).map_err(Refusal::Browser);
-    let judged = checked.and_then(|()| judge(&app.gate.tokens(), need, request.headers(), certificate));
+    let judged = checked.and_then(|()| judge(&app, need, request.headers(), certificate));
     let judged = match judged {
         Ok(grant) => match need.exceeded(&grant.quota, Instant::now()) {
             None => Ok(grant),
@@ -124,12 +125,8 @@ enum Refusal {
     RateLimited(Limit, Duration),
 }
 
-fn judge(
-    tokens: &Tokens,
-    need: Need,
-    headers: &HeaderMap,
-    certificate: Option<&Certificate>,
-) -> Result<Arc<Grant>, Refusal> {
+fn judge(app: &App, need: Need, headers: &HeaderMap, certificate: Option<&Certificate>) -> Result<Arc<Grant>, Refusal> {
+    let tokens = app.gate.tokens();
     let scope = match need {
         Need::Scope(scope) | Need::Influx(_, scope) => Some(scope),
         Need::AnyToken => None,
@@ -138,7 +135,7 @@ fn judge(
     };
     let is_open = scope.is_none() && !matches!(need, Need::AnyToken);
     let shown = token_of(headers, need.takes_influx_schemes());
-    match let_in(tokens, shown, certificate, scope) {
+    match let_in(&tokens, shown, certificate, scope, &app.clock) {
         Ok(grant) => match scope {
             Some(scope) if !grant.allows(scope) => {
                 tracing::debug!(name = grant.name.as_deref(), scope = scope.as_str(), "a token lacks a scope");
@@ -156,15 +153,14 @@ fn let_in(
     token: Result<Option<String>, &'static str>,
     certificate: Option<&Certificate>,
     scope: Option<Scope>,
+    clock: &Clock,
 ) -> Result<Arc<Grant>, Refusal> {
     if !tokens.asks_who_comes() {
         return tokens.grant(Shown::default(), scope, 0).map_err(Refusal::Unauthenticated);
     }
     let token = token.map_err(Refusal::Unreadable)?;
-    #[expect(clippy::disallowed_methods, reason = "tokens and certificates expire on a date")]
-    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(i64::MAX, |now| now.as_millis() as i64);
     let shown = Shown { token: token.as_deref(), certificate };
-    tokens.grant(shown, scope, now_ms).map_err(Refusal::Unauthenticated)
+    tokens.grant(shown, scope, clock.now_ms()).map_err(Refusal::Unauthenticated)
 }
 
 /// The token in the header `Authorization`, if there is one.

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::access::Gate;
+use crate::common::clock::Clock;
 use crate::flush::Pipeline;
 use crate::ingest::Ingest;
 use crate::log::Log;
@@ -106,6 +107,8 @@ pub struct App {
     pub log_max_bytes: u64,
     /// The most memory that pending may take, in bytes.
     pub pending_max_bytes: u64,
+    /// The wall clock.
+    pub clock: Clock,
     /// The metrics.
     pub metrics: Arc<Metrics>,
     /// The log lines about what is refused.

@@ -11,9 +11,10 @@
 //! - A request is one record: all of its accepted readings survive a crash, or none was acked.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::access::DeviceScope;
+use crate::common::clock::Clock;
 use crate::limits::Quota;
 use crate::log::{AppendError, Log};
 use crate::telemetry::{Metrics, Protocol, RefusalReason};
@@ -44,6 +45,7 @@ pub struct Ingest {
     rules: Rules,
     devices: Option<Arc<Devices>>,
     metrics: Arc<Metrics>,
+    clock: Clock,
 }
 
 /// Nothing of a request was accepted.
@@ -71,8 +73,14 @@ pub enum Refused {
 
 impl Ingest {
     /// Admits by `rules`, and where there are some the limits of `devices`, into `log`.
-    pub const fn new(log: Arc<Log>, rules: Rules, devices: Option<Arc<Devices>>, metrics: Arc<Metrics>) -> Self {
-        Self { log, rules, devices, metrics }
+    pub const fn new(
+        log: Arc<Log>,
+        rules: Rules,
+        devices: Option<Arc<Devices>>,
+        metrics: Arc<Metrics>,
+        clock: Clock,
+    ) -> Self {
+        Self { log, rules, devices, metrics, clock }
     }
 
     /// How many devices are known without asking the store.
@@ -100,7 +108,7 @@ impl Ingest {
         who: (&'a DeviceScope, &'a Quota),
         max_readings: usize,
     ) -> Admission<'a> {
-        let now_ms = now_ms();
+        let now_ms = self.clock.now_ms();
         let visit = self.devices.as_ref().map(|devices| devices.visit(who.1, Instant::now(), now_ms));
         let max_payload_bytes = self.log.max_payload_bytes();
         Admission::new(&self.rules, who.0, visit, protocol, now_ms, max_readings, max_payload_bytes)
@@ -179,9 +187,4 @@ impl Ingest {
         self.metrics.readings_received_total.of(protocol).increment(1);
         self.metrics.readings_rejected_total.of(protocol).of_request(reason).increment(1);
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "readings are judged by the date, anew for each request")]
-fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_millis() as i64
 }

@@ -38,7 +38,7 @@ impl Edge {
         };
         let log = Arc::new(Log::open(options, Instruments::default()).unwrap().0);
         let (metrics, exposition) = Metrics::new();
-        let ingest = Ingest::new(Arc::clone(&log), RULES, None, Arc::new(metrics));
+        let ingest = Ingest::new(Arc::clone(&log), RULES, None, Arc::new(metrics), Clock::system());
         Self { _folder: folder, log, ingest, exposition }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::common::clock::rfc3339;
 use crate::telemetry::Protocol;
 use crate::wire::{Code, Rejection};
 
@@ -84,10 +85,6 @@ impl Window {
             _ => format!(" (in another unit of time it would be {})", rfc3339(meant_ms)),
         }
     }
-}
-
-fn rfc3339(ts_ms: i64) -> String {
-    jiff::Timestamp::from_millisecond(ts_ms).map_or_else(|_| ts_ms.to_string(), |instant| format!("{instant:.3}"))
 }
 
 #[cfg(test)]

@@ -6,11 +6,12 @@
 //! day to set it right.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::Store;
+use crate::common::clock::Clock;
 
 /// How often. Hours expire whole, so more often would find nothing more.
 const INTERVAL: Duration = Duration::from_secs(600);
@@ -23,16 +24,8 @@ const DOUBT: Duration = Duration::from_secs(86_400);
 
 /// Deletes readings older than `readings` and rollups older than `rollups`, now and every ten minutes; what
 /// is `None` is kept forever. Runs until it is aborted.
-pub async fn run(store: Arc<dyn Store>, readings: Option<Duration>, rollups: Option<Duration>) {
-    run_by(date, store, readings, rollups).await;
-}
-
-async fn run_by(
-    date: impl Fn() -> Duration,
-    store: Arc<dyn Store>,
-    readings: Option<Duration>,
-    rollups: Option<Duration>,
-) {
+pub async fn run(clock: Clock, store: Arc<dyn Store>, readings: Option<Duration>, rollups: Option<Duration>) {
+    let date = || Duration::from_millis(clock.now_ms().try_into().unwrap_or_default());
     let mut ticks = tokio::time::interval(INTERVAL);
     let mut calendar = Calendar::new(date(), Instant::now());
     loop {
@@ -82,12 +75,6 @@ impl Calendar {
     }
 }
 
-fn date() -> Duration {
-    #[expect(clippy::disallowed_methods, reason = "readings expire by the date")]
-    let now = SystemTime::now();
-    now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
-}
-
 /// The end of what is kept no longer, in Unix milliseconds.
 fn oldest_ms(today: Duration, keep: Duration) -> i64 {
     i64::try_from(today.saturating_sub(keep).as_millis()).unwrap_or(i64::MAX)
@@ -105,8 +92,6 @@ fn report(key: &str, expired: Result<u64, super::StoreError>) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
     use super::*;
     use crate::model::{BucketWrite, Hour, Sample};
     use crate::store::sqlite::SqliteStore;
@@ -161,17 +146,21 @@ mod tests {
         let hour = Hour::of(TODAY.as_millis() as i64);
         let write = Arc::new(BucketWrite::new("a".into(), hour, None, vec!["m".into()], [sample]));
         store.write(&[write]).await[0].clone().unwrap();
-        let (start, jump_days) = (Instant::now(), Arc::new(AtomicU64::new(0)));
-        let ahead = Arc::clone(&jump_days);
-        let date = move || TODAY + start.elapsed() + DAY * ahead.load(Ordering::SeqCst) as u32;
-        let running = tokio::spawn(run_by(date, Arc::clone(&store), Some(90 * DAY), None));
-        tokio::time::sleep(3 * INTERVAL / 2).await;
-        jump_days.store(200, Ordering::SeqCst);
-        tokio::time::sleep(DAY).await;
+        let start = Instant::now();
+        let clock = Clock::fixed(TODAY.as_millis() as i64);
+        let pass = async |time: Duration, ahead: Duration| {
+            tokio::time::sleep(time).await;
+            clock.set((TODAY + start.elapsed() + ahead).as_millis() as i64);
+        };
+        let running = tokio::spawn(run(clock.clone(), Arc::clone(&store), Some(90 * DAY), None));
+        pass(3 * INTERVAL / 2, 200 * DAY).await;
+        while start.elapsed() < DAY + 3 * INTERVAL / 2 {
+            pass(INTERVAL, 200 * DAY).await;
+        }
         assert_eq!(store.last_hour("a").await.unwrap(), Some(hour), "nothing is deleted for a day");
         while store.last_hour("a").await.unwrap().is_some() {
             assert!(start.elapsed() < DAY + 4 * INTERVAL, "what is old is deleted in the end");
-            tokio::time::sleep(INTERVAL).await;
+            pass(INTERVAL, 200 * DAY).await;
         }
         running.abort();
     }

@@ -2,14 +2,13 @@
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
 
-use jiff::Timestamp;
 use serde_json::{Map, Value};
 use tracing::Dispatch;
 use tracing::dispatcher::{SetGlobalDefaultError, set_global_default};
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::common::clock::{Clock, rfc3339};
 use crate::config::{LogFormat, Telemetry};
 
 /// Whether the log lines of this process are JSON.
@@ -38,9 +37,7 @@ pub fn json_line(level: &str, message: &str, fields: &[(&str, &str)]) -> Option<
     if !IS_JSON.load(Ordering::Relaxed) {
         return None;
     }
-    #[expect(clippy::disallowed_methods, reason = "log lines carry the date")]
-    let now = Timestamp::try_from(SystemTime::now()).unwrap_or_default();
-    let now = format!("{now:.6}");
+    let now = rfc3339(Clock::system().now_ms());
     let all = [("timestamp", now.as_str()), ("level", level), ("message", message)].into_iter();
     let line: Map<String, Value> =
         all.chain(fields.iter().copied()).map(|(name, value)| (name.to_owned(), value.into())).collect();

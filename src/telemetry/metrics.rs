@@ -1,7 +1,6 @@
 //! The table of metrics.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use metrics::{Counter, Gauge, Histogram, Unit};
 use metrics_exporter_prometheus::PrometheusRecorder;
@@ -184,13 +183,11 @@ impl Metrics {
         (Self::register(&Arc::new(recorder)), exposition)
     }
 
-    /// Records that the configuration was read now, and whether it can be used.
-    pub fn record_config(&self, is_good: bool) {
+    /// Records that the configuration was read at `now_ms`, and whether it can be used.
+    pub fn record_config(&self, is_good: bool, now_ms: i64) {
         self.config_last_reload_successful.set(f64::from(u8::from(is_good)));
         if is_good {
-            #[expect(clippy::disallowed_methods, reason = "the metric is a date")]
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            self.config_last_reload_success_timestamp_seconds.set(now.as_secs_f64());
+            self.config_last_reload_success_timestamp_seconds.set(now_ms as f64 / 1e3);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
+use tidegauge::common::clock::Clock;
 use tidegauge::config::{self, Config, Period};
 use tidegauge::http::{Formats, Hosts};
 use tidegauge::ingest::Rules;
@@ -73,7 +74,7 @@ pub(super) fn timeseries(config: &Config) -> TimeseriesOptions {
     }
 }
 
-pub(super) fn flush(config: &Config, data: &DataDir) -> flush::Options {
+pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Options {
     flush::Options {
         limits: pending::Limits {
             max_bytes: config.pending.max_bytes.0,
@@ -86,6 +87,7 @@ pub(super) fn flush(config: &Config, data: &DataDir) -> flush::Options {
         rollup_delay: config.flush.max_age.as_duration() + ROLLUP_PATIENCE,
         rollup_mark: data.rollup_mark(),
         retry: config.flush.retry_initial.as_duration()..=config.flush.retry_max.as_duration(),
+        clock: clock.clone(),
     }
 }
 

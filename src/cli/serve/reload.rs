@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use tidegauge::access::{Gate, Tokens};
+use tidegauge::common::clock::Clock;
 use tidegauge::config::Config;
 use tidegauge::http::Tls;
 use tidegauge::telemetry::Metrics;
@@ -19,6 +20,7 @@ pub(super) struct Replaceable {
     pub(super) gate: Arc<Gate>,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) clock: Clock,
 }
 
 /// From now on, reads `[auth]`, `[http.tls]` and the files that it names again whenever SIGHUP comes. Where
@@ -32,7 +34,7 @@ pub(super) fn on_hangup(
         loop {
             hangups.recv().await;
             let reloaded = running.reload(settings);
-            running.metrics.record_config(reloaded.is_ok());
+            running.metrics.record_config(reloaded.is_ok(), running.clock.now_ms());
             if let Err(error) = reloaded {
                 let error = format!("{error:#}");
                 tracing::error!(error, "nothing was read again; tokens, keys and certificates stay as they were");
@@ -45,7 +47,7 @@ impl Replaceable {
     fn reload(&mut self, settings: &Settings) -> anyhow::Result<()> {
         let now = settings.load()?;
         let changed = self.config.reloaded(&now)?;
-        let other_tls = Tls::load(&changed.http.tls)?;
+        let other_tls = Tls::load(&changed.http.tls, &self.clock)?;
         if now != changed {
             let keys = changed.differing_keys(&now).join(", ");
             tracing::warn!(keys, "keys outside [auth] and the files of [http.tls] have changed: that takes a restart");

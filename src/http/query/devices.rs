@@ -8,8 +8,9 @@ use axum::{Extension, Json};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{Body, answer, rfc3339};
+use super::{Body, answer};
 use crate::access::Grant;
+use crate::common::clock::rfc3339;
 use crate::http::App;
 use crate::http::admission::Admitted;
 use crate::http::params::Params;

@@ -8,8 +8,9 @@ use axum::http::Uri;
 use axum::{Extension, Json};
 use serde::Serialize;
 
-use super::{Body, answer, rfc3339};
+use super::{Body, answer};
 use crate::access::Grant;
+use crate::common::clock::rfc3339;
 use crate::http::App;
 use crate::http::admission::Admitted;
 use crate::http::device::DeviceInPath;

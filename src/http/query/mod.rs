@@ -1,12 +1,11 @@
 //! Questions: what the paths below `/v1/devices` and `/v1/rollups` answer.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use axum::Json;
 use serde::Serialize;
 
 use super::params::Params;
 use super::problem::Problem;
+use crate::common::clock::Clock;
 use crate::model::MS_PER_HOUR;
 use crate::query::Answer;
 
@@ -40,24 +39,17 @@ fn answer<A, B>(answer: Answer<A>, make: impl FnOnce(A) -> B) -> Json<Body<B>> {
 }
 
 /// `from` (inclusive) and `to` (exclusive); without them, the last day up to now.
-fn range(params: &mut Params<'_>) -> Result<(i64, i64), Problem> {
-    let (from_ms, to_ms) = open_range(params)?;
+fn range(params: &mut Params<'_>, clock: &Clock) -> Result<(i64, i64), Problem> {
+    let (from_ms, to_ms) = open_range(params, clock)?;
     Ok((from_ms.unwrap_or(to_ms - DEFAULT_RANGE_MS), to_ms))
 }
 
 /// `from` (inclusive), if there is one, and `to` (exclusive), which is now if there is none.
-fn open_range(params: &mut Params<'_>) -> Result<(Option<i64>, i64), Problem> {
+fn open_range(params: &mut Params<'_>, clock: &Clock) -> Result<(Option<i64>, i64), Problem> {
     let (from_ms, to_ms) = (params.instant_ms("from")?, params.instant_ms("to")?);
-    #[expect(clippy::disallowed_methods, reason = "a range without an end ends with the date of now")]
-    let now_ms = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64);
-    let to_ms = to_ms.unwrap_or_else(|| now_ms() + 1);
+    let to_ms = to_ms.unwrap_or_else(|| clock.now_ms() + 1);
     if from_ms.is_some_and(|from_ms| from_ms >= to_ms) {
         return Err(Problem::invalid_parameter("from", "not before `to`"));
     }
     Ok((from_ms, to_ms))
-}
-
-fn rfc3339(ts_ms: i64) -> String {
-    // The range of jiff is that of admission, less two days at its ends that no time zone can show.
-    jiff::Timestamp::from_millisecond(ts_ms).map_or_else(|_| ts_ms.to_string(), |instant| format!("{instant:.3}"))
 }

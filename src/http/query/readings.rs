@@ -7,8 +7,9 @@ use axum::http::Uri;
 use axum::{Extension, Json};
 use serde::{Serialize, Serializer};
 
-use super::{Body, answer, range, rfc3339};
+use super::{Body, answer, range};
 use crate::access::Grant;
+use crate::common::clock::rfc3339;
 use crate::http::App;
 use crate::http::admission::Admitted;
 use crate::http::device::DeviceInPath;
@@ -43,7 +44,7 @@ pub(in crate::http) async fn readings(
     uri: Uri,
 ) -> Result<Json<Body<Readings>>, Problem> {
     let mut params = Params::of(&uri);
-    let (mut from_ms, to_ms) = range(&mut params)?;
+    let (mut from_ms, to_ms) = range(&mut params, &app.clock)?;
     let limit = params.limit(app.limits.default_readings, app.limits.max_readings)?;
     if let Some(cursor) = params.one("cursor")? {
         let place = cursor.parse().ok().filter(|place| (from_ms..to_ms).contains(place));

@@ -8,8 +8,9 @@ use axum::http::Uri;
 use axum::{Extension, Json};
 use serde::{Serialize, Serializer};
 
-use super::{Body, answer, open_range, rfc3339};
+use super::{Body, answer, open_range};
 use crate::access::Grant;
+use crate::common::clock::{Clock, rfc3339};
 use crate::http::App;
 use crate::http::admission::Admitted;
 use crate::http::device::{DeviceInPath, device_of};
@@ -82,7 +83,7 @@ pub(in crate::http) async fn rollups(
     uri: Uri,
 ) -> Result<Json<Body<OfDevice>>, Problem> {
     let mut params = Params::of(&uri);
-    let mut question = Question::of(&mut params)?;
+    let mut question = Question::of(&mut params, &app.clock)?;
     params.end()?;
     admitted.reserve(app.limits.max_points.saturating_mul(BYTES_PER_POINT)).await?;
     question.request.devices = vec![device.into()];
@@ -105,7 +106,7 @@ pub(in crate::http) async fn of_devices(
     uri: Uri,
 ) -> Result<Json<Body<Several>>, Problem> {
     let mut params = Params::of(&uri);
-    let mut question = Question::of(&mut params)?;
+    let mut question = Question::of(&mut params, &app.clock)?;
     let combined = params.boolean("combine", false)?;
     let which = Which::of(&app, &mut params, combined)?;
     params.end()?;
@@ -143,8 +144,8 @@ struct Question {
 
 impl Question {
     /// Everything but the devices.
-    fn of(params: &mut Params<'_>) -> Result<Self, Problem> {
-        let (from_ms, to_ms) = open_range(params)?;
+    fn of(params: &mut Params<'_>, clock: &Clock) -> Result<Self, Problem> {
+        let (from_ms, to_ms) = open_range(params, clock)?;
         let (step, text) = step(params)?;
         let metrics = params.metrics()?;
         Ok(Self { request: RollupsRequest { devices: Vec::new(), from_ms, to_ms, metrics, step }, step: text })

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::{Ticketer, default_provider};
@@ -13,7 +13,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig};
-use x509_parser::prelude::{ASN1Time, CertificateRevocationList, FromDer, X509Certificate};
+use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 use super::names::not_after_ms;
 use crate::config::{self, ClientCertificates};
@@ -57,17 +57,17 @@ pub(super) struct Usable {
 
 impl Usable {
     /// Reads the files; `None` when there is no certificate.
-    pub(super) fn load(tls: &config::Tls) -> Result<Option<Self>, TlsError> {
+    pub(super) fn load(tls: &config::Tls, now_ms: i64) -> Result<Option<Self>, TlsError> {
         let (Some(cert), Some(key)) = (&tls.cert_file, &tls.key_file) else { return Ok(None) };
         let cert = File::read("http.tls.cert_file", cert)?;
         let key = File::read("http.tls.key_file", key)?;
         let chain: Vec<CertificateDer<'static>> = cert.all("certificate")?;
-        let not_after_ms = cert.not_after_ms(&chain[0])?;
+        let not_after_ms = cert.not_after_ms(&chain[0], now_ms)?;
         key.warn_if_public();
         let private = PrivateKeyDer::from_pem_slice(&key.pem).map_err(|error| key.is_no_pem("private key", &error))?;
         let provider = Arc::new(default_provider());
         let clients = match &tls.client_ca_file {
-            Some(file) => verifier(tls, &File::read("http.tls.client_ca_file", file)?, &provider)?,
+            Some(file) => verifier(tls, &File::read("http.tls.client_ca_file", file)?, &provider, now_ms)?,
             None => WebPkiClientVerifier::no_client_auth(),
         };
         let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13, &TLS12]);
@@ -99,6 +99,7 @@ fn verifier(
     tls: &config::Tls,
     ca: &File<'_>,
     provider: &Arc<CryptoProvider>,
+    now_ms: i64,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in ca.all::<CertificateDer<'static>>("certificate")? {
@@ -112,16 +113,16 @@ fn verifier(
     let Some(crl) = &tls.client_crl_file else { return builder.build().map_err(|error| unverifiable(ca, &error)) };
     let crl = File::read("http.tls.client_crl_file", crl)?;
     let lists: Vec<CertificateRevocationListDer<'static>> = crl.all("revocation list")?;
-    if lists.iter().any(|list| is_outdated(list)) {
+    if lists.iter().any(|list| is_outdated(list, now_ms)) {
         tracing::warn!(file = %crl.path.display(), "a revocation list is past its next update: it lets nobody in");
     }
     builder = builder.with_crls(lists).enforce_revocation_expiration();
     builder.build().map_err(|error| unverifiable(&crl, &error))
 }
 
-fn is_outdated(list: &CertificateRevocationListDer<'_>) -> bool {
+fn is_outdated(list: &CertificateRevocationListDer<'_>, now_ms: i64) -> bool {
     let next_update = CertificateRevocationList::from_der(list).ok().and_then(|(_, list)| list.next_update());
-    next_update.is_some_and(|then| then < ASN1Time::now())
+    next_update.is_some_and(|then| then.timestamp().saturating_mul(1_000) < now_ms)
 }
 
 fn unverifiable(file: &File<'_>, error: &VerifierBuilderError) -> TlsError {
@@ -151,11 +152,9 @@ impl<'a> File<'a> {
 
     /// Until when its certificate is good. One that has expired is used, so that a restart does not make
     /// things worse.
-    fn not_after_ms(&self, der: &CertificateDer<'_>) -> Result<i64, TlsError> {
+    fn not_after_ms(&self, der: &CertificateDer<'_>, now_ms: i64) -> Result<i64, TlsError> {
         let (_, certificate) = X509Certificate::from_der(der)
             .map_err(|error| self.unusable(format!("holds a bad certificate: {error}")))?;
-        #[expect(clippy::disallowed_methods, reason = "a certificate expires on a date")]
-        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64);
         let (file, validity) = (self.path.display(), certificate.validity());
         if not_after_ms(&certificate) < now_ms {
             tracing::warn!(%file, not_after = %validity.not_after, "the server's certificate has expired");

@@ -20,6 +20,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::linger::Lingering;
 use crate::access::Certificate;
+use crate::common::clock::Clock;
 use crate::config;
 use crate::telemetry::Metrics;
 
@@ -45,8 +46,8 @@ impl Tls {
     ///
     /// # Errors
     /// When one of them cannot be used.
-    pub fn load(tls: &config::Tls) -> Result<Option<Self>, TlsError> {
-        Ok(Usable::load(tls)?.map(|usable| Self(RwLock::new(usable))))
+    pub fn load(tls: &config::Tls, clock: &Clock) -> Result<Option<Self>, TlsError> {
+        Ok(Usable::load(tls, clock.now_ms())?.map(|usable| Self(RwLock::new(usable))))
     }
 
     /// From now on, handshakes go by `with`.
