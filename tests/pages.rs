@@ -1,9 +1,12 @@
-//! What the pages for people name is there: keys of the configuration, metrics with their labels, other pages
-//! and their sections. The same holds for the files of `deploy`.
+//! The pages name only things that exist: keys of the configuration, metrics with their labels, files, commands,
+//! other pages and their sections. The same holds for the files of `deploy`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// Where the paths begin that pages name.
+const ROOTS: [&str; 6] = ["src/", "tests/", "benches/", "config/", "deploy/", "docs/"];
 
 /// The labels that Prometheus itself adds.
 const LABELS_OF_PROMETHEUS: [&str; 3] = ["job", "instance", "le"];
@@ -72,6 +75,49 @@ fn every_link_leads_somewhere() {
     assert!(links > 50, "only {links} links were found on the pages");
 }
 
+#[test]
+fn every_path_that_a_page_names_exists() {
+    let mut named = 0;
+    for (page, text) in pages() {
+        for path in
+            in_backticks(&text).split_whitespace().filter(|word| ROOTS.iter().any(|root| word.starts_with(root)))
+        {
+            named += 1;
+            // A pattern names the folder in front of its first star.
+            let folder = path.split('*').next().unwrap_or(path);
+            assert!(in_repository(folder).exists(), "{}: there is no {path}", page.display());
+        }
+    }
+    assert!(named > 50, "only {named} paths were found on the pages");
+}
+
+#[test]
+fn every_make_target_that_a_page_names_exists() {
+    let makefile = fs::read_to_string(in_repository("Makefile")).expect("the Makefile");
+    let mut named = 0;
+    for (page, text) in pages() {
+        for command in commands(&text).filter_map(|line| line.strip_prefix("make ")) {
+            named += 1;
+            let target = command.split_whitespace().next().unwrap_or_default();
+            let is_there = makefile.lines().any(|line| line.starts_with(&format!("{target}:")));
+            assert!(is_there, "{}: the Makefile has no target {target}", page.display());
+        }
+    }
+    assert!(named > 10, "only {named} make targets were found on the pages");
+}
+
+#[test]
+fn every_integration_test_that_a_page_runs_exists() {
+    let modules = fs::read_to_string(in_repository("tests/main.rs")).expect("the list of modules");
+    for (page, text) in pages() {
+        for command in commands(&text).filter_map(|line| line.strip_prefix("cargo test --test main ")) {
+            let filter = command.split_whitespace().next().unwrap_or_default();
+            let module = filter.split("::").next().unwrap_or_default();
+            assert!(modules.contains(&format!("mod {module};")), "{}: no module {module}", page.display());
+        }
+    }
+}
+
 /// The headings of a page as they stand in links.
 pub(crate) fn sections_of(page: &Path) -> BTreeSet<String> {
     let text = without_blocks(&fs::read_to_string(page).expect("a page"));
@@ -95,7 +141,18 @@ fn texts() -> Vec<(PathBuf, String)> {
     paths.map(|path| (path.clone(), fs::read_to_string(path).expect("text"))).collect()
 }
 
-/// What stands in backticks, outside of blocks.
+/// The pages, without the changelog: it names things of older versions.
+fn pages() -> impl Iterator<Item = (PathBuf, String)> {
+    let is_page = |(path, _): &(PathBuf, String)| path.extension().is_some_and(|it| it == "md");
+    texts().into_iter().filter(is_page).filter(|(path, _)| !path.ends_with("CHANGELOG.md"))
+}
+
+/// The lines of blocks, and the texts in backticks.
+fn commands(page: &str) -> impl Iterator<Item = &str> {
+    page.split('`').skip(1).step_by(2).flat_map(str::lines).map(str::trim_start)
+}
+
+/// The texts in backticks, outside of blocks.
 fn in_backticks(page: &str) -> String {
     without_blocks(page).split('`').skip(1).step_by(2).collect::<Vec<_>>().join(" ")
 }
