@@ -1,5 +1,5 @@
-//! The pages name only things that exist: keys of the configuration, metrics with their labels, files, commands,
-//! other pages and their sections. The same holds for the files of `deploy`.
+//! The pages name only things that exist: keys of the configuration, metrics with their labels, files,
+//! commands, other pages and their sections. The same holds for the files of `deploy`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
