@@ -10,7 +10,6 @@ use super::Pipeline;
 use super::store_state::{note_away, note_back};
 use crate::common::backoff::Backoff;
 use crate::model::{BucketWrite, Hour};
-use crate::store::WriteError;
 
 /// Returns when the hours of all these writes are rolled up again.
 pub(super) async fn roll_up(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) {
@@ -26,14 +25,14 @@ pub(super) async fn roll_up(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) {
         for (bucket, outcome) in waiting.into_iter().zip(outcomes) {
             match outcome {
                 Ok(()) => pipeline.metrics.rollups_written_total.increment(1),
-                Err(error @ WriteError::Transient { .. }) => {
-                    pipeline.metrics.rollup_retries_total.with(error.reason()).increment(1);
-                    again.push(bucket);
-                    transient = Some(error);
-                }
-                Err(error @ WriteError::Permanent { .. }) => {
+                Err(error) if error.is_permanent() => {
                     let (device, hour_ms) = (&*bucket.0, bucket.1.start_ms());
                     tracing::error!(device, hour_ms, %error, "late readings are stored, but their hour cannot be rolled up");
+                }
+                Err(error) => {
+                    pipeline.metrics.rollup_retries_total.with(error.cause.as_label()).increment(1);
+                    again.push(bucket);
+                    transient = Some(error);
                 }
             }
         }

@@ -164,12 +164,16 @@ impl Pipeline {
         let pending = Pending::new(options.limits).keeping(store.keeps());
         let closed = roller::newest_closed(options.clock.now_ms(), options.rollup_delay);
         let fed = recovery.start;
-        let reasons = store.reasons();
+        let labels = |is_permanent| -> Vec<&'static str> {
+            let causes = store.causes().iter().filter(|cause| cause.is_permanent() == is_permanent);
+            causes.map(|cause| cause.as_label()).collect()
+        };
+        let (transient, permanent) = (labels(false), labels(true));
         metrics.flush_seconds.start_with(&[store.name()]);
-        metrics.flush_retries_total.start_with(reasons.transient);
-        metrics.readings_dead_lettered_total.start_with(reasons.permanent);
+        metrics.flush_retries_total.start_with(&transient);
+        metrics.readings_dead_lettered_total.start_with(&permanent);
         if store.rollups().is_some() {
-            metrics.rollup_retries_total.start_with(reasons.transient);
+            metrics.rollup_retries_total.start_with(&transient);
         }
         let state = State {
             pending,

@@ -30,8 +30,7 @@ const REMEMBERED_DEVICES: usize = 10_000;
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) write: Arc<BucketWrite>,
-    pub(super) reason: &'static str,
-    pub(super) detail: String,
+    pub(super) error: WriteError,
 }
 
 /// Stores what the store takes of these buckets, and puts the rest aside. Returns the buckets that are done;
@@ -46,7 +45,7 @@ pub(super) async fn narrow(pipeline: &Arc<Pipeline>, refused: Vec<Refused>) -> V
             break;
         }
         let outcomes = attempt(pipeline, &parts).await;
-        let is_there = outcomes.iter().any(|outcome| !matches!(outcome, Err(WriteError::Transient { .. })));
+        let is_there = outcomes.iter().any(|outcome| outcome.as_ref().err().is_none_or(WriteError::is_permanent));
         let mut transient = None;
         for (at, outcome) in at.into_iter().zip(outcomes) {
             match outcome {
@@ -55,9 +54,9 @@ pub(super) async fn narrow(pipeline: &Arc<Pipeline>, refused: Vec<Refused>) -> V
                         count_written(pipeline, written);
                     }
                 }
-                Err(WriteError::Permanent { reason, detail }) => searches[at].refuse(reason, detail),
+                Err(error) if error.is_permanent() => searches[at].refuse(error),
                 Err(error) => {
-                    pipeline.metrics.flush_retries_total.with(error.reason()).increment(1);
+                    pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
                     transient = Some(error);
                 }
             }
@@ -77,10 +76,10 @@ pub(super) async fn narrow(pipeline: &Arc<Pipeline>, refused: Vec<Refused>) -> V
     searches.iter().filter(|search| search.metadata_is_refused).for_each(|search| note_metadata(pipeline, search));
     let mut done = Vec::new();
     let mut letters = Vec::new();
-    for Search { write, refused, reason, detail, .. } in searches {
+    for Search { write, refused, error, .. } in searches {
         match BucketWrite::join(refused) {
             None => done.push(write),
-            Some(refused) => letters.push(Letter { bucket: write, refused: refused.into(), reason, detail }),
+            Some(refused) => letters.push(Letter { bucket: write, refused: refused.into(), error }),
         }
     }
     tell(&letters);
@@ -92,10 +91,10 @@ pub(super) async fn narrow(pipeline: &Arc<Pipeline>, refused: Vec<Refused>) -> V
 
 /// One line for all buckets of a write.
 fn tell(letters: &[Letter]) {
-    let Some(Letter { refused, reason, detail, .. }) = letters.first() else { return };
+    let Some(Letter { refused, error, .. }) = letters.first() else { return };
+    let (reason, detail) = shown(error);
     let hour = jiff::Timestamp::from_millisecond(refused.hour.start_ms());
     let hour = hour.map_or_else(|_| refused.hour.0.to_string(), |hour| hour.to_string());
-    let detail: String = detail.chars().take(SHOWN_MAX_CHARS).collect();
     let (device, buckets) = (&*refused.device, letters.len());
     tracing::error!(
         buckets,
@@ -105,6 +104,11 @@ fn tell(letters: &[Letter]) {
         detail,
         "the store refuses readings of buckets for good, this one among them; see tidegauge dead-letters"
     );
+}
+
+/// The label and the shortened detail of an error, for a log line.
+fn shown(error: &WriteError) -> (&'static str, String) {
+    (error.cause.as_label(), error.detail.chars().take(SHOWN_MAX_CHARS).collect())
 }
 
 /// The search in one bucket.
@@ -118,8 +122,7 @@ struct Search {
     /// The part that was taken last, without the metadata.
     taken: Option<Arc<BucketWrite>>,
     /// What the store said last.
-    reason: &'static str,
-    detail: String,
+    error: WriteError,
     refusals_in_a_row: u32,
     stage: Stage,
     metadata_is_refused: bool,
@@ -137,13 +140,12 @@ enum Stage {
 }
 
 impl Search {
-    fn new(Refused { write, reason, detail }: Refused) -> Self {
+    fn new(Refused { write, error }: Refused) -> Self {
         let mut search = Self {
             next: VecDeque::new(),
             refused: Vec::new(),
             taken: None,
-            reason,
-            detail,
+            error,
             refusals_in_a_row: 0,
             stage: if write.metadata.is_some() { Stage::WithoutMetadata } else { Stage::Readings },
             metadata_is_refused: false,
@@ -171,13 +173,13 @@ impl Search {
     }
 
     /// The store has refused the next part for good.
-    fn refuse(&mut self, reason: &'static str, detail: String) {
+    fn refuse(&mut self, error: WriteError) {
         let part = self.next.pop_front().expect("the part that was refused");
         if self.stage == Stage::Metadata {
             self.metadata_is_refused = true;
             return;
         }
-        (self.reason, self.detail) = (reason, detail);
+        self.error = error;
         self.stage = Stage::Readings;
         self.refusals_in_a_row += 1;
         self.cut(Arc::unwrap_or_clone(part));
@@ -228,8 +230,8 @@ fn note_metadata(pipeline: &Pipeline, search: &Search) {
     let (device, Some(metadata)) = (&search.write.device, &search.write.metadata) else { return };
     if pipeline.refused_metadata.is_news(device, metadata) {
         pipeline.metrics.metadata_refused_total.increment(1);
-        let detail: String = search.detail.chars().take(SHOWN_MAX_CHARS).collect();
-        let (device, reason) = (&**device, search.reason);
+        let device = &**device;
+        let (reason, detail) = shown(&search.error);
         tracing::warn!(
             device,
             reason,

@@ -23,7 +23,7 @@ use super::Pipeline;
 use super::mark::Mark;
 use crate::common::backoff::Backoff;
 use crate::model::{Hour, MS_PER_HOUR};
-use crate::store::{Rollups, WriteError};
+use crate::store::{Rollups, StoreError, WriteError};
 
 /// How often it looks whether an hour has ended.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -57,7 +57,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>, mark: Option<Mark>) {
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(%error, "hours cannot be rolled up; queries read their readings until that works");
                 }
-                pipeline.metrics.rollup_retries_total.with(error.reason()).increment(1);
+                pipeline.metrics.rollup_retries_total.with(error.cause.as_label()).increment(1);
                 tokio::time::sleep(backoff.next_wait()).await;
             }
         }
@@ -97,7 +97,7 @@ impl<'a> Roller<'a> {
     }
 
     /// Forgets a mark that speaks of something else, such as a collection that was dropped since.
-    async fn check_identity(&mut self) -> Result<(), WriteError> {
+    async fn check_identity(&mut self) -> Result<(), StoreError> {
         let identity = self.rollups.identity().await?;
         if self.mark.as_ref().is_none_or(|mark| mark.identity != identity) {
             if self.mark.is_some() {
@@ -133,7 +133,7 @@ impl<'a> Roller<'a> {
         Ok(())
     }
 
-    async fn next_hour(&self) -> Result<Option<Hour>, WriteError> {
+    async fn next_hour(&self) -> Result<Option<Hour>, StoreError> {
         match &self.mark {
             Some(mark) => self.rollups.next_hour(mark.next).await,
             None => Ok(None),

@@ -11,7 +11,7 @@ use crate::log::{BatchBuilder, Instruments, MinFree, Sync};
 use crate::model::{BucketWrite, Contents, Hour, Metric};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Reasons, Rollups, StoreError, WriteError, Written,
+    Cause, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Rollups, StoreError, WriteError, Written,
 };
 use crate::telemetry::Exposition;
 
@@ -34,7 +34,7 @@ fn sound() -> Fault {
 }
 
 pub(super) fn away() -> WriteError {
-    WriteError::Transient { reason: "network", detail: "connection refused".to_owned() }
+    WriteError::new(Cause::Network, "connection refused")
 }
 
 /// A real store, and a line to it that may fail and takes its time.
@@ -52,8 +52,8 @@ impl Store for Faulty {
         self.store.name()
     }
 
-    fn reasons(&self) -> Reasons {
-        self.store.reasons()
+    fn causes(&self) -> &'static [Cause] {
+        self.store.causes()
     }
 
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
@@ -239,7 +239,7 @@ async fn a_store_that_fails_for_a_while_loses_nothing_and_each_retry_is_counted(
 #[tokio::test]
 async fn what_the_store_refuses_for_good_goes_to_the_dead_letters_and_blocks_nothing() {
     let fault = |write: &BucketWrite| {
-        let refuse = || WriteError::Permanent { reason: "validation", detail: "no".to_owned() };
+        let refuse = || WriteError::new(Cause::Validation, "no");
         (&*write.device == "device-3").then(refuse)
     };
     let life = Life::begin(&folder(), EAGER, Box::new(fault));

@@ -33,7 +33,7 @@ pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWr
                 return;
             }
         }
-        pipeline.metrics.flush_retries_total.with(error.reason()).increment(1);
+        pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
         tokio::select! {
             () = tokio::time::sleep(backoff.next_wait()) => {}
             () = pipeline.drain_begins.cancelled() => {}
@@ -91,7 +91,7 @@ struct Settled {
 type Outcome = Result<Written, WriteError>;
 
 fn settle(pipeline: &Pipeline, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outcome>) -> Settled {
-    let is_there = outcomes.iter().any(|outcome| !matches!(outcome, Err(WriteError::Transient { .. })));
+    let is_there = outcomes.iter().any(|outcome| outcome.as_ref().err().is_none_or(WriteError::is_permanent));
     let mut settled = Settled { is_there, ..Settled::default() };
     for (write, outcome) in writes.into_iter().zip(outcomes) {
         match outcome {
@@ -100,8 +100,8 @@ fn settle(pipeline: &Pipeline, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outc
                 count_written(pipeline, written);
                 settled.done.push(write);
             }
-            Err(WriteError::Permanent { reason, detail }) => settled.refused.push(Refused { write, reason, detail }),
-            Err(error @ WriteError::Transient { .. }) => settled.again.push((write, error)),
+            Err(error) if error.is_permanent() => settled.refused.push(Refused { write, error }),
+            Err(error) => settled.again.push((write, error)),
         }
     }
     settled
@@ -120,8 +120,8 @@ pub(super) struct Letter {
     pub(super) bucket: Arc<BucketWrite>,
     /// The readings.
     pub(super) refused: Arc<BucketWrite>,
-    pub(super) reason: &'static str,
-    pub(super) detail: String,
+    /// Why the store refuses them.
+    pub(super) error: WriteError,
 }
 
 /// Writes a letter into the dead-letter file. Returns the bucket when that is done; otherwise it stays
@@ -137,8 +137,9 @@ pub(super) async fn put_aside(pipeline: &Arc<Pipeline>, letter: Letter) -> Optio
     }
 }
 
-async fn dead_letter(pipeline: &Pipeline, Letter { refused, reason, detail, .. }: &Letter) -> std::io::Result<()> {
-    pipeline.dead_letters.append(refused, reason, detail).await?;
+async fn dead_letter(pipeline: &Pipeline, Letter { refused, error, .. }: &Letter) -> std::io::Result<()> {
+    let reason = error.cause.as_label();
+    pipeline.dead_letters.append(refused, reason, &error.detail).await?;
     pipeline.metrics.readings_dead_lettered_total.with(reason).increment(refused.accepted.into());
     Ok(())
 }

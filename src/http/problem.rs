@@ -338,7 +338,7 @@ impl From<QueryError> for Problem {
                 Self::new(StatusCode::BAD_REQUEST, "Too many devices", "too_many_devices", detail)
             }
             QueryError::Timeout(limit) => Self::query_timeout(limit),
-            QueryError::Store(_) => {
+            QueryError::Store(_) | QueryError::StoreAway { .. } => {
                 // What is wrong names hosts, which are not for everybody.
                 let (code, told) = ("store_unavailable", "the store does not answer; try again later");
                 let refusal = RefusalEntry { what: What::Queries, code, count: 1, example: detail };

@@ -32,7 +32,7 @@ use crate::access::DeviceScopeError;
 use crate::flush::Pipeline;
 use crate::model::{Contents, Hour};
 use crate::pending::{ITEMS_PER_TURN, PendingHour};
-use crate::store::{Store, StoreError};
+use crate::store::{Cause, Store, StoreError};
 
 #[doc(hidden)]
 pub mod bench;
@@ -90,6 +90,14 @@ pub enum QueryError {
     /// The store did not answer.
     #[error("the store does not answer: {0}")]
     Store(StoreError),
+    /// The store has been away for some time, and is not asked until it answers again.
+    #[error("the store does not answer: it has been away for {seconds} s: {why}")]
+    StoreAway {
+        /// For how long.
+        seconds: u64,
+        /// What it said last.
+        why: String,
+    },
     /// It took longer than [`Limits::timeout`].
     #[error("the query took longer than {0:?}")]
     Timeout(Duration),
@@ -140,7 +148,7 @@ impl Queries {
         question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, QueryError> {
         if let Some((since, why)) = self.pipeline.store_away() {
-            return Err(StoreError(format!("it has been away for {} s: {why}", since.as_secs())).into());
+            return Err(QueryError::StoreAway { seconds: since.as_secs(), why });
         }
         match tokio::time::timeout_at(deadline, question).await {
             Ok(answer) => Ok(answer?),
@@ -178,7 +186,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
         Ok(done) => Ok(done),
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(StoreError("the service is stopping".to_owned()).into()),
+            Err(_) => Err(StoreError::new(Cause::Stopping, "the service is stopping").into()),
         },
     }
 }

@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{BucketWrite, Contents, Hour, Keep, Metric, Stats, join_stats};
 
+mod error;
 pub mod expiry;
 mod hour_samples;
 mod metric_names;
@@ -33,6 +34,7 @@ mod readings;
 pub mod sqlite;
 mod unreadable;
 
+pub use self::error::{Cause, StoreError, WriteError};
 pub use self::unreadable::UnreadableDocuments;
 
 pub use hour_samples::HourSamples;
@@ -49,51 +51,6 @@ pub struct Written {
     /// Readings that were there already, or whose values another reading of the same write replaced.
     pub duplicate: u32,
 }
-
-/// Why a bucket was not written.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum WriteError {
-    /// It may succeed later: the same write can be sent again, safely, even if this one arrives after all.
-    #[error("{reason}: {detail}")]
-    Transient {
-        /// A short stable word for metrics, such as `network` or `timeout`.
-        reason: &'static str,
-        /// What the store said.
-        detail: String,
-    },
-    /// The store will never take this write.
-    #[error("{reason}: {detail}")]
-    Permanent {
-        /// A short stable word for metrics and the dead-letter file, such as `validation`.
-        reason: &'static str,
-        /// What the store said.
-        detail: String,
-    },
-}
-
-impl WriteError {
-    /// The short stable word.
-    #[must_use]
-    pub const fn reason(&self) -> &'static str {
-        match self {
-            Self::Transient { reason, .. } | Self::Permanent { reason, .. } => reason,
-        }
-    }
-}
-
-/// The words by which a store sorts its errors: all that [`WriteError::reason`] may say.
-#[derive(Debug, Clone, Copy)]
-pub struct Reasons {
-    /// Of errors that may pass.
-    pub transient: &'static [&'static str],
-    /// Of errors that never do.
-    pub permanent: &'static [&'static str],
-}
-
-/// The store could not answer a query, or could not be opened.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{0}")]
-pub struct StoreError(pub String);
 
 /// The stored stats of one hour of a device.
 #[derive(Debug, Clone, PartialEq)]
@@ -150,8 +107,8 @@ pub trait Store: Send + Sync {
         Keep::Last
     }
 
-    /// How its errors are sorted, for metrics that count from the start.
-    fn reasons(&self) -> Reasons;
+    /// The causes that its errors may have, for metrics that count from the start.
+    fn causes(&self) -> &'static [Cause];
 
     /// Writes buckets. The outcome at index i belongs to the write at index i. No two writes of one call are
     /// of the same bucket.
@@ -243,10 +200,10 @@ pub trait Store: Send + Sync {
 #[async_trait]
 pub trait Rollups: Send + Sync {
     /// Names what is derived from what. Where the name is another one, nothing is known to be rolled up.
-    async fn identity(&self) -> Result<String, WriteError>;
+    async fn identity(&self) -> Result<String, StoreError>;
 
     /// The first hour from `from` on of which any device has readings.
-    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, WriteError>;
+    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError>;
 
     /// Rolls up an hour of all devices, and returns of how many that had to be done.
     async fn roll_up_hour(&self, hour: Hour) -> Result<u64, WriteError>;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::model::{BucketWrite, Contents, Hour, HourOffset, Metric, Sample, Stats};
-use crate::store::{HourStats, Store, WriteError, Written};
+use crate::store::{HourStats, Store, Written};
 
 pub(super) mod concurrent;
 pub(super) mod reading;
@@ -173,8 +173,8 @@ async fn write(store: &dyn Store, write: &Arc<BucketWrite>) -> Written {
                 );
                 return *written;
             }
-            Err(WriteError::Transient { .. }) => tokio::task::yield_now().await,
-            Err(error @ WriteError::Permanent { .. }) => panic!("{error}"),
+            Err(error) if error.is_permanent() => panic!("{error}"),
+            Err(_) => tokio::task::yield_now().await,
         }
     }
     panic!("the store never took the write");

@@ -65,14 +65,14 @@ impl Faulty {
 
 #[async_trait]
 impl Rollups for Faulty {
-    async fn identity(&self) -> Result<String, WriteError> {
+    async fn identity(&self) -> Result<String, StoreError> {
         if self.kept().away.load(Ordering::Relaxed) {
-            return Err(away());
+            return Err(StoreError::new(Cause::Network, "connection refused"));
         }
         Ok(self.kept().identity.load(Ordering::Relaxed).to_string())
     }
 
-    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, WriteError> {
+    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
         Ok(self.fold().await.keys().map(|(_, hour)| *hour).filter(|hour| *hour >= from).min())
     }
 

@@ -12,7 +12,7 @@ use mongodb::options::IndexOptions;
 use mongodb::{Database, IndexModel};
 
 use super::errors::within;
-use crate::store::WriteError;
+use crate::store::{Cause, StoreError};
 
 /// The index on `createdAt`: it finds the documents of an hour, and expires them where they are not kept
 /// forever.
@@ -77,7 +77,7 @@ pub(super) struct ManagedCollection {
 }
 
 impl ManagedCollection {
-    pub(super) async fn deployment(&self) -> Result<Deployment, WriteError> {
+    pub(super) async fn deployment(&self) -> Result<Deployment, StoreError> {
         Ok(Deployment::of(&self.run(doc! { "hello": 1 }).await?))
     }
 
@@ -85,24 +85,24 @@ impl ManagedCollection {
     ///
     /// # Errors
     /// When it is of another kind, too: it cannot be used then.
-    pub(super) async fn present(&self, kind: Kind) -> Result<Option<Document>, WriteError> {
+    pub(super) async fn present(&self, kind: Kind) -> Result<Option<Document>, StoreError> {
         let Some(found) = self.list(doc! { "name": &self.name }).await?.pop() else { return Ok(None) };
         let (found_type, wanted) = (found.get_str("type").unwrap_or_default(), kind.name());
         if found_type != wanted {
             let detail = format!("{} is a {found_type}, and not a {wanted}: choose another name for it", self.name);
-            return Err(WriteError::Transient { reason: "schema", detail });
+            return Err(StoreError::new(Cause::Schema, detail));
         }
         Ok(Some(found))
     }
 
     /// Whether there is a collection of this kind.
-    pub(super) async fn is_of(&self, kind: Kind) -> Result<bool, WriteError> {
+    pub(super) async fn is_of(&self, kind: Kind) -> Result<bool, StoreError> {
         let found = self.list(doc! { "name": &self.name, "type": kind.name() }).await?;
         Ok(!found.is_empty())
     }
 
     /// What the server lists of the collections that match, which must be a few.
-    pub(super) async fn list(&self, filter: Document) -> Result<Vec<Document>, WriteError> {
+    pub(super) async fn list(&self, filter: Document) -> Result<Vec<Document>, StoreError> {
         let reply = self.run(doc! { "listCollections": 1, "filter": filter }).await?;
         let first = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok();
         Ok(first.into_iter().flatten().filter_map(|found| found.as_document().cloned()).collect())
@@ -110,7 +110,7 @@ impl ManagedCollection {
 
     /// Gives a collection of the wrong type another name, and returns that name. `None` when there is none
     /// any more, or another instance was quicker.
-    pub(super) async fn set_aside(&self) -> Result<Option<String>, WriteError> {
+    pub(super) async fn set_aside(&self) -> Result<Option<String>, StoreError> {
         let Some(found) = self.list(doc! { "name": &self.name }).await?.pop() else { return Ok(None) };
         let uuid = match found.get_document("info").map(|info| info.get("uuid")) {
             Ok(Some(Bson::Binary(uuid))) => hex(uuid.bytes.get(..4).unwrap_or_default()),
@@ -131,7 +131,7 @@ impl ManagedCollection {
         .await
     }
 
-    pub(super) async fn create(&self, options: Document) -> Result<(), WriteError> {
+    pub(super) async fn create(&self, options: Document) -> Result<(), StoreError> {
         let mut create = doc! { "create": &self.name };
         create.extend(options);
         self.attempt(async {
@@ -144,18 +144,18 @@ impl ManagedCollection {
     }
 
     /// Changes options of the collection.
-    pub(super) async fn modify(&self, options: Document) -> Result<(), WriteError> {
+    pub(super) async fn modify(&self, options: Document) -> Result<(), StoreError> {
         let mut modify = doc! { "collMod": &self.name };
         modify.extend(options);
         self.run(modify).await.map(drop)
     }
 
-    pub(super) async fn ensure_index(&self, name: &str, keys: Document) -> Result<(), WriteError> {
+    pub(super) async fn ensure_index(&self, name: &str, keys: Document) -> Result<(), StoreError> {
         self.create_index(name, keys, None).await
     }
 
     /// The index on `createdAt`, which lets documents expire so long after it. `None` keeps them forever.
-    pub(super) async fn ensure_expiry(&self, after: Option<Duration>) -> Result<(), WriteError> {
+    pub(super) async fn ensure_expiry(&self, after: Option<Duration>) -> Result<(), StoreError> {
         let key = doc! { "createdAt": 1 };
         let wanted = after.map(|after| Duration::from_secs(after.min(EXPIRE_MAX).as_secs()));
         let Some(present) = self.indexes().await?.into_iter().find(|index| index.keys == key) else {
@@ -180,7 +180,7 @@ impl ManagedCollection {
     /// Spreads the documents over the shards by device. All those of a device are on one shard, which is why
     /// an `_id` is unique though each shard watches over its own only. Where that is not allowed, everything
     /// works all the same, on one shard, and a warning says what to do about it.
-    pub(super) async fn ensure_sharding(&self, device_field: &str) -> Result<(), WriteError> {
+    pub(super) async fn ensure_sharding(&self, device_field: &str) -> Result<(), StoreError> {
         self.ensure_index("deviceId_hashed", doc! { device_field: "hashed" }).await?; // first, in case there is data
         let namespace = format!("{}.{}", self.database.name(), self.name);
         let shard = doc! { "shardCollection": &namespace, "key": { device_field: "hashed" } };
@@ -196,26 +196,26 @@ impl ManagedCollection {
         .await
     }
 
-    async fn indexes(&self) -> Result<Vec<IndexModel>, WriteError> {
+    async fn indexes(&self) -> Result<Vec<IndexModel>, StoreError> {
         let collection = self.database.collection::<Document>(&self.name);
         self.attempt(async { collection.list_indexes().await?.try_collect().await }).await
     }
 
-    async fn create_index(&self, name: &str, keys: Document, expiry: Option<Duration>) -> Result<(), WriteError> {
+    async fn create_index(&self, name: &str, keys: Document, expiry: Option<Duration>) -> Result<(), StoreError> {
         let options = IndexOptions::builder().name(name.to_owned()).expire_after(expiry).build();
         let index = IndexModel::builder().keys(keys).options(options).build();
         let collection = self.database.collection::<Document>(&self.name);
         self.attempt(async { collection.create_index(index).await.map(drop) }).await
     }
 
-    async fn run(&self, command: Document) -> Result<Document, WriteError> {
+    async fn run(&self, command: Document) -> Result<Document, StoreError> {
         self.attempt(async { self.database.run_command(command).await }).await
     }
 
-    async fn attempt<T>(&self, call: impl Future<Output = mongodb::error::Result<T>>) -> Result<T, WriteError> {
-        within(self.timeout, call).await.map_err(|error| match error {
-            WriteError::Permanent { detail, .. } => WriteError::Transient { reason: "schema", detail },
-            transient @ WriteError::Transient { .. } => transient,
+    async fn attempt<T>(&self, call: impl Future<Output = mongodb::error::Result<T>>) -> Result<T, StoreError> {
+        within(self.timeout, call).await.map_err(|error| {
+            let cause = if error.cause.is_permanent() { Cause::Schema } else { error.cause };
+            StoreError { cause, ..error }
         })
     }
 }

@@ -17,7 +17,7 @@ use super::decode::DecodeError;
 use super::encode::Encoder;
 use super::errors::{self, within};
 use super::servers::Servers;
-use crate::store::{self, StoreError, WriteError};
+use crate::store::{self, Cause, StoreError, WriteError};
 
 /// The longest wait for the answer to a ping.
 const PING_MAX: Duration = Duration::from_secs(2);
@@ -101,16 +101,16 @@ impl Commands {
     /// Asks whether the server is there.
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
         let ping = within(self.timeout.min(PING_MAX), self.database.run_command(doc! { "ping": 1 }));
-        ping.await.map(drop).map_err(|error| match self.servers.trouble_behind(&error) {
-            Some(trouble) => StoreError(trouble),
-            None => error.into(),
+        ping.await.map(drop).map_err(|error| match self.servers.trouble_behind(error.cause) {
+            Some(trouble) => StoreError::new(error.cause, trouble),
+            None => error,
         })
     }
 
     /// The same, while `look` asks something else, which may fail without saying anything of the server.
     pub(super) async fn ping_beside<T>(
         &self,
-        look: impl Future<Output = Result<T, WriteError>>,
+        look: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<(), StoreError> {
         let (answer, _) = tokio::join!(self.ping(), tokio::time::timeout(PING_MAX, look));
         answer
@@ -125,7 +125,7 @@ impl Commands {
             Bson::Int32(bytes) => u64::try_from(*bytes).ok(),
             _ => None,
         });
-        total.ok_or_else(|| StoreError("dbStats does not say totalSize".to_owned()))
+        total.ok_or_else(|| StoreError::new(Cause::Other, "the reply to dbStats has no totalSize"))
     }
 
     /// Runs an aggregation and shows each result to `visit`, until it breaks.
@@ -134,7 +134,7 @@ impl Commands {
         collection: &Collection<RawDocumentBuf>,
         pipeline: Vec<Document>,
         mut visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, DecodeError>,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), StoreError> {
         let aggregate = collection.aggregate(pipeline).max_time(self.timeout).with_type::<RawDocumentBuf>();
         let mut results = within(self.timeout, aggregate).await?;
         while let Some(result) = within(self.timeout, async { results.next().await.transpose() }).await? {
@@ -155,7 +155,7 @@ impl Commands {
         &self,
         find: Find<'_, RawDocumentBuf>,
         mut visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, DecodeError>,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), StoreError> {
         let mut batches = self.batches(find).await?;
         let mut bytes = 0;
         while let Some(batch) = batches.next().await? {
@@ -197,7 +197,7 @@ impl Commands {
         &self,
         find: impl Fn() -> Find<'q, RawDocumentBuf>,
         mut read: impl FnMut(&RawDocument) -> Result<T, DecodeError>,
-    ) -> Result<Option<T>, WriteError> {
+    ) -> Result<Option<T>, StoreError> {
         for query in [find().limit(1), find().batch_size(FIRST_BATCH)] {
             let (mut found, mut is_readable) = (None, true);
             let visit = |document: &RawDocument| {
@@ -215,7 +215,7 @@ impl Commands {
     }
 
     /// Runs a query whose documents are looked at batch by batch.
-    pub(super) async fn batches(&self, find: Find<'_, RawDocumentBuf>) -> Result<Batches, WriteError> {
+    pub(super) async fn batches(&self, find: Find<'_, RawDocumentBuf>) -> Result<Batches, StoreError> {
         Ok(Batches { cursor: within(self.timeout, find.batch()).await?, timeout: self.timeout })
     }
 }
@@ -227,7 +227,7 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    pub(super) async fn next(&mut self) -> Result<Option<RawBatch>, WriteError> {
+    pub(super) async fn next(&mut self) -> Result<Option<RawBatch>, StoreError> {
         within(self.timeout, async { self.cursor.next().await.transpose() }).await
     }
 }
@@ -262,7 +262,7 @@ impl Reply {
             // The reason stays one word whatever the code: the operator's question is why writes do not get
             // replicated.
             let detail = errors::of_code(integer(error, "code") as i32, error.get_str("errmsg").unwrap_or_default());
-            return Err(WriteError::Transient { reason: "write_concern", detail: detail.to_string() });
+            return Err(WriteError::new(Cause::WriteConcern, WriteError::from(detail).to_string()));
         }
         let errors = reply.get_array("writeErrors").map(Vec::as_slice).unwrap_or_default();
         let refusals = errors.iter().filter_map(Bson::as_document).map(Refusal::parse).collect();
@@ -290,7 +290,7 @@ impl Refusal {
     }
 
     pub(super) fn to_error(&self) -> WriteError {
-        errors::of_code(self.code, &self.message)
+        errors::of_code(self.code, &self.message).into()
     }
 }
 
@@ -325,6 +325,6 @@ mod tests {
     #[test]
     fn a_write_concern_error_makes_the_whole_command_transient() {
         let reply = doc! { "ok": 1.0, "n": 1, "writeConcernError": { "code": 64, "errmsg": "waiting timed out" } };
-        assert!(matches!(Reply::parse(&reply), Err(WriteError::Transient { reason: "write_concern", .. })));
+        assert_eq!(Reply::parse(&reply).unwrap_err().cause, Cause::WriteConcern);
     }
 }

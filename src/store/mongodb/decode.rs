@@ -2,7 +2,7 @@
 
 use bson::{RawBsonRef, RawDocument};
 
-use crate::store::WriteError;
+use crate::store::{Cause, StoreError, WriteError};
 
 /// A stored document has not the shape that this version knows.
 #[derive(Debug, thiserror::Error)]
@@ -15,11 +15,17 @@ impl From<bson::error::Error> for DecodeError {
     }
 }
 
-/// What an unreadable bucket means for a write: it can be mended by hand only, and must not hold up the
-/// others.
+impl From<DecodeError> for StoreError {
+    fn from(error: DecodeError) -> Self {
+        Self::new(Cause::Unreadable, error.to_string())
+    }
+}
+
+/// A write to an unreadable bucket fails for good: only people can repair the document, and it must not hold
+/// up the other buckets.
 impl From<DecodeError> for WriteError {
     fn from(error: DecodeError) -> Self {
-        Self::Permanent { reason: "unreadable", detail: error.to_string() }
+        StoreError::from(error).into()
     }
 }
 

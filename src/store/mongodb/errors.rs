@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mongodb::error::{Error, ErrorKind};
 
-use crate::store::{Reasons, StoreError, WriteError};
+use crate::store::{Cause, StoreError};
 
 /// The code of a duplicate key: with the next one, the write error that is part of the plan.
 pub(super) const DUPLICATE_KEY: i32 = 11000;
@@ -19,121 +19,98 @@ pub(super) const DUPLICATE_KEY: i32 = 11000;
 /// The code of a change to a field that cannot be changed, such as `_id`.
 pub(super) const IMMUTABLE_FIELD: i32 = 66;
 
-/// All that `reason` may say.
-pub(super) const REASONS: Reasons = Reasons {
-    transient: &[
-        "network",
-        "timeout",
-        "server_selection",
-        "not_primary",
-        "auth",
-        "write_concern",
-        "contention",
-        "overloaded",
-        "schema",
-        "other",
-    ],
-    permanent: &["validation", "too_large", "bad_value", "metadata", "unreadable"],
-};
+/// All causes that errors of the server and of the driver may have.
+pub(super) const CAUSES: &[Cause] = &[
+    Cause::Network,
+    Cause::Timeout,
+    Cause::ServerSelection,
+    Cause::NotPrimary,
+    Cause::Auth,
+    Cause::WriteConcern,
+    Cause::Contention,
+    Cause::Overloaded,
+    Cause::Schema,
+    Cause::UnknownField,
+    Cause::Other,
+    Cause::Validation,
+    Cause::TooLarge,
+    Cause::BadValue,
+    Cause::Metadata,
+    Cause::Unreadable,
+];
 
 /// The longest detail that is passed on, in characters: a validator repeats the values it dislikes, and there
 /// may be many.
 const DETAIL_MAX_CHARS: usize = 500;
 
-/// What a code of the server means for a write.
-pub(super) fn of_code(code: i32, message: &str) -> WriteError {
-    let detail = format!("{} (code {code})", message.chars().take(DETAIL_MAX_CHARS).collect::<String>());
-    match verdict(code) {
-        Verdict::Later(reason) => WriteError::Transient { reason, detail },
-        Verdict::Never(reason) => WriteError::Permanent { reason, detail },
-    }
+/// The error that a code of the server means.
+pub(super) fn of_code(code: i32, message: &str) -> StoreError {
+    let message: String = message.chars().take(DETAIL_MAX_CHARS).collect();
+    StoreError::new(cause_of(code), format!("{message} (code {code})"))
 }
 
-/// What an error of the driver means for a write.
-pub(super) fn of_driver(error: &Error) -> WriteError {
-    let transient = |reason| WriteError::Transient { reason, detail: error.kind.to_string() };
+/// The error that an error of the driver means.
+pub(super) fn of_driver(error: &Error) -> StoreError {
+    let of_cause = |cause| StoreError::new(cause, error.kind.to_string());
     if error.contains_label("SystemOverloadedError") {
-        return transient("overloaded");
+        return of_cause(Cause::Overloaded);
     }
     let retryable = ["RetryableWriteError", "TransientTransactionError", "RetryableError"];
     let retryable = retryable.iter().any(|label| error.contains_label(label));
     match &*error.kind {
         ErrorKind::Command(refusal) => match of_code(refusal.code, &refusal.message) {
-            WriteError::Permanent { .. } if retryable => transient("other"),
+            sorted if sorted.cause.is_permanent() && retryable => of_cause(Cause::Other),
             sorted => sorted,
         },
         ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } | ErrorKind::DnsResolve { .. } => {
-            transient("network")
+            of_cause(Cause::Network)
         }
         // The driver describes all it knows of all servers here; `Servers` does so for people.
         ErrorKind::ServerSelection { .. } => {
-            let detail = "no server was found that takes it".to_owned();
-            WriteError::Transient { reason: "server_selection", detail }
+            StoreError::new(Cause::ServerSelection, "no server was found that takes it")
         }
-        ErrorKind::Authentication { .. } => transient("auth"),
-        _ => transient("other"),
+        ErrorKind::Authentication { .. } => of_cause(Cause::Auth),
+        _ => of_cause(Cause::Other),
     }
-}
-
-/// Whether a call that follows at once would only meet the same error, and later.
-pub(super) fn is_out_of_reach(error: &WriteError) -> bool {
-    let reasons = ["network", "timeout", "server_selection", "not_primary", "auth"];
-    matches!(error, WriteError::Transient { reason, .. } if reasons.contains(reason))
-}
-
-/// Whether a command that met this error may take effect later.
-pub(super) fn may_still_happen(error: &WriteError) -> bool {
-    let reasons = ["network", "timeout", "other"];
-    matches!(error, WriteError::Transient { reason, .. } if reasons.contains(reason))
 }
 
 /// Awaits a call to the server, but no longer than `limit`: the driver has no timeout on a socket.
 pub(super) async fn within<T>(
     limit: Duration,
     call: impl IntoFuture<Output = mongodb::error::Result<T>>,
-) -> Result<T, WriteError> {
+) -> Result<T, StoreError> {
     match tokio::time::timeout(limit, call.into_future()).await {
         Ok(answer) => answer.map_err(|error| of_driver(&error)),
-        Err(_) => Err(WriteError::Transient { reason: "timeout", detail: format!("no answer within {limit:?}") }),
+        Err(_) => Err(StoreError::new(Cause::Timeout, format!("no answer within {limit:?}"))),
     }
 }
 
-/// For calls where the sort of error makes no difference.
-impl From<WriteError> for StoreError {
-    fn from(error: WriteError) -> Self {
-        Self(error.to_string())
-    }
-}
-
-enum Verdict {
-    Later(&'static str),
-    Never(&'static str),
-}
-
-fn verdict(code: i32) -> Verdict {
+fn cause_of(code: i32) -> Cause {
     match code {
         // HostUnreachable, HostNotFound, NetworkTimeout, SocketException
-        6 | 7 | 89 | 9001 => Verdict::Later("network"),
+        6 | 7 | 89 | 9001 => Cause::Network,
         // LockTimeout, MaxTimeMSExpired, ExceededTimeLimit
-        24 | 50 | 262 => Verdict::Later("timeout"),
+        24 | 50 | 262 => Cause::Timeout,
         // ShutdownInProgress, ReadConcernMajorityNotAvailableYet, PrimarySteppedDown, LegacyNotPrimary,
         // NotWritablePrimary, InterruptedAtShutdown, InterruptedDueToReplStateChange,
         // NotPrimaryNoSecondaryOk, NotPrimaryOrSecondary
-        91 | 134 | 189 | 10058 | 10107 | 11600 | 11602 | 13435 | 13436 => Verdict::Later("not_primary"),
+        91 | 134 | 189 | 10058 | 10107 | 11600 | 11602 | 13435 | 13436 => Cause::NotPrimary,
         // WriteConcernFailed, UnsatisfiableWriteConcern
-        64 | 100 => Verdict::Later("write_concern"),
+        64 | 100 => Cause::WriteConcern,
         // WriteConflict, DuplicateKey
-        112 | DUPLICATE_KEY => Verdict::Later("contention"),
+        112 | DUPLICATE_KEY => Cause::Contention,
         // Unauthorized, AuthenticationFailed
-        13 | 18 => Verdict::Later("auth"),
+        13 | 18 => Cause::Auth,
         // DocumentValidationFailure
-        121 => Verdict::Never("validation"),
+        121 => Cause::Validation,
         // InvalidLength, BSONObjectTooLarge, and an update whose result would be too large
-        16 | 10334 | 17419 => Verdict::Never("too_large"),
+        16 | 10334 | 17419 => Cause::TooLarge,
         // BadValue, FailedToParse, TypeMismatch, InvalidBSON, PathNotViable, ConflictingUpdateOperators,
         // DollarPrefixedFieldName, EmptyFieldName, DottedFieldName
-        2 | 9 | 14 | 22 | 28 | 40 | 52 | 56 | 57 => Verdict::Never("bad_value"),
-        _ => Verdict::Later("other"),
+        2 | 9 | 14 | 22 | 28 | 40 | 52 | 56 | 57 => Cause::BadValue,
+        // IDLUnknownField
+        40415 => Cause::UnknownField,
+        _ => Cause::Other,
     }
 }
 
@@ -143,37 +120,23 @@ mod tests {
 
     #[test]
     fn each_code_is_sorted() {
-        let transient: &[(&str, &[i32])] = &[
-            ("network", &[6, 7, 89, 9001]),
-            ("timeout", &[24, 50, 262]),
-            ("not_primary", &[91, 134, 189, 10058, 10107, 11600, 11602, 13435, 13436]),
-            ("write_concern", &[64, 100]),
-            ("contention", &[112, 11000]),
-            ("auth", &[13, 18]),
-            ("other", &[1, 8, 26, 59, 72, 123, 20, 31_337]),
+        let sorted: &[(Cause, &[i32])] = &[
+            (Cause::Network, &[6, 7, 89, 9001]),
+            (Cause::Timeout, &[24, 50, 262]),
+            (Cause::NotPrimary, &[91, 134, 189, 10058, 10107, 11600, 11602, 13435, 13436]),
+            (Cause::WriteConcern, &[64, 100]),
+            (Cause::Contention, &[112, 11000]),
+            (Cause::Auth, &[13, 18]),
+            (Cause::UnknownField, &[40415]),
+            (Cause::Other, &[1, 8, 26, 59, 72, 123, 20, 31_337]),
+            (Cause::Validation, &[121]),
+            (Cause::TooLarge, &[16, 10334, 17419]),
+            (Cause::BadValue, &[2, 9, 14, 22, 28, 40, 52, 56, 57]),
         ];
-        let permanent: &[(&str, &[i32])] = &[
-            ("validation", &[121]),
-            ("too_large", &[16, 10334, 17419]),
-            ("bad_value", &[2, 9, 14, 22, 28, 40, 52, 56, 57]),
-        ];
-        for (known, sorted) in [(REASONS.transient, transient), (REASONS.permanent, permanent)] {
-            assert!(sorted.iter().all(|(reason, _)| known.contains(reason)));
-        }
-        for (expected, codes) in transient {
+        for (expected, codes) in sorted {
+            assert!(CAUSES.contains(expected));
             for &code in *codes {
-                assert!(
-                    matches!(of_code(code, ""), WriteError::Transient { reason, .. } if reason == *expected),
-                    "{code}"
-                );
-            }
-        }
-        for (expected, codes) in permanent {
-            for &code in *codes {
-                assert!(
-                    matches!(of_code(code, ""), WriteError::Permanent { reason, .. } if reason == *expected),
-                    "{code}"
-                );
+                assert_eq!(of_code(code, "").cause, *expected, "{code}");
             }
         }
     }
@@ -181,13 +144,13 @@ mod tests {
     #[test]
     fn errors_of_the_driver_are_transient() {
         let io = Error::from(std::io::Error::new(std::io::ErrorKind::ConnectionReset, "reset"));
-        assert!(matches!(of_driver(&io), WriteError::Transient { reason: "network", .. }));
-        assert!(matches!(of_driver(&Error::custom("odd")), WriteError::Transient { reason: "other", .. }));
+        assert_eq!(of_driver(&io).cause, Cause::Network);
+        assert_eq!(of_driver(&Error::custom("odd")).cause, Cause::Other);
     }
 
     #[tokio::test]
     async fn a_call_that_hangs_is_given_up_as_a_timeout() {
         let given_up = within(Duration::from_millis(1), std::future::pending::<mongodb::error::Result<()>>()).await;
-        assert!(matches!(given_up, Err(WriteError::Transient { reason: "timeout", .. })));
+        assert_eq!(given_up.unwrap_err().cause, Cause::Timeout);
     }
 }

@@ -8,15 +8,14 @@ use serde_json::{Map, Value};
 use super::decode::DecodeError;
 use super::encode::{Encoder, Key};
 use super::names;
-use crate::store::WriteError;
+use crate::store::{Cause, WriteError};
 
 /// The object that `text` holds.
 ///
 /// # Errors
 /// Permanent, when it is not the text of a JSON object.
 pub(super) fn parse(text: &str) -> Result<Map<String, Value>, WriteError> {
-    serde_json::from_str(text)
-        .map_err(|error| WriteError::Permanent { reason: "metadata", detail: format!("not a JSON object: {error}") })
+    serde_json::from_str(text).map_err(|error| WriteError::new(Cause::Metadata, format!("not a JSON object: {error}")))
 }
 
 /// Writes the object as a sub-document.
@@ -90,7 +89,7 @@ mod tests {
     #[test]
     fn what_is_no_object_is_refused_for_good() {
         for text in ["", "[]", "1", "{"] {
-            assert!(matches!(parse(text), Err(WriteError::Permanent { reason: "metadata", .. })), "{text}");
+            assert_eq!(parse(text).unwrap_err().cause, Cause::Metadata, "{text}");
         }
     }
 }

@@ -12,7 +12,7 @@ use bson::{Bson, Document, doc};
 use tokio::sync::RwLock;
 
 use super::collection::{Deployment, ManagedCollection, hex};
-use crate::store::WriteError;
+use crate::store::{Cause, StoreError};
 
 /// What is known of the collections of a store.
 #[derive(Debug)]
@@ -44,9 +44,9 @@ impl SchemaState {
 
     /// What kind of server this is, once the schema is in place. Runs `ensure` unless it has succeeded since
     /// the last change.
-    pub(super) async fn deployment<F>(&self, ensure: impl FnOnce() -> F) -> Result<Deployment, WriteError>
+    pub(super) async fn deployment<F>(&self, ensure: impl FnOnce() -> F) -> Result<Deployment, StoreError>
     where
-        F: Future<Output = Result<Deployment, WriteError>>,
+        F: Future<Output = Result<Deployment, StoreError>>,
     {
         if let Some(known) = &*self.known.read().await {
             return Ok(known.deployment);
@@ -67,7 +67,7 @@ impl SchemaState {
     }
 
     /// Whether the collections are still those of which the schema was ensured. If not, that is forgotten.
-    pub(super) async fn is_unchanged(&self) -> Result<bool, WriteError> {
+    pub(super) async fn is_unchanged(&self) -> Result<bool, StoreError> {
         let Some(before) = self.known.read().await.clone() else { return Ok(false) };
         let found = self.list().await?;
         if found == before.collections {
@@ -88,16 +88,16 @@ impl SchemaState {
     }
 
     /// The UUID of one of these collections, as it was when the schema was ensured.
-    pub(super) async fn uuid_of(&self, names: &[&str]) -> Result<String, WriteError> {
+    pub(super) async fn uuid_of(&self, names: &[&str]) -> Result<String, StoreError> {
         let known = self.known.read().await;
         let uuid_of = |name: &&str| known.as_ref()?.collections.get(*name)?.1.clone();
         names.iter().find_map(uuid_of).ok_or_else(|| {
             let detail = format!("the server does not say which collection {} is", names.join(" or "));
-            WriteError::Transient { reason: "schema", detail }
+            StoreError::new(Cause::Schema, detail)
         })
     }
 
-    async fn list(&self) -> Result<Collections, WriteError> {
+    async fn list(&self) -> Result<Collections, StoreError> {
         let found = self.managed.list(doc! { "name": { "$in": &self.names } }).await?;
         Ok(found.iter().filter_map(identity).collect())
     }

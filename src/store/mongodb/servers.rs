@@ -12,8 +12,7 @@ use mongodb::error::{Error, ErrorKind};
 use mongodb::event::EventHandler;
 use mongodb::event::sdam::SdamEvent;
 
-use super::errors::is_out_of_reach;
-use crate::store::WriteError;
+use crate::store::{Cause, WriteError};
 
 /// How many servers are named at most.
 const NAMED_MAX: usize = 5;
@@ -57,15 +56,15 @@ impl Servers {
     /// The error, with what is known of the servers in place of what the driver says, where that is behind
     /// it.
     pub(super) fn explain(&self, error: WriteError) -> WriteError {
-        match self.trouble_behind(&error) {
-            Some(detail) => WriteError::Transient { reason: error.reason(), detail },
+        match self.trouble_behind(error.cause) {
+            Some(detail) => WriteError::new(error.cause, detail),
             None => error,
         }
     }
 
     /// What is wrong with the servers, where the error comes from not reaching one.
-    pub(super) fn trouble_behind(&self, error: &WriteError) -> Option<String> {
-        self.trouble().filter(|_| is_out_of_reach(error) && error.reason() != "auth")
+    pub(super) fn trouble_behind(&self, cause: Cause) -> Option<String> {
+        self.trouble().filter(|_| cause.is_unreachable() && cause != Cause::Auth)
     }
 
     /// Why no server takes writes, as far as that is known; `None` when one does.
@@ -188,14 +187,14 @@ mod tests {
     fn what_is_known_of_the_servers_stands_in_for_a_timeout_and_for_nothing_else() {
         let refused = Health::Failed(reason_of(&std::io::Error::from_raw_os_error(111).into()));
         let away = servers("rs0", &[("a:1", refused), ("b:2", Health::Unheard)]);
-        let error = |reason| WriteError::Transient { reason, detail: "the driver's".to_owned() };
-        let explained = away.explain(error("timeout")).to_string();
+        let error = |cause| WriteError::new(cause, "the driver's");
+        let explained = away.explain(error(Cause::Timeout)).to_string();
         assert_eq!(explained, "timeout: a:1: Connection refused; b:2: no answer yet");
-        assert_eq!(away.explain(error("auth")).to_string(), "auth: the driver's");
-        assert_eq!(away.explain(error("contention")).to_string(), "contention: the driver's");
+        assert_eq!(away.explain(error(Cause::Auth)).to_string(), "auth: the driver's");
+        assert_eq!(away.explain(error(Cause::Contention)).to_string(), "contention: the driver's");
         let there = servers("rs0", &[("a:1", Health::Writable), ("b:2", Health::Unheard)]);
-        assert_eq!(there.explain(error("timeout")).to_string(), "timeout: the driver's");
-        assert_eq!(servers("rs0", &[]).explain(error("timeout")).to_string(), "timeout: the driver's");
+        assert_eq!(there.explain(error(Cause::Timeout)).to_string(), "timeout: the driver's");
+        assert_eq!(servers("rs0", &[]).explain(error(Cause::Timeout)).to_string(), "timeout: the driver's");
     }
 
     #[test]

@@ -6,8 +6,7 @@ use bson::RawDocumentBuf;
 
 use super::command::{Commands, Refusal, Reply};
 use super::encode::Encoder;
-use super::errors::is_out_of_reach;
-use crate::store::WriteError;
+use crate::store::{Cause, WriteError};
 
 /// The most bytes of a command's statements. The server takes 16 MiB + 16 KiB for a whole command; the margin
 /// holds all that stands around the statements, what the driver adds included.
@@ -75,14 +74,14 @@ impl Commands {
                 }
                 Ok(reply) => {
                     let detail = format!("{} statements took effect, of {} that were sent", reply.n, sent.len());
-                    WriteError::Transient { reason: "other", detail }
+                    WriteError::new(Cause::Other, detail)
                 }
-                Err(WriteError::Permanent { .. }) if sent.len() > 1 => {
+                Err(error) if error.is_permanent() && sent.len() > 1 => {
                     let (first, second) = sent.split_at(sent.len() / 2); // to find the one that is to blame
                     waiting.extend([second, first]);
                     continue;
                 }
-                Err(error) if is_out_of_reach(&error) => return Err(error),
+                Err(error) if error.cause.is_unreachable() => return Err(error),
                 Err(error) => error,
             };
             for item in sent {

@@ -5,25 +5,27 @@ use std::path::PathBuf;
 use rusqlite::ErrorCode;
 
 use super::chunk::ChunkError;
-use crate::store::{Reasons, StoreError, WriteError};
+use crate::store::{Cause, StoreError, WriteError};
 
-/// All that [`SqliteError::sorted`] may say.
-pub(super) const REASONS: Reasons = Reasons {
-    transient: &[
-        "busy",
-        "io",
-        "disk_full",
-        "memory",
-        "interrupted",
-        "read_only",
-        "corrupt",
-        "schema",
-        "file_gone",
-        "stopping",
-        "sqlite",
-    ],
-    permanent: &["constraint", "too_big", "mismatch", "unreadable_row", "unreadable_chunk"],
-};
+/// All causes that [`SqliteError::cause`] may have.
+pub(super) const CAUSES: &[Cause] = &[
+    Cause::Busy,
+    Cause::Io,
+    Cause::DiskFull,
+    Cause::Memory,
+    Cause::Interrupted,
+    Cause::ReadOnly,
+    Cause::Corrupt,
+    Cause::Schema,
+    Cause::FileGone,
+    Cause::Stopping,
+    Cause::Sqlite,
+    Cause::Constraint,
+    Cause::TooBig,
+    Cause::Mismatch,
+    Cause::UnreadableRow,
+    Cause::UnreadableChunk,
+];
 
 /// Everything that can go wrong in this room.
 #[derive(Debug, thiserror::Error)]
@@ -57,64 +59,49 @@ pub(super) enum SqliteError {
 }
 
 impl SqliteError {
-    /// Whether the same write will never succeed, however often it is sent.
-    pub(super) fn is_permanent(&self) -> bool {
-        self.sorted().1
-    }
-
-    /// Whether the disk is full.
-    pub(super) fn is_disk_full(&self) -> bool {
-        self.sorted().0 == "disk_full"
-    }
-
-    /// A short stable word, and whether the error is permanent. What is not known to be permanent is
-    /// transient: a reading that is tried too often costs little, one that is given up too early is lost to
-    /// the database.
-    fn sorted(&self) -> (&'static str, bool) {
+    /// The cause. An error that is not known to be permanent is transient: a reading that is tried too often
+    /// costs little, one that is given up too early is lost to the database.
+    pub(super) fn cause(&self) -> Cause {
         match self {
             Self::Sqlite(error) => match error.sqlite_error_code() {
-                Some(code) => sorted_code(code),
-                None => ("unreadable_row", true), // a row that holds what this program never wrote
+                Some(code) => cause_of(code),
+                None => Cause::UnreadableRow, // a row that holds what this program never wrote
             },
-            Self::Chunk(_) => ("unreadable_chunk", true),
-            Self::Compressor(_) => ("memory", false),
-            Self::UnknownVersion { .. } | Self::Foreign | Self::NoWal { .. } => ("schema", false),
-            Self::FileGone(_) | Self::FileReplaced(_) => ("file_gone", false),
-            Self::FileUnknown(..) => ("io", false),
-            Self::Stopping => ("stopping", false),
+            Self::Chunk(_) => Cause::UnreadableChunk,
+            Self::Compressor(_) => Cause::Memory,
+            Self::UnknownVersion { .. } | Self::Foreign | Self::NoWal { .. } => Cause::Schema,
+            Self::FileGone(_) | Self::FileReplaced(_) => Cause::FileGone,
+            Self::FileUnknown(..) => Cause::Io,
+            Self::Stopping => Cause::Stopping,
         }
     }
 }
 
-fn sorted_code(code: ErrorCode) -> (&'static str, bool) {
+fn cause_of(code: ErrorCode) -> Cause {
     match code {
-        ErrorCode::ConstraintViolation => ("constraint", true),
-        ErrorCode::TooBig => ("too_big", true),
-        ErrorCode::TypeMismatch => ("mismatch", true),
-        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => ("busy", false),
-        ErrorCode::SystemIoFailure | ErrorCode::CannotOpen => ("io", false),
-        ErrorCode::DiskFull => ("disk_full", false),
-        ErrorCode::OutOfMemory => ("memory", false),
-        ErrorCode::OperationInterrupted => ("interrupted", false),
-        ErrorCode::ReadOnly | ErrorCode::PermissionDenied => ("read_only", false),
-        ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => ("corrupt", false),
-        _ => ("sqlite", false),
+        ErrorCode::ConstraintViolation => Cause::Constraint,
+        ErrorCode::TooBig => Cause::TooBig,
+        ErrorCode::TypeMismatch => Cause::Mismatch,
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => Cause::Busy,
+        ErrorCode::SystemIoFailure | ErrorCode::CannotOpen => Cause::Io,
+        ErrorCode::DiskFull => Cause::DiskFull,
+        ErrorCode::OutOfMemory => Cause::Memory,
+        ErrorCode::OperationInterrupted => Cause::Interrupted,
+        ErrorCode::ReadOnly | ErrorCode::PermissionDenied => Cause::ReadOnly,
+        ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => Cause::Corrupt,
+        _ => Cause::Sqlite,
     }
 }
 
 impl From<&SqliteError> for WriteError {
     fn from(error: &SqliteError) -> Self {
-        let detail = error.to_string();
-        match error.sorted() {
-            (reason, true) => Self::Permanent { reason, detail },
-            (reason, false) => Self::Transient { reason, detail },
-        }
+        Self::new(error.cause(), error.to_string())
     }
 }
 
 impl From<SqliteError> for StoreError {
     fn from(error: SqliteError) -> Self {
-        Self(error.to_string())
+        Self::new(error.cause(), error.to_string())
     }
 }
 
@@ -126,24 +113,22 @@ mod tests {
 
     #[test]
     fn only_what_no_retry_can_help_is_permanent() {
-        let sorted = |code| {
+        let cause = |code| {
             let error = SqliteError::from(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
-            let (reason, is_permanent) = error.sorted();
-            let known = if is_permanent { REASONS.permanent } else { REASONS.transient };
-            assert!(known.contains(&reason), "{reason}");
-            (reason, is_permanent)
+            assert!(CAUSES.contains(&error.cause()), "{error}");
+            error.cause()
         };
-        assert_eq!(sorted(ffi::SQLITE_BUSY), ("busy", false));
-        assert_eq!(sorted(ffi::SQLITE_BUSY_SNAPSHOT), ("busy", false));
-        assert_eq!(sorted(ffi::SQLITE_IOERR_FSYNC), ("io", false));
-        assert_eq!(sorted(ffi::SQLITE_FULL), ("disk_full", false));
-        assert_eq!(sorted(ffi::SQLITE_NOMEM), ("memory", false));
-        assert_eq!(sorted(ffi::SQLITE_INTERRUPT), ("interrupted", false));
-        assert_eq!(sorted(ffi::SQLITE_CORRUPT), ("corrupt", false));
-        assert_eq!(sorted(ffi::SQLITE_ERROR), ("sqlite", false));
-        assert_eq!(sorted(ffi::SQLITE_CONSTRAINT_CHECK), ("constraint", true));
-        assert_eq!(sorted(ffi::SQLITE_TOOBIG), ("too_big", true));
-        assert_eq!(sorted(ffi::SQLITE_MISMATCH), ("mismatch", true));
-        assert_eq!(SqliteError::Chunk(ChunkError::Truncated).sorted(), ("unreadable_chunk", true));
+        assert_eq!(cause(ffi::SQLITE_BUSY), Cause::Busy);
+        assert_eq!(cause(ffi::SQLITE_BUSY_SNAPSHOT), Cause::Busy);
+        assert_eq!(cause(ffi::SQLITE_IOERR_FSYNC), Cause::Io);
+        assert_eq!(cause(ffi::SQLITE_FULL), Cause::DiskFull);
+        assert_eq!(cause(ffi::SQLITE_NOMEM), Cause::Memory);
+        assert_eq!(cause(ffi::SQLITE_INTERRUPT), Cause::Interrupted);
+        assert_eq!(cause(ffi::SQLITE_CORRUPT), Cause::Corrupt);
+        assert_eq!(cause(ffi::SQLITE_ERROR), Cause::Sqlite);
+        assert_eq!(cause(ffi::SQLITE_CONSTRAINT_CHECK), Cause::Constraint);
+        assert_eq!(cause(ffi::SQLITE_TOOBIG), Cause::TooBig);
+        assert_eq!(cause(ffi::SQLITE_MISMATCH), Cause::Mismatch);
+        assert_eq!(SqliteError::Chunk(ChunkError::Truncated).cause(), Cause::UnreadableChunk);
     }
 }

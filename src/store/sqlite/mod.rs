@@ -36,13 +36,13 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tokio::sync::Mutex;
 
-use self::error::{REASONS, SqliteError};
+use self::error::{CAUSES, SqliteError};
 use self::expire::{Expired, What};
 use self::file::DatabaseFile;
 use self::readers::Readers;
 use self::write::Writer;
 use super::{
-    DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, Reasons, Store, StoreError, UnreadableDocuments,
+    Cause, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, Store, StoreError, UnreadableDocuments,
     WriteError, Written,
 };
 use crate::model::{BucketWrite, Contents, Hour, Metric};
@@ -77,7 +77,8 @@ impl SqliteStore {
     }
 
     fn open_with(path: &Path, busy_timeout: Duration) -> Result<Self, StoreError> {
-        let refused = |error: SqliteError| StoreError(format!("cannot open {}: {error}", path.display()));
+        let refused =
+            |error: SqliteError| StoreError::new(error.cause(), format!("cannot open {}: {error}", path.display()));
         let writer = schema::open_writer(path, busy_timeout).and_then(Writer::new).map_err(refused)?;
         let file = Arc::new(DatabaseFile::of(path).map_err(refused)?);
         let readers = Readers::new(path.to_owned(), Arc::clone(&file), busy_timeout);
@@ -145,8 +146,8 @@ impl Store for SqliteStore {
         "sqlite"
     }
 
-    fn reasons(&self) -> Reasons {
-        REASONS
+    fn causes(&self) -> &'static [Cause] {
+        CAUSES
     }
 
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
@@ -195,7 +196,7 @@ impl Store for SqliteStore {
         let mut wal = path.as_os_str().to_owned();
         wal.push("-wal");
         let bytes = |path: &Path| std::fs::metadata(path).map(|file| file.len());
-        let file = bytes(path).map_err(|error| StoreError(format!("{}: {error}", path.display())))?;
+        let file = bytes(path).map_err(|error| StoreError::new(Cause::Io, format!("{}: {error}", path.display())))?;
         Ok(file + bytes(Path::new(&wal)).unwrap_or(0))
     }
 

@@ -156,9 +156,7 @@ async fn one_refused_bucket_does_not_block_the_others() {
     visitor(&folder).execute_batch(refuse).unwrap();
     let writes = ["a", "bad", "z"].map(|device| write_at(device, Hour(1), [(1, 1.0)]));
     let outcomes = store.write(&writes).await;
-    assert!(
-        matches!(&outcomes[1], Err(WriteError::Permanent { reason: "constraint", detail }) if detail.contains("no"))
-    );
+    assert!(matches!(&outcomes[1], Err(WriteError { cause: Cause::Constraint, detail }) if detail.contains("no")));
     for nth in [0, 2] {
         assert_eq!(outcomes[nth].as_ref().unwrap(), &Written { stored: 1, duplicate: 0 });
     }
@@ -174,17 +172,14 @@ async fn a_damaged_chunk_refuses_its_late_readings_only() {
     visitor(&folder).execute_batch("UPDATE chunks SET data = x'010007' WHERE device = 'bad'").unwrap();
     let outcomes = store.write(&["a", "bad"].map(|device| write_at(device, Hour(1), [(0, 1.0)]))).await;
     assert!(outcomes[0].is_ok());
-    assert!(matches!(&outcomes[1], Err(WriteError::Permanent { reason: "unreadable_chunk", .. })), "{outcomes:?}");
+    assert!(matches!(&outcomes[1], Err(WriteError { cause: Cause::UnreadableChunk, .. })), "{outcomes:?}");
     assert!(store.contents("bad", Hour(0)..Hour(9)).await.unwrap().is_empty(), "reads skip it");
     assert_eq!(stats(&store, "bad").await.count, 1);
 }
 
-/// Writes once more, and tells the reason for which the store does not take it.
-async fn reason_not_to_write(store: &SqliteStore) -> &'static str {
-    match store.write(&[write_at("d", Hour(1), [(2, 2.0)])]).await.remove(0) {
-        Err(WriteError::Transient { reason, .. }) => reason,
-        other => panic!("{other:?}"),
-    }
+/// Writes once more, and returns the cause for which the store does not take it.
+async fn cause_of_failed_write(store: &SqliteStore) -> Cause {
+    store.write(&[write_at("d", Hour(1), [(2, 2.0)])]).await.remove(0).unwrap_err().cause
 }
 
 #[tokio::test]
@@ -195,12 +190,12 @@ async fn nothing_counts_as_written_while_the_file_is_gone_or_another_one() {
     for wal in [false, true] {
         let path = if wal { path.with_extension("db-wal") } else { path.clone() };
         std::fs::rename(&path, &aside).unwrap();
-        assert_eq!(reason_not_to_write(&store).await, "file_gone");
+        assert_eq!(cause_of_failed_write(&store).await, Cause::FileGone);
         let said = store.ping().await.unwrap_err().to_string();
         assert!(said.contains(path.to_str().unwrap()) && said.contains("was removed"), "{said}");
         assert!(store.last_hour("d").await.is_err(), "nor is anything read");
         std::fs::copy(&aside, &path).unwrap();
-        assert_eq!(reason_not_to_write(&store).await, "file_gone");
+        assert_eq!(cause_of_failed_write(&store).await, Cause::FileGone);
         assert!(store.ping().await.unwrap_err().to_string().contains("another file is in the place of"));
         std::fs::rename(&aside, &path).unwrap();
         store.ping().await.unwrap();
@@ -217,7 +212,7 @@ async fn while_another_process_writes_reads_go_on_and_writes_may_be_tried_again(
     visitor.execute_batch("BEGIN IMMEDIATE; DELETE FROM rollups").unwrap();
     let write = write_at("d", Hour(1), [(2, 3.0)]);
     let outcomes = store.write(std::slice::from_ref(&write)).await;
-    assert!(matches!(&outcomes[..], [Err(WriteError::Transient { reason: "busy", .. })]), "{outcomes:?}");
+    assert!(matches!(&outcomes[..], [Err(WriteError { cause: Cause::Busy, .. })]), "{outcomes:?}");
     assert_eq!(stats(&store, "d").await, Stats::of(1.0));
     visitor.execute_batch("ROLLBACK").unwrap();
     assert_eq!(written(&store, write).await, Written { stored: 1, duplicate: 0 });
@@ -250,7 +245,7 @@ async fn a_full_disk_takes_what_fits_and_leaves_nothing_half_done() {
     let fit = outcomes.iter().take_while(|outcome| outcome.is_ok()).count();
     assert_eq!((fit, one::<i64>(&visitor(&folder), "SELECT count(*) FROM buckets")), (1, 1));
     for outcome in &outcomes[fit..] {
-        assert!(matches!(outcome, Err(WriteError::Transient { reason: "disk_full", .. })), "{outcome:?}");
+        assert!(matches!(outcome, Err(WriteError { cause: Cause::DiskFull, .. })), "{outcome:?}");
     }
     limit_pages(1_000_000).await;
     for (outcome, stored) in store.write(&writes).await.into_iter().zip([0, 5000, 5000]) {

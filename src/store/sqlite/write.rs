@@ -16,7 +16,7 @@ use super::error::SqliteError;
 use super::history;
 use crate::disk;
 use crate::model::BucketWrite;
-use crate::store::{WriteError, Written};
+use crate::store::{Cause, WriteError, Written};
 
 /// About how many bytes of the write-ahead file a bucket takes: ten pages.
 pub(super) const WAL_BYTES_PER_BUCKET: u64 = 40 << 10;
@@ -56,12 +56,12 @@ impl Writer {
                         self.give_back();
                     }
                 }
-                Err(error) if error.is_disk_full() && now.len() > 1 => {
+                Err(error) if error.cause() == Cause::DiskFull && now.len() > 1 => {
                     self.give_back();
                     self.most = Some(now.len() / 2);
                 }
                 Err(error) => {
-                    if error.is_disk_full() {
+                    if error.cause() == Cause::DiskFull {
                         self.give_back();
                     }
                     outcomes.extend(rest.iter().map(|_| Err(WriteError::from(&error))));
@@ -92,7 +92,7 @@ impl Writer {
     /// Writes all buckets or none; only those that are refused for good are left out.
     fn write_some(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Result<Written, WriteError>>, SqliteError> {
         match self.write_all(writes) {
-            Err(error) if error.is_permanent() => self.write_each(writes),
+            Err(error) if error.cause().is_permanent() => self.write_each(writes),
             outcome => Ok(outcome?.into_iter().map(Ok).collect()),
         }
     }
@@ -122,7 +122,7 @@ impl Writer {
                     savepoint.commit()?;
                     outcomes.push(Ok(written));
                 }
-                Err(error) if error.is_permanent() => {
+                Err(error) if error.cause().is_permanent() => {
                     savepoint.finish()?; // takes back what was done of this bucket
                     outcomes.push(Err(WriteError::from(&error)));
                 }

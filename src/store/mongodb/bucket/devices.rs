@@ -22,7 +22,7 @@ use super::document::{SCHEMA_VERSION, is_full};
 use super::read::bucket_hour;
 use crate::model::{Hour, Metric};
 use crate::store::metric_names::MetricNames;
-use crate::store::{DeviceSummary, WriteError};
+use crate::store::{DeviceSummary, StoreError};
 
 /// What one document says of its device.
 pub(super) struct Glance {
@@ -42,7 +42,7 @@ impl BucketStore {
         prefix: &str,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<DeviceSummary>, WriteError> {
+    ) -> Result<Vec<DeviceSummary>, StoreError> {
         let (mut seek, mut found) = (Seek::new(prefix, after), Vec::new());
         while found.len() < limit {
             let first = self.glance(doc! { "deviceId": seek.rest() }, 1);
@@ -59,7 +59,7 @@ impl BucketStore {
 
     /// What is known of the device whose first bucket and whose first day of rollups were found. `None`: it
     /// has just expired.
-    async fn summary(&self, first: Option<Glance>, day: Option<Day>) -> Result<Option<DeviceSummary>, WriteError> {
+    async fn summary(&self, first: Option<Glance>, day: Option<Day>) -> Result<Option<DeviceSummary>, StoreError> {
         let newest = match &first {
             Some(first) => self.whole(self.glance(doc! { "deviceId": &first.device }, -1).await?).await?,
             None => Vec::new(),
@@ -87,7 +87,7 @@ impl BucketStore {
     }
 
     /// The first document (`direction` 1) or the last (-1) of those that `filter` finds, by device and hour.
-    async fn glance(&self, filter: Document, direction: i32) -> Result<Option<Glance>, WriteError> {
+    async fn glance(&self, filter: Document, direction: i32) -> Result<Option<Glance>, StoreError> {
         let find = || {
             let sort = doc! { "deviceId": direction, "bucket": direction };
             self.documents.find(filter.clone()).sort(sort).projection(glance_fields())
@@ -96,7 +96,7 @@ impl BucketStore {
     }
 
     /// All parts of the bucket of which one was seen, ascending.
-    async fn whole(&self, seen: Option<Glance>) -> Result<Vec<Glance>, WriteError> {
+    async fn whole(&self, seen: Option<Glance>) -> Result<Vec<Glance>, StoreError> {
         let Some(seen) = seen else { return Ok(Vec::new()) };
         if seen.part == 0 && !seen.full {
             return Ok(vec![seen]); // there are no others

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::super::encode::Encoder;
-use super::super::errors::is_out_of_reach;
 use super::super::metadata;
 use super::super::statements::{self, Verb};
 use super::BucketStore;
@@ -93,7 +92,7 @@ impl BucketStore {
             running.extend(starting.map(|job| async move { (job, self.write_slowly(job).await) }));
             let Some((job, outcome)) = running.next().await else { return Ok(()) };
             match outcome {
-                Err(error) if is_out_of_reach(&error) => return Err(error),
+                Err(error) if error.cause.is_unreachable() => return Err(error),
                 known => outcomes.set(job, known),
             }
         }

@@ -82,13 +82,13 @@ use self::schema::Schema;
 use super::MongodbOptions;
 use super::collection::{Deployment, ManagedCollection};
 use super::command::Commands;
-use super::errors::REASONS;
+use super::errors::CAUSES;
 use super::rollups::RollupCollection;
 use super::schema_state::SchemaState;
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Hour, Metric};
 use crate::store::{
-    DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Reasons, Rollups, Store, StoreError, WriteError, Written,
+    Cause, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Rollups, Store, StoreError, WriteError, Written,
 };
 
 /// Buckets in a MongoDB collection.
@@ -155,7 +155,7 @@ impl BucketStore {
     }
 
     /// What kind of server this is, once the schema is there.
-    async fn deployment(&self) -> Result<Deployment, WriteError> {
+    async fn deployment(&self) -> Result<Deployment, StoreError> {
         let ensure = || async {
             let deployment = self.schema.ensure().await?;
             self.rollups.ensure(deployment).await?;
@@ -173,14 +173,14 @@ impl Store for BucketStore {
         "mongodb"
     }
 
-    fn reasons(&self) -> Reasons {
-        REASONS
+    fn causes(&self) -> &'static [Cause] {
+        CAUSES
     }
 
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
         let outcomes = match self.deployment().await {
             Ok(_) => self.write_buckets(writes).await,
-            Err(error) => vec![Err(error); writes.len()],
+            Err(error) => vec![Err(error.into()); writes.len()],
         };
         outcomes.into_iter().map(|outcome| outcome.map_err(|error| self.commands.servers.explain(error))).collect()
     }
@@ -191,23 +191,23 @@ impl Store for BucketStore {
         hours: Range<Hour>,
         metrics: &[Metric],
     ) -> Result<Vec<Vec<HourStats>>, StoreError> {
-        Ok(self.read_hour_stats(devices, &hours, metrics).await?)
+        self.read_hour_stats(devices, &hours, metrics).await
     }
 
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
-        Ok(self.read_readings(query).await?)
+        self.read_readings(query).await
     }
 
     async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
-        Ok(self.read_latest(device, hour).await?)
+        self.read_latest(device, hour).await
     }
 
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
-        Ok(self.read_last_hour(device).await?)
+        self.read_last_hour(device).await
     }
 
     async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<DeviceSummary>, StoreError> {
-        Ok(self.read_devices(prefix, after, limit).await?)
+        self.read_devices(prefix, after, limit).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -21,7 +21,7 @@ use super::BucketStore;
 use super::document::{SCHEMA_VERSION, take_readings};
 use crate::model::{Contents, Hour, Metric};
 use crate::store::metric_names::MetricNames;
-use crate::store::{FirstReadings, Gathered, HourSamples, HourStats, ReadingsQuery, WriteError};
+use crate::store::{FirstReadings, Gathered, HourSamples, HourStats, ReadingsQuery, StoreError};
 
 /// Documents of stats asked for at once: a month of hours comes in one reply.
 const STATS_BATCH: u32 = 1_000;
@@ -43,7 +43,7 @@ impl BucketStore {
         devices: &[Arc<str>],
         hours: &Range<Hour>,
         metrics: &[Metric],
-    ) -> Result<Vec<Vec<HourStats>>, WriteError> {
+    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
         let rolled_up = self.rollups.read(devices, hours, metrics).await?;
         let Some(filter) = of_missing(&missing(devices, hours, &rolled_up)) else { return Ok(rolled_up) };
         let mut by_device = ByDevice::new(devices, rolled_up);
@@ -76,7 +76,7 @@ impl BucketStore {
     /// Goes through the documents of the range in the order of their hours, and stops at the hour behind the
     /// last one that is needed. The parts of an hour come in no order of time: once enough is found in one of
     /// them, only those parts are asked for that begin before what was found last.
-    pub(super) async fn read_readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, WriteError> {
+    pub(super) async fn read_readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
         let batch = u32::try_from(query.max_instants).unwrap_or(CONTENTS_BATCH).clamp(2, CONTENTS_BATCH);
         let find = self.documents.find(in_range(query)).sort(doc! { "bucket": 1 }).batch_size(batch);
         let find = find.projection(doc! { "bucket": 1, "part": 1, "schemaVersion": 1, "readings": 1 });
@@ -114,7 +114,7 @@ impl BucketStore {
         until_ms: i64,
         read: &[i64],
         gathered: &mut Gathered,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), StoreError> {
         let hour = Hour::of(until_ms);
         let range_ms = query.range_ms.start.max(hour.start_ms())..until_ms;
         let mut filter = in_range(&ReadingsQuery { range_ms, ..query.clone() });
@@ -133,7 +133,7 @@ impl BucketStore {
         self.commands.each_document(self.commands.limited(find), visit).await
     }
 
-    pub(super) async fn read_latest(&self, device: &str, hour: Hour) -> Result<Contents, WriteError> {
+    pub(super) async fn read_latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
         let filter = of_device(device, &(hour..Hour(hour.0 + 1)));
         let find = self
             .documents
@@ -149,7 +149,7 @@ impl BucketStore {
         Ok(samples.finish().0)
     }
 
-    pub(super) async fn read_last_hour(&self, device: &str) -> Result<Option<Hour>, WriteError> {
+    pub(super) async fn read_last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
         let newest = || {
             let find = self.documents.find(doc! { "deviceId": device }).sort(doc! { "deviceId": -1, "bucket": -1 });
             find.projection(doc! { "bucket": 1, "schemaVersion": 1, "lastTs": 1 })

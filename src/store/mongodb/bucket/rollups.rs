@@ -25,7 +25,7 @@ use super::BucketStore;
 use super::read::hour_stats;
 use crate::model::Hour;
 use crate::store::metric_names::MetricNames;
-use crate::store::{Rollups, WriteError};
+use crate::store::{Rollups, StoreError, WriteError};
 
 /// Documents asked for at once.
 const BATCH: u32 = 1_000;
@@ -35,7 +35,7 @@ type Derived = HashMap<(Arc<str>, Hour), HourRollup>;
 
 #[async_trait]
 impl Rollups for BucketStore {
-    async fn identity(&self) -> Result<String, WriteError> {
+    async fn identity(&self) -> Result<String, StoreError> {
         self.deployment().await?;
         if !self.schema_state.is_unchanged().await? {
             self.deployment().await?;
@@ -45,7 +45,7 @@ impl Rollups for BucketStore {
         Ok(format!("mongodb buckets {buckets} rollups {rollups}"))
     }
 
-    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, WriteError> {
+    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
         let from = DateTime::from_millis(from.start_ms());
         let find = self.documents.find(doc! { "createdAt": { "$gte": from } }).sort(doc! { "createdAt": 1 }).limit(1);
         let mut hour = None;
@@ -85,7 +85,7 @@ impl Rollups for BucketStore {
 
     async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>> {
         match self.derive(buckets).await {
-            Err(error) => vec![Err(error); buckets.len()],
+            Err(error) => vec![Err(error.into()); buckets.len()],
             Ok(derived) => self.put_derived(buckets, derived).await,
         }
     }
@@ -93,7 +93,7 @@ impl Rollups for BucketStore {
 
 impl BucketStore {
     /// Derives buckets, with few queries: one for each device or one for each hour, whatever is less.
-    async fn derive(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Derived, WriteError> {
+    async fn derive(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Derived, StoreError> {
         self.deployment().await?;
         let mut by_device: BTreeMap<&str, Vec<DateTime>> = BTreeMap::new();
         let mut by_hour: BTreeMap<Hour, Vec<&str>> = BTreeMap::new();
@@ -146,7 +146,7 @@ impl BucketStore {
         for (rollup, outcome) in outdated.iter().zip(self.rollups.put_all(&outdated).await) {
             match outcome {
                 Ok(()) => done += 1,
-                Err(error @ WriteError::Permanent { .. }) => leave_out(&rollup.device, hour, &error),
+                Err(error) if error.is_permanent() => leave_out(&rollup.device, hour, &error),
                 Err(error) => return Err(error),
             }
         }

@@ -10,7 +10,7 @@ use bson::{Document, doc};
 use super::super::collection::{Deployment, Kind, ManagedCollection};
 use super::document::SCHEMA_VERSION;
 use crate::model::DEVICE_ID_MAX_BYTES;
-use crate::store::WriteError;
+use crate::store::StoreError;
 
 /// The index that every query uses.
 const QUERY_INDEX: &str = "deviceId_bucket";
@@ -29,7 +29,7 @@ pub(super) struct Schema {
 
 impl Schema {
     /// Brings the database to what the schema should be.
-    pub(super) async fn ensure(&self) -> Result<Deployment, WriteError> {
+    pub(super) async fn ensure(&self) -> Result<Deployment, StoreError> {
         let deployment = self.collection.deployment().await?;
         self.ensure_collection().await?;
         self.collection.ensure_index(QUERY_INDEX, doc! { "deviceId": 1, "bucket": 1 }).await?;
@@ -42,7 +42,7 @@ impl Schema {
 
     /// The collection with its validator. A validator that is not ours is left alone unless ours is asked
     /// for.
-    async fn ensure_collection(&self) -> Result<(), WriteError> {
+    async fn ensure_collection(&self) -> Result<(), StoreError> {
         let Some(present) = self.collection.present(Kind::Plain).await? else {
             let options = if self.validate {
                 doc! { "validator": validator() }

@@ -27,7 +27,7 @@ use super::document::{Part, encode_birth};
 use super::plan::{Change, is_consistent, plan};
 use super::statement::Job;
 use crate::model::{BucketWrite, Hour};
-use crate::store::{WriteError, Written};
+use crate::store::{Cause, StoreError, WriteError, Written};
 
 /// How often a bucket is tried before the write is handed back as contended.
 const ATTEMPTS: u32 = 10;
@@ -52,13 +52,13 @@ impl BucketStore {
             }
         }
         let detail = format!("other writers of the bucket were quicker {ATTEMPTS} times");
-        Err(WriteError::Transient { reason: "contention", detail })
+        Err(WriteError::new(Cause::Contention, detail))
     }
 
     /// The parts that a job may have to do with: all of them, or only the last one that is known and those
     /// behind it, if the job comes after everything that it speaks for. Returns also from which number on
     /// that is.
-    async fn read_what_matters(&self, job: &Job<'_>) -> Result<(Vec<Part>, i32), WriteError> {
+    async fn read_what_matters(&self, job: &Job<'_>) -> Result<(Vec<Part>, i32), StoreError> {
         let BucketWrite { device, hour, .. } = job.write;
         let known = self.overflowing.last_part(device, *hour);
         if known > 0 {
@@ -71,7 +71,7 @@ impl BucketStore {
     }
 
     /// The parts of a bucket from this one on, ascending.
-    async fn read_parts(&self, device: &str, hour: Hour, from: i32) -> Result<Vec<Part>, WriteError> {
+    async fn read_parts(&self, device: &str, hour: Hour, from: i32) -> Result<Vec<Part>, StoreError> {
         let bucket = DateTime::from_millis(hour.start_ms());
         let find = self
             .documents

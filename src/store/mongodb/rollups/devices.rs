@@ -4,16 +4,16 @@ use bson::{Bson, doc};
 
 use super::RollupCollection;
 use super::document::Day;
-use crate::store::{DeviceSummary, WriteError};
+use crate::store::{DeviceSummary, StoreError};
 
 impl RollupCollection {
     /// The first day of the first device whose id matches `ids`.
-    pub(in super::super) async fn first_day(&self, ids: impl Into<Bson>) -> Result<Option<Day>, WriteError> {
+    pub(in super::super) async fn first_day(&self, ids: impl Into<Bson>) -> Result<Option<Day>, StoreError> {
         self.day_at_end(ids.into(), 1).await
     }
 
     /// The summary of a device that has rollups only. Metadata expires with the readings.
-    pub(in super::super) async fn summary(&self, first: Day) -> Result<Option<DeviceSummary>, WriteError> {
+    pub(in super::super) async fn summary(&self, first: Day) -> Result<Option<DeviceSummary>, StoreError> {
         let Some(last) = self.day_at_end(first.device.as_str().into(), -1).await? else { return Ok(None) };
         Ok(Some(DeviceSummary {
             device: last.device.into(),
@@ -25,7 +25,7 @@ impl RollupCollection {
     }
 
     /// The first document (`direction` 1) or the last (-1), by device and day. One seek in the index.
-    async fn day_at_end(&self, ids: Bson, direction: i32) -> Result<Option<Day>, WriteError> {
+    async fn day_at_end(&self, ids: Bson, direction: i32) -> Result<Option<Day>, StoreError> {
         let find = || {
             let sort = doc! { "deviceId": direction, "day": direction };
             let fields = doc! { "deviceId": 1, "day": 1, "schemaVersion": 1, "hours": 1 };

@@ -39,7 +39,7 @@ pub(super) use self::document::Day;
 pub(super) use self::missing::{Missing, missing};
 use super::collection::{Deployment, Kind, ManagedCollection};
 use super::command::Commands;
-use crate::store::{HourStats, WriteError};
+use crate::store::{HourStats, StoreError};
 use std::sync::Arc;
 
 /// The index that every query uses.
@@ -83,7 +83,7 @@ impl RollupCollection {
     }
 
     /// Creates the collection and its indexes, and changes what differs from the options.
-    pub(super) async fn ensure(&self, deployment: Deployment) -> Result<(), WriteError> {
+    pub(super) async fn ensure(&self, deployment: Deployment) -> Result<(), StoreError> {
         if self.managed.present(Kind::Plain).await?.is_none() {
             self.managed.create(doc! {}).await?;
         }

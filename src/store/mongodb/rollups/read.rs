@@ -10,7 +10,7 @@ use super::RollupCollection;
 use super::document::{day_of, start_of, take_hours};
 use crate::model::{Hour, Metric};
 use crate::store::metric_names::MetricNames;
-use crate::store::{HourStats, WriteError};
+use crate::store::{HourStats, StoreError};
 
 /// Documents asked for at once: those of many devices and a month come in one reply, or as many as it can
 /// hold.
@@ -24,7 +24,7 @@ impl RollupCollection {
         devices: &[Arc<str>],
         hours: &Range<Hour>,
         metrics: &[Metric],
-    ) -> Result<Vec<Vec<HourStats>>, WriteError> {
+    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
         let mut by_device = ByDevice::new(devices, vec![Vec::new(); devices.len()]);
         if devices.is_empty() || hours.is_empty() {
             return Ok(by_device.found);

@@ -11,7 +11,7 @@ use super::super::statements::{Outcome, Verb};
 use super::document::{day_of, key_of, put, rev_of, start_of};
 use super::{HourRollup, RollupCollection};
 use crate::model::Hour;
-use crate::store::WriteError;
+use crate::store::{StoreError, WriteError};
 
 impl RollupCollection {
     /// Writes the hours, unless something as new is there. The outcome at index i belongs to the rollup at
@@ -46,7 +46,7 @@ impl RollupCollection {
         &self,
         hour: Hour,
         mut rollups: Vec<HourRollup>,
-    ) -> Result<Vec<HourRollup>, WriteError> {
+    ) -> Result<Vec<HourRollup>, StoreError> {
         if rollups.is_empty() {
             return Ok(rollups);
         }

@@ -12,7 +12,7 @@ use super::TimeseriesStore;
 use super::times::during_hours;
 use crate::model::Hour;
 use crate::store::metric_names::MetricNames;
-use crate::store::{DeviceSummary, WriteError};
+use crate::store::{DeviceSummary, StoreError};
 
 impl TimeseriesStore {
     pub(super) async fn read_devices(
@@ -20,7 +20,7 @@ impl TimeseriesStore {
         prefix: &str,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<DeviceSummary>, WriteError> {
+    ) -> Result<Vec<DeviceSummary>, StoreError> {
         let (mut seek, mut found) = (Seek::new(prefix, after), Vec::new());
         while found.len() < limit {
             let find = self
@@ -48,7 +48,7 @@ impl TimeseriesStore {
     }
 
     /// What is known of a device whose first day of rollups was found. `None`, when it has just expired.
-    async fn summary(&self, device: String, day: Option<Day>) -> Result<Option<DeviceSummary>, WriteError> {
+    async fn summary(&self, device: String, day: Option<Day>) -> Result<Option<DeviceSummary>, StoreError> {
         let (Some(first), Some(last)) = (self.read_end(&device, 1).await?, self.read_end(&device, -1).await?) else {
             return match day {
                 Some(day) => self.rollups.summary(day).await,

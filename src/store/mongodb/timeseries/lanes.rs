@@ -23,7 +23,7 @@ use mongodb::ClientSession;
 
 use super::super::command::{Commands, Reply};
 use super::super::encode::Encoder;
-use super::super::errors::{may_still_happen, within};
+use super::super::errors::within;
 use crate::store::WriteError;
 
 /// A session and the number of its last command.
@@ -69,7 +69,7 @@ impl Lanes {
         });
         let answer = self.commands.send_in(&mut lane.session, command).await;
         match &answer {
-            Err(error) if may_still_happen(error) => self.doubtful.lock().await.push(lane),
+            Err(error) if error.cause.may_still_happen() => self.doubtful.lock().await.push(lane),
             _ => self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(lane),
         }
         answer

@@ -48,13 +48,13 @@ use self::schema::Schema;
 use super::collection::{Deployment, ManagedCollection};
 use super::command::Commands;
 use super::connect::{MongodbOptions, TimeseriesOptions};
-use super::errors::REASONS;
+use super::errors::CAUSES;
 use super::rollups::RollupCollection;
 use super::schema_state::SchemaState;
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Hour, Keep, Metric};
 use crate::store::{
-    DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Reasons, Rollups, Store, StoreError, WriteError, Written,
+    Cause, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Rollups, Store, StoreError, WriteError, Written,
 };
 
 /// Readings in a native time-series collection of MongoDB.
@@ -116,7 +116,7 @@ impl TimeseriesStore {
         Ok(())
     }
 
-    async fn deployment(&self) -> Result<Deployment, WriteError> {
+    async fn deployment(&self) -> Result<Deployment, StoreError> {
         let ensure = || async {
             let deployment = self.schema.ensure(self.schema_state.was_there()).await?;
             self.rollups.ensure(deployment).await?;
@@ -136,12 +136,12 @@ impl TimeseriesStore {
         let error = match self.schema_state.is_unchanged().await {
             Ok(true) => return outcomes,
             Ok(false) => {
-                let detail = "a collection was dropped or replaced meanwhile".to_owned();
-                WriteError::Transient { reason: "schema", detail }
+                let detail = "a collection was dropped or replaced meanwhile";
+                StoreError::new(Cause::Schema, detail)
             }
             Err(error) => error,
         };
-        outcomes.iter_mut().filter(|outcome| outcome.is_ok()).for_each(|outcome| *outcome = Err(error.clone()));
+        outcomes.iter_mut().filter(|outcome| outcome.is_ok()).for_each(|outcome| *outcome = Err(error.clone().into()));
         outcomes
     }
 }
@@ -161,14 +161,14 @@ impl Store for TimeseriesStore {
         Keep::First
     }
 
-    fn reasons(&self) -> Reasons {
-        REASONS
+    fn causes(&self) -> &'static [Cause] {
+        CAUSES
     }
 
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
         let outcomes = match self.deployment().await {
             Ok(deployment) => self.confirm(self.write_buckets(writes, deployment).await).await,
-            Err(error) => vec![Err(error); writes.len()],
+            Err(error) => vec![Err(error.into()); writes.len()],
         };
         outcomes.into_iter().map(|outcome| outcome.map_err(|error| self.commands.servers.explain(error))).collect()
     }
@@ -179,15 +179,15 @@ impl Store for TimeseriesStore {
         hours: Range<Hour>,
         metrics: &[Metric],
     ) -> Result<Vec<Vec<HourStats>>, StoreError> {
-        Ok(self.read_hour_stats(devices, &hours, metrics).await?)
+        self.read_hour_stats(devices, &hours, metrics).await
     }
 
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
-        Ok(self.read_readings(query).await?)
+        self.read_readings(query).await
     }
 
     async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
-        Ok(self.read_latest(device, hour).await?)
+        self.read_latest(device, hour).await
     }
 
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
@@ -195,7 +195,7 @@ impl Store for TimeseriesStore {
     }
 
     async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<DeviceSummary>, StoreError> {
-        Ok(self.read_devices(prefix, after, limit).await?)
+        self.read_devices(prefix, after, limit).await
     }
 
     fn metadata_stays(&self) -> bool {

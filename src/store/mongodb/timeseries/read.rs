@@ -18,7 +18,7 @@ use super::known::Newest;
 use super::times::{during, during_hours, since};
 use crate::model::{Contents, Hour, HourOffset, Metric, Stats};
 use crate::store::metric_names::MetricNames;
-use crate::store::{FirstReadings, Gathered, HourSamples, HourStats, ReadingsQuery, WriteError};
+use crate::store::{FirstReadings, Gathered, HourSamples, HourStats, ReadingsQuery, StoreError};
 
 /// Measurements asked for at once.
 const BATCH: u32 = 10_000;
@@ -33,7 +33,7 @@ impl TimeseriesStore {
         devices: &[Arc<str>],
         hours: &Range<Hour>,
         metrics: &[Metric],
-    ) -> Result<Vec<Vec<HourStats>>, WriteError> {
+    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
         let rolled_up = self.rollups.read(devices, hours, metrics).await?;
         let clauses: Vec<Document> = missing(devices, hours, &rolled_up).iter().flat_map(clauses_of).collect();
         if clauses.is_empty() {
@@ -49,7 +49,7 @@ impl TimeseriesStore {
     }
 
     /// The rollup of each device and hour of the measurements that `filter` finds, as they are stored.
-    pub(super) async fn fold(&self, filter: Document, names: &mut MetricNames) -> Result<Vec<HourRollup>, WriteError> {
+    pub(super) async fn fold(&self, filter: Document, names: &mut MetricNames) -> Result<Vec<HourRollup>, StoreError> {
         let mut found = Vec::new();
         let visit = |row: &RawDocument| {
             found.push(decode_row(row, names)?);
@@ -61,7 +61,7 @@ impl TimeseriesStore {
 
     /// Goes through the measurements of the range in the order of time, and stops at the first one that is
     /// not needed.
-    pub(super) async fn read_readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, WriteError> {
+    pub(super) async fn read_readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
         let batch = u32::try_from(query.max_instants).unwrap_or(BATCH).clamp(BATCH_MIN, BATCH);
         let mut find = self.measurements.find(in_range(query)).sort(doc! { "ts": 1 }).batch_size(batch);
         if !query.metrics.is_empty() {
@@ -84,7 +84,7 @@ impl TimeseriesStore {
         Ok(gathered.finish())
     }
 
-    pub(super) async fn read_latest(&self, device: &str, hour: Hour) -> Result<Contents, WriteError> {
+    pub(super) async fn read_latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
         let filter = doc! { "meta.deviceId": device, "ts": during_hours(&(hour..Hour(hour.0 + 1))) };
         let find = self.measurements.find(filter).projection(doc! { "_id": 0, "meta": 0 }).batch_size(BATCH);
         let mut samples = HourSamples::last_of_each_metric(hour);
@@ -105,7 +105,7 @@ impl TimeseriesStore {
         hour: Hour,
         first: HourOffset,
         last: HourOffset,
-    ) -> Result<Contents, WriteError> {
+    ) -> Result<Contents, StoreError> {
         let mut span = since(hour.instant_ms(first));
         span.insert("$lte", DateTime::from_millis(hour.instant_ms(last)));
         let filter = doc! { "meta.deviceId": device, "ts": span };
@@ -120,12 +120,12 @@ impl TimeseriesStore {
     }
 
     /// The newest measurement of a device.
-    pub(super) async fn read_newest(&self, device: &str) -> Result<Option<Newest>, WriteError> {
+    pub(super) async fn read_newest(&self, device: &str) -> Result<Option<Newest>, StoreError> {
         self.read_end(device, -1).await
     }
 
     /// The last measurement (`direction` -1) or the first (1).
-    pub(super) async fn read_end(&self, device: &str, direction: i32) -> Result<Option<Newest>, WriteError> {
+    pub(super) async fn read_end(&self, device: &str, direction: i32) -> Result<Option<Newest>, StoreError> {
         let find = self.measurements.find(doc! { "meta.deviceId": device }).sort(doc! { "ts": direction }).limit(1);
         let find = self.commands.limited(find);
         let mut newest = None;

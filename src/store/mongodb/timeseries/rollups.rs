@@ -13,11 +13,11 @@ use crate::model::Hour;
 use crate::store::metric_names::MetricNames;
 use crate::store::mongodb::by_device::of_devices;
 use crate::store::mongodb::rollups::HourRollup;
-use crate::store::{Rollups, WriteError};
+use crate::store::{Rollups, StoreError, WriteError};
 
 #[async_trait]
 impl Rollups for TimeseriesStore {
-    async fn identity(&self) -> Result<String, WriteError> {
+    async fn identity(&self) -> Result<String, StoreError> {
         self.deployment().await?;
         if !self.schema_state.is_unchanged().await? {
             self.deployment().await?;
@@ -27,7 +27,7 @@ impl Rollups for TimeseriesStore {
         Ok(format!("mongodb-timeseries readings {readings} rollups {rollups}"))
     }
 
-    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, WriteError> {
+    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
         let find = self.measurements.find(doc! { "ts": since(from.start_ms()) }).sort(doc! { "ts": 1 }).limit(1);
         let mut hour = None;
         self.commands
@@ -52,18 +52,18 @@ impl Rollups for TimeseriesStore {
     async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>> {
         match self.derive_buckets(buckets).await {
             Ok(rollups) => self.put(buckets, rollups).await,
-            Err(error) => vec![Err(error); buckets.len()],
+            Err(error) => vec![Err(error.into()); buckets.len()],
         }
     }
 }
 
 impl TimeseriesStore {
-    async fn derive(&self, filter: Document) -> Result<Vec<HourRollup>, WriteError> {
+    async fn derive(&self, filter: Document) -> Result<Vec<HourRollup>, StoreError> {
         self.fold(filter, &mut MetricNames::new(&[])).await
     }
 
     /// Derives buckets, with one query for each hour.
-    async fn derive_buckets(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, WriteError> {
+    async fn derive_buckets(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, StoreError> {
         self.deployment().await?;
         let mut by_hour: BTreeMap<Hour, Vec<&str>> = BTreeMap::new();
         for (device, hour) in buckets {

@@ -6,13 +6,10 @@ use bson::{Document, doc};
 
 use super::super::collection::{Deployment, Kind, ManagedCollection};
 use super::super::connect::{Granularity, TimeseriesSpan};
-use crate::store::WriteError;
+use crate::store::{Cause, StoreError};
 
 /// The index that every query of a device uses.
 const QUERY_INDEX: &str = "deviceId_ts";
-
-/// Stands in what an older server says of a span.
-const SPAN_FIELD: &str = "bucketRoundingSeconds";
 
 /// What the schema should be.
 #[derive(Debug, Clone)]
@@ -26,7 +23,7 @@ impl Schema {
     /// Brings the database to what the schema should be. A plain collection is set aside if `was_there`, if
     /// this instance has seen the time-series collection: then an insert made it after somebody had dropped
     /// the other, and none of its readings was reported as stored.
-    pub(super) async fn ensure(&self, was_there: bool) -> Result<Deployment, WriteError> {
+    pub(super) async fn ensure(&self, was_there: bool) -> Result<Deployment, StoreError> {
         let deployment = self.collection.deployment().await?;
         if was_there
             && self.collection.is_of(Kind::Plain).await?
@@ -51,7 +48,7 @@ impl Schema {
         Ok(deployment)
     }
 
-    async fn create(&self) -> Result<(), WriteError> {
+    async fn create(&self) -> Result<(), StoreError> {
         let mut timeseries = doc! { "timeField": "ts", "metaField": "meta" };
         timeseries.extend(self.span_fields());
         let mut options = doc! { "timeseries": timeseries };
@@ -62,7 +59,7 @@ impl Schema {
     }
 
     /// Changes what differs from the options. The server lets the span of its buckets grow only.
-    async fn adjust(&self, present: &Document) -> Result<(), WriteError> {
+    async fn adjust(&self, present: &Document) -> Result<(), StoreError> {
         let options = present.get_document("options").cloned().unwrap_or_default();
         let (old, new) = (options.get("expireAfterSeconds").and_then(integer), self.retention.map(seconds));
         if old != new {
@@ -89,15 +86,15 @@ impl Schema {
     }
 
     /// Servers before 6.3 say of a span only that its fields are unknown.
-    fn explain(&self, error: WriteError) -> WriteError {
+    fn explain(&self, error: StoreError) -> StoreError {
         match (self.span, error) {
-            (TimeseriesSpan::Max(_), WriteError::Transient { detail, .. }) if detail.contains(SPAN_FIELD) => {
-                let detail = format!(
+            (TimeseriesSpan::Max(_), StoreError { cause: Cause::UnknownField, detail }) => StoreError::new(
+                Cause::Schema,
+                format!(
                     "this server takes no bucketMaxSpanSeconds, those from 6.3 on do; set mongodb.timeseries.granularity \
                      instead of bucket_max_span ({detail})"
-                );
-                WriteError::Transient { reason: "schema", detail }
-            }
+                ),
+            ),
             (_, error) => error,
         }
     }

@@ -13,9 +13,8 @@ use crate::model::{BucketWrite, Contents, HourOffset, Metric};
 use crate::store::mongodb::collection::Deployment;
 use crate::store::mongodb::command::Reply;
 use crate::store::mongodb::encode::Encoder;
-use crate::store::mongodb::errors::is_out_of_reach;
 use crate::store::mongodb::metadata;
-use crate::store::{WriteError, Written};
+use crate::store::{Cause, WriteError, Written};
 
 /// How many looks at the store are taken at the same time.
 const LOOKS_AT_ONCE: usize = 16;
@@ -51,7 +50,7 @@ impl TimeseriesStore {
     pub(super) async fn write_buckets(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Outcome> {
         let mut outcomes = self.write_together(writes, deployment).await;
         if writes.len() > 1 {
-            let is_refused = |at: &usize| matches!(outcomes[*at], Err(WriteError::Permanent { .. }));
+            let is_refused = |at: &usize| outcomes[*at].as_ref().is_err_and(WriteError::is_permanent);
             let refused: Vec<usize> = (0..writes.len()).filter(is_refused).collect();
             for half in refused.chunks(refused.len().div_ceil(2).max(1)) {
                 let again: Vec<_> = half.iter().map(|&at| Arc::clone(&writes[at])).collect();
@@ -209,12 +208,12 @@ fn settle(
         Ok(reply) if reply.accounts_for(sent.len()) => reply,
         Ok(reply) => {
             let detail = format!("{} documents were inserted, of {} that were sent", reply.n, sent.len());
-            fail(sent, &WriteError::Transient { reason: "other", detail }, outcomes);
+            fail(sent, &WriteError::new(Cause::Other, detail), outcomes);
             return Ok(());
         }
         Err(error) => {
             fail(sent, &error, outcomes);
-            return if is_out_of_reach(&error) { Err(error) } else { Ok(()) };
+            return if error.cause.is_unreachable() { Err(error) } else { Ok(()) };
         }
     };
     for refusal in &reply.refusals {

@@ -60,15 +60,15 @@ async fn faulty_store_with(scratch: &Scratch, options: MongodbOptions) -> Bucket
     store
 }
 
-async fn a_fault_is_transient(how: Document, expected: &str, applied: bool) {
+async fn a_fault_is_transient(how: Document, expected: Cause, applied: bool) {
     let scratch = Scratch::new().await;
     let store = faulty_store(&scratch).await;
     for (command, readings) in [("insert", 0..10), ("update", 10..20)] {
         let writes = [write_at("a", readings.clone()), write_at("b", readings.clone())];
         let fault = Fault::inject(&scratch, command, doc! { "times": 1 }, how.clone()).await;
         for outcome in store.write(&writes).await {
-            let Err(WriteError::Transient { reason, .. }) = outcome else { panic!("{command}: {outcome:?}") };
-            assert_eq!(reason, expected);
+            let error = outcome.unwrap_err();
+            assert_eq!(error.cause, expected);
         }
         fault.remove().await;
         let there = if applied { readings.end } else { readings.start };
@@ -88,12 +88,12 @@ async fn a_fault_is_transient(how: Document, expected: &str, applied: bool) {
 
 #[tokio::test]
 async fn a_state_change_is_transient_and_a_resend_stores_once() {
-    a_fault_is_transient(doc! { "errorCode": 11602 }, "not_primary", false).await;
+    a_fault_is_transient(doc! { "errorCode": 11602 }, Cause::NotPrimary, false).await;
 }
 
 #[tokio::test]
 async fn a_lost_connection_is_transient_and_a_resend_stores_once() {
-    a_fault_is_transient(doc! { "closeConnection": true }, "network", false).await;
+    a_fault_is_transient(doc! { "closeConnection": true }, Cause::Network, false).await;
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn a_command_that_hangs_is_given_up_and_a_resend_overtakes_it() {
         let hang = doc! { "blockConnection": true, "blockTimeMS": 4_000 };
         let fault = Fault::inject(&scratch, command, doc! { "times": 1 }, hang).await;
         let outcome = write_one(&store, &write).await;
-        assert!(matches!(outcome, Err(WriteError::Transient { reason: "timeout", .. })), "{command}: {outcome:?}");
+        assert!(matches!(outcome, Err(WriteError { cause: Cause::Timeout, .. })), "{command}: {outcome:?}");
         assert_eq!(write_one(&patient, &write).await.unwrap(), Written { stored: 10, duplicate: 0 });
         fault.remove().await; // waits until the one that hung has gone on
         expect_instants(&patient, "d", 0..readings.end).await;
@@ -117,15 +117,15 @@ async fn a_command_that_hangs_is_given_up_and_a_resend_overtakes_it() {
 #[tokio::test]
 async fn a_write_concern_error_is_transient_and_a_resend_stores_once() {
     let how = doc! { "writeConcernError": { "code": 91, "errmsg": "shutting down" } };
-    a_fault_is_transient(how, "write_concern", true).await;
+    a_fault_is_transient(how, Cause::WriteConcern, true).await;
 }
 
 #[tokio::test]
 async fn a_rewrite_whose_answer_is_an_error_is_safe_to_repeat() {
     for (how, expected, applied) in [
-        (doc! { "closeConnection": true }, "network", false),
-        (doc! { "errorCode": 189 }, "not_primary", false),
-        (doc! { "writeConcernError": { "code": 64, "errmsg": "waiting timed out" } }, "write_concern", true),
+        (doc! { "closeConnection": true }, Cause::Network, false),
+        (doc! { "errorCode": 189 }, Cause::NotPrimary, false),
+        (doc! { "writeConcernError": { "code": 64, "errmsg": "waiting timed out" } }, Cause::WriteConcern, true),
     ] {
         let scratch = Scratch::new().await;
         let store = faulty_store(&scratch).await;
@@ -133,8 +133,8 @@ async fn a_rewrite_whose_answer_is_an_error_is_safe_to_repeat() {
         let write = write_at("d", 0..15);
         // the first update is the fast path, which says 11000; the second is the rewrite
         let fault = Fault::inject(&scratch, "update", doc! { "skip": 1 }, how).await;
-        let Err(WriteError::Transient { reason, .. }) = write_one(&store, &write).await else { panic!("no error") };
-        assert_eq!(reason, expected);
+        let error = write_one(&store, &write).await.unwrap_err();
+        assert_eq!(error.cause, expected);
         fault.remove().await;
         let (stored, duplicate) = if applied { (0, 15) } else { (10, 5) };
         assert_eq!(write_one(&store, &write).await.unwrap(), Written { stored, duplicate });
@@ -160,7 +160,7 @@ async fn a_bucket_that_waits_for_the_slow_path_is_not_taken_for_written_when_the
     fault.remove().await;
     assert!(outcomes[1].is_ok() && outcomes[2].is_ok());
     for at in [0, 3] {
-        assert!(matches!(outcomes[at], Err(WriteError::Transient { reason: "network", .. })), "{:?}", outcomes[at]);
+        assert!(matches!(outcomes[at], Err(WriteError { cause: Cause::Network, .. })), "{:?}", outcomes[at]);
     }
     assert_eq!(write_one(&store, &writes[0]).await.unwrap().stored, 5);
 }
@@ -168,9 +168,9 @@ async fn a_bucket_that_waits_for_the_slow_path_is_not_taken_for_written_when_the
 #[tokio::test]
 async fn rolling_up_is_safe_to_repeat() {
     for (how, expected) in [
-        (doc! { "closeConnection": true }, "network"),
-        (doc! { "errorCode": 189 }, "not_primary"),
-        (doc! { "writeConcernError": { "code": 64, "errmsg": "waiting timed out" } }, "write_concern"),
+        (doc! { "closeConnection": true }, Cause::Network),
+        (doc! { "errorCode": 189 }, Cause::NotPrimary),
+        (doc! { "writeConcernError": { "code": 64, "errmsg": "waiting timed out" } }, Cause::WriteConcern),
     ] {
         let scratch = Scratch::new().await;
         let store = faulty_store(&scratch).await;
@@ -180,7 +180,7 @@ async fn rolling_up_is_safe_to_repeat() {
         let by_bucket = store.roll_up(&[("d".into(), HOUR)]).await.remove(0);
         let whole = store.roll_up_hour(HOUR).await;
         for error in [by_bucket.unwrap_err(), whole.unwrap_err()] {
-            assert!(matches!(error, WriteError::Transient { reason, .. } if reason == expected), "{error}");
+            assert_eq!(error.cause, expected, "{error}");
         }
         fault.remove().await;
         store.roll_up(&[("d".into(), HOUR)]).await.remove(0).unwrap();
@@ -226,7 +226,7 @@ async fn a_bucket_that_the_server_refuses_does_not_take_the_others_along() {
     let writes = ["a", "b", "c"].map(|device| write_at(device, 0..5));
     let outcomes = store.write(&writes).await;
     assert_eq!(outcomes[0].as_ref().unwrap().stored, 5);
-    assert!(matches!(outcomes[1], Err(WriteError::Permanent { reason: "validation", .. })), "{:?}", outcomes[1]);
+    assert!(matches!(outcomes[1], Err(WriteError { cause: Cause::Validation, .. })), "{:?}", outcomes[1]);
     assert_eq!(outcomes[2].as_ref().unwrap().stored, 5);
 }
 
@@ -239,7 +239,7 @@ async fn a_bucket_that_no_command_can_hold_is_found_and_the_others_are_stored() 
     let writes = [write_at("a", 0..5), write_at("b", 0..700_000), write_at("c", 0..5)];
     let outcomes = store.write(&writes).await;
     assert_eq!(outcomes[0].as_ref().unwrap().stored, 5);
-    assert!(matches!(outcomes[1], Err(WriteError::Permanent { reason: "too_large", .. })), "{:?}", outcomes[1]);
+    assert!(matches!(outcomes[1], Err(WriteError { cause: Cause::TooLarge, .. })), "{:?}", outcomes[1]);
     assert_eq!(outcomes[2].as_ref().unwrap().stored, 5);
 }
 
@@ -251,7 +251,7 @@ async fn a_bucket_that_is_not_readable_is_refused_for_good() {
     let spoil = doc! { "q": {}, "u": { "$set": { "readings.0.lux": "high" } } };
     scratch.run(doc! { "update": "buckets", "updates": [spoil] }).await;
     let outcome = write_one(&store, &write_at("d", 0..3)).await;
-    assert!(matches!(outcome, Err(WriteError::Permanent { reason: "unreadable", .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(WriteError { cause: Cause::Unreadable, .. })), "{outcome:?}");
 }
 
 #[tokio::test]
@@ -284,8 +284,8 @@ async fn a_store_opens_while_the_server_is_down_and_says_so_at_each_call() {
     assert!(store.ensure_schema().await.is_err());
     assert!(store.last_hour("d").await.is_err());
     for outcome in store.write(&[write_at("a", 0..1), write_at("b", 0..1)]).await {
-        let Err(WriteError::Transient { reason, detail }) = outcome else { panic!("{outcome:?}") };
+        let WriteError { cause, detail } = outcome.unwrap_err();
         assert_eq!(detail, format!("{free}: Connection refused"));
-        assert!(["server_selection", "timeout"].contains(&reason), "{reason}");
+        assert!([Cause::ServerSelection, Cause::Timeout].contains(&cause), "{cause:?}");
     }
 }

@@ -15,7 +15,7 @@ use bson::{Document, doc};
 use super::{BucketStore, MongodbOptions};
 use crate::model::{BucketWrite, Hour, HourOffset, Sample};
 use crate::store::mongodb::tests::{Scratch, on_every_deployment, sharded};
-use crate::store::{Store, WriteError, Written};
+use crate::store::{Cause, Store, WriteError, Written};
 
 on_every_deployment!(two_instances);
 

@@ -18,15 +18,15 @@ async fn faulty_store(scratch: &Scratch, timeout: Duration) -> TimeseriesStore {
     store
 }
 
-async fn a_fault_is_transient(how: Document, expected: &str, applied: bool) {
+async fn a_fault_is_transient(how: Document, expected: Cause, applied: bool) {
     let scratch = Scratch::new().await;
     let store = faulty_store(&scratch, Duration::from_secs(10)).await;
     write_one(&store, &write_at("d", 0..5)).await.unwrap();
     let write = write_at("d", 5..15);
     let fault = Fault::inject(&scratch, "insert", doc! { "times": 1 }, how).await;
-    let Err(WriteError::Transient { reason, .. }) = write_one(&store, &write).await else { panic!("no error") };
+    let error = write_one(&store, &write).await.unwrap_err();
     fault.remove().await;
-    assert_eq!(reason, expected);
+    assert_eq!(error.cause, expected);
     expect_instants(&scratch, 0..if applied { 15 } else { 5 }).await;
     let expected = if applied { (0, 10) } else { (10, 0) };
     let written = write_one(&store, &write).await.unwrap();
@@ -36,18 +36,18 @@ async fn a_fault_is_transient(how: Document, expected: &str, applied: bool) {
 
 #[tokio::test]
 async fn a_state_change_is_transient_and_a_resend_stores_once() {
-    a_fault_is_transient(doc! { "errorCode": 11602 }, "not_primary", false).await;
+    a_fault_is_transient(doc! { "errorCode": 11602 }, Cause::NotPrimary, false).await;
 }
 
 #[tokio::test]
 async fn a_lost_connection_is_transient_and_a_resend_stores_once() {
-    a_fault_is_transient(doc! { "closeConnection": true }, "network", false).await;
+    a_fault_is_transient(doc! { "closeConnection": true }, Cause::Network, false).await;
 }
 
 #[tokio::test]
 async fn a_write_concern_error_is_transient_and_a_resend_stores_once() {
     let how = doc! { "writeConcernError": { "code": 91, "errmsg": "shutting down" } };
-    a_fault_is_transient(how, "write_concern", true).await;
+    a_fault_is_transient(how, Cause::WriteConcern, true).await;
 }
 
 /// The command hangs in the server before it does anything, and goes on long after it was given up.
@@ -60,13 +60,13 @@ async fn an_insert_that_hangs_is_overtaken_and_stores_nothing_later() {
     let hang = doc! { "blockConnection": true, "blockTimeMS": 2_500 };
     let fault = Fault::inject(&scratch, "insert", doc! { "times": 1 }, hang).await;
     let outcome = write_one(&store, &write).await;
-    assert!(matches!(outcome, Err(WriteError::Transient { reason: "timeout", .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(WriteError { cause: Cause::Timeout, .. })), "{outcome:?}");
     let mut attempts = 0;
     let written = loop {
         match write_one(&store, &write).await {
             Ok(written) => break written,
-            Err(WriteError::Transient { .. }) if attempts < 20 => attempts += 1,
-            Err(error) => panic!("{error}"),
+            Err(error) if error.is_permanent() || attempts == 20 => panic!("{error}"),
+            Err(_) => attempts += 1,
         }
     };
     assert_eq!(written.stored + written.duplicate, 10);
@@ -103,7 +103,7 @@ async fn a_measurement_that_the_server_refuses_does_not_take_the_others_along() 
     let samples = (0..2_000).map(|metric| (Sample { value: 0.5, offset: 0, metric }, metric == 0));
     let large = BucketWrite::new("b".into(), HOUR, None, metrics, samples); // the server takes measurements up to 4 MiB
     let outcomes = store.write(&[write_at("a", 0..5), large.into(), write_at("c", 0..5)]).await;
-    assert!(matches!(outcomes[1], Err(WriteError::Permanent { .. })), "{:?}", outcomes[1]);
+    assert!(outcomes[1].as_ref().is_err_and(WriteError::is_permanent), "{:?}", outcomes[1]);
     for others in [&outcomes[0], &outcomes[2]] {
         let Written { stored, duplicate } = others.as_ref().unwrap(); // the command that was refused has stored a part
         assert_eq!(stored + duplicate, 5);

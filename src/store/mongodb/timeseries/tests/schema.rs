@@ -58,7 +58,7 @@ async fn granularity_can_be_made_coarser_and_a_finer_one_is_refused_in_words() {
 async fn a_bucket_span_on_a_server_that_has_none_is_refused_in_words() {
     let scratch = Scratch::new().await;
     let refused = ensured(&scratch, None, TimeseriesSpan::Max(Duration::from_secs(14_400))).await.unwrap_err();
-    assert!(refused.contains("bucketMaxSpanSeconds"), "{refused}");
+    assert!(refused.contains("set mongodb.timeseries.granularity instead of bucket_max_span"), "{refused}");
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn a_collection_of_another_kind_is_refused_in_words() {
     let refused = ensured(&scratch, None, SECONDS).await.unwrap_err();
     assert!(refused.contains("readings is a collection, and not a timeseries"), "{refused}");
     let outcome = write_one(&store(&scratch).await, &write_at("d", 0..1)).await;
-    assert!(matches!(outcome, Err(WriteError::Transient { reason: "schema", .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(WriteError { cause: Cause::Schema, .. })), "{outcome:?}");
 }
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn a_dropped_collection_comes_back_as_a_time_series_and_nothing_is_lost() 
     let writes = [write_at("d", 3..9), write_at("e", 0..2)];
     for outcome in store.write(&writes).await {
         // The server created a plain collection, from which readings would not expire.
-        assert!(matches!(outcome, Err(WriteError::Transient { reason: "schema", .. })), "{outcome:?}");
+        assert!(matches!(outcome, Err(WriteError { cause: Cause::Schema, .. })), "{outcome:?}");
     }
     for (outcome, stored) in store.write(&writes).await.into_iter().zip([6, 2]) {
         assert_eq!(outcome.unwrap(), Written { stored, duplicate: 0 });

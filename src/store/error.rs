@@ -1,0 +1,256 @@
+//! The errors of stores, sorted by cause.
+
+use Cause::{
+    Auth, BadValue, Busy, Constraint, Contention, Corrupt, DiskFull, FileGone, Interrupted, Io, Memory, Metadata,
+    Mismatch, Network, NotPrimary, Other, Overloaded, ReadOnly, Schema, ServerSelection, Sqlite, Stopping, Timeout,
+    TooBig, TooLarge, UnknownField, Unreadable, UnreadableChunk, UnreadableRow, Validation, WriteConcern,
+};
+
+/// Why a store did not do what it was asked.
+///
+/// Every decision about an error is a method here, so that a new cause does not compile before each of them
+/// has an answer for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    // A server: what may pass.
+    /// The connection failed.
+    Network,
+    /// There was no answer in time.
+    Timeout,
+    /// No server was found that takes the command.
+    ServerSelection,
+    /// The server is not the primary, or not any more.
+    NotPrimary,
+    /// The credentials are missing, wrong, or allow too little.
+    Auth,
+    /// A majority of the members did not confirm the write in time.
+    WriteConcern,
+    /// Other writers of the same document were quicker.
+    Contention,
+    /// The server is overloaded.
+    Overloaded,
+    /// A collection, an index or the file is not what this program needs.
+    Schema,
+    /// The server does not know a field of the command, because it is too old for it.
+    UnknownField,
+    /// Any other error of a server, or of the driver.
+    Other,
+    // A server: what never passes.
+    /// The document fails the validator of its collection.
+    Validation,
+    /// The document or the command is larger than the server takes.
+    TooLarge,
+    /// The server does not take a value, or the name of a field.
+    BadValue,
+    /// The metadata is not the text of a JSON object.
+    Metadata,
+    /// The stored document that the write belongs to cannot be read.
+    Unreadable,
+    // A file: what may pass.
+    /// Another process holds the lock of the database.
+    Busy,
+    /// Reading or writing the file failed.
+    Io,
+    /// The disk is full.
+    DiskFull,
+    /// There is not enough memory.
+    Memory,
+    /// The operation was interrupted.
+    Interrupted,
+    /// The file or its folder cannot be written to.
+    ReadOnly,
+    /// The file is damaged, or is not a database.
+    Corrupt,
+    /// The file was removed or replaced while it was in use.
+    FileGone,
+    /// The program is stopping.
+    Stopping,
+    /// Any other error of SQLite.
+    Sqlite,
+    // A file: what never passes.
+    /// The row violates a constraint of its table.
+    Constraint,
+    /// The row is larger than SQLite takes.
+    TooBig,
+    /// A value has a type that its column does not take.
+    Mismatch,
+    /// The stored row that the write belongs to cannot be read.
+    UnreadableRow,
+    /// The stored chunk that the write belongs to cannot be read.
+    UnreadableChunk,
+}
+
+impl Cause {
+    /// The value of the label `reason` of metrics, and of the field `reason` of dead letters.
+    #[must_use]
+    pub const fn as_label(self) -> &'static str {
+        match self {
+            Network => "network",
+            Timeout => "timeout",
+            ServerSelection => "server_selection",
+            NotPrimary => "not_primary",
+            Auth => "auth",
+            WriteConcern => "write_concern",
+            Contention => "contention",
+            Overloaded => "overloaded",
+            Schema => "schema",
+            UnknownField | Other => "other",
+            Validation => "validation",
+            TooLarge => "too_large",
+            BadValue => "bad_value",
+            Metadata => "metadata",
+            Unreadable => "unreadable",
+            Busy => "busy",
+            Io => "io",
+            DiskFull => "disk_full",
+            Memory => "memory",
+            Interrupted => "interrupted",
+            ReadOnly => "read_only",
+            Corrupt => "corrupt",
+            FileGone => "file_gone",
+            Stopping => "stopping",
+            Sqlite => "sqlite",
+            Constraint => "constraint",
+            TooBig => "too_big",
+            Mismatch => "mismatch",
+            UnreadableRow => "unreadable_row",
+            UnreadableChunk => "unreadable_chunk",
+        }
+    }
+
+    /// Whether the same write will never succeed, however often it is sent.
+    #[must_use]
+    pub const fn is_permanent(self) -> bool {
+        match self {
+            Validation | TooLarge | BadValue | Metadata | Unreadable | Constraint | TooBig | Mismatch
+            | UnreadableRow | UnreadableChunk => true,
+            Network | Timeout | ServerSelection | NotPrimary | Auth | WriteConcern | Contention | Overloaded
+            | Schema | UnknownField | Other | Busy | Io | DiskFull | Memory | Interrupted | ReadOnly | Corrupt
+            | FileGone | Stopping | Sqlite => false,
+        }
+    }
+
+    /// Whether a command that met this error may take effect after the error was reported.
+    #[must_use]
+    pub const fn may_still_happen(self) -> bool {
+        match self {
+            Network | Timeout | UnknownField | Other => true,
+            ServerSelection | NotPrimary | Auth | WriteConcern | Contention | Overloaded | Schema | Validation
+            | TooLarge | BadValue | Metadata | Unreadable | Busy | Io | DiskFull | Memory | Interrupted | ReadOnly
+            | Corrupt | FileGone | Stopping | Sqlite | Constraint | TooBig | Mismatch | UnreadableRow
+            | UnreadableChunk => false,
+        }
+    }
+
+    /// Whether no server takes commands, so that the next command would meet the same error, only later.
+    #[must_use]
+    pub const fn is_unreachable(self) -> bool {
+        match self {
+            Network | Timeout | ServerSelection | NotPrimary | Auth => true,
+            WriteConcern | Contention | Overloaded | Schema | UnknownField | Other | Validation | TooLarge
+            | BadValue | Metadata | Unreadable | Busy | Io | DiskFull | Memory | Interrupted | ReadOnly | Corrupt
+            | FileGone | Stopping | Sqlite | Constraint | TooBig | Mismatch | UnreadableRow | UnreadableChunk => false,
+        }
+    }
+}
+
+/// A bucket or a rollup was not written.
+///
+/// Unless it is permanent, the same write can be sent again, safely, even if this one takes effect after all.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{}: {detail}", .cause.as_label())]
+pub struct WriteError {
+    /// Why.
+    pub cause: Cause,
+    /// The store's own words, with their causes.
+    pub detail: String,
+}
+
+impl WriteError {
+    /// An error of this cause.
+    pub fn new(cause: Cause, detail: impl Into<String>) -> Self {
+        Self { cause, detail: detail.into() }
+    }
+
+    /// Whether the store will never take this write.
+    #[must_use]
+    pub const fn is_permanent(&self) -> bool {
+        self.cause.is_permanent()
+    }
+}
+
+/// The store could not be opened, did not answer a query, or did not do something else than a write.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{detail}")]
+pub struct StoreError {
+    /// Why.
+    pub cause: Cause,
+    /// The store's own words, with their causes.
+    pub detail: String,
+}
+
+impl StoreError {
+    /// An error of this cause.
+    pub fn new(cause: Cause, detail: impl Into<String>) -> Self {
+        Self { cause, detail: detail.into() }
+    }
+}
+
+/// A write fails with what it has to read or to prepare.
+impl From<StoreError> for WriteError {
+    fn from(StoreError { cause, detail }: StoreError) -> Self {
+        Self { cause, detail }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_and_verdicts_of_all_causes() {
+        let (permanent, transient) = (true, false);
+        // label, whether permanent, whether the command may still happen, whether no server is reachable
+        let expected = [
+            (Network, "network", transient, true, true),
+            (Timeout, "timeout", transient, true, true),
+            (ServerSelection, "server_selection", transient, false, true),
+            (NotPrimary, "not_primary", transient, false, true),
+            (Auth, "auth", transient, false, true),
+            (WriteConcern, "write_concern", transient, false, false),
+            (Contention, "contention", transient, false, false),
+            (Overloaded, "overloaded", transient, false, false),
+            (Schema, "schema", transient, false, false),
+            (UnknownField, "other", transient, true, false),
+            (Other, "other", transient, true, false),
+            (Validation, "validation", permanent, false, false),
+            (TooLarge, "too_large", permanent, false, false),
+            (BadValue, "bad_value", permanent, false, false),
+            (Metadata, "metadata", permanent, false, false),
+            (Unreadable, "unreadable", permanent, false, false),
+            (Busy, "busy", transient, false, false),
+            (Io, "io", transient, false, false),
+            (DiskFull, "disk_full", transient, false, false),
+            (Memory, "memory", transient, false, false),
+            (Interrupted, "interrupted", transient, false, false),
+            (ReadOnly, "read_only", transient, false, false),
+            (Corrupt, "corrupt", transient, false, false),
+            (FileGone, "file_gone", transient, false, false),
+            (Stopping, "stopping", transient, false, false),
+            (Sqlite, "sqlite", transient, false, false),
+            (Constraint, "constraint", permanent, false, false),
+            (TooBig, "too_big", permanent, false, false),
+            (Mismatch, "mismatch", permanent, false, false),
+            (UnreadableRow, "unreadable_row", permanent, false, false),
+            (UnreadableChunk, "unreadable_chunk", permanent, false, false),
+        ];
+        for (at, (cause, label, is_permanent, may_still_happen, is_unreachable)) in expected.into_iter().enumerate() {
+            assert_eq!(cause as usize, at, "every cause is listed once, in order");
+            assert_eq!(cause.as_label(), label);
+            assert_eq!(cause.is_permanent(), is_permanent, "{label}");
+            assert_eq!(cause.may_still_happen(), may_still_happen, "{label}");
+            assert_eq!(cause.is_unreachable(), is_unreachable, "{label}");
+        }
+        assert_eq!(expected.len(), UnreadableChunk as usize + 1, "no cause is missing");
+    }
+}
