@@ -11,6 +11,10 @@ use crate::harness::Server;
 
 const FLOODERS: usize = 32;
 const MEASURED: usize = 600;
+/// The p99 latency of the other token stays below the larger of these bounds: a ratio to its p99 without the
+/// flood, and a time for machines on which that is tiny.
+const MAX_RATIO: u32 = 20;
+const MAX_P99: Duration = Duration::from_millis(500);
 
 /// Closed loop on 32 connections, a thousand readings a request, whatever the answers say.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -29,13 +33,11 @@ async fn a_flood_from_one_token_leaves_another_be() {
         () = flood => unreachable!("a flood has no end"),
         flooded = latencies(&server) => flooded,
     };
-    let ratio = |at: usize| flooded[at].as_secs_f64() / quiet[at].as_secs_f64();
-    let (p50, p99) = (MEASURED / 2, MEASURED * 99 / 100);
-    println!("p50 {:?} -> {:?} ({:.2})", quiet[p50], flooded[p50], ratio(p50));
-    println!("p99 {:?} -> {:?} ({:.2})", quiet[p99], flooded[p99], ratio(p99));
-    println!("max {:?} -> {:?}", quiet[MEASURED - 1], flooded[MEASURED - 1]);
+    let p99 = MEASURED * 99 / 100;
     let refused = refused.into_inner();
     assert!(refused > 0, "the flood reached the limit");
+    let bound = MAX_P99.max(MAX_RATIO * quiet[p99]);
+    assert!(flooded[p99] < bound, "the p99 of the other token grew from {:?} to {:?}", quiet[p99], flooded[p99]);
     assert!(limited(&server.metrics().await, Limit::TokenReadings) >= refused);
 }
 
