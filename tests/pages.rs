@@ -13,7 +13,7 @@ const LABELS_OF_PROMETHEUS: [&str; 3] = ["job", "instance", "le"];
 
 #[test]
 fn every_key_that_is_named_exists() {
-    let keys = keys();
+    let keys: BTreeSet<String> = reference().into_keys().collect();
     let mut named = 0;
     // The changelog names keys that had other names once.
     for (page, text) in texts().into_iter().filter(|(page, _)| !page.ends_with("CHANGELOG.md")) {
@@ -197,19 +197,21 @@ fn is_file(word: &str) -> bool {
         || [".pem", ".key", ".csr", ".ext", ".toml", ".json"].iter().any(|extension| word.ends_with(extension))
 }
 
-/// All keys as `section.key`, those that stand commented out too.
-fn keys() -> BTreeSet<String> {
+/// The keys of the configuration reference as `section.key`, each with its default. The default is `None` for
+/// a key that is commented out.
+pub(crate) fn reference() -> BTreeMap<String, Option<String>> {
     let text = fs::read_to_string(in_repository("config/tidegauge.toml")).expect("the reference");
     let mut section = "";
-    let mut keys = BTreeSet::new();
+    let mut keys = BTreeMap::new();
     for line in text.lines() {
-        let line = line.strip_prefix('#').unwrap_or(line);
-        if line.starts_with('[') {
-            section = line.trim_matches(['[', ']']);
-        } else if let Some((key, _)) = line.split_once(" = ")
+        let uncommented = line.strip_prefix('#').unwrap_or(line);
+        if uncommented.starts_with('[') {
+            section = uncommented.trim_matches(['[', ']']);
+        } else if let Some((key, value)) = uncommented.split_once(" = ")
             && key.chars().all(|c| c.is_ascii_lowercase() || c == '_')
         {
-            keys.insert(format!("{section}.{key}"));
+            let default = (uncommented == line).then(|| value.trim_matches('"').to_owned());
+            keys.insert(format!("{section}.{key}"), default);
         }
     }
     keys
