@@ -102,20 +102,19 @@ async fn totals_keep_devices_whose_readings_expired_in_sqlite() {
 #[tokio::test]
 async fn totals_keep_devices_whose_readings_expired_in_mongodb() {
     let database = Database::new();
-    let server = Server::start(Setup::mongodb(&database)).await;
-    let before = totals_of_a_fleet(&server).await;
-    let filter = doc! { "deviceId": { "$in": ["old-1", "old-2"] } };
-    expire(&server, &database, "buckets", filter).await;
-    assert_totals_after_expiry(&server, &before).await;
+    totals_survive_deletion(&database, Setup::mongodb(&database), "buckets", "deviceId").await;
 }
 
 #[tokio::test]
 async fn totals_keep_devices_whose_readings_expired_in_a_time_series() {
     let database = Database::new();
-    let server = Server::start(Setup::timeseries(&database)).await;
+    totals_survive_deletion(&database, Setup::timeseries(&database), "readings", "meta.deviceId").await;
+}
+
+async fn totals_survive_deletion(database: &Database, setup: Setup, collection: &str, device_field: &str) {
+    let server = Server::start(setup).await;
     let before = totals_of_a_fleet(&server).await;
-    let filter = doc! { "meta.deviceId": { "$in": ["old-1", "old-2"] } };
-    expire(&server, &database, "readings", filter).await;
+    expire(&server, database, collection, doc! { device_field: { "$in": ["old-1", "old-2"] } }).await;
     assert_totals_after_expiry(&server, &before).await;
 }
 
