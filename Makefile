@@ -43,8 +43,8 @@ instructions: ## Count the instructions of each stage of a reading's way, and co
 fuzz: ## Fuzz each of TARGETS (all) for SECONDS=30 with coverage; what breaks a promise lands in target/fuzz/artifacts
 	@tests/fuzz/run $(SECONDS) $(TARGETS)
 
-soak: ## Lay each siege of tests/fire for SECONDS=30, with a release build; SEED=n repeats what a run has printed
-	FIRE_SECONDS=$(SECONDS) FIRE_SEED=$(SEED) $(CARGO) test --release --test main --locked fire::
+soak: ## Run each fault test for SECONDS=30, with a release build; SEED=n repeats the run that printed n
+	FAULT_SECONDS=$(SECONDS) FAULT_SEED=$(SEED) $(CARGO) test --release --test main --locked faults::
 
 bench: ## Measure tidegauge beside what else is installed, RUNS=5 times: Markdown tables with ratios; BENCH='--json' and other options
 	$(CARGO) build --release --workspace --locked

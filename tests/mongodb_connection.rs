@@ -9,7 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::harness::mongod::leash::Leash;
+use crate::harness::mongod::kill_on_exit::KillOnExit;
 use crate::harness::{Database, Server, Setup, mongod, run, wait_until};
 
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
@@ -17,7 +17,7 @@ const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
 /// A server that speaks TLS only, and to nobody who has not said who it is.
 struct Guarded {
     child: Child,
-    _leash: Leash,
+    _kill_on_exit: KillOnExit,
     folder: TempDir,
     port: u16,
 }
@@ -36,8 +36,8 @@ impl Guarded {
         command.args(["--logpath", &file("log")]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().expect("mongod runs");
-        let leash = Leash::tie(&child, folder.path());
-        let guarded = Self { child, _leash: leash, folder, port };
+        let kill_on_exit = KillOnExit::new(&child, folder.path());
+        let guarded = Self { child, _kill_on_exit: kill_on_exit, folder, port };
         guarded.make_users().await;
         guarded
     }

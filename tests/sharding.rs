@@ -1,6 +1,6 @@
-//! On a sharded cluster: collections are sharded by themselves, a device is on one shard, a router may go
-//! away, and a missing privilege is said in words. The cluster is that of `harness/router`: real mongods, and
-//! a router for tests.
+//! On a sharded cluster: collections are sharded by themselves, a device is on one shard, a mongos may go
+//! away, and a missing privilege is said in words. The cluster is that of `harness/mongos`: real mongods, and
+//! a mongos for tests.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use bson::{Bson, Document, doc};
 use mongodb::Client;
 use serde_json::json;
 
-use crate::harness::mongod::router::{Cluster, SHARDS, Sharding, Verb, uri_of};
+use crate::harness::mongod::mongos::{Cluster, SHARDS, Sharding, Verb, uri_of};
 use crate::harness::{Database, Server, Setup, wait_until};
 
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
@@ -23,7 +23,7 @@ fn cluster() -> &'static Cluster {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_device_is_on_one_shard_and_a_router_may_go_away() {
     let cluster = tokio::task::block_in_place(cluster);
-    let (one, other) = (cluster.router(Sharding::Allowed), cluster.router(Sharding::Allowed));
+    let (one, other) = (cluster.start_mongos(Sharding::Allowed), cluster.start_mongos(Sharding::Allowed));
     let database = Database::at(&uri_of([&one, &other]));
     let server = Server::start(Setup::mongodb(&database).set("mongodb.timeout", "5s")).await;
     post_from_each_device(&server, 0).await;
@@ -55,8 +55,8 @@ async fn every_device_is_on_one_shard_and_a_router_may_go_away() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shard_that_is_away_holds_up_its_own_devices_only() {
     let mut cluster = tokio::task::block_in_place(Cluster::start);
-    let router = cluster.router(Sharding::Allowed);
-    let database = Database::at(&uri_of([&router]));
+    let mongos = cluster.start_mongos(Sharding::Allowed);
+    let database = Database::at(&uri_of([&mongos]));
     let server = Server::start(Setup::mongodb(&database).set("mongodb.timeout", "2s")).await;
     post_from_each_device(&server, 0).await;
     server.settled().await;
@@ -81,8 +81,8 @@ async fn a_shard_that_is_away_holds_up_its_own_devices_only() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_privilege_everything_is_stored_and_the_log_says_what_to_do() {
     let cluster = tokio::task::block_in_place(cluster);
-    let router = cluster.router(Sharding::Forbidden);
-    let database = Database::at(&uri_of([&router]));
+    let mongos = cluster.start_mongos(Sharding::Forbidden);
+    let database = Database::at(&uri_of([&mongos]));
     let server = Server::start(Setup::mongodb(&database)).await;
     for round in 0..3 {
         post_from_each_device(&server, round).await;
@@ -102,9 +102,9 @@ async fn without_the_privilege_everything_is_stored_and_the_log_says_what_to_do(
 #[tokio::test(flavor = "multi_thread")]
 async fn the_router_refuses_what_a_mongos_refuses_and_merges_the_rest() {
     let cluster = tokio::task::block_in_place(cluster);
-    let router = cluster.router(Sharding::Allowed);
+    let mongos = cluster.start_mongos(Sharding::Allowed);
     let name = Database::at("").name.clone();
-    let client = Client::with_uri_str(uri_of([&router])).await.expect("a well-formed URI");
+    let client = Client::with_uri_str(uri_of([&mongos])).await.expect("a well-formed URI");
     let (database, admin) = (client.database(&name), client.database("admin"));
     let shard = doc! { "shardCollection": format!("{name}.c"), "key": { "k": "hashed" } };
     let run = async |command: Document| database.run_command(command).await.expect("an answer");

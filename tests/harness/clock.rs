@@ -1,5 +1,5 @@
-//! A clock of the world that jumps, and that only the programs see that are run by it: libfaketime, loaded
-//! before them, adds an offset to the date. It leaves the clock alone that only goes forward.
+//! A wall clock that a test can set: libfaketime, preloaded into a program, adds an offset to the date. It
+//! does not change the monotonic clock.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -7,37 +7,37 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
 
-/// A clock, right until it is set.
+/// A wall clock with an offset.
 #[derive(Debug)]
 pub(crate) struct Clock {
     folder: TempDir,
 }
 
 impl Clock {
-    /// A clock that is right.
+    /// Creates a clock without an offset.
     pub(crate) fn new() -> Self {
         let clock = Self { folder: tempfile::tempdir().expect("a temporary folder") };
         clock.set(0);
         clock
     }
 
-    /// Sets the clock so many seconds ahead of the right time, or behind it.
+    /// Sets the offset in seconds.
     pub(crate) fn set(&self, offset_seconds: i64) {
         let new = self.folder.path().join("new");
         std::fs::write(&new, format!("{offset_seconds:+}")).expect("the folder is writable");
         std::fs::rename(new, self.file()).expect("the folder is writable");
     }
 
-    /// Makes a program that is about to be run see this clock.
-    pub(crate) fn show(&self, command: &mut Command) {
+    /// Makes a command run with this clock.
+    pub(crate) fn apply_to(&self, command: &mut Command) {
         command.env("LD_PRELOAD", library()).env("FAKETIME_TIMESTAMP_FILE", self.file());
         command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("NO_FAKE_STAT", "1");
     }
 
-    /// What it shows, in Unix milliseconds.
+    /// Its time in Unix milliseconds.
     pub(crate) fn now_ms(&self) -> i64 {
-        let offset: i64 = std::fs::read_to_string(self.file()).expect("it was set").parse().expect("a number");
-        #[expect(clippy::disallowed_methods, reason = "a clock shows the date")]
+        let offset: i64 = std::fs::read_to_string(self.file()).expect("new sets it").parse().expect("a number");
+        #[expect(clippy::disallowed_methods, reason = "the clock is an offset to the date")]
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
         now.as_millis() as i64 + offset * 1_000
     }
@@ -47,7 +47,7 @@ impl Clock {
     }
 }
 
-/// The path of the library. Fetches it when it is not there yet.
+/// The path of the library, which is fetched first if it is missing.
 fn library() -> String {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-libfaketime");
     let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");

@@ -1,4 +1,4 @@
-//! Requests that are written as they are, because clients put them in order.
+//! Raw requests: an HTTP client would normalize them.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -17,12 +17,12 @@ impl Connection<TcpStream> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Speaks over a stream.
+    /// Uses this stream.
     pub(crate) const fn over(stream: S) -> Self {
         Self(stream)
     }
 
-    /// Sends bytes, and reads one answer with a `Content-Length`: its status, its head, and its body.
+    /// Sends bytes and reads one answer with a `Content-Length`: its status, head and body.
     pub(crate) async fn ask(&mut self, request: &[u8]) -> (u16, String, Vec<u8>) {
         self.0.write_all(request).await.expect("the connection is open");
         self.0.flush().await.expect("the connection is open");

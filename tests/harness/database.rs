@@ -5,7 +5,7 @@ use mongodb::Client;
 
 use super::mongod::{self, Mongod, blocking};
 
-/// A database with a name of its own, dropped with this.
+/// A database with a random name. Dropping this drops the database.
 #[derive(Debug)]
 pub(crate) struct Database {
     /// The URI of the server, without a database name.
@@ -21,12 +21,12 @@ impl Database {
         Self::named(mongod::uri(), true)
     }
 
-    /// A database on a server of the test's own.
+    /// A database on the test's own server.
     pub(crate) fn on(mongod: &Mongod) -> Self {
         Self::at(mongod.uri())
     }
 
-    /// A database on servers of the test's own.
+    /// A database on the test's own servers.
     pub(crate) fn at(uri: &str) -> Self {
         Self::named(uri, false)
     }
@@ -36,13 +36,13 @@ impl Database {
         Self { uri: uri.to_owned(), name, shared }
     }
 
-    /// The database as the driver sees it.
+    /// The driver's handle of the database.
     pub(crate) async fn handle(&self) -> mongodb::Database {
         let client = Client::with_uri_str(&self.uri).await.expect("a MongoDB URI");
         client.database(&self.name)
     }
 
-    /// What an aggregation over a collection yields.
+    /// The results of an aggregation over a collection.
     pub(crate) async fn aggregate(&self, collection: &str, pipeline: Vec<Document>) -> Vec<Document> {
         let collection = self.handle().await.collection::<Document>(collection);
         let mut cursor = collection.aggregate(pipeline).await.expect("the aggregation runs");
@@ -63,7 +63,7 @@ impl Drop for Database {
 }
 
 #[tokio::test]
-async fn a_database_takes_majority_writes() {
+async fn a_database_acknowledges_majority_writes() {
     let database = Database::new();
     let things = database.handle().await.collection("things");
     things.insert_one(doc! { "_id": 1 }).await.expect("an acknowledged write");

@@ -1,12 +1,12 @@
-//! A small disk, which only the programs that are run on it see: a tmpfs in namespaces of its own, which
-//! needs no rights.
+//! A small disk: a tmpfs in its own user and mount namespaces, which needs no privileges. Only programs that
+//! run in these namespaces see it.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A disk. It goes when this is dropped, or with this process.
+/// A disk. It is unmounted when this is dropped or this process ends.
 #[derive(Debug)]
 pub(crate) struct Disk {
     /// Keeps the namespaces alive, until it reads end-of-file.
@@ -15,7 +15,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Mounts a disk of this size at `folder`, which is made.
+    /// Creates `folder` and mounts a disk of this size there.
     pub(crate) fn mount(folder: &Path, mebibytes: usize) -> Self {
         std::fs::create_dir_all(folder).expect("the folder can be made");
         let script = "mount -t tmpfs -o size=\"$1\"m tidegauge \"$0\" && echo mounted && exec cat";
@@ -34,7 +34,7 @@ impl Disk {
         Self { holder, folder: folder.to_owned() }
     }
 
-    /// A command that runs `program` where the disk is seen, in the same process.
+    /// A command that runs `program` in the namespaces of the disk.
     pub(crate) fn run(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--user", "--mount", "--preserve-credentials", "--target", &self.holder.id().to_string()]);
@@ -49,7 +49,7 @@ impl Disk {
         assert!(status.expect("mount of util-linux is there").success());
     }
 
-    /// Where a path on the disk is seen from outside.
+    /// The path by which processes outside of the namespaces reach a path on the disk.
     pub(crate) fn seen(&self, path: &Path) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root", self.holder.id()))
             .join(path.strip_prefix("/").expect("an absolute path"))
@@ -60,10 +60,10 @@ impl Disk {
         &self.folder
     }
 
-    /// Writes to a file on the disk until all but `spare` bytes are taken. The disk is never fuller than that
-    /// meanwhile, but where `spare` is less than a mebibyte.
+    /// Writes to a file on the disk until `spare` bytes are left. Below a mebibyte of `spare` it fills the
+    /// whole disk first; otherwise it never exceeds that size.
     pub(crate) fn fill(&self, spare: u64) {
-        let mut file = File::create(self.ballast()).expect("a file can be made on the disk");
+        let mut file = File::create(self.filler()).expect("a file can be made on the disk");
         if spare < 1 << 20 {
             grow(&file);
             let len = file.metadata().expect("an open file").len();
@@ -74,22 +74,22 @@ impl Disk {
         let block = vec![0; 64 << 10];
         let blocks = (disk.blocks_available() * disk.fragment_size()).saturating_sub(spare) / block.len() as u64;
         for _ in 0..blocks {
-            file.write_all(&block).expect("there is space");
+            file.write_all(&block).expect("the disk has space");
         }
     }
 
-    /// Takes what has come free since, such as by a cut of the log.
+    /// Fills the disk again after space became free, for example by a removed segment.
     pub(crate) fn fill_up(&self) {
-        grow(&File::options().append(true).open(self.ballast()).expect("the disk was filled"));
+        grow(&File::options().append(true).open(self.filler()).expect("the disk was filled"));
     }
 
-    /// Gives the space back.
+    /// Frees the space again.
     pub(crate) fn free(&self) {
-        std::fs::remove_file(self.ballast()).expect("the disk was filled");
+        std::fs::remove_file(self.filler()).expect("the disk was filled");
     }
 
-    fn ballast(&self) -> PathBuf {
-        self.seen(&self.folder).join("ballast")
+    fn filler(&self) -> PathBuf {
+        self.seen(&self.folder).join("filler")
     }
 }
 

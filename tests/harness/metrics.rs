@@ -1,4 +1,4 @@
-//! Reads the Prometheus text format, and checks that the counters of readings add up.
+//! Parses the Prometheus text format and checks that the counters of readings balance.
 
 /// One scrape.
 #[derive(Debug)]
@@ -20,16 +20,16 @@ impl Metrics {
         Self { samples: lines.map(Sample::parse).collect() }
     }
 
-    /// The sum of a metric that counts, over all its labels; 0 when there is none.
+    /// The sum of a counting metric over all its labels; 0 if it is missing.
     pub(crate) fn count(&self, name: &str) -> u64 {
         self.count_where(name, &[])
     }
 
-    /// The sum of a metric that counts, over the series that carry all of `labels`.
+    /// The sum of a counting metric over the series that have all of `labels`.
     pub(crate) fn count_where(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
         let wanted = |sample: &&Sample| sample.name == name && labels.iter().all(|label| sample.carries(*label));
         let sum: f64 = self.samples.iter().filter(wanted).map(|sample| sample.value).sum();
-        assert!(sum >= 0.0 && sum.fract() == 0.0, "{name} does not count: {sum}");
+        assert!(sum >= 0.0 && sum.fract() == 0.0, "{name} is not a count: {sum}");
         sum as u64
     }
 
@@ -38,15 +38,15 @@ impl Metrics {
         self.samples.iter().find(|sample| sample.name == name).map(|sample| sample.value)
     }
 
-    /// Whether a metric has any series.
+    /// Whether a metric has a series.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.samples.iter().any(|sample| sample.name == name)
     }
 
-    /// Whether every reading is accounted for.
+    /// Checks that the counters account for every reading.
     ///
     /// # Errors
-    /// Says which sum is off, with its terms.
+    /// The sum that is wrong, with its terms.
     pub(crate) fn balance(&self) -> Result<(), String> {
         let of = |what: &str| self.count(&format!("tidegauge_readings_{what}"));
         let [received, accepted, rejected] = ["received_total", "accepted_total", "rejected_total"].map(of);
@@ -65,8 +65,8 @@ impl Metrics {
         Ok(())
     }
 
-    /// The readings that the store has, by these counters: of a write that was given up it may have had some
-    /// already, which count as duplicates then.
+    /// The number of readings in the store. A repeated write may count as duplicate what an abandoned one
+    /// stored.
     pub(crate) fn taken(&self) -> u64 {
         self.count("tidegauge_readings_stored_total") + self.count("tidegauge_readings_duplicate_total")
     }
@@ -105,7 +105,7 @@ fn parse_labels(text: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_scrape_is_read_with_its_labels() {
+fn a_scrape_is_parsed_with_its_labels() {
     let text = "# HELP a help\n# TYPE a counter\na{x=\"1\",y=\"q\\\"},b\"} 2\na{x=\"2\",y=\"\"} 3\n\nb 1e3\nc NaN\n";
     let metrics = Metrics::parse(text);
     assert_eq!(metrics.count("a"), 5);

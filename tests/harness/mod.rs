@@ -1,4 +1,4 @@
-//! What the integration tests stand on: the real binary, a real mongod, and patience with a deadline.
+//! The harness of the integration tests: the real binary, a real mongod, and waiting with deadlines.
 
 mod client;
 mod clock;

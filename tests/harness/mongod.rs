@@ -1,18 +1,20 @@
-//! Real mongods for tests: a replica set of one member, on a free port, with a temporary folder; and of three
-//! ([`replica_set`]).
+//! Real mongods for tests: a replica set of one member, on a free port, with a temporary folder; and one of
+//! three members ([`replica_set`]).
 //!
-//! [`uri`] is one server for all tests of a process; tests keep apart by database name. A test that stops its
-//! server takes a [`Mongod`] of its own. `TEST_MONGODB_URI` names a running server to use for [`uri`]
-//! instead.
+//! [`uri`] is one server for all tests of a process; each test has its own database. A test that stops its
+//! server starts its own [`Mongod`]. `TEST_MONGODB_URI` names a running server for [`uri`] instead.
 //!
-//! This file and the modules in it stand alone, because the unit tests of the store include them too.
+//! This file and its modules use nothing else of the harness, because the unit tests of the store include
+//! them too.
 
-#[path = "leash.rs"]
-pub(crate) mod leash;
+#[path = "deadline.rs"]
+pub(crate) mod deadline;
+#[path = "kill_on_exit.rs"]
+pub(crate) mod kill_on_exit;
+#[path = "mongos/mod.rs"]
+pub(crate) mod mongos;
 #[path = "replica_set.rs"]
 pub(crate) mod replica_set;
-#[path = "router/mod.rs"]
-pub(crate) mod router;
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -25,14 +27,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bson::{Document, doc};
-use leash::Leash;
+use deadline::deadline;
+use kill_on_exit::KillOnExit;
 use mongodb::Client;
 use tempfile::TempDir;
 
-/// How long a mongod may take until it can be written to, on a busy machine.
-const START_DEADLINE: Duration = Duration::from_secs(180);
+/// How many seconds a mongod may take until it accepts writes on a busy machine.
+const START_SECONDS: u32 = 180;
 
-/// The URI, without a database name, of the server that the tests of this process share.
+/// The URI of the server that all tests of this process share, without a database name.
 pub(crate) fn uri() -> &'static str {
     static SHARED: OnceLock<Shared> = OnceLock::new();
     match SHARED.get_or_init(Shared::find) {
@@ -55,11 +58,11 @@ impl Shared {
     }
 }
 
-/// A mongod of our own: the only member of its replica set, unless it is one of a [`ReplicaSet`]. It ends
-/// when this is dropped, or with this process.
+/// A mongod: the only member of its replica set, or one of a [`ReplicaSet`]. It ends when this is dropped or
+/// this process ends.
 #[derive(Debug)]
 pub(crate) struct Mongod {
-    running: Option<(Child, Leash)>,
+    running: Option<(Child, KillOnExit)>,
     uri: String,
     port: u16,
     folder: TempDir,
@@ -67,7 +70,7 @@ pub(crate) struct Mongod {
 }
 
 impl Mongod {
-    /// Starts a server, makes it the primary of its replica set, and waits until it takes writes.
+    /// Starts a server, makes it the primary of its replica set, and waits until it accepts writes.
     pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
@@ -81,7 +84,7 @@ impl Mongod {
         mongod
     }
 
-    /// Starts a server that waits for a replica set to be made.
+    /// Starts a server without initiating its replica set.
     fn start_uninitiated(parameters: &'static [&'static str]) -> Self {
         let port = free_port();
         let folder = tempfile::Builder::new().prefix("tidegauge-mongod-").tempdir().expect("a temporary folder");
@@ -102,25 +105,25 @@ impl Mongod {
         self.wait_until(is_primary);
     }
 
-    /// Ends the server the hard way.
+    /// Kills the server with SIGKILL.
     pub(crate) fn kill9(&mut self) {
-        if let Some((mut child, _leash)) = self.running.take() {
+        if let Some((mut child, _kill_on_exit)) = self.running.take() {
             child.kill().expect("mongod is our child");
             child.wait().expect("mongod is our child");
         }
     }
 
-    /// Stops the server in its tracks: its connections stay open, and nothing is answered.
+    /// Stops the server with SIGSTOP: its connections stay open and it does not answer.
     pub(crate) fn freeze(&self) {
         self.signal("STOP");
         let (child, _) = self.running.as_ref().expect("it is running");
         let status = format!("/proc/{}/status", child.id());
         while !std::fs::read_to_string(&status).expect("our child").contains("State:\tT") {
-            std::thread::yield_now(); // the signal is on its way
+            std::thread::yield_now(); // the signal is not delivered yet
         }
     }
 
-    /// Lets a frozen server go on.
+    /// Continues a frozen server.
     pub(crate) fn thaw(&self) {
         self.signal("CONT");
     }
@@ -133,17 +136,18 @@ impl Mongod {
     fn spawn(&mut self) {
         assert!(self.running.is_none(), "it is running");
         let child = spawn(self.port, self.folder.path(), self.parameters);
-        let leash = Leash::tie(&child, self.folder.path());
-        self.running = Some((child, leash));
+        let kill_on_exit = KillOnExit::new(&child, self.folder.path());
+        self.running = Some((child, kill_on_exit));
     }
 
     fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Waits until what the server says to `hello` is as it should be.
+    /// Waits until the answer of the server to `hello` satisfies `is_ready`.
     fn wait_until(&mut self, is_ready: fn(&Document) -> bool) {
-        let deadline = Instant::now() + START_DEADLINE;
+        let limit = deadline(START_SECONDS);
+        let give_up_at = Instant::now() + limit;
         let uri = self.own_uri();
         let (child, _) = self.running.as_mut().expect("it is running");
         let waited = blocking(async {
@@ -156,8 +160,8 @@ impl Mongod {
                 if let Some(status) = child.try_wait().expect("mongod is our child") {
                     return Err(format!("it ended with {status}"));
                 }
-                if Instant::now() > deadline {
-                    return Err(format!("not ready after {START_DEADLINE:?}: {hello}"));
+                if Instant::now() > give_up_at {
+                    return Err(format!("not ready after {limit:?}: {hello}"));
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -167,15 +171,15 @@ impl Mongod {
         }
     }
 
-    /// For what is asked once, and must be answered however busy the machine is.
-    async fn patient_admin(&self) -> mongodb::Database {
+    /// The `admin` database for single commands, with the driver's default timeouts.
+    async fn admin(&self) -> mongodb::Database {
         client(&format!("mongodb://{}/?directConnection=true", self.address())).await.database("admin")
     }
 
-    /// The URI of this server alone, whatever its role, for what is asked again and again: with short waits.
+    /// The URI of this server in any role, with short timeouts for polling.
     fn own_uri(&self) -> String {
-        let patience = "serverSelectionTimeoutMS=500&connectTimeoutMS=500";
-        format!("mongodb://{}/?directConnection=true&{patience}", self.address())
+        let timeouts = "serverSelectionTimeoutMS=500&connectTimeoutMS=500";
+        format!("mongodb://{}/?directConnection=true&{timeouts}", self.address())
     }
 }
 
@@ -190,8 +194,7 @@ fn initiate(members: &[&Mongod], settings: Document) {
     let address = |(id, member): (usize, &&Mongod)| doc! { "_id": id as i32, "host": member.address() };
     let addresses: Vec<Document> = members.iter().enumerate().map(address).collect();
     let config = doc! { "_id": "tests", "members": addresses, "settings": settings };
-    let initiated =
-        blocking(async { members[0].patient_admin().await.run_command(doc! { "replSetInitiate": config }).await });
+    let initiated = blocking(async { members[0].admin().await.run_command(doc! { "replSetInitiate": config }).await });
     initiated.expect("fresh servers");
 }
 
@@ -199,7 +202,7 @@ async fn client(uri: &str) -> Client {
     Client::with_uri_str(uri).await.expect("a well-formed URI")
 }
 
-/// What the server says of itself; nothing, when it does not answer.
+/// The answer of the server to `hello`; empty if it does not answer.
 async fn hello(client: &Client) -> Document {
     let admin = client.database("admin");
     let answer = tokio::time::timeout(Duration::from_secs(2), async { admin.run_command(doc! { "hello": 1 }).await });
@@ -229,7 +232,7 @@ fn spawn(port: u16, folder: &Path, parameters: &[&str]) -> Child {
     command.process_group(0).spawn().expect("get-mongod names a mongod that runs")
 }
 
-/// The path of the server. Fetches it when it is not there yet.
+/// The path of the program, which is fetched first if it is missing.
 pub(crate) fn binary() -> PathBuf {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-mongod");
     let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");
@@ -237,9 +240,8 @@ pub(crate) fn binary() -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim_end())
 }
 
-/// A port that nobody listens on and that this process did not hand out yet, below the range from which the
-/// system hands out ports: a restart of the server on its port cannot find it taken by some outgoing
-/// connection.
+/// A free port that this process has not returned before. It lies below the system's ephemeral ports, so that
+/// no outgoing connection takes it before a restart of the server.
 pub(crate) fn free_port() -> u16 {
     static NEXT: OnceLock<AtomicU64> = OnceLock::new();
     let next = NEXT.get_or_init(|| AtomicU64::new(RandomState::new().hash_one(std::process::id()) >> 1));
@@ -254,12 +256,11 @@ fn log_tail(folder: &Path) -> String {
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-/// Runs `work` to its end on a thread of its own: callable where a runtime is running already, and from
-/// `Drop`.
+/// Runs `work` to its end on a new thread, so that it can be called inside of a runtime and from `Drop`.
 pub(crate) fn blocking<T: Send>(work: impl Future<Output = T> + Send) -> T {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(work)
     };
-    std::thread::scope(|scope| scope.spawn(run).join()).expect("the work panicked, and said so")
+    std::thread::scope(|scope| scope.spawn(run).join()).expect("the work does not panic")
 }

@@ -1,38 +1,38 @@
-//! Runs a command of the binary to its end.
+//! Runs a command of the binary and waits for its end.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The binary: the one that was built with these tests, or what `TEST_BINARY` names.
+/// The path of the binary: `TEST_BINARY`, or else the one that was built with these tests.
 pub(crate) fn binary() -> PathBuf {
     std::env::var_os("TEST_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_tidegauge").into(), PathBuf::from)
 }
 
-/// How a command ended and what it printed.
+/// The exit code and the output of a command.
 #[derive(Debug)]
 pub(crate) struct Finished {
-    /// The exit code; `None` when a signal ended it.
+    /// The exit code; `None` if a signal ended it.
     pub(crate) code: Option<i32>,
-    /// What it printed on stdout.
+    /// Its stdout.
     pub(crate) stdout: String,
-    /// What it printed on stderr.
+    /// Its stderr.
     pub(crate) stderr: String,
 }
 
-/// Runs `tidegauge` with these arguments, without input, and waits for it on a thread of its own.
+/// Runs `tidegauge` with these arguments and without input.
 pub(crate) async fn run(args: &[&str]) -> Finished {
     run_with(args, "").await
 }
 
-/// The same, with this text on standard input.
+/// Runs `tidegauge` with these arguments and this text on stdin.
 pub(crate) async fn run_with(args: &[&str], input: &str) -> Finished {
     let mut command = Command::new(binary());
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary runs");
     let (mut stdin, input) = (child.stdin.take().expect("piped"), input.to_owned());
     let feed_and_wait = move || {
-        drop(stdin.write_all(input.as_bytes())); // it may end without reading
+        drop(stdin.write_all(input.as_bytes())); // the command may end without reading it
         drop(stdin);
         child.wait_with_output()
     };

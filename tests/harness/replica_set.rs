@@ -1,7 +1,6 @@
-//! A replica set of three members on this machine, for what takes more than one: elections, rollbacks,
-//! majorities.
+//! A replica set of three members on this machine, for elections, rollbacks and majorities.
 //!
-//! A test that kills or freezes members takes one of its own:
+//! A test that kills or freezes members starts its own:
 //!
 //! ```ignore
 //! let mut set = ReplicaSet::start();             // on a thread that may block: tokio::task::block_in_place
@@ -15,20 +14,21 @@ use std::time::{Duration, Instant};
 
 use bson::{Document, doc};
 
-use super::{Mongod, START_DEADLINE, blocking, client, hello, initiate, is_primary};
+use super::deadline::deadline;
+use super::{Mongod, START_SECONDS, blocking, client, hello, initiate, is_primary};
 
-/// How many members there are.
+/// The number of members.
 const MEMBERS: usize = 3;
 
-/// After so long without a primary the others elect a new one: 10 s by default, and shorter here, but not so
-/// short that a busy machine makes it happen by itself.
+/// The time without a primary after which the others elect a new one. It is shorter than the default of 10 s,
+/// but long enough that a busy machine does not cause an election.
 const ELECTION_TIMEOUT_MS: i32 = 4_000;
 
-/// How long the others may take to catch up before [`ReplicaSet::step_down`]; the server wants the old
-/// primary not to stand for election as long.
+/// How long the others may take to catch up in [`ReplicaSet::step_down`]. For the same time the old primary
+/// may not become primary again.
 const STEP_DOWN_SECONDS: i32 = 60;
 
-/// A replica set of our own. Members are named by their places, 0 to 2.
+/// A replica set. Its members have the numbers 0 to 2.
 #[derive(Debug)]
 pub(crate) struct ReplicaSet {
     members: Vec<Mongod>,
@@ -58,43 +58,44 @@ impl ReplicaSet {
         &self.uri
     }
 
-    /// Ends a member the hard way.
+    /// Kills a member with SIGKILL.
     pub(crate) fn kill9(&mut self, member: usize) {
         self.members[member].kill9();
     }
 
-    /// Starts a member again after [`ReplicaSet::kill9`], and waits until it is one of the set.
+    /// Starts a member again after [`ReplicaSet::kill9`] and waits until it has rejoined the set.
     pub(crate) fn start_again(&mut self, member: usize) {
         self.members[member].spawn();
         self.members[member].wait_until(is_data_bearing);
     }
 
-    /// Stops a member in its tracks: its connections stay open, and nothing is answered.
+    /// Stops a member with SIGSTOP: its connections stay open and it does not answer.
     pub(crate) fn freeze(&self, member: usize) {
         self.members[member].freeze();
     }
 
-    /// Lets a frozen member go on.
+    /// Continues a frozen member.
     pub(crate) fn thaw(&self, member: usize) {
         self.members[member].thaw();
     }
 
-    /// Lets the primary give its role away in good order, and returns which it was. It stands for election
-    /// again at once, so that the set gets over the loss of the next primary as fast as ever.
+    /// Makes the primary step down, and returns its number. It may be elected again at once, so that the set
+    /// recovers from the loss of the next primary as fast as before.
     pub(crate) fn step_down(&self) -> usize {
         let primary = self.primary();
         let step_down = doc! { "replSetStepDown": STEP_DOWN_SECONDS, "secondaryCatchUpPeriodSecs": STEP_DOWN_SECONDS };
         blocking(async {
-            let admin = self.members[primary].patient_admin().await;
+            let admin = self.members[primary].admin().await;
             admin.run_command(step_down).await.expect("the others have caught up");
             admin.run_command(doc! { "replSetFreeze": 0 }).await.expect("it is no primary");
         });
         primary
     }
 
-    /// Waits until there is a primary, and tells which it is.
+    /// Waits for a primary and returns its number.
     pub(crate) fn primary(&self) -> usize {
-        let deadline = Instant::now() + START_DEADLINE;
+        let limit = deadline(START_SECONDS);
+        let give_up_at = Instant::now() + limit;
         let candidates = (0..MEMBERS).filter(|&member| self.members[member].running.is_some());
         let uris: Vec<_> = candidates.map(|member| (member, self.members[member].own_uri())).collect();
         blocking(async {
@@ -108,7 +109,7 @@ impl ReplicaSet {
                         return *member;
                     }
                 }
-                assert!(Instant::now() < deadline, "no primary after {START_DEADLINE:?}");
+                assert!(Instant::now() < give_up_at, "no primary after {limit:?}");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         })

@@ -1,4 +1,4 @@
-//! What a server is started with, besides its address and its data folder.
+//! The configuration of a test server, without its address and its data folder.
 
 use std::path::Path;
 
@@ -8,19 +8,19 @@ use tidegauge::config::{KeySecret, TokenHash};
 
 use super::Database;
 
-/// The content of a config file.
+/// The contents of a configuration file.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Setup {
     sections: Table,
 }
 
 impl Setup {
-    /// What a user gets who configures nothing.
+    /// The default configuration.
     pub(crate) fn default_config() -> Self {
         Self::default()
     }
 
-    /// The embedded store, readings of any age, and flushes that come at once.
+    /// SQLite, readings of any age, and immediate flushes.
     pub(crate) fn sqlite() -> Self {
         Self::default()
             .set("retention.readings", "forever")
@@ -28,23 +28,23 @@ impl Setup {
             .set("flush.retry_max", "500ms")
     }
 
-    /// A MongoDB store, readings of any age, and flushes that come at once.
+    /// MongoDB buckets, readings of any age, and immediate flushes.
     pub(crate) fn mongodb(database: &Database) -> Self {
         let setup = Self::sqlite().set("mongodb.uri", database.uri.as_str());
         setup.set("mongodb.database", database.name.as_str())
     }
 
-    /// The same in a native time-series collection.
+    /// The same with a native time-series collection.
     pub(crate) fn timeseries(database: &Database) -> Self {
         Self::mongodb(database).set("store.kind", "mongodb-timeseries")
     }
 
-    /// Flushes do not come while a test runs: what is accepted stays pending.
+    /// Accepted readings stay pending: no flush is due while a test runs.
     pub(crate) fn all_pending(self) -> Self {
         self.set("flush.max_age", "1d").set("flush.max_readings", 3_600)
     }
 
-    /// Adds the token [`secret_of`] a name, with more keys of its table.
+    /// Adds the token [`secret_of`] a name, with these further keys.
     pub(crate) fn token(self, name: &str, keys: &str) -> Self {
         let mut table: Table = toml::from_str(keys).expect("keys of a token");
         table.entry("name").or_insert_with(|| name.into());
@@ -55,7 +55,7 @@ impl Setup {
         self.set("auth.tokens", tokens)
     }
 
-    /// Adds the key with the secret [`key_of`] an id, with more keys of its table.
+    /// Adds the key with the secret [`key_of`] an ID, with these further keys.
     pub(crate) fn key(self, id: &str, keys: &str) -> Self {
         let mut table: Table = toml::from_str(keys).expect("keys of a key");
         table.insert("id".to_owned(), id.into());
@@ -74,15 +74,14 @@ impl Setup {
         self
     }
 
-    /// Sets `section.key` to a value unless it is set.
+    /// Sets `section.key` to a value if it is not set.
     pub(crate) fn or(self, name: &str, value: impl Into<Value>) -> Self {
         let (section, key) = name.split_once('.').expect("section.key");
         let is_set = self.sections.get(section).is_some_and(|section| section.get(key).is_some());
         if is_set { self } else { self.set(name, value) }
     }
 
-    /// Makes the server speak TLS with `server.pem` and `server.key` of a folder. More keys of the section
-    /// follow.
+    /// Turns on TLS with `server.pem` and `server.key` of a folder, with these further keys.
     pub(crate) fn tls(self, folder: &Path, keys: &str) -> Self {
         let mut table: Table = toml::from_str(keys).expect("keys of [http.tls]");
         for (key, file) in [("cert_file", "server.pem"), ("key_file", "server.key")] {
@@ -91,12 +90,12 @@ impl Setup {
         self.set("http.tls", table)
     }
 
-    /// The folder of its files, where the server speaks TLS.
+    /// The folder of the TLS files, if TLS is on.
     pub(crate) fn tls_folder(&self) -> Option<&Path> {
         Path::new(self.sections.get("http")?.get("tls")?.get("cert_file")?.as_str()?).parent()
     }
 
-    /// The text of the config file.
+    /// The text of the configuration file.
     pub(crate) fn to_toml(&self) -> String {
         toml::to_string(&self.sections).expect("a table is TOML")
     }
@@ -107,7 +106,7 @@ pub(crate) fn secret_of(name: &str) -> String {
     format!("tg_the-secret-of-{name}")
 }
 
-/// The secret of the key with this id.
+/// The secret of the key with this ID.
 pub(crate) fn key_of(id: &str) -> KeySecret {
     KeySecret::new(format!("{:_<43}", format!("the-key-of-{id}"))).expect("a secret")
 }

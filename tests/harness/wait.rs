@@ -2,21 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a condition may take to come true, on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(300);
-const PAUSE: Duration = Duration::from_millis(20);
+use super::mongod::deadline::deadline;
 
-/// Asks `condition` until it has an answer.
+/// How many seconds a condition may take on a busy machine.
+const SECONDS: u32 = 300;
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Polls `condition` until it returns a value.
 ///
 /// # Panics
-/// With `what`, when the deadline passes first.
+/// If the deadline passes first; the message has `what`.
 pub(crate) async fn wait_until<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + DEADLINE;
+    let limit = deadline(SECONDS);
+    let give_up_at = Instant::now() + limit;
     loop {
         if let Some(answer) = condition().await {
             return answer;
         }
-        assert!(Instant::now() < deadline, "waited {DEADLINE:?} in vain: {what}");
-        tokio::time::sleep(PAUSE).await;
+        assert!(Instant::now() < give_up_at, "waited {limit:?} without success: {what}");
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

@@ -14,8 +14,8 @@ use std::time::Duration;
 use bson::{Document, doc};
 use mongodb::Client;
 
+use self::mongod::mongos::{Cluster, Mongos, Sharding, uri_of};
 use self::mongod::replica_set::ReplicaSet;
-use self::mongod::router::{Cluster, Router, Sharding, uri_of};
 use super::MongodbOptions;
 use crate::model::Hour;
 use crate::store::Store;
@@ -73,15 +73,15 @@ impl Scratch {
         Self::at(SHARED.get_or_init(ReplicaSet::start).uri()).await
     }
 
-    /// Behind two routers of a cluster of two shards.
+    /// Behind two mongoses of a cluster of two shards.
     pub(super) async fn on_a_sharded_cluster() -> Self {
-        static SHARED: OnceLock<(Cluster, [Router; 2])> = OnceLock::new();
-        let (cluster, routers) = SHARED.get_or_init(|| {
+        static SHARED: OnceLock<(Cluster, [Mongos; 2])> = OnceLock::new();
+        let (cluster, mongoses) = SHARED.get_or_init(|| {
             let cluster = Cluster::start();
-            let routers = [cluster.router(Sharding::Allowed), cluster.router(Sharding::Allowed)];
-            (cluster, routers)
+            let mongoses = [cluster.start_mongos(Sharding::Allowed), cluster.start_mongos(Sharding::Allowed)];
+            (cluster, mongoses)
         });
-        let mut scratch = Self::at(&uri_of(routers)).await;
+        let mut scratch = Self::at(&uri_of(mongoses)).await;
         scratch.cluster = Some(cluster);
         scratch
     }

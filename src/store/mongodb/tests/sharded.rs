@@ -1,5 +1,5 @@
 //! What is asked of a mode on a sharded cluster: every write and every query of a device goes to one shard,
-//! and no device is on two. The cluster is the test router's, see `tests/harness/router`.
+//! and no device is on two. The cluster is simulated, see `tests/harness/mongos`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bson::{Bson, Document, doc};
 use mongodb::Client;
 
-use super::mongod::router::{Cluster, Recorded, SHARDS, Sharding, Verb, uri_of};
+use super::mongod::mongos::{Cluster, Recorded, SHARDS, Sharding, Verb, uri_of};
 use super::{MongodbOptions, Scratch, mongod};
 use crate::model::{BucketWrite, Hour, Sample};
 use crate::store::Store;
@@ -120,7 +120,7 @@ pub(in super::super) async fn what_was_not_sharded_is_split<S: Store>(
     open: impl AsyncFn(MongodbOptions) -> S,
 ) {
     let cluster = scratch.cluster.unwrap();
-    let forbidding = cluster.router(Sharding::Forbidden);
+    let forbidding = cluster.start_mongos(Sharding::Forbidden);
     let before = open(MongodbOptions { uri: uri_of([&forbidding]).parse().unwrap(), ..scratch.options() }).await;
     let devices = devices();
     let writes: Vec<_> = devices.iter().map(|device| write(device, HOUR, [1, 2])).collect();

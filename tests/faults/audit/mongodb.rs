@@ -1,0 +1,80 @@
+//! Reads the collections of MongoDB, document by document.
+
+use std::sync::Arc;
+
+use bson::{Bson, Document, doc};
+
+use super::{Findings, Found, HOUR_MS, Stats, Stored, add, differences, fold, known};
+use crate::harness::Database;
+
+/// Reads the buckets, whose stats must be the fold of their readings, and the rollups.
+pub(super) async fn in_buckets(database: &Database, findings: &mut Findings) -> Stored {
+    let mut readings = Found::new();
+    for bucket in database.aggregate("buckets", vec![doc! { "$match": {} }]).await {
+        let device: Arc<str> = bucket.get_str("deviceId").expect("a device").into();
+        let mut own = Found::new();
+        for reading in bucket.get_array("readings").expect("readings") {
+            let reading = reading.as_document().expect("a reading");
+            let ts_ms = reading.get_datetime("ts").expect("a time").timestamp_millis();
+            for (metric, value) in reading.iter().filter(|(key, _)| *key != "ts") {
+                let identity = (Arc::clone(&device), ts_ms, known(metric));
+                add(identity.clone(), number(value), &mut readings, findings);
+                own.insert(identity, number(value));
+            }
+        }
+        let hour_ms = bucket.get_datetime("bucket").expect("an hour").timestamp_millis();
+        let mut stats = Stats::new();
+        add_stats(bucket.get_document("stats").expect("stats"), &device, hour_ms, &mut stats);
+        if stats != fold(&own) {
+            let id = bucket.get("_id");
+            findings.wrong.push(differences(&format!("stats of {id:?}"), &stats, "fold of its readings", &fold(&own)));
+        }
+    }
+    Stored { readings, rollups: rollups(database).await }
+}
+
+/// Reads the time-series collection and the rollups.
+pub(super) async fn in_measurements(database: &Database, findings: &mut Findings) -> Stored {
+    let mut readings = Found::new();
+    for measurement in database.aggregate("readings", vec![doc! { "$match": {} }]).await {
+        let meta = measurement.get_document("meta").expect("meta");
+        let device: Arc<str> = meta.get_str("deviceId").expect("a device").into();
+        let ts_ms = measurement.get_datetime("ts").expect("a time").timestamp_millis();
+        for (metric, value) in measurement.iter().filter(|(key, _)| !["_id", "ts", "meta"].contains(&key.as_str())) {
+            add((Arc::clone(&device), ts_ms, known(metric)), number(value), &mut readings, findings);
+        }
+    }
+    Stored { readings, rollups: rollups(database).await }
+}
+
+async fn rollups(database: &Database) -> Stats {
+    let mut stats = Stats::new();
+    for day in database.aggregate("rollups", vec![doc! { "$match": {} }]).await {
+        let device = day.get_str("deviceId").expect("a device").into();
+        let start_ms = day.get_datetime("day").expect("a day").timestamp_millis();
+        for (of_day, hour) in day.get_document("hours").expect("hours") {
+            let hour_ms = start_ms + of_day.parse::<i64>().expect("an hour of the day") * HOUR_MS;
+            let hour = hour.as_document().expect("an hour");
+            add_stats(hour.get_document("stats").expect("stats"), &device, hour_ms, &mut stats);
+        }
+    }
+    stats
+}
+
+fn add_stats(of: &Document, device: &Arc<str>, hour_ms: i64, stats: &mut Stats) {
+    for (metric, of) in of {
+        let of = of.as_document().expect("stats");
+        let number = |key: &str| number(of.get(key).unwrap_or_else(|| panic!("no {key} in {of}")));
+        let fold = (number("count") as u64, number("min"), number("max"), number("sum"));
+        stats.insert((Arc::clone(device), hour_ms, known(metric)), fold);
+    }
+}
+
+fn number(value: &Bson) -> f64 {
+    match value {
+        Bson::Double(value) => *value,
+        Bson::Int64(value) => *value as f64,
+        Bson::Int32(value) => f64::from(*value),
+        other => panic!("{other} is no number"),
+    }
+}

@@ -1,0 +1,111 @@
+//! HTTP requests to a server, and waiting for its metrics.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::super::mongod::deadline::deadline;
+use super::super::{Metrics, Setup, client, secret_of, wait_until};
+use super::{Answer, Server};
+
+/// How many seconds the counters may take to add up: the server reads them one after the other while flushes
+/// continue.
+const BALANCE_SECONDS: u32 = 60;
+
+impl Server {
+    /// `GET`s a path.
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.get_as(path, "*/*").await
+    }
+
+    /// `GET`s a path with an `Accept` header.
+    pub(crate) async fn get_as(&self, path: &str, accept: &str) -> Answer {
+        let request = self.request(reqwest::Method::GET, path).header("accept", accept);
+        Answer::of(request.send().await).await.expect("an answer")
+    }
+
+    /// `GET`s a path and expects JSON with status 200. It repeats the request while the store is unavailable.
+    pub(crate) async fn get_json(&self, path: &str) -> Value {
+        let answer = wait_until(path, async || Some(self.get(path).await).filter(Answer::is_final)).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        answer.json()
+    }
+
+    /// `POST`s a body.
+    pub(crate) async fn post(&self, path: &str, content_type: &str, body: impl Into<Bytes>) -> Answer {
+        let request = self.request(reqwest::Method::POST, path).header("content-type", content_type);
+        Answer::of(request.body(body.into()).send().await).await.expect("an answer")
+    }
+
+    /// `POST`s readings as JSON to `/v1/readings`.
+    pub(crate) async fn ingest(&self, readings: &Value) -> Answer {
+        self.post("/v1/readings", "application/json", readings.to_string()).await
+    }
+
+    /// The readings of a device from 2021 to 2029, as `{"ts", "values"}`.
+    pub(crate) async fn readings(&self, device: &str) -> Value {
+        let range = "from=2021-01-01T00:00:00Z&to=2030-01-01T00:00:00Z&limit=10000";
+        let device = device.replace('/', "%2F");
+        self.get_json(&format!("/v1/devices/{device}/readings?{range}")).await["readings"].take()
+    }
+
+    /// A request that the other functions do not cover.
+    pub(crate) fn request(&self, method: reqwest::Method, path: &str) -> reqwest::RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.url()))
+    }
+
+    /// Sends a request made with [`Server::request`].
+    pub(crate) async fn send(&self, request: reqwest::RequestBuilder) -> Answer {
+        Answer::of(request.send().await).await.expect("an answer")
+    }
+
+    /// The current metrics. A server with tokens must have one named `operator`.
+    pub(crate) async fn metrics(&self) -> Metrics {
+        let request = self.request(reqwest::Method::GET, "/metrics").bearer_auth(secret_of("operator"));
+        let answer = self.send(request).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        Metrics::parse(answer.text())
+    }
+
+    /// Waits until no reading is pending. Each decrease restarts the deadline.
+    pub(crate) async fn settled(&self) -> Metrics {
+        let mut left = u64::MAX;
+        loop {
+            let (pending, metrics) = wait_until("less is pending", async || {
+                let metrics = self.metrics().await;
+                let pending = metrics.count("tidegauge_readings_pending");
+                let is_better = if pending == 0 { metrics.balance().is_ok() } else { pending < left };
+                is_better.then_some((pending, metrics))
+            })
+            .await;
+            if pending == 0 {
+                return metrics;
+            }
+            left = pending;
+        }
+    }
+
+    /// Waits until the counters of readings balance.
+    ///
+    /// # Panics
+    /// If the deadline passes first; the message has the sum that is wrong.
+    pub(crate) async fn assert_balanced(&self) {
+        let give_up_at = Instant::now() + deadline(BALANCE_SECONDS);
+        while let Err(reason) = self.metrics().await.balance() {
+            assert!(Instant::now() < give_up_at, "the counters do not balance: {reason}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// A client of the server. With TLS it trusts `ca.pem`, and presents `operator.pem` if that exists.
+pub(super) fn client_for(setup: &Setup) -> reqwest::Client {
+    let folder = setup.tls_folder();
+    let authority = folder.map(|folder| std::fs::read(folder.join("ca.pem")).expect("the authority of the server"));
+    let shown = folder.and_then(|folder| std::fs::read(folder.join("operator.pem")).ok());
+    let client = client(authority.as_deref()).timeout(Duration::from_secs(60));
+    let identity = |pem: Vec<u8>| reqwest::Identity::from_pem(&pem).expect("a certificate and its key");
+    let client = shown.map(identity).into_iter().fold(client, reqwest::ClientBuilder::identity);
+    client.build().expect("a client")
+}
