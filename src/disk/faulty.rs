@@ -1,11 +1,12 @@
-//! A disk in memory that keeps what was synced, makes what it likes of the rest, and fails when told to.
+//! A disk in memory that loses unsynced changes at a power cut, and fails on demand.
 //!
-//! Each file and the folder itself are there twice: as programs see them **now**, and as they are **kept**.
-//! What is done changes what is now, and is remembered; a sync carries it over to what is kept. When the
-//! power fails, each change that was not synced is kept, lost, or kept in part, each for itself: later ones
-//! may survive earlier ones. A sync of a file that fails carries over some changes and forgets the others, as
-//! the kernel does: what is now stays, the next sync succeeds, and the disk never gets them. A sync of names
-//! that fails leaves them as they were: names are in the journal of a file system, which does not forget.
+//! Each file, and the folder itself, has two states: the **current** one, which programs see, and the
+//! **durable** one. A call changes the current state and records the change; a sync applies the recorded
+//! changes to the durable state. At a power cut each unsynced change is applied, lost, or applied in part,
+//! independently of the others: later changes may survive earlier ones. A failed sync of a file applies some
+//! changes and forgets the others, as the kernel does: the current state stays, the next sync succeeds, and
+//! the forgotten changes never become durable. A failed sync of names forgets nothing, because names are in
+//! the journal of the file system.
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Result};
@@ -15,13 +16,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::{Folder, How, OpenFile, Space};
+use super::{Folder, OpenFile, OpenMode, Space};
 
-/// The disk: a handle, of which there may be many.
+/// The disk. Clones are handles to the same disk.
 #[derive(Debug, Clone)]
 pub(crate) struct Disk(Arc<Mutex<State>>);
 
-/// What can be made to fail.
+/// A kind of call that can be made to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     Names,
@@ -38,19 +39,19 @@ pub(crate) enum Call {
 #[derive(Debug)]
 struct State {
     files: Vec<Contents>,
-    now: Names,
-    kept: Names,
+    current: Names,
+    durable: Names,
     changes: Vec<NameChange>,
-    dice: StdRng,
+    rng: StdRng,
     /// The next call of this kind fails.
     failing: Option<Call>,
-    /// So many bytes more may files grow.
-    room: u64,
+    /// The number of bytes by which files may still grow.
+    free_bytes: u64,
     /// The process has no file descriptors left.
     out_of_files: bool,
-    /// A write takes no more bytes than this.
+    /// The most bytes that one write accepts.
     max_write: usize,
-    /// After so many calls the power fails: nothing happens any more.
+    /// The number of calls before the power cut. After it, calls change nothing.
     calls_left: u32,
 }
 
@@ -58,8 +59,8 @@ type Names = BTreeMap<String, usize>;
 
 #[derive(Debug, Default)]
 struct Contents {
-    now: Vec<u8>,
-    kept: Vec<u8>,
+    current: Vec<u8>,
+    durable: Vec<u8>,
     changes: Vec<Change>,
 }
 
@@ -83,79 +84,79 @@ struct DiskFile {
 }
 
 impl Disk {
-    /// An empty disk whose whims follow from `seed`.
+    /// An empty disk whose random choices follow from `seed`.
     pub(crate) fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(State {
             files: Vec::new(),
-            now: Names::new(),
-            kept: Names::new(),
+            current: Names::new(),
+            durable: Names::new(),
             changes: Vec::new(),
-            dice: StdRng::seed_from_u64(seed),
+            rng: StdRng::seed_from_u64(seed),
             failing: None,
-            room: u64::MAX,
+            free_bytes: u64::MAX,
             out_of_files: false,
             max_write: usize::MAX,
             calls_left: u32::MAX,
         })))
     }
 
-    /// The next call of this kind fails, once.
+    /// Makes the next call of this kind fail, once.
     pub(crate) fn fail(&self, call: Call) {
         self.lock().failing = Some(call);
     }
 
-    /// Files may grow by so many bytes, all in all.
-    pub(crate) fn set_room(&self, bytes: u64) {
-        self.lock().room = bytes;
+    /// Lets files grow by `bytes` in total.
+    pub(crate) fn set_free_bytes(&self, bytes: u64) {
+        self.lock().free_bytes = bytes;
     }
 
-    /// No file can be opened any more.
+    /// Makes each opening of a file fail.
     pub(crate) fn run_out_of_files(&self) {
         self.lock().out_of_files = true;
     }
 
-    /// A write takes at most so many bytes at once.
+    /// Lets one write accept at most `bytes`.
     pub(crate) fn set_max_write(&self, bytes: usize) {
         self.lock().max_write = bytes;
     }
 
-    /// The power fails after so many calls more.
-    pub(crate) fn fail_power_after(&self, calls: u32) {
+    /// Cuts the power after this many more calls.
+    pub(crate) fn cut_power_after(&self, calls: u32) {
         self.lock().calls_left = calls;
     }
 
-    /// All is well from now on.
+    /// Ends all faults.
     pub(crate) fn heal(&self) {
         let mut state = self.lock();
-        (state.failing, state.room, state.max_write, state.calls_left) = (None, u64::MAX, usize::MAX, u32::MAX);
+        (state.failing, state.free_bytes, state.max_write, state.calls_left) = (None, u64::MAX, usize::MAX, u32::MAX);
         state.out_of_files = false;
     }
 
-    /// Whether all is well.
+    /// Whether no fault is set.
     pub(crate) fn is_sound(&self) -> bool {
         let state = self.lock();
-        state.failing.is_none() && state.room == u64::MAX && state.calls_left == u32::MAX
+        state.failing.is_none() && state.free_bytes == u64::MAX && state.calls_left == u32::MAX
     }
 
-    /// Whether the power has failed.
-    pub(crate) fn is_dead(&self) -> bool {
+    /// Whether the power is cut.
+    pub(crate) fn has_no_power(&self) -> bool {
         self.lock().calls_left == 0
     }
 
-    /// The power comes back. What was not synced is there, gone, or there in part.
+    /// Restarts after a power cut: each unsynced change is applied, lost, or applied in part.
     pub(crate) fn crash(&self) {
         let state = &mut *self.lock();
         for change in std::mem::take(&mut state.changes) {
-            if state.dice.random() {
-                change.apply(&mut state.kept);
+            if state.rng.random() {
+                change.apply(&mut state.durable);
             }
         }
-        state.now.clone_from(&state.kept);
+        state.current.clone_from(&state.durable);
         for file in &mut state.files {
             for change in std::mem::take(&mut file.changes) {
-                change.apply_in_part(&mut file.kept, &mut state.dice);
+                change.apply_in_part(&mut file.durable, &mut state.rng);
             }
-            file.now.clone_from(&file.kept);
+            file.current.clone_from(&file.durable);
         }
     }
 
@@ -163,18 +164,18 @@ impl Disk {
         self.0.lock().expect("no call panics")
     }
 
-    /// The state, for a call, unless the call fails.
+    /// Starts a call: returns the state, and an error if the call must fail.
     fn call(&self, call: Call) -> std::result::Result<MutexGuard<'_, State>, (Error, MutexGuard<'_, State>)> {
         let mut state = self.lock();
         if state.calls_left == 0 {
-            return Err((Error::other("the power is gone"), state));
+            return Err((Error::other("the power is cut"), state));
         }
         if state.calls_left != u32::MAX {
             state.calls_left -= 1;
         }
         if state.failing == Some(call) {
             state.failing = None;
-            return Err((Error::other(format!("{call:?} was told to fail")), state));
+            return Err((Error::other(format!("{call:?} was made to fail")), state));
         }
         Ok(state)
     }
@@ -192,12 +193,12 @@ impl Change {
         }
     }
 
-    fn apply_in_part(self, to: &mut Vec<u8>, dice: &mut StdRng) {
-        match (dice.random_range(0..3), self) {
+    fn apply_in_part(self, to: &mut Vec<u8>, rng: &mut StdRng) {
+        match (rng.random_range(0..3), self) {
             (0, _) => {}
             (1, Self::Write(offset, bytes)) => {
-                let from = dice.random_range(0..bytes.len());
-                let to_end = dice.random_range(from..=bytes.len());
+                let from = rng.random_range(0..bytes.len());
+                let to_end = rng.random_range(from..=bytes.len());
                 Self::Write(offset + from, bytes[from..to_end].to_vec()).apply(to);
             }
             (_, change) => change.apply(to),
@@ -224,17 +225,17 @@ impl NameChange {
 
 impl State {
     fn rename(&mut self, change: NameChange) {
-        change.apply(&mut self.now);
+        change.apply(&mut self.current);
         self.changes.push(change);
     }
 
     fn file_of(&self, name: &str) -> Result<usize> {
-        self.now.get(name).copied().ok_or_else(|| ErrorKind::NotFound.into())
+        self.current.get(name).copied().ok_or_else(|| ErrorKind::NotFound.into())
     }
 
     fn change(&mut self, file: usize, change: Change) {
         let file = &mut self.files[file];
-        change.apply(&mut file.now);
+        change.apply(&mut file.current);
         file.changes.push(change);
     }
 }
@@ -250,27 +251,27 @@ impl Folder for Disk {
 
     fn names(&self) -> Result<Vec<String>> {
         let state = self.call(Call::Names).map_err(|(error, _)| error)?;
-        Ok(state.now.keys().cloned().collect())
+        Ok(state.current.keys().cloned().collect())
     }
 
-    fn open(&self, name: &str, how: How) -> Result<Box<dyn OpenFile>> {
+    fn open(&self, name: &str, mode: OpenMode) -> Result<Box<dyn OpenFile>> {
         let mut state = self.call(Call::Open).map_err(|(error, _)| error)?;
         if state.out_of_files {
             return Err(nix::errno::Errno::EMFILE.into());
         }
-        let file = match (state.file_of(name), how) {
-            (Ok(file), How::Replace) => {
+        let file = match (state.file_of(name), mode) {
+            (Ok(file), OpenMode::Truncate) => {
                 state.change(file, Change::SetLen(0));
                 file
             }
             (Ok(file), _) => file,
-            (Err(_), How::Mend | How::Replace) => {
+            (Err(_), OpenMode::Create | OpenMode::Truncate) => {
                 state.files.push(Contents::default());
                 let file = state.files.len() - 1;
                 state.rename(NameChange::Link(name.to_owned(), file));
                 file
             }
-            (Err(error), How::Read | How::Write) => return Err(error),
+            (Err(error), OpenMode::Read | OpenMode::Write) => return Err(error),
         };
         Ok(Box::new(DiskFile { disk: self.clone(), file }))
     }
@@ -296,20 +297,20 @@ impl Folder for Disk {
         };
         let state = &mut *state;
         if outcome.is_ok() {
-            state.changes.drain(..).for_each(|change| change.apply(&mut state.kept));
+            state.changes.drain(..).for_each(|change| change.apply(&mut state.durable));
         }
         outcome
     }
 
     fn space(&self) -> Result<Space> {
-        Ok(Space { free: self.lock().room, total: 1 << 40 })
+        Ok(Space { free: self.lock().free_bytes, total: 1 << 40 })
     }
 }
 
 impl OpenFile for DiskFile {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<usize> {
         let state = self.disk.call(Call::Read).map_err(|(error, _)| error)?;
-        let there = state.files[self.file].now.get(offset as usize..).unwrap_or_default();
+        let there = state.files[self.file].current.get(offset as usize..).unwrap_or_default();
         let count = there.len().min(bytes.len());
         bytes[..count].copy_from_slice(&there[..count]);
         Ok(count)
@@ -323,12 +324,12 @@ impl OpenFile for DiskFile {
         if state.calls_left == 0 && outcome.is_err() {
             return outcome.map(|()| 0);
         }
-        let len = state.files[self.file].now.len() as u64;
-        let fits = (len.max(offset) - offset).saturating_add(state.room) as usize;
+        let len = state.files[self.file].current.len() as u64;
+        let fits = (len.max(offset) - offset).saturating_add(state.free_bytes) as usize;
         let count = bytes.len().min(fits).min(state.max_write);
-        // Who is told of an error is not told how much was written.
+        // A caller that gets an error does not learn how much was written.
         let count = if outcome.is_ok() { count } else { count / 2 };
-        state.room -= if state.room == u64::MAX { 0 } else { (offset + count as u64).saturating_sub(len) };
+        state.free_bytes -= if state.free_bytes == u64::MAX { 0 } else { (offset + count as u64).saturating_sub(len) };
         if count > 0 {
             state.change(self.file, Change::Write(offset as usize, bytes[..count].to_vec()));
         }
@@ -336,13 +337,13 @@ impl OpenFile for DiskFile {
     }
 
     fn len(&self) -> Result<u64> {
-        Ok(self.disk.lock().files[self.file].now.len() as u64)
+        Ok(self.disk.lock().files[self.file].current.len() as u64)
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
         let mut state = self.disk.call(Call::SetLen).map_err(|(error, _)| error)?;
-        let freed = (state.files[self.file].now.len() as u64).saturating_sub(len);
-        state.room = state.room.saturating_add(freed);
+        let freed = (state.files[self.file].current.len() as u64).saturating_sub(len);
+        state.free_bytes = state.free_bytes.saturating_add(freed);
         state.change(self.file, Change::SetLen(len as usize));
         Ok(())
     }
@@ -352,12 +353,12 @@ impl OpenFile for DiskFile {
             Ok(state) => (Ok(()), state),
             Err((error, state)) => (Err(error), state),
         };
-        let State { files, dice, calls_left, .. } = &mut *state;
+        let State { files, rng, calls_left, .. } = &mut *state;
         let file = &mut files[self.file];
         if outcome.is_ok() {
-            file.changes.drain(..).for_each(|change| change.apply(&mut file.kept));
+            file.changes.drain(..).for_each(|change| change.apply(&mut file.durable));
         } else if *calls_left > 0 {
-            file.changes.drain(..).for_each(|change| change.apply_in_part(&mut file.kept, dice));
+            file.changes.drain(..).for_each(|change| change.apply_in_part(&mut file.durable, rng));
         }
         outcome
     }

@@ -1,4 +1,4 @@
-//! Durable changes to files: the one seam between this program and the file system.
+//! Durable changes to files: the one interface between this program and the file system.
 //!
 //! Code that changes files names them within one `Folder`. `OsFolder` is a folder of the operating system.
 //! Tests use `faulty::Disk`, a disk in memory that loses unsynced changes and fails on demand.
@@ -18,34 +18,38 @@ pub(crate) mod faulty;
 
 /// A folder, and the files in it.
 ///
-/// What is done to names (making, renaming, removing files) survives a crash only when [`Self::sync`] came
-/// after it; until then any part of it may be undone, in any order.
+/// Changes to names (creating, renaming and removing files) survive a crash only after [`Self::sync`]. Until
+/// then a crash may undo any of them, in any order.
 pub(crate) trait Folder: Debug + Send + Sync {
-    /// Where it is, for messages.
+    /// The path of the folder, for messages.
     fn path(&self) -> &Path;
 
-    /// Makes the folder where it is missing. When this returns, it survives a crash.
+    /// Creates the folder if it is missing. When this returns, it survives a crash.
     fn make(&self) -> Result<()>;
 
-    /// The names of the files in it, in no order.
+    /// The names of the files in the folder, in no order.
     fn names(&self) -> Result<Vec<String>>;
 
     /// Opens a file.
-    fn open(&self, name: &str, how: How) -> Result<Box<dyn OpenFile>>;
+    fn open(&self, name: &str, mode: OpenMode) -> Result<Box<dyn OpenFile>>;
 
-    /// Renames a file, in the place of another if need be: whoever looks sees the one or the other.
+    /// Renames a file, and replaces a file named `to`. Other processes see either the old or the new file.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
 
     /// Removes a file.
     fn remove(&self, name: &str) -> Result<()>;
 
-    /// Makes what was done to names survive a crash.
+    /// Makes changes to names survive a crash.
     fn sync(&self) -> Result<()>;
 
-    /// The space of its file system.
+    /// The space of the folder's file system.
     fn space(&self) -> Result<Space>;
 
-    /// Where a file of this name is, for messages.
+    /// Reserves a file descriptor, unless one is reserved. If the process runs out of them, the next
+    /// [`Self::open`] uses the reserved one.
+    fn reserve_descriptor(&self) {}
+
+    /// The path of a file in the folder, for messages.
     fn path_of(&self, name: &str) -> PathBuf {
         self.path().join(name)
     }
@@ -54,48 +58,48 @@ pub(crate) trait Folder: Debug + Send + Sync {
 /// The space of a file system, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// What unprivileged processes may still write.
+    /// The bytes that unprivileged processes may still write.
     pub free: u64,
     /// The size of the file system.
     pub total: u64,
 }
 
-/// How a file is opened.
+/// How [`Folder::open`] opens a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
-    /// To read it. It must be there.
+pub(crate) enum OpenMode {
+    /// Opens an existing file for reading.
     Read,
-    /// To read and write it. It must be there.
+    /// Opens an existing file for reading and writing.
     Write,
-    /// To write it, as it is or made empty when it is not there.
-    Mend,
-    /// To write it from the beginning: whatever is there is gone.
-    Replace,
+    /// Opens a file for reading and writing, and creates it if it does not exist.
+    Create,
+    /// Opens a file for reading and writing, and creates or empties it.
+    Truncate,
 }
 
 /// An open file.
 ///
-/// What is done to it survives a crash only when [`Self::sync`] came after it; until then any part of it may
-/// be undone, in any order.
+/// Changes to it survive a crash only after [`Self::sync`]. Until then a crash may undo any part of them, in
+/// any order.
 pub(crate) trait OpenFile: Debug + Send + Sync {
-    /// Reads some bytes; none only at the end of the file.
+    /// Reads some bytes. It reads none only at the end of the file.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<usize>;
 
-    /// Writes some bytes, at least one or it is an error.
+    /// Writes some bytes: at least one, or it fails.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize>;
 
-    /// Its length in bytes.
+    /// The length of the file in bytes.
     fn len(&self) -> Result<u64>;
 
-    /// Cuts it off.
+    /// Truncates or extends the file.
     fn set_len(&self, len: u64) -> Result<()>;
 
-    /// Makes its bytes and its length survive a crash. After an error it is not known what does.
+    /// Makes the file's bytes and length survive a crash. After an error it is unknown which of them do.
     fn sync(&self) -> Result<()>;
 }
 
 impl dyn OpenFile + '_ {
-    /// Writes all the bytes, or fails having written some of them.
+    /// Writes all the bytes. If it fails, some of them may be written.
     pub(crate) fn write_all_at(&self, mut bytes: &[u8], mut offset: u64) -> Result<()> {
         while !bytes.is_empty() {
             match self.write_at(bytes, offset) {
@@ -111,7 +115,7 @@ impl dyn OpenFile + '_ {
         Ok(())
     }
 
-    /// Fills `bytes` from `offset` on, as far as the file goes, and says how far that was.
+    /// Reads into `bytes` from `offset` until either ends, and returns how many bytes it read.
     pub(crate) fn fill(&self, bytes: &mut [u8], offset: u64) -> Result<usize> {
         let mut have = 0;
         while have < bytes.len() {
@@ -125,7 +129,7 @@ impl dyn OpenFile + '_ {
         Ok(have)
     }
 
-    /// Puts all that stands from `offset` on into `bytes`.
+    /// Replaces the contents of `bytes` with those of the file from `offset` to its end.
     pub(crate) fn read_from(&self, offset: u64, bytes: &mut Vec<u8>) -> Result<()> {
         let wanted = self.len()?.saturating_sub(offset);
         bytes.resize(usize::try_from(wanted).map_err(|_| Error::from(ErrorKind::FileTooLarge))?, 0);
@@ -136,34 +140,48 @@ impl dyn OpenFile + '_ {
 }
 
 impl dyn Folder + '_ {
+    /// Creates or overwrites a file. When this returns, the file and its name survive a crash.
+    pub(crate) fn create(&self, name: &str, bytes: &[u8]) -> Result<Box<dyn OpenFile>> {
+        let file = self.write(name, bytes)?;
+        self.sync()?;
+        Ok(file)
+    }
+
     /// Creates or replaces a file. When this returns, the new contents survive a crash; before, the old
     /// contents do.
     pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let new = format!("{name}.new");
-        let file = self.open(&new, How::Replace)?;
-        file.write_all_at(bytes, 0)?;
-        file.sync()?;
+        self.write(&new, bytes)?;
         self.rename(&new, name)?;
         self.sync()
+    }
+
+    /// Creates or overwrites a file and syncs its contents, but not its name.
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<Box<dyn OpenFile>> {
+        let file = self.open(name, OpenMode::Truncate)?;
+        file.write_all_at(bytes, 0)?;
+        file.sync()?;
+        Ok(file)
     }
 }
 
 /// A folder of the operating system.
 ///
-/// Once it is in use, it can be synced, and one file in it be opened, while the process has no file
-/// descriptors left.
+/// While the process has no file descriptors left, a folder that was synced before can be synced again, and
+/// one file in it can be opened if [`Folder::reserve_descriptor`] was called before.
 #[derive(Debug)]
 pub(crate) struct OsFolder {
     path: PathBuf,
-    /// The folder itself, open since the first sync.
+    /// The open folder, since its first sync.
     handle: OnceLock<File>,
-    /// Held open so that it can be closed when the process has no file descriptors left.
-    spare: Mutex<Option<File>>,
+    /// The reserved file descriptor.
+    reserved: Mutex<Option<File>>,
 }
 
 impl OsFolder {
+    /// The folder at `path`, which need not exist yet.
     pub(crate) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), handle: OnceLock::new(), spare: Mutex::default() }
+        Self { path: path.to_owned(), handle: OnceLock::new(), reserved: Mutex::default() }
     }
 
     /// The folder of the file at `path`, and the file's name in it.
@@ -187,19 +205,19 @@ impl Folder for OsFolder {
         names.filter_map(Result::transpose).collect()
     }
 
-    fn open(&self, name: &str, how: How) -> Result<Box<dyn OpenFile>> {
+    fn open(&self, name: &str, mode: OpenMode) -> Result<Box<dyn OpenFile>> {
         let mut options = File::options();
         options.read(true);
-        match how {
-            How::Read => &mut options,
-            How::Write => options.write(true),
-            How::Mend => options.write(true).create(true),
-            How::Replace => options.write(true).create(true).truncate(true),
+        match mode {
+            OpenMode::Read => &mut options,
+            OpenMode::Write => options.write(true),
+            OpenMode::Create => options.write(true).create(true),
+            OpenMode::Truncate => options.write(true).create(true).truncate(true),
         };
         let path = self.path_of(name);
         let opened = match options.open(&path) {
             Err(error) if is_out_of_files(&error) => {
-                drop(self.spare.lock().unwrap_or_else(PoisonError::into_inner).take());
+                drop(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take());
                 options.open(&path)
             }
             opened => opened,
@@ -221,16 +239,19 @@ impl Folder for OsFolder {
         }
         let handle = open_folder(&self.path)?;
         handle.sync_all()?;
-        let _ = self.handle.set(handle); // unless another thread was faster
+        let _ = self.handle.set(handle); // fails if another thread has set it
         Ok(())
     }
 
     fn space(&self) -> Result<Space> {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.is_none() {
-            *spare = File::open("/dev/null").ok(); // if this fails, the next call tries again
-        }
         space(&self.path)
+    }
+
+    fn reserve_descriptor(&self) {
+        let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        if reserved.is_none() {
+            *reserved = File::open("/dev/null").ok(); // if this fails, the next call tries again
+        }
     }
 }
 
@@ -256,11 +277,21 @@ impl OpenFile for File {
     }
 }
 
-/// Makes a folder and those above it, where they are missing, for nobody else to look into. When this
-/// returns, they survive a crash.
+/// Creates or replaces the file at `path`. When this returns, the new contents survive a crash; before, the
+/// old contents do.
 ///
 /// # Errors
-/// When the operating system refuses it.
+/// When the file cannot be written, or its folder cannot be synced.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let (folder, name) = OsFolder::of_file(path)?;
+    (&folder as &dyn Folder).replace(name, bytes)
+}
+
+/// Creates a folder and its parents if they are missing. Other users cannot read them. When this returns,
+/// they survive a crash.
+///
+/// # Errors
+/// When the operating system fails to create or sync a folder.
 pub fn make_folder(path: &Path) -> Result<()> {
     if path.as_os_str().is_empty() || path.is_dir() {
         return Ok(());
@@ -284,7 +315,7 @@ fn open_folder(path: &Path) -> Result<File> {
 /// The space of the file system that holds `path`.
 ///
 /// # Errors
-/// When there is nothing at `path`, or the operating system does not say.
+/// When nothing exists at `path`, or the operating system does not report its space.
 pub fn space(path: &Path) -> Result<Space> {
     let found = nix::sys::statvfs::statvfs(or_current(path))?;
     #[expect(clippy::useless_conversion, reason = "these types are smaller on 32-bit systems")]
@@ -298,7 +329,7 @@ pub(crate) fn is_out_of_files(error: &Error) -> bool {
     error.raw_os_error().is_some_and(|code| matches!(Errno::from_raw(code), Errno::EMFILE | Errno::ENFILE))
 }
 
-/// An empty path names the current folder.
+/// The path itself; for an empty path, the current folder.
 fn or_current(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
@@ -310,39 +341,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_of_the_system_does_what_the_log_asks_of_it() {
+    fn a_folder_of_the_system_creates_renames_and_removes_files() {
         let place = tempfile::tempdir().unwrap();
         let folder = OsFolder::new(&place.path().join("a/b"));
         folder.make().unwrap();
         folder.make().unwrap();
         let mode = std::fs::metadata(place.path().join("a")).unwrap().permissions().mode();
-        assert_eq!(mode & 0o077, 0, "nobody else looks into it");
-        assert_eq!(folder.open("x", How::Read).unwrap_err().kind(), ErrorKind::NotFound);
-        assert_eq!(folder.open("x", How::Write).unwrap_err().kind(), ErrorKind::NotFound);
-        let file = folder.open("x", How::Mend).unwrap();
+        assert_eq!(mode & 0o077, 0, "other users cannot read it");
+        assert_eq!(folder.open("x", OpenMode::Read).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(folder.open("x", OpenMode::Write).unwrap_err().kind(), ErrorKind::NotFound);
+        let file = folder.open("x", OpenMode::Create).unwrap();
         file.write_all_at(b"hello", 2).unwrap();
         file.set_len(6).unwrap();
         file.sync().unwrap();
         let mut bytes = Vec::new();
-        folder.open("x", How::Mend).unwrap().read_from(1, &mut bytes).unwrap();
+        folder.open("x", OpenMode::Create).unwrap().read_from(1, &mut bytes).unwrap();
         assert_eq!(bytes, b"\0hell");
-        assert_eq!(folder.open("x", How::Replace).unwrap().len().unwrap(), 0);
+        assert_eq!(folder.open("x", OpenMode::Truncate).unwrap().len().unwrap(), 0);
         folder.rename("x", "y").unwrap();
         folder.sync().unwrap();
         assert_eq!(folder.names().unwrap(), ["y"]);
+        (&folder as &dyn Folder).create("y", b"new").unwrap();
+        replace_file(&folder.path_of("y"), b"newer").unwrap();
+        assert_eq!(
+            (std::fs::read(folder.path_of("y")).unwrap(), folder.names().unwrap().len()),
+            (b"newer".to_vec(), 1)
+        );
         folder.remove("y").unwrap();
         assert!(folder.names().unwrap().is_empty());
     }
 
     #[test]
-    fn the_space_of_a_file_system_is_what_it_says() {
+    fn the_space_of_a_file_system_is_reported() {
         let Space { free, total } = OsFolder::new(Path::new("")).space().unwrap();
         assert!(free > 0 && free <= total, "{free} of {total}");
         space(Path::new("/not/there")).unwrap_err();
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_is_an_error() {
+    fn a_folder_that_cannot_be_created_is_an_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
         make_folder(file.path()).unwrap_err();
         make_folder(&file.path().join("below")).unwrap_err();

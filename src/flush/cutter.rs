@@ -24,7 +24,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
         let cutting = Arc::clone(&pipeline);
         let cut_and_look = move || {
             let cut = cutting.cut(false);
-            cutting.log.look_at_disk();
+            cutting.log.check_disk();
             cut
         };
         match tokio::task::spawn_blocking(cut_and_look).await {

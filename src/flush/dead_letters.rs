@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use serde::Serialize;
 
 use crate::common::clock::{Clock, rfc3339};
-use crate::disk::{Folder, How, OsFolder};
+use crate::disk::{Folder, OpenMode, OsFolder};
 use crate::model::{BucketWrite, Metric};
 
 /// Appends refused buckets to a file, one JSON object a line, with the reason: `refusedAt` (RFC 3339),
@@ -137,7 +137,7 @@ fn put_back(folder: &dyn Folder, name: &str, taken: &str, lines: &[String]) -> s
 /// survive a crash. If a crash or a full disk has cut off the last line of the file, a line end goes before
 /// the new lines.
 fn add_lines(folder: &dyn Folder, name: &str, mut lines: Vec<u8>, max_bytes: u64) -> std::io::Result<()> {
-    let file = folder.open(name, How::Mend)?;
+    let file = folder.open(name, OpenMode::Create)?;
     let len = file.len()?;
     let mut last = *b"\n";
     file.fill(&mut last, len.saturating_sub(1))?;
@@ -300,7 +300,7 @@ mod tests {
     /// The lines of a file on a faulty disk. The disk must be sound.
     fn lines_on(disk: &Disk, name: &str) -> Vec<String> {
         let mut bytes = Vec::new();
-        if let Ok(file) = disk.open(name, How::Read) {
+        if let Ok(file) = disk.open(name, OpenMode::Read) {
             file.read_from(0, &mut bytes).unwrap();
         }
         String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect()
@@ -316,7 +316,7 @@ mod tests {
         for (seed, calls) in (0..100).flat_map(|seed| (0..20).map(move |calls| (seed, calls))) {
             let disk = Disk::new(seed);
             prepare(&disk);
-            disk.fail_power_after(calls);
+            disk.cut_power_after(calls);
             let is_done = work(&disk).is_ok();
             disk.heal();
             disk.crash();
@@ -359,7 +359,7 @@ mod tests {
     fn a_line_that_does_not_fit_on_the_disk_leaves_no_piece() {
         let disk = Disk::new(0);
         add_lines(&disk, "letters", b"one\n".to_vec(), 100).unwrap();
-        disk.set_room(3);
+        disk.set_free_bytes(3);
         add_lines(&disk, "letters", b"two and more\n".to_vec(), 100).unwrap_err();
         disk.heal();
         add_lines(&disk, "letters", b"three\n".to_vec(), 100).unwrap();

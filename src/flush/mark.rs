@@ -11,7 +11,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::disk::{Folder, OsFolder};
+use crate::disk::replace_file;
 use crate::model::Hour;
 
 /// What the file says.
@@ -58,8 +58,7 @@ impl Mark {
     pub(super) fn save(&self, path: &Path) -> std::io::Result<()> {
         let before = jiff::Timestamp::from_millisecond(self.next.start_ms()).map_err(std::io::Error::other)?;
         let contents = Contents { identity: self.identity.clone(), before: before.to_string() };
-        let (folder, name) = OsFolder::of_file(path)?;
-        (&folder as &dyn Folder).replace(name, &serde_json::to_vec(&contents)?)
+        replace_file(path, &serde_json::to_vec(&contents)?)
     }
 }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use super::{LogError, Position};
-use crate::disk::{Folder, How, OpenFile};
+use crate::disk::{Folder, OpenFile, OpenMode};
 
 /// The name of the file.
 const NAME: &str = "checkpoint";
@@ -154,7 +154,7 @@ pub(super) fn mend(folder: &dyn Folder) -> Result<(), LogError> {
 /// All bytes of the file.
 pub(super) fn bytes(folder: &dyn Folder) -> Result<Vec<u8>, LogError> {
     let path = folder.path_of(NAME);
-    let file = folder.open(NAME, How::Read).map_err(LogError::io("open", &path))?;
+    let file = folder.open(NAME, OpenMode::Read).map_err(LogError::io("open", &path))?;
     let mut bytes = Vec::new();
     file.read_from(0, &mut bytes).map_err(LogError::io("read", &path))?;
     Ok(bytes)
@@ -195,7 +195,7 @@ impl CheckpointFile {
 
     fn at(folder: &dyn Folder, next: usize) -> Result<Self, LogError> {
         let path = folder.path_of(NAME);
-        let file = folder.open(NAME, How::Write).map_err(LogError::io("open", &path))?;
+        let file = folder.open(NAME, OpenMode::Write).map_err(LogError::io("open", &path))?;
         Ok(Self { path, file, next })
     }
 

@@ -116,13 +116,13 @@ impl World {
                 self.disk.fail(*call);
                 self.has_failed = true;
             }
-            Step::Room(bytes) => self.disk.set_room(*bytes),
+            Step::Room(bytes) => self.disk.set_free_bytes(*bytes),
             Step::ShortWrites(bytes) => self.disk.set_max_write(*bytes),
             Step::PowerFailsAfter(calls) => {
-                self.disk.fail_power_after(*calls);
+                self.disk.cut_power_after(*calls);
                 self.has_failed = true;
             }
-            Step::Heal if self.disk.is_dead() => self.restart(End::Crash, 300),
+            Step::Heal if self.disk.has_no_power() => self.restart(End::Crash, 300),
             Step::Heal => self.disk.heal(),
         }
     }
@@ -196,7 +196,7 @@ impl World {
                 self.records.iter_mut().for_each(|(_, promise)| *promise = Promise::Power);
             }
         }
-        let mut system_lives = end != End::Crash && !self.disk.is_dead();
+        let mut system_lives = end != End::Crash && !self.disk.has_no_power();
         let opened = loop {
             if !system_lives {
                 self.disk.heal();
@@ -207,7 +207,7 @@ impl World {
                 Err(LogError::Io { .. }) if !self.disk.is_sound() || self.has_failed => {}
                 Err(error) => panic!("does not open: {error}"),
             }
-            system_lives &= !self.disk.is_dead();
+            system_lives &= !self.disk.has_no_power();
             if system_lives {
                 self.disk.heal();
                 self.has_failed = false;
@@ -340,7 +340,7 @@ fn a_power_cut_at_any_call_leaves_a_log_that_opens() {
         for (seed, calls) in (0..30).flat_map(|seed| (0..60).map(move |calls| (seed, calls))) {
             let mut world = World::new(seed, sync);
             world.append(&[0, 1]);
-            world.disk.fail_power_after(calls);
+            world.disk.cut_power_after(calls);
             world.has_failed = true;
             for _ in 0..4 {
                 world.append(&[2, 0]); // a new segment at every second one
@@ -372,7 +372,7 @@ fn a_start_removes_nothing_for_a_checkpoint_that_a_killed_process_left_unsynced(
         world.disk.fail(Call::Sync);
         world.log.cut(world.log.usage().readable).unwrap_err();
         world.maybe_cut.push(world.records.len());
-        world.disk.fail_power_after(calls);
+        world.disk.cut_power_after(calls);
         world.restart(End::Kill, 300);
     }
 }
@@ -381,7 +381,7 @@ fn a_start_removes_nothing_for_a_checkpoint_that_a_killed_process_left_unsynced(
 fn a_log_that_has_filled_its_disk_can_be_opened_and_cut() {
     let mut world = World::new(0, Sync::Always);
     (0..6).for_each(|_| world.append(&[0, 0]));
-    world.disk.set_room(0);
+    world.disk.set_free_bytes(0);
     let (log, ..) = open(&world.disk, Sync::Always, 300).unwrap();
     for position in [world.start.0, log.usage().readable] {
         log.cut(position).unwrap();
@@ -425,7 +425,7 @@ fn the_log_refuses_below_its_reserve_and_ends_the_segment_so_that_all_can_be_cut
         committer.commit(committer.next_group().unwrap());
         ack.wait()
     };
-    disk.set_room((1 << 20) + 300_000);
+    disk.set_free_bytes((1 << 20) + 300_000);
     append(&log).unwrap();
     let mut appended = 1;
     while append(&log).is_ok() {
@@ -433,14 +433,14 @@ fn the_log_refuses_below_its_reserve_and_ends_the_segment_so_that_all_can_be_cut
     }
     assert_eq!(append(&log), Err(AppendError::DiskFull));
     assert!(appended > 1000 && log.usage().is_disk_full, "{appended} records");
-    log.look_at_disk();
+    log.check_disk();
     committer.commit(committer.next_group().unwrap());
     log.cut(log.usage().readable).unwrap();
     assert!(log.usage().bytes < 100, "only the header of a new segment is left: {} bytes", log.usage().bytes);
-    log.look_at_disk();
+    log.check_disk();
     assert!(log.usage().is_disk_full, "nothing was given back yet: this disk keeps the space of removed files");
-    disk.set_room((1 << 20) + 600_000);
-    log.look_at_disk();
+    disk.set_free_bytes((1 << 20) + 600_000);
+    log.check_disk();
     assert!(!log.usage().is_disk_full);
     log.append(batch(0, 3)).unwrap();
 }

@@ -7,7 +7,7 @@ use super::quarantine::set_aside_in;
 use super::recovery::{Damage, inspect_folder, recover};
 use super::{LogError, Position, Reader, record, segment};
 use crate::disk::faulty::Disk;
-use crate::disk::{Folder, How};
+use crate::disk::{Folder, OpenMode};
 
 /// More damage than this is not set aside here: it would take the bytes.
 const MAX_DAMAGE_BYTES: u64 = 1 << 20;
@@ -78,7 +78,7 @@ fn check_good(disk: &Disk) {
         assert!(found.next <= recovery.end, "read beyond the end");
         let base = *recovery.bases.iter().rfind(|base| **base <= found.position).expect("in a segment");
         let mut bytes = Vec::new();
-        let file = disk.open(&segment::name(base), How::Read).expect("there");
+        let file = disk.open(&segment::name(base), OpenMode::Read).expect("there");
         file.read_from(found.position.0 - base.0, &mut bytes).expect("sound");
         let stands = record::decode(&bytes, found.position).map(|(_, payload)| payload);
         assert_eq!(stands, Some(found.payload), "the checksum is right, and the payload as it stands");
@@ -104,7 +104,7 @@ pub fn checkpoint(bytes: &[u8]) {
 }
 
 fn put(disk: &Disk, name: &str, bytes: &[u8]) {
-    disk.open(name, How::Replace).expect("sound").write_all_at(bytes, 0).expect("sound");
+    disk.open(name, OpenMode::Truncate).expect("sound").write_all_at(bytes, 0).expect("sound");
 }
 
 /// Puts right the checksums of a segment, as far as its records follow each other.

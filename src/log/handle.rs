@@ -303,10 +303,12 @@ impl Log {
         Ok(())
     }
 
-    /// Asks for the free space on the disk: appends are refused or taken again accordingly. To be called
-    /// about once a second. While appends are refused, the segment is ended, so that all of the log can be
-    /// cut.
-    pub fn look_at_disk(&self) {
+    /// Checks the free space on the disk, and refuses or accepts appends accordingly.
+    ///
+    /// Callers call this about once a second. While appends are refused, this ends the segment, so that all of
+    /// the log can be cut. It also reserves a file descriptor for the next segment.
+    pub fn check_disk(&self) {
+        self.folder.reserve_descriptor();
         let Ok(space) = self.folder.space() else { return };
         let change = {
             let mut state = self.shared.lock();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::recovery::Damage;
 use super::segment::{self, Header};
 use super::{LogError, Position, checkpoint, record};
-use crate::disk::{Folder, How, OpenFile, OsFolder};
+use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
 
 /// Copies the damaged bytes of `damage` to `aside` and puts filler in their place, so that the log opens
 /// again without them. Returns the file with the copy, if there was anything to copy.
@@ -42,7 +42,8 @@ pub(super) fn set_aside_in(
     damage: &Damage,
     aside: &dyn Folder,
 ) -> Result<Option<PathBuf>, LogError> {
-    let file = folder.open(&segment::name(damage.base), How::Mend).map_err(LogError::io("open", &damage.path))?;
+    let file =
+        folder.open(&segment::name(damage.base), OpenMode::Create).map_err(LogError::io("open", &damage.path))?;
     let mut bytes = Vec::new();
     file.read_from(damage.offset, &mut bytes).map_err(LogError::io("read", &damage.path))?;
     bytes.truncate(damage.bytes as usize);
@@ -92,9 +93,6 @@ fn copy_aside(bytes: &[u8], from: &str, aside: &dyn Folder) -> Result<Option<Pat
     aside.make().map_err(LogError::io("create", aside.path()))?;
     let name = format!("{from}-{}.bytes", bytes.len());
     let copy = aside.path_of(&name);
-    let file = aside.open(&name, How::Replace).map_err(LogError::io("create", &copy))?;
-    file.write_all_at(bytes, 0).map_err(LogError::io("write", &copy))?;
-    file.sync().map_err(LogError::io("sync", &copy))?;
-    aside.sync().map_err(LogError::io("sync", aside.path()))?;
+    aside.create(&name, bytes).map_err(LogError::io("create", &copy))?;
     Ok(Some(copy))
 }

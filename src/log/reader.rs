@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::record::{self, Header};
 use super::segment;
 use super::{LogError, Position};
-use crate::disk::{Folder, How, OpenFile};
+use crate::disk::{Folder, OpenFile, OpenMode};
 
 /// How much is read at once; more only for a record that is larger.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -112,7 +112,8 @@ impl Reader {
             _ => return Err(self.damaged()),
         };
         let name = segment::name(base);
-        let file = self.folder.open(&name, How::Read).map_err(LogError::io("open", &self.folder.path_of(&name)))?;
+        let file =
+            self.folder.open(&name, OpenMode::Read).map_err(LogError::io("open", &self.folder.path_of(&name)))?;
         self.segment = Some((base, file));
         self.position = self.position.max(Position(base.0 + segment::Header::BYTES as u64));
         Ok(())

@@ -22,7 +22,7 @@ use super::checkpoint::{Checkpoint, CheckpointFile, Saved};
 use super::record::{self, ALIGNMENT};
 use super::segment::{self, Header};
 use super::{LogError, Position};
-use crate::disk::{Folder, How, OsFolder};
+use crate::disk::{Folder, OpenMode, OsFolder};
 
 /// What recovery found and did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,7 +154,7 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, Saved), LogError
 /// Cuts off what is torn of the newest segment, and makes durable what is kept: it is, up to `claimed`.
 fn settle_tail(folder: &dyn Folder, newest: &Segment, claimed: Position) -> Result<(), LogError> {
     let path = &newest.path;
-    let file = folder.open(&segment::name(newest.base), How::Write).map_err(LogError::io("open", path))?;
+    let file = folder.open(&segment::name(newest.base), OpenMode::Write).map_err(LogError::io("open", path))?;
     file.set_len(newest.bytes).map_err(LogError::io("truncate", path))?;
     let from = claimed.0.saturating_sub(newest.base.0).min(newest.bytes);
     let mut tail = Vec::new();
@@ -185,7 +185,7 @@ pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError
     for (at, &base) in bases.iter().enumerate() {
         let name = segment::name(base);
         let path = folder.path_of(&name);
-        let file = folder.open(&name, How::Read).map_err(LogError::io("open", &path))?;
+        let file = folder.open(&name, OpenMode::Read).map_err(LogError::io("open", &path))?;
         file.read_from(0, &mut bytes).map_err(LogError::io("read", &path))?;
         inspection.add_segment(&Image { path: &path, base, bytes: &bytes, next: bases.get(at + 1).copied() })?;
     }

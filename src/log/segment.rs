@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{LogError, Position};
-use crate::disk::{Folder, How, OpenFile};
+use crate::disk::{Folder, OpenFile};
 
 /// The format version that this program writes.
 const VERSION: u32 = 1;
@@ -82,16 +82,11 @@ pub(super) fn list(folder: &dyn Folder) -> Result<Vec<Position>, LogError> {
     Ok(bases)
 }
 
-/// Makes the segment that begins at `base`: when this returns, the file and its name survive a crash.
+/// Creates the segment that begins at `base`. When this returns, the file and its name survive a crash.
 pub(super) fn create(folder: &dyn Folder, base: Position) -> Result<Box<dyn OpenFile>, LogError> {
     let name = name(base);
-    let path = folder.path_of(&name);
-    // Not one that must be new: a file that a full disk left half made is made again.
-    let file = folder.open(&name, How::Replace).map_err(LogError::io("create", &path))?;
-    file.write_all_at(&Header::encode(base), 0).map_err(LogError::io("write", &path))?;
-    file.sync().map_err(LogError::io("sync", &path))?;
-    folder.sync().map_err(LogError::io("sync", folder.path()))?;
-    Ok(file)
+    // The file may exist: a full disk can leave it without a header.
+    folder.create(&name, &Header::encode(base)).map_err(LogError::io("create", &folder.path_of(&name)))
 }
 
 #[cfg(test)]

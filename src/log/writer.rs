@@ -10,7 +10,7 @@ use super::checkpoint::{Checkpoint, Saved};
 use super::record;
 use super::segment;
 use super::{LogError, Position};
-use crate::disk::{Folder, How, OpenFile, Space};
+use crate::disk::{Folder, OpenFile, OpenMode, Space};
 
 /// A group was not written.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Appender {
         end: Position,
     ) -> Result<Self, LogError> {
         let name = segment::name(base);
-        let file = folder.open(&name, How::Write).map_err(LogError::io("open", &folder.path_of(&name)))?;
+        let file = folder.open(&name, OpenMode::Write).map_err(LogError::io("open", &folder.path_of(&name)))?;
         Ok(Self { folder, saved, segment_bytes, file, base, end, durable: end, buffer: Vec::new() })
     }
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tidegauge::config::{Config, StoreKind};
+use tidegauge::disk::replace_file;
 use tidegauge::log::Recovery;
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::store::{History, Store};
@@ -92,9 +93,6 @@ pub(super) async fn run(file: PathBuf, store: Arc<dyn Store>, metrics: Arc<Metri
     }
 }
 
-/// Replaces the file. One that is lost costs a warning at the next start, so it is not synced.
 fn save(file: &Path, known: &Known) -> std::io::Result<()> {
-    let new = file.with_extension("json.new");
-    std::fs::write(&new, serde_json::to_vec(known)?)?;
-    std::fs::rename(&new, file)
+    replace_file(file, &serde_json::to_vec(known)?)
 }

@@ -2,7 +2,7 @@
 //! lost; and quarantine takes away exactly the damaged records.
 
 use crate::disk::faulty::Disk;
-use crate::disk::{Folder, How};
+use crate::disk::{Folder, OpenMode};
 use crate::log::Reader;
 use crate::log::quarantine::{mend_checkpoint_in, set_aside_in};
 use crate::log::record;
@@ -87,7 +87,7 @@ impl Files {
 }
 
 fn put(disk: &Disk, name: &str, bytes: &[u8]) {
-    disk.open(name, How::Replace).unwrap().write_all_at(bytes, 0).unwrap();
+    disk.open(name, OpenMode::Truncate).unwrap().write_all_at(bytes, 0).unwrap();
 }
 
 fn read(disk: &Disk) -> Vec<Vec<u8>> {
@@ -132,7 +132,7 @@ fn a_file_cut_off_at_any_byte_is_damage_or_costs_nothing() {
     for (file, (name, whole)) in log.files.iter().enumerate() {
         for kept in 0..whole.len() {
             let disk = log.disk();
-            disk.open(name, How::Write).unwrap().set_len(kept as u64).unwrap();
+            disk.open(name, OpenMode::Write).unwrap().set_len(kept as u64).unwrap();
             let damaged = kept - kept % record::ALIGNMENT..whole.len(); // a record without its padding is not whole
             log.check(&disk, &log.outside(file, &damaged), &format!("{name} cut off at byte {kept}"));
         }
