@@ -1,12 +1,13 @@
-//! `tidegauge dead-letters`: what the store refused for good, to be looked at and sent again.
+//! `tidegauge dead-letters`: lists readings that the store refuses permanently, and sends them again.
 //!
-//! To send them again, the file is taken away first (renamed, under the lock that the server holds while it
-//! adds a line), so that what is refused meanwhile goes into a new one. What the server does not accept goes
-//! back to the end of that one; only then is the other deleted. Breaking off at any moment loses nothing: the
-//! next `retry` finds the file that was taken away, and sending again is safe.
+//! `retry` first takes the file away: it renames the file, under the lock that the server holds while it adds
+//! a line, so that the server adds later lines to a new file. It sends the lines, appends those that the
+//! server rejects to the new file, and only then deletes the renamed one. An interruption at any moment loses
+//! nothing: the next `retry` finds the renamed file, and sending a line twice is safe.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,13 +22,13 @@ use super::import::Batch;
 use super::settings::ConfigArgs;
 use super::{Usage, counted};
 
-/// Lines to a request: few enough that the server lists all that it rejects of most of them.
+/// Lines in a request: few enough that most answers list all rejected readings.
 const LINES_PER_REQUEST: usize = 20;
 
-/// How long the server may be away before a retry gives up.
+/// How long a retry waits for a server that does not answer.
 const RETRY_FOR: Duration = Duration::from_secs(60);
 
-/// Look at what the store refused for good, or send it again.
+/// List readings that the store refuses permanently, or send them again.
 #[derive(Debug, Args)]
 pub(crate) struct DeadLettersArgs {
     #[command(subcommand)]
@@ -36,9 +37,9 @@ pub(crate) struct DeadLettersArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show what was refused: when, why, and how many readings of which device
+    /// Show the dead letters: when and why the store refused them, and how many readings of which device
     List(ListArgs),
-    /// Send it to a running server again, and forget what that accepts
+    /// Send the dead letters to a running server, and delete those that it accepts
     Retry(RetryArgs),
 }
 
@@ -46,13 +47,13 @@ enum Command {
 struct ListArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Only those of this device
+    /// Show only dead letters of this device
     #[arg(long, value_name = "ID")]
     device: Option<String>,
-    /// Only those with this reason
+    /// Show only dead letters with this reason
     #[arg(long)]
     reason: Option<String>,
-    /// One line each for people, or the lines of the file as they are
+    /// Print a summary of each line, or the lines of the file unchanged
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -71,7 +72,7 @@ enum Format {
     Json,
 }
 
-/// What `list` shows of a line.
+/// The fields of a line that `list` shows.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Letter {
@@ -94,7 +95,12 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let (mut letters, mut readings) = (0, 0);
     for path in [&files.taken, &files.current] {
-        for line in lines(path)? {
+        let file = match File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            opened => opened.with_context(|| format!("open {}", path.display()))?,
+        };
+        for line in lines(file, path) {
+            let line = line?.text;
             let Ok(letter) = serde_json::from_str::<Letter>(&line) else {
                 eprintln!("tidegauge: a line of {} was cut off: {line}", path.display());
                 continue;
@@ -127,16 +133,21 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
 
 async fn retry(args: &RetryArgs) -> anyhow::Result<()> {
     let files = Files::of(&args.config)?;
-    let Some(_mine) = files.take()? else {
+    let Some(taken) = files.take()? else {
         println!("0 dead letters");
         return Ok(());
     };
     let sender = args.client.sender(RETRY_FOR)?;
+    let mut lines = lines(taken.try_clone()?, &files.taken);
     let (mut accepted, mut kept) = (0, Vec::new());
-    for chunk in lines(&files.taken)?.chunks(LINES_PER_REQUEST) {
+    loop {
+        let chunk = lines.by_ref().take(LINES_PER_REQUEST).collect::<anyhow::Result<Vec<_>>>()?;
+        if chunk.is_empty() {
+            break;
+        }
         let batch = Batch {
             file: files.taken.display().to_string().into(),
-            body: (chunk.join("\n") + "\n").into(),
+            body: chunk.iter().flat_map(|line| [&line.text, "\n"]).collect::<String>().into(),
             lines: (1..=chunk.len() as u64).collect(),
         };
         let answer = sender.send(&batch, |trouble| eprintln!("tidegauge: {trouble}; trying again")).await?;
@@ -146,7 +157,7 @@ async fn retry(args: &RetryArgs) -> anyhow::Result<()> {
         }
         let lists_all = answer.refusals.len() as u64 == answer.rejected;
         let is_kept = |line: usize| !lists_all || answer.refusals.iter().any(|refusal| refusal.line == line as u64 + 1);
-        kept.extend(chunk.iter().enumerate().filter(|(line, _)| is_kept(*line)).map(|(_, line)| line.clone()));
+        kept.extend(chunk.into_iter().enumerate().filter(|(at, _)| is_kept(*at)).map(|(_, line)| line.at));
     }
     files.put_back(&kept)?;
     let (accepted, letters) = (counted(accepted, "reading"), counted(kept.len() as u64, "dead letter"));
@@ -154,11 +165,11 @@ async fn retry(args: &RetryArgs) -> anyhow::Result<()> {
     if kept.is_empty() { Ok(()) } else { bail!("the server does not accept all of them") }
 }
 
-/// Where dead letters are.
+/// The files of dead letters.
 struct Files {
-    /// What the server adds to.
+    /// The file that the server adds lines to.
     current: PathBuf,
-    /// What is being sent again.
+    /// The renamed file, whose lines are being sent.
     taken: PathBuf,
 }
 
@@ -173,35 +184,41 @@ impl Files {
         Ok(Self { taken: current.with_extension("retrying.ndjson"), current })
     }
 
-    /// Takes the file away from the server, unless an earlier `retry` has left one. `None`: there is nothing.
-    /// While the result lives, nobody else retries.
+    /// Takes the file away from the server, unless an earlier `retry` has left one. `None`: there is none.
+    /// While the result lives, no other process can retry.
     fn take(&self) -> anyhow::Result<Option<File>> {
-        if !self.taken.exists() {
-            let renamed = DeadLetters::take(&self.current, &self.taken);
-            if !renamed.with_context(|| format!("rename {}", self.current.display()))? {
-                return Ok(None);
-            }
+        match DeadLetters::take(&self.current, &self.taken) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("another process is sending the dead letters"),
+            taken => taken.with_context(|| format!("rename {} to {}", self.current.display(), self.taken.display())),
         }
-        let mine = File::open(&self.taken).with_context(|| format!("open {}", self.taken.display()))?;
-        if mine.try_lock().is_err() {
-            bail!("dead letters are being sent by another process");
-        }
-        Ok(Some(mine))
     }
 
-    /// Adds lines to what the server adds to, and deletes what was taken.
-    fn put_back(&self, lines: &[String]) -> anyhow::Result<()> {
-        DeadLetters::put_back(&self.current, &self.taken, lines)
-            .with_context(|| format!("put back what {} keeps", self.taken.display()))
+    /// Moves the lines at the byte ranges `kept` to the file that the server adds to, and deletes the rest.
+    fn put_back(&self, kept: &[Range<u64>]) -> anyhow::Result<()> {
+        DeadLetters::put_back(&self.current, &self.taken, kept)
+            .with_context(|| format!("move the kept lines of {} back", self.taken.display()))
     }
 }
 
-/// The lines of a file, none if it is not there. Empty ones, which end a line that was cut off, are left out.
-fn lines(path: &Path) -> anyhow::Result<Vec<String>> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        opened => opened.with_context(|| format!("open {}", path.display()))?,
-    };
-    let lines = BufReader::new(file).lines().filter(|line| line.as_ref().map_or(true, |line| !line.is_empty()));
-    lines.collect::<std::io::Result<_>>().with_context(|| format!("read {}", path.display()))
+/// A line of a file.
+struct Line {
+    /// The bytes of the line in the file, without its end.
+    at: Range<u64>,
+    text: String,
+}
+
+/// The lines of a file, read one by one. Empty lines, which end a line that was cut off, are left out.
+fn lines(file: File, path: &Path) -> impl Iterator<Item = anyhow::Result<Line>> {
+    let (mut input, mut next) = (BufReader::new(file), 0);
+    let all = std::iter::from_fn(move || {
+        let (mut text, start) = (String::new(), next);
+        match input.read_line(&mut text) {
+            Ok(0) => return None,
+            Ok(bytes) => next += bytes as u64,
+            Err(error) => return Some(Err(error).with_context(|| format!("read {}", path.display()))),
+        }
+        text.truncate(text.trim_end_matches('\n').len());
+        Some(Ok(Line { at: start..start + text.len() as u64, text }))
+    });
+    all.filter(|line| line.as_ref().map_or(true, |line| !line.text.is_empty()))
 }

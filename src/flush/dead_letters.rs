@@ -1,29 +1,32 @@
-//! The dead-letter file: readings that the store refuses for good.
+//! The dead-letter file: readings that the store refuses permanently.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 
 use crate::common::clock::{Clock, rfc3339};
-use crate::disk::{Folder, OpenMode, OsFolder};
+use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
 use crate::model::{BucketWrite, Metric};
 
-/// Appends refused buckets to a file, one JSON object a line, with the reason: `refusedAt` (RFC 3339),
-/// `reason` (a stable word), `detail` (what the store said), and behind these the shape of the ingest API
-/// (`deviceId`, `metadata`, `readings`), so that a line can be sent again as it is.
+/// Appends refused buckets to a file, one JSON object a line.
 ///
-/// The file is opened for each line, under a lock ([`Self::lock`]), so that somebody else may take the file
+/// A line begins with the reason: `refusedAt` (RFC 3339), `reason` (a stable word) and `detail` (the store's
+/// message). The fields of the ingest API follow (`deviceId`, `metadata`, `readings`), so that the line can
+/// be sent again unchanged.
+///
+/// The file is opened for each line, under a lock ([`Self::lock`]), so that another process may take the file
 /// away in between.
 #[derive(Debug, Clone)]
 pub struct DeadLetters {
     path: Arc<PathBuf>,
     max_bytes: u64,
     clock: Clock,
-    /// One line at a time.
+    /// Serializes the appends of this process.
     turn: Arc<Mutex<()>>,
 }
 
@@ -46,7 +49,7 @@ struct LineReading {
 }
 
 impl DeadLetters {
-    /// The file is made when the first reading is refused, and grows to `max_bytes`.
+    /// The file at `path`. The first refused reading creates it; it grows to `max_bytes`.
     pub fn new(path: PathBuf, max_bytes: u64, clock: Clock) -> Self {
         Self { path: Arc::new(path), max_bytes, clock, turn: Arc::default() }
     }
@@ -61,11 +64,10 @@ impl DeadLetters {
         self.max_bytes
     }
 
-    /// The lock that is held while a line is added to the file at `path`, or the file is taken away. Waits
-    /// for it.
+    /// Locks the file at `path` for a change: a line is added, or the file is taken away. Waits for the lock.
     ///
     /// # Errors
-    /// When the lock file, which lies beside the other, cannot be opened or locked.
+    /// When the lock file, which is in the same folder, cannot be opened or locked.
     pub fn lock(path: &Path) -> std::io::Result<File> {
         let lock = File::options().write(true).create(true).truncate(false).open(path.with_extension("lock"))?;
         lock.lock()?;
@@ -90,70 +92,112 @@ impl DeadLetters {
         let _turn = self.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let _lock = Self::lock(&self.path)?;
         let (folder, name) = OsFolder::of_file(&self.path)?;
-        add_lines(&folder, name, line, self.max_bytes)
+        add_lines(&folder, name, [Ok(line)], self.max_bytes)
     }
 
-    /// Renames the file at `path` to `taken`, in the same folder, so that later lines go to a new file. False
-    /// when there is no file at `path`.
+    /// Renames the file at `path` to `taken`, in the same folder, so that later lines go to a new file.
+    /// Returns the renamed file, locked.
+    ///
+    /// If an interrupted retry has left `taken`, this returns that file and renames none. `None`: neither
+    /// file exists.
     ///
     /// # Errors
-    /// When the file cannot be locked or renamed.
-    pub fn take(path: &Path, taken: &Path) -> std::io::Result<bool> {
+    /// When a file cannot be locked, renamed or opened. `WouldBlock`: another process holds `taken`.
+    pub fn take(path: &Path, taken: &Path) -> std::io::Result<Option<File>> {
         let _lock = Self::lock(path)?;
-        let ((folder, name), (_, taken)) = (OsFolder::of_file(path)?, OsFolder::of_file(taken)?);
-        take(&folder, name, taken)
+        let ((folder, name), (_, taken_name)) = (OsFolder::of_file(path)?, OsFolder::of_file(taken)?);
+        if !take(&folder, name, taken_name)? {
+            return Ok(None);
+        }
+        let file = File::open(taken)?;
+        file.try_lock()?;
+        Ok(Some(file))
     }
 
-    /// Adds `lines` to the file at `path`, then deletes the file that [`Self::take`] renamed. A crash in
-    /// between leaves both, and loses no line.
+    /// Appends the lines at the byte ranges `kept` of `taken` to the file at `path`, then deletes `taken`. A
+    /// crash in between leaves both files, and loses no line.
     ///
     /// # Errors
-    /// When a file cannot be locked, written or deleted.
-    pub fn put_back(path: &Path, taken: &Path, lines: &[String]) -> std::io::Result<()> {
+    /// When a file cannot be locked, read, written or deleted.
+    pub fn put_back(path: &Path, taken: &Path, kept: &[Range<u64>]) -> std::io::Result<()> {
         let _lock = Self::lock(path)?;
         let ((folder, name), (_, taken)) = (OsFolder::of_file(path)?, OsFolder::of_file(taken)?);
-        put_back(&folder, name, taken, lines)
+        put_back(&folder, name, taken, kept)
     }
 }
 
 fn take(folder: &dyn Folder, name: &str, taken: &str) -> std::io::Result<bool> {
-    match folder.rename(name, taken) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        renamed => renamed?,
+    match folder.open(taken, OpenMode::Read) {
+        Err(error) if error.kind() == ErrorKind::NotFound => match folder.rename(name, taken) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            renamed => renamed?,
+        },
+        opened => drop(opened?),
     }
     folder.sync()?; // before a new file gets the name
     Ok(true)
 }
 
-fn put_back(folder: &dyn Folder, name: &str, taken: &str, lines: &[String]) -> std::io::Result<()> {
-    if !lines.is_empty() {
-        add_lines(folder, name, (lines.join("\n") + "\n").into_bytes(), u64::MAX)?;
+fn put_back(folder: &dyn Folder, name: &str, taken: &str, kept: &[Range<u64>]) -> std::io::Result<()> {
+    if !kept.is_empty() {
+        let taken = folder.open(taken, OpenMode::Read)?;
+        add_lines(folder, name, kept.iter().map(|range| line_at(&*taken, range)), u64::MAX)?;
     }
     folder.remove(taken)?;
     folder.sync()
 }
 
-/// Adds whole lines to a file of at most `max_bytes`, which is created if need be. When this returns, they
-/// survive a crash. If a crash or a full disk has cut off the last line of the file, a line end goes before
-/// the new lines.
-fn add_lines(folder: &dyn Folder, name: &str, mut lines: Vec<u8>, max_bytes: u64) -> std::io::Result<()> {
+/// Reads a byte range of a file, and adds a line end.
+fn line_at(file: &dyn OpenFile, range: &Range<u64>) -> std::io::Result<Vec<u8>> {
+    let bytes = range.end.saturating_sub(range.start);
+    let mut line = vec![0; usize::try_from(bytes).map_err(|_| ErrorKind::FileTooLarge)?];
+    if file.fill(&mut line, range.start)? < line.len() {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Adds whole lines to a file of at most `max_bytes`, and creates the file if it does not exist. When this
+/// returns, the lines survive a crash.
+fn add_lines(
+    folder: &dyn Folder,
+    name: &str,
+    lines: impl IntoIterator<Item = std::io::Result<Vec<u8>>>,
+    max_bytes: u64,
+) -> std::io::Result<()> {
     let file = folder.open(name, OpenMode::Create)?;
-    let len = file.len()?;
-    let mut last = *b"\n";
-    file.fill(&mut last, len.saturating_sub(1))?;
-    if last != *b"\n" {
-        lines.insert(0, b'\n');
-    }
-    if len + lines.len() as u64 > max_bytes {
-        let full = format!("{} has reached flush.max_dead_letter_bytes", folder.path_of(name).display());
-        return Err(std::io::Error::new(ErrorKind::StorageFull, full));
-    }
-    if let Err(error) = file.write_all_at(&lines, len) {
-        let _ = file.set_len(len); // or each retry would leave a piece of a line
+    let end = file.len()?;
+    if let Err(error) = write_lines(&*file, &folder.path_of(name), end, lines, max_bytes) {
+        let _ = file.set_len(end); // otherwise each retry leaves a piece of a line
         return Err(error);
     }
     file.sync()?;
     folder.sync() // always: a killed process may have created the file and not synced its name
+}
+
+/// Writes lines at the end of a file. If a crash or a full disk has cut off its last line, a line end
+/// precedes them.
+fn write_lines(
+    file: &dyn OpenFile,
+    path: &Path,
+    mut end: u64,
+    lines: impl IntoIterator<Item = std::io::Result<Vec<u8>>>,
+    max_bytes: u64,
+) -> std::io::Result<()> {
+    let mut last = *b"\n";
+    file.fill(&mut last, end.saturating_sub(1))?;
+    let separator = (last != *b"\n").then(|| Ok(b"\n".to_vec()));
+    for line in separator.into_iter().chain(lines) {
+        let line = line?;
+        if end + line.len() as u64 > max_bytes {
+            let full = format!("{} has reached flush.max_dead_letter_bytes ({max_bytes} bytes)", path.display());
+            return Err(std::io::Error::new(ErrorKind::StorageFull, full));
+        }
+        file.write_all_at(&line, end)?;
+        end += line.len() as u64;
+    }
+    Ok(())
 }
 
 fn line<'a>(write: &'a BucketWrite, reason: &'a str, detail: &'a str, now_ms: i64) -> Line<'a> {
@@ -174,6 +218,7 @@ fn line<'a>(write: &'a BucketWrite, reason: &'a str, detail: &'a str, now_ms: i6
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::fs::OpenOptions;
     use std::io::Write;
 
@@ -182,7 +227,7 @@ mod tests {
     use crate::model::{Hour, Sample};
     use crate::wire::{Incoming, Rejection, Sink, json};
 
-    /// What the API makes of a body, one text a reading.
+    /// The readings that the API finds in a body, one text each.
     #[derive(Default)]
     struct Found(Vec<String>);
 
@@ -238,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_survive_a_reopening_and_a_line_that_was_cut_off_spoils_no_other() {
+    async fn a_line_that_was_cut_off_damages_no_other_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dead-letters.ndjson");
         dead_letters(path.clone(), 1 << 20).append(&refused(None), "one", "").await.unwrap();
@@ -259,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_cannot_be_written_is_an_error_and_is_tried_again_at_the_next_line() {
+    async fn a_failed_append_is_an_error_and_the_next_one_tries_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("later").join("dead-letters.ndjson");
         let letters = dead_letters(path.clone(), 1 << 20);
@@ -270,16 +315,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_that_cannot_be_synced_was_not_put_aside() {
+    async fn a_line_that_cannot_be_synced_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dead-letters.ndjson");
-        std::os::unix::fs::symlink("/dev/null", &path).unwrap(); // takes what is written, and refuses to sync
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap(); // accepts writes, and fails to sync
         let refused = dead_letters(path, 1 << 20).append(&refused(None), "one", "").await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
     }
 
     #[tokio::test]
-    async fn a_full_file_takes_no_more_until_it_is_taken_away() {
+    async fn a_full_file_accepts_no_line_until_it_is_taken_away() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dead-letters.ndjson");
         let letters = dead_letters(path.clone(), 600);
@@ -297,72 +342,86 @@ mod tests {
         assert_eq!((before.iter().all(|line| !line.contains("next")), lines(&path).len()), (true, 1));
     }
 
-    /// The lines of a file on a faulty disk. The disk must be sound.
-    fn lines_on(disk: &Disk, name: &str) -> Vec<String> {
-        let mut bytes = Vec::new();
-        if let Ok(file) = disk.open(name, OpenMode::Read) {
-            file.read_from(0, &mut bytes).unwrap();
-        }
-        String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect()
+    fn add(disk: &Disk, name: &str, lines: &[&str]) -> std::io::Result<()> {
+        add_lines(disk, name, lines.iter().map(|line| Ok(format!("{line}\n").into())), 100)
     }
 
-    /// Runs `work` on many disks, which lose power after each number of calls, and hands each disk and
-    /// whether `work` succeeded to `check`.
-    fn on_disks_that_lose_power(
-        prepare: impl Fn(&Disk),
-        work: impl Fn(&Disk) -> std::io::Result<()>,
-        check: impl Fn(&Disk, bool),
-    ) {
-        for (seed, calls) in (0..100).flat_map(|seed| (0..20).map(move |calls| (seed, calls))) {
+    /// The lines of a file on a faulty disk; none if it does not exist.
+    fn lines_on(disk: &Disk, name: &str) -> std::io::Result<Vec<String>> {
+        let mut bytes = Vec::new();
+        match disk.open(name, OpenMode::Read) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            opened => opened?.read_from(0, &mut bytes)?,
+        }
+        Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
+    }
+
+    /// A retry. The server accepts the line `sent`, rejects the others, and adds a line meanwhile.
+    fn retry(disk: &Disk, is_added: &Cell<bool>, is_accepted: &Cell<bool>) -> std::io::Result<()> {
+        take(disk, "current", "taken")?;
+        add(disk, "current", &["new"])?;
+        is_added.set(true);
+        let mut end = 0;
+        let mut kept = Vec::new();
+        for line in lines_on(disk, "taken")? {
+            let start = end;
+            end += line.len() as u64 + 1;
+            kept.extend((line != "sent").then_some(start..end - 1));
+        }
+        is_accepted.set(true);
+        put_back(disk, "current", "taken", &kept)
+    }
+
+    #[test]
+    fn a_power_cut_during_a_retry_loses_no_dead_letter() {
+        let mut done = 0;
+        for (seed, calls) in (0..100).flat_map(|seed| (0..40).map(move |calls| (seed, calls))) {
             let disk = Disk::new(seed);
-            prepare(&disk);
+            add(&disk, "current", &["kept", "sent"]).unwrap();
+            let (is_added, is_accepted) = (Cell::new(false), Cell::new(false));
             disk.cut_power_after(calls);
-            let is_done = work(&disk).is_ok();
+            let is_done = retry(&disk, &is_added, &is_accepted).is_ok();
             disk.heal();
             disk.crash();
-            check(&disk, is_done);
+            let [current, taken] = ["current", "taken"].map(|name| lines_on(&disk, name).unwrap());
+            let has = |line: &str| current.iter().chain(&taken).any(|found| found == line);
+            let context = format!("seed {seed}, {calls} calls: {current:?}, {taken:?}");
+            assert!(has("kept") && (has("new") || !is_added.get()) && (has("sent") || is_accepted.get()), "{context}");
+            assert!(!is_done || (taken.is_empty() && current == ["new", "kept"]), "done: {context}");
+            done += u32::from(is_done);
+            retry(&disk, &is_added, &is_accepted).unwrap();
+            let after = lines_on(&disk, "current").unwrap();
+            assert!(
+                after.contains(&"kept".to_owned()) && after.contains(&"new".to_owned()),
+                "{context}, then {after:?}"
+            );
         }
-    }
-
-    #[test]
-    fn a_power_cut_while_letters_are_put_back_loses_none() {
-        let add = |disk: &Disk, name: &str, line: &str| add_lines(disk, name, format!("{line}\n").into(), 100);
-        on_disks_that_lose_power(
-            |disk| {
-                add(disk, "taken", "kept").unwrap();
-                add(disk, "taken", "sent").unwrap();
-            },
-            |disk| put_back(disk, "current", "taken", &["kept".to_owned()]),
-            |disk, is_done| {
-                let [current, taken] = ["current", "taken"].map(|name| lines_on(disk, name));
-                assert!(!is_done || (taken.is_empty() && current == ["kept"]), "done: {current:?}, {taken:?}");
-                assert!(current.contains(&"kept".to_owned()) || taken == ["kept", "sent"], "{current:?}, {taken:?}");
-            },
-        );
-    }
-
-    #[test]
-    fn a_power_cut_while_letters_are_taken_loses_none() {
-        let add = |disk: &Disk, line: &str| add_lines(disk, "current", format!("{line}\n").into(), 100);
-        on_disks_that_lose_power(
-            |disk| add(disk, "old").unwrap(),
-            |disk| take(disk, "current", "taken").and_then(|_| add(disk, "new")),
-            |disk, is_done| {
-                let all = ["current", "taken"].map(|name| lines_on(disk, name)).concat();
-                assert!(all.contains(&"old".to_owned()), "{all:?}");
-                assert!(!is_done || all.contains(&"new".to_owned()), "{all:?}");
-            },
-        );
+        assert!(done >= 100, "some of the power cuts come after the end");
     }
 
     #[test]
     fn a_line_that_does_not_fit_on_the_disk_leaves_no_piece() {
         let disk = Disk::new(0);
-        add_lines(&disk, "letters", b"one\n".to_vec(), 100).unwrap();
-        disk.set_free_bytes(3);
-        add_lines(&disk, "letters", b"two and more\n".to_vec(), 100).unwrap_err();
+        add(&disk, "letters", &["one"]).unwrap();
+        disk.set_free_bytes(9);
+        add(&disk, "letters", &["two", "three and more"]).unwrap_err();
         disk.heal();
-        add_lines(&disk, "letters", b"three\n".to_vec(), 100).unwrap();
-        assert_eq!(lines_on(&disk, "letters"), ["one", "three"]);
+        add(&disk, "letters", &["four"]).unwrap();
+        assert_eq!(lines_on(&disk, "letters").unwrap(), ["one", "four"]);
+    }
+
+    #[test]
+    fn a_file_that_one_retry_holds_is_refused_to_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, taken] = ["current", "taken"].map(|name| folder.path().join(name));
+        assert!(DeadLetters::take(&path, &taken).unwrap().is_none());
+        std::fs::write(&path, "one\n").unwrap();
+        let first = DeadLetters::take(&path, &taken).unwrap();
+        std::fs::write(&path, "two\n").unwrap();
+        let refused = DeadLetters::take(&path, &taken).unwrap_err();
+        assert_eq!((refused.kind(), first.is_some()), (ErrorKind::WouldBlock, true));
+        drop(first);
+        assert!(DeadLetters::take(&path, &taken).unwrap().is_some());
+        assert_eq!((lines(&taken), lines(&path)), (vec!["one".to_owned()], vec!["two".to_owned()]));
     }
 }
