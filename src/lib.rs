@@ -22,6 +22,7 @@
 //!
 //! - [`common`]: small tools, such as the wall clock.
 //! - [`model`]: devices, hours, stats, the contents of a bucket. Pure.
+//! - [`codec`]: readings as compressed columns of bytes. Pure.
 //! - [`config`]: one file per section.
 //! - [`limits`]: rates and shares. Pure.
 //! - [`access`]: tokens, and what they allow. Pure.
@@ -40,6 +41,7 @@
 pub mod access;
 #[doc(hidden)]
 pub mod bench;
+pub mod codec;
 pub mod common;
 pub mod config;
 pub mod disk;

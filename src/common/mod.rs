@@ -2,5 +2,6 @@
 
 pub mod backoff;
 pub mod clock;
+pub mod cursor;
 pub mod generations;
 pub mod once_per_change;

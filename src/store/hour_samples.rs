@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::codec::{Chunk, ChunkError};
 use crate::model::{self, Contents, Hour, HourOffset, MS_PER_HOUR, Metric, Sample};
 
 /// The window of a whole hour.
@@ -167,6 +168,29 @@ impl HourSamples {
         }
     }
 
+    /// Takes the samples of a chunk of the same hour. Of a damaged chunk this takes none.
+    ///
+    /// # Errors
+    /// When the bytes are not a chunk.
+    pub fn add_chunk(&mut self, bytes: &[u8]) -> Result<(), ChunkError> {
+        let chunk = Chunk::decompress(bytes)?;
+        let readings = chunk.readings()?;
+        let columns = readings.columns().iter();
+        let wanted = columns.filter_map(|column| Some((self.metric(column.metric(), str::to_owned)?, column.values())));
+        let mut wanted: Vec<_> = wanted.collect();
+        for &offset in readings.offsets() {
+            if offset >= self.window.end {
+                break; // the end moves back while samples arrive
+            }
+            for (metric, values) in &mut wanted {
+                if let Some(value) = values.next().flatten() {
+                    self.push(offset, *metric, value);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn may_hold_too_much(&self) -> bool {
         match self.keep {
             Keep::All => false,
@@ -235,6 +259,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::codec::ChunkEncoder;
 
     /// Offset, metric, value.
     type Values = Vec<(HourOffset, usize, i32)>;
@@ -300,6 +325,29 @@ mod tests {
                 model.into_iter().map(|(metric, (offset, value))| ((offset, NAMES[metric].to_owned()), f64::from(value))).collect();
             prop_assert_eq!(found, model);
         }
+    }
+
+    #[test]
+    fn chunks_are_gathered_by_metric_name() {
+        let contents = |metrics: &[&str], samples: &[(HourOffset, u32, f64)]| {
+            let samples = samples.iter().map(|&(offset, metric, value)| Sample { value, offset, metric });
+            Contents::new(metrics.iter().map(|&name| name.into()).collect(), samples.collect())
+        };
+        let (mut samples, mut encoder) = (HourSamples::all(Hour(0)), ChunkEncoder::new().unwrap());
+        samples.add_chunk(&encoder.encode(&contents(&["a", "b"], &[(1, 0, 1.0), (1, 1, 2.0)]))).unwrap();
+        samples.add_chunk(&encoder.encode(&contents(&["b", "c"], &[(2, 0, 3.0), (3, 1, 4.0)]))).unwrap();
+        let expected = contents(&["a", "b", "c"], &[(1, 0, 1.0), (1, 1, 2.0), (2, 1, 3.0), (3, 2, 4.0)]);
+        assert_eq!(samples.finish().0, expected);
+    }
+
+    #[test]
+    fn of_a_damaged_chunk_no_sample_is_taken() {
+        let contents = Contents::new(vec!["a".into()], vec![Sample { value: 1.0, offset: 1, metric: 0 }]);
+        let mut chunk = ChunkEncoder::new().unwrap().encode(&contents);
+        chunk.push(0);
+        let mut samples = HourSamples::all(Hour(0));
+        samples.add_chunk(&chunk).unwrap_err();
+        assert!(samples.finish().0.is_empty());
     }
 
     #[test]

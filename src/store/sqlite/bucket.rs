@@ -18,9 +18,9 @@
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
-use super::chunk::{Packer, unpack};
 use super::error::SqliteError;
 use super::read::stats_at;
+use crate::codec::ChunkEncoder;
 use crate::model::{BucketWrite, Contents, Hour, Metric, MetricTable, Sample, Stats};
 use crate::store::Written;
 use crate::store::hour_samples::HourSamples;
@@ -74,26 +74,26 @@ impl<'a> BucketRows<'a> {
     }
 
     /// Brings the bucket what is new in `write`.
-    pub(super) fn write(&self, packer: &mut Packer, write: &BucketWrite) -> Result<Written, SqliteError> {
+    pub(super) fn write(&self, encoder: &mut ChunkEncoder, write: &BucketWrite) -> Result<Written, SqliteError> {
         let Some((first, last)) = write.contents.span() else {
             return Ok(Written { stored: 0, duplicate: write.accepted });
         };
         let (first_ts, last_ts) = (write.hour.instant_ms(first), write.hour.instant_ms(last));
         let stored = match self.envelope()? {
             Some(envelope) if first_ts <= envelope.last_ts || envelope.outlived => {
-                self.rewrite(packer, write, envelope)?
+                self.rewrite(encoder, write, envelope)?
             }
             None => {
-                self.append(packer, write, None, &write.contents.stats(), (first_ts, last_ts))?;
+                self.append(encoder, write, None, &write.contents.stats(), (first_ts, last_ts))?;
                 write.count_stored(|_| true)
             }
             Some(envelope) => {
                 let stats = self.continued_stats(&write.contents)?;
                 if stats.iter().all(|(_, stats)| stats.sum.is_finite()) {
-                    self.append(packer, write, Some(envelope), &stats, (first_ts, last_ts))?;
+                    self.append(encoder, write, Some(envelope), &stats, (first_ts, last_ts))?;
                     write.count_stored(|_| true)
                 } else {
-                    self.rewrite(packer, write, envelope)? // the sum of all readings may be within a double again
+                    self.rewrite(encoder, write, envelope)? // the sum of all readings may be within a double again
                 }
             }
         };
@@ -102,7 +102,7 @@ impl<'a> BucketRows<'a> {
 
     fn append(
         &self,
-        packer: &mut Packer,
+        encoder: &mut ChunkEncoder,
         write: &BucketWrite,
         before: Option<Envelope>,
         stats: &[(Metric, Stats)],
@@ -113,7 +113,7 @@ impl<'a> BucketRows<'a> {
         let added = contents.reading_count() as i64;
         let metadata = write.metadata.as_deref().map(str::to_owned);
         let Some(before) = before else {
-            self.put_chunk(0, &packer.pack(contents))?;
+            self.put_chunk(0, &encoder.encode(contents))?;
             return self.put_envelope(&Envelope { first_ts, last_ts, readings: added, metadata, outlived: false });
         };
         self.put_envelope(&Envelope {
@@ -123,12 +123,17 @@ impl<'a> BucketRows<'a> {
             ..before
         })?;
         let seq = self.next_seq()?;
-        self.put_chunk(seq, &packer.pack(contents))?;
-        if seq % COMPACT_EVERY == COMPACT_EVERY - 1 { self.compact(packer, seq) } else { Ok(()) }
+        self.put_chunk(seq, &encoder.encode(contents))?;
+        if seq % COMPACT_EVERY == COMPACT_EVERY - 1 { self.compact(encoder, seq) } else { Ok(()) }
     }
 
     /// Returns how many of the accepted readings brought something.
-    fn rewrite(&self, packer: &mut Packer, write: &BucketWrite, mut envelope: Envelope) -> Result<u32, SqliteError> {
+    fn rewrite(
+        &self,
+        encoder: &mut ChunkEncoder,
+        write: &BucketWrite,
+        mut envelope: Envelope,
+    ) -> Result<u32, SqliteError> {
         let (seqs, stored) = self.chunks_below(i64::MAX)?;
         let new = &write.contents;
         let value_before = |sample: &Sample| stored.value(sample.offset, new.metric_of(sample));
@@ -140,7 +145,7 @@ impl<'a> BucketRows<'a> {
             let merged = stored.merge(new);
             let (first, last) = merged.span().expect("it holds at least what is new");
             self.delete_chunks(&seqs)?;
-            self.put_chunk(0, &packer.pack(&merged))?;
+            self.put_chunk(0, &encoder.encode(&merged))?;
             let (mut first_ts, mut last_ts) = (write.hour.instant_ms(first), write.hour.instant_ms(last));
             if envelope.outlived {
                 (first_ts, last_ts) = (first_ts.min(envelope.first_ts), last_ts.max(envelope.last_ts));
@@ -157,11 +162,11 @@ impl<'a> BucketRows<'a> {
     }
 
     /// Makes one chunk of those that are small, in the place of `last_seq`.
-    fn compact(&self, packer: &mut Packer, last_seq: i64) -> Result<(), SqliteError> {
+    fn compact(&self, encoder: &mut ChunkEncoder, last_seq: i64) -> Result<(), SqliteError> {
         let (seqs, contents) = self.chunks_below(SMALL_CHUNK_BYTES)?;
         self.delete_chunks(&seqs)?;
         let seq = if seqs.contains(&last_seq) { last_seq } else { last_seq + 1 };
-        if contents.is_empty() { Ok(()) } else { self.put_chunk(seq, &packer.pack(&contents)) }
+        if contents.is_empty() { Ok(()) } else { self.put_chunk(seq, &encoder.encode(&contents)) }
     }
 }
 
@@ -244,7 +249,7 @@ impl BucketRows<'_> {
         while let Some(row) = rows.next()? {
             seqs.push(row.get(0)?);
             let packed = row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?;
-            unpack(packed, &mut samples).map_err(SqliteError::Chunk)?;
+            samples.add_chunk(packed).map_err(SqliteError::Chunk)?;
         }
         Ok((seqs, samples.finish().0))
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rusqlite::ErrorCode;
 
-use super::chunk::ChunkError;
+use crate::codec::ChunkError;
 use crate::store::{Cause, StoreError, WriteError};
 
 /// All causes that [`SqliteError::cause`] may have.

@@ -17,7 +17,6 @@
 //! All calls into SQLite run on the threads for blocking work. This room alone knows of SQLite.
 
 mod bucket;
-mod chunk;
 mod error;
 mod expire;
 mod file;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::chunk::unpack;
 use super::error::SqliteError;
 use crate::model::{Contents, Hour, Metric, Stats};
 use crate::store::hour_samples::HourSamples;
@@ -109,7 +108,7 @@ pub(super) fn latest(
 /// Adds the samples of a row of [`CHUNKS`], unless it is damaged.
 fn take_chunk(row: &Row<'_>, device: &str, into: &mut HourSamples, unreadable: &UnreadableDocuments) {
     let chunk = row.get_ref(1).and_then(|value| Ok(value.as_blob()?)).map_err(SqliteError::from);
-    if let Err(error) = chunk.and_then(|chunk| unpack(chunk, into).map_err(SqliteError::Chunk)) {
+    if let Err(error) = chunk.and_then(|chunk| into.add_chunk(chunk).map_err(SqliteError::Chunk)) {
         unreadable.skip(|| format!("a chunk of device {device}, hour {}", into.hour().start_ms()), &error);
     }
 }

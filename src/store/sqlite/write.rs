@@ -11,9 +11,9 @@ use std::sync::Arc;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::bucket::BucketRows;
-use super::chunk::Packer;
 use super::error::SqliteError;
 use super::history;
+use crate::codec::ChunkEncoder;
 use crate::disk;
 use crate::model::BucketWrite;
 use crate::store::{Cause, WriteError, Written};
@@ -27,7 +27,7 @@ const FREE_PART: u64 = 8;
 /// The one connection of a store that writes.
 pub(super) struct Writer {
     pub(super) connection: Connection,
-    packer: Packer,
+    encoder: ChunkEncoder,
     /// The most buckets of a transaction since the disk was full. It doubles with each transaction that
     /// succeeds.
     most: Option<usize>,
@@ -35,7 +35,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(connection: Connection) -> Result<Self, SqliteError> {
-        Ok(Self { connection, packer: Packer::new().map_err(SqliteError::Compressor)?, most: None })
+        Ok(Self { connection, encoder: ChunkEncoder::new().map_err(SqliteError::Compressor)?, most: None })
     }
 
     /// Writes all buckets in one transaction, or in several if the disk is short of space. The outcomes are
@@ -102,7 +102,7 @@ impl Writer {
         let before = transaction.total_changes();
         let mut written = Vec::with_capacity(writes.len());
         for write in writes {
-            written.push(BucketRows::of(&transaction, write).write(&mut self.packer, write)?);
+            written.push(BucketRows::of(&transaction, write).write(&mut self.encoder, write)?);
         }
         history::count(&transaction, before)?;
         transaction.commit()?;
@@ -117,7 +117,7 @@ impl Writer {
         let mut outcomes = Vec::with_capacity(writes.len());
         for write in writes {
             let savepoint = transaction.savepoint()?;
-            match BucketRows::of(&savepoint, write).write(&mut self.packer, write) {
+            match BucketRows::of(&savepoint, write).write(&mut self.encoder, write) {
                 Ok(written) => {
                     savepoint.commit()?;
                     outcomes.push(Ok(written));

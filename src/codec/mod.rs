@@ -1,0 +1,28 @@
+//! Chunks: the readings of a bucket as compressed columns of bytes.
+//!
+//! [`ChunkEncoder`] turns [`Contents`](crate::model::Contents) into a chunk, and [`Chunk`] reads it back. This
+//! room knows the model only: no store, no file, no clock. Whatever bytes it decodes, it answers with columns or
+//! with a [`ChunkError`], and takes work and memory in proportion to the body of the chunk.
+
+mod decode;
+mod encode;
+
+pub use decode::{Chunk, ChunkError, Column, Readings};
+pub use encode::ChunkEncoder;
+
+/// The format version that [`ChunkEncoder`] writes.
+const VERSION: u8 = 1;
+/// The body is plain.
+const PLAIN: u8 = 0;
+/// The body is one zstd frame.
+const ZSTD: u8 = 1;
+/// Every reading has a value of the metric.
+const ON_EVERY_READING: u8 = 0;
+/// A bitmap says which readings have a value of the metric.
+const ON_SOME_READINGS: u8 = 1;
+
+/// The most bytes of a compressed body. SQLite accepts no larger value either.
+const MAX_BODY_BYTES: usize = 1_000_000_000;
+
+#[cfg(test)]
+mod tests;

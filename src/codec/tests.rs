@@ -1,0 +1,134 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::{Contents, HourOffset, Metric, Sample};
+
+fn contents(metrics: &[&str], samples: &[(HourOffset, u32, f64)]) -> Contents {
+    let samples = samples.iter().map(|&(offset, metric, value)| Sample { value, offset, metric });
+    Contents::new(metrics.iter().map(|&name| name.into()).collect(), samples.collect())
+}
+
+fn encode(contents: &Contents) -> Vec<u8> {
+    ChunkEncoder::new().unwrap().encode(contents)
+}
+
+/// Decodes a chunk, and checks that its columns are in proportion to its body.
+fn decode(bytes: &[u8]) -> Result<Contents, ChunkError> {
+    let chunk = Chunk::decompress(bytes)?;
+    let decoded = chunk.readings()?;
+    let (readings, metrics) = (decoded.offsets().len(), decoded.columns().len());
+    assert!(readings + metrics <= chunk.bytes() && readings * metrics <= 8 * chunk.bytes(), "{readings} x {metrics}");
+    let names: Vec<Metric> = decoded.columns().iter().map(|column| column.metric().into()).collect();
+    let mut samples = Vec::new();
+    for (metric, column) in (0..).zip(decoded.columns()) {
+        assert_eq!(column.values().count(), readings);
+        let values = decoded.offsets().iter().zip(column.values());
+        samples.extend(values.filter_map(|(&offset, value)| Some(Sample { value: value?, offset, metric })));
+    }
+    assert!(samples.len() * 8 <= chunk.bytes());
+    let is_ambiguous = (1..names.len()).any(|at| names[at..].contains(&names[at - 1]));
+    Ok(if is_ambiguous { Contents::default() } else { Contents::new(names, samples) })
+}
+
+fn golden() -> Contents {
+    contents(&["hum", "unused", "temp"], &[(0, 2, 1.5), (300, 0, 40.0), (300, 2, -2.0)])
+}
+
+const GOLDEN_BODY: [u8; 41] = [
+    2, 3, b'h', b'u', b'm', 4, b't', b'e', b'm', b'p', //
+    2, 0, 0xac, 0x02, // two readings, at 0 and 300 ms
+    1, 0b10, 0, 0, 0, 0, 0, 0, 0x44, 0x40, // hum on the second: 40.0
+    0, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f, 0, 0, 0, 0, 0, 0, 0, 0xc0, // temp on both: 1.5, -2.0
+];
+
+/// A zstd frame of one raw block, with a window of `2 ^ (10 + exponent)` bytes.
+fn raw_frame(exponent: u8, body: &[u8]) -> Vec<u8> {
+    let block = u32::try_from(body.len() << 3 | 1).unwrap().to_le_bytes();
+    [&[0x28, 0xb5, 0x2f, 0xfd, 0, exponent << 3], &block[..3], body].concat()
+}
+
+fn compressed(len: u8, frame: &[u8]) -> Vec<u8> {
+    [&[VERSION, ZSTD, len], frame].concat()
+}
+
+#[test]
+fn version_1_is_these_bytes() {
+    let chunk = [&[1, 0], GOLDEN_BODY.as_slice()].concat();
+    assert_eq!(encode(&golden()), chunk);
+    assert_eq!(decode(&chunk), Ok(golden()));
+    assert_eq!(decode(&compressed(41, &raw_frame(0, &GOLDEN_BODY))), Ok(golden()));
+}
+
+#[test]
+fn a_regular_hour_takes_less_than_half_and_comes_back_in_order() {
+    let samples: Vec<_> = (0..360).map(|at| (at * 10_000, 0, 20.0 + f64::from(at / 60))).collect();
+    let hour = contents(&["temp"], &samples);
+    let chunk = encode(&hour);
+    assert_eq!(chunk[..2], [VERSION, ZSTD]);
+    assert!(chunk.len() < 360 * 8 / 2, "{}", chunk.len());
+    assert_eq!(decode(&chunk).unwrap().samples(), hour.samples());
+}
+
+#[test]
+fn bytes_that_are_not_a_chunk_are_refused_with_a_reason() {
+    let body = |body: &[u8]| decode(&[&[VERSION, PLAIN], body].concat());
+    let invalid = |chunk: Result<Contents, ChunkError>| matches!(chunk, Err(ChunkError::Invalid(_)));
+    assert_eq!(decode(&[]), Err(ChunkError::Truncated));
+    assert_eq!(decode(&[2, 0, 0, 0]), Err(ChunkError::Version(2)));
+    assert!(invalid(decode(&[VERSION, 9])));
+    assert!(invalid(decode(&[VERSION, ZSTD, 5, 1, 2, 3])), "a damaged frame");
+    assert_eq!(body(&[200, 1]), Err(ChunkError::Truncated), "more metrics than bytes");
+    assert_eq!(body(&[0, 200, 1]), Err(ChunkError::Truncated), "more readings than bytes");
+    assert_eq!(body(&[1, 0xff, 0xff, 0xff, 0xff, 0x0f]), Err(ChunkError::Truncated), "a name of 4 GiB");
+    assert!(invalid(body(&[0xff, 0xff, 0xff, 0xff, 0x1f])), "a number of 33 bits");
+    assert!(invalid(body(&[0, 2, 5, 0])), "an instant twice");
+    assert!(invalid(body(&[0, 2, 5, 0xff, 0xff, 0xff, 0xff, 0x0f])), "an offset beyond 32 bits");
+    assert!(invalid(body(&[0, 1, 0x80, 0xdd, 0xdb, 0x01])), "an offset of 3,600,000");
+    assert!(invalid(body(&[0, 0, 7])), "a byte too many");
+    let nan = [&[1, 1, b'a', 1, 0, 0], f64::NAN.to_le_bytes().as_slice()].concat();
+    assert!(invalid(body(&nan)));
+}
+
+#[test]
+fn a_frame_takes_no_memory_for_what_it_only_claims() {
+    let claimed = |len| decode(&compressed(len, &raw_frame(0, &[0, 0])));
+    assert_eq!(claimed(2), Ok(Contents::default()));
+    assert!(claimed(1).is_err() && claimed(3).is_err());
+    let two_gib = [&[VERSION, ZSTD, 0x80, 0x80, 0x80, 0x80, 0x08], raw_frame(0, &[0, 0]).as_slice()].concat();
+    assert!(decode(&two_gib).is_err(), "a length of 2 GiB");
+    let window = |exponent| decode(&compressed(2, &raw_frame(exponent, &[0, 0])));
+    assert!(window(13).is_ok(), "a window of 8 MiB");
+    assert!(window(14).is_err(), "a window of 16 MiB");
+}
+
+fn any_contents() -> impl Strategy<Value = Contents> {
+    let offset = prop_oneof![0..50u32, 0..3_600_000u32];
+    let value = prop_oneof![Just(20.5), prop::num::f64::NORMAL, prop::num::f64::SUBNORMAL];
+    let sample = (offset, 0..4u32, value).prop_map(|(offset, metric, value)| Sample { value, offset, metric });
+    let metrics = ["a", "Temp °C", "$x.y", "m"].map(Metric::from).to_vec();
+    prop::collection::vec(sample, 0..200).prop_map(move |samples| Contents::new(metrics.clone(), samples))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))] // each makes a compressor
+
+    #[test]
+    fn contents_are_decoded_as_they_were_encoded(contents in any_contents()) {
+        prop_assert_eq!(decode(&encode(&contents)), Ok(contents));
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), packing in 0..2u8) {
+        let _ = decode(&bytes);
+        let _ = decode(&[&[VERSION, packing], bytes.as_slice()].concat());
+    }
+
+    #[test]
+    fn damaged_chunks_never_panic(contents in any_contents(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let mut chunk = encode(&contents);
+        let at = at.index(chunk.len());
+        chunk[at] = byte;
+        let _ = decode(&chunk);
+        let _ = decode(&chunk[..at]);
+    }
+}
