@@ -7,8 +7,8 @@ use super::{MAX_BODY_BYTES, ON_EVERY_READING, ON_SOME_READINGS, PLAIN, VERSION, 
 use crate::common::cursor::{Cursor, EndOfBytes};
 use crate::model::{HourOffset, MS_PER_HOUR};
 
-/// The largest window of a zstd frame, as a power of two: 8 MiB. The decoder allocates the window that a frame
-/// claims. [`super::ChunkEncoder`] writes frames with a window of at most 512 KiB.
+/// The largest window of a zstd frame, as a power of two: 8 MiB. The decoder allocates the window that a
+/// frame claims. [`super::ChunkEncoder`] writes frames with a window of at most 512 KiB.
 const MAX_WINDOW_LOG: u32 = 23;
 
 /// The bytes are not a chunk.
@@ -36,18 +36,18 @@ impl From<EndOfBytes> for ChunkError {
 /// # Grammar
 /// Version 1; values are little-endian.
 /// ```text
-/// chunk  = version:u8 packing:u8 data          version: 1
-/// data   = body                                packing 0: plain
-///        | len:number frame                    packing 1: `frame` is a zstd frame of the body, which has `len` bytes
+/// chunk  = version:u8 packing:u8 data      version: 1
+/// data   = body                            packing 0: plain
+///        | len:number frame                packing 1: a zstd frame of the body, which has `len` bytes
 /// body   = metrics:number name{metrics} readings:number delta{readings} column{metrics}
-/// name   = len:number bytes{len}               a metric name in UTF-8
-/// delta  = number                              milliseconds since the reading before, at least 1; for the first
-///                                              reading, since the start of the hour
-/// column = 0:u8 value{readings}                every reading has a value of the metric
-///        | 1:u8 bitmap value{}                 one value for each bit that is set
-/// bitmap = u8{readings / 8, rounded up}        one bit for each reading, lowest bit first
-/// value  = f64                                 finite
-/// number = u8{1,5}                             unsigned LEB128 of at most 32 bits
+/// name   = len:number bytes{len}           a metric name in UTF-8
+/// delta  = number                          milliseconds since the previous reading, at least 1;
+///                                          for the first reading, since the start of the hour
+/// column = 0:u8 value{readings}            every reading has a value of the metric
+///        | 1:u8 bitmap value{}             one value for each bit that is set
+/// bitmap = u8{readings / 8, rounded up}    one bit for each reading, lowest bit first
+/// value  = f64                             finite
+/// number = u8{1,5}                         unsigned LEB128 of at most 32 bits
 /// ```
 /// The columns are in the order of the names, and readings and values are in time order.
 #[derive(Debug)]

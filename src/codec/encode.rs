@@ -5,7 +5,8 @@ use zstd::bulk::Compressor;
 use super::{MAX_BODY_BYTES, ON_EVERY_READING, ON_SOME_READINGS, PLAIN, VERSION, ZSTD};
 use crate::model::{Contents, Metric};
 
-/// Shorter bodies stay plain: compression would save little, and most chunks of a quiet device are that short.
+/// Shorter bodies stay plain: compression would save little, and most chunks of a quiet device are that
+/// short.
 const MIN_COMPRESSED_BYTES: usize = 256;
 
 /// The fastest level. Values are floating-point numbers: higher levels cost several times the work and save a

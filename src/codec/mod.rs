@@ -1,8 +1,8 @@
 //! Chunks: the readings of a bucket as compressed columns of bytes.
 //!
-//! [`ChunkEncoder`] turns [`Contents`](crate::model::Contents) into a chunk, and [`Chunk`] reads it back. This
-//! room knows the model only: no store, no file, no clock. Whatever bytes it decodes, it answers with columns or
-//! with a [`ChunkError`], and takes work and memory in proportion to the body of the chunk.
+//! [`ChunkEncoder`] turns [`Contents`](crate::model::Contents) into a chunk, and [`Chunk`] reads it back.
+//! This room knows the model only: no store, no file, no clock. Whatever bytes it decodes, it answers with
+//! columns or with a [`ChunkError`], and takes work and memory in proportion to the body of the chunk.
 
 mod decode;
 mod encode;

@@ -95,8 +95,8 @@ impl<'a> Steps<'a> {
         self.readings_left == 0 && self.cursor.offset() >= self.cursor.bytes().len()
     }
 
-    /// Reads the head of a group. An owner is read once, however many groups refer to it, so that the work is in
-    /// proportion to the payload.
+    /// Reads the head of a group. An owner is read once, however many groups refer to it, so that the work is
+    /// in proportion to the payload.
     fn group(&mut self) -> Result<Step<'a>, BadPayload> {
         let start = self.cursor.offset();
         let (device, metadata) = match owner(&mut self.cursor)? {

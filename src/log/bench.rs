@@ -1,8 +1,8 @@
-//! Records by themselves, to be measured.
+//! Encoding and decoding of records, for benchmarks.
 
 use super::{Batch, Position, record};
 
-/// The record of a batch.
+/// Encodes the record of a batch.
 #[must_use]
 pub fn encode(batch: &Batch) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(record::encoded_bytes(batch.payload()));
@@ -10,7 +10,7 @@ pub fn encode(batch: &Batch) -> Vec<u8> {
     bytes
 }
 
-/// Checks a record and finds its payload, which is so long.
+/// Checks a record, and returns the length of its payload.
 #[must_use]
 pub fn decode(bytes: &[u8]) -> usize {
     record::decode(bytes, Position(64)).expect("whole").1.len()

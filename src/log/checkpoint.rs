@@ -1,12 +1,12 @@
-//! The checkpoint: from where the log is still needed, and up to where it is durable.
+//! The checkpoint: the position from which the log is needed, and the log's durable end.
 //!
-//! The file has two slots, which are written in turn: one of them is whole at any time, and writing one takes
-//! no space on the disk. It must not: a log that has filled its disk can only be cut, and so give space back,
-//! after the checkpoint is written.
+//! The file has two slots, which are written in turn: one of them is whole at any time, and a write takes no
+//! space on the disk. So a log that has filled its disk can still write its checkpoint, be cut, and free
+//! space.
 //!
-//! The durable end is saved at each new segment, about once a second while it moves, and at a clean stop. It
-//! never runs ahead of a sync. So recovery can tell damage from a torn tail without the help of the bytes
-//! that may be damaged.
+//! The log saves its durable end at each new segment, about once a second while it moves, and at a clean
+//! stop. The saved end is never beyond the synced records. So recovery can tell damage from a torn tail
+//! without the bytes that may be damaged.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -22,23 +22,22 @@ const MAGIC: [u8; 4] = *b"TGCP";
 const VERSION: u32 = 1;
 const BYTES: usize = 28;
 
-/// Where the second one stands: not in the first one's block.
+/// The offset of the second slot, in another block than the first.
 const SECOND: usize = 4096;
 
-/// How long the file is. One of [`BYTES`] has the first one only.
+/// The length of the file. A file of [`BYTES`] has the first slot only.
 const FILE_BYTES: usize = SECOND + BYTES;
 
-/// What the file `checkpoint` in the log's directory says: of the two in it the one that was written last,
-/// which is the one with the higher positions.
+/// The newer of the two slots in the file `checkpoint`: the one with the higher positions.
 ///
 /// # Grammar
 /// Little-endian: `magic:"TGCP" version:u32 position:u64 durable:u64 crc:u32`, where `crc` is the CRC-32 of
-/// what stands before it. It stands at the beginning of the file, and a second one at byte 4096.
+/// the bytes before it. The first slot is at byte 0 of the file, the second at byte 4096.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Checkpoint {
-    /// Everything before this position is stored; reading starts here.
+    /// All readings before this position are stored. Reading starts here.
     pub position: Position,
-    /// The log was durable up to here at least: a bad record before it is damage, not a torn tail.
+    /// The durable end of the log, or an earlier position: a bad record before it is damage, not a torn tail.
     pub durable: Position,
 }
 
@@ -47,13 +46,13 @@ pub struct Checkpoint {
 pub(super) struct Saved(Mutex<(Checkpoint, CheckpointFile)>);
 
 impl Saved {
-    /// Starts with what `file` says: `last`.
+    /// Starts with `last`, the checkpoint in `file`.
     pub(super) const fn new(last: Checkpoint, file: CheckpointFile) -> Self {
         Self(Mutex::new((last, file)))
     }
 
-    /// Saves positions that are beyond the saved ones, and returns what is saved then. Writes nothing when
-    /// none is. When this returns, the result survives a crash.
+    /// Saves the positions that are beyond the saved ones, and returns the saved checkpoint. Writes nothing
+    /// if none is. When this returns, the result survives a crash.
     pub(super) fn advance(&self, to: Checkpoint) -> Result<Checkpoint, LogError> {
         let mut saved = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, file) = &mut *saved;
@@ -72,18 +71,18 @@ impl Checkpoint {
         Ok(read(folder)?.map(|(_, _, found)| found))
     }
 
-    /// The last one of a file, and at which place it stands: 0 or 1.
+    /// The newest checkpoint of a file, and its slot: 0 or 1.
     fn last_of(bytes: &[u8], path: &Path) -> Result<(usize, Self), LogError> {
         if bytes.len() != BYTES && bytes.len() != FILE_BYTES {
             return Err(bad(path, "it is neither 28 nor 4124 bytes long"));
         }
-        let mut last: Result<(usize, Self), LogError> = Err(bad(path, "nothing stands in it"));
-        for (place, bytes) in bytes.chunks(SECOND).enumerate() {
+        let mut last: Result<(usize, Self), LogError> = Err(bad(path, "it has no checkpoint"));
+        for (slot, bytes) in bytes.chunks(SECOND).enumerate() {
             match (Self::decode(&bytes[..BYTES], path), &last) {
                 (Err(error @ LogError::Version { .. }), _) => return Err(error),
                 (Ok(found), Ok((_, other))) if found <= *other => {}
                 (Err(_), Ok(_)) => {}
-                (found, _) => last = found.map(|found| (place, found)),
+                (found, _) => last = found.map(|found| (slot, found)),
             }
         }
         last
@@ -128,20 +127,20 @@ fn bad(path: &Path, detail: &'static str) -> LogError {
     LogError::BadCheckpoint { path: path.to_owned(), detail }
 }
 
-/// How long the file is, at which place the last checkpoint stands, and what it says.
+/// The length of the file, the slot of the newest checkpoint, and the checkpoint.
 fn read(folder: &dyn Folder) -> Result<Option<(usize, usize, Checkpoint)>, LogError> {
     let bytes = match bytes(folder) {
         Ok(bytes) => bytes,
         Err(LogError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let (place, found) = Checkpoint::last_of(&bytes, &folder.path_of(NAME))?;
-    Ok(Some((bytes.len(), place, found)))
+    let (slot, found) = Checkpoint::last_of(&bytes, &folder.path_of(NAME))?;
+    Ok(Some((bytes.len(), slot, found)))
 }
 
-/// Repairs a file that cannot be read: keeps the slot that can be read, or removes the file if there is none,
-/// so that the whole log is read again.
-pub(super) fn mend(folder: &dyn Folder) -> Result<(), LogError> {
+/// Repairs an unreadable file: keeps the readable slot, or removes the file if it has none. Without the file,
+/// the whole log is read again.
+pub(super) fn repair(folder: &dyn Folder) -> Result<(), LogError> {
     let path = folder.path_of(NAME);
     if let Some(found) = Checkpoint::salvage(&bytes(folder)?, &path) {
         CheckpointFile::create(folder, found)?;
@@ -165,21 +164,21 @@ pub(super) fn bytes(folder: &dyn Folder) -> Result<Vec<u8>, LogError> {
 pub(super) struct CheckpointFile {
     path: PathBuf,
     file: Box<dyn OpenFile>,
-    /// At which place the next one is written.
+    /// The slot of the next write.
     next: usize,
 }
 
 impl CheckpointFile {
-    /// Opens the file in `folder`, if there is one, and returns it with what it says. When this returns, that
-    /// survives a crash: nothing may be removed because of it before.
+    /// Opens the file in `folder`, if it exists, and returns it with its checkpoint. When this returns, the
+    /// checkpoint survives a crash. Before that, callers remove nothing because of it.
     pub(super) fn open(folder: &dyn Folder) -> Result<Option<(Self, Checkpoint)>, LogError> {
-        let Some((bytes, place, found)) = read(folder)? else { return Ok(None) };
+        let Some((bytes, slot, found)) = read(folder)? else { return Ok(None) };
         if bytes < FILE_BYTES {
             return Ok(Some((Self::create(folder, found)?, found)));
         }
         // The process that wrote this slot may have been killed before the sync, and the other slot is
         // overwritten next.
-        let mut file = Self::at(folder, place)?;
+        let mut file = Self::at(folder, slot)?;
         file.save(found)?;
         Ok(Some((file, found)))
     }
@@ -199,8 +198,8 @@ impl CheckpointFile {
         Ok(Self { path, file, next })
     }
 
-    /// Replaces the older of the two. When this returns, the new one survives a crash; before, the other one
-    /// does.
+    /// Overwrites the older slot. When this returns, the new checkpoint survives a crash; before, the one in
+    /// the other slot does.
     pub(super) fn save(&mut self, checkpoint: Checkpoint) -> Result<(), LogError> {
         let offset = (self.next * SECOND) as u64;
         self.file.write_all_at(&checkpoint.encode(), offset).map_err(LogError::io("write", &self.path))?;
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_checkpoint_is_read_back_also_by_who_opens_the_file_anew() {
+    fn the_last_checkpoint_is_read_back_after_a_reopening() {
         let dir = tempfile::tempdir().unwrap();
         let folder = OsFolder::new(dir.path());
         assert_eq!(Checkpoint::load(&folder).unwrap(), None);
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn saved_positions_only_grow_and_nothing_new_is_not_written() {
+    fn saved_positions_only_grow_and_equal_ones_are_not_written() {
         let dir = tempfile::tempdir().unwrap();
         let folder = OsFolder::new(dir.path());
         let saved = Saved::new(at(0, 0), CheckpointFile::create(&folder, at(0, 0)).unwrap());
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_that_is_torn_leaves_the_one_before() {
+    fn a_torn_checkpoint_leaves_the_previous_one() {
         let dir = tempfile::tempdir().unwrap();
         let folder = OsFolder::new(dir.path());
         for last in 0..2 {
@@ -269,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_has_room_for_one_only_gets_room_for_two() {
+    fn a_file_with_one_slot_becomes_one_with_two() {
         let dir = tempfile::tempdir().unwrap();
         let folder = OsFolder::new(dir.path());
         std::fs::write(dir.path().join(NAME), at(72, 96).encode()).unwrap();
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_checkpoint_is_refused() {
+    fn bytes_that_are_no_checkpoint_are_refused() {
         let path = Path::new("checkpoint");
         let good = at(72, 96).encode();
         for bit in 0..BYTES * 8 {

@@ -1,5 +1,4 @@
-//! Group commit: the thread that takes what is queued, writes it at once, syncs it at once, and wakes whoever
-//! waits.
+//! Group commit: one thread writes all queued batches, syncs them once, and wakes the requests.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +9,7 @@ use super::handle::{AppendError, Entry, Instruments, Life, Shared};
 use super::record;
 use super::writer::{Appender, WriteFailure};
 
-/// The most bytes that one group commit writes. More than that waits for the next.
+/// The most bytes in one group commit. Further batches wait for the next one.
 const GROUP_BYTES: u64 = 8 << 20;
 
 /// The writer thread.
@@ -28,17 +27,17 @@ impl Committer {
         Self { shared, appender, sync, synced_at: Instant::now(), instruments }
     }
 
-    /// Runs until the log is closed and what was queued is written.
+    /// Runs until the log is closed and all queued batches are written.
     pub(super) fn run(mut self) {
         while let Some(group) = self.next_group() {
             self.commit(group);
         }
         self.shared.lock().life = Life::Closed;
-        self.shared.news.notify_all();
+        self.shared.progress.notify_all();
     }
 
-    /// Waits for work. `None` when the log is closed and nothing is queued; an empty group when it is time to
-    /// sync, or to end the segment.
+    /// Waits for work. `None` when the log is closed and the queue is empty; an empty group when a sync or
+    /// the end of the segment is due.
     pub(super) fn next_group(&self) -> Option<Vec<Entry>> {
         let mut state = self.shared.lock();
         while state.queue.is_empty() {
@@ -51,10 +50,10 @@ impl Committer {
             state.writer_waits = true;
             state = match self.sync {
                 Sync::Every(interval) if !self.appender.is_synced() => {
-                    let patience = interval.saturating_sub(self.synced_at.elapsed());
-                    let wait = self.shared.work.wait_timeout(state, patience);
-                    let (mut state, timeout) = wait.unwrap_or_else(std::sync::PoisonError::into_inner);
-                    if timeout.timed_out() {
+                    let timeout = interval.saturating_sub(self.synced_at.elapsed());
+                    let wait = self.shared.work.wait_timeout(state, timeout);
+                    let (mut state, waited) = wait.unwrap_or_else(std::sync::PoisonError::into_inner);
+                    if waited.timed_out() {
                         state.writer_waits = false;
                         return Some(Vec::new());
                     }
@@ -73,7 +72,7 @@ impl Committer {
         Some(state.queue.drain(..count).collect())
     }
 
-    /// Writes a group, syncs what is due, and tells those who wait.
+    /// Writes a group, syncs it if a sync is due, and resolves its [`Ack`](super::Ack)s.
     pub(super) fn commit(&mut self, group: Vec<Entry>) {
         let result = self.write(&group);
         self.publish(group, result);
@@ -107,12 +106,12 @@ impl Committer {
         Ok(())
     }
 
-    /// Sees to it that the group leaves the reserve free.
+    /// Takes space for a group, and fails if the group would touch the reserve.
     fn take_space(&self, group: &[Entry]) -> Result<(), WriteFailure> {
         let bytes = bytes_of(group);
-        if self.shared.lock().reserve.must_look(bytes) {
+        if self.shared.lock().reserve.needs_update(bytes) {
             let space = self.appender.space();
-            let change = self.shared.lock().reserve.looked(space, Instant::now());
+            let change = self.shared.lock().reserve.update(space, Instant::now());
             fullness::log_change(change);
         }
         let taken = self.shared.lock().reserve.take(bytes);
@@ -139,7 +138,7 @@ impl Committer {
             if let Some(AppendError::Poisoned(why)) = &refusal {
                 state.poisoned = Some(why.clone());
             } else {
-                // Also after a refusal: a segment may have been started before it.
+                // Even if the group was refused: the writer may have started a segment before.
                 state.readable = self.appender.end();
                 state.durable = self.appender.durable();
                 if state.bases.last() != Some(&self.appender.base()) {
@@ -152,15 +151,15 @@ impl Committer {
             failed.and_then(|(why, free)| state.reserve.failed(why, free, Instant::now()))
         };
         fullness::log_change(change);
-        self.shared.news.notify_all();
+        self.shared.progress.notify_all();
         let outcome = refusal.map_or(Ok(()), Err);
         for entry in group {
-            let _ = entry.ack.send(outcome.clone()); // whoever waited may have gone away; the append stands
+            let _ = entry.ack.send(outcome.clone()); // the request may be gone; the append stays
         }
     }
 }
 
-/// How many bytes the records of a group take.
+/// The number of bytes in the records of a group.
 fn bytes_of(group: &[Entry]) -> u64 {
     group.iter().map(|entry| record::encoded_bytes(entry.batch.payload()) as u64).sum()
 }

@@ -1,7 +1,9 @@
-//! The log on a disk that tears, forgets and fails: whatever happens in whatever order, the log keeps its
-//! promises.
+//! The log on a disk that tears writes, forgets unsynced ones, and fails: random steps, checked against a
+//! model.
 //!
-//! The writer runs when the test says so, so a failure repeats itself exactly.
+//! The test decides when the writer runs, so a failure repeats exactly.
+
+mod scenarios;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,62 +20,62 @@ const INTERVAL: Duration = Duration::from_secs(1 << 40);
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Appends a group of batches of so many readings.
+    /// Appends a group of batches, with these numbers of readings.
     Append(Vec<u8>),
-    /// The interval is over, if the log syncs in intervals.
+    /// Ends the interval, if the log syncs in intervals.
     Tick,
-    /// Cuts behind one of the records that can be read.
+    /// Cuts behind one of the readable records.
     Cut(prop::sample::Index),
     /// Saves the durable end, and cuts nothing.
     SaveEnd,
-    /// Opens the log anew, after one of the ways in which a life ends, with segments of such a size.
+    /// Ends the process in one of these ways, and opens the log with segments of this size.
     Restart(End, u64),
-    /// The next call of this kind fails.
+    /// Makes the next call of this kind fail.
     Fail(Call),
-    /// The disk has room for so many bytes more.
-    Room(u64),
-    /// Writes take no more bytes than this at once.
+    /// Leaves this many bytes free on the disk.
+    FreeBytes(u64),
+    /// Lets one write accept at most this many bytes.
     ShortWrites(usize),
-    /// The power fails after so many calls more.
-    PowerFailsAfter(u32),
-    /// All is well.
+    /// Cuts the power after this many more calls.
+    PowerCutAfter(u32),
+    /// Ends all faults.
     Heal,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// The log is closed in order.
+    /// The log is closed.
     Close,
-    /// The process is gone, the system goes on.
+    /// The process is killed, and the system keeps running.
     Kill,
-    /// The power fails.
+    /// The power is cut.
     Crash,
 }
 
-/// What holds for a record.
+/// The promise of the log for a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Promise {
-    /// Nobody knows whether it is in the log.
+    /// It is unknown whether the log has the record.
     None,
-    /// It is in the log as long as the system lives.
+    /// The log has the record as long as the system keeps running.
     Process,
-    /// It is in the log.
+    /// The log has the record, even after a power cut.
     Power,
 }
 
-/// The log, and what it must hold.
+/// The log, and the records that it must have.
 struct World {
     disk: Disk,
     sync: Sync,
     log: Log,
     committer: Committer,
-    /// Where reading starts, and how many of the records stand before it.
+    /// The position at which reading starts, and the number of records before it.
     start: (Position, usize),
-    /// What was appended, in order, from the last cut on.
+    /// The appended records since the last cut, in order.
     records: Vec<(Batch, Promise)>,
-    /// How many of the first records may have been cut away by a cut that failed.
+    /// How many of the first records a failed cut may have removed.
     maybe_cut: Vec<usize>,
-    /// Something other than the want of room has failed in this life.
+    /// A call has failed since the last start, for another reason than lack of space.
     has_failed: bool,
     next_id: u32,
 }
@@ -116,9 +118,9 @@ impl World {
                 self.disk.fail(*call);
                 self.has_failed = true;
             }
-            Step::Room(bytes) => self.disk.set_free_bytes(*bytes),
+            Step::FreeBytes(bytes) => self.disk.set_free_bytes(*bytes),
             Step::ShortWrites(bytes) => self.disk.set_max_write(*bytes),
-            Step::PowerFailsAfter(calls) => {
+            Step::PowerCutAfter(calls) => {
                 self.disk.cut_power_after(*calls);
                 self.has_failed = true;
             }
@@ -146,7 +148,7 @@ impl World {
                 Ok(()) => self.records.push((batch, Promise::Process)),
                 Err(AppendError::DiskFull) => assert!(!self.disk.is_sound(), "the disk is not full"),
                 Err(AppendError::Poisoned(_)) if self.has_failed => self.records.push((batch, Promise::None)),
-                Err(error) => panic!("nothing has failed, and still: {error}"),
+                Err(error) => panic!("no call has failed, but: {error}"),
             }
         }
     }
@@ -180,7 +182,7 @@ impl World {
                 self.start.1 = 0;
                 self.maybe_cut.clear();
             }
-            // What is not synced stays, and where that begins the next start tells.
+            // The log keeps unsynced records. The next start shows where they begin.
             Ok(()) => self.maybe_cut.extend(durable..=count),
             Err(error) => {
                 assert!(!self.disk.is_sound() || self.has_failed, "{error}");
@@ -196,9 +198,9 @@ impl World {
                 self.records.iter_mut().for_each(|(_, promise)| *promise = Promise::Power);
             }
         }
-        let mut system_lives = end != End::Crash && !self.disk.has_no_power();
+        let mut system_runs = end != End::Crash && !self.disk.has_no_power();
         let opened = loop {
-            if !system_lives {
+            if !system_runs {
                 self.disk.heal();
                 self.disk.crash();
             }
@@ -207,24 +209,24 @@ impl World {
                 Err(LogError::Io { .. }) if !self.disk.is_sound() || self.has_failed => {}
                 Err(error) => panic!("does not open: {error}"),
             }
-            system_lives &= !self.disk.has_no_power();
-            if system_lives {
+            system_runs &= !self.disk.has_no_power();
+            if system_runs {
                 self.disk.heal();
                 self.has_failed = false;
             }
         };
-        self.check(opened, system_lives);
+        self.check(opened, system_runs);
     }
 
-    fn check(&mut self, (log, committer, recovery): (Log, Committer, Recovery), system_lived: bool) {
-        // The disk may still be about to fail: this is only a look, with eyes that do not fail.
+    fn check(&mut self, (log, committer, recovery): (Log, Committer, Recovery), system_ran: bool) {
+        // The disk may still have a fault set, but this check must not fail.
         let mut reader = log.reader(recovery.start);
         let mut found = Vec::new();
         self.disk.heal();
         while let Some(record) = reader.next(recovery.end).expect("readable") {
             found.push(record.payload.to_vec());
         }
-        let is_there = |promise| if system_lived { promise > Promise::None } else { promise == Promise::Power };
+        let is_there = |promise| if system_ran { promise > Promise::None } else { promise == Promise::Power };
         let promised = self.records.iter().rposition(|(_, promise)| is_there(*promise)).map_or(0, |last| last + 1);
         let all: Vec<&[u8]> = self.records.iter().map(|(batch, _)| batch.payload()).collect();
         self.maybe_cut.push(0);
@@ -268,9 +270,9 @@ fn any_step() -> impl Strategy<Value = Step> {
         3 => Just(Step::SaveEnd),
         4 => (end, segment_bytes).prop_map(|(end, bytes)| Step::Restart(end, bytes)),
         1 => any_call().prop_map(Step::Fail),
-        1 => (0..400u64).prop_map(Step::Room),
+        1 => (0..400u64).prop_map(Step::FreeBytes),
         1 => (1..40usize).prop_map(Step::ShortWrites),
-        1 => (0..30u32).prop_map(Step::PowerFailsAfter),
+        1 => (0..30u32).prop_map(Step::PowerCutAfter),
         2 => Just(Step::Heal),
     ]
 }
@@ -289,171 +291,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_was_acked_is_there_in_order_after_whatever_happens_and_what_was_refused_is_not(
+    fn acknowledged_records_survive_all_faults_and_refused_ones_do_not(
         seed in any::<u64>(), steps in prop::collection::vec(any_step(), 1..40)
     ) {
         run(seed, Sync::Always, &steps);
     }
 
     #[test]
-    fn with_interval_sync_the_death_of_the_process_takes_nothing_and_of_the_power_only_what_was_not_synced(
+    fn with_interval_sync_a_kill_loses_nothing_and_a_power_cut_only_the_unsynced(
         seed in any::<u64>(), steps in prop::collection::vec(any_step(), 1..40)
     ) {
         run(seed, Sync::Every(INTERVAL), &steps);
-    }
-}
-
-/// Does the same on many disks with whims of their own.
-fn on_many_disks(sync: Sync, steps: &[Step]) {
-    (0..300).for_each(|seed| run(seed, sync, steps));
-}
-
-#[test]
-fn what_was_refused_for_want_of_room_does_not_come_back_when_the_power_fails() {
-    on_many_disks(Sync::Always, &[Step::Room(124), Step::Append(vec![3]), Step::Append(vec![0, 0])]);
-}
-
-#[test]
-fn a_log_that_was_poisoned_while_it_made_a_segment_goes_on_in_one_that_survives() {
-    let append = |sizes: &[u8]| Step::Append(sizes.to_vec());
-    let (fail, restart) = (Step::Fail(Call::SyncNames), Step::Restart(End::Kill, 33));
-    on_many_disks(Sync::Always, &[append(&[5, 1]), fail, append(&[0]), restart, append(&[0])]);
-}
-
-#[test]
-fn what_is_found_after_a_failed_sync_is_durable_before_anything_is_written_behind_it() {
-    let append = || Step::Append(vec![0]);
-    let (fail, restart) = (Step::Fail(Call::Sync), Step::Restart(End::Kill, 300));
-    on_many_disks(Sync::Always, &[append(), fail, append(), restart.clone(), append(), restart, append()]);
-}
-
-#[test]
-fn what_a_killed_process_left_unsynced_is_durable_once_the_log_is_open_again() {
-    let append = || Step::Append(vec![0]);
-    let restart = Step::Restart(End::Kill, 33);
-    on_many_disks(Sync::Every(INTERVAL), &[append(), append(), restart, append(), append()]);
-}
-
-#[test]
-fn a_power_cut_at_any_call_leaves_a_log_that_opens() {
-    for sync in [Sync::Always, Sync::Every(INTERVAL)] {
-        for (seed, calls) in (0..30).flat_map(|seed| (0..60).map(move |calls| (seed, calls))) {
-            let mut world = World::new(seed, sync);
-            world.append(&[0, 1]);
-            world.disk.cut_power_after(calls);
-            world.has_failed = true;
-            for _ in 0..4 {
-                world.append(&[2, 0]); // a new segment at every second one
-                world.step(&Step::SaveEnd);
-                world.step(&Step::Tick);
-            }
-            world.restart(End::Crash, 300);
-        }
-    }
-}
-
-#[test]
-fn a_cut_never_goes_back_behind_an_earlier_one() {
-    let mut world = World::new(0, Sync::Always);
-    (0..6).for_each(|_| world.append(&[0, 0]));
-    let (start, end) = (world.start.0, world.log.usage().readable);
-    world.log.cut(end).unwrap();
-    world.log.cut(start).unwrap();
-    let (log, _, recovery) = open(&world.disk, Sync::Always, 300).unwrap();
-    assert_eq!((recovery.start, recovery.readings), (end, 0));
-    assert_eq!(log.usage().bytes, world.log.usage().bytes);
-}
-
-#[test]
-fn a_start_removes_nothing_for_a_checkpoint_that_a_killed_process_left_unsynced() {
-    for (seed, calls) in (0..60).flat_map(|seed| (0..40).map(move |calls| (seed, calls))) {
-        let mut world = World::new(seed, Sync::Always);
-        (0..6).for_each(|_| world.append(&[0, 0]));
-        world.disk.fail(Call::Sync);
-        world.log.cut(world.log.usage().readable).unwrap_err();
-        world.maybe_cut.push(world.records.len());
-        world.disk.cut_power_after(calls);
-        world.restart(End::Kill, 300);
-    }
-}
-
-#[test]
-fn a_log_that_has_filled_its_disk_can_be_opened_and_cut() {
-    let mut world = World::new(0, Sync::Always);
-    (0..6).for_each(|_| world.append(&[0, 0]));
-    world.disk.set_free_bytes(0);
-    let (log, ..) = open(&world.disk, Sync::Always, 300).unwrap();
-    for position in [world.start.0, log.usage().readable] {
-        log.cut(position).unwrap();
-    }
-    assert!(log.usage().bytes < world.log.usage().bytes);
-}
-
-#[test]
-fn a_log_without_file_descriptors_refuses_and_goes_on_once_it_has_some() {
-    let mut world = World::new(0, Sync::Always);
-    world.append(&[5, 5, 5]); // more than a segment
-    world.disk.run_out_of_files();
-    let refused = |world: &mut World| {
-        let ack = world.log.append(batch(0, 0)).unwrap();
-        let group = world.committer.next_group().unwrap();
-        world.committer.commit(group);
-        ack.wait().unwrap_err()
-    };
-    for _ in 0..3 {
-        assert_eq!(refused(&mut world), AppendError::OutOfFiles);
-    }
-    assert_eq!((world.log.poisoned(), world.log.usage().is_disk_full), (None, true));
-    world.disk.heal();
-    world.append(&[1, 2]);
-    world.restart(End::Crash, 300);
-}
-
-#[test]
-fn the_log_refuses_below_its_reserve_and_ends_the_segment_so_that_all_can_be_cut() {
-    let (disk, min_free) = (Disk::new(0), MinFree::Bytes(1 << 20));
-    let options = Options {
-        dir: disk.path().to_owned(),
-        sync: Sync::Always,
-        segment_bytes: 1 << 20,
-        max_bytes: 1 << 30,
-        min_free,
-    };
-    let (log, mut committer, _) = Log::assemble(Arc::new(disk.clone()), options, Instruments::default()).unwrap();
-    let mut append = |log: &Log| {
-        let ack = log.append(batch(0, 3))?;
-        committer.commit(committer.next_group().unwrap());
-        ack.wait()
-    };
-    disk.set_free_bytes((1 << 20) + 300_000);
-    append(&log).unwrap();
-    let mut appended = 1;
-    while append(&log).is_ok() {
-        appended += 1;
-    }
-    assert_eq!(append(&log), Err(AppendError::DiskFull));
-    assert!(appended > 1000 && log.usage().is_disk_full, "{appended} records");
-    log.check_disk();
-    committer.commit(committer.next_group().unwrap());
-    log.cut(log.usage().readable).unwrap();
-    assert!(log.usage().bytes < 100, "only the header of a new segment is left: {} bytes", log.usage().bytes);
-    log.check_disk();
-    assert!(log.usage().is_disk_full, "nothing was given back yet: this disk keeps the space of removed files");
-    disk.set_free_bytes((1 << 20) + 600_000);
-    log.check_disk();
-    assert!(!log.usage().is_disk_full);
-    log.append(batch(0, 3)).unwrap();
-}
-
-#[test]
-fn a_log_that_cannot_be_read_does_not_open_and_is_whole_when_it_can_be_read_again() {
-    for call in [Call::Names, Call::Open, Call::Read, Call::Sync, Call::SyncNames] {
-        let mut world = World::new(0, Sync::Always);
-        (0..6).for_each(|_| world.append(&[0, 0]));
-        world.disk.fail(call);
-        let refused = open(&world.disk, Sync::Always, 300).unwrap_err();
-        assert!(matches!(refused, LogError::Io { .. }), "{call:?}: {refused}");
-        world.restart(End::Crash, 300);
-        assert_eq!(world.records.len(), 12);
     }
 }

@@ -1,4 +1,4 @@
-//! What is held against any bytes in a log's folder.
+//! Invariants fuzzed on the files of a log.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use super::{LogError, Position, Reader, record, segment};
 use crate::disk::faulty::Disk;
 use crate::disk::{Folder, OpenMode};
 
-/// More damage than this is not set aside here: it would take the bytes.
+/// Larger damage is not set aside here, because the copy would take that much memory.
 const MAX_DAMAGE_BYTES: u64 = 1 << 20;
 
 /// The files of a log: `checkpoint:u8 [28 bytes] (len:u16 segment)*`, with a checkpoint if the first byte is
-/// odd. With the next bit of it set, the checksums of the segments are put right, so that what stands behind
-/// them is seen.
+/// odd. If the next bit of it is set, the checksums of the segments are corrected, so that the code behind
+/// them runs.
 pub fn log(bytes: &[u8]) {
     let Some((&flags, mut bytes)) = bytes.split_first() else { return };
     let disk = Disk::new(0);
@@ -32,7 +32,7 @@ pub fn log(bytes: &[u8]) {
         let base = segment.get(16..24).map_or(next, |base| u64::from_le_bytes(base.try_into().expect("eight bytes")));
         let mut segment = segment.to_vec();
         if flags & 2 != 0 {
-            put_right(&mut segment, base);
+            correct_checksums(&mut segment, base);
         }
         put(&disk, &segment::name(Position(base)), &segment);
         next = base.saturating_add(len as u64);
@@ -43,9 +43,9 @@ pub fn log(bytes: &[u8]) {
             let refused = recover(&disk);
             assert!(matches!(refused, Err(LogError::Damaged { .. })), "damage does not open: {refused:?}");
             let bases = segment::list(&disk).expect("the disk is sound");
-            // Of files so close together one is no segment, and has to be taken away by hand.
-            let have_room = bases.windows(2).all(|pair| pair[1].0 - pair[0].0 >= segment::Header::BYTES as u64);
-            if have_room && found.damage.iter().all(can_be_set_aside) {
+            // If two files overlap in their headers, one is no segment, and an operator has to remove it.
+            let are_apart = bases.windows(2).all(|pair| pair[1].0 - pair[0].0 >= segment::Header::BYTES as u64);
+            if are_apart && found.damage.iter().all(can_be_set_aside) {
                 let aside = Disk::new(0);
                 for damage in &found.damage {
                     set_aside_in(&disk, damage, &aside).expect("the disk is sound");
@@ -56,19 +56,19 @@ pub fn log(bytes: &[u8]) {
             }
         }
         Err(LogError::BadCheckpoint { .. } | LogError::Version { .. }) => {}
-        Err(error) => panic!("the disk is sound, and still: {error}"),
+        Err(error) => panic!("the disk has no fault, but: {error}"),
     }
 }
 
-/// Whether there is neither too much to copy, nor too little for a record of filler, which the log never
-/// leaves.
+/// Whether the damage is small enough to copy, and large enough for a filler record. The log itself never
+/// leaves a smaller gap.
 fn can_be_set_aside(damage: &Damage) -> bool {
     let header = segment::Header::BYTES as u64;
     let filler = (damage.offset + damage.bytes).saturating_sub(damage.offset.max(header));
     damage.bytes <= MAX_DAMAGE_BYTES && (damage.overhangs || filler == 0 || filler >= record::Header::BYTES as u64)
 }
 
-/// What is not damaged opens, and gives out records whose checksums are right.
+/// An undamaged log opens, and its reader returns records with right checksums.
 fn check_good(disk: &Disk) {
     let (recovery, _) = recover(disk).expect("not damaged");
     let mut reader = Reader::new(Arc::new(disk.clone()), recovery.start);
@@ -80,8 +80,8 @@ fn check_good(disk: &Disk) {
         let mut bytes = Vec::new();
         let file = disk.open(&segment::name(base), OpenMode::Read).expect("there");
         file.read_from(found.position.0 - base.0, &mut bytes).expect("sound");
-        let stands = record::decode(&bytes, found.position).map(|(_, payload)| payload);
-        assert_eq!(stands, Some(found.payload), "the checksum is right, and the payload as it stands");
+        let on_disk = record::decode(&bytes, found.position).map(|(_, payload)| payload);
+        assert_eq!(on_disk, Some(found.payload), "the checksum is right, and the payload is that on disk");
     }
     assert_eq!((readings, reader.position()), (recovery.readings, recovery.end));
     let (again, _) = recover(disk).expect("opened before");
@@ -89,7 +89,7 @@ fn check_good(disk: &Disk) {
     assert_eq!(again.torn, None, "the torn tail was cut off");
 }
 
-/// A checkpoint.
+/// The file of a checkpoint.
 pub fn checkpoint(bytes: &[u8]) {
     let disk = Disk::new(0);
     put(&disk, "checkpoint", bytes);
@@ -107,8 +107,8 @@ fn put(disk: &Disk, name: &str, bytes: &[u8]) {
     disk.open(name, OpenMode::Truncate).expect("sound").write_all_at(bytes, 0).expect("sound");
 }
 
-/// Puts right the checksums of a segment, as far as its records follow each other.
-fn put_right(segment: &mut [u8], base: u64) {
+/// Corrects the checksums of a segment, up to the first gap between its records.
+fn correct_checksums(segment: &mut [u8], base: u64) {
     const HEADER: usize = segment::Header::BYTES;
     let Some(header) = segment.get_mut(..HEADER) else { return };
     header.copy_from_slice(&segment::Header::encode(Position(base)));

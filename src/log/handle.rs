@@ -1,4 +1,4 @@
-//! The handle to an open log: appending with group commit, waiting for what is readable, cutting.
+//! The handle to an open log: appends with group commit, waits for readable records, cuts.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -20,8 +20,7 @@ use super::writer::Appender;
 use super::{LogError, Options, Position, Reader};
 use crate::disk::{Folder, OsFolder};
 
-/// An append did not happen. Nothing of it is in the log, except after [`AppendError::Poisoned`], where that
-/// is unknown.
+/// An append failed. The log has nothing of it, except after [`AppendError::Poisoned`]: then it is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// The log has reached `log.max_bytes`.
@@ -33,7 +32,7 @@ pub enum AppendError {
     /// The process has no file descriptors left.
     #[error("the server has too many open files: readings are refused until it can open a file again")]
     OutOfFiles,
-    /// A write or a sync failed; the log takes nothing any more.
+    /// A write or a sync failed. The log accepts no more appends.
     #[error("the log has failed: {0}")]
     Poisoned(String),
     /// The log was closed.
@@ -46,10 +45,10 @@ pub enum AppendError {
 pub struct Ack(oneshot::Receiver<Result<(), AppendError>>);
 
 impl Ack {
-    /// Waits for the group commit, once. Dropping this future leaves the append as it is: it happens whole.
+    /// Waits for the group commit, once. Dropping this future does not cancel the append.
     ///
     /// # Errors
-    /// When the append did not happen.
+    /// When the append failed.
     pub async fn durable(&mut self) -> Result<(), AppendError> {
         (&mut self.0).await.unwrap_or(Err(AppendError::Closed))
     }
@@ -57,13 +56,13 @@ impl Ack {
     /// Waits for the group commit on a thread that belongs to no runtime.
     ///
     /// # Errors
-    /// When the append did not happen.
+    /// When the append failed.
     pub fn wait(self) -> Result<(), AppendError> {
         self.0.blocking_recv().unwrap_or(Err(AppendError::Closed))
     }
 }
 
-/// What the log reports of itself while it works.
+/// The measurements of the log.
 #[derive(Debug, Clone)]
 pub struct Instruments {
     /// Seconds per sync.
@@ -78,27 +77,27 @@ impl Default for Instruments {
     }
 }
 
-/// An open log. Dropping it closes it: what was queued is written first.
+/// An open log. Dropping it closes it, after it has written the queued batches.
 #[derive(Debug)]
 pub struct Log {
     shared: Arc<Shared>,
     options: Options,
     folder: Arc<dyn Folder>,
-    /// Where the log starts and how far it is durable, as the checkpoint file says.
+    /// The start and the durable end of the log, as the checkpoint file has them.
     saved: Arc<Saved>,
-    /// One cut at a time.
+    /// Serializes cuts.
     cutting: Mutex<()>,
     writer: Option<JoinHandle<()>>,
 }
 
-/// What the handle and the writer thread share.
+/// The state that the handle and the writer thread share.
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// Wakes the writer: something is queued, or the log closes.
+    /// Wakes the writer when a batch is queued, or the log closes.
     pub(super) work: Condvar,
-    /// Wakes readers: there is more to read, or the log closes.
-    pub(super) news: Condvar,
+    /// Wakes readers when more is readable, or the log closes.
+    pub(super) progress: Condvar,
 }
 
 #[derive(Debug)]
@@ -106,29 +105,29 @@ pub(super) struct State {
     pub(super) queue: VecDeque<Entry>,
     pub(super) queued_bytes: u64,
     pub(super) writer_waits: bool,
-    /// Where the segments on disk begin, ascending; the last is being written.
+    /// The positions of the segments on disk, ascending. The last one is being written.
     pub(super) bases: Vec<Position>,
-    /// Up to where records may be read: they are acked.
+    /// The end of the readable records: those that are acknowledged.
     pub(super) readable: Position,
-    /// Up to where records are synced.
+    /// The end of the synced records.
     pub(super) durable: Position,
-    /// How many readings were acked since the log was opened.
+    /// The number of readings acknowledged since the log was opened.
     pub(super) appended_readings: u64,
     pub(super) poisoned: Option<String>,
     pub(super) fullness: Fullness,
     pub(super) reserve: Reserve,
-    /// The writer ends the segment as soon as it can.
+    /// The writer has to end the segment as soon as it can.
     pub(super) must_roll: bool,
     pub(super) life: Life,
 }
 
-/// Whether the log takes appends.
+/// Whether the log accepts appends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Life {
     Open,
-    /// It takes no more, and what was queued is being written.
+    /// The log accepts no more appends, and writes the queued ones.
     Closing,
-    /// What was queued is written or refused.
+    /// The queued appends are written or refused.
     Closed,
 }
 
@@ -141,11 +140,11 @@ pub(super) struct Entry {
 /// How full the log is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes on disk and on the way there.
+    /// Bytes on disk and in the queue.
     pub bytes: u64,
-    /// Up to where records may be read.
+    /// The end of the readable records.
     pub readable: Position,
-    /// Readings acked since the log was opened.
+    /// Readings acknowledged since the log was opened.
     pub appended_readings: u64,
     /// Appends are refused because the log has reached its limit.
     pub is_full: bool,
@@ -154,10 +153,10 @@ pub struct Usage {
 }
 
 impl Log {
-    /// Opens the log in `options.dir`, making it when it is not there, and repairs a torn tail.
+    /// Opens the log in `options.dir`, creates the folder if it is missing, and repairs a torn tail.
     ///
     /// # Errors
-    /// When the directory cannot be used, or holds damage to what was promised.
+    /// When the folder cannot be used, or the log is damaged.
     pub fn open(options: Options, instruments: Instruments) -> Result<(Self, Recovery), LogError> {
         let folder = Arc::new(OsFolder::new(&options.dir));
         let (mut log, committer, recovery) = Self::assemble(folder, options, instruments)?;
@@ -169,7 +168,7 @@ impl Log {
         Ok((log, recovery))
     }
 
-    /// Opens the log in `folder`, and leaves it to the caller when to write what is queued.
+    /// Opens the log in `folder`. The caller decides when to write queued batches.
     pub(super) fn assemble(
         folder: Arc<dyn Folder>,
         options: Options,
@@ -194,15 +193,15 @@ impl Log {
             must_roll: false,
             life: Life::Open,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), news: Condvar::new() });
+        let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), progress: Condvar::new() });
         let committer = Committer::new(Arc::clone(&shared), appender, options.sync, instruments);
         Ok((Self { shared, options, folder, saved, cutting: Mutex::default(), writer: None }, committer, recovery))
     }
 
-    /// Queues a batch. It is written whole, whether or not the [`Ack`] is awaited.
+    /// Queues a batch. The writer writes it, whether or not the caller awaits the [`Ack`].
     ///
     /// # Errors
-    /// At once, when the log is full, failed or closed.
+    /// When the log is full, poisoned or closed.
     pub fn append(&self, batch: Batch) -> Result<Ack, AppendError> {
         let bytes = record::encoded_bytes(batch.payload()) as u64;
         let mut state = self.shared.lock();
@@ -231,27 +230,27 @@ impl Log {
         Ok(Ack(acked))
     }
 
-    /// The most bytes that the payload of one batch may have, so that a log that holds nothing else has room
-    /// for it.
+    /// The most bytes in the payload of one batch, so that it fits into an empty log.
     pub fn max_payload_bytes(&self) -> usize {
         let around = segment::Header::BYTES + record::Header::BYTES + record::ALIGNMENT;
         let max_bytes = usize::try_from(self.options.max_bytes).unwrap_or(usize::MAX);
         max_bytes.saturating_sub(around).min(MAX_PAYLOAD_BYTES)
     }
 
-    /// Starts reading at `position`, which must be a [`Recovery::start`], the end of a record, or what a cut
-    /// named.
+    /// Starts reading at `position`, which must be a [`Recovery::start`], the end of a record, or the
+    /// position of a cut.
     pub fn reader(&self, position: Position) -> Reader {
         Reader::new(Arc::clone(&self.folder), position)
     }
 
-    /// Waits until there is something to read behind `position`, for at most `patience`, and returns up to
-    /// where. `None` when the log is closed, what was queued is written, and there is nothing behind
+    /// Waits for readable records behind `position`, for at most `timeout`, and returns the end of the
+    /// readable records. `None` when the log is closed, all queued batches are written, and none is behind
     /// `position`.
-    pub fn wait_readable(&self, position: Position, patience: Duration) -> Option<Position> {
+    pub fn wait_readable(&self, position: Position, timeout: Duration) -> Option<Position> {
         let mut state = self.shared.lock();
         if state.readable <= position && state.life != Life::Closed {
-            state = self.shared.news.wait_timeout(state, patience).unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            state =
+                self.shared.progress.wait_timeout(state, timeout).unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
         (state.readable > position || state.life != Life::Closed).then_some(state.readable)
     }
@@ -269,14 +268,14 @@ impl Log {
         }
     }
 
-    /// Why the log takes nothing any more, once a write or a sync has failed.
+    /// The error that poisoned the log, if a write or a sync has failed.
     pub fn poisoned(&self) -> Option<String> {
         self.shared.lock().poisoned.clone()
     }
 
-    /// Forgets everything before `position`: saves it as the place to start from, and with it how far the log
-    /// is durable, then removes the segments that end there or before. Cuts never go backwards, and never
-    /// beyond what is synced. If neither position has moved, this writes nothing.
+    /// Cuts the log before `position`: saves `position` as the start and the durable end of the log, then
+    /// removes the segments that end at or before the start. The start never moves back, and never beyond the
+    /// synced records. If neither position has moved, this writes nothing.
     ///
     /// # Errors
     /// When a file cannot be written or removed. Cutting again later is safe.
@@ -305,14 +304,14 @@ impl Log {
 
     /// Checks the free space on the disk, and refuses or accepts appends accordingly.
     ///
-    /// Callers call this about once a second. While appends are refused, this ends the segment, so that all of
-    /// the log can be cut. It also reserves a file descriptor for the next segment.
+    /// Callers call this about once a second. While appends are refused, this ends the segment, so that all
+    /// of the log can be cut. It also reserves a file descriptor for the next segment.
     pub fn check_disk(&self) {
         self.folder.reserve_descriptor();
         let Ok(space) = self.folder.space() else { return };
         let change = {
             let mut state = self.shared.lock();
-            let change = state.reserve.looked(space, Instant::now());
+            let change = state.reserve.update(space, Instant::now());
             let newest = state.bases.last().copied().unwrap_or_default();
             if state.reserve.is_refusing() && state.readable.0 > newest.0 + segment::Header::BYTES as u64 {
                 state.must_roll = true;
@@ -323,15 +322,15 @@ impl Log {
         fullness::log_change(change);
     }
 
-    /// Waits until a closed log has written or refused everything that was queued.
+    /// Waits until a closed log has written or refused all queued batches.
     pub fn wait_closed(&self) {
         let mut state = self.shared.lock();
         while self.writer.is_some() && state.life != Life::Closed {
-            state = self.shared.news.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
+            state = self.shared.progress.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
     }
 
-    /// Takes no more appends. What is queued is still written, then whoever waits for news is woken.
+    /// Closes the log for appends. The writer still writes the queued batches, then wakes all readers.
     pub fn close(&self) {
         let mut state = self.shared.lock();
         state.life = state.life.max(Life::Closing);

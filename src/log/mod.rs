@@ -1,31 +1,31 @@
-//! The write-ahead log: what is in it is accepted, what is accepted is in it.
+//! The write-ahead log: it has every accepted reading, and no other.
 //!
-//! Requests append whole batches; one writer thread takes what is queued, writes it once, syncs once, and
-//! only then wakes the requests (group commit). The flush side reads the log in order and cuts it behind what
-//! is stored. The log is also the queue: however far the stores fall behind, memory stays bounded, because
-//! what waits, waits here.
+//! Requests append whole batches. One writer thread writes all queued batches at once, syncs once, and only
+//! then wakes the requests (group commit). The flush side reads the log in order and cuts it behind stored
+//! readings. The log is also the queue: memory stays bounded however far the store falls behind, because
+//! readings wait in the log.
 //!
 //! # On disk
-//! A directory of segments, and beside it the [`checkpoint`]. A **position** counts bytes from the beginning
-//! of the log's life; a segment is named by the position of its first byte (twenty digits, `.log`), so a byte
-//! at position `p` stands at offset `p - base` of its segment, and the segments join without gaps. The
-//! grammar of a segment is on `segment::Header`, that of a record on `record::Header`, that of a record's
-//! payload on [`batch::Batch`].
+//! A folder of segments, and the [`checkpoint`]. A **position** counts bytes from the beginning of the log's
+//! first segment. The name of a segment is the position of its first byte (twenty digits, `.log`), so the
+//! byte at position `p` has offset `p - base` in its segment, and the segments join without gaps. The grammar
+//! of a segment is on `segment::Header`, that of a record on `record::Header`, that of its payload on
+//! [`batch::Batch`].
 //!
 //! # Promises
 //! - An [`Ack`] resolves to `Ok` only when the record is written and synced (with [`Sync::Always`]).
-//! - A record is there whole or not at all; records come back in the order of their acks.
-//! - After a failed sync the log is poisoned: nothing is acked any more, and the process is expected to end.
-//!   What the kernel does with dirty pages after a failed sync is not knowable, so it is not retried.
+//! - The log has a whole record or none of it. Readers get records in the order of their acks.
+//! - After a failed sync the log is poisoned: it acknowledges nothing more, and the process must end. The log
+//!   does not retry a sync, because the kernel may have dropped the dirty pages.
 //! - The log leaves a part of its disk free (see [`MinFree`]). When it cannot, or when the process has no
-//!   file descriptors left, it refuses appends, and takes them again by itself.
-//! - A torn tail, which nobody was promised, is cut off at opening. Damage to what was promised is never
-//!   skipped: the log refuses to open and names the file and the place (see [`recovery`]).
+//!   file descriptors left, it refuses appends, and later accepts them again by itself.
+//! - Opening cuts off a torn tail, which was never acknowledged. It never skips damage to acknowledged
+//!   records: the log refuses to open and names the file and the offset (see [`recovery`]).
 //!
-//! The log changes files only through [`crate::disk`]; the tests put a disk behind it that tears, forgets and
-//! fails.
+//! The log changes files only through [`crate::disk`]. The tests use a disk that tears writes, forgets
+//! unsynced ones, and fails.
 //!
-//! The log knows nothing of readings beyond the payload's grammar: no store, no HTTP, no clock.
+//! The log knows the grammar of payloads, but no store, no HTTP and no wall clock.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -60,7 +60,7 @@ pub use reader::{Reader, Record};
 pub use recovery::Recovery;
 pub use reserve::MinFree;
 
-/// A place in the log: bytes since the beginning of its life.
+/// A position in the log: bytes since the beginning of its first segment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(pub u64);
 
@@ -68,7 +68,7 @@ impl Position {
     /// Records and segments begin at multiples of this many bytes.
     const ALIGNMENT: u64 = 8;
 
-    /// No log lives to see more bytes than this.
+    /// A limit that no log reaches. Sums of positions and lengths below it do not overflow.
     const MAX: u64 = 1 << 62;
 
     /// Whether a record or a segment may begin here.
@@ -83,52 +83,52 @@ impl std::fmt::Display for Position {
     }
 }
 
-/// When an append is acked.
+/// When an append is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sync {
-    /// After `fdatasync`: an acked record survives the loss of power.
+    /// After `fdatasync`: an acknowledged record survives a power cut.
     Always,
-    /// After `write`; `fdatasync` follows within this time. An acked record survives the death of the
-    /// process, not the loss of power.
+    /// After `write`; `fdatasync` follows within this time. An acknowledged record survives the end of the
+    /// process, but not a power cut.
     Every(Duration),
 }
 
-/// What a log needs to know.
+/// The options of a log.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The directory of the segments. Made when it is not there.
+    /// The folder of the segments. The log creates it if it is missing.
     pub dir: PathBuf,
-    /// When an append is acked.
+    /// When an append is acknowledged.
     pub sync: Sync,
-    /// A segment that has reached so many bytes is followed by a new one.
+    /// The size in bytes at which a segment ends and the next one starts.
     pub segment_bytes: u64,
-    /// The most bytes that the log takes on disk, and the most it queues in memory on the way there.
+    /// The most bytes of the log, on disk and in the queue.
     pub max_bytes: u64,
-    /// How much of its disk the log leaves free.
+    /// The space that the log leaves free on its disk.
     pub min_free: MinFree,
 }
 
 /// The log could not be opened, read or cut.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The operating system refused something.
+    /// A call to the operating system failed.
     #[error("{action} {path}: {error}")]
     Io {
-        /// What was being done, such as `open`.
+        /// The call, such as `open`.
         action: &'static str,
-        /// To which file.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: std::io::Error,
     },
-    /// Something that was promised is damaged.
+    /// Acknowledged records are damaged.
     #[error("the log is damaged: {path}, byte {offset}: {detail}")]
     Damaged {
         /// The segment.
         path: PathBuf,
-        /// Where in the file the damage begins.
+        /// The offset in the file at which the damage begins.
         offset: u64,
-        /// What is wrong there.
+        /// The kind of damage.
         detail: String,
     },
     /// The checkpoint is damaged.
@@ -136,7 +136,7 @@ pub enum LogError {
     BadCheckpoint {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The kind of damage.
         detail: &'static str,
     },
     /// A newer version wrote this file.
@@ -144,15 +144,15 @@ pub enum LogError {
     Version {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The version of the file.
         found: u32,
-        /// The version that this program knows.
+        /// The newest version that this program reads.
         known: u32,
     },
 }
 
 impl LogError {
-    /// Whether the process had no file descriptors left, which may pass.
+    /// Whether the process had no file descriptors left, which may be temporary.
     pub(crate) fn is_out_of_files(&self) -> bool {
         matches!(self, Self::Io { error, .. } if crate::disk::is_out_of_files(error))
     }

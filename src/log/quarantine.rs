@@ -1,8 +1,8 @@
-//! The way out of damage: what is damaged is set aside, and what stands behind it is read again.
+//! Quarantine: sets damaged bytes aside, so that the log behind them can be read again.
 //!
-//! The damaged bytes are copied to a file and replaced with filler of the same size, so that positions stay
-//! as they are; bytes that overlap with the next segment are cut off. What was in them is lost, by decision
-//! of a person.
+//! It copies the damaged bytes to a file and replaces them with filler of the same size, so that positions do
+//! not change. It cuts off bytes that overlap with the next segment. The readings in the damaged bytes are
+//! lost, by decision of an operator.
 
 use std::path::{Path, PathBuf};
 
@@ -11,29 +11,29 @@ use super::segment::{self, Header};
 use super::{LogError, Position, checkpoint, record};
 use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
 
-/// Copies the damaged bytes of `damage` to `aside` and puts filler in their place, so that the log opens
-/// again without them. Returns the file with the copy, if there was anything to copy.
+/// Copies the bytes of `damage` to `aside` and replaces them with filler, so that the log opens again.
+/// Returns the file with the copy; `None` if no bytes were there.
 ///
 /// # Errors
-/// When a file cannot be read or written. Nothing is replaced before the copy is durable.
+/// When a file cannot be read or written. The copy is durable before any byte is replaced.
 pub fn set_aside(damage: &Damage, aside: &Path) -> Result<Option<PathBuf>, LogError> {
     let folder = OsFolder::new(damage.path.parent().unwrap_or(Path::new("")));
     set_aside_in(&folder, damage, &OsFolder::new(aside))
 }
 
-/// Copies a checkpoint that cannot be read to `aside` and repairs it: a slot that can be read is kept; if
-/// there is none, the file is removed, and the whole log is read again. Returns the file with the copy, if
-/// there was anything to copy.
+/// Copies an unreadable checkpoint to `aside` and repairs it: keeps the readable slot, or removes the file if
+/// it has none; then the whole log is read again. Returns the file with the copy; `None` if the checkpoint
+/// was empty.
 ///
 /// # Errors
 /// When a file cannot be read or written.
-pub fn mend_checkpoint(log: &Path, aside: &Path) -> Result<Option<PathBuf>, LogError> {
-    mend_checkpoint_in(&OsFolder::new(log), &OsFolder::new(aside))
+pub fn repair_checkpoint(log: &Path, aside: &Path) -> Result<Option<PathBuf>, LogError> {
+    repair_checkpoint_in(&OsFolder::new(log), &OsFolder::new(aside))
 }
 
-pub(super) fn mend_checkpoint_in(folder: &dyn Folder, aside: &dyn Folder) -> Result<Option<PathBuf>, LogError> {
+pub(super) fn repair_checkpoint_in(folder: &dyn Folder, aside: &dyn Folder) -> Result<Option<PathBuf>, LogError> {
     let copy = copy_aside(&checkpoint::bytes(folder)?, "checkpoint", aside)?;
-    checkpoint::mend(folder)?;
+    checkpoint::repair(folder)?;
     Ok(copy)
 }
 
@@ -46,7 +46,7 @@ pub(super) fn set_aside_in(
         folder.open(&segment::name(damage.base), OpenMode::Create).map_err(LogError::io("open", &damage.path))?;
     let mut bytes = Vec::new();
     file.read_from(damage.offset, &mut bytes).map_err(LogError::io("read", &damage.path))?;
-    bytes.truncate(damage.bytes as usize);
+    bytes.truncate(usize::try_from(damage.bytes).unwrap_or(usize::MAX));
     let copy = copy_aside(&bytes, &format!("{:020}", damage.base.0 + damage.offset), aside)?;
     if damage.overhangs {
         file.set_len(damage.offset).map_err(LogError::io("truncate", &damage.path))?;
@@ -58,7 +58,7 @@ pub(super) fn set_aside_in(
     Ok(copy)
 }
 
-/// Puts a header where one is damaged, and filler in the place of records.
+/// Writes a header in place of a damaged one, and filler in place of damaged records.
 fn fill(file: &dyn OpenFile, damage: &Damage) -> Result<(), LogError> {
     let end = damage.offset + damage.bytes;
     if file.len().map_err(LogError::io("read", &damage.path))? < end {
@@ -78,10 +78,9 @@ fn fill(file: &dyn OpenFile, damage: &Damage) -> Result<(), LogError> {
     Ok(())
 }
 
-/// How long the payload of the next filler record is, when so many bytes are to be filled. None when a record
-/// does not fit.
+/// The payload length of the next filler record when `bytes` remain; `None` when no record fits.
 fn filler_payload(bytes: u64) -> Option<usize> {
-    const MAX_RECORD_BYTES: u64 = 8 << 20; // in memory; a missing segment is much larger
+    const MAX_RECORD_BYTES: u64 = 8 << 20; // a record is built in memory; a missing segment is much larger
     let record = if bytes < 2 * MAX_RECORD_BYTES { bytes } else { MAX_RECORD_BYTES };
     (record as usize).checked_sub(record::Header::BYTES)
 }

@@ -7,7 +7,7 @@ use super::segment;
 use super::{LogError, Position};
 use crate::disk::{Folder, OpenFile, OpenMode};
 
-/// How much is read at once; more only for a record that is larger.
+/// The bytes of one read. A larger record takes one larger read.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Reads records one after the other, across segments.
@@ -17,18 +17,18 @@ pub struct Reader {
     position: Position,
     segment: Option<(Position, Box<dyn OpenFile>)>,
     buffer: Vec<u8>,
-    /// Where the buffer's first byte stands.
+    /// The position of the buffer's first byte.
     buffered_at: Position,
 }
 
-/// A record that was read.
+/// A record in the buffer of a reader.
 #[derive(Debug)]
 pub struct Record<'a> {
-    /// Where the record begins.
+    /// The position of the record.
     pub position: Position,
-    /// Where the next one begins.
+    /// The position of the next record.
     pub next: Position,
-    /// How many readings its payload holds.
+    /// The number of readings in the payload.
     pub readings: u32,
     /// The payload, see [`super::Batch`].
     pub payload: &'a [u8],
@@ -39,16 +39,16 @@ impl Reader {
         Self { folder, position, segment: None, buffer: Vec::new(), buffered_at: position }
     }
 
-    /// Where the next record begins.
+    /// The position of the next record.
     pub const fn position(&self) -> Position {
         self.position
     }
 
-    /// The next record, if there is one before `readable`, which must be a position that the log named as
-    /// readable.
+    /// The next record before `readable`, if any. The log has returned `readable` as the end of the readable
+    /// records.
     ///
     /// # Errors
-    /// When a segment cannot be read, or a record is damaged since the log was opened.
+    /// When a segment cannot be read, or a record was damaged after the log was opened.
     pub fn next(&mut self, readable: Position) -> Result<Option<Record<'_>>, LogError> {
         while self.position < readable {
             if !self.buffer_record(readable)? {
@@ -56,7 +56,7 @@ impl Reader {
                 continue;
             }
             let position = self.position;
-            let start = (position.0 - self.buffered_at.0) as usize;
+            let start = (position.0 - self.buffered_at.0) as usize; // `buffer_record` has put it into the buffer
             let Some((header, _)) = record::decode(&self.buffer[start..], position) else {
                 return Err(self.damaged());
             };
@@ -69,7 +69,7 @@ impl Reader {
         Ok(None)
     }
 
-    /// Has the whole record at the position in the buffer. False when the open segment ends before it.
+    /// Reads the whole record at the position into the buffer. False: the open segment ends before it.
     fn buffer_record(&mut self, readable: Position) -> Result<bool, LogError> {
         let buffered = self.buffered();
         let needed = Header::decode(buffered).map_or(Header::BYTES, |header| header.record_bytes());
@@ -91,7 +91,7 @@ impl Reader {
         self.buffer.get(start as usize..).unwrap_or_default()
     }
 
-    /// Reads from the position on, never beyond `readable`: what stands there may be half written.
+    /// Reads from the position on, but not beyond `readable`: the bytes there may be half written.
     fn fill(&mut self, bytes: u64, readable: Position) -> Result<bool, LogError> {
         let Some((base, file)) = &self.segment else { return Ok(false) };
         let wanted = bytes.min(readable.0 - self.position.0) as usize;
@@ -103,7 +103,7 @@ impl Reader {
         Ok(have > 0)
     }
 
-    /// Opens the segment that holds the position, and steps over its header.
+    /// Opens the segment that has the position, and skips its header.
     fn open_segment(&mut self) -> Result<(), LogError> {
         let bases = segment::list(&*self.folder)?;
         let holding = bases.iter().rev().find(|&&base| base <= self.position).copied();

@@ -1,15 +1,14 @@
-//! Records: how a batch stands in a segment.
+//! Records: batches in a segment.
 
-use super::Position;
+use super::{MAX_PAYLOAD_BYTES, Position};
 
-/// Records start at multiples of this many bytes, so that a search for the next one has few places to look
-/// at.
+/// Records start at multiples of this many bytes, so that a search for the next one tries few offsets.
 pub(super) const ALIGNMENT: usize = Position::ALIGNMENT as usize;
 
 /// `TGR1`, the first bytes of each record.
 const MAGIC: [u8; 4] = *b"TGR1";
 
-/// What stands before a record's payload.
+/// The header of a record.
 ///
 /// # Grammar
 /// Little-endian; the record starts at a multiple of 8 and is padded with zeros to the next.
@@ -17,10 +16,10 @@ const MAGIC: [u8; 4] = *b"TGR1";
 /// record = magic:"TGR1" crc:u32 len:u32 readings:u32 durable:u64 payload{len} padding
 /// ```
 /// `crc` is the CRC-32 (IEEE) of the record's own position (u64) followed by everything from `len` to the end
-/// of the payload: a record that turns up at another place, left over from an earlier life of the file, does
-/// not pass. `durable` says up to which position the log was synced when this record was written. It is what
-/// tells a torn tail from damage: a bad record that some later record knows as durable was promised to
-/// somebody. A record with no readings is filler, left by a repair; readers pass over it.
+/// of the payload. So a record that appears at another position, left over from an earlier use of the blocks,
+/// fails the check. `durable` is the durable end of the log when this record was written. It tells a torn
+/// tail from damage: a bad record before the `durable` of a later record was acknowledged. A record with no
+/// readings is filler from a repair; readers skip it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) crc: u32,
@@ -32,26 +31,27 @@ pub(super) struct Header {
 impl Header {
     pub(super) const BYTES: usize = 24;
 
-    /// Reads a header; `None` when these bytes are none.
+    /// Reads a header; `None` if the bytes have another magic or an impossible length.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.get(..Self::BYTES)?.try_into().ok()?;
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let durable = u64::from(u32_at(16)) | u64::from(u32_at(20)) << 32;
-        (bytes[..4] == MAGIC).then(|| Self {
+        let len = u32_at(8);
+        (bytes[..4] == MAGIC && len as usize <= MAX_PAYLOAD_BYTES).then(|| Self {
             crc: u32_at(4),
-            len: u32_at(8),
+            len,
             readings: u32_at(12),
             durable: Position(durable),
         })
     }
 
-    /// How many bytes the record takes, padding included.
+    /// The number of bytes in the record, padding included.
     pub(super) fn record_bytes(&self) -> usize {
         padded(Self::BYTES + self.len as usize)
     }
 }
 
-/// How many bytes a record with such a payload takes.
+/// The number of bytes in a record with this payload, padding included.
 pub(super) fn encoded_bytes(payload: &[u8]) -> usize {
     padded(Header::BYTES + payload.len())
 }
@@ -60,7 +60,7 @@ fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGNMENT)
 }
 
-/// Appends the record that will stand at `position` to `to`.
+/// Appends to `to` the record that the log will have at `position`.
 pub(super) fn encode(to: &mut Vec<u8>, position: Position, durable: Position, readings: u32, payload: &[u8]) {
     let start = to.len();
     to.extend_from_slice(&MAGIC);
@@ -75,8 +75,10 @@ pub(super) fn encode(to: &mut Vec<u8>, position: Position, durable: Position, re
     to.resize(start + padded(to.len() - start), 0);
 }
 
-/// The record at the start of `bytes`, which stand at `position`: its header and payload, when it is whole,
-/// its checksum is right and it does not claim that the log was durable further than it reached.
+/// The header and payload of the record at the start of `bytes`, which are at `position` in the log.
+///
+/// `None` if the record is cut off, its checksum is wrong, or it claims a durable end beyond its own
+/// position.
 pub(super) fn decode(bytes: &[u8], position: Position) -> Option<(Header, &[u8])> {
     let header = Header::decode(bytes).filter(|header| header.durable <= position)?;
     bytes.get(..header.record_bytes())?;
@@ -96,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_read_back_at_its_own_position_only() {
+    fn a_record_is_read_back_only_at_its_own_position() {
         let mut bytes = Vec::new();
         encode(&mut bytes, Position(64), Position(40), 3, b"hello");
         assert_eq!(bytes.len(), encoded_bytes(b"hello"));
@@ -106,7 +108,7 @@ mod tests {
         assert!(decode(&bytes, Position(72)).is_none());
         bytes.clear();
         encode(&mut bytes, Position(64), Position(72), 3, b"hello");
-        assert!(decode(&bytes, Position(64)).is_none(), "it claims too much");
+        assert!(decode(&bytes, Position(64)).is_none(), "it claims a durable end beyond its position");
     }
 
     #[test]
@@ -122,6 +124,8 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(decode(&bytes[..len], Position(64)).is_none(), "{len} bytes");
         }
+        bytes[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(Header::decode(&bytes), None, "a length beyond that of any payload");
     }
 
     #[test]

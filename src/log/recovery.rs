@@ -1,20 +1,20 @@
-//! Opening a log that some process left behind.
+//! Recovery: opening a log that an earlier process wrote.
 //!
-//! A crash leaves at most a **torn tail**: bytes behind the last sync, which were never acknowledged. It is
-//! cut off. Anything else that does not read back is **damage**, and is never passed over.
+//! A crash leaves at most a **torn tail**: bytes behind the last sync, which were never acknowledged.
+//! Recovery cuts it off. Any other unreadable bytes are **damage**, which recovery never skips.
 //!
-//! The log itself records up to where it is durable: each record says how far that was when the record was
-//! written, and the checkpoint says it at each new segment and about once a second. A bad place before the
-//! furthest such claim is damage; the first bad place behind it is the torn tail. Only the newest segment can
-//! have one, because a segment is synced before the next begins. So damage passes for a torn tail only if it
-//! destroys everything from some record on to the end of the log, and that record was acknowledged after the
-//! last checkpoint: within about a second of the crash.
+//! The log records its own durable end: each record has the durable end at the time of its write, and the
+//! checkpoint has it at each new segment and about once a second. A bad record before the furthest such claim
+//! is damage; the first bad record behind it is the torn tail. Only the newest segment can have a torn tail,
+//! because the log syncs a segment before the next begins. So recovery takes damage for a torn tail only if
+//! the damage destroys everything from some record to the end of the log, and that record was acknowledged
+//! after the last checkpoint: within about a second of the crash.
 //!
-//! What is kept is durable when the log is open: whoever wrote it may have died before its sync, or of its
-//! sync, and then the memory of the system shows what the disk does not hold. So what no claim covers is
-//! written once more and synced.
+//! All kept records are durable when the log is open. The process that wrote them may have died before its
+//! sync, or its sync may have failed; then the page cache shows bytes that the disk does not hold. So
+//! recovery writes the bytes that no claim covers once more, and syncs them.
 //!
-//! The way out of damage is [`super::quarantine`].
+//! [`super::quarantine`] repairs damage.
 
 use std::path::{Path, PathBuf};
 
@@ -24,34 +24,34 @@ use super::segment::{self, Header};
 use super::{LogError, Position};
 use crate::disk::{Folder, OpenMode, OsFolder};
 
-/// What recovery found and did.
+/// The result of a recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
-    /// Where reading starts.
+    /// The position at which reading starts.
     pub start: Position,
-    /// Where the next record goes.
+    /// The position of the next record.
     pub end: Position,
-    /// How many readings stand between the two.
+    /// The number of readings between the two.
     pub readings: u64,
-    /// The torn tail that was cut off.
+    /// The torn tail that recovery cut off.
     pub torn: Option<Torn>,
     pub(super) bases: Vec<Position>,
 }
 
-/// What is in a log directory, as found without changing anything.
+/// The state of a log folder, found without changing anything.
 #[derive(Debug)]
 pub struct Inspection {
-    /// From where the log is needed.
+    /// The checkpoint. The log before its position is not needed.
     pub checkpoint: Checkpoint,
     /// The segments that are needed, in order.
     pub segments: Vec<Segment>,
-    /// Segments from before the checkpoint, which a crash kept from being removed.
+    /// Segments before the checkpoint, which a crash kept from being removed.
     pub stale: Vec<PathBuf>,
-    /// What the log recorded as durable and does not read back.
+    /// Bytes that the log recorded as durable, and that cannot be read.
     pub damage: Vec<Damage>,
     /// The torn tail.
     pub torn: Option<Torn>,
-    /// The furthest position that something in the log claims to be durable.
+    /// The furthest position that a record or the checkpoint claims to be durable.
     pub(super) claimed: Position,
 }
 
@@ -62,28 +62,28 @@ pub struct Segment {
     pub path: PathBuf,
     /// The position of its first byte.
     pub base: Position,
-    /// Its length.
+    /// The length of the file.
     pub bytes: u64,
-    /// Good records behind the checkpoint.
+    /// The number of good records behind the checkpoint.
     pub records: u64,
-    /// The readings in them.
+    /// The number of readings in them.
     pub readings: u64,
 }
 
-/// Bytes that the log recorded as durable and that do not read back.
+/// Bytes that the log recorded as durable, and that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
     /// The segment, which may be missing.
     pub path: PathBuf,
-    /// Where the segment begins.
+    /// The position of the segment's first byte.
     pub base: Position,
-    /// Where in the file the damage begins.
+    /// The offset in the file at which the damage begins.
     pub offset: u64,
-    /// How far it reaches: to the next good record, or to the end of the segment.
+    /// Its length: to the next good record, or to the end of the segment.
     pub bytes: u64,
-    /// These bytes are too many: the next segment begins before them.
+    /// These bytes overlap with the next segment.
     pub(super) overhangs: bool,
-    /// What is wrong.
+    /// The kind of damage.
     pub detail: String,
 }
 
@@ -92,9 +92,9 @@ pub struct Damage {
 pub struct Torn {
     /// The segment.
     pub path: PathBuf,
-    /// Where in the file the tail begins. 0: the whole segment, cut off while it was made.
+    /// The offset in the file at which the tail begins. 0: the whole segment, cut off while it was created.
     pub offset: u64,
-    /// How long it is.
+    /// The length of the tail.
     pub bytes: u64,
 }
 
@@ -104,7 +104,7 @@ impl From<&Damage> for LogError {
     }
 }
 
-/// Opens the log in `folder` for going on: makes what is missing, cuts off a torn tail, removes stale
+/// Prepares the log in `folder` for appends: creates missing files, cuts off a torn tail, and removes stale
 /// segments.
 pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, Saved), LogError> {
     folder.make().map_err(LogError::io("create", folder.path()))?;
@@ -122,7 +122,7 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, Saved), LogError
         segments.last_mut().expect("a tail has a segment").bytes = torn.offset;
         segments.pop_if(|last| last.bytes == 0);
     }
-    // Also for the names that an earlier life left: whatever is kept or removed now must be so for good.
+    // An earlier process may have left unsynced names. From here on, kept and removed files stay so.
     folder.sync().map_err(LogError::io("sync", folder.path()))?;
     let mut bases: Vec<Position> = segments.iter().map(|segment| segment.base).collect();
     let end = if let Some(last) = segments.last() {
@@ -140,7 +140,7 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, Saved), LogError
         Some((file, last)) => Saved::new(last, file),
         None => Saved::new(recovered, CheckpointFile::create(folder, recovered)?),
     };
-    saved.advance(recovered)?; // all that was kept is synced by now
+    saved.advance(recovered)?; // all kept records are synced
     let recovery = Recovery {
         start,
         end,
@@ -151,7 +151,7 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, Saved), LogError
     Ok((recovery, saved))
 }
 
-/// Cuts off what is torn of the newest segment, and makes durable what is kept: it is, up to `claimed`.
+/// Cuts off the torn tail of the newest segment, and makes the rest durable. Up to `claimed` it is durable.
 fn settle_tail(folder: &dyn Folder, newest: &Segment, claimed: Position) -> Result<(), LogError> {
     let path = &newest.path;
     let file = folder.open(&segment::name(newest.base), OpenMode::Write).map_err(LogError::io("open", path))?;
@@ -163,7 +163,7 @@ fn settle_tail(folder: &dyn Folder, newest: &Segment, claimed: Position) -> Resu
     file.sync().map_err(LogError::io("sync", path))
 }
 
-/// Reads all that is needed of the log in `dir` and says what state it is in. Changes nothing.
+/// Reads the needed part of the log in `dir`, and reports its state. Changes nothing.
 ///
 /// # Errors
 /// When a file cannot be read, the checkpoint is damaged, or a newer version wrote the log.
@@ -198,7 +198,7 @@ struct Image<'a> {
     path: &'a Path,
     base: Position,
     bytes: &'a [u8],
-    /// Where the next segment begins, unless this is the newest.
+    /// The position of the next segment; `None` for the newest.
     next: Option<Position>,
 }
 
@@ -221,13 +221,13 @@ impl Image<'_> {
 }
 
 impl Inspection {
-    /// The log must reach back to the checkpoint.
+    /// Adds damage if the log does not reach back to the checkpoint.
     fn find_missing_start(&mut self, folder: &dyn Folder, had_checkpoint: bool, first: Option<Position>) {
         let Checkpoint { position, durable } = self.checkpoint;
         let missing = match first {
             Some(first) if had_checkpoint && first > position => first.0 - position.0,
-            // Where all is cut, two power cuts may leave no segment: one while the next was made, one in the
-            // start after it.
+            // In a log that was cut to its end, two power cuts may leave no segment: one while the next
+            // segment was created, and one during the following start.
             None if durable > position => durable.0 - position.0,
             _ => return,
         };
@@ -249,19 +249,19 @@ impl Inspection {
         match Header::check(segment.bytes, segment.base, segment.path) {
             Ok(()) => {}
             Err(error @ LogError::Version { .. }) => return Err(error),
-            // The file was being made when everything stopped; nothing was promised in it.
+            // The crash happened while the file was created. The log acknowledged nothing in it.
             Err(_) if newest && no_records => {
                 self.torn = Some(Torn { path: segment.path.to_owned(), offset: 0, bytes: segment.bytes.len() as u64 });
             }
             Err(error) => self.damage.push(segment.damage(0, Header::BYTES, &error.to_string())),
         }
         let segment = &self.without_overhang(segment);
-        let start = self.checkpoint.position.0.saturating_sub(segment.base.0).max(Header::BYTES as u64) as usize;
+        let start = offset(self.checkpoint.position.0.saturating_sub(segment.base.0).max(Header::BYTES as u64));
         let mut scan = Scan::of(segment, start);
         self.claimed = self.claimed.max(scan.claimed);
         self.judge(segment, start, &scan);
         if let Some(torn) = &self.torn {
-            let kept = &segment.bytes[..torn.offset as usize];
+            let kept = &segment.bytes[..offset(torn.offset)];
             scan = Scan::of(&Image { bytes: kept, ..*segment }, start);
         }
         self.segments.push(Segment {
@@ -274,8 +274,8 @@ impl Inspection {
         Ok(())
     }
 
-    /// The segment as far as the next one lets it go. What is beyond that is damage: it cannot be told which
-    /// of the two is right there.
+    /// The segment up to the start of the next one. The bytes beyond are damage: it is unknown which of the
+    /// two segments is right.
     fn without_overhang<'a>(&mut self, segment: &Image<'a>) -> Image<'a> {
         let len = segment.bytes.len();
         let room = segment.next.map_or(len as u64, |next| next.0 - segment.base.0);
@@ -287,18 +287,17 @@ impl Inspection {
         Image { bytes: &segment.bytes[..end], ..*segment }
     }
 
-    /// Sorts the bad places of a segment into damage and torn tail.
+    /// Sorts the gaps of a segment into damage and torn tail.
     fn judge(&mut self, segment: &Image<'_>, start: usize, scan: &Scan) {
         let claimed = match segment.next {
             Some(next) => next,
             None => self.claimed,
         };
         let len = segment.bytes.len();
-        let reach = claimed.0.saturating_sub(segment.base.0).max(len as u64) as usize;
+        let reach = offset(claimed.0.saturating_sub(segment.base.0).max(len as u64));
         for gap in &scan.gaps {
             if segment.position(gap.start) < claimed {
-                // A record that is cut off by the end of the file is one damage with what is missing behind
-                // it.
+                // A record that the end of the file cuts off is one damage with the missing bytes behind it.
                 let end = if gap.end == len { reach } else { gap.end };
                 self.damage.push(segment.damage(gap.start, end, "no whole record here"));
             } else {
@@ -309,8 +308,7 @@ impl Inspection {
         }
         let ends_in_gap = scan.gaps.last().is_some_and(|gap| gap.end == len);
         if self.torn.is_none() && reach > len && !ends_in_gap {
-            // What stands before the checkpoint is not needed, but the place is: what follows is read from
-            // there.
+            // The bytes before the checkpoint are not needed, but their place is: reading starts behind it.
             let start = start.clamp(len, reach);
             for part in [len..start, start..reach].into_iter().filter(|part| !part.is_empty()) {
                 self.damage.push(segment.damage(part.start, part.end, "the segment ends here, but was longer"));
@@ -319,14 +317,14 @@ impl Inspection {
     }
 }
 
-/// A walk through a segment's records.
+/// The records and gaps of a segment.
 #[derive(Default)]
 struct Scan {
     records: u64,
     readings: u64,
     /// The furthest position that a good record claims to be durable.
     claimed: Position,
-    /// What is not a good record, as offsets in the file.
+    /// The offsets of bytes that are no good record.
     gaps: Vec<std::ops::Range<usize>>,
 }
 
@@ -350,7 +348,12 @@ impl Scan {
     }
 }
 
-/// Where the next good record behind a bad one begins.
+/// An offset into a segment. One that this machine cannot address is beyond the end of any segment.
+fn offset(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// The offset of the next good record behind a bad one.
 fn next_record(segment: &Image<'_>, bad: usize) -> Option<usize> {
     let first = bad + record::Header::BYTES; // no record is shorter
     (first.next_multiple_of(ALIGNMENT)..segment.bytes.len())

@@ -8,7 +8,7 @@ use crate::disk::{Folder, OpenFile};
 /// The format version that this program writes.
 const VERSION: u32 = 1;
 
-/// `TGLOG`, then bytes that a transfer in text mode would damage.
+/// `TGLOG`, followed by bytes that a transfer in text mode would change.
 const MAGIC: [u8; 8] = *b"TGLOG\r\n\x1a";
 
 /// The first bytes of each segment.
@@ -19,8 +19,8 @@ const MAGIC: [u8; 8] = *b"TGLOG\r\n\x1a";
 /// segment = header record*
 /// header  = magic:"TGLOG\r\n\x1a" version:u32 crc:u32 base:u64 reserved:u64
 /// ```
-/// `base` is the position of the segment's first byte, as in its name; `crc` is the CRC-32 of the header
-/// without `crc`. The header is synced, and the directory after it, before the first record is written.
+/// `base` is the position of the segment's first byte, as in the file name. `crc` is the CRC-32 of the header
+/// without `crc`. The log syncs the header, then the folder, before it writes the first record.
 pub(super) struct Header;
 
 impl Header {
@@ -72,7 +72,7 @@ pub(super) fn name(base: Position) -> String {
     format!("{:020}.log", base.0)
 }
 
-/// The positions at which the segments in `folder` begin, ascending. Files with other names are left alone.
+/// The positions of the segments in `folder`, ascending. Files with other names do not count.
 pub(super) fn list(folder: &dyn Folder) -> Result<Vec<Position>, LogError> {
     let names = folder.names().map_err(LogError::io("read", folder.path()))?;
     let digits = names.iter().filter_map(|name| name.strip_suffix(".log")).filter(|digits| digits.len() == 20);
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_refused_when_a_bit_is_flipped_or_it_belongs_to_another_file() {
+    fn a_header_with_a_flipped_bit_or_of_another_file_is_refused() {
         let path = Path::new("x.log");
         let good = Header::encode(Position(96));
         assert!(Header::check(&good, Position(96), path).is_ok());

@@ -1,4 +1,4 @@
-//! The log as a whole: sequences of operations, and crashes in between.
+//! Tests of the whole log: sequences of operations, with crashes in between.
 
 mod damage;
 mod every_place;
@@ -15,7 +15,7 @@ use super::writer::Appender;
 use super::{Batch, BatchBuilder, Instruments, Log, LogError, MinFree, Options, Position, Sync};
 use crate::disk::OsFolder;
 
-/// A batch of `readings` readings that can be told from others by `id`.
+/// A batch of `readings` readings, which `id` tells from other batches.
 fn batch(id: u32, readings: u32) -> Batch {
     let mut builder = BatchBuilder::default();
     for reading in 0..readings {
@@ -24,7 +24,7 @@ fn batch(id: u32, readings: u32) -> Batch {
     builder.finish()
 }
 
-/// Segments so small that every few records make a new one.
+/// Options with segments so small that a few records fill one.
 fn options(dir: &Path) -> Options {
     Options {
         dir: dir.to_owned(),
@@ -63,7 +63,7 @@ fn payloads(batches: &[Batch]) -> Vec<Vec<u8>> {
     batches.iter().map(|batch| batch.payload().to_vec()).collect()
 }
 
-/// What the disk may make of bytes that were written and not synced.
+/// A change that a crash may make to unsynced bytes.
 #[derive(Debug, Clone)]
 enum Tear {
     Keep,
@@ -102,7 +102,7 @@ fn any_tear() -> impl Strategy<Value = Tear> {
 enum Operation {
     Write(Vec<u8>),
     Sync,
-    /// Everything dies; the disk makes something of what was not synced.
+    /// The machine crashes, and the disk changes the unsynced bytes.
     Crash(Tear),
 }
 
@@ -116,7 +116,7 @@ fn any_operation() -> impl Strategy<Value = Operation> {
 
 proptest! {
     #[test]
-    fn a_crash_takes_nothing_that_was_synced_and_of_the_rest_leaves_a_prefix(
+    fn a_crash_keeps_all_synced_records_and_a_prefix_of_the_rest(
         operations in prop::collection::vec(any_operation(), 1..40)
     ) {
         let dir = tempfile::tempdir().unwrap();
@@ -131,10 +131,14 @@ proptest! {
             match operation {
                 Operation::Write(sizes) => {
                     let base = appender.base();
-                    let group: Vec<Batch> = sizes.iter().map(|&size| { id += 1; batch(id, u32::from(size) + 1) }).collect();
+                    let mut next = |&size| {
+                        id += 1;
+                        batch(id, u32::from(size) + 1)
+                    };
+                    let group: Vec<Batch> = sizes.iter().map(&mut next).collect();
                     appender.write(group.iter()).unwrap();
                     if appender.base() != base {
-                        synced.append(&mut unsynced); // rolling over syncs what was before
+                        synced.append(&mut unsynced); // a new segment syncs the previous one
                     }
                     unsynced.extend(group);
                 }
@@ -151,8 +155,8 @@ proptest! {
                     let (recovery, saved) = recover(&*folder(dir.path())).unwrap();
                     appender = resume(&recovery, Arc::new(saved));
                     let mut reader = super::Reader::new(folder(dir.path()), recovery.start);
-                    let found: Vec<Vec<u8>> =
-                        std::iter::from_fn(|| reader.next(recovery.end).unwrap().map(|record| record.payload.to_vec())).collect();
+                    let mut next = || reader.next(recovery.end).unwrap().map(|record| record.payload.to_vec());
+                    let found: Vec<Vec<u8>> = std::iter::from_fn(&mut next).collect();
                     let (before, tail) = (payloads(&synced), payloads(&unsynced));
                     prop_assert!(found.len() >= before.len(), "lost {} synced records", before.len() - found.len());
                     prop_assert_eq!(&found[..before.len()], &before[..]);
@@ -185,11 +189,11 @@ fn acked_batches_come_back_in_order_after_reopening() {
 }
 
 #[test]
-fn what_is_queued_when_the_log_closes_is_written() {
+fn batches_queued_when_the_log_closes_are_written() {
     let dir = tempfile::tempdir().unwrap();
     let (log, _) = open(dir.path());
     for id in 0..30 {
-        drop(log.append(batch(id, 1)).unwrap()); // nobody waits for these
+        drop(log.append(batch(id, 1)).unwrap()); // no task awaits these acks
     }
     drop(log);
     let (log, recovery) = open(dir.path());
@@ -197,7 +201,7 @@ fn what_is_queued_when_the_log_closes_is_written() {
 }
 
 #[test]
-fn a_reader_is_told_of_what_was_queued_when_the_log_closed_before_it_is_told_of_the_end() {
+fn a_reader_gets_all_queued_records_before_the_end_of_a_closed_log() {
     for _ in 0..20 {
         let dir = tempfile::tempdir().unwrap();
         let (log, recovery) = open(dir.path());
@@ -239,7 +243,7 @@ fn a_cut_removes_whole_segments_and_reading_starts_behind_it() {
 }
 
 #[test]
-fn a_full_log_refuses_and_takes_again_after_a_cut() {
+fn a_full_log_refuses_appends_until_a_cut() {
     let dir = tempfile::tempdir().unwrap();
     let (log, _) = Log::open(Options { max_bytes: 1000, ..options(dir.path()) }, Instruments::default()).unwrap();
     let refused = (0..100).find_map(|id| append(&log, batch(id, 2)).err());
@@ -258,21 +262,21 @@ fn with_interval_sync_an_ack_does_not_wait_and_the_sync_follows() {
     let readable = log.usage().readable;
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     loop {
-        log.cut(readable).unwrap(); // goes no further than what is synced
+        log.cut(readable).unwrap(); // moves no further than the synced records
         if super::checkpoint::Checkpoint::load(&*folder(dir.path()))
             .unwrap()
             .is_some_and(|saved| saved.position == readable)
         {
             break;
         }
-        assert!(std::time::Instant::now() < deadline, "the sync never came");
+        assert!(std::time::Instant::now() < deadline, "the log did not sync");
         std::thread::yield_now();
     }
     assert_eq!(read_all(&log, recovery.start).len(), 1);
 }
 
 #[test]
-fn whoever_waits_for_records_is_woken_by_an_append_and_by_the_end() {
+fn an_append_and_the_end_of_the_log_wake_a_waiting_reader() {
     let dir = tempfile::tempdir().unwrap();
     let (log, recovery) = open(dir.path());
     let minute = Duration::from_secs(60);

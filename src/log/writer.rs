@@ -1,4 +1,4 @@
-//! The appender: the only thing that writes to segments.
+//! The appender: the only code that appends to segments.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ use super::segment;
 use super::{LogError, Position};
 use crate::disk::{Folder, OpenFile, OpenMode, Space};
 
-/// A group was not written.
+/// A group of batches was not written.
 #[derive(Debug)]
 pub(super) enum WriteFailure {
-    /// There was no space. Nothing of the group is in the log, and the next group may find space.
+    /// The disk is full. The log has nothing of the group, and the next group may fit.
     DiskFull(String),
-    /// Writing the group would have touched the reserve. Nothing of it is in the log.
+    /// The group would have touched the reserve. The log has nothing of it.
     Reserved,
-    /// The next segment could not be opened. Nothing of the group is in the log.
+    /// The next segment could not be opened. The log has nothing of the group.
     OutOfFiles(String),
-    /// What is on the disk is not known any more.
+    /// It is unknown which bytes are on the disk.
     Poisoned(String),
 }
 
@@ -32,17 +32,17 @@ pub(super) struct Appender {
     saved: Arc<Saved>,
     segment_bytes: u64,
     file: Box<dyn OpenFile>,
-    /// Where the newest segment begins.
+    /// The position of the newest segment.
     base: Position,
-    /// Where the next record goes.
+    /// The position of the next record.
     end: Position,
-    /// Up to where everything is synced.
+    /// The end of the synced records.
     durable: Position,
     buffer: Vec<u8>,
 }
 
 impl Appender {
-    /// Goes on at `end` of the segment that begins at `base`. All of it is synced.
+    /// Continues at `end` in the segment that begins at `base`. The caller has synced the segment.
     pub(super) fn resume(
         folder: Arc<dyn Folder>,
         saved: Arc<Saved>,
@@ -71,17 +71,18 @@ impl Appender {
         self.durable == self.end
     }
 
-    /// The space on the disk of the log. Unlimited where the system does not say.
+    /// The space on the disk of the log; unlimited if the system does not report it.
     pub(super) fn space(&self) -> Space {
         self.folder.space().unwrap_or(Space { free: u64::MAX, total: u64::MAX })
     }
 
-    /// Starts the next segment if the newest has records, so that it can be removed once these are stored.
+    /// Starts the next segment if the newest one has records. So the log can remove the newest one once its
+    /// readings are stored.
     pub(super) fn end_segment(&mut self) -> Result<(), WriteFailure> {
         if self.end.0 > self.base.0 + segment::Header::BYTES as u64 { self.roll() } else { Ok(()) }
     }
 
-    /// Writes the batches, one record each, with one call. Not synced yet.
+    /// Writes the batches, one record each, with one call. Does not sync them.
     pub(super) fn write<'a>(&mut self, batches: impl Iterator<Item = &'a Batch>) -> Result<(), WriteFailure> {
         if self.end.0 - self.base.0 >= self.segment_bytes {
             self.roll()?;
@@ -92,14 +93,14 @@ impl Appender {
             record::encode(&mut self.buffer, position, self.durable, batch.readings(), batch.payload());
         }
         if let Err(error) = self.file.write_all_at(&self.buffer, self.end.0 - self.base.0) {
-            return Err(self.take_back(&error));
+            return Err(self.undo_write(&error));
         }
         self.end = Position(self.end.0 + self.buffer.len() as u64);
         self.buffer.shrink_to(1 << 20);
         Ok(())
     }
 
-    /// Makes all that is written durable, and returns how long the disk took, in seconds.
+    /// Syncs all written records, and returns the duration in seconds.
     pub(super) fn sync(&mut self) -> Result<f64, WriteFailure> {
         let start = Instant::now();
         self.file.sync().map_err(|error| WriteFailure::Poisoned(format!("sync {}: {error}", self.path().display())))?;
@@ -107,7 +108,8 @@ impl Appender {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// Starts the next segment. The one before is synced first, so that only the newest can have a torn tail.
+    /// Starts the next segment. It syncs the previous one first, so that only the newest can have a torn
+    /// tail.
     fn roll(&mut self) -> Result<(), WriteFailure> {
         if !self.is_synced() {
             self.sync()?;
@@ -129,12 +131,12 @@ impl Appender {
         self.folder.path_of(&segment::name(self.base))
     }
 
-    /// Removes what a failed write left behind the end: whoever waits for it is refused, so it must not come
-    /// back after a restart, nor after a crash, which the cut has to be synced for.
-    fn take_back(&self, error: &std::io::Error) -> WriteFailure {
+    /// Removes the bytes that a failed write left behind the end, and syncs the removal. The requests get an
+    /// error, so their readings must not reappear after a restart or a crash.
+    fn undo_write(&self, error: &std::io::Error) -> WriteFailure {
         let failed = format!("write {}: {error}", self.path().display());
-        let taken_back = self.file.set_len(self.end.0 - self.base.0).and_then(|()| self.file.sync());
-        if is_disk_full(error) && taken_back.is_ok() {
+        let undone = self.file.set_len(self.end.0 - self.base.0).and_then(|()| self.file.sync());
+        if is_disk_full(error) && undone.is_ok() {
             WriteFailure::DiskFull(failed)
         } else {
             WriteFailure::Poisoned(failed)

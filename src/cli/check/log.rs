@@ -83,7 +83,7 @@ fn report(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyho
 }
 
 fn mend_checkpoint(data_dir: &DataDir, damaged: &LogError, out: &mut impl Write) -> anyhow::Result<()> {
-    match quarantine::mend_checkpoint(&data_dir.log_dir(), &data_dir.quarantine_dir())? {
+    match quarantine::repair_checkpoint(&data_dir.log_dir(), &data_dir.quarantine_dir())? {
         Some(copy) => writeln!(out, "mended: {damaged}: copied to {}", copy.display())?,
         None => writeln!(out, "mended: {damaged}: there was nothing left to copy")?,
     }

@@ -1,33 +1,36 @@
-//! Damage to what was promised is found, and quarantine takes it away.
+//! Damage to acknowledged records is found, and quarantine removes it.
 
 use super::*;
 use crate::log::Reader;
 use crate::log::quarantine::set_aside;
 use crate::log::recovery::inspect;
 
-/// A log of twenty batches with `readings_of(id)` readings, closed again.
+/// Writes and closes a log of twenty batches with `readings_of(id)` readings.
 fn twenty_batches(dir: &Path, readings_of: impl Fn(u32) -> u32) -> Vec<Batch> {
     let batches: Vec<Batch> = (0..20).map(|id| batch(id, readings_of(id))).collect();
     let (log, _) = open(dir);
     for batch in &batches {
         append(&log, batch.clone()).unwrap();
     }
-    log.cut(Position(0)).unwrap(); // remembers how far the log is durable
+    log.cut(Position(0)).unwrap(); // saves the durable end
     batches
 }
 
 proptest! {
     #[test]
-    fn damage_to_what_was_promised_refuses_to_open_and_quarantine_gives_back_the_rest(
+    fn a_damaged_log_refuses_to_open_and_quarantine_keeps_the_rest(
         place in any::<prop::sample::Index>(), flip in 1..=255u8
     ) {
         let dir = tempfile::tempdir().unwrap();
         let batches = twenty_batches(dir.path(), |id| id % 4 + 1);
         let bases = segment::list(&*folder(dir.path())).unwrap();
-        let lens: Vec<usize> =
-            bases.iter().map(|&base| std::fs::metadata(segment_path(dir.path(), base)).unwrap().len() as usize).collect();
-        let mut offset = place.index(lens.iter().sum());
-        let at = lens.iter().position(|&len| { let here = offset < len; if !here { offset -= len; } here }).unwrap();
+        let len_of = |&base: &Position| std::fs::metadata(segment_path(dir.path(), base)).unwrap().len() as usize;
+        let lens: Vec<usize> = bases.iter().map(len_of).collect();
+        let (mut at, mut offset) = (0, place.index(lens.iter().sum()));
+        while offset >= lens[at] {
+            offset -= lens[at];
+            at += 1;
+        }
         let path = segment_path(dir.path(), bases[at]);
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[offset] ^= flip;
@@ -48,16 +51,17 @@ proptest! {
         let refused = matches!(Log::open(options(dir.path()), Instruments::default()), Err(LogError::Damaged { .. }));
         prop_assert!(refused, "opened a damaged log");
         prop_assert_eq!(&found.damage[0].path, &path);
-        prop_assert!(found.damage[0].offset <= offset as u64 && (offset as u64) < found.damage[0].offset + found.damage[0].bytes);
+        let first = &found.damage[0];
+        prop_assert!((first.offset..first.offset + first.bytes).contains(&(offset as u64)));
         for damage in &found.damage {
-            let copy = set_aside(damage, &dir.path().join("quarantine")).unwrap().expect("there were bytes");
+            let copy = set_aside(damage, &dir.path().join("quarantine")).unwrap().expect("the damage has bytes");
             prop_assert_eq!(std::fs::metadata(copy).unwrap().len(), damage.bytes);
         }
         let (log, recovery) = open(dir.path());
         let left = read_all(&log, recovery.start);
         let lost: Vec<_> = payloads(&batches).into_iter().filter(|payload| !left.contains(payload)).collect();
         prop_assert_eq!(left.len() + lost.len(), batches.len());
-        prop_assert!(lost.len() <= 1, "one flipped byte takes one record at most");
+        prop_assert!(lost.len() <= 1, "one flipped byte destroys at most one record");
     }
 }
 
@@ -80,7 +84,7 @@ fn a_missing_segment_is_damage_and_quarantine_fills_the_hole() {
 }
 
 #[test]
-fn a_segment_that_lost_its_end_is_damage_and_quarantine_gives_back_the_rest() {
+fn a_segment_without_its_end_is_damage_and_quarantine_keeps_the_rest() {
     let dir = tempfile::tempdir().unwrap();
     let batches = twenty_batches(dir.path(), |_| 2);
     let bases = segment::list(&*folder(dir.path())).unwrap();
@@ -107,7 +111,7 @@ fn a_segment_that_lost_its_end_is_damage_and_quarantine_gives_back_the_rest() {
 }
 
 #[test]
-fn a_segment_that_overlaps_with_the_next_is_damage_and_quarantine_cuts_it_off() {
+fn a_segment_that_overlaps_the_next_is_damage_and_is_cut_off() {
     let dir = tempfile::tempdir().unwrap();
     let batches = twenty_batches(dir.path(), |_| 2);
     let path = segment_path(dir.path(), Position(0));
@@ -124,7 +128,7 @@ fn a_segment_that_overlaps_with_the_next_is_damage_and_quarantine_cuts_it_off() 
 }
 
 #[test]
-fn a_segment_that_ends_before_the_checkpoint_is_damage_and_after_quarantine_the_log_goes_on_behind_it() {
+fn a_segment_that_ends_before_the_checkpoint_is_damage() {
     let dir = tempfile::tempdir().unwrap();
     let end = {
         let (log, _) =
@@ -134,7 +138,7 @@ fn a_segment_that_ends_before_the_checkpoint_is_damage_and_after_quarantine_the_
         }
         log.cut(log.usage().readable).unwrap();
         append(&log, batch(5, 2)).unwrap();
-        log.cut(Position(0)).unwrap(); // remembers how far the log is durable
+        log.cut(Position(0)).unwrap(); // saves the durable end
         log.usage().readable
     };
     let path = segment_path(dir.path(), Position(0));

@@ -1,10 +1,10 @@
-//! Damage at every place of every file: the log refuses to open, or nothing that the checkpoint covers is
-//! lost; and quarantine takes away exactly the damaged records.
+//! Damage at every byte of every file: the log refuses to open, or loses no record that the checkpoint
+//! covers; and quarantine removes exactly the damaged records.
 
 use crate::disk::faulty::Disk;
 use crate::disk::{Folder, OpenMode};
 use crate::log::Reader;
-use crate::log::quarantine::{mend_checkpoint_in, set_aside_in};
+use crate::log::quarantine::{repair_checkpoint_in, set_aside_in};
 use crate::log::record;
 use crate::log::recovery::inspect_folder;
 
@@ -12,16 +12,16 @@ use super::*;
 
 const CHECKPOINT: &str = "checkpoint";
 
-/// The files of a log of three segments, and what is in them.
+/// The files of a log of three segments, and their records.
 struct Files {
-    /// Name and bytes, the checkpoint last.
+    /// The names and bytes. The checkpoint is the last.
     files: Vec<(String, Vec<u8>)>,
-    /// Each record: in which file, from which byte to the end of its payload, and the payload.
+    /// The file of each record, the range from its first byte to the end of its payload, and the payload.
     records: Vec<(usize, std::ops::Range<usize>, Vec<u8>)>,
 }
 
 impl Files {
-    /// A log whose durable end is saved, as it is about a second after the last append.
+    /// A log that has saved its durable end, as it does about a second after the last append.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (log, _) = open(dir.path());
@@ -66,15 +66,15 @@ impl Files {
         self.records.iter().map(|(.., payload)| payload.clone()).collect()
     }
 
-    /// Opens a damaged log, with quarantine if need be, and compares what is left with `kept`.
+    /// Opens a damaged log, after quarantine if it refuses to open, and compares its records with `kept`.
     fn check(&self, disk: &Disk, kept: &[Vec<u8>], what: &str) {
         match recover(disk) {
-            Ok(_) => assert_eq!(read(disk), self.all(), "{what}: it opened, and not all is there"),
+            Ok(_) => assert_eq!(read(disk), self.all(), "{what}: it opened without all records"),
             Err(LogError::Version { .. }) => {}
             Err(LogError::Damaged { .. } | LogError::BadCheckpoint { .. }) => {
                 let aside = Disk::new(0);
                 if let Err(LogError::BadCheckpoint { .. }) = inspect_folder(disk) {
-                    mend_checkpoint_in(disk, &aside).unwrap();
+                    repair_checkpoint_in(disk, &aside).unwrap();
                 }
                 for damage in inspect_folder(disk).unwrap().damage {
                     set_aside_in(disk, &damage, &aside).unwrap();
@@ -97,7 +97,7 @@ fn read(disk: &Disk) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_flipped_bit_anywhere_costs_its_record_at_most() {
+fn a_flipped_bit_costs_at_most_its_record() {
     let log = Files::new();
     for (file, (name, whole)) in log.files.iter().enumerate() {
         for at in 0..whole.len() {
@@ -119,7 +119,7 @@ fn a_segment_zeroed_from_any_byte_on_is_damage() {
             bytes[at..].fill(0);
             let disk = log.disk();
             put(&disk, name, &bytes);
-            // The end of a checksum or of a payload may be zeros anyway.
+            // A checksum or a payload may already end with zeros.
             let changed = bytes.iter().zip(whole).position(|(now, before)| now != before).unwrap_or(whole.len());
             log.check(&disk, &log.outside(file, &(changed..whole.len())), &format!("{name} zeroed from byte {at} on"));
         }
