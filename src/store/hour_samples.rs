@@ -1,4 +1,4 @@
-//! The samples of one hour, gathered piece by piece in bounded memory.
+//! The samples of one hour, gathered step by step in bounded memory.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -10,18 +10,17 @@ use crate::model::{self, Contents, Hour, HourOffset, MS_PER_HOUR, Metric, Sample
 /// The window of a whole hour.
 const WHOLE_HOUR: Range<HourOffset> = 0..MS_PER_HOUR as HourOffset;
 
-/// Below this many samples nothing is dropped early: sorting so few again and again would cost more than it
-/// saves.
+/// The least number of samples for an early compaction. Sorting fewer costs more than it saves.
 const COMPACT_FROM: usize = 64;
 
-/// The metrics that a query names; `None`: all.
+/// The metrics of a query; `None`: all.
 pub(super) type Wanted = Option<Arc<HashSet<Metric>>>;
 
-/// Which samples of an hour are kept.
+/// The samples of an hour to keep.
 #[derive(Debug, Clone, Copy)]
 enum Keep {
     All,
-    /// Those of the first instants: at most so many instants and so many values, but at least one instant.
+    /// The samples of the first instants: at most this many instants and values, but at least one instant.
     First {
         instants: usize,
         values: usize,
@@ -29,30 +28,29 @@ enum Keep {
     LastOfEachMetric,
 }
 
-/// Gathers samples of one hour in any order, and drops early what the caller does not need.
+/// Gathers samples of one hour in any order, and drops those early that the caller does not need.
 ///
-/// It holds at most twice the samples that it keeps in the end. Where one identity arrives twice, the lower
-/// value counts.
+/// It holds at most twice the samples that it returns. If an identity arrives twice, the lower value stays.
 #[derive(Debug)]
 pub struct HourSamples {
     hour: Hour,
-    /// Only samples inside are kept. Its end moves to the first instant that was dropped.
+    /// Only samples inside are kept. Its end moves back to the first dropped instant.
     window: Range<HourOffset>,
     is_cut: bool,
     wanted: Wanted,
     keep: Keep,
-    /// The stored keys, each with its index into `metrics`; `None`: the metric is not wanted.
+    /// The stored keys, each with its index in `metrics`; `None`: the metric is not wanted.
     keys: Vec<(Box<str>, Option<u32>)>,
-    /// Where each key is in `keys`.
+    /// The index of each key in `keys`.
     places: HashMap<Box<str>, usize>,
-    /// Where the next key is expected: readings of one kind carry the same metrics in the same order.
+    /// The index of the expected next key: readings of one kind have the same metrics in the same order.
     next_key: usize,
     metrics: Vec<Metric>,
     samples: Vec<Sample>,
-    /// At least the number of instants in `samples`, and exactly that while they arrive in time order.
+    /// The number of instants in `samples`, or more if they arrive out of time order.
     instants: usize,
     compact_at: usize,
-    /// Which values stay where these meet older ones.
+    /// Which values stay when the contents are merged into older ones.
     stays: model::Keep,
 }
 
@@ -70,8 +68,7 @@ impl HourSamples {
     }
 
     /// Keeps the samples of the first `instants` instants (at least 1) inside `window` that have one of the
-    /// metrics `wanted`. Stops earlier, but not before the first instant is whole, at more than `values`
-    /// values.
+    /// metrics `wanted`. Keeps fewer instants, but at least one, if they have more than `values` values.
     pub(super) fn first(
         hour: Hour,
         window: Range<HourOffset>,
@@ -111,14 +108,14 @@ impl HourSamples {
         &self.window
     }
 
-    /// Whether samples inside the original window were dropped: all that are left lie before the end of
+    /// Whether samples inside the original window were dropped. All others are before the end of
     /// [`Self::window`].
     #[must_use]
     pub const fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// The index of the metric that is stored under `key` and named `name(key)`. `None`: it is not wanted.
+    /// The index of the metric with the stored key `key` and the name `name(key)`. `None`: it is not wanted.
     pub fn metric<'k, N: AsRef<str>>(&mut self, key: &'k str, name: impl FnOnce(&'k str) -> N) -> Option<u32> {
         let guess = self.keys.get(self.next_key).is_some_and(|(known, _)| **known == *key).then_some(self.next_key);
         let at = match guess.or_else(|| self.places.get(key).copied()) {
@@ -140,7 +137,7 @@ impl HourSamples {
         self.keys.len() - 1
     }
 
-    /// Takes a sample whose metric is an index that [`Self::metric`] gave.
+    /// Adds a sample. Its metric is an index from [`Self::metric`].
     pub fn push(&mut self, offset: HourOffset, metric: u32, value: f64) {
         if !self.window.contains(&offset) {
             return;
@@ -154,13 +151,13 @@ impl HourSamples {
         }
     }
 
-    /// Takes the samples of some contents of the same hour.
+    /// Adds the samples of contents of the same hour.
     pub fn extend(&mut self, contents: &Contents) {
         self.stays = contents.keep();
         let indices: Vec<_> = contents.metrics().iter().map(|metric| self.metric(metric, str::to_owned)).collect();
         for sample in contents.samples() {
             if sample.offset >= self.window.end {
-                break; // it moves back while samples arrive
+                break; // the end moves back while samples arrive
             }
             if let Some(metric) = indices[sample.metric as usize] {
                 self.push(sample.offset, metric, sample.value);
@@ -168,7 +165,7 @@ impl HourSamples {
         }
     }
 
-    /// Takes the samples of a chunk of the same hour. Of a damaged chunk this takes none.
+    /// Adds the samples of a chunk of the same hour. Of a damaged chunk it adds none.
     ///
     /// # Errors
     /// When the bytes are not a chunk.
@@ -199,13 +196,13 @@ impl HourSamples {
         }
     }
 
-    /// Drops what is not to be kept. After this, as many samples again arrive before it is done once more, so
-    /// that all of this costs no more than sorting once.
+    /// Drops the samples that are not kept. The next compaction follows when the number of samples has
+    /// doubled, so that all compactions together cost as much as one sort.
     fn compact(&mut self) {
         sort(&mut self.samples);
         match self.keep {
             Keep::All => {}
-            Keep::First { instants, values } => self.cut_behind(instants, values),
+            Keep::First { instants, values } => self.cut_after(instants, values),
             Keep::LastOfEachMetric => {
                 let mut last = vec![None; self.metrics.len()];
                 for sample in &self.samples {
@@ -218,7 +215,7 @@ impl HourSamples {
         self.compact_at = (self.samples.len() * 2).max(COMPACT_FROM);
     }
 
-    fn cut_behind(&mut self, instants: usize, values: usize) {
+    fn cut_after(&mut self, instants: usize, values: usize) {
         let mut kept = 0;
         self.instants = 0;
         for reading in self.samples.chunk_by(|a, b| a.offset == b.offset) {
@@ -232,7 +229,7 @@ impl HourSamples {
         self.samples.truncate(kept);
     }
 
-    /// The contents, and up to where they are complete.
+    /// The contents, and the offset up to which they are complete.
     #[must_use]
     pub fn finish(mut self) -> (Contents, HourOffset) {
         if self.may_hold_too_much() {
@@ -288,7 +285,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_first_instants_are_whole_up_to_where_the_answer_is_complete(
+        fn the_first_instants_are_whole_and_complete(
             values in any_values(), instants in 1..12usize, max_values in 1..40usize, only_b in any::<bool>(),
         ) {
             let wanted: Wanted = only_b.then(|| Arc::new(HashSet::from(["b".into()])));
@@ -307,7 +304,7 @@ mod tests {
             let found_instants: HashSet<_> = found.keys().map(|(offset, _)| *offset).collect();
             prop_assert!(found_instants.len() <= instants);
             prop_assert!(found.len() <= max_values || found_instants.len() == 1);
-            prop_assert!(until == window.end || !found.is_empty(), "it goes on from somewhere else");
+            prop_assert!(until == window.end || !found.is_empty(), "the next query makes progress");
             prop_assert!(most <= (8 * instants).max(COMPACT_FROM), "{} at once", most);
         }
 
@@ -321,9 +318,10 @@ mod tests {
                     *last = (offset, value);
                 }
             }
-            let model: BTreeMap<_, _> =
-                model.into_iter().map(|(metric, (offset, value))| ((offset, NAMES[metric].to_owned()), f64::from(value))).collect();
-            prop_assert_eq!(found, model);
+            let named = |(metric, (offset, value)): (usize, (HourOffset, i32))| {
+                ((offset, NAMES[metric].to_owned()), f64::from(value))
+            };
+            prop_assert_eq!(found, model.into_iter().map(named).collect::<BTreeMap<_, _>>());
         }
     }
 
@@ -341,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_damaged_chunk_no_sample_is_taken() {
+    fn a_damaged_chunk_adds_no_sample() {
         let contents = Contents::new(vec!["a".into()], vec![Sample { value: 1.0, offset: 1, metric: 0 }]);
         let mut chunk = ChunkEncoder::new().unwrap().encode(&contents);
         chunk.push(0);

@@ -1,22 +1,23 @@
-//! Names of metrics, read again and again.
+//! Interned metric names: each is allocated once per query.
 
 use crate::model::{Metric, MetricTable};
 
-/// Shares one name between all stats of a metric.
+/// Shares one name between all stats of a metric, and filters metrics.
 pub(super) struct MetricNames {
     known: MetricTable,
-    /// Whether other names are of interest than those that were asked for.
-    open: bool,
+    /// Whether the query wants all metrics.
+    wants_all: bool,
 }
 
 impl MetricNames {
+    /// Wants the metrics `wanted`; all metrics if it is empty.
     pub(super) fn new(wanted: &[Metric]) -> Self {
-        Self { known: MetricTable::new(wanted.to_vec()), open: wanted.is_empty() }
+        Self { known: MetricTable::new(wanted.to_vec()), wants_all: wanted.is_empty() }
     }
 
-    /// The shared name, unless nobody asked for it.
+    /// The shared name; `None` if the query does not want the metric.
     pub(super) fn get(&mut self, name: &str) -> Option<Metric> {
-        let place = if self.open { self.known.place_of(name) } else { self.known.find(name)? };
+        let place = if self.wants_all { self.known.place_of(name) } else { self.known.find(name)? };
         Some(self.known.metrics()[place as usize].clone())
     }
 }

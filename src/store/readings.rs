@@ -1,4 +1,4 @@
-//! What a query asks of a store's readings, and what the store answers.
+//! Queries for the first readings of a range, and their answers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use crate::model::{Contents, Hour, HourOffset, MS_PER_HOUR, Metric};
 /// A query for the first readings of a range.
 #[derive(Debug, Clone)]
 pub struct ReadingsQuery {
-    /// The device id.
+    /// The stored ID of the device.
     pub device: Arc<str>,
-    /// The first instant, and the instant behind the last, in Unix milliseconds.
+    /// The first instant, and the instant after the last, in Unix milliseconds.
     pub range_ms: Range<i64>,
     /// The metrics; empty: all.
     pub metrics: Vec<Metric>,
-    /// How many instants are enough, at least 1.
+    /// The most instants in the answer, at least 1.
     pub max_instants: usize,
-    /// How many values are enough, at least 1. The last instant is whole even so.
+    /// The most values in the answer, at least 1. The last instant may exceed it, because it is whole.
     pub max_values: usize,
 }
 
 impl ReadingsQuery {
-    /// Everything stored of some hours.
+    /// All stored readings of some hours.
     #[must_use]
     pub fn all(device: &str, hours: &Range<Hour>) -> Self {
         let range_ms = hours.start.start_ms()..hours.end.start_ms();
@@ -41,41 +41,43 @@ impl ReadingsQuery {
 pub struct FirstReadings {
     /// The readings by hour, ascending. No hour is empty.
     pub hours: Vec<(Hour, Contents)>,
-    /// Every reading of the range before this instant (Unix milliseconds) is in `hours`, and none behind it.
-    /// The end of the range when nothing is left.
+    /// `hours` has every reading of the range before this instant (Unix milliseconds), and none after it. It
+    /// is the end of the range when no reading is left.
     pub complete_until_ms: i64,
 }
 
-/// Gathers the first readings of a range, hour by hour, in bounded memory: at most about twice the values
-/// that [`ReadingsQuery`] asks for.
+/// Gathers the first readings of a range, hour by hour.
+///
+/// Its memory is bounded: it holds at most about twice [`ReadingsQuery::max_values`] values.
 #[derive(Debug)]
 pub struct Gathered {
     range_ms: Range<i64>,
     wanted: Wanted,
-    /// How many more instants and values are wanted.
-    room: (usize, usize),
+    /// The number of instants and values that are still wanted.
+    wanted_more: (usize, usize),
     hours: Vec<(Hour, Contents)>,
+    /// The hour that is being gathered.
     open: Option<HourSamples>,
     complete_until_ms: i64,
 }
 
 impl Gathered {
-    /// Nothing yet.
+    /// Starts with no readings.
     #[must_use]
     pub fn new(query: &ReadingsQuery) -> Self {
         let wanted = (!query.metrics.is_empty()).then(|| Arc::new(query.metrics.iter().cloned().collect()));
         Self {
             range_ms: query.range_ms.clone(),
             wanted,
-            room: (query.max_instants, query.max_values),
+            wanted_more: (query.max_instants, query.max_values),
             hours: Vec::new(),
             open: None,
             complete_until_ms: query.range_ms.end,
         }
     }
 
-    /// The samples of an hour that the range touches, to push more into. Hours come in ascending order.
-    /// `None`: there is enough; the hour and those behind it are not needed.
+    /// The samples of an hour that the range touches, to add more to. Callers pass hours in ascending order.
+    /// `None`: the answer is complete, and needs neither this hour nor later ones.
     pub fn hour(&mut self, hour: Hour) -> Option<&mut HourSamples> {
         if self.open.as_ref().is_none_or(|open| open.hour() != hour) {
             self.close();
@@ -85,7 +87,7 @@ impl Gathered {
             }
             let offset = |ms: i64| (ms - hour.start_ms()).clamp(0, MS_PER_HOUR) as HourOffset;
             let window = offset(self.range_ms.start)..offset(self.range_ms.end);
-            self.open = Some(HourSamples::first(hour, window, self.wanted.clone(), self.room));
+            self.open = Some(HourSamples::first(hour, window, self.wanted.clone(), self.wanted_more));
         }
         self.open.as_mut()
     }
@@ -98,7 +100,7 @@ impl Gathered {
     }
 
     fn is_full(&self) -> bool {
-        self.room.0 == 0 || self.room.1 == 0 || self.complete_until_ms < self.range_ms.end
+        self.wanted_more.0 == 0 || self.wanted_more.1 == 0 || self.complete_until_ms < self.range_ms.end
     }
 
     fn close(&mut self) {
@@ -109,8 +111,8 @@ impl Gathered {
         if until_ms < hour.end_ms() {
             self.complete_until_ms = self.complete_until_ms.min(until_ms);
         }
-        self.room.0 -= contents.reading_count();
-        self.room.1 = self.room.1.saturating_sub(contents.samples().len());
+        self.wanted_more.0 -= contents.reading_count();
+        self.wanted_more.1 = self.wanted_more.1.saturating_sub(contents.samples().len());
         if !contents.is_empty() {
             self.hours.push((hour, contents));
         }

@@ -1,12 +1,12 @@
-//! What every store promises, as scenarios that each store runs against itself.
+//! Scenarios: tests of the promises of every store, which each store runs against itself.
 //!
-//! A store's tests call [`store_scenarios!`] with an async function that returns `(guard, store, other)`:
-//! whatever must live as long as the stores, and two handles that share one database, as two instances would.
-//! Each scenario then is a test of its own. Scenarios use devices of their own, so all of them may share one
-//! database that was empty of these devices before.
+//! A store's tests call [`store_scenarios!`] with an async function that returns `(guard, store, other)`: a
+//! value that lives as long as the stores, and two handles that share one database, like two instances. Each
+//! scenario becomes a test. Scenarios use different devices, so all of them may share one database without
+//! these devices.
 //!
-//! A store that keeps the first value of an identity says so (`store_scenarios!(open, first_value_stays)`),
-//! and runs the scenarios that say otherwise in the words that are true of it.
+//! A store that keeps the first value of an identity passes `first_value_stays`, and runs other scenarios
+//! where this matters.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub(super) mod reading;
 pub(super) mod rolling;
 pub(super) mod writing;
 
-/// Tries until it works, for a minute.
+/// Repeats a failing attempt for a minute.
 pub(super) async fn in_the_end<T, E: std::fmt::Display>(mut attempt: impl AsyncFnMut() -> Result<T, E>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -122,7 +122,7 @@ macro_rules! store_scenarios {
 }
 pub(super) use store_scenarios;
 
-/// Lets readings expire as the database would.
+/// Expires readings as the database does.
 pub(super) trait Expiry {
     /// Deletes all readings of a device. Its stats stay.
     async fn expire_readings(&self, store: &dyn Store, device: &str);
@@ -131,10 +131,10 @@ pub(super) trait Expiry {
 /// 2026-04-20T14:00:00Z.
 const HOUR: Hour = Hour(493_526);
 
-/// A reading as a device would send it: offset into the hour, and values by metric.
+/// A reading as a device sends it: the offset into the hour, and the values by metric.
 type Sent<'a> = (HourOffset, &'a [(&'a str, f64)]);
 
-/// The write of readings that were accepted in this order.
+/// The write of readings, accepted in this order.
 fn write_of(device: &str, hour: Hour, readings: &[Sent<'_>]) -> Arc<BucketWrite> {
     let mut metrics: Vec<Metric> = Vec::new();
     let mut arrived = Vec::new();
@@ -159,7 +159,7 @@ fn written(stored: u32, duplicate: u32) -> Written {
     Written { stored, duplicate }
 }
 
-/// Writes one bucket, again and again while the store says that trying again may help.
+/// Writes one bucket, and retries after transient errors.
 async fn write(store: &dyn Store, write: &Arc<BucketWrite>) -> Written {
     for _ in 0..100 {
         let outcomes = store.write(std::slice::from_ref(write)).await;
@@ -177,10 +177,10 @@ async fn write(store: &dyn Store, write: &Arc<BucketWrite>) -> Written {
             Err(_) => tokio::task::yield_now().await,
         }
     }
-    panic!("the store never took the write");
+    panic!("the store did not accept the write");
 }
 
-/// What a bucket is expected to hold: offset and metric to value.
+/// The expected values of a bucket, by offset and metric.
 type Model = BTreeMap<(HourOffset, String), f64>;
 
 fn model_of(readings: &[Sent<'_>]) -> Model {
@@ -206,7 +206,7 @@ fn samples_of(contents: &Contents) -> Model {
     contents.samples().iter().map(named).collect()
 }
 
-/// Checks that the bucket holds exactly `model`, and that its stats are the fold of it.
+/// Checks that the bucket has exactly the values of `model`, and that its stats are their fold.
 async fn expect(store: &dyn Store, device: &str, hour: Hour, model: &Model) {
     let contents = store.contents(device, only(hour)).await.unwrap();
     let [(found_hour, contents)] = &contents[..] else { panic!("{device}: {} hours", contents.len()) };

@@ -1,4 +1,4 @@
-//! What reads skip: stored documents and rows that this program cannot read.
+//! Stored documents and rows that queries skip, because this program cannot read them.
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,40 +8,39 @@ use tokio::time::Instant;
 
 use crate::telemetry::Counter;
 
-/// How often one is logged at most.
+/// The shortest time between two log lines.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Counts the documents or rows of one place that reads skip, and logs one a minute.
+/// Counts the documents or rows that queries skip, and logs at most one a minute.
 ///
-/// Somebody else wrote them into the database, changed them by hand, or a disk damaged them. They must not
-/// keep anyone from reading the rest.
+/// Another program wrote them, an operator changed them, or a disk damaged them. Queries still read the rest.
 #[derive(Debug, Clone)]
 pub struct UnreadableDocuments {
     skipped: Counter,
-    told: Arc<Mutex<Option<Instant>>>,
+    logged_at: Arc<Mutex<Option<Instant>>>,
 }
 
 impl UnreadableDocuments {
-    /// Counts with this counter.
+    /// Counts with `skipped`.
     #[must_use]
     pub fn new(skipped: Counter) -> Self {
-        Self { skipped, told: Arc::default() }
+        Self { skipped, logged_at: Arc::default() }
     }
 
-    /// Counts one, and logs `which` it is.
+    /// Counts one, and logs `which`, unless it has logged another within a minute.
     pub(super) fn skip(&self, which: impl FnOnce() -> String, error: &impl Display) {
         self.skipped.increment(1);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_none_or(|told| told.elapsed() >= INTERVAL) {
-            *told = Some(Instant::now());
-            drop(told);
+        let mut logged_at = self.logged_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged_at.is_none_or(|at| at.elapsed() >= INTERVAL) {
+            *logged_at = Some(Instant::now());
+            drop(logged_at);
             let which = which();
             tracing::warn!(which, %error, "a read skipped something in the store that tidegauge cannot read");
         }
     }
 }
 
-/// Counts nowhere.
+/// Counts without a metric.
 impl Default for UnreadableDocuments {
     fn default() -> Self {
         Self::new(Counter::noop())

@@ -7,7 +7,7 @@ use super::*;
 const WRITES: u32 = 20;
 const READINGS: u32 = 10;
 
-/// The nth write of ten readings; each overlaps the one before it by half.
+/// The nth write of ten readings. Each write overlaps the previous one by half.
 fn overlapping(device: &str, nth: u32, metric: &str) -> Arc<BucketWrite> {
     let values: Vec<_> =
         (0..READINGS).map(|at| nth * READINGS / 2 + at).map(|at| (at, (metric, f64::from(at)))).collect();
@@ -32,13 +32,13 @@ pub(in crate::store) async fn two_writers_of_the_same_readings_store_each_once(s
     assert!(stored as usize <= model.len(), "{stored} of {} readings", model.len());
 }
 
-/// Nothing keeps the two from storing a reading each, but nobody sees it twice.
+/// Each of the two may store a reading, but no query returns it twice.
 pub(in crate::store) async fn two_writers_of_the_same_readings_show_each_once(store: &dyn Store, other: &dyn Store) {
     let (stored, model) = write_the_same(store, other).await;
     assert!(stored as usize >= model.len(), "{stored} of {} readings", model.len());
 }
 
-/// Returns how many readings the two say they stored, and what there is then.
+/// Returns how many readings the two report as stored, and the stored values.
 async fn write_the_same(store: &dyn Store, other: &dyn Store) -> (u32, Model) {
     let device = "concurrent-same";
     let writes: Vec<_> = (0..WRITES).map(|nth| overlapping(device, nth, "a")).collect();

@@ -52,7 +52,7 @@ pub(in crate::store) async fn ranges_include_their_start_and_exclude_their_end(s
 type Stored = BTreeMap<(i64, String), f64>;
 
 /// Writes random readings into three hours: late ones, resent ones, and further metrics of the same instants.
-/// The value of an identity follows from it, so that all stores keep the same.
+/// The identity determines the value, so that all stores keep the same one.
 async fn write_waves(store: &dyn Store, device: &str, random: &mut StdRng) -> Stored {
     let mut stored = Stored::new();
     for _ in 0..12 {
@@ -91,7 +91,7 @@ fn count_instants(stored: &Stored) -> usize {
     stored.keys().map(|(ts_ms, _)| ts_ms).collect::<BTreeSet<_>>().len()
 }
 
-/// Asks again and again from where the last answer ends, and compares each answer with what was written.
+/// Queries page by page, and compares each answer with the written readings.
 async fn follow(store: &dyn Store, query: &ReadingsQuery, model: &Stored) {
     let mut query = query.clone();
     let wanted = |metric: &String| query.metrics.is_empty() || query.metrics.iter().any(|name| **name == **metric);
@@ -252,7 +252,7 @@ pub(in crate::store) async fn devices_whose_readings_have_expired_are_listed(exp
         summary("expired:none", &["a"], late, late),
     ];
     let mut listed = store.devices("expired:", None, 10).await.unwrap();
-    let stays = listed[1].metadata.take(); // where it belongs to readings, the store may know the last one
+    let stays = listed[1].metadata.take(); // a store with metadata of readings may know the last one
     assert!(stays.is_none() || store.metadata_stays(), "metadata expires with its readings");
     assert_eq!(listed, expected);
     assert_eq!(names(store, "expired:", None, 1).await, ["expired:all"]);
@@ -284,7 +284,7 @@ pub(in crate::store) async fn devices_are_found_by_literal_prefix(store: &dyn St
 
 pub(in crate::store) async fn devices_are_paged_in_bytewise_order(store: &dyn Store) {
     let sorted = ["page:-", "page:.", "page:1", "page:10", "page:2", "page:A", "page:Z", "page:_", "page:a", "page:b"];
-    // some with several hours, which must not come twice
+    // some have several hours, and must still be listed once
     let writes = sorted.iter().rev().enumerate().flat_map(|(nth, device)| {
         (0..=i32::try_from(nth).unwrap() % 3).map(|at| write_of(device, hour(at), &[(1, VALUE)]))
     });
@@ -309,5 +309,5 @@ pub(in crate::store) async fn devices_are_paged_in_bytewise_order(store: &dyn St
 }
 
 pub(in crate::store) async fn the_store_answers_a_ping(store: &dyn Store) {
-    in_the_end(async || store.ping().await).await; // one has two seconds, and may be the first to connect
+    in_the_end(async || store.ping().await).await; // a ping has two seconds, and the first one connects
 }

@@ -1,4 +1,4 @@
-//! Scenarios of stores whose hours must be rolled up ([`Rollups`]).
+//! Scenarios of stores with separate rollups ([`Rollups`]).
 
 use super::*;
 use crate::store::Rollups;
@@ -7,7 +7,7 @@ fn rollups(store: &dyn Store) -> &dyn Rollups {
     store.rollups().expect("a store whose hours are rolled up")
 }
 
-/// Hours and devices are found without a mark, rolled up, and are then the same to whoever asks.
+/// Hours and devices are found without recorded progress, and both handles then read the same rollups.
 pub(in crate::store) async fn hours_are_rolled_up_one_after_the_other(store: &dyn Store, other: &dyn Store) {
     let readings: Vec<Sent<'_>> = (0..5).map(|at| (at * 1000, [("a", 1.5)].as_slice())).collect();
     let (devices, hours) = (["rolled-1", "rolled-2"], [-2, 0, 3].map(|nth| Hour(HOUR.0 + nth)));
@@ -29,7 +29,7 @@ pub(in crate::store) async fn hours_are_rolled_up_one_after_the_other(store: &dy
     }
 }
 
-/// Nothing before 1970 is stored: MongoDB looks for times in another way then.
+/// The database has no reading before 1970: MongoDB searches times in another way then.
 pub(in crate::store) async fn hours_soon_after_1970_are_rolled_up(store: &dyn Store, other: &dyn Store) {
     let hours = [Hour(0), Hour(1), Hour(30), HOUR];
     for hour in hours {
@@ -46,7 +46,7 @@ pub(in crate::store) async fn hours_soon_after_1970_are_rolled_up(store: &dyn St
     assert!(stats.iter().map(|stats| stats.hour).eq(hours), "{stats:?}");
 }
 
-/// What is rolled up has a name that all instances know, or none would ever begin.
+/// All instances know the rollups by the same name.
 pub(in crate::store) async fn instances_agree_on_what_is_rolled_up(store: &dyn Store, other: &dyn Store) {
     let identity = rollups(store).identity().await.unwrap();
     assert_eq!(write(other, &write_of("named", HOUR, &[(0, &[("a", 1.0)])])).await, written(1, 0));

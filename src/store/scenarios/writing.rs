@@ -1,6 +1,7 @@
-//! Scenarios of writing: stored once, stats are the fold, everything accounted for.
+//! Scenarios of writing: readings are stored once, stats are their fold, and all accepted readings are
+//! counted.
 //!
-//! Values are small multiples of a quarter, so that sums are exact in whatever order a store adds them.
+//! Values are small multiples of a quarter, so that sums are exact in any order.
 
 use std::sync::Arc;
 
@@ -61,8 +62,7 @@ pub(in crate::store) async fn of_one_identity_in_one_write_the_last_value_stays(
     expect(store, "twice-in-one", HOUR, &model_of(readings)).await;
 }
 
-/// A changed value is no new identity: the reading that brings it is a duplicate, as it would be within one
-/// write.
+/// A changed value is no new identity: its reading is a duplicate, as within one write.
 pub(in crate::store) async fn of_one_identity_across_writes_the_last_value_stays(store: &dyn Store) {
     let readings: &[Sent<'_>] = &[(1, &[("a", 9.0)]), (2, &[("a", 2.0)]), (1, &[("a", 1.0)]), (2, &[("a", 3.0)])];
     assert_eq!(write(store, &write_of("twice", HOUR, &readings[..2])).await, written(2, 0));
@@ -135,7 +135,7 @@ pub(in crate::store) async fn the_edges_of_an_hour_and_hours_before_1970_are_sto
     assert!(hours.iter().map(|stats| stats.hour).eq([Hour(-1), Hour(0)]));
 }
 
-/// Nothing before 1970 is stored: MongoDB looks for times in another way then.
+/// The database has no reading before 1970: MongoDB searches times in another way then.
 pub(in crate::store) async fn hours_soon_after_1970_are_found_from_any_start(store: &dyn Store) {
     let readings: &[Sent<'_>] = &[(0, &[("a", 1.0)]), (1_800_000, &[("a", 2.0)]), (3_599_999, &[("a", 3.0)])];
     let hours = [Hour(0), Hour(1), Hour(30), Hour(24 * 40), Hour(400_000), HOUR]; // the last but one is in 2015
@@ -159,7 +159,7 @@ pub(in crate::store) async fn hours_soon_after_1970_are_found_from_any_start(sto
     assert_eq!(store.last_hour("early").await.unwrap(), Some(HOUR));
 }
 
-/// As above, where the newest hour of the device is one of them.
+/// Likewise, where the newest hour of the device is soon after 1970.
 pub(in crate::store) async fn a_device_with_readings_of_1970_only_is_summed_up(store: &dyn Store) {
     let readings: &[Sent<'_>] = &[(0, &[("a", 1.0)]), (3_599_999, &[("b", 3.0)])];
     assert_eq!(write(store, &write_of("old", Hour(0), readings)).await, written(2, 0));
@@ -274,8 +274,8 @@ pub(in crate::store) async fn random_writes_leave_the_first_value_of_each_identi
     .await;
 }
 
-/// `take_in` says what a write does to what is stored.
-async fn random_writes(store: &dyn Store, take_in: fn(&mut Model, Model)) {
+/// Runs random writes. `apply` changes the model as a write changes the store.
+async fn random_writes(store: &dyn Store, apply: fn(&mut Model, Model)) {
     for seed in 0..4 {
         let device = format!("random-{seed}");
         let mut random = StdRng::seed_from_u64(seed);
@@ -293,14 +293,14 @@ async fn random_writes(store: &dyn Store, take_in: fn(&mut Model, Model)) {
             let stored = next.count_stored(is_new);
             let outcome = write(store, &next).await;
             assert_eq!(outcome, written(stored, next.accepted - stored), "seed {seed}, step {step}");
-            take_in(&mut model, samples_of(&next.contents));
+            apply(&mut model, samples_of(&next.contents));
             expect(store, &device, HOUR, &model).await;
             sent.push(next);
         }
     }
 }
 
-/// Mostly after what was there, so that all ways of writing are taken.
+/// A random write, mostly after the stored readings, so that all ways of writing are used.
 fn random_write(random: &mut StdRng, device: &str, step: u32) -> Arc<BucketWrite> {
     let metrics = ["a", "b", "c"];
     let from = if random.random_range(0..3) == 0 { 0 } else { step * 10 };

@@ -1,33 +1,34 @@
-//! The rows of one bucket, and how a write changes them.
+//! The rows of one bucket, and the ways in which a write changes them.
 //!
-//! - **Append**, the rule: when all that is new lies after what the bucket holds, the readings become one
-//!   more chunk and the rollups are continued. Nothing old is read but the bucket's row and its rollups.
-//! - **Rewrite**, for late and resent readings: all chunks of the bucket are read, merged with what is new,
-//!   and written back as one. That costs as much as the bucket is large: some milliseconds for a device that
-//!   sends 100 readings a second. When the merge brings nothing, nothing is written.
-//! - **Compaction**: each append leaves a small chunk. Every [`COMPACT_EVERY`]th gathers those of the bucket
-//!   that are still small into one. Large ones are left alone, so that a compaction never rewrites more than
-//!   a few hundred KiB, however hot the device.
+//! - **Append**, the usual way: all new readings are later than the stored ones. They become one more chunk,
+//!   and the write adds them to the rollups. It reads only the bucket's row and rollups.
+//! - **Rewrite**, for late and resent readings: the write reads all chunks of the bucket, merges the new
+//!   readings, and writes one chunk back. The cost grows with the bucket: some milliseconds for a device that
+//!   sends 100 readings a second. If the merge changes nothing, the write changes no row.
+//! - **Compaction**: each append leaves a small chunk. Every [`COMPACT_EVERY`]th append joins the small
+//!   chunks of the bucket. It leaves large chunks alone, so that a compaction rewrites at most a few hundred
+//!   KiB, however fast the device sends.
+//! - **Expired readings**: the rollups of a bucket may cover readings that have expired (see
+//!   [`ReadingsState`]). A late write to such an hour is a rewrite. It replaces only rollups of metrics that
+//!   have at least as many values now.
 //!
-//! - **Outlived** rollups speak of readings that have expired. A late write to such an hour is a rewrite, and
-//!   replaces only the rollups of metrics of which there are no fewer values now.
-//!
-//! Whichever way, the chunks of a bucket share no identity, and its rollups are the fold of its samples; each
-//! append rounds the sum once. A sum beyond a double is folded anew from all samples by each write. A fold of
-//! finite values is never NaN, which SQLite could not keep.
+//! In each case the chunks of a bucket share no identity, and its rollups are the fold of its samples; each
+//! append rounds the sum once. If a sum is beyond a double, each write folds it from all samples. A fold of
+//! finite values is never NaN, which SQLite could not store.
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
 use super::error::SqliteError;
 use super::read::stats_at;
+use super::schema::ReadingsState;
 use crate::codec::ChunkEncoder;
 use crate::model::{BucketWrite, Contents, Hour, Metric, MetricTable, Sample, Stats};
 use crate::store::Written;
 use crate::store::hour_samples::HourSamples;
 
-/// Every that many appends to a bucket, its small chunks become one.
+/// The number of appends to a bucket between two compactions.
 pub(super) const COMPACT_EVERY: i64 = 16;
-/// A chunk below this many bytes is small.
+/// The size below which a chunk is small.
 const SMALL_CHUNK_BYTES: i64 = 16 * 1024;
 
 pub(super) const BUCKET: &str =
@@ -43,8 +44,9 @@ const PUT_ROLLUP: &str = "INSERT OR REPLACE INTO rollups (device, hour, metric, 
 const PUT_ROLLUP_OF_NO_FEWER: &str = "INSERT INTO rollups (device, hour, metric, count, min, max, sum)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
     ON CONFLICT (device, hour, metric) DO UPDATE SET count = ?4, min = ?5, max = ?6, sum = ?7 WHERE ?4 >= count";
-pub(super) const HAS_READINGS_AGAIN: &str = "UPDATE buckets SET outlived = 2 WHERE device = ?1 AND hour = ?2";
-/// Not a REPLACE, which would touch the index by hour each time.
+/// Sets [`ReadingsState::Late`].
+pub(super) const HAS_LATE_READINGS: &str = "UPDATE buckets SET outlived = 2 WHERE device = ?1 AND hour = ?2";
+/// Writes a bucket's row. A REPLACE would change the index by hour each time.
 const PUT_BUCKET: &str = "INSERT INTO buckets (device, hour, first_ts, last_ts, readings, metadata)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6)
     ON CONFLICT (device, hour) DO UPDATE SET first_ts = ?3, last_ts = ?4, readings = ?5, metadata = ?6";
@@ -57,30 +59,29 @@ pub(super) struct BucketRows<'a> {
     hour: i64,
 }
 
-/// What the row in `buckets` says.
+/// The row of a bucket in `buckets`.
 struct Envelope {
     first_ts: i64,
     last_ts: i64,
     readings: i64,
     metadata: Option<String>,
-    /// Whether the rollups speak of readings that have expired.
-    outlived: bool,
+    readings_state: ReadingsState,
 }
 
 impl<'a> BucketRows<'a> {
-    /// The rows of the bucket that `write` is for.
+    /// The rows of the bucket of `write`.
     pub(super) fn of(connection: &'a Connection, write: &'a BucketWrite) -> Self {
         Self { connection, device: &write.device, hour: write.hour.start_ms() }
     }
 
-    /// Brings the bucket what is new in `write`.
+    /// Adds the new readings of `write` to the bucket.
     pub(super) fn write(&self, encoder: &mut ChunkEncoder, write: &BucketWrite) -> Result<Written, SqliteError> {
         let Some((first, last)) = write.contents.span() else {
             return Ok(Written { stored: 0, duplicate: write.accepted });
         };
         let (first_ts, last_ts) = (write.hour.instant_ms(first), write.hour.instant_ms(last));
         let stored = match self.envelope()? {
-            Some(envelope) if first_ts <= envelope.last_ts || envelope.outlived => {
+            Some(envelope) if first_ts <= envelope.last_ts || envelope.readings_state != ReadingsState::Complete => {
                 self.rewrite(encoder, write, envelope)?
             }
             None => {
@@ -93,7 +94,7 @@ impl<'a> BucketRows<'a> {
                     self.append(encoder, write, Some(envelope), &stats, (first_ts, last_ts))?;
                     write.count_stored(|_| true)
                 } else {
-                    self.rewrite(encoder, write, envelope)? // the sum of all readings may be within a double again
+                    self.rewrite(encoder, write, envelope)? // the sum of all readings may be finite
                 }
             }
         };
@@ -114,7 +115,8 @@ impl<'a> BucketRows<'a> {
         let metadata = write.metadata.as_deref().map(str::to_owned);
         let Some(before) = before else {
             self.put_chunk(0, &encoder.encode(contents))?;
-            return self.put_envelope(&Envelope { first_ts, last_ts, readings: added, metadata, outlived: false });
+            let readings_state = ReadingsState::Complete;
+            return self.put_envelope(&Envelope { first_ts, last_ts, readings: added, metadata, readings_state });
         };
         self.put_envelope(&Envelope {
             last_ts,
@@ -127,7 +129,7 @@ impl<'a> BucketRows<'a> {
         if seq % COMPACT_EVERY == COMPACT_EVERY - 1 { self.compact(encoder, seq) } else { Ok(()) }
     }
 
-    /// Returns how many of the accepted readings brought something.
+    /// Merges the new readings, and returns how many of the accepted readings were new.
     fn rewrite(
         &self,
         encoder: &mut ChunkEncoder,
@@ -143,16 +145,16 @@ impl<'a> BucketRows<'a> {
         }
         if new.samples().iter().any(|sample| value_before(sample) != Some(sample.value)) {
             let merged = stored.merge(new);
-            let (first, last) = merged.span().expect("it holds at least what is new");
+            let (first, last) = merged.span().expect("the merge has the new readings");
             self.delete_chunks(&seqs)?;
             self.put_chunk(0, &encoder.encode(&merged))?;
             let (mut first_ts, mut last_ts) = (write.hour.instant_ms(first), write.hour.instant_ms(last));
-            if envelope.outlived {
+            if envelope.readings_state == ReadingsState::Complete {
+                self.put_rollups(PUT_ROLLUP, &merged.stats())?;
+            } else {
                 (first_ts, last_ts) = (first_ts.min(envelope.first_ts), last_ts.max(envelope.last_ts));
                 self.put_rollups(PUT_ROLLUP_OF_NO_FEWER, &merged.stats())?;
-                self.prepare(HAS_READINGS_AGAIN)?.execute(params![self.device, self.hour])?;
-            } else {
-                self.put_rollups(PUT_ROLLUP, &merged.stats())?;
+                self.prepare(HAS_LATE_READINGS)?.execute(params![self.device, self.hour])?;
             }
             self.put_envelope(&Envelope { first_ts, last_ts, readings: merged.reading_count() as i64, ..envelope })?;
         } else if brings_metadata {
@@ -161,7 +163,7 @@ impl<'a> BucketRows<'a> {
         Ok(write.count_stored(|sample| value_before(sample).is_none()))
     }
 
-    /// Makes one chunk of those that are small, in the place of `last_seq`.
+    /// Joins the small chunks into one, with the number `last_seq` if that chunk is small too.
     fn compact(&self, encoder: &mut ChunkEncoder, last_seq: i64) -> Result<(), SqliteError> {
         let (seqs, contents) = self.chunks_below(SMALL_CHUNK_BYTES)?;
         self.delete_chunks(&seqs)?;
@@ -183,7 +185,7 @@ impl BucketRows<'_> {
                 last_ts: row.get(1)?,
                 readings: row.get(2)?,
                 metadata: row.get(3)?,
-                outlived: row.get::<_, i64>(4)? > 0,
+                readings_state: row.get(4)?,
             })
         });
         Ok(row.optional()?)
@@ -195,8 +197,8 @@ impl BucketRows<'_> {
         Ok(())
     }
 
-    /// The stats of the metrics of `newer` once its samples, all later than what is stored, are added. Sums
-    /// are added as queries add them, so that a flush changes no answer.
+    /// The stored stats of the metrics of `newer`, with its samples added, which are all later. Sums are
+    /// added as queries add them, so that a flush changes no answer.
     fn continued_stats(&self, newer: &Contents) -> Result<Vec<(Metric, Stats)>, SqliteError> {
         let mut continued = newer.stats();
         let mut table = MetricTable::new(continued.iter().map(|(metric, _)| metric.clone()).collect());
@@ -240,7 +242,7 @@ impl BucketRows<'_> {
         Ok(())
     }
 
-    /// The chunks of fewer than `bytes` bytes: where they stand, and what they hold.
+    /// The chunks of fewer than `bytes` bytes: their numbers and their contents.
     fn chunks_below(&self, bytes: i64) -> Result<(Vec<i64>, Contents), SqliteError> {
         let mut samples = HourSamples::all(Hour::of(self.hour));
         let mut seqs = Vec::new();
@@ -248,8 +250,8 @@ impl BucketRows<'_> {
         let mut rows = statement.query(params![self.device, self.hour, bytes])?;
         while let Some(row) = rows.next()? {
             seqs.push(row.get(0)?);
-            let packed = row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?;
-            samples.add_chunk(packed).map_err(SqliteError::Chunk)?;
+            let chunk = row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?;
+            samples.add_chunk(chunk).map_err(SqliteError::Chunk)?;
         }
         Ok((seqs, samples.finish().0))
     }

@@ -1,7 +1,7 @@
-//! Retention: deleting old readings and old rollups, a few buckets at a time.
+//! Retention: deletes old readings and old rollups, a batch of buckets at a time.
 //!
-//! The pages that become free are used by the next writes, so a file under steady retention stops growing. It
-//! never shrinks by itself; `VACUUM`, with any SQLite tool while the service is stopped, makes it small.
+//! SQLite reuses the free pages for later writes, so a file under steady retention stops growing. It never
+//! shrinks by itself; `VACUUM`, with any SQLite tool while the service is stopped, makes it smaller.
 
 use rusqlite::{Connection, params};
 
@@ -9,26 +9,28 @@ use super::error::SqliteError;
 use super::write::begin;
 use crate::model::MS_PER_HOUR;
 
-/// How many buckets one transaction deletes: few enough that a write does not wait long behind it.
+/// The number of buckets that one transaction deletes: few, so that a write does not wait long.
 const BATCH: i64 = 1000;
 
-/// What is deleted: which buckets are the oldest that have it, and what then is done to each.
+/// The statements of one kind of expiry.
 #[derive(Clone, Copy)]
-pub(super) struct What {
+pub(super) struct Expiry {
+    /// Selects the oldest buckets that have something to delete.
     oldest: &'static str,
+    /// Run for each of these buckets.
     each: &'static [&'static str],
 }
 
 const DELETE_CHUNKS: &str = "DELETE FROM chunks WHERE device = ?1 AND hour = ?2";
 
-/// The readings. What is known of their hour stays.
-pub(super) const READINGS: What = What {
+/// Deletes readings, keeps the rollups of their hour, and sets [`super::schema::ReadingsState::Expired`].
+pub(super) const READINGS: Expiry = Expiry {
     oldest: "SELECT device, hour FROM buckets WHERE outlived <> 1 AND hour <= ?1 ORDER BY hour LIMIT ?2",
     each: &[DELETE_CHUNKS, "UPDATE buckets SET outlived = 1 WHERE device = ?1 AND hour = ?2"],
 };
 
-/// All that is known of an hour.
-pub(super) const ROLLUPS: What = What {
+/// Deletes readings and rollups.
+pub(super) const ROLLUPS: Expiry = Expiry {
     oldest: "SELECT device, hour FROM buckets WHERE hour <= ?1 ORDER BY hour LIMIT ?2",
     each: &[
         DELETE_CHUNKS,
@@ -39,27 +41,27 @@ pub(super) const ROLLUPS: What = What {
 
 #[cfg(test)]
 pub(super) fn queries() -> Vec<&'static str> {
-    [READINGS, ROLLUPS].iter().flat_map(|what| what.each.iter().copied().chain([what.oldest])).collect()
+    [READINGS, ROLLUPS].iter().flat_map(|expiry| expiry.each.iter().copied().chain([expiry.oldest])).collect()
 }
 
-/// What one batch did.
+/// The result of one batch.
 pub(super) struct Expired {
-    /// How many buckets it was about.
+    /// The number of buckets.
     pub(super) buckets: u64,
-    /// Whether there may be more.
+    /// Whether more buckets may have expired.
     pub(super) more: bool,
 }
 
-/// Deletes `what` of some of the buckets whose hour ended at `oldest_ms` (Unix milliseconds) or before, the
-/// oldest first.
-pub(super) fn expire_some(connection: &mut Connection, what: What, oldest_ms: i64) -> Result<Expired, SqliteError> {
+/// Expires one batch of the buckets whose hour ended at or before `oldest_ms` (Unix milliseconds), the oldest
+/// first.
+pub(super) fn expire_some(connection: &mut Connection, expiry: Expiry, oldest_ms: i64) -> Result<Expired, SqliteError> {
     let transaction = begin(connection)?;
     let newest_start_ms = oldest_ms.saturating_sub(MS_PER_HOUR);
     let oldest: Vec<(String, i64)> = transaction
-        .prepare_cached(what.oldest)?
+        .prepare_cached(expiry.oldest)?
         .query_map(params![newest_start_ms, BATCH], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<Result<_, _>>()?;
-    for sql in what.each {
+    for sql in expiry.each {
         let mut statement = transaction.prepare_cached(sql)?;
         for (device, hour) in &oldest {
             statement.execute(params![device, hour])?;

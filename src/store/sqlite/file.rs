@@ -1,8 +1,7 @@
-//! The database file as it was opened, and whether it is still at its path.
+//! The identity of the database file: checks that the open file is still at its path.
 //!
-//! A process that has a file open goes on reading and writing it after somebody removed it or put another one
-//! in its place. What it writes then is gone when it ends. So a commit counts only when the file is still
-//! there afterwards.
+//! A process with an open file keeps reading and writing it after the file was removed or replaced. When the
+//! process ends, its writes are lost. So a commit counts only if the file is still at its path afterwards.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -22,7 +21,7 @@ struct Opened {
 pub(super) struct DatabaseFile(Vec<Opened>);
 
 impl DatabaseFile {
-    /// Notes the files of a database that was just opened for writing: both are there as long as it is open.
+    /// Notes the identity of a database that was just opened for writing. Both files exist while it is open.
     pub(super) fn of(path: &Path) -> Result<Self, SqliteError> {
         let mut wal = path.as_os_str().to_owned();
         wal.push("-wal");
@@ -33,8 +32,10 @@ impl DatabaseFile {
         opened.collect::<Result<_, SqliteError>>().map(Self)
     }
 
+    /// Checks that both files are still at their paths.
+    ///
     /// # Errors
-    /// When one of the files is gone, or another one is in its place.
+    /// When one of the files is missing, or another file is at its path.
     pub(super) fn check(&self) -> Result<(), SqliteError> {
         self.0.iter().try_for_each(|Opened { path, identity }| match identity_of(path)? {
             Some(found) if found == *identity => Ok(()),
@@ -44,7 +45,7 @@ impl DatabaseFile {
     }
 }
 
-/// The device and inode of what is at a path, if anything is.
+/// The device and inode of the file at a path; `None` if there is none.
 fn identity_of(path: &Path) -> Result<Option<(u64, u64)>, SqliteError> {
     match std::fs::metadata(path) {
         Ok(found) => Ok(Some((found.dev(), found.ino()))),

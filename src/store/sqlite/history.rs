@@ -1,7 +1,7 @@
-//! Which file this is and how many writes it has taken: by these a start recognizes another file, or an older
+//! The ID of the file and the number of its writes. They let a start recognize another file, or an older
 //! copy.
 //!
-//! The table was added without a new version of the file: programs that do not know it ignore it.
+//! The table came without a new version of the file: older programs ignore it.
 
 use std::path::Path;
 
@@ -16,12 +16,12 @@ INSERT INTO history SELECT lower(hex(randomblob(16))), 0 WHERE NOT EXISTS (SELEC
 const COUNT: &str = "UPDATE history SET writes = writes + 1";
 const READ: &str = "SELECT id, writes FROM history";
 
-/// Gives the file an id, unless it has one.
+/// Gives the file an ID, unless it has one.
 pub(super) fn ensure(transaction: &Transaction<'_>) -> Result<(), SqliteError> {
     Ok(transaction.execute_batch(ENSURE)?)
 }
 
-/// Counts a write, as part of its transaction, unless that has changed no row since it had changed `before`.
+/// Counts a write in its own transaction, unless the transaction still has only `before` changes.
 pub(super) fn count(transaction: &Transaction<'_>, before: u64) -> Result<(), SqliteError> {
     if transaction.total_changes() == before {
         return Ok(());
@@ -30,16 +30,16 @@ pub(super) fn count(transaction: &Transaction<'_>, before: u64) -> Result<(), Sq
     Ok(())
 }
 
-/// What the last commit left.
+/// The history as of the last commit.
 pub(super) fn read(connection: &Connection) -> Result<History, SqliteError> {
     let mut statement = connection.prepare_cached(READ)?;
     Ok(statement.query_row([], |row| Ok(History { id: row.get(0)?, writes: row.get::<_, i64>(1)?.cast_unsigned() }))?)
 }
 
-/// Whether a file that nobody has open holds readings or rollups. Leaves no other file beside it. A file that
-/// is not there, or not ours, holds none.
+/// Whether a file that no process has open holds readings or rollups. A missing file, or one of another
+/// program, holds none. This creates no other file beside it.
 pub(super) fn holds_data(path: &Path) -> bool {
-    // Not yet moved into the file: it was not closed in good order, after something was written.
+    // A write-ahead file with data: the last process wrote to the database and did not close it.
     let wal = path.with_file_name(format!("{}-wal", path.file_name().unwrap_or_default().to_string_lossy()));
     if std::fs::metadata(wal).is_ok_and(|wal| wal.len() > 0) {
         return true;

@@ -1,20 +1,20 @@
 //! The embedded store: one SQLite file that any SQLite tool can open.
 //!
 //! For each bucket the file has a row in `buckets`, a row per metric in `rollups`, and its readings in
-//! `chunks`; when the readings expire, the first two stay until the rollups expire as well (`schema.rs` has
-//! the tables, `chunk.rs` the bytes). The hourly averages of a device, with any tool:
+//! `chunks`. When the readings expire, the first two stay until the rollups expire as well. `schema.rs` has
+//! the tables, and [`crate::codec`] the bytes of a chunk. The hourly averages of a device, with any tool:
 //!
 //! ```sql
 //! SELECT datetime(hour / 1000, 'unixepoch'), metric, count, min, max, sum / count
 //! FROM rollups WHERE device = 'LIGHT-FL02-ZONE4' ORDER BY hour;
 //! ```
 //!
-//! - **Stored once**: a write reads what it is about to change inside the same transaction, and merges.
-//! - **Ok means durable**: the write-ahead file is synced at each commit, before the answer, and the file is
-//!   still at its path (`file.rs`).
-//! - **Bounded**: one connection writes, a few read. Reads never wait for a write, nor writes for reads.
+//! - **Stored once**: a write reads the rows that it changes inside the same transaction, and merges.
+//! - **Ok means durable**: SQLite syncs the write-ahead file at each commit, before the answer, and the file
+//!   is still at its path (`file.rs`).
+//! - **Bounded**: one connection writes, and a few read. Reads never wait for a write, nor writes for reads.
 //!
-//! All calls into SQLite run on the threads for blocking work. This room alone knows of SQLite.
+//! All calls into SQLite run on tokio's blocking threads. Only this room knows SQLite.
 
 mod bucket;
 mod error;
@@ -36,7 +36,7 @@ use rusqlite::Connection;
 use tokio::sync::Mutex;
 
 use self::error::{CAUSES, SqliteError};
-use self::expire::{Expired, What};
+use self::expire::{Expired, Expiry};
 use self::file::DatabaseFile;
 use self::readers::Readers;
 use self::write::Writer;
@@ -58,19 +58,17 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// How much disk space the store may need until a write of so many buckets is in the database: the
-    /// write-ahead file before it is copied back, and the pages of the write, once in that file and once in
-    /// the database.
+    /// The most disk space, in bytes, for a write of this many buckets: the write-ahead file before its
+    /// checkpoint, and the pages of the write, once in that file and once in the database.
     #[must_use]
     pub const fn space_needed(buckets_per_write: usize) -> u64 {
         schema::CHECKPOINT_BYTES + 2 * write::WAL_BYTES_PER_BUCKET * buckets_per_write as u64
     }
 
-    /// Opens the file at `path`, and makes it when there is none. Its folder must be there. Blocks on disk.
+    /// Opens the file at `path`, and creates it if it is missing. Its folder must exist. Blocks on the disk.
     ///
     /// # Errors
-    /// When the file cannot be opened or made, belongs to another program, or was made by a newer version of
-    /// this one.
+    /// When the file cannot be opened or created, belongs to another program, or is of a newer version.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         Self::open_with(path, BUSY_TIMEOUT)
     }
@@ -95,7 +93,8 @@ impl SqliteStore {
         Self { unreadable, ..self }
     }
 
-    /// Whether the file at `path`, which nobody may have open, holds readings or rollups. Blocks on disk.
+    /// Whether the file at `path`, which no process may have open, holds readings or rollups. Blocks on the
+    /// disk.
     #[must_use]
     pub fn holds_data(path: &Path) -> bool {
         history::holds_data(path)
@@ -108,12 +107,12 @@ impl SqliteStore {
         Ok(self.readers.read(query).await?)
     }
 
-    /// Batch by batch, so that writes get their turns in between.
-    async fn expire(&self, what: What, oldest_ms: i64) -> Result<u64, StoreError> {
+    /// Expires batch by batch, so that writes get their turns in between.
+    async fn expire(&self, expiry: Expiry, oldest_ms: i64) -> Result<u64, StoreError> {
         let mut expired = 0;
         loop {
             let batch =
-                self.with_writer(move |writer| expire::expire_some(&mut writer.connection, what, oldest_ms)).await;
+                self.with_writer(move |writer| expire::expire_some(&mut writer.connection, expiry, oldest_ms)).await;
             let Expired { buckets, more } = batch?;
             expired += buckets;
             if !more {
@@ -122,8 +121,7 @@ impl SqliteStore {
         }
     }
 
-    /// Runs `work` once all writes that came before are done. What it did counts only if the file is still
-    /// there.
+    /// Runs `work` after all earlier writes. It succeeds only if the file is still at its path afterwards.
     async fn with_writer<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Writer) -> Result<T, SqliteError> + Send + 'static,
@@ -150,7 +148,7 @@ impl Store for SqliteStore {
     }
 
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
-        let owned = writes.to_vec(); // the work may outlive a caller that goes away
+        let owned = writes.to_vec(); // the work continues if the caller is dropped
         let outcomes = self.with_writer(move |writer| Ok(writer.write(&owned))).await;
         outcomes.unwrap_or_else(|error| vec![Err(WriteError::from(&error)); writes.len()])
     }
@@ -189,7 +187,7 @@ impl Store for SqliteStore {
         self.read(|connection| read::ping(connection)).await
     }
 
-    /// The file, and its write-ahead file.
+    /// The size of the file and its write-ahead file.
     async fn bytes(&self) -> Result<u64, StoreError> {
         let path = self.readers.path();
         let mut wal = path.as_os_str().to_owned();
@@ -211,15 +209,14 @@ impl Store for SqliteStore {
         self.expire(expire::ROLLUPS, oldest_ms).await
     }
 
-    /// Truncates the write-ahead file, unless a write is under way: on a full disk, that does it too.
+    /// Truncates the write-ahead file. A write in progress does so itself on a full disk.
     async fn reclaim(&self) {
         if let Ok(writer) = Arc::clone(&self.writer).try_lock_owned() {
-            let _ = tokio::task::spawn_blocking(move || writer.give_back()).await;
+            let _ = tokio::task::spawn_blocking(move || writer.truncate_wal()).await;
         }
     }
 
-    /// Moves what stands in the write-ahead file into the database, so that the one file can be copied by
-    /// itself.
+    /// Copies the write-ahead file into the database, so that a copy of the one file is complete.
     async fn close(&self) -> Result<(), StoreError> {
         let checkpoint = |writer: &mut Writer| {
             writer.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
@@ -229,7 +226,7 @@ impl Store for SqliteStore {
     }
 }
 
-/// Runs `work` on a thread that may block. A panic in it goes on in the caller.
+/// Runs `work` on a blocking thread. A panic in it continues in the caller.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SqliteError> + Send + 'static,
 ) -> Result<T, SqliteError> {

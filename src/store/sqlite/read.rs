@@ -1,6 +1,7 @@
-//! Answering queries. Each runs in one read transaction, so that what it reads of several tables belongs
-//! together, and each walks the primary keys: no query reads a row that it does not need, but for rollups of
-//! other metrics.
+//! Answers queries.
+//!
+//! Each query runs in one read transaction, so that it reads one state of all tables. Each seeks in the
+//! primary keys, and reads no other rows than it needs, except rollups of other metrics.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ pub(super) fn hour_stats(
     devices.iter().map(|device| hour_stats_of(&transaction, device, hours, &mut names)).collect()
 }
 
-/// The stats of one device. Two scans side by side: one finds the hours, one their rollups.
+/// The stats of one device. Two scans run side by side: one for the hours, one for their rollups.
 fn hour_stats_of(
     connection: &Connection,
     device: &str,
@@ -71,8 +72,8 @@ fn hour_stats_of(
     Ok(found)
 }
 
-/// See [`crate::store::Store::readings`]. Unpacks one chunk after the other: at any moment one is in memory,
-/// as large as the hour at the most, beside what is gathered.
+/// See [`crate::store::Store::readings`]. Decompresses one chunk after the other: memory holds one chunk, of
+/// at most an hour, and the gathered readings.
 pub(super) fn readings(
     connection: &Connection,
     query: &ReadingsQuery,
@@ -84,7 +85,7 @@ pub(super) fn readings(
     let mut rows = statement.query(params![&*query.device, hours.start.start_ms(), hours.end.start_ms()])?;
     while let Some(row) = rows.next()? {
         let Some(samples) = gathered.hour(Hour::of(row.get(0)?)) else { break };
-        take_chunk(row, &query.device, samples, unreadable);
+        add_chunk(row, &query.device, samples, unreadable);
     }
     Ok(gathered.finish())
 }
@@ -100,13 +101,13 @@ pub(super) fn latest(
     let mut statement = connection.prepare_cached(CHUNKS)?;
     let mut rows = statement.query(params![device, hour.start_ms(), hour.end_ms()])?;
     while let Some(row) = rows.next()? {
-        take_chunk(row, device, &mut samples, unreadable);
+        add_chunk(row, device, &mut samples, unreadable);
     }
     Ok(samples.finish().0)
 }
 
 /// Adds the samples of a row of [`CHUNKS`], unless it is damaged.
-fn take_chunk(row: &Row<'_>, device: &str, into: &mut HourSamples, unreadable: &UnreadableDocuments) {
+fn add_chunk(row: &Row<'_>, device: &str, into: &mut HourSamples, unreadable: &UnreadableDocuments) {
     let chunk = row.get_ref(1).and_then(|value| Ok(value.as_blob()?)).map_err(SqliteError::from);
     if let Err(error) = chunk.and_then(|chunk| into.add_chunk(chunk).map_err(SqliteError::Chunk)) {
         unreadable.skip(|| format!("a chunk of device {device}, hour {}", into.hour().start_ms()), &error);
@@ -119,7 +120,7 @@ pub(super) fn last_hour(connection: &Connection, device: &str) -> Result<Option<
     Ok(hour.map(Hour::of))
 }
 
-/// See [`crate::store::Store::devices`]. From device to device by seeking, however many hours lie between.
+/// See [`crate::store::Store::devices`]. Seeks from device to device, however many hours each has.
 pub(super) fn devices(
     connection: &mut Connection,
     prefix: &str,
@@ -177,7 +178,7 @@ mod tests {
             bucket::LAST_SEQ,
             bucket::CHUNKS_BELOW,
             bucket::DELETE_CHUNK,
-            bucket::HAS_READINGS_AGAIN,
+            bucket::HAS_LATE_READINGS,
         ];
         for sql in reading.iter().chain(&writing).chain(&expire::queries()) {
             let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();

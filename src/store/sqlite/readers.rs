@@ -1,4 +1,4 @@
-//! The connections that read: a few, opened when they are needed, shared by all queries.
+//! The pool of reading connections: a few, opened on demand, shared by all queries.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +12,11 @@ use super::error::SqliteError;
 use super::file::DatabaseFile;
 use super::{blocking, schema};
 
-/// How many queries read at once; others wait for their turn.
+/// The number of queries that read at once. Others wait.
 const READERS: usize = 4;
 
-/// A query looks whether its caller is gone after so many steps of SQLite's virtual machine: after a few
-/// rows.
-const STEPS_PER_LOOK: i32 = 100;
+/// The steps of SQLite's virtual machine between two checks for a dropped caller: a few rows.
+const STEPS_PER_CHECK: i32 = 100;
 
 /// Lends connections to queries.
 pub(super) struct Readers {
@@ -33,13 +32,13 @@ impl Readers {
         Self { path, file, busy_timeout, turns: Arc::new(Semaphore::new(READERS)), idle: Mutex::default() }
     }
 
-    /// The file.
+    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Runs `query` off the async threads. A query whose caller is gone is interrupted. It keeps its turn
-    /// until it ends, so that no more than [`READERS`] run at once.
+    /// Runs `query` on a blocking thread, and interrupts it if its caller is dropped. It keeps its permit
+    /// until it ends, so that at most [`READERS`] run at once.
     pub(super) async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         query: impl FnOnce(&mut Connection) -> Result<T, SqliteError> + Send + 'static,
@@ -50,14 +49,14 @@ impl Readers {
         let is_gone = Arc::clone(&caller.is_gone);
         blocking(move || {
             let _turn = turn;
-            readers.file.check()?; // or a new connection might be one to another file
+            readers.file.check()?; // a new connection could open another file
             let idle = readers.idle().pop();
             let mut connection = match idle {
                 Some(connection) => connection,
                 None => schema::open_reader(&readers.path, readers.busy_timeout)?,
             };
-            connection.progress_handler(STEPS_PER_LOOK, Some(move || is_gone.load(Ordering::Relaxed)))?;
-            let answer = query(&mut connection)?; // a connection that failed is closed, not lent again
+            connection.progress_handler(STEPS_PER_CHECK, Some(move || is_gone.load(Ordering::Relaxed)))?;
+            let answer = query(&mut connection)?; // after an error the connection is closed, not reused
             connection.progress_handler(0, None::<fn() -> bool>)?;
             readers.idle().push(connection);
             Ok(answer)
@@ -70,7 +69,7 @@ impl Readers {
     }
 }
 
-/// The caller of a query. It is dropped when the caller has its answer, or has stopped waiting for it.
+/// The caller of a query. It is dropped when the caller has its answer or stops waiting.
 #[derive(Default)]
 struct Caller {
     is_gone: Arc<AtomicBool>,
@@ -89,7 +88,7 @@ mod tests {
     const NEVER_ENDS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n";
 
     #[tokio::test]
-    async fn a_query_whose_caller_is_gone_is_interrupted() {
+    async fn a_query_of_a_dropped_caller_is_interrupted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("db");
         let _writer = schema::open_writer(&path, Duration::from_secs(5)).unwrap();
@@ -107,6 +106,6 @@ mod tests {
             }
         }
         let all = u32::try_from(READERS).unwrap();
-        drop(readers.turns.acquire_many(all).await.unwrap()); // never, if one of them went on
+        drop(readers.turns.acquire_many(all).await.unwrap()); // waits forever if a query still runs
     }
 }

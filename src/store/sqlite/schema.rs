@@ -1,12 +1,13 @@
-//! The file: its tables, its version, and how connections to it are set up.
+//! The file: its tables, its version, and the settings of its connections.
 //!
-//! Every table names the device and the hour in plain sight, so that any SQLite tool can read the file.
+//! Every table has the device and the hour as plain columns, so that any SQLite tool can read the file.
 //! Integer device keys would save some bytes per row, but each query by hand would need a join, and each
 //! write a lookup.
 
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::error::SqliteError;
@@ -15,17 +16,16 @@ use crate::disk;
 
 /// The version of the tables below, kept in the file's `user_version`.
 const VERSION: i32 = 2;
-/// `Tide` in ASCII: marks the file as tidegauge's own for `file(1)` and for [`open_writer`].
+/// `Tide` in ASCII. It marks the file as tidegauge's own for `file(1)` and for [`open_writer`].
 const APPLICATION_ID: i32 = 0x5469_6465;
 
-/// Times are Unix milliseconds; `hour` is the start of the hour.
+/// The tables. Times are Unix milliseconds; `hour` is the start of the hour.
 ///
-/// - `buckets`: one row per bucket. The indexes serve expiry, which asks by hour across all devices.
-///   `outlived` is 1 when the readings have expired and only their rollups are kept, 2 when readings came
-///   after that, else 0.
+/// - `buckets`: one row per bucket. The indexes serve expiry, which asks by hour across all devices. The
+///   column `outlived` is the [`ReadingsState`]; its name is that of the first files, and stays.
 /// - `rollups`: the stats of one metric in one bucket.
 /// - `chunks`: the readings of a bucket, as one or more chunks that share no identity. It has a rowid, unlike
-///   the others: blobs are too large to sit in an index, and new ones all go to the end of the table.
+///   the other tables: blobs are too large for an index, and new ones are all at the end of the table.
 const TABLES: &str = "
 CREATE TABLE buckets (
     device   TEXT    NOT NULL,
@@ -57,27 +57,49 @@ CREATE TABLE chunks (
     PRIMARY KEY (device, hour, seq)
 );";
 
-/// What version 2 has and version 1 had not.
+/// Makes the tables of version 2 from those of version 1.
 const FROM_1_TO_2: &str = "
 ALTER TABLE buckets ADD COLUMN outlived INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX readings_by_hour ON buckets (hour) WHERE outlived <> 1;";
 
-/// How many prepared statements a connection keeps: more than this room has.
+/// Which readings of a bucket the file has, beside its rollups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReadingsState {
+    /// All readings that were written to the bucket.
+    Complete = 0,
+    /// None: the readings have expired, and only the rollups are kept.
+    Expired = 1,
+    /// Only readings that were written after the others had expired.
+    Late = 2,
+}
+
+impl FromSql for ReadingsState {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        match value.as_i64()? {
+            0 => Ok(Self::Complete),
+            1 => Ok(Self::Expired),
+            2 => Ok(Self::Late),
+            other => Err(FromSqlError::OutOfRange(other)),
+        }
+    }
+}
+
+/// The number of prepared statements that a connection keeps: more than this store has.
 const STATEMENTS: usize = 32;
-/// The page cache of the writing connection, in KiB. Buckets of many devices lie far apart in the tables.
+/// The page cache of the writing connection, in KiB. Buckets of many devices are far apart in the tables.
 const WRITER_CACHE_KIB: i32 = 32 * 1024;
 /// The page cache of each reading connection, in KiB.
 const READER_CACHE_KIB: i32 = 8 * 1024;
-/// The write-ahead file is copied back when it has so many bytes: several full flushes. Less on a small disk.
+/// The size of the write-ahead file at a checkpoint: several full flushes. Smaller on a small disk.
 pub(super) const CHECKPOINT_BYTES: u64 = 32 << 20;
-/// The part of the disk that the write-ahead file may take before it is copied back.
+/// The write-ahead file may take one part in this many of the disk before a checkpoint.
 const CHECKPOINT_PART: u64 = 64;
 /// The size of a page of the database.
 const PAGE_BYTES: u64 = 4096;
 
-/// Opens the file for writing, and makes it when there is none.
+/// Opens the file for writing, and creates it if it is missing.
 ///
-/// A commit is durable when it returns: the write-ahead file is synced at each one.
+/// A commit is durable when it returns: SQLite syncs the write-ahead file at each one.
 pub(super) fn open_writer(path: &Path, busy_timeout: Duration) -> Result<Connection, SqliteError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags)?;
@@ -90,15 +112,15 @@ pub(super) fn open_writer(path: &Path, busy_timeout: Duration) -> Result<Connect
     connection.pragma_update(None, "synchronous", "FULL")?;
     let checkpoint_bytes = checkpoint_bytes(path);
     connection.pragma_update(None, "wal_autocheckpoint", checkpoint_bytes / PAGE_BYTES.cast_signed())?;
-    // What is kept of the write-ahead file after it was copied back.
+    // The size to which SQLite truncates the write-ahead file after a checkpoint.
     connection.pragma_update(None, "journal_size_limit", 2 * checkpoint_bytes)?;
     connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?; // makes the write-ahead file
+    connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?; // creates the write-ahead file
     Ok(connection)
 }
 
-/// At how many bytes the write-ahead file beside `path` is copied back.
+/// The size at which SQLite copies the write-ahead file of `path` back (a checkpoint).
 fn checkpoint_bytes(path: &Path) -> i64 {
     let disk = disk::space(path.parent().unwrap_or(Path::new(""))).map_or(u64::MAX, |space| space.total);
     (disk / CHECKPOINT_PART).clamp(64 * PAGE_BYTES, CHECKPOINT_BYTES).cast_signed()
@@ -115,8 +137,9 @@ pub(super) fn open_reader(path: &Path, busy_timeout: Duration) -> Result<Connect
     Ok(connection)
 }
 
-/// Makes the tables in an empty file, and refuses a file whose tables it does not know. In one transaction,
-/// so that of two processes that start at once only one makes them.
+/// Creates the tables in an empty file, and refuses a file with unknown tables.
+///
+/// It uses one transaction, so that of two processes that start at once only one creates the tables.
 fn claim(connection: &mut Connection) -> Result<(), SqliteError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let pragma = |name| transaction.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
@@ -145,7 +168,7 @@ mod tests {
 
     const BUSY: Duration = Duration::from_secs(5);
 
-    fn refusal(prepare: &str) -> String {
+    fn open_error_after(prepare: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("db");
         drop(open_writer(&path, BUSY).unwrap());
@@ -177,21 +200,22 @@ mod tests {
         Connection::open(&path).unwrap().execute_batch(back).unwrap();
         for _ in 0..2 {
             let connection = open_writer(&path, BUSY).unwrap();
-            let outlived: i64 = connection.query_row("SELECT outlived FROM buckets", [], |row| row.get(0)).unwrap();
-            assert_eq!(outlived, 0);
+            let state: ReadingsState =
+                connection.query_row("SELECT outlived FROM buckets", [], |row| row.get(0)).unwrap();
+            assert_eq!(state, ReadingsState::Complete);
             connection.prepare("SELECT 1 FROM buckets INDEXED BY readings_by_hour WHERE outlived <> 1").unwrap();
         }
     }
 
     #[test]
     fn a_newer_file_is_refused_with_both_versions() {
-        let message = refusal("PRAGMA user_version = 7");
+        let message = open_error_after("PRAGMA user_version = 7");
         assert!(message.contains("version 7") && message.contains("version 2"), "{message}");
     }
 
     #[test]
-    fn a_file_of_another_program_is_refused_and_left_alone() {
-        assert!(refusal("PRAGMA application_id = 5").contains("another program"));
+    fn a_file_of_another_program_is_refused_and_unchanged() {
+        assert!(open_error_after("PRAGMA application_id = 5").contains("another program"));
 
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("db");
@@ -202,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_keeps_nothing_is_refused() {
+    fn a_database_in_memory_is_refused() {
         let message = open_writer(Path::new(":memory:"), BUSY).unwrap_err().to_string();
         assert!(message.contains("journal mode memory"), "{message}");
     }

@@ -8,7 +8,7 @@ store_scenarios!(two_handles);
 
 fn two_handles() -> impl Future<Output = (TempDir, SqliteStore, SqliteStore)> {
     let folder = tempfile::tempdir().unwrap();
-    let open = || SqliteStore::open_with(&file_in(&folder), Duration::from_secs(60)).unwrap(); // however slow the disk is
+    let open = || SqliteStore::open_with(&file_in(&folder), Duration::from_secs(60)).unwrap();
     let (store, other) = (open(), open());
     std::future::ready((folder, store, other))
 }
@@ -29,7 +29,7 @@ fn new_store() -> (TempDir, SqliteStore) {
     (folder, store)
 }
 
-/// A connection of someone else to the same file.
+/// A connection of another program to the same file.
 fn visitor(folder: &TempDir) -> Connection {
     Connection::open(file_in(folder)).unwrap()
 }
@@ -83,7 +83,7 @@ async fn the_file_can_be_read_with_plain_sql() {
 }
 
 #[tokio::test]
-async fn what_was_written_is_there_after_a_reopening() {
+async fn written_readings_are_there_after_a_reopening() {
     let (folder, store) = new_store();
     let write = write_at("d", Hour(1), [(1, 1.0), (2, 2.0)]);
     written(&store, write.clone()).await;
@@ -120,7 +120,7 @@ async fn rollups_are_the_fold_but_for_one_rounding_an_append() {
 }
 
 #[tokio::test]
-async fn a_sum_beyond_all_numbers_is_infinite() {
+async fn a_sum_beyond_a_double_is_infinite() {
     let (_folder, store) = new_store();
     written(&store, write_at("d", Hour(1), [(1, f64::MAX), (2, f64::MAX)])).await;
     written(&store, write_at("d", Hour(1), [(3, f64::MIN), (4, 1.0)])).await;
@@ -150,7 +150,7 @@ async fn many_appends_leave_few_chunks_and_large_ones_alone() {
 #[tokio::test]
 async fn one_refused_bucket_does_not_block_the_others() {
     let (folder, store) = new_store();
-    // refuses the bucket after its rollups were written
+    // the trigger fails the write of the bucket after that of its rollups
     let refuse =
         "CREATE TRIGGER refuse BEFORE INSERT ON chunks WHEN new.device = 'bad' BEGIN SELECT raise(ABORT, 'no'); END";
     visitor(&folder).execute_batch(refuse).unwrap();
@@ -177,13 +177,13 @@ async fn a_damaged_chunk_refuses_its_late_readings_only() {
     assert_eq!(stats(&store, "bad").await.count, 1);
 }
 
-/// Writes once more, and returns the cause for which the store does not take it.
+/// Writes once more, and returns the cause of the error.
 async fn cause_of_failed_write(store: &SqliteStore) -> Cause {
     store.write(&[write_at("d", Hour(1), [(2, 2.0)])]).await.remove(0).unwrap_err().cause
 }
 
 #[tokio::test]
-async fn nothing_counts_as_written_while_the_file_is_gone_or_another_one() {
+async fn nothing_is_written_while_the_file_is_removed_or_replaced() {
     let (folder, store) = new_store();
     let (path, aside) = (file_in(&folder), folder.path().join("aside"));
     written(&store, write_at("d", Hour(1), [(1, 1.0)])).await;
@@ -193,7 +193,7 @@ async fn nothing_counts_as_written_while_the_file_is_gone_or_another_one() {
         assert_eq!(cause_of_failed_write(&store).await, Cause::FileGone);
         let said = store.ping().await.unwrap_err().to_string();
         assert!(said.contains(path.to_str().unwrap()) && said.contains("was removed"), "{said}");
-        assert!(store.last_hour("d").await.is_err(), "nor is anything read");
+        assert!(store.last_hour("d").await.is_err(), "reads fail too");
         std::fs::copy(&aside, &path).unwrap();
         assert_eq!(cause_of_failed_write(&store).await, Cause::FileGone);
         assert!(store.ping().await.unwrap_err().to_string().contains("another file is in the place of"));
@@ -205,7 +205,7 @@ async fn nothing_counts_as_written_while_the_file_is_gone_or_another_one() {
 }
 
 #[tokio::test]
-async fn while_another_process_writes_reads_go_on_and_writes_may_be_tried_again() {
+async fn while_another_process_writes_reads_work_and_writes_are_busy() {
     let (folder, store) = new_store();
     written(&store, write_at("d", Hour(1), [(1, 1.0)])).await;
     let visitor = visitor(&folder);
@@ -233,7 +233,7 @@ async fn two_instances_take_turns_without_errors() {
 }
 
 #[tokio::test]
-async fn a_full_disk_takes_what_fits_and_leaves_nothing_half_done() {
+async fn a_full_disk_stores_whole_transactions_only() {
     let (folder, store) = new_store();
     let noise = |at: u32| (at, f64::from(at).sin());
     let limit_pages = async |pages: i64| {
@@ -299,7 +299,7 @@ async fn rollups_outlive_their_readings() {
         assert_eq!(one::<u32>(&visitor(&folder), "SELECT count(*) FROM chunks"), left);
         assert_eq!(store.hour_stats(&devices, all.clone(), &[]).await.unwrap(), before);
         let last = store.last_hour("d7").await.unwrap();
-        assert_eq!(last, (left > 0).then_some(Hour(2)), "an hour without readings is no last one");
+        assert_eq!(last, (left > 0).then_some(Hour(2)), "an hour without readings is not the last hour");
     }
     assert!(store.contents("d7", all.clone()).await.unwrap().is_empty());
     assert_eq!(store.expire_rollups(3 * MS_PER_HOUR).await.unwrap(), 1_800);
@@ -332,7 +332,7 @@ async fn late_readings_do_not_replace_rollups_of_more_that_expired() {
 async fn a_closed_store_is_one_file_that_can_be_copied_by_itself() {
     let (folder, store) = new_store();
     written(&store, write_at("d", Hour(1), [(1, 1.0)])).await;
-    stats(&store, "d").await; // a connection for reading is open as well
+    stats(&store, "d").await; // opens a reading connection
     store.close().await.unwrap();
     let copy = folder.path().join("copy.db");
     std::fs::copy(file_in(&folder), &copy).unwrap();

@@ -1,9 +1,10 @@
-//! Writing buckets: one transaction per call, all or nothing. When the disk is short of space, the buckets of
-//! a call go into several smaller transactions, and the write-ahead file is truncated after each, so that
-//! they take little space.
+//! Writes buckets: one transaction per call, all or nothing.
 //!
-//! The transaction is an immediate one: between reading a bucket and writing it nobody else writes, whichever
-//! process they live in. That is what makes resending safe, and it needs no state beside the rows.
+//! On a disk with little space, a call uses several smaller transactions, and truncates the write-ahead file
+//! after each.
+//!
+//! The transaction is immediate: no other connection, in this process or another, writes between the read and
+//! the write of a bucket. So resending is safe, and needs no state beside the rows.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,18 +19,18 @@ use crate::disk;
 use crate::model::BucketWrite;
 use crate::store::{Cause, WriteError, Written};
 
-/// About how many bytes of the write-ahead file a bucket takes: ten pages.
+/// The approximate bytes of a bucket in the write-ahead file: ten pages.
 pub(super) const WAL_BYTES_PER_BUCKET: u64 = 40 << 10;
-/// The part of the free space that one transaction may take: the database grows as well when the pages are
-/// copied there.
+/// One transaction may use one part in this many of the free space, because the database grows as well when
+/// the pages are copied there.
 const FREE_PART: u64 = 8;
 
-/// The one connection of a store that writes.
+/// The writing connection of a store.
 pub(super) struct Writer {
     pub(super) connection: Connection,
     encoder: ChunkEncoder,
-    /// The most buckets of a transaction since the disk was full. It doubles with each transaction that
-    /// succeeds.
+    /// The most buckets in a transaction since the disk was full. It doubles with each successful
+    /// transaction.
     most: Option<usize>,
 }
 
@@ -38,8 +39,8 @@ impl Writer {
         Ok(Self { connection, encoder: ChunkEncoder::new().map_err(SqliteError::Compressor)?, most: None })
     }
 
-    /// Writes all buckets in one transaction, or in several if the disk is short of space. The outcomes are
-    /// in the order of the writes.
+    /// Writes all buckets in one transaction, or in several if the disk has little space. The outcomes are in
+    /// the order of the writes.
     pub(super) fn write(&mut self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
         let mut outcomes = Vec::with_capacity(writes.len());
         let mut rest = writes;
@@ -53,16 +54,16 @@ impl Writer {
                     rest = later;
                     self.most = self.most.map(|most| most.saturating_mul(2)).filter(|most| *most < writes.len());
                     if is_short {
-                        self.give_back();
+                        self.truncate_wal();
                     }
                 }
                 Err(error) if error.cause() == Cause::DiskFull && now.len() > 1 => {
-                    self.give_back();
+                    self.truncate_wal();
                     self.most = Some(now.len() / 2);
                 }
                 Err(error) => {
                     if error.cause() == Cause::DiskFull {
-                        self.give_back();
+                        self.truncate_wal();
                     }
                     outcomes.extend(rest.iter().map(|_| Err(WriteError::from(&error))));
                     break;
@@ -72,7 +73,7 @@ impl Writer {
         outcomes
     }
 
-    /// How many buckets a transaction may have, for the space that there is. One at least.
+    /// The number of buckets that a transaction may have, by the free space. At least 1.
     fn buckets_that_fit(&self) -> usize {
         let folder = self.connection.path().and_then(|path| Path::new(path).parent());
         let free = folder.and_then(|folder| disk::space(folder).ok()).map_or(u64::MAX, |space| space.free);
@@ -80,16 +81,16 @@ impl Writer {
         by_space.min(self.most.unwrap_or(usize::MAX)).max(1)
     }
 
-    /// Moves the write-ahead file into the database and truncates it, as far as readers and the space allow.
+    /// Copies the write-ahead file into the database and truncates it, if readers and the free space allow.
     /// If that fails, nothing is lost, and the next transaction reuses the file.
-    pub(super) fn give_back(&self) {
+    pub(super) fn truncate_wal(&self) {
         let truncated = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         if let Err(error) = truncated {
             tracing::debug!(%error, "the write-ahead file was not truncated");
         }
     }
 
-    /// Writes all buckets or none; only those that are refused for good are left out.
+    /// Writes all buckets or none. It leaves out only buckets with a permanent error.
     fn write_some(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Result<Written, WriteError>>, SqliteError> {
         match self.write_all(writes) {
             Err(error) if error.cause().is_permanent() => self.write_each(writes),
@@ -109,8 +110,8 @@ impl Writer {
         Ok(written)
     }
 
-    /// As [`Writer::write_all`], with a savepoint around each bucket, so that one that is refused takes no
-    /// other along. Savepoints cost time, so they are kept for this rare case.
+    /// Writes like [`Writer::write_all`], with a savepoint around each bucket, so that a permanent error
+    /// affects one bucket only. Savepoints cost time, so only this rare case uses them.
     fn write_each(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Result<Written, WriteError>>, SqliteError> {
         let mut transaction = begin(&mut self.connection)?;
         let before = transaction.total_changes();
@@ -123,7 +124,7 @@ impl Writer {
                     outcomes.push(Ok(written));
                 }
                 Err(error) if error.cause().is_permanent() => {
-                    savepoint.finish()?; // takes back what was done of this bucket
+                    savepoint.finish()?; // undoes the changes to this bucket
                     outcomes.push(Err(WriteError::from(&error)));
                 }
                 Err(error) => return Err(error),
@@ -135,7 +136,7 @@ impl Writer {
     }
 }
 
-/// Waits for other processes to finish writing, then keeps them out.
+/// Starts a writing transaction: waits for writes of other processes, then excludes them.
 pub(super) fn begin(connection: &mut Connection) -> Result<Transaction<'_>, SqliteError> {
     Ok(connection.transaction_with_behavior(TransactionBehavior::Immediate)?)
 }
