@@ -1,21 +1,19 @@
-//! The hash of a token, which is all that the configuration holds of it.
+//! The hash of a token. The configuration has only the hash.
 
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
 
 const BYTES: usize = 32;
 
 /// The SHA-256 of a token, written `sha256:` and 64 hexadecimal digits.
 ///
-/// A plain hash is enough because tokens are random: nobody tries 2^256 of them, so there is nothing for salt
-/// or a slow hash to slow down, while a slow hash would be paid by every request. Hashes are compared in
-/// constant time, so that the time of a refusal tells nothing of the hashes that are known.
-#[derive(Clone, Copy)]
+/// A plain hash is enough because tokens are random: an attacker cannot try 2^256 of them, so salt or a slow
+/// hash would add no safety, and a slow hash would cost time in every request. Timing of a lookup by hash
+/// does not help an attacker either, who cannot choose the hash of a token.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TokenHash([u8; BYTES]);
 
 /// A string is not the hash of a token. It may be the token itself, so it is not repeated.
@@ -28,20 +26,6 @@ impl TokenHash {
     #[must_use]
     pub fn of(token: &str) -> Self {
         Self(Sha256::digest(token).into())
-    }
-}
-
-impl PartialEq for TokenHash {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.ct_eq(&other.0).into()
-    }
-}
-
-impl Eq for TokenHash {}
-
-impl Hash for TokenHash {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
     }
 }
 
@@ -59,7 +43,7 @@ impl FromStr for TokenHash {
             *byte = (value(pair[0])? << 4 | value(pair[1])?) as u8;
         }
         let hash = Self(bytes);
-        if hash == Self::of("") { Err(TokenHashError) } else { Ok(hash) } // no token at all is no token
+        if hash == Self::of("") { Err(TokenHashError) } else { Ok(hash) } // the empty string is not a token
     }
 }
 
@@ -70,7 +54,7 @@ impl fmt::Display for TokenHash {
     }
 }
 
-/// Enough to tell which one it is. Somebody may have made a token that can be guessed.
+/// The first bytes of the hash: enough to identify it, too few to test guesses of a weak token.
 impl fmt::Debug for TokenHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sha256:{:02x}{:02x}...", self.0[0], self.0[1])
@@ -97,7 +81,7 @@ mod tests {
     const OF_ABC: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     #[test]
-    fn a_hash_is_sha_256_and_written_as_it_is_read() {
+    fn a_hash_is_sha_256_and_displayed_as_it_is_parsed() {
         assert_eq!(TokenHash::of("abc").to_string(), OF_ABC);
         assert_eq!(OF_ABC.parse(), Ok(TokenHash::of("abc")));
         assert_eq!(OF_ABC.to_uppercase().replace("SHA256", "sha256").parse(), Ok(TokenHash::of("abc")));
@@ -105,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_hash_is_none() {
+    fn an_incomplete_hash_is_refused() {
         let non_ascii = format!("sha256:{}ä", "0".repeat(62));
         for bad in ["", "sha256:", &OF_ABC[..70], &OF_ABC[7..], &OF_ABC.replace('a', "g"), "tg_secret", &non_ascii] {
             assert_eq!(bad.parse::<TokenHash>(), Err(TokenHashError), "{bad}");
@@ -113,12 +97,12 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_of_nothing_is_refused() {
+    fn the_hash_of_the_empty_string_is_refused() {
         assert_eq!(TokenHash::of("").to_string().parse::<TokenHash>(), Err(TokenHashError));
     }
 
     #[test]
-    fn what_is_no_hash_is_not_repeated_because_it_may_be_the_token() {
+    fn an_error_does_not_repeat_a_text_that_may_be_the_token() {
         let error = toml::from_str::<toml::Table>("hash = \"tg_hunter2\"").unwrap()["hash"].clone();
         let error = TokenHash::deserialize(error).unwrap_err().to_string();
         assert!(error.contains("sha256:") && !error.contains("hunter2"), "{error}");
