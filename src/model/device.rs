@@ -1,30 +1,30 @@
-//! The rule for device ids.
+//! The rules for device IDs.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest device id, in bytes.
+/// The longest device ID, in bytes.
 pub const DEVICE_ID_MAX_BYTES: usize = 128;
 
-/// Why a string is not a device id.
+/// A string is not a device ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceIdError {
-    /// The id has no characters.
+    /// The ID has no characters.
     #[error("a device id must not be empty")]
     Empty,
-    /// The id is longer than [`DEVICE_ID_MAX_BYTES`].
+    /// The ID is longer than [`DEVICE_ID_MAX_BYTES`].
     #[error("a device id has at most {DEVICE_ID_MAX_BYTES} bytes, this one has {0}")]
     TooLong(usize),
-    /// The id holds a byte outside `[A-Za-z0-9._:/-]`, at this byte offset.
+    /// The ID has a byte outside `[A-Za-z0-9._:/-]`, at this byte offset.
     #[error("a device id is made of A-Z a-z 0-9 . _ : / -, character {} of this one is something else", .0 + 1)]
     BadByte(usize),
 }
 
-/// Checks that `id` is a device id: 1 to 128 bytes of `[A-Za-z0-9._:/-]`.
+/// Checks that `id` is a device ID: 1 to 128 bytes of `[A-Za-z0-9._:/-]`.
 ///
 /// # Errors
-/// Says which part of the rule `id` breaks.
+/// The part of the rule that `id` breaks.
 pub fn check_device_id(id: &str) -> Result<(), DeviceIdError> {
     if id.is_empty() {
         return Err(DeviceIdError::Empty);
@@ -42,19 +42,19 @@ pub(super) const fn is_device_id_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'/' | b'-')
 }
 
-/// What becomes of capitals in device ids.
+/// Case handling of device IDs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceIdCase {
-    /// They stay: `Pump-1` and `pump-1` are two devices.
+    /// The case is significant: `Pump-1` and `pump-1` are two devices.
     #[default]
     Preserve,
-    /// They become small letters: `Pump-1` is `pump-1`.
+    /// Capitals become small letters: `Pump-1` is `pump-1`.
     Lower,
 }
 
 impl DeviceIdCase {
-    /// The id as it is kept, whatever else may be wrong with it.
+    /// The ID with the case of a stored ID. It need not be a valid ID.
     #[must_use]
     pub fn apply(self, id: &str) -> Cow<'_, str> {
         match self {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn capitals_of_the_alphabet_become_small_letters_where_that_is_asked_for() {
+    fn lower_turns_ascii_capitals_into_small_letters() {
         for (id, lower) in [("Pump-1", "pump-1"), ("pump-1", "pump-1"), ("", ""), ("ÄA", "Äa")] {
             assert_eq!(DeviceIdCase::Lower.apply(id), lower);
             assert_eq!(DeviceIdCase::Preserve.apply(id), id);

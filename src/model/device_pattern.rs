@@ -1,4 +1,4 @@
-//! Patterns of device ids.
+//! Patterns of device IDs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,43 +8,43 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use super::device::is_device_id_byte;
 use super::{DEVICE_ID_MAX_BYTES, DeviceIdCase};
 
-/// A device id in which each `*` stands for any characters, or none: `LIGHT-*`, `*-ZONE4`, `PUMP-7`.
+/// A device ID in which each `*` stands for any characters, or none: `LIGHT-*`, `*-ZONE4`, `PUMP-7`.
 ///
-/// Matching takes time in proportion to the id, whatever the pattern.
+/// A match takes time in proportion to the ID, whatever the pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DevicePattern(String);
 
-/// Why a string is not a pattern of device ids.
+/// A string is not a pattern of device IDs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected 1 to {DEVICE_ID_MAX_BYTES} bytes of A-Z a-z 0-9 . _ : / - and *, such as \"LIGHT-*\"")]
 pub struct DevicePatternError;
 
 impl DevicePattern {
-    /// Whether `id` is as the pattern says.
+    /// Whether `id` matches the pattern.
     #[must_use]
     pub fn matches(&self, id: &str) -> bool {
         let Some((start, rest)) = self.0.split_once('*') else { return self.0 == id };
         let (between, end) = rest.rsplit_once('*').unwrap_or(("", rest));
         let Some(middle) = id.strip_prefix(start).and_then(|id| id.strip_suffix(end)) else { return false };
-        // Where a piece is found first leaves the most room for those behind it, so nothing is ever tried
+        // The first occurrence of a piece leaves the most characters for later pieces. So no piece is tried
         // twice.
         let mut pieces = between.split('*');
         pieces.try_fold(middle, |left, piece| left.find(piece).map(|at| &left[at + piece.len()..])).is_some()
     }
 
-    /// What every id that matches starts with.
+    /// The prefix of every ID that matches.
     #[must_use]
     pub fn start(&self) -> &str {
         self.0.split('*').next().unwrap_or_default()
     }
 
-    /// Whether only one id matches.
+    /// Whether only one ID matches.
     #[must_use]
     pub fn is_one_id(&self) -> bool {
         !self.0.contains('*')
     }
 
-    /// The pattern for ids as they are kept.
+    /// The pattern for stored IDs.
     #[must_use]
     pub fn in_case(&self, case: DeviceIdCase) -> Self {
         Self(case.apply(&self.0).into_owned())
@@ -89,7 +89,7 @@ mod tests {
         pattern.parse::<DevicePattern>().unwrap().matches(id)
     }
 
-    /// What a pattern means, tried in every way.
+    /// Matches by trying every way.
     fn oracle(pattern: &[u8], id: &[u8]) -> bool {
         match pattern {
             [] => id.is_empty(),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_stand_for_anything_and_all_else_for_itself() {
+    fn stars_match_anything_and_other_bytes_themselves() {
         for (pattern, id, expected) in [
             ("LIGHT-*", "LIGHT-1", true),
             ("LIGHT-*", "LIGHT-", true),
@@ -123,19 +123,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_matches_is_what_trying_every_way_finds(pattern in "[ab*]{1,8}", id in "[ab]{0,10}") {
+        fn a_match_agrees_with_trying_every_way(pattern in "[ab*]{1,8}", id in "[ab]{0,10}") {
             prop_assert_eq!(matches(&pattern, &id), oracle(pattern.as_bytes(), id.as_bytes()));
         }
     }
 
     #[test]
-    fn a_pattern_made_to_be_slow_is_not() {
+    fn a_hostile_pattern_takes_linear_time() {
         let (pattern, id) = ("a*".repeat(64), "a".repeat(127) + "b");
         let before = std::time::Instant::now();
         for _ in 0..1_000 {
             assert!(matches(&pattern, &id) && !matches(&pattern[..127], &id[..63]));
         }
-        assert!(before.elapsed().as_secs() < 60, "trying every way would take longer than the universe is old");
+        assert!(before.elapsed().as_secs() < 60, "trying every way would never end");
     }
 
     #[test]
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_start_is_what_all_matches_have_in_common() {
+    fn the_start_is_the_common_prefix_of_all_matches() {
         for (pattern, start, is_one) in
             [("LIGHT-*", "LIGHT-", false), ("a*b*", "a", false), ("*", "", false), ("x", "x", true)]
         {

@@ -1,4 +1,4 @@
-//! UTC hours, and places inside them.
+//! UTC hours, and offsets inside them.
 
 /// Milliseconds in an hour.
 pub const MS_PER_HOUR: i64 = 3_600_000;
@@ -11,27 +11,27 @@ pub type HourOffset = u32;
 pub struct Hour(pub i32);
 
 impl Hour {
-    /// The hour that holds the instant `ts_ms` (Unix milliseconds).
+    /// The hour of the instant `ts_ms` (Unix milliseconds).
     ///
-    /// The clock window of admission keeps instants within the years 0 to 9999, whose hours fit easily.
+    /// The cast cannot truncate: the clock window of admission limits instants to the years 0 to 9999.
     #[must_use]
     pub const fn of(ts_ms: i64) -> Self {
         Self(ts_ms.div_euclid(MS_PER_HOUR) as i32)
     }
 
-    /// The first hour that does not start before `ts_ms`.
+    /// The first hour that starts at or after `ts_ms`.
     #[must_use]
     pub const fn at_or_after(ts_ms: i64) -> Self {
         Self::of(ts_ms + MS_PER_HOUR - 1)
     }
 
-    /// When the hour starts, in Unix milliseconds.
+    /// The start of the hour, in Unix milliseconds.
     #[must_use]
     pub const fn start_ms(self) -> i64 {
         self.0 as i64 * MS_PER_HOUR
     }
 
-    /// When the next hour starts, in Unix milliseconds.
+    /// The start of the next hour, in Unix milliseconds.
     #[must_use]
     pub const fn end_ms(self) -> i64 {
         self.start_ms() + MS_PER_HOUR
@@ -43,7 +43,7 @@ impl Hour {
         self.start_ms() + offset as i64
     }
 
-    /// How far the instant `ts_ms` lies into its hour.
+    /// The offset of the instant `ts_ms` into its hour.
     #[must_use]
     pub const fn offset_of(ts_ms: i64) -> HourOffset {
         ts_ms.rem_euclid(MS_PER_HOUR) as HourOffset

@@ -1,26 +1,26 @@
-//! The rules for a device's metadata: whatever obeys them, every store takes and gives back.
+//! The rules for a device's metadata. Every store accepts metadata that obeys them, and returns it unchanged.
 //!
-//! Metadata is the text of a JSON object. `SQLite` keeps the text, `MongoDB` a sub-document, which has
-//! integers of 64 bits, floats of 64 bits, and field names without `.`, `$` and NUL. These rules are what
-//! both have in common. They are checked where metadata is read (`wire`), key by key and number by number, so
-//! that no second pass is needed. How long the text may be is a setting, not a rule.
+//! Metadata is the text of a JSON object. SQLite stores the text, MongoDB a sub-document, which has integers
+//! of 64 bits, floats of 64 bits, and field names without `.`, `$` and NUL. The rules allow what both can
+//! store. `wire` checks them key by key and number by number while it parses, so that no second pass is
+//! needed. The length of the text is a setting, not a rule.
 
-/// How many objects and arrays of metadata may stand inside each other, the outermost included.
+/// The most levels of nested objects and arrays in metadata, the outermost included.
 pub const METADATA_MAX_DEPTH: usize = 8;
 
-/// Why a JSON object is no metadata.
+/// A JSON object is not metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataError {
     /// A key has no characters.
     #[error("a key of metadata must not be empty")]
     EmptyKey,
-    /// A key holds a NUL.
+    /// A key has a NUL.
     #[error("a key of metadata has no NUL")]
     NulInKey,
-    /// A key holds U+FF0E or U+FF04, which stand for `.` and `$` in stored documents.
+    /// A key has U+FF0E or U+FF04, which stand for `.` and `$` in stored documents.
     #[error("a key of metadata has no U+FF0E or U+FF04: stored documents use them for '.' and '$'")]
     EscapeInKey,
-    /// A key of the outermost object is `deviceId`, which stands beside the metadata in stored documents.
+    /// A key of the outermost object is `deviceId`, which stored documents have beside the metadata.
     #[error("\"deviceId\" is the device and cannot be a key of metadata")]
     ReservedKey,
     /// An integer does not fit into 64 bits.
@@ -29,7 +29,7 @@ pub enum MetadataError {
     /// A number with a fraction or an exponent does not fit into a float.
     #[error("a number in metadata is beyond what a 64-bit float holds")]
     LargeNumber,
-    /// There are more than [`METADATA_MAX_DEPTH`] levels.
+    /// It has more than [`METADATA_MAX_DEPTH`] levels.
     #[error("metadata has at most {METADATA_MAX_DEPTH} levels of objects and arrays")]
     TooDeep,
 }
@@ -37,7 +37,7 @@ pub enum MetadataError {
 /// Checks a key of an object that is `depth` levels deep. The outermost object is one level deep.
 ///
 /// # Errors
-/// Says which part of the rule `key` breaks.
+/// The part of the rule that `key` breaks.
 pub fn check_metadata_key(key: &str, depth: usize) -> Result<(), MetadataError> {
     if key.is_empty() {
         return Err(MetadataError::EmptyKey);
@@ -58,7 +58,7 @@ pub fn check_metadata_key(key: &str, depth: usize) -> Result<(), MetadataError> 
 /// Checks a JSON number, given as its text: an integer of 64 bits, or a float of 64 bits.
 ///
 /// # Errors
-/// When stores cannot keep it.
+/// When a store cannot keep it.
 pub fn check_metadata_number(number: &str) -> Result<(), MetadataError> {
     if number.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E')) {
         let is_finite = number.parse().is_ok_and(f64::is_finite);
@@ -67,7 +67,7 @@ pub fn check_metadata_number(number: &str) -> Result<(), MetadataError> {
     number.parse::<i64>().map(drop).map_err(|_| MetadataError::LargeInteger)
 }
 
-/// Checks how many objects and arrays stand inside each other.
+/// Checks the number of nested objects and arrays.
 ///
 /// # Errors
 /// When `depth` is more than [`METADATA_MAX_DEPTH`].
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_one_that_comes_back_from_every_store() {
+    fn a_key_is_one_that_every_store_returns_unchanged() {
         for good in ["floor", "a.b", "$load", "Zone 4", "ä", "0", "_id", "ts", "a\n"] {
             assert_eq!(check_metadata_key(good, 1), Ok(()), "{good}");
         }

@@ -1,4 +1,4 @@
-//! Metric names: the rule, and a shared handle.
+//! Metric names: the rule for them, and tables of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,8 +11,10 @@ pub const METRIC_MAX_BYTES: usize = 128;
 /// A metric name that passed [`check_metric_name`], cheap to clone.
 pub type Metric = Arc<str>;
 
-/// A table of metrics that finds each by its name. Tables that are used together tend to name the same
-/// metrics in the same order, so the place after the last one is tried first.
+/// A table of metrics, with an index of each by its name.
+///
+/// Successive lookups tend to follow the order of the table. So a lookup first tries the place after the last
+/// one.
 #[derive(Debug, Default, Clone)]
 pub struct MetricTable {
     metrics: Vec<Metric>,
@@ -21,7 +23,7 @@ pub struct MetricTable {
 }
 
 impl MetricTable {
-    /// A table of these metrics. Of one that is named twice, the first place counts.
+    /// A table of these metrics. Of a repeated metric the first place counts.
     #[must_use]
     pub fn new(metrics: Vec<Metric>) -> Self {
         let mut places = HashMap::with_capacity_and_hasher(metrics.len(), FixedState::default());
@@ -31,7 +33,7 @@ impl MetricTable {
         Self { metrics, places, next: 0 }
     }
 
-    /// The place of a metric, if it is there.
+    /// The place of a metric; `None` if the table does not have it.
     pub fn find(&mut self, name: &str) -> Option<u32> {
         if self.metrics.get(self.next).is_none_or(|metric| **metric != *name) {
             self.next = *self.places.get(name)? as usize;
@@ -41,13 +43,13 @@ impl MetricTable {
         Some(place)
     }
 
-    /// The place of a metric, which is added if need be.
+    /// The place of a metric, which is added if the table does not have it.
     ///
     /// # Panics
-    /// When there are 2^32 metrics; memory ends far below.
+    /// At 2^32 metrics, which no memory holds.
     pub fn place_of(&mut self, name: &str) -> u32 {
         self.find(name).unwrap_or_else(|| {
-            let place = u32::try_from(self.metrics.len()).expect("memory ends far below 2^32 metrics");
+            let place = u32::try_from(self.metrics.len()).expect("no memory holds 2^32 metrics");
             let metric = Metric::from(name);
             self.metrics.push(metric.clone());
             self.places.insert(metric, place);
@@ -69,7 +71,7 @@ impl MetricTable {
     }
 }
 
-/// Why a string is not a metric name.
+/// A string is not a metric name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MetricNameError {
     /// The name has no characters.
@@ -93,7 +95,7 @@ pub enum MetricNameError {
 /// and without the two characters (U+FF0E, U+FF04) that stand for `.` and `$` in stored documents.
 ///
 /// # Errors
-/// Says which part of the rule `name` breaks.
+/// The part of the rule that `name` breaks.
 pub fn check_metric_name(name: &str) -> Result<(), MetricNameError> {
     if name.is_empty() {
         return Err(MetricNameError::Empty);

@@ -1,7 +1,7 @@
-//! What tidegauge talks about: devices, metrics, hours, stats, and the contents of a bucket.
+//! The types of the domain: devices, metrics, hours, stats, and the contents of a bucket.
 //!
-//! Everything here is pure: no io, no clock, no knowledge of any format or store. The rooms above agree with
-//! each other by using these types and nothing else.
+//! Everything here is pure: no I/O, no clock, no knowledge of any format or store. The other rooms exchange
+//! readings in these types.
 
 mod contents;
 mod device;

@@ -5,33 +5,33 @@ use super::{Metric, MetricTable};
 /// The stats of one metric over some readings. Never empty: an absent metric has no `Stats`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stats {
-    /// How many values, at least 1.
+    /// The number of values, at least 1.
     pub count: u64,
     /// The smallest value.
     pub min: f64,
     /// The largest value.
     pub max: f64,
-    /// The sum of the values. Infinite when it is beyond a double.
+    /// The sum of the values; infinite if it is beyond a double.
     pub sum: f64,
 }
 
-/// Folds values into [`Stats`], with a sum that is as good as one in twice the precision.
+/// Folds values into [`Stats`], with a sum as accurate as one in twice the precision.
 ///
-/// The rounding error of each addition is kept and added in the end: compensated summation after Kahan and
-/// Babuška, in the variant of Neumaier (ZAMM 54, 1974; "Sum2" in Ogita, Rump and Oishi, SIAM J. Sci. Comput.
-/// 26, 2005). Where the sum leaves the range of a double on its way, it goes on as a fraction of itself, so
-/// that it can come back.
+/// It adds the rounding errors of all additions in the end: compensated summation after Kahan and Babuška, in
+/// the variant of Neumaier (ZAMM 54, 1974; "Sum2" in Ogita, Rump and Oishi, SIAM J. Sci. Comput. 26, 2005).
+/// If the sum leaves the range of a double on its way, the fold continues with a scaled sum, so that the
+/// result can be finite.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fold {
     stats: Stats,
-    /// What the additions have rounded off.
+    /// The sum of the rounding errors.
     lost: f64,
-    /// By what `stats.sum`, `lost` and each value are multiplied: 1, or [`DOWN`].
+    /// The factor of `stats.sum`, `lost` and each value: 1, or [`DOWN`].
     scale: f64,
 }
 
-/// 2^-64: no sum of fewer than 2^64 values leaves the range of a double then. Multiplying by it is exact but
-/// for values that are far too small to count beside such sums.
+/// 2^-64: no sum of fewer than 2^64 scaled values leaves the range of a double. Scaling is exact except for
+/// values that are far too small to matter in such sums.
 const DOWN: f64 = 1.0 / (1_u128 << 64) as f64;
 
 impl Fold {
@@ -68,12 +68,12 @@ impl Stats {
         Self { count: 1, min: value, max: value, sum: value }
     }
 
-    /// Takes one more value in.
+    /// Adds one value.
     pub const fn add(&mut self, value: f64) {
         self.merge(&Self::of(value));
     }
 
-    /// Takes in the stats of other readings.
+    /// Adds the stats of other readings.
     pub const fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.min = self.min.min(other.min);
@@ -88,8 +88,7 @@ impl Stats {
     }
 }
 
-/// Joins more stats to those that are known, by metric: `join` is called where both have some. Takes linear
-/// time.
+/// Adds stats to known stats, by metric, in linear time. It calls `join` for a metric that both have.
 pub fn join_stats(
     known: &mut Vec<(Metric, Stats)>,
     more: impl IntoIterator<Item = (Metric, Stats)>,
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_keeps_what_each_addition_rounds_off() {
+    fn a_sum_includes_the_rounding_errors() {
         assert_eq!(sum_of(&[1e16, 1.0, -1e16, 1.0, 1e16, 1.0, -1e16]), Some(3.0));
         assert_eq!(sum_of(&[1.0, 1e100, 1.0, -1e100]), Some(2.0));
         assert_eq!(sum_of(&[0.1; 10]), Some(1.0));

@@ -1,0 +1,185 @@
+//! Bucket writes: the unit of a flush.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Contents, Keep, Sample};
+use crate::model::{Hour, Metric};
+
+/// The readings that a flush writes to one bucket.
+#[derive(Debug, Clone)]
+pub struct BucketWrite {
+    /// The device.
+    pub device: Arc<str>,
+    /// The hour.
+    pub hour: Hour,
+    /// The newest metadata of the readings: the text of a JSON object.
+    pub metadata: Option<Arc<str>>,
+    /// The readings, each identity once.
+    pub contents: Contents,
+    /// The number of accepted readings in this write, repetitions included.
+    pub accepted: u32,
+    /// For each sample of the contents, the accepted reading that had its identity first.
+    arrivals: Vec<u32>,
+}
+
+impl BucketWrite {
+    /// The write of accepted samples, in the order of their arrival. The flag of each says whether it is the
+    /// first of its reading. Of two values with the same identity the later stays.
+    #[must_use]
+    pub fn new(
+        device: Arc<str>,
+        hour: Hour,
+        metadata: Option<Arc<str>>,
+        metrics: Vec<Metric>,
+        arrived: impl IntoIterator<Item = (Sample, bool)>,
+    ) -> Self {
+        Self::keeping(Keep::Last, device, hour, metadata, metrics, arrived)
+    }
+
+    /// The same; `keep` says which of two values with the same identity stays.
+    #[must_use]
+    pub fn keeping(
+        keep: Keep,
+        device: Arc<str>,
+        hour: Hour,
+        metadata: Option<Arc<str>>,
+        metrics: Vec<Metric>,
+        arrived: impl IntoIterator<Item = (Sample, bool)>,
+    ) -> Self {
+        let mut accepted = 0;
+        let numbered = arrived.into_iter().map(|(sample, starts_reading)| {
+            accepted += u32::from(starts_reading);
+            (sample, accepted - 1)
+        });
+        let mut numbered: Vec<(Sample, u32)> = numbered.collect();
+        keep.one_of_each(&mut numbered, |(sample, _)| sample.key(), |kept, later| kept.0.value = later.0.value);
+        let (samples, arrivals) = numbered.into_iter().unzip();
+        Self { device, hour, metadata, contents: Contents::keeping(keep, metrics, samples), accepted, arrivals }
+    }
+
+    /// The same write with other metadata, or none.
+    #[must_use]
+    pub fn with_metadata(self, metadata: Option<Arc<str>>) -> Self {
+        Self { metadata, ..self }
+    }
+
+    /// Splits the write into two parts with about as many instants, the earlier one first; `None` if it has
+    /// one instant. The accepted readings of the parts add up to those of the whole.
+    #[must_use]
+    pub fn halves(&self) -> Option<[Self; 2]> {
+        let middle = self.contents.readings().nth(self.contents.reading_count() / 2)?.offset;
+        let at = self.contents.samples.partition_point(|sample| sample.offset < middle);
+        if at == 0 {
+            return None;
+        }
+        let earlier = self.part(0..at);
+        let mut later = self.part(at..self.arrivals.len());
+        later.accepted = self.accepted - earlier.accepted; // includes the readings that add nothing
+        Some([earlier, later])
+    }
+
+    /// The write of some of the samples.
+    fn part(&self, range: std::ops::Range<usize>) -> Self {
+        let mut numbers = HashMap::new();
+        let mut number = |arrival: &u32| {
+            let next = u32::try_from(numbers.len()).expect("at most `accepted`");
+            *numbers.entry(*arrival).or_insert(next)
+        };
+        let arrivals: Vec<u32> = self.arrivals[range.clone()].iter().map(&mut number).collect();
+        let accepted = u32::try_from(numbers.len()).expect("at most `accepted`");
+        let Contents { ref metrics, ref samples, keep } = self.contents;
+        let contents = Contents { metrics: metrics.clone(), samples: samples[range].to_vec(), keep };
+        Self {
+            device: Arc::clone(&self.device),
+            metadata: self.metadata.clone(),
+            contents,
+            accepted,
+            arrivals,
+            ..*self
+        }
+    }
+
+    /// Joins parts of one write, in any order; `None` if there is no part.
+    #[must_use]
+    pub fn join(mut parts: Vec<Self>) -> Option<Self> {
+        parts.sort_unstable_by_key(|part| part.contents.span());
+        parts.into_iter().reduce(|mut joined, part| {
+            joined.contents.samples.extend(part.contents.samples);
+            joined.arrivals.extend(part.arrivals.into_iter().map(|arrival| arrival + joined.accepted));
+            joined.accepted += part.accepted;
+            joined
+        })
+    }
+
+    /// The number of accepted readings that have at least one identity for which `is_new` holds. The others
+    /// are duplicates.
+    #[must_use]
+    pub fn count_stored(&self, mut is_new: impl FnMut(&Sample) -> bool) -> u32 {
+        let mut is_stored = vec![false; self.accepted as usize];
+        for (sample, &arrival) in self.contents.samples().iter().zip(&self.arrivals) {
+            if !is_stored[arrival as usize] && is_new(sample) {
+                is_stored[arrival as usize] = true;
+            }
+        }
+        u32::try_from(is_stored.iter().filter(|&&stored| stored).count()).expect("at most `accepted`")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{sample, table};
+    use super::*;
+
+    #[test]
+    fn a_reading_counts_as_stored_if_it_has_one_new_identity() {
+        // reading 0: a at 1; reading 1: the same again; reading 2: a and b at 1; reading 3: a at 2
+        let arrived = [
+            (sample(1, 0, 1.0), true),
+            (sample(1, 0, 1.5), true),
+            (sample(1, 0, 2.0), true),
+            (sample(1, 1, 2.0), false),
+            (sample(2, 0, 3.0), true),
+        ];
+        let write = BucketWrite::new("d".into(), Hour(0), None, table(&["a", "b"]), arrived);
+        assert_eq!(write.accepted, 4);
+        assert_eq!(write.contents.value(1, "a"), Some(2.0));
+        assert_eq!(write.count_stored(|_| true), 3, "reading 1 adds nothing");
+        assert_eq!(write.count_stored(|sample| sample.offset == 2), 1);
+        assert_eq!(write.count_stored(|_| false), 0);
+    }
+
+    #[test]
+    fn the_first_value_stays_in_a_write_that_keeps_it() {
+        let arrived = [sample(5, 0, 1.0), sample(3, 0, 2.0), sample(5, 0, 3.0)];
+        let first = Contents::keeping(Keep::First, table(&["a"]), arrived.to_vec());
+        let arrived = arrived.map(|sample| (sample, true));
+        let write = BucketWrite::keeping(Keep::First, "d".into(), Hour(0), None, table(&["a"]), arrived);
+        assert_eq!((&write.contents, write.accepted, write.count_stored(|_| true)), (&first, 3, 2));
+    }
+
+    #[test]
+    fn halves_of_a_write_add_up_to_the_whole() {
+        // reading 0: a at 1; reading 1: the same again; reading 2: a and b at 2; reading 3: b at 2; reading
+        // 4: a at 3
+        let arrived = [
+            (sample(1, 0, 1.0), true),
+            (sample(1, 0, 1.5), true),
+            (sample(2, 0, 2.0), true),
+            (sample(2, 1, 2.5), false),
+            (sample(2, 1, 3.0), true),
+            (sample(3, 0, 4.0), true),
+        ];
+        let whole = BucketWrite::new("d".into(), Hour(0), None, table(&["a", "b"]), arrived);
+        let [earlier, later] = whole.halves().unwrap();
+        assert_eq!((earlier.contents.span(), later.contents.span()), (Some((1, 1)), Some((2, 3))));
+        assert_eq!((earlier.accepted, later.accepted), (1, 4));
+        let stored = [&earlier, &later, &whole].map(|write| write.count_stored(|_| true));
+        assert_eq!(stored, [1, 2, 3]);
+        assert!(earlier.halves().is_none(), "one instant");
+        let joined = BucketWrite::join(vec![later, earlier]).unwrap();
+        assert_eq!((joined.accepted, &joined.contents), (5, &whole.contents));
+        assert_eq!(joined.count_stored(|sample| sample.offset == 2), 1);
+        assert!(BucketWrite::join(Vec::new()).is_none());
+    }
+}
