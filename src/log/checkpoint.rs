@@ -43,9 +43,9 @@ pub struct Checkpoint {
 
 /// The checkpoint of an open log. Its positions only grow.
 #[derive(Debug)]
-pub(super) struct Saved(Mutex<(Checkpoint, CheckpointFile)>);
+pub(super) struct SavedCheckpoint(Mutex<(Checkpoint, CheckpointFile)>);
 
-impl Saved {
+impl SavedCheckpoint {
     /// Starts with `last`, the checkpoint in `file`.
     pub(super) const fn new(last: Checkpoint, file: CheckpointFile) -> Self {
         Self(Mutex::new((last, file)))
@@ -89,7 +89,7 @@ impl Checkpoint {
     }
 
     /// The newest checkpoint among the slots that can be read, however long the file is.
-    fn salvage(bytes: &[u8], path: &Path) -> Option<Self> {
+    fn newest_readable(bytes: &[u8], path: &Path) -> Option<Self> {
         let slots = [0, SECOND].into_iter().filter_map(|at| bytes.get(at..at + BYTES));
         slots.filter_map(|slot| Self::decode(slot, path).ok()).max()
     }
@@ -142,7 +142,7 @@ fn read(folder: &dyn Folder) -> Result<Option<(usize, usize, Checkpoint)>, LogEr
 /// the whole log is read again.
 pub(super) fn repair(folder: &dyn Folder) -> Result<(), LogError> {
     let path = folder.path_of(NAME);
-    if let Some(found) = Checkpoint::salvage(&bytes(folder)?, &path) {
+    if let Some(found) = Checkpoint::newest_readable(&bytes(folder)?, &path) {
         CheckpointFile::create(folder, found)?;
         return Ok(());
     }
@@ -240,7 +240,7 @@ mod tests {
     fn saved_positions_only_grow_and_equal_ones_are_not_written() {
         let dir = tempfile::tempdir().unwrap();
         let folder = OsFolder::new(dir.path());
-        let saved = Saved::new(at(0, 0), CheckpointFile::create(&folder, at(0, 0)).unwrap());
+        let saved = SavedCheckpoint::new(at(0, 0), CheckpointFile::create(&folder, at(0, 0)).unwrap());
         for (to, expected) in [(at(0, 48), at(0, 48)), (at(24, 24), at(24, 48)), (at(0, 72), at(24, 72))] {
             assert_eq!(saved.advance(to).unwrap(), expected);
             assert_eq!(Checkpoint::load(&folder).unwrap(), Some(expected));

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::Sync;
 use super::fullness::{self, FullnessChange};
-use super::handle::{AppendError, Entry, Instruments, Life, Shared};
+use super::handle::{AppendError, Entry, Instruments, Phase, Shared};
 use super::record;
 use super::writer::{Appender, WriteFailure};
 
@@ -32,7 +32,7 @@ impl Committer {
         while let Some(group) = self.next_group() {
             self.commit(group);
         }
-        self.shared.lock().life = Life::Closed;
+        self.shared.lock().phase = Phase::Closed;
         self.shared.progress.notify_all();
     }
 
@@ -44,7 +44,7 @@ impl Committer {
             if state.must_roll {
                 return Some(Vec::new());
             }
-            if state.life != Life::Open {
+            if state.phase != Phase::Open {
                 return if self.appender.is_synced() || state.poisoned.is_some() { None } else { Some(Vec::new()) };
             }
             state.writer_waits = true;
@@ -117,7 +117,7 @@ impl Committer {
         let taken = self.shared.lock().reserve.take(bytes);
         taken.map_err(|change| {
             fullness::log_change(change);
-            WriteFailure::Reserved
+            WriteFailure::ReserveTouched
         })
     }
 
@@ -125,7 +125,7 @@ impl Committer {
         let failed = |why| Some((why, self.appender.space().free));
         let (refusal, failed) = match result {
             Ok(()) => (None, None),
-            Err(WriteFailure::Reserved) => (Some(AppendError::DiskFull), None),
+            Err(WriteFailure::ReserveTouched) => (Some(AppendError::DiskFull), None),
             Err(WriteFailure::DiskFull(why)) => (Some(AppendError::DiskFull), failed(FullnessChange::DiskFull(why))),
             Err(WriteFailure::OutOfFiles(why)) => {
                 (Some(AppendError::OutOfFiles), failed(FullnessChange::OutOfFiles(why)))

@@ -65,7 +65,7 @@ pub fn log(bytes: &[u8]) {
 fn can_be_set_aside(damage: &Damage) -> bool {
     let header = segment::Header::BYTES as u64;
     let filler = (damage.offset + damage.bytes).saturating_sub(damage.offset.max(header));
-    damage.bytes <= MAX_DAMAGE_BYTES && (damage.overhangs || filler == 0 || filler >= record::Header::BYTES as u64)
+    damage.bytes <= MAX_DAMAGE_BYTES && (damage.overlaps_next || filler == 0 || filler >= record::Header::BYTES as u64)
 }
 
 /// An undamaged log opens, and its reader returns records with right checksums.

@@ -9,7 +9,7 @@ use metrics::Histogram;
 use tokio::sync::oneshot;
 
 use super::batch::{Batch, MAX_PAYLOAD_BYTES};
-use super::checkpoint::{Checkpoint, Saved};
+use super::checkpoint::{Checkpoint, SavedCheckpoint};
 use super::committer::Committer;
 use super::fullness::{self, Fullness};
 use super::record;
@@ -84,7 +84,7 @@ pub struct Log {
     options: Options,
     folder: Arc<dyn Folder>,
     /// The start and the durable end of the log, as the checkpoint file has them.
-    saved: Arc<Saved>,
+    saved: Arc<SavedCheckpoint>,
     /// Serializes cuts.
     cutting: Mutex<()>,
     writer: Option<JoinHandle<()>>,
@@ -118,12 +118,12 @@ pub(super) struct State {
     pub(super) reserve: Reserve,
     /// The writer has to end the segment as soon as it can.
     pub(super) must_roll: bool,
-    pub(super) life: Life,
+    pub(super) phase: Phase,
 }
 
 /// Whether the log accepts appends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Life {
+pub(super) enum Phase {
     Open,
     /// The log accepts no more appends, and writes the queued ones.
     Closing,
@@ -191,7 +191,7 @@ impl Log {
             fullness: Fullness::default(),
             reserve: Reserve::new(options.min_free),
             must_roll: false,
-            life: Life::Open,
+            phase: Phase::Open,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), progress: Condvar::new() });
         let committer = Committer::new(Arc::clone(&shared), appender, options.sync, instruments);
@@ -208,7 +208,7 @@ impl Log {
         if let Some(why) = &state.poisoned {
             return Err(AppendError::Poisoned(why.clone()));
         }
-        if state.life != Life::Open {
+        if state.phase != Phase::Open {
             return Err(AppendError::Closed);
         }
         if state.reserve.is_low() {
@@ -248,11 +248,11 @@ impl Log {
     /// `position`.
     pub fn wait_readable(&self, position: Position, timeout: Duration) -> Option<Position> {
         let mut state = self.shared.lock();
-        if state.readable <= position && state.life != Life::Closed {
+        if state.readable <= position && state.phase != Phase::Closed {
             state =
                 self.shared.progress.wait_timeout(state, timeout).unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
-        (state.readable > position || state.life != Life::Closed).then_some(state.readable)
+        (state.readable > position || state.phase != Phase::Closed).then_some(state.readable)
     }
 
     /// How full the log is.
@@ -325,7 +325,7 @@ impl Log {
     /// Waits until a closed log has written or refused all queued batches.
     pub fn wait_closed(&self) {
         let mut state = self.shared.lock();
-        while self.writer.is_some() && state.life != Life::Closed {
+        while self.writer.is_some() && state.phase != Phase::Closed {
             state = self.shared.progress.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
     }
@@ -333,7 +333,7 @@ impl Log {
     /// Closes the log for appends. The writer still writes the queued batches, then wakes all readers.
     pub fn close(&self) {
         let mut state = self.shared.lock();
-        state.life = state.life.max(Life::Closing);
+        state.phase = state.phase.max(Phase::Closing);
         drop(state);
         self.shared.work.notify_one();
     }

@@ -48,7 +48,7 @@ pub(super) fn set_aside_in(
     file.read_from(damage.offset, &mut bytes).map_err(LogError::io("read", &damage.path))?;
     bytes.truncate(usize::try_from(damage.bytes).unwrap_or(usize::MAX));
     let copy = copy_aside(&bytes, &format!("{:020}", damage.base.0 + damage.offset), aside)?;
-    if damage.overhangs {
+    if damage.overlaps_next {
         file.set_len(damage.offset).map_err(LogError::io("truncate", &damage.path))?;
     } else {
         fill(&*file, damage)?;

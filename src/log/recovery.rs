@@ -18,7 +18,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::checkpoint::{Checkpoint, CheckpointFile, Saved};
+use super::checkpoint::{Checkpoint, CheckpointFile, SavedCheckpoint};
 use super::record::{self, ALIGNMENT};
 use super::segment::{self, Header};
 use super::{LogError, Position};
@@ -82,7 +82,7 @@ pub struct Damage {
     /// Its length: to the next good record, or to the end of the segment.
     pub bytes: u64,
     /// These bytes overlap with the next segment.
-    pub(super) overhangs: bool,
+    pub(super) overlaps_next: bool,
     /// The kind of damage.
     pub detail: String,
 }
@@ -106,7 +106,7 @@ impl From<&Damage> for LogError {
 
 /// Prepares the log in `folder` for appends: creates missing files, cuts off a torn tail, and removes stale
 /// segments.
-pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, Saved), LogError> {
+pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, SavedCheckpoint), LogError> {
     folder.make().map_err(LogError::io("create", folder.path()))?;
     let found = inspect_folder(folder)?;
     if let Some(damage) = found.damage.first() {
@@ -126,7 +126,7 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, Saved), LogError
     folder.sync().map_err(LogError::io("sync", folder.path()))?;
     let mut bases: Vec<Position> = segments.iter().map(|segment| segment.base).collect();
     let end = if let Some(last) = segments.last() {
-        settle_tail(folder, last, found.claimed)?;
+        sync_tail(folder, last, found.claimed)?;
         Position(last.base.0 + last.bytes)
     } else {
         let base = found.checkpoint.position.max(found.checkpoint.durable);
@@ -137,8 +137,8 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, Saved), LogError
     let start = found.checkpoint.position.max(bases[0]);
     let recovered = Checkpoint { position: start, durable: end };
     let saved = match checkpoint {
-        Some((file, last)) => Saved::new(last, file),
-        None => Saved::new(recovered, CheckpointFile::create(folder, recovered)?),
+        Some((file, last)) => SavedCheckpoint::new(last, file),
+        None => SavedCheckpoint::new(recovered, CheckpointFile::create(folder, recovered)?),
     };
     saved.advance(recovered)?; // all kept records are synced
     let recovery = Recovery {
@@ -152,7 +152,7 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, Saved), LogError
 }
 
 /// Cuts off the torn tail of the newest segment, and makes the rest durable. Up to `claimed` it is durable.
-fn settle_tail(folder: &dyn Folder, newest: &Segment, claimed: Position) -> Result<(), LogError> {
+fn sync_tail(folder: &dyn Folder, newest: &Segment, claimed: Position) -> Result<(), LogError> {
     let path = &newest.path;
     let file = folder.open(&segment::name(newest.base), OpenMode::Write).map_err(LogError::io("open", path))?;
     file.set_len(newest.bytes).map_err(LogError::io("truncate", path))?;
@@ -214,7 +214,7 @@ impl Image<'_> {
             base: self.base,
             offset,
             bytes,
-            overhangs: false,
+            overlaps_next: false,
             detail: detail.to_owned(),
         }
     }
@@ -238,7 +238,7 @@ impl Inspection {
             base: position,
             offset: 0,
             bytes: missing,
-            overhangs: false,
+            overlaps_next: false,
             detail,
         });
     }
@@ -255,11 +255,11 @@ impl Inspection {
             }
             Err(error) => self.damage.push(segment.damage(0, Header::BYTES, &error.to_string())),
         }
-        let segment = &self.without_overhang(segment);
+        let segment = &self.without_overlap(segment);
         let start = offset(self.checkpoint.position.0.saturating_sub(segment.base.0).max(Header::BYTES as u64));
         let mut scan = Scan::of(segment, start);
         self.claimed = self.claimed.max(scan.claimed);
-        self.judge(segment, start, &scan);
+        self.sort_gaps(segment, start, &scan);
         if let Some(torn) = &self.torn {
             let kept = &segment.bytes[..offset(torn.offset)];
             scan = Scan::of(&Image { bytes: kept, ..*segment }, start);
@@ -276,19 +276,19 @@ impl Inspection {
 
     /// The segment up to the start of the next one. The bytes beyond are damage: it is unknown which of the
     /// two segments is right.
-    fn without_overhang<'a>(&mut self, segment: &Image<'a>) -> Image<'a> {
+    fn without_overlap<'a>(&mut self, segment: &Image<'a>) -> Image<'a> {
         let len = segment.bytes.len();
         let room = segment.next.map_or(len as u64, |next| next.0 - segment.base.0);
         let end = usize::try_from(room).unwrap_or(len).clamp(Header::BYTES.min(len), len);
         if end < len {
             let damage = segment.damage(end, len, "the next segment begins before here");
-            self.damage.push(Damage { overhangs: true, ..damage });
+            self.damage.push(Damage { overlaps_next: true, ..damage });
         }
         Image { bytes: &segment.bytes[..end], ..*segment }
     }
 
     /// Sorts the gaps of a segment into damage and torn tail.
-    fn judge(&mut self, segment: &Image<'_>, start: usize, scan: &Scan) {
+    fn sort_gaps(&mut self, segment: &Image<'_>, start: usize, scan: &Scan) {
         let claimed = match segment.next {
             Some(next) => next,
             None => self.claimed,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::batch::Batch;
-use super::checkpoint::{Checkpoint, Saved};
+use super::checkpoint::{Checkpoint, SavedCheckpoint};
 use super::record;
 use super::segment;
 use super::{LogError, Position};
@@ -18,7 +18,7 @@ pub(super) enum WriteFailure {
     /// The disk is full. The log has nothing of the group, and the next group may fit.
     DiskFull(String),
     /// The group would have touched the reserve. The log has nothing of it.
-    Reserved,
+    ReserveTouched,
     /// The next segment could not be opened. The log has nothing of the group.
     OutOfFiles(String),
     /// It is unknown which bytes are on the disk.
@@ -29,7 +29,7 @@ pub(super) enum WriteFailure {
 #[derive(Debug)]
 pub(super) struct Appender {
     folder: Arc<dyn Folder>,
-    saved: Arc<Saved>,
+    saved: Arc<SavedCheckpoint>,
     segment_bytes: u64,
     file: Box<dyn OpenFile>,
     /// The position of the newest segment.
@@ -45,7 +45,7 @@ impl Appender {
     /// Continues at `end` in the segment that begins at `base`. The caller has synced the segment.
     pub(super) fn resume(
         folder: Arc<dyn Folder>,
-        saved: Arc<Saved>,
+        saved: Arc<SavedCheckpoint>,
         segment_bytes: u64,
         base: Position,
         end: Position,

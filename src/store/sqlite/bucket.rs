@@ -60,7 +60,7 @@ pub(super) struct BucketRows<'a> {
 }
 
 /// The row of a bucket in `buckets`.
-struct Envelope {
+struct BucketSummary {
     first_ts: i64,
     last_ts: i64,
     readings: i64,
@@ -80,21 +80,21 @@ impl<'a> BucketRows<'a> {
             return Ok(Written { stored: 0, duplicate: write.accepted });
         };
         let (first_ts, last_ts) = (write.hour.instant_ms(first), write.hour.instant_ms(last));
-        let stored = match self.envelope()? {
-            Some(envelope) if first_ts <= envelope.last_ts || envelope.readings_state != ReadingsState::Complete => {
-                self.rewrite(encoder, write, envelope)?
+        let stored = match self.summary()? {
+            Some(summary) if first_ts <= summary.last_ts || summary.readings_state != ReadingsState::Complete => {
+                self.rewrite(encoder, write, summary)?
             }
             None => {
                 self.append(encoder, write, None, &write.contents.stats(), (first_ts, last_ts))?;
                 write.count_stored(|_| true)
             }
-            Some(envelope) => {
+            Some(summary) => {
                 let stats = self.continued_stats(&write.contents)?;
                 if stats.iter().all(|(_, stats)| stats.sum.is_finite()) {
-                    self.append(encoder, write, Some(envelope), &stats, (first_ts, last_ts))?;
+                    self.append(encoder, write, Some(summary), &stats, (first_ts, last_ts))?;
                     write.count_stored(|_| true)
                 } else {
-                    self.rewrite(encoder, write, envelope)? // the sum of all readings may be finite
+                    self.rewrite(encoder, write, summary)? // the sum of all readings may be finite
                 }
             }
         };
@@ -105,7 +105,7 @@ impl<'a> BucketRows<'a> {
         &self,
         encoder: &mut ChunkEncoder,
         write: &BucketWrite,
-        before: Option<Envelope>,
+        before: Option<BucketSummary>,
         stats: &[(Metric, Stats)],
         (first_ts, last_ts): (i64, i64),
     ) -> Result<(), SqliteError> {
@@ -116,9 +116,9 @@ impl<'a> BucketRows<'a> {
         let Some(before) = before else {
             self.put_chunk(0, &encoder.encode(contents))?;
             let readings_state = ReadingsState::Complete;
-            return self.put_envelope(&Envelope { first_ts, last_ts, readings: added, metadata, readings_state });
+            return self.put_summary(&BucketSummary { first_ts, last_ts, readings: added, metadata, readings_state });
         };
-        self.put_envelope(&Envelope {
+        self.put_summary(&BucketSummary {
             last_ts,
             readings: before.readings + added,
             metadata: metadata.or(before.metadata),
@@ -134,14 +134,14 @@ impl<'a> BucketRows<'a> {
         &self,
         encoder: &mut ChunkEncoder,
         write: &BucketWrite,
-        mut envelope: Envelope,
+        mut summary: BucketSummary,
     ) -> Result<u32, SqliteError> {
         let (seqs, stored) = self.chunks_below(i64::MAX)?;
         let new = &write.contents;
         let value_before = |sample: &Sample| stored.value(sample.offset, new.metric_of(sample));
-        let brings_metadata = write.metadata.is_some() && write.metadata.as_deref() != envelope.metadata.as_deref();
+        let brings_metadata = write.metadata.is_some() && write.metadata.as_deref() != summary.metadata.as_deref();
         if brings_metadata {
-            envelope.metadata = write.metadata.as_deref().map(str::to_owned);
+            summary.metadata = write.metadata.as_deref().map(str::to_owned);
         }
         if new.samples().iter().any(|sample| value_before(sample) != Some(sample.value)) {
             let merged = stored.merge(new);
@@ -149,16 +149,16 @@ impl<'a> BucketRows<'a> {
             self.delete_chunks(&seqs)?;
             self.put_chunk(0, &encoder.encode(&merged))?;
             let (mut first_ts, mut last_ts) = (write.hour.instant_ms(first), write.hour.instant_ms(last));
-            if envelope.readings_state == ReadingsState::Complete {
+            if summary.readings_state == ReadingsState::Complete {
                 self.put_rollups(PUT_ROLLUP, &merged.stats())?;
             } else {
-                (first_ts, last_ts) = (first_ts.min(envelope.first_ts), last_ts.max(envelope.last_ts));
+                (first_ts, last_ts) = (first_ts.min(summary.first_ts), last_ts.max(summary.last_ts));
                 self.put_rollups(PUT_ROLLUP_OF_NO_FEWER, &merged.stats())?;
                 self.prepare(HAS_LATE_READINGS)?.execute(params![self.device, self.hour])?;
             }
-            self.put_envelope(&Envelope { first_ts, last_ts, readings: merged.reading_count() as i64, ..envelope })?;
+            self.put_summary(&BucketSummary { first_ts, last_ts, readings: merged.reading_count() as i64, ..summary })?;
         } else if brings_metadata {
-            self.put_envelope(&envelope)?;
+            self.put_summary(&summary)?;
         }
         Ok(write.count_stored(|sample| value_before(sample).is_none()))
     }
@@ -178,9 +178,9 @@ impl BucketRows<'_> {
         Ok(self.connection.prepare_cached(sql)?)
     }
 
-    fn envelope(&self) -> Result<Option<Envelope>, SqliteError> {
+    fn summary(&self) -> Result<Option<BucketSummary>, SqliteError> {
         let row = self.prepare(BUCKET)?.query_row(params![self.device, self.hour], |row| {
-            Ok(Envelope {
+            Ok(BucketSummary {
                 first_ts: row.get(0)?,
                 last_ts: row.get(1)?,
                 readings: row.get(2)?,
@@ -191,7 +191,7 @@ impl BucketRows<'_> {
         Ok(row.optional()?)
     }
 
-    fn put_envelope(&self, to: &Envelope) -> Result<(), SqliteError> {
+    fn put_summary(&self, to: &BucketSummary) -> Result<(), SqliteError> {
         let values = params![self.device, self.hour, to.first_ts, to.last_ts, to.readings, to.metadata];
         self.prepare(PUT_BUCKET)?.execute(values)?;
         Ok(())

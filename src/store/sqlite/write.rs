@@ -31,12 +31,12 @@ pub(super) struct Writer {
     encoder: ChunkEncoder,
     /// The most buckets in a transaction since the disk was full. It doubles with each successful
     /// transaction.
-    most: Option<usize>,
+    max_buckets: Option<usize>,
 }
 
 impl Writer {
     pub(super) fn new(connection: Connection) -> Result<Self, SqliteError> {
-        Ok(Self { connection, encoder: ChunkEncoder::new().map_err(SqliteError::Compressor)?, most: None })
+        Ok(Self { connection, encoder: ChunkEncoder::new().map_err(SqliteError::Compressor)?, max_buckets: None })
     }
 
     /// Writes all buckets in one transaction, or in several if the disk has little space. The outcomes are in
@@ -52,14 +52,15 @@ impl Writer {
                 Ok(written) => {
                     outcomes.extend(written);
                     rest = later;
-                    self.most = self.most.map(|most| most.saturating_mul(2)).filter(|most| *most < writes.len());
+                    self.max_buckets =
+                        self.max_buckets.map(|max| max.saturating_mul(2)).filter(|max| *max < writes.len());
                     if is_short {
                         self.truncate_wal();
                     }
                 }
                 Err(error) if error.cause() == Cause::DiskFull && now.len() > 1 => {
                     self.truncate_wal();
-                    self.most = Some(now.len() / 2);
+                    self.max_buckets = Some(now.len() / 2);
                 }
                 Err(error) => {
                     if error.cause() == Cause::DiskFull {
@@ -78,7 +79,7 @@ impl Writer {
         let folder = self.connection.path().and_then(|path| Path::new(path).parent());
         let free = folder.and_then(|folder| disk::space(folder).ok()).map_or(u64::MAX, |space| space.free);
         let by_space = usize::try_from(free / FREE_PART / WAL_BYTES_PER_BUCKET).unwrap_or(usize::MAX);
-        by_space.min(self.most.unwrap_or(usize::MAX)).max(1)
+        by_space.min(self.max_buckets.unwrap_or(usize::MAX)).max(1)
     }
 
     /// Copies the write-ahead file into the database and truncates it, if readers and the free space allow.
