@@ -8,7 +8,7 @@
 //! The tests run each target on its corpus in `tests/fuzz/corpus` and on mutations of it, the same at every
 //! run. `make fuzz` runs them under libFuzzer, with coverage, for as long as one likes.
 
-use crate::{access, config, http, log, pending, store, udp, wire};
+use crate::{access, codec, config, http, log, pending, store, udp, wire};
 
 #[cfg(test)]
 mod tests;
@@ -23,7 +23,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 18] = [
     Target { name: "json", run: wire::fuzz::json },
     Target { name: "ndjson", run: wire::fuzz::ndjson },
     Target { name: "line_protocol", run: wire::fuzz::line_protocol },
@@ -34,6 +34,7 @@ pub const TARGETS: [Target; 17] = [
     Target { name: "datagram", run: udp::fuzz::datagram },
     Target { name: "log", run: log::fuzz::log },
     Target { name: "checkpoint", run: log::fuzz::checkpoint },
+    Target { name: "chunk", run: codec::fuzz::chunk },
     Target { name: "payload", run: pending::fuzz::payload },
     Target { name: "config", run: config::fuzz::config },
     Target { name: "units", run: config::fuzz::units },

@@ -78,7 +78,7 @@ impl<'a> Chunk<'a> {
     }
 
     /// The length of the body.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn bytes(&self) -> usize {
         self.body.len()
     }

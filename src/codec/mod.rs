@@ -6,6 +6,8 @@
 
 mod decode;
 mod encode;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 
 pub use decode::{Chunk, ChunkError, Column, Readings};
 pub use encode::ChunkEncoder;

@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::fuzz::decode;
 use super::*;
 use crate::model::{Contents, HourOffset, Metric, Sample};
 
@@ -10,24 +11,6 @@ fn contents(metrics: &[&str], samples: &[(HourOffset, u32, f64)]) -> Contents {
 
 fn encode(contents: &Contents) -> Vec<u8> {
     ChunkEncoder::new().unwrap().encode(contents)
-}
-
-/// Decodes a chunk, and checks that its columns are in proportion to its body.
-fn decode(bytes: &[u8]) -> Result<Contents, ChunkError> {
-    let chunk = Chunk::decompress(bytes)?;
-    let decoded = chunk.readings()?;
-    let (readings, metrics) = (decoded.offsets().len(), decoded.columns().len());
-    assert!(readings + metrics <= chunk.bytes() && readings * metrics <= 8 * chunk.bytes(), "{readings} x {metrics}");
-    let names: Vec<Metric> = decoded.columns().iter().map(|column| column.metric().into()).collect();
-    let mut samples = Vec::new();
-    for (metric, column) in (0..).zip(decoded.columns()) {
-        assert_eq!(column.values().count(), readings);
-        let values = decoded.offsets().iter().zip(column.values());
-        samples.extend(values.filter_map(|(&offset, value)| Some(Sample { value: value?, offset, metric })));
-    }
-    assert!(samples.len() * 8 <= chunk.bytes());
-    let is_ambiguous = (1..names.len()).any(|at| names[at..].contains(&names[at - 1]));
-    Ok(if is_ambiguous { Contents::default() } else { Contents::new(names, samples) })
 }
 
 fn golden() -> Contents {

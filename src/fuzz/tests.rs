@@ -110,6 +110,6 @@ macro_rules! each_target_keeps_its_promises_on_its_corpus_and_mutations_of_it {
 }
 
 each_target_keeps_its_promises_on_its_corpus_and_mutations_of_it! {
-    json ndjson line_protocol senml_json senml_cbor timestamp signed_datagram datagram log checkpoint payload config units
-        query_string authorization certificate bson
+    json ndjson line_protocol senml_json senml_cbor timestamp signed_datagram datagram log checkpoint chunk payload config
+        units query_string authorization certificate bson
 }

@@ -1,0 +1,35 @@
+//! Invariants fuzzed on the bytes of a chunk.
+
+use std::collections::HashSet;
+
+use super::{Chunk, ChunkEncoder, ChunkError};
+use crate::model::{Contents, Metric, Sample};
+
+/// A chunk.
+pub fn chunk(bytes: &[u8]) {
+    if let Ok(contents) = decode(bytes) {
+        let again = ChunkEncoder::new().expect("memory").encode(&contents);
+        assert_eq!(decode(&again), Ok(contents), "encoded and decoded again");
+    }
+}
+
+/// Decodes a chunk, and checks that its columns are in proportion to its body. If the chunk names a metric
+/// twice, this returns the columns of the first.
+pub(super) fn decode(bytes: &[u8]) -> Result<Contents, ChunkError> {
+    let chunk = Chunk::decompress(bytes)?;
+    let decoded = chunk.readings()?;
+    let (readings, metrics) = (decoded.offsets().len(), decoded.columns().len());
+    assert!(readings + metrics <= chunk.bytes() && readings * metrics <= 8 * chunk.bytes(), "{readings} x {metrics}");
+    let (mut known, mut names, mut samples) = (HashSet::new(), Vec::new(), Vec::new());
+    for column in decoded.columns() {
+        assert_eq!(column.values().count(), readings);
+        if known.insert(column.metric()) {
+            let metric = u32::try_from(names.len()).expect("fewer than the bytes");
+            names.push(Metric::from(column.metric()));
+            let values = decoded.offsets().iter().zip(column.values());
+            samples.extend(values.filter_map(|(&offset, value)| Some(Sample { value: value?, offset, metric })));
+        }
+    }
+    assert!(samples.len() * size_of::<f64>() <= chunk.bytes(), "{} samples", samples.len());
+    Ok(Contents::new(names, samples))
+}
