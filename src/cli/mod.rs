@@ -64,7 +64,7 @@ enum Command {
     Serve(Settings),
     /// Send readings from CSV and NDJSON files to a running server
     Import(import::ImportArgs),
-    /// Look at what the store refused for good, or send it again
+    /// List readings that the store refuses permanently, or send them again
     DeadLetters(dead_letters::DeadLettersArgs),
     /// Validate the configuration and print what is in force; with --log, check the log too
     Check(check::CheckArgs),

@@ -61,10 +61,10 @@ pub(super) fn log_change(change: Option<FullnessChange>) {
     match change {
         FullnessChange::Full(max_bytes) => tracing::warn!(
             max_bytes,
-            "the log is full (log.max_bytes): readings are refused until the store has taken some of what it holds"
+            "the log is full (log.max_bytes): readings are refused until the store has stored some of its readings"
         ),
         FullnessChange::HasSpace(used_bytes) => {
-            tracing::info!(used_bytes, "the log has room again: readings are taken");
+            tracing::info!(used_bytes, "the log has room again: readings are accepted");
         }
         FullnessChange::DiskFull(error) => {
             tracing::warn!(error, "the disk of the log is full: readings are refused");
@@ -72,15 +72,15 @@ pub(super) fn log_change(change: Option<FullnessChange>) {
         FullnessChange::DiskLow { free: free_bytes, min_free: min_free_bytes } => tracing::warn!(
             free_bytes,
             min_free_bytes,
-            "the disk of the log is nearly full (log.min_free_bytes): readings are refused until the store has taken \
-             what the log holds, or there is more space"
+            "the disk of the log is nearly full (log.min_free_bytes): readings are refused until the store has stored \
+             the readings in the log, or the disk has more free space"
         ),
         FullnessChange::OutOfFiles(error) => tracing::warn!(
             error,
             "the process has too many open files: readings are refused; see ulimit -n and http.max_connections"
         ),
         FullnessChange::DiskHasSpace(free_bytes) => {
-            tracing::info!(free_bytes, "the disk of the log has room again: readings are taken");
+            tracing::info!(free_bytes, "the disk of the log has room again: readings are accepted");
         }
     }
 }
