@@ -1,4 +1,4 @@
-//! What can go wrong in this room, and whether trying again may help.
+//! Errors of the SQLite store, and their causes.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use rusqlite::ErrorCode;
 use crate::codec::ChunkError;
 use crate::store::{Cause, StoreError, WriteError};
 
-/// All causes that [`SqliteError::cause`] may have.
+/// All causes that [`SqliteError::cause`] returns.
 pub(super) const CAUSES: &[Cause] = &[
     Cause::Busy,
     Cause::Io,
@@ -27,7 +27,7 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause::UnreadableChunk,
 ];
 
-/// Everything that can go wrong in this room.
+/// An error of the SQLite store.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SqliteError {
     #[error(transparent)]
@@ -40,7 +40,7 @@ pub(super) enum SqliteError {
     UnknownVersion { found: i32, known: i32 },
     #[error("the file belongs to another program")]
     Foreign,
-    #[error("no write-ahead file is possible there, only journal mode {mode}")]
+    #[error("SQLite cannot keep a write-ahead file there: it uses journal mode {mode}")]
     NoWal { mode: String },
     #[error(
         "{} was removed while it is in use: put it back, or start tidegauge again to begin with an empty database; \
@@ -52,20 +52,20 @@ pub(super) enum SqliteError {
          readings wait in the log", .0.display()
     )]
     FileReplaced(PathBuf),
-    #[error("cannot tell whether {} is still there: {}", .0.display(), .1)]
+    #[error("cannot check whether {} is still there: {}", .0.display(), .1)]
     FileUnknown(PathBuf, std::io::Error),
     #[error("the program is stopping")]
     Stopping,
 }
 
 impl SqliteError {
-    /// The cause. An error that is not known to be permanent is transient: a reading that is tried too often
-    /// costs little, one that is given up too early is lost to the database.
+    /// The cause. An error that is not known to be permanent counts as transient: a retry too many costs
+    /// little, but a reading given up too early is lost to the database.
     pub(super) fn cause(&self) -> Cause {
         match self {
             Self::Sqlite(error) => match error.sqlite_error_code() {
                 Some(code) => cause_of(code),
-                None => Cause::UnreadableRow, // a row that holds what this program never wrote
+                None => Cause::UnreadableRow, // the row has a value that this program never wrote
             },
             Self::Chunk(_) => Cause::UnreadableChunk,
             Self::Compressor(_) => Cause::Memory,
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_no_retry_can_help_is_permanent() {
+    fn each_code_of_sqlite_has_a_cause() {
         let cause = |code| {
             let error = SqliteError::from(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
             assert!(CAUSES.contains(&error.cause()), "{error}");
