@@ -23,7 +23,7 @@ format: ## Is the source formatted?
 	$(CARGO) fmt --all --check
 
 lint: ## Do clippy and rustc have anything to say?
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
 
 deny: ## Are the licences and the sources of all dependencies allowed by deny.toml?
 	"$$(tests/get-cargo-deny)" --locked check bans licenses sources
@@ -38,7 +38,7 @@ check: ## Run the tests: unit, property, integration
 	$(CARGO) test --workspace --locked --no-fail-fast
 
 instructions: ## Count the instructions of each stage of a reading's way, and compare with benches/instructions.toml (UPDATE=1 writes it)
-	CARGO_INCREMENTAL=0 $(CARGO) bench --bench instructions --profile dev --config benches/optimized.toml --locked -- $(if $(UPDATE),--update,--check)
+	CARGO_INCREMENTAL=0 $(CARGO) bench --features bench --bench instructions --profile dev --config benches/optimized.toml --locked -- $(if $(UPDATE),--update,--check)
 
 fuzz: ## Fuzz each of TARGETS (all) for SECONDS=30 with coverage; what breaks a promise lands in target/fuzz/artifacts
 	@tests/fuzz/run $(SECONDS) $(TARGETS)

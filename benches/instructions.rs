@@ -1,12 +1,11 @@
-//! How many instructions each stage of a reading's way takes, counted by callgrind; `make instructions`.
+//! Counts the instructions of each stage of a reading with callgrind: `make instructions`.
 //!
-//! Unlike times, instructions are nearly the same at each run, on each machine of a kind, and under whatever
-//! load. So they stand in a table, `instructions.toml`, and `--check` compares: a change that makes a stage
-//! slower has to change the table, and is seen in review. One that makes it faster has to as well, so that
-//! what was won is not lost unseen. `--update` writes the table anew. Without either, the counts are only
-//! printed.
+//! Unlike times, the counts are nearly the same in each run, on all machines of a kind, and under any load.
+//! They are in a table, `instructions.toml`. `--check` compares with it: a change that makes a stage slower
+//! or faster must change the table too, and shows in review. `--update` writes the table. Without an option,
+//! the counts are only printed.
 //!
-//! The program runs itself under valgrind, once for each stage; only what happens in [`measured`] is counted.
+//! The program runs itself under valgrind once for each stage. Only the instructions of [`measured`] count.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -22,16 +21,16 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.toml");
 
-/// How far a count may be from the table's, in percent of it.
+/// The largest difference from the table, in percent.
 const TOLERANCE: f64 = 5.0;
 
-/// The same, when the table was made with another compiler: enough to notice what is done twice.
+/// The same if another compiler made the table: enough to notice work that is done twice.
 const TOLERANCE_OF_OTHERS: f64 = 30.0;
 
 /// The committed table.
 #[derive(Debug, Deserialize)]
 struct Table {
-    /// What it was counted with, as [`compiler`] says it.
+    /// The [`compiler`] of the counted program.
     compiler: String,
     instructions: BTreeMap<String, f64>,
 }
@@ -54,7 +53,7 @@ fn main() -> ExitCode {
     )
 }
 
-/// Does the work of a stage twice, so that what happens once in a process is over when it counts.
+/// Does the work of a stage twice, and counts the second time, without the set-up of the process.
 fn run(name: &str) -> anyhow::Result<()> {
     let stage = STAGES.iter().find(|stage| stage.name == name).with_context(|| format!("no stage {name}"))?;
     drop((stage.prepare)()());
@@ -68,7 +67,7 @@ fn measured(work: Work) -> Box<dyn Any> {
     work()
 }
 
-/// Whether all counts are as in the table.
+/// Returns whether all counts are as in the table.
 fn check() -> anyhow::Result<bool> {
     let table: Table = toml::from_str(&std::fs::read_to_string(TABLE).context(TABLE)?).context(TABLE)?;
     let compiler = compiler()?;
@@ -92,14 +91,14 @@ fn check() -> anyhow::Result<bool> {
     Ok(failed == 0)
 }
 
-/// A verdict on each stage of either side.
+/// Returns a line for each stage of either side: `Err` if the stage differs.
 fn compare(
     table: &BTreeMap<String, f64>,
     counts: &BTreeMap<String, f64>,
     tolerance: f64,
 ) -> Vec<Result<String, String>> {
     let verdict = |(name, expected): (&String, &f64)| {
-        let Some(count) = counts.get(name) else { return Err(format!("{name}: there is no such stage any more")) };
+        let Some(count) = counts.get(name) else { return Err(format!("{name}: there is no such stage")) };
         let percent = (count / expected - 1.0) * 100.0;
         let line = format!("{name}: {count:.1}, in the table {expected:.1} ({percent:+.1} %)");
         if percent.abs() <= tolerance { Ok(line) } else { Err(line) }
@@ -110,8 +109,8 @@ fn compare(
 
 fn update() -> anyhow::Result<()> {
     let head = format!(
-        "# Instructions per reading (rollup_merge: per hour of a device) of each stage in src/bench.rs, as callgrind counts\n\
-         # them. Written by `make instructions UPDATE=1`, compared by `make instructions`.\n\
+        "# Instructions per reading (rollup_merge: per hour of a device) of each stage in src/bench.rs, counted by\n\
+         # callgrind. Written by `make instructions UPDATE=1`, compared by `make instructions`.\n\
          compiler = \"{}\"\n\n[instructions]\n",
         compiler()?
     );
@@ -151,7 +150,7 @@ fn count(stage: &Stage, out: &Path) -> anyhow::Result<f64> {
     Ok(total / stage.count as f64)
 }
 
-/// What the counts depend on besides the source.
+/// Returns the compiler and the platform, on which the counts depend besides the source.
 fn compiler() -> anyhow::Result<String> {
     let rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())).arg("--version").output()?;
     let version = String::from_utf8(rustc.stdout)?;

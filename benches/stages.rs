@@ -1,8 +1,8 @@
-//! The stages of a reading's way, one by one, and the log on a real disk: `cargo bench --bench stages`.
+//! Times the stages of a reading and the log: `cargo bench --features bench --bench stages`.
 //!
-//! What a stage deals with stands in `src/bench.rs`. `log_append` is the log as a whole, thread and all: one
-//! request at a time, and 64 at once, which share a sync. In `memory` the files lie on a tmpfs, where a sync
-//! costs nothing.
+//! `src/bench.rs` defines the stages. `log_append` measures the whole log with its thread: one request at a
+//! time, and 64 at once, which share a sync. In `memory` the files are on a tmpfs, where a sync costs
+//! nothing.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tidegauge::log::{Batch, Log, MinFree, Options, Sync};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// After so many requests, those before are cut off.
+/// The log is cut each time after this many requests.
 const CUT_AFTER: usize = 1_024;
 
 fn stages(criterion: &mut Criterion) {

@@ -39,6 +39,7 @@
 //! - [`http`]: the API.
 
 pub mod access;
+#[cfg(any(test, feature = "bench"))]
 #[doc(hidden)]
 pub mod bench;
 pub mod codec;

@@ -16,16 +16,26 @@ pub(super) struct Locked<'a> {
     state: Option<MutexGuard<'a, State>>,
     since: Instant,
     held: &'a Histogram,
+    #[cfg(feature = "bench")]
+    cpu: super::bench::CpuClock,
 }
 
 impl Pipeline {
+    #[cfg_attr(feature = "bench", track_caller)]
     pub(super) fn lock(&self) -> Locked<'_> {
         let state = Some(self.state.lock().unwrap_or_else(PoisonError::into_inner));
-        Locked { state, since: Instant::now(), held: &self.metrics.pending_lock_seconds }
+        Locked {
+            state,
+            since: Instant::now(),
+            held: &self.metrics.pending_lock_seconds,
+            #[cfg(feature = "bench")]
+            cpu: super::bench::CpuClock::start(),
+        }
     }
 
     /// Looks at what is pending. Nothing is fed meanwhile, so `look` must take a bounded time, whatever is
     /// pending.
+    #[cfg_attr(feature = "bench", track_caller)]
     pub fn with_pending<T>(&self, look: impl FnOnce(&Pending) -> T) -> T {
         look(&self.lock().pending)
     }
@@ -84,7 +94,11 @@ impl DerefMut for Locked<'_> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let held = self.since.elapsed();
+        #[cfg(feature = "bench")]
+        let hold = self.cpu.stop(held);
         self.state = None;
+        #[cfg(feature = "bench")]
+        super::bench::record(hold);
         self.held.record(held.as_secs_f64());
     }
 }

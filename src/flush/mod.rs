@@ -40,6 +40,9 @@ use crate::pending::{Limits, Pending};
 use crate::store::Store;
 use crate::telemetry::Metrics;
 
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod bench;
 mod cutter;
 mod dead_letters;
 mod feeder;

@@ -21,6 +21,7 @@ use crate::telemetry::{Metrics, Protocol, RefusalReason};
 use crate::wire::Code;
 
 mod admission;
+#[cfg(any(test, feature = "bench"))]
 #[doc(hidden)]
 pub mod bench;
 pub mod devices;

@@ -32,6 +32,7 @@ use std::time::Duration;
 
 pub mod batch;
 pub mod batch_view;
+#[cfg(any(test, feature = "bench"))]
 #[doc(hidden)]
 pub mod bench;
 pub mod checkpoint;

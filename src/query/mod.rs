@@ -34,6 +34,7 @@ use crate::model::{Contents, Hour};
 use crate::pending::{ITEMS_PER_TURN, PendingHour};
 use crate::store::{Cause, Store, StoreError};
 
+#[cfg(any(test, feature = "bench"))]
 #[doc(hidden)]
 pub mod bench;
 mod devices;

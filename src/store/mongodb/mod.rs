@@ -9,6 +9,7 @@
 //!
 //! Only this room knows the driver and BSON.
 
+#[cfg(any(test, feature = "bench"))]
 #[doc(hidden)]
 pub mod bench;
 mod bucket;

@@ -48,6 +48,7 @@
 //! by the slow one. Values above 1e290 take the slow path, because a sum that an append made infinite would
 //! stay so.
 
+#[cfg(any(test, feature = "bench"))]
 pub(super) mod bench;
 mod births;
 mod capacity;
