@@ -1,7 +1,7 @@
 //! Pending behind its lock, and what others may see of it.
 
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use metrics::Histogram;
@@ -62,12 +62,12 @@ impl Pipeline {
         limit: usize,
         see: impl Fn(PendingDevice) -> T,
     ) -> Vec<T> {
-        let (mut found, mut after) = (Vec::new(), after.map(str::to_owned));
+        let (mut found, mut after) = (Vec::new(), after.map(Arc::<str>::from));
         loop {
             let room = limit - found.len();
             let (turn, is_cut) = self.with_pending(|pending| pending.devices(prefix, after.as_deref(), room));
             if let Some(last) = turn.last() {
-                after = Some(last.device.to_string());
+                after = Some(Arc::clone(&last.device));
             }
             found.extend(turn.into_iter().map(&see));
             if !is_cut {

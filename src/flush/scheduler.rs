@@ -7,10 +7,10 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::{Pipeline, write};
-use crate::pending::{Take, Taken};
+use crate::pending::{Take, TakenBucket};
 
-/// How many buckets are taken before the lock is given to others.
-pub(super) const BUCKETS_PER_TURN: usize = 128;
+/// How many buckets are taken or completed before the lock is released to others.
+pub(super) const BUCKETS_PER_TURN: usize = 64;
 
 /// The longest sleep. What comes meanwhile is due later than what is there, so this is only a second look.
 const MAX_SLEEP: Duration = Duration::from_millis(500);
@@ -35,7 +35,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
 }
 
 /// Waits until something is due and takes it. `None` when draining and everything is stored or given up.
-async fn next_batch(pipeline: &Pipeline) -> Option<Vec<Taken>> {
+async fn next_batch(pipeline: &Pipeline) -> Option<Vec<TakenBucket>> {
     loop {
         let completed = pipeline.completed.notified();
         let (batch, finished) = take(pipeline);
@@ -53,7 +53,7 @@ async fn next_batch(pipeline: &Pipeline) -> Option<Vec<Taken>> {
     }
 }
 
-fn take(pipeline: &Pipeline) -> (Vec<Taken>, bool) {
+fn take(pipeline: &Pipeline) -> (Vec<TakenBucket>, bool) {
     let options = &pipeline.options;
     let (mut batch, mut bytes) = (Vec::new(), 0);
     loop {
@@ -77,7 +77,7 @@ fn take(pipeline: &Pipeline) -> (Vec<Taken>, bool) {
 }
 
 /// About what a bucket takes in a write command.
-fn bytes_of(taken: &Taken) -> u64 {
+fn bytes_of(taken: &TakenBucket) -> u64 {
     300 + taken.values() as u64 * 32
 }
 

@@ -1,20 +1,22 @@
-//! An open bucket: readings of one device and hour in the order in which they were accepted.
+//! An open bucket: readings of one device and hour, in the order in which they were accepted.
 
 use std::sync::Arc;
 
 use super::names::Names;
+use super::slots::Key;
 use super::snapshot::BucketSnapshot;
-use super::{Hour, Index, Position};
+use super::{Hour, Position};
 use crate::model::{HourOffset, Keep};
 
-/// Memory that a bucket and its device take besides the readings and the metadata: the structs, their places
-/// in slabs, queues and tables, and the allocator's share.
+/// The memory of a bucket and its device without the readings and the metadata.
+///
+/// It counts the structs, their places in slabs, indexes and queues, and the allocator's share.
 const FIXED_BYTES: u64 = 230;
 
-/// A chunk of values is full, and is shared from then on, when it has so many: 64 KiB.
+/// The values of a full chunk: 64 KiB. Snapshots share full chunks.
 pub(super) const CHUNK_VALUES: usize = 4_096;
 
-/// Set in [`Arrived::place`] of the first value of a reading. Offsets into the hour need 22 bits.
+/// The bit in [`Arrived::place`] of the first value of a reading. Offsets into the hour need 22 bits.
 pub(super) const STARTS_READING: u32 = 1 << 31;
 
 /// Values in the order in which they were accepted.
@@ -22,53 +24,58 @@ pub(super) type Chunk = Arc<Vec<Arrived>>;
 
 #[derive(Debug)]
 pub(super) struct OpenBucket {
-    pub(super) device: Index,
+    pub(super) device: Key,
     pub(super) hour: Hour,
-    /// Tells this bucket from others that had its place before.
-    pub(super) serial: u32,
-    /// How many readings came.
+    /// Whether a write of the same device and hour is in flight. If not, the bucket is in the age queue.
+    pub(super) is_blocked: bool,
+    /// The neighbours in the list of the age queue.
+    pub(super) older: Option<Key>,
+    pub(super) newer: Option<Key>,
+    /// The number of readings.
     pub(super) accepted: u32,
-    /// Where the first reading stands in the log.
+    /// The position of the first reading in the log.
     pub(super) position: Position,
-    /// When it came.
+    /// When the first reading was inserted.
     pub(super) since_ms: u64,
-    /// What the values' metrics are called.
+    /// The names that the values refer to.
     pub(super) names: Arc<Names>,
-    /// The first and the last instant.
+    /// The first and the last instant of the readings.
     pub(super) span: (HourOffset, HourOffset),
     pub(super) metadata: Option<Arc<str>>,
     /// Full chunks, which a snapshot shares. Most buckets have none.
     full: Option<Box<FullChunks>>,
-    /// The values behind those of the full chunks, which a snapshot copies.
+    /// The values after those of the full chunks. A snapshot copies them.
     arrived: Vec<Arrived>,
 }
 
 #[derive(Debug, Default)]
 struct FullChunks(Vec<Chunk>);
 
-/// One value as it came: 16 bytes.
+/// One value as it was accepted: 16 bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arrived {
     pub(super) value: f64,
     /// The offset into the hour, and [`STARTS_READING`].
     pub(super) place: u32,
     /// The metric's id in [`Names`].
-    pub(super) metric: u32,
+    pub(super) metric: Key,
 }
 
 impl OpenBucket {
     pub(super) const fn new(
-        device: Index,
+        device: Key,
         hour: Hour,
         names: Arc<Names>,
         position: Position,
         since_ms: u64,
-        serial: u32,
+        is_blocked: bool,
     ) -> Self {
         Self {
             device,
             hour,
-            serial,
+            is_blocked,
+            older: None,
+            newer: None,
             accepted: 0,
             position,
             since_ms,
@@ -86,7 +93,7 @@ impl OpenBucket {
         FIXED_BYTES + (values * size_of::<Arrived>() + metadata) as u64
     }
 
-    pub(super) fn push(&mut self, metadata: Option<&str>, offset: u32, values: impl Iterator<Item = (u32, f64)>) {
+    pub(super) fn push(&mut self, metadata: Option<&str>, offset: u32, values: impl Iterator<Item = (Key, f64)>) {
         let mut flag = STARTS_READING;
         for (metric, value) in values {
             if self.arrived.len() == self.arrived.capacity() {
@@ -108,7 +115,7 @@ impl OpenBucket {
             let chunk = Arc::new(std::mem::take(&mut self.arrived));
             self.full.get_or_insert_default().0.push(chunk);
         } else {
-            // Half again, not double: most of the memory of the process is here.
+            // By a half, not to the double: most of the memory of the process is here.
             self.arrived.reserve_exact((len / 2).max(2).min(CHUNK_VALUES - len));
         }
     }
@@ -117,19 +124,19 @@ impl OpenBucket {
         self.full.as_ref().map_or(&[], |full| &full.0)
     }
 
-    /// What a [`Self::snapshot`] costs: how many values and chunks are touched.
+    /// Returns how many values and chunks [`Self::snapshot`] touches.
     pub(super) fn snapshot_items(&self) -> usize {
         self.full_chunks().len() + self.arrived.len()
     }
 
-    /// The bucket as it is now. Full chunks are shared, and not copied.
+    /// Returns the readings so far. Shares full chunks and copies the other values.
     pub(super) fn snapshot(&self, keep: Keep) -> BucketSnapshot {
         let mut chunks = self.full_chunks().to_vec();
         chunks.push(Arc::new(self.arrived.clone()));
         self.snapshot_of(chunks, keep)
     }
 
-    /// The bucket as it is in the end.
+    /// Closes the bucket and returns its readings.
     pub(super) fn into_snapshot(mut self, keep: Keep) -> BucketSnapshot {
         let mut chunks = self.full.take().unwrap_or_default().0;
         chunks.push(Arc::new(std::mem::take(&mut self.arrived)));

@@ -1,45 +1,50 @@
-//! Which devices have something pending.
+//! The list of devices that have pending readings.
 
 use std::sync::Arc;
 
+use super::slots::Key;
 use super::sorted::is_before;
-use super::{Device, HourSlot, ITEMS_PER_TURN, Pending, PendingHour, key};
+use super::{Device, HourSlot, ITEMS_PER_TURN, Pending, PendingHour};
 use crate::model::HourOffset;
 
-/// How many hours before the newest one are searched for metadata.
+/// The number of hours before the newest one that are searched for metadata.
 const EARLIER_HOURS_MAX: usize = 24;
 
-/// A device that has something pending.
+/// The work of searching one of them, in the unit of [`ITEMS_PER_TURN`].
+const ITEMS_PER_EARLIER_HOUR: usize = 8;
+
+/// A device that has pending readings.
 #[derive(Debug, Clone)]
 pub struct PendingDevice {
-    /// The device id.
+    /// Its stored ID.
     pub device: Arc<str>,
-    /// The first instant that is pending, in Unix milliseconds.
+    /// The first pending instant, in Unix milliseconds.
     pub first_ts_ms: i64,
-    /// Its last hour that has something pending.
+    /// Its newest pending hour.
     pub newest: PendingHour,
-    /// The newest metadata that is pending for one of the hours before that.
+    /// The newest pending metadata of the hours before that.
     pub earlier_metadata: Option<Arc<str>>,
 }
 
 impl Pending {
-    /// The devices with something pending whose id starts with `prefix` and comes after `after`, ascending:
-    /// up to `limit` of them, and no more than one turn allows. The flag says that the turn ended first: ask
-    /// again behind the last one.
+    /// Returns the pending devices whose ID starts with `prefix` and follows `after`, ascending.
+    ///
+    /// At most `limit` of them, and no more than one turn allows. The flag is true if the turn ended first:
+    /// the caller goes on after the last device.
     pub fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> (Vec<PendingDevice>, bool) {
-        let id_of = |device: u32| &*self.devices[device as usize].id;
+        let id_of = |device: Key| &*self.devices[device].id;
         let from = self.sorted.from(|device| is_before(id_of(device), prefix, after));
         let (mut found, mut items) = (Vec::new(), 0);
         for device in from.take_while(|&device| id_of(device).starts_with(prefix)).take(limit) {
             if items >= ITEMS_PER_TURN {
                 return (found, true);
             }
-            let device = &self.devices[device as usize];
+            let device = &self.devices[device];
             let [earlier @ .., newest] = &device.hours[..] else { continue };
             let (newest, touched) = self.snapshot(newest);
-            items += touched;
+            items += touched + earlier.len().min(EARLIER_HOURS_MAX) * ITEMS_PER_EARLIER_HOUR;
             found.push(PendingDevice {
-                device: device.id.as_ref().into(),
+                device: Arc::clone(&device.id),
                 first_ts_ms: self.first_ts_ms(device),
                 newest,
                 earlier_metadata: self.newest_metadata(earlier),
@@ -48,20 +53,20 @@ impl Pending {
         (found, false)
     }
 
-    /// The newest metadata of some hours, of which no more than a day is looked at.
+    /// Returns the newest metadata of the last [`EARLIER_HOURS_MAX`] of some hours.
     fn newest_metadata(&self, hours: &[HourSlot]) -> Option<Arc<str>> {
         hours.iter().rev().take(EARLIER_HOURS_MAX).find_map(|slot| {
-            let open = slot.open.and_then(|bucket| self.open[key(bucket)].metadata.as_ref());
-            let flying = slot.flight.and_then(|flight| self.flights[key(flight)].bucket.metadata.as_ref());
-            open.or(flying).cloned()
+            let open = slot.open.and_then(|bucket| self.open[bucket].metadata.as_ref());
+            let in_flight = slot.in_flight.and_then(|taken| self.in_flight[taken].bucket.metadata.as_ref());
+            open.or(in_flight).cloned()
         })
     }
 
     fn first_ts_ms(&self, device: &Device) -> i64 {
         let Some(first) = device.hours.first() else { return 0 };
-        let open = first.open.map(|bucket| self.open[key(bucket)].span.0);
-        let flying = first.flight.map(|flight| self.flights[key(flight)].bucket.span.0);
-        let offset: Option<HourOffset> = open.into_iter().chain(flying).min();
+        let open = first.open.map(|bucket| self.open[bucket].span.0);
+        let in_flight = first.in_flight.map(|taken| self.in_flight[taken].bucket.span.0);
+        let offset: Option<HourOffset> = open.into_iter().chain(in_flight).min();
         first.hour.instant_ms(offset.unwrap_or_default())
     }
 }

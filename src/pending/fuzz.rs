@@ -1,16 +1,16 @@
-//! What is held against any payload of a record.
+//! Invariants fuzzed on the payloads of records.
 
 use std::time::Duration;
 
 use super::{Limits, Pending, Take};
 use crate::log::Position;
 
-/// The payload of a record, as the feeder finds it.
+/// Inserts a payload, takes it and completes it, as the feeder and the scheduler do.
 pub fn payload(bytes: &[u8]) {
     let limits = Limits { max_bytes: 1 << 20, max_readings: 100, max_age: Duration::from_secs(60) };
     let mut pending = Pending::new(limits);
     if pending.insert(bytes, Position(0), 0).is_err() {
-        return; // the feeder ends then, and with it the process
+        return; // the feeder ends, and with it the process
     }
     let memory = pending.bytes();
     assert!(memory <= 300 * bytes.len() as u64, "{memory} bytes for a payload of {}", bytes.len());

@@ -1,44 +1,45 @@
-//! The way from a record into the buckets, a turn at a time.
+//! Inserting the readings of a record into the buckets, one turn at a time.
 
 use std::sync::Arc;
 
 use super::names::Names;
-use super::{ITEMS_PER_TURN, Index, Pending};
+use super::slots::Key;
+use super::{ITEMS_PER_BUCKET, ITEMS_PER_TURN, Pending};
 use crate::log::Position;
 use crate::log::batch_view::{BadPayload, BatchView, Step, Steps};
 use crate::model::Hour;
 
-/// Marks a name whose id is not known yet.
-const UNKNOWN: u32 = u32::MAX;
-
-/// The batch of one record on its way into the buckets. First [`Self::decode`], without the lock of pending,
-/// then [`Self::apply`], until nothing is left to decode.
+/// The insertion of one record.
+///
+/// Call [`Self::decode`] without the lock of pending and [`Self::apply`] with it, until nothing is left to
+/// decode.
 #[derive(Debug)]
 pub struct Insertion<'a> {
     position: Position,
     names: Vec<&'a str>,
     steps: Steps<'a>,
-    /// Decoded and not applied yet.
+    /// The steps that are decoded and not applied yet.
     turn: Vec<Step<'a>>,
-    /// The ids of the batch's names in each generation of names that was met.
+    /// The ids of the batch's names, for each generation of names that the buckets use.
     tables: Vec<IdTable>,
     device: &'a str,
     metadata: Option<&'a str>,
-    /// An old generation of names, to be dropped without the lock.
+    /// An old generation of names. It is dropped with the insertion, without the lock.
     old_names: Option<Arc<Names>>,
 }
 
 #[derive(Debug)]
 struct IdTable {
     generation: Arc<Names>,
-    ids: Vec<u32>,
+    /// `None`: not looked up yet.
+    ids: Vec<Option<Key>>,
 }
 
 impl<'a> Insertion<'a> {
-    /// Begins with the batch of the record at `position`.
+    /// Starts the insertion of the record at `position`.
     ///
     /// # Errors
-    /// When the table of names breaks the grammar of payloads.
+    /// If the payload's table of names is not valid.
     pub fn new(payload: &'a [u8], position: Position) -> Result<Self, BadPayload> {
         let batch = BatchView::new(payload)?;
         Ok(Self {
@@ -53,10 +54,10 @@ impl<'a> Insertion<'a> {
         })
     }
 
-    /// Decodes what goes into pending in the next turn. False: everything has been applied.
+    /// Decodes the steps of the next turn. Returns false when all steps have been applied.
     ///
     /// # Errors
-    /// When the payload breaks its grammar; what came before may have been applied.
+    /// If the payload is not valid. Earlier turns may have been applied.
     pub fn decode(&mut self) -> Result<bool, BadPayload> {
         let (mut items, mut last) = (0, None);
         let mut metadata_items = self.metadata.map_or(0, items_of);
@@ -71,7 +72,7 @@ impl<'a> Insertion<'a> {
                 Step::Reading { ts_ms, values } => {
                     let hour = Hour::of(*ts_ms);
                     let is_same = last.replace(hour) == Some(hour);
-                    values.len() + if is_same { 1 } else { 1 + metadata_items }
+                    values.len() + if is_same { 1 } else { ITEMS_PER_BUCKET + metadata_items }
                 }
             };
             self.turn.push(step);
@@ -79,14 +80,14 @@ impl<'a> Insertion<'a> {
         Ok(!self.turn.is_empty())
     }
 
-    /// Puts what was decoded into the buckets, and returns how many readings that were.
+    /// Inserts the decoded readings into the buckets, and returns their number.
     pub fn apply(&mut self, pending: &mut Pending, now_ms: u64) -> u64 {
         if self.tables.is_empty() {
             self.old_names = pending.names.advance();
         }
         let before = pending.readings();
-        // The bucket of the reading before, and where the ids of its names are.
-        let mut last: Option<(Hour, Index, usize)> = None;
+        // The bucket of the last reading, and the table of its names.
+        let mut last: Option<(Hour, Key, usize)> = None;
         for step in self.turn.drain(..) {
             match step {
                 Step::Group { device, metadata } => (self.device, self.metadata, last) = (device, metadata, None),
@@ -103,11 +104,8 @@ impl<'a> Insertion<'a> {
                     last = Some((hour, bucket, table));
                     let IdTable { generation, ids } = &mut self.tables[table];
                     let values = values.map(|(name, value)| {
-                        let id = &mut ids[usize::from(name)];
-                        if *id == UNKNOWN {
-                            *id = generation.id(self.names[usize::from(name)]);
-                        }
-                        (*id, value)
+                        let name = usize::from(name);
+                        (*ids[name].get_or_insert_with(|| generation.id(self.names[name])), value)
                     });
                     pending.push(bucket, metadata, Hour::offset_of(ts_ms), values);
                 }
@@ -116,30 +114,30 @@ impl<'a> Insertion<'a> {
         pending.readings() - before
     }
 
-    /// Whether all of the batch has been applied.
+    /// Returns whether all of the batch has been applied.
     pub fn is_over(&self) -> bool {
         self.turn.is_empty() && self.steps.is_over()
     }
 }
 
-/// Where the ids of a generation are. Nearly always there is one.
+/// Returns the index of the table of a generation. There is nearly always only one.
 fn table_of(tables: &mut Vec<IdTable>, generation: &Arc<Names>, names: usize) -> usize {
     tables.iter().position(|table| Arc::ptr_eq(&table.generation, generation)).unwrap_or_else(|| {
-        tables.push(IdTable { generation: Arc::clone(generation), ids: vec![UNKNOWN; names] });
+        tables.push(IdTable { generation: Arc::clone(generation), ids: vec![None; names] });
         tables.len() - 1
     })
 }
 
-/// What it costs to compare or to copy metadata, in values.
+/// The work of comparing or copying metadata, in the unit of [`ITEMS_PER_TURN`].
 const fn items_of(metadata: &str) -> usize {
     metadata.len() / 64
 }
 
 impl Pending {
-    /// Takes in the batch of the record at `position`, in as many turns as it takes.
+    /// Inserts the record at `position`, all turns in a row.
     ///
     /// # Errors
-    /// When the payload breaks its grammar.
+    /// If the payload is not valid.
     pub fn insert(&mut self, payload: &[u8], position: Position, now_ms: u64) -> Result<(), BadPayload> {
         let mut insertion = Insertion::new(payload, position)?;
         while insertion.decode()? {

@@ -1,49 +1,44 @@
 //! Metric names, each held once however many readings carry it.
 //!
-//! Names come in generations. A bucket keeps the generation in which it was opened, and a generation lives as
-//! long as anything refers to it. So names that are no longer in use are freed without a search for them, and
-//! a query resolves names without the lock of pending.
+//! Names are kept in generations. A bucket refers to the generation in which it was opened, and a generation
+//! lives as long as something refers to it. So unused names are freed without a search for them, and a query
+//! resolves names without the lock of pending.
 
-use std::hash::BuildHasher;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
-use foldhash::fast::RandomState;
-use hashbrown::HashTable;
-
+use super::hash_index::HashIndex;
+use super::slots::{Key, Slots};
 use crate::model::Metric;
 
-/// A generation holds at least so many names before the next one begins.
+/// The smallest number of names that a generation holds before the next one begins.
 const NAMES_MIN: usize = 10_000;
 
-/// One generation: gives each metric name a number.
+/// One generation: gives each metric name an id.
 #[derive(Debug, Default)]
 pub(super) struct Names(RwLock<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    by_id: Vec<Metric>,
-    ids: HashTable<u32>,
-    hasher: RandomState,
+    by_id: Slots<Metric>,
+    ids: HashIndex,
 }
 
 impl Names {
-    /// The number of a name, a new one if need be.
-    pub(super) fn id(&self, name: &str) -> u32 {
+    /// Returns the id of a name. A new name gets a new id.
+    pub(super) fn id(&self, name: &str) -> Key {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let Table { by_id, ids, hasher } = &mut *table;
-        let hash = hasher.hash_one(name);
-        if let Some(&id) = ids.find(hash, |&id| *by_id[id as usize] == *name) {
+        let Table { by_id, ids } = &mut *table;
+        if let Some(id) = ids.find(name, |id| &*by_id[id]) {
             return id;
         }
-        let id = u32::try_from(by_id.len()).expect("memory ends far below 2^32 names");
-        by_id.push(name.into());
-        ids.insert_unique(hash, id, |&id| hasher.hash_one(&*by_id[id as usize]));
+        let id = by_id.insert(name.into());
+        ids.insert(name, id);
         id
     }
 
-    /// The name with a number that [`Self::id`] gave.
-    pub(super) fn name(&self, id: u32) -> Metric {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).by_id[id as usize].clone()
+    /// Returns the name of an id that [`Self::id`] returned.
+    pub(super) fn name(&self, id: Key) -> Metric {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).by_id[id].clone()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -51,7 +46,7 @@ impl Names {
     }
 }
 
-/// The generation for new buckets, and what is known of those before it.
+/// The generation for new buckets, and the older ones that may be in use.
 #[derive(Debug)]
 pub(super) struct Generations {
     current: Arc<Names>,
@@ -71,8 +66,10 @@ impl Generations {
         &self.current
     }
 
-    /// Begins a new generation if the current one is large: the larger, the more names of older ones are in
-    /// use. Returns the one that was current. Drop it without the lock of pending.
+    /// Begins a new generation if the current one is large, and returns the current one in that case.
+    ///
+    /// The more names of older generations are in use, the larger a generation grows. The caller drops the
+    /// returned one without the lock of pending.
     pub(super) fn advance(&mut self) -> Option<Arc<Names>> {
         if self.current.len() <= self.max_names {
             return None;
@@ -85,7 +82,7 @@ impl Generations {
         Some(old)
     }
 
-    /// How many names are held.
+    /// Returns the number of names in all generations.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.current.len() + self.older.iter().filter_map(Weak::upgrade).map(|older| older.len()).sum::<usize>()

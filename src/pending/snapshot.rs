@@ -1,4 +1,4 @@
-//! What is pending at one moment, to be read without the lock of pending.
+//! Snapshots of pending readings, to be read without the lock of pending.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,33 +8,35 @@ use foldhash::fast::FixedState;
 
 use super::bucket::{Arrived, Chunk, STARTS_READING};
 use super::names::Names;
-use super::{HourSlot, ITEMS_PER_TURN, Pending, key};
+use super::slots::Key;
+use super::{HourSlot, ITEMS_PER_BUCKET, ITEMS_PER_TURN, Pending};
 use crate::model::{BucketWrite, Contents, Hour, HourOffset, Keep, Metric, Sample};
 
-/// The readings of one bucket at one moment, in the order in which they were accepted. Cheap to make; what is
-/// asked of it is computed then.
+/// The readings of one bucket at one moment, in the order in which they were accepted.
+///
+/// It is cheap to make. Its methods do the sorting and merging.
 #[derive(Debug)]
 pub struct BucketSnapshot {
     /// The hour.
     pub hour: Hour,
-    /// How many readings were accepted.
+    /// The number of readings that were accepted.
     pub accepted: u32,
     pub(super) metadata: Option<Arc<str>>,
     pub(super) span: (HourOffset, HourOffset),
     pub(super) names: Arc<Names>,
     pub(super) chunks: Vec<Chunk>,
-    /// Which of several values of one identity stays.
+    /// Which of several values of one identity is kept.
     pub(super) keep: Keep,
 }
 
 impl BucketSnapshot {
-    /// How many values there are, repetitions included.
+    /// The number of values, repetitions included.
     #[must_use]
     pub fn values(&self) -> usize {
         self.chunks.iter().map(|chunk| chunk.len()).sum()
     }
 
-    /// The readings, each identity once.
+    /// Returns the readings, each identity once.
     #[must_use]
     pub fn contents(&self) -> Contents {
         let mut table = Numbering::new(&self.names);
@@ -42,7 +44,7 @@ impl BucketSnapshot {
         Contents::keeping(self.keep, table.metrics, samples)
     }
 
-    /// The write that brings the readings to the store.
+    /// Makes the write that stores the readings.
     #[must_use]
     pub fn to_write(&self, device: Arc<str>) -> BucketWrite {
         let mut table = Numbering::new(&self.names);
@@ -63,35 +65,35 @@ impl BucketSnapshot {
     }
 }
 
-/// What is pending of one hour of a device at one moment.
+/// The pending readings of one device and hour at one moment.
 #[derive(Debug, Clone)]
 pub struct PendingHour {
     /// The hour.
     pub hour: Hour,
-    /// What is on its way to the store.
-    pub(super) flying: Option<Arc<BucketSnapshot>>,
-    /// What came after that.
+    /// The readings of the write in flight.
+    pub(super) in_flight: Option<Arc<BucketSnapshot>>,
+    /// The readings that were accepted after those.
     pub(super) open: Option<Arc<BucketSnapshot>>,
 }
 
 impl PendingHour {
-    /// How many values there are, repetitions included.
+    /// The number of values, repetitions included.
     #[must_use]
     pub fn values(&self) -> usize {
         self.parts().map(BucketSnapshot::values).sum()
     }
 
-    /// The readings, those in flight included.
+    /// Returns the readings, those in flight included, each identity once.
     #[must_use]
     pub fn contents(&self) -> Contents {
-        match (&self.flying, &self.open) {
-            (Some(flying), Some(open)) => flying.contents().merge(&open.contents()),
+        match (&self.in_flight, &self.open) {
+            (Some(in_flight), Some(open)) => in_flight.contents().merge(&open.contents()),
             (Some(only), None) | (None, Some(only)) => only.contents(),
             (None, None) => Contents::default(),
         }
     }
 
-    /// The metrics that have values, sorted by name.
+    /// Returns the metrics that have values, sorted by name.
     #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
         let mut metrics: Vec<Metric> = self.parts().flat_map(BucketSnapshot::metrics).collect();
@@ -108,20 +110,21 @@ impl PendingHour {
         (self.hour.instant_ms(first), self.hour.instant_ms(last))
     }
 
-    /// For each write that the hour becomes, in their order: its last instant, in Unix milliseconds, and its
-    /// metadata.
+    /// Returns the last instant, in Unix milliseconds, and the metadata of each write of the hour, in their
+    /// order.
     pub fn metadata(&self) -> impl Iterator<Item = (i64, Option<&Arc<str>>)> {
         self.parts().map(|part| (self.hour.instant_ms(part.span.1), part.metadata.as_ref()))
     }
 
     fn parts(&self) -> impl Iterator<Item = &BucketSnapshot> {
-        self.flying.iter().chain(&self.open).map(|part| &**part)
+        self.in_flight.iter().chain(&self.open).map(|part| &**part)
     }
 }
 
 impl Pending {
-    /// What is pending of a device in a range of hours, ascending: as much as one turn allows, at least one
-    /// hour. The rest is to be asked for from the hour on that is returned.
+    /// Returns the pending hours of a device in a range, ascending: as many as one turn allows, at least one.
+    ///
+    /// If the turn ended before the range, the second value is the hour from which the caller goes on.
     pub fn hours(&self, device: &str, hours: Range<Hour>) -> (Vec<PendingHour>, Option<Hour>) {
         let Some(device) = self.find_device(device) else { return (Vec::new(), None) };
         let slots = &self.devices[device].hours;
@@ -138,20 +141,20 @@ impl Pending {
         (found, None)
     }
 
-    /// The last hour of a device that has something pending.
+    /// Returns the last hour of a device that has pending readings.
     pub fn last_hour(&self, device: &str) -> Option<Hour> {
         self.devices[self.find_device(device)?].hours.last().map(|slot| slot.hour)
     }
 
-    /// What is pending of an hour, and how many values and chunks were touched to tell.
+    /// Takes a snapshot of an hour, and returns it with the work that it took.
     pub(super) fn snapshot(&self, slot: &HourSlot) -> (PendingHour, usize) {
-        let open = slot.open.map(|bucket| &self.open[key(bucket)]);
+        let open = slot.open.map(|bucket| &self.open[bucket]);
         let hour = PendingHour {
             hour: slot.hour,
-            flying: slot.flight.map(|flight| Arc::clone(&self.flights[key(flight)].bucket)),
+            in_flight: slot.in_flight.map(|taken| Arc::clone(&self.in_flight[taken].bucket)),
             open: open.map(|bucket| Arc::new(bucket.snapshot(self.keep))),
         };
-        (hour, 1 + open.map_or(0, super::bucket::OpenBucket::snapshot_items))
+        (hour, ITEMS_PER_BUCKET + open.map_or(0, super::bucket::OpenBucket::snapshot_items))
     }
 }
 
@@ -159,11 +162,11 @@ impl Pending {
 struct Numbering<'a> {
     names: &'a Names,
     /// Ids in [`Names`], by number.
-    ids: Vec<u32>,
+    ids: Vec<Key>,
     /// Numbers by id.
-    numbers: HashMap<u32, u32, FixedState>,
+    numbers: HashMap<Key, u32, FixedState>,
     metrics: Vec<Metric>,
-    /// The number after the last one: readings of one kind carry the same metrics in the same order.
+    /// The number after the last one, for readings of one kind carry the same metrics in the same order.
     guess: usize,
 }
 
@@ -179,7 +182,7 @@ impl<'a> Numbering<'a> {
         Sample { value: arrived.value, offset: arrived.place & !STARTS_READING, metric: at as u32 }
     }
 
-    fn number(&mut self, id: u32) -> usize {
+    fn number(&mut self, id: Key) -> usize {
         let number = *self.numbers.entry(id).or_insert_with(|| {
             self.ids.push(id);
             self.metrics.push(self.names.name(id));

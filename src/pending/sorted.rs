@@ -1,22 +1,24 @@
 //! The devices in the order of their ids.
 //!
-//! A sorted list of keys, cut into runs of bounded length: four to eight bytes a device, where a tree that
-//! holds the ids would take ten times that.
+//! A sorted list of keys, cut into runs of bounded length. It takes four to eight bytes a device; a tree that
+//! holds the ids would take ten times as much.
 
 use std::cmp::Ordering;
 
-/// The longest run.
+use super::slots::Key;
+
+/// The longest run, in keys.
 const RUN_MAX: usize = 512;
 
-/// Keys of devices, sorted by what `id_of` says of each. The caller passes the same `id_of` each time.
+/// Keys of devices, sorted by device ID. The caller keeps the IDs, and passes the same `id_of` each time.
 #[derive(Debug, Default)]
 pub(super) struct SortedDevices {
     /// None of them empty.
-    runs: Vec<Vec<u32>>,
+    runs: Vec<Vec<Key>>,
 }
 
 impl SortedDevices {
-    pub(super) fn insert<'a>(&mut self, device: u32, id_of: impl Fn(u32) -> &'a str) {
+    pub(super) fn insert<'a>(&mut self, device: Key, id_of: impl Fn(Key) -> &'a str) {
         if self.runs.is_empty() {
             self.runs.push(vec![device]);
             return;
@@ -33,7 +35,7 @@ impl SortedDevices {
         self.runs[run].insert(at, device);
     }
 
-    pub(super) fn remove<'a>(&mut self, device: u32, id_of: impl Fn(u32) -> &'a str) {
+    pub(super) fn remove<'a>(&mut self, device: Key, id_of: impl Fn(Key) -> &'a str) {
         let (run, at) = self.place_of(|other| id_of(other) < id_of(device));
         let Some(keys) = self.runs.get_mut(run).filter(|keys| keys.get(at) == Some(&device)) else {
             debug_assert!(false, "a device that is known is in the list");
@@ -57,8 +59,10 @@ impl SortedDevices {
         are_short
     }
 
-    /// The devices for which `is_before` does not hold, in order. It must hold for a first part of them only.
-    pub(super) fn from(&self, is_before: impl Fn(u32) -> bool) -> impl Iterator<Item = u32> {
+    /// Returns the devices from the first one on for which `is_before` is false, in order.
+    ///
+    /// `is_before` must be true for the devices up to a place in the order, and false for all after it.
+    pub(super) fn from(&self, is_before: impl Fn(Key) -> bool) -> impl Iterator<Item = Key> {
         let (run, at) = self.place_of(is_before);
         self.runs[run..].iter().flatten().copied().skip(at)
     }
@@ -68,10 +72,10 @@ impl SortedDevices {
         self.runs.is_empty()
     }
 
-    /// Run and place of the first device for which `is_before` does not hold; behind the end of the last run
-    /// if there is none.
-    fn place_of(&self, is_before: impl Fn(u32) -> bool) -> (usize, usize) {
-        let ends_before = |keys: &Vec<u32>| keys.last().is_some_and(|&last| is_before(last));
+    /// Returns the run and the place of the first device for which `is_before` is false, or the end of the
+    /// last run.
+    fn place_of(&self, is_before: impl Fn(Key) -> bool) -> (usize, usize) {
+        let ends_before = |keys: &Vec<Key>| keys.last().is_some_and(|&last| is_before(last));
         let run = self.runs.partition_point(ends_before);
         match self.runs.get(run) {
             Some(keys) => (run, keys.partition_point(|&key| is_before(key))),
@@ -80,7 +84,7 @@ impl SortedDevices {
     }
 }
 
-/// Whether a device comes before those that start with `prefix` and come after `after`.
+/// Returns whether a device precedes all that start with `prefix` and follow `after`.
 pub(super) fn is_before(id: &str, prefix: &str, after: Option<&str>) -> bool {
     match after {
         Some(after) if after.cmp(prefix) != Ordering::Less => id <= after,
@@ -96,15 +100,25 @@ mod tests {
 
     use super::*;
 
+    fn key(number: u32) -> Key {
+        Key::MIN.saturating_add(number)
+    }
+
+    fn id_in<'a>(ids: &'a [String]) -> impl Fn(Key) -> &'a str {
+        |key| &ids[key.get() as usize - 1]
+    }
+
     proptest! {
         #[test]
-        fn devices_are_in_order_whatever_was_inserted_and_removed(
+        fn devices_stay_in_order_through_any_changes(
             changes in prop::collection::vec((0..3_000u32, any::<bool>()), 1..6_000), from in 0..3_000u32
         ) {
-            let ids: Vec<String> = (0..3_000).map(|key: u32| format!("{:08x}", key.wrapping_mul(2_654_435_761))).collect();
-            let id_of = |key: u32| ids[key as usize].as_str();
+            let id = |number: u32| format!("{:08x}", number.wrapping_mul(2_654_435_761));
+            let ids: Vec<String> = (0..3_000).map(id).collect();
+            let (id_of, from) = (&id_in(&ids), key(from));
             let (mut sorted, mut model) = (SortedDevices::default(), BTreeSet::new());
-            for (key, is_insert) in changes {
+            for (number, is_insert) in changes {
+                let key = key(number);
                 if is_insert && model.insert((id_of(key), key)) {
                     sorted.insert(key, id_of);
                 } else if !is_insert && model.remove(&(id_of(key), key)) {
@@ -112,9 +126,9 @@ mod tests {
                 }
             }
             prop_assert!(sorted.runs.iter().all(|keys| !keys.is_empty() && keys.len() <= RUN_MAX));
-            let all: Vec<u32> = model.iter().map(|&(_, key)| key).collect();
+            let all: Vec<Key> = model.iter().map(|&(_, key)| key).collect();
             prop_assert_eq!(sorted.from(|_| false).collect::<Vec<_>>(), all);
-            let rest: Vec<u32> = model.range((id_of(from), 0)..).map(|&(_, key)| key).collect();
+            let rest: Vec<Key> = model.range((id_of(from), Key::MIN)..).map(|&(_, key)| key).collect();
             prop_assert_eq!(sorted.from(|key| id_of(key) < id_of(from)).collect::<Vec<_>>(), rest);
             for (id, key) in model {
                 sorted.remove(key, id_of);
@@ -125,15 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn a_sorted_list_of_a_few_devices_left_over_takes_little_memory() {
+    fn a_list_that_shrinks_gives_memory_back() {
         let ids: Vec<String> = (0..100_000).map(|key| format!("{key:06}")).collect();
-        let id_of = |key: u32| ids[key as usize].as_str();
+        let id_of = &id_in(&ids);
         let mut sorted = SortedDevices::default();
-        for key in 0..100_000 {
-            sorted.insert(key, id_of);
+        for number in 0..100_000 {
+            sorted.insert(key(number), id_of);
         }
-        for key in (0..100_000).filter(|key| key % 100 != 0) {
-            sorted.remove(key, id_of);
+        for number in (0..100_000).filter(|number| number % 100 != 0) {
+            sorted.remove(key(number), id_of);
         }
         assert_eq!(sorted.from(|_| false).count(), 1_000);
         assert!(sorted.runs.len() <= 20, "{} runs", sorted.runs.len());

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::log::BatchBuilder;
-use crate::model::Contents;
+use crate::model::{BucketWrite, Contents};
 
 const LIMITS: Limits = Limits { max_bytes: 1 << 20, max_readings: 5, max_age: Duration::from_millis(100) };
 
@@ -85,7 +85,7 @@ fn any_operation() -> impl Strategy<Value = Operation> {
 
 proptest! {
     #[test]
-    fn pending_and_stored_together_always_hold_exactly_what_was_inserted(
+    fn pending_over_stored_is_always_what_was_inserted(
         operations in prop::collection::vec(any_operation(), 1..60)
     ) {
         let devices = ["a", "b", "c"];
@@ -93,7 +93,7 @@ proptest! {
         let mut pending = Pending::new(LIMITS);
         let mut inserted: BTreeMap<Identity, f64> = BTreeMap::new();
         let mut stored: BTreeMap<Identity, f64> = BTreeMap::new();
-        let mut flying: Vec<Arc<BucketWrite>> = Vec::new();
+        let mut in_flight: Vec<Arc<BucketWrite>> = Vec::new();
         let (mut now_ms, mut position, mut accepted, mut completed) = (0, 0, 0, 0);
         let mut oldest_unstored: Vec<(u64, Vec<Identity>)> = Vec::new();
         for operation in operations {
@@ -118,11 +118,11 @@ proptest! {
                 Operation::Take(max) => {
                     let taken = take(&mut pending, Take::Due, now_ms, max);
                     prop_assert!(taken.len() <= max);
-                    flying.extend(taken);
+                    in_flight.extend(taken);
                 }
-                Operation::TakeAll => flying.extend(take(&mut pending, Take::All, now_ms, usize::MAX)),
-                Operation::Complete(which) if !flying.is_empty() => {
-                    let write = flying.swap_remove(which.index(flying.len()));
+                Operation::TakeAll => in_flight.extend(take(&mut pending, Take::All, now_ms, usize::MAX)),
+                Operation::Complete(which) if !in_flight.is_empty() => {
+                    let write = in_flight.swap_remove(which.index(in_flight.len()));
                     spread(&mut stored, &write.device, write.hour, &write.contents);
                     completed += u64::from(write.accepted);
                     pending.complete(&write);
@@ -130,29 +130,31 @@ proptest! {
                 Operation::Complete(_) => {}
                 Operation::Pass(ms) => now_ms += ms,
             }
-            for (at, write) in flying.iter().enumerate() {
-                let twice = flying[..at].iter().any(|other| (&other.device, other.hour) == (&write.device, write.hour));
+            for (at, write) in in_flight.iter().enumerate() {
+                let is_same = |other: &Arc<BucketWrite>| (&other.device, other.hour) == (&write.device, write.hour);
+                let twice = in_flight[..at].iter().any(is_same);
                 prop_assert!(!twice, "two writes of one bucket in flight");
             }
             let waiting = everything(&pending, &devices);
             let mut seen = stored.clone();
             seen.extend(waiting.clone());
-            prop_assert_eq!(&seen, &inserted, "pending over stored is what was inserted");
+            prop_assert_eq!(&seen, &inserted);
             prop_assert_eq!(pending.readings(), accepted - completed);
             let cut = pending.cut_position(Position(position)).0;
             for (at, identities) in &oldest_unstored {
-                let is_waiting = identities.iter().any(|identity| waiting.contains_key(identity) && !stored.contains_key(identity));
+                let is_unstored = |identity| waiting.contains_key(identity) && !stored.contains_key(identity);
+                let is_waiting = identities.iter().any(is_unstored);
                 prop_assert!(!is_waiting || cut <= *at, "cut at {cut} passes a reading that is not stored, at {at}");
             }
         }
-        flying.extend(take(&mut pending, Take::All, now_ms, usize::MAX));
-        for write in flying.drain(..) {
+        in_flight.extend(take(&mut pending, Take::All, now_ms, usize::MAX));
+        for write in in_flight.drain(..) {
             pending.complete(&write);
         }
         for write in take(&mut pending, Take::All, now_ms, usize::MAX) {
             pending.complete(&write);
         }
-        prop_assert_eq!((pending.readings(), pending.bytes(), pending.buckets()), (0, 0, 0), "nothing is left behind");
+        prop_assert_eq!((pending.readings(), pending.bytes(), pending.buckets()), (0, 0, 0), "nothing remains");
         prop_assert!(pending.devices.is_empty() && pending.by_id.is_empty() && pending.sorted.is_empty());
         prop_assert_eq!(pending.cut_position(Position(position)), Position(position));
     }
@@ -175,11 +177,11 @@ fn a_bucket_is_due_when_it_is_full_or_old_or_memory_is_short() {
     insert(&mut pending, 1, &[("second", 0, &[("x", 1.0)]), ("third", 0, &[("x", 1.0)])]);
     assert!(take(&mut pending, Take::Due, 1, 10).is_empty(), "{} bytes are not short", pending.bytes());
     insert(&mut pending, 2, &[("fourth", 0, &[("x", 1.0)])]);
-    assert_eq!(names(take(&mut pending, Take::Due, 2, 1)), ["first"], "the oldest goes when memory is short");
+    assert_eq!(names(take(&mut pending, Take::Due, 2, 1)), ["first"], "the oldest is due when memory is short");
 }
 
 #[test]
-fn what_arrives_during_a_flight_waits_for_its_end() {
+fn readings_of_a_bucket_in_flight_wait_for_its_completion() {
     let mut pending = Pending::new(LIMITS);
     insert(&mut pending, 0, &[("a", 0, &[("x", 1.0)])]);
     let first = take(&mut pending, Take::All, 0, 10);
@@ -189,11 +191,46 @@ fn what_arrives_during_a_flight_waits_for_its_end() {
     assert!(take(&mut pending, Take::All, 1_000, 10).is_empty(), "a write of this bucket is in flight");
     assert_eq!(hours(&pending, "a", Hour(0)..Hour(1))[0].contents().samples().len(), 6);
     pending.complete(&first[0]);
-    assert_eq!(take(&mut pending, Take::Due, 6, 10).len(), 1, "full, and not blocked any more");
+    assert_eq!(take(&mut pending, Take::Due, 6, 10).len(), 1, "full, and no longer blocked");
 }
 
 #[test]
-fn memory_of_names_that_nobody_uses_is_given_back() {
+fn a_bucket_that_was_blocked_is_taken_by_its_age() {
+    let mut pending = Pending::new(LIMITS);
+    for (at, device) in [(0, "a"), (1, "b")] {
+        insert(&mut pending, at, &[(device, 0, &[("x", 1.0)])]);
+    }
+    let first = take(&mut pending, Take::All, 0, 2);
+    for (at, device) in [(2, "c"), (3, "b"), (4, "d"), (5, "a"), (6, "e")] {
+        insert(&mut pending, at, &[(device, 0, &[("x", 1.0)])]);
+    }
+    for write in first {
+        pending.complete(&write);
+    }
+    assert_eq!((pending.oldest_ms(), pending.cut_position(Position(9))), (Some(2), Position(2)));
+    let order = take(&mut pending, Take::All, 0, 10);
+    assert_eq!(order.iter().map(|write| &*write.device).collect::<Vec<_>>(), ["c", "b", "d", "a", "e"]);
+}
+
+#[test]
+fn a_write_that_does_not_end_delays_no_other_bucket() {
+    let mut pending = Pending::new(LIMITS);
+    insert(&mut pending, 0, &[("a", 0, &[("x", 1.0)])]);
+    let stuck = take(&mut pending, Take::All, 0, 1);
+    for at in 1..=9 {
+        insert(&mut pending, at, &[("a", 0, &[("x", 1.0)]), ("b", 0, &[("x", 1.0)])]);
+        let others = take(&mut pending, Take::All, 0, 10);
+        assert_eq!(others.iter().map(|write| &*write.device).collect::<Vec<_>>(), ["b"]);
+        pending.complete(&others[0]);
+        assert_eq!(pending.cut_position(Position(10)), Position(0));
+        assert_eq!((pending.due_at_ms(), pending.is_due(1_000)), (None, false), "the bucket of a waits for its write");
+    }
+    pending.complete(&stuck[0]);
+    assert_eq!((pending.due_at_ms(), pending.is_due(1)), (Some(101), true), "full, and no longer blocked");
+}
+
+#[test]
+fn memory_of_unused_names_is_freed() {
     let mut pending = Pending::new(Limits { max_bytes: u64::MAX, ..LIMITS });
     for round in 0..30 {
         let names: Vec<String> = (0..1000).map(|name| format!("m-{round}-{name}")).collect();
@@ -208,7 +245,7 @@ fn memory_of_names_that_nobody_uses_is_given_back() {
 }
 
 #[test]
-fn a_pending_device_hour_with_its_readings_keeps_to_the_memory_budget() {
+fn a_pending_device_hour_stays_within_the_memory_budget() {
     let mut pending = Pending::new(Limits { max_bytes: u64::MAX, max_readings: u32::MAX, ..LIMITS });
     let (devices, readings) = (1_000_u64, 60_u64);
     for reading in 0..readings {
@@ -236,7 +273,7 @@ fn devices_are_listed_in_order_by_prefix_and_cursor() {
     assert!(list("x", None, 2).is_empty());
 }
 
-/// Inserts a record as the feeder does, and returns the most values of a turn.
+/// Inserts a record as the feeder does, and returns the most readings of a turn.
 fn insert_in_turns(pending: &mut Pending, payload: &[u8]) -> usize {
     let mut insertion = Insertion::new(payload, Position(0)).unwrap();
     let mut longest = 0;
@@ -266,14 +303,14 @@ fn no_turn_touches_more_than_a_bounded_number_of_values() {
         assert_eq!((hour.values(), hour.contents().samples().len()), (count as usize, count as usize));
         items
     };
-    assert!(touched(&pending) <= ITEMS_PER_TURN + 51, "values of full chunks are not touched");
+    assert!(touched(&pending) <= ITEMS_PER_TURN + ITEMS_PER_BUCKET + 50, "values of full chunks are not touched");
     let taken = pending.take(Take::All, 0, 10);
-    assert!(touched(&pending) <= 1, "what is in flight is shared");
+    assert!(touched(&pending) <= ITEMS_PER_BUCKET, "a bucket in flight is shared");
     assert_eq!(taken[0].to_write().contents.samples().len() as i64, count);
 }
 
 #[test]
-fn lists_and_ranges_come_in_turns_that_miss_nothing() {
+fn turns_of_lists_and_ranges_miss_nothing() {
     let mut pending = Pending::new(Limits { max_bytes: u64::MAX, max_readings: u32::MAX, ..LIMITS });
     for device in 0..30 {
         let mut builder = BatchBuilder::default();
@@ -301,7 +338,7 @@ fn lists_and_ranges_come_in_turns_that_miss_nothing() {
 }
 
 #[test]
-fn a_snapshot_stays_as_it_was_and_knows_its_names() {
+fn a_snapshot_does_not_change_and_knows_its_names() {
     let mut pending = Pending::new(Limits { max_bytes: u64::MAX, ..LIMITS });
     insert(&mut pending, 0, &[("a", 5, &[("x", 1.0)])]);
     let before = hours(&pending, "a", Hour(0)..Hour(1)).remove(0);
