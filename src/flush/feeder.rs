@@ -78,9 +78,11 @@ fn feed(pipeline: &Pipeline, mut reader: Reader, runtime: &Handle) -> Result<(),
             }
         }
         let mut state = pipeline.lock();
-        if state.full_is_told && state.pending.is_half_free() {
+        let has_room_again = state.is_full_logged && state.pending.is_half_free();
+        state.is_full_logged &= !has_room_again;
+        drop(state);
+        if has_room_again {
             tracing::info!("readings do not wait in the log any more");
-            state.full_is_told = false;
         }
     }
     Ok(())
@@ -103,7 +105,7 @@ fn feed_record(
         }
         if state.pending.is_full() {
             state.stalled_since.get_or_insert_with(Instant::now);
-            let is_news = !std::mem::replace(&mut state.full_is_told, true);
+            let is_news = !std::mem::replace(&mut state.is_full_logged, true);
             let (bytes, fed) = (state.pending.bytes(), state.fed);
             drop(state);
             if is_news {

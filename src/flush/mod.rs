@@ -121,7 +121,7 @@ struct State {
     stalled_since: Option<Instant>,
     /// It is said that pending is full, and not yet that it has room: that takes more than the next write, or
     /// a store that is just fast enough would have it said for each.
-    full_is_told: bool,
+    is_full_logged: bool,
     /// Take everything, due or not.
     draining: bool,
     /// While draining: buckets that the store did not take, and how many writes in a row were such.
@@ -183,7 +183,7 @@ impl Pipeline {
             fed,
             fed_readings: 0,
             stalled_since: None,
-            full_is_told: false,
+            is_full_logged: false,
             draining: false,
             given_up: 0,
             failed_in_a_row: 0,

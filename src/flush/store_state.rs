@@ -50,20 +50,21 @@ impl StoreState {
     fn change(&self, pipeline: &Pipeline, change: impl FnOnce(&mut Known)) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut known);
-        match (known.away().cloned(), known.since) {
+        let (error, since) = (known.away().cloned(), known.since);
+        if error.is_some() != since.is_some() {
+            known.since = error.as_ref().map(|_| Instant::now());
+        }
+        pipeline.metrics.store_up.set(f64::from(u8::from(error.is_none())));
+        drop(known); // a log line may take long
+        match (error, since) {
             (Some(error), None) => {
-                known.since = Some(Instant::now());
-                pipeline.metrics.store_up.set(0.0);
                 tracing::warn!(store = pipeline.store.name(), error, "the store is away; readings wait in the log");
             }
             (None, Some(since)) => {
-                known.since = None;
                 let seconds = since.elapsed().as_secs_f64();
                 tracing::info!(store = pipeline.store.name(), seconds, "the store is back");
-                pipeline.metrics.store_up.set(1.0);
             }
-            (None, None) => pipeline.metrics.store_up.set(1.0),
-            (Some(_), Some(_)) => {}
+            (None, None) | (Some(_), Some(_)) => {}
         }
     }
 }

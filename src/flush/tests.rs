@@ -316,7 +316,7 @@ async fn that_pending_is_full_is_said_to_be_over_when_half_of_it_is_free_again()
     let number = |device: &str| device.strip_prefix("device-").unwrap().parse::<u64>().unwrap();
     let fault = move |write: &BucketWrite| (number(&write.device) >= takes.load(Ordering::Relaxed)).then(away);
     let life = Life::begin(&folder(), Limits { max_bytes: 2000, ..PATIENT }, Box::new(fault));
-    let is_told = || life.pipeline.lock().full_is_told;
+    let is_told = || life.pipeline.lock().is_full_logged;
     life.append(0..2).await;
     assert_eq!(life.pipeline.catch_up(MINUTE).await, None);
     assert!(!is_told());

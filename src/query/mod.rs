@@ -31,7 +31,6 @@ use tokio::time::Instant;
 use crate::access::DeviceScopeError;
 use crate::flush::Pipeline;
 use crate::model::{Contents, Hour};
-use crate::pending::{ITEMS_PER_TURN, PendingHour};
 use crate::store::{Cause, Store, StoreError};
 
 #[cfg(any(test, feature = "bench"))]
@@ -161,12 +160,18 @@ impl Queries {
         self.pipeline.catch_up(self.limits.catch_up).await
     }
 
-    /// What is pending of a device, by hour, ascending. A lot of it is sorted on a thread for blocking work.
-    async fn pending(&self, device: &str, hours: Range<Hour>) -> Result<Vec<(Hour, Contents)>, QueryError> {
-        let snapshot = self.pipeline.pending_hours(device, hours);
-        let values: usize = snapshot.iter().map(PendingHour::values).sum();
-        let resolve = move || snapshot.iter().map(|hour| (hour.hour, hour.contents())).collect();
-        if values <= ITEMS_PER_TURN { Ok(resolve()) } else { blocking(resolve).await }
+    /// Returns the pending readings of each device in a range, by hour, ascending.
+    async fn pending(
+        &self,
+        devices: &[Arc<str>],
+        hours: Range<Hour>,
+    ) -> Result<Vec<Vec<(Hour, Contents)>>, QueryError> {
+        let (pipeline, devices) = (Arc::clone(&self.pipeline), devices.to_vec());
+        let contents_of = move |device: &Arc<str>| {
+            let snapshot = pipeline.pending_hours(device, hours.clone());
+            snapshot.iter().map(|hour| (hour.hour, hour.contents())).collect()
+        };
+        blocking(move || devices.iter().map(contents_of).collect()).await
     }
 
     /// The hours that a range of instants touches.

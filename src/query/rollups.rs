@@ -141,10 +141,7 @@ impl Queries {
         let lagging = self.catch_up().await;
         let (mut is_pending, mut failed) = (false, None);
         for devices in devices.chunks(at_once.max(1)) {
-            let mut pending = Vec::with_capacity(devices.len());
-            for device in devices {
-                pending.push(self.pending(device, hours.clone()).await?);
-            }
+            let pending = self.pending(devices, hours.clone()).await?;
             is_pending |= pending.iter().any(|hours| !hours.is_empty());
             let question = self.store.hour_stats(devices, hours.clone(), &request.metrics);
             let stored = match self.ask(deadline, question).await {
