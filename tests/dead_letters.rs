@@ -58,9 +58,9 @@ async fn a_server_with_dead_letters(database: &Database) -> Server {
 async fn what_is_refused_is_listed_retried_and_then_stored_once() {
     let database = Database::new();
     let server = a_server_with_dead_letters(&database).await;
-    let log = server.logged("the store refuses readings of buckets for good").await;
+    let log = server.logged("the store refused readings for good").await;
     let told =
-        log.lines().find(|line| line.contains("the store refuses readings of buckets for good")).expect("a line");
+        log.lines().find(|line| line.contains("the store refused readings for good")).expect("a line");
     let example = ["device=\"bad-", "hour=\"2024-04-20T14:00:00Z\"", "reason=\"validation\"", "detail="];
     assert!(example.iter().all(|part| told.contains(part)), "{told}");
     let (code, listed) = dead_letters(&server, &["list"]).await;
@@ -136,7 +136,7 @@ async fn a_full_file_holds_up_only_what_is_refused() {
         send(&server, &format!("good-{nth}"), 1).await;
     }
     wait_for(&server, "tidegauge_readings_stored_total", 21).await;
-    server.logged("refused readings cannot be put aside").await;
+    server.logged("cannot dead-letter refused readings").await;
     let aside = wait_until("what is not put aside is all that is pending", async || {
         let metrics = server.metrics().await;
         let aside = metrics.count("tidegauge_readings_dead_lettered_total");
@@ -183,8 +183,8 @@ async fn metadata_that_is_refused_takes_no_reading_with_it() {
     assert_eq!(metrics.count("tidegauge_readings_dead_lettered_total"), 0);
     assert_eq!(metrics.count("tidegauge_metadata_refused_total"), 2, "once for each device");
     assert_eq!(server.readings("b").await.as_array().map(Vec::len), Some(6));
-    let log = server.logged("the store refuses the metadata of a device for good").await;
-    assert_eq!(log.matches("the store refuses the metadata of a device for good").count(), 2, "{log}");
+    let log = server.logged("the store refused the metadata of a device for good").await;
+    assert_eq!(log.matches("the store refused the metadata of a device for good").count(), 2, "{log}");
 
     refuse_where(&database, doc! { "deviceId": "none" }).await;
     let sent = json!({ "deviceId": "a", "metadata": { "floor": 2 }, "ts": START_MS + 90_000, "value": 1 });

@@ -39,8 +39,8 @@ impl DataDir {
         dead_letters(&self.path)
     }
 
-    /// The file that says up to where hours are rolled up. Without it all hours are rolled up again.
-    pub(super) fn rollup_mark(&self) -> PathBuf {
+    /// The file that says which hours are rolled up. Without it all hours are rolled up again.
+    pub(super) fn rollup_progress(&self) -> PathBuf {
         self.path.join("rollups.json")
     }
 

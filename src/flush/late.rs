@@ -1,8 +1,8 @@
-//! Late readings: those of hours that are rolled up already.
+//! Late readings: readings of hours whose rollups have been written.
 //!
-//! A write to such an hour is not over when the store has the readings: the rollup must speak of them before
-//! pending forgets them. A crash in between is mended by the log, which still has the readings: the next
-//! start writes them again, to no effect, and rolls up.
+//! A write to such an hour is complete only when the rollup includes the readings; until then they stay
+//! pending. After a crash in between, replay of the log repairs this: the next start writes the readings
+//! again, to no effect, and rolls the hour up.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::store_state::{note_away, note_back};
 use crate::common::backoff::Backoff;
 use crate::model::{BucketWrite, Hour};
 
-/// Returns when the hours of all these writes are rolled up again.
+/// Rolls up the hours of these writes again. Retries until all of them are rolled up.
 pub(super) async fn roll_up(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) {
     let Some(rollups) = pipeline.store.rollups() else { return };
     let mut waiting: Vec<(Arc<str>, Hour)> =
@@ -27,7 +27,7 @@ pub(super) async fn roll_up(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) {
                 Ok(()) => pipeline.metrics.rollups_written_total.increment(1),
                 Err(error) if error.is_permanent() => {
                     let (device, hour_ms) = (&*bucket.0, bucket.1.start_ms());
-                    tracing::error!(device, hour_ms, %error, "late readings are stored, but their hour cannot be rolled up");
+                    tracing::error!(device, hour_ms, %error, "cannot roll up the hour of stored late readings");
                 }
                 Err(error) => {
                     pipeline.metrics.rollup_retries_total.with(error.cause.as_label()).increment(1);

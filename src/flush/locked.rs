@@ -1,4 +1,4 @@
-//! Pending behind its lock, and what others may see of it.
+//! Pending behind its lock, and the access of queries to it.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -10,9 +10,9 @@ use super::{Pipeline, State};
 use crate::model::Hour;
 use crate::pending::{Pending, PendingDevice, PendingHour};
 
-/// The lock, held. How long is measured.
+/// A held lock. It records how long it was held.
 pub(super) struct Locked<'a> {
-    /// `None` once it was given back.
+    /// `None` once the lock is released.
     state: Option<MutexGuard<'a, State>>,
     since: Instant,
     held: &'a Histogram,
@@ -33,15 +33,15 @@ impl Pipeline {
         }
     }
 
-    /// Looks at what is pending. Nothing is fed meanwhile, so `look` must take a bounded time, whatever is
-    /// pending.
+    /// Calls `look` with the lock held, so it must take a bounded time however many readings are pending.
     #[cfg_attr(feature = "bench", track_caller)]
     pub fn with_pending<T>(&self, look: impl FnOnce(&Pending) -> T) -> T {
         look(&self.lock().pending)
     }
 
-    /// What is pending of a device in a range of hours, ascending. Taken in turns: of each hour the state at
-    /// one moment.
+    /// Returns the pending hours of a device in a range, ascending.
+    ///
+    /// Locks once per turn: each hour is a snapshot, the hours together are not.
     pub fn pending_hours(&self, device: &str, hours: Range<Hour>) -> Vec<PendingHour> {
         let (mut found, mut rest) = self.with_pending(|pending| pending.hours(device, hours.clone()));
         while let Some(next) = rest {
@@ -52,15 +52,15 @@ impl Pipeline {
         found
     }
 
-    /// Up to `limit` devices with something pending whose id starts with `prefix` and comes after `after`,
-    /// ascending, each as `see` sees it, which is called without the lock. Taken in turns, like
-    /// [`Self::pending_hours`].
+    /// Returns up to `limit` pending devices whose ID starts with `prefix` and follows `after`, ascending.
+    ///
+    /// Locks once per turn, like [`Self::pending_hours`], and calls `convert` without the lock.
     pub fn pending_devices<T>(
         &self,
         prefix: &str,
         after: Option<&str>,
         limit: usize,
-        see: impl Fn(PendingDevice) -> T,
+        convert: impl Fn(PendingDevice) -> T,
     ) -> Vec<T> {
         let (mut found, mut after) = (Vec::new(), after.map(Arc::<str>::from));
         loop {
@@ -69,7 +69,7 @@ impl Pipeline {
             if let Some(last) = turn.last() {
                 after = Some(Arc::clone(&last.device));
             }
-            found.extend(turn.into_iter().map(&see));
+            found.extend(turn.into_iter().map(&convert));
             if !is_cut {
                 return found;
             }

@@ -4,25 +4,26 @@
 //! log ──feeder──> pending ──scheduler──> store ──> cut the log
 //!        thread    (locked)    tasks
 //! ```
-//! The **feeder** reads the log in order into pending, and stands still while pending is full. The
-//! **scheduler** takes what is due and has a bounded number of writes under way; each write is tried until
-//! the store takes it or refuses it for good. The **cutter** tells the log, about once a second, up to where
-//! all is stored, and has it save that and its durable end. The **roller** has the store roll up each hour
-//! some minutes after its end, where the store keeps rollups of their own; later writes to such an hour roll
-//! it up again before they are over.
+//! - The **feeder** reads the log in order into pending, and stops while pending is full.
+//! - The **scheduler** takes the buckets that are due, with a bounded number of writes in flight. A write is
+//!   retried until the store accepts it or refuses it for good.
+//! - The **cutter** cuts the log behind the stored readings about once a second, and has it save its durable
+//!   end.
+//! - The **roller** has the store roll up each hour some minutes after its end, if the store keeps rollups of
+//!   their own. A later write to such an hour rolls it up again before it is complete.
 //!
 //! Promises:
 //! - A reading leaves pending only when the store has acknowledged it, or the dead-letter file holds it
 //!   durably.
-//! - The rollup of an hour speaks of every reading of it that has left pending.
-//! - The log is never cut in front of a reading that is still pending.
+//! - The rollup of an hour includes every reading of it that has left pending.
+//! - The log is never cut past a reading that is still pending.
 //! - Each change of the store's state is logged once, not at each retry.
-//! - Of a bucket that is refused for good, only the part to blame is put aside. Metadata takes no readings
-//!   with it.
-//! - What is refused for good, but cannot be put aside, holds up its own bucket only.
-//! - Ages and waits go by a clock that only goes forward: when the clock of the world jumps, they do not
-//!   notice. It is tokio's, so that tests can turn it by hand. Only the roller asks for the date, to know
-//!   which hours have ended.
+//! - If the store refuses a bucket for good, only the refused readings are dead-lettered. Refused metadata
+//!   takes no readings with it.
+//! - If the dead-letter file is full, only the refused buckets wait for it.
+//! - Ages and waits are measured by a monotonic clock, so a jump of the wall clock does not change them. It
+//!   is tokio's clock, which tests can set. Only the roller uses the wall clock, to know which hours have
+//!   ended.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -34,6 +35,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::common::clock::Clock;
+use crate::common::once_per_change::OncePerChange;
 use crate::log::{Log, LogError, Position, Recovery};
 use crate::model::Hour;
 use crate::pending::{Limits, Pending};
@@ -48,9 +50,9 @@ mod dead_letters;
 mod feeder;
 mod late;
 mod locked;
-mod mark;
 mod narrow;
 mod roller;
+mod rollup_progress;
 mod scheduler;
 mod store_state;
 mod write;
@@ -58,31 +60,31 @@ mod write;
 pub use dead_letters::DeadLetters;
 use store_state::StoreState;
 
-use mark::Mark;
 use narrow::RefusedMetadata;
+use rollup_progress::RollupProgress;
 
-/// What the flush obeys.
+/// The options of a [`Pipeline`].
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// When buckets are due, and how much may be pending.
+    /// When buckets are due, and how much memory pending may take.
     pub limits: Limits,
-    /// How many writes may be under way at once.
+    /// The most writes in flight.
     pub max_in_flight: usize,
-    /// How many buckets one write carries.
+    /// The most buckets in one write.
     pub max_buckets_per_write: usize,
-    /// How large a write gets, in bytes of the readings in memory; one bucket may exceed it.
+    /// The largest write, in bytes of the readings in memory. A single bucket may exceed it.
     pub max_write_bytes: u64,
-    /// How long after its end an hour is rolled up, where the store has rollups of their own.
+    /// How long after its end an hour is rolled up, if the store keeps rollups of their own.
     pub rollup_delay: Duration,
-    /// The file that says up to where hours are rolled up.
-    pub rollup_mark: PathBuf,
-    /// The wait before the first retry, and the longest.
+    /// The file that says which hours are rolled up.
+    pub rollup_progress: PathBuf,
+    /// The waits before retries: the first one to the longest.
     pub retry: std::ops::RangeInclusive<Duration>,
     /// The wall clock, by which hours end.
     pub clock: Clock,
 }
 
-/// Pending as its users share it: fed by the feeder, emptied by the scheduler, read by queries.
+/// The way of readings from the log over pending to the store, as its tasks and the queries share it.
 pub struct Pipeline {
     options: Options,
     state: Mutex<State>,
@@ -91,59 +93,61 @@ pub struct Pipeline {
     dead_letters: DeadLetters,
     metrics: Arc<Metrics>,
     started: Instant,
-    /// How many readings the log held when it was opened.
+    /// The number of readings in the log when it was opened.
     recovered: u64,
-    /// How far the log has been fed into pending.
-    fed: watch::Sender<Position>,
-    /// There is something to take.
+    /// Announces [`State::inserted`] to waiting queries, not after each record.
+    announced: watch::Sender<Position>,
+    /// Notifies the scheduler that a bucket may be due.
     due: Notify,
-    /// Something was completed: there is room in pending, and maybe nothing left.
+    /// Notifies the feeder and the scheduler that a bucket has left pending.
     completed: Notify,
-    /// Why the feeder had to stop, once it had to.
+    /// Why the feeder failed, once it has.
     failure: watch::Sender<Option<String>>,
     store_state: StoreState,
     refused_metadata: RefusedMetadata,
-    /// One cut of the log at a time.
+    /// Held during a cut of the log.
     cutting: Mutex<()>,
-    /// Cancelled when draining begins: whatever waits for a retry is tried at once.
+    /// Cancelled when draining begins: waiting writes are retried at once.
     drain_begins: CancellationToken,
-    /// The newest hour that is closed: a number of [`Hour`].
+    /// The number of the newest [`Hour`] that is closed.
     closed: AtomicI32,
 }
 
-/// What the lock guards.
+/// The state behind the lock.
 struct State {
     pending: Pending,
-    fed: Position,
-    /// Readings fed so far, those included that the log held when it was opened.
-    fed_readings: u64,
-    /// Since when the feeder has been standing still because pending is full.
+    /// The position up to which the log is inserted into pending.
+    inserted: Position,
+    /// The readings inserted so far, those included that the log had when it was opened.
+    inserted_readings: u64,
+    /// Since when the feeder has waited for room in pending.
     stalled_since: Option<Instant>,
-    /// It is said that pending is full, and not yet that it has room: that takes more than the next write, or
-    /// a store that is just fast enough would have it said for each.
-    is_full_logged: bool,
-    /// Take everything, due or not.
+    /// Whether pending is full, for the log. It ends when half of the memory is free, or a store that is just
+    /// fast enough would cause two lines per write.
+    full: OncePerChange,
+    /// Take all buckets, due or not.
     draining: bool,
-    /// While draining: buckets that the store did not take, and how many writes in a row were such.
+    /// While draining, the number of buckets that the store did not accept.
     given_up: usize,
+    /// While draining, the number of writes in a row that the store did not accept.
     failed_in_a_row: usize,
-    /// Feed no more.
+    /// Insert no more records.
     stopped: bool,
 }
 
 impl State {
-    /// Whether draining has come to its end: everything that the log holds up to `readable` is stored or
-    /// given up, or the store takes nothing.
+    /// Returns whether draining has ended: all readings of the log up to `readable` are stored or given up,
+    /// or the store accepts no writes.
     fn is_finished(&self, readable: Position, max_in_flight: usize) -> bool {
-        let is_fed = self.fed >= readable || (self.given_up > 0 && self.pending.is_full());
-        (is_fed && self.pending.buckets() == self.given_up) || self.failed_in_a_row >= max_in_flight
+        let is_inserted = self.inserted >= readable || (self.given_up > 0 && self.pending.is_full());
+        (is_inserted && self.pending.buckets() == self.given_up) || self.failed_in_a_row >= max_in_flight
     }
 }
 
-/// Where everything stands, for metrics and health.
+/// The state of pending, for metrics and health.
 #[derive(Debug, Clone, Copy)]
 pub struct Status {
-    /// Readings accepted and not stored, those that still wait in the log included.
+    /// Readings that are accepted and not stored, those included that wait in the log.
     pub pending_readings: u64,
     /// Memory of pending, in bytes.
     pub pending_bytes: u64,
@@ -154,8 +158,7 @@ pub struct Status {
 }
 
 impl Pipeline {
-    /// Puts the parts together; `recovery` is what the opening of `log` found. Nothing runs yet: see
-    /// [`Self::start`].
+    /// Creates it. `recovery` is the result of opening `log`. [`Self::start`] starts its tasks.
     pub fn new(
         options: Options,
         log: Arc<Log>,
@@ -166,7 +169,6 @@ impl Pipeline {
     ) -> Arc<Self> {
         let pending = Pending::new(options.limits).keeping(store.keeps());
         let closed = roller::newest_closed(options.clock.now_ms(), options.rollup_delay);
-        let fed = recovery.start;
         let labels = |is_permanent| -> Vec<&'static str> {
             let causes = store.causes().iter().filter(|cause| cause.is_permanent() == is_permanent);
             causes.map(|cause| cause.as_label()).collect()
@@ -180,10 +182,10 @@ impl Pipeline {
         }
         let state = State {
             pending,
-            fed,
-            fed_readings: 0,
+            inserted: recovery.start,
+            inserted_readings: 0,
             stalled_since: None,
-            is_full_logged: false,
+            full: OncePerChange::default(),
             draining: false,
             given_up: 0,
             failed_in_a_row: 0,
@@ -198,7 +200,7 @@ impl Pipeline {
             metrics,
             started: Instant::now(),
             recovered: recovery.readings,
-            fed: watch::Sender::new(fed),
+            announced: watch::Sender::new(recovery.start),
             due: Notify::new(),
             completed: Notify::new(),
             failure: watch::Sender::new(None),
@@ -210,57 +212,58 @@ impl Pipeline {
         })
     }
 
-    /// Starts feeding, writing and cutting.
+    /// Starts the feeder, the scheduler, the cutter and the roller.
     ///
     /// # Errors
-    /// When the feeder's thread cannot be started.
+    /// If the feeder's thread cannot be started.
     pub fn start(self: &Arc<Self>) -> std::io::Result<Running> {
-        let mark = Mark::load(&self.options.rollup_mark);
-        if let Some(mark) = &mark {
-            self.close(Hour(mark.next.0 - 1)); // in case the clock was set back
+        let progress = RollupProgress::load(&self.options.rollup_progress);
+        if let Some(progress) = &progress {
+            self.close(Hour(progress.next.0 - 1)); // in case the wall clock was set back
         }
         let feeder = feeder::spawn(Arc::clone(self))?;
         let scheduler = tokio::spawn(scheduler::run(Arc::clone(self)));
         let cutter = tokio::spawn(cutter::run(Arc::clone(self)));
-        let roller = tokio::spawn(roller::run(Arc::clone(self), mark));
+        let roller = tokio::spawn(roller::run(Arc::clone(self), progress));
         let watch = tokio::spawn(store_state::watch(Arc::clone(self)));
         Ok(Running { pipeline: Arc::clone(self), feeder, scheduler, cutter, roller, watch })
     }
 
-    /// Resolves when the log can no longer be read, with the reason.
+    /// Waits until the feeder fails to read the log, and returns the reason.
     pub async fn failed(&self) -> String {
         let mut failure = self.failure.subscribe();
         let reason = failure.wait_for(Option::is_some).await.map(|reason| reason.clone());
         reason.ok().flatten().unwrap_or_default()
     }
 
-    /// Waits until everything that is acked now can be seen by [`Self::with_pending`], for at most
-    /// `patience`. Otherwise says for how long the log reader has been standing still.
-    pub async fn catch_up(&self, patience: Duration) -> Option<Duration> {
-        let acked = self.log.usage().readable;
-        let mut fed = self.fed.subscribe();
-        let caught_up = tokio::time::timeout(patience, fed.wait_for(|&fed| fed >= acked)).await;
-        match caught_up {
+    /// Waits until all readings that are acknowledged now are in pending, for at most `timeout`.
+    ///
+    /// After the timeout, returns for how long the feeder has waited for room in pending.
+    pub async fn catch_up(&self, timeout: Duration) -> Option<Duration> {
+        let acknowledged = self.log.usage().readable;
+        let mut announced = self.announced.subscribe();
+        match tokio::time::timeout(timeout, announced.wait_for(|&inserted| inserted >= acknowledged)).await {
             Ok(_) => None,
-            Err(_) => Some(self.lock().stalled_since.map_or(patience, |since| since.elapsed())),
+            Err(_) => Some(self.lock().stalled_since.map_or(timeout, |since| since.elapsed())),
         }
     }
 
-    /// Where everything stands.
+    /// Returns the state of pending.
     pub fn status(&self) -> Status {
         let in_log = self.recovered + self.log.usage().appended_readings;
         let state = self.lock();
         let waiting = state.pending.oldest_ms().map_or(0, |since_ms| self.now_ms().saturating_sub(since_ms));
         Status {
-            pending_readings: in_log.saturating_sub(state.fed_readings) + state.pending.readings(),
+            pending_readings: in_log.saturating_sub(state.inserted_readings) + state.pending.readings(),
             pending_bytes: state.pending.bytes(),
             pending_buckets: state.pending.buckets(),
             oldest_pending: Duration::from_millis(waiting),
         }
     }
 
-    /// For how long the store has been away, and why, while it is: it does not answer, or does not take
-    /// writes.
+    /// Returns for how long the store has been away, and why; `None` if it is available.
+    ///
+    /// A store is away if it does not answer probes or does not accept writes.
     pub fn store_away(&self) -> Option<(Duration, String)> {
         self.store_state.away().map(|(since, why)| (since.elapsed(), why))
     }
@@ -270,12 +273,12 @@ impl Pipeline {
         &self.dead_letters
     }
 
-    /// The newest hour that is closed, and with it all hours before.
+    /// Returns the newest closed hour. All hours before it are closed too.
     fn newest_closed(&self) -> Hour {
         Hour(self.closed.load(Ordering::SeqCst))
     }
 
-    /// Whether whoever writes to the hour has to see to its rollup.
+    /// Returns whether a write to the hour must roll it up again.
     fn is_closed(&self, hour: Hour) -> bool {
         hour <= self.newest_closed()
     }
@@ -290,13 +293,14 @@ impl Pipeline {
         self.close(roller::newest_closed(self.options.clock.now_ms(), self.options.rollup_delay));
     }
 
-    /// Milliseconds on the clock that pending goes by.
+    /// Returns the time for pending: milliseconds of the monotonic clock.
     fn now_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// Cuts the log behind what is stored. A cut that comes after the end does nothing: the folder may be
-    /// another's by then.
+    /// Cuts the log behind the stored readings.
+    ///
+    /// Does nothing after the last cut: another process may own the folder by then.
     fn cut(&self, is_last: bool) -> Result<(), LogError> {
         let _turn = self.cutting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let position = {
@@ -304,13 +308,13 @@ impl Pipeline {
             if state.stopped && !is_last {
                 return Ok(());
             }
-            state.pending.cut_position(state.fed)
+            state.pending.cut_position(state.inserted)
         };
         self.log.cut(position)
     }
 }
 
-/// The running parts of a [`Pipeline`].
+/// The running tasks of a [`Pipeline`].
 pub struct Running {
     pipeline: Arc<Pipeline>,
     feeder: std::thread::JoinHandle<()>,
@@ -321,12 +325,13 @@ pub struct Running {
 }
 
 impl Running {
-    /// Writes everything that is pending, for at most `grace`, then stops. What the store does not take at
-    /// the first try stays in the log; if the store does not answer, everything does, at once. The log must
-    /// be closed. Returns how many readings stay.
+    /// Writes all pending readings, for at most `grace`, then stops. Returns how many stay in the log.
+    ///
+    /// Readings that the store does not accept at the first attempt stay in the log. If the store does not
+    /// answer, all do, without a wait. The log must be closed.
     pub async fn drain(self, grace: Duration) -> u64 {
         let Self { pipeline, feeder, mut scheduler, cutter, roller, watch } = self;
-        roller.abort(); // the next start goes on with it
+        roller.abort(); // the next start continues its work
         pipeline.lock().draining = true;
         pipeline.drain_begins.cancel();
         pipeline.due.notify_one();
@@ -336,15 +341,15 @@ impl Running {
         cutter.abort();
         watch.abort();
         pipeline.lock().stopped = true;
-        pipeline.completed.notify_waiters();
+        pipeline.completed.notify_waiters(); // the feeder may be waiting for room
         let ending = Arc::clone(&pipeline);
         let ended = tokio::task::spawn_blocking(move || {
-            let _ = feeder.join(); // while pending is full it waits for room, so it has to be told that none will come
+            let _ = feeder.join();
             ending.log.wait_closed();
             ending.cut(true)
         });
         if let Ok(Err(error)) = ended.await {
-            tracing::warn!(%error, "the log was not cut at the end; the next start reads more of it than needed");
+            tracing::warn!(%error, "the log was not cut at the end; the next start reads more of it than necessary");
         }
         pipeline.status().pending_readings
     }

@@ -1,6 +1,6 @@
 //! When writes are made, to the millisecond, by a clock that moves only while everything waits for it.
 //!
-//! What is pending is put there by the test, where in the service the feeder does it; all else is as it is.
+//! The tests insert readings into pending in place of the feeder. All other parts are those of the service.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,7 +24,7 @@ const OPTIONS: Options = Options {
     max_buckets_per_write: 1,
     max_write_bytes: 1 << 20,
     rollup_delay: ms(60_000),
-    rollup_mark: PathBuf::new(),
+    rollup_progress: PathBuf::new(),
     retry: ms(100)..=ms(1_600),
     clock: Clock::system(),
 };
@@ -178,7 +178,8 @@ async fn retries_wait_half_to_all_of_a_wait_that_doubles_up_to_its_limit_and_beg
         let gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let waits = [100, 200, 400, 800, 1_600, 1_600, 1_600, 1_600];
         assert_eq!(gaps.len(), waits.len(), "{times:?}");
-        let holds = gaps.iter().zip(waits).all(|(&gap, wait)| (wait / 2..=wait + 1).contains(&gap)); // whole milliseconds
+        // The range allows for whole milliseconds.
+        let holds = gaps.iter().zip(waits).all(|(&gap, wait)| (wait / 2..=wait + 1).contains(&gap));
         assert!(holds, "{gaps:?}");
         assert_eq!(stage.pipeline.store_away(), None);
     }

@@ -1,4 +1,4 @@
-//! The scheduler: takes what is due, and keeps a bounded number of writes under way.
+//! The scheduler: takes the buckets that are due, with a bounded number of writes in flight.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::pending::{Take, TakenBucket};
 /// How many buckets are taken or completed before the lock is released to others.
 pub(super) const BUCKETS_PER_TURN: usize = 64;
 
-/// The longest sleep. What comes meanwhile is due later than what is there, so this is only a second look.
+/// The longest sleep, as a safeguard: a bucket opened meanwhile is due later than the oldest one.
 const MAX_SLEEP: Duration = Duration::from_millis(500);
 
-/// Runs until everything is written after [`super::Running::drain`] was called.
+/// Runs until [`super::Running::drain`] was called and all buckets are written.
 pub(super) async fn run(pipeline: Arc<Pipeline>) {
     let permits = Arc::new(Semaphore::new(pipeline.options.max_in_flight));
     let mut writes = JoinSet::new();
@@ -24,7 +24,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
         let Some(batch) = next_batch(&pipeline).await else { break };
         let pipeline = Arc::clone(&pipeline);
         writes.spawn(async move {
-            // Sorting takes a while when buckets are large.
+            // On a blocking thread, because sorting large buckets takes milliseconds.
             let to_writes = move || batch.iter().map(|taken| Arc::new(taken.to_write())).collect();
             let Ok(writes) = tokio::task::spawn_blocking(to_writes).await else { return }; // the runtime is ending
             write::write(&pipeline, writes).await;
@@ -34,7 +34,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
     }
 }
 
-/// Waits until something is due and takes it. `None` when draining and everything is stored or given up.
+/// Waits until buckets are due and takes them. `None` once draining has ended.
 async fn next_batch(pipeline: &Pipeline) -> Option<Vec<TakenBucket>> {
     loop {
         let completed = pipeline.completed.notified();
@@ -59,7 +59,7 @@ fn take(pipeline: &Pipeline) -> (Vec<TakenBucket>, bool) {
     loop {
         let log = pipeline.log.usage();
         let mut state = pipeline.lock();
-        // A log without space takes nothing more, so waiting for more to write with it is of no use.
+        // A full log accepts no more readings, so waiting would not make the write larger.
         let which = if state.draining || log.is_full || log.is_disk_full { Take::All } else { Take::Due };
         let room = (options.max_buckets_per_write - batch.len()).min(BUCKETS_PER_TURN);
         let taken = state.pending.take(which, pipeline.now_ms(), room);
@@ -76,7 +76,7 @@ fn take(pipeline: &Pipeline) -> (Vec<TakenBucket>, bool) {
     }
 }
 
-/// About what a bucket takes in a write command.
+/// Estimates the bytes of a bucket in a write command.
 fn bytes_of(taken: &TakenBucket) -> u64 {
     300 + taken.values() as u64 * 32
 }

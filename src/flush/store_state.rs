@@ -1,6 +1,7 @@
-//! Whether the store is there: one state, from writes and from a look every other second, of which each
-//! change is logged once. Queries go by it as well, so that they do not wait for a store that is known to be
-//! away.
+//! Whether the store is available: one state, from the outcomes of writes and from a probe.
+//!
+//! Each change is logged once. Queries use the state too, so that they do not wait for a store that is known
+//! to be away.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,23 +10,23 @@ use tokio::time::Instant;
 
 use super::Pipeline;
 
-/// How often the store is asked whether it is there.
-const INTERVAL: Duration = Duration::from_secs(2);
+/// The time between two probes.
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long an answer to that may take. A store that hangs is away.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the answer to a probe may take. A store that hangs is away.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What is known of the store.
+/// The state of the store, shared.
 #[derive(Debug, Default)]
 pub(super) struct StoreState(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Why it does not take writes.
+    /// Why it does not accept writes.
     writes: Option<String>,
-    /// Why it does not answer.
+    /// Why it does not answer probes.
     answers: Option<String>,
-    /// Since when it is away.
+    /// Since when it has been away.
     since: Option<Instant>,
 }
 
@@ -36,13 +37,13 @@ impl Known {
 }
 
 impl StoreState {
-    /// Since when the store is away, and why, while it is.
+    /// Returns since when the store has been away, and why; `None` if it is available.
     pub(super) fn away(&self) -> Option<(Instant, String)> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Some((known.since?, known.away()?.clone()))
     }
 
-    /// Whether the store did not answer when it was asked last.
+    /// Returns whether the store did not answer the last probe.
     pub(super) fn is_silent(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).answers.is_some()
     }
@@ -69,25 +70,25 @@ impl StoreState {
     }
 }
 
-/// A write met an error that may pass.
+/// Records that a write failed with a transient error.
 pub(super) fn note_away(pipeline: &Pipeline, error: &impl std::fmt::Display) {
     pipeline.store_state.change(pipeline, |known| _ = known.writes.get_or_insert_with(|| error.to_string()));
 }
 
-/// A write was taken.
+/// Records that the store answered a write.
 pub(super) fn note_back(pipeline: &Pipeline) {
     pipeline.store_state.change(pipeline, |known| (known.writes, known.answers) = (None, None));
 }
 
-/// Asks the store again and again whether it is there. Runs until it is aborted.
+/// Probes the store regularly. Runs until it is aborted.
 pub(super) async fn watch(pipeline: Arc<Pipeline>) {
     loop {
-        let answers = match tokio::time::timeout(PATIENCE, pipeline.store.ping()).await {
+        let answers = match tokio::time::timeout(PROBE_TIMEOUT, pipeline.store.ping()).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some(format!("no answer within {PATIENCE:?}")),
+            Err(_) => Some(format!("no answer within {PROBE_TIMEOUT:?}")),
         };
         pipeline.store_state.change(&pipeline, |known| known.answers = answers);
-        tokio::time::sleep(INTERVAL).await;
+        tokio::time::sleep(PROBE_INTERVAL).await;
     }
 }

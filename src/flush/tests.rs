@@ -42,7 +42,7 @@ pub(super) struct Faulty {
     pub(super) store: SqliteStore,
     pub(super) fault: Fault,
     pub(super) takes: Duration,
-    /// What is kept of rollups, if this is a store that keeps some of their own.
+    /// The rollups, if this is a store that keeps rollups of their own.
     pub(super) rollups: Option<Arc<rolling::Kept>>,
 }
 
@@ -146,7 +146,7 @@ impl Life {
             max_buckets_per_write: 4,
             max_write_bytes: 1 << 20,
             rollup_delay: MINUTE,
-            rollup_mark: folder.path().join("rollups.json"),
+            rollup_progress: folder.path().join("rollups.json"),
             retry: Duration::from_millis(1)..=Duration::from_millis(5),
             clock: Clock::system(),
         };
@@ -310,16 +310,16 @@ async fn while_pending_is_full_readings_wait_in_the_log_and_queries_are_told_and
 }
 
 #[tokio::test]
-async fn that_pending_is_full_is_said_to_be_over_when_half_of_it_is_free_again() {
+async fn pending_is_full_until_half_of_it_is_free_again() {
     let taken = Arc::new(AtomicU64::new(0)); // of the devices, so many
     let takes = Arc::clone(&taken);
     let number = |device: &str| device.strip_prefix("device-").unwrap().parse::<u64>().unwrap();
     let fault = move |write: &BucketWrite| (number(&write.device) >= takes.load(Ordering::Relaxed)).then(away);
     let life = Life::begin(&folder(), Limits { max_bytes: 2000, ..PATIENT }, Box::new(fault));
-    let is_told = || life.pipeline.lock().is_full_logged;
+    let is_logged = || life.pipeline.lock().full.holds();
     life.append(0..2).await;
     assert_eq!(life.pipeline.catch_up(MINUTE).await, None);
-    assert!(!is_told());
+    assert!(!is_logged());
     let mut last = 2;
     while !life.pipeline.with_pending(Pending::is_full) {
         life.append(last..last + 1).await;
@@ -328,13 +328,13 @@ async fn that_pending_is_full_is_said_to_be_over_when_half_of_it_is_free_again()
     }
     assert!(last < 10, "a batch for each device");
     life.append(last..last + 1).await;
-    until("pending is said to be full", is_told).await;
+    until("it is logged that pending is full", is_logged).await;
 
     taken.store(1, Ordering::Relaxed);
     assert_eq!(life.pipeline.catch_up(MINUTE).await, None, "there is room for what waits in the log");
     assert!(!life.pipeline.with_pending(Pending::is_half_free));
-    assert!(is_told());
+    assert!(is_logged());
 
     taken.store(10, Ordering::Relaxed);
-    until("it is said to be over", || !is_told()).await;
+    until("the end of it is logged", || !is_logged()).await;
 }

@@ -1,4 +1,4 @@
-//! One write: tried until the store has taken, or refused for good, each of its buckets.
+//! One write: retried until the store has accepted, or refused for good, each of its buckets.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWr
     let mut backoff = Backoff::new(pipeline.options.retry.clone());
     loop {
         let outcomes = attempt(pipeline, &writes).await;
-        let Settled { done, refused, again, is_there } = settle(pipeline, writes, outcomes);
-        let is_away = !is_there;
+        let Settled { done, refused, again, is_available } = settle(pipeline, writes, outcomes);
+        let is_away = !is_available;
         if !is_away {
             note_back(pipeline);
             finish(pipeline, done).await;
@@ -42,8 +42,7 @@ pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWr
     }
 }
 
-/// While draining, leaves the buckets of a write that the store did not take to the next start. False when
-/// not draining.
+/// While draining, leaves the buckets of a failed write to the next start. False when not draining.
 fn give_up(pipeline: &Pipeline, buckets: usize) -> bool {
     let mut state = pipeline.lock();
     if state.draining {
@@ -56,8 +55,9 @@ fn give_up(pipeline: &Pipeline, buckets: usize) -> bool {
     false
 }
 
-/// Lets pending forget what is done, once the rollups speak of it. Only after the store has the readings is
-/// it known of which hours that has to be seen to: those that are closed by then.
+/// Completes stored buckets, after it has rolled up the closed hours among them.
+///
+/// The check for closed hours must follow the write: see [`super::roller`].
 async fn finish(pipeline: &Pipeline, done: Vec<Arc<BucketWrite>>) {
     let (late, prompt): (Vec<_>, Vec<_>) = done.into_iter().partition(|write| pipeline.is_closed(write.hour));
     complete(pipeline, &prompt);
@@ -75,24 +75,24 @@ pub(super) async fn attempt(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) ->
     outcomes
 }
 
-/// The buckets of a write by what is to be done with them.
+/// The buckets of a write, by outcome.
 #[derive(Default)]
 struct Settled {
-    /// Stored.
+    /// The store has them.
     done: Vec<Arc<BucketWrite>>,
-    /// Refused for good.
+    /// The store refused them for good.
     refused: Vec<Refused>,
-    /// To be written again, and why.
+    /// To be written again, with the reason.
     again: Vec<(Arc<BucketWrite>, WriteError)>,
-    /// The store took or refused something.
-    is_there: bool,
+    /// The store accepted or refused at least one.
+    is_available: bool,
 }
 
 type Outcome = Result<Written, WriteError>;
 
 fn settle(pipeline: &Pipeline, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outcome>) -> Settled {
-    let is_there = outcomes.iter().any(|outcome| outcome.as_ref().err().is_none_or(WriteError::is_permanent));
-    let mut settled = Settled { is_there, ..Settled::default() };
+    let is_available = outcomes.iter().any(|outcome| outcome.as_ref().err().is_none_or(WriteError::is_permanent));
+    let mut settled = Settled { is_available, ..Settled::default() };
     for (write, outcome) in writes.into_iter().zip(outcomes) {
         match outcome {
             Ok(written) => {
@@ -107,7 +107,7 @@ fn settle(pipeline: &Pipeline, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outc
     settled
 }
 
-/// Counts the readings of a bucket that the store has taken.
+/// Counts the readings of a bucket that the store has accepted.
 pub(super) fn count_written(pipeline: &Pipeline, written: Written) {
     pipeline.metrics.readings_stored_total.increment(written.stored.into());
     pipeline.metrics.readings_duplicate_total.increment(written.duplicate.into());
@@ -116,39 +116,41 @@ pub(super) fn count_written(pipeline: &Pipeline, written: Written) {
 
 /// Readings for the dead-letter file.
 pub(super) struct Letter {
-    /// The bucket that they came with.
+    /// Their bucket, as it was written first.
     pub(super) bucket: Arc<BucketWrite>,
-    /// The readings.
+    /// The refused readings.
     pub(super) refused: Arc<BucketWrite>,
     /// Why the store refuses them.
     pub(super) error: WriteError,
 }
 
-/// Writes a letter into the dead-letter file. Returns the bucket when that is done; otherwise it stays
-/// pending until there is room.
-pub(super) async fn put_aside(pipeline: &Arc<Pipeline>, letter: Letter) -> Option<Arc<BucketWrite>> {
-    match dead_letter(pipeline, &letter).await {
+/// Writes a letter to the dead-letter file, and returns its bucket.
+///
+/// If the file is full, returns `None` and retries in the background; the bucket stays pending meanwhile.
+pub(super) async fn dead_letter(pipeline: &Arc<Pipeline>, letter: Letter) -> Option<Arc<BucketWrite>> {
+    match append(pipeline, &letter).await {
         Ok(()) => Some(letter.bucket),
         Err(error) => {
-            tracing::error!(%error, "refused readings cannot be put aside; they stay pending");
-            tokio::spawn(keep_trying(Arc::clone(pipeline), letter));
+            tracing::error!(%error, "cannot dead-letter refused readings; they stay pending");
+            tokio::spawn(retry(Arc::clone(pipeline), letter));
             None
         }
     }
 }
 
-async fn dead_letter(pipeline: &Pipeline, Letter { refused, error, .. }: &Letter) -> std::io::Result<()> {
+async fn append(pipeline: &Pipeline, Letter { refused, error, .. }: &Letter) -> std::io::Result<()> {
     let reason = error.cause.as_label();
     pipeline.dead_letters.append(refused, reason, &error.detail).await?;
     pipeline.metrics.readings_dead_lettered_total.with(reason).increment(refused.accepted.into());
     Ok(())
 }
 
-/// Puts refused readings aside as soon as that can be done: the file is full, or its disk. Meanwhile their
-/// bucket is pending, and takes no place among the writes to the store.
-async fn keep_trying(pipeline: Arc<Pipeline>, letter: Letter) {
+/// Writes a letter once the dead-letter file or its disk has space again.
+///
+/// The bucket meanwhile does not count as a write in flight to the store.
+async fn retry(pipeline: Arc<Pipeline>, letter: Letter) {
     let mut backoff = Backoff::new(pipeline.options.retry.clone());
-    while dead_letter(&pipeline, &letter).await.is_err() {
+    while append(&pipeline, &letter).await.is_err() {
         tokio::time::sleep(backoff.next_wait()).await;
     }
     complete(&pipeline, &[letter.bucket]);

@@ -85,7 +85,7 @@ pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Op
         max_buckets_per_write: config.flush.max_buckets_per_write,
         max_write_bytes: config.flush.max_write_bytes.0,
         rollup_delay: config.flush.max_age.as_duration() + ROLLUP_PATIENCE,
-        rollup_mark: data.rollup_mark(),
+        rollup_progress: data.rollup_progress(),
         retry: config.flush.retry_initial.as_duration()..=config.flush.retry_max.as_duration(),
         clock: clock.clone(),
     }

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::mark::Mark;
 use super::super::roller::Roller;
+use super::super::rollup_progress::RollupProgress;
 use super::*;
 use crate::model::{Sample, Stats};
 
@@ -26,7 +26,7 @@ pub(in crate::flush) struct Kept {
 }
 
 impl Kept {
-    /// Of two that roll up the same bucket at once, the one that has seen more wins, as in a real store.
+    /// Keeps the rollup with more readings if a bucket is rolled up twice at once, as a real store does.
     fn keep(&self, derived: impl IntoIterator<Item = ((Arc<str>, Hour), Vec<(Metric, Stats)>)>) {
         let readings = |stats: &[(Metric, Stats)]| stats.iter().map(|(_, stats)| stats.count).sum::<u64>();
         let mut hours = self.hours.lock().unwrap();
@@ -108,7 +108,7 @@ fn begin(folder: &Arc<TempDir>, kept: &Arc<Kept>) -> Life {
     Life::begin_with(folder, EAGER, sound(), Some(Arc::clone(kept)))
 }
 
-/// Stores readings of three devices in some hours, as if by somebody who knew nothing of rollups.
+/// Stores readings of three devices in some hours, without rollups.
 async fn fill(folder: &Arc<TempDir>, hours: Range<i32>) {
     let store = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();
     for hour in hours.step_by(3) {
@@ -121,12 +121,12 @@ async fn fill(folder: &Arc<TempDir>, hours: Range<i32>) {
     }
 }
 
-fn mark_of(life: &Life) -> Option<Mark> {
-    Mark::load(&life.folder.path().join("rollups.json"))
+fn progress_of(life: &Life) -> Option<RollupProgress> {
+    RollupProgress::load(&life.folder.path().join("rollups.json"))
 }
 
-fn is_marked_whole(life: &Life) -> bool {
-    mark_of(life).is_some_and(|mark| mark.next > life.pipeline.newest_closed())
+fn is_caught_up(life: &Life) -> bool {
+    progress_of(life).is_some_and(|progress| progress.next > life.pipeline.newest_closed())
 }
 
 #[tokio::test]
@@ -181,10 +181,10 @@ async fn what_was_stored_before_is_rolled_up_hour_by_hour_over_failures() {
     fill(&folder, 0..60).await;
     kept.fails_every.store(3, Ordering::Relaxed);
     let life = begin(&folder, &kept);
-    until("the mark is of all hours", || is_marked_whole(&life)).await;
+    until("the progress includes all hours", || is_caught_up(&life)).await;
     assert_eq!(kept.hours(), life.store.fold().await);
     assert_eq!(kept.swept(), (0..60).step_by(3).map(Hour).collect::<Vec<_>>());
-    assert_eq!(mark_of(&life).unwrap().next, Hour(life.pipeline.newest_closed().0 + 1));
+    assert_eq!(progress_of(&life).unwrap().next, Hour(life.pipeline.newest_closed().0 + 1));
     assert_eq!(life.count("tidegauge_rollups_written_total"), 60);
     assert!(life.count(r#"tidegauge_rollup_retries_total{reason="network"}"#) >= 9);
     assert_eq!(life.count("tidegauge_rollup_lag_seconds"), 0);
@@ -209,18 +209,18 @@ async fn the_mark_spares_work_and_without_it_all_is_derived_again() {
     let (folder, kept) = (folder(), Arc::new(Kept::default()));
     fill(&folder, 0..9).await;
     let life = begin(&folder, &kept);
-    until("the mark is of all hours", || is_marked_whole(&life)).await;
+    until("the progress includes all hours", || is_caught_up(&life)).await;
     life.running.roller.abort();
-    let look = async |mark| {
+    let look = async |progress| {
         kept.swept.lock().unwrap().clear();
-        Roller::new(&life.pipeline, &*life.store, mark).catch_up().await.unwrap();
+        Roller::new(&life.pipeline, &*life.store, progress).catch_up().await.unwrap();
         kept.swept().len()
     };
-    assert_eq!(look(mark_of(&life)).await, 0, "all is done");
-    let behind = Mark { next: Hour(4), ..mark_of(&life).unwrap() };
+    assert_eq!(look(progress_of(&life)).await, 0, "all is done");
+    let behind = RollupProgress { next: Hour(4), ..progress_of(&life).unwrap() };
     assert_eq!(look(Some(behind)).await, 1, "the hour after it");
     assert_eq!(look(None).await, 3, "the file was deleted");
     kept.identity.store(7, Ordering::Relaxed);
-    assert_eq!(look(mark_of(&life)).await, 3, "it speaks of another store");
-    assert_eq!(look(mark_of(&life)).await, 0);
+    assert_eq!(look(progress_of(&life)).await, 3, "it speaks of another store");
+    assert_eq!(look(progress_of(&life)).await, 0);
 }
