@@ -1,4 +1,4 @@
-//! The merging of rollups by itself, to be measured.
+//! The merge of rollups by itself, for `benches`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use super::rollups::{Rollups, Step, merge, repeated, step};
 use crate::model::{Contents, Hour, Metric, Sample, Stats};
 use crate::store::HourStats;
 
-/// The stored and the pending side of one device.
+/// The stored and the pending readings of one device.
 #[derive(Debug)]
 pub struct Merge {
     stored: Vec<HourStats>,
@@ -35,7 +35,7 @@ impl Merge {
     /// Merges them into hourly rollups.
     #[must_use]
     pub fn run(self) -> Rollups {
-        assert!(repeated(&self.stored, &self.pending).is_empty(), "what is pending comes later");
+        assert!(repeated(&self.stored, &self.pending).is_empty(), "pending readings are later");
         let rollups = step(merge(self.stored, BTreeMap::new(), self.pending, &[]), Step::HOUR);
         assert!(rollups.values().all(|series| series.len() == self.hours));
         rollups

@@ -11,41 +11,59 @@ use crate::model::{Hour, Metric};
 use crate::pending::PendingDevice;
 use crate::store::DeviceSummary;
 
-/// A question for devices.
+/// A request for a list of devices.
 #[derive(Debug, Clone)]
 pub struct DevicesRequest {
-    /// What the ids start with.
+    /// The start of the client IDs.
     pub prefix: String,
-    /// Only ids behind this one.
+    /// The list begins after this client ID.
     pub after: Option<String>,
     /// The most devices in the answer, at least 1.
     pub limit: usize,
 }
 
-/// How many devices are looked at at once where some had to be left out, and how many in all for one page.
-const LOOKED_AT_ONCE: usize = 1_000;
-const MAX_LOOKED_AT: usize = 100_000;
+/// A device in the answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Device {
+    /// The client ID.
+    pub id: Arc<str>,
+    /// The metadata, as the text of a JSON object.
+    pub metadata: Option<Arc<str>>,
+    /// The metrics of its newest hour, sorted by name.
+    pub metrics: Vec<Metric>,
+    /// The first instant, in Unix milliseconds.
+    pub first_ts_ms: i64,
+    /// The last instant, in Unix milliseconds.
+    pub last_ts_ms: i64,
+}
 
-/// Some devices as they are kept; `partial`: of what is pending only.
+/// How many devices are fetched at once if some are outside of the device scope.
+const DEVICES_PER_FETCH: usize = 1_000;
+
+/// The most devices that are fetched for one page.
+const MAX_FETCHED: usize = 100_000;
+
+/// Some devices with their stored IDs.
 pub(super) struct DevicePage {
     pub(super) devices: Vec<DeviceSummary>,
+    /// The store did not answer: the pending devices only.
     partial: bool,
 }
 
 impl Queries {
-    /// Devices in the order of their ids, and whether there are more.
+    /// Returns devices in the order of their IDs, and whether there are more.
     ///
     /// # Errors
-    /// When there are too many out of reach between those in reach, or the store does not answer.
+    /// If too many devices outside of the scope precede the first one inside, or the store does not answer.
     pub async fn devices(
         &self,
         scope: &DeviceScope,
         request: &DevicesRequest,
-    ) -> Result<Answer<(Vec<DeviceSummary>, bool)>, QueryError> {
+    ) -> Result<Answer<(Vec<Device>, bool)>, QueryError> {
         let deadline = self.deadline();
         let lagging = self.catch_up().await;
         let wanted = request.limit + 1; // one more tells whether there is a next page
-        let (mut found, mut looked_at, mut partial) = (Vec::new(), 0, false);
+        let (mut found, mut fetched, mut partial) = (Vec::new(), 0, false);
         for range in scope.ranges(&request.prefix) {
             let mut after = request.after.as_deref().map(|after| scope.with_prefix(after));
             let mut step = if range.is_one_id { 1 } else { wanted };
@@ -53,21 +71,21 @@ impl Queries {
                 let page = self.page(deadline, &range.prefix, after.as_deref(), step).await?;
                 partial |= page.partial;
                 let is_last = range.is_one_id || page.devices.len() < step;
-                looked_at += page.devices.len();
+                fetched += page.devices.len();
                 after = page.devices.last().map(|last| last.device.to_string());
-                let of_span = page.devices.into_iter().filter(|summary| range.holds(&summary.device));
-                found.extend(of_span.filter_map(|summary| seen_from(scope, summary)));
+                let in_range = page.devices.into_iter().filter(|summary| range.holds(&summary.device));
+                found.extend(in_range.filter_map(|summary| in_scope(scope, summary)));
                 if is_last {
                     break;
                 }
-                if found.len() < wanted && looked_at > MAX_LOOKED_AT {
+                if found.len() < wanted && fetched > MAX_FETCHED {
                     if found.is_empty() {
-                        return Err(QueryError::TooManyDevices(looked_at));
+                        return Err(QueryError::TooManyDevices(fetched));
                     }
                     found.truncate(request.limit);
-                    return Ok(Answer { body: (found, true), lagging, partial }); // a short page, and there may be more
+                    return Ok(Answer { body: (found, true), lagging, partial }); // a short page
                 }
-                step = step.max(LOOKED_AT_ONCE);
+                step = step.max(DEVICES_PER_FETCH);
             }
         }
         let more = found.len() > request.limit;
@@ -75,7 +93,7 @@ impl Queries {
         Ok(Answer { body: (found, more), lagging, partial })
     }
 
-    /// The first devices behind `after` of those whose ids, as they are kept, start with `prefix`.
+    /// Returns the first devices whose stored IDs start with `prefix` and follow `after`.
     pub(super) async fn page(
         &self,
         deadline: Instant,
@@ -103,26 +121,23 @@ impl Queries {
     }
 }
 
-/// A device as it looks from there, if it is in reach.
-fn seen_from(scope: &DeviceScope, summary: DeviceSummary) -> Option<DeviceSummary> {
-    if scope.is_all() {
-        return Some(summary);
-    }
-    let device = scope.to_client_id(&summary.device)?.into();
-    Some(DeviceSummary { device, ..summary })
+/// Returns a device with its client ID if it is inside of the scope.
+fn in_scope(scope: &DeviceScope, summary: DeviceSummary) -> Option<Device> {
+    let DeviceSummary { device, metadata, metrics, first_ts_ms, last_ts_ms } = summary;
+    let id = if scope.is_all() { device } else { scope.to_client_id(&device)?.into() };
+    Some(Device { id, metadata, metrics, first_ts_ms, last_ts_ms })
 }
 
-/// What is pending of a device.
+/// The summary of the pending readings of a device.
 struct PendingSummary {
     device: Arc<str>,
     first_ts_ms: i64,
     last_ts_ms: i64,
-    /// The metrics of its newest hour, sorted by name.
+    /// The metrics of the newest pending hour, sorted by name.
     metrics: Vec<Metric>,
-    /// Of the hours before that.
+    /// The newest metadata of the hours before that.
     earlier_metadata: Option<Arc<str>>,
-    /// Of the newest hour: the last instant of each write that it becomes, and the metadata that goes with
-    /// it.
+    /// The last instant and the metadata of each write of the newest hour, in the order of the writes.
     metadata: Vec<(i64, Option<Arc<str>>)>,
 }
 
@@ -139,8 +154,7 @@ impl PendingSummary {
         }
     }
 
-    /// The summary that the store will give of the device once this is stored, from the one that it gives
-    /// now.
+    /// Returns the summary that the store will have once this is stored, from the one that it has now.
     fn over(self, stored: Option<DeviceSummary>, metadata_stays: bool) -> DeviceSummary {
         let Some(mut known) = stored else {
             let nothing = DeviceSummary {
@@ -173,7 +187,7 @@ impl PendingSummary {
         known
     }
 
-    /// Metadata as [`Store::metadata_stays`](crate::store::Store::metadata_stays) has it.
+    /// Returns the metadata if [`Store::metadata_stays`](crate::store::Store::metadata_stays).
     fn metadata_of_last_reading(&self, stored: &DeviceSummary) -> Option<Arc<str>> {
         let (mut last_ms, mut shown) = (stored.last_ts_ms, stored.metadata.clone());
         let mut known = self.earlier_metadata.clone().or_else(|| shown.clone());

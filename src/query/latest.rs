@@ -8,15 +8,14 @@ use crate::access::DeviceScope;
 use crate::model::{Contents, Hour, Keep, Metric};
 use crate::store::HourSamples;
 
-/// The latest value of each metric: when, in Unix milliseconds, and how much.
+/// The latest value of each metric, with its instant in Unix milliseconds.
 pub type Latest = BTreeMap<Metric, (i64, f64)>;
 
 impl Queries {
-    /// The latest value of each metric in the newest hour of a device that has readings. `None`: it has none
-    /// at all.
+    /// Returns the latest value of each metric in the newest hour of a device, or `None` without readings.
     ///
     /// # Errors
-    /// When the device is out of reach, the store does not answer, or it takes too long.
+    /// If the device is outside of the scope, the store does not answer, or the query takes too long.
     pub async fn latest(&self, scope: &DeviceScope, device: &str) -> Result<Answer<Option<Latest>>, QueryError> {
         let deadline = self.deadline();
         let device = &*scope.to_stored_id(device)?;
@@ -47,7 +46,7 @@ impl Queries {
         Ok(Answer { body: Some(latest), lagging, partial })
     }
 
-    /// The newest pending hour of a device, and the last sample of each metric in it.
+    /// Returns the newest pending hour of a device, and the last sample of each metric in it.
     async fn newest_pending(&self, device: &str) -> Result<Option<(Hour, Contents)>, QueryError> {
         let (pipeline, device) = (Arc::clone(&self.pipeline), device.to_owned());
         blocking(move || {

@@ -1,26 +1,25 @@
-//! Queries: what is stored and what is pending, as one.
+//! Queries: stored and pending readings, merged.
 //!
-//! A query first waits until everything acked before it is in pending (read your writes), takes a snapshot of
-//! what is pending, and only then asks the store. What is stored in between is then in both, never in
-//! neither; and since both are merged by identity, being in both does no harm.
+//! A query first waits until the readings that were acknowledged before it are in pending (read your writes).
+//! It takes a snapshot of pending, and only then queries the store. A reading that is stored in between is in
+//! both, never in neither, and the merge by identity keeps it once.
 //!
-//! Stored stats need no readings: where the pending readings of an hour all lie behind the last stored one,
-//! they are simply added. That holds for rollups that are kept beside the readings too: a reading stays
-//! pending until its hour's rollup speaks of it. Only where pending readings may repeat or precede stored
-//! ones are the stored readings fetched and merged.
+//! Stored stats need no readings: if the pending readings of an hour all follow the last stored one, their
+//! stats are added. This includes rollups that are kept beside the readings, because a reading stays pending
+//! until the rollup of its hour includes it. Only if pending readings may repeat or precede stored ones, the
+//! query fetches the stored readings and merges them.
 //!
-//! Whoever asks has a [`DeviceScope`](crate::access::DeviceScope): ids come in and go out as they look from
-//! there, a device that is out of reach is refused or left out, and what is asked of pending and of the store
-//! are the ids under which devices are kept. No question goes around that.
+//! Each query has a [`DeviceScope`](crate::access::DeviceScope). Requests and answers have client IDs,
+//! pending and the store have stored IDs. A device outside of the scope is refused, or left out of a list.
 //!
-//! While the store is away, a query answers with what is pending, and says that this is not all; when nothing
-//! is pending that it asks for, it fails. It does not wait for a store that is known to be away.
+//! While the store is away, a query answers with the pending readings and marks the answer as partial. If no
+//! reading that it asks for is pending, it fails. It does not wait for a store that is known to be away.
 //!
-//! A query has one deadline. It asks the store and pending for no more than an answer may hold, and never
-//! once for each hour. Snapshots of pending and the merging of readings run on blocking threads, because they
-//! may take milliseconds.
+//! A query has one deadline. It requests no more from the store and from pending than an answer may hold, and
+//! never sends a request per hour. Snapshots of pending and merges run on blocking threads, because they may
+//! take milliseconds.
 //!
-//! Knows no HTTP; the merging is pure.
+//! Knows no HTTP. The merges are pure.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,51 +40,51 @@ mod latest;
 mod readings;
 mod rollups;
 
-pub use devices::DevicesRequest;
+pub use devices::{Device, DevicesRequest};
 pub use latest::Latest;
 pub use readings::{Page, ReadingAt, ReadingsRequest};
 pub use rollups::{Rollups, RollupsRequest, Series, Step};
 
-/// How much one query may ask for.
+/// The limits of one query.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// The longest range, in hours.
     pub max_hours: u32,
     /// The most points (steps times metrics) in one answer.
     pub max_points: usize,
-    /// How long a query waits until what was just acked can be seen.
+    /// How long a query waits until the acknowledged readings are in pending.
     pub catch_up: Duration,
     /// How long a query may take.
     pub timeout: Duration,
 }
 
-/// A query was not answered.
+/// Why a query was not answered.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum QueryError {
     /// The range is longer than [`Limits::max_hours`].
-    #[error("a query spans at most {max} hours, this one spans {asked}")]
+    #[error("the range has {asked} hours, more than {max} (query.max_hours); ask for a shorter range")]
     RangeTooLong {
         /// The limit.
         max: u32,
-        /// The hours that the range touches.
+        /// The hours of the range.
         asked: u64,
     },
     /// The rollups of one device, or combined ones, have more points than [`Limits::max_points`].
     #[error(
-        "there are {found} points or more, and an answer has at most {max} (query.max_points); ask for a shorter range, \
-         fewer metrics, or a longer step"
+        "the answer has {found} points or more, and at most {max} are allowed (query.max_points); ask for a shorter \
+         range, fewer metrics, or a longer step"
     )]
     TooManyPoints {
         /// The limit.
         max: usize,
-        /// How many there are: those of one device, or of the devices combined so far.
+        /// The points of one device, or of the devices combined so far.
         found: usize,
     },
-    /// The device is out of reach of who asks.
+    /// The device is outside of the device scope.
     #[error(transparent)]
     OutOfReach(#[from] DeviceScopeError),
-    /// Too many devices would have to be looked through for those that are in reach.
-    #[error("among {0} devices there are too few that this token is for; ask with a longer prefix")]
+    /// The list would have to skip too many devices outside of the device scope.
+    #[error("looked at {0} devices and found none that this token may read; use a longer prefix")]
     TooManyDevices(usize),
     /// The store did not answer.
     #[error("the store does not answer: {0}")]
@@ -99,7 +98,7 @@ pub enum QueryError {
         why: String,
     },
     /// It took longer than [`Limits::timeout`].
-    #[error("the query took longer than {0:?}")]
+    #[error("the query took longer than {0:?} (query.timeout); ask for less")]
     Timeout(Duration),
 }
 
@@ -109,16 +108,23 @@ impl From<StoreError> for QueryError {
     }
 }
 
-/// An answer, and for how many seconds the log reader has been standing still if something acked is not in
-/// it.
+/// An answer, and what may be missing in it.
 #[derive(Debug, Clone)]
 pub struct Answer<T> {
-    /// What was asked for.
+    /// The answer itself.
     pub body: T,
-    /// `Some`: readings acked within this time may be missing, because pending is full.
+    /// `Some`: readings acknowledged within this time may be missing, because pending is full.
     pub lagging: Option<Duration>,
-    /// What is stored is missing, because the store does not answer: this is what is pending.
+    /// Stored readings are missing, because the store does not answer.
     pub partial: bool,
+}
+
+impl<T> Answer<T> {
+    /// Converts the answer itself.
+    pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Answer<U> {
+        let Self { body, lagging, partial } = self;
+        Answer { body: convert(body), lagging, partial }
+    }
 }
 
 /// Answers queries.
@@ -130,27 +136,28 @@ pub struct Queries {
 }
 
 impl Queries {
-    /// Answers from `store` and what `pipeline` has not brought there yet.
+    /// Answers from `store` and the pending readings of `pipeline`.
     pub fn new(store: Arc<dyn Store>, pipeline: Arc<Pipeline>, limits: Limits) -> Self {
         Self { store, pipeline, limits }
     }
 
-    /// When a query that begins now must be done.
+    /// Returns the deadline of a query that begins now.
     fn deadline(&self) -> Instant {
         Instant::now() + self.limits.timeout
     }
 
-    /// Asks the store, unless it is known to be away. At the deadline the question is dropped, which ends the
-    /// work behind it.
+    /// Waits for the store's answer, unless the store is known to be away.
+    ///
+    /// Drops `request` at the deadline, which ends its work.
     async fn ask<T>(
         &self,
         deadline: Instant,
-        question: impl Future<Output = Result<T, StoreError>>,
+        request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, QueryError> {
         if let Some((since, why)) = self.pipeline.store_away() {
             return Err(QueryError::StoreAway { seconds: since.as_secs(), why });
         }
-        match tokio::time::timeout_at(deadline, question).await {
+        match tokio::time::timeout_at(deadline, request).await {
             Ok(answer) => Ok(answer?),
             Err(_) => Err(QueryError::Timeout(self.limits.timeout)),
         }
@@ -174,7 +181,7 @@ impl Queries {
         blocking(move || devices.iter().map(contents_of).collect()).await
     }
 
-    /// The hours that a range of instants touches.
+    /// Returns the hours that a range of instants touches.
     fn hours(&self, from_ms: i64, to_ms: i64) -> Result<Range<Hour>, QueryError> {
         let hours = Hour::of(from_ms)..Hour::at_or_after(to_ms);
         let asked = i64::from(hours.end.0) - i64::from(hours.start.0);
@@ -185,8 +192,7 @@ impl Queries {
     }
 }
 
-/// Runs work that may take milliseconds on a thread of its own, so that no other task waits for it. A panic
-/// in it goes on in the caller.
+/// Runs work that may take milliseconds on a blocking thread. The caller panics if the work panics.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, QueryError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => Ok(done),

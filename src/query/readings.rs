@@ -9,14 +9,14 @@ use crate::access::DeviceScope;
 use crate::model::{Contents, Hour, Metric};
 use crate::store::{FirstReadings, Gathered, ReadingsQuery};
 
-/// A question for readings.
+/// A request for readings.
 #[derive(Debug, Clone)]
 pub struct ReadingsRequest {
     /// The device id.
     pub device: String,
     /// The first instant, in Unix milliseconds.
     pub from_ms: i64,
-    /// The instant behind the last, in Unix milliseconds.
+    /// The end of the range, exclusive, in Unix milliseconds.
     pub to_ms: i64,
     /// The metrics; empty: all.
     pub metrics: Vec<Metric>,
@@ -38,17 +38,18 @@ pub struct ReadingAt {
 pub struct Page {
     /// The readings.
     pub readings: Vec<ReadingAt>,
-    /// From where to ask for the next page, in Unix milliseconds, if there is one.
+    /// The first instant of the next page, in Unix milliseconds, if there is one.
     pub next_ms: Option<i64>,
 }
 
 impl Queries {
-    /// The first readings of a range. The page ends at its limit, or earlier once it holds
-    /// [`super::Limits::max_points`] values.
+    /// Returns the first readings of a range.
+    ///
+    /// The page ends at its limit, or earlier once it has [`super::Limits::max_points`] values.
     ///
     /// # Errors
-    /// When the device is out of reach, the range is too long, the store does not answer, or it takes too
-    /// long.
+    /// If the device is outside of the scope, the range is too long, the store does not answer, or the query
+    /// takes too long.
     pub async fn readings(&self, scope: &DeviceScope, request: &ReadingsRequest) -> Result<Answer<Page>, QueryError> {
         let deadline = self.deadline();
         let device = scope.to_stored_id(&request.device)?;
@@ -66,8 +67,7 @@ impl Queries {
         while query.range_ms.start < request.to_ms && page.readings.len() <= request.limit && page.next_ms.is_none() {
             query.max_instants = request.limit + 1 - page.readings.len(); // one more tells whether there is a next page
             query.max_values = (self.limits.max_points - values).max(1);
-            // Pending first: a reading that is written to the store in between is in both then, not in
-            // neither.
+            // Pending first: a reading that is stored in between is then in both, not in neither.
             let pending = self.first_pending(&query).await?;
             let stored = match self.ask(deadline, self.store.readings(&query)).await {
                 Ok(stored) => stored,
@@ -95,7 +95,7 @@ impl Queries {
         Ok(Answer { body: page, lagging, partial })
     }
 
-    /// What [`crate::store::Store::readings`] would answer if the pending readings were a store.
+    /// Returns the answer of [`crate::store::Store::readings`] as if the pending readings were a store.
     async fn first_pending(&self, query: &ReadingsQuery) -> Result<FirstReadings, QueryError> {
         let (pipeline, query) = (Arc::clone(&self.pipeline), query.clone());
         blocking(move || {
@@ -111,7 +111,7 @@ impl Queries {
     }
 }
 
-/// The readings before an instant: the stored hours with the pending ones laid over them.
+/// Merges the pending hours over the stored ones, and returns the readings before an instant.
 fn merged(stored: Vec<(Hour, Contents)>, pending: Vec<(Hour, Contents)>, until_ms: i64) -> Vec<ReadingAt> {
     let mut hours: BTreeMap<Hour, Contents> = stored.into_iter().collect();
     for (hour, contents) in pending {

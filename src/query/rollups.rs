@@ -10,10 +10,10 @@ use crate::access::DeviceScope;
 use crate::model::{Contents, Hour, MS_PER_HOUR, Metric, MetricTable, Stats, join_stats};
 use crate::store::{HourStats, Store, StoreError};
 
-/// How many hours of stats are asked for at once, over all devices of the question.
-const HOURS_AT_ONCE: usize = 100_000;
+/// The most hours of stats in one request to the store, over all its devices.
+const HOURS_PER_REQUEST: usize = 100_000;
 
-/// How many hours of readings are fetched at once where they have to be merged.
+/// The most hours of readings in one request to the store, if they have to be merged.
 const HOURS_PER_FETCH: usize = 48;
 
 /// A step of a rollup: a number of hours that divides a day, so that steps begin at UTC midnight.
@@ -24,17 +24,17 @@ impl Step {
     /// One hour.
     pub const HOUR: Self = Self(1);
 
-    /// A step of so many hours: 1, 2, 3, 4, 6, 8, 12 or 24.
+    /// Returns a step of 1, 2, 3, 4, 6, 8, 12 or 24 hours.
     pub const fn hours(hours: u32) -> Option<Self> {
         if matches!(hours, 1 | 2 | 3 | 4 | 6 | 8 | 12 | 24) { Some(Self(hours as i32)) } else { None }
     }
 
-    /// The range when none is asked for: a day of hours, in general 24 steps, and 30 days.
+    /// Returns the default range: 24 steps, or 30 days if the step is a day.
     pub const fn default_hours(self) -> u32 {
         if self.0 == 24 { 30 * 24 } else { 24 * self.0.unsigned_abs() }
     }
 
-    /// The whole steps that these hours touch.
+    /// Returns the hours of all steps that these hours touch.
     const fn whole(self, hours: &Range<Hour>) -> Range<Hour> {
         let Self(hours_of_step) = self;
         let start = hours.start.0.div_euclid(hours_of_step) * hours_of_step;
@@ -42,20 +42,20 @@ impl Step {
         Hour(start)..Hour(end)
     }
 
-    /// When the step that holds `hour` begins, in Unix milliseconds.
+    /// Returns the start of the step that includes `hour`, in Unix milliseconds.
     const fn start_ms(self, hour: Hour) -> i64 {
         Hour(hour.0.div_euclid(self.0) * self.0).start_ms()
     }
 }
 
-/// A question for rollups.
+/// A request for rollups.
 #[derive(Debug, Clone)]
 pub struct RollupsRequest {
-    /// The device ids, none of them twice.
+    /// The client IDs of the devices, each once.
     pub devices: Vec<Arc<str>>,
     /// The first instant, in Unix milliseconds. `None`: [`Step::default_hours`] before `to_ms`.
     pub from_ms: Option<i64>,
-    /// The instant behind the last, in Unix milliseconds. Steps that the range touches count whole.
+    /// The end of the range, exclusive, in Unix milliseconds. The answer has all steps that it touches.
     pub to_ms: i64,
     /// The metrics; empty: all.
     pub metrics: Vec<Metric>,
@@ -63,20 +63,20 @@ pub struct RollupsRequest {
     pub step: Step,
 }
 
-/// The rollups of one metric: when a step begins, in Unix milliseconds, and its stats. Ascending; steps
-/// without readings are absent.
+/// The rollups of one metric: the start of each step, in Unix milliseconds, and its stats.
+///
+/// Ascending. Steps without readings are absent.
 pub type Series = Vec<(i64, Stats)>;
 
 /// The rollups of a device by metric.
 pub type Rollups = BTreeMap<Metric, Series>;
 
 impl Queries {
-    /// The rollups of as many of the devices as fit into an answer, in the order of the request: those of the
-    /// first one at least. Steps that the range touches count whole.
+    /// Returns the rollups of as many devices as fit into an answer, in the order of the request.
     ///
     /// # Errors
-    /// When a device is out of reach, the range is too long, the first device has more points than an answer
-    /// takes, or the store does not answer.
+    /// If a device is outside of the scope, the range is too long, the first device has more points than an
+    /// answer may have, or the store does not answer.
     pub async fn rollups(
         &self,
         scope: &DeviceScope,
@@ -96,14 +96,13 @@ impl Queries {
             page.push(of_device);
             Ok(ControlFlow::Continue(()))
         };
-        let Answer { lagging, partial, .. } = self.each_device(scope, request, take).await?;
-        Ok(Answer { body: page, lagging, partial })
+        Ok(self.each_device(scope, request, take).await?.map(|()| page))
     }
 
-    /// The rollups of all the devices folded into one, a few devices at a time.
+    /// Returns the rollups of all devices, combined.
     ///
     /// # Errors
-    /// As for [`Self::rollups`]; and when what they are folded into has more points than an answer takes.
+    /// Those of [`Self::rollups`], and if the result has more points than an answer may have.
     pub async fn combined_rollups(
         &self,
         scope: &DeviceScope,
@@ -118,12 +117,12 @@ impl Queries {
             }
             Ok(ControlFlow::Continue(()))
         };
-        let Answer { lagging, partial, .. } = self.each_device(scope, request, take).await?;
-        Ok(Answer { body: combined.finish(), lagging, partial })
+        Ok(self.each_device(scope, request, take).await?.map(|()| combined.finish()))
     }
 
-    /// Hands on the rollups of one device after the other, until `take` breaks. So many are in memory as one
-    /// question to the store brings.
+    /// Calls `take` with the rollups of one device after the other, until it breaks.
+    ///
+    /// Memory is bounded by one request to the store.
     async fn each_device(
         &self,
         scope: &DeviceScope,
@@ -137,7 +136,7 @@ impl Queries {
             request.to_ms - i64::from(hours) * MS_PER_HOUR
         });
         let hours = request.step.whole(&self.hours(from_ms, request.to_ms)?);
-        let at_once = HOURS_AT_ONCE / (hours.end.0.abs_diff(hours.start.0) as usize).max(1);
+        let at_once = HOURS_PER_REQUEST / (hours.end.0.abs_diff(hours.start.0) as usize).max(1);
         let lagging = self.catch_up().await;
         let (mut is_pending, mut failed) = (false, None);
         for devices in devices.chunks(at_once.max(1)) {
@@ -168,10 +167,10 @@ impl Queries {
         }
     }
 
-    /// Whether anything is known of a device. For answers that are empty: it asks the store once more.
+    /// Returns whether a device has readings. Queries the store, so call it only for empty answers.
     ///
     /// # Errors
-    /// When the device is out of reach, or the store does not answer.
+    /// If the device is outside of the scope, or the store does not answer.
     pub async fn is_known(&self, scope: &DeviceScope, device: &str) -> Result<bool, QueryError> {
         let device = &*scope.to_stored_id(device)?;
         let page = self.page(self.deadline(), device, None, 1).await?;
@@ -183,16 +182,17 @@ fn points_of(rollups: &Rollups) -> usize {
     rollups.values().map(Vec::len).sum()
 }
 
-/// The ids under which devices are kept.
+/// Returns the stored IDs of devices.
 fn stored_ids<'d>(scope: &DeviceScope, devices: &'d [Arc<str>]) -> Result<Cow<'d, [Arc<str>]>, QueryError> {
     if scope.is_all() {
         return Ok(Cow::Borrowed(devices));
     }
-    let kept: Result<Vec<Arc<str>>, _> = devices.iter().map(|device| Ok(scope.to_stored_id(device)?.into())).collect();
-    kept.map(Cow::Owned)
+    let stored: Result<Vec<Arc<str>>, _> =
+        devices.iter().map(|device| Ok(scope.to_stored_id(device)?.into())).collect();
+    stored.map(Cow::Owned)
 }
 
-/// The rollups of several devices, folded into one.
+/// The combined rollups of several devices.
 #[derive(Default)]
 struct Combined {
     series: BTreeMap<Metric, BTreeMap<i64, Stats>>,
@@ -216,7 +216,7 @@ impl Combined {
     }
 }
 
-/// The hours whose stored stats do not just add up with what is pending.
+/// Returns the hours in which pending readings may repeat or precede stored ones.
 pub(super) fn repeated(stored: &[HourStats], pending: &[(Hour, Contents)]) -> Vec<Hour> {
     let is_repeated = |stored: &&HourStats| {
         let Ok(at) = pending.binary_search_by_key(&stored.hour, |(hour, _)| *hour) else { return false };
@@ -226,7 +226,7 @@ pub(super) fn repeated(stored: &[HourStats], pending: &[(Hour, Contents)]) -> Ve
     stored.iter().filter(is_repeated).map(|stored| stored.hour).collect()
 }
 
-/// The stored contents of each of these hours, empty where the readings have expired.
+/// Fetches the stored readings of these hours. An hour whose readings have expired is empty.
 async fn fetch(store: &dyn Store, device: &str, hours: &[Hour]) -> Result<BTreeMap<Hour, Contents>, StoreError> {
     let mut fetched: BTreeMap<Hour, Contents> = hours.iter().map(|hour| (*hour, Contents::default())).collect();
     for run in hours.chunk_by(|a, b| a.0 + 1 == b.0).flat_map(|run| run.chunks(HOURS_PER_FETCH)) {
@@ -236,12 +236,11 @@ async fn fetch(store: &dyn Store, device: &str, hours: &[Hour]) -> Result<BTreeM
     Ok(fetched)
 }
 
-/// Stats by hour of all there is: `stored` stats, the stored contents of `repeated` hours, and what is
-/// pending.
+/// Merges `stored` stats, the stored readings of `repeated` hours and the pending readings to stats by hour.
 ///
-/// The readings of a repeated hour may have expired while its stats are kept. Then pending cannot be told
-/// from what they speak of, and they stay as they are: no merge of readings that are all there has fewer
-/// values than are stored.
+/// The readings of a repeated hour may have expired while its stats are kept. The stats then stay as they
+/// are, because they may include the pending readings. This case shows in the count: a merge of all readings
+/// has at least as many values as the stored stats.
 pub(super) fn merge(
     stored: Vec<HourStats>,
     mut repeated: BTreeMap<Hour, Contents>,
@@ -321,7 +320,10 @@ mod tests {
     proptest! {
         #[test]
         fn stored_and_pending_merge_to_the_fold_of_all_identities(
-            stored in any_values(), pending in any_values(), only_x in any::<bool>(), hours in prop::sample::select(vec![1, 2, 24])
+            stored in any_values(),
+            pending in any_values(),
+            only_x in any::<bool>(),
+            hours in prop::sample::select(vec![1, 2, 24])
         ) {
             let metrics: Vec<Metric> = if only_x { vec!["x".into()] } else { Vec::new() };
             let mut model: BTreeMap<(i32, u32, u32), i32> = BTreeMap::new();
@@ -332,7 +334,8 @@ mod tests {
             let mut expected: BTreeMap<Metric, BTreeMap<i64, Stats>> = BTreeMap::new();
             for (&(hour, _, metric), &value) in model.iter().filter(|((.., metric), _)| !only_x || *metric == 0) {
                 let series = expected.entry(["x", "y", "z"][metric as usize].into()).or_default();
-                series.entry(step_of.start_ms(Hour(hour))).and_modify(|stats| stats.add(value.into())).or_insert_with(|| Stats::of(value.into()));
+                let stats = series.entry(step_of.start_ms(Hour(hour)));
+                stats.and_modify(|stats| stats.add(value.into())).or_insert_with(|| Stats::of(value.into()));
             }
 
             let (stored, pending) = (by_hour(&stored), by_hour(&pending));
@@ -341,7 +344,8 @@ mod tests {
             let repeated = stored.into_iter().filter(|(hour, _)| repeated.contains(hour)).collect();
             let rollups = step(merge(stats, repeated, pending, &metrics), step_of);
 
-            let expected: Rollups = expected.into_iter().map(|(metric, series)| (metric, series.into_iter().collect())).collect();
+            let expected = expected.into_iter().map(|(metric, series)| (metric, series.into_iter().collect()));
+            let expected: Rollups = expected.collect();
             prop_assert_eq!(rollups, expected);
         }
     }

@@ -16,8 +16,7 @@ use crate::http::admission::Admitted;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::model::{Metric, check_device_id};
-use crate::query::DevicesRequest;
-use crate::store::DeviceSummary;
+use crate::query::{self, DevicesRequest};
 
 /// What a device takes in memory, its metadata and the names of its metrics included; estimated.
 const BYTES_PER_DEVICE: usize = 2 << 10;
@@ -53,7 +52,7 @@ pub(in crate::http) async fn devices(
     admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE)).await?;
     let found = app.queries.devices(&grant.device_scope, &request).await?;
     Ok(answer(found, |(devices, more)| {
-        let next = devices.last().filter(|_| more).map(|last| last.device.to_string());
+        let next = devices.last().filter(|_| more).map(|last| last.id.to_string());
         Devices { devices: devices.into_iter().map(device).collect(), next }
     }))
 }
@@ -81,12 +80,12 @@ fn check_prefix(prefix: &str) -> Result<(), Problem> {
     }
 }
 
-fn device(summary: DeviceSummary) -> Device {
+fn device(device: query::Device) -> Device {
     Device {
-        id: summary.device.to_string(),
-        metadata: summary.metadata.and_then(|text| RawValue::from_string(text.to_string()).ok()),
-        metrics: summary.metrics,
-        first_seen: rfc3339(summary.first_ts_ms),
-        last_seen: rfc3339(summary.last_ts_ms),
+        id: device.id.to_string(),
+        metadata: device.metadata.and_then(|text| RawValue::from_string(text.to_string()).ok()),
+        metrics: device.metrics,
+        first_seen: rfc3339(device.first_ts_ms),
+        last_seen: rfc3339(device.last_ts_ms),
     }
 }

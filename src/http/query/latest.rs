@@ -17,7 +17,6 @@ use crate::http::device::DeviceInPath;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::model::Metric;
-use crate::query::Answer;
 
 /// What an answer takes in memory: some thousands of metrics.
 const ANSWER_BYTES: usize = 1 << 20;
@@ -46,11 +45,14 @@ pub(in crate::http) async fn latest(
     Params::of(&uri).end()?;
     admitted.reserve(ANSWER_BYTES).await?;
     let latest = app.queries.latest(&grant.device_scope, &device).await?;
-    let Some(body) = latest.body else { return Err(Problem::unknown_device(&device)) };
-    let Answer { lagging, partial, .. } = latest;
-    Ok(answer(Answer { body, lagging, partial }, |latest| {
-        let values =
-            latest.into_iter().map(|(metric, (ts_ms, value))| (metric, LatestValue { ts: rfc3339(ts_ms), value }));
+    if latest.body.is_none() {
+        return Err(Problem::unknown_device(&device));
+    }
+    Ok(answer(latest, |latest| {
+        let values = latest
+            .into_iter()
+            .flatten()
+            .map(|(metric, (ts_ms, value))| (metric, LatestValue { ts: rfc3339(ts_ms), value }));
         Latest { device_id: device, metrics: values.collect() }
     }))
 }

@@ -87,15 +87,14 @@ pub(in crate::http) async fn rollups(
     params.end()?;
     admitted.reserve(app.limits.max_points.saturating_mul(BYTES_PER_POINT)).await?;
     question.request.devices = vec![device.into()];
-    let Answer { mut body, lagging, partial } = app.queries.rollups(&grant.device_scope, &question.request).await?;
-    let rollups = body.pop().unwrap_or_default();
+    let found = app.queries.rollups(&grant.device_scope, &question.request).await?;
+    let found = found.map(|mut devices| devices.pop().unwrap_or_default());
     let device = &question.request.devices[0];
-    if rollups.is_empty() && !partial && lagging.is_none() && !app.queries.is_known(&grant.device_scope, device).await?
-    {
+    let is_whole = !found.partial && found.lagging.is_none();
+    if found.body.is_empty() && is_whole && !app.queries.is_known(&grant.device_scope, device).await? {
         return Err(Problem::unknown_device(device));
     }
-    let device = question.of_device(0, rollups);
-    Ok(answer(Answer { body: device, lagging, partial }, |device| device))
+    Ok(answer(found, |rollups| question.of_device(0, rollups)))
 }
 
 /// `GET /v1/rollups`
@@ -205,7 +204,7 @@ impl Which {
             Self::Listed(request) => {
                 let Answer { body: (devices, more), partial, .. } =
                     app.queries.devices(&grant.device_scope, &request).await?;
-                into.extend(devices.into_iter().map(|summary| summary.device));
+                into.extend(devices.into_iter().map(|device| device.id));
                 Ok((more, partial))
             }
         }
