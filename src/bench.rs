@@ -1,8 +1,8 @@
-//! Where the time of a reading goes: each stage of its way by itself, to be measured by `benches/`.
+//! The stages of a reading, each by itself, for `benches`.
 //!
-//! A [`Stage`] prepares its input, which is not measured, and hands out the [`Work`], which is. The input is
+//! A [`Stage`] prepares its input, which is not measured, and returns the [`Work`], which is. The input is
 //! that of the load test: requests of 1,000 readings, each of another device, and hours of 60 readings. No
-//! stage waits for a disk or a server; all of it is what the processor has to do.
+//! stage waits for a disk or a server.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -32,17 +32,17 @@ const HOUR_MS: i64 = 1_776_693_600_000;
 /// One stage.
 #[derive(Debug)]
 pub struct Stage {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// What is counted: `reading` or `hour`.
+    /// The unit of the result: `reading` or `hour`.
     pub per: &'static str,
-    /// How many of them the work deals with.
+    /// The number of units in the work.
     pub count: u64,
-    /// Makes the work, ready to be done once.
+    /// Prepares the work, which is done once.
     pub prepare: fn() -> Work,
 }
 
-/// What is measured. It returns all that it used and made, so that nothing is freed while the clock runs.
+/// The measured work. It returns all its input and output, so that nothing is freed during the measurement.
 pub type Work = Box<dyn FnOnce() -> Box<dyn Any>>;
 
 /// All stages, in the order in which a reading meets them.
@@ -81,9 +81,9 @@ fn parse_json() -> Work {
     let object = |device| format!(r#"{{"deviceId":"{}","ts":{},"value":{}}}"#, id(device), ts_ms(0), value(device, 0));
     let body = format!("[{}]", (0..DEVICES).map(object).collect::<Vec<_>>().join(","));
     work(move || {
-        let mut found = Found::default();
-        json::parse(body.as_bytes(), &mut found).expect("JSON");
-        (found.check(), body)
+        let mut counter = Counter::default();
+        json::parse(body.as_bytes(), &mut counter).expect("JSON");
+        (counter.check(), body)
     })
 }
 
@@ -93,13 +93,13 @@ fn parse_line_protocol() -> Work {
     let tags = ["deviceId".to_owned()];
     work(move || {
         let options = Options { precision: Precision::Nanoseconds, device_tags: &tags };
-        let mut found = Found::default();
-        line_protocol::parse(body.as_bytes(), &options, &mut found);
-        (found.check(), body)
+        let mut counter = Counter::default();
+        line_protocol::parse(body.as_bytes(), &options, &mut counter);
+        (counter.check(), body)
     })
 }
 
-/// Judging readings, and encoding them as the payload of a record.
+/// Admits readings and encodes them as the payload of a record.
 fn admit() -> Work {
     let ids: Vec<String> = (0..DEVICES).map(id).collect();
     work(move || {
@@ -115,41 +115,41 @@ fn admit() -> Work {
     })
 }
 
-/// The record, checksum and all.
+/// Encodes a record with its checksum.
 fn log_encode() -> Work {
     let batch = request(0);
     work(move || (log::bench::encode(&batch), batch))
 }
 
-/// The way back, when the log is read into pending.
+/// Decodes a record, as the feeder does.
 fn log_decode() -> Work {
     let bytes = log::bench::encode(&request(0));
     work(move || (log::bench::decode(&bytes), bytes))
 }
 
-/// An hour of devices that report every minute, from the first reading on.
+/// Inserts an hour of devices that send a reading every minute.
 fn pending_insert() -> Work {
     let rounds: Vec<Batch> = (0..ROUNDS).map(request).collect();
     work(move || (filled(&rounds), rounds))
 }
 
-/// From readings as they came to readings as they are written.
+/// Takes buckets and sorts them for the store.
 fn pending_take() -> Work {
     let mut pending = filled(&(0..ROUNDS).map(request).collect::<Vec<_>>());
     work(move || (writes_of(&mut pending), pending))
 }
 
-/// Statements that append an hour of each device to its document, as BSON.
+/// Encodes the BSON statements that append an hour of each device to its document.
 fn flush_encode() -> Work {
     let mut pending = filled(&(0..ROUNDS).map(request).collect::<Vec<_>>());
     let writes = writes_of(&mut pending);
     work(move || (store::mongodb::bench::encode(&writes), writes))
 }
 
-/// The stored stats of a device by hour, the last hour pending, as the steps of an answer.
+/// Merges the stored stats of a device by hour with a pending last hour.
 fn rollup_merge() -> Work {
-    let (last, work_on) = (Hour::of(HOUR_MS), query::bench::Merge::new);
-    let merge = work_on(Hour(last.0 - HOURS + 1)..Hour(last.0 + 1));
+    let last = Hour::of(HOUR_MS);
+    let merge = query::bench::Merge::new(Hour(last.0 - HOURS + 1)..Hour(last.0 + 1));
     work(move || merge.run())
 }
 
@@ -179,22 +179,22 @@ fn ts_ms(round: u64) -> i64 {
     HOUR_MS + round as i64 * 60_000
 }
 
-/// Takes readings and forgets them.
+/// Counts readings.
 #[derive(Default)]
-struct Found {
+struct Counter {
     readings: u64,
     rejections: u64,
 }
 
-impl Found {
-    /// How many there were: all of them.
+impl Counter {
+    /// Returns the number of readings. Asserts that all were parsed.
     fn check(&self) -> u64 {
         assert_eq!((self.readings, self.rejections), (DEVICES, 0));
         self.readings
     }
 }
 
-impl Sink for Found {
+impl Sink for Counter {
     fn reading(&mut self, incoming: Incoming<'_>) {
         black_box(&incoming);
         self.readings += 1;

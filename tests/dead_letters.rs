@@ -59,8 +59,7 @@ async fn what_is_refused_is_listed_retried_and_then_stored_once() {
     let database = Database::new();
     let server = a_server_with_dead_letters(&database).await;
     let log = server.logged("the store refused readings for good").await;
-    let told =
-        log.lines().find(|line| line.contains("the store refused readings for good")).expect("a line");
+    let told = log.lines().find(|line| line.contains("the store refused readings for good")).expect("a line");
     let example = ["device=\"bad-", "hour=\"2024-04-20T14:00:00Z\"", "reason=\"validation\"", "detail="];
     assert!(example.iter().all(|part| told.contains(part)), "{told}");
     let (code, listed) = dead_letters(&server, &["list"]).await;

@@ -1,4 +1,4 @@
-//! Admission by itself, to be measured.
+//! Admission by itself, for `benches`.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::model::DeviceIdCase;
 use crate::telemetry::Protocol;
 use crate::wire::{Incoming, Limits, Sink as _};
 
-/// What devices obey by default.
+/// The default limits of devices.
 static DEVICES: LazyLock<Arc<Devices>> = LazyLock::new(|| {
     let limits = DeviceLimits {
         readings: None,
@@ -24,7 +24,7 @@ static DEVICES: LazyLock<Arc<Devices>> = LazyLock::new(|| {
     Devices::new(limits).expect("there are limits").0
 });
 
-/// Judges readings at `now_ms` and encodes them. All of them pass.
+/// Admits readings at `now_ms` and encodes them. All of them must be accepted.
 pub fn admit<'a>(now_ms: i64, readings: impl ExactSizeIterator<Item = Incoming<'a>>) -> Batch {
     let rules = Rules {
         max_age: Some(Duration::from_secs(90 * 86_400)),

@@ -89,12 +89,12 @@ pub enum QueryError {
     /// The store did not answer.
     #[error("the store does not answer: {0}")]
     Store(StoreError),
-    /// The store has been away for some time, and is not asked until it answers again.
+    /// The store has been away for some time. Queries do not wait for it until it answers again.
     #[error("the store does not answer: it has been away for {seconds} s: {why}")]
     StoreAway {
-        /// For how long.
+        /// The seconds since then.
         seconds: u64,
-        /// What it said last.
+        /// Its last error.
         why: String,
     },
     /// It took longer than [`Limits::timeout`].

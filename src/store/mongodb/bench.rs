@@ -1,4 +1,4 @@
-//! The making of a command by itself, to be measured.
+//! The encoding of a command by itself, for `benches`.
 
 use std::sync::Arc;
 
@@ -6,8 +6,7 @@ use super::bucket;
 use super::encode::Encoder;
 use crate::model::BucketWrite;
 
-/// The statements of an `update` command that append these writes to their buckets, and how many bytes that
-/// makes.
+/// Encodes the statements of an `update` command that append these writes, and returns their length in bytes.
 #[must_use]
 pub fn encode(writes: &[Arc<BucketWrite>]) -> usize {
     let statements = Encoder::build(|command| {

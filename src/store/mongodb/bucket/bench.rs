@@ -1,4 +1,4 @@
-//! The statement of the fast path by itself, to be measured.
+//! The statement of the fast path by itself, for `benches`.
 
 use super::super::encode::Encoder;
 use super::capacity::Capacity;
