@@ -9,7 +9,7 @@ RUNS ?= 5
 BENCH ?=
 UPDATE ?=
 
-.PHONY: help test mongod format lint deny audit doc check instructions fuzz soak bench
+.PHONY: help test mongod format lint deny audit doc check instructions pending-lock fuzz soak bench
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ check: ## Run the tests: unit, property, integration
 
 instructions: ## Count the instructions of each stage of a reading's way, and compare with benches/instructions.toml (UPDATE=1 writes it)
 	CARGO_INCREMENTAL=0 $(CARGO) bench --features bench --bench instructions --profile dev --config benches/optimized.toml --locked -- $(if $(UPDATE),--update,--check)
+
+pending-lock: ## Measure how long the lock of pending is held, with a million devices and a release build
+	$(CARGO) bench --features bench --bench pending_lock --locked
 
 fuzz: ## Fuzz each of TARGETS (all) for SECONDS=30 with coverage; what breaks a promise lands in target/fuzz/artifacts
 	@tests/fuzz/run $(SECONDS) $(TARGETS)
