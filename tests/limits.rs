@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use strum::IntoEnumIterator;
 use tidegauge::telemetry::Limit;
 
 use crate::harness::{Answer, Metrics, Server, Setup, secret_of};
@@ -69,7 +70,7 @@ fn limited(metrics: &Metrics, limit: Limit) -> u64 {
 fn every_limit_stands_in_the_docs_with_its_default_and_a_code_that_the_api_knows() {
     let (security, api) = (include_str!("../docs/security.md"), include_str!("../docs/http-api.md"));
     let reference = reference();
-    for limit in Limit::ALL {
+    for limit in Limit::iter() {
         let start = format!("| `{}` |", limit.key());
         let row = security.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("no row {start}"));
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();

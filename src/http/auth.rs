@@ -20,14 +20,17 @@ use base64::engine::general_purpose::STANDARD;
 use super::App;
 use super::browser::BrowserError;
 use super::influx::Version;
+use super::ingest;
 use super::problem::{Problem, Refusals};
 use super::server::Peer;
 use crate::access::{AuthError, Certificate, Grant, Shown, Tokens};
 use crate::common::backoff::jittered;
 use crate::common::clock::Clock;
 use crate::config::{Audience, Scope};
+use crate::ingest::RefusalReason;
 use crate::limits::Quota;
-use crate::telemetry::{Limit, Protocol, RefusalEntry, RefusalReason, Sender, What};
+use crate::telemetry::{Limit, RefusalEntry, Sender, What};
+use crate::wire::{Format, Source};
 
 /// What a route asks of who comes.
 #[derive(Debug, Clone, Copy)]
@@ -77,8 +80,8 @@ pub(super) async fn authorize(
             response
         }
         Err(refusal) => {
-            if let Some(protocol) = need.carries_readings() {
-                app.ingest.count_refused_request(protocol, refusal.reason());
+            if let Some(format) = need.format_of_readings(request.headers()) {
+                app.ingest.count_refused_request(Source::http(format).into(), refusal.reason());
             }
             let mut response = need.answer(&refusal);
             log_refusals(&app, need, &sender(None, address), &mut response);
@@ -99,7 +102,7 @@ fn log_refusals(app: &App, need: Need, sender: &Sender, response: &mut Response)
     let Some(Refusals(refusals)) = response.extensions_mut().remove() else { return };
     let is_logged = |refusal: &RefusalEntry| match refusal.what {
         What::Queries => app.pipeline.store_away().is_none(), // that the store is away is logged once
-        _ => need.carries_readings().is_some() || !is_let_in,
+        _ => need.carries_readings() || !is_let_in,
     };
     for refusal in refusals.into_iter().filter(is_logged) {
         app.refusals.record(if is_ours { Sender::All } else { sender.clone() }, refusal);
@@ -201,11 +204,15 @@ impl Need {
         matches!(self, Self::Influx(..) | Self::Health)
     }
 
-    /// As what a refused request counts, if it is one with readings.
-    const fn carries_readings(self) -> Option<Protocol> {
+    const fn carries_readings(self) -> bool {
+        matches!(self, Self::Scope(Scope::Ingest) | Self::Influx(_, Scope::Ingest))
+    }
+
+    /// The format under which a refused ingest request is counted; `None` for other routes.
+    fn format_of_readings(self, headers: &HeaderMap) -> Option<Format> {
         match self {
-            Self::Scope(Scope::Ingest) => Some(Protocol::Http),
-            Self::Influx(_, Scope::Ingest) => Some(Protocol::Influx),
+            Self::Scope(Scope::Ingest) => Some(ingest::format_of(headers)),
+            Self::Influx(_, Scope::Ingest) => Some(Format::LineProtocol),
             _ => None,
         }
     }
@@ -216,7 +223,7 @@ impl Need {
         if matches!(self, Self::Metrics | Self::Health) {
             return None;
         }
-        let readings = quota.readings.as_ref().filter(|_| self.carries_readings().is_some());
+        let readings = quota.readings.as_ref().filter(|_| self.carries_readings());
         let limits = [(Limit::TokenRequests, quota.requests.as_ref()), (Limit::TokenReadings, readings)];
         limits.into_iter().find_map(|(limit, limiter)| Some((limit, limiter?.take(now).err()?)))
     }

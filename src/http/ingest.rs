@@ -13,9 +13,8 @@ use super::params::Params;
 use super::problem::Problem;
 use super::{App, Formats};
 use crate::access::Grant;
-use crate::ingest::Admission;
-use crate::telemetry::{Protocol, RefusalReason};
-use crate::wire::{Code, json, senml};
+use crate::ingest::{Admission, RefusalReason};
+use crate::wire::{Code, Format, Protocol, json, senml};
 
 /// All readings were accepted.
 #[derive(Debug, Serialize)]
@@ -34,28 +33,33 @@ pub(super) async fn readings(
     let mut params = Params::of(&uri);
     let partial = params.boolean("partial", true)?;
     params.end()?;
-    let format = Format::of(&headers).inspect_err(|_| {
+    let media_type = MediaType::of(&headers).inspect_err(|_| {
         app.ingest.count_refused_request(Protocol::Http, RefusalReason::UnsupportedMediaType);
     })?;
     let parse =
-        move |app: &App, bytes: &[u8], admission: &mut Admission<'_>| format.parse(bytes, &app.formats, admission);
-    let Taken { receipt, .. } = take(&app, &grant, format.protocol(), &headers, body, partial, parse).await?;
+        move |app: &App, bytes: &[u8], admission: &mut Admission<'_>| media_type.parse(bytes, &app.formats, admission);
+    let Taken { receipt, .. } = take(&app, &grant, media_type.format(), &headers, body, partial, parse).await?;
     if receipt.rejected == 0 {
         return Ok(Json(Accepted { accepted: receipt.accepted }));
     }
     Err(Problem::rejected(receipt, partial))
 }
 
+/// The format of a request that is refused before its body is read: JSON unless its media type is known.
+pub(super) fn format_of(headers: &HeaderMap) -> Format {
+    MediaType::of(headers).map_or(Format::Json, MediaType::format)
+}
+
 #[derive(Debug, Clone, Copy)]
-enum Format {
+enum MediaType {
     Json,
     Lines,
     SenmlJson,
     SenmlCbor,
 }
 
-impl Format {
-    const MEDIA_TYPES: [(&str, Self); 6] = [
+impl MediaType {
+    const ALL: [(&str, Self); 6] = [
         ("application/json", Self::Json),
         ("application/x-ndjson", Self::Lines),
         ("application/ndjson", Self::Lines),
@@ -67,14 +71,14 @@ impl Format {
     fn of(headers: &HeaderMap) -> Result<Self, Problem> {
         let value = headers.get(header::CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or_default());
         let essence = value.split(';').next().unwrap_or_default().trim();
-        let known = Self::MEDIA_TYPES.iter().find(|(media_type, _)| essence.eq_ignore_ascii_case(media_type));
-        known.map(|&(_, format)| format).ok_or_else(|| Problem::unsupported_media_type(value))
+        let known = Self::ALL.iter().find(|(name, _)| essence.eq_ignore_ascii_case(name));
+        known.map(|&(_, media_type)| media_type).ok_or_else(|| Problem::unsupported_media_type(value))
     }
 
-    const fn protocol(self) -> Protocol {
+    const fn format(self) -> Format {
         match self {
-            Self::Json | Self::Lines => Protocol::Http,
-            Self::SenmlJson | Self::SenmlCbor => Protocol::Senml,
+            Self::Json | Self::Lines => Format::Json,
+            Self::SenmlJson | Self::SenmlCbor => Format::Senml,
         }
     }
 

@@ -12,8 +12,7 @@ use super::body::{self, Received};
 use super::problem::Problem;
 use crate::access::Grant;
 use crate::ingest::{Admission, Receipt, Refused};
-use crate::telemetry::Protocol;
-use crate::wire::Code;
+use crate::wire::{Code, Format, Source};
 
 /// A body of at most this size is parsed where it was received, within milliseconds. A larger one would hold
 /// up other requests, so a thread that may block parses it.
@@ -41,31 +40,32 @@ pub(super) struct Taken {
 pub(super) async fn take(
     app: &Arc<App>,
     grant: &Arc<Grant>,
-    protocol: Protocol,
+    format: Format,
     headers: &HeaderMap,
     body: Body,
     partial: bool,
     parse: impl FnOnce(&App, &[u8], &mut Admission<'_>) -> Result<(), Unreadable> + Send + 'static,
 ) -> Result<Taken, Problem> {
+    let source = Source::http(format);
     let received = async {
         body::require_length(headers)?;
         body::receive(app, &grant.quota, headers, body).await
     };
     let body = received.await.inspect_err(|problem| {
-        app.ingest.count_refused_request(protocol, problem.reason());
+        app.ingest.count_refused_request(source.into(), problem.reason());
     })?;
     let body_bytes = body.bytes.len();
     let read = {
         let (app, grant) = (Arc::clone(app), Arc::clone(grant));
         move || {
-            let mut admission = app.ingest.admission(protocol, &grant.device_scope, &grant.quota);
+            let mut admission = app.ingest.admission(source, &grant.device_scope, &grant.quota);
             let parsed = parse(&app, &body.bytes, &mut admission);
             (parsed.map(|()| admission.end()), body) // the body keeps its share of the budget until here
         }
     };
     let (admitted, body) = run(body_bytes, read).await?;
     let admitted = admitted.map_err(|(code, problem)| {
-        app.ingest.count_unreadable_request(protocol, code);
+        app.ingest.count_unreadable_request(source.into(), code);
         problem
     })?;
     let receipt = match app.ingest.commit(admitted, &grant.quota, partial).await {

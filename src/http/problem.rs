@@ -9,10 +9,10 @@ use serde::Serialize;
 use super::browser::BrowserError;
 use super::budget::Exhausted;
 use crate::access::DeviceScopeError;
-use crate::ingest::{Listed, Receipt, Refused};
+use crate::ingest::{Listed, Receipt, RefusalReason, Refused};
 use crate::log::AppendError;
 use crate::query::QueryError;
-use crate::telemetry::{Limit, RefusalEntry, RefusalReason, What};
+use crate::telemetry::{Limit, RefusalEntry, What};
 
 /// How long a client should wait where something is in short supply that comes back within moments: memory
 /// for bodies, connections, a store that is there.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::access::{DeviceScope, DeviceScopeError};
 use crate::log::{Batch, BatchBuilder, PushError};
 use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdCase, METRIC_MAX_BYTES, check_device_id, check_metric_name};
-use crate::telemetry::{Protocol, RefusalEntry};
-use crate::wire::{Code, Incoming, Limits, Rejection, Sink, work};
+use crate::telemetry::RefusalEntry;
+use crate::wire::{Code, Incoming, Limits, Protocol, Rejection, Sink, Source, work};
 
 use super::Receipt;
 use super::devices::Visit;
@@ -70,7 +70,7 @@ pub struct Admission<'r> {
     scope: &'r DeviceScope,
     /// `None`: devices have no limits.
     visit: Option<Visit<'r>>,
-    protocol: Protocol,
+    source: Source,
     window: Window,
     max_readings: usize,
     /// Whose the last reading was, if the parser has numbered it and it was good.
@@ -87,7 +87,7 @@ impl<'r> Admission<'r> {
         rules: &'r Rules,
         scope: &'r DeviceScope,
         visit: Option<Visit<'r>>,
-        protocol: Protocol,
+        source: Source,
         now_ms: i64,
         max_readings: usize,
         max_payload_bytes: usize,
@@ -96,7 +96,7 @@ impl<'r> Admission<'r> {
             rules,
             scope,
             visit,
-            protocol,
+            source,
             window: Window::new(now_ms, rules.max_age, rules.max_future),
             max_readings,
             owner: None,
@@ -107,8 +107,9 @@ impl<'r> Admission<'r> {
         }
     }
 
-    /// From now on the readings are those of somebody with this reach and this allowance.
-    pub fn set_sender(&mut self, scope: &'r DeviceScope, quota: &'r Quota) {
+    /// Starts the next datagram of a batch: where its readings come from, and what its sender may do.
+    pub fn set_sender(&mut self, source: Source, scope: &'r DeviceScope, quota: &'r Quota) {
+        self.source = source;
         self.scope = scope;
         self.owner = None; // the next parser counts from 0 again
         self.batch.forget_owners();
@@ -163,7 +164,7 @@ impl<'r> Admission<'r> {
     /// Ends the judging.
     #[must_use]
     pub fn end(self) -> Admitted {
-        let protocol = self.protocol;
+        let protocol = self.source.into();
         let (batch, receipt) = self.finish();
         Admitted { protocol, batch, receipt }
     }
@@ -183,7 +184,7 @@ impl<'r> Admission<'r> {
             &*found
         };
         judge_values(&self.rules.limits, incoming.values)?;
-        let ts_ms = self.window.judge(incoming.ts_ms, self.protocol)?;
+        let ts_ms = self.window.judge(incoming.ts_ms, self.source)?;
         if let Some(visit) = &mut self.visit {
             visit.judge(device, incoming.values)?;
         }
@@ -287,6 +288,7 @@ impl Admission<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Format;
 
     const NOW_MS: i64 = 1_776_693_610_000;
     const RULES: Rules = Rules {
@@ -305,8 +307,15 @@ mod tests {
         values: &[(&str, f64)],
     ) -> Option<Code> {
         let values: Vec<_> = values.iter().map(|&(name, value)| (Cow::Borrowed(name), value)).collect();
-        let mut admission =
-            Admission::new(rules, DeviceScope::all(), None, Protocol::Http, NOW_MS, rules.max_readings, 1 << 20);
+        let mut admission = Admission::new(
+            rules,
+            DeviceScope::all(),
+            None,
+            Source::http(Format::Json),
+            NOW_MS,
+            rules.max_readings,
+            1 << 20,
+        );
         admission.reading(Incoming { device, metadata, owner: None, ts_ms, values: &values });
         let (batch, receipt) = admission.finish();
         assert_eq!(batch.readings(), receipt.accepted);
@@ -330,7 +339,7 @@ mod tests {
     fn a_device_out_of_reach_is_refused_by_its_name_as_it_is_kept() {
         let lower = Rules { device_id_case: DeviceIdCase::Lower, ..RULES };
         let scope = DeviceScope::new("acme/".to_owned(), Some(vec!["light-*".parse().unwrap()]));
-        let mut admission = Admission::new(&lower, &scope, None, Protocol::Http, NOW_MS, 100, 1 << 20);
+        let mut admission = Admission::new(&lower, &scope, None, Source::http(Format::Json), NOW_MS, 100, 1 << 20);
         let long = format!("light-{}", "x".repeat(118));
         for device in ["LIGHT-1", "light-2", "pump-1", "acme/light-1", "../light-1", "light 1", &long] {
             let values = [(Cow::Borrowed("x"), 1.0)];
@@ -349,7 +358,8 @@ mod tests {
     fn when_the_clock_of_the_server_jumps_each_request_is_judged_by_the_clock_it_came_at() {
         const DAY_MS: i64 = 86_400_000;
         let judged = |now_ms, ts_ms| {
-            let mut admission = Admission::new(&RULES, DeviceScope::all(), None, Protocol::Http, now_ms, 1, 1 << 20);
+            let mut admission =
+                Admission::new(&RULES, DeviceScope::all(), None, Source::http(Format::Json), now_ms, 1, 1 << 20);
             let values = [(Cow::Borrowed("x"), 1.0)];
             admission.reading(Incoming { device: "d", metadata: None, owner: None, ts_ms, values: &values });
             let (batch, receipt) = admission.finish();
@@ -370,8 +380,15 @@ mod tests {
 
     #[test]
     fn rejections_are_counted_beyond_those_listed() {
-        let mut admission =
-            Admission::new(&RULES, DeviceScope::all(), None, Protocol::Http, NOW_MS, RULES.max_readings, 1 << 20);
+        let mut admission = Admission::new(
+            &RULES,
+            DeviceScope::all(),
+            None,
+            Source::http(Format::Json),
+            NOW_MS,
+            RULES.max_readings,
+            1 << 20,
+        );
         admission.line(7);
         for _ in 0..150 {
             admission.reject(Rejection { code: Code::InvalidValue, detail: String::new() });

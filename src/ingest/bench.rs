@@ -9,8 +9,7 @@ use crate::access::DeviceScope;
 use crate::limits::{Quota, Rate};
 use crate::log::{Batch, MAX_PAYLOAD_BYTES};
 use crate::model::DeviceIdCase;
-use crate::telemetry::Protocol;
-use crate::wire::{Incoming, Limits, Sink as _};
+use crate::wire::{Format, Incoming, Limits, Sink as _, Source};
 
 /// The default limits of devices.
 static DEVICES: LazyLock<Arc<Devices>> = LazyLock::new(|| {
@@ -36,7 +35,7 @@ pub fn admit<'a>(now_ms: i64, readings: impl ExactSizeIterator<Item = Incoming<'
     let count = readings.len();
     let visit = Some(DEVICES.visit(Quota::unlimited(), Instant::now(), now_ms));
     let mut admission =
-        Admission::new(&rules, DeviceScope::all(), visit, Protocol::Http, now_ms, count, MAX_PAYLOAD_BYTES);
+        Admission::new(&rules, DeviceScope::all(), visit, Source::http(Format::Json), now_ms, count, MAX_PAYLOAD_BYTES);
     readings.for_each(|incoming| admission.reading(incoming));
     let (batch, receipt) = admission.finish();
     assert_eq!(receipt.accepted as usize, count);

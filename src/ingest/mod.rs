@@ -13,12 +13,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use strum::IntoEnumIterator;
+
 use crate::access::DeviceScope;
 use crate::common::clock::Clock;
 use crate::limits::Quota;
 use crate::log::{AppendError, Log};
-use crate::telemetry::{Metrics, Protocol, RefusalReason};
-use crate::wire::Code;
+use crate::telemetry::Metrics;
+use crate::wire::{Code, Format, Protocol, Source};
 
 mod admission;
 #[cfg(any(test, feature = "bench"))]
@@ -26,6 +28,7 @@ mod admission;
 pub mod bench;
 pub mod devices;
 mod receipt;
+mod refusal_reason;
 #[cfg(test)]
 mod stretch;
 mod submission;
@@ -35,6 +38,7 @@ mod window;
 
 pub use admission::{Admission, Admitted, Listed, Rules};
 pub use receipt::Receipt;
+pub use refusal_reason::RefusalReason;
 pub use submission::Submission;
 
 use devices::Devices;
@@ -74,13 +78,21 @@ pub enum Refused {
 
 impl Ingest {
     /// Admits by `rules`, and where there are some the limits of `devices`, into `log`.
-    pub const fn new(
+    ///
+    /// Each reason for a rejection that can occur is exported from now on, at zero.
+    pub fn new(
         log: Arc<Log>,
         rules: Rules,
         devices: Option<Arc<Devices>>,
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> Self {
+        for protocol in Protocol::iter() {
+            let codes = Code::iter().filter(|code| code.format().is_none_or(|format| protocol.carries(format)));
+            let reasons = RefusalReason::iter().filter(|reason| reason.occurs_over(protocol.transport()));
+            let all: Vec<_> = codes.map(Code::as_str).chain(reasons.map(RefusalReason::as_str)).collect();
+            metrics.readings_rejected_total.of(protocol).start_with(&all);
+        }
         Self { log, rules, devices, metrics, clock }
     }
 
@@ -90,29 +102,24 @@ impl Ingest {
         self.devices.as_ref().map_or(0, |devices| devices.count())
     }
 
-    /// Starts a request that came in by `protocol`, from somebody with this reach and this allowance: hand
-    /// this to a parser.
-    pub fn admission<'a>(&'a self, protocol: Protocol, scope: &'a DeviceScope, quota: &'a Quota) -> Admission<'a> {
-        self.start(protocol, (scope, quota), self.rules.max_readings)
+    /// Starts the admission of a request: the sink for a parser.
+    pub fn admission<'a>(&'a self, source: Source, scope: &'a DeviceScope, quota: &'a Quota) -> Admission<'a> {
+        self.start(source, (scope, quota), self.rules.max_readings)
     }
 
-    /// Starts a batch of messages that came in by `protocol`, each from somebody else:
-    /// [`Admission::set_sender`] says from whom, and until then from nobody in particular. Who makes the
-    /// batch keeps it small: the limit of readings per request does not hold for it.
-    pub fn admission_of_batch(&self, protocol: Protocol) -> Admission<'_> {
-        self.start(protocol, (DeviceScope::all(), Quota::unlimited()), usize::MAX)
+    /// Starts the admission of a batch of datagrams, each from a sender of its own
+    /// ([`Admission::set_sender`]). The caller keeps the batch small: the limit of readings per request does
+    /// not apply to it.
+    pub fn admission_of_batch(&self) -> Admission<'_> {
+        let source = Source::udp(Format::LineProtocol); // until the first sender is set
+        self.start(source, (DeviceScope::all(), Quota::unlimited()), usize::MAX)
     }
 
-    fn start<'a>(
-        &'a self,
-        protocol: Protocol,
-        who: (&'a DeviceScope, &'a Quota),
-        max_readings: usize,
-    ) -> Admission<'a> {
+    fn start<'a>(&'a self, source: Source, who: (&'a DeviceScope, &'a Quota), max_readings: usize) -> Admission<'a> {
         let now_ms = self.clock.now_ms();
         let visit = self.devices.as_ref().map(|devices| devices.visit(who.1, Instant::now(), now_ms));
         let max_payload_bytes = self.log.max_payload_bytes();
-        Admission::new(&self.rules, who.0, visit, protocol, now_ms, max_readings, max_payload_bytes)
+        Admission::new(&self.rules, who.0, visit, source, now_ms, max_readings, max_payload_bytes)
     }
 
     /// Ends a request from somebody with this allowance: appends what was admitted and waits until it is
@@ -180,12 +187,12 @@ impl Ingest {
     /// Counts a request whose body is not in the format it claims, as one reading.
     pub fn count_unreadable_request(&self, protocol: Protocol, code: Code) {
         self.metrics.readings_received_total.of(protocol).increment(1);
-        self.metrics.readings_rejected_total.of(protocol).of(code).increment(1);
+        self.metrics.readings_rejected_total.of(protocol).with(code.into()).increment(1);
     }
 
     /// Counts a request that was refused before its readings could be told apart, as one reading.
     pub fn count_refused_request(&self, protocol: Protocol, reason: RefusalReason) {
         self.metrics.readings_received_total.of(protocol).increment(1);
-        self.metrics.readings_rejected_total.of(protocol).of_request(reason).increment(1);
+        self.metrics.readings_rejected_total.of(protocol).with(reason.into()).increment(1);
     }
 }

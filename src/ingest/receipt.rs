@@ -4,10 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Listed;
+use strum::{EnumCount, IntoEnumIterator};
+
+use super::{Listed, RefusalReason};
 use crate::log::{Ack, AppendError};
-use crate::telemetry::{Limit, Metrics, Protocol, RefusalEntry, RefusalReason, What};
-use crate::wire::Code;
+use crate::telemetry::{Limit, Metrics, RefusalEntry, What};
+use crate::wire::{Code, Protocol};
 
 /// What became of the readings of one request. `received = accepted + rejected`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,7 +30,7 @@ pub struct Receipt {
 
 /// How many rejections there are of each [`Code`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct ByCode([u32; Code::ALL.len()]);
+pub(super) struct ByCode([u32; Code::COUNT]);
 
 impl Receipt {
     /// What was rejected, for the log.
@@ -64,7 +66,7 @@ impl ByCode {
     }
 
     fn counted(&self) -> impl Iterator<Item = (Code, u32)> {
-        Code::ALL.into_iter().zip(self.0).filter(|&(_, count)| count > 0)
+        Code::iter().zip(self.0).filter(|&(_, count)| count > 0)
     }
 
     /// One refusal for each code, with the first that is listed as example.
@@ -117,17 +119,15 @@ impl Accounts {
     pub(super) fn refuse(&self, reason: RefusalReason) {
         let bad = self.by_code.sum();
         self.metrics.readings_received_total.of(self.protocol).increment(self.received.into());
-        self.metrics
-            .readings_rejected_total
-            .of(self.protocol)
-            .of_request(reason)
-            .increment((self.received - bad).into());
+        let rejected = self.metrics.readings_rejected_total.of(self.protocol);
+        rejected.with(reason.into()).increment((self.received - bad).into());
         self.count_bad();
     }
 
     fn count_bad(&self) {
+        let rejected = self.metrics.readings_rejected_total.of(self.protocol);
         for (code, count) in self.by_code.counted() {
-            self.metrics.readings_rejected_total.of(self.protocol).of(code).increment(count.into());
+            rejected.with(code.into()).increment(count.into());
             if let Some(limit) = Limit::of(code) {
                 self.metrics.limited_total.of(limit).increment(count.into());
             }

@@ -44,7 +44,7 @@ impl Edge {
 
     /// A request of so many good and so many bad readings.
     async fn send(&self, good: usize, bad: usize, partial: bool) -> Result<Receipt, Refused> {
-        let mut admission = self.ingest.admission(Protocol::Http, DeviceScope::all(), Quota::unlimited());
+        let mut admission = self.ingest.admission(Source::http(Format::Json), DeviceScope::all(), Quota::unlimited());
         let values = [(Cow::Borrowed("m"), 1.0)];
         for number in 0..good + bad {
             let device = if number < good { "good" } else { "not good" };
@@ -157,4 +157,27 @@ async fn a_request_with_too_many_readings_is_refused_whole() {
     let refused = edge.send(11, 0, true).await.unwrap_err();
     assert!(matches!(refused, Refused::TooManyReadings(10)), "{refused}");
     assert_eq!(edge.accounts("too_many_readings"), [11, 0, 11, 0]);
+}
+
+#[test]
+fn a_protocol_starts_with_the_reasons_that_it_can_have() {
+    let edge = Edge::new(1 << 20);
+    let text = edge.exposition.render();
+    for (protocol, reason, is_there) in [
+        ("http", "invalid_json", true),
+        ("http", "invalid_line", false),
+        ("http", "not_partial", true),
+        ("influx", "invalid_line", true),
+        ("influx", "bad_signature", false),
+        ("senml", "unsupported_senml", true),
+        ("senml", "invalid_json", false),
+        ("udp", "invalid_json", true),
+        ("udp", "invalid_senml", false),
+        ("udp", "bad_signature", true),
+        ("udp", "not_partial", false),
+        ("udp", "overloaded", true),
+    ] {
+        let line = format!("tidegauge_readings_rejected_total{{protocol=\"{protocol}\",reason=\"{reason}\"}} 0\n");
+        assert_eq!(text.contains(&line), is_there, "{line} in\n{text}");
+    }
 }

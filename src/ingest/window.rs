@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use crate::common::clock::rfc3339;
-use crate::telemetry::Protocol;
-use crate::wire::{Code, Rejection};
+use crate::wire::{Code, Format, Rejection, Source};
 
 /// The earliest instant that has an RFC 3339 form: 0000-01-01T00:00:00Z, in Unix milliseconds.
 const YEAR_0_MS: i64 = -62_167_219_200_000;
@@ -36,7 +35,7 @@ impl Window {
     }
 
     /// The instant of a reading: the one that it names, if that lies in the window, or now.
-    pub(super) fn judge(&self, ts_ms: Option<i64>, protocol: Protocol) -> Result<i64, Rejection> {
+    pub(super) fn judge(&self, ts_ms: Option<i64>, source: Source) -> Result<i64, Rejection> {
         let Some(ts_ms) = ts_ms else { return Ok(self.now) };
         let (code, detail) = if ts_ms < self.earliest.unwrap_or(YEAR_0_MS) {
             let detail = self.earliest.map_or_else(
@@ -52,18 +51,17 @@ impl Window {
         } else {
             return Ok(ts_ms);
         };
-        Err(Rejection { code, detail: detail + &self.unit_hint(ts_ms, protocol) })
+        Err(Rejection { code, detail: detail + &self.unit_hint(ts_ms, source) })
     }
 
-    /// What an instant that is refused looks like if its number is in another unit than it was taken for, if
-    /// anything.
-    fn unit_hint(&self, ts_ms: i64, protocol: Protocol) -> String {
+    /// A hint for a rejected instant whose number would be plausible in another unit; empty if none is.
+    fn unit_hint(&self, ts_ms: i64, source: Source) -> String {
         let plausible = self.now.saturating_sub(PLAUSIBLE_AGE_MS)..=self.latest;
         let is_meant = |ms: &i64| plausible.contains(ms);
         let times = |factor: i64| ts_ms.checked_mul(factor).filter(is_meant);
-        if protocol == Protocol::Influx {
-            // Times are nanoseconds unless the request says something else. The whole milliseconds that are
-            // left of such a time are exact enough to tell a unit by.
+        if source == Source::http(Format::LineProtocol) {
+            // Times are nanoseconds unless the parameter `precision` says otherwise. Their whole milliseconds
+            // are exact enough to recognize the unit.
             if times(1_000_000_000).is_some() {
                 return " (the time looks like seconds, and is taken for nanoseconds: add precision=s)".to_owned();
             }
@@ -80,8 +78,8 @@ impl Window {
         let Some((unit, meant_ms)) = units.into_iter().find_map(|(unit, meant)| Some((unit, meant?))) else {
             return String::new();
         };
-        match protocol {
-            Protocol::Http => format!(" ({ts_ms} looks like {unit}; a number here is Unix milliseconds)"),
+        match source.format {
+            Format::Json => format!(" ({ts_ms} looks like {unit}; a number here is Unix milliseconds)"),
             _ => format!(" (in another unit of time it would be {})", rfc3339(meant_ms)),
         }
     }
@@ -92,13 +90,14 @@ mod tests {
     use super::*;
 
     const NOW_MS: i64 = 1_776_693_610_000;
+    const JSON: Source = Source::http(Format::Json);
     const HOUR: Duration = Duration::from_secs(3600);
     const TEN_MINUTES: Duration = Duration::from_secs(600);
 
     #[test]
     fn the_window_is_inclusive_at_both_ends() {
         let at = |max_age, ts_ms| {
-            let judged = Window::new(NOW_MS, max_age, TEN_MINUTES).judge(Some(ts_ms), Protocol::Http);
+            let judged = Window::new(NOW_MS, max_age, TEN_MINUTES).judge(Some(ts_ms), JSON);
             judged.map_err(|rejection| rejection.code)
         };
         for (ts_ms, refused) in [
@@ -117,9 +116,8 @@ mod tests {
 
     #[test]
     fn a_number_in_another_unit_is_recognized() {
-        let detail = |protocol, ts_ms| {
-            Window::new(NOW_MS, Some(HOUR), TEN_MINUTES).judge(Some(ts_ms), protocol).unwrap_err().detail
-        };
+        let detail =
+            |source, ts_ms| Window::new(NOW_MS, Some(HOUR), TEN_MINUTES).judge(Some(ts_ms), source).unwrap_err().detail;
         for (ts_ms, unit) in [
             (NOW_MS / 1_000, "seconds"),
             (NOW_MS / 1_000 - 31_536_000, "seconds"), // too old in its own unit as well
@@ -127,19 +125,24 @@ mod tests {
             (NOW_MS * 1_000_000, "nanoseconds"),
         ] {
             let hint = format!(" ({ts_ms} looks like {unit}; a number here is Unix milliseconds)");
-            assert!(detail(Protocol::Http, ts_ms).ends_with(&hint), "{}", detail(Protocol::Http, ts_ms));
+            for source in [JSON, Source::udp(Format::Json)] {
+                assert!(detail(source, ts_ms).ends_with(&hint), "{}", detail(source, ts_ms));
+            }
         }
-        let senml = detail(Protocol::Senml, NOW_MS / 1_000);
-        assert!(senml.ends_with(" (in another unit of time it would be 2026-04-20T14:00:10.000Z)"), "{senml}");
+        for source in [Source::http(Format::Senml), Source::udp(Format::LineProtocol)] {
+            let detail = detail(source, NOW_MS / 1_000);
+            assert!(detail.ends_with(" (in another unit of time it would be 2026-04-20T14:00:10.000Z)"), "{detail}");
+        }
         for far in [NOW_MS - 86_400_000, NOW_MS + 86_400_000, 0, i64::MIN, i64::MAX] {
-            assert!(detail(Protocol::Http, far).ends_with(" now"), "{}", detail(Protocol::Http, far));
+            assert!(detail(JSON, far).ends_with(" now"), "{}", detail(JSON, far));
         }
     }
 
     #[test]
     fn a_line_whose_time_is_in_another_unit_is_told_the_precision_to_add() {
         let detail = |ts_ms| {
-            let judged = Window::new(NOW_MS, Some(HOUR), TEN_MINUTES).judge(Some(ts_ms), Protocol::Influx);
+            let judged =
+                Window::new(NOW_MS, Some(HOUR), TEN_MINUTES).judge(Some(ts_ms), Source::http(Format::LineProtocol));
             judged.unwrap_err().detail
         };
         for (unix_time, hint) in [

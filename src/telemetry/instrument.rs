@@ -1,11 +1,15 @@
 //! What a metric can be: a single instrument, or one per value of a label.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::Hash;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};
 use metrics_exporter_prometheus::PrometheusRecorder;
+use strum::IntoEnumIterator;
 
 /// A line of the table of metrics.
 #[derive(Debug)]
@@ -118,49 +122,23 @@ impl Instrument for Histogram {
     }
 }
 
-/// A way in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// JSON and NDJSON over HTTP.
-    Http,
-    /// Influx line protocol over HTTP.
-    Influx,
-    /// `SenML` over HTTP.
-    Senml,
-    /// Datagrams.
-    Udp,
-}
-
-impl Protocol {
-    /// All of them, so that each has its metrics from the start.
-    pub(super) const ALL: [Self; 4] = [Self::Http, Self::Influx, Self::Senml, Self::Udp];
-
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Influx => "influx",
-            Self::Senml => "senml",
-            Self::Udp => "udp",
-        }
-    }
-}
-
-/// One instrument per way in.
+/// One instrument for each variant of an enum whose names are the values of a label.
 #[derive(Debug)]
-pub struct PerProtocol<T>([T; Protocol::ALL.len()]);
+pub struct PerVariant<E, T>(HashMap<E, T, RandomState>);
 
-impl<T> PerProtocol<T> {
-    /// The instrument of a way in.
-    pub const fn of(&self, protocol: Protocol) -> &T {
-        &self.0[protocol as usize]
+impl<E: Eq + Hash, T> PerVariant<E, T> {
+    /// The instrument of a variant.
+    pub fn of(&self, variant: E) -> &T {
+        &self.0[&variant]
     }
 }
 
-impl<T: Instrument> Instrument for PerProtocol<T> {
+impl<E: IntoEnumIterator + Into<&'static str> + Copy + Eq + Hash, T: Instrument> Instrument for PerVariant<E, T> {
     const KIND: Kind = T::KIND;
 
     fn at(site: Site) -> Self {
-        Self(Protocol::ALL.map(|protocol| T::at(site.with(protocol.as_str()))))
+        let instrument = |variant: E| (variant, T::at(site.with(variant.into())));
+        Self(E::iter().map(instrument).collect())
     }
 }
 

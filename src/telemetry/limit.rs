@@ -1,80 +1,57 @@
-//! The limits whose being reached is counted.
+//! The limits whose refusals and rejections are counted.
 
-use metrics::Counter;
+use strum::{EnumIter, IntoStaticStr};
 
-use super::instrument::{Instrument, Kind, Site};
 use crate::wire::Code;
 
-/// A limit, named by the key that sets it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "each is told at its key")]
+/// A limit, named by the configuration key that sets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumIter, IntoStaticStr)]
+#[expect(missing_docs, reason = "the reference of the configuration describes each key")]
 pub enum Limit {
+    #[strum(serialize = "http.max_connections")]
     Connections,
+    #[strum(serialize = "http.max_bytes_in_flight")]
     BytesInFlight,
+    #[strum(serialize = "http.max_body_bytes")]
     BodyBytes,
+    #[strum(serialize = "ingest.max_readings_per_request")]
     ReadingsPerRequest,
+    #[strum(serialize = "ingest.max_metrics_per_reading")]
     MetricsPerReading,
+    #[strum(serialize = "ingest.max_metadata_bytes")]
     MetadataBytes,
+    #[strum(serialize = "log.max_bytes")]
     LogBytes,
+    #[strum(serialize = "log.min_free_bytes")]
     LogMinFree,
+    #[strum(serialize = "limits.token_readings_per_second")]
     TokenReadings,
+    #[strum(serialize = "limits.token_requests_per_second")]
     TokenRequests,
+    #[strum(serialize = "limits.token_bytes_in_flight")]
     TokenBytesInFlight,
+    #[strum(serialize = "limits.device_readings_per_second")]
     DeviceReadings,
+    #[strum(serialize = "limits.device_metrics_per_hour")]
     DeviceMetrics,
+    #[strum(serialize = "limits.new_devices_per_minute")]
     NewDevices,
+    #[strum(serialize = "query.max_concurrent")]
     Queries,
+    #[strum(serialize = "query.max_concurrent_per_token")]
     TokenQueries,
+    #[strum(serialize = "query.max_bytes_in_flight")]
     QueryBytes,
 }
 
 impl Limit {
-    /// All limits, so that each has its metric from the start.
-    pub const ALL: [Self; 17] = [
-        Self::Connections,
-        Self::BytesInFlight,
-        Self::BodyBytes,
-        Self::ReadingsPerRequest,
-        Self::MetricsPerReading,
-        Self::MetadataBytes,
-        Self::LogBytes,
-        Self::LogMinFree,
-        Self::TokenReadings,
-        Self::TokenRequests,
-        Self::TokenBytesInFlight,
-        Self::DeviceReadings,
-        Self::DeviceMetrics,
-        Self::NewDevices,
-        Self::Queries,
-        Self::TokenQueries,
-        Self::QueryBytes,
-    ];
-
-    /// The key that sets it.
+    /// The configuration key that sets the limit.
     #[must_use]
-    pub const fn key(self) -> &'static str {
-        match self {
-            Self::Connections => "http.max_connections",
-            Self::BytesInFlight => "http.max_bytes_in_flight",
-            Self::BodyBytes => "http.max_body_bytes",
-            Self::ReadingsPerRequest => "ingest.max_readings_per_request",
-            Self::MetricsPerReading => "ingest.max_metrics_per_reading",
-            Self::MetadataBytes => "ingest.max_metadata_bytes",
-            Self::LogBytes => "log.max_bytes",
-            Self::LogMinFree => "log.min_free_bytes",
-            Self::TokenReadings => "limits.token_readings_per_second",
-            Self::TokenRequests => "limits.token_requests_per_second",
-            Self::TokenBytesInFlight => "limits.token_bytes_in_flight",
-            Self::DeviceReadings => "limits.device_readings_per_second",
-            Self::DeviceMetrics => "limits.device_metrics_per_hour",
-            Self::NewDevices => "limits.new_devices_per_minute",
-            Self::Queries => "query.max_concurrent",
-            Self::TokenQueries => "query.max_concurrent_per_token",
-            Self::QueryBytes => "query.max_bytes_in_flight",
-        }
+    pub fn key(self) -> &'static str {
+        self.into()
     }
 
-    /// The limit at which a reading with this code was refused, if it was one.
+    /// The limit by which a reading with this code was rejected; `None` if the code is no limit.
     #[must_use]
     pub const fn of(code: Code) -> Option<Self> {
         match code {
@@ -88,38 +65,21 @@ impl Limit {
     }
 }
 
-/// A counter per limit, found without a lookup.
-#[derive(Debug)]
-pub struct PerLimit([Counter; Limit::ALL.len()]);
-
-impl PerLimit {
-    /// The counter of a limit.
-    pub const fn of(&self, limit: Limit) -> &Counter {
-        &self.0[limit as usize]
-    }
-}
-
-impl Instrument for PerLimit {
-    const KIND: Kind = Kind::Counter;
-
-    fn at(site: Site) -> Self {
-        Self(Limit::ALL.map(|limit| Counter::at(site.with(limit.key()))))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use strum::IntoEnumIterator;
+
     use super::super::Metrics;
     use super::*;
 
     #[test]
     fn each_limit_counts_under_a_key_of_the_reference() {
         let (metrics, exposition) = Metrics::new();
-        for (count, limit) in (1..).zip(Limit::ALL) {
+        for (count, limit) in (1..).zip(Limit::iter()) {
             metrics.limited_total.of(limit).increment(count);
         }
         let (text, reference) = (exposition.render(), include_str!("../../config/tidegauge.toml"));
-        for (count, limit) in (1..).zip(Limit::ALL) {
+        for (count, limit) in (1..).zip(Limit::iter()) {
             let line = format!("tidegauge_limited_total{{limit=\"{}\"}} {count}\n", limit.key());
             assert!(text.contains(&line), "{line} in\n{text}");
             let (section, key) = limit.key().split_once('.').expect("a section and a key");

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use metrics::{Counter, Gauge, Histogram, Unit};
 use metrics_exporter_prometheus::PrometheusRecorder;
 
-use super::instrument::{BuildInfo, Definition, Instrument, Labelled, PerProtocol, Site};
-use super::{Exposition, PerLimit, Rejections, RequestSeconds};
+use super::instrument::{BuildInfo, Definition, Instrument, Labelled, PerVariant, Site};
+use super::{Exposition, Limit, RequestSeconds};
+use crate::wire::Protocol;
 
 /// Bucket bounds for times, in seconds: from a fast sync to a hung store.
 const SECONDS: &[f64] = &[
@@ -56,15 +57,15 @@ macro_rules! table {
 
 table! {
     /// Readings that arrived. Each is accepted or rejected.
-    readings_received_total: PerProtocol<Counter>, Count {protocol};
+    readings_received_total: PerVariant<Protocol, Counter>, Count {protocol};
     /// Readings that were accepted: they are in the log. Each becomes stored, duplicate or dead-lettered, and
     /// is pending until then.
-    readings_accepted_total: PerProtocol<Counter>, Count {protocol};
+    readings_accepted_total: PerVariant<Protocol, Counter>, Count {protocol};
     /// Readings that were refused, by the code that the client got.
-    readings_rejected_total: Rejections, Count {protocol, reason};
+    readings_rejected_total: PerVariant<Protocol, Labelled<Counter>>, Count {protocol, reason};
     /// What was refused at a limit, by the key that sets it: connections, requests, or where it is about a
     /// device or a reading, readings.
-    limited_total: PerLimit, Count {limit};
+    limited_total: PerVariant<Limit, Counter>, Count {limit};
     /// Devices that are known without asking the store.
     known_devices: Gauge, Count;
     /// Readings that a start found in the log and that were not known to be stored. They add to the accepted
@@ -250,8 +251,7 @@ mod tests {
         let text = exposition.render();
         for line in [
             "tidegauge_readings_received_total{protocol=\"http\"} 0",
-            "tidegauge_readings_rejected_total{protocol=\"http\",reason=\"invalid_json\"} 0",
-            "tidegauge_readings_rejected_total{protocol=\"http\",reason=\"overloaded\"} 0",
+            "tidegauge_limited_total{limit=\"log.max_bytes\"} 0",
             "tidegauge_readings_stored_total 0",
             "tidegauge_store_up 0",
             "tidegauge_log_sync_seconds_bucket{le=\"0.0001\"} 0",

@@ -16,15 +16,13 @@ pub mod logs;
 mod metrics;
 mod process;
 mod refusals;
-mod rejections;
 mod request_seconds;
 
 pub use exposition::Exposition;
-pub use instrument::{BuildInfo, Labelled, PerProtocol, Protocol};
-pub use limit::{Limit, PerLimit};
+pub use instrument::{BuildInfo, Labelled, PerVariant};
+pub use limit::Limit;
 pub use metrics::Metrics;
 pub use refusals::{RefusalEntry, RefusalLog, Sender, What};
-pub use rejections::{ByReason, RefusalReason, Rejections};
 pub use request_seconds::RequestSeconds;
 
 /// The version of the program and the commit that it was built from, such as `0.1.0 (1a2b3c4d5e6f)`.

@@ -2,15 +2,29 @@
 
 use super::sequences::Numbering;
 use crate::wire::{
-    Incoming, Limits, Rejection, Sink, json,
+    Format, Incoming, Limits, Rejection, Sink, json,
     line_protocol::{self, Precision},
 };
 
-/// Reads the lines of a datagram: JSON when it begins with a brace or a bracket, else line protocol with
-/// times in nanoseconds. Numbers of messages go to `numbering`.
-pub(super) fn parse(content: &[u8], device_tags: &[String], numbering: Numbering<'_>, sink: &mut impl Sink) {
+/// The format of a datagram: JSON if it begins with a brace or a bracket, else line protocol.
+pub(super) fn format_of(content: &[u8]) -> Format {
+    match content.trim_ascii_start().first() {
+        Some(b'{' | b'[') => Format::Json,
+        _ => Format::LineProtocol,
+    }
+}
+
+/// Reads the lines of a datagram of this format. Times of line protocol are in nanoseconds. The numbers of
+/// messages go to `numbering`.
+pub(super) fn parse(
+    content: &[u8],
+    format: Format,
+    device_tags: &[String],
+    numbering: Numbering<'_>,
+    sink: &mut impl Sink,
+) {
     let mut sink = Numbered { sink, numbering };
-    if matches!(content.trim_ascii_start().first(), Some(b'{' | b'[')) {
+    if format == Format::Json {
         json::parse_lines(content, &mut sink);
     } else {
         let options = line_protocol::Options { precision: Precision::Nanoseconds, device_tags };
@@ -77,7 +91,7 @@ mod tests {
         let mut notes = Notes::default();
         let sequences = Sequences::new(0, Counter::noop());
         let numbering = Numbering { sequences: &sequences, scope: DeviceScope::all(), case: DeviceIdCase::Preserve };
-        parse(content.as_bytes(), &["device".to_owned()], numbering, &mut notes);
+        parse(content.as_bytes(), format_of(content.as_bytes()), &["device".to_owned()], numbering, &mut notes);
         notes.0
     }
 
@@ -124,7 +138,7 @@ mod tests {
             let numbering =
                 Numbering { sequences: &sequences, scope: DeviceScope::all(), case: DeviceIdCase::Preserve };
             let mut strict = Strict(Vec::new());
-            parse(content.as_bytes(), &["device".to_owned()], numbering, &mut strict);
+            parse(content.as_bytes(), format_of(content.as_bytes()), &["device".to_owned()], numbering, &mut strict);
             assert_eq!(strict.0, [code]);
         }
     }

@@ -13,6 +13,6 @@ pub fn datagram(content: &[u8]) {
     let mut found = Found::default();
     let sequences = Sequences::new(4, Counter::noop());
     let numbering = Numbering { sequences: &sequences, scope: DeviceScope::all(), case: DeviceIdCase::Preserve };
-    datagram::parse(content, &["device".to_owned()], numbering, &mut found);
+    datagram::parse(content, datagram::format_of(content), &["device".to_owned()], numbering, &mut found);
     found.check(content);
 }

@@ -1,7 +1,7 @@
 //! Why a datagram is not read.
 
 use crate::access::SignatureError;
-use crate::telemetry::RefusalReason;
+use crate::ingest::RefusalReason;
 
 /// Why a datagram is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

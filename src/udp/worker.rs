@@ -13,8 +13,9 @@ use super::refusal::Refusal;
 use super::sequences::{Numbering, Sequences};
 use super::{Options, datagram};
 use crate::access::{Gate, Keys, Verified};
-use crate::ingest::{Admission, Ingest, Submission};
-use crate::telemetry::{Limit, Metrics, Protocol, RefusalEntry, RefusalLog, RefusalReason, Sender, What};
+use crate::ingest::{Admission, Ingest, RefusalReason, Submission};
+use crate::telemetry::{Limit, Metrics, RefusalEntry, RefusalLog, Sender, What};
+use crate::wire::{Protocol, Source};
 
 /// How long an idle thread waits before it looks whether it should end.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -122,7 +123,7 @@ impl Worker {
     /// Sends what was received on its way, as one batch.
     fn submit(&self, inbox: &Inbox<'_>) -> Unsettled {
         let tokens = self.gate.tokens();
-        let mut admission = self.ingest.admission_of_batch(Protocol::Udp);
+        let mut admission = self.ingest.admission_of_batch();
         let (mut fruitful, mut bytes) = (0, 0);
         for datagram in inbox.datagrams() {
             bytes += datagram.bytes;
@@ -153,11 +154,12 @@ impl Worker {
                 self.ingest.count_refused_request(Protocol::Udp, reason);
             }
         })?;
-        admission.set_sender(verified.scope, verified.quota);
+        let format = datagram::format_of(verified.content);
+        admission.set_sender(Source::udp(format), verified.scope, verified.quota);
         let case = admission.rules().device_id_case;
         let numbering = Numbering { sequences: &self.sequences, scope: verified.scope, case };
         let (accepted, received, rejected) = (admission.accepted(), admission.received(), admission.rejected());
-        datagram::parse(verified.content, &self.options.device_tags, numbering, admission);
+        datagram::parse(verified.content, format, &self.options.device_tags, numbering, admission);
         if let Some(readings) = &verified.quota.readings {
             let more = (admission.received() - received).saturating_sub(1);
             readings.owe(more.into(), Instant::now());

@@ -11,6 +11,8 @@
 
 use std::borrow::Cow;
 
+use strum::{EnumCount, EnumIter, IntoStaticStr};
+
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod json;
@@ -20,8 +22,11 @@ mod metadata;
 mod notes;
 mod problem;
 pub mod senml;
+mod source;
 pub mod timestamp;
 pub(crate) mod work;
+
+pub use source::{Format, Protocol, Source, Transport};
 
 /// A reading as it stood in the bytes.
 #[derive(Debug)]
@@ -110,9 +115,10 @@ pub struct Rejection {
     pub detail: String,
 }
 
-/// The stable codes of refused readings, as they stand in answers and as the `reason` of
+/// The stable codes of rejected readings, in answers and as the `reason` of
 /// `tidegauge_readings_rejected_total`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumCount, EnumIter, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 #[expect(missing_docs, reason = "each says what its name says")]
 pub enum Code {
     InvalidJson,
@@ -140,64 +146,26 @@ pub enum Code {
 }
 
 impl Code {
-    /// All codes, so that each has its metric from the start.
-    pub const ALL: [Self; 22] = [
-        Self::InvalidJson,
-        Self::InvalidLine,
-        Self::InvalidSenml,
-        Self::UnsupportedSenml,
-        Self::MissingDeviceId,
-        Self::InvalidDeviceId,
-        Self::MissingValues,
-        Self::InvalidMetricName,
-        Self::InvalidValue,
-        Self::NonFiniteValue,
-        Self::InvalidTimestamp,
-        Self::TimestampTooOld,
-        Self::TimestampInFuture,
-        Self::TooManyMetrics,
-        Self::DuplicateKey,
-        Self::InvalidMetadata,
-        Self::MetadataTooLarge,
-        Self::DeviceForbidden,
-        Self::DeviceRateLimited,
-        Self::TooManyDeviceMetrics,
-        Self::TooManyNewDevices,
-        Self::RequestTooLarge,
-    ];
+    /// The only format whose readings are rejected with this code; `None` for a code of every format.
+    #[must_use]
+    pub const fn format(self) -> Option<Format> {
+        match self {
+            Self::InvalidJson => Some(Format::Json),
+            Self::InvalidLine => Some(Format::LineProtocol),
+            Self::InvalidSenml | Self::UnsupportedSenml => Some(Format::Senml),
+            _ => None,
+        }
+    }
 
-    /// Whether the same reading may be acceptable later.
+    /// Whether the same reading may be accepted later.
     #[must_use]
     pub const fn is_for_now(self) -> bool {
         matches!(self, Self::DeviceRateLimited | Self::TooManyNewDevices)
     }
 
-    /// The code as it is written in answers and metrics.
+    /// The code as answers and metrics have it.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::InvalidJson => "invalid_json",
-            Self::InvalidLine => "invalid_line",
-            Self::InvalidSenml => "invalid_senml",
-            Self::UnsupportedSenml => "unsupported_senml",
-            Self::MissingDeviceId => "missing_device_id",
-            Self::InvalidDeviceId => "invalid_device_id",
-            Self::MissingValues => "missing_values",
-            Self::InvalidMetricName => "invalid_metric_name",
-            Self::InvalidValue => "invalid_value",
-            Self::NonFiniteValue => "non_finite_value",
-            Self::InvalidTimestamp => "invalid_timestamp",
-            Self::TimestampTooOld => "timestamp_too_old",
-            Self::TimestampInFuture => "timestamp_in_future",
-            Self::TooManyMetrics => "too_many_metrics",
-            Self::DuplicateKey => "duplicate_key",
-            Self::InvalidMetadata => "invalid_metadata",
-            Self::MetadataTooLarge => "metadata_too_large",
-            Self::DeviceForbidden => "device_forbidden",
-            Self::DeviceRateLimited => "device_rate_limited",
-            Self::TooManyDeviceMetrics => "too_many_device_metrics",
-            Self::TooManyNewDevices => "too_many_new_devices",
-            Self::RequestTooLarge => "request_too_large",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }

@@ -106,6 +106,7 @@ async fn refused_requests_count_as_readings_that_were_rejected() {
     let server = Server::start(all_scopes()).await;
     ingest(&server, "reader", &reading("d", 1.0)).await;
     server.ingest(&reading("d", 1.0)).await;
+    server.post("/v1/readings", "application/senml+json", "[]").await;
     server.post("/write", "text/plain", LINE).await;
     get(&server, "writer", "/v1/devices").await;
     let metrics = server.metrics().await;
@@ -113,8 +114,9 @@ async fn refused_requests_count_as_readings_that_were_rejected() {
         metrics.count_where("tidegauge_readings_rejected_total", &[("protocol", protocol), ("reason", reason)])
     };
     assert_eq!((rejected("http", "forbidden"), rejected("http", "unauthorized")), (1, 1));
+    assert_eq!((rejected("senml", "forbidden"), rejected("senml", "unauthorized")), (0, 1));
     assert_eq!((rejected("influx", "forbidden"), rejected("influx", "unauthorized")), (0, 1));
-    assert_eq!(metrics.count("tidegauge_readings_received_total"), 3);
+    assert_eq!(metrics.count("tidegauge_readings_received_total"), 4);
 }
 
 #[tokio::test]

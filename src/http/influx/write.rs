@@ -15,7 +15,7 @@ use super::super::problem::Problem;
 use super::answer::Version;
 use crate::access::Grant;
 use crate::ingest::Admission;
-use crate::telemetry::Protocol;
+use crate::wire::Format;
 use crate::wire::line_protocol::{self, Options, Precision};
 
 /// `POST /write` of `InfluxDB` 1.
@@ -69,7 +69,7 @@ async fn write(
         line_protocol::parse(bytes, &options, admission);
         Ok(())
     };
-    match take(app, grant, Protocol::Influx, headers, body, partial, parse).await {
+    match take(app, grant, Format::LineProtocol, headers, body, partial, parse).await {
         Ok(Taken { receipt, .. }) if receipt.rejected == 0 => StatusCode::NO_CONTENT.into_response(),
         Ok(Taken { receipt, body }) => version.rejected(&receipt, &body.bytes, partial),
         Err(problem) => version.failed(&problem),

@@ -15,10 +15,9 @@ use super::admission::{Admission, Rules};
 use crate::access::DeviceScope;
 use crate::log::{BatchView, MAX_PAYLOAD_BYTES};
 use crate::model::DeviceIdCase;
-use crate::telemetry::Protocol;
 use crate::wire::line_protocol::{self, Precision};
 use crate::wire::senml::{self, NameSplit};
-use crate::wire::{Limits, Sink, json, work::counted as work};
+use crate::wire::{self, Limits, Sink, Source, json, work::counted as work};
 
 const NOW_MS: i64 = 1_776_693_610_000;
 
@@ -114,8 +113,15 @@ fn take(format: Format, body: &[u8], max_metadata_bytes: usize) -> Taken {
     let work_before = work::so_far();
     let ((batch, _), allocated) = counting::counted(|| {
         let max_readings = rules.max_readings;
-        let mut admission =
-            Admission::new(&rules, DeviceScope::all(), None, Protocol::Http, NOW_MS, max_readings, MAX_PAYLOAD_BYTES);
+        let mut admission = Admission::new(
+            &rules,
+            DeviceScope::all(),
+            None,
+            Source::http(wire::Format::Json),
+            NOW_MS,
+            max_readings,
+            MAX_PAYLOAD_BYTES,
+        );
         parse(format, body, &mut admission);
         admission.finish()
     });

@@ -1,0 +1,91 @@
+//! How readings arrive: by which transport and in which format.
+
+use strum::{EnumIter, IntoStaticStr};
+
+/// The way by which readings arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// HTTP requests.
+    Http,
+    /// UDP datagrams.
+    Udp,
+}
+
+/// An encoding of readings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// JSON and NDJSON.
+    Json,
+    /// Influx line protocol.
+    LineProtocol,
+    /// `SenML` in JSON and in CBOR.
+    Senml,
+}
+
+/// The transport and the format of one request or datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Source {
+    /// The transport.
+    pub transport: Transport,
+    /// The format.
+    pub format: Format,
+}
+
+/// A value of the metric label `protocol`, which stands for a transport and its formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumIter, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
+pub enum Protocol {
+    /// JSON over HTTP.
+    Http,
+    /// Line protocol over HTTP.
+    Influx,
+    /// `SenML` over HTTP.
+    Senml,
+    /// JSON or line protocol over UDP.
+    Udp,
+}
+
+impl Source {
+    /// A format over HTTP.
+    #[must_use]
+    pub const fn http(format: Format) -> Self {
+        Self { transport: Transport::Http, format }
+    }
+
+    /// A format over UDP.
+    #[must_use]
+    pub const fn udp(format: Format) -> Self {
+        Self { transport: Transport::Udp, format }
+    }
+}
+
+impl From<Source> for Protocol {
+    fn from(source: Source) -> Self {
+        match (source.transport, source.format) {
+            (Transport::Http, Format::Json) => Self::Http,
+            (Transport::Http, Format::LineProtocol) => Self::Influx,
+            (Transport::Http, Format::Senml) => Self::Senml,
+            (Transport::Udp, _) => Self::Udp,
+        }
+    }
+}
+
+impl Protocol {
+    /// The transport that the label stands for.
+    #[must_use]
+    pub const fn transport(self) -> Transport {
+        match self {
+            Self::Http | Self::Influx | Self::Senml => Transport::Http,
+            Self::Udp => Transport::Udp,
+        }
+    }
+
+    /// Whether readings with this label may have this format.
+    #[must_use]
+    pub fn carries(self, format: Format) -> bool {
+        match self {
+            Self::Udp => format != Format::Senml,
+            _ => self == Self::from(Source::http(format)),
+        }
+    }
+}
