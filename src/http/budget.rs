@@ -1,4 +1,4 @@
-//! The memory that request bodies may take, all together.
+//! The memory limit for the bodies of all requests together.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ pub struct Budget {
     total: usize,
 }
 
-/// The bytes that one request holds. Given back when dropped.
+/// The bytes that one request holds. Dropping it returns them.
 #[derive(Debug)]
 pub(super) struct Reservation {
     budget: Budget,
     held: Option<OwnedSemaphorePermit>,
-    /// What of it is of the token's share.
+    /// The part of the token's share.
     of_token: Option<ConcurrencyGuard>,
     bytes: usize,
 }
 
-/// What is used up.
+/// The limit that has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exhausted {
     /// The budget.
@@ -33,18 +33,18 @@ pub(super) enum Exhausted {
 }
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// A budget of `total` bytes.
     pub fn new(total: usize) -> Self {
         let total = total.min(Semaphore::MAX_PERMITS);
         Self { bytes: Arc::new(Semaphore::new(total)), total }
     }
 
-    /// How many bytes are held.
+    /// The number of bytes that are held.
     pub(super) fn in_flight(&self) -> usize {
         self.total - self.bytes.available_permits()
     }
 
-    /// Holds nothing yet.
+    /// A reservation that holds nothing yet.
     pub(super) fn reservation(&self, quota: &Quota) -> Reservation {
         let of_token = quota.bytes.clone().map(ConcurrencyLimit::hold);
         Reservation { budget: self.clone(), held: None, of_token, bytes: 0 }
@@ -52,25 +52,30 @@ impl Budget {
 }
 
 impl Reservation {
-    /// How many bytes are held.
+    /// The number of bytes that are held.
     pub(super) const fn held_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Holds at least so many bytes in all from now on.
+    /// Grows the reservation to at least this many bytes. After an error it holds as much as before.
     pub(super) fn grow_to(&mut self, bytes: usize) -> Result<(), Exhausted> {
         let more = bytes.saturating_sub(self.bytes);
         if more == 0 {
             return Ok(());
         }
+        let permits = u32::try_from(more).map_err(|_| Exhausted::All)?;
         if self.of_token.as_mut().is_some_and(|guard| !guard.grow(more)) {
             return Err(Exhausted::Token);
         }
-        let permits = u32::try_from(more).map_err(|_| Exhausted::All)?;
-        let more = Arc::clone(&self.budget.bytes).try_acquire_many_owned(permits).map_err(|_| Exhausted::All)?;
+        let Ok(more_held) = Arc::clone(&self.budget.bytes).try_acquire_many_owned(permits) else {
+            if let Some(guard) = &mut self.of_token {
+                guard.shrink(more);
+            }
+            return Err(Exhausted::All);
+        };
         match &mut self.held {
-            Some(held) => held.merge(more),
-            none => *none = Some(more),
+            Some(held) => held.merge(more_held),
+            none => *none = Some(more_held),
         }
         self.bytes = bytes;
         Ok(())
@@ -82,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_is_given_back_and_no_more_is_held_than_there_is() {
+    fn reservations_stay_within_the_budget_and_return_their_bytes() {
         let budget = Budget::new(100);
         let mut one = budget.reservation(Quota::unlimited());
         let mut two = budget.reservation(Quota::unlimited());
@@ -106,7 +111,8 @@ mod tests {
         assert_eq!(two.grow_to(21), Err(Exhausted::Token));
         let mut other = budget.reservation(Quota::unlimited());
         other.grow_to(70).expect("the rest is for others");
+        assert_eq!(two.grow_to(20), Err(Exhausted::All), "and returns what it took of the share");
         drop((other, one));
-        two.grow_to(50).expect("what was held is given back");
+        two.grow_to(50).expect("the bytes were returned");
     }
 }

@@ -1,16 +1,16 @@
-//! A part of something that is given back.
+//! Concurrency limits: how much of a resource is in use at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How much of something one may hold at a time.
+/// How much of a resource may be in use at once.
 #[derive(Debug)]
 pub struct ConcurrencyLimit {
     held: AtomicUsize,
     max: usize,
 }
 
-/// What is held of a share. Given back when dropped.
+/// The part of a limit that one user holds. Dropping it returns the part.
 #[derive(Debug)]
 pub struct ConcurrencyGuard {
     limit: Arc<ConcurrencyLimit>,
@@ -18,13 +18,13 @@ pub struct ConcurrencyGuard {
 }
 
 impl ConcurrencyLimit {
-    /// Nothing is held, and `max` may be.
+    /// A limit of `max`, of which nothing is in use.
     #[must_use]
     pub const fn new(max: usize) -> Self {
         Self { held: AtomicUsize::new(0), max }
     }
 
-    /// Holds nothing yet.
+    /// A guard that holds nothing yet.
     #[must_use]
     pub const fn hold(self: Arc<Self>) -> ConcurrencyGuard {
         ConcurrencyGuard { limit: self, count: 0 }
@@ -32,7 +32,7 @@ impl ConcurrencyLimit {
 }
 
 impl ConcurrencyGuard {
-    /// Holds `more` in addition, and returns whether there was room. Without room nothing changes.
+    /// Takes `more` in addition if the limit has room, and returns whether it had.
     pub fn grow(&mut self, more: usize) -> bool {
         let room = |held: usize| held.checked_add(more).filter(|&sum| sum <= self.limit.max);
         let has_grown = self.limit.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
@@ -40,6 +40,13 @@ impl ConcurrencyGuard {
             self.count += more;
         }
         has_grown
+    }
+
+    /// Returns `less` of the part to the limit.
+    pub fn shrink(&mut self, less: usize) {
+        let less = less.min(self.count);
+        self.count -= less;
+        self.limit.held.fetch_sub(less, Ordering::Relaxed);
     }
 }
 
@@ -54,12 +61,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_held_by_several_and_given_back() {
+    fn guards_share_a_limit_and_return_their_parts() {
         let limit = Arc::new(ConcurrencyLimit::new(10));
         let (mut one, mut two) = (Arc::clone(&limit).hold(), Arc::clone(&limit).hold());
         assert!(one.grow(6) && !two.grow(5) && two.grow(4) && !one.grow(1) && one.grow(0));
         drop(one);
         assert!(two.grow(6) && !two.grow(usize::MAX));
+        two.shrink(3);
+        assert_eq!(limit.held.load(Ordering::Relaxed), 7);
         drop(two);
         assert_eq!(limit.held.load(Ordering::Relaxed), 0);
     }

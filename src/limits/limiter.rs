@@ -1,4 +1,4 @@
-//! A rate in use, by many at the same time.
+//! A GCRA rate limiter that many threads share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::Rate;
 use super::rate::nanos;
 
-/// A [`Rate`], and how much of it is used.
+/// A [`Rate`] and its use.
 #[derive(Debug)]
 pub struct Limiter {
     rate: Rate,
@@ -15,40 +15,40 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// Nothing of the rate is used.
+    /// An unused rate.
     #[must_use]
     pub fn new(rate: Rate, start: Instant) -> Self {
         Self { rate, start, used_ns: AtomicU64::new(0) }
     }
 
-    /// How long to wait until `count` may be taken one after the other. `None`: they may be now.
+    /// The time until `count` units are admitted one after the other. `None`: they are admitted now.
     #[must_use]
     pub fn wait(&self, count: u64, now: Instant) -> Option<Duration> {
         self.rate.wait(count, self.used_ns.load(Ordering::Relaxed), self.at(now))
     }
 
-    /// Takes one if there is room.
+    /// Charges one unit if the rate has room for it.
     ///
     /// # Errors
-    /// How long to wait until there is.
+    /// The time until the rate has room.
     pub fn take(&self, now: Instant) -> Result<(), Duration> {
         self.take_with_room_for(1, 1, now)
     }
 
-    /// Takes `count` more after [`Self::take`], however many they are, unless others have run into debt
+    /// Charges `count` more units after [`Self::take`], however many, unless the limiter is in debt
     /// meanwhile.
     ///
     /// # Errors
-    /// How long to wait until there is room for one.
+    /// The time until the rate has room for one unit.
     pub fn take_more(&self, count: u64, now: Instant) -> Result<(), Duration> {
         self.take_with_room_for(0, count, now)
     }
 
-    /// Takes `count` more after [`Self::take`], however many they are, and whoever is in debt.
+    /// Charges `count` more units after [`Self::take`], however many, even if the limiter is in debt.
     pub fn owe(&self, count: u64, now: Instant) {
         let now_ns = self.at(now);
         let take = |used_ns| Some(self.rate.taken(count, used_ns, now_ns));
-        self.used_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).expect("something is always taken");
+        self.used_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).expect("the update is unconditional");
     }
 
     fn take_with_room_for(&self, room: u64, count: u64, now: Instant) -> Result<(), Duration> {
@@ -61,7 +61,7 @@ impl Limiter {
             let taken_ns = self.rate.taken(count, used_ns, now_ns);
             match self.used_ns.compare_exchange_weak(used_ns, taken_ns, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
-                Err(of_others) => used_ns = of_others,
+                Err(newer_ns) => used_ns = newer_ns,
             }
         }
     }
@@ -76,25 +76,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_as_long_as_told_may_take() {
+    fn a_sender_that_waits_as_advised_is_admitted() {
         let start = Instant::now();
         let limiter = Limiter::new(Rate::new(100, Duration::from_secs(1), Duration::from_secs(1)).unwrap(), start);
         assert_eq!(limiter.take(start), Ok(()));
-        assert_eq!(limiter.take_more(1_000, start), Ok(()), "there was room for one, so all of it is taken");
+        assert_eq!(limiter.take_more(1_000, start), Ok(()), "the rate had room for one, so all are charged");
         let wait = limiter.take(start).unwrap_err();
         assert_eq!((limiter.wait(1, start), limiter.take_more(1, start)), (Some(wait), Err(wait)));
         assert!(limiter.take(start + wait.saturating_sub(Duration::from_nanos(1))).is_err());
         assert_eq!(limiter.take(start + wait), Ok(()));
         assert!(limiter.take(start + wait).is_err());
-        assert_eq!(limiter.take_more(5, start + wait), Ok(()), "who was let in with the last one is no debtor");
+        assert_eq!(
+            limiter.take_more(5, start + wait),
+            Ok(()),
+            "a request that began with the last unit is not in debt"
+        );
         assert!(limiter.take_more(5, start + wait).is_err());
         let due = limiter.take(start + wait).unwrap_err();
         limiter.owe(100, start + wait);
-        assert_eq!(limiter.take(start + wait), Err(due + Duration::from_secs(1)), "owed on top of what is owed");
+        assert_eq!(limiter.take(start + wait), Err(due + Duration::from_secs(1)), "debt on top of debt");
     }
 
     #[test]
-    fn many_who_take_at_once_take_no_more_than_there_is() {
+    fn threads_that_take_at_once_stay_within_the_rate() {
         let start = Instant::now();
         let limiter = Limiter::new(Rate::new(1, Duration::from_secs(1), Duration::from_secs(500)).unwrap(), start);
         let take = || (0..1_000).filter(|_| limiter.take(start).is_ok()).count();

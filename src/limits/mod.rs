@@ -1,17 +1,17 @@
-//! Limits over time: rates, and shares of what there is one of.
+//! Rate limits (GCRA, the generic cell rate algorithm) and concurrency limits.
 //!
-//! A [`Rate`] says how much may come how fast; a [`Limiter`] is a rate and how much of it is used; a
-//! [`ConcurrencyLimit`] is a part of something that is given back. An [`Quota`] is all that one token has of
-//! these.
+//! A [`Rate`] is a count per period with a burst. A [`Limiter`] is a rate and its use. A [`ConcurrencyLimit`]
+//! bounds how much of a resource is in use at once. A [`Quota`] has all of these that apply to one token.
 //!
 //! Promises:
-//! - Whoever is refused learns how long to wait, and is not refused after that if nobody else used the time.
-//! - How much a request holds is known only when it is read. So it is let in if there is room for one, and
-//!   what it has more is owed: nothing else is let in until that is paid off. Nothing is too large to ever
-//!   pass, over time the rate holds, and somebody in debt is refused before anything of a request is read.
-//! - Taking never waits and takes no lock.
+//! - A refusal names the time to wait. After it the sender is admitted, if no other request used that time.
+//! - The size of a request is known only when it is read. So a request is admitted if the rate has room for
+//!   one unit, and the rest is charged as debt: the limiter admits nothing until the debt is paid off. A
+//!   request of any size can pass, the average rate holds, and a sender in debt is refused before its request
+//!   is read.
+//! - The limiters never wait and take no lock.
 //!
-//! Pure; instants are arguments. Knows nothing of what is counted.
+//! Pure; instants are arguments. This room does not know what is counted.
 
 mod concurrency;
 mod limiter;

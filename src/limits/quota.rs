@@ -1,4 +1,4 @@
-//! All that one token or key may use.
+//! The rates and concurrency limits of one token or key.
 
 use std::sync::Arc;
 
@@ -6,18 +6,18 @@ use tokio::sync::Semaphore;
 
 use super::{ConcurrencyLimit, Limiter};
 
-/// All that one token, or one key of datagrams, may use. What is `None` has no limit of its own.
+/// The rates and concurrency limits of one token, key or anonymous client. `None` is no limit of its own.
 #[derive(Debug, Default)]
 pub struct Quota {
-    /// Readings that are sent.
+    /// The rate of readings.
     pub readings: Option<Limiter>,
-    /// Requests of any kind.
+    /// The rate of requests of any kind.
     pub requests: Option<Limiter>,
-    /// Bytes of bodies that are in memory.
+    /// The bytes of bodies in memory.
     pub bytes: Option<Arc<ConcurrencyLimit>>,
-    /// Queries that run at once.
+    /// The queries that run at once.
     pub queries: Option<Arc<Semaphore>>,
-    /// Devices that are not known. Who has no such limit shares one with all the others who have none.
+    /// The rate of new devices. Senders without this rate share one.
     pub new_devices: Option<Limiter>,
 }
 

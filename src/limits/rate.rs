@@ -1,13 +1,13 @@
-//! How much may come how fast.
+//! The arithmetic of a GCRA rate.
 
 use std::time::Duration;
 
-/// So many in a period, and so much time's worth of them at once.
+/// A count per period, with a burst.
 ///
-/// The state of a rate is one number: the instant up to which it is used (the "theoretical arrival time" of
-/// the generic cell rate algorithm, ITU-T I.371). Each taken piece moves it on by the interval between two;
-/// it may lie ahead of the clock by the burst. Instants are nanoseconds since some beginning, and 0 is the
-/// state of a rate that was never used.
+/// The state of a rate is one instant, up to which the rate is used (the "theoretical arrival time" of the
+/// generic cell rate algorithm, ITU-T I.371). Each unit moves it on by the interval between two units. It may
+/// be ahead of the clock by the burst. Instants are nanoseconds since a start of the caller's choice; 0 is
+/// the state of an unused rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     interval_ns: u64,
@@ -15,22 +15,22 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// `count` in each `period`, of which what comes in `burst` may come at once, and at least one. `None`
-    /// when `count` is 0: there is no limit.
+    /// A rate of `count` units per `period`. The units of a time `burst` are admitted at once, and at least
+    /// one. `None` if `count` is 0: no limit.
     #[must_use]
     pub fn new(count: u64, period: Duration, burst: Duration) -> Option<Self> {
         let interval_ns = nanos(period).checked_div(count)?.max(1);
         Some(Self { interval_ns, burst_ns: nanos(burst).max(interval_ns) })
     }
 
-    /// How many may come at once.
+    /// The number of units that are admitted at once.
     #[must_use]
     pub const fn burst(self) -> u64 {
         self.burst_ns / self.interval_ns
     }
 
-    /// How long it takes until there is room for `count`, one after the other, in a rate used up to
-    /// `used_ns`. `None` when there is now. More than the burst never fits, so it is as for the burst.
+    /// The time until a rate used up to `used_ns` has room for `count` units, one after the other. `None` if
+    /// it has room now. More units than the burst never fit, so the time is that of the burst.
     #[must_use]
     pub fn wait(self, count: u64, used_ns: u64, now_ns: u64) -> Option<Duration> {
         let fits_ns = now_ns.saturating_add(self.burst_ns);
@@ -38,7 +38,7 @@ impl Rate {
         (wanted_ns > fits_ns).then(|| Duration::from_nanos(wanted_ns - fits_ns))
     }
 
-    /// Up to when the rate is used once `count` more are taken.
+    /// The state of the rate after `count` more units.
     #[must_use]
     pub fn taken(self, count: u64, used_ns: u64, now_ns: u64) -> u64 {
         used_ns.max(now_ns).saturating_add(self.interval_ns.saturating_mul(count))
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_owed() {
+    fn units_beyond_the_burst_are_debt() {
         let rate = Rate::new(10, SECOND, SECOND).unwrap();
         let used = rate.taken(100, 0, NS);
         assert_eq!(rate.wait(1, used, NS), Some(SECOND * 9 + SECOND / 10));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn several_at_once_wait_for_the_last_of_them_and_more_than_the_burst_for_the_burst() {
+    fn several_units_wait_for_the_last_and_at_most_for_the_burst() {
         let rate = Rate::new(1, SECOND, SECOND * 10).unwrap();
         let used = rate.taken(10, 0, 0);
         for (count, seconds) in [(1, 1), (4, 4), (10, 10), (1_000, 10)] {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn quiet_time_is_saved_up_to_the_burst_only() {
+    fn unused_time_is_saved_up_to_the_burst_only() {
         let rate = Rate::new(10, SECOND, SECOND).unwrap();
         let used = rate.taken(10, 0, 0);
         assert_eq!(rate.wait(10, used, 100 * NS), None);
