@@ -1,4 +1,4 @@
-//! Exporting metrics to Prometheus.
+//! The exposition of metrics for Prometheus.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, 
 use super::instrument::Definition;
 use super::process::Process;
 
-/// How often recorded values are folded into their histograms when nobody asks for the metrics.
+/// The interval at which recorded values are added to their histograms if no scrape does it.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The metrics as Prometheus reads them.
+/// The metrics in the text format of Prometheus.
 #[derive(Debug, Clone)]
 pub struct Exposition {
     handle: PrometheusHandle,
@@ -33,8 +33,7 @@ impl Exposition {
         (recorder, Self { handle, process: Process::new() })
     }
 
-    /// All metrics and those of the process in the text format of Prometheus, sorted by name and labels, so
-    /// that two pages can be compared.
+    /// Renders all metrics and those of the process, sorted by name and labels, so that pages are comparable.
     #[must_use]
     pub fn render(&self) -> String {
         let mut page = self.handle.render();
@@ -42,7 +41,7 @@ impl Exposition {
         sorted(&page)
     }
 
-    /// Keeps the memory of the histograms bounded, for as long as it is polled: it never returns.
+    /// Bounds the memory of the histograms. It never returns.
     pub async fn upkeep(&self) {
         let mut ticks = tokio::time::interval(UPKEEP_INTERVAL);
         loop {
@@ -52,8 +51,7 @@ impl Exposition {
     }
 }
 
-/// Sorts metrics by name, and the samples of each by their labels. The buckets of a histogram stay in their
-/// order.
+/// Sorts metrics by name, and the samples of each by labels. The buckets of a histogram keep their order.
 fn sorted(page: &str) -> String {
     let mut metrics: Vec<Vec<&str>> = Vec::new();
     for line in page.lines().filter(|line| !line.is_empty()) {
@@ -75,7 +73,7 @@ fn sorted(page: &str) -> String {
     sorted
 }
 
-/// The labels of a sample but for `le`, which comes last. The value of a label may hold brackets.
+/// The labels of a sample without `le`, which is the last. Values may contain brackets.
 fn labels_of(sample: &str) -> &str {
     let (Some(open), Some(close)) = (sample.find('{'), sample.rfind('}')) else { return "" };
     let labels = &sample[open + 1..close];

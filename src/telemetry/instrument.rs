@@ -1,4 +1,4 @@
-//! What a metric can be: a single instrument, or one per value of a label.
+//! The instruments of metrics: a single one, or one per value of a label.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -53,7 +53,7 @@ impl fmt::Display for Definition {
     }
 }
 
-/// Where an instrument is registered: under a definition, with values for its first labels.
+/// The place where an instrument is registered: a definition, and values for its first labels.
 #[derive(Debug, Clone)]
 pub(super) struct Site {
     recorder: Arc<PrometheusRecorder>,
@@ -62,7 +62,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// The site of a definition, which it describes to the recorder.
+    /// The site of a definition. It describes the definition to the recorder.
     pub(super) fn new(recorder: &Arc<PrometheusRecorder>, definition: &'static Definition) -> Self {
         let name = KeyName::from_const_str(definition.name);
         let (unit, help) = (Some(definition.unit), SharedString::const_str(definition.help));
@@ -87,14 +87,14 @@ impl Site {
     }
 }
 
-/// The exporter does not look at it.
+/// Metadata that the exporter ignores.
 const METADATA: Metadata<'static> = Metadata::new("tidegauge", Level::INFO, None);
 
-/// Something that records under a definition.
+/// An instrument that records under a definition.
 pub(super) trait Instrument {
     const KIND: Kind;
 
-    /// Registers it.
+    /// Registers the instrument.
     fn at(site: Site) -> Self;
 }
 
@@ -126,7 +126,7 @@ impl Instrument for Histogram {
 #[derive(Debug)]
 pub struct PerVariant<E, T>(HashMap<E, T, RandomState>);
 
-impl<E: Eq + Hash, T> PerVariant<E, T> {
+impl<E: Copy + Eq + Hash, T> PerVariant<E, T> {
     /// The instrument of a variant.
     pub fn of(&self, variant: E) -> &T {
         &self.0[&variant]
@@ -142,7 +142,7 @@ impl<E: IntoEnumIterator + Into<&'static str> + Copy + Eq + Hash, T: Instrument>
     }
 }
 
-/// One instrument per value of a label whose few values only its user knows.
+/// One instrument per value of a label, for a few values that only the user of the metric knows.
 #[derive(Debug)]
 pub struct Labelled<T> {
     site: Site,
@@ -151,14 +151,14 @@ pub struct Labelled<T> {
 
 #[expect(private_bounds, reason = "only this room makes instruments")]
 impl<T: Instrument> Labelled<T> {
-    /// Has these values exported before anything happens.
+    /// Exports these values from the start, at zero.
     pub fn start_with(&self, values: &[&'static str]) {
         for value in values {
             drop(self.with(value));
         }
     }
 
-    /// The instrument of a value. Looks it up: where it is used often, keep it.
+    /// The instrument of a value. It is a lookup: keep the instrument for frequent use.
     #[must_use]
     pub fn with(&self, value: &'static str) -> T {
         T::at(self.site.with(value))
@@ -173,7 +173,7 @@ impl<T: Instrument> Instrument for Labelled<T> {
     }
 }
 
-/// A gauge that is 1 and whose labels say what is running.
+/// A gauge of 1 whose labels describe the running program.
 #[derive(Debug)]
 pub struct BuildInfo(());
 

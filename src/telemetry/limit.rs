@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_limit_counts_under_a_key_of_the_reference() {
+    fn each_limit_is_named_by_a_key_of_the_reference() {
         let (metrics, exposition) = Metrics::new();
         for (count, limit) in (1..).zip(Limit::iter()) {
             metrics.limited_total.of(limit).increment(count);

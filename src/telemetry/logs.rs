@@ -1,4 +1,4 @@
-//! Log lines: what they look like, which are written, and that they go to stderr.
+//! Log lines: their format, their level, and their output to stderr.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::config::{LogFormat, Telemetry};
 /// Whether the log lines of this process are JSON.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// Sends the log lines of this process to stderr from now on.
+/// Sends the log lines of this process to stderr.
 ///
 /// # Errors
 /// When it was called before.
@@ -25,13 +25,12 @@ pub fn init(config: &Telemetry) -> Result<(), SetGlobalDefaultError> {
     set_global_default(dispatch(config, std::io::stderr, std::io::stderr().is_terminal()))
 }
 
-/// Makes [`json_line`] write JSON before [`init`] was called: for what is said while the configuration is
-/// read.
+/// Makes [`json_line`] write JSON before [`init`] is called, for messages about the configuration itself.
 pub fn expect_json() {
     IS_JSON.store(true, Ordering::Relaxed);
 }
 
-/// A line in the form of log lines, for what is said outside of the log. `None`: log lines are text.
+/// A log line for a message outside of the log; `None` if log lines are text.
 #[must_use]
 pub fn json_line(level: &str, message: &str, fields: &[(&str, &str)]) -> Option<String> {
     if !IS_JSON.load(Ordering::Relaxed) {
@@ -75,7 +74,7 @@ mod tests {
         }
     }
 
-    /// What is written of two events, one of which is too fine for the level.
+    /// The log lines of an event at level info and one at level debug.
     fn written(log_format: LogFormat, log_level: &str) -> String {
         let lines = Lines::default();
         let config = Telemetry { log_format, log_level: log_level.parse().expect("a level") };
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn text_lines_are_for_people() {
+    fn text_lines_have_level_message_and_fields() {
         let text = written(LogFormat::Text, "info");
         assert!(text.contains(" INFO ") && text.ends_with("listening port=8080\n"), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");

@@ -1,13 +1,13 @@
-//! What operators see: metrics and log lines.
+//! Metrics and log lines for operators.
 //!
-//! [`Metrics`] is the table of all metrics: name, kind, unit, labels and help stand together, and every
-//! metric that can be known beforehand is exported from the start, at zero. Recording takes no lookup by
-//! name; whoever records holds the handle. What senders cause is logged once a minute at most
-//! ([`RefusalLog`]). Nothing here is global, except that [`logs::init`] sets where the log lines of the
-//! process go.
+//! [`Metrics`] is the table of all metrics, with name, kind, unit, labels and help of each. Metrics whose
+//! labels are known beforehand are exported from the start, at zero. Code that records often keeps the handle
+//! of the metric, so that recording needs no lookup by name. Refusals that senders cause are logged at most
+//! once a minute ([`RefusalLog`]). Nothing here is global, except the output of log lines that [`logs::init`]
+//! sets.
 //!
-//! This room knows the words of the system and the codes of refused readings. It must not know who records
-//! what, and it never takes a device id as a label.
+//! This room knows the names of metrics, limits and codes. It must not know which room records what, and it
+//! never uses a device ID as a label.
 
 mod exposition;
 mod instrument;
@@ -28,8 +28,8 @@ pub use request_seconds::RequestSeconds;
 /// The version of the program and the commit that it was built from, such as `0.1.0 (1a2b3c4d5e6f)`.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_REVISION"), ")");
 
-/// The commit that the program was built from, `unknown` where the build knew none.
+/// The commit that the program was built from; `unknown` if the build did not know it.
 pub const REVISION: &str = env!("BUILD_REVISION");
 
-/// The handles that metrics are made of.
+/// The handles of metrics.
 pub use ::metrics::{Counter, Gauge, Histogram};

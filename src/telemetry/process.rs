@@ -1,19 +1,17 @@
-//! The `process_*` metrics, as the client libraries of Prometheus export them, read from `/proc` at each
-//! scrape.
+//! The `process_*` metrics of the Prometheus client libraries, read from `/proc` at each scrape.
 //!
-//! Where there is no `/proc`, they are missing.
+//! On systems without `/proc` they are missing.
 
 use std::fmt::Write;
 use std::fs;
 
-/// Clock ticks per second in `/proc`: `USER_HZ`, which Linux keeps at 100 for programs whatever the kernel's
-/// own rate.
+/// Clock ticks per second in `/proc`: `USER_HZ`, which is 100 on Linux whatever the rate of the kernel.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The metrics of this process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Process {
-    /// When it was started, as Unix time. Read once: the time of the boot moves when the clock is set.
+    /// The start, as Unix time. It is read once, because the boot time moves when the clock is set.
     started: Option<f64>,
 }
 
@@ -22,7 +20,7 @@ impl Process {
         Self { started: start_time() }
     }
 
-    /// Writes the metrics that can be read now.
+    /// Writes the metrics that can be read.
     pub(super) fn write(&self, page: &mut String) {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -46,8 +44,8 @@ impl Process {
     }
 }
 
-/// A field of `/proc/self/stat`, counted from 1 as in proc(5). The second one, the name in brackets, may hold
-/// anything.
+/// A field of `/proc/self/stat`, counted from 1 as in proc(5). The second field, the name in brackets, may
+/// contain any character.
 fn field(stat: &str, number: usize) -> Option<f64> {
     let (_, behind_name) = stat.rsplit_once(") ")?;
     behind_name.split(' ').nth(number.checked_sub(3)?)?.trim().parse().ok()
@@ -59,7 +57,7 @@ fn bytes(status: &str, name: &str) -> Option<f64> {
     Some(line.trim().strip_suffix(" kB")?.parse::<f64>().ok()? * 1024.0)
 }
 
-/// The soft limit. `None`: there is none.
+/// The soft limit of open files; `None` if there is no limit.
 fn max_fds() -> Option<f64> {
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;

@@ -1,8 +1,8 @@
-//! Log lines about what is refused: at most one a minute for each sender and code.
+//! Log lines about refusals and rejections: at most one a minute for each sender and code.
 //!
-//! A device that sends bad data sends it again and again, and anybody may send anything. The first refusal is
-//! logged at once, with an example; the others of the next minute are counted and logged together. Memory and
-//! lines are bounded: when too many senders are at it, those that come last share a line for each code.
+//! A device that sends bad data sends it again and again. The first refusal is logged at once, with an
+//! example; the others of the next minute are counted and logged together. Memory and lines are bounded: if
+//! too many senders are refused, the later ones share one line for each code.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,32 +10,32 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often the same is logged at most.
+/// The shortest time between two lines of the same sender and code.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// How often is looked whether something has waited for its interval.
+/// How often the counted refusals are checked for lines that are due.
 const TICK: Duration = Duration::from_secs(5);
 
-/// How many senders and codes have a line of their own.
+/// The most pairs of sender and code with a line of their own.
 const MAX_OWN_LINES: usize = 128;
 
 /// The longest example, in bytes.
 const MAX_EXAMPLE_BYTES: usize = 400;
 
-/// Who sent what is refused.
+/// The sender of a refused item.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Sender {
-    /// The owner of a token, a key or a client certificate, by its name.
+    /// The owner of a token, a key or a client certificate, by name.
     Named(Arc<str>),
-    /// Whoever sends from this address.
+    /// A sender without a name, by address.
     Address(IpAddr),
-    /// All senders together, where the reason is not theirs.
+    /// All senders together, if the cause is the server.
     All,
-    /// Those for whom there is no line of their own.
+    /// All senders that have no line of their own.
     Others,
 }
 
-/// What is refused.
+/// The kind of the refused items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum What {
@@ -46,26 +46,26 @@ pub enum What {
     Queries,
 }
 
-/// What was refused, for the log.
+/// One or more refusals for one line of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusalEntry {
-    /// What was refused.
+    /// The kind of the refused items.
     pub what: What,
-    /// The code for it.
+    /// The code.
     pub code: &'static str,
-    /// How many.
+    /// The number of items.
     pub count: u64,
-    /// Which one, and what was wrong with it.
+    /// One of the items, and its problem.
     pub example: String,
 }
 
-/// Logs refusals.
+/// Logs refusals, at most once a minute for each sender and code.
 #[derive(Debug, Default)]
 pub struct RefusalLog(Mutex<Unreported>);
 
 type Key = (Sender, What, &'static str);
 
-/// What was refused since it was reported last.
+/// The refusals since their last line, by sender and code.
 #[derive(Debug, Default)]
 struct Unreported(HashMap<Key, Counted>);
 
@@ -85,13 +85,13 @@ struct Line {
 }
 
 impl RefusalLog {
-    /// Logs a refusal, now or together with others.
+    /// Logs a refusal at once, or later together with others.
     pub fn record(&self, sender: Sender, entry: RefusalEntry) {
         let line = self.unreported(|unreported| unreported.add(sender, entry, Instant::now()));
         line.iter().for_each(Line::write);
     }
 
-    /// Logs what has been counted, for as long as it is polled.
+    /// Logs the counted refusals when they are due. It never returns.
     pub async fn run(&self) {
         let mut ticks = tokio::time::interval(TICK);
         loop {
@@ -107,12 +107,12 @@ impl RefusalLog {
 }
 
 impl Unreported {
-    /// The line to write now, if it is not counted for later.
+    /// Adds a refusal. Returns the line to write now; `None` if the refusal was counted for later.
     fn add(&mut self, sender: Sender, entry: RefusalEntry, now: Instant) -> Option<Line> {
         let RefusalEntry { what, code, count, example } = entry;
         let mut key = (sender, what, code);
         if !self.0.contains_key(&key) && self.0.len() >= MAX_OWN_LINES {
-            key.0 = Sender::Others; // a few more entries: there are only so many codes
+            key.0 = Sender::Others; // exceeds the limit by at most one entry per code
         }
         if let Some(counted) = self.0.get_mut(&key) {
             counted.count += count;

@@ -9,14 +9,14 @@ use metrics::Histogram;
 
 use super::instrument::{Instrument, Kind, Site};
 
-/// A histogram per route, method and status, made when it is first needed.
+/// A histogram per route, method and status, created on first use.
 #[derive(Debug)]
 pub struct RequestSeconds {
     site: Site,
     known: RwLock<HashMap<Request<Arc<str>>, Histogram, RandomState>>,
 }
 
-/// What requests are told apart by.
+/// The labels of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Request<Route> {
     route: Route,
@@ -24,7 +24,7 @@ struct Request<Route> {
     status: u16,
 }
 
-/// The same request, with a route that is only borrowed: both hash alike, since `Arc<str>` hashes as `str`.
+/// A request with a borrowed route has the same hash, because `Arc<str>` hashes as `str`.
 impl Equivalent<Request<Arc<str>>> for Request<&str> {
     fn equivalent(&self, key: &Request<Arc<str>>) -> bool {
         (self.route, self.method, self.status) == (&key.route, key.method, key.status)
@@ -32,8 +32,8 @@ impl Equivalent<Request<Arc<str>>> for Request<&str> {
 }
 
 impl RequestSeconds {
-    /// Records that a request was answered. `route` is the router's pattern, never the path as it was sent,
-    /// so that there are few; unusual methods count as `other` for the same reason.
+    /// Records the time of a request. `route` is the pattern of the router and not the path, and unusual
+    /// methods count as `other`, so that the number of histograms is bounded.
     pub fn record(&self, route: &str, method: &str, status: u16, took: Duration) {
         let request = Request { route, method: known_method(method), status };
         {
@@ -43,7 +43,7 @@ impl RequestSeconds {
             }
         }
         let site = self.site.with(route.to_owned()).with(request.method).with(status.to_string());
-        let histogram = Histogram::at(site); // the same one, should another thread be here as well
+        let histogram = Histogram::at(site); // the same histogram if another thread gets here too
         histogram.record(took);
         let request = Request { route: route.into(), method: request.method, status };
         self.known.write().unwrap_or_else(PoisonError::into_inner).insert(request, histogram);

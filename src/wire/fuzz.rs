@@ -1,4 +1,4 @@
-//! What is held against any bytes in any wire format.
+//! Invariants fuzzed on the wire formats.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::{json as json_format, line_protocol as line_format};
 /// A reading: device, metadata, time, values by name.
 type Reading = (String, Option<String>, Option<i64>, Vec<(String, f64)>);
 
-/// What a parser found in a body.
+/// The readings and rejections of a body.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     readings: Vec<Reading>,
@@ -35,7 +35,7 @@ impl Sink for Found {
 }
 
 impl Found {
-    /// Panics when what was found in `body` breaks a promise.
+    /// Panics if a reading or rejection of `body` breaks a promise.
     pub(crate) fn check(&self, body: &[u8]) {
         for rejection in &self.rejections {
             for place in [" at byte ", " at column "] {
@@ -52,13 +52,13 @@ impl Found {
         }
     }
 
-    /// Written as JSON and read again, a reading is the same.
+    /// A reading that is written as JSON and parsed again stays the same.
     fn check_reading(reading: &Reading) {
         let (device, metadata, ts_ms, values) = reading;
         let names: BTreeSet<_> = values.iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), values.len(), "a metric stands once in a reading");
         if values.iter().any(|(_, value)| !value.is_finite()) {
-            return; // has no form in JSON, and is not admitted either
+            return; // not expressible in JSON, and admission rejects it
         }
         let text = |text: &str| serde_json::to_string(text).expect("text is JSON");
         let values: Vec<_> = values.iter().map(|(name, value)| format!("{}:{value:?}", text(name))).collect();

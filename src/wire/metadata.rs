@@ -1,21 +1,21 @@
-//! Metadata that is made of names and texts, as the text of a JSON object.
+//! Metadata from names and texts, as the text of a JSON object.
 //!
-//! Neither has control characters, so quotes and backslashes are all that JSON wants escaped.
+//! Names and texts have no control characters, so JSON needs escapes for quotes and backslashes only.
 
 use super::work;
 
-/// How long the text of an object with these members is. 0: no members are no metadata.
+/// The length of the text of an object with these members; 0 without members, which are no metadata.
 pub(super) fn bytes<'a>(members: impl Iterator<Item = (&'a str, &'a str)>) -> usize {
     let bytes = members.map(|(key, value)| member_bytes(key, value)).sum::<usize>();
     if bytes == 0 { 0 } else { bytes + "{}".len() - ",".len() }
 }
 
-/// How much longer an object gets by this member, comma included.
+/// The length that this member adds to an object, comma included.
 pub(super) fn member_bytes(key: &str, value: &str) -> usize {
     ",:".len() + string_bytes(key) + string_bytes(value)
 }
 
-/// Writes an object into `json`, replacing what was there. No members are no metadata.
+/// Replaces the content of `json` by an object. Without members it stays empty, which is no metadata.
 pub(super) fn write<'j, 'a>(
     json: &'j mut String,
     members: impl Iterator<Item = (&'a str, &'a str)>,

@@ -1,13 +1,12 @@
 //! Wire formats: bytes in, readings out.
 //!
-//! A parser knows one format and nothing else: it borrows from the body, calls a [`Sink`] for each reading it
-//! finds, in order, and never stops at a reading that is bad by itself. What makes a reading acceptable
-//! whatever its format (names, limits, the clock) is decided by the sink, so that all formats obey the same
-//! rules.
+//! A parser knows one format and nothing else. It borrows from the body, calls a [`Sink`] for each reading in
+//! order, and goes on after an invalid reading. The sink applies the rules that do not depend on the format
+//! (names, limits, the clock), so that all formats obey the same rules.
 //!
-//! Work and memory grow in proportion to the body, whatever stands in it: what would be refused for its size
-//! is not built at first ([`Limits`]), and nothing that a body says once is copied for each of its readings.
-//! The tests in `ingest::stretch` hold each format to that.
+//! Work and memory grow in proportion to the body, whatever its content: parsers build nothing that is too
+//! large ([`Limits`]), and copy nothing that a body has once for each of its readings. The tests in
+//! `ingest::stretch` check that for each format.
 
 use std::borrow::Cow;
 
@@ -18,9 +17,9 @@ pub mod fuzz;
 pub mod json;
 pub mod line_protocol;
 mod metadata;
-#[cfg(test)]
-mod notes;
 mod problem;
+#[cfg(test)]
+pub(crate) mod recording_sink;
 pub mod senml;
 mod source;
 pub mod timestamp;
@@ -28,29 +27,29 @@ pub(crate) mod work;
 
 pub use source::{Format, Protocol, Source, Transport};
 
-/// A reading as it stood in the bytes.
+/// A reading that a parser found.
 #[derive(Debug)]
 pub struct Incoming<'a> {
-    /// The device id, not checked yet.
+    /// The client ID of the device, not checked yet.
     pub device: &'a str,
-    /// The device's metadata, when it came along: the text of a JSON object that obeys the rules for metadata
-    /// in `model`.
+    /// The device's metadata, if the body has any: the text of a JSON object that obeys the rules for
+    /// metadata in `model`.
     pub metadata: Option<&'a str>,
-    /// A number that the parser gives to device and metadata together, counted from 0 in each body. Readings
-    /// with the same number share both, so they need to be checked and kept once only. `None`: not known.
+    /// A number for device and metadata together, counted from 0 in each body. Readings with the same number
+    /// share both, so admission checks and encodes them once. `None`: not known.
     pub owner: Option<u32>,
-    /// The instant in Unix milliseconds; `None` asks for the server's clock.
+    /// The instant in Unix milliseconds; `None` is the server's clock.
     pub ts_ms: Option<i64>,
-    /// Metric names and values, neither checked yet. Never empty.
+    /// The metric names and values, not checked yet. Never empty.
     pub values: &'a [(Cow<'a, str>, f64)],
 }
 
-/// Sizes beyond which a reading is refused, so a parser builds nothing larger.
+/// The limits of one reading. A parser builds nothing larger.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// How many metrics a reading may have.
+    /// The most metrics of a reading.
     pub max_metrics: usize,
-    /// How long the text of a device's metadata may be, in bytes.
+    /// The longest metadata of a device, in bytes.
     pub max_metadata_bytes: usize,
 }
 
@@ -58,10 +57,10 @@ impl Limits {
     /// No limits.
     pub const NONE: Self = Self { max_metrics: usize::MAX, max_metadata_bytes: usize::MAX };
 
-    /// Checks how many metrics a reading has.
+    /// Checks the number of metrics of a reading.
     ///
     /// # Errors
-    /// When they are too many.
+    /// When there are too many.
     pub fn check_metrics(&self, found: usize) -> Result<(), Rejection> {
         let limit = self.max_metrics;
         if found <= limit {
@@ -71,7 +70,7 @@ impl Limits {
         Err(Rejection { code: Code::TooManyMetrics, detail })
     }
 
-    /// Checks how long the text of metadata is.
+    /// Checks the length of metadata.
     ///
     /// # Errors
     /// When it is too long.
@@ -85,33 +84,33 @@ impl Limits {
     }
 }
 
-/// Takes what a parser finds.
+/// Receives the readings and rejections of a parser.
 pub trait Sink {
-    /// What the readings of this body may have.
+    /// The limits of the readings of this body.
     fn limits(&self) -> Limits {
         Limits::NONE
     }
-    /// Whether the request is refused whatever follows, so that the parser may stop.
+    /// Whether the request is refused in any case, so that the parser may stop.
     fn is_over(&self) -> bool {
         false
     }
-    /// A reading.
+    /// Receives a reading.
     fn reading(&mut self, incoming: Incoming<'_>);
-    /// Something that was meant to be a reading and is none.
+    /// Receives the rejection of an invalid reading.
     fn reject(&mut self, rejection: Rejection);
-    /// What follows stands on this line of the body, counted from 1. Called by line-based formats only.
+    /// Receives the number of the next line, counted from 1. Only line-based formats call it.
     fn line(&mut self, _number: u64) {}
-    /// What follows is the message with this number of a device that numbers its messages one by one. The
-    /// device id is not checked yet. Called by formats that have such a number only.
+    /// Receives the sequence number of the next message of a device. The device ID is not checked yet. Only
+    /// formats with sequence numbers call it.
     fn sequence(&mut self, _device: &str, _number: u64) {}
 }
 
-/// Why a reading is refused.
+/// Why a reading is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
     /// The stable code.
     pub code: Code,
-    /// What is wrong, for a person.
+    /// The problem, as text for people.
     pub detail: String,
 }
 

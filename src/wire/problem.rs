@@ -1,20 +1,20 @@
-//! What the parsers share for refusing readings.
+//! Helpers of the parsers for rejections.
 
 use std::collections::HashSet;
 
 use super::{Code, Rejection, work};
 
-/// What was found, or why it is refused.
+/// A parsed value, or the rejection of its reading.
 pub(super) type Found<T> = Result<T, Rejection>;
 
-/// So many names are compared with each other; more are hashed.
+/// Up to this many names are compared with each other; more are hashed.
 const FEW: usize = 16;
 
 pub(super) fn rejection(code: Code, detail: impl Into<String>) -> Rejection {
     Rejection { code, detail: detail.into() }
 }
 
-/// A name as it may stand in a detail: escaped, and cut to a length that suits an error message.
+/// A name for a detail: escaped, and shortened for an error message.
 pub(super) fn quoted(name: &str) -> String {
     match name.char_indices().nth(64) {
         Some((end, _)) => format!("{:?}...", &name[..end]),
@@ -22,7 +22,7 @@ pub(super) fn quoted(name: &str) -> String {
     }
 }
 
-/// A name that occurs twice.
+/// The first name that occurs twice.
 pub(super) fn repeated<'a>(names: impl ExactSizeIterator<Item = &'a str> + Clone) -> Option<&'a str> {
     if cfg!(test) {
         let passes = if names.len() <= FEW { names.len().div_ceil(2) } else { 1 };

@@ -6,25 +6,25 @@ pub enum TimestampError {
     /// The text does not have the form of RFC 3339.
     #[error("a timestamp looks like 2026-04-20T14:00:10Z or 2026-04-20T16:00:10.250+02:00")]
     Form,
-    /// The text ends before the offset, so that it names no instant.
+    /// The text has no offset, so it is not an instant.
     #[error("a timestamp ends with its offset from UTC: Z, or hours and minutes like +02:00")]
     NoOffset,
-    /// A part of the date, the time or the offset is out of its range.
+    /// A part of the date, the time or the offset is out of range.
     #[error("the {0} of this timestamp does not exist")]
     Range(&'static str),
-    /// Second 60 stands elsewhere than at the end of a UTC day.
+    /// Second 60 is not at the end of a UTC day.
     #[error("second 60 exists only as the last second of a UTC day")]
     LeapSecond,
 }
 
-/// Reads an RFC 3339 timestamp and returns Unix milliseconds.
+/// Parses an RFC 3339 timestamp into Unix milliseconds.
 ///
-/// Years go from 0000 to 9999, offsets from -23:59 to +23:59. What is finer than a millisecond is cut off. As
-/// the RFC allows, `T` and `Z` may be lowercase and a space may stand for `T`. A leap second (23:59:60 UTC)
-/// is read as the second that follows it, because Unix time has no name of its own for it.
+/// Years range from 0000 to 9999, offsets from -23:59 to +23:59. Fractions are truncated to the millisecond.
+/// As the RFC allows, `T` and `Z` may be lowercase and a space may replace `T`. A leap second (23:59:60 UTC)
+/// is the second after it, because Unix time has no leap seconds.
 ///
 /// # Errors
-/// Says what keeps `text` from being a timestamp.
+/// When `text` is not a timestamp.
 pub fn parse_rfc3339(text: &str) -> Result<i64, TimestampError> {
     let (head, tail) = text.as_bytes().split_first_chunk::<19>().ok_or(TimestampError::Form)?;
     let &[y1, y2, y3, y4, b'-', mo1, mo2, b'-', d1, d2, b'T' | b't' | b' ', h1, h2, b':', mi1, mi2, b':', s1, s2] =
@@ -55,7 +55,8 @@ const fn at_most(max: i64, number: i64, what: &'static str) -> Result<i64, Times
     if number <= max { Ok(number) } else { Err(TimestampError::Range(what)) }
 }
 
-/// Days of the proleptic Gregorian calendar. Years are counted from March, so that the leap day ends a year.
+/// The day number in the proleptic Gregorian calendar. Years begin in March, so that the leap day ends a
+/// year.
 fn days_since_1970(year: i64, month: i64, day: i64) -> Result<i64, TimestampError> {
     let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let month_length = match month {
@@ -73,7 +74,7 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> Result<i64, TimestampErro
     Ok(365 * year + leap_days + day_of_year - 719_468) // days from 0000-03-01 to 1970-01-01
 }
 
-/// Takes the fraction of a second off the front, if there is one.
+/// Removes the fraction of a second from the start, if there is one.
 fn fraction_ms(tail: &[u8]) -> Result<(i64, &[u8]), TimestampError> {
     let Some(fraction) = tail.strip_prefix(b".") else {
         return Ok((0, tail));
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_finer_than_a_millisecond_is_cut_off() {
+    fn fractions_of_a_millisecond_are_truncated() {
         assert_eq!(parse_rfc3339("1970-01-01T00:00:01.9999999999999Z"), Ok(1_999));
         assert_eq!(parse_rfc3339("1969-12-31T23:59:59.9999Z"), Ok(-1));
     }
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_timestamp_is_refused_with_its_reason() {
+    fn a_text_that_is_not_a_timestamp_has_its_reason() {
         for text in [
             "",
             "now",

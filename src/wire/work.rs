@@ -1,5 +1,5 @@
-//! Work, counted in bytes that are looked at or copied. Tests compare it with the size of the body; elsewhere
-//! it costs nothing.
+//! A count of work for tests: the bytes that are read or copied. Tests compare it with the size of the body;
+//! outside of tests it costs nothing.
 
 /// Counts this many bytes of work.
 #[inline]

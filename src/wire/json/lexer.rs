@@ -1,19 +1,19 @@
-//! JSON text, token by token, as RFC 8259 has it and no looser.
+//! A strict pull lexer for JSON (RFC 8259).
 //!
-//! The caller pulls: it asks what [`Kind`] of value comes next and then reads or skips it. Strings borrow
-//! from the text unless they hold escapes. Nothing here knows what a reading is.
+//! The caller asks for the [`Kind`] of the next value and then reads or skips it. Strings borrow from the
+//! text unless they have escapes. The lexer does not know what a reading is.
 
 use std::{borrow::Cow, fmt};
 
 use super::SyntaxError;
 use crate::wire::work;
 
-/// How many arrays and objects may stand inside each other.
+/// The most levels of nested arrays and objects.
 pub(super) const MAX_DEPTH: usize = 64;
 
 pub(in crate::wire) type Result<T> = std::result::Result<T, SyntaxError>;
 
-/// What a value is, told by its first byte.
+/// The kind of a value, which its first byte determines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::wire) enum Kind {
     Object,
@@ -25,7 +25,7 @@ pub(in crate::wire) enum Kind {
     Null,
 }
 
-/// As it stands in "expected a number, found ...".
+/// The text in "expected a number, found ...".
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -40,18 +40,18 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A place in a JSON text. A clone is a bookmark: it reads on from the same place.
+/// A position in a JSON text. A clone is a bookmark: it reads on from the same position.
 #[derive(Debug, Clone)]
 pub(in crate::wire) struct Lexer<'b> {
     pub(super) text: &'b str,
     pub(super) at: usize,
     depth: usize,
-    /// An array or object was opened and nothing of it has been read yet.
+    /// An array or object was entered, and none of its items has been read.
     is_fresh: bool,
 }
 
 impl<'b> Lexer<'b> {
-    /// Starts at the front of `bytes`, behind the byte order mark if there is one.
+    /// Starts at the first byte, or after the byte order mark if there is one.
     pub(in crate::wire) fn new(bytes: &'b [u8]) -> Result<Self> {
         let text = std::str::from_utf8(bytes)
             .map_err(|error| SyntaxError::new(error.valid_up_to(), "the text is not valid UTF-8"))?;
@@ -60,7 +60,7 @@ impl<'b> Lexer<'b> {
         Ok(Self { text, at, depth: 0, is_fresh: false })
     }
 
-    /// The kind of the value that comes next.
+    /// The kind of the next value.
     pub(in crate::wire) fn kind(&mut self) -> Result<Kind> {
         match self.peek() {
             Some(b'{') => Ok(Kind::Object),
@@ -74,7 +74,7 @@ impl<'b> Lexer<'b> {
         }
     }
 
-    /// Goes into the object or array that [`Lexer::kind`] has announced.
+    /// Enters the object or array that [`Lexer::kind`] has found.
     pub(in crate::wire) fn open(&mut self) -> Result<()> {
         if self.depth == MAX_DEPTH {
             return Err(self.error(format!("more than {MAX_DEPTH} levels of nesting")));
@@ -85,8 +85,8 @@ impl<'b> Lexer<'b> {
         Ok(())
     }
 
-    /// The next key of the open object, or `None` behind its end. After a key its value must be read or
-    /// skipped.
+    /// The next key of the current object, or `None` after its end. The caller must then read or skip the
+    /// value of the key.
     pub(in crate::wire) fn key(&mut self) -> Result<Option<Cow<'b, str>>> {
         let is_first = std::mem::take(&mut self.is_fresh);
         match self.peek() {
@@ -109,7 +109,7 @@ impl<'b> Lexer<'b> {
         Ok(Some(key))
     }
 
-    /// Whether the open array has one more element; if not, the lexer is behind its end.
+    /// Whether the current array has another element; if not, the lexer is after its end.
     pub(in crate::wire) fn element(&mut self) -> Result<bool> {
         let is_first = std::mem::take(&mut self.is_fresh);
         match self.peek() {
@@ -125,7 +125,7 @@ impl<'b> Lexer<'b> {
         Ok(false)
     }
 
-    /// The text of the number that [`Lexer::kind`] has announced.
+    /// The text of the number that [`Lexer::kind`] has found.
     pub(in crate::wire) fn number(&mut self) -> Result<&'b str> {
         let start = self.at;
         self.take_one_of(b"-");
@@ -147,7 +147,7 @@ impl<'b> Lexer<'b> {
         Ok(&self.text[start..self.at])
     }
 
-    /// Reads over the next value, whatever it is, and returns its text.
+    /// Skips the next value of any kind, and returns its text.
     pub(in crate::wire) fn skip(&mut self) -> Result<&'b str> {
         let kind = self.kind()?;
         let start = self.at;
@@ -173,14 +173,14 @@ impl<'b> Lexer<'b> {
         Ok(&self.text[start..self.at])
     }
 
-    /// Whether nothing but space is left.
+    /// Whether only white space is left.
     pub(super) fn is_at_end(&mut self) -> bool {
         self.peek().is_none()
     }
 
-    /// Refuses anything but space.
+    /// Fails if anything but white space is left.
     pub(in crate::wire) fn end(&mut self) -> Result<()> {
-        if self.is_at_end() { Ok(()) } else { Err(self.error("expected nothing more behind the value")) }
+        if self.is_at_end() { Ok(()) } else { Err(self.error("expected nothing after the value")) }
     }
 
     /// The byte offset of the next token.
@@ -188,7 +188,7 @@ impl<'b> Lexer<'b> {
         self.at
     }
 
-    /// The text from `start` up to here.
+    /// The text from `start` to the current position.
     pub(super) fn text_from(&self, start: usize) -> &'b str {
         &self.text[start..self.at]
     }
@@ -202,7 +202,7 @@ impl<'b> Lexer<'b> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// The next byte that is no space; the lexer stands at it afterwards.
+    /// The next byte after white space, which the lexer skips.
     fn peek(&mut self) -> Option<u8> {
         while let Some(byte) = self.byte() {
             work::count(1);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn every_violation_is_named_with_its_place() {
+    fn every_error_has_its_position() {
         for (json, error) in [
             ("", "expected a value but found the end at byte 0"),
             ("[1 2]", "expected ',' or ']' at byte 3"),
@@ -285,8 +285,8 @@ mod tests {
             (".5", "expected a value at byte 0"),
             ("nul", "expected a value at byte 0"),
             ("NaN", "expected a value at byte 0"),
-            ("1 1", "expected nothing more behind the value at byte 2"),
-            ("nullx", "expected nothing more behind the value at byte 4"),
+            ("1 1", "expected nothing after the value at byte 2"),
+            ("nullx", "expected nothing after the value at byte 4"),
             ("\"a", "expected the closing '\"' of a string but found the end at byte 2"),
             ("\"a\nb\"", "a control character in a string must be escaped at byte 2"),
             (r#""\x""#, "unknown escape in a string at byte 1"),

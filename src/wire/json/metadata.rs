@@ -1,5 +1,4 @@
-//! `metadata`: an object that is checked by the rules of [`model`](crate::model) and then handed on as the
-//! text it is.
+//! `metadata`: an object that is checked by the rules of [`model`](crate::model) and passed on as its text.
 
 use std::borrow::Cow;
 
@@ -11,7 +10,7 @@ use super::{
 use crate::model::{MetadataError, check_metadata_depth, check_metadata_key, check_metadata_number};
 use crate::wire::{Code, Limits, Rejection};
 
-/// Reads the metadata that comes next. `keys` is room to work in.
+/// Reads metadata. `keys` is a buffer that calls reuse.
 pub(super) fn read<'b>(
     lexer: &mut Lexer<'b>,
     keys: &mut Vec<Cow<'b, str>>,
@@ -34,8 +33,8 @@ fn invalid(error: MetadataError) -> Rejection {
     rejection(Code::InvalidMetadata, error.to_string())
 }
 
-/// Reads over a value at `depth` and returns the first problem in it. `keys` ends with the keys of the
-/// objects around. What stands behind `limit` is too much whatever it is, so its keys are not kept.
+/// Skips a value at `depth` and returns the first problem in it. `keys` ends with the keys of the enclosing
+/// objects. Text beyond `limit` is too long in any case, so its keys are not kept.
 fn problem<'b>(
     lexer: &mut Lexer<'b>,
     keys: &mut Vec<Cow<'b, str>>,
@@ -71,7 +70,7 @@ fn problem<'b>(
         }
         found = found.or_else(|| {
             let key = repeated(keys[outer_keys..].iter().map(|key| &**key))?;
-            Some(rejection(Code::DuplicateKey, format!("the key {} stands twice in \"metadata\"", quoted(key))))
+            Some(rejection(Code::DuplicateKey, format!("the key {} is duplicated in \"metadata\"", quoted(key))))
         });
         keys.truncate(outer_keys);
     }
@@ -90,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_its_own_text() {
+    fn metadata_is_passed_on_as_its_text() {
         for json in ["{}", r#"{ "floor": 2,  "tags": ["a", {"b": null}], "x": {"floor": 3} }"#] {
             assert_eq!(checked(json), Ok(json));
         }
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_that_a_store_would_refuse_or_alter_is_refused() {
+    fn metadata_that_a_store_would_refuse_or_alter_is_rejected() {
         for json in [
             r#"{"x":1e400}"#,
             r#"{"x":[{"y":-1e400}]}"#,
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_refused_for_its_size_and_its_keys_are_not_kept() {
+    fn metadata_that_is_too_large_is_rejected_without_its_keys() {
         let json = format!("{{{}}}", vec![r#""k":1"#; 1_000].join(","));
         let mut lexer = Lexer::new(json.as_bytes()).unwrap();
         let mut keys = Vec::new();
@@ -139,9 +138,9 @@ mod tests {
     }
 
     #[test]
-    fn a_key_stands_once_in_each_object_of_metadata() {
+    fn a_key_occurs_once_in_each_object_of_metadata() {
         for json in [r#"{"a":1,"b":2,"\u0061":3}"#, r#"{"b":[{"x":{"a":1,"a":1}}],"c":{}}"#] {
-            let detail = "the key \"a\" stands twice in \"metadata\"";
+            let detail = "the key \"a\" is duplicated in \"metadata\"";
             assert_eq!(checked(json), Err(rejection(Code::DuplicateKey, detail)));
         }
     }

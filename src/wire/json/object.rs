@@ -1,4 +1,4 @@
-//! One object of a body: what it says about its device, and the readings that it carries.
+//! One object of a body: its device, metadata and readings.
 
 use std::borrow::Cow;
 
@@ -11,30 +11,30 @@ use super::{
 };
 use crate::wire::{Code, Incoming, Limits, Sink};
 
-/// Reads objects and hands on their readings; keeps the room it needs from one object to the next.
+/// Parses objects and passes on their readings. Objects share its buffers.
 #[derive(Debug)]
 pub(super) struct Reader<'b> {
     limits: Limits,
-    /// How many objects with `readings` were handed on.
+    /// The number of objects with `readings` that were passed on.
     owners: u32,
-    /// The reading that is the object itself. Its time is the default of the inner ones.
+    /// The reading in the object itself. Its time is the default of the `readings`.
     own: Reading<'b>,
-    /// The element of `readings` at hand.
+    /// The current element of `readings`.
     inner: Reading<'b>,
     metadata_keys: Vec<Cow<'b, str>>,
 }
 
-/// What an object says, beside its own reading. `None` stands for an absent key.
+/// The fields of an object, except those of its own reading. `None` is an absent key.
 #[derive(Debug, Default)]
 pub(super) struct Object<'b> {
     device: Option<Found<Cow<'b, str>>>,
     metadata: Option<Found<&'b str>>,
     seq: Option<u64>,
-    /// A bookmark at the array, which is known to be good JSON.
+    /// A bookmark at the array, which is valid JSON.
     readings: Option<Found<Lexer<'b>>>,
 }
 
-/// What holds for all readings of an object.
+/// The fields that all readings of an object share.
 struct Owner<'b> {
     device: Cow<'b, str>,
     metadata: Option<&'b str>,
@@ -45,7 +45,7 @@ impl<'b> Reader<'b> {
         Self { limits, owners: 0, own: Reading::new(limits), inner: Reading::new(limits), metadata_keys: Vec::new() }
     }
 
-    /// Reads the next value, which should be an object.
+    /// Parses the next value, which should be an object.
     pub(super) fn read(&mut self, lexer: &mut Lexer<'b>) -> Result<Found<Object<'b>>, SyntaxError> {
         let kind = lexer.kind()?;
         if kind != Kind::Object {
@@ -71,7 +71,7 @@ impl<'b> Reader<'b> {
         Ok(Ok(object))
     }
 
-    /// Hands on the readings of the object that was read last.
+    /// Passes on the readings of the last parsed object.
     pub(super) fn hand_on(&mut self, object: Found<Object<'b>>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
         let (owner, seq, readings) = match object {
             Ok(object) => (owner(object.device, object.metadata), object.seq, object.readings),
@@ -160,7 +160,7 @@ fn read_seq(lexer: &mut Lexer<'_>) -> Result<Option<u64>, SyntaxError> {
     Ok(None)
 }
 
-/// Reads over `readings`, whose device may be named behind them.
+/// Skips `readings`: the key of their device may follow.
 fn mark_readings<'b>(lexer: &mut Lexer<'b>) -> Result<Found<Lexer<'b>>, SyntaxError> {
     let kind = lexer.kind()?;
     let bookmark = lexer.clone();

@@ -1,4 +1,4 @@
-//! The words in which JSON readings are refused.
+//! The rejections of JSON readings.
 
 use super::lexer::Kind;
 pub(super) use crate::wire::problem::{Found, quoted, rejection, repeated};
@@ -9,10 +9,10 @@ pub(super) fn not_an_object(kind: Kind) -> Rejection {
 }
 
 pub(super) fn duplicate_key(key: &str) -> Rejection {
-    rejection(Code::DuplicateKey, format!("the key {} stands twice", quoted(key)))
+    rejection(Code::DuplicateKey, format!("the key {} is duplicated", quoted(key)))
 }
 
-/// Fills the slot of a key; a slot that is filled already becomes a duplicate key.
+/// Fills the slot of a key. A second value is a duplicate key.
 pub(in crate::wire) fn fill<T>(slot: &mut Option<Found<T>>, key: &str, found: Found<T>) {
     *slot = Some(if slot.is_none() { found } else { Err(duplicate_key(key)) });
 }

@@ -9,15 +9,14 @@ use super::{
 };
 use crate::wire::{Code, Limits, Rejection, timestamp::parse_rfc3339};
 
-/// The fields of a reading as far as they have been read. Reused from reading to reading for the room in
-/// `values`.
+/// The fields of a reading that were read so far. Readings share the buffer `values`.
 #[derive(Debug)]
 pub(super) struct Reading<'b> {
     limits: Limits,
     ts_ms: Option<Found<Option<i64>>>,
-    /// The first values, as many as a reading may have.
+    /// The first values, up to the limit of a reading.
     values: Vec<(Cow<'b, str>, f64)>,
-    /// How many values there are behind those.
+    /// The number of values beyond the limit.
     surplus: usize,
     has_value_key: bool,
     has_values_key: bool,
@@ -38,7 +37,7 @@ impl<'b> Reading<'b> {
         }
     }
 
-    /// Reads an element of `readings`. Tells what it is when it is no object.
+    /// Parses an element of `readings`. Returns its kind if it is not an object.
     pub(super) fn read(&mut self, lexer: &mut Lexer<'b>) -> Result<Found<()>, SyntaxError> {
         let kind = lexer.kind()?;
         if kind != Kind::Object {
@@ -55,13 +54,13 @@ impl<'b> Reading<'b> {
         Ok(Ok(()))
     }
 
-    /// Forgets everything.
+    /// Clears all fields.
     pub(super) fn clear(&mut self) {
         self.values.clear();
         *self = Self { values: std::mem::take(&mut self.values), ..Self::new(self.limits) };
     }
 
-    /// Reads the value of `key` if that is a key of readings; if not, leaves it unread and returns false.
+    /// Reads the value of `key` if it is a key of readings; otherwise leaves it unread and returns false.
     pub(super) fn read_field(&mut self, key: &str, lexer: &mut Lexer<'b>) -> Result<bool, SyntaxError> {
         match key {
             "ts" => fill(&mut self.ts_ms, key, read_ts(lexer)?),
@@ -78,12 +77,12 @@ impl<'b> Reading<'b> {
         Ok(true)
     }
 
-    /// Whether there is a `value` or `values`, good or bad.
+    /// Whether there is a `value` or `values`, valid or not.
     pub(super) const fn has_values(&self) -> bool {
         self.has_value_key || self.has_values_key
     }
 
-    /// The instant in Unix milliseconds; `default` when the reading has none.
+    /// The instant in Unix milliseconds, or `default` if the reading has none.
     pub(super) fn ts_ms(&self, default: &Found<Option<i64>>) -> Found<Option<i64>> {
         match &self.ts_ms {
             None | Some(Ok(None)) => default.clone(),
@@ -91,7 +90,7 @@ impl<'b> Reading<'b> {
         }
     }
 
-    /// The values, at least one and each metric once.
+    /// The values: at least one, and each metric once.
     pub(super) fn values(&self) -> Found<&[(Cow<'b, str>, f64)]> {
         if let Some(problem) = &self.problem {
             return Err(problem.clone());
@@ -165,7 +164,7 @@ fn read_ts(lexer: &mut Lexer<'_>) -> Result<Found<Option<i64>>, SyntaxError> {
     })
 }
 
-/// Up to 2^53 a number may be written as a float, because up to there a float holds every millisecond.
+/// The largest time that may be written as a float, 2^53: up to there a float holds every millisecond.
 fn unix_ms(number: &str) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     number.parse().ok().or_else(|| {
@@ -179,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unix_milliseconds_are_whole_however_they_are_written() {
+    fn unix_milliseconds_are_whole_in_every_notation() {
         for (number, ms) in [
             ("0", Some(0)),
             ("-0", Some(0)),

@@ -1,4 +1,4 @@
-//! Strings: borrowed from the text when they can be, unescaped when they must be.
+//! Strings: borrowed from the text, or unescaped if they have escapes.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use super::{
 use crate::wire::work;
 
 impl<'b> Lexer<'b> {
-    /// Reads the string that [`Lexer::kind`] has announced.
+    /// Reads the string that [`Lexer::kind`] has found.
     pub(in crate::wire) fn string(&mut self) -> Result<Cow<'b, str>> {
         let start = self.at + 1;
         self.at = start;
@@ -21,8 +21,7 @@ impl<'b> Lexer<'b> {
         self.string_with_escapes(plain).map(Cow::Owned)
     }
 
-    /// Takes the part of a string up to the next byte that is not simply itself: quote, backslash, control
-    /// character.
+    /// Takes the part of a string up to the next special byte: quote, backslash or control character.
     fn plain(&mut self) -> &'b str {
         let start = self.at;
         self.at += plain_length(&self.text.as_bytes()[start..]);
@@ -87,8 +86,8 @@ impl<'b> Lexer<'b> {
     }
 }
 
-/// How many bytes at the front are simply themselves. Looks at eight at a time, because most bytes of a body
-/// are these.
+/// The number of leading bytes that are not special. It checks eight at a time, because most bytes of a body
+/// are not special.
 fn plain_length(bytes: &[u8]) -> usize {
     let (words, rest) = bytes.as_chunks::<8>();
     for (place, word) in words.iter().enumerate() {
@@ -101,8 +100,8 @@ fn plain_length(bytes: &[u8]) -> usize {
     words.len() * 8 + length.unwrap_or(rest.len())
 }
 
-/// Sets the high bit of each byte that is a quote, a backslash or a control character. A borrow may set it in
-/// bytes above such a byte too, so only the lowest one tells.
+/// Sets the high bit of each byte that is a quote, a backslash or a control character. A borrow may also set
+/// it in bytes above such a byte, so only the lowest set bit is reliable.
 const fn special_bytes(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 0xFF;
     let quotes = word ^ (ONES * b'"' as u64);
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_borrows_unless_it_holds_escapes() {
+    fn a_string_borrows_unless_it_has_escapes() {
         assert!(matches!(Lexer::new("\"Zähler\"".as_bytes()).unwrap().string(), Ok(Cow::Borrowed("Zähler"))));
         assert_eq!(string(r#""a\"\\\/\b\f\n\r\tz""#).unwrap(), "a\"\\/\u{8}\u{c}\n\r\tz");
         assert_eq!(string(r#""\u00e9\uD83D\uDE00é\u0000""#).unwrap(), "é😀é\0");

@@ -15,15 +15,14 @@ use crate::wire::{
     problem::{Found, quoted, repeated},
 };
 
-/// A field as it stands on the line.
+/// A field of the line.
 #[derive(Debug)]
 pub(super) struct Field<'b> {
     pub(super) key: Cow<'b, str>,
     pub(super) value: f64,
 }
 
-/// Reads the fields that come next into `fields`, at least one and each key once. Repeated keys count towards
-/// the limit.
+/// Reads the fields into `fields`: at least one, and each key once. Duplicate keys count towards the limit.
 pub(super) fn read<'b>(scanner: &mut Scanner<'b>, fields: &mut Vec<Field<'b>>, limits: &Limits) -> Found<()> {
     fields.clear();
     if scanner.byte().is_none() {
@@ -54,7 +53,7 @@ fn read_field<'b>(scanner: &mut Scanner<'b>) -> Found<Field<'b>> {
         return Err(scanner.refuse(Code::InvalidLine, "expected the key of a field"));
     }
     if !scanner.take_if(b'=') {
-        let what = format!("expected '=' behind the field {}", quoted(&key));
+        let what = format!("expected '=' after the field {}", quoted(&key));
         return Err(scanner.refuse(Code::InvalidLine, &what));
     }
     if scanner.byte() == Some(b'"') {
@@ -77,11 +76,11 @@ fn refuse_string(scanner: &Scanner<'_>, key: &str) -> Rejection {
         .refuse(Code::InvalidValue, &format!("the value of field {key} must be a number or a boolean, found a string"))
 }
 
-/// Reads a number or a boolean, or says what is wrong with it.
+/// Parses a number or a boolean, or returns the problem.
 fn number(text: &str) -> Result<f64, &'static str> {
     const NEITHER: &str = "is neither a number nor a boolean";
     let digits = text.strip_prefix('-').unwrap_or(text);
-    // Numbers to Rust are also "inf", "nan" and "+1", all of which begin otherwise.
+    // Rust also parses "inf", "nan" and "+1", which this first byte excludes.
     if !digits.starts_with(|first: char| first.is_ascii_digit() || first == '.') {
         return boolean(text).ok_or(if text.is_empty() { "is missing" } else { NEITHER });
     }
@@ -99,8 +98,8 @@ fn number(text: &str) -> Result<f64, &'static str> {
     }
 }
 
-/// Reads a number as most devices write them: at most 15 digits and points, no exponent. Such a number is the
-/// quotient of two integers that floats hold exactly, so that one division rounds it as it should be rounded.
+/// Parses the usual numbers: at most 15 digits and points, no exponent. Such a number is the quotient of two
+/// integers that floats hold exactly, so one division rounds it correctly.
 fn short_decimal(text: &str) -> Option<f64> {
     const LONGEST: usize = 15;
     const POWERS_OF_10: [f64; LONGEST] =
@@ -129,7 +128,7 @@ fn boolean(text: &str) -> Option<f64> {
     }
 }
 
-/// Of the fields with the same key, keeps the first place and the last value.
+/// Keeps one of the fields with the same key: the first place with the last value.
 #[cold]
 fn keep_last(fields: &mut Vec<Field<'_>>) {
     let mut places = HashMap::with_capacity(fields.len());
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_refused() {
+    fn other_values_are_rejected() {
         for text in [
             "abc", "NaN", "nan", "-nan", "inf", "-inf", "Infinity", "+1", "+1i", "-", "-i", "i", "u", ".", ".i",
             "1.5i", "1e3i", "1ii", "1iu", "-1u", "-+1", "--1", "1.1.1", "1e", "e1", "0x10", "1_000", "1\t", "tRUE",

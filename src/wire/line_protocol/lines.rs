@@ -1,12 +1,12 @@
-//! Where lines end: at a newline that is not part of a string.
+//! The split of a body into lines, at newlines that are not part of a string.
 //!
-//! Only what is needed for that is understood here: which quotes begin a string, and where it is closed.
+//! The splitter understands just enough for that: which quotes begin a string, and which quote closes it.
 
 use memchr::{memchr, memchr2};
 
 use crate::wire::work;
 
-/// The lines of a body, each with its number, counted from 1, and without its newline.
+/// The lines of a body without newlines, each with its number, counted from 1.
 #[derive(Debug)]
 pub(super) struct Lines<'b> {
     rest: &'b [u8],
@@ -44,8 +44,8 @@ impl<'b> Iterator for Lines<'b> {
     }
 }
 
-/// The length of the first line of `bytes`, when it has quotes. Only right behind a field's equals sign they
-/// mean anything.
+/// The length of the first line of `bytes`, which has quotes. A quote begins a string only right after the
+/// equals sign of a field.
 fn length_with_quotes(bytes: &[u8]) -> usize {
     let start = indent(bytes);
     if bytes.get(start) == Some(&b'#') {
@@ -75,22 +75,22 @@ fn length_with_quotes(bytes: &[u8]) -> usize {
     }
 }
 
-/// How many spaces and tabs are at the front.
+/// The number of leading spaces and tabs.
 pub(super) fn indent(line: &[u8]) -> usize {
     line.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count()
 }
 
-/// The place behind the string that begins at `start`, if it is closed.
+/// The position after the string that begins at `start`, if it is closed.
 ///
-/// A string that is left open seems to be closed by the opening quote of a later line's string. So behind
-/// newlines, only a quote that something else than a field's end follows closes nothing.
+/// An unclosed string would seem to be closed by the opening quote of a string on a later line. So after a
+/// newline, a quote closes the string only if the end of a field follows.
 fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     let end = closing_quote(bytes, start)? + 1;
     let is_one_line = memchr(b'\n', &bytes[start..end]).is_none();
     (is_one_line || matches!(bytes.get(end), None | Some(b',' | b' ' | b'\n' | b'\r'))).then_some(end)
 }
 
-/// Where the string that begins at `start` has its closing quote.
+/// The position of the closing quote of the string that begins at `start`.
 pub(super) fn closing_quote(bytes: &[u8], start: usize) -> Option<usize> {
     let mut at = start + 1;
     loop {
@@ -104,7 +104,8 @@ pub(super) fn closing_quote(bytes: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// The first of `ends` from `at` on that has no backslash before it, or the newline, or the end of the body.
+/// The position of the first of `ends` from `at` on without a backslash before it, of the newline, or of the
+/// end of the body.
 fn unescaped(bytes: &[u8], at: usize, ends: &[u8]) -> usize {
     let is_end = |&place: &usize| {
         let byte = bytes[place];
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quote_elsewhere_means_nothing() {
+    fn a_quote_elsewhere_is_an_ordinary_character() {
         for line in [
             "# it's 3\" wide",
             "  #=\"",
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_that_is_not_closed_ends_with_its_line() {
+    fn an_unclosed_string_ends_with_its_line() {
         for open in ["m s=\"a", "m s=\"", "m s=\"a\\", "m s=\"a\\\"", "m s=\"a\",t=\"b", "m s=\"\\\\\\\" 5"] {
             assert_eq!(lines(&format!("{open}\nc d=1\ne")), [(1, open), (2, "c d=1"), (3, "e")], "{open}");
             assert_eq!(lines(&format!("{open}\nc d=\"1\"\ne")), [(1, open), (2, "c d=\"1\""), (3, "e")], "{open}");

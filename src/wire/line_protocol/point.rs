@@ -1,4 +1,4 @@
-//! One line: measurement, tags, fields, time, and the reading they make.
+//! One line: measurement, tags, fields and time, and the reading that they form.
 
 use std::borrow::Cow;
 
@@ -16,17 +16,17 @@ use crate::wire::{
     work,
 };
 
-/// Readings of so many values are handed on without allocating.
+/// Readings of up to this many values are passed on without an allocation.
 const USUAL_FIELDS: usize = 16;
 
-/// Reads lines and hands on their readings; keeps the room it needs from one line to the next.
+/// Parses lines and passes on their readings. Lines share its buffers.
 #[derive(Debug)]
 pub(super) struct Reader<'b> {
     limits: Limits,
     tags: Vec<Tag<'b>>,
     fields: Vec<Field<'b>>,
     metadata: String,
-    /// The names of the metrics, one behind the other.
+    /// The names of the metrics, concatenated.
     metrics: String,
 }
 
@@ -34,14 +34,14 @@ pub(super) struct Reader<'b> {
 struct Tag<'b> {
     key: Cow<'b, str>,
     value: Cow<'b, str>,
-    /// Where the key stands on the line.
+    /// The position of the key on the line.
     offset: usize,
 }
 
-/// What a line says, beside its tags and fields.
+/// The parts of a line, except its tags and fields.
 struct Point<'b> {
     measurement: Cow<'b, str>,
-    /// Which of the tags names the device.
+    /// The index of the tag that names the device.
     device: usize,
     ts_ms: Option<i64>,
 }
@@ -51,7 +51,7 @@ impl<'b> Reader<'b> {
         Self { limits, tags: Vec::new(), fields: Vec::new(), metadata: String::new(), metrics: String::new() }
     }
 
-    /// Reads a line that is not blank.
+    /// Parses a line that is not blank.
     pub(super) fn read(&mut self, line: &'b str, options: &Options<'_>, sink: &mut impl Sink) {
         let point = self.point(line, options).and_then(|point| self.check_sizes(&point).map(|()| point));
         match point {
@@ -94,13 +94,12 @@ impl<'b> Reader<'b> {
             None => Ok(()),
             Some(key) => {
                 let offset = self.tags.iter().filter(|tag| tag.key == key).nth(1).map_or(0, |tag| tag.offset);
-                Err(refuse_at(offset, Code::DuplicateKey, &format!("the tag {} stands twice, again", quoted(key))))
+                Err(refuse_at(offset, Code::DuplicateKey, &format!("the tag {} is duplicated", quoted(key))))
             }
         }
     }
 
-    /// More tags than this are too much metadata, however short they are: a tag takes at least the bytes of
-    /// `"k":"v",`.
+    /// The most tags whose metadata may fit the limit: a tag has at least the bytes of `"k":"v",`.
     const fn max_tags(&self) -> usize {
         (self.limits.max_metadata_bytes / r#""k":"v","#.len()).saturating_add(2)
     }
@@ -112,7 +111,7 @@ impl<'b> Reader<'b> {
         refuse_at(start, Code::MetadataTooLarge, &what)
     }
 
-    /// Which tag names the device. `tags_end` is where it is missed.
+    /// The index of the tag that names the device. A rejection points at `tags_end`.
     fn device(&self, device_tags: &[String], tags_end: usize) -> Found<usize> {
         let named = |name: &String| self.tags.iter().position(|tag| tag.key == *name);
         device_tags.iter().find_map(named).ok_or_else(|| {
@@ -121,7 +120,7 @@ impl<'b> Reader<'b> {
         })
     }
 
-    /// Checks what is about to be built: the names of the metrics, and the tags as metadata.
+    /// Checks the sizes of metric names and metadata before they are built.
     fn check_sizes(&self, point: &Point<'_>) -> Found<()> {
         for field in &self.fields {
             let bytes = metric_bytes(&point.measurement, &field.key);
@@ -140,7 +139,7 @@ impl<'b> Reader<'b> {
         self.limits.check_metadata(metadata::bytes(others()))
     }
 
-    /// The tags that do not name the device.
+    /// The tags except the one that names the device.
     fn other_tags(&self, point: &Point<'_>) -> impl Iterator<Item = (&str, &str)> {
         let device = point.device;
         let others = self.tags.iter().enumerate().filter(move |&(place, _)| place != device);
@@ -179,7 +178,7 @@ impl<'b> Reader<'b> {
     }
 }
 
-/// How long the name of a field's metric is.
+/// The length of the metric name of a field.
 fn metric_bytes(measurement: &str, key: &str) -> usize {
     measurement.len() + if key == "value" { 0 } else { "_".len() + key.len() }
 }
@@ -191,7 +190,7 @@ fn read_tag<'b>(scanner: &mut Scanner<'b>) -> Found<Tag<'b>> {
         return Err(scanner.refuse(Code::InvalidLine, "expected the key of a tag"));
     }
     if !scanner.take_if(b'=') {
-        return Err(scanner.refuse(Code::InvalidLine, &format!("expected '=' behind the tag {}", quoted(&key))));
+        return Err(scanner.refuse(Code::InvalidLine, &format!("expected '=' after the tag {}", quoted(&key))));
     }
     let value = scanner.name(KEY)?;
     if value.is_empty() {
@@ -200,7 +199,7 @@ fn read_tag<'b>(scanner: &mut Scanner<'b>) -> Found<Tag<'b>> {
     Ok(Tag { key, value, offset })
 }
 
-/// Reads the time, if there is one, and the end of the line.
+/// Parses the time, if there is one, and the end of the line.
 fn read_time(scanner: &mut Scanner<'_>, precision: Precision) -> Found<Option<i64>> {
     let start = scanner.offset();
     let text = scanner.word();
@@ -226,7 +225,7 @@ fn unix_ms(text: &str, precision: Precision) -> Result<i64, &'static str> {
     time.and_then(|time| precision.to_ms(time)).ok_or("the time does not fit into 64 bits")
 }
 
-/// Reads decimal digits, at least one. What does not fit is `u64::MAX`.
+/// Parses decimal digits, at least one. A number that does not fit becomes `u64::MAX`.
 fn whole_number(digits: &[u8]) -> Option<u64> {
     let (eights, ones) = digits.as_chunks();
     let mut number = 0u64;
@@ -240,13 +239,13 @@ fn whole_number(digits: &[u8]) -> Option<u64> {
     (!digits.is_empty()).then_some(number)
 }
 
-/// Reads eight digits at once, because times are a third of the bytes of many lines: neighbours become
-/// numbers of two digits, then of four, then of eight.
+/// Parses eight digits at once, because times are a third of the bytes of many lines. Neighbours are combined
+/// into numbers of two digits, then of four, then of eight.
 fn eight_digits(ascii: [u8; 8]) -> Option<u64> {
     const ONES: u64 = u64::MAX / 0xFF;
     let word = u64::from_le_bytes(ascii);
     let digits = word ^ (ONES * 0x30);
-    // Nothing but 0 to 9 has an empty upper half now, and still has it with 6 more.
+    // Only the digits 0 to 9 have an empty upper half now, and also after adding 6.
     if (digits | digits.wrapping_add(ONES * 6)) & (ONES * 0xF0) != 0 {
         return None;
     }
@@ -262,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_but_a_digit_is_found_wherever_it_stands() {
+    fn a_byte_that_is_not_a_digit_is_found_in_every_place() {
         for byte in 0..=u8::MAX {
             for place in 0..19 {
                 let mut digits = *b"9090909090909090909";

@@ -1,6 +1,6 @@
 //! Times and their units.
 
-/// The unit of a body's times.
+/// The unit of the times of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each says what its name says, but for the one that has words of its own")]
 pub enum Precision {
@@ -10,13 +10,13 @@ pub enum Precision {
     Seconds,
     Minutes,
     Hours,
-    /// By the size of each number, as InfluxDB 3 does: seconds below 5e9, milliseconds below 5e12,
-    /// microseconds below 5e15, and nanoseconds from there on.
+    /// The unit follows from the size of each number, as in InfluxDB 3: seconds below 5e9, milliseconds below
+    /// 5e12, microseconds below 5e15, and nanoseconds above.
     Auto,
 }
 
 impl Precision {
-    /// Reads the `precision` of `/write`: `n`, `ns`, `u`, `us`, `µ`, `ms`, `s`, `m` or `h`.
+    /// Parses the `precision` of `/write`: `n`, `ns`, `u`, `us`, `µ`, `ms`, `s`, `m` or `h`.
     #[must_use]
     pub fn from_v1(name: &str) -> Option<Self> {
         match name {
@@ -30,7 +30,7 @@ impl Precision {
         }
     }
 
-    /// Reads the `precision` of `/api/v2/write`: `ns`, `us`, `ms` or `s`.
+    /// Parses the `precision` of `/api/v2/write`: `ns`, `us`, `ms` or `s`.
     #[must_use]
     pub fn from_v2(name: &str) -> Option<Self> {
         match name {
@@ -39,7 +39,7 @@ impl Precision {
         }
     }
 
-    /// Reads the `precision` of `/api/v3/write_lp`: `auto`, `second`, `millisecond`, `microsecond` or
+    /// Parses the `precision` of `/api/v3/write_lp`: `auto`, `second`, `millisecond`, `microsecond` or
     /// `nanosecond`, or the short `s`, `ms`, `us`, `u`, `ns`, `n`.
     #[must_use]
     pub fn from_v3(name: &str) -> Option<Self> {
@@ -54,8 +54,8 @@ impl Precision {
         }
     }
 
-    /// Unix milliseconds of a time in this unit, if 64 bits hold them. What is finer than a millisecond is
-    /// cut off toward the past, so that -1 ns lies in millisecond -1.
+    /// Converts a time in this unit to Unix milliseconds; `None` if 64 bits cannot hold them. It rounds
+    /// toward the past, so that -1 ns is in millisecond -1.
     pub(super) fn to_ms(self, time: i64) -> Option<i64> {
         match self {
             Self::Nanoseconds => Some(time.div_euclid(1_000_000)),
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_endpoint_has_its_names() {
+    fn each_endpoint_has_its_own_names() {
         let names = "n ns nanosecond u us µ microsecond ms millisecond s second m h auto";
         let read = |from: fn(&str) -> Option<Precision>| -> Vec<_> {
             names.split(' ').filter_map(|name| Some(format!("{name}={:?}", from(name)?))).collect()
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_finer_than_a_millisecond_is_cut_off_toward_the_past() {
+    fn fractions_of_a_millisecond_round_toward_the_past() {
         for (ns, ms) in [(0, 0), (999_999, 0), (1_000_000, 1), (-1, -1), (-1_000_000, -1), (-1_000_001, -2)] {
             assert_eq!(Precision::Nanoseconds.to_ms(ns), Some(ms));
         }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_that_is_coarser_than_a_millisecond_may_overflow() {
+    fn units_coarser_than_a_millisecond_may_overflow() {
         for (precision, factor) in
             [(Precision::Seconds, 1_000), (Precision::Minutes, 60_000), (Precision::Hours, 3_600_000)]
         {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_goes_by_size() {
+    fn auto_depends_on_the_size() {
         for sign in [1, -1] {
             let to_ms = |time: i64| Precision::Auto.to_ms(sign * time).unwrap();
             assert_eq!(to_ms(0), 0);

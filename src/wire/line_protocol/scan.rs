@@ -1,4 +1,4 @@
-//! A line, piece by piece.
+//! The scanner of a line.
 
 use std::borrow::Cow;
 
@@ -11,16 +11,16 @@ use crate::wire::{
     work,
 };
 
-/// The characters that end a kind of name, and that are part of it behind a backslash.
+/// The characters that end a kind of name, and that a backslash escapes in it.
 pub(super) struct Ends {
     escapable: &'static [u8],
-    /// Bytes that are not simply themselves: the ends, the backslash, control characters.
+    /// The special bytes: the ends, the backslash, control characters.
     special: [bool; 256],
 }
 
-/// What ends a measurement.
+/// The ends of a measurement.
 pub(super) const MEASUREMENT: &Ends = &Ends::new(b", ");
-/// What ends the key of a tag, the value of a tag, and the key of a field.
+/// The ends of tag keys, tag values and field keys.
 pub(super) const KEY: &Ends = &Ends::new(b",= ");
 
 impl Ends {
@@ -46,10 +46,10 @@ impl Ends {
     }
 }
 
-/// Room for what stands behind a backslash in most names.
+/// A buffer that most names with escapes fit into.
 const USUAL_BYTES: usize = 32;
 
-/// A place in a line.
+/// A position in a line.
 #[derive(Debug)]
 pub(super) struct Scanner<'b> {
     text: &'b str,
@@ -57,7 +57,7 @@ pub(super) struct Scanner<'b> {
 }
 
 impl<'b> Scanner<'b> {
-    /// Starts behind the indent of `text`.
+    /// Starts after the indent of `text`.
     pub(super) fn new(text: &'b str) -> Self {
         Self { text, at: indent(text.as_bytes()) }
     }
@@ -86,7 +86,7 @@ impl<'b> Scanner<'b> {
         self.take(length)
     }
 
-    /// Reads `byte` if it comes next.
+    /// Reads `byte` if it is next.
     #[inline]
     pub(super) fn take_if(&mut self, byte: u8) -> bool {
         let is_next = self.byte() == Some(byte);
@@ -94,12 +94,12 @@ impl<'b> Scanner<'b> {
         is_next
     }
 
-    /// Reads over spaces.
+    /// Skips spaces.
     pub(super) fn skip_spaces(&mut self) {
         while self.take_if(b' ') {}
     }
 
-    /// What comes next, to the end of the line.
+    /// The rest of the line.
     pub(super) fn rest(&self) -> &'b str {
         &self.text[self.at..]
     }
@@ -121,7 +121,7 @@ impl<'b> Scanner<'b> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// Takes the bytes of a name that are simply themselves.
+    /// Takes the bytes of a name up to the next special byte.
     #[inline]
     fn plain(&mut self, ends: &Ends) -> &'b str {
         let rest = &self.text.as_bytes()[self.at..];
@@ -137,7 +137,7 @@ impl<'b> Scanner<'b> {
         taken
     }
 
-    /// Reads on in a name behind its `start`, at a backslash or a control character.
+    /// Reads the rest of a name after `start`, from a backslash or a control character on.
     #[cold]
     fn unusual_name(&mut self, start: &str, ends: &Ends) -> Found<String> {
         let mut name = String::with_capacity(start.len() + USUAL_BYTES);
@@ -178,13 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_borrows_unless_it_holds_a_backslash() {
+    fn a_name_borrows_unless_it_has_a_backslash() {
         assert!(matches!(Scanner::new("Zähler,a").name(MEASUREMENT), Ok(Cow::Borrowed("Zähler"))));
         assert!(matches!(Scanner::new("a\\b").name(MEASUREMENT), Ok(Cow::Owned(_))));
     }
 
     #[test]
-    fn a_backslash_escapes_what_would_end_the_name_and_nothing_else() {
+    fn a_backslash_escapes_the_ends_of_a_name_only() {
         for (text, ends, read, rest) in [
             (r"a\,b\ c,d", MEASUREMENT, "a,b c", ",d"),
             (r"a\=b=c d", MEASUREMENT, r"a\=b=c", " d"),

@@ -1,6 +1,6 @@
 //! Packs in CBOR (RFC 8949).
 //!
-//! Declared lengths are counted down, never allocated for: what is not there ends the reading.
+//! Declared lengths are counted down and never allocated: a missing element ends the parser.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use super::{
     record::{Item, Record},
 };
 
-/// How many arrays, maps and tags may stand inside each other in the value of a field.
+/// The most levels of nested arrays, maps and tags in the value of a field.
 const MAX_DEPTH: usize = 64;
 
 const DECIMAL_FRACTION: Tag = Tag::new(4);
@@ -26,7 +26,7 @@ impl From<Error> for SenmlError {
     }
 }
 
-/// Calls `take` for each record, as long as it wants more.
+/// Calls `take` for each record until it returns false.
 pub(super) fn read<'b>(body: &'b [u8], take: Take<'_, 'b>) -> Result<(), SenmlError> {
     let mut decoder = Decoder::new(body);
     if !matches!(decoder.datatype()?, Type::Array | Type::ArrayIndef) {
@@ -49,7 +49,7 @@ pub(super) fn read<'b>(body: &'b [u8], take: Take<'_, 'b>) -> Result<(), SenmlEr
     if decoder.position() == body.len() {
         return Ok(());
     }
-    Err(SenmlError::Invalid(format!("expected nothing more behind the pack at byte {}", decoder.position())))
+    Err(SenmlError::Invalid(format!("expected nothing after the pack at byte {}", decoder.position())))
 }
 
 fn read_field<'b>(decoder: &mut Decoder<'b>, record: &mut Record<'b>) -> Result<(), SenmlError> {
@@ -99,7 +99,7 @@ const fn is_integer(kind: Type) -> bool {
     matches!(kind, U8 | U16 | U32 | U64 | I8 | I16 | I32 | I64 | Int)
 }
 
-/// Reads tag 4, an exponent of 10 and a mantissa, and rounds once. `None` for anything else.
+/// Parses tag 4 (an exponent of 10 and a mantissa) with one rounding. `None` for anything else.
 fn decimal_fraction(decoder: &mut Decoder<'_>) -> Option<f64> {
     if decoder.tag().ok()? != DECIMAL_FRACTION || decoder.array().ok()? != Some(2) {
         return None;
@@ -117,7 +117,7 @@ fn text<'b>(decoder: &mut Decoder<'b>) -> Result<Cow<'b, str>, SenmlError> {
     Ok(Cow::Owned(pieces?))
 }
 
-/// Reads over a value with at most `depth` levels.
+/// Skips a value with at most `depth` levels.
 fn skip(decoder: &mut Decoder<'_>, depth: usize) -> Result<(), SenmlError> {
     let Some(inner_depth) = depth.checked_sub(1) else {
         return Err(SenmlError::Invalid(format!(
@@ -143,7 +143,7 @@ fn skip(decoder: &mut Decoder<'_>, depth: usize) -> Result<(), SenmlError> {
             decoder.tag()?;
             skip(decoder, inner_depth)?;
         }
-        // To the decoder's own skipping, a break is a value.
+        // The decoder's own `skip` takes a break for a value.
         Type::Break => {
             let at = decoder.position();
             return Err(SenmlError::Invalid(format!("the body is not CBOR: a break without a beginning at byte {at}")));
@@ -153,11 +153,12 @@ fn skip(decoder: &mut Decoder<'_>, depth: usize) -> Result<(), SenmlError> {
     Ok(())
 }
 
-/// How many elements of an array or map are left: a number, or those up to the break.
+/// The elements of an array or map that are left: a number, or all up to the break.
 struct Left(Option<u64>);
 
 impl Left {
-    /// Whether there is one more, which is to be read then; if not, the decoder is behind the last.
+    /// Whether there is another element, which the caller must then read; if not, the decoder is after the
+    /// last.
     fn take_one(&mut self, decoder: &mut Decoder<'_>) -> Result<bool, SenmlError> {
         match &mut self.0 {
             Some(0) => Ok(false),

@@ -1,4 +1,4 @@
-//! The fields that have a meaning here, with their labels, as section 4.3 and table 4 of RFC 8428 list them.
+//! The supported fields and their labels (RFC 8428, section 4.3 and table 4).
 
 use std::fmt;
 
@@ -65,7 +65,7 @@ impl Field {
         LABELS[self as usize].2 < 0
     }
 
-    /// The rejection of a record in which this field is no `expected`.
+    /// The rejection of a record in which this field is not `expected`.
     pub(super) fn refuse(self, expected: &str, found: &impl fmt::Display) -> Rejection {
         let code = match self {
             Self::BaseName | Self::Name => Code::InvalidDeviceId,

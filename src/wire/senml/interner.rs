@@ -1,4 +1,4 @@
-//! Texts, each kept once and known by a number.
+//! An interner: each text is stored once and has a number.
 
 use std::hash::BuildHasher;
 
@@ -7,25 +7,25 @@ use hashbrown::HashTable;
 
 use crate::wire::work;
 
-/// Numbers texts from 0 in the order in which they come.
+/// Numbers texts from 0 in the order of their first use.
 #[derive(Debug)]
 pub(super) struct Interner {
     max: u32,
     text: String,
-    /// Where each text ends in `text`.
+    /// The end of each text in `text`.
     ends: Vec<usize>,
     table: HashTable<u32>,
     hasher: RandomState,
 }
 
 impl Interner {
-    /// Has room for at most `max` texts.
+    /// An interner of at most `max` texts.
     pub(super) fn new(max: u32) -> Self {
         let (text, ends) = (String::new(), Vec::new());
         Self { max, text, ends, table: HashTable::new(), hasher: RandomState::default() }
     }
 
-    /// The number of a text, a new one if need be; `None` when there is no room for another.
+    /// The number of a text, which is new if the text is; `None` if the interner is full.
     pub(super) fn number(&mut self, text: &str) -> Option<u32> {
         let hash = self.hasher.hash_one(text);
         work::count(2 * text.len());
@@ -40,7 +40,7 @@ impl Interner {
         Some(number)
     }
 
-    /// The number of a text that has one.
+    /// The number of a known text.
     pub(super) fn find(&self, text: &str) -> Option<u32> {
         let hash = self.hasher.hash_one(text);
         work::count(2 * text.len());
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_text_has_one_number_as_long_as_there_is_room() {
+    fn each_text_has_one_number_until_the_interner_is_full() {
         let mut interner = Interner::new(100);
         for round in 0..2 {
             for number in 0..100 {

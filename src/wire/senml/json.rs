@@ -15,7 +15,7 @@ impl From<SyntaxError> for SenmlError {
     }
 }
 
-/// Calls `take` for each record, as long as it wants more.
+/// Calls `take` for each record until it returns false.
 pub(super) fn read<'b>(body: &'b [u8], take: Take<'_, 'b>) -> Result<(), SenmlError> {
     let mut lexer = Lexer::new(body)?;
     let kind = lexer.kind()?;

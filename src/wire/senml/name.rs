@@ -1,4 +1,4 @@
-//! Names: what they are made of, and how they become device and metric.
+//! Names: their check, and their split into device and metric.
 
 use crate::model::{DEVICE_ID_MAX_BYTES, METRIC_MAX_BYTES};
 use crate::wire::{
@@ -7,22 +7,22 @@ use crate::wire::{
     work,
 };
 
-/// The longest name: a device, a metric, a separator between them, and one behind.
+/// The longest name: a device, a metric, a separator between them, and one at the end.
 pub(super) const MAX_NAME_BYTES: usize = DEVICE_ID_MAX_BYTES + METRIC_MAX_BYTES + 2;
 
-/// How a `SenML` name becomes device and metric: it is cut at its last separator.
+/// The split of a `SenML` name into device and metric, at its last separator.
 ///
 /// The default separators are `/` and `:`, so that `2001:db8::2/temperature` is metric `temperature` of
-/// device `2001:db8::2`. Separators at the end of a name are dropped; a name without any is that of a device
-/// and names no metric.
+/// device `2001:db8::2`. Separators at the end of a name are dropped. A name without separators is that of a
+/// device, without a metric.
 ///
-/// What comes before the proper name of a URN is never a device by itself, so separators in `urn:uuid:` or,
-/// of device URNs (RFC 9039), in `urn:dev:ow:`, do not count: `urn:dev:ow:10e2073a01080063` is a device, and
-/// `urn:dev:ow:10e2073a01080063:temp` is metric `temp` of it. A name that is nothing but an IPv6 address is
-/// cut, though: who has such names cuts at `/` alone.
+/// The prefix of a URN is never a device, so the separators in `urn:uuid:` and, for device URNs (RFC 9039),
+/// in `urn:dev:ow:` do not count: `urn:dev:ow:10e2073a01080063` is a device, and
+/// `urn:dev:ow:10e2073a01080063:temp` is its metric `temp`. A name that is an IPv6 address is split, though:
+/// configure `/` alone for such names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NameSplit {
-    /// A bit for each character of ASCII; names have no others.
+    /// A bit for each ASCII character; names have no others.
     separators: u128,
 }
 
@@ -33,7 +33,7 @@ impl Default for NameSplit {
 }
 
 impl NameSplit {
-    /// Cuts names at the last of these characters. Without any, each name is that of a device.
+    /// Splits names at the last of these characters. Without any, each name is that of a device.
     pub fn at(separators: &str) -> Self {
         let ascii = separators.bytes().filter(u8::is_ascii);
         Self { separators: ascii.fold(0, |separators, byte| separators | 1 << byte) }
@@ -43,7 +43,7 @@ impl NameSplit {
         byte.is_ascii() && self.separators >> byte & 1 == 1
     }
 
-    /// Device and metric of a name, `None` if it names no metric.
+    /// The device and the metric of a name. The metric is `None` if the name has none.
     pub(super) fn split(self, name: &str) -> (&str, Option<&str>) {
         let end = name.bytes().rposition(|byte| !self.is_separator(byte)).map_or(0, |last| last + 1);
         let (name, start) = (&name[..end], namespace_length(&name[..end]));
@@ -56,7 +56,7 @@ impl NameSplit {
     }
 }
 
-/// The length of `urn:dev:<type>:` or `urn:<namespace>:` at the front, 0 if the name is no URN.
+/// The length of the prefix `urn:dev:<type>:` or `urn:<namespace>:`; 0 if the name is not a URN.
 fn namespace_length(name: &str) -> usize {
     let starts_with = |prefix: &str| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
     let colons = match (starts_with("urn:dev:"), starts_with("urn:")) {
@@ -67,7 +67,7 @@ fn namespace_length(name: &str) -> usize {
     name.match_indices(':').nth(colons - 1).map_or(name.len(), |(at, _)| at + 1)
 }
 
-/// Checks a name by section 4.5.1 of RFC 8428. Its first `checked` bytes are known to be good.
+/// Checks a name (RFC 8428, section 4.5.1). Its first `checked` bytes are known to be valid.
 pub(super) fn check_name(name: &str, checked: usize) -> Found<()> {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b':' | b'.' | b'/' | b'_');
     work::count(name.len() - checked);
@@ -81,7 +81,7 @@ pub(super) fn check_name(name: &str, checked: usize) -> Found<()> {
     }
 }
 
-/// A name that is longer than [`MAX_NAME_BYTES`].
+/// The rejection of a name that is longer than [`MAX_NAME_BYTES`].
 #[cold]
 pub(super) fn too_long(bytes: usize) -> Rejection {
     let limit = format!("a name, \"bn\" + \"n\", has at most {MAX_NAME_BYTES} bytes, this has {bytes}");
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_cut_at_its_last_separator() {
+    fn a_name_is_split_at_its_last_separator() {
         for (name, device, metric) in [
             ("pump", "pump", None),
             ("pump/", "pump", None),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_urn_is_not_cut_within_its_namespace() {
+    fn a_urn_is_not_split_within_its_namespace() {
         for (name, device, metric) in [
             ("urn:dev:ow:10e2073a01080063", "urn:dev:ow:10e2073a01080063", None),
             ("urn:dev:ow:10e2073a01080063:", "urn:dev:ow:10e2073a01080063", None),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_separators_are_a_choice() {
+    fn the_separators_are_configurable() {
         assert_eq!(NameSplit::at("/").split("2001:db8::3"), ("2001:db8::3", None));
         assert_eq!(NameSplit::at("/").split("a:b/c:"), ("a:b", Some("c:")));
         assert_eq!(NameSplit::at("._").split("urn:dev:ow:10e2_temp"), ("urn:dev:ow:10e2", Some("temp")));

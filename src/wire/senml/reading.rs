@@ -1,4 +1,4 @@
-//! Putting what records measure together as readings.
+//! The grouping of measurements into readings.
 
 use std::{borrow::Cow, hash::BuildHasher};
 
@@ -12,13 +12,13 @@ use crate::{
     wire::{Incoming, Rejection, Sink, work},
 };
 
-/// Readings of so many values are handed on without allocating.
+/// Readings of up to this many values are passed on without an allocation.
 const USUAL_VALUES: usize = 16;
 
-/// Gathers measurements in a row that share device and time, and hands them on as one reading.
+/// Groups consecutive measurements with the same device and time, and passes them on as one reading.
 ///
-/// What the sink might refuse because of a metric's name or value is handed on by itself, so that it takes no
-/// other record with it. A metric that comes again begins another reading: the identity is the same, so the
+/// A measurement that the sink might reject for its metric name or value is passed on alone, so that it
+/// affects no other record. A repeated metric begins another reading: both have the same identity, so the
 /// last one wins.
 #[derive(Debug)]
 pub(super) struct Readings<'p, S> {
@@ -60,7 +60,7 @@ impl<'p, S: Sink> Readings<'p, S> {
         self.sink.reject(rejection);
     }
 
-    /// Whether the pack is refused whatever follows.
+    /// Whether the pack is refused in any case.
     pub(super) fn is_over(&self) -> bool {
         self.sink.is_over()
     }
@@ -94,23 +94,23 @@ impl<'p, S: Sink> Readings<'p, S> {
     }
 }
 
-/// So many names are compared with each other; more are hashed.
+/// Up to this many names are compared with each other; more are hashed.
 const FEW: usize = 8;
 
 /// The values of a reading, each metric once.
 #[derive(Debug, Default)]
 struct Values {
-    /// The names of the metrics, one behind the other.
+    /// The names of the metrics, concatenated.
     names: String,
-    /// Where each name ends, and its value.
+    /// The end of each name, and its value.
     ends: Vec<(usize, f64)>,
-    /// Places of the names, once there are more than [`FEW`].
+    /// The indexes of the names, if there are more than [`FEW`].
     table: HashTable<usize>,
     hasher: RandomState,
 }
 
 impl Values {
-    /// Adds a value unless its metric has one.
+    /// Adds a value unless its metric has one already.
     fn push(&mut self, name: &str, value: f64) -> bool {
         let count = self.ends.len();
         if count < FEW {

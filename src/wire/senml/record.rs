@@ -1,4 +1,4 @@
-//! A record as it stands in the pack.
+//! A record of a pack, before base fields are applied.
 
 use std::{borrow::Cow, fmt};
 
@@ -10,10 +10,10 @@ use crate::wire::{
     work,
 };
 
-/// The newest version of `SenML` that is understood here, that of RFC 8428.
+/// The newest supported version of `SenML`, that of RFC 8428.
 const VERSION: f64 = 10.0;
 
-/// The longest unit. Those that RFC 8428 registers have up to 8 bytes.
+/// The longest unit. The units that RFC 8428 registers have up to 8 bytes.
 const MAX_UNIT_BYTES: usize = 32;
 
 /// The value of a field.
@@ -22,11 +22,11 @@ pub(super) enum Item<'b> {
     Number(f64),
     Text(Cow<'b, str>),
     Boolean(bool),
-    /// Something that no field has, in words.
+    /// A kind of value that no field has, in words.
     Other(&'static str),
 }
 
-/// As it stands in "must be a number, found ...".
+/// The text in "must be a number, found ...".
 impl fmt::Display for Item<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -45,7 +45,7 @@ pub(super) struct Record<'b> {
 }
 
 impl<'b> Record<'b> {
-    /// Takes a field in. One that stands twice rejects the record.
+    /// Adds a field. A duplicate rejects the record.
     pub(super) fn put(&mut self, field: Field, item: Item<'b>) -> Result<(), SenmlError> {
         if field == Field::Version && !matches!(item, Item::Number(version) if version <= VERSION) {
             return Err(SenmlError::Unsupported(format!("\"bver\" must be a number of at most {VERSION}")));
@@ -54,14 +54,13 @@ impl<'b> Record<'b> {
         Ok(())
     }
 
-    /// Takes a field in whose label is a text. Unknown ones are skipped if the label allows it.
+    /// Adds a field by its text label. Unknown fields are skipped if the label allows it.
     pub(super) fn put_labelled(&mut self, label: &str, item: Item<'b>) -> Result<(), SenmlError> {
         match Field::of_text(label) {
             Some(field) => self.put(field, item),
-            None if label.ends_with('_') => Err(SenmlError::Unsupported(format!(
-                "the field {} must be understood, and is unknown here",
-                quoted(label)
-            ))),
+            None if label.ends_with('_') => {
+                Err(SenmlError::Unsupported(format!("the field {} must be supported, and is not", quoted(label))))
+            }
             None => Ok(()),
         }
     }
@@ -70,7 +69,7 @@ impl<'b> Record<'b> {
         self.fields[field as usize].is_some()
     }
 
-    /// Whether the record has base fields and nothing else.
+    /// Whether the record has base fields only.
     pub(super) fn is_base(&self) -> bool {
         let mut fields = Field::all().filter(|&field| self.has(field)).peekable();
         fields.peek().is_some() && fields.all(Field::is_base)
@@ -94,7 +93,7 @@ impl<'b> Record<'b> {
         self.get(field, "a boolean", |item| if let Item::Boolean(boolean) = item { Some(*boolean) } else { None })
     }
 
-    /// A name or a part of one, not too long to be one.
+    /// A name or a part of one, whose length is checked.
     pub(super) fn name(&self, field: Field) -> Found<Option<&str>> {
         match self.text(field)? {
             Some(text) if text.len() > name::MAX_NAME_BYTES => Err(name::too_long(text.len())),

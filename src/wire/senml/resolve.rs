@@ -1,4 +1,4 @@
-//! Resolving records: what a record measures, once the base fields before it are applied.
+//! Resolving records: base fields are applied to the records after them.
 
 use super::{
     Options,
@@ -11,36 +11,35 @@ use crate::wire::{
     problem::{Found, rejection},
 };
 
-/// Times from here on are absolute, in seconds since 1970; below, they are relative to now.
+/// The smallest absolute time, in seconds since 1970; smaller times are relative to now.
 const FIRST_ABSOLUTE_S: f64 = 268_435_456.0; // 2^28
 
-/// Up to here, a float holds every millisecond.
+/// The largest time up to which a float holds every millisecond.
 const LAST_EXACT_MS: f64 = 9_007_199_254_740_992.0; // 2^53
 
-/// What a record measures: at least a value or a sum.
+/// The measurement of a record: at least a value or a sum.
 #[derive(Debug, PartialEq)]
 pub(super) struct Measured<'r> {
     pub(super) device: &'r str,
     pub(super) metric: &'r str,
     pub(super) unit: Option<&'r str>,
-    /// In Unix milliseconds; `None` is the server's clock.
+    /// The time in Unix milliseconds; `None` is the server's clock.
     pub(super) ts_ms: Option<i64>,
     pub(super) value: Option<f64>,
     pub(super) sum: Option<f64>,
 }
 
-/// Goes through the records of a pack in order and keeps the base fields that hold.
+/// Resolves the records of a pack in order, and keeps the current base fields.
 #[derive(Debug)]
 pub(super) struct Resolver<'o> {
     options: &'o Options,
-    /// The base name, and behind it the name of the record at hand.
+    /// The base name, followed by the name of the current record.
     name: String,
-    /// How long the base name is.
+    /// The length of the base name.
     base_name: Found<usize>,
-    /// How many bytes of the base name are known to be good: all or none.
+    /// The bytes of the base name that are known to be valid: all or none.
     checked: usize,
-    /// How the base name is cut by itself: the length of its device and of its metric. Known once it was
-    /// needed.
+    /// The split of the base name alone: the lengths of its device and its metric. Computed on first use.
     cut: Option<(usize, Option<usize>)>,
     time: Found<Option<f64>>,
     unit: Found<Option<String>>,
@@ -63,7 +62,7 @@ impl<'o> Resolver<'o> {
         }
     }
 
-    /// What the next record measures; `None` for a record of good base fields only.
+    /// The measurement of the next record; `None` for a record of valid base fields only.
     pub(super) fn resolve<'r>(&'r mut self, record: &'r Record<'_>) -> Option<Found<Measured<'r>>> {
         if record.has(Field::BaseName) {
             self.renew_name(record);
@@ -155,8 +154,7 @@ impl<'o> Resolver<'o> {
     }
 }
 
-/// Takes a base field over. A bad one stays bad until there is another, so that no record falls back on an
-/// older one.
+/// Replaces a base field. An invalid one stays until the next, so that no record uses an older value.
 fn renew<T>(base: &mut Found<T>, is_there: bool, read: impl FnOnce() -> Found<T>) {
     if is_there {
         *base = read().map_err(|problem| {

@@ -1,7 +1,7 @@
 //! The devices of a pack, and their units as metadata.
 //!
-//! Each device, metric and unit is kept once, so a pack takes memory for the different ones in it and not for
-//! its records.
+//! Each device, metric and unit is kept once, so the memory of a pack depends on its different names and not
+//! on its records.
 
 use std::hash::BuildHasher;
 
@@ -11,13 +11,13 @@ use hashbrown::HashTable;
 use super::{Options, interner::Interner, resolve::Measured};
 use crate::{model::check_metric_name, wire::metadata};
 
-/// More metrics than this find no room in a record of the log.
+/// The most metrics that fit into a record of the log.
 const MAX_METRICS: u32 = 1 << 16;
 
-/// What stands around the units of a device.
+/// The text around the units of a device.
 const AROUND: [&str; 2] = ["{\"units\":", "}"];
 
-/// Gathers devices and units, the last of each metric.
+/// Collects the devices, and the last unit of each metric.
 #[derive(Debug)]
 pub(super) struct UnitTable {
     max_metadata_bytes: usize,
@@ -26,10 +26,10 @@ pub(super) struct UnitTable {
     last: Option<u32>,
     metrics: Interner,
     units: Interner,
-    /// By device: how long its metadata is, `None` when it is too long.
+    /// The length of the metadata by device; `None` if it is too long.
     bytes: Vec<Option<usize>>,
     entries: Vec<Entry>,
-    /// Places in `entries`, by device and metric.
+    /// The indexes in `entries` by device and metric.
     table: HashTable<u32>,
     hasher: RandomState,
 }
@@ -44,7 +44,7 @@ struct Entry {
 
 impl UnitTable {
     pub(super) fn new(options: &Options) -> Self {
-        // Each device has a reading at least: with more the pack is refused.
+        // Each device has at least one reading: a pack with more devices is refused.
         let max_devices = u32::try_from(options.max_readings).unwrap_or(u32::MAX).saturating_add(1);
         Self {
             max_metadata_bytes: options.max_metadata_bytes,
@@ -107,7 +107,7 @@ impl UnitTable {
         }
     }
 
-    /// The devices, each with its metadata. What would be too long is left out.
+    /// The devices, each with its metadata. Metadata that is too long is dropped.
     pub(super) fn into_devices(mut self) -> DeviceTable {
         let (metrics, units) = (&self.metrics, &self.units);
         self.entries.sort_unstable_by_key(|entry| (entry.device, metrics.text(entry.metric)));
@@ -130,12 +130,12 @@ impl UnitTable {
     }
 }
 
-/// The devices of a pack, with the metadata of each that has some.
+/// The devices of a pack and their metadata.
 #[derive(Debug)]
 pub(super) struct DeviceTable {
     devices: Interner,
     metadata: String,
-    /// By device: where its metadata ends in `metadata`.
+    /// The end of the metadata in `metadata`, by device.
     ends: Vec<usize>,
 }
 

@@ -1,79 +1,79 @@
-//! What bodies mean.
+//! The readings and rejections of JSON bodies.
 
 mod random;
 
 use super::*;
-use crate::wire::notes::Notes;
+use crate::wire::recording_sink::RecordingSink;
 
-fn notes(body: impl AsRef<[u8]>) -> Vec<String> {
-    let mut notes = Notes::default();
-    parse(body.as_ref(), &mut notes).unwrap();
-    notes.0
+fn entries(body: impl AsRef<[u8]>) -> Vec<String> {
+    let mut entries = RecordingSink::default();
+    parse(body.as_ref(), &mut entries).unwrap();
+    entries.0
 }
 
-fn line_notes(body: impl AsRef<[u8]>) -> Vec<String> {
-    let mut notes = Notes::default();
-    parse_lines(body.as_ref(), &mut notes);
-    notes.0
+fn entries_of_lines(body: impl AsRef<[u8]>) -> Vec<String> {
+    let mut entries = RecordingSink::default();
+    parse_lines(body.as_ref(), &mut entries);
+    entries.0
 }
 
 fn syntax_error(body: impl AsRef<[u8]>) -> String {
-    parse(body.as_ref(), &mut Notes::default()).unwrap_err().to_string()
+    parse(body.as_ref(), &mut RecordingSink::default()).unwrap_err().to_string()
 }
 
 #[test]
-fn the_number_of_a_message_comes_before_its_readings() {
+fn the_sequence_number_precedes_the_readings() {
     let batch = r#"{"readings":[{"ts":1,"value":1},{"ts":2,"value":2}],"seq":7,"deviceId":"S1"}"#;
-    assert_eq!(notes(batch), ["S1 sequence 7", "S1 1 value=1", "S1 2 value=2"]);
+    assert_eq!(entries(batch), ["S1 sequence 7", "S1 1 value=1", "S1 2 value=2"]);
     let largest = format!(r#"{{"deviceId":"S1","seq":{},"ts":1}}"#, u64::MAX);
-    assert_eq!(notes(largest)[0], format!("S1 sequence {}", u64::MAX));
+    assert_eq!(entries(largest)[0], format!("S1 sequence {}", u64::MAX));
     for no_number in ["-1", "1.5", "18446744073709551616", "\"7\"", "null", "{}", "[7]"] {
-        assert_eq!(notes(format!(r#"{{"deviceId":"S1","seq":{no_number},"ts":1,"value":1}}"#)), ["S1 1 value=1"]);
+        assert_eq!(entries(format!(r#"{{"deviceId":"S1","seq":{no_number},"ts":1,"value":1}}"#)), ["S1 1 value=1"]);
     }
 }
 
 #[test]
 fn each_shape_is_read() {
-    assert_eq!(notes(r#"{"deviceId":"S1","ts":"1970-01-01T00:00:10Z","value":320}"#), ["S1 10000 value=320"]);
-    assert_eq!(notes(r#" {"deviceId":"S1","ts":7,"values":{"temp":22.4,"hum":-4e1}} "#), ["S1 7 temp=22.4 hum=-40"]);
+    assert_eq!(entries(r#"{"deviceId":"S1","ts":"1970-01-01T00:00:10Z","value":320}"#), ["S1 10000 value=320"]);
+    assert_eq!(entries(r#" {"deviceId":"S1","ts":7,"values":{"temp":22.4,"hum":-4e1}} "#), ["S1 7 temp=22.4 hum=-40"]);
     assert_eq!(
-        notes(
+        entries(
             r#"{"deviceId":"S1","metadata":{ "floor": 2 },"readings":[{"ts":1,"value":1},{"ts":2,"values":{"t":2}}]}"#
         ),
         [r#"S1 1 value=1 { "floor": 2 }"#, r#"S1 2 t=2 { "floor": 2 }"#]
     );
     assert_eq!(
-        notes(
+        entries(
             r#"[{"deviceId":"A","ts":1,"value":1},{"deviceId":"B","readings":[{"value":2},{"value":3}]},
                 {"deviceId":"C","metadata":{},"value":4}]"#
         ),
         ["A 1 value=1", "B now value=2", "B now value=3", "C now value=4 {}"]
     );
-    assert_eq!(notes("[]"), [""; 0]);
-    assert_eq!(notes("\u{FEFF}{\"deviceId\":\"S1\",\"value\":1}"), ["S1 now value=1"]);
+    assert_eq!(entries("[]"), [""; 0]);
+    assert_eq!(entries("\u{FEFF}{\"deviceId\":\"S1\",\"value\":1}"), ["S1 now value=1"]);
 }
 
 #[test]
-fn keys_stand_in_any_order_and_unknown_keys_are_skipped() {
+fn keys_are_in_any_order_and_unknown_keys_are_skipped() {
     assert_eq!(
-        notes(
+        entries(
             r#"{"x":[1,{"deviceId":"no"}],"readings":[{"value":1,"unit":"C","ts":5},{"value":2}],"ts":9,"y":null,
                 "metadata":{"a":1},"deviceId":"S1"}"#
         ),
         [r#"S1 5 value=1 {"a":1}"#, r#"S1 9 value=2 {"a":1}"#]
     );
-    assert_eq!(notes(r#"{"value":1,"ts":5,"\u0064eviceId":"S\u0031"}"#), ["S1 5 value=1"]);
+    assert_eq!(entries(r#"{"value":1,"ts":5,"\u0064eviceId":"S\u0031"}"#), ["S1 5 value=1"]);
 }
 
 #[test]
-fn value_may_stand_beside_values_and_beside_readings() {
-    assert_eq!(notes(r#"{"deviceId":"S","values":{"a":1},"value":2}"#), ["S now a=1 value=2"]);
-    assert_eq!(notes(r#"{"deviceId":"S","values":{},"value":2}"#), ["S now value=2"]);
+fn value_may_occur_with_values_and_with_readings() {
+    assert_eq!(entries(r#"{"deviceId":"S","values":{"a":1},"value":2}"#), ["S now a=1 value=2"]);
+    assert_eq!(entries(r#"{"deviceId":"S","values":{},"value":2}"#), ["S now value=2"]);
     assert_eq!(
-        notes(r#"{"deviceId":"S","readings":[{"ts":1,"value":1}],"ts":2,"value":2}"#),
+        entries(r#"{"deviceId":"S","readings":[{"ts":1,"value":1}],"ts":2,"value":2}"#),
         ["S 2 value=2", "S 1 value=1"]
     );
-    assert_eq!(notes(r#"{"deviceId":"S","readings":[],"value":2}"#), ["S now value=2"]);
+    assert_eq!(entries(r#"{"deviceId":"S","readings":[],"value":2}"#), ["S now value=2"]);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn ts_is_a_string_or_whole_milliseconds_or_left_to_the_server() {
         (r#""1970-01-01T01:00:00.0019+01:00""#, "1"),
         (r#""1970-01-01t00\u003a00:01z""#, "1000"),
     ] {
-        assert_eq!(notes(format!(r#"{{"deviceId":"S","ts":{ts},"value":1}}"#)), [format!("S {read} value=1")]);
+        assert_eq!(entries(format!(r#"{{"deviceId":"S","ts":{ts},"value":1}}"#)), [format!("S {read} value=1")]);
     }
     let numbers = "a \"ts\" that is a number must be whole Unix milliseconds";
     for (ts, detail) in [
@@ -98,14 +98,14 @@ fn ts_is_a_string_or_whole_milliseconds_or_left_to_the_server() {
         ("\"2026-02-29T00:00:00Z\"", "the day of this timestamp does not exist"),
     ] {
         let body = format!(r#"{{"deviceId":"S","ts":{ts},"value":1}}"#);
-        assert_eq!(notes(body), [format!("invalid_timestamp: {detail}")]);
+        assert_eq!(entries(body), [format!("invalid_timestamp: {detail}")]);
     }
 }
 
 #[test]
 fn a_bad_default_ts_rejects_only_the_readings_that_need_it() {
     assert_eq!(
-        notes(r#"{"deviceId":"S","ts":1.5,"readings":[{"ts":1,"value":1},{"ts":null,"value":2},{"value":3}]}"#),
+        entries(r#"{"deviceId":"S","ts":1.5,"readings":[{"ts":1,"value":1},{"ts":null,"value":2},{"value":3}]}"#),
         [
             "S 1 value=1",
             "invalid_timestamp: a \"ts\" that is a number must be whole Unix milliseconds",
@@ -125,7 +125,9 @@ fn a_value_is_a_number() {
         ("{\"a\":1}", "an object"),
     ] {
         assert_eq!(
-            notes(format!(r#"[{{"deviceId":"S","value":{value}}},{{"deviceId":"S","values":{{"a":1,"b":{value}}}}}]"#)),
+            entries(format!(
+                r#"[{{"deviceId":"S","value":{value}}},{{"deviceId":"S","values":{{"a":1,"b":{value}}}}}]"#
+            )),
             [
                 format!("invalid_value: the value of \"value\" must be a number, found {found}"),
                 format!("invalid_value: the value of \"b\" must be a number, found {found}"),
@@ -133,53 +135,53 @@ fn a_value_is_a_number() {
         );
     }
     assert_eq!(
-        notes(r#"{"deviceId":"S","value":1,"values":[1]}"#),
+        entries(r#"{"deviceId":"S","value":1,"values":[1]}"#),
         ["invalid_value: \"values\" must be an object of metrics and numbers, found an array"]
     );
-    assert_eq!(notes(r#"{"deviceId":"S","values":{"a":1e999,"b":-1e999}}"#), ["S now a=inf b=-inf"]);
+    assert_eq!(entries(r#"{"deviceId":"S","values":{"a":1e999,"b":-1e999}}"#), ["S now a=inf b=-inf"]);
 }
 
 #[test]
 fn a_reading_without_values_is_rejected() {
     let nothing = "missing_values: there is no \"value\" and no \"values\"";
-    assert_eq!(notes(r#"{"deviceId":"S","ts":1}"#), [nothing]);
-    assert_eq!(notes(r#"{"deviceId":"S","values":{}}"#), ["missing_values: \"values\" is empty"]);
-    assert_eq!(notes(r#"{"deviceId":"S","readings":[]}"#), ["missing_values: \"readings\" is empty"]);
-    assert_eq!(notes(r#"{"deviceId":"S","readings":[{},{"value":1}]}"#), [nothing, "S now value=1"]);
+    assert_eq!(entries(r#"{"deviceId":"S","ts":1}"#), [nothing]);
+    assert_eq!(entries(r#"{"deviceId":"S","values":{}}"#), ["missing_values: \"values\" is empty"]);
+    assert_eq!(entries(r#"{"deviceId":"S","readings":[]}"#), ["missing_values: \"readings\" is empty"]);
+    assert_eq!(entries(r#"{"deviceId":"S","readings":[{},{"value":1}]}"#), [nothing, "S now value=1"]);
     assert_eq!(
-        notes(r#"{"deviceId":"S","readings":{"value":1}}"#),
+        entries(r#"{"deviceId":"S","readings":{"value":1}}"#),
         ["missing_values: \"readings\" must be an array of readings, found an object"]
     );
 }
 
 #[test]
-fn what_is_wrong_with_device_or_metadata_rejects_each_reading_of_the_object() {
+fn a_bad_device_or_metadata_rejects_each_reading_of_the_object() {
     let missing = "missing_device_id: there is no \"deviceId\"";
     assert_eq!(
-        notes(r#"[{"value":1},{"readings":[{"value":1},{}]},{"readings":[]}]"#),
+        entries(r#"[{"value":1},{"readings":[{"value":1},{}]},{"readings":[]}]"#),
         [missing, missing, missing, "missing_values: \"readings\" is empty"]
     );
     for (device, found) in [("5", "a number"), ("null", "null"), ("{}", "an object")] {
         let rejection = format!("invalid_device_id: \"deviceId\" must be a string, found {found}");
         let body = format!(r#"{{"readings":[{{"value":1}},{{"value":2}}],"deviceId":{device}}}"#);
-        assert_eq!(notes(body), [rejection.clone(), rejection]);
+        assert_eq!(entries(body), [rejection.clone(), rejection]);
     }
     for (metadata, rejection) in [
         ("[]", "invalid_metadata: \"metadata\" must be an object, found an array"),
         (r#"{"a":[[[[[[[[]]]]]]]]}"#, "invalid_metadata: metadata has at most 8 levels of objects and arrays"),
-        (r#"{"a":1,"a":1}"#, "duplicate_key: the key \"a\" stands twice in \"metadata\""),
+        (r#"{"a":1,"a":1}"#, "duplicate_key: the key \"a\" is duplicated in \"metadata\""),
     ] {
         let body = format!(
             r#"[{{"deviceId":"S","metadata":{metadata},"readings":[{{"value":1}},{{"value":2}}]}},
                 {{"deviceId":"S","metadata":{metadata},"value":3}},{{"deviceId":"S","value":4}}]"#
         );
-        assert_eq!(notes(body), [rejection, rejection, rejection, "S now value=4"]);
+        assert_eq!(entries(body), [rejection, rejection, rejection, "S now value=4"]);
     }
 }
 
 #[test]
-fn a_key_that_stands_twice_rejects_what_it_affects() {
-    let twice = |key: &str| format!("duplicate_key: the key \"{key}\" stands twice");
+fn a_duplicate_key_rejects_the_readings_it_affects() {
+    let twice = |key: &str| format!("duplicate_key: the key \"{key}\" is duplicated");
     for (fields, key) in [
         (r#""deviceId":"S","value":1"#, "deviceId"),
         (r#""metadata":{},"metadata":{},"value":1"#, "metadata"),
@@ -190,54 +192,54 @@ fn a_key_that_stands_twice_rejects_what_it_affects() {
         (r#""values":{"value":1},"value":1"#, "value"),
         (r#""readings":[{"value":1}],"readings":[{"value":1}]"#, "readings"),
     ] {
-        assert_eq!(notes(format!(r#"{{"deviceId":"S",{fields}}}"#)), [twice(key)], "{fields}");
+        assert_eq!(entries(format!(r#"{{"deviceId":"S",{fields}}}"#)), [twice(key)], "{fields}");
     }
     assert_eq!(
-        notes(r#"{"deviceId":"S","readings":[{"value":1,"value":2},{"value":3},{"ts":1,"value":1,"ts":1}]}"#),
+        entries(r#"{"deviceId":"S","readings":[{"value":1,"value":2},{"value":3},{"ts":1,"value":1,"ts":1}]}"#),
         [twice("value"), "S now value=3".to_owned(), twice("ts")]
     );
-    assert_eq!(notes(r#"{"deviceId":"S","note":1,"note":2,"value":1}"#), ["S now value=1"]);
+    assert_eq!(entries(r#"{"deviceId":"S","note":1,"note":2,"value":1}"#), ["S now value=1"]);
 }
 
 #[test]
 fn one_reading_has_one_rejection() {
     assert_eq!(
-        notes(r#"{"deviceId":"S","ts":true,"value":"a","values":{"b":null,"b":null}}"#),
+        entries(r#"{"deviceId":"S","ts":true,"value":"a","values":{"b":null,"b":null}}"#),
         ["invalid_timestamp: \"ts\" must be an RFC 3339 string or Unix milliseconds, found true"]
     );
 }
 
 #[test]
-fn what_is_no_object_is_rejected_by_itself() {
+fn an_element_that_is_not_an_object_is_rejected_alone() {
     let no_object = |found: &str| format!("invalid_json: a reading must be an object, found {found}");
-    assert_eq!(notes("5"), [no_object("a number")]);
+    assert_eq!(entries("5"), [no_object("a number")]);
     assert_eq!(
-        notes(r#"[null,[{"deviceId":"S","value":1}],{"deviceId":"S","value":1}]"#),
+        entries(r#"[null,[{"deviceId":"S","value":1}],{"deviceId":"S","value":1}]"#),
         [no_object("null"), no_object("an array"), "S now value=1".to_owned()]
     );
     assert_eq!(
-        notes(r#"{"deviceId":"S","readings":["x",{"value":1}]}"#),
+        entries(r#"{"deviceId":"S","readings":["x",{"value":1}]}"#),
         [no_object("a string"), "S now value=1".to_owned()]
     );
 }
 
 #[test]
-fn text_that_is_not_json_is_an_error_with_its_place() {
+fn text_that_is_not_json_is_an_error_with_its_position() {
     let empty = "expected an object or an array of objects but the body is empty";
     assert_eq!(syntax_error(""), format!("{empty} at byte 0"));
     assert_eq!(syntax_error(" \r\n"), format!("{empty} at byte 3"));
     assert_eq!(syntax_error("\u{FEFF}"), format!("{empty} at byte 3"));
     assert_eq!(syntax_error(r#"{"deviceId":"S",}"#), "expected a key in double quotes at byte 16");
-    assert_eq!(syntax_error(r#"{"deviceId":"S"} x"#), "expected nothing more behind the value at byte 17");
+    assert_eq!(syntax_error(r#"{"deviceId":"S"} x"#), "expected nothing after the value at byte 17");
     assert_eq!(syntax_error(r#"{"readings":[{"value":1},]}"#), "expected a value at byte 25");
     assert_eq!(syntax_error(b"{\"deviceId\":\"\xC3\"}"), "the text is not valid UTF-8 at byte 13");
 }
 
 #[test]
-fn a_single_object_with_garbage_behind_it_yields_nothing() {
-    let mut notes = Notes::default();
-    assert!(parse(br#"{"deviceId":"S","value":1}}"#, &mut notes).is_err());
-    assert!(notes.0.is_empty());
+fn an_object_with_garbage_after_it_yields_nothing() {
+    let mut entries = RecordingSink::default();
+    assert!(parse(br#"{"deviceId":"S","value":1}}"#, &mut entries).is_err());
+    assert!(entries.0.is_empty());
 }
 
 #[test]
@@ -246,7 +248,7 @@ fn lines_stand_for_themselves() {
         [{\"deviceId\":\"S\",\"value\":2},{\"value\":3}]\n[{\"deviceId\":\"S\",\"value\":4},]\n\
         {\"deviceId\":\"\xFF\",\"value\":5}\n{\"deviceId\":\"S\",\"value\":6} {}\n{\"deviceId\":\"S\",\"value\":7}";
     assert_eq!(
-        line_notes(body),
+        entries_of_lines(body),
         [
             "line 1",
             "S now value=1",
@@ -260,10 +262,10 @@ fn lines_stand_for_themselves() {
             "line 7",
             "invalid_json: the text is not valid UTF-8 at byte 13 of the line",
             "line 8",
-            "invalid_json: expected nothing more behind the value at byte 27 of the line",
+            "invalid_json: expected nothing after the value at byte 27 of the line",
             "line 9",
             "S now value=7",
         ]
     );
-    assert_eq!(line_notes("\n \n"), [""; 0]);
+    assert_eq!(entries_of_lines("\n \n"), [""; 0]);
 }

@@ -1,9 +1,9 @@
-//! Random bodies: JSON here is what JSON is to `serde_json`, and readings come out as they went in.
+//! Random bodies: the lexer agrees with `serde_json`, and readings survive a round trip.
 
 use proptest::{prelude::*, sample::Index};
 use serde_json::Value;
 
-use super::{super::*, Notes};
+use super::{super::*, RecordingSink};
 use crate::wire::{Incoming, Rejection};
 
 fn any_json() -> impl Strategy<Value = Value> {
@@ -23,7 +23,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Pieces that make or break JSON when they come to stand somewhere.
+/// Pieces that make a text valid or invalid JSON, depending on their place.
 fn any_piece() -> impl Strategy<Value = Vec<u8>> {
     let telling = prop::sample::select(vec![
         "{", "}", "[", "]", ",", ":", "\"", "\\", "\\u", "\\uD83D", "\\uDE00", "\\u00e9", "\\n", "-", "+", ".", "e",
@@ -32,10 +32,10 @@ fn any_piece() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![telling.prop_map(|piece| piece.as_bytes().to_vec()), any::<u8>().prop_map(|byte| vec![byte])]
 }
 
-/// Asserts that the bytes are JSON here exactly when they are JSON to `serde_json`. It refuses numbers beyond
-/// the range of floats, which are left to admission here, so these say nothing.
+/// Asserts that the parser and `serde_json` agree on whether the bytes are JSON. Numbers beyond the range of
+/// floats are excluded: `serde_json` refuses them, and the parser leaves them to admission.
 fn assert_json_like_serde_json(bytes: &[u8]) {
-    let ours = parse(bytes, &mut Notes::default());
+    let ours = parse(bytes, &mut RecordingSink::default());
     match serde_json::from_slice::<Value>(bytes) {
         Ok(_) => assert_eq!(ours, Ok(()), "{:?}", String::from_utf8_lossy(bytes)),
         Err(error) if error.to_string().starts_with("number out of range") => {}
@@ -43,7 +43,7 @@ fn assert_json_like_serde_json(bytes: &[u8]) {
     }
 }
 
-/// A reading as it is made up: device, time in milliseconds, values.
+/// A random reading: device, time in milliseconds, values.
 type Made = (String, Option<i64>, Vec<(String, f64)>);
 
 fn any_reading() -> impl Strategy<Value = Made> {
@@ -54,9 +54,9 @@ fn any_reading() -> impl Strategy<Value = Made> {
 
 proptest! {
     #[test]
-    fn whatever_serde_json_writes_is_json_here(json in any_json(), pretty in any::<bool>()) {
+    fn the_output_of_serde_json_is_accepted(json in any_json(), pretty in any::<bool>()) {
         let text = if pretty { serde_json::to_vec_pretty(&json) } else { serde_json::to_vec(&json) }.unwrap();
-        prop_assert_eq!(parse(&text, &mut Notes::default()), Ok(()));
+        prop_assert_eq!(parse(&text, &mut RecordingSink::default()), Ok(()));
     }
 
     #[test]
@@ -74,15 +74,15 @@ proptest! {
     }
 
     #[test]
-    fn made_up_tokens_are_json_exactly_when_serde_json_takes_them(pieces in prop::collection::vec(any_piece(), 0..8)) {
+    fn random_tokens_are_json_exactly_if_serde_json_agrees(pieces in prop::collection::vec(any_piece(), 0..8)) {
         assert_json_like_serde_json(&pieces.concat());
     }
 
     #[test]
     fn no_bytes_panic(bytes in prop::collection::vec(any_piece(), 0..40)) {
         let bytes = bytes.concat();
-        let _ = parse(&bytes, &mut Notes::default());
-        parse_lines(&bytes, &mut Notes::default());
+        let _ = parse(&bytes, &mut RecordingSink::default());
+        parse_lines(&bytes, &mut RecordingSink::default());
     }
 
     #[test]

@@ -1,94 +1,94 @@
-//! What lines mean.
+//! The readings and rejections of lines.
 
 mod oracle;
 mod random;
 
 use super::*;
-use crate::wire::notes::Notes;
+use crate::wire::recording_sink::RecordingSink;
 
 fn device_tags() -> Vec<String> {
     ["deviceId", "device_id", "device", "sensor_id", "host"].map(str::to_owned).into()
 }
 
-/// What a body comes to, `n: ` before what stands on line `n`.
-fn notes_by(options: &Options<'_>, body: impl AsRef<[u8]>) -> Vec<String> {
-    let mut notes = Notes::default();
-    parse(body.as_ref(), options, &mut notes);
+/// The readings and rejections of a body, each after the number of its line and `: `.
+fn entries_by(options: &Options<'_>, body: impl AsRef<[u8]>) -> Vec<String> {
+    let mut entries = RecordingSink::default();
+    parse(body.as_ref(), options, &mut entries);
     let (mut line, mut found) = ("0".to_owned(), Vec::new());
-    for note in notes.0 {
-        match note.strip_prefix("line ") {
+    for entry in entries.0 {
+        match entry.strip_prefix("line ") {
             Some(number) => line = number.to_owned(),
-            None => found.push(format!("{line}: {note}")),
+            None => found.push(format!("{line}: {entry}")),
         }
     }
     found
 }
 
-fn notes_at(precision: Precision, body: impl AsRef<[u8]>) -> Vec<String> {
-    notes_by(&Options { precision, device_tags: &device_tags() }, body)
+fn entries_at(precision: Precision, body: impl AsRef<[u8]>) -> Vec<String> {
+    entries_by(&Options { precision, device_tags: &device_tags() }, body)
 }
 
-fn notes(body: impl AsRef<[u8]>) -> Vec<String> {
-    notes_at(Precision::Milliseconds, body)
+fn entries(body: impl AsRef<[u8]>) -> Vec<String> {
+    entries_at(Precision::Milliseconds, body)
 }
 
-/// The one note about a body of one line.
-fn note(line: impl AsRef<[u8]>) -> String {
-    let notes = notes(line);
-    assert_eq!(notes.len(), 1, "{notes:?}");
-    notes[0].strip_prefix("1: ").unwrap().to_owned()
+/// The reading or rejection of a body of one line.
+fn entry(line: impl AsRef<[u8]>) -> String {
+    let entries = entries(line);
+    assert_eq!(entries.len(), 1, "{entries:?}");
+    entries[0].strip_prefix("1: ").unwrap().to_owned()
 }
 
 #[test]
 fn a_line_is_a_reading() {
     assert_eq!(
-        notes_at(Precision::Nanoseconds, "sensor,deviceId=S1 temp=22.4,hum=40 1776693610000000000"),
+        entries_at(Precision::Nanoseconds, "sensor,deviceId=S1 temp=22.4,hum=40 1776693610000000000"),
         ["1: S1 1776693610000 sensor_temp=22.4 sensor_hum=40"]
     );
     assert_eq!(
-        note("sensor,floor=2,deviceId=S1,zone=Zone\\ 4 on=t,n=3i,m=4u 5"),
+        entry("sensor,floor=2,deviceId=S1,zone=Zone\\ 4 on=t,n=3i,m=4u 5"),
         r#"S1 5 sensor_on=1 sensor_n=3 sensor_m=4 {"floor":"2","zone":"Zone 4"}"#
     );
-    assert_eq!(note("m,host=h f=1"), "h now m_f=1");
-    assert_eq!(note("m,host=h f=1 -1"), "h -1 m_f=1");
-    assert_eq!(note("_m,host=h _f=1e999"), "h now _m__f=inf");
+    assert_eq!(entry("m,host=h f=1"), "h now m_f=1");
+    assert_eq!(entry("m,host=h f=1 -1"), "h -1 m_f=1");
+    assert_eq!(entry("_m,host=h _f=1e999"), "h now _m__f=inf");
 }
 
 #[test]
 fn the_field_value_is_the_measurement_itself() {
-    assert_eq!(note("temp,host=h value=1"), "h now temp=1");
-    assert_eq!(note("temp,host=h min=0,value=1,max=2,Value=3"), "h now temp_min=0 temp=1 temp_max=2 temp_Value=3");
-    assert_eq!(note("temp,host=h val\\ue=1"), "h now temp_val\\ue=1");
+    assert_eq!(entry("temp,host=h value=1"), "h now temp=1");
+    assert_eq!(entry("temp,host=h min=0,value=1,max=2,Value=3"), "h now temp_min=0 temp=1 temp_max=2 temp_Value=3");
+    assert_eq!(entry("temp,host=h val\\ue=1"), "h now temp_val\\ue=1");
 }
 
 #[test]
 fn the_device_is_the_first_listed_tag_and_the_others_are_metadata() {
-    assert_eq!(note("m,host=h,device=d,x=y f=1"), r#"d now m_f=1 {"host":"h","x":"y"}"#);
-    assert_eq!(note("m,device_id=i,deviceId=D,device=d f=1"), r#"D now m_f=1 {"device_id":"i","device":"d"}"#);
-    assert_eq!(note("m,dev\\=ice=1,host=a\\,b,q=\"\\n f=1"), r#"a,b now m_f=1 {"dev=ice":"1","q":"\"\\n"}"#);
+    assert_eq!(entry("m,host=h,device=d,x=y f=1"), r#"d now m_f=1 {"host":"h","x":"y"}"#);
+    assert_eq!(entry("m,device_id=i,deviceId=D,device=d f=1"), r#"D now m_f=1 {"device_id":"i","device":"d"}"#);
+    assert_eq!(entry("m,dev\\=ice=1,host=a\\,b,q=\"\\n f=1"), r#"a,b now m_f=1 {"dev=ice":"1","q":"\"\\n"}"#);
     let missing = "missing_device_id: no tag names the device \
                    (looked for deviceId, device_id, device, sensor_id, host): the tags end at column";
-    assert_eq!(note("m f=1"), format!("{missing} 2"));
-    assert_eq!(note(" m,Host=h,x=1  f=1 5"), format!("{missing} 14"));
+    assert_eq!(entry("m f=1"), format!("{missing} 2"));
+    assert_eq!(entry(" m,Host=h,x=1  f=1 5"), format!("{missing} 14"));
     let options = Options { precision: Precision::Auto, device_tags: &["b".to_owned()] };
-    assert_eq!(notes_by(&options, "m,a=1,b=2 f=1"), [r#"1: 2 now m_f=1 {"a":"1"}"#]);
+    assert_eq!(entries_by(&options, "m,a=1,b=2 f=1"), [r#"1: 2 now m_f=1 {"a":"1"}"#]);
 }
 
 #[test]
-fn of_a_field_that_stands_twice_the_last_value_stays() {
-    assert_eq!(note("m,host=h a=1,b=2,a=3"), "h now m_a=3 m_b=2");
-    assert_eq!(note("m,host=h value=1,value=2,value=3"), "h now m=3");
-    assert_eq!(note("m,host=h a\\ b=1,a\\ b=2"), "h now m_a b=2");
+fn the_last_value_of_a_duplicate_field_wins() {
+    assert_eq!(entry("m,host=h a=1,b=2,a=3"), "h now m_a=3 m_b=2");
+    assert_eq!(entry("m,host=h value=1,value=2,value=3"), "h now m=3");
+    assert_eq!(entry("m,host=h a\\ b=1,a\\ b=2"), "h now m_a b=2");
     let many: Vec<_> = (0..50_000).map(|field| format!("f{field}={field}")).collect();
-    let note = note(format!("m,host=h {},f7=x7,f7=-1", many.join(",")).replace("x7", "0"));
-    assert!(note.contains(" m_f6=6 m_f7=-1 m_f8=8 ") && note.ends_with(" m_f49999=49999"));
+    let entry = entry(format!("m,host=h {},f7=x7,f7=-1", many.join(",")).replace("x7", "0"));
+    assert!(entry.contains(" m_f6=6 m_f7=-1 m_f8=8 ") && entry.ends_with(" m_f49999=49999"));
 }
 
 #[test]
-fn a_tag_that_stands_twice_is_refused() {
-    assert_eq!(note("m,a=1,host=h,a=1 f=1"), "duplicate_key: the tag \"a\" stands twice, again at column 14");
+fn a_duplicate_tag_is_rejected() {
+    assert_eq!(entry("m,a=1,host=h,a=1 f=1"), "duplicate_key: the tag \"a\" is duplicated at column 14");
     let many: Vec<_> = (0..50_000).map(|tag| format!("t{tag}={tag}")).collect();
-    assert!(note(format!("m,{},t0=0 f=1", many.join(","))).starts_with("duplicate_key: the tag \"t0\" stands twice"));
+    assert!(entry(format!("m,{},t0=0 f=1", many.join(","))).starts_with("duplicate_key: the tag \"t0\" is duplicated"));
 }
 
 #[test]
@@ -102,57 +102,57 @@ fn the_time_has_the_unit_of_the_body() {
         (Precision::Auto, "1776693610", "1776693610000"),
         (Precision::Auto, "1776693610000000000", "1776693610000"),
     ] {
-        assert_eq!(notes_at(precision, format!("m,host=h f=1 {time}")), [format!("1: h {ms} m_f=1")]);
+        assert_eq!(entries_at(precision, format!("m,host=h f=1 {time}")), [format!("1: h {ms} m_f=1")]);
     }
     for time in ["9223372036854775808", "-9223372036854775809", "99999999999999999999999"] {
         let problem = "invalid_timestamp: the time does not fit into 64 bits at column 14";
-        assert_eq!(note(format!("m,host=h f=1 {time}")), problem);
+        assert_eq!(entry(format!("m,host=h f=1 {time}")), problem);
     }
     let problem = "1: invalid_timestamp: the time does not fit into 64 bits at column 14";
-    assert_eq!(notes_at(Precision::Seconds, "m,host=h f=1 9223372036854775"), ["1: h 9223372036854775000 m_f=1"]);
-    assert_eq!(notes_at(Precision::Seconds, "m,host=h f=1 9223372036854776"), [problem]);
+    assert_eq!(entries_at(Precision::Seconds, "m,host=h f=1 9223372036854775"), ["1: h 9223372036854775000 m_f=1"]);
+    assert_eq!(entries_at(Precision::Seconds, "m,host=h f=1 9223372036854776"), [problem]);
     for time in ["now", "1.5", "1e3", "+1", "-", "--1", "1i", "0x1", "\t1", "1\t2", "2026-04-20T14:00:10Z", "é"] {
         let problem = "invalid_timestamp: the time is not a whole number at column 14";
-        assert_eq!(note(format!("m,host=h f=1 {time}")), problem, "{time}");
+        assert_eq!(entry(format!("m,host=h f=1 {time}")), problem, "{time}");
     }
 }
 
 #[test]
-fn white_space_around_a_line_and_spaces_between_its_parts_mean_nothing() {
-    assert_eq!(note(" \t m,host=h   f=1   5 \t \r\n"), "h 5 m_f=1");
-    assert_eq!(note("m,host=h f=1 \r"), "h now m_f=1");
+fn white_space_around_a_line_and_its_parts_is_skipped() {
+    assert_eq!(entry(" \t m,host=h   f=1   5 \t \r\n"), "h 5 m_f=1");
+    assert_eq!(entry("m,host=h f=1 \r"), "h now m_f=1");
     assert_eq!(
-        notes("\r\n# comment\r\nm,host=a f=1 1\r\n\n  \t\n  # \"comment\nm,host=b f=2 2"),
+        entries("\r\n# comment\r\nm,host=a f=1 1\r\n\n  \t\n  # \"comment\nm,host=b f=2 2"),
         ["3: a 1 m_f=1", "7: b 2 m_f=2"]
     );
-    assert_eq!(notes(""), [""; 0]);
-    assert_eq!(notes(b"\n # \xFF\n\n"), [""; 0]);
-    assert_eq!(note("m#,host=h #=1"), "h now m#_#=1");
+    assert_eq!(entries(""), [""; 0]);
+    assert_eq!(entries(b"\n # \xFF\n\n"), [""; 0]);
+    assert_eq!(entry("m#,host=h #=1"), "h now m#_#=1");
 }
 
 #[test]
-fn a_line_with_a_string_is_refused() {
+fn a_line_with_a_string_is_rejected() {
     let problem = "invalid_value: the value of field \"s\" must be a number or a boolean, found a string at column";
-    assert_eq!(note("m,host=h s=\"a\""), format!("{problem} 12"));
-    assert_eq!(note("m,host=h a=1,s=\"\",b=2 5"), format!("{problem} 16"));
+    assert_eq!(entry("m,host=h s=\"a\""), format!("{problem} 12"));
+    assert_eq!(entry("m,host=h a=1,s=\"\",b=2 5"), format!("{problem} 16"));
     assert_eq!(
-        notes("m,host=h s=\"a\nb, \\\" c=1\"\nm,host=h f=1"),
+        entries("m,host=h s=\"a\nb, \\\" c=1\"\nm,host=h f=1"),
         [format!("1: {problem} 12"), "3: h now m_f=1".to_owned()]
     );
 }
 
 #[test]
-fn a_string_that_is_not_closed_is_refused_alone() {
+fn a_line_with_an_unclosed_string_is_rejected_alone() {
     let problem = "invalid_line: the string of field \"s\" is not closed, it begins at column 12";
     for other in ["m,host=h f=1", "m,host=h f=1\nm,host=h s=\"a\"", "m,host=h s=\"b\nm,host=h f=1"] {
-        let notes = notes(format!("m,host=h s=\"a\n{other}"));
-        assert_eq!(notes[0], format!("1: {problem}"));
-        assert_eq!(notes.len(), 1 + other.lines().count(), "{notes:?}");
+        let entries = entries(format!("m,host=h s=\"a\n{other}"));
+        assert_eq!(entries[0], format!("1: {problem}"));
+        assert_eq!(entries.len(), 1 + other.lines().count(), "{entries:?}");
     }
 }
 
 #[test]
-fn every_violation_is_named_with_its_column() {
+fn every_rejection_has_its_column() {
     for (line, problem) in [
         (",host=h f=1", "invalid_line: expected a measurement at column 1"),
         ("  ,host=h f=1", "invalid_line: expected a measurement at column 3"),
@@ -165,16 +165,16 @@ fn every_violation_is_named_with_its_column() {
         ("m,=h f=1", "invalid_line: expected the key of a tag at column 3"),
         ("m,host=h, f=1", "invalid_line: expected the key of a tag at column 10"),
         ("m,host=h,,a=b f=1", "invalid_line: expected the key of a tag at column 10"),
-        ("m,host f=1", "invalid_line: expected '=' behind the tag \"host\" at column 7"),
-        ("m,host,a=b f=1", "invalid_line: expected '=' behind the tag \"host\" at column 7"),
+        ("m,host f=1", "invalid_line: expected '=' after the tag \"host\" at column 7"),
+        ("m,host,a=b f=1", "invalid_line: expected '=' after the tag \"host\" at column 7"),
         ("m,host= f=1", "invalid_line: expected the value of tag \"host\" at column 8"),
         ("m,host=,a=b f=1", "invalid_line: expected the value of tag \"host\" at column 8"),
         ("m,host==h f=1", "invalid_line: expected the value of tag \"host\" at column 8"),
         ("m,host=h=i f=1", "invalid_line: '=' in the value of a tag needs a backslash before it at column 9"),
-        ("m,host=h f", "invalid_line: expected '=' behind the field \"f\" at column 11"),
-        ("m,host=h 5", "invalid_line: expected '=' behind the field \"5\" at column 11"),
-        ("m,host=h f,g=1", "invalid_line: expected '=' behind the field \"f\" at column 11"),
-        ("m,host=h f\\=1", "invalid_line: expected '=' behind the field \"f=1\" at column 14"),
+        ("m,host=h f", "invalid_line: expected '=' after the field \"f\" at column 11"),
+        ("m,host=h 5", "invalid_line: expected '=' after the field \"5\" at column 11"),
+        ("m,host=h f,g=1", "invalid_line: expected '=' after the field \"f\" at column 11"),
+        ("m,host=h f\\=1", "invalid_line: expected '=' after the field \"f=1\" at column 14"),
         ("m,host=h =1", "invalid_line: expected the key of a field at column 10"),
         ("m,host=h f=1,", "invalid_line: expected the key of a field at column 14"),
         ("m,host=h f=1, g=2", "invalid_line: expected the key of a field at column 14"),
@@ -204,15 +204,15 @@ fn every_violation_is_named_with_its_column() {
             "invalid_value: the value of field \"f\" must be a number or a boolean, found a string at column 12",
         ),
     ] {
-        assert_eq!(note(line), problem, "{line}");
-        assert_eq!(notes(format!("{line}\nm,host=h f=1"))[1..], ["2: h now m_f=1"], "{line}");
+        assert_eq!(entry(line), problem, "{line}");
+        assert_eq!(entries(format!("{line}\nm,host=h f=1"))[1..], ["2: h now m_f=1"], "{line}");
     }
 }
 
 #[test]
 fn a_line_that_is_not_utf_8_is_refused_alone() {
     assert_eq!(
-        notes(b"m,host=a f=1\nm,host=\xC3\xA9\xFF f=1\nm\xFF s=\"a\nb\"\nm,host=b f=1"),
+        entries(b"m,host=a f=1\nm,host=\xC3\xA9\xFF f=1\nm\xFF s=\"a\nb\"\nm,host=b f=1"),
         [
             "1: a now m_f=1",
             "2: invalid_line: the line is not valid UTF-8 at column 10",
@@ -225,9 +225,9 @@ fn a_line_that_is_not_utf_8_is_refused_alone() {
 #[test]
 fn a_long_line_is_a_line() {
     let long = "x".repeat(1_000_000);
-    assert_eq!(note(format!("m,host={long} f=1")), format!("{long} now m_f=1"));
+    assert_eq!(entry(format!("m,host={long} f=1")), format!("{long} now m_f=1"));
     let digits = "1".repeat(1_000_000);
-    assert_eq!(note(format!("m,host=h f={digits}")), "h now m_f=inf");
-    let problem = note(format!("m,{long} f=1"));
+    assert_eq!(entry(format!("m,host=h f={digits}")), "h now m_f=inf");
+    let problem = entry(format!("m,{long} f=1"));
     assert!(problem.ends_with("at column 1000003") && problem.len() < 200, "{problem}");
 }

@@ -1,8 +1,8 @@
-//! `influxdb-line-protocol` as a judge: where both take a line, they read the same.
+//! `influxdb-line-protocol` as an oracle: if both parsers accept a line, they read the same point.
 //!
 //! It is laxer than InfluxDB's first parser in some places (an `=` in the value of a tag, control characters)
-//! and stricter in others (`1.`), so what only one of them takes says nothing. It unescapes `\\` in names,
-//! which InfluxDB does not; lines with that are left out.
+//! and stricter in others (`1.`), so lines that only one parser accepts are ignored. It unescapes `\\` in
+//! names, which InfluxDB does not; the tests avoid such lines.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ fn ours(line: &str) -> Option<Read> {
     reads.0.pop()?
 }
 
-/// What the judge reads, if that is one point with a device and without strings.
+/// The point that the oracle reads, if it is one point with a device and without strings.
 fn theirs(line: &str) -> Option<Read> {
     let points: Vec<ParsedLine<'_>> = parse_lines(line).collect::<Result<_, _>>().ok()?;
     let [point] = &points[..] else { return None };
@@ -78,7 +78,7 @@ fn assert_no_contradiction(line: &str) {
 }
 
 #[test]
-fn the_judge_and_we_read_usual_lines_the_same() {
+fn usual_lines_are_read_like_the_oracle() {
     for line in [
         "sensor,host=S1 temp=22.4,hum=40 1776693610000000000",
         "weather\\,x\\ y\\=z,loc\\=a=us\\ mid\\,west,host=h\\=1 te\\ mp\\,\\==-82i,ok=T,value=7u -5",
@@ -108,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn made_up_lines_are_read_the_same(pieces in prop::collection::vec(any_piece(), 0..10)) {
+    fn random_lines_are_read_like_the_oracle(pieces in prop::collection::vec(any_piece(), 0..10)) {
         assert_no_contradiction(&format!("m,host=h{}", pieces.concat().replace('\n', "")));
     }
 }

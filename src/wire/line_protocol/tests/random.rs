@@ -1,13 +1,13 @@
-//! Random bodies: points come out as they went in, and no line touches another.
+//! Random bodies: points survive a round trip, and no line affects another.
 
 use std::collections::BTreeMap;
 
 use proptest::{prelude::*, sample::Index};
 
-use super::{super::*, Notes, device_tags, notes};
+use super::{super::*, RecordingSink, device_tags, entries};
 use crate::wire::{Incoming, Rejection};
 
-/// A point as it is made up.
+/// A random point.
 #[derive(Debug, Clone)]
 struct Made {
     measurement: String,
@@ -25,7 +25,7 @@ enum Value {
     Boolean(bool),
 }
 
-/// Names that a line can hold: a backslash at the end would escape what comes behind it.
+/// Names that a line can hold: a backslash at the end would escape the next character.
 fn any_name() -> impl Strategy<Value = String> {
     prop_oneof!["[a-z]{1,8}", "[a-c,= \\\\\"#é]{1,6}", "[^\\x00-\\x1F\\x7F]{1,8}"]
         .prop_filter("ends with a backslash", |name| !name.ends_with('\\'))
@@ -95,7 +95,7 @@ impl Made {
     }
 }
 
-/// Pieces that make or break a line when they come to stand somewhere.
+/// Pieces that make a line valid or invalid, depending on their place.
 pub(super) fn any_piece() -> impl Strategy<Value = String> {
     let telling = prop::sample::select(vec![
         "m", ",", "=", " ", "  ", "\\", "\\ ", "\\,", "\\=", "\"", "=\"", "\\\"", "#", "host=h", ",a=b", " f=1",
@@ -114,7 +114,7 @@ fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 0..60).prop_map(|pieces| pieces.concat())
 }
 
-/// Notes how often each line was heard of: once when it was announced, and once for each outcome.
+/// Counts the calls for each line: one for its number, and one for each outcome.
 #[derive(Default)]
 struct Heard(Vec<(u64, u32)>);
 
@@ -143,7 +143,7 @@ fn heard(body: &[u8]) -> Vec<(u64, u32)> {
 
 proptest! {
     #[test]
-    fn each_point_comes_out_as_it_went_in(points in prop::collection::vec((any_point(), any::<Index>()), 1..4)) {
+    fn each_point_survives_a_round_trip(points in prop::collection::vec((any_point(), any::<Index>()), 1..4)) {
         struct Expect<'p>(std::slice::Iter<'p, (Made, Index)>);
         impl Sink for Expect<'_> {
             fn reading(&mut self, incoming: Incoming<'_>) {
@@ -174,7 +174,7 @@ proptest! {
     }
 
     #[test]
-    fn without_quotes_each_line_stands_for_itself(body in any_bytes()) {
+    fn without_quotes_each_line_is_read_alone(body in any_bytes()) {
         let body: Vec<u8> = body.into_iter().filter(|&byte| byte != b'"').collect();
         let lines = (1..).zip(body.split(|&byte| byte == b'\n'));
         let is_blank = |byte: &&u8| matches!(byte, b' ' | b'\t');
@@ -185,15 +185,15 @@ proptest! {
     }
 
     #[test]
-    fn a_broken_line_takes_nothing_with_it(pieces in prop::collection::vec(any_piece(), 0..12)) {
+    fn a_malformed_line_affects_no_other_line(pieces in prop::collection::vec(any_piece(), 0..12)) {
         let line = pieces.concat().replace('\n', "");
-        let mut notes = notes(format!("{line}\nm,host=after f=1 5"));
-        prop_assert_eq!(notes.pop().unwrap(), "2: after 5 m_f=1");
-        prop_assert_eq!(notes, self::notes(line));
+        let mut entries = entries(format!("{line}\nm,host=after f=1 5"));
+        prop_assert_eq!(entries.pop().unwrap(), "2: after 5 m_f=1");
+        prop_assert_eq!(entries, self::entries(line));
     }
 
     #[test]
     fn no_bytes_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
-        parse(&body, &Options { precision: Precision::Auto, device_tags: &[] }, &mut Notes::default());
+        parse(&body, &Options { precision: Precision::Auto, device_tags: &[] }, &mut RecordingSink::default());
     }
 }

@@ -1,10 +1,10 @@
-//! What is particular to CBOR.
+//! The rules that apply to CBOR only.
 
 use super::{bytes, cbor};
 
 #[track_caller]
-fn assert_cbor(hex: &str, notes: &[&str]) {
-    assert_eq!(cbor(bytes(hex)), Ok(notes.iter().map(ToString::to_string).collect()), "{hex}");
+fn assert_cbor(hex: &str, entries: &[&str]) {
+    assert_eq!(cbor(bytes(hex)), Ok(entries.iter().map(ToString::to_string).collect()), "{hex}");
 }
 
 #[track_caller]
@@ -76,7 +76,7 @@ fn labels_may_be_texts_and_unknown_ones_are_skipped() {
         "81 a8 00 61 61 02 01 07 18 3c 18 63 80 38 63 80 63 666f6f a1 01 02 f6 01 1b ffffffffffffffff 01",
         &["a now value=1"],
     );
-    assert_cbor("81 a3 00 61 61 02 01 61 76 01", &["duplicate_key: record [0]: the key \"v\" stands twice"]);
+    assert_cbor("81 a3 00 61 61 02 01 61 76 01", &["duplicate_key: record [0]: the key \"v\" is duplicated"]);
     assert_cbor(
         "81 a2 00 61 61 08 43 010203",
         &["invalid_value: record [0]: only numbers and booleans can be stored, not \"vs\" or \"vd\""],
@@ -89,19 +89,19 @@ fn refusal(hex: &str) -> (&'static str, String) {
 }
 
 #[test]
-fn a_pack_for_newer_readers_is_refused_whole() {
+fn a_pack_for_newer_parsers_is_refused_whole() {
     assert_eq!(
         refusal("81 a3 20 0b 00 61 61 02 01"),
         ("unsupported_senml", "\"bver\" must be a number of at most 10".to_owned())
     );
     assert_eq!(
         refusal("81 a3 00 61 61 02 01 62 785f 01"),
-        ("unsupported_senml", "the field \"x_\" must be understood, and is unknown here".to_owned())
+        ("unsupported_senml", "the field \"x_\" must be supported, and is not".to_owned())
     );
 }
 
 #[test]
-fn a_body_that_is_no_pack_is_refused_whole() {
+fn a_body_that_is_not_a_pack_is_refused_whole() {
     for hex in [
         "",
         "01",
@@ -122,7 +122,7 @@ fn a_body_that_is_no_pack_is_refused_whole() {
     ] {
         assert_eq!(refusal(hex).0, "invalid_senml", "{hex}");
     }
-    assert_eq!(refusal("80 80").1, "expected nothing more behind the pack at byte 1");
+    assert_eq!(refusal("80 80").1, "expected nothing after the pack at byte 1");
     assert_eq!(refusal("81 80").1, "a record must be a map, found array");
 }
 

@@ -1,4 +1,4 @@
-//! The rules, told in JSON.
+//! The rules of `SenML`, by examples in JSON.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn assert_refused(body: &str, code: &'static str, detail: &str) {
 }
 
 #[test]
-fn base_fields_hold_until_there_are_others() {
+fn base_fields_apply_until_they_are_replaced() {
     assert_json(
         r#"[ {"bn":"a:","bt":1000000000,"bu":"V","bv":10,"n":"x","v":1}, {"n":"y","u":"A","t":1,"v":2},
              {"bn":"b:","bt":2000000000.5,"bv":0,"n":"x","v":3}, {"bu":"","n":"z","v":4} ]"#,
@@ -21,7 +21,7 @@ fn base_fields_hold_until_there_are_others() {
 }
 
 #[test]
-fn fields_stand_in_any_order_and_unknown_ones_are_skipped() {
+fn fields_are_in_any_order_and_unknown_ones_are_skipped() {
     assert_json(
         r#"[ {"v":1,"ut":"?","x":[{"v_":2}],"n":"temp","l":null,"bn":"a/"}, {"bn":"b/","foo":1}, {"n":"m","v":2} ]"#,
         &["a now temp=1", "b now m=2"],
@@ -31,7 +31,7 @@ fn fields_stand_in_any_order_and_unknown_ones_are_skipped() {
 }
 
 #[test]
-fn a_name_that_names_no_metric_takes_the_unit_or_value() {
+fn without_a_metric_in_the_name_the_unit_or_value_is_used() {
     assert_json(
         r#"[ {"bn":"a","v":1}, {"u":"Cel","v":2}, {"n":":","vb":true,"u":""}, {"bn":"","n":"b/","v":3} ]"#,
         &[
@@ -43,7 +43,7 @@ fn a_name_that_names_no_metric_takes_the_unit_or_value() {
 }
 
 #[test]
-fn names_are_cut_as_the_options_say() {
+fn names_are_split_by_the_options() {
     let options = Options { split: NameSplit::at("."), ..options() };
     assert_eq!(json_with(&options, r#"[{"n":"2001:db8::3.on","v":1}]"#), Ok(vec!["2001:db8::3 now on=1".to_owned()]));
 }
@@ -133,8 +133,8 @@ fn a_field_of_the_wrong_type_rejects_its_record() {
         (r#""v":true"#, "invalid_value: record [1]: \"v\" must be a number, found a boolean"),
         (r#""vb":1"#, "invalid_value: record [1]: \"vb\" must be a boolean, found a number"),
         (r#""s":[1]"#, "invalid_value: record [1]: \"s\" must be a number, found an array"),
-        (r#""v":1,"v":1"#, "duplicate_key: record [1]: the key \"v\" stands twice"),
-        (r#""v":1,"bver":10,"bver":10"#, "duplicate_key: record [1]: the key \"bver\" stands twice"),
+        (r#""v":1,"v":1"#, "duplicate_key: record [1]: the key \"v\" is duplicated"),
+        (r#""v":1,"bver":10,"bver":10"#, "duplicate_key: record [1]: the key \"bver\" is duplicated"),
     ] {
         let body = format!(r#"[{{"bn":"a","v":1}},{{{fields}}},{{"v":2}}]"#);
         assert_json(&body, &[rejection, "a now value=1", "a now value=2"]);
@@ -165,8 +165,8 @@ fn a_bad_base_field_rejects_the_records_that_need_it() {
     assert_json(
         r#"[ {"bt":"x","bt":1,"n":"a","v":1}, {"n":"a","v":1}, {"bt":null,"bs":"y"}, {"n":"a","v":2} ]"#,
         &[
-            "duplicate_key: record [0]: the key \"bt\" stands twice",
-            &format!("duplicate_key: record [1]: {it} the key \"bt\" stands twice"),
+            "duplicate_key: record [0]: the key \"bt\" is duplicated",
+            &format!("duplicate_key: record [1]: {it} the key \"bt\" is duplicated"),
             "invalid_timestamp: record [2]: \"bt\" must be a number, found null",
             &format!("invalid_value: record [3]: {it} \"bs\" must be a number, found a string"),
         ],
@@ -178,7 +178,7 @@ fn a_bad_base_field_rejects_the_records_that_need_it() {
 }
 
 #[test]
-fn records_in_a_row_that_share_device_and_time_are_one_reading() {
+fn consecutive_records_of_one_device_and_time_are_one_reading() {
     assert_json(
         r#"[ {"bn":"a/","n":"x","v":1}, {"n":"y","t":0,"v":2}, {"n":"x","t":-1,"v":3}, {"n":"z","v":4},
              {"bn":"b/","n":"x","v":5}, {"bn":"a/","n":"x","v":6}, {"n":"x","v":7} ]"#,
@@ -193,7 +193,7 @@ fn records_in_a_row_that_share_device_and_time_are_one_reading() {
 }
 
 #[test]
-fn what_the_sink_may_refuse_takes_no_other_record_with_it() {
+fn a_record_that_the_sink_may_reject_affects_no_other() {
     let long = "m".repeat(129);
     assert_json(
         &format!(
@@ -205,7 +205,7 @@ fn what_the_sink_may_refuse_takes_no_other_record_with_it() {
 }
 
 #[test]
-fn units_that_take_too_much_room_are_left_out() {
+fn units_that_exceed_the_limit_are_dropped() {
     let body = r#"[ {"bn":"a/","n":"x","u":"Cel","v":1}, {"bn":"b/","n":"x","u":"V","v":1} ]"#;
     let with = |max_metadata_bytes| json_with(&Options { max_metadata_bytes, ..options() }, body).unwrap();
     assert_eq!(with(21), [r#"a now x=1 {"units":{"x":"Cel"}}"#, r#"b now x=1 {"units":{"x":"V"}}"#]);
@@ -217,7 +217,7 @@ fn units_that_take_too_much_room_are_left_out() {
 }
 
 #[test]
-fn names_and_units_have_a_length_before_anything_is_made_of_them() {
+fn the_lengths_of_names_and_units_are_checked_first() {
     let too_long = |bytes| format!("a name, \"bn\" + \"n\", has at most 258 bytes, this has {bytes}");
     let it = "it needs a base field of an earlier record:";
     let (half, long, unit) = ("b".repeat(200), "b".repeat(300), "u".repeat(33));
@@ -246,20 +246,20 @@ fn names_and_units_have_a_length_before_anything_is_made_of_them() {
 }
 
 #[test]
-fn a_metric_stands_once_in_a_reading_however_many_there_are() {
+fn a_reading_has_each_metric_once() {
     for count in [7, 8, 9, 20, 200] {
         let record = |metric| format!(r#"{{"n":"m{metric}","v":1}}"#);
         let mut records: Vec<_> = (0..count).map(record).collect();
         records.push(record(count / 2));
         records.extend((0..count).filter(|&metric| metric != count / 2).map(record));
-        let notes = json(format!(r#"[{{"bn":"a/"}},{}]"#, records.join(","))).unwrap();
-        let values: Vec<_> = notes.iter().map(|note| note.matches('=').count()).collect();
+        let entries = json(format!(r#"[{{"bn":"a/"}},{}]"#, records.join(","))).unwrap();
+        let values: Vec<_> = entries.iter().map(|entry| entry.matches('=').count()).collect();
         assert_eq!(values, [count, count], "{count}");
     }
 }
 
 #[test]
-fn a_pack_for_newer_readers_is_refused_whole() {
+fn a_pack_for_newer_parsers_is_refused_whole() {
     let version = "\"bver\" must be a number of at most 10";
     for bver in ["11", "10.5", "\"10\"", "null"] {
         let body = format!(r#"[{{"n":"a","v":1}},{{"n":"b","bver":{bver},"v":1}}]"#);
@@ -269,18 +269,18 @@ fn a_pack_for_newer_readers_is_refused_whole() {
     assert_refused(
         r#"[{"n":"a","v":1},{"n":"b","v":1,"crc_":7}]"#,
         "unsupported_senml",
-        "the field \"crc_\" must be understood, and is unknown here",
+        "the field \"crc_\" must be supported, and is not",
     );
 }
 
 #[test]
-fn a_body_that_is_no_pack_is_refused_whole() {
+fn a_body_that_is_not_a_pack_is_refused_whole() {
     for (body, detail) in [
         ("", "expected a value but found the end at byte 0"),
         ("{\"n\":\"a\",\"v\":1}", "a pack must be an array of objects, found an object"),
         ("[{\"n\":\"a\",\"v\":1},5]", "a record must be an object, found a number"),
         ("[{\"n\":\"a\",\"v\":1}", "expected ',' or ']' but found the end at byte 16"),
-        ("[{\"n\":\"a\",\"v\":1}] x", "expected nothing more behind the value at byte 18"),
+        ("[{\"n\":\"a\",\"v\":1}] x", "expected nothing after the value at byte 18"),
         ("[{\"n\":\"a\",\"v\":01}]", "a number has no leading zeros at byte 15"),
     ] {
         assert_refused(body, "invalid_senml", detail);

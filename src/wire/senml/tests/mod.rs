@@ -1,4 +1,4 @@
-//! What packs mean.
+//! The readings and rejections of packs.
 
 mod cbor;
 mod json;
@@ -6,7 +6,7 @@ mod random;
 mod rfc;
 
 use super::*;
-use crate::wire::notes::Notes;
+use crate::wire::recording_sink::RecordingSink;
 
 const NOW_MS: i64 = 1_776_693_610_000;
 
@@ -20,36 +20,36 @@ fn options() -> Options {
     }
 }
 
-/// What a pack in JSON comes to, or the code and the words of its refusal.
+/// The entries of a pack in JSON, or the code and the text of its refusal.
 fn json(body: impl AsRef<[u8]>) -> Result<Vec<String>, (&'static str, String)> {
     json_with(&options(), body)
 }
 
 fn json_with(options: &Options, body: impl AsRef<[u8]>) -> Result<Vec<String>, (&'static str, String)> {
-    let mut notes = Notes::default();
-    finish(parse_json(body.as_ref(), options, &mut notes), notes)
+    let mut entries = RecordingSink::default();
+    finish(parse_json(body.as_ref(), options, &mut entries), entries)
 }
 
-/// What a pack in CBOR comes to.
+/// The entries of a pack in CBOR.
 fn cbor(body: impl AsRef<[u8]>) -> Result<Vec<String>, (&'static str, String)> {
-    let mut notes = Notes::default();
-    finish(parse_cbor(body.as_ref(), &options(), &mut notes), notes)
+    let mut entries = RecordingSink::default();
+    finish(parse_cbor(body.as_ref(), &options(), &mut entries), entries)
 }
 
-fn finish(outcome: Result<(), SenmlError>, notes: Notes) -> Result<Vec<String>, (&'static str, String)> {
+fn finish(outcome: Result<(), SenmlError>, entries: RecordingSink) -> Result<Vec<String>, (&'static str, String)> {
     match outcome {
-        Ok(()) => Ok(notes.0),
+        Ok(()) => Ok(entries.0),
         Err(error) => {
-            assert_eq!(notes.0, [""; 0], "nothing is handed on from a refused pack");
+            assert_eq!(entries.0, [""; 0], "a refused pack yields nothing");
             Err((error.code().as_str(), error.to_string()))
         }
     }
 }
 
-/// Asserts what a pack in JSON comes to.
+/// Asserts the entries of a pack in JSON.
 #[track_caller]
-fn assert_json(body: &str, notes: &[&str]) {
-    assert_eq!(json(body), Ok(notes.iter().map(ToString::to_string).collect()), "{body}");
+fn assert_json(body: &str, entries: &[&str]) {
+    assert_eq!(json(body), Ok(entries.iter().map(ToString::to_string).collect()), "{body}");
 }
 
 fn bytes(hex: &str) -> Vec<u8> {

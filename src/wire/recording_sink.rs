@@ -1,25 +1,25 @@
-//! What a parser finds, written down for tests.
+//! A sink for tests that records what a parser finds.
 
 use std::fmt::Write;
 
 use super::{Incoming, Rejection, Sink};
 
-/// Writes down what it is given, an entry each: `device ts metric=value ... [metadata]`, `code: detail`,
-/// `line n` or `device sequence n`.
+/// Records one entry for each call: `device ts metric=value ... [metadata]`, `code: detail`, `line n` or
+/// `device sequence n`.
 #[derive(Default)]
-pub(super) struct Notes(pub(super) Vec<String>);
+pub(crate) struct RecordingSink(pub(crate) Vec<String>);
 
-impl Sink for Notes {
+impl Sink for RecordingSink {
     fn reading(&mut self, incoming: Incoming<'_>) {
         let ts = incoming.ts_ms.map_or("now".to_owned(), |ms| ms.to_string());
-        let mut note = format!("{} {ts}", incoming.device);
+        let mut entry = format!("{} {ts}", incoming.device);
         for (metric, value) in incoming.values {
-            write!(note, " {metric}={value}").unwrap();
+            write!(entry, " {metric}={value}").unwrap();
         }
         if let Some(metadata) = incoming.metadata {
-            write!(note, " {metadata}").unwrap();
+            write!(entry, " {metadata}").unwrap();
         }
-        self.0.push(note);
+        self.0.push(entry);
     }
 
     fn reject(&mut self, rejection: Rejection) {
