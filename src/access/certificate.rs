@@ -1,18 +1,19 @@
-//! What a client certificate says.
+//! The content of a client certificate.
 
 use crate::model::{DeviceIdCase, DevicePattern, check_device_id};
 
-/// What a client certificate says of its owner, when somebody else has found it to be good.
+/// The content of a client certificate that the TLS layer has verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
-    /// The ids that it names, each a pattern that only this id matches.
+    /// The device IDs in its names, each as a pattern of this one ID.
     devices: Vec<DevicePattern>,
     not_after_ms: i64,
 }
 
 impl Certificate {
-    /// Of the names in a certificate, those that are device ids count. Nothing in a name stands for anything
-    /// else: `*` is no part of an id. It is good up to and including `not_after_ms` (Unix milliseconds).
+    /// A certificate that is valid up to and including `not_after_ms` (Unix milliseconds).
+    ///
+    /// Names that are not device IDs are ignored. Names have no wildcards: `*` is not allowed in an ID.
     #[must_use]
     pub fn new<'n>(names: impl IntoIterator<Item = &'n str>, not_after_ms: i64) -> Self {
         let mut devices: Vec<DevicePattern> = Vec::new();
@@ -22,12 +23,12 @@ impl Certificate {
         Self { devices, not_after_ms }
     }
 
-    /// The ids that it names, as they are kept.
+    /// The device IDs in its names, in the case of stored IDs.
     pub(super) fn devices(&self, case: DeviceIdCase) -> Vec<DevicePattern> {
         self.devices.iter().map(|device| device.in_case(case)).collect()
     }
 
-    /// Whether it was good only before `now_ms`. It was when the connection began.
+    /// Whether it has expired at `now_ms`. It was valid at the start of the connection.
     pub(super) const fn is_over(&self, now_ms: i64) -> bool {
         self.not_after_ms < now_ms
     }

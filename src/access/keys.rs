@@ -1,4 +1,4 @@
-//! Who sent a datagram.
+//! The keys of signed datagrams.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,14 +12,16 @@ use crate::config::{Config, Expiry, Key};
 use crate::limits::Quota;
 use crate::model::DeviceIdCase;
 
-/// The keys that datagrams are signed with, and what becomes of a datagram that nobody signed.
+/// The keys that datagrams are signed with, and whether unsigned datagrams are accepted.
 ///
-/// The hash of a key id is no secret, so a plain lookup will do.
+/// Key IDs are not secret, so the lookup need not take constant time.
 #[derive(Debug)]
 pub struct Keys {
     known: HashMap<Box<str>, Known, RandomState>,
     takes_unsigned: bool,
-    /// Neither tokens nor keys: what is shown does not matter.
+    /// The devices that unsigned datagrams may write: all.
+    unsigned_scope: DeviceScope,
+    /// There are neither tokens nor keys: signatures are not verified.
     is_open: bool,
 }
 
@@ -31,38 +33,38 @@ struct Known {
     expires: Option<Expiry>,
 }
 
-/// A datagram that may be read.
+/// A datagram that may be parsed.
 #[derive(Debug, Clone, Copy)]
 pub struct Verified<'k, 'd> {
-    /// The id of the key that it is signed with.
+    /// The ID of the key that it is signed with.
     pub signer: Option<&'k Arc<str>>,
-    /// What is to be read: all of it, or what stands behind the line that signs it.
+    /// The content: the datagram without the line of its signature.
     pub content: &'d [u8],
-    /// Which devices it may write.
+    /// The devices that it may write.
     pub scope: &'k DeviceScope,
-    /// How much.
+    /// The quota of its sender.
     pub quota: &'k Quota,
 }
 
-/// Why a datagram is not read.
+/// Why a datagram is refused before it is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    /// It has to be signed and is not.
-    #[error("datagrams have to be signed here")]
+    /// It must be signed and is not.
+    #[error("the datagram must be signed, and is not")]
     Unsigned,
-    /// Its first line looks like a signature and is none, or is not that of what stands behind it.
-    #[error("the signature is not that of the content")]
+    /// Its signature is malformed, or does not match the content.
+    #[error("the signature does not match the content")]
     BadSignature,
-    /// It is signed with a key that is not known.
-    #[error("the key is not known")]
+    /// It is signed with an unknown key.
+    #[error("the datagram is signed with an unknown key")]
     UnknownKey,
-    /// It is signed with a key that was good once.
-    #[error("the key has expired")]
+    /// It is signed with an expired key.
+    #[error("the datagram is signed with an expired key")]
     ExpiredKey,
 }
 
 impl Keys {
-    /// The keys of the configuration, of which nobody has used anything yet.
+    /// The keys of the configuration, with unused quotas.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let (auth, limits, case) = (&config.auth, &config.limits, config.ingest.device_id_case);
@@ -70,27 +72,28 @@ impl Keys {
         Self {
             known: auth.keys.iter().map(entry).collect(),
             takes_unsigned: auth.takes_unsigned(),
+            unsigned_scope: DeviceScope::of(case, None, None),
             is_open: auth.tokens.is_empty() && auth.keys.is_empty(),
         }
     }
 
-    /// What may be read of a datagram at `now_ms` (Unix milliseconds). A signature that is not good is
-    /// refused, even where the datagram would be taken without.
+    /// Verifies a datagram at `now_ms` (Unix milliseconds). An invalid signature is refused even if unsigned
+    /// datagrams are accepted.
     ///
     /// # Errors
-    /// When nothing of it may be read.
+    /// When the datagram must not be parsed.
     pub fn verify<'d>(&self, datagram: &'d [u8], now_ms: i64) -> Result<Verified<'_, 'd>, SignatureError> {
-        let from_anybody =
-            |content| Verified { signer: None, content, scope: DeviceScope::all(), quota: Quota::unlimited() };
+        let unsigned =
+            |content| Verified { signer: None, content, scope: &self.unsigned_scope, quota: Quota::unlimited() };
         if !signature::is_claimed(datagram) {
-            return if self.takes_unsigned { Ok(from_anybody(datagram)) } else { Err(SignatureError::Unsigned) };
+            return if self.takes_unsigned { Ok(unsigned(datagram)) } else { Err(SignatureError::Unsigned) };
         }
         if self.is_open {
-            return Ok(from_anybody(signature::skip_line(datagram)));
+            return Ok(unsigned(signature::skip_line(datagram)));
         }
         let signature = signature::read(datagram).ok_or(SignatureError::BadSignature)?;
         let known = self.known.get(signature.key_id).ok_or(SignatureError::UnknownKey)?;
-        if !known.signer.has_made(&signature) {
+        if !known.signer.verifies(&signature) {
             return Err(SignatureError::BadSignature);
         }
         match known.expires {
@@ -104,7 +107,7 @@ impl Keys {
         }
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     #[must_use]
     pub fn count(&self) -> usize {
         self.known.len()
@@ -113,7 +116,7 @@ impl Keys {
 
 impl Known {
     fn new(key: &Key, quota: Quota, case: DeviceIdCase) -> Self {
-        let scope = DeviceScope::of(key.devices.as_deref(), key.device_prefix.as_deref(), case);
+        let scope = DeviceScope::of(case, key.devices.as_deref(), key.device_prefix.as_deref());
         Self { id: key.id.as_str().into(), signer: Signer::new(&key.secret), scope, quota, expires: key.expires }
     }
 }

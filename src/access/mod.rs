@@ -1,21 +1,18 @@
-//! Access: who may do what.
+//! Authentication and authorization: tokens, client certificates and keys, and what they allow.
 //!
-//! A request shows a token, a client certificate, both or nothing. [`Tokens`] make of it a [`Grant`]: the
-//! name under which its owner is known, what is allowed, the [`DeviceScope`], which devices are seen and how
-//! their ids look from there, and the [`Quota`], how much may be used. Whatever takes readings in or gives
-//! them out asks the grant; nobody below asks for tokens. A datagram shows no token: it is signed with a key,
-//! and [`Keys`] make of it the [`DeviceScope`] of that key.
+//! A request has a token, a client certificate, both or neither ([`Credentials`]). [`Tokens`] turn them into
+//! a [`Grant`]: the name of the owner, the allowed scopes, the [`DeviceScope`] with the devices and the
+//! mapping of their IDs, and the [`Quota`]. Ingest and query obey the grant; no room below them sees a token.
+//! A datagram is signed with a key, and [`Keys`] return the [`DeviceScope`] and the [`Quota`] of that key.
 //!
 //! Promises:
-//! - A token is never kept, only its hash, and never shown. The secret of a key has to be kept, and is never
-//!   shown.
-//! - A token or signature that is shown and not good is refused, even where somebody without one would be let
-//!   in: a mistyped token must not write outside its tenant.
-//! - A certificate lets its owner write the devices that it names. Beside a token it takes away and adds
-//!   nothing.
-//! - [`Gate`] changes all tokens and keys at once. Who was let in before finishes the request.
+//! - Only the hash of a token is kept. The secret of a key has to be kept. Neither is ever shown.
+//! - An invalid token or signature is refused, even if requests without one are allowed: a mistyped token
+//!   must not write outside its tenant.
+//! - A certificate allows writing the devices that it names. Beside a token it only removes devices.
+//! - [`Gate`] replaces all tokens and keys at once. Requests that were authorized before run to their end.
 //!
-//! Pure, but for the lock of the gate. Knows neither HTTP nor what is behind the scopes.
+//! Pure, except for the lock of the gate. This room knows neither HTTP nor what the scopes protect.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -41,34 +38,34 @@ pub use keys::{Keys, SignatureError, Verified};
 pub use scope::{DeviceScope, DeviceScopeError, IdRange};
 pub use signature::sign;
 
-/// The longest token that is looked at, in bytes.
+/// The longest token that is looked up, in bytes.
 pub const TOKEN_MAX_BYTES: usize = 256;
 
-/// What a request shows of who sends it.
+/// The credentials of a request.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Shown<'a> {
-    /// A token.
+pub struct Credentials<'a> {
+    /// The token.
     pub token: Option<&'a str>,
-    /// The certificate of its connection, which is good.
+    /// The verified client certificate of its connection.
     pub certificate: Option<&'a Certificate>,
 }
 
-/// What somebody may do.
+/// The rights of a token, a certificate or an anonymous client.
 #[derive(Debug, Clone)]
 pub struct Grant {
-    /// The name of the token, or without one, of the client certificate; `None` without either. Several
-    /// tokens may have the same.
+    /// The name of the token, or of the client certificate if there is no token. Several tokens may share a
+    /// name.
     pub name: Option<Arc<str>>,
-    /// What is allowed.
+    /// The allowed scopes.
     pub scopes: Vec<Scope>,
-    /// With which devices.
+    /// The devices.
     pub device_scope: DeviceScope,
-    /// How much. Tokens of one name share it.
+    /// The quota, which tokens of one name share.
     pub quota: Arc<Quota>,
 }
 
 impl Grant {
-    /// Whether this is allowed.
+    /// Whether the grant has this scope.
     #[must_use]
     pub fn allows(&self, scope: Scope) -> bool {
         self.scopes.contains(&scope)
@@ -78,20 +75,20 @@ impl Grant {
         Self { name: None, scopes: Vec::new(), device_scope: DeviceScope::default(), quota: Arc::default() }
     }
 
-    fn everything(quota: Quota) -> Self {
+    fn everything(case: DeviceIdCase, quota: Quota) -> Self {
         let scopes = vec![Scope::Ingest, Scope::Query, Scope::Admin];
-        Self { scopes, quota: Arc::new(quota), ..Self::nothing() }
+        let device_scope = DeviceScope::of(case, None, None);
+        Self { scopes, device_scope, quota: Arc::new(quota), ..Self::nothing() }
     }
 
-    /// What a certificate of these devices allows: to write them. How much is for the limits of devices to
-    /// say.
-    fn to_write(devices: Vec<DevicePattern>) -> Self {
+    /// The grant of a certificate: writing its devices. The limits per device apply; it has no quota.
+    fn to_write(case: DeviceIdCase, devices: Vec<DevicePattern>) -> Self {
         let name = devices.first().map(|device| format!("certificate of {device}").into());
-        let device_scope = DeviceScope::new(String::new(), Some(devices));
+        let device_scope = DeviceScope::new(case, String::new(), Some(devices));
         Self { name, scopes: vec![Scope::Ingest], device_scope, quota: Arc::default() }
     }
 
-    /// The same with those of its devices that are among these.
+    /// The grant with those of its devices that are among `devices`.
     fn narrowed_to(&self, devices: &[DevicePattern]) -> Self {
         Self { device_scope: self.device_scope.narrowed_to(devices), ..self.clone() }
     }
@@ -100,43 +97,43 @@ impl Grant {
         Self {
             name: Some(token.name.as_str().into()),
             scopes: token.scopes.clone(),
-            device_scope: DeviceScope::of(token.devices.as_deref(), token.device_prefix.as_deref(), case),
+            device_scope: DeviceScope::of(case, token.devices.as_deref(), token.device_prefix.as_deref()),
             quota,
         }
     }
 }
 
-/// Why somebody is not let in.
+/// Why a request is not authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
-    /// No token was shown.
-    #[error("this takes a token: Authorization: Bearer TOKEN")]
+    /// The request has no token.
+    #[error("this request needs a token: Authorization: Bearer TOKEN")]
     NoToken,
-    /// The token is not one of those that are known.
+    /// The token is unknown.
     #[error("the token is not known")]
     UnknownToken,
-    /// It was good once.
+    /// The token has expired.
     #[error("the token has expired")]
     ExpiredToken,
-    /// Neither a token nor a certificate that names devices was shown, and one of them would have done.
-    #[error("this takes a token (Authorization: Bearer TOKEN), or a client certificate")]
+    /// The request has neither a token nor a client certificate.
+    #[error("this request needs a token (Authorization: Bearer TOKEN) or a client certificate")]
     NoTokenNorCertificate,
     /// The certificate names no device.
     #[error(
         "none of the names in the client certificate (its common name, DNS and URI alternative names) is a device id"
     )]
     NamelessCertificate,
-    /// The certificate has expired while its connection was open.
+    /// The certificate expired while its connection was open.
     #[error("the client certificate has expired")]
     ExpiredCertificate,
 }
 
-/// The tokens and keys that are good, and what is open without one.
+/// The known tokens and keys, and what is allowed without one.
 #[derive(Debug)]
 pub struct Tokens {
     known: HashMap<TokenHash, (Arc<Grant>, Option<Expiry>)>,
     anonymous: Option<Arc<Grant>>,
-    nobody: Arc<Grant>,
+    unauthenticated: Arc<Grant>,
     certificate_use: CertificateUse,
     case: DeviceIdCase,
     metrics: Audience,
@@ -145,7 +142,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// The tokens and keys of the configuration, of which nobody has used anything yet.
+    /// The tokens and keys of the configuration, with unused quotas.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let (auth, case) = (&config.auth, config.ingest.device_id_case);
@@ -158,8 +155,8 @@ impl Tokens {
         }
         Self {
             known,
-            anonymous: auth.lets_anybody_in().then(|| Arc::new(Grant::everything(quota_of(config, None)))),
-            nobody: Arc::new(Grant::nothing()),
+            anonymous: auth.lets_anybody_in().then(|| Arc::new(Grant::everything(case, quota_of(config, None)))),
+            unauthenticated: Arc::new(Grant::nothing()),
             certificate_use: auth.client_certificate,
             case,
             metrics: auth.metrics,
@@ -168,34 +165,35 @@ impl Tokens {
         }
     }
 
-    /// What somebody may do who shows this at `now_ms` (Unix milliseconds) and wants to use the scope `to`,
-    /// if it is one. A certificate is looked at only where it could help: for [`Scope::Ingest`]. Where there
-    /// is nothing by which anybody can be known, what is shown does not matter.
+    /// The grant of a request with these credentials at `now_ms` (Unix milliseconds).
+    ///
+    /// `to` is the scope that the request needs, if any. A certificate counts for [`Scope::Ingest`] only. If
+    /// neither tokens nor certificates are configured, credentials are ignored.
     ///
     /// # Errors
-    /// When nobody is let in with that.
-    pub fn grant(&self, shown: Shown<'_>, to: Option<Scope>, now_ms: i64) -> Result<Arc<Grant>, AuthError> {
+    /// When the credentials are invalid or missing.
+    pub fn grant(&self, shown: Credentials<'_>, to: Option<Scope>, now_ms: i64) -> Result<Arc<Grant>, AuthError> {
         let takes_certificate = self.certificate_use == CertificateUse::Device && to == Some(Scope::Ingest);
         let certificate = shown.certificate.filter(|_| takes_certificate);
         let devices = certificate.map(|certificate| self.devices(certificate, now_ms)).transpose()?;
-        match (shown.token.filter(|_| self.asks_who_comes()), devices) {
+        match (shown.token.filter(|_| self.authenticates()), devices) {
             (Some(token), None) => self.of_token(token, now_ms),
             (Some(token), Some(devices)) => Ok(Arc::new(self.of_token(token, now_ms)?.narrowed_to(&devices))),
-            (None, Some(devices)) => Ok(Arc::new(Grant::to_write(devices))),
+            (None, Some(devices)) => Ok(Arc::new(Grant::to_write(self.case, devices))),
             (None, None) if takes_certificate => self.anonymous.clone().ok_or(AuthError::NoTokenNorCertificate),
             (None, None) => self.anonymous.clone().ok_or(AuthError::NoToken),
         }
     }
 
-    /// Whether there is anything by which somebody can be known.
+    /// Whether tokens or client certificates are configured.
     #[must_use]
-    pub fn asks_who_comes(&self) -> bool {
+    pub fn authenticates(&self) -> bool {
         !self.known.is_empty() || self.certificate_use == CertificateUse::Device
     }
 
-    /// Whether somebody who shows nothing may do everything.
+    /// Whether requests without credentials are allowed everything.
     #[must_use]
-    pub const fn lets_anybody_in(&self) -> bool {
+    pub const fn allows_anonymous(&self) -> bool {
         self.anonymous.is_some()
     }
 
@@ -218,19 +216,19 @@ impl Tokens {
         if devices.is_empty() { Err(AuthError::NamelessCertificate) } else { Ok(devices) }
     }
 
-    /// The grant of somebody who was not let in, for what is open to everybody.
+    /// The grant of an unauthenticated request to an open route: it allows nothing.
     #[must_use]
-    pub fn nobody(&self) -> Arc<Grant> {
-        Arc::clone(&self.nobody)
+    pub fn unauthenticated(&self) -> Arc<Grant> {
+        Arc::clone(&self.unauthenticated)
     }
 
-    /// Who may see metrics.
+    /// The audience of `/metrics`.
     #[must_use]
     pub const fn metrics(&self) -> Audience {
         self.metrics
     }
 
-    /// Who may see health.
+    /// The audience of the health routes.
     #[must_use]
     pub const fn health(&self) -> Audience {
         self.health
@@ -242,15 +240,15 @@ impl Tokens {
         &self.keys
     }
 
-    /// How many tokens there are.
+    /// The number of tokens.
     #[must_use]
     pub fn count(&self) -> usize {
         self.known.len()
     }
 }
 
-/// What may be used with a token, or without one. Who shows none counts as one together, and where there are
-/// no tokens at all there is nobody to share memory with.
+/// The quota of a token, or of all requests without a token together. If no tokens are configured, memory and
+/// queries are not shared, so they have no limit per token.
 fn quota_of(config: &Config, token: Option<&Token>) -> Quota {
     let limits = &config.limits;
     let readings = token.and_then(|token| token.readings_per_second).unwrap_or(limits.token_readings_per_second);
@@ -264,7 +262,7 @@ fn quota_of(config: &Config, token: Option<&Token>) -> Quota {
     }
 }
 
-/// What may be sent with a key.
+/// The quota of a key.
 fn quota_of_key(limits: &Limits, key: &Key) -> Quota {
     let readings = key.readings_per_second.unwrap_or(limits.token_readings_per_second);
     Quota {
@@ -282,32 +280,31 @@ fn unused(rate: Rate) -> Limiter {
     Limiter::new(rate, Instant::now())
 }
 
-/// How many new devices may come with one token, with one key, or from whoever has neither. `None`: any
-/// number.
+/// The rate of new devices of one token, of one key, or of all senders without either. `None` is no limit.
 #[must_use]
 pub fn new_devices(limits: &Limits) -> Option<Rate> {
     const MINUTE: Duration = Duration::from_secs(60);
     Rate::new(limits.new_devices_per_minute, MINUTE, Limits::NEW_DEVICES_BURST)
 }
 
-/// The tokens and keys of now.
+/// The current tokens and keys, which a reload of the configuration replaces.
 #[derive(Debug)]
 pub struct Gate(RwLock<Arc<Tokens>>);
 
 impl Gate {
-    /// Begins with these.
+    /// Starts with these.
     #[must_use]
     pub fn new(tokens: Tokens) -> Self {
         Self(RwLock::new(Arc::new(tokens)))
     }
 
-    /// The tokens and keys that hold for a request that begins now.
+    /// The tokens and keys for a request that begins now.
     #[must_use]
     pub fn tokens(&self) -> Arc<Tokens> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Others from now on.
+    /// Replaces the tokens and keys.
     pub fn replace(&self, tokens: Tokens) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(tokens);
     }

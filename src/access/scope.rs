@@ -1,43 +1,47 @@
-//! Which devices somebody reaches.
+//! Which devices a grant covers, and the mapping between client IDs and stored IDs.
 
 use std::borrow::Cow;
 
-use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdCase, DevicePattern};
+use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdCase, DeviceIdError, DevicePattern, check_device_id};
 
-/// Which devices somebody reaches, and how their ids look from there.
+/// The devices that a grant covers, and the mapping between their client IDs and stored IDs.
 ///
-/// A prefix makes a tenant: it stands before each id as it is kept, and its owner neither sees nor writes it.
-/// Whatever an owner writes as an id (`../`, the prefix of somebody else) is put behind the owner's prefix,
-/// and so stays inside. Patterns are about ids as the owner writes them.
+/// A prefix makes a tenant: stored IDs have it in front, client IDs do not. Any client ID, even `../` or the
+/// prefix of another tenant, gets the prefix in front and so stays inside the tenant. Patterns apply to
+/// client IDs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceScope {
+    case: DeviceIdCase,
     prefix: String,
-    /// `None`: every device behind the prefix.
+    /// `None`: every device with the prefix.
     patterns: Option<Vec<DevicePattern>>,
 }
 
-/// A device is out of reach.
+/// A client ID has no stored ID in a scope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceScopeError {
-    /// It is none of those that the patterns name.
-    #[error("device \"{0}\" is none of those that the token or certificate is for")]
+    /// It is not a device ID.
+    #[error(transparent)]
+    Invalid(#[from] DeviceIdError),
+    /// No pattern matches it.
+    #[error("the token, key or certificate does not cover device \"{0}\"")]
     Forbidden(String),
-    /// With the prefix its id would be too long. How long the prefix is, its tenant is not told.
+    /// It is too long with the prefix. The text keeps the length of the prefix from the tenant.
     #[error("the device id is too long: it has {0} bytes")]
     TooLong(usize),
 }
 
-/// Devices that follow each other in the order of their ids, as they are kept.
+/// A range of devices in the order of their stored IDs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IdRange {
-    /// What all their ids start with.
+    /// The start of all their stored IDs.
     pub prefix: String,
-    /// Whether it is only the device that has this very id.
+    /// Whether the range is the one device whose stored ID is the prefix.
     pub is_one_id: bool,
 }
 
 impl IdRange {
-    /// Whether a device that is kept as `id` is one of them.
+    /// Whether the range has the device with this stored ID.
     #[must_use]
     pub fn holds(&self, id: &str) -> bool {
         if self.is_one_id { id == self.prefix } else { id.starts_with(&self.prefix) }
@@ -45,70 +49,80 @@ impl IdRange {
 }
 
 impl DeviceScope {
-    /// Everything, under its own name.
+    /// All devices. Client IDs and stored IDs are the same.
     #[must_use]
     pub fn all() -> &'static Self {
-        static ALL: DeviceScope = DeviceScope::new(String::new(), None);
+        static ALL: DeviceScope = DeviceScope::new(DeviceIdCase::Preserve, String::new(), None);
         &ALL
     }
 
-    /// The devices behind `prefix`, of those that match one of `patterns` if there are any. Both are in the
-    /// case in which ids are kept.
+    /// The devices with `prefix` whose client IDs match one of `patterns`, if there are any. Both are in the
+    /// case of stored IDs.
     #[must_use]
-    pub const fn new(prefix: String, patterns: Option<Vec<DevicePattern>>) -> Self {
-        Self { prefix, patterns }
+    pub const fn new(case: DeviceIdCase, prefix: String, patterns: Option<Vec<DevicePattern>>) -> Self {
+        Self { case, prefix, patterns }
     }
 
-    /// The devices behind `prefix`, of those that match one of `devices` if there are any, both as an
-    /// operator writes them.
+    /// The devices with `prefix` whose client IDs match one of `devices`, if there are any. Both are as the
+    /// configuration has them.
     #[must_use]
-    pub fn of(devices: Option<&[DevicePattern]>, prefix: Option<&str>, case: DeviceIdCase) -> Self {
+    pub fn of(case: DeviceIdCase, devices: Option<&[DevicePattern]>, prefix: Option<&str>) -> Self {
         let patterns = devices.map(|patterns| patterns.iter().map(|pattern| pattern.in_case(case)).collect());
-        Self::new(case.apply(prefix.unwrap_or_default()).into_owned(), patterns)
+        Self::new(case, case.apply(prefix.unwrap_or_default()).into_owned(), patterns)
     }
 
-    /// The same, of the devices whose ids are among `devices`: patterns of one id each, as the owner writes
-    /// it.
+    /// The devices of the scope whose client IDs are among `devices`: patterns of one ID each.
     #[must_use]
     pub fn narrowed_to(&self, devices: &[DevicePattern]) -> Self {
-        let in_reach = devices.iter().filter(|device| self.matches(device.start())).cloned().collect();
-        Self { prefix: self.prefix.clone(), patterns: Some(in_reach) }
+        let covered = devices.iter().filter(|device| self.matches(device.start())).cloned().collect();
+        Self { patterns: Some(covered), prefix: self.prefix.clone(), ..*self }
     }
 
-    /// The id under which a device is kept, of an id that is one by itself.
+    /// Checks a client ID and applies the case of stored IDs. The prefix is not added.
     ///
     /// # Errors
-    /// When the device is out of reach.
-    pub fn to_stored_id<'a>(&self, id: &'a str) -> Result<Cow<'a, str>, DeviceScopeError> {
-        if !self.matches(id) {
-            return Err(DeviceScopeError::Forbidden(id.to_owned()));
+    /// When it is not a device ID.
+    pub fn normalize<'a>(&self, client_id: &'a str) -> Result<Cow<'a, str>, DeviceIdError> {
+        check_device_id(client_id)?;
+        Ok(self.case.apply(client_id))
+    }
+
+    /// The stored ID of a client ID. Nothing is copied unless the ID changes.
+    ///
+    /// # Errors
+    /// When it is not a device ID, or the scope does not cover the device.
+    pub fn to_stored_id<'a>(&self, client_id: &'a str) -> Result<Cow<'a, str>, DeviceScopeError> {
+        let id = self.normalize(client_id)?;
+        if !self.matches(&id) {
+            return Err(DeviceScopeError::Forbidden(id.into_owned()));
         }
         if self.prefix.is_empty() {
-            return Ok(Cow::Borrowed(id));
+            return Ok(id);
         }
         if self.prefix.len() + id.len() > DEVICE_ID_MAX_BYTES {
             return Err(DeviceScopeError::TooLong(id.len()));
         }
-        Ok(Cow::Owned(self.with_prefix(id)))
+        Ok(Cow::Owned(self.with_prefix(&id)))
     }
 
-    /// How its owner writes the id of a device that is kept as `id`; `None` when the device is out of reach.
+    /// The client ID of a stored ID; `None` if the scope does not cover the device.
     #[must_use]
-    pub fn to_client_id<'a>(&self, id: &'a str) -> Option<&'a str> {
-        id.strip_prefix(self.prefix.as_str()).filter(|id| self.matches(id))
+    pub fn to_client_id<'a>(&self, stored_id: &'a str) -> Option<&'a str> {
+        stored_id.strip_prefix(self.prefix.as_str()).filter(|id| self.matches(id))
     }
 
-    /// Where something of an owner's (the start of an id, a place between ids) lies among the ids that are
-    /// kept.
+    /// The place of a text (the start of a client ID, a cursor) among the stored IDs.
     #[must_use]
     pub fn with_prefix(&self, text: &str) -> String {
         format!("{}{text}", self.prefix)
     }
 
-    /// Where all devices lie that are in reach and whose ids, as their owner writes them, start with `start`:
-    /// in order, none of them twice. Others may lie between them.
+    /// The ranges of stored IDs that hold all covered devices whose client IDs begin with `start`.
+    ///
+    /// The ranges are in order and do not overlap. They may also hold devices that the scope does not cover.
     #[must_use]
     pub fn ranges(&self, start: &str) -> Vec<IdRange> {
+        let start = &*self.case.apply(start);
         let range = |start: &str, is_one_id| IdRange { prefix: self.with_prefix(start), is_one_id };
         let Some(patterns) = &self.patterns else { return vec![range(start, false)] };
         let narrow = |pattern: &DevicePattern| match pattern.start() {
@@ -122,7 +136,7 @@ impl DeviceScope {
         ranges
     }
 
-    /// Whether there is nothing to take off and nobody to leave out.
+    /// Whether the scope covers all devices and has no prefix.
     #[must_use]
     pub const fn is_all(&self) -> bool {
         self.prefix.is_empty() && self.patterns.is_none()
@@ -141,7 +155,8 @@ mod tests {
 
     fn scope(prefix: &str, patterns: &[&str]) -> DeviceScope {
         let patterns: Vec<_> = patterns.iter().map(|pattern| pattern.parse().unwrap()).collect();
-        DeviceScope::new(prefix.to_owned(), (!patterns.is_empty()).then_some(patterns))
+        let patterns = (!patterns.is_empty()).then_some(patterns);
+        DeviceScope::new(DeviceIdCase::Preserve, prefix.to_owned(), patterns)
     }
 
     fn ranges(patterns: &[&str], start: &str) -> Vec<(String, bool)> {
@@ -149,11 +164,11 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_stays_behind_its_prefix_whatever_it_writes() {
+    fn no_client_id_leaves_the_prefix_of_its_tenant() {
         let acme = scope("acme/", &[]);
         for id in ["pump", "../other/pump", "acme/pump", "other/pump", "/", "."] {
-            let kept = acme.to_stored_id(id).unwrap();
-            assert!(kept.starts_with("acme/") && acme.to_client_id(&kept) == Some(id), "{id}");
+            let stored = acme.to_stored_id(id).unwrap();
+            assert!(stored.starts_with("acme/") && acme.to_client_id(&stored) == Some(id), "{id}");
         }
         assert_eq!(acme.to_client_id("other/pump"), None);
         assert_eq!(acme.to_stored_id(&"x".repeat(124)), Err(DeviceScopeError::TooLong(124)));
@@ -161,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_about_the_ids_that_the_owner_writes() {
+    fn patterns_apply_to_client_ids() {
         let lights = scope("acme/", &["LIGHT-*", "HALL"]);
         assert_eq!(lights.to_stored_id("LIGHT-1").unwrap(), "acme/LIGHT-1");
         assert_eq!(lights.to_stored_id("PUMP-1"), Err(DeviceScopeError::Forbidden("PUMP-1".to_owned())));
@@ -170,13 +185,23 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_copied_for_somebody_who_reaches_everything() {
+    fn ids_are_checked_and_their_case_applied_before_patterns_and_prefix() {
+        let patterns = vec!["light-*".parse().unwrap()];
+        let lower = DeviceScope::new(DeviceIdCase::Lower, "acme/".to_owned(), Some(patterns));
+        assert_eq!(lower.to_stored_id("LIGHT-1").unwrap(), "acme/light-1");
+        assert_eq!(lower.to_stored_id("PUMP-1"), Err(DeviceScopeError::Forbidden("pump-1".to_owned())));
+        assert_eq!(lower.to_stored_id("light 1"), Err(DeviceScopeError::Invalid(DeviceIdError::BadByte(5))));
+        assert_eq!(lower.ranges("LIGHT-1"), [IdRange { prefix: "acme/light-1".to_owned(), is_one_id: false }]);
+    }
+
+    #[test]
+    fn a_scope_of_all_devices_copies_nothing() {
         assert!(matches!(DeviceScope::all().to_stored_id("pump"), Ok(Cow::Borrowed("pump"))));
         assert!(DeviceScope::all().is_all() && !scope("a", &[]).is_all() && !scope("", &["*"]).is_all());
     }
 
     #[test]
-    fn spans_are_as_narrow_as_patterns_and_question_allow() {
+    fn ranges_are_as_narrow_as_patterns_and_start_allow() {
         let of = |text: &str, is_one_id| (text.to_owned(), is_one_id);
         assert_eq!(ranges(&[], "x"), [of("t/x", false)]);
         assert_eq!(ranges(&["LIGHT-*", "PUMP-7"], ""), [of("t/LIGHT-", false), of("t/PUMP-7", true)]);
@@ -189,19 +214,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn spans_hold_every_device_in_reach_once_and_in_order(
-            patterns in prop::collection::vec("[ab*]{1,3}", 1..5), start in "[ab]{0,2}", ids in prop::collection::btree_set("[ab]{1,4}", 0..30)
+        fn ranges_hold_every_covered_device_once_and_in_order(
+            patterns in prop::collection::vec("[ab*]{1,3}", 1..5),
+            start in "[ab]{0,2}",
+            ids in prop::collection::btree_set("[ab]{1,4}", 0..30),
         ) {
             let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
             let scope = scope("t/", &patterns);
-            let in_span = |range: &IdRange, id: &&String| range.holds(&format!("t/{id}"));
+            let in_range = |range: &IdRange, id: &&String| range.holds(&format!("t/{id}"));
             let found: Vec<&String> = scope
                 .ranges(&start)
                 .iter()
-                .flat_map(|range| ids.iter().filter(|id| in_span(range, id)).collect::<Vec<_>>())
+                .flat_map(|range| ids.iter().filter(|id| in_range(range, id)).collect::<Vec<_>>())
                 .filter(|id| scope.to_client_id(&format!("t/{id}")).is_some())
                 .collect();
-            let expected: Vec<&String> = ids.iter().filter(|id| id.starts_with(&start) && scope.to_stored_id(id).is_ok()).collect();
+            let is_expected = |id: &&String| id.starts_with(&start) && scope.to_stored_id(id).is_ok();
+            let expected: Vec<&String> = ids.iter().filter(is_expected).collect();
             prop_assert_eq!(found, expected);
         }
     }

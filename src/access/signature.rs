@@ -1,8 +1,8 @@
-//! The line that signs a datagram.
+//! The signature line of a datagram.
 //!
-//! `#tg1 KEY-ID MAC\n`, where MAC is the HMAC-SHA-256 (RFC 2104) of every byte behind the line, in base64url
-//! without padding (RFC 4648, section 5). Its key are the bytes of the secret as it is written. Line protocol
-//! takes the line for a comment.
+//! The line is `#tg1 KEY-ID MAC\n`, where MAC is the HMAC-SHA-256 (RFC 2104) of all bytes after the line, in
+//! base64url without padding (RFC 4648, section 5). Its key is the text of the secret. Parsers of line
+//! protocol skip the line as a comment.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -13,29 +13,29 @@ use crate::config::{KEY_ID_MAX_BYTES, KeySecret, is_key_id};
 
 const START: &[u8] = b"#tg1";
 const MAC_BYTES: usize = 32;
-/// Of a MAC in base64url.
+/// The length of a MAC in base64url.
 const MAC_CHARS: usize = 43;
 const LINE_MAX_BYTES: usize = START.len() + 1 + KEY_ID_MAX_BYTES + 1 + MAC_CHARS + 1;
 
-/// What a datagram that claims to be signed says of itself.
+/// The signature line of a datagram, and the content after it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Signature<'d> {
     pub(super) key_id: &'d str,
     pub(super) mac: [u8; MAC_BYTES],
-    /// What is signed.
+    /// The signed bytes.
     pub(super) content: &'d [u8],
 }
 
-/// A secret that is ready to sign and to verify.
+/// The HMAC state of a secret.
 #[derive(Clone)]
 pub(super) struct Signer(Hmac<Sha256>);
 
-/// Whether the datagram claims to be signed.
+/// Whether the datagram begins like a signature line.
 pub(super) fn is_claimed(datagram: &[u8]) -> bool {
     datagram.starts_with(START)
 }
 
-/// What the datagram says of its signature; `None` when its first line is none.
+/// Parses the signature line; `None` if it is malformed.
 pub(super) fn read(datagram: &[u8]) -> Option<Signature<'_>> {
     let end = memchr::memchr(b'\n', &datagram[..datagram.len().min(LINE_MAX_BYTES)])?;
     let words = datagram[..end].strip_prefix(START)?.strip_prefix(b" ")?;
@@ -45,12 +45,12 @@ pub(super) fn read(datagram: &[u8]) -> Option<Signature<'_>> {
     Some(Signature { key_id, mac, content: &datagram[end + 1..] })
 }
 
-/// What stands behind the first line.
+/// The bytes after the first line.
 pub(super) fn skip_line(datagram: &[u8]) -> &[u8] {
     memchr::memchr(b'\n', datagram).map_or(&[], |end| &datagram[end + 1..])
 }
 
-/// The line that signs `content` and stands before it.
+/// Makes the signature line that goes before `content`.
 #[must_use]
 pub fn sign(key_id: &str, secret: &KeySecret, content: &[u8]) -> String {
     let mac = Signer::new(secret).0.chain_update(content).finalize().into_bytes();
@@ -62,8 +62,8 @@ impl Signer {
         Self(Hmac::new_from_slice(secret.expose().as_bytes()).expect("a key of HMAC has any length"))
     }
 
-    /// Whether the signature is by this secret, in a time that does not depend on where it differs.
-    pub(super) fn has_made(&self, signature: &Signature<'_>) -> bool {
+    /// Whether the signature is by this secret. The comparison takes constant time.
+    pub(super) fn verifies(&self, signature: &Signature<'_>) -> bool {
         self.0.clone().chain_update(signature.content).verify_slice(&signature.mac).is_ok()
     }
 }
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!([sign("gw-1", &secret(), content).as_bytes(), content].concat(), SIGNED);
         let signature = read(SIGNED).unwrap();
         assert_eq!((signature.key_id, signature.content), ("gw-1", &content[..]));
-        assert!(Signer::new(&secret()).has_made(&signature));
+        assert!(Signer::new(&secret()).verifies(&signature));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Who is let in.
+//! The grants of tokens, certificates and keys.
 
 use super::*;
 use crate::config::KeySecret;
@@ -9,8 +9,8 @@ fn tokens(auth: &str) -> Tokens {
     Tokens::new(&Config { auth: toml::from_str(auth).expect("a section"), ..Config::default() })
 }
 
-fn token(token: Option<&str>) -> Shown<'_> {
-    Shown { token, certificate: None }
+fn token(token: Option<&str>) -> Credentials<'_> {
+    Credentials { token, certificate: None }
 }
 
 fn entry(name: &str, token: &str, more: &str) -> String {
@@ -19,7 +19,7 @@ fn entry(name: &str, token: &str, more: &str) -> String {
 }
 
 #[test]
-fn without_tokens_everybody_may_do_everything_whatever_they_show() {
+fn without_configured_tokens_every_request_has_all_rights() {
     let open = tokens("");
     for shown in [None, Some("anything")] {
         let grant = open.grant(token(shown), None, NOW_MS).expect("let in");
@@ -29,7 +29,7 @@ fn without_tokens_everybody_may_do_everything_whatever_they_show() {
 }
 
 #[test]
-fn with_tokens_only_their_owners_are_let_in() {
+fn with_configured_tokens_only_these_are_accepted() {
     let closed = tokens(&entry("ann", "secret-1", ""));
     let grant = closed.grant(token(Some("secret-1")), None, NOW_MS).expect("known");
     assert_eq!(grant.name.as_deref(), Some("ann"));
@@ -42,7 +42,7 @@ fn with_tokens_only_their_owners_are_let_in() {
 }
 
 #[test]
-fn a_bad_token_is_refused_where_none_would_do() {
+fn an_invalid_token_is_refused_though_none_is_needed() {
     let both = tokens(&format!("allow_anonymous = true\n{}", entry("ann", "secret-1", "device_prefix = \"ann/\"")));
     assert!(both.grant(token(None), None, NOW_MS).expect("anonymous").device_scope.is_all());
     assert_eq!(both.grant(token(Some("secret-2")), None, NOW_MS).err(), Some(AuthError::UnknownToken));
@@ -57,7 +57,7 @@ fn a_bad_token_is_refused_where_none_would_do() {
 }
 
 #[test]
-fn a_token_is_good_until_it_expires_and_another_of_the_same_name_goes_on() {
+fn a_token_expires_alone_among_those_of_its_name() {
     let expires = "expires = \"2026-04-20T14:00:10Z\"";
     let two = tokens(&(entry("ann", "old", expires) + &entry("ann", "new", "")));
     assert!(two.grant(token(Some("old")), None, NOW_MS - 1).is_ok());
@@ -72,7 +72,7 @@ fn a_token_is_good_until_it_expires_and_another_of_the_same_name_goes_on() {
 }
 
 #[test]
-fn patterns_and_prefixes_are_in_the_case_in_which_ids_are_kept() {
+fn patterns_and_prefixes_have_the_case_of_stored_ids() {
     let auth = entry("ann", "t", "devices = [\"LIGHT-*\"]\ndevice_prefix = \"Acme/\"");
     let mut config = Config { auth: toml::from_str(&auth).expect("a section"), ..Config::default() };
     config.ingest.device_id_case = DeviceIdCase::Lower;
@@ -82,7 +82,7 @@ fn patterns_and_prefixes_are_in_the_case_in_which_ids_are_kept() {
 }
 
 #[test]
-fn a_gate_shows_the_tokens_of_now() {
+fn a_gate_returns_the_current_tokens() {
     let gate = Gate::new(tokens(&entry("ann", "old", "")));
     let before = gate.tokens();
     gate.replace(tokens(&entry("ann", "new", "")));
@@ -93,17 +93,16 @@ fn a_gate_shows_the_tokens_of_now() {
     );
 }
 
-/// What names, in a certificate that is good for another second, lead to, with a token or without, for this
-/// scope.
+/// The grant of a certificate with these names, which is valid for another second, and a token if any.
 fn by_certificate(auth: &str, names: &[&str], token: Option<&str>, to: Scope) -> Result<Arc<Grant>, AuthError> {
     let certificate = Certificate::new(names.iter().copied(), NOW_MS + 1_000);
-    tokens(auth).grant(Shown { token, certificate: Some(&certificate) }, Some(to), NOW_MS)
+    tokens(auth).grant(Credentials { token, certificate: Some(&certificate) }, Some(to), NOW_MS)
 }
 
 const BY_DEVICE: &str = "client_certificate = \"device\"\n";
 
 #[test]
-fn a_certificate_lets_its_owner_write_the_devices_that_it_names_and_nothing_else() {
+fn a_certificate_allows_writing_its_devices_only() {
     let grant = by_certificate(BY_DEVICE, &["pump-1", "urn:dev:mac:0024befffe804ff1"], None, Scope::Ingest);
     let grant = grant.expect("let in");
     assert_eq!(grant.scopes, [Scope::Ingest]);
@@ -123,7 +122,7 @@ fn a_certificate_lets_its_owner_write_the_devices_that_it_names_and_nothing_else
 }
 
 #[test]
-fn names_that_are_no_device_ids_grant_nothing() {
+fn names_that_are_not_device_ids_grant_nothing() {
     let long = "x".repeat(129);
     let bad = ["*", "LIGHT-*", "", "Gateway of hall 3", "p\u{fc}mp", &long];
     assert_eq!(by_certificate(BY_DEVICE, &bad, None, Scope::Ingest).err(), Some(AuthError::NamelessCertificate));
@@ -132,16 +131,16 @@ fn names_that_are_no_device_ids_grant_nothing() {
 }
 
 #[test]
-fn a_certificate_is_good_as_long_as_it_says() {
+fn a_certificate_is_valid_until_its_expiry() {
     let closed = tokens(BY_DEVICE);
     let certificate = Certificate::new(["pump-1"], NOW_MS);
-    let shown = Shown { token: None, certificate: Some(&certificate) };
+    let shown = Credentials { token: None, certificate: Some(&certificate) };
     assert!(closed.grant(shown, Some(Scope::Ingest), NOW_MS).is_ok());
     assert_eq!(closed.grant(shown, Some(Scope::Ingest), NOW_MS + 1).err(), Some(AuthError::ExpiredCertificate));
 }
 
 #[test]
-fn of_a_token_and_a_certificate_both_must_allow_a_device_to_be_written() {
+fn token_and_certificate_must_both_allow_a_device() {
     let auth = BY_DEVICE.to_owned() + &entry("ann", "t", "devices = [\"LIGHT-*\"]\ndevice_prefix = \"acme/\"");
     let names = ["LIGHT-1", "pump-1"];
     let both = by_certificate(&auth, &names, Some("t"), Scope::Ingest).expect("let in");
@@ -153,7 +152,7 @@ fn of_a_token_and_a_certificate_both_must_allow_a_device_to_be_written() {
 }
 
 #[test]
-fn where_certificates_say_nothing_they_change_nothing() {
+fn certificates_are_ignored_unless_configured() {
     let auth = entry("ann", "t", "");
     assert_eq!(by_certificate(&auth, &["pump-1"], None, Scope::Ingest).err(), Some(AuthError::NoToken));
     assert!(by_certificate(&auth, &["pump-1"], Some("t"), Scope::Ingest).expect("let in").device_scope.is_all());
@@ -161,12 +160,12 @@ fn where_certificates_say_nothing_they_change_nothing() {
 }
 
 #[test]
-fn names_in_certificates_are_in_the_case_in_which_ids_are_kept() {
+fn names_in_certificates_have_the_case_of_stored_ids() {
     let mut config = Config { auth: toml::from_str(BY_DEVICE).expect("a section"), ..Config::default() };
     config.ingest.device_id_case = DeviceIdCase::Lower;
     let lower = Tokens::new(&config);
     let certificate = Certificate::new(["Pump-1"], NOW_MS);
-    let shown = Shown { token: None, certificate: Some(&certificate) };
+    let shown = Credentials { token: None, certificate: Some(&certificate) };
     assert!(
         lower.grant(shown, Some(Scope::Ingest), NOW_MS).expect("let in").device_scope.to_stored_id("pump-1").is_ok()
     );
@@ -186,7 +185,7 @@ fn signed(id: &str, secret: &KeySecret, content: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_signed_datagram_is_that_of_its_key_until_the_key_expires() {
+fn a_signed_datagram_has_the_scope_of_its_key_until_expiry() {
     let (one_secret, one) = key("one", "devices = [\"LIGHT-*\"]\nexpires = \"2026-04-20T14:00:10Z\"");
     let (two_secret, two) = key("two", "device_prefix = \"acme/\"");
     let access = tokens(&(one + &two));
@@ -212,7 +211,7 @@ fn a_signed_datagram_is_that_of_its_key_until_the_key_expires() {
 }
 
 #[test]
-fn what_opens_the_door_to_unsigned_datagrams_does_not_open_it_to_bad_signatures() {
+fn invalid_signatures_are_refused_where_unsigned_is_accepted() {
     let (secret, table) = key("one", "");
     let (unsigned, unknown) = (b"x".to_vec(), signed("two", &secret, "x"));
     for (auth, takes_unsigned, takes_unknown) in [

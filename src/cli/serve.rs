@@ -220,7 +220,7 @@ impl Service {
         helpers.push(tokio::spawn(async move { upkeep.upkeep().await }));
         let (devices, unknown_devices) = Devices::new(options::devices(config)).unzip();
         if let (Some(devices), Some(unknown_devices)) = (&devices, unknown_devices) {
-            helpers.push(tokio::spawn(unknown_devices.look_up(Arc::clone(devices), Arc::clone(&store))));
+            helpers.push(tokio::spawn(unknown_devices.run(Arc::clone(devices), Arc::clone(&store))));
         }
         let refusals = Arc::new(RefusalLog::default());
         let of_refusals = Arc::clone(&refusals);
@@ -242,7 +242,6 @@ impl Service {
             admission: Admission::new(config.query.max_concurrent, config.query.max_bytes_in_flight.as_usize()),
             limits: options::http(config),
             formats: options::formats(config),
-            device_id_case: config.ingest.device_id_case,
         };
         let closing = CancellationToken::new();
         let receiving = sockets

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Read, Write};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use tidegauge::access::{Shown, TOKEN_MAX_BYTES, Tokens};
+use tidegauge::access::{Credentials, TOKEN_MAX_BYTES, Tokens};
 use tidegauge::common::clock::Clock;
 use tidegauge::config::{Auth, Config, Scope, Token, TokenHash};
 
@@ -93,7 +93,7 @@ fn check(config: &Config, token: &str) -> anyhow::Result<String> {
     if tokens.count() == 0 {
         bail!("the configuration has no tokens: whoever can connect may do everything");
     }
-    tokens.grant(Shown { token: Some(token), certificate: None }, None, Clock::system().now_ms())?;
+    tokens.grant(Credentials { token: Some(token), certificate: None }, None, Clock::system().now_ms())?;
     let entry = config.auth.tokens.iter().find(|entry| entry.hash == TokenHash::of(token));
     let Token { name, scopes, devices, device_prefix, expires, .. } = entry.context("the token is not known")?;
     let devices = devices.as_ref().map_or_else(|| "all".to_owned(), |patterns| join(patterns.iter()));

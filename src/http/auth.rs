@@ -23,7 +23,7 @@ use super::influx::Version;
 use super::ingest;
 use super::problem::{Problem, Refusals};
 use super::server::Peer;
-use crate::access::{AuthError, Certificate, Grant, Shown, Tokens};
+use crate::access::{AuthError, Certificate, Credentials, Grant, Tokens};
 use crate::common::backoff::jittered;
 use crate::common::clock::Clock;
 use crate::config::{Audience, Scope};
@@ -57,17 +57,13 @@ pub(super) async fn authorize(
     let certificate = peer.and_then(|peer| peer.certificate.as_deref());
     let address = peer.map(|peer| peer.address);
     let is_over_tls = peer.is_some_and(|peer| peer.is_over_tls);
-    let needs_more_than_the_address = || is_over_tls || !app.gate.tokens().lets_anybody_in();
+    let needs_more_than_the_address = || is_over_tls || !app.gate.tokens().allows_anonymous();
     let checked = app.hosts.check(&request, needs_more_than_the_address).map_err(Refusal::Browser);
     let judged = checked.and_then(|()| judge(&app, need, request.headers(), certificate));
     let judged = match judged {
-        Ok(grant) => match need.exceeded(&grant.quota, Instant::now()) {
-            None => Ok(grant),
-            Some((limit, wait)) => {
-                let pause = jittered(wait.min(PAUSE));
-                tokio::time::sleep(pause).await;
-                Err(Refusal::RateLimited(limit, wait.saturating_sub(pause)))
-            }
+        Ok(grant) => match need.charge_request(&grant.quota, Instant::now()) {
+            Ok(()) => Ok(grant),
+            Err(wait) => Err(Refusal::RateLimited(delay_refusal(wait).await)),
         },
         Err(refusal) => Err(refusal),
     };
@@ -109,10 +105,17 @@ fn log_refusals(app: &App, need: Need, sender: &Sender, response: &mut Response)
     }
 }
 
-/// How long an answer is held back at the most that refuses for the sake of a rate. Who sends again at once,
-/// whatever the answer says, would otherwise be as great a burden with refused requests as with others; and
-/// so that many of them do not come back at the same moment, it is not always the same time.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The upper bound of the delay before a 429.
+const MAX_REFUSAL_DELAY: Duration = Duration::from_secs(1);
+
+/// Delays a 429 for a rate that has room again after `wait`. Returns the rest of `wait`.
+///
+/// The delay slows clients that retry immediately. Its jitter keeps them from retrying in step.
+pub(super) async fn delay_refusal(wait: Duration) -> Duration {
+    let delay = jittered(wait.min(MAX_REFUSAL_DELAY));
+    tokio::time::sleep(delay).await;
+    wait.saturating_sub(delay)
+}
 
 /// Why a request does not get to its handler.
 #[derive(Debug, PartialEq, Eq)]
@@ -124,8 +127,8 @@ enum Refusal {
     Unreadable(&'static str),
     /// The token lacks this scope.
     Lacks(Scope),
-    /// More was sent with the token than this limit allows. There is room again after so long.
-    RateLimited(Limit, Duration),
+    /// The token has reached its rate of requests, which has room again after this time.
+    RateLimited(Duration),
 }
 
 fn judge(app: &App, need: Need, headers: &HeaderMap, certificate: Option<&Certificate>) -> Result<Arc<Grant>, Refusal> {
@@ -146,7 +149,7 @@ fn judge(app: &App, need: Need, headers: &HeaderMap, certificate: Option<&Certif
             }
             _ => Ok(grant),
         },
-        Err(_) if is_open => Ok(tokens.nobody()),
+        Err(_) if is_open => Ok(tokens.unauthenticated()),
         Err(refusal) => Err(refusal),
     }
 }
@@ -158,11 +161,11 @@ fn let_in(
     scope: Option<Scope>,
     clock: &Clock,
 ) -> Result<Arc<Grant>, Refusal> {
-    if !tokens.asks_who_comes() {
-        return tokens.grant(Shown::default(), scope, 0).map_err(Refusal::Unauthenticated);
+    if !tokens.authenticates() {
+        return tokens.grant(Credentials::default(), scope, 0).map_err(Refusal::Unauthenticated);
     }
     let token = token.map_err(Refusal::Unreadable)?;
-    let shown = Shown { token: token.as_deref(), certificate };
+    let shown = Credentials { token: token.as_deref(), certificate };
     tokens.grant(shown, scope, clock.now_ms()).map_err(Refusal::Unauthenticated)
 }
 
@@ -217,15 +220,14 @@ impl Need {
         }
     }
 
-    /// The limit of the token that is reached, and how long to wait. Whoever looks after the service may
-    /// always look.
-    fn exceeded(self, quota: &Quota, now: Instant) -> Option<(Limit, Duration)> {
-        if matches!(self, Self::Metrics | Self::Health) {
-            return None;
+    /// Charges a request to the token. Requests for metrics and health have no limit.
+    ///
+    /// The error is the time until the rate has room.
+    fn charge_request(self, quota: &Quota, now: Instant) -> Result<(), Duration> {
+        match &quota.requests {
+            Some(limiter) if !matches!(self, Self::Metrics | Self::Health) => limiter.take(now),
+            _ => Ok(()),
         }
-        let readings = quota.readings.as_ref().filter(|_| self.carries_readings());
-        let limits = [(Limit::TokenRequests, quota.requests.as_ref()), (Limit::TokenReadings, readings)];
-        limits.into_iter().find_map(|(limit, limiter)| Some((limit, limiter?.take(now).err()?)))
     }
 
     fn answer(self, refusal: &Refusal) -> Response {
@@ -254,7 +256,7 @@ impl Refusal {
             Self::Unauthenticated(error) => Problem::unauthorized(error.to_string()),
             Self::Unreadable(why) => Problem::unauthorized((*why).to_owned()),
             Self::Lacks(scope) => Problem::forbidden(format!("the token lacks the scope \"{}\"", scope.as_str())),
-            Self::RateLimited(limit, wait) => Problem::rate_limited(*limit, *wait),
+            Self::RateLimited(wait) => Problem::rate_limited(Limit::TokenRequests, *wait),
         }
     }
 

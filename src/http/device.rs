@@ -1,15 +1,16 @@
-//! Device ids in paths and parameters.
+//! Device IDs in paths and parameters.
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 
 use super::App;
 use super::problem::Problem;
-use crate::model::check_device_id;
+use crate::access::{DeviceScope, Grant};
 
-/// A device id from a path, checked, and as it is kept.
+/// The client ID of a device from a path, normalized.
 #[derive(Debug)]
 pub(super) struct DeviceInPath(pub(super) String);
 
@@ -19,12 +20,14 @@ impl FromRequestParts<Arc<App>> for DeviceInPath {
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
         let path = Path::<String>::from_request_parts(parts, app).await;
         let Path(device) = path.map_err(|error| Problem::invalid_parameter("deviceId", error.body_text()))?;
-        Ok(Self(device_of(app, "deviceId", &device)?))
+        let grant = Extension::<Arc<Grant>>::from_request_parts(parts, app).await;
+        let Extension(grant) = grant.map_err(|error| Problem::internal(&error.body_text()))?;
+        Ok(Self(normalized(&grant.device_scope, "deviceId", &device)?))
     }
 }
 
-/// A device id from the parameter `name`, checked, and as it is kept.
-pub(super) fn device_of(app: &App, name: &str, device: &str) -> Result<String, Problem> {
-    check_device_id(device).map_err(|error| Problem::invalid_parameter(name, error))?;
-    Ok(app.device_id_case.apply(device).into_owned())
+/// The client ID of a device from the parameter `name`, normalized.
+pub(super) fn normalized(scope: &DeviceScope, name: &str, device: &str) -> Result<String, Problem> {
+    let device = scope.normalize(device).map_err(|error| Problem::invalid_parameter(name, error))?;
+    Ok(device.into_owned())
 }

@@ -6,7 +6,7 @@ use rustls::pki_types::CertificateDer;
 use super::auth::token_of;
 use super::params::Params;
 use super::tls::names;
-use crate::access::{Shown, Tokens};
+use crate::access::{Credentials, Tokens};
 use crate::config::{Auth, CertificateUse, Config, Scope};
 use crate::model::check_device_id;
 
@@ -50,7 +50,7 @@ pub fn certificate(der: &[u8]) {
     let certificate = names::certificate(&CertificateDer::from(der));
     let auth = Auth { client_certificate: CertificateUse::Device, ..Auth::default() };
     let config = Config { auth, ..Config::default() };
-    let shown = Shown { token: None, certificate: Some(&certificate) };
+    let shown = Credentials { token: None, certificate: Some(&certificate) };
     let granted = Tokens::new(&config).grant(shown, Some(Scope::Ingest), 0);
     let Ok(grant) = granted else { return };
     assert_eq!(grant.scopes, [Scope::Ingest]);

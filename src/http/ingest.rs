@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, Uri, header};
 use axum::{Extension, Json};
 use serde::Serialize;
 
-use super::intake::{Taken, Unreadable, take};
+use super::intake::{IngestRequest, UnreadableBody, receive_readings};
 use super::params::Params;
 use super::problem::Problem;
 use super::{App, Formats};
@@ -38,7 +38,9 @@ pub(super) async fn readings(
     })?;
     let parse =
         move |app: &App, bytes: &[u8], admission: &mut Admission<'_>| media_type.parse(bytes, &app.formats, admission);
-    let Taken { receipt, .. } = take(&app, &grant, media_type.format(), &headers, body, partial, parse).await?;
+    let format = media_type.format();
+    let request = IngestRequest { app: &app, grant: &grant, format, headers: &headers, body, partial };
+    let receipt = receive_readings(request, parse).await?.receipt;
     if receipt.rejected == 0 {
         return Ok(Json(Accepted { accepted: receipt.accepted }));
     }
@@ -82,7 +84,7 @@ impl MediaType {
         }
     }
 
-    fn parse(self, body: &[u8], formats: &Formats, admission: &mut Admission<'_>) -> Result<(), Unreadable> {
+    fn parse(self, body: &[u8], formats: &Formats, admission: &mut Admission<'_>) -> Result<(), UnreadableBody> {
         match self {
             Self::Json => {
                 json::parse(body, admission).map_err(|error| (Code::InvalidJson, Problem::invalid_json(&error)))
@@ -113,6 +115,6 @@ fn senml_options(formats: &Formats, admission: &Admission<'_>) -> senml::Options
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "map_err hands it over")]
-fn unreadable(error: senml::SenmlError) -> Unreadable {
+fn unreadable(error: senml::SenmlError) -> UnreadableBody {
     (error.code(), Problem::invalid_senml(&error))
 }

@@ -1,5 +1,4 @@
-//! What all requests with readings have in common, whatever their format: body in, readings admitted, receipt
-//! out.
+//! The common path of all requests with readings: receive the body, admit the readings, return the receipt.
 
 use std::sync::{Arc, LazyLock};
 
@@ -8,45 +7,56 @@ use axum::http::HeaderMap;
 use tokio::sync::Semaphore;
 
 use super::App;
+use super::auth::delay_refusal;
 use super::body::{self, Received};
 use super::problem::Problem;
 use crate::access::Grant;
-use crate::ingest::{Admission, Receipt, Refused};
+use crate::ingest::{Admission, IngestError, Receipt};
 use crate::wire::{Code, Format, Source};
 
-/// A body of at most this size is parsed where it was received, within milliseconds. A larger one would hold
-/// up other requests, so a thread that may block parses it.
+/// The largest body that is parsed on the thread that received it, within milliseconds. A larger body would
+/// delay other requests, so a blocking thread parses it.
 const INLINE_BYTES: usize = 256 << 10;
 
-/// As many large bodies are parsed at once as there are processors, so that requests with small ones are not
-/// held up.
+/// Limits the large bodies that are parsed at once to the number of processors, so that requests with small
+/// bodies are not delayed.
 static PARSERS: LazyLock<Semaphore> =
     LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, std::num::NonZero::get)));
 
-/// A body that is not in the format it claims: how it counts, and how it is told.
-pub(super) type Unreadable = (Code, Problem);
+/// A body that is not in the format that it claims: the code that counts it, and the answer.
+pub(super) type UnreadableBody = (Code, Problem);
 
-/// A request that was understood. Some or all of its readings may be rejected.
+/// A request with readings, before its body is read.
+pub(super) struct IngestRequest<'a> {
+    pub(super) app: &'a Arc<App>,
+    pub(super) grant: &'a Arc<Grant>,
+    pub(super) format: Format,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) body: Body,
+    /// Whether valid readings are accepted beside rejected ones.
+    pub(super) partial: bool,
+}
+
+/// The outcome of a request whose body was parsed. Some or all of its readings may be rejected.
 #[derive(Debug)]
-pub(super) struct Taken {
-    /// What became of the readings.
+pub(super) struct IngestOutcome {
+    /// The accepted and rejected readings.
     pub(super) receipt: Receipt,
     /// The body, decompressed.
     pub(super) body: Received,
 }
 
-/// Receives a body, lets `parse` find its readings, and waits until the good ones are durable. With `partial`
-/// unset, one bad reading rejects them all.
-pub(super) async fn take(
-    app: &Arc<App>,
-    grant: &Arc<Grant>,
-    format: Format,
-    headers: &HeaderMap,
-    body: Body,
-    partial: bool,
-    parse: impl FnOnce(&App, &[u8], &mut Admission<'_>) -> Result<(), Unreadable> + Send + 'static,
-) -> Result<Taken, Problem> {
+/// Receives the body of a request, parses it with `parse`, and waits until the accepted readings are durable.
+pub(super) async fn receive_readings(
+    request: IngestRequest<'_>,
+    parse: impl FnOnce(&App, &[u8], &mut Admission<'_>) -> Result<(), UnreadableBody> + Send + 'static,
+) -> Result<IngestOutcome, Problem> {
+    let IngestRequest { app, grant, format, headers, body, partial } = request;
     let source = Source::http(format);
+    let permit = match app.ingest.begin(source, &grant.quota) {
+        Ok(permit) => permit,
+        Err(error) => return Err(Problem::readings_rate_limited(delay_refusal(error.retry_after).await)),
+    };
     let received = async {
         body::require_length(headers)?;
         body::receive(app, &grant.quota, headers, body).await
@@ -58,7 +68,7 @@ pub(super) async fn take(
     let read = {
         let (app, grant) = (Arc::clone(app), Arc::clone(grant));
         move || {
-            let mut admission = app.ingest.admission(source, &grant.device_scope, &grant.quota);
+            let mut admission = app.ingest.admission(permit, &grant.device_scope, &grant.quota);
             let parsed = parse(&app, &body.bytes, &mut admission);
             (parsed.map(|()| admission.end()), body) // the body keeps its share of the budget until here
         }
@@ -68,14 +78,14 @@ pub(super) async fn take(
         app.ingest.count_unreadable_request(source.into(), code);
         problem
     })?;
-    let receipt = match app.ingest.commit(admitted, &grant.quota, partial).await {
-        Ok(receipt) | Err(Refused::NotPartial(receipt)) => receipt,
-        Err(refused) => return Err(Problem::refused(refused, app.pipeline.store_away().is_some())),
-    };
-    Ok(Taken { receipt, body })
+    match app.ingest.finish(admitted, partial).durable().await {
+        Ok(receipt) => Ok(IngestOutcome { receipt, body }),
+        Err(IngestError::NotPartial(receipt)) => Ok(IngestOutcome { receipt: *receipt, body }),
+        Err(error) => Err(Problem::refused(error, app.pipeline.store_away().is_some())),
+    }
 }
 
-/// Does the work that a body of so many bytes makes: at once, or on a thread of its own.
+/// Runs the work on a body of this size: here if it is small, else on a blocking thread.
 async fn run<T: Send + 'static>(body_bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
     if body_bytes <= INLINE_BYTES {
         return Ok(work());
@@ -95,12 +105,12 @@ mod tests {
     #[tokio::test]
     async fn other_requests_go_on_while_a_large_body_is_parsed() {
         let (others_go_on, goes_on) = mpsc::channel();
-        // Ends when the other task has run, for which there is no thread but this one.
+        // Returns when the other task has run, and this test has one thread only.
         let parse = move || goes_on.recv_timeout(Duration::from_secs(60)).is_ok();
         let large = run(INLINE_BYTES + 1, parse);
         let other = async move { others_go_on.send(()).unwrap() };
         let (parsed, ()) = tokio::join!(large, other);
-        assert!(parsed.is_ok_and(|was_held_up_by_nothing| was_held_up_by_nothing));
+        assert!(parsed.is_ok_and(|was_not_delayed| was_not_delayed));
     }
 
     #[tokio::test]

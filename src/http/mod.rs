@@ -24,7 +24,6 @@ use crate::common::clock::Clock;
 use crate::flush::Pipeline;
 use crate::ingest::Ingest;
 use crate::log::Log;
-use crate::model::DeviceIdCase;
 use crate::query::Queries;
 use crate::telemetry::{Exposition, Metrics, RefusalLog};
 use crate::wire::senml::NameSplit;
@@ -123,6 +122,4 @@ pub struct App {
     pub limits: Limits,
     /// What formats leave open.
     pub formats: Formats,
-    /// What becomes of capitals in the device ids of queries.
-    pub device_id_case: DeviceIdCase,
 }

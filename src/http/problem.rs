@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::browser::BrowserError;
 use super::budget::Exhausted;
 use crate::access::DeviceScopeError;
-use crate::ingest::{Listed, Receipt, RefusalReason, Refused};
+use crate::ingest::{IngestError, Listed, Receipt, RefusalReason};
 use crate::log::AppendError;
 use crate::query::QueryError;
 use crate::telemetry::{Limit, RefusalEntry, What};
@@ -137,6 +137,11 @@ impl Problem {
         let detail = format!("more was sent with this token than {} allows; try again later", limit.key());
         let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "Rate limited", "rate_limited", detail);
         Self { retry_after: Some(retry_after), ..problem }.at(limit)
+    }
+
+    /// The token has reached its rate of readings, which admission has counted.
+    pub(super) fn readings_rate_limited(retry_after: Duration) -> Self {
+        Self { limit: None, ..Self::rate_limited(Limit::TokenReadings, retry_after) }
     }
 
     pub(super) fn not_found(path: &str) -> Self {
@@ -268,20 +273,20 @@ impl Problem {
     }
 
     /// Nothing of a request was accepted. A log that is full gets emptier only when the store is there.
-    pub(super) fn refused(refused: Refused, is_store_away: bool) -> Self {
-        let detail = refused.to_string();
-        match refused {
-            Refused::TooManyReadings(_) => {
+    pub(super) fn refused(error: IngestError, is_store_away: bool) -> Self {
+        let detail = error.to_string();
+        match error {
+            IngestError::TooManyReadings(_) => {
                 let problem =
                     Self::new(StatusCode::PAYLOAD_TOO_LARGE, "Too many readings", "too_many_readings", detail);
                 problem.at(Limit::ReadingsPerRequest)
             }
-            Refused::TooLarge(_) => {
+            IngestError::TooLarge(_) => {
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, "Request too large", "request_too_large", detail)
             }
-            Refused::NotPartial(receipt) => Self::rejected(receipt, false),
-            Refused::RateLimited(wait) => Self::rate_limited(Limit::TokenReadings, wait),
-            Refused::Overloaded(error) => {
+            IngestError::NotPartial(receipt) => Self::rejected(*receipt, false),
+            IngestError::RateLimited(error) => Self::readings_rate_limited(error.retry_after),
+            IngestError::Overloaded(error) => {
                 let wait = if is_store_away { STORE_AWAY } else { MOMENT };
                 let problem = Self::unavailable("Overloaded", "overloaded", detail, wait);
                 match error {
@@ -290,7 +295,7 @@ impl Problem {
                     _ => problem.at(Limit::LogBytes),
                 }
             }
-            Refused::Failed(_) => {
+            IngestError::Failed(_) => {
                 let detail = "the log takes nothing any more: its disk has failed, or the service is stopping";
                 Self::unavailable("Log failed", "log_failed", detail, MOMENT)
             }
@@ -333,7 +338,9 @@ impl From<QueryError> for Problem {
             QueryError::OutOfReach(DeviceScopeError::Forbidden(_)) => {
                 Self::new(StatusCode::FORBIDDEN, "Device forbidden", "device_forbidden", detail)
             }
-            QueryError::OutOfReach(DeviceScopeError::TooLong(_)) => Self::invalid_parameter("device", detail),
+            QueryError::OutOfReach(DeviceScopeError::Invalid(_) | DeviceScopeError::TooLong(_)) => {
+                Self::invalid_parameter("device", detail)
+            }
             QueryError::TooManyDevices(_) => {
                 Self::new(StatusCode::BAD_REQUEST, "Too many devices", "too_many_devices", detail)
             }

@@ -32,9 +32,9 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .add_query("/v1/devices/{deviceId}/rollups", get(query::rollups))
         .add_query("/v1/devices/{deviceId}/readings", get(query::readings))
         .add_query("/v1/devices/{deviceId}/latest", get(query::latest))
-        .add(Need::Influx(Version::V1, Scope::Ingest), "/write", post(influx::write_v1))
-        .add(Need::Influx(Version::V2, Scope::Ingest), "/api/v2/write", post(influx::write_v2))
-        .add(Need::Influx(Version::V3, Scope::Ingest), "/api/v3/write_lp", post(influx::write_v3))
+        .add(Need::Influx(Version::V1, Scope::Ingest), "/write", influx::write(Version::V1))
+        .add(Need::Influx(Version::V2, Scope::Ingest), "/api/v2/write", influx::write(Version::V2))
+        .add(Need::Influx(Version::V3, Scope::Ingest), "/api/v3/write_lp", influx::write(Version::V3))
         // All it answers is what writers ask first.
         .add(Need::Influx(Version::V1, Scope::Ingest), "/query", get(influx::query).post(influx::query))
         .add(Need::Health, "/ping", get(influx::ping))

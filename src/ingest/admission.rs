@@ -1,104 +1,131 @@
-//! Judging readings one by one.
+//! The check of each reading of a request or batch.
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::access::{DeviceScope, DeviceScopeError};
 use crate::log::{Batch, BatchBuilder, PushError};
-use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdCase, METRIC_MAX_BYTES, check_device_id, check_metric_name};
+use crate::model::{DEVICE_ID_MAX_BYTES, METRIC_MAX_BYTES, check_metric_name};
 use crate::telemetry::RefusalEntry;
 use crate::wire::{Code, Incoming, Limits, Protocol, Rejection, Sink, Source, work};
 
-use super::Receipt;
-use super::devices::Visit;
+use super::devices::RequestCheck;
 use super::receipt::ByCode;
 use super::window::Window;
+use super::{Permit, RateLimitedError, Receipt};
 use crate::limits::Quota;
 
-/// How many rejections are told one by one; the others are counted.
+/// The most rejections that an answer lists; the others are only counted.
 const MAX_LISTED: usize = 100;
 
-/// What makes a reading acceptable.
+/// The rules that a reading must meet.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// How far behind the server's clock an instant may lie. `None`: any time since year 0.
+    /// How far an instant may be behind the server's clock. `None`: any time since year 0.
     pub max_age: Option<Duration>,
-    /// How far ahead of the server's clock an instant may lie.
+    /// How far an instant may be ahead of the server's clock.
     pub max_future: Duration,
-    /// How many readings a request may carry.
+    /// The most readings of a request.
     pub max_readings: usize,
-    /// What a reading may have.
+    /// The limits of one reading.
     pub limits: Limits,
-    /// What becomes of capitals in device ids.
-    pub device_id_case: DeviceIdCase,
 }
 
-/// A rejected reading, as it is told to who sent it.
+/// A rejected reading, as the answer lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// Which reading of the request, counted from 0.
+    /// The position of the reading in the request, counted from 0.
     pub index: u32,
-    /// Which line of the body, counted from 1, where the format has lines.
+    /// The line of the body, counted from 1, if the format has lines.
     pub line: Option<u64>,
-    /// Its device as the sender writes it, where it could be read.
+    /// The client ID of its device, if the parser found one.
     pub device: Option<Box<str>>,
-    /// What is wrong.
+    /// The reason.
     pub rejection: Rejection,
 }
 
-/// A request whose readings are judged. None of them is in the log yet.
+/// The kind of an admission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// One request.
+    Request,
+    /// Several datagrams, which share a record of the log and nothing else.
+    Batch,
+}
+
+/// A request or batch after admission. None of its readings is in the log yet.
 #[derive(Debug)]
 pub struct Admitted {
+    pub(super) kind: Kind,
     pub(super) protocol: Protocol,
     pub(super) batch: Batch,
     pub(super) receipt: Receipt,
+    /// Whether the sender's rate admits the readings of a request after the first.
+    pub(super) charged: Result<(), RateLimitedError>,
 }
 
-/// A device and its metadata that are good.
+/// A device whose ID and metadata are valid.
 #[derive(Debug)]
 struct Owner {
     /// See [`Incoming::owner`].
     number: u32,
-    /// The id under which the device is kept.
+    /// The stored ID.
     device: String,
 }
 
-/// A request under way: the parser's [`Sink`].
+/// A request or batch whose readings are being checked: the parser's [`Sink`].
 #[derive(Debug)]
 pub struct Admission<'r> {
     rules: &'r Rules,
+    kind: Kind,
     scope: &'r DeviceScope,
-    /// `None`: devices have no limits.
-    visit: Option<Visit<'r>>,
+    quota: &'r Quota,
+    /// How many readings of the batch were received before the current datagram.
+    received_before: u32,
+    /// `None` if devices have no limits.
+    device_check: Option<RequestCheck<'r>>,
     source: Source,
     window: Window,
     max_readings: usize,
-    /// Whose the last reading was, if the parser has numbered it and it was good.
+    /// The owner of the last accepted reading, if the parser numbers owners.
     owner: Option<Owner>,
     batch: BatchBuilder,
     line: Option<u64>,
     receipt: Receipt,
-    /// The rejections of each code that were taken for the log.
+    /// The rejections of each code that [`Self::take_refusals`] has returned.
     logged: ByCode,
+}
+
+impl Kind {
+    /// The most readings of a request. A batch has no such limit.
+    pub(super) const fn max_readings(self, rules: &Rules) -> usize {
+        match self {
+            Self::Request => rules.max_readings,
+            Self::Batch => usize::MAX,
+        }
+    }
 }
 
 impl<'r> Admission<'r> {
     pub(super) fn new(
         rules: &'r Rules,
-        scope: &'r DeviceScope,
-        visit: Option<Visit<'r>>,
+        kind: Kind,
         source: Source,
+        (scope, quota): (&'r DeviceScope, &'r Quota),
+        device_check: Option<RequestCheck<'r>>,
         now_ms: i64,
-        max_readings: usize,
         max_payload_bytes: usize,
     ) -> Self {
         Self {
             rules,
+            kind,
             scope,
-            visit,
+            quota,
+            received_before: 0,
+            device_check,
             source,
             window: Window::new(now_ms, rules.max_age, rules.max_future),
-            max_readings,
+            max_readings: kind.max_readings(rules),
             owner: None,
             batch: BatchBuilder::new(max_payload_bytes),
             line: None,
@@ -107,48 +134,44 @@ impl<'r> Admission<'r> {
         }
     }
 
-    /// Starts the next datagram of a batch: where its readings come from, and what its sender may do.
-    pub fn set_sender(&mut self, source: Source, scope: &'r DeviceScope, quota: &'r Quota) {
+    /// Starts the next datagram of a batch.
+    pub fn next_datagram(&mut self, Permit { source }: Permit, scope: &'r DeviceScope, quota: &'r Quota) {
+        self.charge_datagram();
+        self.received_before = self.receipt.received;
         self.source = source;
-        self.scope = scope;
+        (self.scope, self.quota) = (scope, quota);
         self.owner = None; // the next parser counts from 0 again
         self.batch.forget_owners();
-        if let Some(visit) = &mut self.visit {
-            visit.set_sender(quota);
+        if let Some(check) = &mut self.device_check {
+            check.set_sender(quota);
         }
     }
 
-    /// What the readings are judged by.
+    /// The rules that the readings must meet.
     #[must_use]
     pub const fn rules(&self) -> &'r Rules {
         self.rules
     }
 
-    /// The clock by which the readings are judged, in Unix milliseconds.
+    /// The clock that the readings are checked against, in Unix milliseconds.
     #[must_use]
     pub const fn now_ms(&self) -> i64 {
         self.window.now_ms()
     }
 
-    /// How many readings came so far, acceptable or not.
-    #[must_use]
-    pub const fn received(&self) -> u32 {
-        self.receipt.received
-    }
-
-    /// How many readings are acceptable so far.
+    /// The number of readings that were accepted so far.
     #[must_use]
     pub const fn accepted(&self) -> u32 {
         self.receipt.accepted
     }
 
-    /// How many readings are rejected so far.
+    /// The number of readings that were rejected so far.
     #[must_use]
     pub const fn rejected(&self) -> u32 {
         self.receipt.rejected
     }
 
-    /// What was rejected since this was called last, for the log. The list of rejections starts anew.
+    /// Takes the rejections since the last call, for log lines. The list of rejections starts anew.
     pub fn take_refusals(&mut self) -> Vec<RefusalEntry> {
         let listed = std::mem::take(&mut self.receipt.listed);
         let logged = std::mem::replace(&mut self.logged, self.receipt.by_code);
@@ -161,16 +184,41 @@ impl<'r> Admission<'r> {
         &self.receipt.listed
     }
 
-    /// Ends the judging.
+    /// Ends the admission, and charges the readings after the first to the sender's rate.
     #[must_use]
     pub fn end(self) -> Admitted {
-        let protocol = self.source.into();
+        let (kind, protocol) = (self.kind, self.source.into());
+        let charged = match kind {
+            Kind::Request => self.charge_request(),
+            Kind::Batch => {
+                self.charge_datagram();
+                Ok(())
+            }
+        };
         let (batch, receipt) = self.finish();
-        Admitted { protocol, batch, receipt }
+        Admitted { kind, protocol, batch, receipt, charged }
+    }
+
+    /// Charges a request, unless other requests of its sender have used up the rate since it began.
+    fn charge_request(&self) -> Result<(), RateLimitedError> {
+        let Some(limiter) = &self.quota.readings else { return Ok(()) };
+        let charged = limiter.take_more(self.received_after_first(), Instant::now());
+        charged.map_err(|retry_after| RateLimitedError { retry_after })
+    }
+
+    /// Charges a datagram. Its readings are in the batch already, so they are charged in any case.
+    fn charge_datagram(&self) {
+        if let Some(limiter) = &self.quota.readings {
+            limiter.owe(self.received_after_first(), Instant::now());
+        }
+    }
+
+    fn received_after_first(&self) -> u64 {
+        (self.receipt.received - self.received_before).saturating_sub(1).into()
     }
 
     pub(super) fn finish(self) -> (Batch, Receipt) {
-        let retry_after = self.visit.and_then(Visit::end);
+        let retry_after = self.device_check.and_then(RequestCheck::end);
         (self.batch.finish(), Receipt { retry_after, ..self.receipt })
     }
 
@@ -180,13 +228,13 @@ impl<'r> Admission<'r> {
         let device = if let Some(owner) = known {
             owner.device.as_str()
         } else {
-            found = judge_owner(self.rules, self.scope, incoming)?;
+            found = check_owner(self.rules, self.scope, incoming)?;
             &*found
         };
-        judge_values(&self.rules.limits, incoming.values)?;
-        let ts_ms = self.window.judge(incoming.ts_ms, self.source)?;
-        if let Some(visit) = &mut self.visit {
-            visit.judge(device, incoming.values)?;
+        check_values(&self.rules.limits, incoming.values)?;
+        let ts_ms = self.window.check(incoming.ts_ms, self.source)?;
+        if let Some(check) = &mut self.device_check {
+            check.check(device, incoming.values)?;
         }
         let values = incoming.values.iter().map(|(name, value)| (&**name, *value));
         self.batch.push_of(incoming.owner, device, incoming.metadata, ts_ms, values).map_err(|error| {
@@ -205,27 +253,21 @@ impl<'r> Admission<'r> {
     }
 }
 
-/// The id under which the device is kept. Lengths are checked before anything is copied.
-fn judge_owner<'i>(rules: &Rules, scope: &DeviceScope, incoming: &Incoming<'i>) -> Result<Cow<'i, str>, Rejection> {
-    check_device_id(incoming.device)
-        .map_err(|error| Rejection { code: Code::InvalidDeviceId, detail: error.to_string() })?;
-    work::count(incoming.device.len());
-    let refuse = |error: DeviceScopeError| Rejection {
+/// Checks device and metadata, before anything is copied. Returns the stored ID.
+fn check_owner<'i>(rules: &Rules, scope: &DeviceScope, incoming: &Incoming<'i>) -> Result<Cow<'i, str>, Rejection> {
+    work::count(incoming.device.len().min(DEVICE_ID_MAX_BYTES));
+    let device = scope.to_stored_id(incoming.device).map_err(|error| Rejection {
         code: match error {
             DeviceScopeError::Forbidden(_) => Code::DeviceForbidden,
-            DeviceScopeError::TooLong(_) => Code::InvalidDeviceId,
+            DeviceScopeError::Invalid(_) | DeviceScopeError::TooLong(_) => Code::InvalidDeviceId,
         },
         detail: error.to_string(),
-    };
-    let device = match rules.device_id_case.apply(incoming.device) {
-        Cow::Borrowed(device) => scope.to_stored_id(device).map_err(refuse)?,
-        Cow::Owned(device) => Cow::Owned(scope.to_stored_id(&device).map_err(refuse)?.into_owned()),
-    };
+    })?;
     rules.limits.check_metadata(incoming.metadata.map_or(0, str::len))?;
     Ok(device)
 }
 
-fn judge_values(limits: &Limits, values: &[(Cow<'_, str>, f64)]) -> Result<(), Rejection> {
+fn check_values(limits: &Limits, values: &[(Cow<'_, str>, f64)]) -> Result<(), Rejection> {
     let refuse = |code, detail: String| Err(Rejection { code, detail });
     limits.check_metrics(values.len())?;
     for (name, value) in values {
@@ -251,7 +293,7 @@ impl Sink for Admission<'_> {
 
     fn reading(&mut self, incoming: Incoming<'_>) {
         if self.receipt.received as usize >= self.max_readings {
-            self.receipt.received += 1; // refused as a whole at the end, so nothing more is kept
+            self.receipt.received += 1; // the request is refused at the end, so its readings are not kept
             return;
         }
         match self.admit(&incoming) {
@@ -288,6 +330,7 @@ impl Admission<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::DeviceIdCase;
     use crate::wire::Format;
 
     const NOW_MS: i64 = 1_776_693_610_000;
@@ -296,10 +339,15 @@ mod tests {
         max_future: Duration::from_secs(600),
         max_readings: 1_000,
         limits: Limits { max_metrics: 2, max_metadata_bytes: 10 },
-        device_id_case: DeviceIdCase::Preserve,
     };
 
-    fn verdict(
+    /// The admission of a JSON request.
+    fn admission<'r>(rules: &'r Rules, scope: &'r DeviceScope, now_ms: i64) -> Admission<'r> {
+        let sender = (scope, Quota::unlimited());
+        Admission::new(rules, Kind::Request, Source::http(Format::Json), sender, None, now_ms, 1 << 20)
+    }
+
+    fn code_of(
         rules: &Rules,
         device: &str,
         metadata: Option<&str>,
@@ -307,15 +355,7 @@ mod tests {
         values: &[(&str, f64)],
     ) -> Option<Code> {
         let values: Vec<_> = values.iter().map(|&(name, value)| (Cow::Borrowed(name), value)).collect();
-        let mut admission = Admission::new(
-            rules,
-            DeviceScope::all(),
-            None,
-            Source::http(Format::Json),
-            NOW_MS,
-            rules.max_readings,
-            1 << 20,
-        );
+        let mut admission = admission(rules, DeviceScope::all(), NOW_MS);
         admission.reading(Incoming { device, metadata, owner: None, ts_ms, values: &values });
         let (batch, receipt) = admission.finish();
         assert_eq!(batch.readings(), receipt.accepted);
@@ -324,22 +364,22 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_refuses_with_its_code() {
+    fn each_rule_rejects_with_its_code() {
         let x = &[("x", 1.0)][..];
-        assert_eq!(verdict(&RULES, "d", None, None, x), None);
-        assert_eq!(verdict(&RULES, "d e", None, None, x), Some(Code::InvalidDeviceId));
-        assert_eq!(verdict(&RULES, "d", Some("{\"a\":1234567}"), None, x), Some(Code::MetadataTooLarge));
-        assert_eq!(verdict(&RULES, "d", None, None, &[("a", 1.0), ("b", 1.0), ("c", 1.0)]), Some(Code::TooManyMetrics));
-        assert_eq!(verdict(&RULES, "d", None, None, &[("ts", 1.0)]), Some(Code::InvalidMetricName));
-        assert_eq!(verdict(&RULES, "d", None, None, &[("x", f64::INFINITY)]), Some(Code::NonFiniteValue));
-        assert_eq!(verdict(&RULES, "d", None, None, &[("x", f64::NAN)]), Some(Code::NonFiniteValue));
+        assert_eq!(code_of(&RULES, "d", None, None, x), None);
+        assert_eq!(code_of(&RULES, "d e", None, None, x), Some(Code::InvalidDeviceId));
+        assert_eq!(code_of(&RULES, "d", Some("{\"a\":1234567}"), None, x), Some(Code::MetadataTooLarge));
+        assert_eq!(code_of(&RULES, "d", None, None, &[("a", 1.0), ("b", 1.0), ("c", 1.0)]), Some(Code::TooManyMetrics));
+        assert_eq!(code_of(&RULES, "d", None, None, &[("ts", 1.0)]), Some(Code::InvalidMetricName));
+        assert_eq!(code_of(&RULES, "d", None, None, &[("x", f64::INFINITY)]), Some(Code::NonFiniteValue));
+        assert_eq!(code_of(&RULES, "d", None, None, &[("x", f64::NAN)]), Some(Code::NonFiniteValue));
     }
 
     #[test]
-    fn a_device_out_of_reach_is_refused_by_its_name_as_it_is_kept() {
-        let lower = Rules { device_id_case: DeviceIdCase::Lower, ..RULES };
-        let scope = DeviceScope::new("acme/".to_owned(), Some(vec!["light-*".parse().unwrap()]));
-        let mut admission = Admission::new(&lower, &scope, None, Source::http(Format::Json), NOW_MS, 100, 1 << 20);
+    fn a_device_outside_the_scope_is_rejected() {
+        let patterns = vec!["light-*".parse().unwrap()];
+        let scope = DeviceScope::new(DeviceIdCase::Lower, "acme/".to_owned(), Some(patterns));
+        let mut admission = admission(&RULES, &scope, NOW_MS);
         let long = format!("light-{}", "x".repeat(118));
         for device in ["LIGHT-1", "light-2", "pump-1", "acme/light-1", "../light-1", "light 1", &long] {
             let values = [(Cow::Borrowed("x"), 1.0)];
@@ -355,11 +395,10 @@ mod tests {
     }
 
     #[test]
-    fn when_the_clock_of_the_server_jumps_each_request_is_judged_by_the_clock_it_came_at() {
+    fn each_request_is_checked_against_the_clock_of_its_arrival() {
         const DAY_MS: i64 = 86_400_000;
-        let judged = |now_ms, ts_ms| {
-            let mut admission =
-                Admission::new(&RULES, DeviceScope::all(), None, Source::http(Format::Json), now_ms, 1, 1 << 20);
+        let checked = |now_ms, ts_ms| {
+            let mut admission = admission(&RULES, DeviceScope::all(), now_ms);
             let values = [(Cow::Borrowed("x"), 1.0)];
             admission.reading(Incoming { device: "d", metadata: None, owner: None, ts_ms, values: &values });
             let (batch, receipt) = admission.finish();
@@ -371,24 +410,16 @@ mod tests {
             batch.finish()
         };
         for now_ms in [NOW_MS, NOW_MS + DAY_MS, NOW_MS - DAY_MS, NOW_MS] {
-            assert_eq!(judged(now_ms, Some(now_ms)).1, None);
-            assert_eq!(judged(now_ms, None).0, of_now(now_ms), "without a time it is the clock of now");
+            assert_eq!(checked(now_ms, Some(now_ms)).1, None);
+            assert_eq!(checked(now_ms, None).0, of_now(now_ms), "without a time, the clock is used");
         }
-        assert_eq!(judged(NOW_MS + DAY_MS, Some(NOW_MS)).1, Some(Code::TimestampTooOld));
-        assert_eq!(judged(NOW_MS - DAY_MS, Some(NOW_MS)).1, Some(Code::TimestampInFuture));
+        assert_eq!(checked(NOW_MS + DAY_MS, Some(NOW_MS)).1, Some(Code::TimestampTooOld));
+        assert_eq!(checked(NOW_MS - DAY_MS, Some(NOW_MS)).1, Some(Code::TimestampInFuture));
     }
 
     #[test]
     fn rejections_are_counted_beyond_those_listed() {
-        let mut admission = Admission::new(
-            &RULES,
-            DeviceScope::all(),
-            None,
-            Source::http(Format::Json),
-            NOW_MS,
-            RULES.max_readings,
-            1 << 20,
-        );
+        let mut admission = admission(&RULES, DeviceScope::all(), NOW_MS);
         admission.line(7);
         for _ in 0..150 {
             admission.reject(Rejection { code: Code::InvalidValue, detail: String::new() });

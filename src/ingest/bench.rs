@@ -3,12 +3,11 @@
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use super::admission::{Admission, Rules};
+use super::admission::{Admission, Kind, Rules};
 use super::devices::{DeviceLimits, Devices};
 use crate::access::DeviceScope;
 use crate::limits::{Quota, Rate};
 use crate::log::{Batch, MAX_PAYLOAD_BYTES};
-use crate::model::DeviceIdCase;
 use crate::wire::{Format, Incoming, Limits, Sink as _, Source};
 
 /// The default limits of devices.
@@ -30,12 +29,12 @@ pub fn admit<'a>(now_ms: i64, readings: impl ExactSizeIterator<Item = Incoming<'
         max_future: Duration::from_secs(600),
         max_readings: readings.len(),
         limits: Limits { max_metrics: 100, max_metadata_bytes: 4_096 },
-        device_id_case: DeviceIdCase::Preserve,
     };
     let count = readings.len();
-    let visit = Some(DEVICES.visit(Quota::unlimited(), Instant::now(), now_ms));
-    let mut admission =
-        Admission::new(&rules, DeviceScope::all(), visit, Source::http(Format::Json), now_ms, count, MAX_PAYLOAD_BYTES);
+    let check = Some(DEVICES.check_request(Quota::unlimited(), Instant::now(), now_ms));
+    let sender = (DeviceScope::all(), Quota::unlimited());
+    let source = Source::http(Format::Json);
+    let mut admission = Admission::new(&rules, Kind::Request, source, sender, check, now_ms, MAX_PAYLOAD_BYTES);
     readings.for_each(|incoming| admission.reading(incoming));
     let (batch, receipt) = admission.finish();
     assert_eq!(receipt.accepted as usize, count);

@@ -1,14 +1,18 @@
 //! Admission: the one way into the log.
 //!
-//! Whatever a reading came in, it is judged here by the same rules (names, limits, the clock), encoded as
-//! part of a batch, and the batch is appended to the log. What comes back is how many readings were accepted
-//! and what was wrong with the others. What one token sends and what one device sends has limits of its own,
-//! so that there is enough for the others ([`devices`]).
+//! Readings of every transport and format pass the same rules here (names, limits, the clock). Admitted
+//! readings are encoded as a batch, and the batch is appended to the log. The receipt says how many readings
+//! were accepted and why the others were rejected. Each token, key and device has limits of its own, so that
+//! none starves the others ([`devices`]).
+//!
+//! Each request and each datagram takes the same steps: [`Ingest::begin`] charges its first reading and
+//! refuses senders in debt, [`Admission`] checks the readings, [`Admission::end`] charges the rest, and
+//! [`Ingest::finish`] appends. A caller waits for the [`Submission`] or leaves that for later.
 //!
 //! Promises:
 //! - Readings are accepted when their record is durable, not before.
-//! - received = accepted + rejected, in the metrics too, even when whoever sent them went away meanwhile.
-//! - A request is one record: all of its accepted readings survive a crash, or none was acked.
+//! - received = accepted + rejected, in the metrics too, even if the client has disconnected meanwhile.
+//! - A request is one record: all of its accepted readings survive a crash, or none was acknowledged.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +23,7 @@ use crate::access::DeviceScope;
 use crate::common::clock::Clock;
 use crate::limits::Quota;
 use crate::log::{AppendError, Log};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Limit, Metrics};
 use crate::wire::{Code, Format, Protocol, Source};
 
 mod admission;
@@ -41,9 +45,12 @@ pub use receipt::Receipt;
 pub use refusal_reason::RefusalReason;
 pub use submission::Submission;
 
+use admission::Kind;
 use devices::Devices;
+use receipt::Accounts;
+use submission::Append;
 
-/// Takes admitted readings into the log.
+/// The way into the log.
 #[derive(Debug, Clone)]
 pub struct Ingest {
     log: Arc<Log>,
@@ -53,31 +60,49 @@ pub struct Ingest {
     clock: Clock,
 }
 
-/// Nothing of a request was accepted.
+/// The permission to read one request or datagram.
+///
+/// [`Ingest::begin`] gives it after it has charged the first reading to the sender's rate. The end of the
+/// request or datagram charges the others.
+#[derive(Debug)]
+#[must_use = "its first reading is charged"]
+pub struct Permit {
+    source: Source,
+}
+
+/// The sender has reached its rate of readings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the token or key has reached its rate of readings (limits.token_readings_per_second)")]
+pub struct RateLimitedError {
+    /// The time until the rate admits a request again.
+    pub retry_after: Duration,
+}
+
+/// Why no reading of a request was accepted.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
-    /// It has more readings than one request may have.
-    #[error("a request carries at most {0} readings")]
+pub enum IngestError {
+    /// The request has more readings than `ingest.max_readings_per_request`.
+    #[error("a request carries at most {0} readings (ingest.max_readings_per_request)")]
     TooManyReadings(usize),
-    /// Its readings take more room than a record of the log has.
+    /// The readings of the request do not fit into one record of the log.
     #[error("the readings of a request take at most {0} bytes in the log; split the request")]
     TooLarge(usize),
-    /// It asked for all or nothing, and some readings are bad.
-    #[error("{} of {} readings are refused, and the request asked for all or nothing", .0.rejected, .0.received)]
-    NotPartial(Receipt),
-    /// More was sent with the token than it may send in that time. So long it takes until there is room.
-    #[error("more readings were sent with this token than it may send (limits.token_readings_per_second)")]
-    RateLimited(Duration),
-    /// The log is full: try again later.
+    /// The request asked for all or nothing, and some readings are rejected.
+    #[error("{} of {} readings are rejected, and the request asked for all or nothing", .0.rejected, .0.received)]
+    NotPartial(Box<Receipt>),
+    /// The sender has reached its rate of readings.
+    #[error(transparent)]
+    RateLimited(#[from] RateLimitedError),
+    /// The log is full, and may have space again later.
     #[error("{0}")]
     Overloaded(AppendError),
-    /// The log takes nothing any more.
+    /// The log accepts no more records.
     #[error("{0}")]
     Failed(AppendError),
 }
 
 impl Ingest {
-    /// Admits by `rules`, and where there are some the limits of `devices`, into `log`.
+    /// Admits readings into `log` by `rules`, and by the limits of `devices` if there are any.
     ///
     /// Each reason for a rejection that can occur is exported from now on, at zero.
     pub fn new(
@@ -96,101 +121,91 @@ impl Ingest {
         Self { log, rules, devices, metrics, clock }
     }
 
-    /// How many devices are known without asking the store.
+    /// The number of devices that are known without asking the store.
     #[must_use]
     pub fn known_devices(&self) -> usize {
         self.devices.as_ref().map_or(0, |devices| devices.count())
     }
 
-    /// Starts the admission of a request: the sink for a parser.
-    pub fn admission<'a>(&'a self, source: Source, scope: &'a DeviceScope, quota: &'a Quota) -> Admission<'a> {
-        self.start(source, (scope, quota), self.rules.max_readings)
-    }
-
-    /// Starts the admission of a batch of datagrams, each from a sender of its own
-    /// ([`Admission::set_sender`]). The caller keeps the batch small: the limit of readings per request does
-    /// not apply to it.
-    pub fn admission_of_batch(&self) -> Admission<'_> {
-        let source = Source::udp(Format::LineProtocol); // until the first sender is set
-        self.start(source, (DeviceScope::all(), Quota::unlimited()), usize::MAX)
-    }
-
-    fn start<'a>(&'a self, source: Source, who: (&'a DeviceScope, &'a Quota), max_readings: usize) -> Admission<'a> {
-        let now_ms = self.clock.now_ms();
-        let visit = self.devices.as_ref().map(|devices| devices.visit(who.1, Instant::now(), now_ms));
-        let max_payload_bytes = self.log.max_payload_bytes();
-        Admission::new(&self.rules, who.0, visit, source, now_ms, max_readings, max_payload_bytes)
-    }
-
-    /// Ends a request from somebody with this allowance: appends what was admitted and waits until it is
-    /// durable. With `partial` unset, one bad reading refuses them all.
-    ///
-    /// The append happens even if this future is dropped while it waits. For the first reading the request
-    /// was let in, the others are taken from the token's rate here.
+    /// Charges the first reading of a request or datagram to its sender, before anything of it is parsed.
     ///
     /// # Errors
-    /// When nothing was accepted.
-    pub async fn commit(&self, admitted: Admitted, quota: &Quota, partial: bool) -> Result<Receipt, Refused> {
-        let Admitted { protocol, batch, mut receipt } = admitted;
-        let is_too_large = receipt.has(Code::RequestTooLarge);
+    /// When the sender's rate has no room. The request or datagram is then counted as one refused reading.
+    pub fn begin(&self, source: Source, quota: &Quota) -> Result<Permit, RateLimitedError> {
+        let charged = quota.readings.as_ref().map_or(Ok(()), |limiter| limiter.take(Instant::now()));
+        charged.map(|()| Permit { source }).map_err(|retry_after| {
+            self.count_refused_request(source.into(), RefusalReason::RateLimited);
+            self.metrics.limited_total.of(Limit::TokenReadings).increment(1);
+            RateLimitedError { retry_after }
+        })
+    }
+
+    /// Starts the admission of a request: the sink for a parser.
+    pub fn admission<'a>(
+        &'a self,
+        Permit { source }: Permit,
+        scope: &'a DeviceScope,
+        quota: &'a Quota,
+    ) -> Admission<'a> {
+        self.start(source, (scope, quota), Kind::Request)
+    }
+
+    /// Starts the admission of a batch of datagrams ([`Admission::next_datagram`]).
+    ///
+    /// The caller keeps the batch small: the limit of readings per request does not apply to it.
+    pub fn admission_of_batch(&self) -> Admission<'_> {
+        let source = Source::udp(Format::LineProtocol); // until the first datagram
+        self.start(source, (DeviceScope::all(), Quota::unlimited()), Kind::Batch)
+    }
+
+    fn start<'a>(&'a self, source: Source, sender: (&'a DeviceScope, &'a Quota), kind: Kind) -> Admission<'a> {
+        let now_ms = self.clock.now_ms();
+        let check = self.devices.as_ref().map(|devices| devices.check_request(sender.1, Instant::now(), now_ms));
+        Admission::new(&self.rules, kind, source, sender, check, now_ms, self.log.max_payload_bytes())
+    }
+
+    /// Ends a request or a batch, and appends its admitted readings without waiting for the disk. With
+    /// `partial` unset, one rejected reading refuses the request.
+    pub fn finish(&self, admitted: Admitted, partial: bool) -> Submission {
+        Submission(self.append(admitted, partial))
+    }
+
+    fn append(&self, admitted: Admitted, partial: bool) -> Result<Append, IngestError> {
+        let Admitted { kind, protocol, batch, mut receipt, charged } = admitted;
+        let is_too_large = kind == Kind::Request && receipt.has(Code::RequestTooLarge);
         if is_too_large {
             receipt.reject_accepted(Code::RequestTooLarge);
         }
-        let accounts = receipt::Accounts::new(Arc::clone(&self.metrics), protocol, &receipt);
-        if let Some(limiter) = &quota.readings
-            && let Err(wait) = limiter.take_more(receipt.received.saturating_sub(1).into(), Instant::now())
-        {
+        let accounts = Accounts::new(Arc::clone(&self.metrics), protocol, &receipt);
+        if let Err(error) = charged {
             accounts.refuse(RefusalReason::RateLimited);
-            return Err(Refused::RateLimited(wait));
+            self.metrics.limited_total.of(Limit::TokenReadings).increment(1);
+            return Err(error.into());
         }
-        if receipt.received as usize > self.rules.max_readings {
+        if receipt.received as usize > kind.max_readings(&self.rules) {
             accounts.refuse(RefusalReason::TooManyReadings);
-            return Err(Refused::TooManyReadings(self.rules.max_readings));
+            return Err(IngestError::TooManyReadings(self.rules.max_readings));
         }
         if is_too_large {
             accounts.accept();
-            return Err(Refused::TooLarge(self.log.max_payload_bytes()));
+            return Err(IngestError::TooLarge(self.log.max_payload_bytes()));
         }
         if receipt.rejected > 0 && !partial {
             accounts.refuse(RefusalReason::NotPartial);
-            return Err(Refused::NotPartial(Receipt { accepted: 0, rejected: receipt.received, ..receipt }));
+            receipt = Receipt { accepted: 0, rejected: receipt.received, ..receipt };
+            return Err(IngestError::NotPartial(receipt.into()));
         }
-        if receipt.accepted == 0 {
-            accounts.accept();
-            return Ok(receipt);
-        }
-        let durable = match self.log.append(batch) {
-            Ok(ack) => accounts.follow(ack).await,
-            Err(error) => {
-                accounts.refuse(RefusalReason::Overloaded);
-                Err(error)
-            }
-        };
-        match durable {
-            Ok(()) => Ok(receipt),
-            Err(error @ (AppendError::Full(_) | AppendError::DiskFull | AppendError::OutOfFiles)) => {
-                Err(Refused::Overloaded(error))
-            }
-            Err(error @ (AppendError::Poisoned(_) | AppendError::Closed)) => Err(Refused::Failed(error)),
-        }
-    }
-
-    /// Ends a batch: appends what was admitted and does not wait. Bad readings are rejected, the others go
-    /// their way.
-    pub fn submit(&self, admission: Admission<'_>) -> Submission {
-        let Admitted { protocol, batch, receipt } = admission.end();
-        let accounts = receipt::Accounts::new(Arc::clone(&self.metrics), protocol, &receipt);
         let appended = (receipt.accepted > 0).then(|| self.log.append(batch));
-        Submission::new(accounts, appended)
+        Ok(Append { accounts, receipt, appended })
     }
 
-    /// Counts a request whose body is not in the format it claims, as one reading.
+    /// Counts a request whose body is not in the format that it claims, as one reading.
     pub fn count_unreadable_request(&self, protocol: Protocol, code: Code) {
         self.metrics.readings_received_total.of(protocol).increment(1);
         self.metrics.readings_rejected_total.of(protocol).with(code.into()).increment(1);
     }
 
-    /// Counts a request that was refused before its readings could be told apart, as one reading.
+    /// Counts a request or datagram that was refused before its readings were parsed, as one reading.
     pub fn count_refused_request(&self, protocol: Protocol, reason: RefusalReason) {
         self.metrics.readings_received_total.of(protocol).increment(1);
         self.metrics.readings_rejected_total.of(protocol).with(reason.into()).increment(1);

@@ -1,4 +1,4 @@
-//! What became of a request, and its place in the metrics.
+//! The outcome of a request, and its counts in the metrics.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,40 +11,40 @@ use crate::log::{Ack, AppendError};
 use crate::telemetry::{Limit, Metrics, RefusalEntry, What};
 use crate::wire::{Code, Protocol};
 
-/// What became of the readings of one request. `received = accepted + rejected`.
+/// The outcome of the readings of one request: `received = accepted + rejected`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// Readings found.
+    /// The number of readings found.
     pub received: u32,
-    /// Readings that are in the log.
+    /// The number of readings in the log.
     pub accepted: u32,
-    /// Readings that are not.
+    /// The number of readings that are not in the log.
     pub rejected: u32,
     /// The first hundred rejections.
     pub listed: Vec<Listed>,
-    /// How long to wait until those may come that were refused for now, where there are any.
+    /// The time until the readings that were rejected for now would be accepted, if there are any.
     pub retry_after: Option<Duration>,
-    /// How many rejections there were of each [`Code`].
+    /// The number of rejections by code.
     pub(super) by_code: ByCode,
 }
 
-/// How many rejections there are of each [`Code`].
+/// The number of rejections by [`Code`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ByCode([u32; Code::COUNT]);
 
 impl Receipt {
-    /// What was rejected, for the log.
+    /// The rejections, for log lines.
     #[must_use]
     pub fn refusals(&self) -> Vec<RefusalEntry> {
         self.by_code.refusals(&self.listed)
     }
 
-    /// Whether a reading was rejected with this code.
+    /// Whether at least one reading was rejected with this code.
     pub(super) const fn has(&self, code: Code) -> bool {
         self.by_code.0[code as usize] > 0
     }
 
-    /// The good readings are rejected too, with this code.
+    /// Rejects the accepted readings too, with this code.
     pub(super) fn reject_accepted(&mut self, code: Code) {
         let accepted = std::mem::take(&mut self.accepted);
         self.rejected += accepted;
@@ -69,7 +69,7 @@ impl ByCode {
         Code::iter().zip(self.0).filter(|&(_, count)| count > 0)
     }
 
-    /// One refusal for each code, with the first that is listed as example.
+    /// One entry for each code, with the first listed rejection as example.
     pub(super) fn refusals(&self, listed: &[Listed]) -> Vec<RefusalEntry> {
         let refusal = |(code, count): (Code, u32)| {
             let example = listed.iter().find(|listed| listed.rejection.code == code).map(Listed::to_string);
@@ -80,7 +80,7 @@ impl ByCode {
     }
 }
 
-/// As the log has it.
+/// The text in log lines.
 impl fmt::Display for Listed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
@@ -94,7 +94,7 @@ impl fmt::Display for Listed {
     }
 }
 
-/// Counts a request in the metrics, exactly once, whatever becomes of it.
+/// Counts a request or batch in the metrics exactly once, whatever its outcome.
 pub(super) struct Accounts {
     metrics: Arc<Metrics>,
     protocol: Protocol,
@@ -108,23 +108,23 @@ impl Accounts {
         Self { metrics, protocol, received: receipt.received, accepted: receipt.accepted, by_code: receipt.by_code }
     }
 
-    /// The good readings are accepted, the bad ones rejected.
+    /// Counts the admitted readings as accepted.
     pub(super) fn accept(&self) {
         self.metrics.readings_received_total.of(self.protocol).increment(self.received.into());
         self.metrics.readings_accepted_total.of(self.protocol).increment(self.accepted.into());
-        self.count_bad();
+        self.count_rejections();
     }
 
-    /// The good readings are rejected too, for this reason.
+    /// Counts the admitted readings as rejected for this reason.
     pub(super) fn refuse(&self, reason: RefusalReason) {
         let bad = self.by_code.sum();
         self.metrics.readings_received_total.of(self.protocol).increment(self.received.into());
         let rejected = self.metrics.readings_rejected_total.of(self.protocol);
         rejected.with(reason.into()).increment((self.received - bad).into());
-        self.count_bad();
+        self.count_rejections();
     }
 
-    fn count_bad(&self) {
+    fn count_rejections(&self) {
         let rejected = self.metrics.readings_rejected_total.of(self.protocol);
         for (code, count) in self.by_code.counted() {
             rejected.with(code.into()).increment(count.into());
@@ -134,30 +134,31 @@ impl Accounts {
         }
     }
 
-    /// Waits for the append and counts by its outcome. If nobody waits any more, that is done in the
-    /// background.
+    /// Waits for the append and counts its outcome. If the caller stops waiting, a task in the background
+    /// goes on.
     pub(super) async fn follow(self, ack: Ack) -> Result<(), AppendError> {
         let mut followed = Followed { waiting: Some((self, ack)) };
         let outcome = match &mut followed.waiting {
             Some((_, ack)) => ack.durable().await,
             None => return Ok(()),
         };
-        if let Some((accounts, _)) = followed.waiting.take() {
-            accounts.settle(&outcome);
+        match followed.waiting.take() {
+            Some((accounts, _)) => accounts.settle(outcome),
+            None => outcome,
         }
-        outcome
     }
 
-    pub(super) fn settle(&self, outcome: &Result<(), AppendError>) {
+    /// Counts the outcome of the append, and returns it.
+    pub(super) fn settle(&self, outcome: Result<(), AppendError>) -> Result<(), AppendError> {
         match outcome {
             Ok(()) => self.accept(),
             Err(_) => self.refuse(RefusalReason::Overloaded),
         }
+        outcome
     }
 }
 
-/// An append whose outcome is not counted yet. Dropped while it waits, it goes on waiting in a task of its
-/// own.
+/// An append whose outcome is not counted yet. If it is dropped, a task in the background waits on.
 struct Followed {
     waiting: Option<(Accounts, Ack)>,
 }
@@ -166,7 +167,7 @@ impl Drop for Followed {
     fn drop(&mut self) {
         let Some((accounts, mut ack)) = self.waiting.take() else { return };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { accounts.settle(&ack.durable().await) });
+            runtime.spawn(async move { accounts.settle(ack.durable().await) });
         }
     }
 }

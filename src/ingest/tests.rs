@@ -1,12 +1,12 @@
-//! Every reading of a request is counted once, whatever becomes of it: over a real log, by the real metrics.
+//! Each reading of a request is counted once, whatever its outcome: with a real log and the real metrics.
 
 use std::borrow::Cow;
 
 use tempfile::TempDir;
 
 use super::*;
+use crate::limits::{Limiter, Rate};
 use crate::log::{Instruments, MinFree, Options, Sync};
-use crate::model::DeviceIdCase;
 use crate::telemetry::Exposition;
 use crate::wire::{Incoming, Limits, Sink};
 
@@ -15,10 +15,9 @@ const RULES: Rules = Rules {
     max_future: Duration::from_secs(600),
     max_readings: 10,
     limits: Limits { max_metrics: 2, max_metadata_bytes: 10 },
-    device_id_case: DeviceIdCase::Preserve,
 };
 
-/// A way in, and the log and the metrics behind it.
+/// Admission with its log and metrics.
 struct Edge {
     _folder: TempDir,
     log: Arc<Log>,
@@ -42,15 +41,20 @@ impl Edge {
         Self { _folder: folder, log, ingest, exposition }
     }
 
-    /// A request of so many good and so many bad readings.
-    async fn send(&self, good: usize, bad: usize, partial: bool) -> Result<Receipt, Refused> {
-        let mut admission = self.ingest.admission(Source::http(Format::Json), DeviceScope::all(), Quota::unlimited());
+    /// Sends a request of `good` and `bad` readings.
+    async fn send(&self, good: usize, bad: usize, partial: bool) -> Result<Receipt, IngestError> {
+        self.send_as(Quota::unlimited(), good, bad, partial).await
+    }
+
+    async fn send_as(&self, quota: &Quota, good: usize, bad: usize, partial: bool) -> Result<Receipt, IngestError> {
+        let permit = self.ingest.begin(Source::http(Format::Json), quota)?;
+        let mut admission = self.ingest.admission(permit, DeviceScope::all(), quota);
         let values = [(Cow::Borrowed("m"), 1.0)];
         for number in 0..good + bad {
             let device = if number < good { "good" } else { "not good" };
             admission.reading(Incoming { device, metadata: None, owner: None, ts_ms: None, values: &values });
         }
-        self.ingest.commit(admission.end(), Quota::unlimited(), partial).await
+        self.ingest.finish(admission.end(), partial).durable().await
     }
 
     fn count(&self, metric: &str, labels: &str) -> u64 {
@@ -59,7 +63,7 @@ impl Edge {
         text.lines().find_map(|line| line.strip_prefix(&start)?.parse().ok()).unwrap()
     }
 
-    /// Received, accepted, rejected for reasons of the request, and rejected for being bad.
+    /// The readings received, accepted, rejected with their request, and rejected by themselves.
     fn accounts(&self, reason: &str) -> [u64; 4] {
         let rejected = |reason| self.count("rejected_total", &format!(",reason=\"{reason}\""));
         let [received, accepted] = ["received_total", "accepted_total"].map(|metric| self.count(metric, ""));
@@ -78,7 +82,7 @@ async fn good_readings_are_accepted_and_bad_ones_rejected() {
 }
 
 #[tokio::test]
-async fn a_request_whose_client_went_away_is_appended_and_counted_all_the_same() {
+async fn a_request_is_appended_and_counted_though_its_client_disconnects() {
     let edge = Edge::new(1 << 20);
     let mut requests = 0;
     loop {
@@ -86,7 +90,7 @@ async fn a_request_whose_client_went_away_is_appended_and_counted_all_the_same()
         let was_dropped = tokio::select! {
             biased;
             receipt = edge.send(2, 1, true) => receipt.is_err(),
-            () = std::future::ready(()) => true, // the sync has not come yet, and nobody waits for it any more
+            () = std::future::ready(()) => true, // the request is dropped before the sync
         };
         if was_dropped {
             break;
@@ -101,7 +105,7 @@ async fn a_request_whose_client_went_away_is_appended_and_counted_all_the_same()
 }
 
 #[tokio::test]
-async fn a_full_log_refuses_the_good_readings_as_overloaded_and_the_bad_ones_for_what_they_are() {
+async fn a_full_log_refuses_valid_readings_only_as_overloaded() {
     let edge = Edge::new(500);
     let mut requests = 1;
     let refused = loop {
@@ -110,24 +114,24 @@ async fn a_full_log_refuses_the_good_readings_as_overloaded_and_the_bad_ones_for
             Err(refused) => break refused,
         }
     };
-    assert!(matches!(refused, Refused::Overloaded(AppendError::Full(500))), "{refused}");
+    assert!(matches!(refused, IngestError::Overloaded(AppendError::Full(500))), "{refused}");
     assert_eq!(edge.accounts("overloaded"), [3 * requests, 2 * requests - 2, 2, requests]);
 }
 
 #[tokio::test]
-async fn a_closed_log_refuses_too() {
+async fn a_closed_log_refuses_readings() {
     let edge = Edge::new(1 << 20);
     edge.log.close();
     let refused = edge.send(2, 0, true).await.unwrap_err();
-    assert!(matches!(refused, Refused::Failed(AppendError::Closed)), "{refused}");
+    assert!(matches!(refused, IngestError::Failed(AppendError::Closed)), "{refused}");
     assert_eq!(edge.accounts("overloaded"), [2, 0, 2, 0]);
 }
 
 #[tokio::test]
-async fn all_or_nothing_takes_nothing_of_a_request_with_a_bad_reading() {
+async fn all_or_nothing_accepts_nothing_beside_a_bad_reading() {
     let edge = Edge::new(1 << 20);
     match edge.send(3, 1, false).await.unwrap_err() {
-        Refused::NotPartial(receipt) => {
+        IngestError::NotPartial(receipt) => {
             assert_eq!((receipt.received, receipt.accepted, receipt.rejected, receipt.listed.len()), (4, 0, 4, 1));
         }
         other => panic!("{other}"),
@@ -139,11 +143,11 @@ async fn all_or_nothing_takes_nothing_of_a_request_with_a_bad_reading() {
 }
 
 #[tokio::test]
-async fn a_request_that_no_record_can_hold_is_refused_whole() {
+async fn a_request_larger_than_a_record_is_refused_whole() {
     let edge = Edge::new(160);
     let limit = edge.log.max_payload_bytes();
     let refused = edge.send(6, 1, true).await.unwrap_err();
-    assert!(matches!(refused, Refused::TooLarge(bytes) if bytes == limit), "{refused}");
+    assert!(matches!(refused, IngestError::TooLarge(bytes) if bytes == limit), "{refused}");
     assert_eq!((edge.count("received_total", ""), edge.count("accepted_total", "")), (7, 0));
     assert_eq!(edge.count("rejected_total", ",reason=\"request_too_large\""), 6);
     assert_eq!(edge.count("rejected_total", ",reason=\"invalid_device_id\""), 1);
@@ -155,7 +159,7 @@ async fn a_request_that_no_record_can_hold_is_refused_whole() {
 async fn a_request_with_too_many_readings_is_refused_whole() {
     let edge = Edge::new(1 << 20);
     let refused = edge.send(11, 0, true).await.unwrap_err();
-    assert!(matches!(refused, Refused::TooManyReadings(10)), "{refused}");
+    assert!(matches!(refused, IngestError::TooManyReadings(10)), "{refused}");
     assert_eq!(edge.accounts("too_many_readings"), [11, 0, 11, 0]);
 }
 
@@ -180,4 +184,41 @@ fn a_protocol_starts_with_the_reasons_that_it_can_have() {
         let line = format!("tidegauge_readings_rejected_total{{protocol=\"{protocol}\",reason=\"{reason}\"}} 0\n");
         assert_eq!(text.contains(&line), is_there, "{line} in\n{text}");
     }
+}
+
+/// A sender that may send 10 readings a second, and one at once.
+fn slow_sender() -> Quota {
+    let rate = Rate::new(10, Duration::from_secs(1), Duration::ZERO).unwrap();
+    Quota { readings: Some(Limiter::new(rate, Instant::now())), ..Quota::default() }
+}
+
+#[tokio::test]
+async fn a_request_is_charged_for_all_its_readings_and_the_next_refused() {
+    let (edge, quota) = (Edge::new(1 << 20), slow_sender());
+    assert_eq!(edge.send_as(&quota, 4, 1, true).await.unwrap().accepted, 4);
+    match edge.send_as(&quota, 1, 0, true).await.unwrap_err() {
+        IngestError::RateLimited(error) => {
+            assert!(error.retry_after > Duration::from_millis(400), "{:?}", error.retry_after);
+        }
+        other => panic!("{other}"),
+    }
+    assert_eq!(edge.accounts("rate_limited"), [6, 4, 1, 1]);
+}
+
+#[test]
+fn each_datagram_of_a_batch_is_charged_to_its_own_sender() {
+    let (edge, one, other) = (Edge::new(1 << 20), slow_sender(), slow_sender());
+    let source = Source::udp(Format::Json);
+    let mut batch = edge.ingest.admission_of_batch();
+    for (quota, readings) in [(&one, 5), (&other, 1)] {
+        batch.next_datagram(edge.ingest.begin(source, quota).unwrap(), DeviceScope::all(), quota);
+        for _ in 0..readings {
+            let values = [(Cow::Borrowed("m"), 1.0)];
+            batch.reading(Incoming { device: "d", metadata: None, owner: None, ts_ms: None, values: &values });
+        }
+    }
+    edge.ingest.finish(batch.end(), true).wait().unwrap();
+    let wait = |quota: &Quota| quota.readings.as_ref().and_then(|limiter| limiter.wait(1, Instant::now()));
+    let (one, other) = (wait(&one).unwrap_or_default(), wait(&other).unwrap_or_default());
+    assert!(one > Duration::from_millis(400) && other < Duration::from_millis(101), "{one:?} {other:?}");
 }

@@ -1,4 +1,4 @@
-//! The window of time around the server's clock in which the instant of a reading must lie.
+//! The window around the server's clock that the instant of a reading must be in.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::wire::{Code, Format, Rejection, Source};
 /// The earliest instant that has an RFC 3339 form: 0000-01-01T00:00:00Z, in Unix milliseconds.
 const YEAR_0_MS: i64 = -62_167_219_200_000;
 
-/// How far back an instant lies that somebody may mean who mistakes the unit: ten years.
+/// The age up to which an instant in another unit is taken for a mistaken unit: ten years.
 const PLAUSIBLE_AGE_MS: i64 = 10 * 366 * 86_400_000;
 
-/// The window of a request, by the clock at its beginning. All instants are Unix milliseconds.
+/// The window of a request, from the clock at its start. All instants are Unix milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
     now: i64,
@@ -34,8 +34,8 @@ impl Window {
         self.now
     }
 
-    /// The instant of a reading: the one that it names, if that lies in the window, or now.
-    pub(super) fn judge(&self, ts_ms: Option<i64>, source: Source) -> Result<i64, Rejection> {
+    /// The instant of a reading: its own if that is in the window, or now if it has none.
+    pub(super) fn check(&self, ts_ms: Option<i64>, source: Source) -> Result<i64, Rejection> {
         let Some(ts_ms) = ts_ms else { return Ok(self.now) };
         let (code, detail) = if ts_ms < self.earliest.unwrap_or(YEAR_0_MS) {
             let detail = self.earliest.map_or_else(
@@ -97,8 +97,8 @@ mod tests {
     #[test]
     fn the_window_is_inclusive_at_both_ends() {
         let at = |max_age, ts_ms| {
-            let judged = Window::new(NOW_MS, max_age, TEN_MINUTES).judge(Some(ts_ms), JSON);
-            judged.map_err(|rejection| rejection.code)
+            let checked = Window::new(NOW_MS, max_age, TEN_MINUTES).check(Some(ts_ms), JSON);
+            checked.map_err(|rejection| rejection.code)
         };
         for (ts_ms, refused) in [
             (NOW_MS - 3_600_000, None),
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_number_in_another_unit_is_recognized() {
         let detail =
-            |source, ts_ms| Window::new(NOW_MS, Some(HOUR), TEN_MINUTES).judge(Some(ts_ms), source).unwrap_err().detail;
+            |source, ts_ms| Window::new(NOW_MS, Some(HOUR), TEN_MINUTES).check(Some(ts_ms), source).unwrap_err().detail;
         for (ts_ms, unit) in [
             (NOW_MS / 1_000, "seconds"),
             (NOW_MS / 1_000 - 31_536_000, "seconds"), // too old in its own unit as well
@@ -139,11 +139,11 @@ mod tests {
     }
 
     #[test]
-    fn a_line_whose_time_is_in_another_unit_is_told_the_precision_to_add() {
+    fn a_line_with_a_time_in_another_unit_is_advised_the_precision() {
         let detail = |ts_ms| {
-            let judged =
-                Window::new(NOW_MS, Some(HOUR), TEN_MINUTES).judge(Some(ts_ms), Source::http(Format::LineProtocol));
-            judged.unwrap_err().detail
+            let checked =
+                Window::new(NOW_MS, Some(HOUR), TEN_MINUTES).check(Some(ts_ms), Source::http(Format::LineProtocol));
+            checked.unwrap_err().detail
         };
         for (unix_time, hint) in [
             (NOW_MS / 1_000, " (the time looks like seconds, and is taken for nanoseconds: add precision=s)"),

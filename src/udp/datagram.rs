@@ -1,4 +1,4 @@
-//! From a datagram to readings.
+//! The parser of datagrams.
 
 use super::sequences::Numbering;
 use crate::wire::{
@@ -32,7 +32,7 @@ pub(super) fn parse(
     }
 }
 
-/// Hands on what is found, and keeps an eye on the numbers of the messages.
+/// Passes on readings, and records the sequence numbers of messages.
 struct Numbered<'s, S> {
     sink: &'s mut S,
     numbering: Numbering<'s>,
@@ -60,7 +60,7 @@ impl<S: Sink> Sink for Numbered<'_, S> {
     }
 
     fn sequence(&mut self, device: &str, number: u64) {
-        self.numbering.saw(device, number);
+        self.numbering.record(device, number);
     }
 }
 
@@ -71,48 +71,35 @@ mod tests {
     use super::super::sequences::Sequences;
     use super::*;
     use crate::access::DeviceScope;
-    use crate::model::DeviceIdCase;
-
-    /// Devices and times of readings, codes of rejections.
-    #[derive(Default)]
-    struct Notes(Vec<String>);
-
-    impl Sink for Notes {
-        fn reading(&mut self, incoming: Incoming<'_>) {
-            self.0.push(format!("{} {:?}", incoming.device, incoming.ts_ms));
-        }
-
-        fn reject(&mut self, rejection: Rejection) {
-            self.0.push(rejection.code.as_str().to_owned());
-        }
-    }
-
-    fn notes(content: &str) -> Vec<String> {
-        let mut notes = Notes::default();
+    use crate::wire::recording_sink::RecordingSink;
+    /// Readings, and the codes of rejections.
+    fn entries(content: &str) -> Vec<String> {
+        let mut sink = RecordingSink::default();
         let sequences = Sequences::new(0, Counter::noop());
-        let numbering = Numbering { sequences: &sequences, scope: DeviceScope::all(), case: DeviceIdCase::Preserve };
-        parse(content.as_bytes(), format_of(content.as_bytes()), &["device".to_owned()], numbering, &mut notes);
-        notes.0
+        let numbering = Numbering { sequences: &sequences, scope: DeviceScope::all() };
+        parse(content.as_bytes(), format_of(content.as_bytes()), &["device".to_owned()], numbering, &mut sink);
+        let without_lines = sink.0.iter().filter(|entry| !entry.starts_with("line "));
+        without_lines.map(|entry| entry.split(": ").next().unwrap_or_default().to_owned()).collect()
     }
 
     #[test]
-    fn the_first_byte_tells_json_from_line_protocol() {
-        assert_eq!(notes(r#"{"deviceId":"S1","ts":1,"value":1}"#), ["S1 Some(1)"]);
-        assert_eq!(notes("\n [{\"deviceId\":\"S1\",\"ts\":1,\"value\":1}]\r\n"), ["S1 Some(1)"]);
-        assert_eq!(notes("t,device=S1 value=1 1000000"), ["S1 Some(1)"]);
-        assert_eq!(notes("t,device=S1 value=1\nt,device=S2 value=1 2000000\n"), ["S1 None", "S2 Some(2)"]);
+    fn the_first_byte_decides_between_json_and_line_protocol() {
+        assert_eq!(entries(r#"{"deviceId":"S1","ts":1,"value":1}"#), ["S1 1 value=1"]);
+        assert_eq!(entries("\n [{\"deviceId\":\"S1\",\"ts\":1,\"value\":1}]\r\n"), ["S1 1 value=1"]);
+        assert_eq!(entries("t,device=S1 value=1 1000000"), ["S1 1 t=1"]);
+        assert_eq!(entries("t,device=S1 value=1\nt,device=S2 value=1 2000000\n"), ["S1 now t=1", "S2 2 t=1"]);
     }
 
     #[test]
-    fn a_bad_line_takes_nothing_with_it() {
+    fn a_bad_line_does_not_affect_the_others() {
         let lines =
             "{\"deviceId\":\"S1\",\"ts\":1,\"value\":1}\n{\"deviceId\n{\"deviceId\":\"S2\",\"ts\":2,\"value\":1}";
-        assert_eq!(notes(lines), ["S1 Some(1)", "invalid_json", "S2 Some(2)"]);
-        assert_eq!(notes("t,device=S1 value=1 1000000\nt\n"), ["S1 Some(1)", "missing_values"]);
+        assert_eq!(entries(lines), ["S1 1 value=1", "invalid_json", "S2 2 value=1"]);
+        assert_eq!(entries("t,device=S1 value=1 1000000\nt\n"), ["S1 1 t=1", "missing_values"]);
     }
 
     #[test]
-    fn the_limits_of_the_sink_hold_for_datagrams_too() {
+    fn the_limits_of_the_sink_apply_to_datagrams() {
         struct Strict(Vec<&'static str>);
         impl Sink for Strict {
             fn limits(&self) -> Limits {
@@ -135,8 +122,7 @@ mod tests {
             ("m,device=S1 value=1".to_owned(), "reading"),
         ] {
             let sequences = Sequences::new(0, Counter::noop());
-            let numbering =
-                Numbering { sequences: &sequences, scope: DeviceScope::all(), case: DeviceIdCase::Preserve };
+            let numbering = Numbering { sequences: &sequences, scope: DeviceScope::all() };
             let mut strict = Strict(Vec::new());
             parse(content.as_bytes(), format_of(content.as_bytes()), &["device".to_owned()], numbering, &mut strict);
             assert_eq!(strict.0, [code]);
@@ -144,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_found_in_nothing() {
-        assert!(notes("").is_empty() && notes(" \n").is_empty() && notes("# comment").is_empty());
+    fn an_empty_datagram_has_no_readings() {
+        assert!(entries("").is_empty() && entries(" \n").is_empty() && entries("# comment").is_empty());
     }
 }

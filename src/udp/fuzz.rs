@@ -1,18 +1,17 @@
-//! What is held against any datagram.
+//! Invariants fuzzed on datagrams.
 
 use metrics::Counter;
 
 use super::datagram;
 use super::sequences::{Numbering, Sequences};
 use crate::access::DeviceScope;
-use crate::model::DeviceIdCase;
 use crate::wire::fuzz::Found;
 
 /// The content of a datagram.
 pub fn datagram(content: &[u8]) {
     let mut found = Found::default();
     let sequences = Sequences::new(4, Counter::noop());
-    let numbering = Numbering { sequences: &sequences, scope: DeviceScope::all(), case: DeviceIdCase::Preserve };
+    let numbering = Numbering { sequences: &sequences, scope: DeviceScope::all() };
     datagram::parse(content, datagram::format_of(content), &["device".to_owned()], numbering, &mut found);
     found.check(content);
 }

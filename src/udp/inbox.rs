@@ -1,4 +1,4 @@
-//! Takes what the kernel holds for a socket, many datagrams with one call.
+//! Receives many datagrams of a socket with one system call.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,24 +8,24 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmmsg};
 
-/// The most datagrams that one call takes.
+/// The most datagrams of one call.
 const MAX_DATAGRAMS: usize = 128;
 
-/// The most bytes that one call takes. So few cannot hold more names of metrics than a record of the log has
-/// room for: nobody's readings are refused because of what stands beside them.
+/// The most bytes of one call. The names of metrics in them always fit into a record of the log, so that no
+/// sender's readings are rejected because of others in the batch.
 const MAX_BYTES: usize = 256 << 10;
 
-/// A socket and the datagrams that were taken from it last.
+/// A socket and the datagrams of the last call.
 pub(super) struct Inbox<'s> {
     socket: &'s UdpSocket,
     headers: MultiHeaders<SockaddrStorage>,
-    /// One slot of `max_datagram_bytes` after the other.
+    /// Slots of `max_datagram_bytes` each.
     slots: Vec<u8>,
     max_datagram_bytes: usize,
     arrived: Vec<Arrived>,
 }
 
-/// What is known of the datagram in a slot.
+/// The size and the sender of the datagram in a slot.
 #[derive(Debug, Clone, Copy)]
 struct Arrived {
     bytes: usize,
@@ -35,9 +35,9 @@ struct Arrived {
 /// A datagram.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Datagram<'i> {
-    /// How large it was.
+    /// Its size.
     pub(super) bytes: usize,
-    /// What is in it; `None` when it was larger than allowed.
+    /// Its content; `None` if it was larger than allowed.
     pub(super) content: Option<&'i [u8]>,
     pub(super) from: Option<SocketAddr>,
 }
@@ -54,13 +54,13 @@ impl<'s> Inbox<'s> {
         }
     }
 
-    /// Replaces the datagrams by those that the kernel holds now, as many as there is room for. Does not
-    /// wait. Returns whether there are any.
+    /// Replaces the datagrams by those that the kernel has now, up to the limits. Does not wait. Returns
+    /// whether there are any.
     pub(super) fn receive(&mut self) -> nix::Result<bool> {
         self.arrived.clear();
         let mut slots: Vec<_> =
             self.slots.chunks_exact_mut(self.max_datagram_bytes).map(|slot| [std::io::IoSliceMut::new(slot)]).collect();
-        // With MSG_TRUNC the kernel tells how large a datagram was, however much of it fits.
+        // With MSG_TRUNC the kernel returns the full size of a datagram that does not fit.
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
         match recvmmsg(self.socket.as_raw_fd(), &mut self.headers, slots.iter_mut(), flags, None) {
             Ok(datagrams) => self.arrived.extend(datagrams.map(|datagram| Arrived::of(&datagram))),
@@ -70,7 +70,7 @@ impl<'s> Inbox<'s> {
         Ok(!self.arrived.is_empty())
     }
 
-    /// The datagrams that were taken last, in the order of their arrival.
+    /// The datagrams of the last call, in the order of their arrival.
     pub(super) fn datagrams(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> {
         let slots = self.slots.chunks_exact(self.max_datagram_bytes);
         self.arrived.iter().zip(slots).map(|(&Arrived { bytes, from }, slot)| Datagram {
@@ -80,10 +80,10 @@ impl<'s> Inbox<'s> {
         })
     }
 
-    /// Waits until the kernel holds a datagram, for at most `patience`.
-    pub(super) fn wait(&self, patience: Duration) -> nix::Result<()> {
+    /// Waits until the kernel has a datagram, for at most `timeout`.
+    pub(super) fn wait(&self, timeout: Duration) -> nix::Result<()> {
         let mut sockets = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut sockets, PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX)) {
+        match poll(&mut sockets, PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX)) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(error) => Err(error),
         }
@@ -105,10 +105,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn datagrams_come_whole_in_order_and_with_their_senders() {
+    fn datagrams_arrive_whole_in_order_with_their_senders() {
         for host in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(socket) = UdpSocket::bind(host) else {
-                assert!(host.starts_with('['), "IPv4 is everywhere");
+                assert!(host.starts_with('['), "every machine has IPv4");
                 continue;
             };
             let sender = UdpSocket::bind(host).expect("a free port");
@@ -127,7 +127,7 @@ mod tests {
                     assert_eq!(datagram.from, sender.local_addr().ok());
                 }
             }
-            assert!(!inbox.receive().expect("a socket"), "all were taken");
+            assert!(!inbox.receive().expect("a socket"), "all were received");
             assert_eq!(inbox.datagrams().len(), 0);
         }
     }

@@ -1,4 +1,4 @@
-//! Datagrams that the kernel dropped before anybody could receive them, as `/proc/net/udp` tells.
+//! The datagrams that the kernel dropped, from `/proc/net/udp`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 use metrics::Counter;
 
-/// How often the kernel is asked.
+/// The interval between reads of `/proc/net/udp`.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often at most the operator is told.
+/// The shortest time between two warnings.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The sockets and how much the kernel has dropped for each.
+/// The sockets, and the drops of each.
 pub(super) struct KernelDrops {
-    /// By inode. The kernel counts in 32 bits and starts over.
+    /// The drops by inode. The counters of the kernel have 32 bits and wrap around.
     seen: HashMap<u64, u32>,
     table: &'static str,
     counter: Counter,
@@ -26,7 +26,8 @@ pub(super) struct KernelDrops {
 }
 
 impl KernelDrops {
-    /// Counts for `sockets`, which are of one family, into `counter`, beginning with what was dropped so far.
+    /// Counts the drops of `sockets`, which are of one family, into `counter`, and those before this call
+    /// too.
     pub(super) fn of(sockets: &[UdpSocket], counter: Counter) -> io::Result<Self> {
         let is_ipv6 = sockets.iter().any(|socket| socket.local_addr().is_ok_and(|address| address.is_ipv6()));
         let table = if is_ipv6 { "/proc/net/udp6" } else { "/proc/net/udp" };
@@ -36,7 +37,7 @@ impl KernelDrops {
         Ok(drops)
     }
 
-    /// Goes on counting, for as long as it is polled.
+    /// Counts until it is dropped, or `/proc/net/udp` cannot be read.
     pub(super) async fn watch(mut self) {
         let mut ticks = tokio::time::interval(INTERVAL);
         loop {
@@ -45,14 +46,14 @@ impl KernelDrops {
                 Ok(0) => {}
                 Ok(dropped) => self.warn(dropped),
                 Err(error) => {
-                    tracing::warn!(%error, "datagrams that the kernel drops are not counted any more");
+                    tracing::warn!(%error, "cannot read /proc/net/udp; drops of datagrams are no longer counted");
                     return;
                 }
             }
         }
     }
 
-    /// Counts what was dropped since the last time, and returns how many that are.
+    /// Counts the drops since the last call, and returns their number.
     fn update(&mut self) -> io::Result<u64> {
         let table = std::fs::read_to_string(self.table)?;
         let mut dropped = 0;
@@ -71,7 +72,7 @@ impl KernelDrops {
             self.warned_at = Some(Instant::now());
             tracing::warn!(
                 datagrams = dropped,
-                "the kernel dropped datagrams within a second: senders are faster than the log, or burst beyond \
+                "the kernel dropped datagrams within a second: senders are faster than the log, or their bursts exceed \
                  udp.receive_buffer"
             );
         }
@@ -82,8 +83,8 @@ fn inode(socket: &UdpSocket) -> io::Result<u64> {
     Ok(File::from(OwnedFd::from(socket.try_clone()?)).metadata()?.ino())
 }
 
-/// The inode of a socket and its drops, of a line of `/proc/net/udp`; `None` for the line of headings. Its
-/// columns are `sl local remote st tx:rx tr:when retrnsmt uid timeout inode ref pointer drops`.
+/// The inode and the drops of a socket, from a line of `/proc/net/udp`; `None` for the headings. The columns
+/// are `sl local remote st tx:rx tr:when retrnsmt uid timeout inode ref pointer drops`.
 fn inode_and_drops(line: &str) -> Option<(u64, u32)> {
     let mut columns = line.split_ascii_whitespace();
     let inode = columns.nth(9)?.parse().ok()?;
@@ -95,10 +96,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inode_and_drops_are_found_in_a_line_of_the_kernel() {
-        let headings = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops";
+    fn a_line_of_the_kernel_has_inode_and_drops() {
+        let headings = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt  \
+              uid  timeout inode ref pointer drops";
         assert_eq!(inode_and_drops(headings), None);
-        let line = " 2012: 0100007F:1F99 00000000:0000 07 00000000:00001D00 00:00000000 00000000     0        0 25071 2 0000000000000000 4294967295   ";
+        let line = " 2012: 0100007F:1F99 00000000:0000 07 00000000:00001D00 00:00000000 00000000   \
+               0        0 25071 2 0000000000000000 4294967295   ";
         assert_eq!(inode_and_drops(line), Some((25_071, u32::MAX)));
     }
 
@@ -121,7 +124,7 @@ mod tests {
             socket.set_nonblocking(true).expect("a socket");
             let received = std::iter::from_fn(|| socket.recv(&mut [0; 1_000]).ok()).count();
             assert_eq!(received as u64 + dropped, sent);
-            assert_eq!(drops.update().expect("/proc is there"), 0, "counted already");
+            assert_eq!(drops.update().expect("/proc is there"), 0, "counted before");
         }
     }
 }

@@ -1,25 +1,25 @@
 //! UDP ingest: datagrams of one or more lines, each JSON or line protocol.
 //!
-//! Several sockets share the address, and the kernel spreads the senders over them. Each has a thread that
-//! takes what the kernel holds with one call, appends all of it to the log as one record, and goes on without
-//! waiting for the disk. Only when nothing more is there, or too much is on its way, it waits for the oldest
-//! record. So a slow disk makes larger batches, then a fuller receive buffer, and at last drops in the
-//! kernel, which are counted.
+//! Several sockets share the address, and the kernel distributes the senders over them. The thread of a
+//! socket receives many datagrams with one call, appends all of them to the log as one record, and goes on
+//! without waiting for the disk. It waits for the oldest record only if no more datagrams have arrived, or
+//! too many bytes are on their way. So a slow disk leads to larger batches, then to a fuller receive buffer,
+//! and at last to drops in the kernel, which are counted.
 //!
-//! What a datagram may write, [`access`](crate::access) says before a reading is looked for in it: once there
-//! are keys, it has to be signed.
+//! Before a datagram is parsed, [`access`](crate::access) decides which devices it may write: if keys are
+//! configured, it must be signed.
 //!
 //! Promises:
-//! - Every datagram that reached the machine is counted once: received, or dropped by the kernel. Of those
-//!   received, what was too large, had no acceptable reading, or found no room in the log is counted too.
-//! - Memory is bounded: per socket one buffer in the kernel, and as much on its way into the log.
-//! - On shutdown, what the kernel holds is still taken.
+//! - Every datagram that reached the machine is counted once: received, or dropped by the kernel. Received
+//!   datagrams that were too large, had no accepted reading, or did not fit into the log are counted by
+//!   cause.
+//! - Memory is bounded: per socket one buffer in the kernel, and as many bytes on their way into the log.
+//! - On shutdown, the threads receive the datagrams that the kernel still has.
 //!
-//! Senders get no answer. What is refused is logged with its sender, once a minute at most for each sender
-//! and code, and one by one on the log level `tidegauge::udp=debug`.
+//! Senders get no answer. Refusals are logged with their sender, at most once a minute for each sender and
+//! code, and one by one at the log level `tidegauge::udp=debug`.
 //!
-//! Only this room knows of sockets for datagrams; what a reading may be is decided in
-//! [`ingest`](crate::ingest).
+//! Only this room knows UDP sockets; [`ingest`](crate::ingest) decides which readings are accepted.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -33,11 +33,11 @@ use crate::ingest::Ingest;
 use crate::telemetry::{Metrics, RefusalLog};
 
 mod datagram;
+mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod inbox;
 mod kernel_drops;
-mod refusal;
 mod sequences;
 mod sockets;
 mod worker;
@@ -46,24 +46,25 @@ use kernel_drops::KernelDrops;
 use sequences::Sequences;
 use worker::{Counters, Worker};
 
-/// What the UDP edge obeys.
+/// The options of UDP ingest.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The address. Port 0 takes a free one.
+    /// The address. Port 0 picks a free port.
     pub listen: SocketAddr,
-    /// How many sockets share it.
+    /// The number of sockets that share the address.
     pub sockets: usize,
-    /// Bytes that the kernel holds for each socket, and as many that each has on the way into the log.
+    /// The bytes that the kernel buffers for each socket, and that each socket may have on their way into the
+    /// log.
     pub receive_buffer_bytes: usize,
-    /// The largest datagram.
+    /// The size of the largest datagram.
     pub max_datagram_bytes: usize,
-    /// For how many devices the number of the last message is remembered.
+    /// The number of devices whose last sequence number is remembered.
     pub max_sequences: usize,
     /// The tags of line protocol that may name the device.
     pub device_tags: Vec<String>,
 }
 
-/// Bound sockets, which receive nothing yet.
+/// Bound sockets that do not receive yet.
 #[derive(Debug)]
 pub struct Sockets {
     bound: Vec<UdpSocket>,
@@ -71,7 +72,7 @@ pub struct Sockets {
     options: Options,
 }
 
-/// Threads that receive.
+/// The receiving threads.
 #[derive(Debug)]
 pub struct Receiving {
     threads: TaskTracker,
@@ -82,7 +83,7 @@ impl Sockets {
     /// Binds the sockets. Warns when the kernel grants smaller buffers than asked for.
     ///
     /// # Errors
-    /// When the address cannot be used, or somebody else uses it already.
+    /// When the address cannot be bound, for example because another process uses it.
     pub fn bind(options: Options) -> io::Result<Self> {
         let (bound, receive_buffer_bytes) =
             sockets::bind(options.listen, options.sockets, options.receive_buffer_bytes)?;
@@ -95,13 +96,13 @@ impl Sockets {
     /// The address in use.
     ///
     /// # Errors
-    /// When the system does not tell it.
+    /// When the system call fails.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.bound[0].local_addr()
     }
 
-    /// Receives until `shutdown` is cancelled, and then what has arrived by then. Must be called on a
-    /// runtime.
+    /// Receives until `shutdown` is cancelled, and then the datagrams that have arrived by then. Must be
+    /// called on a runtime.
     ///
     /// # Errors
     /// When a thread cannot be started.
@@ -117,7 +118,7 @@ impl Sockets {
         let counters = Counters::new(metrics);
         let drops = KernelDrops::of(&self.bound, metrics.udp_dropped_total.with("kernel"));
         let drops =
-            drops.inspect_err(|error| tracing::warn!(%error, "datagrams that the kernel drops are not counted"));
+            drops.inspect_err(|error| tracing::warn!(%error, "cannot read /proc/net/udp; drops are not counted"));
         let sequences = Arc::new(Sequences::new(self.options.max_sequences, metrics.udp_sequence_gaps_total.clone()));
         let threads = TaskTracker::new();
         for (number, socket) in self.bound.into_iter().enumerate() {
@@ -144,8 +145,8 @@ impl Sockets {
 }
 
 impl Receiving {
-    /// Waits until the threads have ended, which they do soon after the shutdown, with everything that they
-    /// received in the log.
+    /// Waits until the threads have ended, soon after the shutdown. All that they received is then in the
+    /// log.
     pub async fn ended(self) {
         self.threads.wait().await;
         if let Some(drops) = self.drops {

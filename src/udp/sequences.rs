@@ -1,4 +1,4 @@
-//! Messages that never arrived, as devices that number their messages make it known.
+//! Gaps in the sequence numbers of devices: messages that never arrived.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,13 +6,12 @@ use metrics::Counter;
 
 use crate::access::DeviceScope;
 use crate::common::generations::Generations;
-use crate::model::{DeviceIdCase, check_device_id};
 
-/// The number of the last message of each device, for a bounded number of devices.
+/// The last sequence number of each device, for a bounded number of devices.
 ///
-/// A number that is more than one above the last leaves a gap, which counts as many as are missing. A number
-/// that is not above the last (the device has restarted, or a message came twice or late) leaves none, and
-/// counting goes on from there.
+/// A number that is more than one above the last leaves a gap, and the missing numbers are counted. A number
+/// that is not above the last (the device has restarted, or a message arrived twice or late) leaves no gap,
+/// and counting goes on from it.
 #[derive(Debug)]
 pub(super) struct Sequences {
     /// `None`: no device is remembered.
@@ -30,21 +29,19 @@ impl Sequences {
     }
 }
 
-/// The numbers in a datagram, from somebody with this reach.
+/// The sequence numbers of a datagram, and the scope of its sender.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Numbering<'a> {
     pub(super) sequences: &'a Sequences,
     pub(super) scope: &'a DeviceScope,
-    pub(super) case: DeviceIdCase,
 }
 
 impl Numbering<'_> {
-    /// Takes note of a message, unless its device is out of reach: nobody counts gaps of somebody else's
-    /// devices.
-    pub(super) fn saw(self, device: &str, number: u64) {
-        let Some(last) = self.sequences.last.as_ref().filter(|_| check_device_id(device).is_ok()) else { return };
-        let device = self.case.apply(device);
-        if let Ok(device) = self.scope.to_stored_id(&device) {
+    /// Records the number of a message, unless the scope does not cover its device: a sender must not count
+    /// gaps of the devices of others.
+    pub(super) fn record(self, device: &str, number: u64) {
+        let Some(last) = &self.sequences.last else { return };
+        if let Ok(device) = self.scope.to_stored_id(device) {
             let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
             self.sequences.gaps.increment(missing_before(&mut last, &device, number));
         }
@@ -58,22 +55,23 @@ fn missing_before(last: &mut Last, device: &str, number: u64) -> u64 {
         return 0;
     };
     let missing = number.saturating_sub(last).saturating_sub(1);
-    // A jump that no device lives to make is another way of counting.
+    // A larger jump is not a gap: the device has changed its numbering.
     if missing > u64::from(u32::MAX) { 0 } else { missing }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::DeviceIdCase;
 
-    /// What is missing before each of the messages of one device.
+    /// The missing numbers before each message of one device.
     fn gaps(numbers: &[u64]) -> Vec<u64> {
         let mut last = Last::new(1, |_| 1);
         numbers.iter().map(|&number| missing_before(&mut last, "d", number)).collect()
     }
 
     #[test]
-    fn a_gap_counts_what_is_missing() {
+    fn a_gap_counts_the_missing_numbers() {
         assert_eq!(gaps(&[7, 8, 9, 11, 20]), [0, 0, 0, 1, 8]);
     }
 
@@ -85,14 +83,15 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_told_apart_as_they_are_kept_and_those_out_of_reach_are_not_watched() {
+    fn numbers_are_kept_by_stored_id_within_the_scope_only() {
         let sequences = Sequences::new(8, Counter::noop());
-        let acme = DeviceScope::new("acme/".to_owned(), Some(vec!["pump-*".parse().unwrap()]));
-        let numbering = Numbering { sequences: &sequences, scope: &acme, case: DeviceIdCase::Lower };
+        let patterns = vec!["pump-*".parse().unwrap()];
+        let acme = DeviceScope::new(DeviceIdCase::Lower, "acme/".to_owned(), Some(patterns));
+        let numbering = Numbering { sequences: &sequences, scope: &acme };
         for device in ["PUMP-1", "pump-1", "light-1", "pump 1", ""] {
-            numbering.saw(device, 1);
+            numbering.record(device, 1);
         }
-        Numbering { scope: DeviceScope::all(), ..numbering }.saw("pump-1", 1);
+        Numbering { scope: DeviceScope::all(), ..numbering }.record("pump-1", 1);
         let mut last = sequences.last.expect("devices are remembered").into_inner().unwrap();
         assert_eq!(last.len(), 2);
         for device in ["acme/pump-1", "pump-1"] {

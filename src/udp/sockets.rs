@@ -1,4 +1,4 @@
-//! Sockets that share an address, with the receive buffers that they need.
+//! Sockets that share an address, and their receive buffers.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -6,10 +6,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, setsockopt, sockopt};
 
-/// Binds `count` sockets to one address. Also returns how many bytes the kernel grants each of them.
+/// Binds `count` sockets to one address. Also returns the bytes that the kernel grants to each.
 pub(super) fn bind(listen: SocketAddr, count: usize, buffer_bytes: usize) -> io::Result<(Vec<UdpSocket>, usize)> {
-    // The first is bound alone, because sharing is asked of nobody: an address that another process uses,
-    // though it be willing to share, would lose datagrams to it.
+    // The first socket is bound without SO_REUSEPORT, so that the bind fails if another process uses the
+    // address. Otherwise the kernel would distribute datagrams to that process too.
     let (first, granted_bytes) = open(listen, buffer_bytes)?;
     bind_to(&first, listen)?;
     setsockopt(&first, sockopt::ReusePort, &true)?;
@@ -25,12 +25,12 @@ pub(super) fn bind(listen: SocketAddr, count: usize, buffer_bytes: usize) -> io:
     Ok((sockets, granted_bytes))
 }
 
-/// What an operator should do when the kernel grants less than asked for.
+/// The advice for the operator if the kernel grants a smaller buffer than requested.
 pub(super) fn advice(asked_bytes: usize, granted_bytes: usize) -> Option<String> {
     (granted_bytes < asked_bytes).then(|| {
         format!(
-            "udp.receive_buffer is {asked_bytes} bytes, but the kernel grants {granted_bytes}, so bursts may be dropped: \
-             run `sysctl -w net.core.rmem_max={asked_bytes}` and start again"
+            "udp.receive_buffer is {asked_bytes} bytes, but the kernel grants {granted_bytes}, so it may drop bursts: \
+             run `sysctl -w net.core.rmem_max={asked_bytes}` and restart"
         )
     })
 }
@@ -38,10 +38,10 @@ pub(super) fn advice(asked_bytes: usize, granted_bytes: usize) -> Option<String>
 fn open(address: SocketAddr, buffer_bytes: usize) -> io::Result<(OwnedFd, usize)> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let socket = socket::socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    // With the capability CAP_NET_ADMIN the limit of the system does not hold.
+    // The system's limit does not apply to processes with the capability CAP_NET_ADMIN.
     setsockopt(&socket, sockopt::RcvBufForce, &buffer_bytes)
         .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &buffer_bytes))?;
-    // The kernel doubles what it grants to have room for its own bookkeeping, see socket(7).
+    // The kernel doubles the size for its own bookkeeping, see socket(7).
     let granted_bytes = socket::getsockopt(&socket, sockopt::RcvBuf)? / 2;
     Ok((socket, granted_bytes))
 }
@@ -59,7 +59,7 @@ mod tests {
     const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
     #[test]
-    fn sockets_share_one_address_with_each_other_and_with_nobody_else() {
+    fn sockets_share_one_address_with_each_other_only() {
         let (sockets, granted_bytes) = bind(ANY, 3, 64 << 10).expect("a free port");
         let address = sockets[0].local_addr().expect("bound");
         assert!(sockets.iter().all(|socket| socket.local_addr().expect("bound") == address), "{sockets:?}");
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_spreads_senders_over_the_sockets() {
+    fn the_kernel_distributes_senders_over_the_sockets() {
         let (sockets, _) = bind(ANY, 2, 64 << 10).expect("a free port");
         let address = sockets[0].local_addr().expect("bound");
         for _ in 0..64 {
@@ -77,12 +77,12 @@ mod tests {
         }
         for socket in sockets {
             socket.set_nonblocking(true).expect("a socket");
-            socket.recv(&mut [0]).expect("each has got something");
+            socket.recv(&mut [0]).expect("each has received a datagram");
         }
     }
 
     #[test]
-    fn the_advice_names_the_sysctl_and_comes_only_when_it_is_needed() {
+    fn the_advice_names_the_sysctl_and_only_if_needed() {
         assert_eq!(advice(100, 100), None);
         assert!(advice(8_388_608, 212_992).expect("advice").contains("sysctl -w net.core.rmem_max=8388608"));
     }

@@ -1,4 +1,4 @@
-//! The thread of a socket: receive, append, and wait for the disk only when there is nothing better to do.
+//! The thread of a socket: it receives and appends, and waits for the disk only when it is idle.
 
 use std::collections::VecDeque;
 use std::net::UdpSocket;
@@ -8,28 +8,28 @@ use std::time::{Duration, Instant};
 use metrics::Counter;
 use tokio_util::sync::CancellationToken;
 
+use super::error::DatagramError;
 use super::inbox::{Datagram, Inbox};
-use super::refusal::Refusal;
 use super::sequences::{Numbering, Sequences};
 use super::{Options, datagram};
 use crate::access::{Gate, Keys, Verified};
 use crate::ingest::{Admission, Ingest, RefusalReason, Submission};
-use crate::telemetry::{Limit, Metrics, RefusalEntry, RefusalLog, Sender, What};
+use crate::telemetry::{Metrics, RefusalEntry, RefusalLog, Sender, What};
 use crate::wire::{Protocol, Source};
 
-/// How long an idle thread waits before it looks whether it should end.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How often an idle thread checks for the shutdown.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long to wait after the system refused to receive: it is out of memory, mostly.
+/// The pause after a failed system call: usually the system is out of memory.
 const ERROR_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long datagrams are still taken after the shutdown, if they do not end before.
+/// The longest time for which datagrams are received after the shutdown.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
-/// What a batch takes in memory besides its readings.
+/// The memory of a batch besides its readings.
 const BATCH_OVERHEAD_BYTES: usize = 1 << 10;
 
-/// What the threads count.
+/// The counters of the threads.
 #[derive(Clone)]
 pub(super) struct Counters {
     datagrams: Counter,
@@ -38,7 +38,6 @@ pub(super) struct Counters {
     overload: Counter,
     truncated: Counter,
     rate_limited: Counter,
-    at_limit: Counter,
 }
 
 impl Counters {
@@ -50,18 +49,17 @@ impl Counters {
             overload: metrics.udp_dropped_total.with("overload"),
             truncated: metrics.udp_dropped_total.with("truncated"),
             rate_limited: metrics.udp_dropped_total.with("rate_limited"),
-            at_limit: metrics.limited_total.of(Limit::TokenReadings).clone(),
         }
     }
 }
 
-/// Who sent a datagram, for the log: the owner of the key that it is signed with, or an address.
+/// The sender of a datagram for log lines: the key that it is signed with, or its address.
 fn sender(datagram: &Datagram<'_>, signer: Option<&Arc<str>>) -> Sender {
     let address = datagram.from.map(|from| Sender::Address(from.ip().to_canonical()));
     signer.map(|signer| Sender::Named(Arc::clone(signer))).or(address).unwrap_or(Sender::All)
 }
 
-/// All that a thread needs.
+/// The thread of one socket.
 pub(super) struct Worker {
     pub(super) socket: UdpSocket,
     pub(super) options: Options,
@@ -77,8 +75,8 @@ pub(super) struct Worker {
 struct Unsettled {
     submission: Submission,
     datagrams: u64,
-    /// How many of them have a reading in it.
-    fruitful: u64,
+    /// How many datagrams have an accepted reading.
+    with_readings: u64,
     bytes: usize,
 }
 
@@ -90,8 +88,8 @@ struct Backlog {
 }
 
 impl Worker {
-    /// Receives until the shutdown and takes what has arrived by then. All of it is in the log when this
-    /// returns.
+    /// Receives until the shutdown, and then the datagrams that have arrived by then. All of them are in the
+    /// log when this returns.
     pub(super) fn run(self) {
         let mut inbox = Inbox::new(&self.socket, self.options.max_datagram_bytes);
         let mut backlog = Backlog::default();
@@ -101,7 +99,7 @@ impl Worker {
             if is_stopping && Instant::now() >= *stop_at.get_or_insert_with(|| Instant::now() + DRAIN_LIMIT) {
                 break;
             }
-            let has_received = inbox.receive().unwrap_or_else(|error| self.tell(error));
+            let has_received = inbox.receive().unwrap_or_else(|error| self.pause_after(error));
             if has_received {
                 backlog.push(self.submit(&inbox));
                 while backlog.bytes > self.options.receive_buffer_bytes {
@@ -111,8 +109,8 @@ impl Worker {
                 self.settle_oldest(&mut backlog);
             } else if is_stopping {
                 break;
-            } else if let Err(error) = inbox.wait(PATIENCE) {
-                self.tell(error);
+            } else if let Err(error) = inbox.wait(POLL_INTERVAL) {
+                self.pause_after(error);
             }
         }
         while !backlog.batches.is_empty() {
@@ -120,100 +118,86 @@ impl Worker {
         }
     }
 
-    /// Sends what was received on its way, as one batch.
+    /// Submits the received datagrams to the log as one batch.
     fn submit(&self, inbox: &Inbox<'_>) -> Unsettled {
         let tokens = self.gate.tokens();
         let mut admission = self.ingest.admission_of_batch();
-        let (mut fruitful, mut bytes) = (0, 0);
+        let (mut with_readings, mut bytes) = (0, 0);
         for datagram in inbox.datagrams() {
             bytes += datagram.bytes;
             match self.admit(&datagram, tokens.keys(), &mut admission) {
-                Ok(is_fruitful) => fruitful += u64::from(is_fruitful),
-                Err(why) => self.log_refused(sender(&datagram, None), why.code(), &why),
+                Ok(has_reading) => with_readings += u64::from(has_reading),
+                Err(error) => self.count_refused(&datagram, &error),
             }
         }
         let datagrams = inbox.datagrams().len() as u64;
-        Unsettled { submission: self.ingest.submit(admission), datagrams, fruitful, bytes }
+        let submission = self.ingest.finish(admission.end(), true);
+        Unsettled { submission, datagrams, with_readings, bytes }
     }
 
-    /// Returns whether the datagram holds an acceptable reading, unless it may not be read at all.
+    /// Admits the readings of a datagram. Returns whether at least one of them is accepted.
     fn admit<'k>(
         &'k self,
         datagram: &Datagram<'_>,
         keys: &'k Keys,
         admission: &mut Admission<'k>,
-    ) -> Result<bool, Refusal> {
-        let from = datagram.from.map(tracing::field::display);
-        let Some(content) = datagram.content else {
-            self.counters.truncated.increment(1);
-            return Err(Refusal::TooLarge(datagram.bytes));
-        };
-        let verified = self.let_in(content, keys, admission.now_ms()).inspect_err(|why| {
-            tracing::debug!(from, %why, "a datagram is refused");
-            if let Some(reason) = why.reason() {
-                self.ingest.count_refused_request(Protocol::Udp, reason);
-            }
-        })?;
-        let format = datagram::format_of(verified.content);
-        admission.set_sender(Source::udp(format), verified.scope, verified.quota);
-        let case = admission.rules().device_id_case;
-        let numbering = Numbering { sequences: &self.sequences, scope: verified.scope, case };
-        let (accepted, received, rejected) = (admission.accepted(), admission.received(), admission.rejected());
-        datagram::parse(verified.content, format, &self.options.device_tags, numbering, admission);
-        if let Some(readings) = &verified.quota.readings {
-            let more = (admission.received() - received).saturating_sub(1);
-            readings.owe(more.into(), Instant::now());
-        }
+    ) -> Result<bool, DatagramError> {
+        let content = datagram.content.ok_or(DatagramError::TooLarge(datagram.bytes))?;
+        let Verified { signer, content, scope, quota } = keys.verify(content, admission.now_ms())?;
+        let format = datagram::format_of(content);
+        let permit = self.ingest.begin(Source::udp(format), quota)?;
+        admission.next_datagram(permit, scope, quota);
+        let numbering = Numbering { sequences: &self.sequences, scope };
+        let (accepted, rejected) = (admission.accepted(), admission.rejected());
+        datagram::parse(content, format, &self.options.device_tags, numbering, admission);
         if admission.rejected() > rejected {
+            let from = datagram.from.map(tracing::field::display);
             for rejected in admission.listed() {
                 let (code, detail) = (rejected.rejection.code.as_str(), &rejected.rejection.detail);
                 tracing::debug!(from, line = rejected.line, code, detail, "a reading is rejected");
             }
             for refusal in admission.take_refusals() {
-                self.refusals.record(sender(datagram, verified.signer), refusal);
+                self.refusals.record(sender(datagram, signer), refusal);
             }
         }
-        if admission.accepted() == accepted {
+        let has_reading = admission.accepted() > accepted;
+        if !has_reading {
             self.counters.malformed.increment(1);
-            return Ok(false);
         }
-        Ok(true)
+        Ok(has_reading)
     }
 
-    /// The content of a datagram that may be read, for the first reading of which there was room in the rate
-    /// of its key.
-    fn let_in<'k, 'd>(&self, datagram: &'d [u8], keys: &'k Keys, now_ms: i64) -> Result<Verified<'k, 'd>, Refusal> {
-        let verified = keys.verify(datagram, now_ms).inspect_err(|_| self.counters.malformed.increment(1))?;
-        if let Some(readings) = &verified.quota.readings
-            && readings.take(Instant::now()).is_err()
-        {
-            self.counters.rate_limited.increment(1);
-            self.counters.at_limit.increment(1);
-            return Err(Refusal::RateLimited);
+    fn count_refused(&self, datagram: &Datagram<'_>, error: &DatagramError) {
+        match error {
+            DatagramError::TooLarge(_) => self.counters.truncated.increment(1),
+            DatagramError::Signature(_) => self.counters.malformed.increment(1),
+            DatagramError::RateLimited(_) => self.counters.rate_limited.increment(1),
         }
-        Ok(verified)
+        if let Some(reason) = error.uncounted_reason() {
+            self.ingest.count_refused_request(Protocol::Udp, reason);
+        }
+        tracing::debug!(from = datagram.from.map(tracing::field::display), %error, "a datagram is refused");
+        let entry = RefusalEntry { what: What::Datagrams, code: error.code(), count: 1, example: error.to_string() };
+        self.refusals.record(sender(datagram, None), entry);
     }
 
-    /// Datagrams count as received when the readings in them count, so that at any time all or nothing of
-    /// them is seen.
+    /// Waits for the oldest batch and counts its datagrams together with their readings, so that the metrics
+    /// show all of a datagram or nothing.
     fn settle_oldest(&self, backlog: &mut Backlog) {
-        let Some(Unsettled { submission, datagrams, fruitful, bytes }) = backlog.pop() else { return };
-        if let Err(error) = submission.settle() {
+        let Some(Unsettled { submission, datagrams, with_readings, bytes }) = backlog.pop() else { return };
+        if let Err(error) = submission.wait() {
             let (code, example) = (RefusalReason::Overloaded.as_str(), error.to_string());
-            let entry = RefusalEntry { what: What::Datagrams, code, count: fruitful, example };
+            let entry = RefusalEntry { what: What::Datagrams, code, count: with_readings, example };
             self.refusals.record(Sender::All, entry);
-            self.counters.overload.increment(fruitful);
+            self.counters.overload.increment(with_readings);
         }
         self.counters.bytes.increment(bytes as u64);
         self.counters.datagrams.increment(datagrams);
     }
 
-    fn log_refused(&self, sender: Sender, code: &'static str, why: &Refusal) {
-        self.refusals.record(sender, RefusalEntry { what: What::Datagrams, code, count: 1, example: why.to_string() });
-    }
-
-    fn tell(&self, error: nix::Error) -> bool {
-        tracing::warn!(%error, "nothing is received from the UDP socket");
+    /// Logs a failed system call and pauses. Returns false: no datagram was received.
+    fn pause_after(&self, error: nix::Error) -> bool {
+        tracing::warn!(%error, "the UDP socket cannot receive; trying again");
         if !self.shutdown.is_cancelled() {
             std::thread::sleep(ERROR_PAUSE);
         }

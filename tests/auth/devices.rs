@@ -42,7 +42,7 @@ async fn another_device_hidden_in_a_batch_of_json_is_refused_reading_by_reading(
     let answer = ingest(&server, "lights", &hidden).await;
     rejects(&answer, 2, &[1, 2, 3, 4, 6, 7, 8]);
     assert!(
-        answer.text().contains("device \\\"PUMP-1\\\" is none of those that the token or certificate is for"),
+        answer.text().contains("the token, key or certificate does not cover device \\\"PUMP-1\\\""),
         "{}",
         answer.text()
     );
@@ -91,7 +91,11 @@ async fn another_device_hidden_in_line_protocol_is_refused_line_by_line() {
     assert_eq!((v2.status, &v2.json()["line"]), (422, &json!(2)), "{}", v2.text());
     let v1 = post(&server, "lights", "/write", "text/plain", lines[1].as_str()).await;
     assert_eq!(v1.status, 400, "{}", v1.text());
-    assert!(v1.text().contains("line 1: device \\\"PUMP-1\\\" is none of those"), "{}", v1.text());
+    assert!(
+        v1.text().contains("line 1: the token, key or certificate does not cover device \\\"PUMP-1\\\""),
+        "{}",
+        v1.text()
+    );
     assert_eq!(devices(&server, "all", "").await, ["LIGHT-1", "LIGHT-2"]);
     let metrics = server.metrics().await;
     let forbidden = [("protocol", "influx"), ("reason", "device_forbidden")];

@@ -70,7 +70,10 @@ async fn a_refusal_says_why_in_the_words_of_each_api() {
 
     let write = async |path: &str| server.post(path, "text/plain", LINE).await;
     let v1 = write("/write").await;
-    assert_eq!((v1.status, v1.json()), (401, json!({ "error": "this takes a token: Authorization: Bearer TOKEN" })));
+    assert_eq!(
+        (v1.status, v1.json()),
+        (401, json!({ "error": "this request needs a token: Authorization: Bearer TOKEN" }))
+    );
     assert_eq!(v1.header("x-influxdb-error"), v1.json()["error"]);
     let v2 = write("/api/v2/write").await;
     assert_eq!((v2.status, &v2.json()["code"]), (401, &json!("unauthorized")));

@@ -80,7 +80,7 @@ async fn datagrams_of_a_key() {
     let metrics = server.metrics().await;
     assert_eq!(limited(&metrics, Limit::TokenReadings), 1);
     assert_eq!(metrics.count("tidegauge_readings_accepted_total"), 150);
-    server.logged("more comes with the key than its rate allows").await;
+    server.logged("the token or key has reached its rate of readings").await;
 
     wait_until("what is owed is paid off", async || {
         send("slow", 1);

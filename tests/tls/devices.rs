@@ -68,7 +68,7 @@ async fn a_device_may_do_nothing_but_write() {
     let client = reqwest_client(&folder, &folder.authority.client("pump-1", &[]));
     for path in ["/v1/devices", "/v1/devices/pump-1/latest", "/metrics", "/version"] {
         let answer = server.send(client.request(Method::GET, format!("{}{path}", server.url()))).await;
-        unauthorized(&answer, "this takes a token: Authorization: Bearer TOKEN");
+        unauthorized(&answer, "this request needs a token: Authorization: Bearer TOKEN");
     }
     let healthy = server.send(client.request(Method::GET, format!("{}/healthz", server.url()))).await;
     assert_eq!(healthy.status, 200, "this is open");
@@ -80,7 +80,7 @@ async fn nobody_writes_without_a_token_or_a_certificate_that_names_a_device() {
     let server = Server::start(setup(&folder)).await;
     let body = || reading("pump-1").to_string();
     let nothing = server.post("/v1/readings", "application/json", body()).await;
-    unauthorized(&nothing, "a token (Authorization: Bearer TOKEN), or a client certificate");
+    unauthorized(&nothing, "a token (Authorization: Bearer TOKEN) or a client certificate");
     let nameless = reqwest_client(&folder, &folder.authority.client("Gateway of hall 3", &[dns("*.pumps")]));
     let nameless = post((&nameless, &server, None), "/v1/readings", "application/json", body()).await;
     unauthorized(&nameless, "none of the names in the client certificate");
@@ -116,7 +116,7 @@ async fn certificates_say_nothing_of_who_comes_unless_that_is_asked_for() {
     let client = reqwest_client(&folder, &folder.authority.client("pump-1", &[]));
     let answer =
         post((&client, &server, None), "/v1/readings", "application/json", reading("pump-1").to_string()).await;
-    unauthorized(&answer, "this takes a token: Authorization: Bearer TOKEN");
+    unauthorized(&answer, "this request needs a token: Authorization: Bearer TOKEN");
 }
 
 #[tokio::test]

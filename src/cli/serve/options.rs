@@ -127,7 +127,6 @@ pub(super) fn rules(config: &Config) -> Rules {
             max_metrics: config.ingest.max_metrics_per_reading,
             max_metadata_bytes: config.ingest.max_metadata_bytes.as_usize(),
         },
-        device_id_case: config.ingest.device_id_case,
     }
 }
 

@@ -15,4 +15,4 @@ mod write;
 
 pub(super) use answer::Version;
 pub(super) use hello::{health, ping, query};
-pub(super) use write::{write_v1, write_v2, write_v3};
+pub(super) use write::write;

@@ -7,9 +7,10 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, post};
 
 use super::super::App;
-use super::super::intake::{Taken, take};
+use super::super::intake::{IngestOutcome, IngestRequest, receive_readings};
 use super::super::params::Params;
 use super::super::problem::Problem;
 use super::answer::Version;
@@ -18,72 +19,50 @@ use crate::ingest::Admission;
 use crate::wire::Format;
 use crate::wire::line_protocol::{self, Options, Precision};
 
-/// `POST /write` of `InfluxDB` 1.
-pub(in crate::http) async fn write_v1(
-    State(app): State<Arc<App>>,
-    Extension(grant): Extension<Arc<Grant>>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    write(&app, &grant, Version::V1, &uri, &headers, body).await
+/// The write path of one version of `InfluxDB`.
+pub(in crate::http) fn write(version: Version) -> MethodRouter<Arc<App>> {
+    post(
+        async move |State(app): State<Arc<App>>,
+                    Extension(grant): Extension<Arc<Grant>>,
+                    uri: Uri,
+                    headers: HeaderMap,
+                    body: Body| { write_lines(version, &app, &grant, &uri, &headers, body).await },
+    )
 }
 
-/// `POST /api/v2/write` of `InfluxDB` 2.
-pub(in crate::http) async fn write_v2(
-    State(app): State<Arc<App>>,
-    Extension(grant): Extension<Arc<Grant>>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    write(&app, &grant, Version::V2, &uri, &headers, body).await
-}
-
-/// `POST /api/v3/write_lp` of `InfluxDB` 3.
-pub(in crate::http) async fn write_v3(
-    State(app): State<Arc<App>>,
-    Extension(grant): Extension<Arc<Grant>>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    write(&app, &grant, Version::V3, &uri, &headers, body).await
-}
-
-async fn write(
+async fn write_lines(
+    version: Version,
     app: &Arc<App>,
     grant: &Arc<Grant>,
-    version: Version,
     uri: &Uri,
     headers: &HeaderMap,
     body: Body,
 ) -> Response {
-    let asked = match Asked::of(version, uri) {
-        Ok(asked) => asked,
+    let WriteParams { precision, partial } = match WriteParams::of(version, uri) {
+        Ok(params) => params,
         Err(problem) => return version.failed(&problem),
     };
-    let Asked { precision, partial } = asked;
     let parse = move |app: &App, bytes: &[u8], admission: &mut Admission<'_>| {
         let options = Options { precision, device_tags: &app.formats.device_tags };
         line_protocol::parse(bytes, &options, admission);
         Ok(())
     };
-    match take(app, grant, Format::LineProtocol, headers, body, partial, parse).await {
-        Ok(Taken { receipt, .. }) if receipt.rejected == 0 => StatusCode::NO_CONTENT.into_response(),
-        Ok(Taken { receipt, body }) => version.rejected(&receipt, &body.bytes, partial),
+    let request = IngestRequest { app, grant, format: Format::LineProtocol, headers, body, partial };
+    match receive_readings(request, parse).await {
+        Ok(IngestOutcome { receipt, .. }) if receipt.rejected == 0 => StatusCode::NO_CONTENT.into_response(),
+        Ok(IngestOutcome { receipt, body }) => version.rejected(&receipt, &body.bytes, partial),
         Err(problem) => version.failed(&problem),
     }
 }
 
-/// The parameters that mean something here.
-struct Asked {
+/// The parameters of a write request that have an effect.
+struct WriteParams {
     precision: Precision,
-    /// Whether good lines are kept where others are bad.
+    /// Whether valid lines are accepted beside rejected ones.
     partial: bool,
 }
 
-impl Asked {
+impl WriteParams {
     fn of(version: Version, uri: &Uri) -> Result<Self, Problem> {
         let mut params = Params::of(uri);
         let (read, default, known): (fn(&str) -> Option<Precision>, _, _) = match version {

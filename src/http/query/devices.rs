@@ -47,7 +47,7 @@ pub(in crate::http) async fn devices(
 ) -> Result<Json<Body<Devices>>, Problem> {
     let mut params = Params::of(&uri);
     let limit = params.limit(100, app.limits.max_devices)?;
-    let request = request(&app, &mut params, limit)?;
+    let request = request(&mut params, limit)?;
     params.end()?;
     admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE)).await?;
     let found = app.queries.devices(&grant.device_scope, &request).await?;
@@ -58,8 +58,8 @@ pub(in crate::http) async fn devices(
 }
 
 /// The devices that `prefix` and `cursor` ask for.
-pub(super) fn request(app: &App, params: &mut Params<'_>, limit: usize) -> Result<DevicesRequest, Problem> {
-    let prefix = app.device_id_case.apply(&params.one("prefix")?.unwrap_or_default()).into_owned();
+pub(super) fn request(params: &mut Params<'_>, limit: usize) -> Result<DevicesRequest, Problem> {
+    let prefix = params.one("prefix")?.unwrap_or_default().into_owned();
     check_prefix(&prefix)?;
     let after = params.one("cursor")?.map(std::borrow::Cow::into_owned);
     if let Some(cursor) = &after {

@@ -9,11 +9,11 @@ use axum::{Extension, Json};
 use serde::{Serialize, Serializer};
 
 use super::{Body, answer, open_range};
-use crate::access::Grant;
+use crate::access::{DeviceScope, Grant};
 use crate::common::clock::{Clock, rfc3339};
 use crate::http::App;
 use crate::http::admission::Admitted;
-use crate::http::device::{DeviceInPath, device_of};
+use crate::http::device::{DeviceInPath, normalized};
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::model::{Metric, Stats};
@@ -107,7 +107,7 @@ pub(in crate::http) async fn of_devices(
     let mut params = Params::of(&uri);
     let mut question = Question::of(&mut params, &app.clock)?;
     let combined = params.boolean("combine", false)?;
-    let which = Which::of(&app, &mut params, combined)?;
+    let which = Which::of(&app, &grant.device_scope, &mut params, combined)?;
     params.end()?;
     admitted.reserve(app.limits.max_points.saturating_mul(BYTES_PER_POINT)).await?;
     let (more, partial) = which.resolve(&app, &grant, &mut question.request.devices).await?;
@@ -163,7 +163,7 @@ enum Which {
 }
 
 impl Which {
-    fn of(app: &App, params: &mut Params<'_>, combined: bool) -> Result<Self, Problem> {
+    fn of(app: &App, scope: &DeviceScope, params: &mut Params<'_>, combined: bool) -> Result<Self, Problem> {
         let named = params.all("device");
         if named.is_empty() {
             let max = app.limits.max_devices;
@@ -171,7 +171,7 @@ impl Which {
                 params.exclude(&["limit"], "combine=true, which takes all devices")?;
             }
             let limit = if combined { max } else { params.limit(100, max)? };
-            return Ok(Self::Listed(super::devices::request(app, params, limit)?));
+            return Ok(Self::Listed(super::devices::request(params, limit)?));
         }
         params.exclude(&["prefix", "limit"], "device, which says by itself which devices are asked for")?;
         if named.len() > app.limits.max_devices {
@@ -181,7 +181,7 @@ impl Which {
         let mut known = HashSet::with_capacity(named.len());
         let mut devices = Vec::with_capacity(named.len());
         for name in named {
-            let device: Arc<str> = device_of(app, "device", &name)?.into();
+            let device: Arc<str> = normalized(scope, "device", &name)?.into();
             if known.insert(Arc::clone(&device)) {
                 devices.push(device);
             }

@@ -19,21 +19,21 @@ pub(super) struct KnownDevices(Box<[Mutex<Shard>]>);
 
 type Shard = Generations<u64, Known>;
 
-/// What is known of a device.
+/// A known device, and what it has used of its limits.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// Up to when its rate is used.
+    /// The state of its rate (see [`Rate`](crate::limits::Rate)).
     pub(super) used_ns: u64,
-    pub(super) metrics: Metrics,
+    pub(super) metrics: HourMetrics,
 }
 
 /// The metrics of a device that arrived in one hour.
 #[derive(Debug, Default)]
-pub(super) struct Metrics {
+pub(super) struct HourMetrics {
     hour: u32,
-    /// Those of the last reading: mostly the next one has the same.
-    shape: u64,
-    /// Hashes, ascending.
+    /// The hash of the metric set of the last reading: the next reading usually has the same.
+    last_set: u64,
+    /// Hashes of metric names, ascending.
     names: Vec<u32>,
 }
 
@@ -44,9 +44,9 @@ impl KnownDevices {
         Self((0..SHARDS).map(|_| Mutex::new(Generations::new(max_weight, Known::weight))).collect())
     }
 
-    /// Looks at a device, if it is known.
-    pub(super) fn look<T>(&self, id: u64, look: impl FnOnce(&mut Known) -> T) -> Option<T> {
-        self.shard(id).update(&id, look)
+    /// Updates a device; `None` if it is not known.
+    pub(super) fn update<T>(&self, id: u64, update: impl FnOnce(&mut Known) -> T) -> Option<T> {
+        self.shard(id).update(&id, update)
     }
 
     /// Adds a device, unless it is known.
@@ -70,13 +70,14 @@ impl Known {
     }
 }
 
-impl Metrics {
-    /// Takes the metrics of a reading of this hour, unless there would be more than `max`.
-    pub(super) fn take(&mut self, hour: u32, shape: u64, names: impl Iterator<Item = u32> + Clone, max: usize) -> bool {
+impl HourMetrics {
+    /// Adds the metrics of a reading of this hour, unless the hour then has more than `max`. Returns whether
+    /// it has added them.
+    pub(super) fn add(&mut self, hour: u32, set: u64, names: impl Iterator<Item = u32> + Clone, max: usize) -> bool {
         if self.hour != hour {
             *self = Self { hour, ..Self::default() };
         }
-        if self.shape == shape && !self.names.is_empty() {
+        if self.last_set == set && !self.names.is_empty() {
             return true;
         }
         let is_new = |name: &u32| self.names.binary_search(name).is_err();
@@ -88,7 +89,7 @@ impl Metrics {
                 self.names.insert(at, name);
             }
         }
-        self.shape = shape;
+        self.last_set = set;
         true
     }
 }
@@ -97,58 +98,58 @@ impl Metrics {
 mod tests {
     use super::*;
 
-    /// Well spread.
+    /// An ID whose bits are well distributed.
     fn id(nth: u64) -> u64 {
         nth.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     #[test]
-    fn a_flood_does_not_grow_the_table_and_does_not_push_out_who_goes_on_sending() {
+    fn a_flood_of_ids_is_bounded_and_evicts_no_active_device() {
         let known = KnownDevices::new(10_000);
         (0..100).for_each(|nth| known.insert(id(nth)));
         for nth in 100..1_000_000 {
             known.insert(id(nth));
             if nth % 50 == 0 {
-                assert!(known.look(id(nth / 50 % 100), |_| ()).is_some(), "after {nth}");
+                assert!(known.update(id(nth / 50 % 100), |_| ()).is_some(), "after {nth}");
             }
         }
         assert!(known.count() <= 2 * 10_000, "{}", known.count());
         assert!(known.count() > 9_000, "{}", known.count());
-        assert!(known.look(id(101), |_| ()).is_none());
+        assert!(known.update(id(101), |_| ()).is_none());
     }
 
     #[test]
-    fn metrics_take_room_too() {
+    fn metrics_count_towards_the_weight() {
         let known = KnownDevices::new(1_000);
         for nth in 0..10_000 {
             known.insert(id(nth));
-            known.look(id(nth), |known| known.metrics.take(1, nth + 1, 0..500, 500));
+            known.update(id(nth), |known| known.metrics.add(1, nth + 1, 0..500, 500));
         }
         assert!(known.count() < 200, "{}", known.count());
         known.insert(id(1 << 40));
-        assert_eq!(known.look(id(1 << 40), |known| known.used_ns), Some(0));
+        assert_eq!(known.update(id(1 << 40), |known| known.used_ns), Some(0));
     }
 
     #[test]
-    fn what_is_known_of_a_device_stays_with_it_through_the_generations() {
+    fn a_device_keeps_its_state_through_the_generations() {
         let known = KnownDevices::new(1_000);
         known.insert(7);
-        known.look(7, |known| known.used_ns = 5);
+        known.update(7, |known| known.used_ns = 5);
         for nth in 0..100_000 {
             known.insert(id(nth));
-            known.insert(7); // does not make it a new one
-            assert_eq!(known.look(7, |known| known.used_ns), Some(5));
+            known.insert(7); // leaves it alone
+            assert_eq!(known.update(7, |known| known.used_ns), Some(5));
         }
     }
 
     #[test]
-    fn metrics_are_different_ones_of_an_hour() {
-        let mut metrics = Metrics::default();
-        assert!(metrics.take(1, 10, [1, 2].into_iter(), 3) && metrics.take(1, 10, [1, 2].into_iter(), 3));
-        assert!(!metrics.take(1, 11, [3, 4].into_iter(), 3), "four are too many");
-        assert!(metrics.take(1, 12, [3].into_iter(), 3), "a reading that was refused leaves nothing");
-        assert!(metrics.take(1, 10, [2, 1].into_iter(), 3) && !metrics.take(1, 13, [4].into_iter(), 3));
-        assert!(metrics.take(2, 13, [4].into_iter(), 3), "the next hour");
-        assert!(!metrics.take(2, 0, [5, 6, 7].into_iter(), 3));
+    fn different_metrics_of_an_hour_are_limited() {
+        let mut metrics = HourMetrics::default();
+        assert!(metrics.add(1, 10, [1, 2].into_iter(), 3) && metrics.add(1, 10, [1, 2].into_iter(), 3));
+        assert!(!metrics.add(1, 11, [3, 4].into_iter(), 3), "four are too many");
+        assert!(metrics.add(1, 12, [3].into_iter(), 3), "a rejected reading adds nothing");
+        assert!(metrics.add(1, 10, [2, 1].into_iter(), 3) && !metrics.add(1, 13, [4].into_iter(), 3));
+        assert!(metrics.add(2, 13, [4].into_iter(), 3), "the next hour");
+        assert!(!metrics.add(2, 0, [5, 6, 7].into_iter(), 3));
     }
 }

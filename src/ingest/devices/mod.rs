@@ -1,15 +1,16 @@
-//! What one device may do: how fast it may send, under how many metrics, and how fast devices may appear.
+//! Limits per device: its rate of readings, its metrics per hour, and the rate of new devices.
 //!
-//! Each device that was heard of lately is known, with what it used of its limits. One that is not known may
-//! be new, or known to the store only, after a restart above all. The limit of new devices counts both, for
-//! each token and key by itself, and mostly that does not matter: there is room. When there is none, its
-//! readings are refused for now, and the store is asked about it in the background ([`UnknownDeviceLookup`]):
-//! a device that is stored is let in at the next try. So no reading waits for the store, and while the store
-//! is away, what a flood can create stays bounded. For a while after a start nobody is known, and whoever
-//! comes is let in.
+//! Each device that sent lately is known, with what it has used of its limits. Any other device may be new,
+//! or known to the store only, above all after a restart. The limit of new devices counts both, for each
+//! token and key by itself. Usually the rate has room. When it has none, the readings of such a device are
+//! rejected for now, and the store is asked about it in the background ([`UnknownDeviceLookup`]): a stored
+//! device is admitted at its next try. So no reading waits for the store, and while the store is away, a
+//! flood can create a bounded number of devices only. No device is known after a start, so for a while new
+//! devices are admitted without limit.
 //!
-//! A device's readings count when they are sent, whatever becomes of them. If there is room for one, all that
-//! the request has of that device are taken, and the rest is owed, as [`limits`](crate::limits) tells.
+//! A device's readings count when they are sent, whether they are accepted or not. If its rate has room for
+//! one, all its readings in the request are admitted, and the rest is charged as debt, as
+//! [`limits`](crate::limits) describes.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -25,72 +26,72 @@ use crate::limits::{Limiter, Quota, Rate};
 use crate::model::MS_PER_HOUR;
 use crate::wire::{Code, Rejection};
 
+mod admission_cache;
 mod known;
-mod recent;
 #[cfg(test)]
 mod tests;
 mod unknown;
 
+use admission_cache::{AdmissionCache, CacheKey};
 use known::{Known, KnownDevices};
-use recent::{Kind, Recent};
 pub use unknown::UnknownDeviceLookup;
 
-/// What devices obey. What is `None` has no limit.
+/// The limits per device. `None` is no limit.
 #[derive(Debug, Clone)]
 pub struct DeviceLimits {
-    /// Readings of one device.
+    /// The rate of readings of one device.
     pub readings: Option<Rate>,
-    /// Different metrics of one device that arrive within an hour of the clock.
+    /// The most different metrics of one device that arrive within an hour of the clock.
     pub metrics_per_hour: Option<usize>,
-    /// Devices that are not known, of all senders together who have no such limit of their own.
+    /// The rate of new devices, shared by all senders that have no such rate of their own.
     pub new_devices: Option<Rate>,
-    /// For how long after the start they come without that limit, as many as are known at least.
+    /// The time after the start in which up to `max_known` new devices are admitted without limit.
     pub start_grace: Duration,
-    /// How many devices are known at least before the first of them is forgotten.
+    /// How many devices are known at least before the first is forgotten.
     pub max_known: usize,
 }
 
-/// The devices that were heard of lately, and their limits.
+/// The devices that sent lately, and their limits.
 #[derive(Debug)]
 pub struct Devices {
     limits: DeviceLimits,
     known: KnownDevices,
     hasher: RandomState,
     start: Instant,
-    newcomers: Option<Limiter>,
-    /// How many came without limit.
-    came_at_start: AtomicUsize,
-    /// `None` where each reading has to be counted.
-    recent: Option<Recent>,
+    new_device_limiter: Option<Limiter>,
+    /// How many new devices were admitted in the grace after the start.
+    admitted_in_grace: AtomicUsize,
+    /// `None` if the limits count each reading.
+    cache: Option<AdmissionCache>,
     lookups: mpsc::Sender<Box<str>>,
 }
 
-/// Why a reading is refused.
+/// Why a reading is rejected for its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Refusal {
-    TooFast(Duration),
+enum DeviceLimitError {
+    RateLimited(Duration),
     TooManyMetrics,
-    New,
+    TooManyNewDevices,
 }
 
-/// What one request brings.
+/// The check of the readings of one request, or of a batch of datagrams.
 #[derive(Debug)]
-pub(super) struct Visit<'d> {
+pub(super) struct RequestCheck<'d> {
     devices: &'d Devices,
-    /// Of who sends the readings.
-    newcomers: Option<&'d Limiter>,
+    /// The limiter of the sender.
+    new_device_limiter: Option<&'d Limiter>,
     now: Instant,
     hour: u32,
-    /// The device and the metrics of the last reading, and what was said to it: mostly the next one is alike.
-    last: Option<(u64, u64, Result<(), Refusal>)>,
-    /// How many readings of which device; only where that has a limit.
+    /// The device, the metric set and the result of the last reading: the next reading usually has the same.
+    last: Option<(u64, u64, Result<(), DeviceLimitError>)>,
+    /// The number of readings by device, if devices have a rate.
     sent: Vec<(u64, u64)>,
-    refused_as_new: HashSet<u64>,
-    too_fast_for: Option<Duration>,
+    rejected_as_new: HashSet<u64>,
+    rate_limited_for: Option<Duration>,
 }
 
 impl Devices {
-    /// Knows no device yet. `None` when there is no limit. The second part is to be run beside it.
+    /// Knows no device. Returns `None` if nothing is limited. The caller must run the second part.
     #[must_use]
     pub fn new(limits: DeviceLimits) -> Option<(Arc<Self>, UnknownDeviceLookup)> {
         let DeviceLimits { readings, metrics_per_hour, new_devices, max_known, .. } = limits;
@@ -104,58 +105,58 @@ impl Devices {
             known: KnownDevices::new(max_known),
             hasher: RandomState::default(),
             start,
-            newcomers: new_devices.map(|rate| Limiter::new(rate, start)),
-            came_at_start: AtomicUsize::new(0),
-            recent: readings.is_none().then(|| Recent::new(max_known)),
+            new_device_limiter: new_devices.map(|rate| Limiter::new(rate, start)),
+            admitted_in_grace: AtomicUsize::new(0),
+            cache: readings.is_none().then(|| AdmissionCache::new(max_known)),
             lookups: sender,
         };
         Some((Arc::new(devices), unknown_devices))
     }
 
-    /// How many are known.
+    /// The number of known devices.
     #[must_use]
     pub fn count(&self) -> usize {
         self.known.count()
     }
 
-    pub(super) fn visit<'d>(&'d self, sender: &'d Quota, now: Instant, now_ms: i64) -> Visit<'d> {
-        Visit {
+    pub(super) fn check_request<'d>(&'d self, sender: &'d Quota, now: Instant, now_ms: i64) -> RequestCheck<'d> {
+        RequestCheck {
             devices: self,
-            newcomers: self.newcomers_of(sender),
+            new_device_limiter: self.new_device_limiter_of(sender),
             now,
             hour: now_ms.div_euclid(MS_PER_HOUR) as u32,
             last: None,
             sent: Vec::new(),
-            refused_as_new: HashSet::new(),
-            too_fast_for: None,
+            rejected_as_new: HashSet::new(),
+            rate_limited_for: None,
         }
     }
 
-    fn id(&self, device: &str) -> u64 {
+    fn hash(&self, device: &str) -> u64 {
         self.hasher.hash_one(device)
     }
 
-    /// A device that is no newcomer, because it is stored.
-    fn introduce(&self, device: &str) {
-        self.known.insert(self.id(device));
+    /// Makes a stored device known.
+    fn mark_known(&self, device: &str) {
+        self.known.insert(self.hash(device));
     }
 
-    fn newcomers_of<'d>(&'d self, sender: &'d Quota) -> Option<&'d Limiter> {
-        sender.new_devices.as_ref().or(self.newcomers.as_ref())
+    fn new_device_limiter_of<'d>(&'d self, sender: &'d Quota) -> Option<&'d Limiter> {
+        sender.new_devices.as_ref().or(self.new_device_limiter.as_ref())
     }
 
-    /// Whether nobody is known yet, and so one more may come who is not.
-    fn is_starting(&self, now: Instant) -> bool {
+    /// Whether one more new device is admitted without limit because the start was a short time ago.
+    fn takes_grace(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.start) < self.limits.start_grace
-            && self.came_at_start.fetch_add(1, Ordering::Relaxed) < self.limits.max_known
+            && self.admitted_in_grace.fetch_add(1, Ordering::Relaxed) < self.limits.max_known
     }
 
-    /// The metrics of a reading as one number, whatever their order.
-    fn shape(&self, values: &[(Cow<'_, str>, f64)]) -> u64 {
+    /// A hash of the metric names of a reading that does not depend on their order.
+    fn metric_set_hash(&self, values: &[(Cow<'_, str>, f64)]) -> u64 {
         if self.limits.metrics_per_hour.is_none() {
             return 0;
         }
-        values.iter().fold(0, |shape, (name, _)| shape.wrapping_add(self.hasher.hash_one(&**name)))
+        values.iter().fold(0, |hash, (name, _)| hash.wrapping_add(self.hasher.hash_one(&**name)))
     }
 
     fn since_start_ns(&self, now: Instant) -> u64 {
@@ -163,86 +164,88 @@ impl Devices {
     }
 }
 
-impl<'d> Visit<'d> {
+impl<'d> RequestCheck<'d> {
     pub(super) fn set_sender(&mut self, sender: &'d Quota) {
-        self.newcomers = self.devices.newcomers_of(sender);
+        self.new_device_limiter = self.devices.new_device_limiter_of(sender);
     }
 
-    /// Judges a reading, which is good otherwise, of the device that is kept under this id.
-    pub(super) fn judge(&mut self, device: &str, values: &[(Cow<'_, str>, f64)]) -> Result<(), Rejection> {
-        let (id, shape) = (self.devices.id(device), self.devices.shape(values));
-        let verdict = match self.last {
-            Some((last, of_shape, verdict)) if (last, of_shape) == (id, shape) => verdict,
-            _ => self.look(id, shape, values),
+    /// Checks an otherwise valid reading of the device with this stored ID.
+    pub(super) fn check(&mut self, device: &str, values: &[(Cow<'_, str>, f64)]) -> Result<(), Rejection> {
+        let (id, metrics) = (self.devices.hash(device), self.devices.metric_set_hash(values));
+        let result = match self.last {
+            Some((last_id, last_metrics, result)) if (last_id, last_metrics) == (id, metrics) => result,
+            _ => self.check_cached(id, metrics, values),
         };
-        self.last = Some((id, shape, verdict));
-        match verdict {
+        self.last = Some((id, metrics, result));
+        match result {
             Ok(()) => self.count(id),
-            Err(Refusal::TooFast(wait)) => self.too_fast_for = self.too_fast_for.max(Some(wait)),
-            Err(Refusal::New) if self.refused_as_new.insert(id) => {
-                let _ = self.devices.lookups.try_send(device.into()); // where there are too many, it comes again
+            Err(DeviceLimitError::RateLimited(wait)) => self.rate_limited_for = self.rate_limited_for.max(Some(wait)),
+            Err(DeviceLimitError::TooManyNewDevices) if self.rejected_as_new.insert(id) => {
+                let _ = self.devices.lookups.try_send(device.into()); // if the queue is full, at the next try
             }
             Err(_) => {}
         }
-        verdict.map_err(|refusal| refusal.rejection(&self.devices.limits))
+        result.map_err(|error| error.rejection(&self.devices.limits))
     }
 
-    /// Ends the request. Returns how long to wait until everything that was refused may come, if waiting
-    /// helps.
+    /// Ends the check, and charges the readings to their devices. Returns the time until all rejected
+    /// readings are admitted; `None` if waiting does not help.
     pub(super) fn end(self) -> Option<Duration> {
         if let Some(rate) = self.devices.limits.readings {
             let now_ns = self.devices.since_start_ns(self.now);
             for (id, count) in self.sent {
-                self.devices.known.look(id, |known| known.used_ns = rate.taken(count, known.used_ns, now_ns));
+                self.devices.known.update(id, |known| known.used_ns = rate.taken(count, known.used_ns, now_ns));
             }
         }
-        let unknown_devices = self.refused_as_new.len() as u64;
-        let new = self
-            .newcomers
-            .filter(|_| unknown_devices > 0)
-            .and_then(|newcomers| newcomers.wait(unknown_devices, self.now));
-        self.too_fast_for.max(new)
+        let new_devices = self.rejected_as_new.len() as u64;
+        let wait_of_new =
+            self.new_device_limiter.filter(|_| new_devices > 0).and_then(|limiter| limiter.wait(new_devices, self.now));
+        self.rate_limited_for.max(wait_of_new)
     }
 
-    fn look(&self, id: u64, shape: u64, values: &[(Cow<'_, str>, f64)]) -> Result<(), Refusal> {
-        let Some(recent) = &self.devices.recent else { return self.look_up(id, shape, values) };
-        let kind = Kind::of(id, shape, self.hour);
-        if !recent.has(kind) {
-            self.look_up(id, shape, values)?;
-            recent.note(kind);
+    fn check_cached(&self, id: u64, metrics: u64, values: &[(Cow<'_, str>, f64)]) -> Result<(), DeviceLimitError> {
+        let Some(cache) = &self.devices.cache else { return self.check_uncached(id, metrics, values) };
+        let key = CacheKey::of(id, metrics, self.hour);
+        if !cache.has(key) {
+            self.check_uncached(id, metrics, values)?;
+            cache.insert(key);
         }
         Ok(())
     }
 
-    fn look_up(&self, id: u64, shape: u64, values: &[(Cow<'_, str>, f64)]) -> Result<(), Refusal> {
-        let look = |known: &mut Known| self.look_at(known, shape, values);
-        if let Some(verdict) = self.devices.known.look(id, look) {
-            return verdict;
+    fn check_uncached(&self, id: u64, metrics: u64, values: &[(Cow<'_, str>, f64)]) -> Result<(), DeviceLimitError> {
+        let check = |known: &mut Known| self.check_limits(known, metrics, values);
+        if let Some(result) = self.devices.known.update(id, check) {
+            return result;
         }
-        self.admit(id)?;
-        self.devices.known.look(id, look).unwrap_or(Ok(()))
+        self.admit_new(id)?;
+        self.devices.known.update(id, check).unwrap_or(Ok(()))
     }
 
-    /// Whether somebody may come in who is not known.
-    fn admit(&self, id: u64) -> Result<(), Refusal> {
-        if let Some(newcomers) = self.newcomers.filter(|_| !self.devices.is_starting(self.now)) {
-            newcomers.take(self.now).map_err(|_| Refusal::New)?;
+    fn admit_new(&self, id: u64) -> Result<(), DeviceLimitError> {
+        if let Some(limiter) = self.new_device_limiter.filter(|_| !self.devices.takes_grace(self.now)) {
+            limiter.take(self.now).map_err(|_| DeviceLimitError::TooManyNewDevices)?;
         }
         self.devices.known.insert(id);
         Ok(())
     }
 
-    fn look_at(&self, known: &mut Known, shape: u64, values: &[(Cow<'_, str>, f64)]) -> Result<(), Refusal> {
+    fn check_limits(
+        &self,
+        known: &mut Known,
+        metrics: u64,
+        values: &[(Cow<'_, str>, f64)],
+    ) -> Result<(), DeviceLimitError> {
         let DeviceLimits { readings, metrics_per_hour, .. } = self.devices.limits;
         if let Some(rate) = readings
             && let Some(wait) = rate.wait(1, known.used_ns, self.devices.since_start_ns(self.now))
         {
-            return Err(Refusal::TooFast(wait));
+            return Err(DeviceLimitError::RateLimited(wait));
         }
         if let Some(max) = metrics_per_hour {
             let names = values.iter().map(|(name, _)| self.devices.hasher.hash_one(&**name) as u32);
-            if !known.metrics.take(self.hour, shape, names, max) {
-                return Err(Refusal::TooManyMetrics);
+            if !known.metrics.add(self.hour, metrics, names, max) {
+                return Err(DeviceLimitError::TooManyMetrics);
             }
         }
         Ok(())
@@ -259,10 +262,10 @@ impl<'d> Visit<'d> {
     }
 }
 
-impl Refusal {
+impl DeviceLimitError {
     fn rejection(self, limits: &DeviceLimits) -> Rejection {
         let (code, detail) = match self {
-            Self::TooFast(_) => (
+            Self::RateLimited(_) => (
                 Code::DeviceRateLimited,
                 "the device sends more than limits.device_readings_per_second allows".to_owned(),
             ),
@@ -270,7 +273,7 @@ impl Refusal {
                 let max = limits.metrics_per_hour.unwrap_or_default();
                 (Code::TooManyDeviceMetrics, format!("a device has at most {max} different metrics an hour"))
             }
-            Self::New => (
+            Self::TooManyNewDevices => (
                 Code::TooManyNewDevices,
                 "too many devices have appeared lately (limits.new_devices_per_minute)".to_owned(),
             ),

@@ -1,4 +1,4 @@
-//! Devices within their limits, by a clock that the tests turn.
+//! Devices within their limits, on a clock that the tests set.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn devices(limits: DeviceLimits) -> (Arc<Devices>, UnknownDeviceLookup) {
     Devices::new(limits).expect("there is a limit")
 }
 
-/// A request `after` so long: the code for each reading, and how long to wait.
+/// Sends a request this long `after` the start. Returns the code of each reading, and how long to wait.
 fn send(devices: &Devices, after: Duration, readings: &[(&str, &[&str])]) -> (Vec<Option<Code>>, Option<Duration>) {
     send_as(Quota::unlimited(), devices, after, readings)
 }
@@ -28,24 +28,24 @@ fn send_as(
     after: Duration,
     readings: &[(&str, &[&str])],
 ) -> (Vec<Option<Code>>, Option<Duration>) {
-    let mut visit = devices.visit(sender, devices.start + after, after.as_millis() as i64);
-    let judge = |(device, metrics): &(&str, &[&str])| {
+    let mut request = devices.check_request(sender, devices.start + after, after.as_millis() as i64);
+    let check = |(device, metrics): &(&str, &[&str])| {
         let values: Vec<_> = metrics.iter().map(|&name| (Cow::Borrowed(name), 1.0)).collect();
-        visit.judge(device, &values).err().map(|rejection| rejection.code)
+        request.check(device, &values).err().map(|rejection| rejection.code)
     };
-    (readings.iter().map(judge).collect(), visit.end())
+    (readings.iter().map(check).collect(), request.end())
 }
 
 #[test]
-fn without_limits_there_is_nothing_to_look_at() {
+fn without_limits_devices_are_not_tracked() {
     assert!(Devices::new(NONE).is_none());
 }
 
 #[test]
-fn a_device_that_sends_too_fast_is_refused_until_it_has_paid_and_others_are_not() {
-    let (devices, _strangers) = devices(DeviceLimits { readings: Rate::new(10, SECOND, SECOND), ..NONE });
+fn a_device_in_debt_is_rejected_until_it_is_paid_off_alone() {
+    let (devices, _lookup) = devices(DeviceLimits { readings: Rate::new(10, SECOND, SECOND), ..NONE });
     let fast = [("fast", &["x"][..]); 30];
-    assert_eq!(send(&devices, SECOND, &fast), (vec![None; 30], None), "what comes in one request is taken whole");
+    assert_eq!(send(&devices, SECOND, &fast), (vec![None; 30], None), "a request is admitted whole");
     let mixed = [("fast", &["x"][..]), ("slow", &["x"]), ("fast", &["x"])];
     let refused = Some(Code::DeviceRateLimited);
     let wait = SECOND * 21 / 10;
@@ -54,65 +54,65 @@ fn a_device_that_sends_too_fast_is_refused_until_it_has_paid_and_others_are_not(
 }
 
 #[test]
-fn readings_of_a_device_count_wherever_they_stand_in_a_request() {
-    let (devices, _strangers) = devices(DeviceLimits { readings: Rate::new(10, SECOND, SECOND), ..NONE });
+fn readings_of_a_device_count_wherever_they_are_in_a_request() {
+    let (devices, _lookup) = devices(DeviceLimits { readings: Rate::new(10, SECOND, SECOND), ..NONE });
     let apart: Vec<_> = (0..20).map(|nth| (["a", "b"][nth % 2], &["x"][..])).collect();
     assert_eq!(send(&devices, SECOND, &apart).1, None);
     assert_eq!(send(&devices, SECOND, &apart[..2]).1, Some(SECOND / 10), "ten of each");
 }
 
 #[test]
-fn new_devices_come_at_their_rate_and_known_ones_as_they_like() {
-    let (devices, _strangers) = devices(DeviceLimits { new_devices: Rate::new(1, SECOND, SECOND * 3), ..NONE });
+fn new_devices_are_limited_and_known_devices_are_not() {
+    let (devices, _lookup) = devices(DeviceLimits { new_devices: Rate::new(1, SECOND, SECOND * 3), ..NONE });
     let x = &["x"][..];
     let three = [("a", x), ("b", x), ("c", x)];
     assert_eq!(send(&devices, SECOND, &three), (vec![None; 3], None));
     let refused = Some(Code::TooManyNewDevices);
     let (codes, wait) = send(&devices, SECOND, &[("d", x), ("a", x), ("e", x), ("d", x)]);
     assert_eq!(codes, [refused, None, refused, refused]);
-    assert_eq!(wait, Some(SECOND * 2), "there are two of them");
+    assert_eq!(wait, Some(SECOND * 2), "for two devices");
     assert_eq!(send(&devices, SECOND * 3, &[("d", x), ("e", x), ("c", x)]), (vec![None; 3], None));
     assert_eq!(devices.count(), 5);
 }
 
 #[test]
-fn new_devices_of_one_sender_take_nothing_from_another() {
+fn each_sender_has_its_own_rate_of_new_devices() {
     let rate = Rate::new(1, SECOND, SECOND).unwrap();
-    let (devices, _strangers) = devices(DeviceLimits { new_devices: Some(rate), ..NONE });
+    let (devices, _lookup) = devices(DeviceLimits { new_devices: Some(rate), ..NONE });
     let sender = || Quota { new_devices: Some(Limiter::new(rate, devices.start)), ..Quota::default() };
     let (one, other) = (sender(), sender());
     let refused = Some(Code::TooManyNewDevices);
     let x = &["x"][..];
     assert_eq!(send_as(&one, &devices, SECOND, &[("a", x), ("b", x)]).0, [None, refused]);
     assert_eq!(send_as(&other, &devices, SECOND, &[("c", x), ("d", x)]).0, [None, refused]);
-    assert_eq!(send(&devices, SECOND, &[("e", x), ("f", x)]).0, [None, refused], "those without one share another");
+    assert_eq!(send(&devices, SECOND, &[("e", x), ("f", x)]).0, [None, refused], "senders without a rate share one");
 }
 
 #[test]
-fn after_a_start_as_many_come_as_are_known_and_then_at_their_rate() {
+fn after_a_start_new_devices_are_admitted_up_to_a_bound() {
     let rate = Rate::new(1, SECOND, SECOND);
     let limits = DeviceLimits { new_devices: rate, start_grace: SECOND * 10, max_known: 3, ..NONE };
     let of_five = ["a", "b", "c", "d", "e"].map(|device| (device, &["x"][..]));
     let refused = Some(Code::TooManyNewDevices);
-    let (early, _strangers) = devices(limits.clone());
+    let (early, _lookup) = devices(limits.clone());
     assert_eq!(send(&early, SECOND, &of_five).0, [None, None, None, None, refused], "three, and one at the rate");
-    let (late, _strangers) = devices(limits);
+    let (late, _lookup) = devices(limits);
     assert_eq!(send(&late, SECOND * 10, &of_five[..2]).0, [None, refused]);
 }
 
 #[test]
-fn who_is_introduced_is_not_new() {
+fn a_device_that_is_marked_known_is_not_new() {
     let (devices, mut unknown_devices) = devices(DeviceLimits { new_devices: Rate::new(1, SECOND, SECOND), ..NONE });
     let x = &["x"][..];
     assert_eq!(send(&devices, SECOND, &[("a", x), ("b", x)]).0, [None, Some(Code::TooManyNewDevices)]);
     assert_eq!(unknown_devices.waiting(), ["b"]);
-    devices.introduce("b");
+    devices.mark_known("b");
     assert_eq!(send(&devices, SECOND, &[("b", x)]).0, [None]);
 }
 
 #[test]
-fn metrics_of_a_device_are_limited_by_the_hour() {
-    let (devices, _strangers) = devices(DeviceLimits { metrics_per_hour: Some(2), ..NONE });
+fn metrics_of_a_device_are_limited_per_hour() {
+    let (devices, _lookup) = devices(DeviceLimits { metrics_per_hour: Some(2), ..NONE });
     let ab = [("d", &["a", "b"][..]), ("d", &["c"]), ("d", &["b", "a"]), ("other", &["c"])];
     let (codes, wait) = send(&devices, SECOND, &ab);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Devices that were refused as new, and may be stored all the same.
+//! The lookup of devices that were rejected as new and may be in the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use tokio::sync::mpsc;
 use super::Devices;
 use crate::store::Store;
 
-/// How many wait to be looked up. Further ones have to come again.
+/// The most devices that wait for their lookup. Any other device waits for its next try.
 const MAX_WAITING: usize = 10_000;
 
-/// How many are looked up at once, and the pause between: the store is asked about at most 2,000 devices a
-/// second, so that a flood of new ids does not become a flood of questions.
-const AT_ONCE: usize = 20;
-const PAUSE: Duration = Duration::from_millis(10);
+/// The devices of one lookup, and the interval between lookups: at most 2,000 devices a second, so that a
+/// flood of new IDs does not become a flood of queries.
+const BATCH_DEVICES: usize = 20;
+const BATCH_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Devices that wait to be looked up.
+/// The queue of devices to look up.
 #[derive(Debug)]
 pub struct UnknownDeviceLookup(mpsc::Receiver<Box<str>>);
 
@@ -27,25 +27,25 @@ impl UnknownDeviceLookup {
         (sender, Self(receiver))
     }
 
-    /// Looks them up in the store as they come. Those that are stored are known from then on. What the store
-    /// does not answer has to come again.
-    pub async fn look_up(mut self, devices: Arc<Devices>, store: Arc<dyn Store>) {
-        let mut waiting = Vec::with_capacity(AT_ONCE);
-        while self.0.recv_many(&mut waiting, AT_ONCE).await > 0 {
-            let hours = join_all(waiting.iter().map(|device| store.last_hour(device))).await;
-            for (device, hour) in waiting.drain(..).zip(hours) {
+    /// Looks up queued devices in the store, and makes those known that are stored. A lookup that fails is
+    /// not repeated before the device sends again.
+    pub async fn run(mut self, devices: Arc<Devices>, store: Arc<dyn Store>) {
+        let mut batch = Vec::with_capacity(BATCH_DEVICES);
+        while self.0.recv_many(&mut batch, BATCH_DEVICES).await > 0 {
+            let hours = join_all(batch.iter().map(|device| store.last_hour(device))).await;
+            for (device, hour) in batch.drain(..).zip(hours) {
                 if matches!(hour, Ok(Some(_))) {
-                    devices.introduce(&device);
+                    devices.mark_known(&device);
                 }
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(BATCH_INTERVAL).await;
         }
     }
 }
 
 #[cfg(test)]
 impl UnknownDeviceLookup {
-    /// Those that wait now.
+    /// The devices in the queue.
     pub(super) fn waiting(&mut self) -> Vec<String> {
         std::iter::from_fn(|| self.0.try_recv().ok()).map(String::from).collect()
     }

@@ -1,14 +1,14 @@
-//! An allocator that counts for each thread what that thread allocates.
+//! An allocator that counts the allocations of each thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// What a piece of work took in memory, in bytes.
+/// The memory that some work allocated, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Allocated {
-    /// All that was allocated, whether or not it was freed meanwhile.
+    /// The sum of all allocations, freed or not.
     pub(super) total: usize,
-    /// The most that was in use at once.
+    /// The most bytes in use at once.
     pub(super) peak: usize,
 }
 
@@ -18,7 +18,7 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Does some work of this thread and counts what it allocates.
+/// Runs work on this thread and counts its allocations.
 pub(super) fn counted<T>(work: impl FnOnce() -> T) -> (T, Allocated) {
     let (total, live) = (TOTAL.get(), LIVE.get());
     PEAK.set(live);

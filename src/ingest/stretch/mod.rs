@@ -1,9 +1,9 @@
-//! No body costs more than its size: bodies that stretch one thing each, at two sizes, in every format.
+//! The cost of a body is proportional to its size: bodies that stretch one thing each, at two sizes, in every
+//! format.
 //!
-//! What is counted does not depend on the machine: bytes allocated, bytes in use at once, bytes looked at or
-//! copied ([`work`]), and bytes of the record. Each may be a multiple of the body ([`Most`]), and the
-//! multiple is the same for a body four times as large. Parsers, rules and the encoding of the record are all
-//! under test, as a request meets them.
+//! The counts do not depend on the machine: bytes allocated, bytes in use at once, bytes read or copied
+//! ([`work`]), and bytes of the record. Each may be a multiple of the body ([`Most`]), and the multiple is
+//! the same for a body four times as large. The tests cover parsers, rules and the encoding of the record.
 
 mod bodies;
 mod counting;
@@ -11,8 +11,9 @@ mod packs;
 
 use std::time::Duration;
 
-use super::admission::{Admission, Rules};
+use super::admission::{Admission, Kind, Rules};
 use crate::access::DeviceScope;
+use crate::limits::Quota;
 use crate::log::{BatchView, MAX_PAYLOAD_BYTES};
 use crate::model::DeviceIdCase;
 use crate::wire::line_protocol::{self, Precision};
@@ -24,19 +25,18 @@ const NOW_MS: i64 = 1_776_693_610_000;
 /// The smaller size of the bodies. The larger one is four times that.
 const BODY_BYTES: usize = 64 << 10;
 
-/// What a body may take besides its multiple: tables that have a size of their own, such as a device's
-/// metadata.
+/// The fixed cost besides the multiple: tables with a size of their own, such as a device's metadata.
 const FIXED_BYTES: usize = 256 << 10;
 
 /// How many bytes a byte of a body may cost.
 struct Most {
     /// In use at once.
     in_use: usize,
-    /// Allocated, one after the other.
+    /// Allocated in total.
     allocated: usize,
-    /// Looked at or copied.
+    /// Read or copied.
     work: usize,
-    /// In the record, without the table of the metrics' names.
+    /// In the record, without the table of metric names.
     record: usize,
 }
 
@@ -71,9 +71,9 @@ struct Case {
     body: Box<dyn Fn(usize) -> Vec<u8>>,
 }
 
-/// What a body took.
+/// The cost of a body.
 #[derive(Debug)]
-struct Taken {
+struct Cost {
     body: usize,
     peak: usize,
     total: usize,
@@ -81,19 +81,19 @@ struct Taken {
     record: usize,
 }
 
-impl Taken {
+impl Cost {
     fn counts(&self) -> [(&'static str, usize); 4] {
         [("in use", self.peak), ("allocated", self.total), ("work", self.work), ("record", self.record)]
     }
 
-    /// What there is too much of for a body of this size.
+    /// The count that is too large for a body of this size, if any.
     fn excess(&self, most: &Most) -> Option<&'static str> {
         let most = [most.in_use, most.allocated, most.work, most.record];
         let beyond = |&((_, bytes), most): &((_, usize), usize)| bytes > most * self.body + FIXED_BYTES;
         self.counts().into_iter().zip(most).find(beyond).map(|((what, _), _)| what)
     }
 
-    /// What grows faster than the body.
+    /// The count that grows faster than the body, if any.
     fn growth(&self, small: &Self) -> Option<&'static str> {
         let times = self.body.div_ceil(small.body) + 1;
         let grows = |(large, small): &((_, usize), (_, usize))| large.1 > times * small.1 + FIXED_BYTES;
@@ -101,40 +101,27 @@ impl Taken {
     }
 }
 
-/// Takes a body as a request does, up to the record.
-fn take(format: Format, body: &[u8], max_metadata_bytes: usize) -> Taken {
+/// Parses, checks and encodes a body as a request does.
+fn cost_of(format: Format, body: &[u8], max_metadata_bytes: usize) -> Cost {
     let rules = Rules {
         max_age: None,
         max_future: Duration::from_secs(600),
         max_readings: 100_000,
         limits: Limits { max_metrics: 256, max_metadata_bytes },
-        device_id_case: DeviceIdCase::Lower,
     };
     let work_before = work::so_far();
     let ((batch, _), allocated) = counting::counted(|| {
-        let max_readings = rules.max_readings;
-        let mut admission = Admission::new(
-            &rules,
-            DeviceScope::all(),
-            None,
-            Source::http(wire::Format::Json),
-            NOW_MS,
-            max_readings,
-            MAX_PAYLOAD_BYTES,
-        );
+        let scope = DeviceScope::of(DeviceIdCase::Lower, None, None);
+        let sender = (&scope, Quota::unlimited());
+        let source = Source::http(wire::Format::Json);
+        let mut admission = Admission::new(&rules, Kind::Request, source, sender, None, NOW_MS, MAX_PAYLOAD_BYTES);
         parse(format, body, &mut admission);
         admission.finish()
     });
     let work = usize::try_from(work::so_far() - work_before).unwrap();
     let names = BatchView::new(batch.payload()).unwrap();
     let names: usize = names.names().iter().map(|name| 1 + name.len()).sum();
-    Taken {
-        body: body.len(),
-        peak: allocated.peak,
-        total: allocated.total,
-        work,
-        record: batch.payload().len() - names,
-    }
+    Cost { body: body.len(), peak: allocated.peak, total: allocated.total, work, record: batch.payload().len() - names }
 }
 
 fn parse(format: Format, body: &[u8], admission: &mut Admission<'_>) {
@@ -159,14 +146,14 @@ fn parse(format: Format, body: &[u8], admission: &mut Admission<'_>) {
     }
 }
 
-/// Asserts that each case stays within the multiples at both sizes and grows no faster, and tells all that do
+/// Asserts that each case stays within the multiples at both sizes and grows no faster. Reports all that do
 /// not.
 fn check(cases: Vec<Case>) {
     let mut excesses = Vec::new();
     for Case { name, format, body } in cases {
         for max_metadata_bytes in [4 << 10, 64 << 10] {
-            let take = |bytes| take(format, &body(bytes), max_metadata_bytes);
-            let (small, large) = (take(BODY_BYTES), take(4 * BODY_BYTES));
+            let cost = |bytes| cost_of(format, &body(bytes), max_metadata_bytes);
+            let (small, large) = (cost(BODY_BYTES), cost(4 * BODY_BYTES));
             let factors: Vec<String> = large
                 .counts()
                 .iter()
@@ -212,7 +199,7 @@ fn work_that_grows_faster_than_the_body_is_found() {
     let bodies = [BODY_BYTES, 4 * BODY_BYTES].map(|bytes| "[".repeat(bytes));
     let [small, large] = bodies.each_ref().map(|body| {
         let before = work::so_far();
-        // As a reader would that starts again at each byte.
+        // Like a parser that starts again at each byte.
         (0..body.len()).step_by(64).for_each(|at| crate::wire::work::count(body.len() - at));
         work::so_far() - before
     });

@@ -12,7 +12,7 @@ enum Field {
 
 use Field::{Number, Text};
 
-/// Writes a pack of about so many bytes: at first some records, then others by their number.
+/// Writes a pack of about `bytes`: first some records, then others by their number.
 struct Pack {
     name: &'static str,
     first: fn(usize) -> Vec<Vec<Field>>,
@@ -32,7 +32,7 @@ fn measured(device: &str, metric: usize) -> Vec<Field> {
     vec![name(format!("{device}/metric-{metric:04}")), Text("u", "u".repeat(40)), value()]
 }
 
-/// The devices a and b, both with so much metadata.
+/// The devices a and b, both with this much metadata.
 fn units_of_two(metrics: usize) -> Vec<Vec<Field>> {
     ["a", "b"].iter().flat_map(|device| (0..metrics).map(|metric| measured(device, metric))).collect()
 }
@@ -257,7 +257,7 @@ fn put_head(body: &mut Vec<u8>, major: u8, argument: usize) {
     }
 }
 
-/// What JSON has no words for.
+/// Cases that JSON cannot express.
 fn cbor_only() -> Vec<Case> {
     let case = |name, body: fn(usize) -> Vec<u8>| Case { name, format: Format::SenmlCbor, body: Box::new(body) };
     vec![
