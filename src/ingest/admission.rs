@@ -268,15 +268,15 @@ fn check_owner<'i>(rules: &Rules, scope: &DeviceScope, incoming: &Incoming<'i>) 
 }
 
 fn check_values(limits: &Limits, values: &[(Cow<'_, str>, f64)]) -> Result<(), Rejection> {
-    let refuse = |code, detail: String| Err(Rejection { code, detail });
+    let reject = |code, detail: String| Err(Rejection { code, detail });
     limits.check_metrics(values.len())?;
     for (name, value) in values {
         work::count(name.len().min(METRIC_MAX_BYTES));
         if let Err(error) = check_metric_name(name) {
-            return refuse(Code::InvalidMetricName, error.to_string());
+            return reject(Code::InvalidMetricName, error.to_string());
         }
         if !value.is_finite() {
-            return refuse(Code::NonFiniteValue, format!("the value of \"{name}\" is not a finite number"));
+            return reject(Code::NonFiniteValue, format!("the value of \"{name}\" is not a finite number"));
         }
     }
     Ok(())

@@ -5,11 +5,11 @@ use metrics::Counter;
 use super::datagram;
 use super::sequences::{Numbering, Sequences};
 use crate::access::DeviceScope;
-use crate::wire::fuzz::Found;
+use crate::wire::fuzz::ParsedBody;
 
 /// The content of a datagram.
 pub fn datagram(content: &[u8]) {
-    let mut found = Found::default();
+    let mut found = ParsedBody::default();
     let sequences = Sequences::new(4, Counter::noop());
     let numbering = Numbering { sequences: &sequences, scope: DeviceScope::all() };
     datagram::parse(content, datagram::format_of(content), &["device".to_owned()], numbering, &mut found);

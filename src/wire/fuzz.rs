@@ -11,13 +11,13 @@ type Reading = (String, Option<String>, Option<i64>, Vec<(String, f64)>);
 
 /// The readings and rejections of a body.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct ParsedBody {
     readings: Vec<Reading>,
     rejections: Vec<Rejection>,
     lines: Vec<u64>,
 }
 
-impl Sink for Found {
+impl Sink for ParsedBody {
     fn reading(&mut self, Incoming { device, metadata, ts_ms, values, .. }: Incoming<'_>) {
         assert!(!values.is_empty(), "a reading has values");
         let mut values: Vec<_> = values.iter().map(|(name, value)| (name.to_string(), *value)).collect();
@@ -34,7 +34,7 @@ impl Sink for Found {
     }
 }
 
-impl Found {
+impl ParsedBody {
     /// Panics if a reading or rejection of `body` breaks a promise.
     pub(crate) fn check(&self, body: &[u8]) {
         for rejection in &self.rejections {
@@ -76,7 +76,7 @@ impl Found {
 
 /// A body of JSON.
 pub fn json(body: &[u8]) {
-    let mut found = Found::default();
+    let mut found = ParsedBody::default();
     if let Err(error) = json_format::parse(body, &mut found) {
         assert!(error.offset <= body.len(), "{error:?} lies behind the end");
     } else {
@@ -87,7 +87,7 @@ pub fn json(body: &[u8]) {
 
 /// A body of lines of JSON.
 pub fn ndjson(body: &[u8]) {
-    let mut found = Found::default();
+    let mut found = ParsedBody::default();
     json_format::parse_lines(body, &mut found);
     found.check(body);
 }
@@ -97,7 +97,7 @@ pub fn line_protocol(body: &[u8]) {
     let device_tags = ["deviceId", "device", "host"].map(str::to_owned);
     for name in ["s", "ms", "us", "ns"] {
         let precision = Precision::from_v2(name).expect("a precision");
-        let mut found = Found::default();
+        let mut found = ParsedBody::default();
         line_format::parse(body, &line_format::Options { precision, device_tags: &device_tags }, &mut found);
         assert_eq!(found.lines.len(), found.readings.len() + found.rejections.len(), "each line is one of both");
         found.check(body);
@@ -114,7 +114,7 @@ pub fn senml_cbor(body: &[u8]) {
     senml(body, |options, found| senml::parse_cbor(body, options, found));
 }
 
-fn senml(body: &[u8], parse: impl Fn(&senml::Options, &mut Found) -> Result<(), senml::SenmlError>) {
+fn senml(body: &[u8], parse: impl Fn(&senml::Options, &mut ParsedBody) -> Result<(), senml::SenmlError>) {
     let options = senml::Options {
         split: senml::NameSplit::default(),
         now_ms: 1_776_693_610_000,
@@ -122,7 +122,7 @@ fn senml(body: &[u8], parse: impl Fn(&senml::Options, &mut Found) -> Result<(), 
         max_metrics: 4,
         max_metadata_bytes: 100,
     };
-    let mut found = Found::default();
+    let mut found = ParsedBody::default();
     if let Err(error) = parse(&options, &mut found) {
         assert!(matches!(error.code(), Code::InvalidSenml | Code::UnsupportedSenml));
         assert!(found.readings.is_empty() && found.rejections.is_empty(), "of a pack that is refused nothing is taken");

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::{Code, Rejection, work};
 
 /// A parsed value, or the rejection of its reading.
-pub(super) type Found<T> = Result<T, Rejection>;
+pub(super) type Parsed<T> = Result<T, Rejection>;
 
 /// Up to this many names are compared with each other; more are hashed.
 const FEW: usize = 16;

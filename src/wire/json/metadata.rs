@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::{
     SyntaxError,
     lexer::{Kind, Lexer},
-    problem::{Found, quoted, rejection, repeated},
+    problem::{Parsed, quoted, rejection, repeated},
 };
 use crate::model::{MetadataError, check_metadata_depth, check_metadata_key, check_metadata_number};
 use crate::wire::{Code, Limits, Rejection};
@@ -15,7 +15,7 @@ pub(super) fn read<'b>(
     lexer: &mut Lexer<'b>,
     keys: &mut Vec<Cow<'b, str>>,
     limits: &Limits,
-) -> Result<Found<&'b str>, SyntaxError> {
+) -> Result<Parsed<&'b str>, SyntaxError> {
     let kind = lexer.kind()?;
     if kind != Kind::Object {
         lexer.skip()?;
@@ -81,7 +81,7 @@ fn problem<'b>(
 mod tests {
     use super::*;
 
-    fn checked(json: &str) -> Found<&str> {
+    fn checked(json: &str) -> Parsed<&str> {
         let mut lexer = Lexer::new(json.as_bytes()).unwrap();
         let found = read(&mut lexer, &mut Vec::new(), &Limits::NONE).unwrap();
         lexer.end().unwrap();

@@ -107,7 +107,7 @@ fn read_value<'b>(mut lexer: Lexer<'b>, reader: &mut Reader<'b>, sink: &mut impl
         lexer.open()?;
         while lexer.element()? {
             let object = reader.read(&mut lexer)?;
-            reader.hand_on(object, sink)?;
+            reader.emit(object, sink)?;
             if sink.is_over() {
                 return Ok(());
             }
@@ -116,5 +116,5 @@ fn read_value<'b>(mut lexer: Lexer<'b>, reader: &mut Reader<'b>, sink: &mut impl
     }
     let object = reader.read(&mut lexer)?;
     lexer.end()?;
-    reader.hand_on(object, sink)
+    reader.emit(object, sink)
 }

@@ -6,7 +6,7 @@ use super::{
     SyntaxError,
     lexer::{Kind, Lexer},
     metadata,
-    problem::{Found, fill, not_an_object, rejection},
+    problem::{Parsed, fill, not_an_object, rejection},
     reading::Reading,
 };
 use crate::wire::{Code, Incoming, Limits, Sink};
@@ -27,11 +27,11 @@ pub(super) struct Reader<'b> {
 /// The fields of an object, except those of its own reading. `None` is an absent key.
 #[derive(Debug, Default)]
 pub(super) struct Object<'b> {
-    device: Option<Found<Cow<'b, str>>>,
-    metadata: Option<Found<&'b str>>,
+    device: Option<Parsed<Cow<'b, str>>>,
+    metadata: Option<Parsed<&'b str>>,
     seq: Option<u64>,
     /// A bookmark at the array, which is valid JSON.
-    readings: Option<Found<Lexer<'b>>>,
+    readings: Option<Parsed<Lexer<'b>>>,
 }
 
 /// The fields that all readings of an object share.
@@ -46,7 +46,7 @@ impl<'b> Reader<'b> {
     }
 
     /// Parses the next value, which should be an object.
-    pub(super) fn read(&mut self, lexer: &mut Lexer<'b>) -> Result<Found<Object<'b>>, SyntaxError> {
+    pub(super) fn read(&mut self, lexer: &mut Lexer<'b>) -> Result<Parsed<Object<'b>>, SyntaxError> {
         let kind = lexer.kind()?;
         if kind != Kind::Object {
             lexer.skip()?;
@@ -63,7 +63,7 @@ impl<'b> Reader<'b> {
                     fill(&mut object.metadata, &key, found);
                 }
                 "seq" => object.seq = read_seq(lexer)?,
-                "readings" => fill(&mut object.readings, &key, mark_readings(lexer)?),
+                "readings" => fill(&mut object.readings, &key, skip_readings(lexer)?),
                 _ if self.own.read_field(&key, lexer)? => {}
                 _ => drop(lexer.skip()?),
             }
@@ -72,7 +72,7 @@ impl<'b> Reader<'b> {
     }
 
     /// Passes on the readings of the last parsed object.
-    pub(super) fn hand_on(&mut self, object: Found<Object<'b>>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
+    pub(super) fn emit(&mut self, object: Parsed<Object<'b>>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
         let (owner, seq, readings) = match object {
             Ok(object) => (owner(object.device, object.metadata), object.seq, object.readings),
             Err(rejection) => {
@@ -84,20 +84,20 @@ impl<'b> Reader<'b> {
             sink.sequence(&owner.device, seq);
         }
         if readings.is_none() || self.own.has_values() {
-            hand_on(&self.own, &owner, None, &Ok(None), sink);
+            emit(&self.own, &owner, None, &Ok(None), sink);
         }
         match readings {
             None => {}
-            Some(Ok(lexer)) => self.hand_on_inner(lexer, &owner, sink)?,
+            Some(Ok(lexer)) => self.emit_readings(lexer, &owner, sink)?,
             Some(Err(rejection)) => sink.reject(rejection),
         }
         Ok(())
     }
 
-    fn hand_on_inner(
+    fn emit_readings(
         &mut self,
         mut lexer: Lexer<'b>,
-        owner: &Found<Owner<'_>>,
+        owner: &Parsed<Owner<'_>>,
         sink: &mut impl Sink,
     ) -> Result<(), SyntaxError> {
         let default_ts_ms = self.own.ts_ms(&Ok(None));
@@ -108,7 +108,7 @@ impl<'b> Reader<'b> {
         while !sink.is_over() && lexer.element()? {
             is_empty = false;
             match self.inner.read(&mut lexer)? {
-                Ok(()) => hand_on(&self.inner, owner, Some(number), &default_ts_ms, sink),
+                Ok(()) => emit(&self.inner, owner, Some(number), &default_ts_ms, sink),
                 Err(rejection) => sink.reject(rejection),
             }
         }
@@ -119,11 +119,11 @@ impl<'b> Reader<'b> {
     }
 }
 
-fn hand_on(
+fn emit(
     reading: &Reading<'_>,
-    owner: &Found<Owner<'_>>,
+    owner: &Parsed<Owner<'_>>,
     number: Option<u32>,
-    default_ts_ms: &Found<Option<i64>>,
+    default_ts_ms: &Parsed<Option<i64>>,
     sink: &mut impl Sink,
 ) {
     let complete = || {
@@ -138,12 +138,12 @@ fn hand_on(
     }
 }
 
-fn owner<'b>(device: Option<Found<Cow<'b, str>>>, metadata: Option<Found<&'b str>>) -> Found<Owner<'b>> {
+fn owner<'b>(device: Option<Parsed<Cow<'b, str>>>, metadata: Option<Parsed<&'b str>>) -> Parsed<Owner<'b>> {
     let device = device.unwrap_or_else(|| Err(rejection(Code::MissingDeviceId, "there is no \"deviceId\"")))?;
     Ok(Owner { device, metadata: metadata.transpose()? })
 }
 
-fn read_device<'b>(lexer: &mut Lexer<'b>) -> Result<Found<Cow<'b, str>>, SyntaxError> {
+fn read_device<'b>(lexer: &mut Lexer<'b>) -> Result<Parsed<Cow<'b, str>>, SyntaxError> {
     let kind = lexer.kind()?;
     if kind == Kind::String {
         return Ok(Ok(lexer.string()?));
@@ -161,7 +161,7 @@ fn read_seq(lexer: &mut Lexer<'_>) -> Result<Option<u64>, SyntaxError> {
 }
 
 /// Skips `readings`: the key of their device may follow.
-fn mark_readings<'b>(lexer: &mut Lexer<'b>) -> Result<Found<Lexer<'b>>, SyntaxError> {
+fn skip_readings<'b>(lexer: &mut Lexer<'b>) -> Result<Parsed<Lexer<'b>>, SyntaxError> {
     let kind = lexer.kind()?;
     let bookmark = lexer.clone();
     lexer.skip()?;

@@ -1,7 +1,7 @@
 //! The rejections of JSON readings.
 
 use super::lexer::Kind;
-pub(super) use crate::wire::problem::{Found, quoted, rejection, repeated};
+pub(super) use crate::wire::problem::{Parsed, quoted, rejection, repeated};
 use crate::wire::{Code, Rejection};
 
 pub(super) fn not_an_object(kind: Kind) -> Rejection {
@@ -13,6 +13,6 @@ pub(super) fn duplicate_key(key: &str) -> Rejection {
 }
 
 /// Fills the slot of a key. A second value is a duplicate key.
-pub(in crate::wire) fn fill<T>(slot: &mut Option<Found<T>>, key: &str, found: Found<T>) {
+pub(in crate::wire) fn fill<T>(slot: &mut Option<Parsed<T>>, key: &str, found: Parsed<T>) {
     *slot = Some(if slot.is_none() { found } else { Err(duplicate_key(key)) });
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::{
     SyntaxError,
     lexer::{Kind, Lexer},
-    problem::{Found, duplicate_key, fill, not_an_object, quoted, rejection, repeated},
+    problem::{Parsed, duplicate_key, fill, not_an_object, quoted, rejection, repeated},
 };
 use crate::wire::{Code, Limits, Rejection, timestamp::parse_rfc3339};
 
@@ -13,7 +13,7 @@ use crate::wire::{Code, Limits, Rejection, timestamp::parse_rfc3339};
 #[derive(Debug)]
 pub(super) struct Reading<'b> {
     limits: Limits,
-    ts_ms: Option<Found<Option<i64>>>,
+    ts_ms: Option<Parsed<Option<i64>>>,
     /// The first values, up to the limit of a reading.
     values: Vec<(Cow<'b, str>, f64)>,
     /// The number of values beyond the limit.
@@ -38,7 +38,7 @@ impl<'b> Reading<'b> {
     }
 
     /// Parses an element of `readings`. Returns its kind if it is not an object.
-    pub(super) fn read(&mut self, lexer: &mut Lexer<'b>) -> Result<Found<()>, SyntaxError> {
+    pub(super) fn read(&mut self, lexer: &mut Lexer<'b>) -> Result<Parsed<()>, SyntaxError> {
         let kind = lexer.kind()?;
         if kind != Kind::Object {
             lexer.skip()?;
@@ -83,7 +83,7 @@ impl<'b> Reading<'b> {
     }
 
     /// The instant in Unix milliseconds, or `default` if the reading has none.
-    pub(super) fn ts_ms(&self, default: &Found<Option<i64>>) -> Found<Option<i64>> {
+    pub(super) fn ts_ms(&self, default: &Parsed<Option<i64>>) -> Parsed<Option<i64>> {
         match &self.ts_ms {
             None | Some(Ok(None)) => default.clone(),
             Some(found) => found.clone(),
@@ -91,7 +91,7 @@ impl<'b> Reading<'b> {
     }
 
     /// The values: at least one, and each metric once.
-    pub(super) fn values(&self) -> Found<&[(Cow<'b, str>, f64)]> {
+    pub(super) fn values(&self) -> Parsed<&[(Cow<'b, str>, f64)]> {
         if let Some(problem) = &self.problem {
             return Err(problem.clone());
         }
@@ -146,7 +146,7 @@ impl<'b> Reading<'b> {
     }
 }
 
-fn read_ts(lexer: &mut Lexer<'_>) -> Result<Found<Option<i64>>, SyntaxError> {
+fn read_ts(lexer: &mut Lexer<'_>) -> Result<Parsed<Option<i64>>, SyntaxError> {
     let invalid = |detail: String| rejection(Code::InvalidTimestamp, detail);
     Ok(match lexer.kind()? {
         Kind::String => parse_rfc3339(&lexer.string()?).map(Some).map_err(|error| invalid(error.to_string())),

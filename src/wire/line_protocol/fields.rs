@@ -8,11 +8,11 @@ use std::{
 
 use super::{
     lines::closing_quote,
-    scan::{KEY, Scanner, refuse_at},
+    scan::{KEY, Scanner, rejection_at},
 };
 use crate::wire::{
     Code, Limits, Rejection,
-    problem::{Found, quoted, repeated},
+    problem::{Parsed, quoted, repeated},
 };
 
 /// A field of the line.
@@ -23,10 +23,10 @@ pub(super) struct Field<'b> {
 }
 
 /// Reads the fields into `fields`: at least one, and each key once. Duplicate keys count towards the limit.
-pub(super) fn read<'b>(scanner: &mut Scanner<'b>, fields: &mut Vec<Field<'b>>, limits: &Limits) -> Found<()> {
+pub(super) fn read<'b>(scanner: &mut Scanner<'b>, fields: &mut Vec<Field<'b>>, limits: &Limits) -> Parsed<()> {
     fields.clear();
     if scanner.byte().is_none() {
-        return Err(scanner.refuse(Code::MissingValues, "the line ends without a field"));
+        return Err(scanner.rejection(Code::MissingValues, "the line ends without a field"));
     }
     let mut surplus = 0;
     loop {
@@ -47,14 +47,14 @@ pub(super) fn read<'b>(scanner: &mut Scanner<'b>, fields: &mut Vec<Field<'b>>, l
     Ok(())
 }
 
-fn read_field<'b>(scanner: &mut Scanner<'b>) -> Found<Field<'b>> {
+fn read_field<'b>(scanner: &mut Scanner<'b>) -> Parsed<Field<'b>> {
     let key = scanner.name(KEY)?;
     if key.is_empty() {
-        return Err(scanner.refuse(Code::InvalidLine, "expected the key of a field"));
+        return Err(scanner.rejection(Code::InvalidLine, "expected the key of a field"));
     }
     if !scanner.take_if(b'=') {
         let what = format!("expected '=' after the field {}", quoted(&key));
-        return Err(scanner.refuse(Code::InvalidLine, &what));
+        return Err(scanner.rejection(Code::InvalidLine, &what));
     }
     if scanner.byte() == Some(b'"') {
         return Err(refuse_string(scanner, &key));
@@ -62,7 +62,9 @@ fn read_field<'b>(scanner: &mut Scanner<'b>) -> Found<Field<'b>> {
     let start = scanner.offset();
     match number(scanner.value()) {
         Ok(value) => Ok(Field { key, value }),
-        Err(what) => Err(refuse_at(start, Code::InvalidValue, &format!("the value of field {} {what}", quoted(&key)))),
+        Err(what) => {
+            Err(rejection_at(start, Code::InvalidValue, &format!("the value of field {} {what}", quoted(&key))))
+        }
     }
 }
 
@@ -70,10 +72,12 @@ fn read_field<'b>(scanner: &mut Scanner<'b>) -> Found<Field<'b>> {
 fn refuse_string(scanner: &Scanner<'_>, key: &str) -> Rejection {
     let key = quoted(key);
     if closing_quote(scanner.rest().as_bytes(), 0).is_none() {
-        return scanner.refuse(Code::InvalidLine, &format!("the string of field {key} is not closed, it begins"));
+        return scanner.rejection(Code::InvalidLine, &format!("the string of field {key} is not closed, it begins"));
     }
-    scanner
-        .refuse(Code::InvalidValue, &format!("the value of field {key} must be a number or a boolean, found a string"))
+    scanner.rejection(
+        Code::InvalidValue,
+        &format!("the value of field {key} must be a number or a boolean, found a string"),
+    )
 }
 
 /// Parses a number or a boolean, or returns the problem.
@@ -84,13 +88,13 @@ fn number(text: &str) -> Result<f64, &'static str> {
     if !digits.starts_with(|first: char| first.is_ascii_digit() || first == '.') {
         return boolean(text).ok_or(if text.is_empty() { "is missing" } else { NEITHER });
     }
-    let refuse = |error: &ParseIntError| match error.kind() {
+    let reject = |error: &ParseIntError| match error.kind() {
         IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "is an integer of more than 64 bits",
         _ => NEITHER,
     };
     match text.as_bytes().last() {
-        Some(b'i') => text[..text.len() - 1].parse().map(|integer: i64| integer as f64).map_err(|error| refuse(&error)),
-        Some(b'u') => text[..text.len() - 1].parse().map(|integer: u64| integer as f64).map_err(|error| refuse(&error)),
+        Some(b'i') => text[..text.len() - 1].parse().map(|integer: i64| integer as f64).map_err(|error| reject(&error)),
+        Some(b'u') => text[..text.len() - 1].parse().map(|integer: u64| integer as f64).map_err(|error| reject(&error)),
         _ => short_decimal(digits)
             .map(|number| if digits.len() < text.len() { -number } else { number })
             .or_else(|| text.parse().ok())

@@ -7,12 +7,12 @@ use smallvec::SmallVec;
 use super::{
     Options, Precision, fields,
     fields::Field,
-    scan::{KEY, MEASUREMENT, Scanner, refuse_at},
+    scan::{KEY, MEASUREMENT, Scanner, rejection_at},
 };
 use crate::model::{METRIC_MAX_BYTES, MetricNameError, check_metadata_key};
 use crate::wire::{
     Code, Incoming, Limits, Rejection, Sink, metadata,
-    problem::{Found, quoted, rejection, repeated},
+    problem::{Parsed, quoted, rejection, repeated},
     work,
 };
 
@@ -55,16 +55,16 @@ impl<'b> Reader<'b> {
     pub(super) fn read(&mut self, line: &'b str, options: &Options<'_>, sink: &mut impl Sink) {
         let point = self.point(line, options).and_then(|point| self.check_sizes(&point).map(|()| point));
         match point {
-            Ok(point) => self.hand_on(&point, sink),
+            Ok(point) => self.emit(&point, sink),
             Err(rejection) => sink.reject(rejection),
         }
     }
 
-    fn point(&mut self, line: &'b str, options: &Options<'_>) -> Found<Point<'b>> {
+    fn point(&mut self, line: &'b str, options: &Options<'_>) -> Parsed<Point<'b>> {
         let mut scanner = Scanner::new(line);
         let measurement = scanner.name(MEASUREMENT)?;
         if measurement.is_empty() {
-            return Err(scanner.refuse(Code::InvalidLine, "expected a measurement"));
+            return Err(scanner.rejection(Code::InvalidLine, "expected a measurement"));
         }
         self.read_tags(&mut scanner)?;
         let tags_end = scanner.offset();
@@ -76,7 +76,7 @@ impl<'b> Reader<'b> {
         Ok(Point { measurement, device, ts_ms })
     }
 
-    fn read_tags(&mut self, scanner: &mut Scanner<'b>) -> Found<()> {
+    fn read_tags(&mut self, scanner: &mut Scanner<'b>) -> Parsed<()> {
         self.tags.clear();
         let start = scanner.offset();
         while scanner.take_if(b',') {
@@ -88,13 +88,13 @@ impl<'b> Reader<'b> {
             }
         }
         if scanner.byte() == Some(b'=') {
-            return Err(scanner.refuse(Code::InvalidLine, "'=' in the value of a tag needs a backslash before it"));
+            return Err(scanner.rejection(Code::InvalidLine, "'=' in the value of a tag needs a backslash before it"));
         }
         match repeated(self.tags.iter().map(|tag| &*tag.key)) {
             None => Ok(()),
             Some(key) => {
                 let offset = self.tags.iter().filter(|tag| tag.key == key).nth(1).map_or(0, |tag| tag.offset);
-                Err(refuse_at(offset, Code::DuplicateKey, &format!("the tag {} is duplicated", quoted(key))))
+                Err(rejection_at(offset, Code::DuplicateKey, &format!("the tag {} is duplicated", quoted(key))))
             }
         }
     }
@@ -108,20 +108,20 @@ impl<'b> Reader<'b> {
     fn too_many_tags(&self, scanner: &Scanner<'_>, start: usize) -> Rejection {
         let (limit, found) = (self.limits.max_metadata_bytes, scanner.offset() - start);
         let what = format!("metadata has at most {limit} bytes, the tags have {found} and more");
-        refuse_at(start, Code::MetadataTooLarge, &what)
+        rejection_at(start, Code::MetadataTooLarge, &what)
     }
 
     /// The index of the tag that names the device. A rejection points at `tags_end`.
-    fn device(&self, device_tags: &[String], tags_end: usize) -> Found<usize> {
+    fn device(&self, device_tags: &[String], tags_end: usize) -> Parsed<usize> {
         let named = |name: &String| self.tags.iter().position(|tag| tag.key == *name);
         device_tags.iter().find_map(named).ok_or_else(|| {
             let what = format!("no tag names the device (looked for {}): the tags end", device_tags.join(", "));
-            refuse_at(tags_end, Code::MissingDeviceId, &what)
+            rejection_at(tags_end, Code::MissingDeviceId, &what)
         })
     }
 
     /// Checks the sizes of metric names and metadata before they are built.
-    fn check_sizes(&self, point: &Point<'_>) -> Found<()> {
+    fn check_sizes(&self, point: &Point<'_>) -> Parsed<()> {
         for field in &self.fields {
             let bytes = metric_bytes(&point.measurement, &field.key);
             if bytes > METRIC_MAX_BYTES {
@@ -146,7 +146,7 @@ impl<'b> Reader<'b> {
         others.map(|(_, tag)| (&*tag.key, &*tag.value))
     }
 
-    fn hand_on(&mut self, point: &Point<'_>, sink: &mut impl Sink) {
+    fn emit(&mut self, point: &Point<'_>, sink: &mut impl Sink) {
         self.name_metrics(&point.measurement);
         let mut names = self.metrics.as_str();
         let values = self.fields.iter().map(|field| {
@@ -183,36 +183,36 @@ fn metric_bytes(measurement: &str, key: &str) -> usize {
     measurement.len() + if key == "value" { 0 } else { "_".len() + key.len() }
 }
 
-fn read_tag<'b>(scanner: &mut Scanner<'b>) -> Found<Tag<'b>> {
+fn read_tag<'b>(scanner: &mut Scanner<'b>) -> Parsed<Tag<'b>> {
     let offset = scanner.offset();
     let key = scanner.name(KEY)?;
     if key.is_empty() {
-        return Err(scanner.refuse(Code::InvalidLine, "expected the key of a tag"));
+        return Err(scanner.rejection(Code::InvalidLine, "expected the key of a tag"));
     }
     if !scanner.take_if(b'=') {
-        return Err(scanner.refuse(Code::InvalidLine, &format!("expected '=' after the tag {}", quoted(&key))));
+        return Err(scanner.rejection(Code::InvalidLine, &format!("expected '=' after the tag {}", quoted(&key))));
     }
     let value = scanner.name(KEY)?;
     if value.is_empty() {
-        return Err(scanner.refuse(Code::InvalidLine, &format!("expected the value of tag {}", quoted(&key))));
+        return Err(scanner.rejection(Code::InvalidLine, &format!("expected the value of tag {}", quoted(&key))));
     }
     Ok(Tag { key, value, offset })
 }
 
 /// Parses the time, if there is one, and the end of the line.
-fn read_time(scanner: &mut Scanner<'_>, precision: Precision) -> Found<Option<i64>> {
+fn read_time(scanner: &mut Scanner<'_>, precision: Precision) -> Parsed<Option<i64>> {
     let start = scanner.offset();
     let text = scanner.word();
     let ts_ms = if text.is_empty() {
         None
     } else {
         let found = unix_ms(text, precision);
-        Some(found.map_err(|what| refuse_at(start, Code::InvalidTimestamp, what))?)
+        Some(found.map_err(|what| rejection_at(start, Code::InvalidTimestamp, what))?)
     };
     scanner.skip_spaces();
     match scanner.byte() {
         None => Ok(ts_ms),
-        Some(_) => Err(scanner.refuse(Code::InvalidLine, "expected the end of the line")),
+        Some(_) => Err(scanner.rejection(Code::InvalidLine, "expected the end of the line")),
     }
 }
 

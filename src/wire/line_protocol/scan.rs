@@ -7,7 +7,7 @@ use memchr::memchr;
 use super::lines::indent;
 use crate::wire::{
     Code, Rejection,
-    problem::{Found, rejection},
+    problem::{Parsed, rejection},
     work,
 };
 
@@ -64,10 +64,10 @@ impl<'b> Scanner<'b> {
 
     /// Reads up to one of `ends`. The name may be empty.
     #[inline]
-    pub(super) fn name(&mut self, ends: &Ends) -> Found<Cow<'b, str>> {
+    pub(super) fn name(&mut self, ends: &Ends) -> Parsed<Cow<'b, str>> {
         let plain = self.plain(ends);
         match self.byte() {
-            Some(byte) if byte == b'\\' || byte.is_ascii_control() => self.unusual_name(plain, ends).map(Cow::Owned),
+            Some(byte) if byte == b'\\' || byte.is_ascii_control() => self.escaped_name(plain, ends).map(Cow::Owned),
             _ => Ok(Cow::Borrowed(plain)),
         }
     }
@@ -111,8 +111,8 @@ impl<'b> Scanner<'b> {
 
     /// A rejection that points at the next byte.
     #[cold]
-    pub(super) fn refuse(&self, code: Code, what: &str) -> Rejection {
-        refuse_at(self.at, code, what)
+    pub(super) fn rejection(&self, code: Code, what: &str) -> Rejection {
+        rejection_at(self.at, code, what)
     }
 
     /// The next byte.
@@ -139,7 +139,7 @@ impl<'b> Scanner<'b> {
 
     /// Reads the rest of a name after `start`, from a backslash or a control character on.
     #[cold]
-    fn unusual_name(&mut self, start: &str, ends: &Ends) -> Found<String> {
+    fn escaped_name(&mut self, start: &str, ends: &Ends) -> Parsed<String> {
         let mut name = String::with_capacity(start.len() + USUAL_BYTES);
         name.push_str(start);
         while self.take_if(b'\\') {
@@ -154,7 +154,7 @@ impl<'b> Scanner<'b> {
         }
         match self.byte() {
             Some(byte) if byte.is_ascii_control() => {
-                Err(self.refuse(Code::InvalidLine, "a name has no control characters, there is one"))
+                Err(self.rejection(Code::InvalidLine, "a name has no control characters, there is one"))
             }
             _ => Ok(name),
         }
@@ -163,7 +163,7 @@ impl<'b> Scanner<'b> {
 
 /// A rejection that points at a byte of the line.
 #[cold]
-pub(super) fn refuse_at(offset: usize, code: Code, what: &str) -> Rejection {
+pub(super) fn rejection_at(offset: usize, code: Code, what: &str) -> Rejection {
     rejection(code, format!("{what} at column {}", offset + 1))
 }
 

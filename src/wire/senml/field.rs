@@ -66,7 +66,7 @@ impl Field {
     }
 
     /// The rejection of a record in which this field is not `expected`.
-    pub(super) fn refuse(self, expected: &str, found: &impl fmt::Display) -> Rejection {
+    pub(super) fn rejection(self, expected: &str, found: &impl fmt::Display) -> Rejection {
         let code = match self {
             Self::BaseName | Self::Name => Code::InvalidDeviceId,
             Self::BaseTime | Self::Time => Code::InvalidTimestamp,

@@ -112,8 +112,8 @@ fn parse<'b>(
     let mut units = UnitTable::new(options);
     let mut resolver = Resolver::new(options);
     read(&mut |record| {
-        if let Some(Ok(measured)) = resolver.resolve(record) {
-            units.note(&measured);
+        if let Some(Ok(measurement)) = resolver.resolve(record) {
+            units.add(&measurement);
         }
         true
     })?;
@@ -124,7 +124,7 @@ fn parse<'b>(
     read(&mut |record| {
         match resolver.resolve(record) {
             None => {}
-            Some(Ok(measured)) => readings.add(&measured),
+            Some(Ok(measurement)) => readings.add(&measurement),
             Some(Err(Rejection { code, detail })) => {
                 readings.reject(Rejection { code, detail: format!("record [{index}]: {detail}") });
             }

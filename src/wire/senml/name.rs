@@ -3,7 +3,7 @@
 use crate::model::{DEVICE_ID_MAX_BYTES, METRIC_MAX_BYTES};
 use crate::wire::{
     Code, Rejection,
-    problem::{Found, quoted, rejection},
+    problem::{Parsed, quoted, rejection},
     work,
 };
 
@@ -68,7 +68,7 @@ fn namespace_length(name: &str) -> usize {
 }
 
 /// Checks a name (RFC 8428, section 4.5.1). Its first `checked` bytes are known to be valid.
-pub(super) fn check_name(name: &str, checked: usize) -> Found<()> {
+pub(super) fn check_name(name: &str, checked: usize) -> Parsed<()> {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b':' | b'.' | b'/' | b'_');
     work::count(name.len() - checked);
     match name.as_bytes() {

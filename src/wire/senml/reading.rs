@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::{resolve::Measured, units::DeviceTable};
+use super::{resolve::Measurement, units::DeviceTable};
 use crate::{
     model::check_metric_name,
     wire::{Incoming, Rejection, Sink, work},
@@ -38,21 +38,21 @@ impl<'p, S: Sink> Readings<'p, S> {
         Self { devices, max_metrics, sink, device, owner, ts_ms: None, values }
     }
 
-    pub(super) fn add(&mut self, measured: &Measured<'_>) {
-        work::count(measured.device.len());
-        if self.device != measured.device || self.ts_ms != measured.ts_ms {
-            self.hand_on();
-            self.ts_ms = measured.ts_ms;
+    pub(super) fn add(&mut self, measurement: &Measurement<'_>) {
+        work::count(measurement.device.len());
+        if self.device != measurement.device || self.ts_ms != measurement.ts_ms {
+            self.emit();
+            self.ts_ms = measurement.ts_ms;
         }
-        if self.device != measured.device {
-            measured.device.clone_into(&mut self.device);
-            self.owner = self.devices.find(measured.device);
+        if self.device != measurement.device {
+            measurement.device.clone_into(&mut self.device);
+            self.owner = self.devices.find(measurement.device);
         }
-        if let Some(value) = measured.value {
-            self.push(measured.metric, value);
+        if let Some(value) = measurement.value {
+            self.push(measurement.metric, value);
         }
-        if let Some(sum) = measured.sum {
-            self.push(&format!("{}_sum", measured.metric), sum);
+        if let Some(sum) = measurement.sum {
+            self.push(&format!("{}_sum", measurement.metric), sum);
         }
     }
 
@@ -66,22 +66,22 @@ impl<'p, S: Sink> Readings<'p, S> {
     }
 
     pub(super) fn finish(mut self) {
-        self.hand_on();
+        self.emit();
     }
 
     fn push(&mut self, metric: &str, value: f64) {
         work::count(metric.len());
         let stands_alone = !value.is_finite() || check_metric_name(metric).is_err();
         if stands_alone || self.values.ends.len() >= self.max_metrics || !self.values.push(metric, value) {
-            self.hand_on();
+            self.emit();
             self.values.push(metric, value);
         }
         if stands_alone {
-            self.hand_on();
+            self.emit();
         }
     }
 
-    fn hand_on(&mut self) {
+    fn emit(&mut self) {
         if self.values.ends.is_empty() {
             return;
         }
@@ -121,7 +121,7 @@ impl Values {
         } else {
             let places = if count == FEW { 0..count } else { count..count };
             for place in places {
-                self.note(place);
+                self.index(place);
             }
             if self.table.find(self.hasher.hash_one(name), |&place| self.name(place) == name).is_some() {
                 return false;
@@ -130,12 +130,12 @@ impl Values {
         self.names.push_str(name);
         self.ends.push((self.names.len(), value));
         if count >= FEW {
-            self.note(count);
+            self.index(count);
         }
         true
     }
 
-    fn note(&mut self, place: usize) {
+    fn index(&mut self, place: usize) {
         let Self { names, ends, table, hasher } = self;
         let hash = |place: usize| hasher.hash_one(slice(names, ends, place));
         table.insert_unique(hash(place), place, |&place| hash(place));

@@ -6,7 +6,7 @@ use super::{SenmlError, field::Field, name};
 use crate::wire::{
     Code,
     json::problem::fill,
-    problem::{Found, quoted, rejection},
+    problem::{Parsed, quoted, rejection},
     work,
 };
 
@@ -41,7 +41,7 @@ impl fmt::Display for Item<'_> {
 /// The fields of a record, by [`Field`].
 #[derive(Debug, Default)]
 pub(super) struct Record<'b> {
-    fields: [Option<Found<Item<'b>>>; Field::COUNT],
+    fields: [Option<Parsed<Item<'b>>>; Field::COUNT],
 }
 
 impl<'b> Record<'b> {
@@ -76,7 +76,7 @@ impl<'b> Record<'b> {
     }
 
     /// The first problem among the base fields.
-    pub(super) fn check_base(&self) -> Found<()> {
+    pub(super) fn check_base(&self) -> Parsed<()> {
         self.name(Field::BaseName)?;
         self.number(Field::BaseTime)?;
         self.unit(Field::BaseUnit)?;
@@ -85,16 +85,16 @@ impl<'b> Record<'b> {
         self.number(Field::Version).map(drop)
     }
 
-    pub(super) fn number(&self, field: Field) -> Found<Option<f64>> {
+    pub(super) fn number(&self, field: Field) -> Parsed<Option<f64>> {
         self.get(field, "a number", |item| if let Item::Number(number) = item { Some(*number) } else { None })
     }
 
-    pub(super) fn boolean(&self, field: Field) -> Found<Option<bool>> {
+    pub(super) fn boolean(&self, field: Field) -> Parsed<Option<bool>> {
         self.get(field, "a boolean", |item| if let Item::Boolean(boolean) = item { Some(*boolean) } else { None })
     }
 
     /// A name or a part of one, whose length is checked.
-    pub(super) fn name(&self, field: Field) -> Found<Option<&str>> {
+    pub(super) fn name(&self, field: Field) -> Parsed<Option<&str>> {
         match self.text(field)? {
             Some(text) if text.len() > name::MAX_NAME_BYTES => Err(name::too_long(text.len())),
             text => Ok(text),
@@ -102,19 +102,19 @@ impl<'b> Record<'b> {
     }
 
     /// A unit. It may be empty.
-    pub(super) fn unit(&self, field: Field) -> Found<Option<&str>> {
+    pub(super) fn unit(&self, field: Field) -> Parsed<Option<&str>> {
         let unit = self.text(field)?;
-        let refuse = |what: String| Err(rejection(Code::InvalidMetadata, what));
+        let reject = |what: String| Err(rejection(Code::InvalidMetadata, what));
         match unit {
             Some(unit) if unit.len() > MAX_UNIT_BYTES => {
-                refuse(format!("a unit has at most {MAX_UNIT_BYTES} bytes, this has {}", unit.len()))
+                reject(format!("a unit has at most {MAX_UNIT_BYTES} bytes, this has {}", unit.len()))
             }
-            Some(unit) if unit.chars().any(char::is_control) => refuse("a unit has no control characters".to_owned()),
+            Some(unit) if unit.chars().any(char::is_control) => reject("a unit has no control characters".to_owned()),
             _ => Ok(unit),
         }
     }
 
-    fn text(&self, field: Field) -> Found<Option<&str>> {
+    fn text(&self, field: Field) -> Parsed<Option<&str>> {
         self.get(field, "a string", |item| if let Item::Text(text) = item { Some(&**text) } else { None })
     }
 
@@ -123,10 +123,10 @@ impl<'b> Record<'b> {
         field: Field,
         expected: &str,
         read: impl Fn(&'r Item<'b>) -> Option<T>,
-    ) -> Found<Option<T>> {
+    ) -> Parsed<Option<T>> {
         work::count(1);
         let Some(found) = &self.fields[field as usize] else { return Ok(None) };
         let item = found.as_ref().map_err(Clone::clone)?;
-        read(item).map(Some).ok_or_else(|| field.refuse(expected, item))
+        read(item).map(Some).ok_or_else(|| field.rejection(expected, item))
     }
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::wire::{
     Code,
-    problem::{Found, rejection},
+    problem::{Parsed, rejection},
 };
 
 /// The smallest absolute time, in seconds since 1970; smaller times are relative to now.
@@ -19,7 +19,7 @@ const LAST_EXACT_MS: f64 = 9_007_199_254_740_992.0; // 2^53
 
 /// The measurement of a record: at least a value or a sum.
 #[derive(Debug, PartialEq)]
-pub(super) struct Measured<'r> {
+pub(super) struct Measurement<'r> {
     pub(super) device: &'r str,
     pub(super) metric: &'r str,
     pub(super) unit: Option<&'r str>,
@@ -36,15 +36,15 @@ pub(super) struct Resolver<'o> {
     /// The base name, followed by the name of the current record.
     name: String,
     /// The length of the base name.
-    base_name: Found<usize>,
+    base_name: Parsed<usize>,
     /// The bytes of the base name that are known to be valid: all or none.
     checked: usize,
     /// The split of the base name alone: the lengths of its device and its metric. Computed on first use.
     cut: Option<(usize, Option<usize>)>,
-    time: Found<Option<f64>>,
-    unit: Found<Option<String>>,
-    value: Found<Option<f64>>,
-    sum: Found<Option<f64>>,
+    time: Parsed<Option<f64>>,
+    unit: Parsed<Option<String>>,
+    value: Parsed<Option<f64>>,
+    sum: Parsed<Option<f64>>,
 }
 
 impl<'o> Resolver<'o> {
@@ -63,23 +63,25 @@ impl<'o> Resolver<'o> {
     }
 
     /// The measurement of the next record; `None` for a record of valid base fields only.
-    pub(super) fn resolve<'r>(&'r mut self, record: &'r Record<'_>) -> Option<Found<Measured<'r>>> {
+    pub(super) fn resolve<'r>(&'r mut self, record: &'r Record<'_>) -> Option<Parsed<Measurement<'r>>> {
         if record.has(Field::BaseName) {
-            self.renew_name(record);
+            self.update_name(record);
         }
-        renew(&mut self.time, record.has(Field::BaseTime), || record.number(Field::BaseTime));
-        renew(&mut self.unit, record.has(Field::BaseUnit), || Ok(record.unit(Field::BaseUnit)?.map(str::to_owned)));
-        renew(&mut self.value, record.has(Field::BaseValue), || record.number(Field::BaseValue));
-        renew(&mut self.sum, record.has(Field::BaseSum), || record.number(Field::BaseSum));
+        replace_base(&mut self.time, record.has(Field::BaseTime), || record.number(Field::BaseTime));
+        replace_base(&mut self.unit, record.has(Field::BaseUnit), || {
+            Ok(record.unit(Field::BaseUnit)?.map(str::to_owned))
+        });
+        replace_base(&mut self.value, record.has(Field::BaseValue), || record.number(Field::BaseValue));
+        replace_base(&mut self.sum, record.has(Field::BaseSum), || record.number(Field::BaseSum));
         match record.check_base() {
             Err(problem) => Some(Err(problem)),
             Ok(()) if record.is_base() => None,
-            Ok(()) => Some(self.measured(record)),
+            Ok(()) => Some(self.measurement(record)),
         }
     }
 
-    fn renew_name(&mut self, record: &Record<'_>) {
-        renew(&mut self.base_name, true, || {
+    fn update_name(&mut self, record: &Record<'_>) {
+        replace_base(&mut self.base_name, true, || {
             let name = record.name(Field::BaseName)?.unwrap_or_default();
             self.name.clear();
             self.name.push_str(name);
@@ -89,7 +91,7 @@ impl<'o> Resolver<'o> {
         });
     }
 
-    fn measured<'r>(&'r mut self, record: &'r Record<'_>) -> Found<Measured<'r>> {
+    fn measurement<'r>(&'r mut self, record: &'r Record<'_>) -> Parsed<Measurement<'r>> {
         let base = *self.base_name.as_ref().map_err(Clone::clone)?;
         let own = record.name(Field::Name)?.unwrap_or_default();
         if base + own.len() > MAX_NAME_BYTES {
@@ -117,10 +119,10 @@ impl<'o> Resolver<'o> {
             return Err(rejection(Code::MissingValues, "there is no \"v\", no \"vb\" and no \"s\""));
         }
         let metric = metric.or(unit).unwrap_or("value");
-        Ok(Measured { device, metric, unit, ts_ms: self.ts_ms(record)?, value, sum })
+        Ok(Measurement { device, metric, unit, ts_ms: self.ts_ms(record)?, value, sum })
     }
 
-    fn ts_ms(&self, record: &Record<'_>) -> Found<Option<i64>> {
+    fn ts_ms(&self, record: &Record<'_>) -> Parsed<Option<i64>> {
         let seconds = self.time.clone()?.unwrap_or(0.0) + record.number(Field::Time)?.unwrap_or(0.0);
         let ms = (seconds * 1_000.0).round();
         if ms.is_nan() || ms.abs() > LAST_EXACT_MS {
@@ -135,7 +137,7 @@ impl<'o> Resolver<'o> {
         })
     }
 
-    fn value(&self, record: &Record<'_>) -> Found<Option<f64>> {
+    fn value(&self, record: &Record<'_>) -> Parsed<Option<f64>> {
         let has_other = record.has(Field::StringValue) || record.has(Field::DataValue);
         match (record.number(Field::Value)?, record.boolean(Field::BooleanValue)?, has_other) {
             (None, None, false) => Ok(None),
@@ -148,14 +150,14 @@ impl<'o> Resolver<'o> {
         }
     }
 
-    fn sum(&self, record: &Record<'_>) -> Found<Option<f64>> {
+    fn sum(&self, record: &Record<'_>) -> Parsed<Option<f64>> {
         let (base, own) = (self.sum.clone()?, record.number(Field::Sum)?);
         Ok(if base.is_none() && own.is_none() { None } else { Some(base.unwrap_or(0.0) + own.unwrap_or(0.0)) })
     }
 }
 
 /// Replaces a base field. An invalid one stays until the next, so that no record uses an older value.
-fn renew<T>(base: &mut Found<T>, is_there: bool, read: impl FnOnce() -> Found<T>) {
+fn replace_base<T>(base: &mut Parsed<T>, is_there: bool, read: impl FnOnce() -> Parsed<T>) {
     if is_there {
         *base = read().map_err(|problem| {
             rejection(problem.code, format!("it needs a base field of an earlier record: {}", problem.detail))

@@ -8,7 +8,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use super::{Options, interner::Interner, resolve::Measured};
+use super::{Options, interner::Interner, resolve::Measurement};
 use crate::{model::check_metric_name, wire::metadata};
 
 /// The most metrics that fit into a record of the log.
@@ -59,18 +59,18 @@ impl UnitTable {
         }
     }
 
-    pub(super) fn note(&mut self, measured: &Measured<'_>) {
-        let last = self.last.filter(|&last| self.devices.text(last) == measured.device);
-        let Some(device) = last.or_else(|| self.devices.number(measured.device)) else { return };
+    pub(super) fn add(&mut self, measurement: &Measurement<'_>) {
+        let last = self.last.filter(|&last| self.devices.text(last) == measurement.device);
+        let Some(device) = last.or_else(|| self.devices.number(measurement.device)) else { return };
         self.last = Some(device);
         if device as usize == self.bytes.len() {
             self.bytes.push(Some(0));
         }
-        let (Some(unit), Some(_)) = (measured.unit, measured.value) else { return };
-        if self.bytes[device as usize].is_none() || check_metric_name(measured.metric).is_err() {
+        let (Some(unit), Some(_)) = (measurement.unit, measurement.value) else { return };
+        if self.bytes[device as usize].is_none() || check_metric_name(measurement.metric).is_err() {
             return;
         }
-        if let (Some(metric), Some(unit)) = (self.metrics.number(measured.metric), self.units.number(unit)) {
+        if let (Some(metric), Some(unit)) = (self.metrics.number(measurement.metric), self.units.number(unit)) {
             self.put(device, metric, unit);
         }
     }
