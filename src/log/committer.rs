@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Sync;
+use super::appender::{Appender, WriteFailure};
 use super::fullness::{self, FullnessChange};
 use super::handle::{AppendError, Entry, Instruments, Phase, Shared};
 use super::record;
-use super::writer::{Appender, WriteFailure};
 
 /// The most bytes in one group commit. Further batches wait for the next one.
 const GROUP_BYTES: u64 = 8 << 20;

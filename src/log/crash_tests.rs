@@ -291,14 +291,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
 
     #[test]
-    fn acknowledged_records_survive_all_faults_and_refused_ones_do_not(
+    fn acknowledged_records_survive_all_faults_refused_ones_do_not(
         seed in any::<u64>(), steps in prop::collection::vec(any_step(), 1..40)
     ) {
         run(seed, Sync::Always, &steps);
     }
 
     #[test]
-    fn with_interval_sync_a_kill_loses_nothing_and_a_power_cut_only_the_unsynced(
+    fn with_interval_sync_only_a_power_cut_loses_unsynced_records(
         seed in any::<u64>(), steps in prop::collection::vec(any_step(), 1..40)
     ) {
         run(seed, Sync::Every(INTERVAL), &steps);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use metrics::Histogram;
 use tokio::sync::oneshot;
 
+use super::appender::Appender;
 use super::batch::{Batch, MAX_PAYLOAD_BYTES};
 use super::checkpoint::{Checkpoint, SavedCheckpoint};
 use super::committer::Committer;
@@ -16,7 +17,6 @@ use super::record;
 use super::recovery::{self, Recovery};
 use super::reserve::Reserve;
 use super::segment;
-use super::writer::Appender;
 use super::{LogError, Options, Position, Reader};
 use crate::disk::{Folder, OsFolder};
 

@@ -30,6 +30,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod appender;
 pub mod batch;
 pub mod batch_view;
 #[cfg(any(test, feature = "bench"))]
@@ -47,7 +48,6 @@ mod record;
 pub mod recovery;
 mod reserve;
 mod segment;
-mod writer;
 
 #[cfg(test)]
 mod crash_tests;

@@ -187,14 +187,19 @@ pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError
         let path = folder.path_of(&name);
         let file = folder.open(&name, OpenMode::Read).map_err(LogError::io("open", &path))?;
         file.read_from(0, &mut bytes).map_err(LogError::io("read", &path))?;
-        inspection.add_segment(&Image { path: &path, base, bytes: &bytes, next: bases.get(at + 1).copied() })?;
+        inspection.add_segment(&LoadedSegment {
+            path: &path,
+            base,
+            bytes: &bytes,
+            next: bases.get(at + 1).copied(),
+        })?;
     }
     Ok(inspection)
 }
 
 /// A segment in memory.
 #[derive(Clone, Copy)]
-struct Image<'a> {
+struct LoadedSegment<'a> {
     path: &'a Path,
     base: Position,
     bytes: &'a [u8],
@@ -202,7 +207,7 @@ struct Image<'a> {
     next: Option<Position>,
 }
 
-impl Image<'_> {
+impl LoadedSegment<'_> {
     fn position(&self, offset: usize) -> Position {
         Position(self.base.0 + offset as u64)
     }
@@ -243,7 +248,7 @@ impl Inspection {
         });
     }
 
-    fn add_segment(&mut self, segment: &Image<'_>) -> Result<(), LogError> {
+    fn add_segment(&mut self, segment: &LoadedSegment<'_>) -> Result<(), LogError> {
         let newest = segment.next.is_none();
         let no_records = segment.bytes.len() <= Header::BYTES && segment.base >= self.checkpoint.durable;
         match Header::check(segment.bytes, segment.base, segment.path) {
@@ -262,7 +267,7 @@ impl Inspection {
         self.sort_gaps(segment, start, &scan);
         if let Some(torn) = &self.torn {
             let kept = &segment.bytes[..offset(torn.offset)];
-            scan = Scan::of(&Image { bytes: kept, ..*segment }, start);
+            scan = Scan::of(&LoadedSegment { bytes: kept, ..*segment }, start);
         }
         self.segments.push(Segment {
             path: segment.path.to_owned(),
@@ -276,7 +281,7 @@ impl Inspection {
 
     /// The segment up to the start of the next one. The bytes beyond are damage: it is unknown which of the
     /// two segments is right.
-    fn without_overlap<'a>(&mut self, segment: &Image<'a>) -> Image<'a> {
+    fn without_overlap<'a>(&mut self, segment: &LoadedSegment<'a>) -> LoadedSegment<'a> {
         let len = segment.bytes.len();
         let room = segment.next.map_or(len as u64, |next| next.0 - segment.base.0);
         let end = usize::try_from(room).unwrap_or(len).clamp(Header::BYTES.min(len), len);
@@ -284,11 +289,11 @@ impl Inspection {
             let damage = segment.damage(end, len, "the next segment begins before here");
             self.damage.push(Damage { overlaps_next: true, ..damage });
         }
-        Image { bytes: &segment.bytes[..end], ..*segment }
+        LoadedSegment { bytes: &segment.bytes[..end], ..*segment }
     }
 
     /// Sorts the gaps of a segment into damage and torn tail.
-    fn sort_gaps(&mut self, segment: &Image<'_>, start: usize, scan: &Scan) {
+    fn sort_gaps(&mut self, segment: &LoadedSegment<'_>, start: usize, scan: &Scan) {
         let claimed = match segment.next {
             Some(next) => next,
             None => self.claimed,
@@ -329,7 +334,7 @@ struct Scan {
 }
 
 impl Scan {
-    fn of(segment: &Image<'_>, start: usize) -> Self {
+    fn of(segment: &LoadedSegment<'_>, start: usize) -> Self {
         let mut scan = Self::default();
         let mut at = start;
         while at < segment.bytes.len() {
@@ -354,7 +359,7 @@ fn offset(bytes: u64) -> usize {
 }
 
 /// The offset of the next good record behind a bad one.
-fn next_record(segment: &Image<'_>, bad: usize) -> Option<usize> {
+fn next_record(segment: &LoadedSegment<'_>, bad: usize) -> Option<usize> {
     let first = bad + record::Header::BYTES; // no record is shorter
     (first.next_multiple_of(ALIGNMENT)..segment.bytes.len())
         .step_by(ALIGNMENT)

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::appender::Appender;
 use super::recovery::recover;
 use super::segment;
-use super::writer::Appender;
 use super::{Batch, BatchBuilder, Instruments, Log, LogError, MinFree, Options, Position, Sync};
 use crate::disk::OsFolder;
 
@@ -201,7 +201,7 @@ fn batches_queued_when_the_log_closes_are_written() {
 }
 
 #[test]
-fn a_reader_gets_all_queued_records_before_the_end_of_a_closed_log() {
+fn a_reader_gets_all_queued_records_of_a_closed_log() {
     for _ in 0..20 {
         let dir = tempfile::tempdir().unwrap();
         let (log, recovery) = open(dir.path());

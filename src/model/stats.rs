@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_that_leaves_the_range_of_a_double_on_its_way_comes_back() {
+    fn a_sum_may_leave_the_range_of_a_double_and_come_back() {
         assert_eq!(sum_of(&[1e308, 1e308, -1e308]), Some(1e308));
         assert_eq!(sum_of(&[f64::MAX, f64::MAX, f64::MIN, f64::MIN, 1.5]), Some(1.5));
         assert_eq!(sum_of(&[f64::MIN, f64::MIN, f64::MIN, f64::MAX, f64::MAX]), Some(f64::MIN));

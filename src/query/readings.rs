@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Answer, Queries, QueryError, blocking};
 use crate::access::DeviceScope;
 use crate::model::{Contents, Hour, Metric};
-use crate::store::{FirstReadings, Gathered, ReadingsQuery};
+use crate::store::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
 
 /// A request for readings.
 #[derive(Debug, Clone)]
@@ -100,7 +100,7 @@ impl Queries {
         let (pipeline, query) = (Arc::clone(&self.pipeline), query.clone());
         blocking(move || {
             let hours = pipeline.pending_hours(&query.device, query.hours());
-            let mut gathered = Gathered::new(&query);
+            let mut gathered = FirstReadingsBuilder::new(&query);
             for hour in hours {
                 let Some(samples) = gathered.hour(hour.hour) else { break };
                 samples.extend(&hour.contents());

@@ -38,7 +38,7 @@ pub use self::error::{Cause, StoreError, WriteError};
 pub use self::unreadable::UnreadableDocuments;
 
 pub use hour_samples::HourSamples;
-pub use readings::{FirstReadings, Gathered, ReadingsQuery};
+pub use readings::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
 
 #[cfg(test)]
 mod scenarios;

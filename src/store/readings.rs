@@ -50,7 +50,7 @@ pub struct FirstReadings {
 ///
 /// Its memory is bounded: it holds at most about twice [`ReadingsQuery::max_values`] values.
 #[derive(Debug)]
-pub struct Gathered {
+pub struct FirstReadingsBuilder {
     range_ms: Range<i64>,
     wanted: Wanted,
     /// The number of instants and values that are still wanted.
@@ -61,7 +61,7 @@ pub struct Gathered {
     complete_until_ms: i64,
 }
 
-impl Gathered {
+impl FirstReadingsBuilder {
     /// Starts with no readings.
     #[must_use]
     pub fn new(query: &ReadingsQuery) -> Self {

@@ -8,7 +8,7 @@ fn on_many_disks(sync: Sync, steps: &[Step]) {
 }
 
 #[test]
-fn records_refused_on_a_full_disk_do_not_reappear_after_a_power_cut() {
+fn records_refused_on_a_full_disk_never_reappear() {
     on_many_disks(Sync::Always, &[Step::FreeBytes(124), Step::Append(vec![3]), Step::Append(vec![0, 0])]);
 }
 
@@ -20,14 +20,14 @@ fn a_log_poisoned_at_a_new_segment_continues_in_a_durable_one() {
 }
 
 #[test]
-fn records_found_after_a_failed_sync_are_synced_before_new_writes() {
+fn records_found_after_a_failed_sync_are_synced_first() {
     let append = || Step::Append(vec![0]);
     let (fail, restart) = (Step::Fail(Call::Sync), Step::Restart(End::Kill, 300));
     on_many_disks(Sync::Always, &[append(), fail, append(), restart.clone(), append(), restart, append()]);
 }
 
 #[test]
-fn records_left_unsynced_by_a_kill_are_durable_after_a_reopening() {
+fn records_left_unsynced_by_a_kill_are_durable_once_reopened() {
     let append = || Step::Append(vec![0]);
     let restart = Step::Restart(End::Kill, 33);
     on_many_disks(Sync::Every(INTERVAL), &[append(), append(), restart, append(), append()]);
@@ -89,7 +89,7 @@ fn a_log_that_has_filled_its_disk_can_be_opened_and_cut() {
 }
 
 #[test]
-fn a_log_without_file_descriptors_refuses_appends_until_it_has_some() {
+fn without_file_descriptors_the_log_refuses_until_it_has_some() {
     let mut world = World::new(0, Sync::Always);
     world.append(&[5, 5, 5]); // more than a segment
     world.disk.run_out_of_files();

@@ -84,7 +84,7 @@ fn a_missing_segment_is_damage_and_quarantine_fills_the_hole() {
 }
 
 #[test]
-fn a_segment_without_its_end_is_damage_and_quarantine_keeps_the_rest() {
+fn quarantine_keeps_the_rest_of_a_segment_without_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let batches = twenty_batches(dir.path(), |_| 2);
     let bases = segment::list(&*folder(dir.path())).unwrap();

@@ -12,7 +12,7 @@ use super::error::SqliteError;
 use crate::model::{Contents, Hour, Metric, Stats};
 use crate::store::hour_samples::HourSamples;
 use crate::store::metric_names::MetricNames;
-use crate::store::readings::{FirstReadings, Gathered, ReadingsQuery};
+use crate::store::readings::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
 use crate::store::{DeviceSummary, HourStats, UnreadableDocuments};
 
 const HOURS: &str = "SELECT hour, last_ts FROM buckets WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour";
@@ -80,7 +80,7 @@ pub(super) fn readings(
     unreadable: &UnreadableDocuments,
 ) -> Result<FirstReadings, SqliteError> {
     let hours = query.hours();
-    let mut gathered = Gathered::new(query);
+    let mut gathered = FirstReadingsBuilder::new(query);
     let mut statement = connection.prepare_cached(CHUNKS)?;
     let mut rows = statement.query(params![&*query.device, hours.start.start_ms(), hours.end.start_ms()])?;
     while let Some(row) = rows.next()? {

@@ -21,7 +21,7 @@ use super::BucketStore;
 use super::document::{SCHEMA_VERSION, take_readings};
 use crate::model::{Contents, Hour, Metric};
 use crate::store::metric_names::MetricNames;
-use crate::store::{FirstReadings, Gathered, HourSamples, HourStats, ReadingsQuery, StoreError};
+use crate::store::{FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError};
 
 /// Documents of stats asked for at once: a month of hours comes in one reply.
 const STATS_BATCH: u32 = 1_000;
@@ -80,7 +80,7 @@ impl BucketStore {
         let batch = u32::try_from(query.max_instants).unwrap_or(CONTENTS_BATCH).clamp(2, CONTENTS_BATCH);
         let find = self.documents.find(in_range(query)).sort(doc! { "bucket": 1 }).batch_size(batch);
         let find = find.projection(doc! { "bucket": 1, "part": 1, "schemaVersion": 1, "readings": 1 });
-        let mut gathered = Gathered::new(query);
+        let mut gathered = FirstReadingsBuilder::new(query);
         let (mut hour_of_parts, mut parts) = (None, Vec::new()); // which parts of the hour were read
         let (mut read_behind_cut, mut unfinished) = (0, None);
         let visit = |document: &RawDocument| {
@@ -113,7 +113,7 @@ impl BucketStore {
         query: &ReadingsQuery,
         until_ms: i64,
         read: &[i64],
-        gathered: &mut Gathered,
+        gathered: &mut FirstReadingsBuilder,
     ) -> Result<(), StoreError> {
         let hour = Hour::of(until_ms);
         let range_ms = query.range_ms.start.max(hour.start_ms())..until_ms;

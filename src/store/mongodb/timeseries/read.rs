@@ -18,7 +18,7 @@ use super::known::Newest;
 use super::times::{during, during_hours, since};
 use crate::model::{Contents, Hour, HourOffset, Metric, Stats};
 use crate::store::metric_names::MetricNames;
-use crate::store::{FirstReadings, Gathered, HourSamples, HourStats, ReadingsQuery, StoreError};
+use crate::store::{FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError};
 
 /// Measurements asked for at once.
 const BATCH: u32 = 10_000;
@@ -69,7 +69,7 @@ impl TimeseriesStore {
             fields.extend(query.metrics.iter().map(|metric| (field_of(metric).into_owned(), 1.into())));
             find = find.projection(fields);
         }
-        let mut gathered = Gathered::new(query);
+        let mut gathered = FirstReadingsBuilder::new(query);
         let visit = |measurement: &RawDocument| {
             let ts_ms = measurement.get_datetime("ts")?.timestamp_millis();
             match gathered.hour(Hour::of(ts_ms)) {
