@@ -377,7 +377,7 @@ mod tests {
         let mut done = 0;
         for (seed, calls) in (0..100).flat_map(|seed| (0..40).map(move |calls| (seed, calls))) {
             let disk = Disk::new(seed);
-            add(&disk, "current", &["kept", "sent"]).unwrap();
+            (&disk as &dyn Folder).create("current", b"kept\nsent\n").unwrap();
             let (is_added, is_accepted) = (Cell::new(false), Cell::new(false));
             disk.cut_power_after(calls);
             let is_done = retry(&disk, &is_added, &is_accepted).is_ok();
