@@ -107,13 +107,76 @@ fn every_make_target_that_a_page_names_exists() {
 }
 
 #[test]
-fn every_integration_test_that_a_page_runs_exists() {
+fn every_test_that_a_page_runs_exists() {
     let modules = fs::read_to_string(in_repository("tests/main.rs")).expect("the list of modules");
+    let mut named = 0;
     for (page, text) in pages() {
-        for command in commands(&text).filter_map(|line| line.strip_prefix("cargo test --test main ")) {
-            let filter = command.split_whitespace().next().unwrap_or_default();
-            let module = filter.split("::").next().unwrap_or_default();
-            assert!(modules.contains(&format!("mod {module};")), "{}: no module {module}", page.display());
+        for (filter, _) in commands(&text).filter_map(|line| line.split_once("cargo test --")?.1.split_once("::")) {
+            let (_, module) = filter.rsplit_once(' ').unwrap_or_default();
+            let is_there = if filter.starts_with("lib ") {
+                in_repository("src").join(module).exists()
+            } else {
+                modules.contains(&format!("mod {module};"))
+            };
+            named += 1;
+            assert!(is_there, "{}: there is no {module} to test", page.display());
+        }
+    }
+    assert!(named > 5, "only {named} commands that run tests were found on the pages");
+}
+
+#[test]
+fn every_test_that_the_page_of_reliability_names_exists() {
+    let page = fs::read_to_string(in_repository("docs/reliability.md")).expect("the page");
+    let mut sources = String::new();
+    for folder in ["src", "tests"] {
+        read_sources(&in_repository(folder), &mut sources);
+    }
+    let mut named = 0;
+    for text in in_backticks(&page).split_whitespace() {
+        let (name, ending) = text.strip_suffix("...").map_or((text, "("), |start| (start, ""));
+        let is_name =
+            name.split('_').count() > 4 && name.chars().all(|c| c.is_ascii_lowercase() || "_0123456789".contains(c));
+        if is_name && !name.starts_with("tidegauge_") {
+            named += 1;
+            assert!(sources.contains(&format!("fn {name}{ending}")), "no test is called {text}");
+        }
+    }
+    assert!(named > 5, "only {named} tests were found on the page");
+}
+
+#[test]
+fn every_log_line_that_a_page_quotes_exists() {
+    let mut sources = String::new();
+    read_sources(&in_repository("src"), &mut sources);
+    let sources = squeezed(&sources.replace("\\\n", ""));
+    let is_sentence = |text: &str| {
+        text.split(' ').count() > 3 && text.chars().all(|c| c.is_ascii_alphabetic() || c == ' ' || c == ',')
+    };
+    let mut quoted = 0;
+    for (page, text) in pages() {
+        let quotes = without_blocks(&text);
+        for quote in quotes.split('`').skip(1).step_by(2).map(squeezed).filter(|quote| is_sentence(quote)) {
+            quoted += 1;
+            assert!(sources.contains(&quote), "{}: no log line says {quote:?}", page.display());
+        }
+    }
+    assert!(quoted > 5, "only {quoted} log lines were found on the pages");
+}
+
+/// The text with one space for each run of white space.
+fn squeezed(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Appends the Rust files of a folder and of the folders in it.
+fn read_sources(folder: &Path, sources: &mut String) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("a file").path();
+        if path.is_dir() {
+            read_sources(&path, sources);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            *sources += &fs::read_to_string(path).expect("text");
         }
     }
 }
@@ -136,7 +199,8 @@ pub(crate) fn in_repository(path: &str) -> PathBuf {
 /// The pages, the reference of the configuration, and the files of `deploy`.
 fn texts() -> Vec<(PathBuf, String)> {
     let folder = |name| fs::read_dir(in_repository(name)).expect("a folder").map(|entry| entry.expect("a file").path());
-    let pages = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "config/tidegauge.toml"];
+    let pages =
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "config/tidegauge.toml"];
     let paths = pages.into_iter().map(in_repository).chain(folder("docs")).chain(folder("deploy"));
     paths.map(|path| (path.clone(), fs::read_to_string(path).expect("text"))).collect()
 }
