@@ -41,12 +41,12 @@ pub(super) struct Reply {
     /// How many documents were matched, inserted or upserted.
     pub(super) n: i64,
     /// The statements that failed. The others did not.
-    pub(super) refusals: Vec<Refusal>,
+    pub(super) errors: Vec<StatementError>,
 }
 
 /// Why a statement failed.
 #[derive(Debug, PartialEq)]
-pub(super) struct Refusal {
+pub(super) struct StatementError {
     /// Where the statement stands in its command.
     pub(super) statement: usize,
     pub(super) code: i32,
@@ -101,14 +101,14 @@ impl Commands {
     /// Asks whether the server is there.
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
         let ping = within(self.timeout.min(PING_MAX), self.database.run_command(doc! { "ping": 1 }));
-        ping.await.map(drop).map_err(|error| match self.servers.trouble_behind(error.cause) {
+        ping.await.map(drop).map_err(|error| match self.servers.why_unreachable(error.cause) {
             Some(trouble) => StoreError::new(error.cause, trouble),
             None => error,
         })
     }
 
     /// The same, while `look` asks something else, which may fail without saying anything of the server.
-    pub(super) async fn ping_beside<T>(
+    pub(super) async fn ping_during<T>(
         &self,
         look: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<(), StoreError> {
@@ -254,7 +254,7 @@ fn id_of(document: &RawDocument) -> String {
 impl Reply {
     /// Whether each of that many upserts either took effect on one document or was refused.
     pub(super) fn accounts_for(&self, statements: usize) -> bool {
-        self.n + self.refusals.len() as i64 == statements as i64
+        self.n + self.errors.len() as i64 == statements as i64
     }
 
     fn parse(reply: &Document) -> Result<Self, WriteError> {
@@ -265,12 +265,12 @@ impl Reply {
             return Err(WriteError::new(Cause::WriteConcern, WriteError::from(detail).to_string()));
         }
         let errors = reply.get_array("writeErrors").map(Vec::as_slice).unwrap_or_default();
-        let refusals = errors.iter().filter_map(Bson::as_document).map(Refusal::parse).collect();
-        Ok(Self { n: integer(reply, "n"), refusals })
+        let errors = errors.iter().filter_map(Bson::as_document).map(StatementError::parse).collect();
+        Ok(Self { n: integer(reply, "n"), errors })
     }
 }
 
-impl Refusal {
+impl StatementError {
     fn parse(error: &Document) -> Self {
         let mut message = error.get_str("errmsg").unwrap_or_default().to_owned();
         if let Some(info) = error.get("errInfo") {
@@ -315,11 +315,11 @@ mod tests {
             { "index": 4, "code": 121, "errmsg": "Document failed validation", "errInfo": { "why": "x" } },
         ] };
         let reply = Reply::parse(&reply).unwrap();
-        assert_eq!((reply.n, reply.refusals.len()), (3, 2));
+        assert_eq!((reply.n, reply.errors.len()), (3, 2));
         assert!(reply.accounts_for(5) && !reply.accounts_for(6));
-        assert!(reply.refusals[0].is_duplicate_key());
-        assert_eq!((reply.refusals[1].statement, reply.refusals[1].code), (4, 121));
-        assert!(reply.refusals[1].message.contains("why"));
+        assert!(reply.errors[0].is_duplicate_key());
+        assert_eq!((reply.errors[1].statement, reply.errors[1].code), (4, 121));
+        assert!(reply.errors[1].message.contains("why"));
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod encode;
 mod errors;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod insert_sessions;
 mod metadata;
 mod names;
 mod rollups;

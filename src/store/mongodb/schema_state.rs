@@ -22,7 +22,7 @@ pub(super) struct SchemaState {
     names: Vec<String>,
     known: RwLock<Option<Known>>,
     /// Whether the schema was there at least once since the start.
-    was_there: AtomicBool,
+    was_ensured: AtomicBool,
 }
 
 /// A schema that is in place.
@@ -39,7 +39,7 @@ impl SchemaState {
     /// Nothing is known yet. Of a time-series collection, servers up to 8 keep the UUID at
     /// `system.buckets.<name>`, so that name belongs to `names` as well.
     pub(super) fn new(managed: ManagedCollection, names: Vec<String>) -> Self {
-        Self { managed, names, known: RwLock::default(), was_there: AtomicBool::new(false) }
+        Self { managed, names, known: RwLock::default(), was_ensured: AtomicBool::new(false) }
     }
 
     /// What kind of server this is, once the schema is in place. Runs `ensure` unless it has succeeded since
@@ -57,13 +57,13 @@ impl SchemaState {
         }
         let deployment = ensure().await?;
         *known = Some(Known { deployment, collections: self.list().await? });
-        self.was_there.store(true, Ordering::Relaxed);
+        self.was_ensured.store(true, Ordering::Relaxed);
         Ok(deployment)
     }
 
     /// Whether the schema was in place at least once since the start.
-    pub(super) fn was_there(&self) -> bool {
-        self.was_there.load(Ordering::Relaxed)
+    pub(super) fn was_ensured(&self) -> bool {
+        self.was_ensured.load(Ordering::Relaxed)
     }
 
     /// Whether the collections are still those of which the schema was ensured. If not, that is forgotten.

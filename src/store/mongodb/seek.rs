@@ -7,7 +7,7 @@
 use bson::{Document, doc};
 
 /// How many devices that were found are looked at at the same time.
-pub(super) const AT_ONCE: usize = 8;
+pub(super) const MAX_CONCURRENT_SUMMARIES: usize = 8;
 
 /// Comes after every character of a device id, all of which are ASCII letters, digits or punctuation.
 const AFTER_ALL: char = '\u{7F}';
@@ -39,7 +39,7 @@ impl Seek {
     }
 
     /// Goes on behind the device that was found.
-    pub(super) fn pass(&mut self, device: &str) {
+    pub(super) fn advance(&mut self, device: &str) {
         self.from = doc! { "$gt": device };
     }
 }

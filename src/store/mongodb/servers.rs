@@ -32,11 +32,11 @@ pub(super) struct Servers {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Health {
     /// Nothing yet.
-    Unheard,
+    Unknown,
     /// It cannot be reached.
     Failed(String),
     /// It is not what the URI asks for, and the driver has dropped it until the next start.
-    Misfit(String),
+    Unsuitable(String),
     /// It is there and takes no writes.
     NotWritable(&'static str),
     Writable,
@@ -47,28 +47,28 @@ impl Servers {
         Self { wanted_set, known: Arc::default() }
     }
 
-    /// Hands each event of the driver to [`Self::heed`].
+    /// Hands each event of the driver to [`Self::on_event`].
     pub(super) fn listener(&self) -> EventHandler<SdamEvent> {
         let servers = self.clone();
-        EventHandler::callback(move |event| servers.heed(event))
+        EventHandler::callback(move |event| servers.on_event(event))
     }
 
     /// The error, with what is known of the servers in place of what the driver says, where that is behind
     /// it.
     pub(super) fn explain(&self, error: WriteError) -> WriteError {
-        match self.trouble_behind(error.cause) {
+        match self.why_unreachable(error.cause) {
             Some(detail) => WriteError::new(error.cause, detail),
             None => error,
         }
     }
 
     /// What is wrong with the servers, where the error comes from not reaching one.
-    pub(super) fn trouble_behind(&self, cause: Cause) -> Option<String> {
-        self.trouble().filter(|_| cause.is_unreachable() && cause != Cause::Auth)
+    pub(super) fn why_unreachable(&self, cause: Cause) -> Option<String> {
+        self.why_no_writes().filter(|_| cause.is_unreachable() && cause != Cause::Auth)
     }
 
     /// Why no server takes writes, as far as that is known; `None` when one does.
-    fn trouble(&self) -> Option<String> {
+    fn why_no_writes(&self) -> Option<String> {
         let known = self.lock();
         if known.is_empty() || known.values().any(|health| *health == Health::Writable) {
             return None;
@@ -79,10 +79,10 @@ impl Servers {
         Some(format!("{}{more}", named.join("; ")))
     }
 
-    fn heed(&self, event: SdamEvent) {
+    fn on_event(&self, event: SdamEvent) {
         match event {
             SdamEvent::ServerOpening(opening) => {
-                self.lock().entry(opening.address.to_string()).or_insert(Health::Unheard);
+                self.lock().entry(opening.address.to_string()).or_insert(Health::Unknown);
             }
             SdamEvent::ServerHeartbeatSucceeded(beat) => {
                 let health = self.health_of(&beat.reply);
@@ -90,15 +90,15 @@ impl Servers {
             }
             SdamEvent::ServerHeartbeatFailed(beat) => {
                 let mut known = self.lock();
-                let health = known.entry(beat.server_address.to_string()).or_insert(Health::Unheard);
-                if !matches!(health, Health::Misfit(_)) {
+                let health = known.entry(beat.server_address.to_string()).or_insert(Health::Unknown);
+                if !matches!(health, Health::Unsuitable(_)) {
                     *health = Health::Failed(reason_of(&beat.failure));
                 }
             }
             SdamEvent::ServerClosed(closed) => {
                 let mut known = self.lock();
                 let address = closed.address.to_string();
-                if !matches!(known.get(&address), Some(Health::Misfit(_))) {
+                if !matches!(known.get(&address), Some(Health::Unsuitable(_))) {
                     known.remove(&address);
                 }
             }
@@ -115,14 +115,14 @@ impl Servers {
         };
         match set {
             Some(set) if set == wanted => Self::role_of(hello),
-            Some(set) => Health::Misfit(format!(
+            Some(set) => Health::Unsuitable(format!(
                 "is in replica set {set}, but mongodb.uri says replicaSet={wanted}; correct that and start again"
             )),
             None if is("isreplicaset") => Self::role_of(hello),
-            None if hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid") => Health::Misfit(format!(
+            None if hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid") => Health::Unsuitable(format!(
                 "is a mongos, but mongodb.uri says replicaSet={wanted}; take that out and start again"
             )),
-            None => Health::Misfit(format!(
+            None => Health::Unsuitable(format!(
                 "is a standalone server, but mongodb.uri says replicaSet={wanted}; start mongod with --replSet {wanted}, \
                  run rs.initiate() in mongosh once and start tidegauge again, or take replicaSet out of the URI"
             )),
@@ -150,9 +150,9 @@ impl Servers {
 impl Health {
     fn of(&self, address: &str) -> String {
         match self {
-            Self::Unheard => format!("{address}: no answer yet"),
+            Self::Unknown => format!("{address}: no answer yet"),
             Self::Failed(why) => format!("{address}: {why}"),
-            Self::Misfit(what) => format!("{address} {what}"),
+            Self::Unsuitable(what) => format!("{address} {what}"),
             Self::NotWritable(what) => format!("{address} {what}"),
             Self::Writable => format!("{address} takes writes"),
         }
@@ -186,13 +186,13 @@ mod tests {
     #[test]
     fn what_is_known_of_the_servers_stands_in_for_a_timeout_and_for_nothing_else() {
         let refused = Health::Failed(reason_of(&std::io::Error::from_raw_os_error(111).into()));
-        let away = servers("rs0", &[("a:1", refused), ("b:2", Health::Unheard)]);
+        let away = servers("rs0", &[("a:1", refused), ("b:2", Health::Unknown)]);
         let error = |cause| WriteError::new(cause, "the driver's");
         let explained = away.explain(error(Cause::Timeout)).to_string();
         assert_eq!(explained, "timeout: a:1: Connection refused; b:2: no answer yet");
         assert_eq!(away.explain(error(Cause::Auth)).to_string(), "auth: the driver's");
         assert_eq!(away.explain(error(Cause::Contention)).to_string(), "contention: the driver's");
-        let there = servers("rs0", &[("a:1", Health::Writable), ("b:2", Health::Unheard)]);
+        let there = servers("rs0", &[("a:1", Health::Writable), ("b:2", Health::Unknown)]);
         assert_eq!(there.explain(error(Cause::Timeout)).to_string(), "timeout: the driver's");
         assert_eq!(servers("rs0", &[]).explain(error(Cause::Timeout)).to_string(), "timeout: the driver's");
     }
@@ -212,8 +212,8 @@ mod tests {
 
     #[test]
     fn only_so_many_servers_are_named() {
-        let known: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"].map(|address| (address, Health::Unheard)).into();
-        let trouble = servers("rs0", &known).trouble().expect("trouble");
+        let known: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"].map(|address| (address, Health::Unknown)).into();
+        let trouble = servers("rs0", &known).why_no_writes().expect("trouble");
         assert!(trouble.contains("e: no answer yet; and 2 more") && !trouble.contains("f:"), "{trouble}");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bson::RawDocumentBuf;
 
-use super::command::{Commands, Refusal, Reply};
+use super::command::{Commands, Reply, StatementError};
 use super::encode::Encoder;
 use crate::store::{Cause, WriteError};
 
@@ -21,7 +21,7 @@ pub(super) enum Verb {
     /// Each is a document that must not be there yet.
     Insert,
     /// Each is an update of one document, or else its insertion.
-    Upsert,
+    Update,
 }
 
 impl Verb {
@@ -29,7 +29,7 @@ impl Verb {
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Insert => ("insert", "documents"),
-            Self::Upsert => ("update", "updates"),
+            Self::Update => ("update", "updates"),
         }
     }
 }
@@ -124,10 +124,10 @@ pub(super) fn write_command<T>(
 /// Turns the reply to a command into what became of its statements. Every statement that was not refused has
 /// matched or inserted its document.
 fn settle_each<T>(reply: &Reply, sent: &[T], settle: &mut impl FnMut(&T, Outcome)) {
-    let refusals: HashMap<usize, &Refusal> =
-        reply.refusals.iter().map(|refusal| (refusal.statement, refusal)).collect();
+    let errors: HashMap<usize, &StatementError> =
+        reply.errors.iter().map(|refusal| (refusal.statement, refusal)).collect();
     for (statement, item) in sent.iter().enumerate() {
-        let outcome = match refusals.get(&statement) {
+        let outcome = match errors.get(&statement) {
             None => Outcome::Done,
             Some(refusal) if refusal.is_unmet() => Outcome::Unmet,
             Some(refusal) => Outcome::Failed(refusal.to_error()),
@@ -146,7 +146,7 @@ mod tests {
         let mut sizes = Vec::new();
         while !rest.is_empty() {
             let encode = |statement: &mut Encoder, &bytes: &usize| statement.string("s", &"x".repeat(bytes));
-            let (command, taken) = write_command(Verb::Upsert, "c", |_| {}, rest, encode);
+            let (command, taken) = write_command(Verb::Update, "c", |_| {}, rest, encode);
             assert!(taken == 1 || command.as_bytes().len() < 16_793_600);
             sizes.push(taken);
             rest = &rest[taken..];

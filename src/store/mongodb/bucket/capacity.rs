@@ -45,7 +45,7 @@ impl Capacity {
     }
 
     /// Whether a document takes that much.
-    pub(super) const fn takes(self, size: Size) -> bool {
+    pub(super) const fn fits(self, size: Size) -> bool {
         size.readings <= self.readings && size.bytes <= self.bytes
     }
 
@@ -55,7 +55,7 @@ impl Capacity {
     }
 
     /// The largest document that takes that much more.
-    pub(super) const fn room_for(self, size: Size) -> Size {
+    pub(super) const fn largest_before(self, size: Size) -> Size {
         Size { readings: self.readings.saturating_sub(size.readings), bytes: self.bytes.saturating_sub(size.bytes) }
     }
 }

@@ -40,7 +40,7 @@ impl Part {
     pub(super) fn decode(document: &RawDocument, hour: Hour) -> Result<Self, DecodeError> {
         expect_version(document, SCHEMA_VERSION)?;
         let mut readings = HourSamples::all(hour);
-        take_readings(document.get_array("readings")?, &mut readings)?;
+        add_readings(document.get_array("readings")?, &mut readings)?;
         let metadata = match document.get("metadata")? {
             Some(RawBsonRef::Document(metadata)) => Some(metadata::decode(metadata)?),
             _ => None,
@@ -75,7 +75,7 @@ pub(super) struct Body<'a> {
 }
 
 impl Body<'_> {
-    /// Writes the fields that follow from it: all but `_id`, `deviceId` and those that [`encode_birth`]
+    /// Writes the fields that follow from it: all but `_id`, `deviceId` and those that [`encode_constant_fields`]
     /// writes.
     pub(super) fn encode(&self, fields: &mut Encoder, hour: Hour) {
         let (first, _) = self.contents.span().expect("a part is written for its readings");
@@ -97,7 +97,7 @@ impl Body<'_> {
 
 /// Writes the fields that a document gets when it is made and that never change, but for `_id` and
 /// `deviceId`.
-pub(super) fn encode_birth(fields: &mut Encoder, device: &str, hour: Hour, part: i32) {
+pub(super) fn encode_constant_fields(fields: &mut Encoder, device: &str, hour: Hour, part: i32) {
     fields.datetime("bucket", hour.start_ms());
     fields.int32("part", part);
     fields.int32("schemaVersion", SCHEMA_VERSION);
@@ -121,27 +121,27 @@ pub(super) fn encode_readings(fields: &mut Encoder, key: impl Key, hour: Hour, c
 
 /// Adds the readings of a document to those of its hour: also where one of them is not readable, all the
 /// others.
-pub(super) fn take_readings(readings: &RawArray, into: &mut HourSamples) -> Result<(), DecodeError> {
+pub(super) fn add_readings(readings: &RawArray, into: &mut HourSamples) -> Result<(), DecodeError> {
     let mut outcome = Ok(());
     for reading in readings {
-        if let Err(error) = take_reading(reading?, into) {
+        if let Err(error) = add_reading(reading?, into) {
             outcome = Err(error);
         }
     }
     outcome
 }
 
-fn take_reading(reading: RawBsonRef<'_>, into: &mut HourSamples) -> Result<(), DecodeError> {
+fn add_reading(reading: RawBsonRef<'_>, into: &mut HourSamples) -> Result<(), DecodeError> {
     let RawBsonRef::Document(reading) = reading else {
         return Err(DecodeError("a reading is not a document".into()));
     };
     let ts = reading.get("ts")?.and_then(RawBsonRef::as_datetime);
     let ts_ms = ts.ok_or_else(|| DecodeError("a reading has no ts".into()))?.timestamp_millis();
     let offset = offset(into.hour(), ts_ms)?;
-    if into.window().contains(&offset) { take_values(reading, offset, into) } else { Ok(()) }
+    if into.window().contains(&offset) { add_values(reading, offset, into) } else { Ok(()) }
 }
 
-fn take_values(reading: &RawDocument, offset: HourOffset, into: &mut HourSamples) -> Result<(), DecodeError> {
+fn add_values(reading: &RawDocument, offset: HourOffset, into: &mut HourSamples) -> Result<(), DecodeError> {
     let mut outcome = Ok(());
     for element in reading {
         let (key, value) = element?;
@@ -196,7 +196,7 @@ mod tests {
 
     fn encoded(part: &Part) -> RawDocumentBuf {
         Encoder::build(|top| {
-            encode_birth(top, "d", HOUR, part.number);
+            encode_constant_fields(top, "d", HOUR, part.number);
             part.encode(top, HOUR);
         })
     }

@@ -12,12 +12,12 @@ use super::super::metadata;
 use super::super::statements::{self, Verb};
 use super::BucketStore;
 use super::capacity::Size;
-use super::statement::{Job, append, birth};
+use super::statement::{Job, append, insert_document};
 use crate::model::{BucketWrite, Contents};
 use crate::store::{WriteError, Written};
 
 /// How many buckets of one call are on the slow path at the same time.
-const SLOW_AT_ONCE: usize = 8;
+const MAX_CONCURRENT_SLOW_WRITES: usize = 8;
 
 pub(super) type Outcome = Result<Written, WriteError>;
 
@@ -49,16 +49,16 @@ impl BucketStore {
 
     /// Gives each job its outcome, unless the server is out of reach.
     async fn write_jobs(&self, jobs: Vec<Job<'_>>, outcomes: &mut Outcomes) -> Result<(), WriteError> {
-        let is_fast = |job: &Job<'_>| self.capacity.takes(job.size) && !has_huge_values(&job.write.contents);
+        let is_fast = |job: &Job<'_>| self.capacity.fits(job.size) && !has_huge_values(&job.write.contents);
         let (fitting, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_fast);
-        let is_first = |job: &Job<'_>| self.births.is_first(&job.write.device, job.write.hour);
-        let (births, mut appends): (Vec<_>, Vec<_>) = fitting.into_iter().partition(is_first);
-        appends.extend(self.write_fast(Verb::Insert, births, birth, outcomes).await?);
+        let is_first = |job: &Job<'_>| self.recent.is_first(&job.write.device, job.write.hour);
+        let (inserts, mut appends): (Vec<_>, Vec<_>) = fitting.into_iter().partition(is_first);
+        appends.extend(self.write_fast(Verb::Insert, inserts, insert_document, outcomes).await?);
         let append = |statement: &mut Encoder, job: &Job<'_>| {
             let part = self.overflowing.last_part(&job.write.device, job.write.hour);
             append(statement, job, part, self.capacity);
         };
-        slow.extend(self.write_fast(Verb::Upsert, appends, append, outcomes).await?);
+        slow.extend(self.write_fast(Verb::Update, appends, append, outcomes).await?);
         self.write_all_slowly(&slow, outcomes).await
     }
 
@@ -88,7 +88,7 @@ impl BucketStore {
         let mut waiting = jobs.iter();
         let mut running = FuturesUnordered::new();
         loop {
-            let starting = waiting.by_ref().take(SLOW_AT_ONCE - running.len());
+            let starting = waiting.by_ref().take(MAX_CONCURRENT_SLOW_WRITES - running.len());
             running.extend(starting.map(|job| async move { (job, self.write_slowly(job).await) }));
             let Some((job, outcome)) = running.next().await else { return Ok(()) };
             match outcome {

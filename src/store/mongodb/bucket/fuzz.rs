@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use bson::RawDocument;
 
 use super::super::encode::Encoder;
-use super::devices::Glance;
-use super::document::{Part, encode_birth};
+use super::devices::PartSummary;
+use super::document::{Part, encode_constant_fields};
 use super::read::{bucket_hour, hour_stats};
 use crate::model::{Contents, Sample};
 use crate::store::metric_names::MetricNames;
@@ -14,13 +14,13 @@ use crate::store::metric_names::MetricNames;
 /// A document, in each way in which one is read.
 pub(in super::super) fn document(document: &RawDocument) {
     let _ = hour_stats(document, &mut MetricNames::new(&[]));
-    let _ = Glance::decode(document);
+    let _ = PartSummary::decode(document);
     let Ok(hour) = bucket_hour(document) else { return };
     let Ok(part) = Part::decode(document, hour) else { return };
     assert!(part.contents.samples().iter().all(|sample| sample.offset < 3_600_000), "readings lie in the hour");
     if part.contents.reading_count() > 0 {
         let written = Encoder::build(|top| {
-            encode_birth(top, "device", hour, part.number);
+            encode_constant_fields(top, "device", hour, part.number);
             part.encode(top, hour);
         });
         let again = Part::decode(&written, hour).expect("written by us");

@@ -23,7 +23,7 @@
 //! says 11000, duplicate key. So a command that times out and lands late finds `lastTs` past its first
 //! reading and does nothing, and so does a resend, a replay after a crash, and the slower of two instances.
 //!
-//! What this instance takes for the first flush of its bucket (`births`) it inserts, for a sixth of what such
+//! What this instance takes for the first flush of its bucket (`recent_buckets`) it inserts, for a sixth of what such
 //! an upsert costs the server. When the document is there already, that too says 11000, and the flush is
 //! appended.
 //!
@@ -50,7 +50,6 @@
 
 #[cfg(any(test, feature = "bench"))]
 pub(super) mod bench;
-mod births;
 mod capacity;
 mod devices;
 mod document;
@@ -60,6 +59,7 @@ pub(super) mod fuzz;
 mod overflow;
 mod plan;
 mod read;
+mod recent_buckets;
 mod rollups;
 mod schema;
 mod slow;
@@ -76,9 +76,9 @@ use metrics::Counter;
 use mongodb::Collection;
 use mongodb::options::{CollectionOptions, ReadConcern};
 
-use self::births::Births;
 use self::capacity::Capacity;
 use self::overflow::Overflowing;
+use self::recent_buckets::RecentBuckets;
 use self::schema::Schema;
 use super::MongodbOptions;
 use super::collection::{Deployment, ManagedCollection};
@@ -101,7 +101,7 @@ pub struct BucketStore {
     commands: Commands,
     collection: String,
     capacity: Capacity,
-    births: Births,
+    recent: RecentBuckets,
     overflowing: Overflowing,
     slow_writes: Counter,
     schema: Schema,
@@ -138,7 +138,7 @@ impl BucketStore {
             schema: Schema { collection, retention: options.retention, validate: options.validate },
             collection: options.collection,
             capacity: Capacity::new(options.max_readings_per_document, options.max_document_bytes),
-            births: Births::default(),
+            recent: RecentBuckets::default(),
             overflowing: Overflowing::default(),
             slow_writes: options.slow_writes,
         })
@@ -212,7 +212,7 @@ impl Store for BucketStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        self.commands.ping_beside(self.schema_state.is_unchanged()).await
+        self.commands.ping_during(self.schema_state.is_unchanged()).await
     }
 
     async fn bytes(&self) -> Result<u64, StoreError> {

@@ -22,7 +22,7 @@ pub(super) struct Change {
     /// The `rev` it must still have, or `None` for a document that must not be there yet.
     pub(super) guard: Option<i64>,
     /// The keys ([`Sample::key`]) of the write's samples whose identities it holds and no part held before.
-    pub(super) brings: Vec<(HourOffset, u32)>,
+    pub(super) new_keys: Vec<(HourOffset, u32)>,
 }
 
 /// Whether the parts can be planned on. Documents are read one after the other while others write, so that a
@@ -41,38 +41,38 @@ pub(super) fn plan(
     metadata: Option<&Map<String, Value>>,
     capacity: Capacity,
 ) -> Vec<Change> {
-    let mut gains = vec![Vec::new(); parts.len()];
+    let mut added = vec![Vec::new(); parts.len()];
     let mut sizes: Vec<Size> = parts.iter().map(|part| Size::of(&part.contents)).collect();
     let mut fresh = Vec::new();
     let keys = Keys::of(&write.contents);
     for &sample in write.contents.samples() {
-        match home(parts, &mut sizes, write, sample, &keys, capacity) {
-            Some(at) => gains[at].push(sample),
+        match part_for(parts, &mut sizes, write, sample, &keys, capacity) {
+            Some(at) => added[at].push(sample),
             None => fresh.push(sample),
         }
     }
     let instants: Vec<&[Sample]> = fresh.chunk_by(|a, b| a.offset == b.offset).collect();
     let taken = match (parts.last(), sizes.last()) {
-        (Some(last), Some(&size)) if !last.full => fitting(&instants, size, &keys, capacity),
+        (Some(last), Some(&size)) if !last.full => count_fitting(&instants, size, &keys, capacity),
         _ => 0,
     };
-    let (fitting, spilling) = instants.split_at(taken);
-    if let Some(gains) = gains.last_mut() {
-        gains.extend(fitting.iter().copied().flatten());
+    let (fitting, overflow) = instants.split_at(taken);
+    if let Some(added) = added.last_mut() {
+        added.extend(fitting.iter().copied().flatten());
     }
-    let mut after = grown(parts, &gains, write);
+    let mut after = parts_after_merge(parts, &added, write);
     if let Some(last) = after.last_mut() {
-        last.full |= !spilling.is_empty();
-        if metadata.is_some() && spilling.is_empty() {
+        last.full |= !overflow.is_empty();
+        if metadata.is_some() && overflow.is_empty() {
             last.metadata = metadata.cloned();
         }
     }
-    let inserted = insertions(after.last(), write, metadata, chunks(spilling, &keys, capacity));
-    rewrites(parts, after, &gains, write).chain(inserted).collect()
+    let inserted = insertions(after.last(), write, metadata, chunks(overflow, &keys, capacity));
+    rewrites(parts, after, &added, write).chain(inserted).collect()
 }
 
 /// The part that a sample belongs to, if one has its identity, or its instant and room for one more value.
-fn home(
+fn part_for(
     parts: &[Part],
     sizes: &mut [Size],
     write: &BucketWrite,
@@ -93,11 +93,11 @@ fn home(
 }
 
 /// How many of the instants fit into a part of that size.
-fn fitting(instants: &[&[Sample]], mut size: Size, keys: &Keys, capacity: Capacity) -> usize {
+fn count_fitting(instants: &[&[Sample]], mut size: Size, keys: &Keys, capacity: Capacity) -> usize {
     size.bytes += keys.stats_bytes();
     let fits = |samples: &&&[Sample]| {
         size = size + keys.reading(samples);
-        capacity.takes(size)
+        capacity.fits(size)
     };
     instants.iter().take_while(fits).count()
 }
@@ -106,7 +106,7 @@ fn fitting(instants: &[&[Sample]], mut size: Size, keys: &Keys, capacity: Capaci
 fn chunks<'a>(mut instants: &'a [&'a [Sample]], keys: &Keys, capacity: Capacity) -> Vec<&'a [&'a [Sample]]> {
     let mut chunks = Vec::new();
     while !instants.is_empty() {
-        let count = fitting(instants, Size::default(), keys, capacity).max(1);
+        let count = count_fitting(instants, Size::default(), keys, capacity).max(1);
         let (chunk, rest) = instants.split_at(count);
         chunks.push(chunk);
         instants = rest;
@@ -114,35 +114,35 @@ fn chunks<'a>(mut instants: &'a [&'a [Sample]], keys: &Keys, capacity: Capacity)
     chunks
 }
 
-/// The parts as they are once each has taken in what it gains.
-fn grown(parts: &[Part], gains: &[Vec<Sample>], write: &BucketWrite) -> Vec<Part> {
+/// The parts as they are once each has taken in what it added.
+fn parts_after_merge(parts: &[Part], added: &[Vec<Sample>], write: &BucketWrite) -> Vec<Part> {
     let mut last = 0;
-    let grow = |(part, gains): (&Part, &Vec<Sample>)| {
+    let merge = |(part, added): (&Part, &Vec<Sample>)| {
         let mut part = part.clone();
-        if !gains.is_empty() {
-            part.contents = part.contents.merge(&Contents::new(write.contents.metrics().to_vec(), gains.clone()));
+        if !added.is_empty() {
+            part.contents = part.contents.merge(&Contents::new(write.contents.metrics().to_vec(), added.clone()));
             part.last = part.last.max(last).max(part.contents.span().map_or(0, |(_, last)| last));
         }
         last = last.max(part.last);
         part
     };
-    parts.iter().zip(gains).map(grow).collect()
+    parts.iter().zip(added).map(merge).collect()
 }
 
 /// The changes to those parts that became something else.
 fn rewrites(
     before: &[Part],
     after: Vec<Part>,
-    gains: &[Vec<Sample>],
+    added: &[Vec<Sample>],
     write: &BucketWrite,
 ) -> impl Iterator<Item = Change> {
-    before.iter().zip(after).zip(gains).filter(|((before, after), _)| *before != after).map(
-        |((before, mut after), gains)| {
+    before.iter().zip(after).zip(added).filter(|((before, after), _)| *before != after).map(
+        |((before, mut after), added)| {
             let is_new =
                 |sample: &&Sample| before.contents.value(sample.offset, write.contents.metric_of(sample)).is_none();
-            let brings = gains.iter().filter(is_new).map(Sample::key).collect();
+            let new_keys = added.iter().filter(is_new).map(Sample::key).collect();
             after.rev += 1;
-            Change { part: after, guard: Some(before.rev), brings }
+            Change { part: after, guard: Some(before.rev), new_keys }
         },
     )
 }
@@ -161,10 +161,10 @@ fn insertions(
     let insert = |(at, chunk): (usize, &[&[Sample]])| {
         let contents = Contents::new(write.contents.metrics().to_vec(), chunk.concat());
         last = last.max(contents.span().map_or(0, |(_, last)| last));
-        let brings = contents.samples().iter().map(Sample::key).collect();
+        let new_keys = contents.samples().iter().map(Sample::key).collect();
         let number = first_number + at as i32;
         let part = Part { number, rev: 1, full: at + 1 < count, last, metadata: metadata.cloned(), contents };
-        Change { part, guard: None, brings }
+        Change { part, guard: None, new_keys }
     };
     chunks.into_iter().enumerate().map(insert).collect()
 }
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(plan(&parts, &write(&[0, 1, 2], "a", 1.0), None, cap(2)), []);
         let changes = plan(&parts, &write(&[2], "a", 9.0), None, cap(2));
         assert_eq!(changes.len(), 1);
-        assert_eq!((changes[0].part.number, changes[0].guard, changes[0].brings.len()), (1, Some(1), 0));
+        assert_eq!((changes[0].part.number, changes[0].guard, changes[0].new_keys.len()), (1, Some(1), 0));
         assert_eq!(changes[0].part.contents.value(2, "a"), Some(9.0));
     }
 
@@ -276,7 +276,7 @@ mod tests {
         apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), None, cap(2)));
         let changes = plan(&parts, &write(&[0], "b", 7.0), None, cap(2));
         assert_eq!(changes.len(), 1);
-        assert_eq!(changes[0].brings, [(0, 0)]);
+        assert_eq!(changes[0].new_keys, [(0, 0)]);
         assert_eq!(changes[0].part.contents.reading_count(), 2);
         assert_eq!(changes[0].part.contents.value(0, "b"), Some(7.0));
     }

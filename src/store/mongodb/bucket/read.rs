@@ -18,7 +18,7 @@ use super::super::names;
 use super::super::rollups::{Missing, missing};
 use super::super::stats::decode_stats;
 use super::BucketStore;
-use super::document::{SCHEMA_VERSION, take_readings};
+use super::document::{SCHEMA_VERSION, add_readings};
 use crate::model::{Contents, Hour, Metric};
 use crate::store::metric_names::MetricNames;
 use crate::store::{FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError};
@@ -92,7 +92,7 @@ impl BucketStore {
             if samples.is_cut() {
                 read_behind_cut += 1;
             }
-            let taken = take_readings(readings, samples);
+            let taken = add_readings(readings, samples);
             parts.push(part);
             if samples.is_cut() && read_behind_cut >= PARTS_BEHIND_CUT {
                 unfinished = Some(hour.instant_ms(samples.window().end));
@@ -126,7 +126,7 @@ impl BucketStore {
             .batch_size(CONTENTS_BATCH);
         let visit = |document: &RawDocument| {
             if let Some(samples) = gathered.hour(hour) {
-                take_readings(readings_of(document)?, samples)?;
+                add_readings(readings_of(document)?, samples)?;
             }
             Ok(ControlFlow::Continue(()))
         };
@@ -142,7 +142,7 @@ impl BucketStore {
             .batch_size(CONTENTS_BATCH);
         let mut samples = HourSamples::last_of_each_metric(hour);
         let visit = |document: &RawDocument| {
-            take_readings(readings_of(document)?, &mut samples)?;
+            add_readings(readings_of(document)?, &mut samples)?;
             Ok(ControlFlow::Continue(()))
         };
         self.commands.each_document(self.commands.limited(find), visit).await?;

@@ -23,7 +23,7 @@ use super::super::decode::DecodeError;
 use super::super::encode::Encoder;
 use super::super::names;
 use super::BucketStore;
-use super::document::{Part, encode_birth};
+use super::document::{Part, encode_constant_fields};
 use super::plan::{Change, is_consistent, plan};
 use super::statement::Job;
 use crate::model::{BucketWrite, Hour};
@@ -40,14 +40,14 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 impl BucketStore {
     pub(super) async fn write_slowly(&self, job: &Job<'_>) -> Result<Written, WriteError> {
-        let mut brought = HashSet::new();
+        let mut stored_keys = HashSet::new();
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
                 tokio::time::sleep(pause_before(attempt)).await;
             }
             let (parts, from) = self.read_what_matters(job).await?;
-            if is_consistent(&parts, from) && self.change(job, &parts, &mut brought).await? {
-                let stored = job.write.count_stored(|sample| brought.contains(&sample.key()));
+            if is_consistent(&parts, from) && self.change(job, &parts, &mut stored_keys).await? {
+                let stored = job.write.count_stored(|sample| stored_keys.contains(&sample.key()));
                 return Ok(Written { stored, duplicate: job.write.accepted - stored });
             }
         }
@@ -99,12 +99,12 @@ impl BucketStore {
     }
 
     /// Makes the changes that the job asks for, one after the other, and says whether all were made. Those
-    /// that were are noted in `brought`, for the next attempt finds them made.
+    /// that were are noted in `stored_keys`, for the next attempt finds them made.
     async fn change(
         &self,
         job: &Job<'_>,
         parts: &[Part],
-        brought: &mut HashSet<(u32, u32)>,
+        stored_keys: &mut HashSet<(u32, u32)>,
     ) -> Result<bool, WriteError> {
         self.slow_writes.increment(1);
         let mut changes = plan(parts, job.write, job.metadata.as_ref(), self.capacity);
@@ -116,7 +116,7 @@ impl BucketStore {
             if !self.make(&job.write.device, job.write.hour, &change).await? {
                 return Ok(false);
             }
-            brought.extend(change.brings);
+            stored_keys.extend(change.new_keys);
         }
         self.overflowing.note(&job.write.device, job.write.hour, last.unwrap_or(0));
         Ok(true)
@@ -129,7 +129,7 @@ impl BucketStore {
             None => self.insert_command(device, hour, change),
         };
         let reply = self.commands.send(command).await?;
-        match reply.refusals.first() {
+        match reply.errors.first() {
             None => Ok(reply.n == 1),
             Some(refusal) if refusal.is_duplicate_key() => Ok(false),
             Some(refusal) => Err(refusal.to_error()),
@@ -161,7 +161,7 @@ impl BucketStore {
                 documents.document(0, |document| {
                     document.string("_id", &names::document_id(device, hour, change.part.number));
                     document.string("deviceId", device);
-                    encode_birth(document, device, hour, change.part.number);
+                    encode_constant_fields(document, device, hour, change.part.number);
                     change.part.encode(document, hour);
                 });
             });
@@ -171,7 +171,7 @@ impl BucketStore {
 
 /// Writes a part back as it is.
 fn unchanged(part: &Part) -> Change {
-    Change { part: Part { rev: part.rev + 1, ..part.clone() }, guard: Some(part.rev), brings: Vec::new() }
+    Change { part: Part { rev: part.rev + 1, ..part.clone() }, guard: Some(part.rev), new_keys: Vec::new() }
 }
 
 fn pause_before(attempt: u32) -> Duration {

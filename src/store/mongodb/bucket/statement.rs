@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::super::encode::Encoder;
 use super::super::{metadata, names};
 use super::capacity::{Capacity, Size};
-use super::document::{Body, encode_birth, encode_readings};
+use super::document::{Body, encode_constant_fields, encode_readings};
 use crate::model::{BucketWrite, HourOffset};
 
 /// A write, ready to be sent.
@@ -30,11 +30,11 @@ pub(super) struct Job<'a> {
 }
 
 /// The document that a job makes when it is the first of its bucket.
-pub(super) fn birth(document: &mut Encoder, job: &Job<'_>) {
+pub(super) fn insert_document(document: &mut Encoder, job: &Job<'_>) {
     let BucketWrite { device, hour, contents, .. } = job.write;
     document.string("_id", &names::document_id(device, *hour, 0));
     document.string("deviceId", device);
-    encode_birth(document, device, *hour, 0);
+    encode_constant_fields(document, device, *hour, 0);
     let metadata = job.metadata.as_ref();
     Body { rev: 1, full: false, last: job.span.1, metadata, size: job.size, contents }.encode(document, *hour);
 }
@@ -42,7 +42,7 @@ pub(super) fn birth(document: &mut Encoder, job: &Job<'_>) {
 /// The statement that appends a job to a part.
 pub(super) fn append(statement: &mut Encoder, job: &Job<'_>, part: i32, capacity: Capacity) {
     let BucketWrite { device, hour, .. } = job.write;
-    let before = capacity.room_for(job.size);
+    let before = capacity.largest_before(job.size);
     statement.document("q", |filter| {
         filter.string("_id", &names::document_id(device, *hour, part));
         filter.string("deviceId", device);
@@ -91,7 +91,7 @@ fn operators(update: &mut Encoder, job: &Job<'_>, part: i32) {
         }
     });
     update.document("$setOnInsert", |set| match part {
-        0 => encode_birth(set, device, *hour, 0),
+        0 => encode_constant_fields(set, device, *hour, 0),
         _ => set.string("_id", ""),
     });
 }

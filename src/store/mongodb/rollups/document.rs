@@ -66,7 +66,7 @@ pub(super) fn put(statement: &mut Encoder, rollup: &HourRollup) {
 }
 
 /// Adds the hours of a document that lie in `hours`: also where one of them is not readable, all the others.
-pub(super) fn take_hours(
+pub(super) fn add_hours(
     document: &RawDocument,
     hours: &Range<Hour>,
     metrics: &mut MetricNames,
@@ -77,7 +77,7 @@ pub(super) fn take_hours(
     let mut outcome = Ok(());
     for element in document.get_document("hours")? {
         let (key, value) = element?;
-        match take_hour(start, key.as_str(), value, hours, metrics) {
+        match decode_hour(start, key.as_str(), value, hours, metrics) {
             Ok(stats) => found.extend(stats),
             Err(error) => outcome = Err(error),
         }
@@ -86,7 +86,7 @@ pub(super) fn take_hours(
 }
 
 /// The hour of an entry of a day, if it lies in `hours`.
-fn take_hour(
+fn decode_hour(
     start: Hour,
     key: &str,
     value: RawBsonRef<'_>,
@@ -194,7 +194,7 @@ mod tests {
             doc! { "day": day, "schemaVersion": 1, "hours": { "13": entry(13), "02": entry(2), "23": entry(23) } };
         let document = RawDocumentBuf::try_from(&document).unwrap();
         let mut found = Vec::new();
-        take_hours(&document, &(Hour(0)..Hour(47)), &mut MetricNames::new(&[]), &mut found).unwrap();
+        add_hours(&document, &(Hour(0)..Hour(47)), &mut MetricNames::new(&[]), &mut found).unwrap();
         let at = |hour, last_ts_ms| HourStats { hour, last_ts_ms, stats: vec![("lux".into(), Stats::of(2.0))] };
         assert_eq!(found, [at(Hour(37), 13), at(Hour(26), 2)]);
         assert_eq!((rev_of(&document, Hour(26)), rev_of(&document, Hour(27))), (Some(3), None));
@@ -228,7 +228,7 @@ mod tests {
             let mut bad = bad;
             bad.insert("schemaVersion", 1);
             let bad = RawDocumentBuf::try_from(&bad).unwrap();
-            assert!(take_hours(&bad, &(Hour(0)..Hour(99)), &mut MetricNames::new(&[]), &mut Vec::new()).is_err());
+            assert!(add_hours(&bad, &(Hour(0)..Hour(99)), &mut MetricNames::new(&[]), &mut Vec::new()).is_err());
         }
     }
 }

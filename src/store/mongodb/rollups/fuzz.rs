@@ -2,14 +2,14 @@
 
 use bson::RawDocument;
 
-use super::document::{Day, rev_of, take_hours};
+use super::document::{Day, add_hours, rev_of};
 use crate::model::Hour;
 use crate::store::metric_names::MetricNames;
 
 /// A document, in each way in which one is read.
 pub(in super::super) fn document(document: &RawDocument) {
     let mut found = Vec::new();
-    let _ = take_hours(document, &(Hour(i32::MIN)..Hour(i32::MAX)), &mut MetricNames::new(&[]), &mut found);
+    let _ = add_hours(document, &(Hour(i32::MIN)..Hour(i32::MAX)), &mut MetricNames::new(&[]), &mut found);
     assert!(found.len() <= 24, "a day has 24 hours");
     let _ = Day::decode(document);
     let _ = rev_of(document, Hour(0));

@@ -7,7 +7,7 @@ use bson::doc;
 
 use super::super::by_device::{ByDevice, of_devices, within};
 use super::RollupCollection;
-use super::document::{day_of, start_of, take_hours};
+use super::document::{add_hours, day_of, start_of};
 use crate::model::{Hour, Metric};
 use crate::store::metric_names::MetricNames;
 use crate::store::{HourStats, StoreError};
@@ -36,7 +36,7 @@ impl RollupCollection {
         self.commands
             .each_document(self.commands.limited(find.batch_size(BATCH)), |document| {
                 let found = by_device.of(document.get_str("deviceId")?)?;
-                take_hours(document, hours, &mut names, found)?;
+                add_hours(document, hours, &mut names, found)?;
                 Ok(ControlFlow::Continue(()))
             })
             .await?;

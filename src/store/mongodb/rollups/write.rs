@@ -30,7 +30,7 @@ impl RollupCollection {
                 Outcome::Done | Outcome::Unmet => outcomes[at] = Some(Ok(())),
                 Outcome::Failed(error) => outcomes[at] = Some(Err(error)),
             };
-            reached = self.commands.write_all(Verb::Upsert, &self.managed.name, &waiting, statement, settle).await;
+            reached = self.commands.write_all(Verb::Update, &self.managed.name, &waiting, statement, settle).await;
             if reached.is_err() {
                 break;
             }

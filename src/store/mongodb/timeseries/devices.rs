@@ -7,7 +7,7 @@ use futures_util::future::try_join;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::super::rollups::Day;
-use super::super::seek::{AT_ONCE, Seek};
+use super::super::seek::{MAX_CONCURRENT_SUMMARIES, Seek};
 use super::TimeseriesStore;
 use super::times::during_hours;
 use crate::model::Hour;
@@ -38,12 +38,13 @@ impl TimeseriesStore {
             let day = self.rollups.first_day(seek.rest());
             let ((), day) = try_join(Box::pin(with_readings), Box::pin(day)).await?;
             let Some(next) = Seek::next(next.as_deref(), day.as_ref().map(|day| day.device.as_str())) else { break };
-            seek.pass(&next);
+            seek.advance(&next);
             let day = day.filter(|day| day.device == next);
             found.push((next, day));
         }
         let summaries: Vec<_> = found.into_iter().map(|(device, day)| self.summary(device, day)).collect();
-        let summaries: Vec<Option<DeviceSummary>> = stream::iter(summaries).buffered(AT_ONCE).try_collect().await?;
+        let summaries: Vec<Option<DeviceSummary>> =
+            stream::iter(summaries).buffered(MAX_CONCURRENT_SUMMARIES).try_collect().await?;
         Ok(summaries.into_iter().flatten().collect())
     }
 

@@ -100,7 +100,7 @@ impl Measurement<'_> {
 
 /// Adds the values of a measurement to those of its hour: also where one of them is not readable, all the
 /// others.
-pub(super) fn take_measurement(
+pub(super) fn add_measurement(
     measurement: &RawDocument,
     ts_ms: i64,
     into: &mut HourSamples,

@@ -37,14 +37,14 @@ struct Device {
 
 /// What is stored of a device that was looked up.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Newest {
+pub(super) struct LatestKnown {
     pub(super) last_ms: i64,
     pub(super) metadata: Option<Arc<str>>,
 }
 
 /// A write under way: its device is not forgotten as long as this lives.
 #[derive(Debug)]
-pub(super) struct UnderWay<'a> {
+pub(super) struct WriteGuard<'a> {
     known: &'a KnownDevices,
     device: Arc<str>,
 }
@@ -55,7 +55,7 @@ impl KnownDevices {
     }
 
     /// Begins a write of a device.
-    pub(super) fn begin(&self, device: &Arc<str>) -> UnderWay<'_> {
+    pub(super) fn begin_write(&self, device: &Arc<str>) -> WriteGuard<'_> {
         let mut table = self.lock();
         if table.devices.len() >= self.max && !table.devices.contains_key(device) {
             table.forget_some();
@@ -69,7 +69,7 @@ impl KnownDevices {
         });
         known.writes += 1;
         known.used = generation;
-        UnderWay { known: self, device: Arc::clone(device) }
+        WriteGuard { known: self, device: Arc::clone(device) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -90,14 +90,14 @@ impl Table {
     }
 }
 
-impl UnderWay<'_> {
+impl WriteGuard<'_> {
     /// Whether the device has to be looked up before anything can be said of it.
     pub(super) fn is_unknown(&self) -> bool {
         self.with(|device| device.last_ms.is_none())
     }
 
     /// Takes in what a look at the store found; `None`: nothing.
-    pub(super) fn learn(&self, newest: Option<Newest>) {
+    pub(super) fn learn(&self, newest: Option<LatestKnown>) {
         self.with(|device| {
             let found = newest.as_ref().map_or(i64::MIN, |newest| newest.last_ms);
             device.last_ms = Some(device.last_ms.map_or(found, |last_ms| last_ms.max(found)));
@@ -130,7 +130,7 @@ impl UnderWay<'_> {
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
         self.with(|device| device.writes -= 1);
     }
@@ -140,19 +140,19 @@ impl Drop for UnderWay<'_> {
 mod tests {
     use super::*;
 
-    fn newest(last_ms: i64) -> Newest {
-        Newest { last_ms, metadata: None }
+    fn newest(last_ms: i64) -> LatestKnown {
+        LatestKnown { last_ms, metadata: None }
     }
 
     #[test]
     fn only_what_is_after_everything_known_is_new_for_sure() {
         let known = KnownDevices::new(10);
-        let write = known.begin(&"a".into());
+        let write = known.begin_write(&"a".into());
         assert!(write.is_unknown());
         write.learn(Some(newest(100)));
         assert!(!write.advance(100, 150) && !write.advance(150, 150) && write.advance(151, 200));
-        assert!(!known.begin(&"a".into()).is_unknown());
-        let other = known.begin(&"b".into());
+        assert!(!known.begin_write(&"a".into()).is_unknown());
+        let other = known.begin_write(&"b".into());
         other.learn(None);
         assert!(other.advance(i64::MIN + 1, 0), "nothing is stored of it");
     }
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn what_a_look_finds_does_not_take_back_what_was_sent_meanwhile() {
         let known = KnownDevices::new(10);
-        let (one, two) = (known.begin(&"a".into()), known.begin(&"a".into()));
+        let (one, two) = (known.begin_write(&"a".into()), known.begin_write(&"a".into()));
         one.learn(Some(newest(10)));
         one.advance(20, 30);
         two.learn(Some(newest(10)));
@@ -170,22 +170,22 @@ mod tests {
     #[test]
     fn a_device_with_a_write_under_way_is_not_forgotten() {
         let known = KnownDevices::new(2);
-        let write = known.begin(&"a".into());
+        let write = known.begin_write(&"a".into());
         write.learn(Some(newest(10)));
         for other in ["b", "c", "d", "e"] {
-            known.begin(&other.into()).learn(Some(newest(1)));
+            known.begin_write(&other.into()).learn(Some(newest(1)));
         }
         assert!(known.lock().devices.len() <= 3);
-        assert!(!known.begin(&"a".into()).is_unknown());
-        assert!(known.begin(&"b".into()).is_unknown(), "forgotten");
+        assert!(!known.begin_write(&"a".into()).is_unknown());
+        assert!(known.begin_write(&"b".into()).is_unknown(), "forgotten");
     }
 
     #[test]
     fn metadata_stays_until_newer_comes() {
         let known = KnownDevices::new(2);
-        let write = known.begin(&"a".into());
+        let write = known.begin_write(&"a".into());
         let floor = |floor: u32| Some(Arc::from(format!("{{\"floor\":{floor}}}")));
-        write.learn(Some(Newest { last_ms: 1, metadata: floor(1) }));
+        write.learn(Some(LatestKnown { last_ms: 1, metadata: floor(1) }));
         assert_eq!(write.metadata(None), floor(1));
         assert_eq!(write.metadata(floor(2).as_ref()), floor(2));
         assert_eq!(write.metadata(None), floor(2));

@@ -16,7 +16,7 @@
 //!
 //! **Identity by looking** (`write`, `known`). What comes after everything that may be stored of a device is
 //! inserted at once; the rest, and the first write of a device after a start, only after a look at what is
-//! stored. **No late inserts** (`lanes`): before such a look, whatever got no answer is overtaken, so that it
+//! stored. **No late inserts** (`insert_sessions`): before such a look, whatever got no answer is overtaken, so that it
 //! cannot take effect afterwards.
 //!
 //! **Stats** are folded by the server (`read`), and for hours that are over they come from the rollups, as in
@@ -25,7 +25,6 @@
 mod devices;
 mod document;
 mod known;
-mod lanes;
 mod read;
 mod rollups;
 mod schema;
@@ -43,12 +42,12 @@ use mongodb::Collection;
 use mongodb::options::{CollectionOptions, ReadConcern};
 
 use self::known::KnownDevices;
-use self::lanes::Lanes;
 use self::schema::Schema;
 use super::collection::{Deployment, ManagedCollection};
 use super::command::Commands;
 use super::connect::{MongodbOptions, TimeseriesOptions};
 use super::errors::CAUSES;
+use super::insert_sessions::InsertSessions;
 use super::rollups::RollupCollection;
 use super::schema_state::SchemaState;
 use super::uri::UriError;
@@ -65,7 +64,7 @@ pub struct TimeseriesStore {
     /// For writing.
     commands: Commands,
     collection: String,
-    lanes: Lanes,
+    sessions: InsertSessions,
     known: KnownDevices,
     schema: Schema,
     rollups: RollupCollection,
@@ -92,11 +91,11 @@ impl TimeseriesStore {
         let (collection, timeout) = (timeseries.collection, options.timeout);
         let rollups = options.rollups_collection;
         let managed = ManagedCollection { database: database.clone(), name: collection.clone(), timeout };
-        let names = vec![collection.clone(), behind(&collection), rollups.clone()];
+        let names = vec![collection.clone(), buckets_collection(&collection), rollups.clone()];
         Ok(Self {
             schema_state: SchemaState::new(managed.clone(), names),
             measurements: database.collection_with_options::<RawDocumentBuf>(&collection, reading),
-            lanes: Lanes::new(commands.clone(), rollups.clone()),
+            sessions: InsertSessions::new(commands.clone(), rollups.clone()),
             known: KnownDevices::new(timeseries.max_known_devices),
             rollups: RollupCollection::new(of_rollups, rollups, options.rollups_retention),
             commands,
@@ -118,7 +117,7 @@ impl TimeseriesStore {
 
     async fn deployment(&self) -> Result<Deployment, StoreError> {
         let ensure = || async {
-            let deployment = self.schema.ensure(self.schema_state.was_there()).await?;
+            let deployment = self.schema.ensure(self.schema_state.was_ensured()).await?;
             self.rollups.ensure(deployment).await?;
             Ok(deployment)
         };
@@ -147,7 +146,7 @@ impl TimeseriesStore {
 }
 
 /// The collection behind the view that a time-series collection is, in servers up to 8.
-fn behind(collection: &str) -> String {
+fn buckets_collection(collection: &str) -> String {
     format!("system.buckets.{collection}")
 }
 
@@ -203,7 +202,7 @@ impl Store for TimeseriesStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        self.commands.ping_beside(self.schema_state.is_unchanged()).await
+        self.commands.ping_during(self.schema_state.is_unchanged()).await
     }
 
     async fn bytes(&self) -> Result<u64, StoreError> {

@@ -13,8 +13,8 @@ use super::super::by_device::{ByDevice, of_devices};
 use super::super::decode::{DecodeError, integer, number};
 use super::super::rollups::{HourRollup, Missing, missing};
 use super::TimeseriesStore;
-use super::document::{decode_meta, field_of, metric_of, take_measurement};
-use super::known::Newest;
+use super::document::{add_measurement, decode_meta, field_of, metric_of};
+use super::known::LatestKnown;
 use super::times::{during, during_hours, since};
 use crate::model::{Contents, Hour, HourOffset, Metric, Stats};
 use crate::store::metric_names::MetricNames;
@@ -74,7 +74,7 @@ impl TimeseriesStore {
             let ts_ms = measurement.get_datetime("ts")?.timestamp_millis();
             match gathered.hour(Hour::of(ts_ms)) {
                 Some(samples) if Hour::offset_of(ts_ms) < samples.window().end => {
-                    take_measurement(measurement, ts_ms, samples)?;
+                    add_measurement(measurement, ts_ms, samples)?;
                     Ok(ControlFlow::Continue(()))
                 }
                 _ => Ok(ControlFlow::Break(())),
@@ -89,7 +89,7 @@ impl TimeseriesStore {
         let find = self.measurements.find(filter).projection(doc! { "_id": 0, "meta": 0 }).batch_size(BATCH);
         let mut samples = HourSamples::last_of_each_metric(hour);
         let visit = |measurement: &RawDocument| {
-            take_measurement(measurement, measurement.get_datetime("ts")?.timestamp_millis(), &mut samples)?;
+            add_measurement(measurement, measurement.get_datetime("ts")?.timestamp_millis(), &mut samples)?;
             Ok(ControlFlow::Continue(()))
         };
         self.commands.each_document(self.commands.limited(find), visit).await?;
@@ -112,7 +112,7 @@ impl TimeseriesStore {
         let find = self.measurements.find(filter).read_concern(ReadConcern::local()).batch_size(BATCH);
         let mut stored = HourSamples::all(hour);
         let visit = |measurement: &RawDocument| {
-            take_measurement(measurement, measurement.get_datetime("ts")?.timestamp_millis(), &mut stored)?;
+            add_measurement(measurement, measurement.get_datetime("ts")?.timestamp_millis(), &mut stored)?;
             Ok(ControlFlow::Continue(()))
         };
         self.commands.each_document(find, visit).await?;
@@ -120,19 +120,19 @@ impl TimeseriesStore {
     }
 
     /// The newest measurement of a device.
-    pub(super) async fn read_newest(&self, device: &str) -> Result<Option<Newest>, StoreError> {
+    pub(super) async fn read_newest(&self, device: &str) -> Result<Option<LatestKnown>, StoreError> {
         self.read_end(device, -1).await
     }
 
     /// The last measurement (`direction` -1) or the first (1).
-    pub(super) async fn read_end(&self, device: &str, direction: i32) -> Result<Option<Newest>, StoreError> {
+    pub(super) async fn read_end(&self, device: &str, direction: i32) -> Result<Option<LatestKnown>, StoreError> {
         let find = self.measurements.find(doc! { "meta.deviceId": device }).sort(doc! { "ts": direction }).limit(1);
         let find = self.commands.limited(find);
         let mut newest = None;
         let visit = |measurement: &RawDocument| {
             let last_ms = measurement.get_datetime("ts")?.timestamp_millis();
             let metadata = decode_meta(measurement.get_document("meta")?);
-            newest = Some(Newest { last_ms, metadata: metadata.as_ref().ok().cloned().flatten() });
+            newest = Some(LatestKnown { last_ms, metadata: metadata.as_ref().ok().cloned().flatten() });
             metadata.map(|_| ControlFlow::Break(()))
         };
         self.commands.each_document(find.projection(doc! { "_id": 0, "ts": 1, "meta": 1 }), visit).await?;

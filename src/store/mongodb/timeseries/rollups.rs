@@ -8,7 +8,7 @@ use bson::{Document, doc};
 use std::ops::ControlFlow;
 
 use super::times::{during_hours, since};
-use super::{TimeseriesStore, behind};
+use super::{TimeseriesStore, buckets_collection};
 use crate::model::Hour;
 use crate::store::metric_names::MetricNames;
 use crate::store::mongodb::by_device::of_devices;
@@ -22,7 +22,7 @@ impl Rollups for TimeseriesStore {
         if !self.schema_state.is_unchanged().await? {
             self.deployment().await?;
         }
-        let readings = self.schema_state.uuid_of(&[&self.collection, &behind(&self.collection)]).await?;
+        let readings = self.schema_state.uuid_of(&[&self.collection, &buckets_collection(&self.collection)]).await?;
         let rollups = self.schema_state.uuid_of(&[self.rollups.name()]).await?;
         Ok(format!("mongodb-timeseries readings {readings} rollups {rollups}"))
     }

@@ -20,12 +20,12 @@ pub(super) struct Schema {
 }
 
 impl Schema {
-    /// Brings the database to what the schema should be. A plain collection is set aside if `was_there`, if
+    /// Brings the database to what the schema should be. A plain collection is set aside if `was_ensured`, if
     /// this instance has seen the time-series collection: then an insert made it after somebody had dropped
     /// the other, and none of its readings was reported as stored.
-    pub(super) async fn ensure(&self, was_there: bool) -> Result<Deployment, StoreError> {
+    pub(super) async fn ensure(&self, was_ensured: bool) -> Result<Deployment, StoreError> {
         let deployment = self.collection.deployment().await?;
-        if was_there
+        if was_ensured
             && self.collection.is_of(Kind::Plain).await?
             && let Some(aside) = self.collection.set_aside().await?
         {

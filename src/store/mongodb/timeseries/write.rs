@@ -8,7 +8,7 @@ use serde_json::Map;
 
 use super::TimeseriesStore;
 use super::document::{Measurement, Measurements};
-use super::known::UnderWay;
+use super::known::WriteGuard;
 use crate::model::{BucketWrite, Contents, HourOffset, Metric};
 use crate::store::mongodb::collection::Deployment;
 use crate::store::mongodb::command::Reply;
@@ -17,7 +17,7 @@ use crate::store::mongodb::metadata;
 use crate::store::{Cause, WriteError, Written};
 
 /// How many looks at the store are taken at the same time.
-const LOOKS_AT_ONCE: usize = 16;
+const MAX_CONCURRENT_READS: usize = 16;
 
 /// The most bytes of a command's documents; see `statements`.
 const DOCUMENTS_MAX_BYTES: usize = 16_000_000;
@@ -63,14 +63,14 @@ impl TimeseriesStore {
     }
 
     async fn write_together(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Outcome> {
-        let under_way: Vec<UnderWay<'_>> = writes.iter().map(|write| self.known.begin(&write.device)).collect();
-        let new = match self.find_new(writes, &under_way).await {
+        let guards: Vec<WriteGuard<'_>> = writes.iter().map(|write| self.known.begin_write(&write.device)).collect();
+        let new = match self.find_new(writes, &guards).await {
             Ok(new) => new,
             Err(error) => return vec![Err(error); writes.len()],
         };
         let (mut outcomes, mut inserts) = (Vec::with_capacity(writes.len()), Vec::new());
         let mut found_stored = false;
-        for (at, ((write, device), new)) in writes.iter().zip(&under_way).zip(new).enumerate() {
+        for (at, ((write, device), new)) in writes.iter().zip(&guards).zip(new).enumerate() {
             let stored =
                 write.count_stored(|sample| new.value(sample.offset, write.contents.metric_of(sample)).is_some());
             outcomes.push(Ok(Written { stored, duplicate: write.accepted - stored }));
@@ -93,26 +93,25 @@ impl TimeseriesStore {
     async fn find_new(
         &self,
         writes: &[Arc<BucketWrite>],
-        under_way: &[UnderWay<'_>],
+        guards: &[WriteGuard<'_>],
     ) -> Result<Vec<Contents>, WriteError> {
-        if under_way.iter().any(UnderWay::is_unknown) {
-            self.lanes.end_doubt().await?;
-            let unknown = under_way.iter().zip(writes).filter(|(device, _)| device.is_unknown());
+        if guards.iter().any(WriteGuard::is_unknown) {
+            self.sessions.resolve().await?;
+            let unknown = guards.iter().zip(writes).filter(|(device, _)| device.is_unknown());
             let looks = unknown.map(|(device, write)| async move {
                 device.learn(self.read_newest(&write.device).await?);
                 Ok::<(), WriteError>(())
             });
-            stream::iter(looks.collect::<Vec<_>>()).buffer_unordered(LOOKS_AT_ONCE).try_collect::<()>().await?;
+            stream::iter(looks.collect::<Vec<_>>()).buffer_unordered(MAX_CONCURRENT_READS).try_collect::<()>().await?;
         }
-        let sure: Vec<bool> =
-            writes.iter().zip(under_way).map(|(write, device)| is_new_for_sure(write, device)).collect();
+        let sure: Vec<bool> = writes.iter().zip(guards).map(|(write, device)| is_surely_new(write, device)).collect();
         if sure.contains(&false) {
-            self.lanes.end_doubt().await?;
+            self.sessions.resolve().await?;
         }
         let looks = writes.iter().zip(sure).map(|(write, sure)| async move {
             if sure { Ok(write.contents.clone()) } else { self.without_stored(write).await }
         });
-        stream::iter(looks.collect::<Vec<_>>()).buffered(LOOKS_AT_ONCE).try_collect().await
+        stream::iter(looks.collect::<Vec<_>>()).buffered(MAX_CONCURRENT_READS).try_collect().await
     }
 
     /// The contents of a write without what is stored already.
@@ -131,7 +130,7 @@ impl TimeseriesStore {
         while !waiting.is_empty() {
             let mut taken = 0;
             let fill = |command: &mut Encoder| taken = self.insert_command(command, waiting);
-            let answer = self.lanes.send(numbered, fill).await;
+            let answer = self.sessions.send(numbered, fill).await;
             let (sent, rest) = waiting.split_at(taken);
             match settle(answer, sent, outcomes) {
                 Ok(()) => waiting = rest,
@@ -164,7 +163,7 @@ impl TimeseriesStore {
     /// What was found stored may not be with a majority yet. It is when this returns, or its writes have
     /// failed.
     async fn make_durable(&self, outcomes: &mut [Outcome]) {
-        if let Err(error) = self.lanes.wait_for_majority().await {
+        if let Err(error) = self.sessions.wait_for_majority().await {
             for outcome in outcomes.iter_mut().filter(|outcome| outcome.is_ok()) {
                 *outcome = Err(error.clone());
             }
@@ -174,12 +173,12 @@ impl TimeseriesStore {
 
 /// Whether all of the write comes after everything that may be stored of the device; a write without readings
 /// does.
-fn is_new_for_sure(write: &BucketWrite, device: &UnderWay<'_>) -> bool {
+fn is_surely_new(write: &BucketWrite, device: &WriteGuard<'_>) -> bool {
     let span = write.contents.span();
     span.is_none_or(|(first, last)| device.advance(write.hour.instant_ms(first), write.hour.instant_ms(last)))
 }
 
-fn measurements(write: &BucketWrite, device: &UnderWay<'_>, new: Contents) -> Result<Measurements, WriteError> {
+fn measurements(write: &BucketWrite, device: &WriteGuard<'_>, new: Contents) -> Result<Measurements, WriteError> {
     let metadata = match device.metadata(write.metadata.as_ref()) {
         Some(text) => metadata::parse(&text)?,
         None => Map::new(),
@@ -216,7 +215,7 @@ fn settle(
             return if error.cause.is_unreachable() { Err(error) } else { Ok(()) };
         }
     };
-    for refusal in &reply.refusals {
+    for refusal in &reply.errors {
         if let Some(document) = sent.get(refusal.statement) {
             outcomes[document.at] = Err(refusal.to_error());
         }
@@ -234,7 +233,7 @@ fn fail(sent: &[Document<'_>], error: &WriteError, outcomes: &mut [Outcome]) {
 mod tests {
     use super::*;
     use crate::model::{Hour, Sample};
-    use crate::store::mongodb::command::Refusal;
+    use crate::store::mongodb::command::StatementError;
 
     #[test]
     fn a_document_that_was_refused_is_that_of_its_write() {
@@ -245,8 +244,8 @@ mod tests {
         let inserts = [insert_of(0), insert_of(1), insert_of(2)];
         let sent = documents(&inserts);
         let mut outcomes = vec![Ok(Written { stored: 2, duplicate: 0 }); 3];
-        let refusals = vec![Refusal { statement: 3, code: 121, message: "no".to_owned() }];
-        settle(Ok(Reply { n: 5, refusals }), &sent, &mut outcomes).unwrap();
+        let errors = vec![StatementError { statement: 3, code: 121, message: "no".to_owned() }];
+        settle(Ok(Reply { n: 5, errors }), &sent, &mut outcomes).unwrap();
         let refused: Vec<bool> = outcomes.iter().map(Result::is_err).collect();
         assert_eq!(refused, [false, true, false]);
     }

@@ -203,16 +203,16 @@ async fn a_command_that_lands_twice_stores_once() {
     let command = |write: &BucketWrite| -> RawDocumentBuf {
         let jobs = [job_of(0, write).unwrap()];
         let concern = |command: &mut _| store.commands.write_concern(command);
-        write_command(Verb::Upsert, "buckets", concern, &jobs, |statement, job| {
+        write_command(Verb::Update, "buckets", concern, &jobs, |statement, job| {
             append(statement, job, 0, Capacity::new(1_000, 1 << 20));
         })
         .0
     };
-    assert_eq!(store.commands.send(command(&first)).await.unwrap().refusals, []);
-    assert_eq!(store.commands.send(command(&second)).await.unwrap().refusals, []);
+    assert_eq!(store.commands.send(command(&first)).await.unwrap().errors, []);
+    assert_eq!(store.commands.send(command(&second)).await.unwrap().errors, []);
     for late in [&first, &second] {
         let reply = store.commands.send(command(late)).await.unwrap();
-        assert!(reply.refusals[0].is_duplicate_key());
+        assert!(reply.errors[0].is_duplicate_key());
     }
     expect_instants(&store, "d", 0..20).await;
 }

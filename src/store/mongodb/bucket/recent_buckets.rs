@@ -29,7 +29,7 @@ const MAX: usize = 7 << 17;
 
 /// The buckets that were written to lately, as hashes.
 #[derive(Debug, Default)]
-pub(super) struct Births {
+pub(super) struct RecentBuckets {
     hasher: RandomState,
     shards: [Mutex<Shard>; SHARDS],
 }
@@ -43,7 +43,7 @@ struct Shard {
     since: Option<Instant>,
 }
 
-impl Births {
+impl RecentBuckets {
     /// Whether this is, as far as is known, the first write of a bucket. From now on it is not.
     pub(super) fn is_first(&self, device: &str, hour: Hour) -> bool {
         let hash = self.hasher.hash_one((device, hour));
@@ -80,10 +80,10 @@ mod tests {
 
     #[test]
     fn a_bucket_is_new_once() {
-        let births = Births::default();
+        let recent = RecentBuckets::default();
         for hour in [Hour(1), Hour(2), Hour(1_000)] {
-            assert!(births.is_first("d", hour) && births.is_first("e", hour));
-            assert!(!births.is_first("d", hour) && !births.is_first("e", hour));
+            assert!(recent.is_first("d", hour) && recent.is_first("e", hour));
+            assert!(!recent.is_first("d", hour) && !recent.is_first("e", hour));
         }
     }
 

@@ -21,36 +21,36 @@ use std::sync::{Mutex, PoisonError};
 
 use mongodb::ClientSession;
 
-use super::super::command::{Commands, Reply};
-use super::super::encode::Encoder;
-use super::super::errors::within;
+use super::command::{Commands, Reply};
+use super::encode::Encoder;
+use super::errors::within;
 use crate::store::WriteError;
 
 /// A session and the number of its last command.
-struct Lane {
-    session: ClientSession,
+struct InsertSession {
+    driver_session: ClientSession,
     number: i64,
 }
 
 /// Sessions for inserts.
-pub(super) struct Lanes {
+pub(super) struct InsertSessions {
     commands: Commands,
     /// A plain collection to do nothing in.
     collection: String,
-    idle: Mutex<Vec<Lane>>,
+    idle: Mutex<Vec<InsertSession>>,
     /// Those of which the last command may still take effect. Locked while it is being found out.
-    doubtful: tokio::sync::Mutex<Vec<Lane>>,
+    unresolved: tokio::sync::Mutex<Vec<InsertSession>>,
 }
 
-impl std::fmt::Debug for Lanes {
+impl std::fmt::Debug for InsertSessions {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Lanes").finish_non_exhaustive()
+        formatter.debug_struct("InsertSessions").finish_non_exhaustive()
     }
 }
 
-impl Lanes {
+impl InsertSessions {
     pub(super) fn new(commands: Commands, collection: String) -> Self {
-        Self { commands, collection, idle: Mutex::default(), doubtful: tokio::sync::Mutex::default() }
+        Self { commands, collection, idle: Mutex::default(), unresolved: tokio::sync::Mutex::default() }
     }
 
     /// Sends the write command that `fill` writes. With `numbered`, it can be overtaken.
@@ -61,16 +61,16 @@ impl Lanes {
         if !numbered {
             return self.commands.send(Encoder::build(fill)).await;
         }
-        let mut lane = self.lane().await?;
-        lane.number += 1;
+        let mut session = self.idle_session().await?;
+        session.number += 1;
         let command = Encoder::build(|command| {
             fill(command);
-            command.int64("txnNumber", lane.number);
+            command.int64("txnNumber", session.number);
         });
-        let answer = self.commands.send_in(&mut lane.session, command).await;
+        let answer = self.commands.send_in(&mut session.driver_session, command).await;
         match &answer {
-            Err(error) if error.cause.may_still_happen() => self.doubtful.lock().await.push(lane),
-            _ => self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(lane),
+            Err(error) if error.cause.may_still_happen() => self.unresolved.lock().await.push(session),
+            _ => self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(session),
         }
         answer
     }
@@ -79,13 +79,13 @@ impl Lanes {
     ///
     /// # Errors
     /// When that cannot be found out now.
-    pub(super) async fn end_doubt(&self) -> Result<(), WriteError> {
-        let mut doubtful = self.doubtful.lock().await;
-        while let Some(lane) = doubtful.last_mut() {
-            lane.number += 1;
-            self.overtake(lane).await?;
-            let lane = doubtful.pop().expect("the one that was just looked at");
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(lane);
+    pub(super) async fn resolve(&self) -> Result<(), WriteError> {
+        let mut unresolved = self.unresolved.lock().await;
+        while let Some(session) = unresolved.last_mut() {
+            session.number += 1;
+            self.fence(session).await?;
+            let session = unresolved.pop().expect("the one that was just looked at");
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(session);
         }
         Ok(())
     }
@@ -95,13 +95,13 @@ impl Lanes {
         self.commands.send(Encoder::build(|command| self.do_nothing(command))).await.map(drop)
     }
 
-    /// Sends the next number of a lane with a command that does nothing.
-    async fn overtake(&self, lane: &mut Lane) -> Result<(), WriteError> {
+    /// Sends the next number of a session with a command that does nothing.
+    async fn fence(&self, session: &mut InsertSession) -> Result<(), WriteError> {
         let command = Encoder::build(|command| {
             self.do_nothing(command);
-            command.int64("txnNumber", lane.number);
+            command.int64("txnNumber", session.number);
         });
-        self.commands.send_in(&mut lane.session, command).await.map(drop)
+        self.commands.send_in(&mut session.driver_session, command).await.map(drop)
     }
 
     /// An update that finds nothing. It is a write all the same, and so waits for what was written before.
@@ -119,12 +119,12 @@ impl Lanes {
         self.commands.write_concern(command);
     }
 
-    async fn lane(&self) -> Result<Lane, WriteError> {
+    async fn idle_session(&self) -> Result<InsertSession, WriteError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        if let Some(lane) = idle {
-            return Ok(lane);
+        if let Some(session) = idle {
+            return Ok(session);
         }
-        let session = within(self.commands.timeout, self.commands.database.client().start_session()).await?;
-        Ok(Lane { session, number: 0 })
+        let driver_session = within(self.commands.timeout, self.commands.database.client().start_session()).await?;
+        Ok(InsertSession { driver_session, number: 0 })
     }
 }
