@@ -3,7 +3,7 @@
 use Cause::{
     Auth, BadValue, Busy, Constraint, Contention, Corrupt, DiskFull, FileGone, Interrupted, Io, Memory, Metadata,
     Mismatch, Network, NotPrimary, Other, Overloaded, ReadOnly, Schema, ServerSelection, Sqlite, Stopping, Timeout,
-    TooBig, TooLarge, UnknownField, Unreadable, UnreadableChunk, UnreadableRow, Validation, WriteConcern,
+    TooBig, TooLarge, UnknownField, UnreadableChunk, UnreadableDocument, UnreadableRow, Validation, WriteConcern,
 };
 
 /// Why a store did not do what it was asked.
@@ -45,7 +45,7 @@ pub enum Cause {
     /// The metadata is not the text of a JSON object.
     Metadata,
     /// The stored document that the write belongs to cannot be read.
-    Unreadable,
+    UnreadableDocument,
     // A file: what may pass.
     /// Another process holds the lock of the database.
     Busy,
@@ -99,7 +99,7 @@ impl Cause {
             TooLarge => "too_large",
             BadValue => "bad_value",
             Metadata => "metadata",
-            Unreadable => "unreadable",
+            UnreadableDocument => "unreadable",
             Busy => "busy",
             Io => "io",
             DiskFull => "disk_full",
@@ -122,7 +122,7 @@ impl Cause {
     #[must_use]
     pub const fn is_permanent(self) -> bool {
         match self {
-            Validation | TooLarge | BadValue | Metadata | Unreadable | Constraint | TooBig | Mismatch
+            Validation | TooLarge | BadValue | Metadata | UnreadableDocument | Constraint | TooBig | Mismatch
             | UnreadableRow | UnreadableChunk => true,
             Network | Timeout | ServerSelection | NotPrimary | Auth | WriteConcern | Contention | Overloaded
             | Schema | UnknownField | Other | Busy | Io | DiskFull | Memory | Interrupted | ReadOnly | Corrupt
@@ -136,8 +136,8 @@ impl Cause {
         match self {
             Network | Timeout | UnknownField | Other => true,
             ServerSelection | NotPrimary | Auth | WriteConcern | Contention | Overloaded | Schema | Validation
-            | TooLarge | BadValue | Metadata | Unreadable | Busy | Io | DiskFull | Memory | Interrupted | ReadOnly
-            | Corrupt | FileGone | Stopping | Sqlite | Constraint | TooBig | Mismatch | UnreadableRow
+            | TooLarge | BadValue | Metadata | UnreadableDocument | Busy | Io | DiskFull | Memory | Interrupted
+            | ReadOnly | Corrupt | FileGone | Stopping | Sqlite | Constraint | TooBig | Mismatch | UnreadableRow
             | UnreadableChunk => false,
         }
     }
@@ -148,8 +148,9 @@ impl Cause {
         match self {
             Network | Timeout | ServerSelection | NotPrimary | Auth => true,
             WriteConcern | Contention | Overloaded | Schema | UnknownField | Other | Validation | TooLarge
-            | BadValue | Metadata | Unreadable | Busy | Io | DiskFull | Memory | Interrupted | ReadOnly | Corrupt
-            | FileGone | Stopping | Sqlite | Constraint | TooBig | Mismatch | UnreadableRow | UnreadableChunk => false,
+            | BadValue | Metadata | UnreadableDocument | Busy | Io | DiskFull | Memory | Interrupted | ReadOnly
+            | Corrupt | FileGone | Stopping | Sqlite | Constraint | TooBig | Mismatch | UnreadableRow
+            | UnreadableChunk => false,
         }
     }
 }
@@ -227,7 +228,7 @@ mod tests {
             (TooLarge, "too_large", permanent, false, false),
             (BadValue, "bad_value", permanent, false, false),
             (Metadata, "metadata", permanent, false, false),
-            (Unreadable, "unreadable", permanent, false, false),
+            (UnreadableDocument, "unreadable", permanent, false, false),
             (Busy, "busy", transient, false, false),
             (Io, "io", transient, false, false),
             (DiskFull, "disk_full", transient, false, false),

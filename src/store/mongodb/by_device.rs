@@ -11,9 +11,9 @@ use crate::model::Hour;
 use crate::store::HourStats;
 
 /// The stats of several devices, while they are being read.
-pub(super) struct ByDevice<'a> {
+pub struct ByDevice<'a> {
     places: HashMap<&'a str, usize>,
-    pub(super) found: Vec<Vec<HourStats>>,
+    found: Vec<Vec<HourStats>>,
 }
 
 impl<'a> ByDevice<'a> {
@@ -24,6 +24,12 @@ impl<'a> ByDevice<'a> {
     pub(super) fn of(&mut self, device: &str) -> Result<&mut Vec<HourStats>, DecodeError> {
         let at = self.places.get(device).ok_or_else(|| DecodeError("a device that nobody asked for".into()))?;
         Ok(&mut self.found[*at])
+    }
+
+    /// The stats of each device, its hours ascending.
+    pub(super) fn sorted(mut self) -> Vec<Vec<HourStats>> {
+        self.found.iter_mut().for_each(|hours| hours.sort_unstable_by_key(|stats| stats.hour));
+        self.found
     }
 }
 

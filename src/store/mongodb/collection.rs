@@ -29,11 +29,14 @@ const NAMESPACE_EXISTS: i32 = 48;
 /// and `AtlasError` of hosted clusters that look like a mongos.
 const CANNOT_SHARD: [i32; 4] = [13, 59, 115, 8000];
 
-/// What kind of server this is.
+/// The kind of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Deployment {
+pub enum Deployment {
+    /// A mongod that belongs to no replica set.
     Standalone,
+    /// A member of a replica set.
     ReplicaSet,
+    /// A mongos of a sharded cluster.
     Sharded,
 }
 
@@ -180,7 +183,10 @@ impl ManagedCollection {
     /// Spreads the documents over the shards by device. All those of a device are on one shard, which is why
     /// an `_id` is unique though each shard watches over its own only. Where that is not allowed, everything
     /// works all the same, on one shard, and a warning says what to do about it.
-    pub(super) async fn ensure_sharding(&self, device_field: &str) -> Result<(), StoreError> {
+    pub(super) async fn ensure_sharding(&self, deployment: Deployment, device_field: &str) -> Result<(), StoreError> {
+        if deployment != Deployment::Sharded {
+            return Ok(());
+        }
         self.ensure_index("deviceId_hashed", doc! { device_field: "hashed" }).await?; // first, in case there is data
         let namespace = format!("{}.{}", self.database.name(), self.name);
         let shard = doc! { "shardCollection": &namespace, "key": { device_field: "hashed" } };

@@ -10,10 +10,12 @@ use std::time::Duration;
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use futures_util::StreamExt;
 use mongodb::action::Find;
+use mongodb::options::{CollectionOptions, ReadConcern};
 use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
 use mongodb::{ClientSession, Collection, Database};
 
-use super::decode::DecodeError;
+use super::collection::ManagedCollection;
+use super::decode::{DecodeError, server_integer};
 use super::encode::Encoder;
 use super::errors::{self, within};
 use super::servers::Servers;
@@ -67,6 +69,19 @@ pub(super) struct Commands {
 }
 
 impl Commands {
+    /// A collection to read from.
+    pub(super) fn reading(&self, collection: &str) -> Collection<RawDocumentBuf> {
+        // Every primary has what a majority acknowledged, and pending forgets readings only then. So local
+        // reads of the primary return each reading that is not pending any more.
+        let options = CollectionOptions::builder().read_concern(ReadConcern::local()).build();
+        self.database.collection_with_options(collection, options)
+    }
+
+    /// A collection to bring to its schema.
+    pub(super) fn managed(&self, collection: &str) -> ManagedCollection {
+        ManagedCollection { database: self.database.clone(), name: collection.to_owned(), timeout: self.timeout }
+    }
+
     /// Writes the field `writeConcern`: a majority of the members have the write in their journals before the
     /// server says so.
     pub(super) fn write_concern(&self, command: &mut Encoder) {
@@ -119,12 +134,7 @@ impl Commands {
     /// How many bytes the collections and indexes of the database take on disk, on all shards.
     pub(super) async fn database_bytes(&self) -> Result<u64, StoreError> {
         let stats = within(self.timeout, self.database.run_command(doc! { "dbStats": 1 })).await?;
-        let total = stats.get("totalSize").and_then(|total| match total {
-            Bson::Double(bytes) => Some(*bytes as u64),
-            Bson::Int64(bytes) => u64::try_from(*bytes).ok(),
-            Bson::Int32(bytes) => u64::try_from(*bytes).ok(),
-            _ => None,
-        });
+        let total = stats.get("totalSize").and_then(server_integer).and_then(|bytes| u64::try_from(bytes).ok());
         total.ok_or_else(|| StoreError::new(Cause::Other, "the reply to dbStats has no totalSize"))
     }
 
@@ -191,9 +201,9 @@ impl Commands {
         self.unreadable.skip(|| id_of(document), error);
     }
 
-    /// The first of the documents that a query finds of which `read` can make something. As a rule that is
-    /// the very first, so only that one is asked for; `find` makes the query again if it is not.
-    pub(super) async fn first<'q, T>(
+    /// The first document of a query that `read` can decode. As a rule that is the very first, so the query
+    /// asks for that one alone; `find` builds it again if it is not.
+    pub(super) async fn first_readable<'q, T>(
         &self,
         find: impl Fn() -> Find<'q, RawDocumentBuf>,
         mut read: impl FnMut(&RawDocument) -> Result<T, DecodeError>,
@@ -243,7 +253,7 @@ pub(super) fn documents(
 }
 
 /// The `_id` of a document, or what there is of it where a query leaves the `_id` out.
-fn id_of(document: &RawDocument) -> String {
+pub(super) fn id_of(document: &RawDocument) -> String {
     let named = match document.get("_id") {
         Ok(Some(id)) => format!("_id {id:?}"),
         _ => format!("{document:?}"),
@@ -294,14 +304,9 @@ impl StatementError {
     }
 }
 
-/// A number whose type depends on the server's version.
-fn integer(document: &Document, field: &str) -> i64 {
-    match document.get(field) {
-        Some(Bson::Int32(value)) => (*value).into(),
-        Some(Bson::Int64(value)) => *value,
-        Some(Bson::Double(value)) => *value as i64,
-        _ => 0,
-    }
+/// An integer of a reply, 0 if it is missing.
+fn integer(reply: &Document, field: &str) -> i64 {
+    reply.get(field).and_then(server_integer).unwrap_or(0)
 }
 
 #[cfg(test)]

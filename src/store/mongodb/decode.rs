@@ -1,6 +1,6 @@
 //! Reads what all the collections have in common: numbers.
 
-use bson::{RawBsonRef, RawDocument};
+use bson::{Bson, RawBsonRef, RawDocument};
 
 use crate::store::{Cause, StoreError, WriteError};
 
@@ -17,7 +17,7 @@ impl From<bson::error::Error> for DecodeError {
 
 impl From<DecodeError> for StoreError {
     fn from(error: DecodeError) -> Self {
-        Self::new(Cause::Unreadable, error.to_string())
+        Self::new(Cause::UnreadableDocument, error.to_string())
     }
 }
 
@@ -35,6 +35,16 @@ pub(super) fn integer(document: &RawDocument, field: &str) -> Result<i64, Decode
         Some(RawBsonRef::Int32(value)) => Ok(value.into()),
         Some(RawBsonRef::Int64(value)) => Ok(value),
         _ => Err(DecodeError(format!("{field} is not an integer"))),
+    }
+}
+
+/// The integer in a reply of the server, whose version decides on its type.
+pub(super) fn server_integer(value: &Bson) -> Option<i64> {
+    match value {
+        Bson::Int32(value) => Some((*value).into()),
+        Bson::Int64(value) => Some(*value),
+        Bson::Double(value) => Some(*value as i64),
+        _ => None,
     }
 }
 

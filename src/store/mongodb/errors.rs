@@ -36,7 +36,7 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause::TooLarge,
     Cause::BadValue,
     Cause::Metadata,
-    Cause::Unreadable,
+    Cause::UnreadableDocument,
 ];
 
 /// The longest detail that is passed on, in characters: a validator repeats the values it dislikes, and there

@@ -1,24 +1,25 @@
-//! Sends inserts so that one whose outcome is not known can be overtaken: it cannot take effect any more
-//! afterwards.
+//! Sends inserts that can be fenced: after the fence they cannot take effect any more.
 //!
-//! Nothing keeps a measurement from being stored twice, so a write that got no answer may only be repeated
-//! after a look at what it did. But it might take effect after that look: a server that hung for a while
-//! executes what waits in its sockets. Therefore each insert carries the id of a server session and a
-//! transaction number, as retryable writes do. The server refuses a number that is lower than one it has seen
-//! in that session, and takes one command of a session at a time. So a command with the next number, which
-//! does nothing, ends all doubt: when it has been answered, the insert before it has taken effect or never
-//! will.
+//! Nothing keeps a measurement from being stored twice. So an insert without an answer may only be repeated
+//! after a read of what it stored. But it might take effect after that read: a server that hung for a while
+//! executes the commands that wait in its sockets. Therefore each insert carries the ID of a server session
+//! and a transaction number, as retryable writes do. The server refuses a number that is lower than one it
+//! has seen in that session, and executes one command of a session at a time. So a command with the next
+//! number, which does nothing, is the fence: when it has been answered, the insert before it has taken effect
+//! or never will.
 //!
-//! The driver sends the session's id and leaves the numbers to us; it must not use these sessions for writes
-//! of its own, which is why they are kept here and never returned while the store lives. A standalone server
-//! knows no transaction numbers; there, and for the shards of a cluster that the command which ends the doubt
-//! does not reach, a late insert is possible.
+//! The driver sends the session's ID and leaves the numbers to this module. The driver must not use these
+//! sessions for writes of its own, so they are kept here and never returned to it while the store exists. A
+//! standalone server knows no transaction numbers; there, and on the shards of a cluster that the fence does
+//! not reach, a late insert is possible.
 //!
 //! Source:
 //! <https://github.com/mongodb/specifications/blob/master/source/retryable-writes/retryable-writes.md>.
 
 use std::sync::{Mutex, PoisonError};
 
+use bson::RawDocumentBuf;
+use bson::raw::cstr;
 use mongodb::ClientSession;
 
 use super::command::{Commands, Reply};
@@ -35,10 +36,10 @@ struct InsertSession {
 /// Sessions for inserts.
 pub(super) struct InsertSessions {
     commands: Commands,
-    /// A plain collection to do nothing in.
+    /// The plain collection in which a fence does nothing.
     collection: String,
     idle: Mutex<Vec<InsertSession>>,
-    /// Those of which the last command may still take effect. Locked while it is being found out.
+    /// The sessions whose last command may still take effect. Locked while they are being fenced.
     unresolved: tokio::sync::Mutex<Vec<InsertSession>>,
 }
 
@@ -53,21 +54,13 @@ impl InsertSessions {
         Self { commands, collection, idle: Mutex::default(), unresolved: tokio::sync::Mutex::default() }
     }
 
-    /// Sends the write command that `fill` writes. With `numbered`, it can be overtaken.
+    /// Sends a write command that can be fenced.
     ///
     /// # Errors
     /// As [`Commands::send`] does.
-    pub(super) async fn send(&self, numbered: bool, fill: impl FnOnce(&mut Encoder)) -> Result<Reply, WriteError> {
-        if !numbered {
-            return self.commands.send(Encoder::build(fill)).await;
-        }
+    pub(super) async fn send(&self, command: RawDocumentBuf) -> Result<Reply, WriteError> {
         let mut session = self.idle_session().await?;
-        session.number += 1;
-        let command = Encoder::build(|command| {
-            fill(command);
-            command.int64("txnNumber", session.number);
-        });
-        let answer = self.commands.send_in(&mut session.driver_session, command).await;
+        let answer = self.send_next(&mut session, command).await;
         match &answer {
             Err(error) if error.cause.may_still_happen() => self.unresolved.lock().await.push(session),
             _ => self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(session),
@@ -75,48 +68,46 @@ impl InsertSessions {
         answer
     }
 
-    /// Returns when nothing that was sent before, and failed, can take effect any more.
+    /// Returns when no failed command that was sent before can take effect any more.
     ///
     /// # Errors
-    /// When that cannot be found out now.
-    pub(super) async fn resolve(&self) -> Result<(), WriteError> {
+    /// When a fence fails.
+    pub(super) async fn fence(&self) -> Result<(), WriteError> {
         let mut unresolved = self.unresolved.lock().await;
         while let Some(session) = unresolved.last_mut() {
-            session.number += 1;
-            self.fence(session).await?;
-            let session = unresolved.pop().expect("the one that was just looked at");
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(session);
+            self.send_next(session, self.no_op()).await?;
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).extend(unresolved.pop());
         }
         Ok(())
     }
 
     /// Returns when a majority has everything that the server had before.
     pub(super) async fn wait_for_majority(&self) -> Result<(), WriteError> {
-        self.commands.send(Encoder::build(|command| self.do_nothing(command))).await.map(drop)
+        self.commands.send(self.no_op()).await.map(drop)
     }
 
-    /// Sends the next number of a session with a command that does nothing.
-    async fn fence(&self, session: &mut InsertSession) -> Result<(), WriteError> {
-        let command = Encoder::build(|command| {
-            self.do_nothing(command);
-            command.int64("txnNumber", session.number);
-        });
-        self.commands.send_in(&mut session.driver_session, command).await.map(drop)
+    /// Sends a command with the next number of a session.
+    async fn send_next(&self, session: &mut InsertSession, mut command: RawDocumentBuf) -> Result<Reply, WriteError> {
+        session.number += 1;
+        command.append(cstr!("txnNumber"), session.number);
+        self.commands.send_in(&mut session.driver_session, command).await
     }
 
-    /// An update that finds nothing. It is a write all the same, and so waits for what was written before.
-    fn do_nothing(&self, command: &mut Encoder) {
-        command.string("update", &self.collection);
-        command.array("updates", |statements| {
-            statements.document(0, |statement| {
-                statement.document("q", |filter| {
-                    filter.string("_id", "");
-                    filter.string("deviceId", "");
+    /// An update that matches nothing. It is a write all the same, and so waits for all writes before it.
+    fn no_op(&self) -> RawDocumentBuf {
+        Encoder::build(|command| {
+            command.string("update", &self.collection);
+            command.array("updates", |statements| {
+                statements.document(0, |statement| {
+                    statement.document("q", |filter| {
+                        filter.string("_id", "");
+                        filter.string("deviceId", "");
+                    });
+                    statement.document("u", |update| update.document("$set", |set| set.int32("schemaVersion", 0)));
                 });
-                statement.document("u", |update| update.document("$set", |set| set.int32("schemaVersion", 0)));
             });
-        });
-        self.commands.write_concern(command);
+            self.commands.write_concern(command);
+        })
     }
 
     async fn idle_session(&self) -> Result<InsertSession, WriteError> {

@@ -23,6 +23,7 @@ mod errors;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod insert_sessions;
+mod layout;
 mod metadata;
 mod names;
 mod rollups;
@@ -31,6 +32,7 @@ mod seek;
 mod servers;
 mod statements;
 mod stats;
+mod store;
 #[cfg(test)]
 mod tests;
 mod timeseries;

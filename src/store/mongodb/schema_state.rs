@@ -88,9 +88,9 @@ impl SchemaState {
     }
 
     /// The UUID of one of these collections, as it was when the schema was ensured.
-    pub(super) async fn uuid_of(&self, names: &[&str]) -> Result<String, StoreError> {
+    pub(super) async fn uuid_of(&self, names: &[String]) -> Result<String, StoreError> {
         let known = self.known.read().await;
-        let uuid_of = |name: &&str| known.as_ref()?.collections.get(*name)?.1.clone();
+        let uuid_of = |name: &String| known.as_ref()?.collections.get(name)?.1.clone();
         names.iter().find_map(uuid_of).ok_or_else(|| {
             let detail = format!("the server does not say which collection {} is", names.join(" or "));
             StoreError::new(Cause::Schema, detail)

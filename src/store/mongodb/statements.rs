@@ -6,54 +6,68 @@ use bson::RawDocumentBuf;
 
 use super::command::{Commands, Reply, StatementError};
 use super::encode::Encoder;
+use super::insert_sessions::InsertSessions;
 use crate::store::{Cause, WriteError};
 
-/// The most bytes of a command's statements. The server takes 16 MiB + 16 KiB for a whole command; the margin
-/// holds all that stands around the statements, what the driver adds included.
+/// The most bytes of a command's statements.
+///
+/// The server takes 16 MiB + 16 KiB for a whole command; the margin holds the rest of the command, including
+/// the fields that the driver adds.
 const STATEMENTS_MAX_BYTES: usize = 16_000_000;
 
 /// The most statements of a command: the server's `maxWriteBatchSize`.
 const STATEMENTS_MAX: usize = 100_000;
 
-/// What the statements of a command do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verb {
-    /// Each is a document that must not be there yet.
+/// The command that the statements belong to.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Verb<'a> {
+    /// Each statement inserts a document whose `_id` must not exist yet.
     Insert,
-    /// Each is an update of one document, or else its insertion.
+    /// Each statement updates one document, or inserts it.
     Update,
+    /// Each statement inserts a document that the server takes any number of times. So a command is not
+    /// repeated in parts, and it is sent in a session that can be fenced, if there is one.
+    InsertMeasurements(Option<&'a InsertSessions>),
 }
 
-impl Verb {
-    /// The command, and its array of statements.
+impl Verb<'_> {
+    /// The name of the command, and of its array of statements.
     const fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Insert => ("insert", "documents"),
+            Self::Insert | Self::InsertMeasurements(_) => ("insert", "documents"),
             Self::Update => ("update", "updates"),
+        }
+    }
+
+    /// Whether a statement does nothing when it is sent again.
+    const fn is_idempotent(self) -> bool {
+        match self {
+            Self::Insert | Self::Update => true,
+            Self::InsertMeasurements(_) => false,
         }
     }
 }
 
-/// What became of a statement.
+/// The outcome of a statement.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// It took effect, and a majority of the members has it in their journals.
     Done,
-    /// It did nothing: the document that it wanted to insert is there already (and, of an upsert, is not such
-    /// that its filter holds), or is one that it must not insert.
+    /// It did nothing. The document that it should insert exists already and, for an upsert, does not match
+    /// its filter; or it is a document that the upsert must not insert.
     Unmet,
     Failed(WriteError),
 }
 
 impl Commands {
-    /// Sends the statement that `encode` writes for each of `items`, and tells `settle` what became of it.
+    /// Sends the statement that `encode` writes for each of `items`, and calls `settle` with its outcome.
     ///
     /// # Errors
-    /// When the server is out of reach: `settle` is not told of what was not tried, or of what nothing is
-    /// known.
+    /// When no server is reachable: then `settle` was not called for the statements that were not sent, or
+    /// whose outcome is unknown.
     pub(super) async fn write_all<T>(
         &self,
-        verb: Verb,
+        verb: Verb<'_>,
         collection: &str,
         items: &[T],
         encode: impl Fn(&mut Encoder, &T),
@@ -61,23 +75,26 @@ impl Commands {
     ) -> Result<(), WriteError> {
         let mut waiting = vec![items];
         while let Some(items) = waiting.pop().filter(|items| !items.is_empty()) {
-            let concern = |command: &mut Encoder| self.write_concern(command);
-            let (command, taken) = write_command(verb, collection, concern, items, &encode);
+            let (command, taken) = self.write_command(verb, collection, items, &encode);
             let (sent, rest) = items.split_at(taken);
             if !rest.is_empty() {
                 waiting.push(rest);
             }
-            let error = match self.send(command).await {
+            let answer = match verb {
+                Verb::InsertMeasurements(Some(sessions)) => sessions.send(command).await,
+                _ => self.send(command).await,
+            };
+            let error = match answer {
                 Ok(reply) if reply.accounts_for(sent.len()) => {
-                    settle_each(&reply, sent, &mut settle);
+                    settle_each(verb, &reply, sent, &mut settle);
                     continue;
                 }
                 Ok(reply) => {
                     let detail = format!("{} statements took effect, of {} that were sent", reply.n, sent.len());
                     WriteError::new(Cause::Other, detail)
                 }
-                Err(error) if error.is_permanent() && sent.len() > 1 => {
-                    let (first, second) = sent.split_at(sent.len() / 2); // to find the one that is to blame
+                Err(error) if error.is_permanent() && sent.len() > 1 && verb.is_idempotent() => {
+                    let (first, second) = sent.split_at(sent.len() / 2); // to find the statement that is to blame
                     waiting.extend([second, first]);
                     continue;
                 }
@@ -90,11 +107,22 @@ impl Commands {
         }
         Ok(())
     }
+
+    /// Builds a command of as many of the items, in order, as fit into one, at least one. Returns it and
+    /// their number.
+    pub(super) fn write_command<T>(
+        &self,
+        verb: Verb<'_>,
+        collection: &str,
+        items: &[T],
+        encode: impl Fn(&mut Encoder, &T),
+    ) -> (RawDocumentBuf, usize) {
+        write_command(verb, collection, |command| self.write_concern(command), items, encode)
+    }
 }
 
-/// A command for as many of the items, in order, as fit into one, and how many those are: at least one.
-pub(super) fn write_command<T>(
-    verb: Verb,
+fn write_command<T>(
+    verb: Verb<'_>,
     collection: &str,
     concern: impl Fn(&mut Encoder),
     items: &[T],
@@ -121,16 +149,15 @@ pub(super) fn write_command<T>(
     (command, taken)
 }
 
-/// Turns the reply to a command into what became of its statements. Every statement that was not refused has
-/// matched or inserted its document.
-fn settle_each<T>(reply: &Reply, sent: &[T], settle: &mut impl FnMut(&T, Outcome)) {
-    let errors: HashMap<usize, &StatementError> =
-        reply.errors.iter().map(|refusal| (refusal.statement, refusal)).collect();
+/// Derives the outcomes of a command's statements from its reply. Every statement without an error has matched
+/// or inserted its document.
+fn settle_each<T>(verb: Verb<'_>, reply: &Reply, sent: &[T], settle: &mut impl FnMut(&T, Outcome)) {
+    let errors: HashMap<usize, &StatementError> = reply.errors.iter().map(|error| (error.statement, error)).collect();
     for (statement, item) in sent.iter().enumerate() {
         let outcome = match errors.get(&statement) {
             None => Outcome::Done,
-            Some(refusal) if refusal.is_unmet() => Outcome::Unmet,
-            Some(refusal) => Outcome::Failed(refusal.to_error()),
+            Some(error) if error.is_unmet() && verb.is_idempotent() => Outcome::Unmet,
+            Some(error) => Outcome::Failed(error.to_error()),
         };
         settle(item, outcome);
     }
@@ -140,7 +167,7 @@ fn settle_each<T>(reply: &Reply, sent: &[T], settle: &mut impl FnMut(&T, Outcome
 mod tests {
     use super::*;
 
-    /// How many statements each command takes when the nth has a string of so many bytes.
+    /// How many statements each command takes when the nth has a string of that many bytes.
     fn taken_by_each_command(bytes: &[usize]) -> Vec<usize> {
         let mut rest = bytes;
         let mut sizes = Vec::new();
@@ -164,5 +191,19 @@ mod tests {
     fn commands_are_split_by_statements() {
         let sizes = taken_by_each_command(&vec![1; 100_001]);
         assert_eq!(sizes, [STATEMENTS_MAX, 1]);
+    }
+
+    #[test]
+    fn a_failed_statement_is_the_one_that_its_index_names() {
+        let duplicate = || StatementError { statement: 1, code: 11000, message: "E11000".to_owned() };
+        for (verb, is_unmet) in [(Verb::Insert, true), (Verb::InsertMeasurements(None), false)] {
+            let reply = Reply { n: 2, errors: vec![duplicate()] };
+            let mut outcomes = Vec::new();
+            settle_each(verb, &reply, &["a", "b", "c"], &mut |item: &&str, outcome| outcomes.push((*item, outcome)));
+            let [("a", Outcome::Done), ("b", second), ("c", Outcome::Done)] = &outcomes[..] else {
+                panic!("{outcomes:?}")
+            };
+            assert_eq!(matches!(second, Outcome::Unmet), is_unmet, "{second:?}");
+        }
     }
 }

@@ -56,10 +56,10 @@ impl Part {
         })
     }
 
-    /// Writes what the part holds; see [`Body::encode`].
-    pub(super) fn encode(&self, fields: &mut Encoder, hour: Hour) {
+    /// The fields that change.
+    pub(super) fn body(&self) -> Body<'_> {
         let Self { rev, full, last, ref metadata, ref contents, .. } = *self;
-        Body { rev, full, last, metadata: metadata.as_ref(), size: Size::of(contents), contents }.encode(fields, hour);
+        Body { rev, full, last, metadata: metadata.as_ref(), size: Size::of(contents), contents }
     }
 }
 
@@ -197,7 +197,7 @@ mod tests {
     fn encoded(part: &Part) -> RawDocumentBuf {
         Encoder::build(|top| {
             encode_constant_fields(top, "d", HOUR, part.number);
-            part.encode(top, HOUR);
+            part.body().encode(top, HOUR);
         })
     }
 

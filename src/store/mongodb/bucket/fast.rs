@@ -1,22 +1,23 @@
-//! Writes many buckets: one statement each, many to a command, and the slow path for those it does not suit.
+//! Writes many buckets: one statement each, many to a command, and the rest on the slow path.
 //!
-//! What is taken for the first flush of its bucket is inserted. Where that was wrong, the document is there
-//! already, and the flush is appended to it.
+//! A flush that is probably the first of its bucket is inserted. If the document exists already, the flush is
+//! appended to it.
 
 use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
+use super::super::collection::Deployment;
 use super::super::encode::Encoder;
 use super::super::metadata;
 use super::super::statements::{self, Verb};
-use super::BucketStore;
+use super::Buckets;
 use super::capacity::Size;
-use super::statement::{Job, append, insert_document};
+use super::statement::{Job, append, insert};
 use crate::model::{BucketWrite, Contents};
 use crate::store::{WriteError, Written};
 
-/// How many buckets of one call are on the slow path at the same time.
+/// How many buckets of one call take the slow path at the same time.
 const MAX_CONCURRENT_SLOW_WRITES: usize = 8;
 
 pub(super) type Outcome = Result<Written, WriteError>;
@@ -30,9 +31,9 @@ impl Outcomes {
     }
 }
 
-impl BucketStore {
+impl Buckets {
     /// Writes buckets; see [`crate::store::Store::write`].
-    pub(super) async fn write_buckets(&self, writes: &[Arc<BucketWrite>]) -> Vec<Outcome> {
+    pub(super) async fn write_buckets(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Outcome> {
         let mut outcomes = Outcomes(vec![None; writes.len()]);
         let mut jobs = Vec::with_capacity(writes.len());
         for (at, write) in writes.iter().enumerate() {
@@ -41,31 +42,36 @@ impl BucketStore {
                 Err(known) => outcomes.0[at] = Some(known),
             }
         }
-        // When the server is out of reach, what has no outcome yet would only wait for the same error.
-        let reached = self.write_jobs(jobs, &mut outcomes).await;
+        // When no server is reachable, the jobs without an outcome would only wait for the same error.
+        let reached = self.write_jobs(jobs, deployment, &mut outcomes).await;
         let unreached = || Err(reached.clone().expect_err("else each job has an outcome"));
         outcomes.0.into_iter().map(|outcome| outcome.unwrap_or_else(unreached)).collect()
     }
 
-    /// Gives each job its outcome, unless the server is out of reach.
-    async fn write_jobs(&self, jobs: Vec<Job<'_>>, outcomes: &mut Outcomes) -> Result<(), WriteError> {
+    /// Sets the outcome of each job, unless no server is reachable.
+    async fn write_jobs(
+        &self,
+        jobs: Vec<Job<'_>>,
+        deployment: Deployment,
+        outcomes: &mut Outcomes,
+    ) -> Result<(), WriteError> {
         let is_fast = |job: &Job<'_>| self.capacity.fits(job.size) && !has_huge_values(&job.write.contents);
         let (fitting, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_fast);
         let is_first = |job: &Job<'_>| self.recent.is_first(&job.write.device, job.write.hour);
         let (inserts, mut appends): (Vec<_>, Vec<_>) = fitting.into_iter().partition(is_first);
-        appends.extend(self.write_fast(Verb::Insert, inserts, insert_document, outcomes).await?);
+        appends.extend(self.write_fast(Verb::Insert, inserts, insert, outcomes).await?);
         let append = |statement: &mut Encoder, job: &Job<'_>| {
             let part = self.overflowing.last_part(&job.write.device, job.write.hour);
             append(statement, job, part, self.capacity);
         };
         slow.extend(self.write_fast(Verb::Update, appends, append, outcomes).await?);
-        self.write_all_slowly(&slow, outcomes).await
+        self.write_all_slowly(&slow, deployment, outcomes).await
     }
 
-    /// Writes each job with one statement. Returns those whose statement did nothing.
+    /// Writes each job with one statement. Returns the jobs whose statement did nothing.
     async fn write_fast<'w>(
         &self,
-        verb: Verb,
+        verb: Verb<'_>,
         jobs: Vec<Job<'w>>,
         statement: impl Fn(&mut Encoder, &Job<'w>),
         outcomes: &mut Outcomes,
@@ -84,12 +90,17 @@ impl BucketStore {
         Ok(jobs.into_iter().filter(|job| unmet.binary_search(&job.at).is_ok()).collect())
     }
 
-    async fn write_all_slowly(&self, jobs: &[Job<'_>], outcomes: &mut Outcomes) -> Result<(), WriteError> {
+    async fn write_all_slowly(
+        &self,
+        jobs: &[Job<'_>],
+        deployment: Deployment,
+        outcomes: &mut Outcomes,
+    ) -> Result<(), WriteError> {
         let mut waiting = jobs.iter();
         let mut running = FuturesUnordered::new();
         loop {
             let starting = waiting.by_ref().take(MAX_CONCURRENT_SLOW_WRITES - running.len());
-            running.extend(starting.map(|job| async move { (job, self.write_slowly(job).await) }));
+            running.extend(starting.map(|job| async move { (job, self.write_slowly(job, deployment).await) }));
             let Some((job, outcome)) = running.next().await else { return Ok(()) };
             match outcome {
                 Err(error) if error.cause.is_unreachable() => return Err(error),
@@ -99,15 +110,15 @@ impl BucketStore {
     }
 }
 
-/// Sums of values up to this one are within a double, however many there are.
+/// The largest value whose sum is within the range of a double, however many values there are.
 const HUGE: f64 = 1e290;
 
-/// Whether an `$inc` might take a sum out of the range of a double, from where it never comes back.
+/// Whether an `$inc` might make a sum infinite, which it would stay.
 fn has_huge_values(contents: &Contents) -> bool {
     contents.samples().iter().any(|sample| sample.value.abs() > HUGE)
 }
 
-/// Makes the job of a write, unless its outcome is known without asking the server.
+/// Makes the job of a write, unless its outcome is known without the server.
 pub(super) fn job_of(at: usize, write: &BucketWrite) -> Result<Job<'_>, Outcome> {
     let Some(span) = write.contents.span() else {
         return Err(Ok(Written { stored: 0, duplicate: write.accepted }));

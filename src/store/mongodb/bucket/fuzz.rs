@@ -21,7 +21,7 @@ pub(in super::super) fn document(document: &RawDocument) {
     if part.contents.reading_count() > 0 {
         let written = Encoder::build(|top| {
             encode_constant_fields(top, "device", hour, part.number);
-            part.encode(top, hour);
+            part.body().encode(top, hour);
         });
         let again = Part::decode(&written, hour).expect("written by us");
         assert_eq!((again.number, again.rev, again.full, again.last), (part.number, part.rev, part.full, part.last));

@@ -5,48 +5,48 @@
 //!   deviceId: "LIGHT-FL02-ZONE4",            // hashed shard key
 //!   bucket: ISODate("2026-04-20T14:00:00Z"), // the hour, UTC
 //!   part: 0, schemaVersion: 1, rev: 7,       // rev: +1 at each write
-//!   createdAt: ISODate("2026-04-20T14:23:07Z"), // where retention counts from: inside the hour, the device's own second
+//!   // retention counts from here: an instant in the hour, at a second of the device's own
+//!   createdAt: ISODate("2026-04-20T14:23:07Z"),
 //!   metadata: { floor: 2, zone: "Zone 4" },  // when known
-//!   readingCount: 360, bytes: 14110,         // what the readings and stats take, at most
+//!   readingCount: 360, bytes: 14110,         // an upper bound of the size of readings and stats
 //!   firstTs: ISODate(...), lastTs: ISODate(...),
 //!   stats: { lux: { count: 360, min: 310, max: 322, sum: 113400 } },
 //!   readings: [ { ts: ISODate("2026-04-20T14:00:10Z"), lux: 320 }, ... ] }
 //! ```
 //!
-//! Anyone can read that with mongosh, Compass or an aggregation. This room promises what [`crate::store`]
-//! asks of every store, with no bookkeeping beside the document itself, whatever happens to commands on their
-//! way:
+//! People can read these documents with mongosh, Compass or an aggregation. The layout keeps the promises of
+//! [`crate::store`] without bookkeeping beside the document itself, whatever happens to commands on their way:
 //!
 //! **Fast path** (`fast`, `statement`). One statement of an `update` command appends a flush to its document,
-//! on the condition that `lastTs` is before the flush's first reading, that there is room by count and by
-//! bytes (`capacity`), and that the document is not marked `full`. Otherwise the statement does nothing and
-//! says 11000, duplicate key. So a command that times out and lands late finds `lastTs` past its first
-//! reading and does nothing, and so does a resend, a replay after a crash, and the slower of two instances.
+//! on the condition that `lastTs` is before the flush's first reading, that the document has room by count
+//! and by bytes (`capacity`), and that it is not marked `full`. Otherwise the statement does nothing and
+//! returns 11000, duplicate key. So a command that times out and arrives late finds `lastTs` past its first
+//! reading and does nothing. The same holds for a resend, for a replay after a crash, and for the slower of
+//! two instances.
 //!
-//! What this instance takes for the first flush of its bucket (`recent_buckets`) it inserts, for a sixth of what such
-//! an upsert costs the server. When the document is there already, that too says 11000, and the flush is
+//! A flush that is probably the first of its bucket (`recent_buckets`) is inserted, which costs the server a
+//! sixth of such an upsert. If the document exists already, the insert returns 11000 too, and the flush is
 //! appended.
 //!
-//! **Slow path** (`slow`, `plan`). For the buckets whose statement said 11000: read the parts, merge by
-//! identity, write back what changed on the condition that its `rev` is unchanged, and spill into a new part
-//! where there is no room. Which buckets have more than one part is remembered (`overflow`): later flushes
-//! are appended to the last part, and when that is full, it alone is read. Late and resent readings of such a
-//! bucket cost the reading of all its parts.
+//! **Slow path** (`slow`, `plan`). It handles the buckets whose statement returned 11000: it reads the parts,
+//! merges by identity, writes back each changed part on the condition that its `rev` is unchanged, and adds a
+//! part where the last one is full. The store remembers which buckets have more than one part (`overflow`):
+//! it appends later flushes to the last part, and when that is full, it reads that part alone. For late and
+//! resent readings of such a bucket it reads all parts.
 //!
-//! **Why `full`.** The fast path of another instance may know part 0 only. Once part 1 exists, nothing new
-//! may be appended to part 0, for the readings may be in part 1 already; and that must hold when the capacity
-//! is raised later, or when two instances disagree on it. A part is therefore marked `full` before its
-//! successor is made, and the mark is never taken back. Because of it, every part but the last holds the same
-//! instants forever, and parts that were read one after the other can be merged as if they had been read at
-//! once. For the same reason `lastTs` never falls from part to part, even when a later part holds older
-//! readings: each speaks for the bucket up to itself.
+//! **The mark `full`.** The fast path of another instance may know part 0 only. Once part 1 exists, nothing
+//! new may be appended to part 0, for the readings may be in part 1 already. That must hold when the capacity
+//! is raised later, and when two instances disagree on it. A part is therefore marked `full` before its
+//! successor is created, and the mark is never removed. So every part but the last holds the same instants
+//! forever, and parts that were read one after the other can be merged as if they had been read at once. For
+//! the same reason `lastTs` never falls from part to part, even when a later part holds older readings: the
+//! `lastTs` of a part covers that part and all parts before it.
 //!
-//! **Rollups** (`rollups`). The `stats` and `rev` of a bucket's parts are what its hour's rollup is derived
-//! from, in the collection that all modes share. Queries ask that first (`read`).
+//! **Rollups** (`rollups`). The rollup of an hour is derived from the `stats` and `rev` of the bucket's
+//! parts. All layouts share one collection of rollups, which queries read first.
 //!
-//! `stats.<metric>.sum` is added to by the fast path, which rounds it once for each append, and folded anew
-//! by the slow one. Values above 1e290 take the slow path, because a sum that an append made infinite would
-//! stay so.
+//! The fast path adds to `stats.<metric>.sum` and rounds it once for each append; the slow path computes it
+//! anew. Values above 1e290 take the slow path, because a sum that an append made infinite would stay so.
 
 #[cfg(any(test, feature = "bench"))]
 pub(super) mod bench;
@@ -67,37 +67,37 @@ mod statement;
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bson::RawDocumentBuf;
+use bson::{Document, RawDocumentBuf, doc};
 use metrics::Counter;
 use mongodb::Collection;
-use mongodb::options::{CollectionOptions, ReadConcern};
 
 use self::capacity::Capacity;
+use self::devices::PartSummary;
 use self::overflow::Overflowing;
 use self::recent_buckets::RecentBuckets;
 use self::schema::Schema;
-use super::MongodbOptions;
-use super::collection::{Deployment, ManagedCollection};
+use super::by_device::ByDevice;
+use super::collection::Deployment;
 use super::command::Commands;
-use super::errors::CAUSES;
-use super::rollups::RollupCollection;
-use super::schema_state::SchemaState;
+use super::connect::MongodbOptions;
+use super::layout::Layout;
+use super::rollups::{HourRollup, Missing, RollupCollection};
+use super::store::MongoStore;
 use super::uri::UriError;
-use crate::model::{BucketWrite, Contents, Hour, Metric};
-use crate::store::{
-    Cause, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Rollups, Store, StoreError, WriteError, Written,
-};
+use crate::model::{BucketWrite, Contents, Hour, Keep, Metric};
+use crate::store::{DeviceSummary, FirstReadings, ReadingsQuery, StoreError, WriteError, Written};
 
-/// Buckets in a MongoDB collection.
+/// Readings in MongoDB as one document per device and hour.
+pub type BucketStore = MongoStore<Buckets>;
+
+/// The layout of bucket mode.
 #[derive(Debug)]
-pub struct BucketStore {
+pub struct Buckets {
     /// For reading.
     documents: Collection<RawDocumentBuf>,
-    /// For writing.
     commands: Commands,
     collection: String,
     capacity: Capacity,
@@ -105,94 +105,63 @@ pub struct BucketStore {
     overflowing: Overflowing,
     slow_writes: Counter,
     schema: Schema,
-    rollups: RollupCollection,
-    schema_state: SchemaState,
 }
 
 impl BucketStore {
     /// Makes the store without asking the server for anything; see [`MongodbOptions`].
     ///
     /// # Errors
-    /// When the URI is not one.
+    /// When the URI is invalid.
     pub async fn connect(options: MongodbOptions) -> Result<Self, UriError> {
-        let (database, servers) = options.database().await?;
-        // What a majority acknowledged is on every primary, and pending is dropped only then: local reads of
-        // the primary show each reading that is not pending any more.
-        let reading = CollectionOptions::builder().read_concern(ReadConcern::local()).build();
-        let commands = Commands {
-            database: database.clone(),
-            servers,
-            timeout: options.timeout,
-            query_timeout: options.query_timeout,
-            unreadable: options.unreadable_readings,
-        };
-        let of_rollups = Commands { unreadable: options.unreadable_rollups, ..commands.clone() };
-        let timeout = options.timeout;
-        let collection = ManagedCollection { database: database.clone(), name: options.collection.clone(), timeout };
-        let names = vec![options.collection.clone(), options.rollups_collection.clone()];
-        Ok(Self {
-            documents: database.collection_with_options::<RawDocumentBuf>(&options.collection, reading),
-            schema_state: SchemaState::new(collection.clone(), names),
-            rollups: RollupCollection::new(of_rollups, options.rollups_collection, options.rollups_retention),
+        Self::open(options, Buckets::new).await
+    }
+}
+
+impl Buckets {
+    fn new(options: &MongodbOptions, commands: Commands) -> Self {
+        let collection = commands.managed(&options.collection);
+        Self {
+            documents: commands.reading(&options.collection),
             commands,
             schema: Schema { collection, retention: options.retention, validate: options.validate },
-            collection: options.collection,
+            collection: options.collection.clone(),
             capacity: Capacity::new(options.max_readings_per_document, options.max_document_bytes),
             recent: RecentBuckets::default(),
             overflowing: Overflowing::default(),
-            slow_writes: options.slow_writes,
-        })
-    }
-
-    /// Creates the collections and their indexes, and changes what differs from the options. Every write does
-    /// this first, until it has succeeded once, and again when a collection was dropped; calling it at the
-    /// start only shows trouble earlier.
-    ///
-    /// # Errors
-    /// When the server does not answer or refuses.
-    pub async fn ensure_schema(&self) -> Result<(), StoreError> {
-        self.deployment().await?;
-        Ok(())
-    }
-
-    /// What kind of server this is, once the schema is there.
-    async fn deployment(&self) -> Result<Deployment, StoreError> {
-        let ensure = || async {
-            let deployment = self.schema.ensure().await?;
-            self.rollups.ensure(deployment).await?;
-            Ok(deployment)
-        };
-        // Each step waits for the server no longer than `timeout`. All of them together may take longer, and
-        // must not begin from the start each time when they do.
-        self.schema_state.deployment(ensure).await
+            slow_writes: options.slow_writes.clone(),
+        }
     }
 }
 
 #[async_trait]
-impl Store for BucketStore {
-    fn name(&self) -> &'static str {
-        "mongodb"
+impl Layout for Buckets {
+    type First = PartSummary;
+
+    const NAME: &'static str = "mongodb";
+    const KEEPS: Keep = Keep::Last;
+    const METADATA_STAYS: bool = false;
+    const IDENTITY: &'static str = "mongodb buckets";
+    const CONFIRMS_WRITES: bool = false;
+
+    fn collection_names(&self) -> Vec<String> {
+        vec![self.collection.clone()]
     }
 
-    fn causes(&self) -> &'static [Cause] {
-        CAUSES
+    async fn ensure_schema(&self, _was_ensured: bool) -> Result<Deployment, StoreError> {
+        self.schema.ensure().await
     }
 
-    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
-        let outcomes = match self.deployment().await {
-            Ok(_) => self.write_buckets(writes).await,
-            Err(error) => vec![Err(error.into()); writes.len()],
-        };
-        outcomes.into_iter().map(|outcome| outcome.map_err(|error| self.commands.servers.explain(error))).collect()
+    async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, WriteError>> {
+        self.write_buckets(writes, deployment).await
     }
 
-    async fn hour_stats(
+    async fn add_hour_stats(
         &self,
-        devices: &[Arc<str>],
-        hours: Range<Hour>,
+        missing: &[Missing],
         metrics: &[Metric],
-    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
-        self.read_hour_stats(devices, &hours, metrics).await
+        found: &mut ByDevice<'_>,
+    ) -> Result<(), StoreError> {
+        self.read_hour_stats(missing, metrics, found).await
     }
 
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
@@ -207,29 +176,27 @@ impl Store for BucketStore {
         self.read_last_hour(device).await
     }
 
-    async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<DeviceSummary>, StoreError> {
-        self.read_devices(prefix, after, limit).await
+    async fn first_of(&self, ids: Document) -> Result<Option<PartSummary>, StoreError> {
+        self.end_part(doc! { "deviceId": ids }, 1).await
     }
 
-    async fn ping(&self) -> Result<(), StoreError> {
-        self.commands.ping_during(self.schema_state.is_unchanged()).await
+    fn device_of(first: &PartSummary) -> &str {
+        &first.device
     }
 
-    async fn bytes(&self) -> Result<u64, StoreError> {
-        self.commands.database_bytes().await
+    async fn summary(&self, first: PartSummary) -> Result<Option<DeviceSummary>, StoreError> {
+        self.summarize(first).await
     }
 
-    fn rollups(&self) -> Option<&dyn Rollups> {
-        Some(self)
+    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
+        self.read_next_hour(from).await
     }
 
-    /// Nothing to do: the TTL index expires buckets on the server.
-    async fn expire_readings(&self, _oldest_ms: i64) -> Result<u64, StoreError> {
-        Ok(0)
+    async fn roll_up_hour(&self, hour: Hour, rollups: &RollupCollection) -> Result<u64, WriteError> {
+        self.roll_up(hour, rollups).await
     }
 
-    /// Nothing to do, as above.
-    async fn expire_rollups(&self, _oldest_ms: i64) -> Result<u64, StoreError> {
-        Ok(0)
+    async fn derive(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, StoreError> {
+        self.derive_buckets(buckets).await
     }
 }

@@ -15,9 +15,9 @@ use bson::{DateTime, Document, RawArray, RawDocument, doc};
 use super::super::by_device::{ByDevice, of_devices, within};
 use super::super::decode::{DecodeError, expect_version, integer};
 use super::super::names;
-use super::super::rollups::{Missing, missing};
+use super::super::rollups::Missing;
 use super::super::stats::decode_stats;
-use super::BucketStore;
+use super::Buckets;
 use super::document::{SCHEMA_VERSION, add_readings};
 use crate::model::{Contents, Hour, Metric};
 use crate::store::metric_names::MetricNames;
@@ -36,17 +36,15 @@ const CONTENTS_BATCH: u32 = 24;
 /// their time. Most hours have fewer parts.
 const PARTS_BEHIND_CUT: u32 = 2;
 
-impl BucketStore {
-    /// The stats of hours of devices: from the rollups where they hold them, else from the buckets.
+impl Buckets {
+    /// Adds the stats of missing hours to those that `by_device` has.
     pub(super) async fn read_hour_stats(
         &self,
-        devices: &[Arc<str>],
-        hours: &Range<Hour>,
+        missing: &[Missing],
         metrics: &[Metric],
-    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
-        let rolled_up = self.rollups.read(devices, hours, metrics).await?;
-        let Some(filter) = of_missing(&missing(devices, hours, &rolled_up)) else { return Ok(rolled_up) };
-        let mut by_device = ByDevice::new(devices, rolled_up);
+        by_device: &mut ByDevice<'_>,
+    ) -> Result<(), StoreError> {
+        let Some(filter) = of_missing(missing) else { return Ok(()) };
         let mut names = MetricNames::new(metrics);
         // All stats, and not only those of `metrics`: a projection without paths is several times faster.
         let fields = doc! { "deviceId": 1, "bucket": 1, "schemaVersion": 1, "lastTs": 1, "stats": 1 };
@@ -69,8 +67,7 @@ impl BucketStore {
         for ((device, _), stats) in parts {
             by_device.of(&device)?.push(stats);
         }
-        by_device.found.iter_mut().for_each(|hours| hours.sort_unstable_by_key(|stats| stats.hour));
-        Ok(by_device.found)
+        Ok(())
     }
 
     /// Goes through the documents of the range in the order of their hours, and stops at the hour behind the
@@ -159,7 +156,7 @@ impl BucketStore {
             document.get_datetime("lastTs")?;
             bucket_hour(document)
         };
-        self.commands.first(newest, read).await
+        self.commands.first_readable(newest, read).await
     }
 }
 

@@ -1,12 +1,11 @@
-//! Rolls buckets up: what the [`rollups`](super::super::rollups) of an hour are derived from.
+//! Derives the [`rollups`](super::super::rollups) of hours from the parts of their buckets.
 //!
-//! The `rev` of a rollup is the sum of those of the bucket's parts, each of which only grows. Parts are read
-//! one after the other while others write, so that a sum may be of parts that were never there at the same
-//! time; but then a part has been written since, whose writer rolls up the hour again, and comes to a higher
-//! sum.
+//! The `rev` of a rollup is the sum of the `rev`s of the bucket's parts, each of which only grows. The store
+//! reads parts one after the other while others write, so a sum may combine parts that never existed at the
+//! same time. But then a part has been written since: its writer rolls up the hour again, with a higher sum.
 //!
-//! Reads are local ones of the primary, which show every write that was acknowledged. What they show may not
-//! be durable yet; but a majority has the rollup only when it has everything that the primary wrote before.
+//! Reads are local reads of the primary, which return every acknowledged write. What they return may not be
+//! durable yet; but a majority has the rollup only when it has everything that the primary wrote before.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -14,38 +13,27 @@ use std::mem;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use bson::{DateTime, Document, RawDocument, doc};
 
 use super::super::by_device::{of_devices, within};
 use super::super::command::documents;
 use super::super::decode::{DecodeError, integer};
-use super::super::rollups::HourRollup;
-use super::BucketStore;
+use super::super::rollups::{HourRollup, RollupCollection};
+use super::Buckets;
 use super::read::hour_stats;
 use crate::model::Hour;
 use crate::store::metric_names::MetricNames;
-use crate::store::{Rollups, StoreError, WriteError};
+use crate::store::{StoreError, WriteError};
 
-/// Documents asked for at once.
+/// The documents of one batch.
 const BATCH: u32 = 1_000;
 
-/// What is known of the hours of some devices.
+/// The rollups of some buckets, from the parts that were read so far.
 type Derived = HashMap<(Arc<str>, Hour), HourRollup>;
 
-#[async_trait]
-impl Rollups for BucketStore {
-    async fn identity(&self) -> Result<String, StoreError> {
-        self.deployment().await?;
-        if !self.schema_state.is_unchanged().await? {
-            self.deployment().await?;
-        }
-        let buckets = self.schema_state.uuid_of(&[&self.collection]).await?;
-        let rollups = self.schema_state.uuid_of(&[self.rollups.name()]).await?;
-        Ok(format!("mongodb buckets {buckets} rollups {rollups}"))
-    }
-
-    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
+impl Buckets {
+    /// The first hour from `from` on of which any device has readings.
+    pub(super) async fn read_next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
         let from = DateTime::from_millis(from.start_ms());
         let find = self.documents.find(doc! { "createdAt": { "$gte": from } }).sort(doc! { "createdAt": 1 }).limit(1);
         let mut hour = None;
@@ -58,9 +46,8 @@ impl Rollups for BucketStore {
         Ok(hour)
     }
 
-    /// Walks through the hour in the order of `createdAt`, which all parts of a bucket share.
-    async fn roll_up_hour(&self, hour: Hour) -> Result<u64, WriteError> {
-        self.deployment().await?;
+    /// Rolls up an hour of all devices, in the order of `createdAt`, which all parts of a bucket share.
+    pub(super) async fn roll_up(&self, hour: Hour, rollups: &RollupCollection) -> Result<u64, WriteError> {
         let of_hour = doc! { "createdAt": within(&(hour..Hour(hour.0 + 1))) };
         let find = self.documents.find(of_hour).sort(doc! { "createdAt": 1 }).batch_size(BATCH);
         let mut batches = self.commands.batches(find.projection(rollup_fields())).await?;
@@ -78,23 +65,13 @@ impl Rollups for BucketStore {
                     self.commands.skip(document, &error);
                 }
             }
-            done += self.bring_up_to_date(hour, complete).await?;
+            done += rollups.bring_up_to_date(hour, complete).await?;
         }
-        Ok(done + self.bring_up_to_date(hour, same.into_values().collect()).await?)
+        Ok(done + rollups.bring_up_to_date(hour, same.into_values().collect()).await?)
     }
 
-    async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>> {
-        match self.derive(buckets).await {
-            Err(error) => vec![Err(error.into()); buckets.len()],
-            Ok(derived) => self.put_derived(buckets, derived).await,
-        }
-    }
-}
-
-impl BucketStore {
-    /// Derives buckets, with few queries: one for each device or one for each hour, whatever is less.
-    async fn derive(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Derived, StoreError> {
-        self.deployment().await?;
+    /// Derives buckets with few queries: one for each device or one for each hour, whichever are fewer.
+    pub(super) async fn derive_buckets(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, StoreError> {
         let mut by_device: BTreeMap<&str, Vec<DateTime>> = BTreeMap::new();
         let mut by_hour: BTreeMap<Hour, Vec<&str>> = BTreeMap::new();
         for (device, hour) in buckets {
@@ -119,49 +96,18 @@ impl BucketStore {
             };
             self.commands.each_document(find, add).await?;
         }
-        Ok(derived)
-    }
-
-    /// Writes what was derived of these buckets. Of one that has no readings (any more) nothing was, and
-    /// nothing changes.
-    async fn put_derived(&self, buckets: &[(Arc<str>, Hour)], mut derived: Derived) -> Vec<Result<(), WriteError>> {
-        let mut outcomes = vec![Ok(()); buckets.len()];
-        let (mut places, mut rollups) = (Vec::new(), Vec::new());
-        for (at, bucket) in buckets.iter().enumerate() {
-            if let Some(rollup) = derived.remove(bucket) {
-                places.push(at);
-                rollups.push(rollup);
-            }
-        }
-        for (at, outcome) in places.into_iter().zip(self.rollups.put_all(&rollups).await) {
-            outcomes[at] = outcome;
-        }
-        outcomes
-    }
-
-    /// Writes those of the rollups of an hour that are not stored yet, and returns how many those were.
-    async fn bring_up_to_date(&self, hour: Hour, rollups: Vec<HourRollup>) -> Result<u64, WriteError> {
-        let outdated = self.rollups.outdated(hour, rollups).await?;
-        let mut done = 0;
-        for (rollup, outcome) in outdated.iter().zip(self.rollups.put_all(&outdated).await) {
-            match outcome {
-                Ok(()) => done += 1,
-                Err(error) if error.is_permanent() => leave_out(&rollup.device, hour, &error),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
+        Ok(derived.into_values().collect())
     }
 }
 
-/// The fields of a bucket's document that its rollup follows from.
+/// The fields of a bucket's document that its rollup is derived from.
 fn rollup_fields() -> Document {
     doc! {
         "deviceId": 1, "bucket": 1, "schemaVersion": 1, "createdAt": 1, "rev": 1, "firstTs": 1, "lastTs": 1, "stats": 1,
     }
 }
 
-/// Takes in one part of a bucket.
+/// Adds one part of a bucket.
 fn add(derived: &mut Derived, document: &RawDocument, names: &mut MetricNames) -> Result<(), DecodeError> {
     let device: Arc<str> = document.get_str("deviceId")?.into();
     let part = part_of(Arc::clone(&device), document, names)?;
@@ -180,9 +126,4 @@ fn add(derived: &mut Derived, document: &RawDocument, names: &mut MetricNames) -
 fn part_of(device: Arc<str>, document: &RawDocument, names: &mut MetricNames) -> Result<HourRollup, DecodeError> {
     let first_ts_ms = document.get_datetime("firstTs")?.timestamp_millis();
     Ok(HourRollup { device, rev: integer(document, "rev")?, first_ts_ms, stats: hour_stats(document, names)? })
-}
-
-/// Its stats are still answered from the bucket.
-fn leave_out(device: &str, hour: Hour, error: &WriteError) {
-    tracing::warn!(device, hour_ms = hour.start_ms(), %error, "a bucket cannot be rolled up");
 }

@@ -34,9 +34,7 @@ impl Schema {
         self.ensure_collection().await?;
         self.collection.ensure_index(QUERY_INDEX, doc! { "deviceId": 1, "bucket": 1 }).await?;
         self.collection.ensure_expiry(self.retention.map(|retention| retention.saturating_add(HOUR))).await?;
-        if deployment == Deployment::Sharded {
-            self.collection.ensure_sharding("deviceId").await?;
-        }
+        self.collection.ensure_sharding(deployment, "deviceId").await?;
         Ok(deployment)
     }
 

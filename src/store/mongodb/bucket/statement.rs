@@ -14,7 +14,7 @@ use super::super::encode::Encoder;
 use super::super::{metadata, names};
 use super::capacity::{Capacity, Size};
 use super::document::{Body, encode_constant_fields, encode_readings};
-use crate::model::{BucketWrite, HourOffset};
+use crate::model::{BucketWrite, Hour, HourOffset};
 
 /// A write, ready to be sent.
 #[derive(Debug)]
@@ -29,14 +29,20 @@ pub(super) struct Job<'a> {
     pub(super) span: (HourOffset, HourOffset),
 }
 
-/// The document that a job makes when it is the first of its bucket.
-pub(super) fn insert_document(document: &mut Encoder, job: &Job<'_>) {
+/// Writes the statement that inserts a job as part 0 of its bucket.
+pub(super) fn insert(statement: &mut Encoder, job: &Job<'_>) {
     let BucketWrite { device, hour, contents, .. } = job.write;
-    document.string("_id", &names::document_id(device, *hour, 0));
-    document.string("deviceId", device);
-    encode_constant_fields(document, device, *hour, 0);
     let metadata = job.metadata.as_ref();
-    Body { rev: 1, full: false, last: job.span.1, metadata, size: job.size, contents }.encode(document, *hour);
+    let body = Body { rev: 1, full: false, last: job.span.1, metadata, size: job.size, contents };
+    insert_document(statement, device, *hour, 0, &body);
+}
+
+/// Writes the statement that inserts a part of a bucket.
+pub(super) fn insert_document(statement: &mut Encoder, device: &str, hour: Hour, part: i32, body: &Body<'_>) {
+    statement.string("_id", &names::document_id(device, hour, part));
+    statement.string("deviceId", device);
+    encode_constant_fields(statement, device, hour, part);
+    body.encode(statement, hour);
 }
 
 /// The statement that appends a job to a part.

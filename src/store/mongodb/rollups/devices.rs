@@ -31,6 +31,6 @@ impl RollupCollection {
             let fields = doc! { "deviceId": 1, "day": 1, "schemaVersion": 1, "hours": 1 };
             self.documents.find(doc! { "deviceId": ids.clone() }).sort(sort).projection(fields)
         };
-        self.commands.first(find, Day::decode).await
+        self.commands.first_readable(find, Day::decode).await
     }
 }

@@ -10,7 +10,7 @@ use crate::store::HourStats;
 /// Hours that are not rolled up, and of which devices. Most devices lack the same ones: those that are not
 /// over yet.
 #[derive(Debug, PartialEq)]
-pub(in super::super) struct Missing {
+pub struct Missing {
     pub(in super::super) devices: Vec<Arc<str>>,
     /// Ascending; not empty, nor next to each other.
     pub(in super::super) runs: Vec<Range<Hour>>,

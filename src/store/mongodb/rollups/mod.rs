@@ -29,18 +29,17 @@ mod missing;
 mod read;
 mod write;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{RawDocumentBuf, doc};
 use mongodb::Collection;
-use mongodb::options::{CollectionOptions, ReadConcern};
 
 pub(super) use self::document::Day;
 pub(super) use self::missing::{Missing, missing};
 use super::collection::{Deployment, Kind, ManagedCollection};
 use super::command::Commands;
 use crate::store::{HourStats, StoreError};
-use std::sync::Arc;
 
 /// The index that every query uses.
 const QUERY_INDEX: &str = "deviceId_day";
@@ -51,7 +50,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 /// What is known of an hour of a device.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct HourRollup {
+pub struct HourRollup {
     pub(super) device: Arc<str>,
     /// Grows with each change of what is stored of the hour.
     pub(super) rev: i64,
@@ -62,7 +61,7 @@ pub(super) struct HourRollup {
 
 /// The collection of the rollups.
 #[derive(Debug)]
-pub(super) struct RollupCollection {
+pub struct RollupCollection {
     documents: Collection<RawDocumentBuf>,
     commands: Commands,
     managed: ManagedCollection,
@@ -71,15 +70,8 @@ pub(super) struct RollupCollection {
 
 impl RollupCollection {
     /// Rollups are kept for `retention`; `None` keeps them forever.
-    pub(super) fn new(commands: Commands, name: String, retention: Option<Duration>) -> Self {
-        // See `bucket`: what a majority acknowledged is on every primary.
-        let reading = CollectionOptions::builder().read_concern(ReadConcern::local()).build();
-        Self {
-            documents: commands.database.collection_with_options(&name, reading),
-            managed: ManagedCollection { database: commands.database.clone(), name, timeout: commands.timeout },
-            commands,
-            retention,
-        }
+    pub(super) fn new(commands: Commands, name: &str, retention: Option<Duration>) -> Self {
+        Self { documents: commands.reading(name), managed: commands.managed(name), commands, retention }
     }
 
     /// Creates the collection and its indexes, and changes what differs from the options.
@@ -89,10 +81,7 @@ impl RollupCollection {
         }
         self.managed.ensure_index(QUERY_INDEX, doc! { "deviceId": 1, "day": 1 }).await?;
         self.managed.ensure_expiry(self.retention.map(|retention| retention.saturating_add(DAY))).await?;
-        if deployment == Deployment::Sharded {
-            self.managed.ensure_sharding("deviceId").await?;
-        }
-        Ok(())
+        self.managed.ensure_sharding(deployment, "deviceId").await
     }
 
     /// The name of the collection.

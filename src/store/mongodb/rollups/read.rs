@@ -27,7 +27,7 @@ impl RollupCollection {
     ) -> Result<Vec<Vec<HourStats>>, StoreError> {
         let mut by_device = ByDevice::new(devices, vec![Vec::new(); devices.len()]);
         if devices.is_empty() || hours.is_empty() {
-            return Ok(by_device.found);
+            return Ok(by_device.sorted());
         }
         let days = start_of(day_of(hours.start))..hours.end;
         let mut names = MetricNames::new(metrics);
@@ -40,7 +40,6 @@ impl RollupCollection {
                 Ok(ControlFlow::Continue(()))
             })
             .await?;
-        by_device.found.iter_mut().for_each(|hours| hours.sort_unstable_by_key(|stats| stats.hour));
-        Ok(by_device.found)
+        Ok(by_device.sorted())
     }
 }

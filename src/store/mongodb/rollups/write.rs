@@ -1,9 +1,10 @@
 //! Puts hours into the documents of their days.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bson::{DateTime, doc};
-use std::ops::ControlFlow;
 
 use super::super::by_device::of_devices;
 use super::super::encode::Encoder;
@@ -40,13 +41,45 @@ impl RollupCollection {
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unreached)).collect()
     }
 
-    /// Those of the rollups, all of one hour, that are not stored or not as new. It spares statements that
-    /// would do nothing, which cost more than this look.
-    pub(in super::super) async fn outdated(
+    /// Writes the rollups that were derived of these buckets. A bucket without readings has none, and nothing
+    /// changes.
+    pub(in super::super) async fn put_derived(
+        &self,
+        buckets: &[(Arc<str>, Hour)],
+        rollups: Vec<HourRollup>,
+    ) -> Vec<Result<(), WriteError>> {
+        let outcomes = self.put_all(&rollups).await;
+        let bucket = |rollup: HourRollup| (rollup.device, rollup.stats.hour);
+        let mut outcomes: HashMap<(Arc<str>, Hour), Result<(), WriteError>> =
+            rollups.into_iter().map(bucket).zip(outcomes).collect();
+        buckets.iter().map(|bucket| outcomes.remove(bucket).unwrap_or(Ok(()))).collect()
+    }
+
+    /// Writes the rollups of an hour that are not stored yet, and returns how many were written. A rollup that
+    /// the server refuses for good is left out: queries still read its stats from the readings.
+    pub(in super::super) async fn bring_up_to_date(
         &self,
         hour: Hour,
-        mut rollups: Vec<HourRollup>,
-    ) -> Result<Vec<HourRollup>, StoreError> {
+        rollups: Vec<HourRollup>,
+    ) -> Result<u64, WriteError> {
+        let outdated = self.outdated(hour, rollups).await?;
+        let mut done = 0;
+        for (rollup, outcome) in outdated.iter().zip(self.put_all(&outdated).await) {
+            match outcome {
+                Ok(()) => done += 1,
+                Err(error) if error.is_permanent() => {
+                    let (device, hour_ms) = (&*rollup.device, hour.start_ms());
+                    tracing::warn!(device, hour_ms, %error, "the hour of a device cannot be rolled up");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Those of the rollups, all of one hour, that are not stored or not as new. It spares statements that
+    /// would do nothing, which cost more than this look.
+    async fn outdated(&self, hour: Hour, mut rollups: Vec<HourRollup>) -> Result<Vec<HourRollup>, StoreError> {
         if rollups.is_empty() {
             return Ok(rollups);
         }

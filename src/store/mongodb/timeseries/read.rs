@@ -4,15 +4,14 @@
 //! takes each identity once, whatever its name, and folds by hour.
 
 use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
 
 use bson::{DateTime, Document, RawDocument, doc};
 use mongodb::options::ReadConcern;
 
 use super::super::by_device::{ByDevice, of_devices};
 use super::super::decode::{DecodeError, integer, number};
-use super::super::rollups::{HourRollup, Missing, missing};
-use super::TimeseriesStore;
+use super::super::rollups::{HourRollup, Missing};
+use super::Timeseries;
 use super::document::{add_measurement, decode_meta, field_of, metric_of};
 use super::known::LatestKnown;
 use super::times::{during, during_hours, since};
@@ -26,26 +25,19 @@ const BATCH: u32 = 10_000;
 /// No fewer are asked for at once: as many as the server sends first by itself.
 const BATCH_MIN: u32 = 101;
 
-impl TimeseriesStore {
-    /// The stats of hours of devices: from the rollups where they hold them, else from the readings.
+impl Timeseries {
+    /// Adds the stats of missing hours to those that `by_device` has.
     pub(super) async fn read_hour_stats(
         &self,
-        devices: &[Arc<str>],
-        hours: &Range<Hour>,
+        missing: &[Missing],
         metrics: &[Metric],
-    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
-        let rolled_up = self.rollups.read(devices, hours, metrics).await?;
-        let clauses: Vec<Document> = missing(devices, hours, &rolled_up).iter().flat_map(clauses_of).collect();
-        if clauses.is_empty() {
-            return Ok(rolled_up);
-        }
-        let mut by_device = ByDevice::new(devices, rolled_up);
-        let mut names = MetricNames::new(metrics);
-        for rollup in self.fold(doc! { "$or": clauses }, &mut names).await? {
+        by_device: &mut ByDevice<'_>,
+    ) -> Result<(), StoreError> {
+        let clauses: Vec<Document> = missing.iter().flat_map(clauses_of).collect();
+        for rollup in self.fold(doc! { "$or": clauses }, &mut MetricNames::new(metrics)).await? {
             by_device.of(&rollup.device)?.push(rollup.stats);
         }
-        by_device.found.iter_mut().for_each(|hours| hours.sort_unstable_by_key(|stats| stats.hour));
-        Ok(by_device.found)
+        Ok(())
     }
 
     /// The rollup of each device and hour of the measurements that `filter` finds, as they are stored.

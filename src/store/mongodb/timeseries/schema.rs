@@ -6,6 +6,7 @@ use bson::{Document, doc};
 
 use super::super::collection::{Deployment, Kind, ManagedCollection};
 use super::super::connect::{Granularity, TimeseriesSpan};
+use super::super::decode::server_integer;
 use crate::store::{Cause, StoreError};
 
 /// The index that every query of a device uses.
@@ -42,9 +43,7 @@ impl Schema {
             Some(present) => self.adjust(&present).await?,
         }
         self.collection.ensure_index(QUERY_INDEX, doc! { "meta.deviceId": 1, "ts": 1 }).await?;
-        if deployment == Deployment::Sharded {
-            self.collection.ensure_sharding("meta.deviceId").await?;
-        }
+        self.collection.ensure_sharding(deployment, "meta.deviceId").await?;
         Ok(deployment)
     }
 
@@ -61,7 +60,7 @@ impl Schema {
     /// Changes what differs from the options. The server lets the span of its buckets grow only.
     async fn adjust(&self, present: &Document) -> Result<(), StoreError> {
         let options = present.get_document("options").cloned().unwrap_or_default();
-        let (old, new) = (options.get("expireAfterSeconds").and_then(integer), self.retention.map(seconds));
+        let (old, new) = (options.get("expireAfterSeconds").and_then(server_integer), self.retention.map(seconds));
         if old != new {
             let value = new.map_or_else(|| bson::Bson::from("off"), bson::Bson::from);
             self.collection.modify(doc! { "expireAfterSeconds": value }).await?;
@@ -75,7 +74,9 @@ impl Schema {
         let present = options.get_document("timeseries").cloned().unwrap_or_default();
         let wanted = self.span_fields();
         let differs = wanted.iter().any(|(field, value)| {
-            present.get(field).is_some_and(|found| integer(found) != integer(value) || found.as_str() != value.as_str())
+            present
+                .get(field)
+                .is_some_and(|found| server_integer(found) != server_integer(value) || found.as_str() != value.as_str())
         });
         if differs {
             let modified = self.collection.modify(doc! { "timeseries": wanted }).await;
@@ -113,13 +114,4 @@ impl Schema {
 
 fn seconds(period: Duration) -> i64 {
     i64::try_from(period.as_secs()).unwrap_or(i64::MAX)
-}
-
-pub(super) fn integer(value: &bson::Bson) -> Option<i64> {
-    match value {
-        bson::Bson::Int32(value) => Some((*value).into()),
-        bson::Bson::Int64(value) => Some(*value),
-        bson::Bson::Double(value) => Some(*value as i64),
-        _ => None,
-    }
 }

@@ -8,7 +8,7 @@ use crate::store::Rollups;
 use crate::store::mongodb::bucket::capacity::Capacity;
 use crate::store::mongodb::bucket::fast::job_of;
 use crate::store::mongodb::bucket::statement::append;
-use crate::store::mongodb::statements::{Verb, write_command};
+use crate::store::mongodb::statements::Verb;
 use crate::store::scenarios::in_the_end;
 
 /// There is one `failCommand` in a server, so that one test at a time may use it.
@@ -202,11 +202,8 @@ async fn a_command_that_lands_twice_stores_once() {
     let (first, second) = (write_at("d", 0..10), write_at("d", 10..20));
     let command = |write: &BucketWrite| -> RawDocumentBuf {
         let jobs = [job_of(0, write).unwrap()];
-        let concern = |command: &mut _| store.commands.write_concern(command);
-        write_command(Verb::Update, "buckets", concern, &jobs, |statement, job| {
-            append(statement, job, 0, Capacity::new(1_000, 1 << 20));
-        })
-        .0
+        let encode = |statement: &mut _, job: &_| append(statement, job, 0, Capacity::new(1_000, 1 << 20));
+        store.commands.write_command(Verb::Update, "buckets", &jobs, encode).0
     };
     assert_eq!(store.commands.send(command(&first)).await.unwrap().errors, []);
     assert_eq!(store.commands.send(command(&second)).await.unwrap().errors, []);
@@ -251,7 +248,7 @@ async fn a_bucket_that_is_not_readable_is_refused_for_good() {
     let spoil = doc! { "q": {}, "u": { "$set": { "readings.0.lux": "high" } } };
     scratch.run(doc! { "update": "buckets", "updates": [spoil] }).await;
     let outcome = write_one(&store, &write_at("d", 0..3)).await;
-    assert!(matches!(outcome, Err(WriteError { cause: Cause::Unreadable, .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(WriteError { cause: Cause::UnreadableDocument, .. })), "{outcome:?}");
 }
 
 #[tokio::test]

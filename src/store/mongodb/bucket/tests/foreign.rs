@@ -86,7 +86,7 @@ async fn a_document_of_ours_that_somebody_broke_refuses_its_late_readings_only()
     let broken = doc! { "q": { "deviceId": "d" }, "u": { "$set": { "readings.3": "broken" } } };
     scratch.run(doc! { "update": "buckets", "updates": [broken] }).await;
     let outcome = write_one(&store, &write_at("d", 2..5)).await;
-    assert!(matches!(outcome, Err(WriteError { cause: Cause::Unreadable, .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(WriteError { cause: Cause::UnreadableDocument, .. })), "{outcome:?}");
     assert_eq!(write_one(&store, &write_at("e", 0..5)).await.unwrap(), Written { stored: 5, duplicate: 0 });
     let (stats, counts, ..) = answers(&store).await;
     assert_eq!((stats.len(), counts), (1, vec![(HOUR, 4)]), "all but the broken one");

@@ -38,7 +38,8 @@ async fn a_changed_retention_changes_when_readings_expire() {
         [(Some(86_400), Some(86_400)), (Some(7_200), Some(7_200)), (None, None), (Some(9), Some(9))]
     {
         ensured(&scratch, retention, SECONDS).await.unwrap();
-        let found = options(&scratch).await.get("expireAfterSeconds").and_then(super::super::schema::integer);
+        let found =
+            options(&scratch).await.get("expireAfterSeconds").and_then(crate::store::mongodb::decode::server_integer);
         assert_eq!(found, expected);
     }
 }

@@ -1,0 +1,84 @@
+//! The seam between the store and the shape of the readings in their collection.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bson::Document;
+
+use super::by_device::ByDevice;
+use super::collection::Deployment;
+use super::rollups::{HourRollup, Missing, RollupCollection};
+use crate::model::{BucketWrite, Contents, Hour, Keep, Metric};
+use crate::store::{DeviceSummary, FirstReadings, ReadingsQuery, StoreError, WriteError, Written};
+
+/// One shape of the readings in their collection.
+///
+/// [`MongoStore`](super::MongoStore) has everything else: the connection, the schema, the rollups, the list of
+/// devices.
+#[async_trait]
+pub trait Layout: Debug + Send + Sync {
+    /// The first entry of a device that has readings.
+    type First: Send;
+
+    /// The name of the store.
+    const NAME: &'static str;
+
+    /// Which of several values of one identity stays.
+    const KEEPS: Keep;
+
+    /// Whether metadata belongs to readings, and not to hours.
+    const METADATA_STAYS: bool;
+
+    /// The beginning of [`Rollups::identity`](crate::store::Rollups::identity).
+    const IDENTITY: &'static str;
+
+    /// Whether a write counts only if the collection is still the same one afterwards. An insert into a
+    /// collection that is missing makes the server create a plain one.
+    const CONFIRMS_WRITES: bool;
+
+    /// The names under which the server may list the collection of the readings.
+    fn collection_names(&self) -> Vec<String>;
+
+    /// Brings the collection of the readings to what the options ask for. `was_ensured` says whether this
+    /// instance has done so before.
+    async fn ensure_schema(&self, was_ensured: bool) -> Result<Deployment, StoreError>;
+
+    /// Writes buckets; see [`Store::write`](crate::store::Store::write).
+    async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, WriteError>>;
+
+    /// Adds the stats of hours without a rollup to those that `found` has.
+    async fn add_hour_stats(
+        &self,
+        missing: &[Missing],
+        metrics: &[Metric],
+        found: &mut ByDevice<'_>,
+    ) -> Result<(), StoreError>;
+
+    /// Reads readings; see [`Store::readings`](crate::store::Store::readings).
+    async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError>;
+
+    /// Reads the last samples of an hour; see [`Store::latest`](crate::store::Store::latest).
+    async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError>;
+
+    /// The newest hour of a device that has readings.
+    async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError>;
+
+    /// The first entry of the first device whose ID matches `ids`. One seek in the index.
+    async fn first_of(&self, ids: Document) -> Result<Option<Self::First>, StoreError>;
+
+    /// The device of an entry.
+    fn device_of(first: &Self::First) -> &str;
+
+    /// The summary of the device that `first` belongs to; `None` if its readings have just expired.
+    async fn summary(&self, first: Self::First) -> Result<Option<DeviceSummary>, StoreError>;
+
+    /// The first hour from `from` on of which any device has readings.
+    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError>;
+
+    /// Rolls up an hour of all devices into `rollups`, and returns how many rollups were written.
+    async fn roll_up_hour(&self, hour: Hour, rollups: &RollupCollection) -> Result<u64, WriteError>;
+
+    /// Derives the rollups of buckets. A bucket without readings has none.
+    async fn derive(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, StoreError>;
+}
