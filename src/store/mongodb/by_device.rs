@@ -1,4 +1,4 @@
-//! The stats of several devices: which documents to ask for, and where what is found belongs.
+//! Queries for the stats of several devices, and the table of their answers.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use super::decode::DecodeError;
 use crate::model::Hour;
 use crate::store::HourStats;
 
-/// The stats of several devices, while they are being read.
+/// The stats of several devices, in the order of the devices.
 pub struct ByDevice<'a> {
     places: HashMap<&'a str, usize>,
     found: Vec<Vec<HourStats>>,
@@ -21,8 +21,9 @@ impl<'a> ByDevice<'a> {
         Self { places: devices.iter().enumerate().map(|(at, device)| (&**device, at)).collect(), found }
     }
 
+    /// The stats of a device.
     pub(super) fn of(&mut self, device: &str) -> Result<&mut Vec<HourStats>, DecodeError> {
-        let at = self.places.get(device).ok_or_else(|| DecodeError("a device that nobody asked for".into()))?;
+        let at = self.places.get(device).ok_or_else(|| DecodeError("its device was not asked for".into()))?;
         Ok(&mut self.found[*at])
     }
 
@@ -33,8 +34,8 @@ impl<'a> ByDevice<'a> {
     }
 }
 
-/// Matches documents of these devices. One is asked for by equality, which a sharded cluster sends to its
-/// shard alone.
+/// Matches documents of these devices. One device is matched by equality: a sharded cluster sends that query
+/// to the device's shard alone.
 pub(super) fn of_devices(devices: &[impl AsRef<str>]) -> Bson {
     match devices {
         [device] => device.as_ref().into(),
@@ -42,7 +43,7 @@ pub(super) fn of_devices(devices: &[impl AsRef<str>]) -> Bson {
     }
 }
 
-/// Matches instants from the start of one hour to before that of another.
+/// Matches the instants of hours.
 pub(super) fn within(hours: &Range<Hour>) -> Document {
     let [from, to] = [hours.start, hours.end].map(|hour| DateTime::from_millis(hour.start_ms()));
     doc! { "$gte": from, "$lt": to }

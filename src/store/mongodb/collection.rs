@@ -1,7 +1,7 @@
-//! A collection with its indexes, its expiry and its sharding, brought to what is asked for.
+//! Brings a collection, its indexes, its expiry and its sharding to what a schema asks for.
 //!
-//! Everything here can be done again and again, by several instances at once. Its errors are always
-//! transient: nothing about the readings is wrong, so that they wait until an operator mends the database.
+//! All steps may be repeated, by several instances at once. Their errors are always transient: nothing is
+//! wrong with the readings, so these wait until an operator corrects the database.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use mongodb::{Database, IndexModel};
 use super::errors::within;
 use crate::store::{Cause, StoreError};
 
-/// The index on `createdAt`: it finds the documents of an hour, and expires them where they are not kept
-/// forever.
+/// The index on `createdAt`: queries find the documents of an hour by it, and it expires them unless they are
+/// kept forever.
 const AGE_INDEX: &str = "createdAt";
 
-/// The largest `expireAfterSeconds` that the server takes.
+/// The largest `expireAfterSeconds` that the server accepts.
 const EXPIRE_MAX: Duration = Duration::from_secs(i32::MAX as u64);
 
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
 const NAMESPACE_EXISTS: i32 = 48;
 
-/// What a server says that does not let us shard: `Unauthorized`, `CommandNotFound`, `CommandNotSupported`,
+/// The codes of servers that do not allow sharding: `Unauthorized`, `CommandNotFound`, `CommandNotSupported`,
 /// and `AtlasError` of hosted clusters that look like a mongos.
 const CANNOT_SHARD: [i32; 4] = [13, 59, 115, 8000];
 
@@ -41,7 +41,7 @@ pub enum Deployment {
 }
 
 impl Deployment {
-    /// What the reply to `hello` says.
+    /// Derives the kind from the reply to `hello`.
     fn of(hello: &Document) -> Self {
         if hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid") {
             Self::Sharded
@@ -53,7 +53,7 @@ impl Deployment {
     }
 }
 
-/// What the server may call the type of a collection.
+/// The type of a collection, as the server names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// For documents.
@@ -71,7 +71,7 @@ impl Kind {
     }
 }
 
-/// A collection of ours.
+/// A collection whose schema tidegauge manages.
 #[derive(Debug, Clone)]
 pub(super) struct ManagedCollection {
     pub(super) database: Database,
@@ -84,35 +84,39 @@ impl ManagedCollection {
         Ok(Deployment::of(&self.run(doc! { "hello": 1 }).await?))
     }
 
-    /// What the server lists of the collection; `None` when there is none.
+    /// The entry of the collection in the server's list; `None` if it does not exist.
     ///
     /// # Errors
-    /// When it is of another kind, too: it cannot be used then.
+    /// When it is of another kind, too: then it cannot be used.
     pub(super) async fn present(&self, kind: Kind) -> Result<Option<Document>, StoreError> {
         let Some(found) = self.list(doc! { "name": &self.name }).await?.pop() else { return Ok(None) };
         let (found_type, wanted) = (found.get_str("type").unwrap_or_default(), kind.name());
         if found_type != wanted {
-            let detail = format!("{} is a {found_type}, and not a {wanted}: choose another name for it", self.name);
+            let detail = format!(
+                "the collection {} has the type {found_type}, and {wanted} is needed: choose another name in the \
+                 configuration",
+                self.name
+            );
             return Err(StoreError::new(Cause::Schema, detail));
         }
         Ok(Some(found))
     }
 
-    /// Whether there is a collection of this kind.
+    /// Whether the collection exists and is of this kind.
     pub(super) async fn is_of(&self, kind: Kind) -> Result<bool, StoreError> {
         let found = self.list(doc! { "name": &self.name, "type": kind.name() }).await?;
         Ok(!found.is_empty())
     }
 
-    /// What the server lists of the collections that match, which must be a few.
+    /// The entries of the collections that match `filter` in the server's list. They must fit into one reply.
     pub(super) async fn list(&self, filter: Document) -> Result<Vec<Document>, StoreError> {
         let reply = self.run(doc! { "listCollections": 1, "filter": filter }).await?;
         let first = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok();
         Ok(first.into_iter().flatten().filter_map(|found| found.as_document().cloned()).collect())
     }
 
-    /// Gives a collection of the wrong type another name, and returns that name. `None` when there is none
-    /// any more, or another instance was quicker.
+    /// Renames a collection of the wrong type, and returns its new name. `None` if it does not exist any
+    /// more, or another instance was quicker.
     pub(super) async fn set_aside(&self) -> Result<Option<String>, StoreError> {
         let Some(found) = self.list(doc! { "name": &self.name }).await?.pop() else { return Ok(None) };
         let uuid = match found.get_document("info").map(|info| info.get("uuid")) {
@@ -157,7 +161,7 @@ impl ManagedCollection {
         self.create_index(name, keys, None).await
     }
 
-    /// The index on `createdAt`, which lets documents expire so long after it. `None` keeps them forever.
+    /// Brings the index on `createdAt` to an expiry of `after`. `None` keeps documents forever.
     pub(super) async fn ensure_expiry(&self, after: Option<Duration>) -> Result<(), StoreError> {
         let key = doc! { "createdAt": 1 };
         let wanted = after.map(|after| Duration::from_secs(after.min(EXPIRE_MAX).as_secs()));
@@ -180,9 +184,9 @@ impl ManagedCollection {
         Ok(())
     }
 
-    /// Spreads the documents over the shards by device. All those of a device are on one shard, which is why
-    /// an `_id` is unique though each shard watches over its own only. Where that is not allowed, everything
-    /// works all the same, on one shard, and a warning says what to do about it.
+    /// Shards the collection by device. All documents of a device are on one shard; so an `_id` is unique,
+    /// though each shard enforces that for its own documents only. If the user may not shard, the collection
+    /// stays on one shard, and a warning tells the operator what to do.
     pub(super) async fn ensure_sharding(&self, deployment: Deployment, device_field: &str) -> Result<(), StoreError> {
         if deployment != Deployment::Sharded {
             return Ok(());
@@ -231,8 +235,8 @@ fn warn_of_one_shard(namespace: &str, device_field: &str, error: &Error) {
     tracing::warn!(
         namespace,
         %error,
-        "the collection stays on one shard, for this user may not shard it: grant enableSharding on it and start again, \
-         or let an administrator run {command}"
+        "the collection stays on one shard, because this user may not shard it: grant enableSharding on it and \
+         restart tidegauge, or let an administrator run {command}"
     );
 }
 
@@ -253,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_says_what_it_is() {
+    fn the_kind_of_a_server_follows_from_its_hello() {
         assert_eq!(Deployment::of(&doc! { "ok": 1, "msg": "isdbgrid" }), Deployment::Sharded);
         assert_eq!(Deployment::of(&doc! { "ok": 1, "setName": "rs0" }), Deployment::ReplicaSet);
         assert_eq!(Deployment::of(&doc! { "ok": 1 }), Deployment::Standalone);

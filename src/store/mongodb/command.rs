@@ -1,8 +1,8 @@
 //! Sends commands and reads their replies.
 //!
 //! Write commands are sent raw, because servers before 8.0 have no bulk write for the driver to use. The
-//! driver neither adds a write concern to a raw command, nor retries it, nor looks into its reply: a reply
-//! with `ok: 1` may still hold `writeErrors` and a `writeConcernError`, and both are read here.
+//! driver neither adds a write concern to a raw command, nor retries it, nor checks its reply: a reply with
+//! `ok: 1` may still have `writeErrors` and a `writeConcernError`. This module checks both.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -24,32 +24,32 @@ use crate::store::{self, Cause, StoreError, WriteError};
 /// The longest wait for the answer to a ping.
 const PING_MAX: Duration = Duration::from_secs(2);
 
-/// How many documents are asked for at once, to find the first that can be read.
+/// The documents of one batch in the search for the first that can be read.
 const FIRST_BATCH: u32 = 16;
 
 /// The longest text that names a document in the log, in characters.
 const NAMED_MAX_CHARS: usize = 200;
 
-/// How much longer than the server the client waits, so that the server's own answer, which says more, can
-/// arrive.
+/// How much longer the client waits than the server, so that the server's own error, which has more detail,
+/// arrives in time.
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
 
-/// After so many bytes of documents other tasks get their turn: some milliseconds of work.
+/// The bytes of documents after which other tasks get their turn: some milliseconds of work.
 const BYTES_PER_TURN: usize = 1 << 20;
 
-/// What the server said to a write command that it carried out.
+/// The reply to a write command that the server executed.
 #[derive(Debug, PartialEq)]
 pub(super) struct Reply {
-    /// How many documents were matched, inserted or upserted.
+    /// The number of documents that were matched, inserted or upserted.
     pub(super) n: i64,
-    /// The statements that failed. The others did not.
+    /// The errors of the statements that failed. All others succeeded.
     pub(super) errors: Vec<StatementError>,
 }
 
 /// Why a statement failed.
 #[derive(Debug, PartialEq)]
 pub(super) struct StatementError {
-    /// Where the statement stands in its command.
+    /// The index of the statement in its command.
     pub(super) statement: usize,
     pub(super) code: i32,
     pub(super) message: String,
@@ -82,8 +82,8 @@ impl Commands {
         ManagedCollection { database: self.database.clone(), name: collection.to_owned(), timeout: self.timeout }
     }
 
-    /// Writes the field `writeConcern`: a majority of the members have the write in their journals before the
-    /// server says so.
+    /// Writes the field `writeConcern`: the server answers when a majority of the members have the write in
+    /// their journals.
     pub(super) fn write_concern(&self, command: &mut Encoder) {
         let timeout_ms = i32::try_from(self.timeout.as_millis()).unwrap_or(i32::MAX);
         command.document("writeConcern", |concern| {
@@ -96,14 +96,14 @@ impl Commands {
     /// Sends a write command.
     ///
     /// # Errors
-    /// When the command as a whole failed, or it is not certain that what it did will last. In either case it
-    /// may have done everything, something or nothing.
+    /// When the command failed as a whole, or its writes may not be durable. In either case it may have done
+    /// everything, something or nothing.
     pub(super) async fn send(&self, command: RawDocumentBuf) -> Result<Reply, WriteError> {
         let reply = within(self.timeout + ANSWER_GRACE, self.database.run_raw_command(command)).await?;
         Reply::parse(&reply)
     }
 
-    /// The same, in a session that the caller numbers the commands of.
+    /// Sends a write command in a session. The caller numbers the commands of the session.
     pub(super) async fn send_in(
         &self,
         session: &mut ClientSession,
@@ -113,7 +113,7 @@ impl Commands {
         Reply::parse(&within(self.timeout + ANSWER_GRACE, call).await?)
     }
 
-    /// Asks whether the server is there.
+    /// Checks that the server answers.
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
         let ping = within(self.timeout.min(PING_MAX), self.database.run_command(doc! { "ping": 1 }));
         ping.await.map(drop).map_err(|error| match self.servers.why_unreachable(error.cause) {
@@ -122,7 +122,7 @@ impl Commands {
         })
     }
 
-    /// The same, while `look` asks something else, which may fail without saying anything of the server.
+    /// Checks that the server answers while `look` runs. The result of `look` does not matter.
     pub(super) async fn ping_during<T>(
         &self,
         look: impl Future<Output = Result<T, StoreError>>,
@@ -131,14 +131,14 @@ impl Commands {
         answer
     }
 
-    /// How many bytes the collections and indexes of the database take on disk, on all shards.
+    /// The size of the database's collections and indexes on disk in bytes, on all shards.
     pub(super) async fn database_bytes(&self) -> Result<u64, StoreError> {
         let stats = within(self.timeout, self.database.run_command(doc! { "dbStats": 1 })).await?;
         let total = stats.get("totalSize").and_then(server_integer).and_then(|bytes| u64::try_from(bytes).ok());
         total.ok_or_else(|| StoreError::new(Cause::Other, "the reply to dbStats has no totalSize"))
     }
 
-    /// Runs an aggregation and shows each result to `visit`, until it breaks.
+    /// Runs an aggregation and calls `visit` with each result, until it breaks.
     pub(super) async fn each_result(
         &self,
         collection: &Collection<RawDocumentBuf>,
@@ -148,19 +148,20 @@ impl Commands {
         let aggregate = collection.aggregate(pipeline).max_time(self.timeout).with_type::<RawDocumentBuf>();
         let mut results = within(self.timeout, aggregate).await?;
         while let Some(result) = within(self.timeout, async { results.next().await.transpose() }).await? {
-            if self.show(&result, &mut visit).is_break() {
+            if self.visit_or_skip(&result, &mut visit).is_break() {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Makes the server end a query after `query_timeout`. It does not notice when the client stops waiting.
+    /// Makes the server end a query after `query_timeout`. The server does not notice that a client has
+    /// stopped waiting.
     pub(super) fn limited<'f, T: Send + Sync>(&self, find: Find<'f, T>) -> Find<'f, T> {
         find.max_time(self.query_timeout)
     }
 
-    /// Runs a query and shows each document that it finds to `visit`, until it breaks.
+    /// Runs a query and calls `visit` with each document, until it breaks.
     pub(super) async fn each_document(
         &self,
         find: Find<'_, RawDocumentBuf>,
@@ -171,7 +172,7 @@ impl Commands {
         while let Some(batch) = batches.next().await? {
             for document in documents(&batch)? {
                 let document = document?;
-                if self.show(document, &mut visit).is_break() {
+                if self.visit_or_skip(document, &mut visit).is_break() {
                     return Ok(());
                 }
                 bytes += document.as_bytes().len();
@@ -184,8 +185,8 @@ impl Commands {
         Ok(())
     }
 
-    /// Shows a document to `visit`. What it cannot read is skipped.
-    fn show(
+    /// Calls `visit` with a document, and skips the document if `visit` cannot read it.
+    fn visit_or_skip(
         &self,
         document: &RawDocument,
         visit: &mut impl FnMut(&RawDocument) -> Result<ControlFlow<()>, DecodeError>,
@@ -196,7 +197,7 @@ impl Commands {
         })
     }
 
-    /// Counts a document that cannot be read.
+    /// Counts and logs a document that cannot be read.
     pub(super) fn skip(&self, document: &RawDocument, error: &DecodeError) {
         self.unreadable.skip(|| id_of(document), error);
     }
@@ -224,13 +225,13 @@ impl Commands {
         Ok(None)
     }
 
-    /// Runs a query whose documents are looked at batch by batch.
+    /// Runs a query and returns its batches.
     pub(super) async fn batches(&self, find: Find<'_, RawDocumentBuf>) -> Result<Batches, StoreError> {
         Ok(Batches { cursor: within(self.timeout, find.batch()).await?, timeout: self.timeout })
     }
 }
 
-/// What a query finds, as it comes.
+/// The batches of a query, in the order of their arrival.
 pub(super) struct Batches {
     cursor: RawBatchCursor,
     timeout: Duration,
@@ -248,11 +249,11 @@ pub(super) fn documents(
 ) -> Result<impl Iterator<Item = Result<&RawDocument, DecodeError>>, DecodeError> {
     let elements = batch.doc_slices().map_err(|error| DecodeError(error.to_string()))?;
     Ok(elements.into_iter().map(|element| {
-        element?.as_document().ok_or_else(|| DecodeError("a batch holds something that is no document".into()))
+        element?.as_document().ok_or_else(|| DecodeError("a batch has an element that is not a document".into()))
     }))
 }
 
-/// The `_id` of a document, or what there is of it where a query leaves the `_id` out.
+/// The `_id` of a document, or the document itself if the query leaves the `_id` out.
 pub(super) fn id_of(document: &RawDocument) -> String {
     let named = match document.get("_id") {
         Ok(Some(id)) => format!("_id {id:?}"),
@@ -262,15 +263,14 @@ pub(super) fn id_of(document: &RawDocument) -> String {
 }
 
 impl Reply {
-    /// Whether each of that many upserts either took effect on one document or was refused.
+    /// Whether each of this many statements either took effect on one document or failed.
     pub(super) fn accounts_for(&self, statements: usize) -> bool {
         self.n + self.errors.len() as i64 == statements as i64
     }
 
     fn parse(reply: &Document) -> Result<Self, WriteError> {
         if let Ok(error) = reply.get_document("writeConcernError") {
-            // The reason stays one word whatever the code: the operator's question is why writes do not get
-            // replicated.
+            // One cause whatever the code: operators ask why writes are not replicated.
             let detail = errors::of_code(integer(error, "code") as i32, error.get_str("errmsg").unwrap_or_default());
             return Err(WriteError::new(Cause::WriteConcern, WriteError::from(detail).to_string()));
         }
@@ -289,12 +289,12 @@ impl StatementError {
         Self { statement: integer(error, "index") as usize, code: integer(error, "code") as i32, message }
     }
 
-    /// Whether the document that the statement wanted to insert is there already.
+    /// Whether the document that the statement should insert exists already.
     pub(super) fn is_duplicate_key(&self) -> bool {
         self.code == errors::DUPLICATE_KEY
     }
 
-    /// Whether an upsert's filter did not hold, and it could not insert either; see `bucket::statement`.
+    /// Whether an upsert's filter did not match, and it could not insert either; see `bucket::statement`.
     pub(super) fn is_unmet(&self) -> bool {
         self.is_duplicate_key() || self.code == errors::IMMUTABLE_FIELD
     }
@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_inside_a_reply_that_is_ok_are_found() {
+    fn errors_inside_an_ok_reply_are_found() {
         let reply = doc! { "ok": 1.0, "n": 3, "writeErrors": [
             { "index": 1, "code": 11000, "errmsg": "E11000", "keyPattern": { "_id": 1 } },
             { "index": 4, "code": 121, "errmsg": "Document failed validation", "errInfo": { "why": "x" } },

@@ -1,4 +1,4 @@
-//! How the store reaches its database.
+//! The options of the store, and the connection to its database.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::store::UnreadableDocuments;
 /// The longest wait for a TCP connection.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// Where the buckets are, and how they are kept.
+/// The database and the collections of the store, and their limits.
 #[derive(Debug, Clone)]
 pub struct MongodbOptions {
     /// The connection string.
@@ -24,50 +24,50 @@ pub struct MongodbOptions {
     pub collection: String,
     /// The collection of the rollups.
     pub rollups_collection: String,
-    /// The longest wait for any answer of the server.
+    /// The longest wait for an answer of the server.
     pub timeout: Duration,
     /// How long the server may work on one query.
     pub query_timeout: Duration,
-    /// How many readings a document holds before the bucket gets another one, at least 1. Instances that
-    /// write to one database may disagree on it.
+    /// The most readings of a document, at least 1. A bucket with more gets another document. Instances that
+    /// write to one database may have different limits.
     pub max_readings_per_document: u32,
-    /// How large a document gets, in bytes of BSON, before the bucket gets another one; one reading may
-    /// exceed it.
+    /// The largest size of a document, in bytes of BSON. A larger bucket gets another document; one reading
+    /// may exceed the limit.
     pub max_document_bytes: usize,
     /// Counts the buckets that could not be appended to and had to be read, merged and written back.
     pub slow_writes: Counter,
     /// Counts the documents with readings that reads skip.
     pub unreadable_readings: UnreadableDocuments,
-    /// The same of the rollups.
+    /// Counts the documents with rollups that reads skip.
     pub unreadable_rollups: UnreadableDocuments,
-    /// How long readings are kept after their hour ended; `None` keeps them forever.
+    /// How long readings are kept after the end of their hour; `None` keeps them forever.
     pub retention: Option<Duration>,
-    /// How long rollups are kept after their day ended; `None` keeps them forever.
+    /// How long rollups are kept after the end of their day; `None` keeps them forever.
     pub rollups_retention: Option<Duration>,
-    /// Whether the server checks each document against a `$jsonSchema` of its envelope.
+    /// Whether the server checks each document, except its readings, against a `$jsonSchema`.
     pub validate: bool,
     /// The most connections to one server, monitoring aside.
     pub max_connections: u32,
 }
 
-/// How measurements are kept.
+/// The options of time-series mode.
 #[derive(Debug, Clone)]
 pub struct TimeseriesOptions {
     /// The collection of the measurements.
     pub collection: String,
-    /// How much time the server puts into one of its buckets.
+    /// The time span of the server's own buckets.
     pub span: TimeseriesSpan,
-    /// Of how many devices it is remembered up to where readings are stored, at least 1.
+    /// The most devices whose last stored instant is remembered, at least 1.
     pub max_known_devices: usize,
 }
 
-/// How much time the server puts into one of its own buckets of a device.
+/// The time span of the server's own buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeseriesSpan {
     /// One of the server's classes.
     Granularity(Granularity),
-    /// At most so much, which is also what its start is rounded to (`bucketMaxSpanSeconds`, servers from 6.3
-    /// on).
+    /// The longest span, to which the start of a bucket is rounded too (`bucketMaxSpanSeconds`, servers from
+    /// 6.3 on).
     Max(Duration),
 }
 
@@ -83,11 +83,11 @@ pub enum Granularity {
 }
 
 impl MongodbOptions {
-    /// The database, without asking the server for anything, so that tidegauge starts while MongoDB is down.
-    /// (A `mongodb+srv` URI is resolved here, which takes a name server.)
+    /// The database. No server is needed, so tidegauge starts while MongoDB is down. (A `mongodb+srv` URI is
+    /// resolved here, which needs a name server.)
     ///
     /// # Errors
-    /// When the URI is not one.
+    /// When the URI is invalid.
     pub(super) async fn database(&self) -> Result<(Database, Servers), UriError> {
         let mut client = uri::resolve(&self.uri).await?;
         let servers = Servers::new(client.repl_set_name.clone());

@@ -1,10 +1,10 @@
-//! Reads what all the collections have in common: numbers.
+//! Decodes the numbers and the schema version of stored documents, and the numbers of replies.
 
 use bson::{Bson, RawBsonRef, RawDocument};
 
 use crate::store::{Cause, StoreError, WriteError};
 
-/// A stored document has not the shape that this version knows.
+/// A stored document does not have the shape that this program knows.
 #[derive(Debug, thiserror::Error)]
 #[error("a stored document is not readable: {0}")]
 pub(super) struct DecodeError(pub(super) String);
@@ -29,7 +29,7 @@ impl From<DecodeError> for WriteError {
     }
 }
 
-/// The integer in a field, whichever of the two integer types it has.
+/// The integer in a field, of either integer type.
 pub(super) fn integer(document: &RawDocument, field: &str) -> Result<i64, DecodeError> {
     match document.get(field)? {
         Some(RawBsonRef::Int32(value)) => Ok(value.into()),
@@ -48,11 +48,13 @@ pub(super) fn server_integer(value: &Bson) -> Option<i64> {
     }
 }
 
-/// Whether a document is of the shape that this program knows.
+/// Checks that a document has the schema version that this program knows.
 pub(super) fn expect_version(document: &RawDocument, known: i32) -> Result<(), DecodeError> {
     match integer(document, "schemaVersion") {
         Ok(version) if version == i64::from(known) => Ok(()),
-        Ok(version) => Err(DecodeError(format!("its schemaVersion is {version}, and this program knows {known}"))),
+        Ok(version) => {
+            Err(DecodeError(format!("its schemaVersion is {version}, and this program knows version {known} only")))
+        }
         Err(_) => Err(DecodeError("it has no schemaVersion".into())),
     }
 }
@@ -63,7 +65,7 @@ pub(super) fn finite(value: RawBsonRef<'_>) -> Result<f64, DecodeError> {
     if value.is_finite() { Ok(value) } else { Err(DecodeError(format!("a value is {value}"))) }
 }
 
-/// A number that people may have edited by hand, and so may have made an integer.
+/// A number. People may have edited it by hand, and so may have made it an integer.
 pub(super) fn number(value: RawBsonRef<'_>) -> Result<f64, DecodeError> {
     match value {
         RawBsonRef::Double(value) if value.is_nan() => Err(DecodeError("a NaN where a number should be".into())),

@@ -1,9 +1,9 @@
 //! Writes BSON, append only, into one buffer.
 //!
-//! A flush turns hundreds of thousands of readings into one command. Building an owned document for each
-//! would cost more than everything else the flush does, so values go straight into the bytes of the command.
-//! A document's length stands before its elements and is known only after them: it is patched in when the
-//! document ends. Documents are closures here, so that each one begun is ended.
+//! A flush encodes hundreds of thousands of readings into one command. An owned document for each would cost
+//! more than the rest of the flush, so the encoder writes values into the bytes of the command. The length of
+//! a document precedes its elements and is known only after them: the encoder fills it in when the document
+//! ends. Closures write the documents, so that each document that begins also ends.
 //!
 //! Format: <https://bsonspec.org/spec.html>.
 
@@ -21,9 +21,9 @@ const NULL: u8 = 0x0A;
 const INT32: u8 = 0x10;
 const INT64: u8 = 0x12;
 
-/// The key of an element: a name, an index into an array, or a path made of pieces.
+/// The key of an element: a name, an index of an array, or a path in pieces.
 pub(super) trait Key {
-    /// Appends the key's text, which holds no NUL.
+    /// Appends the text of the key, which contains no NUL.
     fn write(self, bytes: &mut Vec<u8>);
 }
 
@@ -55,20 +55,20 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    /// The document that `fill` makes.
+    /// Builds the document that `fill` writes.
     pub(super) fn build(fill: impl FnOnce(&mut Self)) -> RawDocumentBuf {
         let mut encoder = Self { bytes: Vec::with_capacity(1024) };
         encoder.body(fill);
         RawDocumentBuf::from_bytes(encoder.bytes).expect("begins with its length and ends with a zero")
     }
 
-    /// How many bytes there are so far.
+    /// The number of bytes so far.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Takes back everything after the first `len` bytes, which must have ended between two elements of the
-    /// document that is being filled.
+    /// Removes everything after the first `len` bytes. These must end between two elements of the document
+    /// that is being filled.
     pub(super) fn truncate(&mut self, len: usize) {
         self.bytes.truncate(len);
     }
@@ -78,13 +78,13 @@ impl Encoder {
         self.body(fill);
     }
 
-    /// A document that is encoded already.
+    /// Writes a document that is encoded already.
     pub(super) fn raw_document(&mut self, key: impl Key, document: &RawDocument) {
         self.begin(DOCUMENT, key);
         self.bytes.extend_from_slice(document.as_bytes());
     }
 
-    /// `fill` gives the elements the keys 0, 1, 2...
+    /// Writes an array. `fill` writes its elements with the keys 0, 1, 2...
     pub(super) fn array(&mut self, key: impl Key, fill: impl FnOnce(&mut Self)) {
         self.begin(ARRAY, key);
         self.body(fill);
@@ -105,7 +105,7 @@ impl Encoder {
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// An instant in Unix milliseconds.
+    /// Writes an instant in Unix milliseconds.
     pub(super) fn datetime(&mut self, key: impl Key, ms: i64) {
         self.begin(DATETIME, key);
         self.bytes.extend_from_slice(&ms.to_le_bytes());
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_what_the_driver_reads() {
+    fn the_driver_reads_what_the_encoder_writes() {
         let built = Encoder::build(|top| {
             top.double("double", 1.5);
             top.int32("int32", -7);
@@ -172,13 +172,14 @@ mod tests {
         let array: Vec<Bson> = (0..12).map(|at| doc! { "at": at }.into()).collect();
         let expected = doc! {
             "double": 1.5, "int32": -7, "int64": i64::MAX, "string": "Temp °C", "boolean": true,
-            "datetime": DateTime::from_millis(1_776_693_610_000), "null": Bson::Null, "stats.lux.sum": {}, "array": array,
+            "datetime": DateTime::from_millis(1_776_693_610_000), "null": Bson::Null, "stats.lux.sum": {},
+            "array": array,
         };
         assert_eq!(read, expected);
     }
 
     #[test]
-    fn elements_can_be_taken_back() {
+    fn elements_can_be_removed() {
         let built = Encoder::build(|top| {
             top.int32("kept", 1);
             let mark = top.len();

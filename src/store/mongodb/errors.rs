@@ -1,9 +1,9 @@
-//! What the server and the driver say when something fails, sorted into what may be sent again and what may
-//! not.
+//! Sorts the errors of the server and of the driver by cause.
 //!
-//! The rule behind the table: only what can never succeed is permanent, and a code that is not in the table
-//! is transient, because a reading that is retried in vain is still safe in the log, and one that is given up
-//! is not. Wrong or missing credentials are transient too: an operator mends them, and then everything flows.
+//! The rule behind the table: an error is permanent only if the write can never succeed. A code that is not
+//! in the table is transient, because a reading that is retried in vain is still safe in the log, and one
+//! that is given up is not. Wrong or missing credentials are transient too: after an operator has corrected
+//! them, the write succeeds.
 //!
 //! Codes: <https://github.com/mongodb/mongo/blob/master/src/mongo/base/error_codes.yml>.
 
@@ -13,7 +13,7 @@ use mongodb::error::{Error, ErrorKind};
 
 use crate::store::{Cause, StoreError};
 
-/// The code of a duplicate key: with the next one, the write error that is part of the plan.
+/// The code of a duplicate key. Like [`IMMUTABLE_FIELD`], it is an expected answer to a statement.
 pub(super) const DUPLICATE_KEY: i32 = 11000;
 
 /// The code of a change to a field that cannot be changed, such as `_id`.
@@ -39,17 +39,17 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause::UnreadableDocument,
 ];
 
-/// The longest detail that is passed on, in characters: a validator repeats the values it dislikes, and there
-/// may be many.
+/// The longest detail of an error, in characters: a validator repeats the values that it refuses, which may
+/// be many.
 const DETAIL_MAX_CHARS: usize = 500;
 
-/// The error that a code of the server means.
+/// The error for a code of the server.
 pub(super) fn of_code(code: i32, message: &str) -> StoreError {
     let message: String = message.chars().take(DETAIL_MAX_CHARS).collect();
     StoreError::new(cause_of(code), format!("{message} (code {code})"))
 }
 
-/// The error that an error of the driver means.
+/// The error for an error of the driver.
 pub(super) fn of_driver(error: &Error) -> StoreError {
     let of_cause = |cause| StoreError::new(cause, error.kind.to_string());
     if error.contains_label("SystemOverloadedError") {
@@ -65,7 +65,7 @@ pub(super) fn of_driver(error: &Error) -> StoreError {
         ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } | ErrorKind::DnsResolve { .. } => {
             of_cause(Cause::Network)
         }
-        // The driver describes all it knows of all servers here; `Servers` does so for people.
+        // The driver describes the state of all servers here; `Servers` does so for people.
         ErrorKind::ServerSelection { .. } => {
             StoreError::new(Cause::ServerSelection, "no server was found that takes it")
         }
@@ -74,7 +74,7 @@ pub(super) fn of_driver(error: &Error) -> StoreError {
     }
 }
 
-/// Awaits a call to the server, but no longer than `limit`: the driver has no timeout on a socket.
+/// Awaits a call to the server for at most `limit`: the driver has no timeout for a socket.
 pub(super) async fn within<T>(
     limit: Duration,
     call: impl IntoFuture<Output = mongodb::error::Result<T>>,
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_hangs_is_given_up_as_a_timeout() {
+    async fn a_call_that_hangs_fails_as_a_timeout() {
         let given_up = within(Duration::from_millis(1), std::future::pending::<mongodb::error::Result<()>>()).await;
         assert_eq!(given_up.unwrap_err().cause, Cause::Timeout);
     }

@@ -1,4 +1,4 @@
-//! What is held against any document that the server may hand out: people can write to its collections.
+//! Invariants fuzzed on any document that the server may return: people can write to its collections.
 
 use bson::RawDocument;
 

@@ -14,13 +14,10 @@ use crate::store::{DeviceSummary, FirstReadings, ReadingsQuery, StoreError, Writ
 
 /// One shape of the readings in their collection.
 ///
-/// [`MongoStore`](super::MongoStore) has everything else: the connection, the schema, the rollups, the list of
-/// devices.
+/// [`MongoStore`](super::MongoStore) has everything else: the connection, the state of the schema, the
+/// rollups, the list of devices.
 #[async_trait]
-pub trait Layout: Debug + Send + Sync {
-    /// The first entry of a device that has readings.
-    type First: Send;
-
+pub trait Layout: Queries + Devices + Derivation + Debug + Send + Sync {
     /// The name of the store.
     const NAME: &'static str;
 
@@ -33,8 +30,8 @@ pub trait Layout: Debug + Send + Sync {
     /// The beginning of [`Rollups::identity`](crate::store::Rollups::identity).
     const IDENTITY: &'static str;
 
-    /// Whether a write counts only if the collection is still the same one afterwards. An insert into a
-    /// collection that is missing makes the server create a plain one.
+    /// Whether a write counts only if the collection is still the same one afterwards: an insert into a
+    /// missing collection makes the server create a plain one.
     const CONFIRMS_WRITES: bool;
 
     /// The names under which the server may list the collection of the readings.
@@ -46,7 +43,11 @@ pub trait Layout: Debug + Send + Sync {
 
     /// Writes buckets; see [`Store::write`](crate::store::Store::write).
     async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, WriteError>>;
+}
 
+/// The queries of a layout. [`Store`](crate::store::Store) has the same ones.
+#[async_trait]
+pub trait Queries {
     /// Adds the stats of hours without a rollup to those that `found` has.
     async fn add_hour_stats(
         &self,
@@ -55,14 +56,21 @@ pub trait Layout: Debug + Send + Sync {
         found: &mut ByDevice<'_>,
     ) -> Result<(), StoreError>;
 
-    /// Reads readings; see [`Store::readings`](crate::store::Store::readings).
+    /// Reads the first readings of a range.
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError>;
 
-    /// Reads the last samples of an hour; see [`Store::latest`](crate::store::Store::latest).
+    /// Reads the last sample of each metric in an hour.
     async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError>;
 
     /// The newest hour of a device that has readings.
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError>;
+}
+
+/// The list of devices of a layout.
+#[async_trait]
+pub trait Devices {
+    /// The first entry of a device that has readings.
+    type First: Send;
 
     /// The first entry of the first device whose ID matches `ids`. One seek in the index.
     async fn first_of(&self, ids: Document) -> Result<Option<Self::First>, StoreError>;
@@ -70,9 +78,13 @@ pub trait Layout: Debug + Send + Sync {
     /// The device of an entry.
     fn device_of(first: &Self::First) -> &str;
 
-    /// The summary of the device that `first` belongs to; `None` if its readings have just expired.
+    /// The summary of the device of an entry; `None` if its readings have just expired.
     async fn summary(&self, first: Self::First) -> Result<Option<DeviceSummary>, StoreError>;
+}
 
+/// The derivation of rollups from the readings of a layout.
+#[async_trait]
+pub trait Derivation {
     /// The first hour from `from` on of which any device has readings.
     async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError>;
 

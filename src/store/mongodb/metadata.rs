@@ -1,6 +1,6 @@
-//! A device's metadata: a JSON object outside, a sub-document inside.
+//! Converts the metadata of a device: a JSON object for clients, a sub-document in the database.
 //!
-//! Whole numbers are stored as integers, so that they look the same in mongosh; keys are mapped by [`names`].
+//! Whole numbers are stored as integers, so that they look the same in mongosh. [`names`] maps the keys.
 
 use bson::{RawBsonRef, RawDocument};
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use super::encode::{Encoder, Key};
 use super::names;
 use crate::store::{Cause, WriteError};
 
-/// The object that `text` holds.
+/// Parses the text of a JSON object.
 ///
 /// # Errors
 /// Permanent, when it is not the text of a JSON object.
@@ -45,7 +45,7 @@ fn encode_value(encoder: &mut Encoder, key: impl Key, value: &Value) {
     }
 }
 
-/// The object that a sub-document holds.
+/// The object in a sub-document.
 pub(super) fn decode(document: &RawDocument) -> Result<Map<String, Value>, DecodeError> {
     let entries = document.iter().map(|element| {
         let (key, value) = element?;
@@ -67,7 +67,7 @@ fn decode_value(value: RawBsonRef<'_>) -> Result<Value, DecodeError> {
             let values = array.into_iter().map(|value| decode_value(value?));
             values.collect::<Result<Vec<Value>, DecodeError>>()?.into()
         }
-        other => return Err(DecodeError(format!("metadata holds a {:?}", other.element_type()))),
+        other => return Err(DecodeError(format!("metadata has a value of type {:?}", other.element_type()))),
     })
 }
 
@@ -76,8 +76,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_comes_back_as_it_went_in() {
-        let text = r#"{"$a.b":{"c.d":[1,null,{"e.f":true}]},"big":5000000000,"floor":2,"huge":1e300,"lat":51.5,"type":"LED-PIR"}"#;
+    fn metadata_is_read_as_it_was_written() {
+        let text = r#"{"$a.b":{"c.d":[1,null,{"e.f":true}]},"big":5000000000,"floor":2,"huge":1e300,"lat":51.5}"#;
         let parsed = parse(text).unwrap();
         let document = Encoder::build(|top| encode(top, "metadata", &parsed));
         let stored = document.get_document("metadata").unwrap();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused_for_good() {
+    fn metadata_that_is_no_object_is_a_permanent_error() {
         for text in ["", "[]", "1", "{"] {
             assert_eq!(parse(text).unwrap_err().cause, Cause::Metadata, "{text}");
         }

@@ -1,11 +1,15 @@
 //! Readings in MongoDB: as documents of a device and an hour (`bucket`), or as measurements of a native
 //! time-series collection (`timeseries`).
 //!
-//! What the modes share is here: how the database is reached (`connect`, `uri`) and what is known of its
-//! servers (`servers`), collections and their indexes (`collection`), whether they are still the same
-//! (`schema_state`), commands and their replies (`command`), many statements in few commands (`statements`),
-//! the sorting of errors (`errors`), the collection of the rollups (`rollups`), the search for devices
-//! (`seek`), BSON written and read (`encode`, `decode`), names and metadata as field names.
+//! These are two layouts (`layout`) of one store (`store`), which share
+//! - the connection: `connect`, `uri`, and the state of the servers (`servers`);
+//! - the schema: collections and their indexes (`collection`), and whether they are still the same
+//!   (`schema_state`);
+//! - commands: replies and queries (`command`), many statements in few commands (`statements`), sessions
+//!   whose inserts can be fenced (`insert_sessions`), the causes of errors (`errors`);
+//! - the collection of the rollups (`rollups`), stats (`stats`, `by_device`), the search for devices
+//!   (`seek`);
+//! - BSON: `encode`, `decode`, the names of fields (`names`), metadata (`metadata`).
 //!
 //! Only this room knows the driver and BSON.
 
@@ -40,5 +44,6 @@ mod uri;
 
 pub use self::bucket::BucketStore;
 pub use self::connect::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
+pub use self::store::MongoStore;
 pub use self::timeseries::TimeseriesStore;
 pub use self::uri::{UriError, check_uri};

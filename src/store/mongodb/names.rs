@@ -1,9 +1,9 @@
-//! How things are called in the database: `_id`s, field names, and when a bucket was "created".
+//! Names in the database: `_id`s, field names, and the instant `createdAt`.
 //!
-//! A field name of MongoDB should hold no `.` and not begin with `$`, because paths and operators are written
-//! that way. In the names of metrics and in the keys of metadata, `.` is stored as U+FF0E and `$` as U+FF04,
-//! the same characters in full width, and mapped back when read. A metric name cannot hold those two by its
-//! own rule.
+//! A field name of MongoDB should contain no `.` and not begin with `$`, because these are the syntax of
+//! paths and operators. In the names of metrics and in the keys of metadata, `.` is stored as U+FF0E and `$`
+//! as U+FF04, the same characters in full width, and mapped back when read. Metric names cannot contain these
+//! two characters.
 
 use std::borrow::Cow;
 
@@ -13,8 +13,8 @@ const SECONDS_PER_DAY: u32 = 86_400;
 
 /// `<deviceId>/<YYYY-MM-DDTHH>` for part 0 of a bucket, and a further `/1`, `/2`... for overflow parts.
 ///
-/// The hour has a fixed width and a part's number has none of its dashes, so that no two buckets share an
-/// `_id`, though a device id may hold slashes.
+/// The hour has a fixed width, and the number of a part contains no dash. So no two buckets share an `_id`,
+/// though a device ID may contain slashes.
 pub(super) fn document_id(device: &str, hour: Hour, part: i32) -> String {
     let (year, month, day) = civil_date(hour.0.div_euclid(24));
     let of_day = hour.0.rem_euclid(24);
@@ -22,29 +22,30 @@ pub(super) fn document_id(device: &str, hour: Hour, part: i32) -> String {
     if part == 0 { bucket } else { format!("{bucket}/{part}") }
 }
 
-/// The `createdAt` of a bucket's documents, in Unix milliseconds: an instant inside the hour, whole seconds
-/// after its start, fixed for each device by the CRC-32 (IEEE) of its id. Retention counts from here, and
-/// since every device has its own second, the buckets of one hour do not all expire in the same minute.
+/// The `createdAt` of a bucket's documents, in Unix milliseconds.
+///
+/// It is an instant in the hour, whole seconds after its start, fixed for each device by the CRC-32 (IEEE) of
+/// its ID. Retention counts from here. Since every device has a second of its own, the buckets of one hour do
+/// not all expire in the same minute.
 pub(super) fn created_at_ms(device: &str, hour: Hour) -> i64 {
     let second = crc32fast::hash(device.as_bytes()) % (MS_PER_HOUR as u32 / 1000);
     hour.instant_ms(second * 1000)
 }
 
-/// `<deviceId>/<YYYY-MM-DD>` for the rollups of a device and a day, given in days since 1970-01-01.
+/// `<deviceId>/<YYYY-MM-DD>` for the rollups of a device and a day, in days since 1970-01-01.
 pub(super) fn day_id(device: &str, day: i32) -> String {
     let (year, month, of_month) = civil_date(day);
     format!("{device}/{year:04}-{month:02}-{of_month:02}")
 }
 
-/// The `createdAt` of a day's rollups, in Unix milliseconds: an instant inside the day, fixed for each
-/// device.
+/// The `createdAt` of a day's rollups, in Unix milliseconds: an instant in the day, fixed for each device.
 pub(super) fn day_created_at_ms(device: &str, day: i32) -> i64 {
     let second = crc32fast::hash(device.as_bytes()) % SECONDS_PER_DAY;
     Hour(day * 24).start_ms() + i64::from(second) * 1000
 }
 
-/// A metric name or metadata key as it is stored. A NUL, which metadata keys may hold and BSON keys may not,
-/// becomes U+2400 and stays so.
+/// The field name for a metric name or metadata key. A NUL, which metadata keys may contain and BSON keys may
+/// not, becomes U+2400 and is not mapped back.
 pub(super) fn stored(name: &str) -> Cow<'_, str> {
     if !name.contains(['.', '$', '\0']) {
         return Cow::Borrowed(name);
@@ -58,7 +59,7 @@ pub(super) fn stored(name: &str) -> Cow<'_, str> {
     Cow::Owned(stored.collect())
 }
 
-/// The name that [`stored`] was given.
+/// The name that [`stored`] has mapped.
 pub(super) fn original(stored: &str) -> Cow<'_, str> {
     if stored.is_ascii() {
         return Cow::Borrowed(stored);
@@ -66,8 +67,10 @@ pub(super) fn original(stored: &str) -> Cow<'_, str> {
     Cow::Owned(stored.replace('\u{FF0E}', ".").replace('\u{FF04}', "$"))
 }
 
-/// Year, month and day of a count of days since 1970-01-01.
-/// Source: <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>.
+/// The year, month and day of a number of days since 1970-01-01.
+///
+/// Not by jiff: its dates end with the year 9999, and an hour may be later. Source:
+/// <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>.
 fn civil_date(days: i32) -> (i32, i32, i32) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
@@ -94,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_is_created_inside_its_hour_at_the_devices_own_second() {
+    fn a_bucket_is_created_in_its_hour_at_the_devices_own_second() {
         let hour = Hour::of(1_776_693_610_000);
         for device in ["a", "b", "LIGHT-FL02-ZONE4"] {
             let ms = created_at_ms(device, hour);

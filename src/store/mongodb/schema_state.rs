@@ -1,9 +1,10 @@
-//! The collections as this instance last made sure of them, and whether they are still the same ones.
+//! Notices when a collection is dropped or replaced.
 //!
 //! The first write to a missing collection makes the server create it, without indexes, expiry or validator,
-//! and a time-series collection as a plain one. So the state holds the type and the UUID of each collection,
-//! and compares them with what the server lists: at each ping, at each look of the roller, and in time-series
-//! mode after each write. When they differ, the next write creates whatever is missing.
+//! and a time-series collection as a plain one. So the state has the type and the UUID of each collection as
+//! they were when the schema was ensured, and compares them with the server's list: at each ping, at each
+//! turn of the roller, and in time-series mode after each write. If they differ, the next write creates what
+//! is missing.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,14 +15,14 @@ use tokio::sync::RwLock;
 use super::collection::{Deployment, ManagedCollection, hex};
 use crate::store::{Cause, StoreError};
 
-/// What is known of the collections of a store.
+/// The collections of a store as they were when their schema was ensured.
 #[derive(Debug)]
 pub(super) struct SchemaState {
-    /// Where the collections are.
+    /// Lists collections of the database.
     managed: ManagedCollection,
     names: Vec<String>,
     known: RwLock<Option<Known>>,
-    /// Whether the schema was there at least once since the start.
+    /// Whether the schema was ensured at least once since the start.
     was_ensured: AtomicBool,
 }
 
@@ -36,14 +37,14 @@ struct Known {
 type Collections = BTreeMap<String, (String, Option<String>)>;
 
 impl SchemaState {
-    /// Nothing is known yet. Of a time-series collection, servers up to 8 keep the UUID at
-    /// `system.buckets.<name>`, so that name belongs to `names` as well.
+    /// A state before the schema is ensured. Servers up to 8 list the UUID of a time-series collection under
+    /// `system.buckets.<name>`, so `names` must contain that name as well.
     pub(super) fn new(managed: ManagedCollection, names: Vec<String>) -> Self {
         Self { managed, names, known: RwLock::default(), was_ensured: AtomicBool::new(false) }
     }
 
-    /// What kind of server this is, once the schema is in place. Runs `ensure` unless it has succeeded since
-    /// the last change.
+    /// The kind of the server, once the schema is in place. Runs `ensure` unless it has succeeded since the
+    /// last change.
     pub(super) async fn deployment<F>(&self, ensure: impl FnOnce() -> F) -> Result<Deployment, StoreError>
     where
         F: Future<Output = Result<Deployment, StoreError>>,
@@ -61,12 +62,13 @@ impl SchemaState {
         Ok(deployment)
     }
 
-    /// Whether the schema was in place at least once since the start.
+    /// Whether the schema was ensured at least once since the start.
     pub(super) fn was_ensured(&self) -> bool {
         self.was_ensured.load(Ordering::Relaxed)
     }
 
-    /// Whether the collections are still those of which the schema was ensured. If not, that is forgotten.
+    /// Whether the collections are still those whose schema was ensured. If not, the next call of
+    /// [`Self::deployment`] ensures it again.
     pub(super) async fn is_unchanged(&self) -> Result<bool, StoreError> {
         let Some(before) = self.known.read().await.clone() else { return Ok(false) };
         let found = self.list().await?;
@@ -87,12 +89,12 @@ impl SchemaState {
         Ok(false)
     }
 
-    /// The UUID of one of these collections, as it was when the schema was ensured.
+    /// The UUID of the first of these collections that has one, as it was when the schema was ensured.
     pub(super) async fn uuid_of(&self, names: &[String]) -> Result<String, StoreError> {
         let known = self.known.read().await;
         let uuid_of = |name: &String| known.as_ref()?.collections.get(name)?.1.clone();
         names.iter().find_map(uuid_of).ok_or_else(|| {
-            let detail = format!("the server does not say which collection {} is", names.join(" or "));
+            let detail = format!("the server lists no UUID for the collection {}", names.join(" or "));
             StoreError::new(Cause::Schema, detail)
         })
     }

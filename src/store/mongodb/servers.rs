@@ -1,8 +1,8 @@
-//! What is known of each server, so that an error can say what an operator has to mend.
+//! The health of each server, so that an error can tell an operator what to correct.
 //!
-//! A call that finds no server to go to only times out. Why there is none, the driver learns beside it, from
-//! each server that it watches, and tells as events; servers that are not what the URI asks for it forgets.
-//! Here they are remembered.
+//! A call that finds no server only times out. The driver learns the reason from each server that it
+//! monitors, and reports it as events; it forgets servers that the URI does not ask for. This module
+//! remembers them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,13 +14,13 @@ use mongodb::event::sdam::SdamEvent;
 
 use crate::store::{Cause, WriteError};
 
-/// How many servers are named at most.
+/// The most servers that an error names.
 const NAMED_MAX: usize = 5;
 
 /// The longest text about one server, in characters.
 const WHY_MAX_CHARS: usize = 200;
 
-/// The servers that the URI names, and those that these name.
+/// The servers that the URI names, and those that these report.
 #[derive(Debug, Clone)]
 pub(super) struct Servers {
     /// The replica set that the URI asks for.
@@ -28,16 +28,16 @@ pub(super) struct Servers {
     known: Arc<Mutex<BTreeMap<String, Health>>>,
 }
 
-/// What a server last said or did.
+/// The last known state of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Health {
-    /// Nothing yet.
+    /// It has not answered yet.
     Unknown,
     /// It cannot be reached.
     Failed(String),
-    /// It is not what the URI asks for, and the driver has dropped it until the next start.
+    /// It is not of the kind that the URI asks for, and the driver has dropped it until the next start.
     Unsuitable(String),
-    /// It is there and takes no writes.
+    /// It answers and accepts no writes.
     NotWritable(&'static str),
     Writable,
 }
@@ -47,14 +47,13 @@ impl Servers {
         Self { wanted_set, known: Arc::default() }
     }
 
-    /// Hands each event of the driver to [`Self::on_event`].
+    /// Passes each event of the driver to [`Self::on_event`].
     pub(super) fn listener(&self) -> EventHandler<SdamEvent> {
         let servers = self.clone();
         EventHandler::callback(move |event| servers.on_event(event))
     }
 
-    /// The error, with what is known of the servers in place of what the driver says, where that is behind
-    /// it.
+    /// Replaces the driver's text by the health of the servers, if no server was reachable.
     pub(super) fn explain(&self, error: WriteError) -> WriteError {
         match self.why_unreachable(error.cause) {
             Some(detail) => WriteError::new(error.cause, detail),
@@ -62,12 +61,12 @@ impl Servers {
         }
     }
 
-    /// What is wrong with the servers, where the error comes from not reaching one.
+    /// Why no server was reachable, if that is the cause of an error.
     pub(super) fn why_unreachable(&self, cause: Cause) -> Option<String> {
         self.why_no_writes().filter(|_| cause.is_unreachable() && cause != Cause::Auth)
     }
 
-    /// Why no server takes writes, as far as that is known; `None` when one does.
+    /// Why no server accepts writes, as far as that is known; `None` if one does.
     fn why_no_writes(&self) -> Option<String> {
         let known = self.lock();
         if known.is_empty() || known.values().any(|health| *health == Health::Writable) {
@@ -106,7 +105,7 @@ impl Servers {
         }
     }
 
-    /// What a server's answer to `hello` means.
+    /// Derives the health of a server from its reply to `hello`.
     fn health_of(&self, hello: &Document) -> Health {
         let is = |field| hello.get_bool(field).unwrap_or(false);
         let set = hello.get_str("setName").ok();
@@ -116,15 +115,17 @@ impl Servers {
         match set {
             Some(set) if set == wanted => Self::role_of(hello),
             Some(set) => Health::Unsuitable(format!(
-                "is in replica set {set}, but mongodb.uri says replicaSet={wanted}; correct that and start again"
+                "is in replica set {set}, but mongodb.uri says replicaSet={wanted}; correct the URI and restart \
+                 tidegauge"
             )),
             None if is("isreplicaset") => Self::role_of(hello),
             None if hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid") => Health::Unsuitable(format!(
-                "is a mongos, but mongodb.uri says replicaSet={wanted}; take that out and start again"
+                "is a mongos, but mongodb.uri says replicaSet={wanted}; remove replicaSet from the URI and restart \
+                 tidegauge"
             )),
             None => Health::Unsuitable(format!(
-                "is a standalone server, but mongodb.uri says replicaSet={wanted}; start mongod with --replSet {wanted}, \
-                 run rs.initiate() in mongosh once and start tidegauge again, or take replicaSet out of the URI"
+                "is a standalone server, but mongodb.uri says replicaSet={wanted}; start mongod with --replSet \
+                 {wanted}, run rs.initiate() in mongosh once and restart tidegauge, or remove replicaSet from the URI"
             )),
         }
     }
@@ -159,7 +160,7 @@ impl Health {
     }
 }
 
-/// What the driver says of a server that it does not reach, without the driver's wrapping.
+/// The driver's reason why it does not reach a server, without the driver's wrapping.
 fn reason_of(error: &Error) -> String {
     let text = match &*error.kind {
         ErrorKind::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => "no answer in time".to_owned(),
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_the_servers_stands_in_for_a_timeout_and_for_nothing_else() {
+    fn the_health_of_the_servers_replaces_the_text_of_a_timeout_only() {
         let refused = Health::Failed(reason_of(&std::io::Error::from_raw_os_error(111).into()));
         let away = servers("rs0", &[("a:1", refused), ("b:2", Health::Unknown)]);
         let error = |cause| WriteError::new(cause, "the driver's");
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_server_is_told_apart_by_its_hello() {
+    fn each_kind_of_server_is_recognized_by_its_hello() {
         let servers = servers("rs0", &[]);
         let said = |hello: Document| servers.health_of(&hello).of("a:1");
         assert_eq!(servers.health_of(&doc! { "setName": "rs0", "isWritablePrimary": true }), Health::Writable);
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_servers_are_named() {
+    fn an_error_names_five_servers_and_the_number_of_the_others() {
         let known: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"].map(|address| (address, Health::Unknown)).into();
         let trouble = servers("rs0", &known).why_no_writes().expect("trouble");
         assert!(trouble.contains("e: no answer yet; and 2 more") && !trouble.contains("f:"), "{trouble}");

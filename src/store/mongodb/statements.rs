@@ -82,7 +82,7 @@ impl Commands {
             }
             let answer = match verb {
                 Verb::InsertMeasurements(Some(sessions)) => sessions.send(command).await,
-                _ => self.send(command).await,
+                Verb::Insert | Verb::Update | Verb::InsertMeasurements(None) => self.send(command).await,
             };
             let error = match answer {
                 Ok(reply) if reply.accounts_for(sent.len()) => {
@@ -149,8 +149,8 @@ fn write_command<T>(
     (command, taken)
 }
 
-/// Derives the outcomes of a command's statements from its reply. Every statement without an error has matched
-/// or inserted its document.
+/// Derives the outcomes of a command's statements from its reply. Every statement without an error has
+/// matched or inserted its document.
 fn settle_each<T>(verb: Verb<'_>, reply: &Reply, sent: &[T], settle: &mut impl FnMut(&T, Outcome)) {
     let errors: HashMap<usize, &StatementError> = reply.errors.iter().map(|error| (error.statement, error)).collect();
     for (statement, item) in sent.iter().enumerate() {

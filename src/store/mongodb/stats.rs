@@ -22,7 +22,7 @@ pub(super) fn encode_stats(fields: &mut Encoder, key: impl Key, stats: &[(Metric
     });
 }
 
-/// Reads the stats of those metrics that `metrics` asks for.
+/// Reads the stats of the metrics that `metrics` asks for.
 pub(super) fn decode_stats(
     document: &RawDocument,
     metrics: &mut MetricNames,
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn stats_come_back_as_they_were_written_and_only_those_asked_for() {
+    fn stats_are_read_as_written_and_only_the_requested_ones() {
         let beyond = Stats { count: 2, min: f64::MIN, max: f64::MAX, sum: f64::INFINITY };
         let stats = [("a.b".into(), Stats::of(-0.5)), ("c".into(), beyond)];
         let document = encoded(&stats);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn stats_that_are_not_complete_are_said_to_be_unreadable() {
+    fn incomplete_stats_are_unreadable() {
         let bad = Encoder::build(|top| top.document("lux", |of| of.int64("count", 1)));
         assert!(decode_stats(&bad, &mut MetricNames::new(&[])).is_err());
     }

@@ -22,7 +22,7 @@ use crate::store::{
     Cause, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Rollups, Store, StoreError, WriteError, Written,
 };
 
-/// Readings in a MongoDB collection of one [`Layout`], and their rollups in another collection.
+/// Readings in a MongoDB collection of one layout, and their rollups in another collection.
 #[derive(Debug)]
 pub struct MongoStore<L> {
     pub(super) commands: Commands,
@@ -166,9 +166,8 @@ impl<L: Layout> Store for MongoStore<L> {
         self.layout.last_hour(device).await
     }
 
-    /// Each device costs one [`Seek`] in the readings and one in the rollups, which run at the same time.
-    /// These seeks are a chain. Of the queries for the summaries, [`MAX_CONCURRENT_SUMMARIES`] run at the
-    /// same time.
+    /// Each device costs one seek in the readings and one in the rollups, which run at the same time. The
+    /// seeks of a device begin after those of the device before. Several summaries are read at the same time.
     async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<DeviceSummary>, StoreError> {
         let (mut seek, mut found) = (Seek::new(prefix, after), Vec::new());
         while found.len() < limit {

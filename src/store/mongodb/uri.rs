@@ -1,22 +1,22 @@
-//! What can be said of a connection string without asking anybody.
+//! Checks connection strings without a server.
 
 use mongodb::error::{Error, ErrorKind};
 use mongodb::options::{ClientOptions, ConnectionString, HostInfo, Tls};
 
 use crate::config::MongodbUri;
 
-/// A connection string cannot be used. Never holds a secret.
+/// A connection string cannot be used. The error never contains a secret.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum UriError {
-    /// It does not say what it should, or names a file that cannot be read.
+    /// It is invalid, or names a file that cannot be read.
     #[error("mongodb.uri: {0}")]
     Unusable(String),
-    /// No name server says which hosts it means, so it may be good.
+    /// The name server did not resolve its hosts, so it may be valid.
     #[error("mongodb.uri: its hosts cannot be looked up: {0}")]
     Unresolved(String),
 }
 
-/// Checks a connection string as far as that can be done without a name server or a database.
+/// Checks a connection string as far as that is possible without a database.
 ///
 /// # Errors
 /// When a store could not be opened with it.
@@ -31,11 +31,11 @@ pub async fn check_uri(uri: &MongodbUri) -> Result<(), UriError> {
     }
     match parsed.host_info {
         HostInfo::HostIdentifiers(_) => resolve(uri).await.map(drop),
-        _ => Ok(()), // takes a name server
+        _ => Ok(()), // needs a name server
     }
 }
 
-/// What the driver makes of it. Asks a name server for the hosts of `mongodb+srv`, and nobody otherwise.
+/// Parses a connection string with the driver. Only `mongodb+srv` needs a name server.
 pub(super) async fn resolve(uri: &MongodbUri) -> Result<ClientOptions, UriError> {
     ClientOptions::parse(uri.expose()).await.map_err(|error| match &*error.kind {
         ErrorKind::DnsResolve { message, .. } => UriError::Unresolved(message.clone()),
@@ -43,20 +43,22 @@ pub(super) async fn resolve(uri: &MongodbUri) -> Result<ClientOptions, UriError>
     })
 }
 
-/// Says what is wrong in the driver's words. Where the text cannot be taken apart they may repeat any part of
-/// it, so there only if the driver says the same of the text without its secrets.
+/// Describes an error in the driver's words.
+///
+/// If the text cannot be parsed, the driver may repeat any part of it. Then its words are used only if they
+/// are the same for the text without its secrets.
 pub(super) fn unusable(uri: &MongodbUri, error: &Error) -> UriError {
     let repeats_no_secret = match ConnectionString::parse(uri.expose()) {
         Ok(_) => true,
         Err(_) => ConnectionString::parse(uri.to_string()).is_err_and(|same| same.to_string() == error.to_string()),
     };
-    UriError::Unusable(if repeats_no_secret { words_of(error) } else { BAD_SECRET.to_owned() })
+    UriError::Unusable(if repeats_no_secret { message_of(error) } else { BAD_SECRET.to_owned() })
 }
 
-const BAD_SECRET: &str = "it cannot be read; in a user name, a password or another secret, percent-encode what is not a \
-                          letter or a digit (@ as %40, : as %3A, / as %2F, ? as %3F, % as %25)";
+const BAD_SECRET: &str = "it cannot be read; in a user name, a password or another secret, percent-encode every \
+                          character but letters and digits (@ as %40, : as %3A, / as %2F, ? as %3F, % as %25)";
 
-fn words_of(error: &Error) -> String {
+fn message_of(error: &Error) -> String {
     match &*error.kind {
         ErrorKind::InvalidArgument { message, .. } => message.clone(),
         other => other.to_string(),
@@ -75,7 +77,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_wrong_is_said_in_words() {
+    async fn errors_name_what_is_wrong() {
         for (uri, words) in [
             ("mongodb://", "the hostname cannot be empty"),
             ("mongodb://h:many/", "the port must be an integer between 1 and 65535, got many"),
@@ -95,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_wrong_with_a_secret_does_not_repeat_it() {
+    async fn errors_about_a_secret_do_not_repeat_it() {
         for uri in [
             "mongodb://ann:hun?ter2@h",
             "mongodb://ann:hun/ter2@h",

@@ -1,60 +1,59 @@
-//! How large readings are as BSON, and how much a document takes. Pure.
+//! The size of readings as BSON, and the capacity of a document. Pure.
 //!
-//! Sizes are what the elements of `readings` and `stats` take at most: positions in the array count with as
-//! many digits as any may have. A document that was appended to counts the stats of each append, though they
-//! share fields; so what it says of itself (`bytes`) is never too low.
+//! Sizes are upper bounds of the elements of `readings` and `stats`: an index of the array counts with the
+//! most digits that any index may have. Each append adds the stats of its own to the size of a document,
+//! though they share fields. So the field `bytes` of a document is never too low.
 
 use super::super::names;
 use crate::model::{Contents, Sample};
 
-/// What a document holds besides readings and stats: metadata, which is at most 64 KiB as JSON, and the fixed
-/// fields.
+/// The size of a document without readings and stats: metadata, at most 64 KiB as JSON, and the fixed fields.
 const RESERVED_BYTES: usize = 66 * 1024;
 
-/// An element of `readings` without its values: its type, its position and a zero, the length and the end of
-/// a document, and `ts`.
+/// The size of an element of `readings` without its values: its type, its index and a zero, the length and
+/// the end of a document, and `ts`.
 const READING_BYTES: usize = 1 + 8 + 5 + (1 + 3 + 8);
 
-/// A value without its key: its type, a zero, and the number.
+/// The size of a value without its key: its type, a zero, and the number.
 const VALUE_BYTES: usize = 1 + 1 + 8;
 
-/// An element of `stats` without its key.
+/// The size of an element of `stats` without its key.
 const STATS_BYTES: usize = 1 + 1 + 5 + (1 + 6 + 8) + 3 * (1 + 4 + 8);
 
-/// How much a document takes before its bucket gets another one.
+/// The most readings and bytes of a document. A bucket with more gets another part.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Capacity {
     readings: usize,
     bytes: usize,
 }
 
-/// The size of readings, and their number.
+/// The number of readings, and their size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) readings: usize,
     pub(super) bytes: usize,
 }
 
-/// What each metric of some contents takes.
+/// The lengths of the keys of the metrics of some contents.
 pub(super) struct Keys(Vec<usize>);
 
 impl Capacity {
-    /// At least one reading, however large.
+    /// A capacity of at least one reading.
     pub(super) fn new(max_readings: u32, max_document_bytes: usize) -> Self {
         Self { readings: max_readings.max(1) as usize, bytes: max_document_bytes.saturating_sub(RESERVED_BYTES) }
     }
 
-    /// Whether a document takes that much.
+    /// Whether readings of this size fit into a document.
     pub(super) const fn fits(self, size: Size) -> bool {
         size.readings <= self.readings && size.bytes <= self.bytes
     }
 
-    /// The same, whatever the number of readings.
+    /// The same by bytes alone, whatever the number of readings.
     pub(super) const fn has_bytes_for(self, size: Size) -> bool {
         size.bytes <= self.bytes
     }
 
-    /// The largest document that takes that much more.
+    /// The largest size of a document into which readings of this size still fit.
     pub(super) const fn largest_before(self, size: Size) -> Size {
         Size { readings: self.readings.saturating_sub(size.readings), bytes: self.bytes.saturating_sub(size.bytes) }
     }
@@ -93,7 +92,7 @@ impl Keys {
         Size { readings: 1, bytes: READING_BYTES + values }
     }
 
-    /// What a value takes that joins a reading, with its stats.
+    /// The size of a value that is added to a stored reading, with its stats.
     pub(super) fn joining_bytes(&self, sample: &Sample) -> usize {
         let key = self.0[sample.metric as usize];
         VALUE_BYTES + key + STATS_BYTES + key
@@ -114,7 +113,7 @@ mod tests {
     use crate::store::mongodb::stats::encode_stats;
 
     #[test]
-    fn a_size_is_what_the_bson_takes_or_a_little_more() {
+    fn a_size_is_that_of_the_bson_or_a_little_more() {
         for count in [1_u32, 10, 1_000] {
             let samples = (0..count).flat_map(|offset| [0, 1].map(|metric| Sample { value: 1.5, offset, metric }));
             let contents = Contents::new(vec!["a.b".into(), "temperature".into()], samples.collect());

@@ -4,10 +4,12 @@
 
 use std::ops::ControlFlow;
 
+use async_trait::async_trait;
 use bson::{DateTime, Document, RawBsonRef, RawDocument, doc};
 use serde_json::{Map, Value};
 
 use super::super::decode::{DecodeError, expect_version, integer};
+use super::super::layout::Devices;
 use super::super::metadata;
 use super::super::stats::decode_stats;
 use super::Buckets;
@@ -20,7 +22,7 @@ use crate::store::{DeviceSummary, StoreError};
 /// The fields of one document that a list of devices needs.
 #[derive(Debug)]
 pub struct PartSummary {
-    pub(super) device: String,
+    device: String,
     hour: Hour,
     part: i64,
     full: bool,
@@ -30,9 +32,19 @@ pub struct PartSummary {
     metrics: Vec<Metric>,
 }
 
-impl Buckets {
-    /// The summary of the device whose first part was found. `None`: its readings have just expired.
-    pub(super) async fn summarize(&self, first: PartSummary) -> Result<Option<DeviceSummary>, StoreError> {
+#[async_trait]
+impl Devices for Buckets {
+    type First = PartSummary;
+
+    async fn first_of(&self, ids: Document) -> Result<Option<PartSummary>, StoreError> {
+        self.end_part(doc! { "deviceId": ids }, 1).await
+    }
+
+    fn device_of(first: &PartSummary) -> &str {
+        &first.device
+    }
+
+    async fn summary(&self, first: PartSummary) -> Result<Option<DeviceSummary>, StoreError> {
         let device = first.device.clone();
         let newest = self.all_parts(self.end_part(doc! { "deviceId": &device }, -1).await?).await?;
         let oldest = self.all_parts(Some(first)).await?;
@@ -49,9 +61,11 @@ impl Buckets {
             last_ts_ms,
         }))
     }
+}
 
+impl Buckets {
     /// The first document (`direction` 1) or the last (-1) of those that `filter` finds, by device and hour.
-    pub(super) async fn end_part(&self, filter: Document, direction: i32) -> Result<Option<PartSummary>, StoreError> {
+    async fn end_part(&self, filter: Document, direction: i32) -> Result<Option<PartSummary>, StoreError> {
         let find = || {
             let sort = doc! { "deviceId": direction, "bucket": direction };
             self.documents.find(filter.clone()).sort(sort).projection(summary_fields())

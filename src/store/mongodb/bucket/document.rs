@@ -16,7 +16,7 @@ use super::capacity::Size;
 use crate::model::{Contents, Hour, HourOffset};
 use crate::store::HourSamples;
 
-/// The shape of the documents that this version writes.
+/// The schema version of the documents that this program writes and reads.
 pub(super) const SCHEMA_VERSION: i32 = 1;
 
 /// One document of a bucket.
@@ -24,12 +24,11 @@ pub(super) const SCHEMA_VERSION: i32 = 1;
 pub(super) struct Part {
     /// 0 for the document that every bucket has, counted up for its overflow.
     pub(super) number: i32,
-    /// How often it was written.
+    /// The number of writes to it.
     pub(super) rev: i64,
-    /// No new instant will ever be added: those go to the next part.
+    /// New instants are never added to it, but to the next part.
     pub(super) full: bool,
-    /// The bucket's last instant as far as this part knows: not before its own, nor before that of the parts
-    /// before it.
+    /// The last instant of this part and of all parts before it.
     pub(super) last: HourOffset,
     pub(super) metadata: Option<Map<String, Value>>,
     pub(super) contents: Contents,
@@ -63,7 +62,7 @@ impl Part {
     }
 }
 
-/// What a part holds, to be written.
+/// The fields of a part that change.
 #[derive(Debug)]
 pub(super) struct Body<'a> {
     pub(super) rev: i64,
@@ -75,8 +74,7 @@ pub(super) struct Body<'a> {
 }
 
 impl Body<'_> {
-    /// Writes the fields that follow from it: all but `_id`, `deviceId` and those that [`encode_constant_fields`]
-    /// writes.
+    /// Writes the fields: all but `_id`, `deviceId` and those of [`encode_constant_fields`].
     pub(super) fn encode(&self, fields: &mut Encoder, hour: Hour) {
         let (first, _) = self.contents.span().expect("a part is written for its readings");
         fields.int64("rev", self.rev);
@@ -95,8 +93,7 @@ impl Body<'_> {
     }
 }
 
-/// Writes the fields that a document gets when it is made and that never change, but for `_id` and
-/// `deviceId`.
+/// Writes the fields that never change, except `_id` and `deviceId`.
 pub(super) fn encode_constant_fields(fields: &mut Encoder, device: &str, hour: Hour, part: i32) {
     fields.datetime("bucket", hour.start_ms());
     fields.int32("part", part);
@@ -119,7 +116,7 @@ pub(super) fn encode_readings(fields: &mut Encoder, key: impl Key, hour: Hour, c
     });
 }
 
-/// Adds the readings of a document to those of its hour: also where one of them is not readable, all the
+/// Adds the readings of a document to those of its hour. If one of them cannot be read, it adds all the
 /// others.
 pub(super) fn add_readings(readings: &RawArray, into: &mut HourSamples) -> Result<(), DecodeError> {
     let mut outcome = Ok(());
@@ -166,7 +163,7 @@ fn offset(hour: Hour, ts_ms: i64) -> Result<HourOffset, DecodeError> {
     if Hour::of(ts_ms) == hour {
         Ok(Hour::offset_of(ts_ms))
     } else {
-        Err(DecodeError("an instant lies outside the bucket's hour".into()))
+        Err(DecodeError("an instant is outside the bucket's hour".into()))
     }
 }
 
@@ -214,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_bucket_is_said_to_be_unreadable() {
+    fn documents_that_are_no_buckets_are_unreadable() {
         for bad in [
             doc! {},
             doc! { "readings": [ 1 ] },

@@ -1,4 +1,4 @@
-//! What is held against any document among the buckets.
+//! Invariants fuzzed on any document of the bucket collection.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use super::read::{bucket_hour, hour_stats};
 use crate::model::{Contents, Sample};
 use crate::store::metric_names::MetricNames;
 
-/// A document, in each way in which one is read.
+/// Decodes a document in every way in which the layout reads it.
 pub(in super::super) fn document(document: &RawDocument) {
     let _ = hour_stats(document, &mut MetricNames::new(&[]));
     let _ = PartSummary::decode(document);
     let Ok(hour) = bucket_hour(document) else { return };
     let Ok(part) = Part::decode(document, hour) else { return };
-    assert!(part.contents.samples().iter().all(|sample| sample.offset < 3_600_000), "readings lie in the hour");
+    assert!(part.contents.samples().iter().all(|sample| sample.offset < 3_600_000), "readings are in the hour");
     if part.contents.reading_count() > 0 {
         let written = Encoder::build(|top| {
             encode_constant_fields(top, "device", hour, part.number);
@@ -30,8 +30,7 @@ pub(in super::super) fn document(document: &RawDocument) {
     }
 }
 
-/// The samples in an order of their own: in which order metrics stand, and which bits make a NaN, is all the
-/// same.
+/// The samples by instant and metric: the order of metrics and the bits of a NaN do not matter.
 fn spread(contents: &Contents) -> BTreeMap<(u32, String), String> {
     let sample =
         |sample: &Sample| ((sample.offset, contents.metric_of(sample).to_string()), format!("{:?}", sample.value));

@@ -15,7 +15,8 @@
 //! ```
 //!
 //! People can read these documents with mongosh, Compass or an aggregation. The layout keeps the promises of
-//! [`crate::store`] without bookkeeping beside the document itself, whatever happens to commands on their way:
+//! [`crate::store`] without bookkeeping beside the document itself, whatever happens to commands on their
+//! way:
 //!
 //! **Fast path** (`fast`, `statement`). One statement of an `update` command appends a flush to its document,
 //! on the condition that `lastTs` is before the flush's first reading, that the document has room by count
@@ -70,25 +71,22 @@ pub(super) mod tests;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bson::{Document, RawDocumentBuf, doc};
+use bson::RawDocumentBuf;
 use metrics::Counter;
 use mongodb::Collection;
 
 use self::capacity::Capacity;
-use self::devices::PartSummary;
 use self::overflow::Overflowing;
 use self::recent_buckets::RecentBuckets;
 use self::schema::Schema;
-use super::by_device::ByDevice;
 use super::collection::Deployment;
 use super::command::Commands;
 use super::connect::MongodbOptions;
 use super::layout::Layout;
-use super::rollups::{HourRollup, Missing, RollupCollection};
 use super::store::MongoStore;
 use super::uri::UriError;
-use crate::model::{BucketWrite, Contents, Hour, Keep, Metric};
-use crate::store::{DeviceSummary, FirstReadings, ReadingsQuery, StoreError, WriteError, Written};
+use crate::model::{BucketWrite, Keep};
+use crate::store::{StoreError, WriteError, Written};
 
 /// Readings in MongoDB as one document per device and hour.
 pub type BucketStore = MongoStore<Buckets>;
@@ -135,8 +133,6 @@ impl Buckets {
 
 #[async_trait]
 impl Layout for Buckets {
-    type First = PartSummary;
-
     const NAME: &'static str = "mongodb";
     const KEEPS: Keep = Keep::Last;
     const METADATA_STAYS: bool = false;
@@ -153,50 +149,5 @@ impl Layout for Buckets {
 
     async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, WriteError>> {
         self.write_buckets(writes, deployment).await
-    }
-
-    async fn add_hour_stats(
-        &self,
-        missing: &[Missing],
-        metrics: &[Metric],
-        found: &mut ByDevice<'_>,
-    ) -> Result<(), StoreError> {
-        self.read_hour_stats(missing, metrics, found).await
-    }
-
-    async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
-        self.read_readings(query).await
-    }
-
-    async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
-        self.read_latest(device, hour).await
-    }
-
-    async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
-        self.read_last_hour(device).await
-    }
-
-    async fn first_of(&self, ids: Document) -> Result<Option<PartSummary>, StoreError> {
-        self.end_part(doc! { "deviceId": ids }, 1).await
-    }
-
-    fn device_of(first: &PartSummary) -> &str {
-        &first.device
-    }
-
-    async fn summary(&self, first: PartSummary) -> Result<Option<DeviceSummary>, StoreError> {
-        self.summarize(first).await
-    }
-
-    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
-        self.read_next_hour(from).await
-    }
-
-    async fn roll_up_hour(&self, hour: Hour, rollups: &RollupCollection) -> Result<u64, WriteError> {
-        self.roll_up(hour, rollups).await
-    }
-
-    async fn derive(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, StoreError> {
-        self.derive_buckets(buckets).await
     }
 }

@@ -1,8 +1,8 @@
-//! Which buckets have more than one part, as far as this instance knows: their flushes are appended to the
+//! The buckets that have more than one part, as far as this instance knows: their flushes are appended to the
 //! last part, and the slow path need not read the others.
 //!
-//! What is remembered may be out of date, and does no harm then: a part that has got a successor is marked
-//! full, and an append to one that is gone does nothing.
+//! An entry that is out of date does no harm: a part with a successor is marked full, and an append to a part
+//! that does not exist any more does nothing.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,12 +17,12 @@ const MAX: usize = 10_000;
 #[derive(Debug, Default)]
 pub(super) struct Overflowing {
     last_parts: Mutex<HashMap<(Arc<str>, Hour), i32>>,
-    /// How many there are, so that nobody locks where there are none.
+    /// The number of entries. While it is 0, a look-up takes no lock.
     count: AtomicUsize,
 }
 
 impl Overflowing {
-    /// The last part of a bucket: 0, unless it is known to have more.
+    /// The number of the last known part of a bucket.
     pub(super) fn last_part(&self, device: &Arc<str>, hour: Hour) -> i32 {
         if self.count.load(Ordering::Relaxed) == 0 {
             return 0;
@@ -31,7 +31,8 @@ impl Overflowing {
         last_parts.get(&(Arc::clone(device), hour)).copied().unwrap_or(0)
     }
 
-    /// Remembers the last part of a bucket. When there are too many, those of the oldest hour are forgotten.
+    /// Remembers the last part of a bucket. If there are too many entries, it forgets those of the oldest
+    /// hour.
     pub(super) fn note(&self, device: &Arc<str>, hour: Hour, last_part: i32) {
         if last_part == 0 {
             return;

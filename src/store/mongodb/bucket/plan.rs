@@ -1,12 +1,12 @@
-//! What the slow path has to change: given all the parts of a bucket and what a flush brings, which parts to
-//! write back and which to add. Pure.
+//! Plans the slow path: given the parts of a bucket and a flush, which parts to write back and which to add.
+//! Pure.
 //!
-//! - The value of an identity lives in the part that holds it; the later value wins there.
-//! - A metric that is new to its instant joins it where that part has room.
-//! - What is nowhere yet goes to the last part while it has room, then to new parts.
-//! - A part that gets a successor is marked full first. That mark is never taken back, whatever the capacity
+//! - A value whose identity is stored replaces the value in the part that has it.
+//! - A metric that is new to a stored instant joins it if that part has room.
+//! - New instants are added to the last part while it has room, then to new parts.
+//! - A part that gets a successor is marked full first. The mark is never removed, whatever the capacity
 //!   becomes.
-//! - A part that gains nothing is not written.
+//! - A part without changes is not written.
 
 use serde_json::{Map, Value};
 
@@ -17,24 +17,25 @@ use crate::model::{BucketWrite, Contents, HourOffset, Sample};
 /// A document to write.
 #[derive(Debug, PartialEq)]
 pub(super) struct Change {
-    /// What the document becomes, its next `rev` included.
+    /// The new contents of the document, its next `rev` included.
     pub(super) part: Part,
-    /// The `rev` it must still have, or `None` for a document that must not be there yet.
+    /// The `rev` that the document must still have; `None` for a document that must not exist yet.
     pub(super) guard: Option<i64>,
-    /// The keys ([`Sample::key`]) of the write's samples whose identities it holds and no part held before.
+    /// The keys ([`Sample::key`]) of the write's samples in this part whose identities are new.
     pub(super) new_keys: Vec<(HourOffset, u32)>,
 }
 
-/// Whether the parts can be planned on. Documents are read one after the other while others write, so that a
-/// part may be seen as it was before its successor came. Every part but the last must be full: only then can
-/// no instant have slipped into it behind the reader's back. Expects the parts from number `from` on,
-/// ascending.
+/// Whether the parts, read from number `from` on, ascending, can be planned on.
+///
+/// Documents are read one after the other while others write. So a part may have been read before it got a
+/// successor, and new instants may have been added to it since. Every part but the last must be full: nothing
+/// new is added to a full part.
 pub(super) fn is_consistent(parts: &[Part], from: i32) -> bool {
     let numbered = parts.iter().zip(from..).all(|(part, number)| part.number == number);
     numbered && parts.iter().rev().skip(1).all(|part| part.full)
 }
 
-/// The changes that bring `write` into `parts`, in the order in which they must be made.
+/// The changes that merge `write` into `parts`, in the order in which they must be made.
 pub(super) fn plan(
     parts: &[Part],
     write: &BucketWrite,
@@ -71,7 +72,7 @@ pub(super) fn plan(
     rewrites(parts, after, &added, write).chain(inserted).collect()
 }
 
-/// The part that a sample belongs to, if one has its identity, or its instant and room for one more value.
+/// The part with the identity of a sample, or with its instant and room for one more value.
 fn part_for(
     parts: &[Part],
     sizes: &mut [Size],
@@ -92,7 +93,7 @@ fn part_for(
     })
 }
 
-/// How many of the instants fit into a part of that size.
+/// The number of instants that fit into a part of this size.
 fn count_fitting(instants: &[&[Sample]], mut size: Size, keys: &Keys, capacity: Capacity) -> usize {
     size.bytes += keys.stats_bytes();
     let fits = |samples: &&&[Sample]| {
@@ -102,7 +103,7 @@ fn count_fitting(instants: &[&[Sample]], mut size: Size, keys: &Keys, capacity: 
     instants.iter().take_while(fits).count()
 }
 
-/// The instants, cut into what one part holds each: at least one instant.
+/// Splits instants into chunks that fit into one part each. A chunk has at least one instant.
 fn chunks<'a>(mut instants: &'a [&'a [Sample]], keys: &Keys, capacity: Capacity) -> Vec<&'a [&'a [Sample]]> {
     let mut chunks = Vec::new();
     while !instants.is_empty() {
@@ -114,7 +115,7 @@ fn chunks<'a>(mut instants: &'a [&'a [Sample]], keys: &Keys, capacity: Capacity)
     chunks
 }
 
-/// The parts as they are once each has taken in what it added.
+/// The parts after each has merged its added samples.
 fn parts_after_merge(parts: &[Part], added: &[Vec<Sample>], write: &BucketWrite) -> Vec<Part> {
     let mut last = 0;
     let merge = |(part, added): (&Part, &Vec<Sample>)| {
@@ -129,7 +130,7 @@ fn parts_after_merge(parts: &[Part], added: &[Vec<Sample>], write: &BucketWrite)
     parts.iter().zip(added).map(merge).collect()
 }
 
-/// The changes to those parts that became something else.
+/// The changes to the parts whose contents changed.
 fn rewrites(
     before: &[Part],
     after: Vec<Part>,
@@ -147,7 +148,7 @@ fn rewrites(
     )
 }
 
-/// The parts that come after `before` to hold `chunks` of instants.
+/// The new parts after `before` for `chunks` of instants.
 fn insertions(
     before: Option<&Part>,
     write: &BucketWrite,
@@ -188,7 +189,7 @@ mod tests {
         BucketWrite::new("d".into(), Hour(0), None, vec![metric.into()], samples)
     }
 
-    /// Makes the changes to the parts, as the database would.
+    /// Applies the changes to the parts, as the database would.
     fn apply(parts: &mut Vec<Part>, changes: Vec<Change>) {
         for change in changes {
             match change.guard {
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_spills_into_parts_behind_full_ones() {
+    fn instants_that_do_not_fit_get_new_parts_after_full_ones() {
         let mut parts = Vec::new();
         apply(&mut parts, plan(&[], &write(&(0..23).collect::<Vec<_>>(), "a", 1.0), None, cap(10)));
         assert_eq!(counts(&parts), [(10, true), (10, true), (3, false)]);
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_was_filled_exactly_is_marked_when_its_successor_comes() {
+    fn a_part_that_was_filled_exactly_is_marked_full_before_its_successor() {
         let mut parts = Vec::new();
         apply(&mut parts, plan(&[], &write(&[0, 1], "a", 1.0), None, cap(2)));
         assert_eq!(counts(&parts), [(2, false)]);
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_part_whose_successor_never_came_gets_one() {
+    fn a_full_part_without_a_successor_gets_one() {
         let mut parts = Vec::new();
         let first = plan(&[], &write(&[0, 1, 2], "a", 1.0), None, cap(2));
         apply(&mut parts, first.into_iter().take(1).collect()); // and then the writer died
@@ -247,7 +248,7 @@ mod tests {
         let changes = plan(&parts, &write(&[1], "a", 1.0), None, cap(100));
         apply(&mut parts, changes);
         assert_eq!(counts(&parts), [(2, true), (2, false)]);
-        assert_eq!(parts[1].last, 12, "though it holds an older reading now");
+        assert_eq!(parts[1].last, 12, "though it has an older reading now");
     }
 
     #[test]
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_goes_to_the_part_that_is_last_in_the_end() {
+    fn metadata_is_written_to_the_part_that_is_last_afterwards() {
         let old = metadata::parse(r#"{"floor":1}"#).unwrap();
         let new = metadata::parse(r#"{"floor":2}"#).unwrap();
         let mut parts = Vec::new();

@@ -1,19 +1,21 @@
 //! Reads hours of devices.
 //!
-//! Queries name their devices and a range of hours, so that they walk one stretch of the index for each
-//! device and, when sharded and of one device, ask one shard. They sort by the index alone: the parts of an
-//! hour come in the order in which they were inserted, and are folded as they come. Replies are read batch by
-//! batch without turning documents into anything in between.
+//! A query names its devices and a range of hours. So it scans one range of the index for each device, and a
+//! query of one device in a sharded cluster runs on one shard. Queries sort by the index alone: the parts of
+//! an hour are returned in the order of their insertion, and merged in that order. Replies are decoded batch
+//! by batch, without documents in between.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bson::{DateTime, Document, RawArray, RawDocument, doc};
 
 use super::super::by_device::{ByDevice, of_devices, within};
 use super::super::decode::{DecodeError, expect_version, integer};
+use super::super::layout::Queries;
 use super::super::names;
 use super::super::rollups::Missing;
 use super::super::stats::decode_stats;
@@ -23,22 +25,22 @@ use crate::model::{Contents, Hour, Metric};
 use crate::store::metric_names::MetricNames;
 use crate::store::{FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError};
 
-/// Documents of stats asked for at once: a month of hours comes in one reply.
+/// The documents of stats in one batch: a month of hours fits into one reply.
 const STATS_BATCH: u32 = 1_000;
 
-/// Up to so many runs of hours of a device are asked for as such.
+/// The most runs of hours of a device that a query names one by one.
 const RUNS_MAX: usize = 8;
 
-/// Whole documents asked for at once: a day of hours.
+/// The whole documents in one batch: a day of hours.
 const CONTENTS_BATCH: u32 = 24;
 
-/// How many more parts of an hour are read once enough is found in it, before the others are asked for by
-/// their time. Most hours have fewer parts.
+/// How many more parts of an hour are read after enough readings were found, before the others are queried
+/// by their time. Most hours have fewer parts.
 const PARTS_BEHIND_CUT: u32 = 2;
 
-impl Buckets {
-    /// Adds the stats of missing hours to those that `by_device` has.
-    pub(super) async fn read_hour_stats(
+#[async_trait]
+impl Queries for Buckets {
+    async fn add_hour_stats(
         &self,
         missing: &[Missing],
         metrics: &[Metric],
@@ -46,7 +48,7 @@ impl Buckets {
     ) -> Result<(), StoreError> {
         let Some(filter) = of_missing(missing) else { return Ok(()) };
         let mut names = MetricNames::new(metrics);
-        // All stats, and not only those of `metrics`: a projection without paths is several times faster.
+        // All stats, not only those of `metrics`: a projection without paths is several times faster.
         let fields = doc! { "deviceId": 1, "bucket": 1, "schemaVersion": 1, "lastTs": 1, "stats": 1 };
         let find = self.documents.find(filter).projection(fields).batch_size(STATS_BATCH);
         let mut parts: BTreeMap<(Arc<str>, Hour), HourStats> = BTreeMap::new();
@@ -70,10 +72,10 @@ impl Buckets {
         Ok(())
     }
 
-    /// Goes through the documents of the range in the order of their hours, and stops at the hour behind the
-    /// last one that is needed. The parts of an hour come in no order of time: once enough is found in one of
-    /// them, only those parts are asked for that begin before what was found last.
-    pub(super) async fn read_readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
+    /// Reads the documents of the range in the order of their hours, and stops after the last hour that is
+    /// needed. The parts of an hour are not in the order of time: after enough readings were found in one of
+    /// them, a second query reads only the parts that begin before the last of these readings.
+    async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
         let batch = u32::try_from(query.max_instants).unwrap_or(CONTENTS_BATCH).clamp(2, CONTENTS_BATCH);
         let find = self.documents.find(in_range(query)).sort(doc! { "bucket": 1 }).batch_size(batch);
         let find = find.projection(doc! { "bucket": 1, "part": 1, "schemaVersion": 1, "readings": 1 });
@@ -104,7 +106,38 @@ impl Buckets {
         Ok(gathered.finish())
     }
 
-    /// Reads the parts of an hour that begin before `until_ms`, but for those that were read.
+    async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
+        let filter = of_device(device, &(hour..Hour(hour.0 + 1)));
+        let find = self
+            .documents
+            .find(filter)
+            .projection(doc! { "schemaVersion": 1, "readings": 1 })
+            .batch_size(CONTENTS_BATCH);
+        let mut samples = HourSamples::last_of_each_metric(hour);
+        let visit = |document: &RawDocument| {
+            add_readings(readings_of(document)?, &mut samples)?;
+            Ok(ControlFlow::Continue(()))
+        };
+        self.commands.each_document(self.commands.limited(find), visit).await?;
+        Ok(samples.finish().0)
+    }
+
+    async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
+        let newest = || {
+            let find = self.documents.find(doc! { "deviceId": device }).sort(doc! { "deviceId": -1, "bucket": -1 });
+            find.projection(doc! { "bucket": 1, "schemaVersion": 1, "lastTs": 1 })
+        };
+        let read = |document: &RawDocument| {
+            expect_version(document, SCHEMA_VERSION)?;
+            document.get_datetime("lastTs")?;
+            bucket_hour(document)
+        };
+        self.commands.first_readable(newest, read).await
+    }
+}
+
+impl Buckets {
+    /// Reads the parts of an hour that begin before `until_ms`, except those that were read.
     async fn read_other_parts(
         &self,
         query: &ReadingsQuery,
@@ -129,35 +162,6 @@ impl Buckets {
         };
         self.commands.each_document(self.commands.limited(find), visit).await
     }
-
-    pub(super) async fn read_latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
-        let filter = of_device(device, &(hour..Hour(hour.0 + 1)));
-        let find = self
-            .documents
-            .find(filter)
-            .projection(doc! { "schemaVersion": 1, "readings": 1 })
-            .batch_size(CONTENTS_BATCH);
-        let mut samples = HourSamples::last_of_each_metric(hour);
-        let visit = |document: &RawDocument| {
-            add_readings(readings_of(document)?, &mut samples)?;
-            Ok(ControlFlow::Continue(()))
-        };
-        self.commands.each_document(self.commands.limited(find), visit).await?;
-        Ok(samples.finish().0)
-    }
-
-    pub(super) async fn read_last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
-        let newest = || {
-            let find = self.documents.find(doc! { "deviceId": device }).sort(doc! { "deviceId": -1, "bucket": -1 });
-            find.projection(doc! { "bucket": 1, "schemaVersion": 1, "lastTs": 1 })
-        };
-        let read = |document: &RawDocument| {
-            expect_version(document, SCHEMA_VERSION)?;
-            document.get_datetime("lastTs")?;
-            bucket_hour(document)
-        };
-        self.commands.first_readable(newest, read).await
-    }
 }
 
 /// The hour of a document's bucket.
@@ -171,7 +175,7 @@ fn readings_of(document: &RawDocument) -> Result<&RawArray, DecodeError> {
     Ok(document.get_array("readings")?)
 }
 
-/// What a document says of its hour.
+/// The stats of a document.
 pub(super) fn hour_stats(document: &RawDocument, metrics: &mut MetricNames) -> Result<HourStats, DecodeError> {
     expect_version(document, SCHEMA_VERSION)?;
     Ok(HourStats {
@@ -185,7 +189,8 @@ fn of_device(device: &str, hours: &Range<Hour>) -> Document {
     doc! { "deviceId": device, "bucket": within(hours) }
 }
 
-/// The documents that may hold what is asked for: `lastTs` is never before a document's own last instant.
+/// Matches the documents that may have readings of the range: `lastTs` is never before a document's own last
+/// instant.
 fn in_range(query: &ReadingsQuery) -> Document {
     let [from, to] = [query.range_ms.start, query.range_ms.end].map(DateTime::from_millis);
     let mut filter = of_device(&query.device, &query.hours());
@@ -198,7 +203,7 @@ fn in_range(query: &ReadingsQuery) -> Document {
     filter
 }
 
-/// The documents of the hours that are missing; `None` when none are.
+/// Matches the documents of the missing hours; `None` if no hour is missing.
 fn of_missing(missing: &[Missing]) -> Option<Document> {
     let mut clauses: Vec<Document> = missing.iter().flat_map(clauses_of).collect();
     match clauses.len() {
@@ -207,9 +212,10 @@ fn of_missing(missing: &[Missing]) -> Option<Document> {
     }
 }
 
-/// A stretch of the index for each run of hours. Each clause has to be planned by the server, so that many
-/// runs are asked for in another way: hour by hour, or all of the hours from the first to the last where few
-/// of these are known.
+/// A range of the index for each run of hours.
+///
+/// The server plans each clause. So many runs become one clause: a list of hours, or, if few hours from the
+/// first to the last are known, all of them.
 fn clauses_of(missing: &Missing) -> Vec<Document> {
     let Missing { devices, runs } = missing;
     let of = |bucket: Document| doc! { "deviceId": of_devices(devices), "bucket": bucket };

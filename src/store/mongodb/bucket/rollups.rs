@@ -13,11 +13,13 @@ use std::mem;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bson::{DateTime, Document, RawDocument, doc};
 
 use super::super::by_device::{of_devices, within};
 use super::super::command::documents;
 use super::super::decode::{DecodeError, integer};
+use super::super::layout::Derivation;
 use super::super::rollups::{HourRollup, RollupCollection};
 use super::Buckets;
 use super::read::hour_stats;
@@ -31,9 +33,9 @@ const BATCH: u32 = 1_000;
 /// The rollups of some buckets, from the parts that were read so far.
 type Derived = HashMap<(Arc<str>, Hour), HourRollup>;
 
-impl Buckets {
-    /// The first hour from `from` on of which any device has readings.
-    pub(super) async fn read_next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
+#[async_trait]
+impl Derivation for Buckets {
+    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
         let from = DateTime::from_millis(from.start_ms());
         let find = self.documents.find(doc! { "createdAt": { "$gte": from } }).sort(doc! { "createdAt": 1 }).limit(1);
         let mut hour = None;
@@ -46,8 +48,8 @@ impl Buckets {
         Ok(hour)
     }
 
-    /// Rolls up an hour of all devices, in the order of `createdAt`, which all parts of a bucket share.
-    pub(super) async fn roll_up(&self, hour: Hour, rollups: &RollupCollection) -> Result<u64, WriteError> {
+    /// Reads the hour in the order of `createdAt`, which all parts of a bucket share.
+    async fn roll_up_hour(&self, hour: Hour, rollups: &RollupCollection) -> Result<u64, WriteError> {
         let of_hour = doc! { "createdAt": within(&(hour..Hour(hour.0 + 1))) };
         let find = self.documents.find(of_hour).sort(doc! { "createdAt": 1 }).batch_size(BATCH);
         let mut batches = self.commands.batches(find.projection(rollup_fields())).await?;
@@ -71,7 +73,7 @@ impl Buckets {
     }
 
     /// Derives buckets with few queries: one for each device or one for each hour, whichever are fewer.
-    pub(super) async fn derive_buckets(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, StoreError> {
+    async fn derive(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, StoreError> {
         let mut by_device: BTreeMap<&str, Vec<DateTime>> = BTreeMap::new();
         let mut by_hour: BTreeMap<Hour, Vec<&str>> = BTreeMap::new();
         for (device, hour) in buckets {

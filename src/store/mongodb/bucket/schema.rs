@@ -1,7 +1,7 @@
-//! The collection of the buckets, its indexes, its validator and its sharding, brought to what the options
-//! ask for.
+//! Brings the collection of the buckets, its indexes, its validator and its sharding to what the options ask
+//! for.
 //!
-//! Everything here can be done again and again, by several instances at once.
+//! All steps may be repeated, by several instances at once.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::store::StoreError;
 /// The index that every query uses.
 const QUERY_INDEX: &str = "deviceId_bucket";
 
-/// `createdAt` lies up to an hour before the last reading of its bucket, so that expiry waits this much
-/// longer: nothing goes before its time.
+/// The time that expiry waits longer, because `createdAt` is up to an hour before the last reading of its
+/// bucket.
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// What the schema should be.
+/// The schema that the options ask for.
 #[derive(Debug, Clone)]
 pub(super) struct Schema {
     pub(super) collection: ManagedCollection,
@@ -28,7 +28,7 @@ pub(super) struct Schema {
 }
 
 impl Schema {
-    /// Brings the database to what the schema should be.
+    /// Brings the database to this schema.
     pub(super) async fn ensure(&self) -> Result<Deployment, StoreError> {
         let deployment = self.collection.deployment().await?;
         self.ensure_collection().await?;
@@ -38,8 +38,8 @@ impl Schema {
         Ok(deployment)
     }
 
-    /// The collection with its validator. A validator that is not ours is left alone unless ours is asked
-    /// for.
+    /// Brings the collection and its validator to this schema. It leaves a foreign validator alone unless the
+    /// options ask for a validator.
     async fn ensure_collection(&self) -> Result<(), StoreError> {
         let Some(present) = self.collection.present(Kind::Plain).await? else {
             let options = if self.validate {
@@ -66,15 +66,15 @@ impl Schema {
     }
 }
 
-/// The envelope of a bucket's document. Readings are not looked at one by one: the server would check them
-/// all again at each append.
+/// A `$jsonSchema` of a bucket's document without its readings: the server would check all of them again at
+/// each append.
 fn validator() -> Document {
     let count = doc! { "bsonType": ["int", "long"], "minimum": 1 };
     let date = doc! { "bsonType": "date" };
     doc! { "$jsonSchema": {
         "bsonType": "object",
-        "required": ["deviceId", "bucket", "part", "schemaVersion", "rev", "createdAt", "readingCount", "bytes", "firstTs", "lastTs",
-            "stats", "readings"],
+        "required": ["deviceId", "bucket", "part", "schemaVersion", "rev", "createdAt", "readingCount", "bytes",
+            "firstTs", "lastTs", "stats", "readings"],
         "properties": {
             "_id": { "bsonType": "string" },
             "deviceId": { "bsonType": "string", "minLength": 1, "maxLength": DEVICE_ID_MAX_BYTES as i32 },

@@ -5,10 +5,10 @@
 //! that changed, on the condition that its `rev` is still the one that was read. If another writer was
 //! quicker, it starts over.
 //!
-//! Parts are read with read concern "majority". Their contents are therefore durable, and a write that changes
-//! nothing is done. A standalone server applies "majority" to writes that are not in its journal yet; there the
-//! last part is written back even if nothing changed, because a journaled write makes all writes before it
-//! durable.
+//! Parts are read with read concern "majority". Their contents are therefore durable, and a write that
+//! changes nothing is done. A standalone server applies "majority" to writes that are not in its journal yet;
+//! there the last part is written back even if nothing changed, because a journaled write makes all writes
+//! before it durable.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -61,8 +61,8 @@ impl Buckets {
 
     /// The parts that a job may change, and the number of the first of them.
     ///
-    /// These are all parts of the bucket. Or, if all readings of the job are later than the `last` of the last
-    /// part that this instance knows, only that part and the parts after it.
+    /// These are all parts of the bucket. Or, if all readings of the job are later than the `last` of the
+    /// last part that this instance knows, only that part and the parts after it.
     async fn read_relevant_parts(&self, job: &Job<'_>) -> Result<(Vec<Part>, i32), StoreError> {
         let BucketWrite { device, hour, .. } = job.write;
         let known = self.overflowing.last_part(device, *hour);
@@ -130,18 +130,17 @@ impl Buckets {
 
     /// Makes one change, and returns whether it was still possible.
     async fn make(&self, device: &str, hour: Hour, change: &Change) -> Result<bool, WriteError> {
-        let number = change.part.number;
-        let (verb, rev) = change.guard.map_or((Verb::Insert, 0), |rev| (Verb::Update, rev));
-        let encode = |statement: &mut Encoder, Change { part, .. }: &Change| match verb {
-            Verb::Update => {
+        let verb = if change.guard.is_some() { Verb::Update } else { Verb::Insert };
+        let encode = |statement: &mut Encoder, Change { part, guard, .. }: &Change| match guard {
+            None => insert_document(statement, device, hour, part.number, &part.body()),
+            Some(rev) => {
                 statement.document("q", |filter| {
-                    filter.string("_id", &names::document_id(device, hour, number));
+                    filter.string("_id", &names::document_id(device, hour, part.number));
                     filter.string("deviceId", device);
-                    filter.int64("rev", rev);
+                    filter.int64("rev", *rev);
                 });
                 statement.document("u", |update| update.document("$set", |set| part.body().encode(set, hour)));
             }
-            _ => insert_document(statement, device, hour, number, &part.body()),
         };
         let (command, _) = self.commands.write_command(verb, &self.collection, std::slice::from_ref(change), encode);
         let reply = self.commands.send(command).await?;

@@ -1,10 +1,10 @@
-//! The fast path's statements: make a bucket's document, or append a flush to it, or do nothing at all.
+//! The statements of the fast path: create a bucket's document, or append a flush to it, or do nothing.
 //!
-//! The filter of an append holds only when every reading of the flush is later than all that the bucket has,
-//! there is room for it, and the document is the bucket's last part. When it does not hold, the upsert tries
-//! to insert. For part 0, the `_id` being taken makes that a duplicate key error. Only the slow path makes
-//! other parts: to append to one of them, the statement asks for another `_id` on insert, which makes every
-//! insert an error (66, immutable field), and never takes effect.
+//! The filter of an append matches only if every reading of the flush is later than all readings of the
+//! bucket, the document has room, and it is the bucket's last part. If it does not match, the upsert tries to
+//! insert. For part 0 that is a duplicate key error, because the `_id` exists. Only the slow path creates
+//! other parts: an append to one of them asks for another `_id` on insert, which makes every insert an error
+//! (66, immutable field), and never takes effect.
 
 use std::borrow::Cow;
 
@@ -16,14 +16,14 @@ use super::capacity::{Capacity, Size};
 use super::document::{Body, encode_constant_fields, encode_readings};
 use crate::model::{BucketWrite, Hour, HourOffset};
 
-/// A write, ready to be sent.
+/// A write with all that its statement needs.
 #[derive(Debug)]
 pub(super) struct Job<'a> {
-    /// Where the write stands in its call.
+    /// The index of the write in its call.
     pub(super) at: usize,
     pub(super) write: &'a BucketWrite,
     pub(super) metadata: Option<Map<String, Value>>,
-    /// How much the write brings, at least one reading.
+    /// The size of the write, at least one reading.
     pub(super) size: Size,
     /// Its first and its last instant.
     pub(super) span: (HourOffset, HourOffset),
@@ -45,7 +45,7 @@ pub(super) fn insert_document(statement: &mut Encoder, device: &str, hour: Hour,
     body.encode(statement, hour);
 }
 
-/// The statement that appends a job to a part.
+/// Writes the statement that appends a job to a part.
 pub(super) fn append(statement: &mut Encoder, job: &Job<'_>, part: i32, capacity: Capacity) {
     let BucketWrite { device, hour, .. } = job.write;
     let before = capacity.largest_before(job.size);

@@ -1,4 +1,4 @@
-//! Finds devices whose readings have expired: their rollups are kept longer.
+//! Finds devices by their rollups, which may be kept longer than their readings.
 
 use bson::{Bson, doc};
 
@@ -7,12 +7,12 @@ use super::document::Day;
 use crate::store::{DeviceSummary, StoreError};
 
 impl RollupCollection {
-    /// The first day of the first device whose id matches `ids`.
+    /// The first day of the first device whose ID matches `ids`.
     pub(in super::super) async fn first_day(&self, ids: impl Into<Bson>) -> Result<Option<Day>, StoreError> {
         self.day_at_end(ids.into(), 1).await
     }
 
-    /// The summary of a device that has rollups only. Metadata expires with the readings.
+    /// The summary of a device that has only rollups. Metadata expires with the readings.
     pub(in super::super) async fn summary(&self, first: Day) -> Result<Option<DeviceSummary>, StoreError> {
         let Some(last) = self.day_at_end(first.device.as_str().into(), -1).await? else { return Ok(None) };
         Ok(Some(DeviceSummary {

@@ -14,10 +14,10 @@ use crate::model::{Hour, Metric};
 use crate::store::HourStats;
 use crate::store::metric_names::MetricNames;
 
-/// The shape of the documents that this version writes.
+/// The schema version of the documents that this program writes and reads.
 const SCHEMA_VERSION: i32 = 1;
 
-/// The key of each hour of a day: all of one width, so that they stand in order when people sort them.
+/// The key of each hour of a day: all of one width, so that their sorted order is the order of time.
 const KEYS: [&str; 24] = [
     "00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13", "14", "15", "16", "17", "18",
     "19", "20", "21", "22", "23",
@@ -37,14 +37,14 @@ pub(super) const fn key_of(hour: Hour) -> &'static str {
     KEYS[hour.0.rem_euclid(24) as usize]
 }
 
-/// Writes the statement that puts an hour into its day's document, unless what is there is as new.
+/// Writes the statement that puts an hour into its day's document, unless the stored hour is as new.
 pub(super) fn put(statement: &mut Encoder, rollup: &HourRollup) {
     let HourRollup { device, rev, first_ts_ms, stats } = rollup;
     let (day, key) = (day_of(stats.hour), key_of(stats.hour));
     statement.document("q", |filter| {
         filter.string("_id", &names::day_id(device, day));
         filter.string("deviceId", device);
-        // `$lt` would not match an hour that is not there yet.
+        // `$lt` would not match an hour that does not exist yet.
         filter.document(["hours.", key, ".rev"], |is| is.document("$not", |is| is.int64("$gte", *rev)));
     });
     statement.document("u", |update| {
@@ -56,16 +56,16 @@ pub(super) fn put(statement: &mut Encoder, rollup: &HourRollup) {
                 encode_stats(hour, "stats", &stats.stats);
             });
         });
-        update.document("$setOnInsert", |birth| {
-            birth.datetime("day", start_of(day).start_ms());
-            birth.int32("schemaVersion", SCHEMA_VERSION);
-            birth.datetime("createdAt", names::day_created_at_ms(device, day));
+        update.document("$setOnInsert", |fields| {
+            fields.datetime("day", start_of(day).start_ms());
+            fields.int32("schemaVersion", SCHEMA_VERSION);
+            fields.datetime("createdAt", names::day_created_at_ms(device, day));
         });
     });
     statement.boolean("upsert", true);
 }
 
-/// Adds the hours of a document that lie in `hours`: also where one of them is not readable, all the others.
+/// Adds the hours of a document that are in `hours`. If one of them cannot be read, it adds all the others.
 pub(super) fn add_hours(
     document: &RawDocument,
     hours: &Range<Hour>,
@@ -85,7 +85,7 @@ pub(super) fn add_hours(
     outcome
 }
 
-/// The hour of an entry of a day, if it lies in `hours`.
+/// The hour of an entry of a day, if it is in `hours`.
 fn decode_hour(
     start: Hour,
     key: &str,
@@ -103,7 +103,7 @@ fn decode_hour(
 /// The hour of a key, given the first hour of the day.
 fn hour_at(start: Hour, key: &str) -> Result<Hour, DecodeError> {
     let of_day = KEYS.iter().position(|known| *known == key);
-    let of_day = of_day.ok_or_else(|| DecodeError("a day has an hour that is none".into()))?;
+    let of_day = of_day.ok_or_else(|| DecodeError("a day has an hour with an unknown key".into()))?;
     Ok(Hour(start.0.saturating_add(of_day as i32)))
 }
 
@@ -111,12 +111,12 @@ fn entry_of(value: RawBsonRef<'_>) -> Result<&RawDocument, DecodeError> {
     value.as_document().ok_or_else(|| DecodeError("an hour is not a document".into()))
 }
 
-/// What a document says of its device in a list of devices.
+/// The fields of one document that a list of devices needs.
 #[derive(Debug, PartialEq)]
 pub(in super::super) struct Day {
     pub(in super::super) device: String,
-    /// The first instant of the day. Rollups of older versions do not have it: then the start of the first
-    /// hour.
+    /// The first instant of the day. If the rollup is of an older version, which did not store it: the start
+    /// of the first hour.
     pub(in super::super) first_ts_ms: i64,
     /// The last instant of the day.
     pub(in super::super) last_ts_ms: i64,
@@ -164,7 +164,7 @@ fn decode(entry: &RawDocument, hour: Hour, metrics: &mut MetricNames) -> Result<
     }
 }
 
-/// The `rev` of an hour of a document, if it is there and is one.
+/// The `rev` of an hour of a document, if there is one.
 pub(super) fn rev_of(document: &RawDocument, hour: Hour) -> Option<i64> {
     let hours = document.get_document("hours").ok()?;
     integer(hours.get_document(key_of(hour)).ok()?, "rev").ok()
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_tells_its_first_and_last_instant_with_or_without_first_ts() {
+    fn a_day_has_its_first_and_last_instant_with_or_without_first_ts() {
         let stats = |metric: &str| doc! { metric: { "count": 1_i64, "min": 2.0, "max": 2.0, "sum": 2.0 } };
         let at = |hour, offset| bson::DateTime::from_millis(Hour(hour).instant_ms(offset));
         let old = doc! { "rev": 1_i64, "lastTs": at(26, 9), "stats": stats("old") };
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rollup_is_said_to_be_unreadable() {
+    fn documents_that_are_no_rollups_are_unreadable() {
         let day = bson::DateTime::from_millis(0);
         for bad in
             [doc! {}, doc! { "day": day, "hours": { "24": {} } }, doc! { "day": day, "hours": { "03": { "rev": 1 } } }]

@@ -1,4 +1,4 @@
-//! What is held against any document among the rollups.
+//! Invariants fuzzed on any document of the rollup collection.
 
 use bson::RawDocument;
 
@@ -6,7 +6,7 @@ use super::document::{Day, add_hours, rev_of};
 use crate::model::Hour;
 use crate::store::metric_names::MetricNames;
 
-/// A document, in each way in which one is read.
+/// Decodes a document in every way in which the store reads it.
 pub(in super::super) fn document(document: &RawDocument) {
     let mut found = Vec::new();
     let _ = add_hours(document, &(Hour(i32::MIN)..Hour(i32::MAX)), &mut MetricNames::new(&[]), &mut found);

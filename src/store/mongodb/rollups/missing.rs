@@ -1,4 +1,4 @@
-//! Which hours have to be looked for elsewhere. Pure.
+//! Finds the hours that have no rollup. Pure.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,16 +7,16 @@ use std::sync::Arc;
 use crate::model::Hour;
 use crate::store::HourStats;
 
-/// Hours that are not rolled up, and of which devices. Most devices lack the same ones: those that are not
-/// over yet.
+/// Hours without a rollup, and the devices that lack them. Most devices lack the same hours: those that have
+/// not ended yet.
 #[derive(Debug, PartialEq)]
 pub struct Missing {
     pub(in super::super) devices: Vec<Arc<str>>,
-    /// Ascending; not empty, nor next to each other.
+    /// Ascending, none empty, none adjacent.
     pub(in super::super) runs: Vec<Range<Hour>>,
 }
 
-/// What of `hours` is not in `found`, the hours of each of the devices, ascending.
+/// The hours in `hours` that `found`, the hours of each of the devices, ascending, does not have.
 pub(in super::super) fn missing(devices: &[Arc<str>], hours: &Range<Hour>, found: &[Vec<HourStats>]) -> Vec<Missing> {
     let mut groups: BTreeMap<Vec<(Hour, Hour)>, Vec<Arc<str>>> = BTreeMap::new();
     for (device, found) in devices.iter().zip(found) {
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_that_lack_the_same_hours_are_looked_for_together() {
+    fn devices_that_lack_the_same_hours_are_grouped() {
         let found = |hours: &[i32]| -> Vec<HourStats> {
             hours.iter().map(|&hour| HourStats { hour: Hour(hour), last_ts_ms: 0, stats: Vec::new() }).collect()
         };

@@ -1,25 +1,27 @@
-//! Rollups in a collection of their own: one small document per device and UTC day, whatever the mode.
+//! Rollups in a collection of their own: one small document per device and UTC day, for every layout.
 //!
 //! ```js
 //! { _id: "LIGHT-FL02-ZONE4/2026-04-20",
 //!   deviceId: "LIGHT-FL02-ZONE4",            // hashed shard key
 //!   day: ISODate("2026-04-20T00:00:00Z"),
 //!   schemaVersion: 1,
-//!   createdAt: ISODate("2026-04-20T07:12:31Z"), // where retention counts from: inside the day, the device's own second
-//!   hours: { "14": { rev: 7, firstTs: ISODate("2026-04-20T14:00:10Z"), lastTs: ISODate("2026-04-20T14:59:50Z"),
+//!   // retention counts from here: an instant in the day, at a second of the device's own
+//!   createdAt: ISODate("2026-04-20T07:12:31Z"),
+//!   hours: { "14": { rev: 7,
+//!                    firstTs: ISODate("2026-04-20T14:00:10Z"), lastTs: ISODate("2026-04-20T14:59:50Z"),
 //!                    stats: { lux: { count: 360, min: 310, max: 322, sum: 113400 } } } } }
 //! ```
 //!
-//! A month of hours is some thirty documents here and hundreds of buckets there, and a day of them takes a
-//! few KiB, so that they can be kept for years.
+//! A month of hours is some thirty of these documents and hundreds of buckets. A day takes a few KiB, so
+//! rollups can be kept for years.
 //!
-//! **Derived, never counted up.** An hour is written whole, from what is stored of it. Its `rev` grows with
-//! each change of the stored readings, and a statement takes effect only where the stored `rev` is lower. So
-//! it does not matter how often an hour is rolled up, by how many instances, in which order the commands
-//! arrive: the newest state stays. And since readings that expire take their `rev` with them, a rollup
-//! outlives them: what is left never replaces it.
+//! **Derived, never counted up.** An hour is written as a whole, derived from its stored readings. Its `rev`
+//! grows with each change of the stored readings, and a statement takes effect only if the stored `rev` is
+//! lower. So it does not matter how often an hour is rolled up, by how many instances, or in which order the
+//! commands arrive: the newest state stays. When readings expire, the `rev` that could be derived falls; so
+//! the rollup stays, and the readings that are left never replace it.
 //!
-//! The mode brings the [`HourRollup`]s; this room knows nothing of how readings are stored.
+//! The layout derives the [`HourRollup`]s; this room knows nothing of how readings are stored.
 
 mod devices;
 mod document;
@@ -44,15 +46,15 @@ use crate::store::{HourStats, StoreError};
 /// The index that every query uses.
 const QUERY_INDEX: &str = "deviceId_day";
 
-/// `createdAt` lies up to a day before the last reading of its document, so that expiry waits this much
-/// longer.
+/// The time that expiry waits longer, because `createdAt` is up to a day before the last reading of its
+/// document.
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// What is known of an hour of a device.
+/// The rollup of an hour of a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HourRollup {
     pub(super) device: Arc<str>,
-    /// Grows with each change of what is stored of the hour.
+    /// Grows with each change of the stored readings of the hour.
     pub(super) rev: i64,
     /// The first instant of the hour, of any metric, in Unix milliseconds.
     pub(super) first_ts_ms: i64,

@@ -1,4 +1,4 @@
-//! Reads hours of devices.
+//! Reads the rollups of hours of devices.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -12,13 +12,11 @@ use crate::model::{Hour, Metric};
 use crate::store::metric_names::MetricNames;
 use crate::store::{HourStats, StoreError};
 
-/// Documents asked for at once: those of many devices and a month come in one reply, or as many as it can
-/// hold.
+/// The documents of one batch: a month of many devices fits into one reply, or as much as a reply can hold.
 const BATCH: u32 = 10_000;
 
 impl RollupCollection {
-    /// The hours that are rolled up, of each of the devices, ascending; see
-    /// [`crate::store::Store::hour_stats`].
+    /// The hours with a rollup, of each of the devices, ascending; see [`crate::store::Store::hour_stats`].
     pub(in super::super) async fn read(
         &self,
         devices: &[Arc<str>],
@@ -31,7 +29,7 @@ impl RollupCollection {
         }
         let days = start_of(day_of(hours.start))..hours.end;
         let mut names = MetricNames::new(metrics);
-        // Documents come whole: leaving out what is not needed would cost the server more than sending it.
+        // Whole documents: a projection would cost the server more than sending them.
         let find = self.documents.find(doc! { "deviceId": of_devices(devices), "day": within(&days) });
         self.commands
             .each_document(self.commands.limited(find.batch_size(BATCH)), |document| {

@@ -1,4 +1,4 @@
-//! Puts hours into the documents of their days.
+//! Writes hours into the documents of their days.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -15,14 +15,14 @@ use crate::model::Hour;
 use crate::store::{StoreError, WriteError};
 
 impl RollupCollection {
-    /// Writes the hours, unless something as new is there. The outcome at index i belongs to the rollup at
-    /// index i. Ok means that it, or what is newer, is durable.
+    /// Writes the rollups, unless the stored ones are as new. The outcome at index i belongs to the rollup at
+    /// index i. Ok means that this rollup, or a newer one, is durable.
     pub(in super::super) async fn put_all(&self, rollups: &[HourRollup]) -> Vec<Result<(), WriteError>> {
         let mut outcomes: Vec<Option<Result<(), WriteError>>> = vec![None; rollups.len()];
         let mut waiting: Vec<usize> = (0..rollups.len()).collect();
         let mut reached = Ok(());
-        // A duplicate key may come from another hour of the same new document, which was a moment quicker.
-        // Once the document is there, it can only mean that the hour is.
+        // A duplicate key may be due to another hour of the same new document, which was a moment quicker.
+        // When the document exists, it can only mean that the stored hour is as new.
         for may_race in [true, false] {
             let mut raced = Vec::new();
             let statement = |encoder: &mut Encoder, at: &usize| put(encoder, &rollups[*at]);
@@ -41,8 +41,8 @@ impl RollupCollection {
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unreached)).collect()
     }
 
-    /// Writes the rollups that were derived of these buckets. A bucket without readings has none, and nothing
-    /// changes.
+    /// Writes the rollups that were derived of these buckets. A bucket without readings has none, and its
+    /// outcome is Ok.
     pub(in super::super) async fn put_derived(
         &self,
         buckets: &[(Arc<str>, Hour)],
@@ -55,8 +55,8 @@ impl RollupCollection {
         buckets.iter().map(|bucket| outcomes.remove(bucket).unwrap_or(Ok(()))).collect()
     }
 
-    /// Writes the rollups of an hour that are not stored yet, and returns how many were written. A rollup that
-    /// the server refuses for good is left out: queries still read its stats from the readings.
+    /// Writes the rollups of an hour that are not stored yet, and returns how many were written. It leaves
+    /// out a rollup with a permanent error: queries still read its stats from the readings.
     pub(in super::super) async fn bring_up_to_date(
         &self,
         hour: Hour,
@@ -77,8 +77,8 @@ impl RollupCollection {
         Ok(done)
     }
 
-    /// Those of the rollups, all of one hour, that are not stored or not as new. It spares statements that
-    /// would do nothing, which cost more than this look.
+    /// Filters the rollups of one hour: returns those that are not stored or newer than stored. Statements
+    /// that do nothing would cost more than this query.
     async fn outdated(&self, hour: Hour, mut rollups: Vec<HourRollup>) -> Result<Vec<HourRollup>, StoreError> {
         if rollups.is_empty() {
             return Ok(rollups);

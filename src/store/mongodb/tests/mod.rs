@@ -1,4 +1,4 @@
-//! What the tests of the modes share: real servers, and a database of its own for each test.
+//! Real servers for the tests of the layouts, and a database of its own for each test.
 
 mod majority;
 #[path = "../../../../tests/harness/mongod.rs"]
@@ -21,13 +21,15 @@ use crate::model::Hour;
 use crate::store::Store;
 use crate::store::scenarios::Expiry;
 
-/// Runs the scenarios of a mode on every kind of deployment. `$open` makes two instances that share a
+/// Runs the scenarios of a layout on every kind of deployment. `$open` opens two instances that share a
 /// [`Scratch`].
 macro_rules! on_every_deployment {
     ($open:ident $(, $variant:ident)?) => {
         $crate::store::mongodb::tests::on_every_deployment!(@on one_member, on_one_member, $open $(, $variant)?);
         $crate::store::mongodb::tests::on_every_deployment!(@on three_members, on_three_members, $open $(, $variant)?);
-        $crate::store::mongodb::tests::on_every_deployment!(@on sharded_cluster, on_a_sharded_cluster, $open $(, $variant)?);
+        $crate::store::mongodb::tests::on_every_deployment!(
+            @on sharded_cluster, on_a_sharded_cluster, $open $(, $variant)?
+        );
     };
     (@on $room:ident, $scratch:ident, $open:ident $(, $variant:ident)?) => {
         mod $room {
@@ -49,8 +51,8 @@ macro_rules! on_every_deployment {
 }
 pub(super) use on_every_deployment;
 
-/// A database of its own for a test. It is dropped at the end; on a cluster, where everything went is checked
-/// before.
+/// A database of its own for a test. It is dropped at the end; on a cluster, the shards of all commands are
+/// checked before.
 pub(super) struct Scratch {
     pub(super) uri: String,
     pub(super) name: String,
@@ -59,7 +61,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// On the replica set of one member, where nothing depends on the deployment.
+    /// On the replica set of one member, for tests that do not depend on the deployment.
     pub(super) async fn new() -> Self {
         Self::on_one_member().await
     }
@@ -98,7 +100,7 @@ impl Scratch {
             database: self.name.clone(),
             collection: "buckets".into(),
             rollups_collection: "rollups".into(),
-            timeout: Duration::from_secs(60), // tests that are about it set their own
+            timeout: Duration::from_secs(60), // tests of the timeout set their own
             query_timeout: Duration::from_secs(60),
             max_readings_per_document: 1000,
             max_document_bytes: 1 << 20,

@@ -10,7 +10,7 @@ use crate::store::{Cause, ReadingsQuery, Store, StoreError};
 
 const HOUR: Hour = Hour(493_526);
 
-/// Each query that a store answers, and what it said.
+/// Each query of a store, and its outcome.
 async fn ask_everything(store: &dyn Store) -> Vec<(&'static str, Result<(), StoreError>)> {
     let hours = HOUR..Hour(HOUR.0 + 1);
     let devices = ["d".into()];

@@ -1,4 +1,4 @@
-//! What is asked of a mode on a sharded cluster: every write and every query of a device goes to one shard,
+//! The promises of a layout on a sharded cluster: every write and every query of a device runs on one shard,
 //! and no device is on two. The cluster is simulated, see `tests/harness/mongos`.
 
 use std::collections::BTreeSet;
@@ -12,21 +12,21 @@ use super::{MongodbOptions, Scratch, mongod};
 use crate::model::{BucketWrite, Hour, Sample};
 use crate::store::Store;
 
-/// So many devices cannot all be on one shard by chance.
+/// Enough devices that they cannot all be on one shard by chance.
 const MANY_DEVICES: usize = 30;
 
 /// 2026-04-20T14:00:00Z.
 const HOUR: Hour = Hour(493_526);
 
-/// Checks where everything went that was done in a database, and where its devices are.
+/// Checks on which shards the commands of a database ran, and on which shards its devices are.
 pub(super) fn check(cluster: &Cluster, database: &str) {
     let record = cluster.record_of(database);
     for recorded in &record {
         let targeted = recorded.shards.len() == 1;
         match recorded.verb {
-            Verb::Write => assert!(targeted, "a write that is not of one shard: {recorded:?}"),
+            Verb::Write => assert!(targeted, "a write on several shards: {recorded:?}"),
             Verb::Read => {
-                assert!(targeted || !is_of_one_device(&recorded.filter), "a query of all shards: {recorded:?}");
+                assert!(targeted || !is_of_one_device(&recorded.filter), "a query on several shards: {recorded:?}");
             }
             Verb::Shard => {}
         }
@@ -46,7 +46,7 @@ fn is_of_one_device(filter: &Document) -> bool {
     devices_of(filter).is_some_and(|devices| devices.len() == 1)
 }
 
-/// The devices that a filter names; `None`, when it is of others as well.
+/// The devices that a filter names; `None` if it matches others as well.
 fn devices_of(filter: &Document) -> Option<BTreeSet<String>> {
     let field = ["deviceId", "meta.deviceId"].into_iter().find_map(|field| filter.get(field));
     match field {
@@ -74,8 +74,8 @@ fn devices_on(cluster: &Cluster, shard: usize, database: &str, collection: &str)
     found.iter().map(|row| row.as_document().unwrap().get_str("_id").unwrap().to_owned()).collect()
 }
 
-/// A new reading, a resent one and a late one of each of many devices, and every question that can be asked
-/// of one.
+/// Writes a new reading, a resent one and a late one of each of many devices, and runs every query of one
+/// device.
 pub(in super::super) async fn each_device_has_its_shard(scratch: &Scratch, store: &dyn Store) {
     let cluster = scratch.cluster.unwrap();
     let devices = devices();

@@ -2,17 +2,21 @@
 
 use std::ops::ControlFlow;
 
+use async_trait::async_trait;
 use bson::{Document, doc};
 
+use super::super::layout::Devices;
 use super::Timeseries;
 use super::times::during_hours;
 use crate::model::Hour;
 use crate::store::metric_names::MetricNames;
 use crate::store::{DeviceSummary, StoreError};
 
-impl Timeseries {
-    /// The first device whose ID matches `ids`.
-    pub(super) async fn first_device(&self, ids: Document) -> Result<Option<String>, StoreError> {
+#[async_trait]
+impl Devices for Timeseries {
+    type First = String;
+
+    async fn first_of(&self, ids: Document) -> Result<Option<String>, StoreError> {
         let find = self.measurements.find(doc! { "meta.deviceId": ids }).sort(doc! { "meta.deviceId": 1 }).limit(1);
         let find = self.commands.limited(find).projection(doc! { "_id": 0, "meta.deviceId": 1 });
         let mut first = None;
@@ -25,8 +29,11 @@ impl Timeseries {
         Ok(first)
     }
 
-    /// The summary of a device. `None`: its readings have just expired.
-    pub(super) async fn summarize(&self, device: String) -> Result<Option<DeviceSummary>, StoreError> {
+    fn device_of(first: &String) -> &str {
+        first
+    }
+
+    async fn summary(&self, device: String) -> Result<Option<DeviceSummary>, StoreError> {
         let (Some(first), Some(last)) = (self.read_end(&device, 1).await?, self.read_end(&device, -1).await?) else {
             return Ok(None);
         };

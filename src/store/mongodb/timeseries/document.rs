@@ -1,8 +1,8 @@
 //! A measurement: `{ ts, meta: { deviceId, ...metadata }, temp: 22.4, hum: 40.0 }`.
 //!
-//! The server splits its own buckets where the order of fields or the type of a value changes, or where
-//! `meta` does. So fields stand in the order of their names, what was not measured is left out, and every
-//! value is a double.
+//! The server starts a new bucket of its own when the order of fields, the type of a value or `meta` changes.
+//! So fields are in the order of their names, metrics without a value are left out, and every value is a
+//! double.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use super::super::{metadata, names};
 use crate::model::{Contents, Hour, Reading, Sample};
 use crate::store::HourSamples;
 
-/// Stands before the names of metrics that are fields of every measurement. No metric name holds control
+/// The prefix of metrics that have the name of a field of every measurement. No metric name contains control
 /// characters.
 const ESCAPE: char = '\u{1F}';
 
-/// Where a metric's value is.
+/// The field of a metric.
 pub(super) fn field_of(metric: &str) -> Cow<'_, str> {
     match metric {
         "_id" | "meta" => Cow::Owned(format!("{ESCAPE}{metric}")),
@@ -29,7 +29,7 @@ pub(super) fn field_of(metric: &str) -> Cow<'_, str> {
     }
 }
 
-/// The metric of a field; `None` for those that every measurement has.
+/// The metric of a field; `None` for the fields of every measurement.
 pub(super) fn metric_of(field: &str) -> Option<Cow<'_, str>> {
     match field {
         "_id" | "ts" | "meta" => None,
@@ -37,26 +37,26 @@ pub(super) fn metric_of(field: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Writes what `meta` holds. A key of the metadata that is called `deviceId` has no place there.
+/// Writes the fields of `meta`. A key `deviceId` of the metadata is left out.
 pub(super) fn encode_meta(meta: &mut Encoder, device: &str, metadata: &Map<String, Value>) {
     meta.string("deviceId", device);
     metadata::encode_fields(meta, metadata.iter().filter(|(key, _)| *key != "deviceId"));
 }
 
-/// The metadata that a `meta` holds: the text of a JSON object; `None` where there is none.
+/// The metadata in a `meta`, as the text of a JSON object; `None` if it has none.
 pub(super) fn decode_meta(meta: &RawDocument) -> Result<Option<Arc<str>>, DecodeError> {
     let mut metadata = metadata::decode(meta)?;
     metadata.remove("deviceId");
     Ok((!metadata.is_empty()).then(|| Value::from(metadata).to_string().into()))
 }
 
-/// The measurements of some contents, ready to be written.
+/// The measurements of some contents, with all that their encoding needs.
 pub(super) struct Measurements {
     hour: Hour,
     /// `meta`, encoded.
     meta: RawDocumentBuf,
     contents: Contents,
-    /// The field of each metric, and where it stands among them.
+    /// The field of each metric, and its place in the order of fields.
     fields: Vec<(String, usize)>,
 }
 
@@ -73,7 +73,7 @@ impl Measurements {
         Self { hour, meta, contents, fields }
     }
 
-    /// Each of them, in time order.
+    /// The measurements in time order.
     pub(super) fn iter(&self) -> impl Iterator<Item = Measurement<'_>> {
         self.contents.readings().map(|reading| Measurement { of: self, reading })
     }
@@ -98,7 +98,7 @@ impl Measurement<'_> {
     }
 }
 
-/// Adds the values of a measurement to those of its hour: also where one of them is not readable, all the
+/// Adds the values of a measurement to those of its hour. If one of them cannot be read, it adds all the
 /// others.
 pub(super) fn add_measurement(
     measurement: &RawDocument,

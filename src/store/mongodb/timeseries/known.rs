@@ -1,11 +1,11 @@
-//! What this instance knows of each device: up to where readings of it may be stored, and its metadata.
+//! The known devices: the last instant at which readings of each may be stored, and its metadata.
 //!
-//! Of a device that is known, every reading that is stored, or that this instance has sent, is at `last_ms`
-//! or before: what is later is new for sure, and needs no look at the store. A write raises `last_ms` before
-//! anything is sent, so that whatever becomes of it, a second attempt is not sure any more.
+//! Every reading of a known device that is stored, or that this instance has sent, is at `last_ms` or before.
+//! Later readings are new, and the store need not read first. A write raises `last_ms` before it sends
+//! anything. So a second attempt reads first, whatever the outcome of the first.
 //!
-//! The table is bounded. A device that was forgotten is looked up again; one with a write under way is never
-//! forgotten, or else a look at the store might miss what is just arriving there.
+//! The table is bounded. A device that was forgotten is read again. A device with a running write is never
+//! forgotten, because a read of the store might miss the readings that are on their way.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,29 +20,29 @@ pub(super) struct KnownDevices {
 #[derive(Debug, Default)]
 struct Table {
     devices: HashMap<Arc<str>, Device>,
-    /// Goes up whenever devices are forgotten.
+    /// Counts how often devices were forgotten.
     generation: u32,
 }
 
 #[derive(Debug)]
 struct Device {
-    /// `None`: not looked up yet.
+    /// `None`: not read yet.
     last_ms: Option<i64>,
     metadata: Option<Arc<str>>,
-    /// Writes under way.
+    /// The number of running writes.
     writes: u32,
     /// The generation of the last write.
     used: u32,
 }
 
-/// What is stored of a device that was looked up.
+/// The newest stored instant of a device, and its metadata.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct LatestKnown {
     pub(super) last_ms: i64,
     pub(super) metadata: Option<Arc<str>>,
 }
 
-/// A write under way: its device is not forgotten as long as this lives.
+/// A running write: its device is not forgotten until the guard is dropped.
 #[derive(Debug)]
 pub(super) struct WriteGuard<'a> {
     known: &'a KnownDevices,
@@ -78,8 +78,8 @@ impl KnownDevices {
 }
 
 impl Table {
-    /// Forgets the devices without a write since the last time, and if there are none, all that have none
-    /// under way.
+    /// Forgets the devices without a write since the last call or, if there are none, all devices without a
+    /// running write.
     fn forget_some(&mut self) {
         let (before, generation) = (self.devices.len(), self.generation);
         self.devices.retain(|_, device| device.writes > 0 || device.used == generation);
@@ -91,12 +91,12 @@ impl Table {
 }
 
 impl WriteGuard<'_> {
-    /// Whether the device has to be looked up before anything can be said of it.
+    /// Whether the device has not been read yet.
     pub(super) fn is_unknown(&self) -> bool {
         self.with(|device| device.last_ms.is_none())
     }
 
-    /// Takes in what a look at the store found; `None`: nothing.
+    /// Records the result of a read; `None`: nothing is stored.
     pub(super) fn learn(&self, newest: Option<LatestKnown>) {
         self.with(|device| {
             let found = newest.as_ref().map_or(i64::MIN, |newest| newest.last_ms);
@@ -105,8 +105,8 @@ impl WriteGuard<'_> {
         });
     }
 
-    /// Says that readings up to `last_ms` are about to be sent, and whether the first of them is new for
-    /// sure.
+    /// Records that readings up to `last_ms` are about to be sent, and returns whether all of them, from
+    /// `first_ms` on, are surely new.
     pub(super) fn advance(&self, first_ms: i64, last_ms: i64) -> bool {
         self.with(|device| {
             let is_new = device.last_ms.is_some_and(|known| first_ms > known);
@@ -115,7 +115,7 @@ impl WriteGuard<'_> {
         })
     }
 
-    /// The metadata to store readings with: `newer`, where that is some, from now on.
+    /// The metadata to store readings with: `newer` from now on, if there is one.
     pub(super) fn metadata(&self, newer: Option<&Arc<str>>) -> Option<Arc<str>> {
         self.with(|device| {
             if let Some(newer) = newer {
@@ -125,8 +125,8 @@ impl WriteGuard<'_> {
         })
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut Device) -> T) -> T {
-        look(self.known.lock().devices.get_mut(&self.device).expect("not forgotten while a write is under way"))
+    fn with<T>(&self, work: impl FnOnce(&mut Device) -> T) -> T {
+        work(self.known.lock().devices.get_mut(&self.device).expect("a device with a running write is not forgotten"))
     }
 }
 
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_after_everything_known_is_new_for_sure() {
+    fn only_readings_later_than_all_known_ones_are_surely_new() {
         let known = KnownDevices::new(10);
         let write = known.begin_write(&"a".into());
         assert!(write.is_unknown());
@@ -154,11 +154,11 @@ mod tests {
         assert!(!known.begin_write(&"a".into()).is_unknown());
         let other = known.begin_write(&"b".into());
         other.learn(None);
-        assert!(other.advance(i64::MIN + 1, 0), "nothing is stored of it");
+        assert!(other.advance(i64::MIN + 1, 0), "it has no stored readings");
     }
 
     #[test]
-    fn what_a_look_finds_does_not_take_back_what_was_sent_meanwhile() {
+    fn a_read_does_not_lower_the_instant_that_was_sent_meanwhile() {
         let known = KnownDevices::new(10);
         let (one, two) = (known.begin_write(&"a".into()), known.begin_write(&"a".into()));
         one.learn(Some(newest(10)));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_with_a_write_under_way_is_not_forgotten() {
+    fn a_device_with_a_running_write_is_not_forgotten() {
         let known = KnownDevices::new(2);
         let write = known.begin_write(&"a".into());
         write.learn(Some(newest(10)));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_stays_until_newer_comes() {
+    fn metadata_stays_until_there_is_newer() {
         let known = KnownDevices::new(2);
         let write = known.begin_write(&"a".into());
         let floor = |floor: u32| Some(Arc::from(format!("{{\"floor\":{floor}}}")));

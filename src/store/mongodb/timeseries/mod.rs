@@ -18,8 +18,8 @@
 //!
 //! **Identity by reading first** (`write`, `known`). Readings that are later than everything that may be
 //! stored of their device are inserted at once. For other readings, and for the first write of a device after
-//! a start, the store first reads what is stored. **No late inserts** (`insert_sessions`): before such a read,
-//! every insert without an answer is fenced, so that it cannot take effect afterwards.
+//! a start, the store first reads what is stored. **No late inserts** (`insert_sessions`): before such a
+//! read, every insert without an answer is fenced, so that it cannot take effect afterwards.
 //!
 //! **Stats** are computed by the server (`read`). For hours that have ended they are in the rollups, as in
 //! bucket mode.
@@ -38,22 +38,20 @@ mod write;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bson::{Document, RawDocumentBuf};
+use bson::RawDocumentBuf;
 use mongodb::Collection;
 
 use self::known::KnownDevices;
 use self::schema::Schema;
-use super::by_device::ByDevice;
 use super::collection::Deployment;
 use super::command::Commands;
 use super::connect::{MongodbOptions, TimeseriesOptions};
 use super::insert_sessions::InsertSessions;
 use super::layout::Layout;
-use super::rollups::{HourRollup, Missing, RollupCollection};
 use super::store::MongoStore;
 use super::uri::UriError;
-use crate::model::{BucketWrite, Contents, Hour, Keep, Metric};
-use crate::store::{DeviceSummary, FirstReadings, ReadingsQuery, StoreError, WriteError, Written};
+use crate::model::{BucketWrite, Keep};
+use crate::store::{StoreError, WriteError, Written};
 
 /// Readings in a native time-series collection of MongoDB.
 pub type TimeseriesStore = MongoStore<Timeseries>;
@@ -96,8 +94,6 @@ impl Timeseries {
 
 #[async_trait]
 impl Layout for Timeseries {
-    type First = String;
-
     const NAME: &'static str = "mongodb-timeseries";
     const KEEPS: Keep = Keep::First;
     const METADATA_STAYS: bool = true;
@@ -115,50 +111,5 @@ impl Layout for Timeseries {
 
     async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, WriteError>> {
         self.write_buckets(writes, deployment).await
-    }
-
-    async fn add_hour_stats(
-        &self,
-        missing: &[Missing],
-        metrics: &[Metric],
-        found: &mut ByDevice<'_>,
-    ) -> Result<(), StoreError> {
-        self.read_hour_stats(missing, metrics, found).await
-    }
-
-    async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
-        self.read_readings(query).await
-    }
-
-    async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
-        self.read_latest(device, hour).await
-    }
-
-    async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
-        Ok(self.read_newest(device).await?.map(|newest| Hour::of(newest.last_ms)))
-    }
-
-    async fn first_of(&self, ids: Document) -> Result<Option<String>, StoreError> {
-        self.first_device(ids).await
-    }
-
-    fn device_of(first: &String) -> &str {
-        first
-    }
-
-    async fn summary(&self, first: String) -> Result<Option<DeviceSummary>, StoreError> {
-        self.summarize(first).await
-    }
-
-    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
-        self.read_next_hour(from).await
-    }
-
-    async fn roll_up_hour(&self, hour: Hour, rollups: &RollupCollection) -> Result<u64, WriteError> {
-        self.roll_up(hour, rollups).await
-    }
-
-    async fn derive(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, StoreError> {
-        self.derive_buckets(buckets).await
     }
 }

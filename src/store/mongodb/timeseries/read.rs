@@ -1,15 +1,14 @@
-//! Reads hours of devices.
-//!
-//! Stats of hours that are rolled up come from the rollups, those of other hours from an aggregation: it
-//! takes each identity once, whatever its name, and folds by hour.
+//! Reads hours of devices. An aggregation computes their stats: it counts each identity once.
 
 use std::ops::{ControlFlow, Range};
 
+use async_trait::async_trait;
 use bson::{DateTime, Document, RawDocument, doc};
 use mongodb::options::ReadConcern;
 
 use super::super::by_device::{ByDevice, of_devices};
 use super::super::decode::{DecodeError, integer, number};
+use super::super::layout::Queries;
 use super::super::rollups::{HourRollup, Missing};
 use super::Timeseries;
 use super::document::{add_measurement, decode_meta, field_of, metric_of};
@@ -19,15 +18,15 @@ use crate::model::{Contents, Hour, HourOffset, Metric, Stats};
 use crate::store::metric_names::MetricNames;
 use crate::store::{FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError};
 
-/// Measurements asked for at once.
+/// The most measurements of a batch.
 const BATCH: u32 = 10_000;
 
-/// No fewer are asked for at once: as many as the server sends first by itself.
+/// The fewest measurements of a batch: the server's default for the first one.
 const BATCH_MIN: u32 = 101;
 
-impl Timeseries {
-    /// Adds the stats of missing hours to those that `by_device` has.
-    pub(super) async fn read_hour_stats(
+#[async_trait]
+impl Queries for Timeseries {
+    async fn add_hour_stats(
         &self,
         missing: &[Missing],
         metrics: &[Metric],
@@ -40,20 +39,9 @@ impl Timeseries {
         Ok(())
     }
 
-    /// The rollup of each device and hour of the measurements that `filter` finds, as they are stored.
-    pub(super) async fn fold(&self, filter: Document, names: &mut MetricNames) -> Result<Vec<HourRollup>, StoreError> {
-        let mut found = Vec::new();
-        let visit = |row: &RawDocument| {
-            found.push(decode_row(row, names)?);
-            Ok(ControlFlow::Continue(()))
-        };
-        self.commands.each_result(&self.measurements, pipeline(filter), visit).await?;
-        Ok(found)
-    }
-
-    /// Goes through the measurements of the range in the order of time, and stops at the first one that is
-    /// not needed.
-    pub(super) async fn read_readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
+    /// Reads the measurements of the range in the order of time, and stops at the first one that is not
+    /// needed.
+    async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
         let batch = u32::try_from(query.max_instants).unwrap_or(BATCH).clamp(BATCH_MIN, BATCH);
         let mut find = self.measurements.find(in_range(query)).sort(doc! { "ts": 1 }).batch_size(batch);
         if !query.metrics.is_empty() {
@@ -76,7 +64,7 @@ impl Timeseries {
         Ok(gathered.finish())
     }
 
-    pub(super) async fn read_latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
+    async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
         let filter = doc! { "meta.deviceId": device, "ts": during_hours(&(hour..Hour(hour.0 + 1))) };
         let find = self.measurements.find(filter).projection(doc! { "_id": 0, "meta": 0 }).batch_size(BATCH);
         let mut samples = HourSamples::last_of_each_metric(hour);
@@ -88,9 +76,26 @@ impl Timeseries {
         Ok(samples.finish().0)
     }
 
-    /// What is stored of a device within an hour, from one offset to another, both inclusive.
+    async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
+        Ok(self.read_newest(device).await?.map(|newest| Hour::of(newest.last_ms)))
+    }
+}
+
+impl Timeseries {
+    /// The rollup of each device and hour of the measurements that match `filter`.
+    pub(super) async fn fold(&self, filter: Document, names: &mut MetricNames) -> Result<Vec<HourRollup>, StoreError> {
+        let mut found = Vec::new();
+        let visit = |row: &RawDocument| {
+            found.push(decode_row(row, names)?);
+            Ok(ControlFlow::Continue(()))
+        };
+        self.commands.each_result(&self.measurements, pipeline(filter), visit).await?;
+        Ok(found)
+    }
+
+    /// The stored readings of a device within an hour, from one offset to another, both inclusive.
     ///
-    /// Shows what is not with a majority yet as well: an insert may be on its way there.
+    /// It also returns measurements that a majority does not have yet: an insert may be on its way there.
     pub(super) async fn read_span(
         &self,
         device: &str,
@@ -132,8 +137,8 @@ impl Timeseries {
     }
 }
 
-/// The measurements that hold what is asked for. A comparison with a number, unlike `$exists`, lets the
-/// server pass over its own buckets in which no measurement has the field.
+/// Matches the measurements of the range with one of the metrics. A comparison with a number, unlike
+/// `$exists`, lets the server skip its own buckets in which no measurement has the field.
 fn in_range(query: &ReadingsQuery) -> Document {
     let mut filter = doc! { "meta.deviceId": &*query.device, "ts": during(&query.range_ms) };
     if !query.metrics.is_empty() {
@@ -148,7 +153,7 @@ fn clauses_of(missing: &Missing) -> Vec<Document> {
     missing.runs.iter().map(of).collect()
 }
 
-/// Folds measurements by device and hour. Of an identity that two writers stored, the lower value counts.
+/// Computes stats by device and hour. Of an identity that two writers stored, the lower value counts.
 fn pipeline(filter: Document) -> Vec<Document> {
     let finite = doc! { "$type": ["double", "int", "long"], "$gte": f64::MIN, "$lte": f64::MAX };
     let identity = doc! { "device": "$device", "ts": "$ts", "field": "$value.k" };
@@ -161,7 +166,9 @@ fn pipeline(filter: Document) -> Vec<Document> {
     let of_hour = doc! {
         "_id": { "device": "$_id.device", "hour": "$_id.hour" },
         "first": { "$min": "$first" }, "last": { "$max": "$last" },
-        "metrics": { "$push": { "field": "$_id.field", "count": "$count", "min": "$min", "max": "$max", "sum": "$sum" } },
+        "metrics": { "$push": {
+            "field": "$_id.field", "count": "$count", "min": "$min", "max": "$max", "sum": "$sum",
+        } },
     };
     vec![
         doc! { "$match": filter },
@@ -174,8 +181,8 @@ fn pipeline(filter: Document) -> Vec<Document> {
     ]
 }
 
-/// The `rev` of a rollup is the number of its values: it only grows, for nothing that is stored is ever
-/// replaced, and it shrinks when readings expire, which leaves the rollup as it is.
+/// Decodes a rollup. Its `rev` is the number of its values: it grows with each write, because no stored value
+/// is ever replaced. When readings expire it falls, and then the stored rollup stays as it is.
 fn decode_row(row: &RawDocument, names: &mut MetricNames) -> Result<HourRollup, DecodeError> {
     let id = row.get_document("_id")?;
     let mut stats = Vec::new();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bson::doc;
 
 use super::Timeseries;
@@ -11,12 +12,13 @@ use super::times::{during_hours, since};
 use crate::model::Hour;
 use crate::store::metric_names::MetricNames;
 use crate::store::mongodb::by_device::of_devices;
+use crate::store::mongodb::layout::Derivation;
 use crate::store::mongodb::rollups::{HourRollup, RollupCollection};
 use crate::store::{StoreError, WriteError};
 
-impl Timeseries {
-    /// The first hour from `from` on of which any device has readings.
-    pub(super) async fn read_next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
+#[async_trait]
+impl Derivation for Timeseries {
+    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
         let find = self.measurements.find(doc! { "ts": since(from.start_ms()) }).sort(doc! { "ts": 1 }).limit(1);
         let mut hour = None;
         self.commands
@@ -28,15 +30,14 @@ impl Timeseries {
         Ok(hour)
     }
 
-    /// Rolls up an hour of all devices.
-    pub(super) async fn roll_up(&self, hour: Hour, rollups: &RollupCollection) -> Result<u64, WriteError> {
+    async fn roll_up_hour(&self, hour: Hour, rollups: &RollupCollection) -> Result<u64, WriteError> {
         let of_hour = doc! { "ts": during_hours(&(hour..Hour(hour.0 + 1))) };
         let derived = self.fold(of_hour, &mut MetricNames::new(&[])).await?;
         rollups.bring_up_to_date(hour, derived).await
     }
 
     /// Derives buckets, with one query for each hour.
-    pub(super) async fn derive_buckets(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, StoreError> {
+    async fn derive(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, StoreError> {
         let mut by_hour: BTreeMap<Hour, Vec<&str>> = BTreeMap::new();
         for (device, hour) in buckets {
             by_hour.entry(*hour).or_default().push(device);

@@ -1,4 +1,4 @@
-//! The time-series collection, its index, its expiry and its sharding, brought to what the options ask for.
+//! Brings the time-series collection, its index, its expiry and its sharding to what the options ask for.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::store::{Cause, StoreError};
 /// The index that every query of a device uses.
 const QUERY_INDEX: &str = "deviceId_ts";
 
-/// What the schema should be.
+/// The schema that the options ask for.
 #[derive(Debug, Clone)]
 pub(super) struct Schema {
     pub(super) collection: ManagedCollection,
@@ -21,9 +21,11 @@ pub(super) struct Schema {
 }
 
 impl Schema {
-    /// Brings the database to what the schema should be. A plain collection is set aside if `was_ensured`, if
-    /// this instance has seen the time-series collection: then an insert made it after somebody had dropped
-    /// the other, and none of its readings was reported as stored.
+    /// Brings the database to this schema.
+    ///
+    /// If this instance has ensured it before (`was_ensured`), a plain collection in its place is renamed: an
+    /// insert created that collection after the time-series collection had been dropped, and none of its
+    /// readings was reported as stored.
     pub(super) async fn ensure(&self, was_ensured: bool) -> Result<Deployment, StoreError> {
         let deployment = self.collection.deployment().await?;
         if was_ensured
@@ -34,8 +36,8 @@ impl Schema {
             tracing::warn!(
                 collection,
                 aside,
-                "a plain collection is where the time-series collection was; it has another name now, and its readings \
-                 are written again from the log: drop it when you do not need it"
+                "a plain collection had replaced the time-series collection; tidegauge has renamed it, and writes its \
+                 readings again from the log: drop it when you do not need it"
             );
         }
         match self.collection.present(Kind::Timeseries).await? {
@@ -81,19 +83,20 @@ impl Schema {
         if differs {
             let modified = self.collection.modify(doc! { "timeseries": wanted }).await;
             modified.map_err(|error| self.explain(error))?;
-            tracing::info!(collection = self.collection.name, span = ?self.span, "changed the span of the server's buckets");
+            let collection = self.collection.name.as_str();
+            tracing::info!(collection, span = ?self.span, "changed the span of the server's buckets");
         }
         Ok(())
     }
 
-    /// Servers before 6.3 say of a span only that its fields are unknown.
+    /// Replaces the error of servers before 6.3, which only report the fields of a span as unknown.
     fn explain(&self, error: StoreError) -> StoreError {
         match (self.span, error) {
             (TimeseriesSpan::Max(_), StoreError { cause: Cause::UnknownField, detail }) => StoreError::new(
                 Cause::Schema,
                 format!(
-                    "this server takes no bucketMaxSpanSeconds, those from 6.3 on do; set mongodb.timeseries.granularity \
-                     instead of bucket_max_span ({detail})"
+                    "this server does not know bucketMaxSpanSeconds, servers from 6.3 on do; set \
+                     mongodb.timeseries.granularity instead of bucket_max_span ({detail})"
                 ),
             ),
             (_, error) => error,

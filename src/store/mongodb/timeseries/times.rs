@@ -1,10 +1,10 @@
 //! Filters on `ts`.
 //!
-//! The server turns a lower bound on `ts` into one on the `_id`s of its own buckets as well: the bound less
-//! the span of a bucket, in seconds since 1970. Where that is before 1970, server 6.0.5 takes its minimum
-//! date, whose lower 32 bits say 2017-11-28T00:21:29Z, and passes over all buckets before that. It does so as
-//! long as nothing before 1970 is stored. A negated bound becomes none on the `_id`s: the server compares
-//! each measurement.
+//! The server derives from a lower bound on `ts` a bound on the `_id`s of its own buckets: the bound less the
+//! span of a bucket, in seconds since 1970. If that is before 1970, server 6.0.5 takes its minimum date,
+//! whose lower 32 bits mean 2017-11-28T00:21:29Z, and skips all buckets before that. It does so while nothing
+//! before 1970 is stored. It derives no bound on the `_id`s from a negated bound, and compares each
+//! measurement.
 
 use std::ops::Range;
 
@@ -12,11 +12,11 @@ use bson::{DateTime, Document, doc};
 
 use crate::model::Hour;
 
-/// From here on a lower bound works: a bucket of the server's coarsest granularity spans 30 days. (Larger
+/// The first lower bound that works: a bucket of the server's coarsest granularity spans 30 days. (Larger
 /// spans need server 6.3.)
 const BOUND_WORKS_FROM_MS: i64 = 30 * 86_400_000;
 
-/// Matches this instant and those behind it.
+/// Matches this instant and all later ones.
 pub(super) fn since(from_ms: i64) -> Document {
     let from = DateTime::from_millis(from_ms);
     if from_ms >= BOUND_WORKS_FROM_MS {

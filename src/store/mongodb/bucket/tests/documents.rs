@@ -1,4 +1,4 @@
-//! What stands in the database, for people and programs other than tidegauge.
+//! The documents in the database, as people and other programs see them.
 
 use bson::{Bson, DateTime};
 
@@ -44,7 +44,7 @@ async fn a_bucket_is_the_documented_document() {
 }
 
 #[tokio::test]
-async fn a_document_that_the_slow_path_made_has_the_same_shape() {
+async fn a_document_of_the_slow_path_has_the_same_shape() {
     let scratch = Scratch::new().await;
     let store = scratch.store_with_capacity(2).await;
     write_one(&store, &write_at("fast", 0..2)).await.unwrap();
@@ -78,8 +78,8 @@ async fn the_guides_hourly_report_agrees_with_the_stats_of_every_bucket() {
             { "$unwind": "$readings" },
             { "$group": {
                 "_id": { "id": "$_id", "hour": { "$dateTrunc": { "date": "$readings.ts", "unit": "hour" } } },
-                "avg": { "$avg": "$readings.lux" }, "min": { "$min": "$readings.lux" }, "max": { "$max": "$readings.lux" },
-                "count": { "$sum": 1 },
+                "avg": { "$avg": "$readings.lux" }, "min": { "$min": "$readings.lux" },
+                "max": { "$max": "$readings.lux" }, "count": { "$sum": 1 },
             } },
             { "$sort": { "_id.id": 1 } },
         ] })
@@ -101,7 +101,7 @@ async fn the_guides_hourly_report_agrees_with_the_stats_of_every_bucket() {
 }
 
 #[tokio::test]
-async fn a_devices_hours_are_found_by_the_index_and_come_sorted() {
+async fn the_index_finds_the_hours_of_a_device_in_order() {
     let scratch = Scratch::new().await;
     let store = scratch.store().await;
     write_one(&store, &write_at("d", 0..3)).await.unwrap();

@@ -1,4 +1,4 @@
-//! What goes wrong between tidegauge and the server, made to happen by the server's own fail points.
+//! Faults between tidegauge and the server, injected by the server's own fail points.
 
 use bson::{Bson, RawDocumentBuf};
 use tokio::sync::{Mutex, MutexGuard};
@@ -11,7 +11,7 @@ use crate::store::mongodb::bucket::statement::append;
 use crate::store::mongodb::statements::Verb;
 use crate::store::scenarios::in_the_end;
 
-/// There is one `failCommand` in a server, so that one test at a time may use it.
+/// A server has one `failCommand`, so only one test at a time may use it.
 static FAIL_POINT: Mutex<()> = Mutex::const_new(());
 
 /// Makes the commands of one application fail.
@@ -21,8 +21,8 @@ pub(in crate::store::mongodb) struct Fault<'a> {
 }
 
 impl<'a> Fault<'a> {
-    /// Lets one kind of command of the scratch's faulty store fail as `how` says, and as often as `mode`
-    /// says.
+    /// Makes one kind of command of the scratch's faulty store fail. `how` is the fault, `mode` its
+    /// frequency.
     pub(in crate::store::mongodb) async fn inject(
         scratch: &'a Scratch,
         command: &str,
@@ -46,7 +46,7 @@ impl<'a> Fault<'a> {
     }
 }
 
-/// A store that calls itself by the name of the database, so that only its commands fail.
+/// A store whose application name is that of the database, so that only its commands fail.
 async fn faulty_store(scratch: &Scratch) -> BucketStore {
     faulty_store_with(scratch, scratch.options()).await
 }
@@ -97,7 +97,7 @@ async fn a_lost_connection_is_transient_and_a_resend_stores_once() {
 }
 
 #[tokio::test]
-async fn a_command_that_hangs_is_given_up_and_a_resend_overtakes_it() {
+async fn a_command_that_hangs_does_nothing_after_a_resend() {
     let scratch = Scratch::new().await;
     let options = MongodbOptions { timeout: Duration::from_millis(500), ..scratch.options() };
     let store = faulty_store_with(&scratch, options).await;
@@ -143,7 +143,7 @@ async fn a_rewrite_whose_answer_is_an_error_is_safe_to_repeat() {
 }
 
 #[tokio::test]
-async fn a_bucket_that_waits_for_the_slow_path_is_not_taken_for_written_when_the_server_goes() {
+async fn a_bucket_before_the_slow_path_fails_if_the_server_is_gone() {
     let scratch = Scratch::new().await;
     let options =
         MongodbOptions { max_readings_per_document: 1_000_000, max_document_bytes: 1 << 30, ..scratch.options() };
@@ -215,7 +215,7 @@ async fn a_command_that_lands_twice_stores_once() {
 }
 
 #[tokio::test]
-async fn a_bucket_that_the_server_refuses_does_not_take_the_others_along() {
+async fn a_bucket_that_the_server_refuses_does_not_fail_the_others() {
     let scratch = Scratch::new().await;
     let store = scratch.store().await;
     store.ensure_schema().await.unwrap();
@@ -228,7 +228,7 @@ async fn a_bucket_that_the_server_refuses_does_not_take_the_others_along() {
 }
 
 #[tokio::test]
-async fn a_bucket_that_no_command_can_hold_is_found_and_the_others_are_stored() {
+async fn a_bucket_too_large_for_a_command_does_not_fail_the_others() {
     let scratch = Scratch::new().await;
     let options =
         MongodbOptions { max_readings_per_document: 1_000_000, max_document_bytes: 1 << 30, ..scratch.options() };
@@ -241,7 +241,7 @@ async fn a_bucket_that_no_command_can_hold_is_found_and_the_others_are_stored() 
 }
 
 #[tokio::test]
-async fn a_bucket_that_is_not_readable_is_refused_for_good() {
+async fn a_write_to_an_unreadable_bucket_is_a_permanent_error() {
     let scratch = Scratch::new().await;
     let store = scratch.store().await;
     write_one(&store, &write_at("d", 0..5)).await.unwrap();
@@ -252,7 +252,7 @@ async fn a_bucket_that_is_not_readable_is_refused_for_good() {
 }
 
 #[tokio::test]
-async fn a_store_opens_while_the_server_is_down_and_says_so_at_each_call() {
+async fn a_store_opens_while_the_server_is_down_and_each_call_fails() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let options = MongodbOptions {
         uri: format!("mongodb://{free}").parse().unwrap(),

@@ -1,4 +1,4 @@
-//! Documents in our collections that are not ours, or that somebody broke.
+//! Documents of other programs or versions in tidegauge's collections, and damaged documents.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use crate::store::{HourStats, Rollups, UnreadableDocuments};
 
 const NEXT: Hour = Hour(HOUR.0 + 1);
 
-/// What every query says of the device `d`, and of the list of devices.
+/// The answers of every query about the device `d`, and the list of devices.
 async fn answers(store: &BucketStore) -> (Vec<HourStats>, Vec<(Hour, usize)>, Option<Hour>, Vec<String>) {
     let hours = Hour(HOUR.0 - 9)..Hour(HOUR.0 + 9);
     let stats = store.hour_stats(&["d".into()], hours.clone(), &[]).await.unwrap().remove(0);
@@ -20,7 +20,7 @@ async fn answers(store: &BucketStore) -> (Vec<HourStats>, Vec<(Hour, usize)>, Op
 }
 
 #[tokio::test]
-async fn documents_that_are_not_ours_change_no_answer() {
+async fn foreign_documents_change_no_answer() {
     let scratch = Scratch::new().await;
     let (of_readings, skipped_readings) = counter();
     let (of_rollups, skipped_rollups) = counter();
@@ -79,7 +79,7 @@ async fn documents_that_are_not_ours_change_no_answer() {
 }
 
 #[tokio::test]
-async fn a_document_of_ours_that_somebody_broke_refuses_its_late_readings_only() {
+async fn a_damaged_document_fails_late_readings_of_its_bucket_only() {
     let scratch = Scratch::new().await;
     let store = scratch.store().await;
     write_one(&store, &write_at("d", 0..5)).await.unwrap();
@@ -90,4 +90,35 @@ async fn a_document_of_ours_that_somebody_broke_refuses_its_late_readings_only()
     assert_eq!(write_one(&store, &write_at("e", 0..5)).await.unwrap(), Written { stored: 5, duplicate: 0 });
     let (stats, counts, ..) = answers(&store).await;
     assert_eq!((stats.len(), counts), (1, vec![(HOUR, 4)]), "all but the broken one");
+}
+
+#[tokio::test]
+async fn a_write_to_a_document_of_a_newer_version_fails_and_names_both_versions() {
+    let scratch = Scratch::new().await;
+    let store = scratch.store().await;
+    write_one(&store, &write_at("d", 0..5)).await.unwrap();
+    let newer = doc! { "q": { "deviceId": "d" }, "u": { "$set": { "schemaVersion": 2 } } };
+    scratch.run(doc! { "update": "buckets", "updates": [newer] }).await;
+    let error = write_one(&store, &write_at("d", 2..5)).await.unwrap_err();
+    assert_eq!(error.cause, Cause::UnreadableDocument);
+    for words in ["d/2026-04-20T14", "schemaVersion is 2", "knows version 1 only"] {
+        assert!(error.detail.contains(words), "{error}");
+    }
+    let (stats, counts, last_hour, devices) = answers(&store).await;
+    assert_eq!((stats, counts, last_hour, devices), (vec![], vec![], None, vec![]), "reads skip it");
+}
+
+#[tokio::test]
+async fn a_rollup_of_a_newer_version_is_skipped_and_counted() {
+    let scratch = Scratch::new().await;
+    let (of_rollups, skipped) = counter();
+    let options = MongodbOptions { unreadable_rollups: UnreadableDocuments::new(of_rollups), ..scratch.options() };
+    let store = BucketStore::connect(options).await.unwrap();
+    write_one(&store, &write_at("d", 0..5)).await.unwrap();
+    let before = answers(&store).await;
+    assert_eq!(store.roll_up_hour(HOUR).await.unwrap(), 1);
+    let newer = doc! { "q": {}, "u": { "$set": { "schemaVersion": 2, "hours": { "14": "in another shape" } } } };
+    scratch.run(doc! { "update": "rollups", "updates": [newer] }).await;
+    assert_eq!(answers(&store).await, before, "the buckets have the same stats");
+    assert!(skipped.load(Ordering::Relaxed) >= 2, "by hour and in the list of devices");
 }

@@ -12,7 +12,7 @@ fn mixed() -> Vec<HourOffset> {
     (0..57).map(|at| at * 23 % 57 * 1000).collect()
 }
 
-/// What each part says of itself, ascending by part.
+/// The fields of each part that the tests compare, ascending by part.
 async fn parts(scratch: &Scratch) -> Vec<(i32, i64, bool, i64)> {
     let mut parts: Vec<_> = scratch.buckets().await.iter().map(describe).collect();
     parts.sort_unstable();
@@ -144,8 +144,9 @@ async fn largest_document(scratch: &Scratch) -> i32 {
     found[0].get_i32("max").unwrap()
 }
 
-/// A hundred readings a second for an hour, as a broken or a very busy device sends them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)] // the driver listens for heartbeats while documents are decoded
+/// A hundred readings a second for an hour, as a faulty or a very busy device sends them. With two threads,
+/// the driver can listen for heartbeats while documents are decoded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outlier_fills_parts_of_a_mebibyte_and_takes_the_slow_path_once_for_each() {
     let scratch = Scratch::new().await;
     let (slow_writes, slow) = counter();

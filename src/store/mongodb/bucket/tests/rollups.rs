@@ -205,8 +205,8 @@ async fn a_whole_hour_is_rolled_up_and_can_be_gone_on_with_after_it_was_broken_o
     }
 }
 
-/// Hours of one new document at the same time: whoever is slower is told of a duplicate key, and must not
-/// take that for its own hour being there.
+/// Two instances write hours of one new document at the same time: the slower one gets a duplicate key, which
+/// does not mean that its own hour is stored.
 #[tokio::test]
 async fn instances_that_roll_up_hours_of_the_same_new_day_lose_none() {
     let scratch = Scratch::new().await;

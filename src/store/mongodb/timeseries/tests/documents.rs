@@ -1,4 +1,4 @@
-//! What stands in the collection, and how it is found.
+//! The measurements in the collection, and the indexes that find them.
 
 use super::*;
 

@@ -1,9 +1,9 @@
-//! What goes wrong between tidegauge and the server, made to happen by the server's own fail points.
+//! Faults between tidegauge and the server, injected by the server's own fail points.
 
 use super::*;
 use crate::store::mongodb::bucket::tests::faults::Fault;
 
-/// A store that calls itself by the name of the database, so that only its commands fail.
+/// A store whose application name is that of the database, so that only its commands fail.
 async fn faulty_store(scratch: &Scratch, timeout: Duration) -> TimeseriesStore {
     let separator = if scratch.uri.contains('?') { '&' } else { '?' };
     let uri = format!("{}{separator}appName={}", scratch.uri, scratch.name);
@@ -52,7 +52,7 @@ async fn a_write_concern_error_is_transient_and_a_resend_stores_once() {
 
 /// The command hangs in the server before it does anything, and goes on long after it was given up.
 #[tokio::test]
-async fn an_insert_that_hangs_is_overtaken_and_stores_nothing_later() {
+async fn an_insert_that_hangs_is_fenced_and_stores_nothing_later() {
     let scratch = Scratch::new().await;
     write_one(&store(&scratch).await, &write_at("d", 0..5)).await.unwrap();
     let store = faulty_store(&scratch, Duration::from_millis(500)).await;
@@ -96,7 +96,7 @@ async fn a_write_larger_than_a_command_is_sent_in_several() {
 }
 
 #[tokio::test]
-async fn a_measurement_that_the_server_refuses_does_not_take_the_others_along() {
+async fn a_measurement_that_the_server_refuses_fails_no_other_write() {
     let scratch = Scratch::new().await;
     let store = store(&scratch).await;
     let metrics = (0..2_000).map(|number| format!("{number}{}", "x".repeat(3_000)).as_str().into()).collect();

@@ -1,4 +1,4 @@
-//! Measurements in our collection that are not ours.
+//! Measurements of other programs in tidegauge's collection.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use crate::store::UnreadableDocuments;
 use crate::store::mongodb::tests::counter;
 
 #[tokio::test]
-async fn measurements_that_are_not_ours_change_no_answer() {
+async fn foreign_measurements_change_no_answer() {
     let scratch = Scratch::new().await;
     let (unreadable, skipped) = counter();
     let options = MongodbOptions { unreadable_readings: UnreadableDocuments::new(unreadable), ..scratch.options() };
@@ -27,7 +27,9 @@ async fn measurements_that_are_not_ours_change_no_answer() {
         doc! { "ts": at(2), "meta": "d" },
         doc! { "ts": at(2), "meta": { "deviceId": 7 } },
         doc! { "ts": at(3), "meta": { "deviceId": "d" }, "lux": "high" },
-        doc! { "ts": at(4), "meta": { "deviceId": "d", "by": bson::oid::ObjectId::new() }, "lux": f64::NAN, "x": decimal },
+        doc! {
+            "ts": at(4), "meta": { "deviceId": "d", "by": bson::oid::ObjectId::new() }, "lux": f64::NAN, "x": decimal,
+        },
     ];
     scratch.run(doc! { "insert": "readings", "documents": foreign }).await;
     assert_eq!(answers().await, before);

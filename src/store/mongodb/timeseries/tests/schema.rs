@@ -1,4 +1,4 @@
-//! What the store makes of an empty database, of an older one, and of a wrong one.
+//! The schema after a start on an empty database, on one with an older schema, and on an unsuitable one.
 
 use super::*;
 
@@ -67,7 +67,7 @@ async fn a_collection_of_another_kind_is_refused_in_words() {
     let scratch = Scratch::new().await;
     scratch.run(doc! { "create": "readings" }).await;
     let refused = ensured(&scratch, None, SECONDS).await.unwrap_err();
-    assert!(refused.contains("readings is a collection, and not a timeseries"), "{refused}");
+    assert!(refused.contains("the collection readings has the type collection, and timeseries is needed"), "{refused}");
     let outcome = write_one(&store(&scratch).await, &write_at("d", 0..1)).await;
     assert!(matches!(outcome, Err(WriteError { cause: Cause::Schema, .. })), "{outcome:?}");
 }
