@@ -1,4 +1,4 @@
-//! Late readings: readings of hours whose rollups have been written.
+//! Late readings: readings of hours that are closed.
 //!
 //! A write to such an hour is complete only when the rollup includes the readings; until then they stay
 //! pending. After a crash in between, replay of the log repairs this: the next start writes the readings
