@@ -1,4 +1,4 @@
-//! Who may do what: tokens, tenants, signed datagrams, and what attackers try.
+//! Authorization: tokens, tenants, signed datagrams, and attacks.
 
 mod attacks;
 mod commands;
@@ -27,7 +27,7 @@ async fn get(server: &Server, name: &str, path: &str) -> Answer {
     server.send(server.request(Method::GET, path).bearer_auth(secret_of(name))).await
 }
 
-/// The same, and expects JSON with status 200. While the store does not answer it is asked again.
+/// The same, and expects JSON with status 200. It repeats the request while the store is unavailable.
 async fn get_json(server: &Server, name: &str, path: &str) -> Value {
     let answer = wait_until(path, async || Some(get(server, name, path).await).filter(Answer::is_final)).await;
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());
@@ -50,13 +50,13 @@ fn reading(device: &str, value: f64) -> Value {
     json!({ "deviceId": device, "ts": TS, "value": value })
 }
 
-/// The answer has this status and this code.
+/// Asserts the status and the code of an answer.
 #[track_caller]
 fn refused(answer: &Answer, status: u16, code: &str) {
     assert_eq!((answer.status, answer.json()["code"].as_str()), (status, Some(code)), "{}", answer.text());
 }
 
-/// The ids of the devices that a token lists.
+/// The IDs of the devices that a token lists.
 async fn devices(server: &Server, name: &str, params: &str) -> Vec<String> {
     ids(&get_json(server, name, &format!("/v1/devices?{params}")).await)
 }

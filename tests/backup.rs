@@ -1,4 +1,4 @@
-//! What docs/operations.md says of backups and of deleting a device, done while the service runs.
+//! The steps of docs/operations.md for backups and for deleting a device, while the service runs.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::{Server, Setup, wait_until};
 use crate::pages::in_repository;
 
-/// The SQL of the page, with this path in place of the one of the backup.
+/// The SQL of the page, with this path as the path of the backup.
 fn sql_of_the_page(start: &str) -> String {
     let page = fs::read_to_string(in_repository("docs/operations.md")).expect("the page");
     let at = page.find(start).unwrap_or_else(|| panic!("docs/operations.md has no {start}"));

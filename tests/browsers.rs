@@ -1,4 +1,4 @@
-//! What a browser sends for web pages of other sites: nothing is stored, and nothing is answered.
+//! Requests that a browser sends for pages of other sites: the server stores nothing and reveals nothing.
 
 mod chromium;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::harness::{Answer, Connection, Metrics, Server, Setup, secret_of};
 
-/// Each way to write, with a body that a plain server takes.
+/// Each path for writes, with a body that the server accepts.
 const WRITES: [(&str, &str, &str); 4] = [
     ("/v1/readings", "application/json", r#"{"deviceId":"written","value":1}"#),
     ("/write", "text/plain", "m,deviceId=written value=1"),
@@ -15,7 +15,7 @@ const WRITES: [(&str, &str, &str); 4] = [
     ("/api/v3/write_lp", "text/plain", "m,deviceId=written value=1"),
 ];
 
-/// Each path that answers with something.
+/// Each path with an answer.
 const READS: [&str; 13] = [
     "/v1/devices",
     "/v1/rollups?prefix=",
@@ -43,7 +43,7 @@ async fn read(server: &Server, path: &str, headers: &[(&str, &str)]) -> Answer {
     server.send(headers.iter().fold(request, |request, &(name, value)| request.header(name, value))).await
 }
 
-/// The answer has this status, and says this in the words of its path.
+/// Asserts the status of an answer and its code in the format of the path.
 fn refused(path: &str, answer: &Answer, status: u16, said: &str) {
     assert_eq!(answer.status, status, "{path}: {}", answer.text());
     let body = answer.json();
@@ -87,7 +87,7 @@ async fn pages_of_other_sites_write_nothing_on_any_path() {
 }
 
 #[tokio::test]
-async fn a_name_that_a_page_has_rebound_reads_and_writes_nothing() {
+async fn a_rebound_name_reads_and_writes_nothing() {
     let server = Server::start(Setup::default_config()).await;
     let rebound = [("host", "rebind.evil.example:8080")];
     for path in READS {
@@ -107,7 +107,7 @@ async fn a_name_that_a_page_has_rebound_reads_and_writes_nothing() {
 }
 
 #[tokio::test]
-async fn names_that_are_allowed_are_answered_and_so_is_every_name_with_tokens() {
+async fn allowed_hosts_are_answered_and_every_host_with_tokens() {
     let named = Setup::sqlite().set("http.allowed_hosts", vec!["ingest.example.com"]);
     let server = Server::start(named.clone()).await;
     assert_eq!(read(&server, "/v1/devices", &[("host", "Ingest.example.com:8080")]).await.status, 200);
@@ -136,7 +136,7 @@ async fn names_that_are_allowed_are_answered_and_so_is_every_name_with_tokens() 
 }
 
 #[tokio::test]
-async fn a_request_without_host_or_with_two_is_refused_unless_it_is_http_1_0() {
+async fn a_request_needs_exactly_one_host_except_in_http_1_0() {
     let server = Server::start(Setup::default_config()).await;
     for (head, status) in [
         ("GET /v1/devices HTTP/1.1\r\n", 400),

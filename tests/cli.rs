@@ -1,4 +1,4 @@
-//! The command line: what is refused, where the mistake is, and with which exit code.
+//! The command line: refused input with its place and exit code.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ async fn an_unknown_flag_or_command_exits_with_64() {
 }
 
 #[tokio::test]
-async fn help_and_version_are_no_mistakes() {
+async fn help_and_version_exit_with_0() {
     let help = run(&["--help"]).await;
     assert!(help.code == Some(0) && help.stdout.contains("serve") && help.stdout.contains("import"), "{help:?}");
     let version = run(&["--version"]).await;
@@ -43,7 +43,7 @@ async fn a_value_out_of_range_is_refused_with_its_key() {
 }
 
 #[tokio::test]
-async fn all_mistakes_of_a_configuration_are_reported_at_once() {
+async fn all_errors_of_a_configuration_are_reported_at_once() {
     let config = "[http]\nmax_connections = 0\n[log]\nsync = \"never\"\n[retention]\nreadings = \"1y\"\n";
     for command in ["serve", "check"] {
         let finished = with_config(command, config, &["--udp", "nowhere", "--log-level", "loud"]).await;
@@ -98,7 +98,7 @@ async fn a_missing_config_file_is_refused() {
 }
 
 #[tokio::test]
-async fn an_open_address_is_refused_unless_anonymous_access_is_allowed() {
+async fn a_public_address_needs_anonymous_access() {
     let finished = with_config("serve", "", &["--http", "0.0.0.0:0"]).await;
     assert_eq!(finished.code, USAGE, "{finished:?}");
     assert!(finished.stderr.contains("allow_anonymous"), "{finished:?}");
@@ -147,7 +147,7 @@ async fn a_cause_is_said_once() {
 }
 
 #[tokio::test]
-async fn a_data_folder_that_is_not_there_has_no_dead_letters_to_list_or_retry() {
+async fn a_missing_data_folder_has_no_dead_letters() {
     let folder = TempDir::new().expect("a temporary folder");
     let (there, missing) = (folder.path().to_str().expect("UTF-8"), folder.path().join("missing"));
     let missing = missing.to_str().expect("UTF-8");

@@ -1,5 +1,5 @@
-//! Clients as they come from `PyPI`, unchanged: they show their token, are told when it is wrong, and what
-//! they write can be read.
+//! Unmodified clients from `PyPI`: they send their token, get an error if it is wrong, and their writes can
+//! be read.
 
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -18,7 +18,7 @@ async fn the_python_client_of_influxdb_1_writes() {
     writes("influxdb1.py", "v1").await;
 }
 
-/// Runs a program of `tests/clients`, then reads what it wrote.
+/// Runs a program of `tests/clients`, then reads its writes.
 async fn writes(program: &str, version: &str) {
     let tokens = Setup::sqlite().token("operator", "scopes = ['admin']").token("client", "scopes = ['ingest']");
     let server = Server::start(tokens.set("auth.allow_anonymous", true)).await;
@@ -54,7 +54,7 @@ fn reading(second: u32) -> Value {
     json!({ "ts": ts, "values": { "climate_temp": temp, "climate_hum": hum, "climate_open": open } })
 }
 
-/// Where the clients are.
+/// The folder of the clients.
 fn clients() -> &'static str {
     static FOLDER: OnceLock<String> = OnceLock::new();
     FOLDER.get_or_init(|| {

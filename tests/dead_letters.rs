@@ -1,4 +1,5 @@
-//! What the store refuses for good is put aside, shown, and sent again; and it holds up nobody else.
+//! Dead letters: readings that the store refuses for good are kept, listed and sent again, and block no
+//! others.
 
 use bson::doc;
 use serde_json::json;
@@ -7,7 +8,7 @@ use crate::harness::{Database, Server, Setup, run, wait_until};
 
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
 
-/// Lets the collection take buckets of all devices but those that begin with `bad`, or of all.
+/// Makes the collection refuse buckets of devices whose IDs begin with `bad`, or none.
 async fn refuse_bad(database: &Database, refuse: bool) {
     let validator = if refuse {
         doc! { "deviceId": { "$not": { "$regex": "^bad" } } }
@@ -55,7 +56,7 @@ async fn a_server_with_dead_letters(database: &Database) -> Server {
 }
 
 #[tokio::test]
-async fn what_is_refused_is_listed_retried_and_then_stored_once() {
+async fn dead_letters_are_listed_retried_and_then_stored_once() {
     let database = Database::new();
     let server = a_server_with_dead_letters(&database).await;
     let log = server.logged("the store refused readings for good").await;
@@ -88,7 +89,7 @@ async fn what_is_refused_is_listed_retried_and_then_stored_once() {
 }
 
 #[tokio::test]
-async fn a_retry_that_was_broken_off_is_finished_by_the_next_one() {
+async fn an_interrupted_retry_is_finished_by_the_next_one() {
     let database = Database::new();
     let server = a_server_with_dead_letters(&database).await;
     let file = server.data_dir().join("dead-letters.ndjson");
@@ -106,7 +107,7 @@ async fn a_retry_that_was_broken_off_is_finished_by_the_next_one() {
 }
 
 #[tokio::test]
-async fn what_the_server_does_not_accept_is_kept() {
+async fn dead_letters_that_the_server_rejects_are_kept() {
     let database = Database::new();
     let server = a_server_with_dead_letters(&database).await;
     let file = server.data_dir().join("dead-letters.ndjson");
@@ -122,7 +123,7 @@ async fn what_the_server_does_not_accept_is_kept() {
 }
 
 #[tokio::test]
-async fn a_full_file_holds_up_only_what_is_refused() {
+async fn a_full_file_blocks_only_the_refused_readings() {
     let database = Database::new();
     let server = Server::start(Setup::mongodb(&database).set("flush.max_dead_letter_bytes", "1KiB")).await;
     send(&server, "good", 1).await;
@@ -158,14 +159,14 @@ async fn a_full_file_holds_up_only_what_is_refused() {
     assert_eq!(database.aggregate("buckets", vec![stored]).await, [doc! { "n": 33 }]);
 }
 
-/// Lets the collection take no bucket of which this is true.
+/// Makes the collection refuse the buckets that match this condition.
 async fn refuse_where(database: &Database, what: bson::Document) {
     let command = doc! { "collMod": "buckets", "validator": { "$nor": [what] } };
     database.handle().await.run_command(command).await.expect("the collection is there");
 }
 
 #[tokio::test]
-async fn metadata_that_is_refused_takes_no_reading_with_it() {
+async fn refused_metadata_loses_no_reading() {
     let database = Database::new();
     let server = Server::start(Setup::mongodb(&database)).await;
     send(&server, "a", 1).await;
@@ -193,7 +194,7 @@ async fn metadata_that_is_refused_takes_no_reading_with_it() {
 }
 
 #[tokio::test]
-async fn one_refused_reading_takes_no_other_with_it() {
+async fn one_refused_reading_loses_no_other() {
     let database = Database::new();
     let server = Server::start(Setup::mongodb(&database)).await;
     send(&server, "a", 1).await;

@@ -1,5 +1,5 @@
 //! The files of `deploy` fit the program: the unit's flags, keys and variables, the rules and the dashboard.
-//! That what they name exists at all is checked in `pages`.
+//! `pages` checks that the names in them exist.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,17 +45,17 @@ fn the_command_and_the_variables_of_the_unit_are_understood() {
 }
 
 #[tokio::test]
-async fn the_unit_does_not_start_again_what_a_person_has_to_mend() {
+async fn the_unit_does_not_restart_after_an_invalid_configuration() {
     let refused = run(&["serve", "--http", "nowhere"]).await;
     let code = refused.code.map(|code| code.to_string());
     assert_eq!(code.as_deref(), Some(unit()["RestartPreventExitStatus"][0].as_str()), "{refused:?}");
 }
 
 #[test]
-fn the_unit_waits_longer_for_the_end_than_the_program_takes() {
+fn the_unit_waits_longer_than_a_stop_takes() {
     let unit = unit();
     let minutes: u64 = unit["TimeoutStopSec"][0].strip_suffix("min").expect("minutes").parse().expect("a number");
-    // For requests, for datagrams, for pending readings.
+    // One each for requests, datagrams and pending readings.
     let at_most = 3 * Config::default().server.shutdown_grace.as_duration();
     assert!(Duration::from_secs(60 * minutes) > at_most, "{minutes} minutes");
     assert_eq!(unit["KillSignal"], ["SIGTERM"]);
@@ -82,7 +82,7 @@ fn the_unit_confines_the_service() {
     }
     assert!(!unit.contains_key("ProcSubset"), "the service reads the datagrams that the kernel dropped in /proc/net");
 
-    // Not every machine has systemd, and no registry of the tests has it.
+    // A machine may lack systemd, and the tests cannot fetch it.
     let mut analyze = Command::new("systemd-analyze");
     analyze.args(["security", "--offline=true", &format!("--threshold={MAX_EXPOSURE}")]);
     match analyze.arg(in_repository("deploy/tidegauge.service")).stdin(Stdio::null()).output() {
@@ -108,12 +108,12 @@ fn each_alert_says_what_to_do_and_is_tested() {
         let section = alert.split(RUNBOOK).nth(1).and_then(|rest| rest.lines().next()).unwrap_or_default();
         assert!(sections.contains(section), "docs/operations.md has no section {section:?} for {name}");
         let fires = format!("alertname: {name}\n        exp_alerts:\n");
-        assert!(tests.contains(&fires), "nothing in deploy/alerts_test.yml makes {name} fire");
+        assert!(tests.contains(&fires), "no test in deploy/alerts_test.yml triggers {name}");
     }
 }
 
 #[tokio::test]
-async fn promtool_finds_no_fault_with_the_metrics_of_a_server_in_use() {
+async fn promtool_accepts_the_metrics_of_a_server_in_use() {
     let server = Server::start(Setup::default_config()).await;
     let bodies = [r#"{"deviceId":"a","value":1}"#, r#"{"deviceId":"a","value":"high"}"#, "{", "[]"];
     for body in bodies {
@@ -140,13 +140,13 @@ async fn promtool_finds_no_fault_with_the_metrics_of_a_server_in_use() {
 }
 
 #[test]
-fn promtool_finds_the_scrape_job_and_the_alerts_right() {
+fn promtool_accepts_the_scrape_job_and_the_alerts() {
     promtool(&["check", "config", "prometheus.yml"]);
     promtool(&["test", "rules", "alerts_test.yml"]);
 }
 
 #[test]
-fn promtool_finds_the_scrape_job_right_with_a_token_and_tls_too() {
+fn promtool_accepts_the_scrape_job_with_a_token_and_tls() {
     let text = fs::read_to_string(in_repository("deploy/prometheus.yml")).expect("the scrape job");
     let is_option = |rest: &str| {
         rest.starts_with(|c: char| c.is_ascii_lowercase()) || rest.starts_with("  ") && !rest.contains(" new ")
@@ -166,7 +166,7 @@ fn promtool_finds_the_scrape_job_right_with_a_token_and_tls_too() {
 }
 
 #[test]
-fn promtool_understands_every_question_of_the_dashboard() {
+fn promtool_accepts_every_query_of_the_dashboard() {
     let text = fs::read_to_string(in_repository("deploy/grafana.json")).expect("the dashboard");
     let dashboard: Value = serde_json::from_str(&text).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");
@@ -184,7 +184,7 @@ fn promtool_understands_every_question_of_the_dashboard() {
     promtool(&["check", "rules", file.to_str().expect("UTF-8")]);
 }
 
-/// The directives of the unit, whatever their section, each with all its values.
+/// The directives of the unit in all sections, each with all its values.
 fn unit() -> BTreeMap<String, Vec<String>> {
     let text = fs::read_to_string(in_repository("deploy/tidegauge.service")).expect("the unit");
     let mut directives: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -201,7 +201,7 @@ fn promtool_path() -> PathBuf {
     PathBuf::from(String::from_utf8(script.stdout).expect("a path").trim_end())
 }
 
-/// Runs promtool in `deploy`; it must not find fault.
+/// Runs promtool in `deploy` and asserts that it succeeds.
 fn promtool(args: &[&str]) {
     let output =
         Command::new(promtool_path()).args(args).current_dir(in_repository("deploy")).output().expect("promtool runs");

@@ -1,4 +1,4 @@
-//! What failures tell: no answer to a token without `admin` has a path, a host, what the system said, or the
+//! Details of failures: no answer to a token without `admin` contains a path, a host, a system error or the
 //! prefix of a tenant.
 
 use reqwest::Method;
@@ -41,7 +41,7 @@ fn bodies() -> Vec<Body> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_answer_without_the_scope_admin_tells_of_the_inside() {
+async fn answers_without_the_scope_admin_reveal_no_internals() {
     let mut mongod = Mongod::start();
     let database = Database::on(&mongod);
     let tenant = format!("device_prefix = '{PREFIX}'\ndevices = ['pump-*']");
@@ -64,7 +64,7 @@ async fn no_answer_without_the_scope_admin_tells_of_the_inside() {
     server.logged("the store is away").await;
 
     let mut answers = Vec::new();
-    for token in [None, Some("stranger"), Some("writer"), Some("reader")] {
+    for token in [None, Some("unknown"), Some("writer"), Some("reader")] {
         for path in
             ["/v1/readings", "/v1/readings?partial=false", "/write", "/api/v2/write", "/api/v3/write_lp", "/query"]
         {

@@ -1,5 +1,5 @@
-//! Clients that are broken, slow, greedy or gone: each gets a clear error or a closed connection, memory
-//! stays bounded, and others are served all the while.
+//! Broken, slow, greedy and vanished clients: each gets a clear error or a closed connection, memory stays
+//! bounded, and the server keeps serving others.
 
 use std::io::Write;
 use std::time::Duration;
@@ -33,7 +33,7 @@ async fn connect(server: &Server) -> TcpStream {
     TcpStream::connect(address).await.expect("the server listens")
 }
 
-/// Sends bytes, and returns what comes back until the connection is closed.
+/// Sends bytes and returns all bytes that the server sends until it closes the connection.
 async fn exchange(server: &Server, bytes: &[u8]) -> String {
     let mut stream = connect(server).await;
     let _ = stream.write_all(bytes).await; // the server may close it first
@@ -43,13 +43,13 @@ async fn exchange(server: &Server, bytes: &[u8]) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Somebody else is served, and the server has not grown beyond bounds.
+/// Asserts that another client is served and that the memory of the server is within bounds.
 async fn assert_alive(server: &Server) {
     assert_alive_within(server, MEMORY_MAX_MIB).await;
 }
 
 async fn assert_alive_within(server: &Server, max_mib: u64) {
-    // On a connection of its own: an idle one is closed after http.header_timeout, maybe just now.
+    // On a new connection: the server closes an idle one after http.header_timeout.
     let request = server.request(reqwest::Method::POST, "/v1/readings").header("connection", "close");
     let request = request.header("content-type", "application/json");
     let answer = server.send(request.body(json!({ "deviceId": "other", "value": 1 }).to_string())).await;
@@ -84,7 +84,7 @@ async fn slow_heads_and_slow_bodies_are_cut_off() {
 }
 
 #[tokio::test]
-async fn lengths_that_do_not_fit_are_refused_or_cut_off() {
+async fn wrong_lengths_are_refused_or_disconnected() {
     let server = server().await;
     for (request, expected) in [
         (post("{}", "Content-Length: 99999999999\r\n"), "413"),
@@ -105,7 +105,7 @@ async fn lengths_that_do_not_fit_are_refused_or_cut_off() {
 }
 
 #[tokio::test]
-async fn a_request_that_does_not_say_how_long_it_is_is_refused() {
+async fn a_request_without_a_length_is_refused() {
     let server = server().await;
     for path in ["/v1/readings", "/write", "/api/v2/write?bucket=b", "/api/v3/write_lp?db=d"] {
         let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n\r\n");
@@ -184,7 +184,7 @@ async fn a_thousand_requests_in_a_row_get_a_thousand_answers_in_order() {
 }
 
 #[tokio::test]
-async fn what_is_no_http_is_answered_with_a_status() {
+async fn invalid_http_is_answered_with_a_status() {
     let server = server().await;
     let head = "GET /healthz HTTP/1.1\r\nHost: a\r\n";
     for (what, request, statuses) in [
@@ -204,10 +204,9 @@ async fn what_is_no_http_is_answered_with_a_status() {
     assert_alive(&server).await;
 }
 
-/// As `nc -N` does it, and devices that end a body with a line end that is not part of it (RFC 9112, section
-/// 2.2).
+/// Like `nc -N`, and like devices that send a line end after the body (RFC 9112, section 2.2).
 #[tokio::test]
-async fn who_sends_no_more_or_a_line_end_too_many_is_answered() {
+async fn half_closed_connections_and_extra_line_ends_are_answered() {
     let server = server().await;
     let body = r#"{"deviceId":"d","value":1}"#;
     let head = "POST /v1/readings HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n";
@@ -226,7 +225,7 @@ async fn who_sends_no_more_or_a_line_end_too_many_is_answered() {
 }
 
 #[tokio::test]
-async fn who_reads_no_answers_is_asked_no_more_and_cut_off() {
+async fn a_client_that_reads_no_answers_is_disconnected() {
     let server = server().await;
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(4096).expect("a small buffer");
@@ -247,7 +246,7 @@ async fn who_reads_no_answers_is_asked_no_more_and_cut_off() {
 }
 
 #[tokio::test]
-async fn clients_that_vanish_in_the_middle_leave_nothing_behind() {
+async fn clients_that_disconnect_midway_leave_nothing_behind() {
     let server = server().await;
     for nth in 0..300 {
         let mut stream = connect(&server).await;
@@ -262,9 +261,9 @@ async fn clients_that_vanish_in_the_middle_leave_nothing_behind() {
     assert_eq!(server.readings("gone").await, Value::Array(Vec::new()), "half a body is none");
 }
 
-/// As many as this machine lets a process open, up to ten thousand.
+/// Opens as many connections as this machine allows, up to ten thousand.
 #[tokio::test]
-async fn ten_thousand_idle_connections_leave_room_for_others() {
+async fn ten_thousand_idle_connections_do_not_block_others() {
     let limits = std::fs::read_to_string("/proc/self/limits").expect("limits");
     let open_files = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
     let soft: usize = open_files.split_whitespace().nth(3).expect("a number").parse().unwrap_or(usize::MAX);

@@ -1,5 +1,5 @@
 //! A real series, eleven weeks of five-minute readings, goes in with `tidegauge import` and comes out as
-//! hourly rollups that equal those computed here, independently: in every store, pending or stored, imported
+//! hourly rollups that equal independently computed ones: in every store, pending or stored, imported
 //! twice, shuffled, through two servers at once, and over a `kill -9`.
 
 mod series;
@@ -18,20 +18,19 @@ const DEVICE: &str = "machine-1";
 const METRIC: &str = "temp";
 
 #[tokio::test]
-async fn every_hour_is_right_while_pending_and_after_a_crash_when_stored_in_sqlite() {
+async fn hours_are_right_pending_after_a_crash_and_stored_in_sqlite() {
     pending_then_stored(Setup::sqlite(), Series::load()).await;
 }
 
 #[tokio::test]
-async fn every_hour_is_right_while_pending_and_after_a_crash_when_stored_in_mongodb() {
+async fn hours_are_right_pending_after_a_crash_and_stored_in_mongodb() {
     let database = Database::new();
     pending_then_stored(Setup::mongodb(&database), Series::load()).await;
 }
 
-/// In a time-series collection the first value of an instant stays, so that each instant has one value only
-/// here.
+/// A time-series collection keeps the first value of an instant, so each instant has one value only here.
 #[tokio::test]
-async fn every_hour_is_right_while_pending_and_after_a_crash_when_stored_in_a_timeseries_collection() {
+async fn hours_are_right_pending_after_a_crash_and_in_a_time_series() {
     let database = Database::new();
     pending_then_stored(Setup::timeseries(&database), Series::load().last_values()).await;
 }
@@ -54,18 +53,18 @@ async fn pending_then_stored(setup: Setup, series: Series) {
 }
 
 #[tokio::test]
-async fn imported_twice_it_is_stored_once_in_sqlite() {
+async fn a_repeated_import_is_stored_once_in_sqlite() {
     imported_twice(Setup::sqlite(), Series::load()).await;
 }
 
 #[tokio::test]
-async fn imported_twice_it_is_stored_once_in_mongodb() {
+async fn a_repeated_import_is_stored_once_in_mongodb() {
     let database = Database::new();
     imported_twice(Setup::mongodb(&database), Series::load()).await;
 }
 
 #[tokio::test]
-async fn imported_twice_it_is_stored_once_in_a_timeseries_collection() {
+async fn a_repeated_import_is_stored_once_in_a_timeseries_collection() {
     let database = Database::new();
     imported_twice(Setup::timeseries(&database), Series::load().last_values()).await;
 }
@@ -83,18 +82,18 @@ async fn imported_twice(setup: Setup, series: Series) {
 }
 
 #[tokio::test]
-async fn shuffled_it_gives_the_same_hours_in_sqlite() {
+async fn a_shuffled_import_gives_the_same_hours_in_sqlite() {
     shuffled(Setup::sqlite()).await;
 }
 
 #[tokio::test]
-async fn shuffled_it_gives_the_same_hours_in_mongodb() {
+async fn a_shuffled_import_gives_the_same_hours_in_mongodb() {
     let database = Database::new();
     shuffled(Setup::mongodb(&database)).await;
 }
 
 #[tokio::test]
-async fn shuffled_it_gives_the_same_hours_in_a_timeseries_collection() {
+async fn a_shuffled_import_gives_the_same_hours_in_a_time_series() {
     let database = Database::new();
     shuffled(Setup::timeseries(&database)).await;
 }
@@ -114,7 +113,7 @@ async fn shuffled(setup: Setup) {
 }
 
 #[tokio::test]
-async fn through_two_servers_at_once_it_is_stored_once_in_mongodb() {
+async fn an_import_through_two_servers_is_stored_once_in_mongodb() {
     let database = Database::new();
     let series = Series::load();
     let in_order = file_of(&series);
@@ -131,18 +130,18 @@ async fn through_two_servers_at_once_it_is_stored_once_in_mongodb() {
 }
 
 #[tokio::test]
-async fn killed_in_the_middle_and_imported_again_it_is_stored_once_in_sqlite() {
+async fn an_import_repeated_after_a_kill_is_stored_once_in_sqlite() {
     killed_in_the_middle(Setup::sqlite(), Series::load()).await;
 }
 
 #[tokio::test]
-async fn killed_in_the_middle_and_imported_again_it_is_stored_once_in_mongodb() {
+async fn an_import_repeated_after_a_kill_is_stored_once_in_mongodb() {
     let database = Database::new();
     killed_in_the_middle(Setup::mongodb(&database), Series::load()).await;
 }
 
 #[tokio::test]
-async fn killed_in_the_middle_and_imported_again_it_is_stored_once_in_a_timeseries_collection() {
+async fn an_import_repeated_after_a_kill_is_stored_once_in_series() {
     let database = Database::new();
     killed_in_the_middle(Setup::timeseries(&database), Series::load().last_values()).await;
 }

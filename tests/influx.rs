@@ -47,7 +47,7 @@ async fn lines_become_readings_with_metadata() {
 
 /// The differences from `InfluxDB` that docs/protocols.md lists.
 #[tokio::test]
-async fn tags_do_not_tell_series_apart_and_a_string_takes_its_line_along() {
+async fn tags_make_no_series_and_a_string_rejects_its_line() {
     let server = Server::start(Setup::sqlite()).await;
     let lines = format!("cpu,cpu=cpu0,host=raspi idle=10 {TS_NS}\ncpu,cpu=cpu1,host=raspi idle=20 {TS_NS}\n");
     assert_eq!(write(&server, V2, lines).await.status, 204);
@@ -60,7 +60,7 @@ async fn tags_do_not_tell_series_apart_and_a_string_takes_its_line_along() {
 }
 
 #[tokio::test]
-async fn a_line_with_seconds_is_told_to_add_the_precision() {
+async fn the_error_for_times_in_seconds_suggests_the_precision() {
     let server = Server::start(Setup::default_config()).await;
     for path in [V1, V2] {
         let answer = write(&server, path, format!("cpu,deviceId=a value=1 {}", TS_NS / 1_000_000_000)).await;
@@ -69,7 +69,7 @@ async fn a_line_with_seconds_is_told_to_add_the_precision() {
 }
 
 #[tokio::test]
-async fn bodies_may_be_gzip_in_several_members_and_credentials_of_any_kind_are_taken() {
+async fn gzip_in_several_members_and_any_credentials_are_accepted() {
     let server = Server::start(Setup::sqlite()).await;
     for (path, authorization) in ALL.iter().zip(["Basic YW5uOnNlY3JldA==", "Token secret", "Bearer secret"]) {
         let line = |n: i64| format!("m,device=z value={n} {}\n", TS_NS + n * 1_000_000);
@@ -83,7 +83,7 @@ async fn bodies_may_be_gzip_in_several_members_and_credentials_of_any_kind_are_t
 
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "what the server's clock said is compared with ours")]
-async fn without_a_time_it_is_the_clock_of_the_server() {
+async fn a_line_without_a_time_gets_the_time_of_the_server() {
     let server = Server::start(Setup::sqlite()).await;
     for path in ALL {
         assert_eq!(write(&server, path, "m,device=now value=1").await.status, 204);
@@ -94,7 +94,7 @@ async fn without_a_time_it_is_the_clock_of_the_server() {
 }
 
 #[tokio::test]
-async fn the_tags_that_name_the_device_are_a_choice() {
+async fn the_tags_that_name_the_device_are_configurable() {
     let server = Server::start(Setup::sqlite().set("ingest.line_protocol", device_tags(&["mac", "host"]))).await;
     assert_eq!(write(&server, V2, format!("m,host=h,mac=a value=1 {TS_NS}")).await.status, 204);
     assert_eq!(write(&server, V2, format!("m,device=h value=1 {TS_NS}")).await.status, 400);

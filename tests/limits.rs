@@ -1,5 +1,5 @@
-//! Every limit is reached with its code and counted under its key, and when the time is over that the answer
-//! names, the same request is taken.
+//! Every limit refuses with its code and counts under its key. The server accepts the same request after the
+//! time in the answer.
 
 mod devices;
 mod edge;
@@ -35,7 +35,7 @@ async fn get(server: &Server, name: &str, path: &str) -> Answer {
     server.send(server.request(Method::GET, path).bearer_auth(secret_of(name))).await
 }
 
-/// So many readings of a device, of different instants, none of which another call has.
+/// Readings of a device at instants that no other call returns.
 fn readings(device: &str, count: u64) -> Value {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1_713_621_600_000);
@@ -43,31 +43,31 @@ fn readings(device: &str, count: u64) -> Value {
     (first..first + count).map(|ts| json!({ "deviceId": device, "ts": ts, "value": 1 })).collect()
 }
 
-/// The answer has this status and this code.
+/// Asserts the status and the code of an answer.
 #[track_caller]
 fn refused(answer: &Answer, status: u16, code: &str) {
     assert_eq!((answer.status, answer.json()["code"].as_str()), (status, Some(code)), "{}", answer.text());
 }
 
-/// The code of the first reading that is refused.
+/// The code of the first rejected reading.
 fn first_code(answer: &Answer) -> String {
     answer.json()["errors"][0]["code"].as_str().unwrap_or_else(|| panic!("{}", answer.text())).to_owned()
 }
 
-/// Waits as long as the answer says.
-async fn wait_as_told(answer: &Answer) {
+/// Waits for the time in `Retry-After`.
+async fn wait_for_retry_after(answer: &Answer) {
     let seconds = answer.header("retry-after").parse().unwrap_or_else(|_| panic!("no Retry-After: {}", answer.text()));
     assert!((1..=5).contains(&seconds), "the limits of these tests are small: {seconds}");
     tokio::time::sleep(Duration::from_secs(seconds)).await;
 }
 
-/// How often a limit was reached.
+/// The number of times that a limit was reached.
 fn limited(metrics: &Metrics, limit: Limit) -> u64 {
     metrics.count_where("tidegauge_limited_total", &[("limit", limit.key())])
 }
 
 #[test]
-fn every_limit_stands_in_the_docs_with_its_default_and_a_code_that_the_api_knows() {
+fn the_docs_have_each_limit_with_its_default_and_code() {
     let (security, api) = (include_str!("../docs/security.md"), include_str!("../docs/http-api.md"));
     let reference = reference();
     for limit in Limit::iter() {

@@ -21,23 +21,23 @@ async fn get_problem(server: &Server, path: &str, status: u16, code: &str) -> St
 }
 
 #[tokio::test]
-async fn a_device_list_is_the_same_before_and_after_a_flush_to_sqlite() {
+async fn flushing_to_sqlite_does_not_change_the_device_list() {
     the_same_before_and_after_a_flush(Setup::sqlite(), true).await;
 }
 
 #[tokio::test]
-async fn a_device_list_is_the_same_before_and_after_a_flush_to_mongodb() {
+async fn flushing_to_mongodb_does_not_change_the_device_list() {
     let database = Database::new();
     the_same_before_and_after_a_flush(Setup::mongodb(&database), true).await;
 }
 
 #[tokio::test]
-async fn a_device_list_is_the_same_before_and_after_a_flush_to_a_time_series() {
+async fn flushing_to_a_time_series_does_not_change_the_device_list() {
     let database = Database::new();
     the_same_before_and_after_a_flush(Setup::timeseries(&database), false).await;
 }
 
-/// What a list should say of a device: by hour its metrics and metadata, and its instants.
+/// The expected entry of a device: its metrics and metadata by hour, and its instants.
 #[derive(Default)]
 struct Device {
     hours: BTreeMap<i64, (Vec<&'static str>, Value)>,
@@ -214,7 +214,8 @@ async fn pages_add_up(setup: Setup) {
     let combined = server.get_json(&format!("{path}&combine=true")).await;
 
     assert!(server.terminate().await.success());
-    server.start_again_with(setup.set("query.max_points", 72)).await; // the answer of `combine`, and of the largest device
+    // 72 points: the answer of `combine`, and that of the largest device.
+    server.start_again_with(setup.set("query.max_points", 72)).await;
     for query in ["", "&prefix=f-", "&limit=7", "&metric=a"] {
         let (paged, pages) = follow(&server, &format!("{path}{query}"), 72).await;
         assert!(pages > 2, "{query}: {pages} pages");
@@ -243,7 +244,7 @@ async fn pages_add_up(setup: Setup) {
 }
 
 #[tokio::test]
-async fn steps_that_a_range_touches_are_whole() {
+async fn a_range_includes_its_first_and_last_step_completely() {
     let server = Server::start(Setup::sqlite()).await;
     let two_days = (0..48).map(|hour| json!({ "deviceId": "d", "ts": START_MS + hour * HOUR_MS, "value": hour }));
     assert_eq!(server.ingest(&two_days.collect()).await.status, 200);
@@ -268,7 +269,7 @@ async fn steps_that_a_range_touches_are_whole() {
 }
 
 #[tokio::test]
-async fn a_wrong_name_is_told_from_an_empty_answer() {
+async fn an_unknown_device_differs_from_an_empty_answer() {
     let server = Server::start(Setup::sqlite()).await;
     let ingested = json!({ "deviceId": "room-1", "ts": START_MS, "value": 1 });
     assert_eq!(server.ingest(&ingested).await.status, 200);

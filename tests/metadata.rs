@@ -1,11 +1,11 @@
-//! Metadata is the same whatever the store: what one of them would refuse or alter gets no further than the
-//! answer, and takes no readings with it.
+//! Metadata is the same in every store: the server refuses whatever one of them would refuse or alter, and
+//! loses no readings by it.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Database, Server, Setup};
 
-/// Each is refused, whatever the store.
+/// Metadata that every store refuses.
 const REFUSED: [&str; 8] = [
     r#"{"x":1e400}"#,
     r#"{"x":{"y":[-1e400]}}"#,
@@ -17,7 +17,7 @@ const REFUSED: [&str; 8] = [
     r#"{"x":[[[[[[[[1]]]]]]]]}"#,
 ];
 
-/// Each comes back as it was sent.
+/// Metadata that is returned unchanged.
 const KEPT: [&str; 4] = [
     r#"{"$a.b":{"c.d":[1,null,{"deviceId":true}]},"ts":"a\u0000b"}"#,
     r#"{"large":9223372036854775807,"small":-9223372036854775808,"float":1.7976931348623157e308}"#,

@@ -1,4 +1,4 @@
-//! What a connection string may ask for, against a real server that insists on it: TLS, passwords, client
+//! Options of the connection string, against a real server that requires them: TLS, passwords, client
 //! certificates, compression.
 
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::harness::{Database, Server, Setup, mongod, run, wait_until};
 
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
 
-/// A server that speaks TLS only, and to nobody who has not said who it is.
+/// A server that requires TLS and authentication.
 struct Guarded {
     child: Child,
     _kill_on_exit: KillOnExit,
@@ -42,7 +42,7 @@ impl Guarded {
         guarded
     }
 
-    /// A connection string; `who` stands before the host, `more` at the end.
+    /// A connection string with `who` before the host and `more` at the end.
     fn uri(&self, who: &str, more: &str) -> String {
         let ca = self.folder.path().join("ca.pem").display().to_string();
         format!("mongodb://{who}127.0.0.1:{}/?tls=true&tlsCAFile={ca}{more}", self.port)
@@ -52,7 +52,7 @@ impl Guarded {
         self.folder.path().join("client.pem").display().to_string()
     }
 
-    /// Until there is a user, the server lets anyone from this machine make one.
+    /// Creates a user. Until one exists, the server allows any local client to do so.
     async fn make_users(&self) {
         let client = mongodb::Client::with_uri_str(self.uri("", "")).await.expect("a well-formed URI");
         let roles = || bson::bson!([{ "role": "root", "db": "admin" }]);
@@ -94,7 +94,7 @@ fn write_certificates(folder: &Path) {
     }
 }
 
-/// Readings come through and out again.
+/// Asserts that readings are stored and can be queried.
 async fn stores_with(uri: &str) {
     let server = Server::start(Setup::sqlite().set("mongodb.uri", uri)).await;
     let readings: Vec<_> = (0..50).map(|at| json!({ "ts": START_MS + at, "value": at })).collect();
@@ -106,7 +106,7 @@ async fn stores_with(uri: &str) {
 }
 
 #[tokio::test]
-async fn passwords_certificates_and_compression_are_as_the_connection_string_asks() {
+async fn the_connection_string_sets_credentials_and_compression() {
     let guarded = Guarded::start().await;
     stores_with(&guarded.uri("ann:hunter2@", "&compressors=zstd")).await;
     let ann = mongodb::Client::with_uri_str(guarded.uri("ann:hunter2@", "")).await.expect("a well-formed URI");
@@ -119,8 +119,8 @@ async fn passwords_certificates_and_compression_are_as_the_connection_string_ask
     stores_with(&guarded.uri("", &format!("&tlsCertificateKeyFile={certificate}&authMechanism=MONGODB-X509"))).await;
 }
 
-/// What `/readyz` says of a store that cannot be reached, and that it and the log line are short and hold no
-/// password.
+/// The reason in `/readyz` for an unreachable store. Asserts that it and the log line are short and contain
+/// no password.
 async fn trouble_with(uri: &str) -> String {
     let server = Server::start(Setup::sqlite().set("mongodb.uri", uri).set("mongodb.timeout", "5s")).await;
     assert_eq!(server.ingest(&json!({ "deviceId": "a", "value": 1 })).await.status, 200);
@@ -159,7 +159,7 @@ async fn the_database_that_the_connection_string_names_is_used() {
 }
 
 #[tokio::test]
-async fn a_connection_string_that_cannot_be_used_is_refused_in_words() {
+async fn an_invalid_connection_string_is_refused_with_the_reason() {
     for command in ["check", "serve"] {
         let refused = run(&[command, "--mongodb-uri", "mongodb://ann:hunter2@h/?replcaSet=rs0"]).await;
         assert_eq!(refused.code, Some(64), "{refused:?}");
@@ -174,7 +174,7 @@ async fn a_connection_string_that_cannot_be_used_is_refused_in_words() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_said_and_readings_wait() {
+async fn a_wrong_password_is_reported_and_readings_stay_pending() {
     let guarded = Guarded::start().await;
     let setup = Setup::sqlite().set("mongodb.uri", guarded.uri("ann:hunter3@", "")).set("mongodb.timeout", "5s");
     let mut server = Server::start(setup).await;

@@ -1,5 +1,5 @@
-//! The documents in MongoDB are those of the documentation: anybody can read them, the hourly report of the
-//! MongoDB guides runs on them, and it agrees with the `stats` that every bucket carries.
+//! The documents in MongoDB match the documentation: the hourly report of the MongoDB guides runs on them and
+//! agrees with the `stats` of every bucket.
 
 use bson::{Bson, Document, doc};
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ async fn a_bucket_is_one_plain_document() {
 }
 
 #[tokio::test]
-async fn the_hourly_report_of_the_guides_agrees_with_the_stats_of_every_bucket() {
+async fn the_hourly_report_agrees_with_the_stats_of_every_bucket() {
     let database = Database::new();
     let small_parts =
         Setup::mongodb(&database).set("mongodb.max_readings_per_document", 50).set("flush.max_readings", 50);

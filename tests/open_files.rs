@@ -1,4 +1,4 @@
-//! Connections, which anybody may open, leave enough open files for the log and the store.
+//! Connections, which any client may open, leave enough open files for the log and the store.
 
 use serde_json::json;
 use tokio::io::AsyncReadExt;
@@ -15,7 +15,7 @@ fn soft_limit(server: &Server) -> String {
     open_files.split_whitespace().nth(3).expect("a number").to_owned()
 }
 
-/// Where the newest segment of the log begins.
+/// The base position of the newest segment.
 fn newest_segment(server: &Server) -> u64 {
     let names = std::fs::read_dir(server.data_dir().join("log")).expect("there is a log");
     let names = names.filter_map(|entry| entry.expect("a file").file_name().into_string().ok());
@@ -23,7 +23,7 @@ fn newest_segment(server: &Server) -> u64 {
 }
 
 #[tokio::test]
-async fn the_limit_of_open_files_is_raised_as_far_as_the_system_allows() {
+async fn the_limit_of_open_files_is_raised_to_the_hard_limit() {
     let server = Server::start_with_open_files(Setup::sqlite(), [256, 1_000]).await;
     assert_eq!(soft_limit(&server), "1000");
     let said = "leaves room for fewer connections than http.max_connections";
@@ -31,7 +31,7 @@ async fn the_limit_of_open_files_is_raised_as_far_as_the_system_allows() {
 }
 
 #[tokio::test]
-async fn idle_connections_of_strangers_do_not_stop_the_log() {
+async fn idle_connections_do_not_stop_the_log() {
     let setup = Setup::sqlite().set("log.segment_bytes", "64KiB").set("http.header_timeout", "1h");
     let server = Server::start_with_open_files(setup, [100, 100]).await;
     let mut device = Connection::open(&server).await;

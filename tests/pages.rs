@@ -15,9 +15,9 @@ const LABELS_OF_PROMETHEUS: [&str; 3] = ["job", "instance", "le"];
 fn every_key_that_is_named_exists() {
     let keys: BTreeSet<String> = reference().into_keys().collect();
     let mut named = 0;
-    // The changelog names keys that had other names once.
+    // The changelog has former names of keys.
     for (page, text) in texts().into_iter().filter(|(page, _)| !page.ends_with("CHANGELOG.md")) {
-        // On a page keys stand in backticks; in other files everything is looked at.
+        // Keys on a page are in backticks; in other files they may be anywhere.
         let is_page = page.extension().is_some_and(|extension| extension == "md");
         let places = if is_page { in_backticks(&text) } else { text };
         for name in names_like_keys(&places, &keys) {
@@ -59,7 +59,7 @@ fn every_metric_and_label_that_is_named_exists() {
 fn every_link_leads_somewhere() {
     let mut links = 0;
     for (page, text) in texts() {
-        let folder = page.parent().expect("a file stands in a folder");
+        let folder = page.parent().expect("a file is in a folder");
         for link in without_blocks(&text).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             if link.starts_with("https://") {
                 continue;
@@ -181,7 +181,7 @@ fn read_sources(folder: &Path, sources: &mut String) {
     }
 }
 
-/// The headings of a page as they stand in links.
+/// The headings of a page as link fragments.
 pub(crate) fn sections_of(page: &Path) -> BTreeSet<String> {
     let text = without_blocks(&fs::read_to_string(page).expect("a page"));
     let slug = |heading: &str| {
@@ -233,7 +233,7 @@ fn names_like_keys<'t>(text: &'t str, keys: &BTreeSet<String>) -> Vec<&'t str> {
     words.map(|word| word.trim_end_matches('.')).filter(is_name).filter(|word| !is_file(word)).collect()
 }
 
-/// The metrics that a line names, with the labels that it asks of each.
+/// The metrics in a line, with the labels in their matchers.
 fn metrics_of(line: &str) -> Vec<(&str, Vec<&str>)> {
     let metric = |(at, _)| {
         let rest: &str = &line[at..];
@@ -281,7 +281,7 @@ pub(crate) fn reference() -> BTreeMap<String, Option<String>> {
     keys
 }
 
-/// The labels of each metric, as the snapshot of `src/telemetry` holds them.
+/// The labels of each metric in the snapshot of `src/telemetry`.
 fn contract() -> BTreeMap<String, BTreeSet<String>> {
     let snapshot = "src/telemetry/snapshots/tidegauge__telemetry__metrics__tests__the_metrics_are_a_contract.snap";
     let text = fs::read_to_string(in_repository(snapshot)).expect("the contract of the metrics");

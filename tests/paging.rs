@@ -11,7 +11,7 @@ const HOUR_MS: i64 = 3_600_000;
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
 const RANGE: &str = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
 
-/// What the device has: the values of each instant by metric.
+/// The readings of the device: the values of each instant by metric.
 type Model = BTreeMap<i64, BTreeMap<String, f64>>;
 
 /// The instants of step `step` seconds, ten in each of three hours.
@@ -30,8 +30,7 @@ async fn send(server: &Server, model: &mut Model, metric: &str, instants: impl I
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
-/// Metrics that arrive later for the same instants, late readings in between, and pending ones on top of all
-/// that.
+/// Adds metrics for earlier instants, late readings, and pending readings.
 async fn fill(server: &mut Server, setup: Setup) -> Model {
     let mut model = Model::new();
     send(server, &mut model, "temp", instants(60)).await;
@@ -47,7 +46,7 @@ async fn fill(server: &mut Server, setup: Setup) -> Model {
     model
 }
 
-/// All pages of the device's readings, and how long each is.
+/// All readings of the device in pages, and the length of each page.
 async fn follow(server: &Server, limit: usize, metrics: &[&str]) -> (Vec<Value>, Vec<usize>) {
     let filter: Vec<String> = metrics.iter().map(|metric| format!("&metric={metric}")).collect();
     let path = format!("/v1/devices/paged/readings?{RANGE}&limit={limit}{}", filter.concat());
@@ -98,7 +97,7 @@ async fn pages_of_sqlite_are_complete_for_every_limit() {
 }
 
 #[tokio::test]
-async fn a_page_ends_where_it_has_as_many_values_as_an_answer_may_have() {
+async fn a_page_ends_at_the_limit_of_values_per_answer() {
     let setup = Setup::sqlite().set("query.max_points", 7);
     let mut server = Server::start(setup.clone()).await;
     let model = fill(&mut server, setup).await;
@@ -118,7 +117,7 @@ async fn pages_of_mongodb_are_complete_for_every_limit() {
 }
 
 #[tokio::test]
-async fn pages_of_a_timeseries_collection_are_complete_for_every_limit() {
+async fn pages_of_a_time_series_are_complete_for_every_limit() {
     let database = Database::new();
     every_page_size_gives_every_reading(Setup::timeseries(&database)).await;
 }

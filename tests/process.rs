@@ -1,4 +1,4 @@
-//! The process as the system sees it: its files, its lines, its signals, its metrics.
+//! The process: its files, its log lines, its signals, its metrics.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ use crate::harness::mongod::signal;
 use crate::harness::{Database, Server, Setup, binary, run, wait_until};
 
 #[tokio::test]
-async fn files_are_for_their_owner_alone_whatever_the_umask_says() {
+async fn files_are_private_with_any_umask() {
     let folder = TempDir::new().expect("a temporary folder");
     let data = folder.path().join("data");
     fs::create_dir(&data).expect("the folder is writable");
@@ -38,7 +38,7 @@ async fn files_are_for_their_owner_alone_whatever_the_umask_says() {
 }
 
 #[tokio::test]
-async fn every_line_is_json_where_that_is_asked_for() {
+async fn with_the_json_format_every_log_line_is_json() {
     let data = TempDir::new().expect("a temporary folder");
     let errors = data.path().join("stderr");
     let mut command = Command::new(binary());
@@ -120,7 +120,7 @@ async fn a_restart_shows_in_the_start_time() {
 }
 
 #[tokio::test]
-async fn version_revision_and_build_are_told_alike_everywhere() {
+async fn version_and_revision_are_the_same_everywhere() {
     let server = Server::start(Setup::sqlite()).await;
     let version = server.get_json("/version").await;
     let (number, revision) = (version["version"].as_str().expect("text"), version["revision"].as_str().expect("text"));
@@ -131,7 +131,7 @@ async fn version_revision_and_build_are_told_alike_everywhere() {
     assert!(page.text().contains(&info), "no {info}");
 }
 
-/// A server that the harness does not start, because of how it is started.
+/// A server that is started without the harness.
 struct Spawned {
     child: Child,
     first_line: String,

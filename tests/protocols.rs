@@ -1,4 +1,4 @@
-//! The programs in `docs/protocols.md` do what they say: each sends what a server accepts.
+//! The programs in `docs/protocols.md` work: the server accepts what each of them sends.
 
 use std::path::Path;
 use std::process::Command;
@@ -45,7 +45,7 @@ pub(crate) fn blocks<'p>(page: &'p str, language: &str) -> impl Iterator<Item = 
 
 /// Runs a program, and fails if it does.
 pub(crate) async fn run(language: &str, program: &str, folder: &Path) {
-    // Where there is no nc, the shell has datagrams of its own. `tidegauge` is the binary under test.
+    // Without nc, bash sends the datagrams itself. `tidegauge` is the binary under test.
     let nc = "command -v nc >/dev/null || nc() { cat > \"/dev/udp/$3/$4\"; }\ntidegauge() { \"$TIDEGAUGE\" \"$@\"; }";
     let (file, script) = match language {
         "sh" => ("program.sh", format!("{nc}\n. ./program.sh")),

@@ -1,5 +1,5 @@
-//! The README keeps its word, and so do the pages that it links to: each `$ curl` in a `console` block is run
-//! against a server, in order, and must print what stands below it, where `...` stands for anything.
+//! The examples of the README and its pages are true: each `$ curl` in a `console` block runs against a
+//! server, in order, and must print the text below it, in which `...` matches anything.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -21,7 +21,7 @@ async fn the_curl_examples_print_what_the_page_of_protocols_shows() {
 }
 
 #[test]
-fn what_to_try_is_told_to_people_and_not_to_programs() {
+fn hints_are_printed_on_terminals_only() {
     let data = tempfile::tempdir().expect("a temporary folder");
     let mut command = Command::new(binary());
     command.args(["serve", "--http", "127.0.0.1:0", "--udp", "off", "--data-dir"]).arg(data.path().join("data"));
@@ -107,7 +107,7 @@ fn matches(shown: &str, printed: &str) -> bool {
 }
 
 #[test]
-fn a_command_goes_on_over_backslashes_and_its_output_to_the_next() {
+fn a_command_continues_over_backslashes() {
     let block = "$ tidegauge\nlistening\n$ curl a \\\n  -d b\n{\"c\":1}\n{}\n$ curl d\n";
     let found = examples(block).into_iter().map(|example| (example.command, example.output));
     let expected = [("curl a \\\n  -d b", "{\"c\":1}\n{}"), ("curl d", "")];

@@ -1,4 +1,4 @@
-//! The log tells who sends bad data, once a minute for each sender and code.
+//! The log names senders of bad data, once a minute for each sender and code.
 
 use std::time::Instant;
 
@@ -7,19 +7,19 @@ use serde_json::json;
 
 use crate::harness::{Database, Mongod, Server, Setup, secret_of, wait_until};
 
-/// The lines about what is refused that have this sender and this code.
+/// The log lines about refusals with this sender and code.
 fn lines<'l>(log: &'l str, sender: &str, code: &str) -> Vec<&'l str> {
     let (sender, code) = (format!(" sender={sender} "), format!(" code=\"{code}\" "));
     log.lines().filter(|line| line.contains(&sender) && line.contains(&code)).collect()
 }
 
-/// How many lines there may be about the same thing.
+/// The maximum number of lines about one sender and code.
 fn minutes_since(start: Instant) -> usize {
     1 + (start.elapsed().as_secs() / 60) as usize
 }
 
 #[tokio::test]
-async fn a_sender_of_bad_readings_is_logged_once_a_minute_with_an_example() {
+async fn a_sender_of_bad_readings_is_logged_once_a_minute() {
     let setup = Setup::sqlite().token("operator", "scopes = ['admin']").token("gateway-1", "scopes = ['ingest']");
     let (server, start) = (Server::start(setup).await, Instant::now());
     let send = async |token: &str, path: &str, body: String| {
@@ -31,7 +31,7 @@ async fn a_sender_of_bad_readings_is_logged_once_a_minute_with_an_example() {
         assert_eq!(send("gateway-1", "/v1/readings", readings.to_string()).await, 400);
         assert_eq!(send("gateway-1", "/v1/readings", "{".to_owned()).await, 400);
         assert_eq!(send("gateway-1", "/write", "climate temp".to_owned()).await, 400);
-        assert_eq!(send("stranger", "/v1/readings", "{}".to_owned()).await, 401);
+        assert_eq!(send("unknown", "/v1/readings", "{}".to_owned()).await, 401);
     }
     for (sender, code, said) in [
         ("gateway-1", "invalid_device_id", "readings are rejected"),
@@ -45,11 +45,11 @@ async fn a_sender_of_bad_readings_is_logged_once_a_minute_with_an_example() {
         assert!(found.iter().all(|line| line.contains(said) && line.contains("WARN")), "{found:?}");
         assert!((1..=minutes_since(start)).contains(&found.len()), "{sender} {code} in:\n{log}");
     }
-    assert!(!server.log().contains(&secret_of("stranger")));
+    assert!(!server.log().contains(&secret_of("unknown")));
 }
 
 #[tokio::test]
-async fn a_sender_of_bad_datagrams_is_logged_once_a_minute_with_an_example() {
+async fn a_sender_of_bad_datagrams_is_logged_once_a_minute() {
     let setup = Setup::sqlite().key("gateway-1", "");
     for (setup, sender) in [(Setup::sqlite(), "127.0.0.1"), (setup, "gateway-1")] {
         let (server, start) = (Server::start(setup).await, Instant::now());

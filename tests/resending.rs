@@ -1,4 +1,4 @@
-//! Whatever the protocol: what is sent again is stored once.
+//! Resent readings are stored once, with every protocol.
 
 use serde_json::json;
 
@@ -7,7 +7,8 @@ use crate::harness::{Database, Server, Setup};
 /// A device per protocol, with two readings: 1 at 14:00:10 and 3 at 14:00:20 on 2024-04-20.
 fn batches() -> Vec<(&'static str, &'static str, &'static str, Vec<u8>)> {
     let json = r#"{"deviceId":"json","readings":[{"ts":1713621610000,"value":1},{"ts":1713621620000,"value":3}]}"#;
-    let lines = "{\"deviceId\":\"ndjson\",\"ts\":1713621610000,\"value\":1}\n{\"deviceId\":\"ndjson\",\"ts\":1713621620000,\"value\":3}\n";
+    let lines = "{\"deviceId\":\"ndjson\",\"ts\":1713621610000,\"value\":1}\n\
+                 {\"deviceId\":\"ndjson\",\"ts\":1713621620000,\"value\":3}\n";
     let influx = |device| {
         format!(
             "value,device={device} value=1 1713621610000000000\nvalue,device={device} value=3 1713621620000000000\n"
@@ -32,7 +33,7 @@ fn batches() -> Vec<(&'static str, &'static str, &'static str, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn a_batch_that_is_sent_again_is_stored_once_by_every_protocol() {
+async fn every_protocol_stores_a_resent_batch_once() {
     let server = Server::start(Setup::sqlite()).await;
     let batches = batches();
     for (device, path, content_type, body) in &batches {
@@ -61,13 +62,13 @@ async fn a_batch_that_is_sent_again_is_stored_once_by_every_protocol() {
 
 const RANGE: &str = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
 
-/// Sends a value for one and the same instant.
+/// Sends a value for the same instant.
 async fn send_value(server: &Server, value: u32) {
     let reading = json!({ "deviceId": "d", "ts": 1_713_621_610_000_i64, "value": value });
     assert_eq!(server.ingest(&reading).await.status, 200);
 }
 
-/// The value of that instant, of which each query says the same.
+/// The value of that instant, which must be the same in each query.
 async fn value_of(server: &Server) -> Option<f64> {
     let latest = server.get_json("/v1/devices/d/latest").await["metrics"]["value"]["value"].as_f64();
     let reading =
@@ -78,7 +79,7 @@ async fn value_of(server: &Server) -> Option<f64> {
 }
 
 #[tokio::test]
-async fn of_two_values_given_to_two_instances_the_one_flushed_last_stays() {
+async fn of_values_from_two_instances_the_last_flushed_stays() {
     let database = Database::new();
     let mut early = Server::start(Setup::mongodb(&database).all_pending()).await;
     let late = Server::start(Setup::mongodb(&database)).await;
@@ -98,7 +99,7 @@ async fn of_two_values_given_to_two_instances_the_one_flushed_last_stays() {
 }
 
 #[tokio::test]
-async fn in_a_time_series_the_first_value_stays_before_and_after_the_flush() {
+async fn a_time_series_keeps_the_first_value_of_an_instant() {
     let database = Database::new();
     let mut server = Server::start(Setup::timeseries(&database).all_pending()).await;
     for value in [1, 2] {

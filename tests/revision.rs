@@ -1,4 +1,4 @@
-//! Which commit a build says it is from.
+//! The commit in the version of a build.
 
 use std::path::Path;
 use std::process::Command;
@@ -34,7 +34,7 @@ fn a_release_build_of_a_checkout_tells_its_commit() {
 fn sources_that_are_no_checkout_have_no_revision() {
     let folder = TempDir::new().expect("a temporary folder");
     assert_eq!(build::revision(folder.path(), true, None), ("unknown".to_owned(), None));
-    // Nor has a tarball that was unpacked into somebody else's checkout.
+    // The same for a tarball that was unpacked inside of another checkout.
     git(folder.path(), &["init", "-q"]);
     git(folder.path(), &["commit", "-q", "--allow-empty", "-m", "one"]);
     let unpacked = folder.path().join("tidegauge-0.1.0");

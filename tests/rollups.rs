@@ -1,4 +1,4 @@
-//! Rollups in MongoDB: derived from the readings whatever happens, and there when the readings are gone.
+//! Rollups in MongoDB: always derived from the readings, and kept after the readings are gone.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const HOURS: i64 = 60;
 /// Count, minimum, maximum and sum by device and start of the hour.
 type Stats = BTreeMap<(String, i64), (i64, f64, f64, f64)>;
 
-/// What was sent: device and instant to value.
+/// The sent values by device and instant.
 #[derive(Default)]
 struct Sent(BTreeMap<(String, i64), f64>);
 
@@ -42,7 +42,7 @@ impl Sent {
     }
 }
 
-/// What stands in the collection of the rollups.
+/// The contents of the `rollups` collection.
 async fn to_stored_id(database: &Database) -> Stats {
     let mut stats = Stats::new();
     for day in database.aggregate("rollups", vec![doc! { "$match": {} }]).await {
@@ -60,7 +60,7 @@ async fn to_stored_id(database: &Database) -> Stats {
     stats
 }
 
-/// What a query answers.
+/// The answer of a query.
 async fn answered(server: &Server, devices: &[&str]) -> Stats {
     let mut stats = Stats::new();
     for device in devices {
@@ -86,7 +86,7 @@ async fn delete_all(database: &Database, collection: &str) {
 }
 
 #[tokio::test]
-async fn past_days_are_rolled_up_over_kills_and_outlive_their_readings() {
+async fn rollups_survive_kills_and_outlive_their_readings() {
     let database = Database::new();
     let devices = ["a", "b", "c"];
     let mut server = Server::start(setup(&database)).await;
@@ -119,13 +119,13 @@ async fn past_days_are_rolled_up_over_kills_and_outlive_their_readings() {
 }
 
 #[tokio::test]
-async fn rollups_that_were_lost_are_derived_again_at_the_next_start() {
+async fn lost_rollups_are_derived_again_at_the_next_start() {
     let database = Database::new();
     derived_again(setup(&database), &database).await;
 }
 
 #[tokio::test]
-async fn rollups_of_a_time_series_that_were_lost_are_derived_again_at_the_next_start() {
+async fn lost_rollups_of_a_time_series_are_derived_at_the_next_start() {
     let database = Database::new();
     derived_again(Setup::timeseries(&database), &database).await;
 }
@@ -154,7 +154,7 @@ async fn derived_again(setup: Setup, database: &Database) {
 }
 
 #[tokio::test]
-async fn what_is_dropped_while_it_runs_comes_back_without_a_restart() {
+async fn dropped_collections_are_recreated_without_a_restart() {
     let database = Database::new();
     let server = Server::start(setup(&database).set("retention.readings", "20000d")).await;
     let mut sent = Sent::default();

@@ -71,7 +71,7 @@ async fn times_may_be_relative_to_now() {
 }
 
 #[tokio::test]
-async fn a_bad_record_is_told_and_the_others_are_kept() {
+async fn a_bad_record_is_reported_and_the_others_are_kept() {
     let server = Server::start(Setup::sqlite()).await;
     let pack = r#"[{"bn":"pump/","bt":1713621610,"n":"temp","v":20},{"n":"mode","vs":"on"},{"n":"temp","t":1,"v":21}]"#;
     let answer = post(&server, JSON, pack).await;
@@ -85,7 +85,7 @@ async fn a_bad_record_is_told_and_the_others_are_kept() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_no_pack_or_asks_for_more_is_refused_whole() {
+async fn a_body_that_is_no_supported_pack_is_refused() {
     let server = Server::start(Setup::sqlite()).await;
     for (content_type, body, code) in [
         (JSON, "{", "invalid_senml"),
@@ -114,7 +114,7 @@ async fn where_names_are_cut_is_a_choice() {
 }
 
 #[tokio::test]
-async fn with_lower_case_device_ids_a_device_is_one_whatever_its_capitals() {
+async fn with_lower_case_device_ids_capitals_make_no_difference() {
     let server = Server::start(Setup::sqlite().set("ingest.device_id_case", "lower")).await;
     assert_eq!(post(&server, JSON, r#"[{"n":"PUMP/temp","t":1713621610,"v":20}]"#).await.status, 200);
     let body = json!({ "deviceId": "Pump", "ts": 1_713_621_610_000_i64, "values": { "temp": 21 } });

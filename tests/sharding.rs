@@ -1,6 +1,6 @@
-//! On a sharded cluster: collections are sharded by themselves, a device is on one shard, a mongos may go
-//! away, and a missing privilege is said in words. The cluster is that of `harness/mongos`: real mongods, and
-//! a mongos for tests.
+//! On a sharded cluster tidegauge shards its collections, keeps each device on one shard, survives the loss
+//! of a mongos, and reports a missing privilege. The cluster is that of `harness/mongos`: real mongods and a
+//! simulated mongos.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -21,7 +21,7 @@ fn cluster() -> &'static Cluster {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_device_is_on_one_shard_and_a_router_may_go_away() {
+async fn every_device_is_on_one_shard_and_a_mongos_may_fail() {
     let cluster = tokio::task::block_in_place(cluster);
     let (one, other) = (cluster.start_mongos(Sharding::Allowed), cluster.start_mongos(Sharding::Allowed));
     let database = Database::at(&uri_of([&one, &other]));
@@ -53,7 +53,7 @@ async fn every_device_is_on_one_shard_and_a_router_may_go_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shard_that_is_away_holds_up_its_own_devices_only() {
+async fn an_unavailable_shard_blocks_its_own_devices_only() {
     let mut cluster = tokio::task::block_in_place(Cluster::start);
     let mongos = cluster.start_mongos(Sharding::Allowed);
     let database = Database::at(&uri_of([&mongos]));
@@ -79,7 +79,7 @@ async fn a_shard_that_is_away_holds_up_its_own_devices_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_privilege_everything_is_stored_and_the_log_says_what_to_do() {
+async fn without_the_privilege_readings_are_stored_with_a_warning() {
     let cluster = tokio::task::block_in_place(cluster);
     let mongos = cluster.start_mongos(Sharding::Forbidden);
     let database = Database::at(&uri_of([&mongos]));
@@ -98,9 +98,9 @@ async fn without_the_privilege_everything_is_stored_and_the_log_says_what_to_do(
     assert_eq!(warnings, 2, "once for each collection: {log}");
 }
 
-/// What the tests of the store rely on.
+/// The behavior of the simulator on which the tests of the store rely.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_router_refuses_what_a_mongos_refuses_and_merges_the_rest() {
+async fn the_simulator_refuses_what_a_mongos_refuses() {
     let cluster = tokio::task::block_in_place(cluster);
     let mongos = cluster.start_mongos(Sharding::Allowed);
     let name = Database::at("").name.clone();

@@ -1,5 +1,4 @@
-//! What a start tells when the store is not the one that the data folder knows, and what it does not tell
-//! otherwise.
+//! Warnings of a start if the store is not the one that the data folder knows, and their absence otherwise.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +14,7 @@ const NOT_SERVED: &str = "this SQLite file holds readings that are not served";
 const OTHER_STORE: &str = "the last start used another store";
 
 #[tokio::test]
-async fn a_start_like_the_last_one_has_nothing_to_tell() {
+async fn an_ordinary_start_logs_no_warning() {
     let mut server = Server::start(Setup::sqlite()).await;
     store_one(&server, 1).await;
     server.terminate().await;
@@ -30,7 +29,7 @@ async fn a_start_like_the_last_one_has_nothing_to_tell() {
 }
 
 #[tokio::test]
-async fn a_new_store_beside_a_log_that_was_used_is_told() {
+async fn a_new_store_with_a_used_log_is_reported() {
     let mut server = Server::start(Setup::sqlite()).await;
     for known in [true, false] {
         store_one(&server, 1).await;
@@ -46,7 +45,7 @@ async fn a_new_store_beside_a_log_that_was_used_is_told() {
 }
 
 #[tokio::test]
-async fn a_store_restored_from_a_backup_is_told() {
+async fn a_store_restored_from_a_backup_is_reported() {
     let mut server = Server::start(Setup::sqlite()).await;
     store_one(&server, 1).await;
     server.terminate().await;
@@ -75,7 +74,7 @@ async fn a_store_restored_from_a_backup_is_told() {
 }
 
 #[tokio::test]
-async fn readings_in_a_store_that_is_not_in_use_are_told() {
+async fn readings_in_an_unused_store_are_reported() {
     let mut server = Server::start(Setup::sqlite()).await;
     store_one(&server, 1).await;
     server.terminate().await;
@@ -90,13 +89,13 @@ async fn readings_in_a_store_that_is_not_in_use_are_told() {
 }
 
 #[tokio::test]
-async fn a_value_of_the_file_that_a_flag_overrules_is_told() {
+async fn a_flag_that_overrides_a_value_of_the_file_is_reported() {
     let server = Server::start(Setup::sqlite().set("server.data_dir", "./elsewhere")).await;
     let log = server.logged("is overruled by --data-dir").await;
     assert!(log.contains("server.data_dir = \"./elsewhere\"") && log.contains("config.toml:"), "{log}");
 }
 
-/// Has a reading stored.
+/// Stores a reading.
 async fn store_one(server: &Server, value: i32) {
     let answer = server.ingest(&json!([{"deviceId": "a", "ts": value, "value": value}])).await;
     assert_eq!(answer.status, 200, "{}", answer.text());

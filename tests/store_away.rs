@@ -1,5 +1,5 @@
-//! While the store is away: readings are taken, queries answer what they can and say so, and operators can
-//! see it.
+//! An unavailable store: the server accepts readings, queries return partial answers marked as such, and
+//! operators can see the state.
 
 use bson::doc;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ async fn wait_for_status(server: &Server, status: &str) -> Value {
     .await
 }
 
-/// `down` makes the store go away, `up` brings it back.
+/// `down` makes the store unavailable, `up` available again.
 async fn away_and_back(kill: bool) {
     let mut mongod = Mongod::start();
     let database = Database::on(&mongod);
@@ -75,7 +75,7 @@ async fn away_and_back(kill: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_log_is_said_when_it_begins_and_when_it_ends_and_beside_it_that_the_store_is_away() {
+async fn the_begin_and_end_of_a_full_log_and_its_cause_are_logged() {
     let mut mongod = Mongod::start();
     let database = Database::on(&mongod);
     let setup = Setup::mongodb(&database).set("mongodb.timeout", "1s");
@@ -104,7 +104,7 @@ async fn a_full_log_is_said_when_it_begins_and_when_it_ends_and_beside_it_that_t
 }
 
 #[tokio::test]
-async fn stopping_while_the_store_is_away_says_once_how_many_readings_wait_in_the_log() {
+async fn a_stop_during_an_outage_logs_the_number_of_unstored_readings() {
     let uri = format!("mongodb://127.0.0.1:{}", mongod::free_port());
     let setup = Setup::sqlite().set("mongodb.uri", uri).set("server.shutdown_grace", "200ms");
     let mut server = Server::start(setup.clone()).await;
@@ -118,7 +118,7 @@ async fn stopping_while_the_store_is_away_says_once_how_many_readings_wait_in_th
 }
 
 #[tokio::test]
-async fn a_database_file_that_is_removed_while_it_runs_takes_no_new_reading_with_it() {
+async fn no_reading_is_lost_when_the_database_file_is_removed() {
     let mut server = Server::start(Setup::sqlite()).await;
     send(&server, "before", 0).await;
     server.settled().await;
@@ -143,9 +143,9 @@ async fn a_database_file_that_is_removed_while_it_runs_takes_no_new_reading_with
     assert_eq!(server.readings("after").await.as_array().map(Vec::len), Some(1));
 }
 
-/// The grace is longer than the harness waits.
+/// The grace is longer than the deadline of the harness.
 #[tokio::test(flavor = "multi_thread")]
-async fn stopping_while_the_store_is_away_does_not_wait_for_it() {
+async fn a_stop_does_not_wait_for_an_unavailable_store() {
     let mut mongod = Mongod::start();
     let database = Database::on(&mongod);
     let mut server = Server::start(Setup::mongodb(&database).set("server.shutdown_grace", "1h")).await;
@@ -162,11 +162,11 @@ async fn stopping_while_the_store_is_away_does_not_wait_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_refuses_is_said_to_be_away_and_queries_answer_what_is_pending() {
+async fn a_refusing_store_is_reported_and_queries_answer_pending() {
     away_and_back(true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_hangs_is_said_to_be_away_and_queries_answer_what_is_pending() {
+async fn a_hanging_store_is_reported_and_queries_answer_pending() {
     away_and_back(false).await;
 }

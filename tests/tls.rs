@@ -1,4 +1,4 @@
-//! HTTP over TLS: what is spoken, who is let in, and what happens when files change.
+//! HTTP over TLS: handshakes, client certificates, and changed files.
 
 mod authority;
 mod commands;
@@ -27,7 +27,7 @@ use authority::{Authority, Issued};
 const BOTH: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
-/// A folder of certificates for a server, and who made them.
+/// A folder of certificates for a server, and their authority.
 struct Folder {
     authority: Authority,
     folder: TempDir,
@@ -54,12 +54,12 @@ impl Folder {
         Setup::sqlite().tls(self.path(), keys)
     }
 
-    /// The same, where clients may show certificates of the same authority.
+    /// The same, but clients may present certificates of the same authority.
     fn with_clients(&self, keys: &str) -> Setup {
         self.setup(&format!("client_ca_file = '{}'\n{keys}", self.file("ca.pem")))
     }
 
-    /// What a client goes by that trusts this authority, speaks these versions, and shows this certificate.
+    /// The configuration of a client that trusts this authority, with these versions and this certificate.
     fn client(&self, versions: &[&'static SupportedProtocolVersion], shown: Option<&Issued>) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.authority.pem()).expect("PEM")).expect("an authority");
@@ -85,7 +85,7 @@ async fn connect(server: &Server, client: &Arc<ClientConfig>) -> io::Result<TlsS
     TlsConnector::from(Arc::clone(client)).connect(name, stream).await
 }
 
-/// Whether a client gets an answer. With TLS 1.3 a refusal comes behind the client's part of the handshake.
+/// Whether a client gets an answer. With TLS 1.3 a refusal arrives after the client's part of the handshake.
 async fn health(server: &Server, client: &Arc<ClientConfig>) -> io::Result<()> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = connect(server, client).await?;
@@ -108,7 +108,7 @@ async fn failed(server: &Server, reason: &str) -> u64 {
     server.metrics().await.count_where("tidegauge_tls_handshakes_failed_total", &[("reason", reason)])
 }
 
-/// A client of reqwest that shows this certificate.
+/// A reqwest client that presents this certificate.
 fn reqwest_client(folder: &Folder, shown: &Issued) -> reqwest::Client {
     let identity = reqwest::Identity::from_pem(shown.both().as_bytes()).expect("a certificate and its key");
     crate::harness::client(Some(folder.authority.pem())).identity(identity).build().expect("a client")

@@ -1,4 +1,4 @@
-//! UDP ingest: what is sent is seen, and what is lost is counted.
+//! UDP ingest: accepted datagrams are stored, and lost ones are counted.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -44,7 +44,7 @@ async fn a_datagram_may_have_several_lines() {
 }
 
 #[tokio::test]
-async fn a_datagram_without_an_acceptable_reading_is_counted_and_takes_nothing_with_it() {
+async fn a_rejected_datagram_is_counted_and_affects_no_other() {
     let server = Server::start(Setup::sqlite()).await;
     let sender = Sender::to(server.udp_addr());
     for malformed in ["nonsense", "", "{", r#"{"deviceId":"a","value":"high"}"#, "t,device=a value=\"high\"", "\u{0}"] {
@@ -59,7 +59,7 @@ async fn a_datagram_without_an_acceptable_reading_is_counted_and_takes_nothing_w
 }
 
 #[tokio::test]
-async fn a_datagram_that_is_too_large_is_dropped_whole_and_counted() {
+async fn a_datagram_that_is_too_large_is_dropped_and_counted() {
     let server = Server::start(Setup::sqlite().set("udp.max_datagram_bytes", "100B")).await;
     let sender = Sender::to(server.udp_addr());
     let line = json!({ "deviceId": "a", "ts": START_MS, "value": 1 }).to_string();
@@ -73,7 +73,7 @@ async fn a_datagram_that_is_too_large_is_dropped_whole_and_counted() {
 }
 
 #[tokio::test]
-async fn in_a_flood_every_datagram_is_received_or_counted_as_dropped_by_the_kernel() {
+async fn in_a_flood_each_datagram_is_received_or_counted_as_dropped() {
     let server = Server::start(Setup::sqlite().set("udp.receive_buffer", "4KiB")).await;
     let senders: Vec<Sender> = (0..8).map(|_| Sender::to(server.udp_addr())).collect();
     let mut ts = START_MS;
@@ -100,7 +100,7 @@ async fn in_a_flood_every_datagram_is_received_or_counted_as_dropped_by_the_kern
 }
 
 #[tokio::test]
-async fn what_a_full_log_does_not_take_is_counted_as_dropped_by_overload() {
+async fn datagrams_refused_by_a_full_log_are_counted() {
     let full_soon = Setup::sqlite().all_pending().set("log.segment_bytes", "64KiB").set("log.max_bytes", "128KiB");
     let server = Server::start(full_soon).await;
     let sender = Sender::to(server.udp_addr());
@@ -153,7 +153,7 @@ async fn ipv6_is_served_too() {
 }
 
 #[tokio::test]
-async fn what_has_arrived_before_a_clean_stop_is_stored() {
+async fn datagrams_received_before_a_clean_stop_are_stored() {
     const COUNT: u64 = 2_000;
     let mut server = Server::start(Setup::sqlite()).await;
     let sender = Sender::to(server.udp_addr());
@@ -170,7 +170,7 @@ async fn what_has_arrived_before_a_clean_stop_is_stored() {
 }
 
 #[tokio::test]
-async fn udp_can_be_off_and_does_not_share_its_address_with_strangers() {
+async fn udp_can_be_off_and_does_not_share_its_address() {
     let off = Server::start(Setup::sqlite().set("udp.listen", "off")).await;
     assert!(off.first_line().contains(" udp=off "), "{}", off.first_line());
 
@@ -217,7 +217,7 @@ fn dropped(metrics: &Metrics, reason: &str) -> u64 {
     metrics.count_where("tidegauge_udp_dropped_total", &[("reason", reason)])
 }
 
-/// Waits until the server has received so many datagrams and counted the readings in them.
+/// Waits until the server has received this many datagrams and counted their readings.
 pub(crate) async fn received(server: &Server, datagrams: u64) -> Metrics {
     wait_until("the datagrams are received", async || {
         (server.metrics().await.count(DATAGRAMS) == datagrams).then_some(())

@@ -28,7 +28,8 @@ class Program:
     def path(self):
         if given := os.environ.get(self.variable):
             found = given if self.is_library and os.path.isfile(given) else shutil.which(given)
-            return found or self.fail(f"{self.variable}={given} is not {'a file' if self.is_library else 'an executable'}")
+            kind = "a file" if self.is_library else "an executable"
+            return found or self.fail(f"{self.variable}={given} is not {kind}")
         return self.cached()
 
     def cached(self):

@@ -1,4 +1,4 @@
-//! What messages look like on the wire.
+//! The encodings of messages.
 
 use std::fmt::Write;
 
@@ -18,7 +18,7 @@ pub(crate) enum Format {
     Lines,
 }
 
-/// What a device is called.
+/// The ID of a device.
 pub(crate) fn device_id(device: u64) -> String {
     format!("device-{device:08}")
 }

@@ -1,4 +1,4 @@
-//! Sends messages by HTTP, one under way at a time on each connection.
+//! Sends messages by HTTP, one at a time on each connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::workload::{Share, Workload};
 /// How long to wait before a message that was refused for now is sent again.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// What to send and how.
+/// The messages to send and the schedule.
 #[derive(Debug, Clone)]
 pub(crate) struct Sending {
     pub(crate) address: String,
@@ -26,7 +26,7 @@ pub(crate) struct Sending {
     pub(crate) format: Format,
     pub(crate) workload: Workload,
     pub(crate) connections: u64,
-    /// Readings a second, by schedule; `None`: as fast as they are answered.
+    /// Readings per second (open loop); `None`: closed loop.
     pub(crate) rate: Option<f64>,
     pub(crate) until: Until,
 }
@@ -35,11 +35,11 @@ pub(crate) struct Sending {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Until {
     Seconds(f64),
-    /// Each connection has sent so many messages.
+    /// After this many messages on each connection.
     Messages(u64),
 }
 
-/// What was sent and answered.
+/// The results of sending.
 #[derive(Debug)]
 pub(crate) struct Sent {
     /// Messages acknowledged, by connection. Each of them is a prefix of the connection's messages.
@@ -52,10 +52,10 @@ pub(crate) struct Sent {
     pub(crate) latencies: Histogram<u64>,
 }
 
-/// Sends until it is time to stop. Adds up in `progress` how many readings were acknowledged.
+/// Sends until the stop condition. Adds the acknowledged readings to `progress`.
 ///
 /// # Errors
-/// When a message is refused for good.
+/// If a message is refused permanently.
 pub(crate) async fn send(sending: Sending, progress: Arc<AtomicU64>) -> anyhow::Result<Sent> {
     let start = Instant::now();
     let sending = Arc::new(sending);
@@ -140,7 +140,7 @@ impl Sending {
     }
 }
 
-/// A connection that is made anew when it breaks.
+/// A connection that reconnects when it breaks.
 struct Link<'a> {
     sending: &'a Sending,
     client: Option<Client>,
@@ -162,7 +162,7 @@ impl Link<'_> {
         }
     }
 
-    /// The status; `None` when the connection broke.
+    /// The status; `None` if the connection broke.
     async fn post(&mut self, body: &str) -> anyhow::Result<Option<u16>> {
         let Sending { address, target, format, .. } = self.sending;
         let client = match &mut self.client {

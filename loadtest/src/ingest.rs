@@ -19,7 +19,7 @@ use crate::{now_ms, udp};
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// What is under load
+    /// The system under load
     #[arg(long, value_enum, default_value_t = Target::Tidegauge)]
     target: Target,
     /// The server
@@ -31,50 +31,49 @@ pub(crate) struct Args {
     /// The format of the messages
     #[arg(long, value_enum, default_value_t = Format::Json)]
     format: Format,
-    /// Whose habits the devices have
+    /// The workload of the devices
     #[arg(long, value_enum, default_value_t = Kind::Factory)]
     workload: Kind,
     /// Devices
     #[arg(long, default_value_t = 1_000)]
     devices: u64,
-    /// Time between two readings of a device, if not that of the workload
+    /// The time between two readings of a device, instead of the workload's
     #[arg(long)]
     step_ms: Option<u64>,
-    /// Readings a message, if not those of the workload
+    /// Readings per message, instead of the workload's
     #[arg(long)]
     batch: Option<u64>,
     /// Connections (or sockets) over which the devices are spread
     #[arg(long, default_value_t = 4)]
     connections: u64,
-    /// Open loop: so many readings a second, by schedule; 0 is the workload's own rate. Without it each
-    /// connection sends its next message when the one before is answered
+    /// Open loop: readings per second; 0 is the rate of the workload. Without it (closed loop) each
+    /// connection sends its next message after the answer to the last one
     #[arg(long)]
     rate: Option<f64>,
     /// How long to send
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Stop when each device has so many readings, and not by time
+    /// Stop when each device has this many readings, instead of by time
     #[arg(long, conflicts_with = "seconds")]
     readings_per_device: Option<u64>,
     /// The time of the first readings: this long ago. 0 is now, for devices that keep to the clock
     #[arg(long, default_value_t = 31.0)]
     days_ago: f64,
-    /// Wait until tidegauge has nothing pending before the processes are looked at
+    /// Wait until tidegauge has no pending readings before measuring the processes
     #[arg(long)]
     settle: bool,
-    /// Ask tidegauge for the rollups of so many devices afterwards and compare them with what was
-    /// acknowledged
+    /// Afterwards compare the rollups of this many devices with the acknowledged readings
     #[arg(long, default_value_t = 0)]
     verify: u64,
     /// A process whose CPU time and memory are counted, as NAME=PID; may repeat
     #[arg(long)]
     process: Vec<Process>,
-    /// Print one JSON object and nothing else
+    /// Print one JSON object only
     #[arg(long)]
     json: bool,
 }
 
-/// What a run came to.
+/// The results of a run.
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct Report {
     pub(crate) target: Target,
@@ -87,7 +86,7 @@ pub(crate) struct Report {
     pub(crate) readings: u64,
     pub(crate) readings_per_second: f64,
     pub(crate) messages_per_second: f64,
-    /// Messages refused for now and sent again.
+    /// Messages that were refused temporarily and sent again.
     pub(crate) again: u64,
     pub(crate) latency_ms: Option<Latency>,
     /// Seconds from the last answer until nothing was pending.
@@ -227,7 +226,8 @@ async fn show(progress: Arc<AtomicU64>) {
 fn print(report: &Report) {
     let Workload { kind, devices, step_ms, batch, .. } = &report.workload;
     println!(
-        "{:?} by {} as {:?}: {kind:?}, {devices} devices, a reading every {step_ms} ms, {batch} a message, {} connections",
+        "{:?} by {} as {:?}: {kind:?}, {devices} devices, a reading every {step_ms} ms, {batch} a message, \
+         {} connections",
         report.target, report.protocol, report.format, report.connections
     );
     println!(

@@ -1,8 +1,8 @@
-//! Puts load on tidegauge and on what it is compared with, and prints how fast that was and what it cost.
+//! Puts load on tidegauge and other systems, and prints throughput, latencies and cost.
 //!
 //! ```text
-//! loadtest ingest --url 127.0.0.1:8080 --workload fleet --devices 100000 --rate 0 --days-ago 0 --seconds 60 --verify 100
-//! loadtest ingest --url 127.0.0.1:8080 --format lines --connections 4 --process tidegauge="$(pgrep -x tidegauge)"
+//! loadtest ingest --url 127.0.0.1:8080 --workload fleet --devices 100000 --rate 0 --days-ago 0 --verify 100
+//! loadtest ingest --url 127.0.0.1:8080 --format lines --process tidegauge="$(pgrep -x tidegauge)"
 //! loadtest ingest --url 127.0.0.1:8080 --udp 127.0.0.1:8089 --rate 200000 --batch 1 --format lines
 //! loadtest query --url 127.0.0.1:8080 --path '/v1/devices/device-00000001/rollups' --requests 500
 //! loadtest bare --listen 127.0.0.1:8090        an axum handler that only reads the body, to compare with
@@ -42,7 +42,7 @@ struct Cli {
 enum Command {
     /// Send readings
     Ingest(ingest::Args),
-    /// Ask one question again and again
+    /// Repeat one query
     Query(query::Args),
     /// Measure tidegauge beside `VictoriaMetrics`, `InfluxDB` and the naive service
     Bench(bench::Args),
@@ -52,7 +52,7 @@ enum Command {
         #[arg(long)]
         listen: SocketAddr,
     },
-    /// Serve as the service does that most people write first
+    /// Serve the naive service, one MongoDB command per request
     Naive(naive::Args),
 }
 

@@ -1,5 +1,5 @@
-//! The service that most people write first, to compare with: one MongoDB command per request, and an answer
-//! when the server has acknowledged it. A resent reading is stored twice.
+//! The naive service for comparisons: one MongoDB command per request, and an answer when the server has
+//! acknowledged it. It stores a resent reading twice.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use mongodb::{Client, Collection};
 use serde::Deserialize;
 use tokio::net::TcpListener;
 
-/// What the service does with a reading.
+/// The way in which the service stores a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Way {
     /// Insert a document
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// The MongoDB server
     #[arg(long)]
     mongodb_uri: String,
-    /// What to do with a reading
+    /// How to store a reading
     #[arg(long, value_enum)]
     way: Way,
 }
@@ -78,7 +78,10 @@ async fn take(State(naive): State<Arc<(Collection<Document>, Way)>>, body: axum:
 async fn store(collection: &Collection<Document>, way: Way, readings: Vec<Reading>) -> mongodb::error::Result<()> {
     match way {
         Way::Insert => {
-            let document = |reading: Reading| doc! { "deviceId": reading.device_id, "ts": DateTime::from_millis(reading.ts), "value": reading.value };
+            let document = |reading: Reading| {
+                let ts = DateTime::from_millis(reading.ts);
+                doc! { "deviceId": reading.device_id, "ts": ts, "value": reading.value }
+            };
             collection.insert_many(readings.into_iter().map(document)).await?;
         }
         Way::Push => {

@@ -1,4 +1,4 @@
-//! What processes have used, from `/proc`.
+//! CPU time and memory of processes, from `/proc`.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use anyhow::Context;
 /// Clock ticks per second in `/proc/<pid>/stat`: 100 on every Linux that matters.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// A process to keep an eye on: `NAME=PID`, or a bare process id.
+/// A process to measure: `NAME=PID`, or a process ID.
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     name: String,
@@ -15,7 +15,7 @@ pub(crate) struct Process {
     cpu_seconds_before: f64,
 }
 
-/// What a process used.
+/// The CPU time and memory of a process.
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Usage {
     pub(crate) name: String,
@@ -38,12 +38,12 @@ impl FromStr for Process {
 }
 
 impl Process {
-    /// Counts from now on.
+    /// Starts to count.
     pub(crate) fn watch(name: &str, pid: u32) -> anyhow::Result<Self> {
         Ok(Self { name: name.to_owned(), pid, cpu_seconds_before: cpu_seconds(pid)? })
     }
 
-    /// Counts from now on, again.
+    /// Restarts the count.
     pub(crate) fn reset(&mut self) -> anyhow::Result<()> {
         self.cpu_seconds_before = cpu_seconds(self.pid)?;
         Ok(())
@@ -55,7 +55,7 @@ impl Process {
         Ok(Usage {
             name: self.name.clone(),
             cpu_seconds: cpu_seconds(self.pid)? - self.cpu_seconds_before,
-            // Both of one moment: a peak that is less than what is resident would be nonsense.
+            // Both are read at the same time, so that the peak is at least the resident memory.
             peak_mib: mib(&status, "VmHWM:").context(path.clone())?,
             resident_mib: mib(&status, "VmRSS:").context(path)?,
         })

@@ -12,10 +12,10 @@ pub(crate) struct Args {
     /// The server
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
     url: String,
-    /// What to ask for
+    /// The path of the query
     #[arg(long)]
     path: String,
-    /// How often
+    /// The number of requests
     #[arg(long, default_value_t = 500)]
     requests: u64,
 }
@@ -29,8 +29,8 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks these questions in turn, one after the other, until there were so many requests or patience is at an
-/// end. Returns how long the answers took and how large the last one was.
+/// Sends these queries in turn, up to a number of requests or a time limit. Returns the latencies and the
+/// size of the last answer.
 pub(crate) async fn ask(
     address: &str,
     paths: &[String],

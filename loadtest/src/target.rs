@@ -1,4 +1,4 @@
-//! The systems that can be measured, and how each is spoken to.
+//! The systems that can be measured, and their requests.
 
 use clap::ValueEnum;
 
@@ -19,7 +19,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// Where messages are posted to.
+    /// The path for messages.
     pub(crate) const fn write_path(self, format: Format) -> &'static str {
         match (self, format) {
             (Self::Tidegauge | Self::Naive | Self::Bare, Format::Json | Format::Ndjson) => "/v1/readings",
@@ -28,7 +28,7 @@ impl Target {
         }
     }
 
-    /// Whether the system reads the format.
+    /// Whether the system supports the format.
     pub(crate) const fn reads(self, format: Format) -> bool {
         match self {
             Self::Tidegauge => true,
@@ -37,7 +37,7 @@ impl Target {
         }
     }
 
-    /// The question for the hourly count, minimum, maximum and mean of these devices; `None` where there is
+    /// The query for the hourly count, minimum, maximum and mean of these devices; `None` if the system has
     /// none.
     pub(crate) fn rollup_path(self, devices: &[u64], from_ms: u64, to_ms: u64) -> Option<String> {
         let ids: Vec<String> = devices.iter().map(|&device| device_id(device)).collect();
@@ -58,7 +58,8 @@ impl Target {
             Self::Influxdb => {
                 let which: Vec<String> = ids.iter().map(|id| format!("deviceId='{id}'")).collect();
                 let query = format!(
-                    "SELECT count(value),min(value),max(value),mean(value) FROM temp WHERE ({}) AND time>={from_ms}ms AND \
+                    "SELECT count(value),min(value),max(value),mean(value) FROM temp WHERE ({}) AND \
+                     time>={from_ms}ms AND \
                      time<{to_ms}ms GROUP BY time(1h),deviceId",
                     which.join(" OR ")
                 );

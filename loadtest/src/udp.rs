@@ -16,7 +16,7 @@ use crate::workload::Workload;
 /// Datagrams to a system call.
 const AT_ONCE: u64 = 32;
 
-/// What to send and how.
+/// The datagrams to send and the schedule.
 #[derive(Debug, Clone)]
 pub(crate) struct Sending {
     pub(crate) address: SocketAddrV4,
@@ -28,7 +28,7 @@ pub(crate) struct Sending {
     pub(crate) seconds: f64,
 }
 
-/// Sends for so many seconds and returns how many readings went out. Adds them up in `progress` as well.
+/// Sends for this many seconds and returns the number of sent readings. Adds them to `progress` too.
 pub(crate) fn send(sending: &Sending, progress: &Arc<AtomicU64>) -> anyhow::Result<u64> {
     let start = Instant::now();
     std::thread::scope(|scope| {

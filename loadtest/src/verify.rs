@@ -1,4 +1,4 @@
-//! Does tidegauge have exactly what it acknowledged?
+//! Checks that tidegauge has exactly the acknowledged readings.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::workload::Share;
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Verified {
     pub(crate) devices: u64,
@@ -111,7 +111,7 @@ mod tests {
         Sending { address, target, format, workload, connections: 2, rate: None, until }
     }
 
-    /// A store of what was acknowledged, after somebody meddled with it.
+    /// A store of the acknowledged readings after a change.
     async fn verified(meddle: impl FnOnce(&mut Vec<Reading>)) -> Verified {
         let mut stored = Vec::new();
         let sent = sending(String::new());

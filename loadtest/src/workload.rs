@@ -1,16 +1,16 @@
-//! What the devices send: which reading comes when, all of it computed from a reading's number, so that what
-//! was sent can be told again afterwards.
+//! The readings of the devices. A reading follows from its number, so that the sent readings can be computed
+//! again afterwards.
 //!
-//! The devices are shared out among connections, as among gateways. A connection goes round its devices again
-//! and again: reading i is that of device `i % n` at tick `i / n`. Some readings are held back, and some are
-//! sent again, [`LAG`] readings later.
+//! The devices are distributed over connections, as over gateways. A connection cycles through its devices:
+//! reading i is that of device `i % n` at tick `i / n`. Some readings are delayed, and some are sent again,
+//! [`LAG`] readings later.
 
 use clap::ValueEnum;
 
 /// How many readings of a connection pass before one that was held back, or is sent again, follows.
 const LAG: u64 = 20_000;
 
-/// A kind of fleet, with its habits.
+/// A kind of workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     Late,
 }
 
-/// What is sent, in all.
+/// The parameters of the whole workload.
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Workload {
     pub(crate) kind: Kind,
@@ -118,7 +118,7 @@ impl Share {
 
     fn reading(&self, i: u64) -> Reading {
         let (device, tick) = (self.first_device + i % self.devices, i / self.devices);
-        // Each device has a phase of its own: a fleet does not speak in chorus.
+        // Each device has its own phase: devices do not send at the same time.
         let phase_ms = device.wrapping_mul(7_919) % self.workload.step_ms;
         let ts_ms = self.workload.first_ms + tick * self.workload.step_ms + phase_ms;
         Reading { device, ts_ms, value: value(device, tick) }
@@ -133,15 +133,14 @@ impl Share {
     }
 }
 
-/// A temperature that drifts, with noise, in quarters of a degree: no easier to compress than what sensors
-/// send.
+/// A temperature that drifts, with noise, in quarters of a degree: as hard to compress as that of a sensor.
 fn value(device: u64, tick: u64) -> f64 {
     let drift = (device + tick / 360) % 24 * 2;
     let noise = mixed(device << 32 ^ tick) % 8;
     20.0 + (drift + noise) as f64 / 4.0
 }
 
-/// A number below 100 that looks drawn by lot.
+/// A pseudorandom number below 100.
 fn lot(i: u64) -> u64 {
     mixed(i) % 100
 }

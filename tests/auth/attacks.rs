@@ -1,4 +1,4 @@
-//! What attackers try, each with the exact answer.
+//! Attacks, each with its exact answer.
 
 use std::time::{Duration, Instant};
 
@@ -75,11 +75,12 @@ async fn a_token_anywhere_but_in_the_header_is_ignored() {
 }
 
 #[tokio::test]
-async fn a_stranger_with_a_body_is_answered_without_it_and_one_without_keeps_the_connection() {
+async fn unknown_clients_are_answered_before_their_body() {
     let server = Server::start(tokens()).await;
     let head = |length: usize, more: &str| {
         format!(
-            "POST /v1/readings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n{more}\r\n"
+            "POST /v1/readings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\n{more}\r\n"
         )
     };
     let mut connection = Connection::open(&server).await;
@@ -109,7 +110,7 @@ async fn a_stranger_with_a_body_is_answered_without_it_and_one_without_keeps_the
 }
 
 #[tokio::test]
-async fn paths_are_taken_as_they_are_written() {
+async fn paths_are_not_normalized() {
     let server = Server::start(tokens()).await;
     assert_eq!(ingest(&server, "all", &json!([reading("PUMP-1", 1.0), reading("blue/x", 1.0)])).await.status, 200);
     let long = "x".repeat(129);
@@ -146,7 +147,7 @@ async fn paths_are_taken_as_they_are_written() {
 }
 
 #[tokio::test]
-async fn ids_that_only_look_like_ones_own_are_refused_in_bodies_too() {
+async fn ids_that_resemble_allowed_ones_are_rejected_in_bodies() {
     let server = Server::start(tokens()).await;
     for device in
         ["LIGHT-1\0", "LIGHT-1\n", "\u{FF2C}IGHT-1", "LIGHT\u{2010}1", "LIGHT-\u{200B}", "LIGHT-*", "LIGHT-1 "]
@@ -170,7 +171,7 @@ async fn ids_that_only_look_like_ones_own_are_refused_in_bodies_too() {
 }
 
 #[tokio::test]
-async fn parameters_are_texts_and_nothing_else() {
+async fn parameters_are_plain_text() {
     let server = Server::start(tokens()).await;
     assert_eq!(ingest(&server, "all", &json!([reading("LIGHT-1", 1.0), reading("PUMP-1", 2.0)])).await.status, 200);
     let bomb = format!("{}b", "(a+)+".repeat(20)).replace('+', "%2B");
@@ -251,13 +252,13 @@ async fn no_secret_gets_into_the_log() {
     let loud = tokens().set("telemetry.log_level", "trace").set("http.listen", "127.0.0.1:0");
     let server = Server::start(loud.clone()).await;
     ingest(&server, "all", &reading("d", 1.0)).await;
-    ingest(&server, "stranger", &reading("d", 1.0)).await;
+    ingest(&server, "unknown", &reading("d", 1.0)).await;
     let basic = server.request(Method::POST, "/write").basic_auth("ann", Some(secret_of("all")));
     assert_eq!(server.send(basic.body("m,device=d v=1")).await.status, 204);
     server.write_config(&loud.or("udp.listen", "127.0.0.1:0").to_toml().replace("sha256:", "tg_pasted-by-mistake"));
     super::reload::reload_says(&server, "stay as they were").await;
     let log = server.log();
-    for secret in [secret_of("all"), secret_of("stranger"), "tg_".to_owned(), "pasted-by-mistake".to_owned()] {
+    for secret in [secret_of("all"), secret_of("unknown"), "tg_".to_owned(), "pasted-by-mistake".to_owned()] {
         assert!(!log.contains(&secret), "{secret} in:\n{log}");
     }
     let encoded =

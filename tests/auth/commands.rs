@@ -42,7 +42,7 @@ async fn a_new_token_works_with_the_table_that_is_printed_below_it() {
 }
 
 #[tokio::test]
-async fn a_token_of_ones_own_is_hashed_unless_it_could_be_guessed() {
+async fn a_given_token_is_hashed_unless_it_is_weak() {
     let hash = run_with(&["token", "hash"], "  tg_some-token-of-my-own\r\n").await;
     let expected = tidegauge::config::TokenHash::of("tg_some-token-of-my-own").to_string();
     assert_eq!((hash.code, hash.stdout.trim_end()), (Some(0), expected.as_str()));
@@ -53,7 +53,7 @@ async fn a_token_of_ones_own_is_hashed_unless_it_could_be_guessed() {
 }
 
 #[tokio::test]
-async fn a_token_that_makes_no_sense_is_not_made() {
+async fn an_invalid_token_is_not_created() {
     for (args, about) in [
         (&["--name", "a"][..], "--scope"),
         (&["--name", "a b", "--scope", "query"], "auth.tokens.name"),
@@ -69,7 +69,7 @@ async fn a_token_that_makes_no_sense_is_not_made() {
 }
 
 #[tokio::test]
-async fn an_expired_token_is_told_apart_from_an_unknown_one() {
+async fn an_expired_token_differs_from_an_unknown_one() {
     let folder = TempDir::new().expect("a temporary folder");
     let config = folder.path().join("tidegauge.toml");
     let expired = Setup::default_config().token("gateway", "scopes = ['query']\nexpires = 2020-01-01T00:00:00Z");

@@ -1,4 +1,4 @@
-//! Signed datagrams: what is signed is taken, and nothing else is.
+//! Signed datagrams: the server accepts them and no others.
 
 use std::time::Instant;
 
@@ -12,12 +12,12 @@ use crate::udp::{Sender, received};
 
 const TS_MS: i64 = 1_713_621_610_000;
 
-/// A server with a key for everything, and a token to look.
+/// A server with a key for all devices and a token for queries.
 fn signed() -> Setup {
     setup().token("all", "scopes = ['ingest', 'query']").key("gw-1", "")
 }
 
-/// The datagram, signed with the key of this id.
+/// The datagram, signed with the key of this ID.
 fn with_key(id: &str, content: impl AsRef<[u8]>) -> Vec<u8> {
     let content = content.as_ref();
     [sign(id, &key_of(id), content).as_bytes(), content].concat()
@@ -42,7 +42,7 @@ async fn latest(server: &Server, device: &str) -> Value {
 }
 
 #[tokio::test]
-async fn signed_datagrams_are_taken_whatever_is_in_them_and_unsigned_ones_are_not() {
+async fn signed_datagrams_are_accepted_and_unsigned_ones_are_not() {
     let server = Server::start(signed()).await;
     let sender = Sender::to(server.udp_addr());
     sender.send(with_key("gw-1", one("json", 1.0)));
@@ -65,7 +65,7 @@ async fn signed_datagrams_are_taken_whatever_is_in_them_and_unsigned_ones_are_no
 }
 
 #[tokio::test]
-async fn nothing_that_was_changed_or_cut_or_made_without_the_secret_is_taken() {
+async fn changed_cut_and_forged_datagrams_are_refused() {
     let server = Server::start(signed().key("gw-2", "").key("old", "expires = 2020-01-01T00:00:00Z")).await;
     let sender = Sender::to(server.udp_addr());
     let lines = format!("value,deviceId=a value=1 {TS_MS}000000\n");
@@ -131,7 +131,7 @@ async fn nothing_that_was_changed_or_cut_or_made_without_the_secret_is_taken() {
 }
 
 #[tokio::test]
-async fn a_key_writes_the_devices_of_its_patterns_behind_its_prefix_and_no_other() {
+async fn a_key_writes_only_devices_of_its_patterns_and_prefix() {
     let setup = signed().key("lights", "devices = ['LIGHT-*']").key("acme", "device_prefix = 'acme/'");
     let server = Server::start(setup.token("acme", "scopes = ['query']\ndevice_prefix = 'acme/'")).await;
     let sender = Sender::to(server.udp_addr());
@@ -208,7 +208,7 @@ async fn keys_are_replaced_on_sighup_without_a_gap() {
 }
 
 #[tokio::test]
-async fn where_anybody_may_write_a_signature_has_to_be_good_all_the_same() {
+async fn a_bad_signature_is_refused_with_anonymous_access_too() {
     let setup = signed().key("acme", "device_prefix = 'acme/'").set("auth.allow_anonymous", true);
     let server = Server::start(setup).await;
     let sender = Sender::to(server.udp_addr());
@@ -224,7 +224,7 @@ async fn where_anybody_may_write_a_signature_has_to_be_good_all_the_same() {
 }
 
 #[tokio::test]
-async fn without_keys_nothing_has_to_be_signed_and_without_tokens_no_signature_is_looked_at() {
+async fn without_keys_signatures_are_neither_needed_nor_checked() {
     let open = Server::start(Setup::sqlite()).await;
     let sender = Sender::to(open.udp_addr());
     sender.send(one("a", 1.0));
@@ -243,7 +243,7 @@ async fn without_keys_nothing_has_to_be_signed_and_without_tokens_no_signature_i
 }
 
 #[tokio::test]
-async fn gaps_are_counted_for_what_is_signed_and_per_device_as_it_is_kept() {
+async fn gaps_are_counted_in_signed_datagrams_by_stored_id() {
     let server =
         Server::start(signed().key("acme", "device_prefix = 'acme/'").key("pumps", "devices = ['PUMP-*']")).await;
     let sender = Sender::to(server.udp_addr());

@@ -1,5 +1,4 @@
-//! Device patterns: in every format each reading of another device is refused, and only that one; no question
-//! reaches one.
+//! Device patterns: every format rejects exactly the readings of other devices, and no query returns them.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -14,7 +13,7 @@ fn patterns() -> Setup {
     setup().token("lights", lights).token("all", "scopes = ['ingest', 'query']")
 }
 
-/// The answer rejects these readings, by index, for their devices, and no others.
+/// Asserts that the answer rejects exactly these readings, by index, because of their devices.
 #[track_caller]
 fn rejects(answer: &Answer, accepted: u32, indexes: &[u64]) {
     assert_eq!(answer.status, 400, "{}", answer.text());
@@ -27,7 +26,7 @@ fn rejects(answer: &Answer, accepted: u32, indexes: &[u64]) {
 }
 
 #[tokio::test]
-async fn another_device_hidden_in_a_batch_of_json_is_refused_reading_by_reading() {
+async fn json_readings_of_forbidden_devices_are_rejected_one_by_one() {
     let server = Server::start(patterns()).await;
     let hidden = json!([
         reading("LIGHT-1", 1.0),
@@ -53,7 +52,7 @@ async fn another_device_hidden_in_a_batch_of_json_is_refused_reading_by_reading(
 }
 
 #[tokio::test]
-async fn another_device_hidden_in_ndjson_is_refused_line_by_line() {
+async fn ndjson_lines_of_forbidden_devices_are_rejected_one_by_one() {
     let server = Server::start(patterns()).await;
     let lines =
         [reading("LIGHT-1", 1.0), reading("PUMP-1", 1.0), json!([reading("PUMP-1", 2.0), reading("HALL", 2.0)])];
@@ -70,10 +69,9 @@ async fn another_device_hidden_in_ndjson_is_refused_line_by_line() {
 }
 
 #[tokio::test]
-async fn another_device_hidden_in_line_protocol_is_refused_line_by_line() {
+async fn line_protocol_of_forbidden_devices_is_rejected_by_line() {
     let server = Server::start(patterns()).await;
-    // Of the tags that may name a device, the first of the configuration does, wherever it stands in the
-    // line.
+    // The first configured tag that the line has names the device, in any place of the line.
     let lines = [
         format!("m,device=LIGHT-1 v=1 {NS}"),
         format!("m,device=PUMP-1 v=1 {NS}"),
@@ -103,7 +101,7 @@ async fn another_device_hidden_in_line_protocol_is_refused_line_by_line() {
 }
 
 #[tokio::test]
-async fn another_device_hidden_in_base_names_of_senml_is_refused() {
+async fn senml_base_names_of_forbidden_devices_are_rejected() {
     let server = Server::start(patterns()).await;
     let pack = json!([
         { "bn": "LIGHT-1/", "bt": 1_713_621_610, "n": "lux", "v": 1 },
@@ -126,7 +124,7 @@ async fn another_device_hidden_in_base_names_of_senml_is_refused() {
 }
 
 #[tokio::test]
-async fn no_question_reaches_another_device() {
+async fn no_query_returns_a_forbidden_device() {
     let server = Server::start(patterns()).await;
     let all = ["HALL", "HALL-2", "LIGHT-1", "LIGHT-2", "LIGHT-3", "PUMP-1"];
     let readings: Vec<Value> = all.iter().map(|device| reading(device, 1.0)).collect();
@@ -151,7 +149,7 @@ async fn no_question_reaches_another_device() {
 }
 
 #[tokio::test]
-async fn pages_of_devices_are_full_whatever_lies_between_them() {
+async fn pages_of_devices_are_full_despite_forbidden_ones_between() {
     let ends = "scopes = ['query']\ndevices = ['*-x', 'd-07*', 'd-999']";
     let server = Server::start(patterns().token("ends", ends)).await;
     let name = |number: u32| format!("d-{number:02}{}", if number.is_multiple_of(10) { "-x" } else { "" });
@@ -176,7 +174,7 @@ async fn pages_of_devices_are_full_whatever_lies_between_them() {
 }
 
 #[tokio::test]
-async fn a_page_that_takes_looking_through_too_many_devices_is_refused() {
+async fn a_page_that_scans_too_many_devices_is_refused() {
     let ends = "scopes = ['query']\ndevices = ['*-x', 'one']";
     let setup = patterns().all_pending().set("limits.new_devices_per_minute", 0);
     let server = Server::start(setup.token("ends", ends)).await;

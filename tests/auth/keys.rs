@@ -1,4 +1,4 @@
-//! `tidegauge key`, and the ways to sign that the documentation shows.
+//! `tidegauge key`, and the documented ways to sign.
 
 use std::fs;
 use std::process::Command;
@@ -26,7 +26,7 @@ async fn new_key() -> (TempDir, String, String) {
 }
 
 #[tokio::test]
-async fn a_new_key_signs_what_a_server_with_its_table_takes() {
+async fn a_server_accepts_datagrams_signed_with_a_new_key() {
     let (folder, secret, table) = new_key().await;
     let (_other, other, _) = new_key().await;
     assert!(secret.len() == 43 && secret != other, "32 random bytes");
@@ -51,7 +51,7 @@ async fn a_new_key_signs_what_a_server_with_its_table_takes() {
 }
 
 #[tokio::test]
-async fn datagrams_from_other_machines_take_a_key_where_others_take_a_token() {
+async fn datagrams_from_other_machines_need_a_key() {
     let (folder, _, table) = new_key().await;
     let file = folder.path().join("public.toml");
     let tokens = setup().set("udp.listen", "0.0.0.0:8089").to_toml();
@@ -69,7 +69,7 @@ async fn datagrams_from_other_machines_take_a_key_where_others_take_a_token() {
 }
 
 #[tokio::test]
-async fn a_key_that_makes_no_sense_is_neither_made_nor_used() {
+async fn an_invalid_key_is_neither_created_nor_used() {
     for (args, about) in [
         (&[][..], "--id"),
         (&["--id", "a b"], "auth.keys.id"),
@@ -97,7 +97,7 @@ async fn a_key_that_makes_no_sense_is_neither_made_nor_used() {
 }
 
 #[tokio::test]
-async fn the_programs_in_the_documentation_sign_what_the_server_takes() {
+async fn the_server_accepts_what_the_documented_programs_sign() {
     let (folder, _, table) = new_key().await;
     let setup = setup().or("udp.listen", "127.0.0.1:0");
     let server = Server::start(setup.clone()).await;
@@ -121,7 +121,7 @@ async fn the_programs_in_the_documentation_sign_what_the_server_takes() {
 }
 
 #[tokio::test]
-async fn the_datagram_in_the_documentation_is_what_openssl_and_tidegauge_make() {
+async fn openssl_and_tidegauge_make_the_documented_datagram() {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocols.md")).expect("there is a page");
     let secret = page.split_once("With the secret").and_then(|(_, rest)| rest.split('`').nth(1)).expect("a secret");
     let datagram = page.split("```\n").find(|block| block.starts_with("#tg1 ")).expect("a datagram").trim_end();

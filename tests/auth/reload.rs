@@ -1,4 +1,4 @@
-//! SIGHUP.
+//! Reloads by SIGHUP.
 
 use reqwest::Method;
 
@@ -9,8 +9,7 @@ fn with(name: &str) -> Setup {
     setup().token(name, "scopes = ['query']").or("udp.listen", "127.0.0.1:0")
 }
 
-/// Sends SIGHUP, waits until it has had its effect, which is what is logged last of it, and sees that this
-/// was said.
+/// Sends SIGHUP, waits for the last log line of the reload, and asserts that the log contains `said`.
 pub(crate) async fn reload_says(server: &Server, said: &str) {
     let before = server.log().len();
     server.signal("HUP");
@@ -23,7 +22,7 @@ pub(crate) async fn reload_says(server: &Server, said: &str) {
 }
 
 #[tokio::test]
-async fn tokens_are_read_again_and_connections_stay() {
+async fn tokens_are_reloaded_and_connections_stay_open() {
     let server = Server::start(with("old")).await;
     assert_eq!(get(&server, "old", "/v1/devices").await.status, 200);
     let mut connection = Connection::open(&server).await;
@@ -41,7 +40,7 @@ async fn tokens_are_read_again_and_connections_stay() {
 }
 
 #[tokio::test]
-async fn a_configuration_that_cannot_be_used_changes_nothing_and_is_told_with_its_place() {
+async fn an_invalid_configuration_is_logged_and_changes_nothing() {
     let server = Server::start(with("old")).await;
     let duplicate = setup().token("old", "scopes = []").to_toml();
     for (bad, said) in [
@@ -79,7 +78,7 @@ async fn an_emptied_configuration_does_not_open_the_server() {
 }
 
 #[tokio::test]
-async fn what_stands_outside_auth_takes_a_restart_and_that_is_said() {
+async fn changes_outside_of_auth_are_logged_as_needing_a_restart() {
     let server = Server::start(with("old")).await;
     server.write_config(&with("new").set("query.max_devices", 7).to_toml());
     let said =

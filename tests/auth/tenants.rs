@@ -1,5 +1,4 @@
-//! Tenants: each sees a service of its own, in every store, pending and stored, and no way leads from one to
-//! another.
+//! Tenants are separate, in every store, pending and stored.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -7,7 +6,7 @@ use serde_json::{Value, json};
 use super::{RANGE, devices, get, get_json, ingest, post, reading, refused, setup};
 use crate::harness::{Database, Server, Setup, secret_of};
 
-/// Ids that mean something elsewhere.
+/// IDs that have a meaning elsewhere.
 const TRICKS: [&str; 7] = ["../acme/d", "acme/d", "/d", "...", "/", "blue:", "d"];
 
 fn tenants(setup: Setup) -> Setup {
@@ -19,7 +18,7 @@ fn tenants(setup: Setup) -> Setup {
 }
 
 #[tokio::test]
-async fn tenants_do_not_meet_while_readings_are_pending() {
+async fn tenants_are_separate_while_readings_are_pending() {
     let server = Server::start(tenants(Setup::sqlite().all_pending())).await;
     assert_apart(&server).await;
 }
@@ -33,7 +32,7 @@ async fn tenants_do_not_meet_in_sqlite() {
 }
 
 #[tokio::test]
-async fn tenants_do_not_meet_in_mongodb() {
+async fn tenants_are_separate_in_mongodb() {
     let database = Database::new();
     let server = Server::start(tenants(Setup::mongodb(&database))).await;
     write_all(&server).await;
@@ -42,7 +41,7 @@ async fn tenants_do_not_meet_in_mongodb() {
 }
 
 #[tokio::test]
-async fn tenants_do_not_meet_in_a_timeseries_collection() {
+async fn tenants_are_separate_in_a_timeseries_collection() {
     let database = Database::new();
     let server = Server::start(tenants(Setup::timeseries(&database))).await;
     write_all(&server).await;
@@ -50,7 +49,7 @@ async fn tenants_do_not_meet_in_a_timeseries_collection() {
     assert_apart(&server).await;
 }
 
-/// The same ids of both tenants, with values that tell whose they are.
+/// The same IDs of both tenants, with different values.
 async fn write_all(server: &Server) {
     for (tenant, value) in [("acme", 1.0), ("blue", 2.0)] {
         let readings: Vec<Value> = TRICKS.iter().map(|device| reading(device, value)).collect();
@@ -89,7 +88,7 @@ async fn assert_apart(server: &Server) {
     refused(&get(server, "acme-reader", "/v1/devices/acme%2Fd/latest").await, 403, "device_forbidden");
 }
 
-/// What is asked with the ids, prefixes and cursors of others finds one's own, or nothing.
+/// Queries with the IDs, prefixes and cursors of another tenant find the tenant's own devices or none.
 async fn assert_no_way_out(server: &Server, tenant: &str, prefix: &str) {
     let other = if tenant == "acme" { "blue:" } else { "acme/" };
     for id in [format!("{other}d1"), format!("../{other}e"), format!("{prefix}{prefix}d")] {
@@ -103,7 +102,7 @@ async fn assert_no_way_out(server: &Server, tenant: &str, prefix: &str) {
         let expected: Vec<_> = TRICKS.iter().filter(|id| id.starts_with(start)).collect();
         assert_eq!(found.len(), expected.len(), "{tenant} {start}: {found:?}");
     }
-    // A cursor is a place among one's own devices, whatever it looks like.
+    // Any cursor is a place among the tenant's own devices.
     for cursor in ["A", "acme/", "blue:", "a", "-", "zzz", prefix, other] {
         let page = devices(server, tenant, &format!("cursor={}", cursor.replace('/', "%2F"))).await;
         let mut expected: Vec<_> = TRICKS.into_iter().filter(|id| *id > cursor).collect();
@@ -143,7 +142,7 @@ async fn every_format_writes_behind_the_prefix() {
 }
 
 #[tokio::test]
-async fn the_length_of_an_id_counts_with_its_prefix() {
+async fn the_length_limit_of_an_id_includes_its_prefix() {
     let server = Server::start(tenants(Setup::sqlite())).await;
     let (fits, long) = ("x".repeat(123), "x".repeat(124));
     assert_eq!(ingest(&server, "acme", &reading(&fits, 1.0)).await.status, 200);
@@ -154,7 +153,7 @@ async fn the_length_of_an_id_counts_with_its_prefix() {
 }
 
 #[tokio::test]
-async fn a_tenant_learns_nothing_of_others_from_metrics_labels_or_errors() {
+async fn metrics_labels_and_errors_reveal_no_other_tenant() {
     let server = Server::start(tenants(Setup::sqlite())).await;
     write_all(&server).await;
     for tenant in ["acme", "blue"] {

@@ -1,4 +1,4 @@
-//! Tokens: who is let in, and where.
+//! Tokens and the routes that they allow.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -20,7 +20,7 @@ async fn with_header(server: &Server, method: Method, path: &str, authorization:
 }
 
 #[tokio::test]
-async fn each_route_asks_for_its_scope_and_for_no_other() {
+async fn each_route_needs_exactly_its_scope() {
     let server = Server::start(all_scopes()).await;
     let body = reading("d", 1.0).to_string();
     let routes = [
@@ -37,11 +37,11 @@ async fn each_route_asks_for_its_scope_and_for_no_other() {
         (Method::GET, "/metrics", "", "operator"),
     ];
     for (method, path, body, owner) in &routes {
-        for name in ["writer", "reader", "operator", "stranger"] {
+        for name in ["writer", "reader", "operator", "unknown"] {
             let shown = format!("Bearer {}", secret_of(name));
             let status = with_header(&server, method.clone(), path, &shown, body).await.status;
             let expected = match name {
-                "stranger" => status == 401,
+                "unknown" => status == 401,
                 name if name == *owner => status < 300,
                 _ => status == 403,
             };
@@ -54,13 +54,13 @@ async fn each_route_asks_for_its_scope_and_for_no_other() {
 }
 
 #[tokio::test]
-async fn a_refusal_says_why_in_the_words_of_each_api() {
+async fn a_refusal_has_the_error_format_of_each_api() {
     let server = Server::start(all_scopes()).await;
     let none = server.ingest(&reading("d", 1.0)).await;
     refused(&none, 401, "unauthorized");
     assert_eq!((none.header("content-type"), none.header("retry-after")), ("application/problem+json", ""));
     assert_eq!(none.header("www-authenticate"), "Bearer realm=\"tidegauge\"");
-    let unknown = ingest(&server, "stranger", &reading("d", 1.0)).await;
+    let unknown = ingest(&server, "unknown", &reading("d", 1.0)).await;
     refused(&unknown, 401, "unauthorized");
     assert_eq!(unknown.header("www-authenticate"), "Bearer realm=\"tidegauge\", error=\"invalid_token\"");
     let reader = ingest(&server, "reader", &reading("d", 1.0)).await;
@@ -86,7 +86,7 @@ async fn a_refusal_says_why_in_the_words_of_each_api() {
 }
 
 #[tokio::test]
-async fn clients_of_influxdb_show_the_token_in_their_ways_and_only_on_their_paths() {
+async fn influxdb_credentials_work_on_the_influxdb_paths_only() {
     let server = Server::start(all_scopes()).await;
     let token = secret_of("writer");
     let basic = |user: &str| format!("Basic {}", STANDARD.encode(format!("{user}:{token}")));
@@ -105,7 +105,7 @@ async fn clients_of_influxdb_show_the_token_in_their_ways_and_only_on_their_path
 }
 
 #[tokio::test]
-async fn refused_requests_count_as_readings_that_were_rejected() {
+async fn readings_of_refused_requests_count_as_rejected() {
     let server = Server::start(all_scopes()).await;
     ingest(&server, "reader", &reading("d", 1.0)).await;
     server.ingest(&reading("d", 1.0)).await;
@@ -123,7 +123,7 @@ async fn refused_requests_count_as_readings_that_were_rejected() {
 }
 
 #[tokio::test]
-async fn health_is_open_and_metrics_are_not_unless_the_configuration_says_so() {
+async fn health_is_public_and_metrics_only_if_configured() {
     let server = Server::start(all_scopes()).await;
     for path in ["/healthz", "/readyz", "/ping", "/health"] {
         for request in [server.request(Method::GET, path), server.request(Method::GET, path).bearer_auth("wrong")] {
@@ -150,7 +150,7 @@ async fn health_is_open_and_metrics_are_not_unless_the_configuration_says_so() {
 }
 
 #[tokio::test]
-async fn an_expired_token_is_told_so_and_its_successor_of_the_same_name_is_good() {
+async fn an_expired_token_is_refused_and_its_successor_accepted() {
     let old = setup().token("gateway", "scopes = ['query']\nexpires = 2020-01-01T00:00:00Z");
     let both = old.token("next", "name = 'gateway'\nscopes = ['query']\nexpires = 2100-01-01T00:00:00Z");
     let server = Server::start(both).await;
@@ -161,7 +161,7 @@ async fn an_expired_token_is_told_so_and_its_successor_of_the_same_name_is_good(
 }
 
 #[tokio::test]
-async fn without_tokens_on_loopback_everybody_may_do_everything() {
+async fn without_tokens_on_loopback_all_requests_are_allowed() {
     let server = Server::start(Setup::sqlite()).await;
     assert_eq!(server.ingest(&reading("d", 1.0)).await.status, 200);
     for path in ["/v1/devices", "/metrics", "/version"] {
@@ -171,15 +171,15 @@ async fn without_tokens_on_loopback_everybody_may_do_everything() {
 }
 
 #[tokio::test]
-async fn with_anonymous_access_a_token_that_is_not_good_is_refused_all_the_same() {
+async fn a_bad_token_is_refused_with_anonymous_access_too() {
     let server = Server::start(all_scopes().set("auth.allow_anonymous", true)).await;
     assert_eq!(server.ingest(&reading("d", 1.0)).await.status, 200);
-    refused(&ingest(&server, "stranger", &reading("d", 1.0)).await, 401, "unauthorized");
+    refused(&ingest(&server, "unknown", &reading("d", 1.0)).await, 401, "unauthorized");
     refused(&ingest(&server, "reader", &reading("d", 1.0)).await, 403, "forbidden");
 }
 
 #[tokio::test]
-async fn an_address_that_others_reach_takes_tokens_or_a_decision() {
+async fn a_public_address_needs_tokens_or_anonymous_access() {
     let folder = tempfile::TempDir::new().expect("a temporary folder");
     let data = folder.path().to_str().expect("UTF-8");
     let finished = run(&["serve", "--http", "0.0.0.0:0", "--udp", "off", "--data-dir", data]).await;

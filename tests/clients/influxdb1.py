@@ -24,7 +24,8 @@ def point(device, second, per_second):
 def points(client, device):
     for second, (precision, per_second) in enumerate(PRECISIONS.items()):
         client.write_points([point(device, second, per_second)], time_precision=precision)
-    lines = [f"climate,device={device} temp=1", "climate temp=2", f"climate,device={device},site=s temp=24.5 {START + 4}"]
+    last = f"climate,device={device},site=s temp=24.5 {START + 4}"
+    lines = [f"climate,device={device} temp=1", "climate temp=2", last]
     try:
         client.write_points(lines, time_precision="s", protocol="line")
         sys.exit("a bad line must raise")

@@ -1,4 +1,4 @@
-"""Writes with influxdb-client, the Python client of InfluxDB 2, as its documentation shows it: one request at a time and
+"""Writes with influxdb-client, the Python client of InfluxDB 2, as its documentation shows: one request at a time and
 in batches, plain and gzip. Takes the URL of the server and a token."""
 
 import sys

@@ -18,14 +18,14 @@ const FROZEN_MAX: Duration = Duration::from_secs(15);
 const KINDS: usize = 3;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_primary_is_killed_stepped_down_and_frozen_with_mongodb() {
+async fn the_primary_fails_over_with_mongodb() {
     let mut set = block_in_place(ReplicaSet::start);
     let database = Database::at(set.uri());
     failing_over(&mut set, Store::Mongodb(&database)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_primary_is_killed_stepped_down_and_frozen_with_mongodb_timeseries() {
+async fn the_primary_fails_over_with_mongodb_timeseries() {
     let mut set = block_in_place(ReplicaSet::start);
     let database = Database::at(set.uri());
     failing_over(&mut set, Store::Timeseries(&database)).await;

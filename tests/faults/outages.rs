@@ -49,14 +49,14 @@ async fn killed(mongod: &mut Mongod, store: Store<'_>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mongod_is_down_for_longer_than_pending_can_hold_with_mongodb() {
+async fn the_log_buffers_an_outage_with_mongodb() {
     let mut mongod = Mongod::start();
     let database = Database::on(&mongod);
     down_for_long(&mut mongod, Store::Mongodb(&database)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mongod_is_down_for_longer_than_pending_can_hold_with_mongodb_timeseries() {
+async fn the_log_buffers_an_outage_with_mongodb_timeseries() {
     let mut mongod = Mongod::start();
     let database = Database::on(&mongod);
     down_for_long(&mut mongod, Store::Timeseries(&database)).await;
@@ -89,7 +89,7 @@ async fn down_for_long(mongod: &mut Mongod, store: Store<'_>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mongod_is_down_until_the_log_is_full_with_mongodb() {
+async fn an_outage_fills_the_log_with_mongodb() {
     let mut mongod = Mongod::start();
     let database = Database::on(&mongod);
     let store = Store::Mongodb(&database);

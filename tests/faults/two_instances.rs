@@ -10,7 +10,7 @@ use super::store::Store;
 use crate::harness::{Database, Server};
 
 #[tokio::test]
-async fn two_instances_with_overlapping_resends_and_kills_with_mongodb() {
+async fn two_instances_with_resends_and_kills_with_mongodb() {
     let database = Database::new();
     let store = Store::Mongodb(&database);
     let (one, other) = tokio::join!(Server::start(store.setup()), Server::start(store.setup()));

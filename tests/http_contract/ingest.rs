@@ -65,7 +65,7 @@ async fn the_good_readings_of_a_partly_bad_request_are_kept() {
 }
 
 #[tokio::test]
-async fn with_partial_false_it_is_all_or_nothing() {
+async fn with_partial_false_a_request_is_all_or_nothing() {
     let server = Server::start(Setup::sqlite()).await;
     let body = partly_bad().to_string();
     let answer = server.post("/v1/readings?partial=false", "application/json", body).await;
@@ -133,7 +133,7 @@ async fn other_media_types_and_broken_json_are_refused() {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_is_seen_by_the_next_query() {
+async fn the_next_query_sees_an_acknowledged_reading() {
     let server = Server::start(Setup::sqlite().all_pending()).await;
     for at in 1..=50 {
         let ts = TS_MS + at;
@@ -174,7 +174,7 @@ fn gzip(body: &[u8]) -> Vec<u8> {
     encoder.write_all(body).and_then(|()| encoder.finish()).expect("memory")
 }
 
-/// What HTTP calls `deflate`.
+/// The `deflate` encoding of HTTP.
 fn zlib(body: &[u8]) -> Vec<u8> {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(body).and_then(|()| encoder.finish()).expect("memory")

@@ -1,4 +1,4 @@
-//! Paths for operators, and what is answered where there is nothing.
+//! Paths for operators, and unknown paths.
 
 use reqwest::Method;
 use serde_json::json;

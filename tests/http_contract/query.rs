@@ -34,7 +34,7 @@ async fn readings_stored_in_mongodb_answer_every_query() {
 }
 
 #[tokio::test]
-async fn readings_stored_in_a_timeseries_collection_answer_every_query() {
+async fn readings_stored_in_a_time_series_answer_every_query() {
     let database = Database::new();
     let server = Server::start(Setup::timeseries(&database)).await;
     ingest_two_devices(&server).await;

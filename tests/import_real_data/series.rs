@@ -1,4 +1,4 @@
-//! The series, and what its hours are: computed here without any code of the crate.
+//! The series and its hourly stats, computed without any code of the crate.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ const STEP_MS: i64 = 300_000;
 #[derive(Debug, Clone)]
 pub(crate) struct Series(Vec<(i64, f64)>);
 
-/// What is expected of one hour.
+/// The expected stats of one hour.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hourly {
     pub(crate) count: u64,
@@ -50,12 +50,12 @@ impl Series {
         Self((0..22_695).map(|at| (time(at), value(at))).collect())
     }
 
-    /// How many readings there are, repetitions included.
+    /// The number of readings, including repetitions.
     pub(crate) fn len(&self) -> u64 {
         self.0.len() as u64
     }
 
-    /// How many instants there are.
+    /// The number of instants.
     pub(crate) fn identities(&self) -> u64 {
         self.by_instant().len() as u64
     }

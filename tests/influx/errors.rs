@@ -1,4 +1,4 @@
-//! What is wrong is told in the words of each version, and what is good is kept.
+//! Errors have the format of each version, and valid lines are kept.
 
 use reqwest::Method;
 use serde_json::json;
@@ -36,7 +36,7 @@ async fn version_1_says_what_is_dropped() {
 }
 
 #[tokio::test]
-async fn version_2_answers_422_where_lines_are_kept_and_400_where_none_is() {
+async fn version_2_answers_422_if_lines_are_kept_and_400_if_none() {
     let server = Server::start(Setup::sqlite()).await;
     let answer = write(&server, V2, partly_bad("d")).await;
     let message = format!("partial write: line 2: {NO_STRING}; line 4: {NO_DEVICE} dropped=2");
@@ -63,11 +63,12 @@ async fn version_3_shows_the_lines() {
 }
 
 #[tokio::test]
-async fn version_3_keeps_nothing_where_partial_writes_are_not_accepted() {
+async fn version_3_keeps_nothing_without_partial_writes() {
     let server = Server::start(Setup::sqlite()).await;
     let path = format!("{V3}&accept_partial=false");
     let answer = write(&server, &path, partly_bad("d")).await;
-    let first = json!({ "original_line": format!("m,device=d mode=\"on\" {TS_NS}"), "line_number": 2, "error_message": NO_STRING });
+    let line = format!("m,device=d mode=\"on\" {TS_NS}");
+    let first = json!({ "original_line": line, "line_number": 2, "error_message": NO_STRING });
     let expected = json!({ "error": "parsing failed for write_lp endpoint", "data": first });
     assert_eq!((answer.status, answer.json()), (400, expected));
     assert_eq!(server.readings("d").await, json!([]));
@@ -78,7 +79,7 @@ async fn version_3_keeps_nothing_where_partial_writes_are_not_accepted() {
 }
 
 #[tokio::test]
-async fn a_line_that_is_too_old_is_told_like_a_malformed_one() {
+async fn an_expired_line_is_reported_like_a_malformed_one() {
     let server = Server::start(Setup::sqlite().set("retention.readings", "30d")).await;
     let bodies = [write(&server, V1, "m,device=d value=1 1").await, write(&server, V2, "m,device=d value=1 1").await];
     for answer in bodies {
@@ -91,7 +92,7 @@ async fn a_line_that_is_too_old_is_told_like_a_malformed_one() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_gets_413_in_the_words_of_the_version() {
+async fn a_large_body_gets_413_in_the_format_of_the_version() {
     let server = Server::start(Setup::sqlite().set("http.max_body_bytes", "1KiB")).await;
     let why = "a body has at most 1024 bytes, decompressed (http.max_body_bytes)";
     let large = "x".repeat(1025);
@@ -106,7 +107,7 @@ async fn a_body_that_is_too_large_gets_413_in_the_words_of_the_version() {
 }
 
 #[tokio::test]
-async fn a_body_that_cannot_be_decompressed_gets_400_and_an_unknown_encoding_415() {
+async fn undecodable_bodies_get_400_and_unknown_encodings_415() {
     let server = Server::start(Setup::sqlite()).await;
     for (encoding, status) in [("gzip", 400), ("br", 415)] {
         for (path, key) in ALL.into_iter().zip(["error", "message", "error"]) {
@@ -119,7 +120,7 @@ async fn a_body_that_cannot_be_decompressed_gets_400_and_an_unknown_encoding_415
 }
 
 #[tokio::test]
-async fn when_the_log_is_full_clients_are_told_to_come_back() {
+async fn with_a_full_log_clients_are_asked_to_retry() {
     // The store is away, and the log and pending are small: soon there is no room.
     let server = Server::start(full_soon()).await;
     for (path, expected) in [
@@ -146,7 +147,7 @@ fn full_soon() -> Setup {
     log.set("pending.max_bytes", "16KiB")
 }
 
-/// Writes until it is refused.
+/// Writes until the server refuses a request.
 async fn fill(server: &Server, path: &str) -> Answer {
     for batch in 0..10_000 {
         let line = |n: i64| format!("m,device=d{n} value={n} {}\n", TS_NS + batch * 1_000_000);

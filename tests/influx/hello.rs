@@ -1,4 +1,4 @@
-//! What clients ask before they write.
+//! Requests that clients send before they write.
 
 use reqwest::Method;
 use serde_json::json;
@@ -19,12 +19,14 @@ async fn ping_answers_with_a_version() {
 async fn health_passes() {
     let server = Server::start(Setup::sqlite()).await;
     let version = env!("CARGO_PKG_VERSION");
-    let expected = json!({ "name": "tidegauge", "message": "ready for writes", "checks": [], "status": "pass", "version": version });
+    let message = "ready for writes";
+    let expected =
+        json!({ "name": "tidegauge", "message": message, "checks": [], "status": "pass", "version": version });
     assert_eq!(server.get_json("/health").await, expected);
 }
 
 #[tokio::test]
-async fn create_database_succeeds_wherever_the_statement_stands_and_nothing_else_does() {
+async fn create_database_is_the_only_accepted_statement() {
     let server = Server::start(Setup::sqlite()).await;
     let created = json!({ "results": [{ "statement_id": 0 }] });
     let create = "/query?q=CREATE+DATABASE+%22plant%22";

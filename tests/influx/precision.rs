@@ -29,7 +29,7 @@ async fn each_version_has_its_names_and_its_default() {
 }
 
 #[tokio::test]
-async fn version_3_tells_units_apart_by_size() {
+async fn version_3_detects_units_by_magnitude() {
     let server = Server::start(Setup::sqlite()).await;
     for (device, path) in [("default", V3.to_owned()), ("auto", format!("{V3}&precision=auto"))] {
         let line = |number: i64, time: i64| format!("m,device={device} value={number} {time}\n");
@@ -50,7 +50,7 @@ async fn version_3_tells_units_apart_by_size() {
 }
 
 #[tokio::test]
-async fn nanoseconds_are_cut_to_milliseconds_and_points_that_coincide_are_one_reading() {
+async fn points_in_the_same_millisecond_are_one_reading() {
     let server = Server::start(Setup::sqlite()).await;
     for (number, path) in ALL.into_iter().enumerate() {
         let (first, second, next) = (TS_NS + 1_000_001, TS_NS + 1_999_999, TS_NS + 2_000_000);
@@ -69,7 +69,7 @@ async fn nanoseconds_are_cut_to_milliseconds_and_points_that_coincide_are_one_re
 }
 
 #[tokio::test]
-async fn other_units_are_refused_in_the_words_of_the_version() {
+async fn other_units_are_refused_in_the_format_of_the_version() {
     let server = Server::start(Setup::sqlite()).await;
     let line = format!("m,device=d value=1 {TS_NS}");
     for (path, body) in [

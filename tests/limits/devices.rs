@@ -1,4 +1,4 @@
-//! What one device may do, and how fast devices may appear.
+//! Limits of one device, and the rate limit of new devices.
 
 use std::net::UdpSocket;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tidegauge::access::sign;
 use tidegauge::telemetry::Limit;
 
-use super::{first_code, ingest, limited, readings, refused, setup, wait_as_told};
+use super::{first_code, ingest, limited, readings, refused, setup, wait_for_retry_after};
 use crate::harness::{Server, key_of, secret_of, wait_until};
 
 #[tokio::test]
@@ -19,14 +19,14 @@ async fn readings_of_a_device() {
     refused(&answer, 429, "rate_limited");
     assert_eq!((&answer.json()["accepted"], &answer.json()["rejected"]), (&json!(1), &json!(2)));
     assert_eq!(first_code(&answer), "device_rate_limited");
-    wait_as_told(&answer).await;
+    wait_for_retry_after(&answer).await;
     assert_eq!(ingest(&server, "greedy", &mixed).await.status, 200, "all of it, and what was accepted is there once");
     assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 58);
     assert_eq!(limited(&server.metrics().await, Limit::DeviceReadings), 2);
 }
 
 #[tokio::test]
-async fn influx_clients_send_again_what_was_refused_for_now() {
+async fn influx_clients_resend_temporarily_refused_readings() {
     let server = Server::start(setup().set("limits.device_readings_per_second", 10).set("limits.burst", "1s")).await;
     assert_eq!(ingest(&server, "greedy", &readings("fast", 600)).await.status, 200);
     for path in ["/write", "/api/v2/write", "/api/v3/write_lp"] {
@@ -96,7 +96,7 @@ async fn different_metrics_of_a_device() {
     let reading = |metric: &str| json!({ "deviceId": "d", "values": { metric: 1 } });
     assert_eq!(ingest(&server, "greedy", &json!([reading("a"), reading("b"), reading("c")])).await.status, 200);
     let answer = ingest(&server, "greedy", &json!([reading("d"), reading("a")])).await;
-    // At the turn of the hour there is room for two more; then the next two are too many.
+    // A new hour allows two more; the next two exceed the limit again.
     let answer = match answer.status {
         200 => ingest(&server, "greedy", &json!([reading("e"), reading("f")])).await,
         _ => answer,
@@ -108,9 +108,9 @@ async fn different_metrics_of_a_device() {
     assert_eq!(limited(&server.metrics().await, Limit::DeviceMetrics), 1);
 }
 
-/// A typing mistake in how ids are made: one device for each reading.
+/// A client bug that makes a new device ID for each reading.
 #[tokio::test]
-async fn a_million_new_devices_are_stopped_while_known_ones_go_on() {
+async fn new_devices_are_limited_and_known_ones_are_not() {
     let server = Server::start(setup().set("limits.new_devices_per_minute", 60)).await;
     let known: Value = (0..100).map(|nth| json!({ "deviceId": format!("known-{nth}"), "value": 1 })).collect();
     assert_eq!(ingest(&server, "other", &known).await.status, 200);
@@ -126,7 +126,7 @@ async fn a_million_new_devices_are_stopped_while_known_ones_go_on() {
     let late = json!({ "deviceId": "late", "value": 1 });
     let answer = ingest(&server, "other", &late).await;
     if answer.status == 429 {
-        wait_as_told(&answer).await;
+        wait_for_retry_after(&answer).await;
         assert_eq!(ingest(&server, "other", &late).await.status, 200);
     }
     let metrics = server.metrics().await;

@@ -5,7 +5,7 @@ use tidegauge::telemetry::Limit;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use super::{first_code, ingest, limited, readings, refused, setup, wait_as_told};
+use super::{first_code, ingest, limited, readings, refused, setup, wait_for_retry_after};
 use crate::harness::{Server, Setup, wait_until};
 
 #[tokio::test]
@@ -69,6 +69,6 @@ async fn the_size_of_the_log() {
     wait_until("there is room again", async || (server.ingest(&readings("d", 200)).await.status == 200).then_some(()))
         .await;
     assert!(limited(&server.metrics().await, Limit::LogBytes) >= 1);
-    wait_as_told(&answer).await;
+    wait_for_retry_after(&answer).await;
     assert_eq!(server.ingest(&readings("d", 1)).await.status, 200);
 }

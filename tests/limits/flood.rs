@@ -12,8 +12,8 @@ use crate::harness::mongod::deadline::deadline;
 
 const FLOODERS: usize = 32;
 const MEASURED: usize = 600;
-/// The median latency of the other token stays below the larger of these bounds: a ratio to its median without
-/// the flood, and a time for machines on which that is tiny. (The p99 depends on the load of the machine.)
+/// The median latency of the other token must stay below the larger of two bounds: a ratio to its median
+/// without the flood, and an absolute time. (The p99 depends on the load of the machine.)
 const MAX_RATIO: u32 = 20;
 const MAX_MEDIAN: Duration = Duration::from_millis(500);
 /// Each request of the other token is answered within this many seconds.

@@ -1,5 +1,4 @@
-//! How many queries run at once, how much memory they take and how long each may last, on a store that stands
-//! still.
+//! The limits of concurrent queries, their memory and their duration, on a frozen store.
 
 use std::pin::pin;
 
@@ -7,7 +6,7 @@ use bson::doc;
 use futures_util::future::{Either, select};
 use tidegauge::telemetry::Limit;
 
-use super::{ALL, get, ingest, limited, readings, refused, wait_as_told};
+use super::{ALL, get, ingest, limited, readings, refused, wait_for_retry_after};
 use crate::harness::{Database, Mongod, Server, Setup};
 
 const LATEST: &str = "/v1/devices/d/latest";
@@ -43,7 +42,7 @@ async fn one_of_two_is_refused(
     mongod.thaw();
     let answer = running.await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    wait_as_told(&first).await;
+    wait_for_retry_after(&first).await;
     let answer = get(&server, tokens[0], path).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
@@ -85,7 +84,7 @@ async fn a_query_that_takes_too_long_names_the_key() {
 }
 
 #[tokio::test]
-async fn the_old_name_of_the_timeout_holds_and_is_warned_of() {
+async fn the_old_name_of_the_timeout_works_with_a_warning() {
     let server = Server::start(Setup::sqlite().set("query.store_timeout", "7s")).await;
     server.logged("has a new name: query.timeout").await;
 }

@@ -1,23 +1,23 @@
-//! What one token may use, while another goes on.
+//! Limits of one token, which do not affect another.
 
 use serde_json::json;
 use tidegauge::telemetry::Limit;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::{ALL, get, ingest, limited, readings, refused, setup, wait_as_told};
+use super::{ALL, get, ingest, limited, readings, refused, setup, wait_for_retry_after};
 use crate::harness::{Server, Setup, secret_of, wait_until};
 
 #[tokio::test]
 async fn readings_of_a_token() {
     let server = Server::start(setup().set("limits.token_readings_per_second", 10).set("limits.burst", "1s")).await;
-    assert_eq!(ingest(&server, "greedy", &readings("d", 50)).await.status, 200, "there is room, so all of it is taken");
+    assert_eq!(ingest(&server, "greedy", &readings("d", 50)).await.status, 200, "the excess is a debt");
     let late = readings("d", 1);
     let answer = ingest(&server, "greedy", &late).await;
     refused(&answer, 429, "rate_limited");
     assert_eq!(ingest(&server, "other", &readings("d", 1)).await.status, 200);
     assert_eq!(get(&server, "greedy", "/v1/devices").await.status, 200, "a query is no reading");
-    wait_as_told(&answer).await;
+    wait_for_retry_after(&answer).await;
     assert_eq!(ingest(&server, "greedy", &late).await.status, 200);
     let metrics = server.metrics().await;
     assert_eq!(limited(&metrics, Limit::TokenReadings), 1);
@@ -25,7 +25,7 @@ async fn readings_of_a_token() {
 }
 
 #[tokio::test]
-async fn readings_that_arrive_together_are_taken_one_request_beyond_the_rate_and_no_more() {
+async fn concurrent_requests_exceed_the_rate_by_one_request_at_most() {
     let server = Server::start(setup().set("limits.token_readings_per_second", 1).set("limits.burst", "1s")).await;
     let requests: Vec<_> = (0..8).map(|_| readings("d", 10)).collect();
     let answers = futures_util::future::join_all(requests.iter().map(|one| ingest(&server, "greedy", one))).await;
@@ -39,7 +39,7 @@ async fn readings_that_arrive_together_are_taken_one_request_beyond_the_rate_and
 }
 
 #[tokio::test]
-async fn a_token_may_have_a_rate_of_its_own_and_shares_it_with_others_of_its_name() {
+async fn a_token_has_its_own_rate_shared_by_tokens_of_its_name() {
     let own = format!("{ALL}\nreadings_per_second = 10\nname = 'pair'");
     let setup = setup().set("limits.burst", "1s").token("one", &own).token("two", &own);
     let server = Server::start(setup).await;
@@ -49,7 +49,7 @@ async fn a_token_may_have_a_rate_of_its_own_and_shares_it_with_others_of_its_nam
     let late = readings("d", 1);
     let answer = ingest(&server, "two", &late).await;
     refused(&answer, 429, "rate_limited");
-    wait_as_told(&answer).await;
+    wait_for_retry_after(&answer).await;
     assert_eq!(ingest(&server, "two", &late).await.status, 200);
 }
 
@@ -76,13 +76,13 @@ async fn requests_of_a_token_of_any_kind() {
     for path in ["/metrics", "/healthz"] {
         assert_eq!(get(&server, "greedy", path).await.status, 200, "who looks after the service may always look");
     }
-    wait_as_told(&last).await;
+    wait_for_retry_after(&last).await;
     assert_eq!(get(&server, "greedy", "/v1/devices").await.status, 200);
     assert_eq!(limited(&server.metrics().await, Limit::TokenRequests), 1);
 }
 
 #[tokio::test]
-async fn influx_clients_are_told_in_their_words() {
+async fn influx_clients_get_refusals_in_their_format() {
     let server = Server::start(setup().set("limits.token_readings_per_second", 10).set("limits.burst", "1s")).await;
     assert_eq!(ingest(&server, "greedy", &readings("d", 600)).await.status, 200);
     for (path, error) in [("/write", "error"), ("/api/v2/write", "message"), ("/api/v3/write_lp", "error")] {
@@ -110,7 +110,7 @@ async fn bytes_in_flight_of_a_token() {
     assert_eq!(ingest(&server, "other", &readings("d", 1)).await.status, 200);
     drop(held);
     bytes_are_in_flight(&server, 0).await;
-    wait_as_told(&answer).await;
+    wait_for_retry_after(&answer).await;
     assert_eq!(ingest(&server, "greedy", &late).await.status, 200);
     assert_eq!(limited(&server.metrics().await, Limit::TokenBytesInFlight), 1);
 }
@@ -126,7 +126,7 @@ async fn bytes_in_flight_of_all() {
     refused(&answer, 503, "overloaded");
     drop(held);
     bytes_are_in_flight(&server, 0).await;
-    wait_as_told(&answer).await;
+    wait_for_retry_after(&answer).await;
     assert_eq!(ingest(&server, "operator", &late).await.status, 200);
     assert_eq!(limited(&server.metrics().await, Limit::BytesInFlight), 1);
 }
@@ -138,7 +138,7 @@ async fn bytes_are_in_flight(server: &Server, bytes: u64) {
     .await;
 }
 
-/// A connection on which a body of this length has begun to arrive.
+/// A connection that has sent the beginning of a body of this length.
 async fn begin_body(server: &Server, name: &str, length: usize) -> TcpStream {
     let address = server.url().strip_prefix("http://").expect("http");
     let mut stream = TcpStream::connect(address).await.expect("it listens");

@@ -8,7 +8,7 @@ use rcgen::{
     KeyIdMethod, KeyPair, RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
 
-/// Somebody who vouches for others.
+/// A certificate authority.
 pub(super) struct Authority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -60,7 +60,7 @@ impl Authority {
         self.issue(&params)
     }
 
-    /// The list of what is revoked, good until a year.
+    /// The revocation list, valid until this year.
     pub(super) fn revoke(&self, serial: u64, until: i32) -> String {
         let revoked = RevokedCertParams {
             serial_number: SerialNumber::from(serial),

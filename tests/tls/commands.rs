@@ -17,7 +17,7 @@ async fn import(folder: &Folder, url: &str, flags: &[&str]) -> Finished {
 }
 
 #[tokio::test]
-async fn an_import_goes_over_tls_to_a_server_that_its_authority_vouches_for_and_shows_its_certificate() {
+async fn an_import_over_tls_verifies_and_presents_certificates() {
     let folder = Folder::new();
     folder.authority.client("pump-1", &[]).write(folder.path(), "pump-1");
     folder.authority.client("pump-2", &[]).write(folder.path(), "pump-2");
@@ -34,7 +34,7 @@ async fn an_import_goes_over_tls_to_a_server_that_its_authority_vouches_for_and_
 }
 
 #[tokio::test]
-async fn an_import_to_a_server_that_nobody_vouches_for_fails_at_once() {
+async fn an_import_to_an_untrusted_server_fails_at_once() {
     let folder = Folder::new();
     fs::write(folder.path().join("other.pem"), Authority::new().pem()).expect("writable");
     let server = Server::start(folder.setup("")).await;
@@ -46,7 +46,7 @@ async fn an_import_to_a_server_that_nobody_vouches_for_fails_at_once() {
 }
 
 #[tokio::test]
-async fn files_and_flags_that_make_no_sense_are_refused() {
+async fn invalid_files_and_flags_are_refused() {
     let folder = Folder::new();
     let (ca, none) = (folder.file("ca.pem"), folder.file("none.pem"));
     fs::write(folder.path().join("empty.pem"), "").expect("writable");

@@ -34,7 +34,7 @@ fn unauthorized(answer: &Answer, said: &str) {
 }
 
 #[tokio::test]
-async fn a_device_writes_its_own_readings_and_another_device_is_refused_wherever_it_is_hidden() {
+async fn a_certificate_writes_readings_of_its_own_device_only() {
     let folder = Folder::new();
     let server = Server::start(setup(&folder)).await;
     let names = [dns("pump-2"), uri("urn:dev:ops:3-pump"), dns("*.pumps")];
@@ -75,7 +75,7 @@ async fn a_device_may_do_nothing_but_write() {
 }
 
 #[tokio::test]
-async fn nobody_writes_without_a_token_or_a_certificate_that_names_a_device() {
+async fn writing_needs_a_token_or_a_device_certificate() {
     let folder = Folder::new();
     let server = Server::start(setup(&folder)).await;
     let body = || reading("pump-1").to_string();
@@ -109,7 +109,7 @@ async fn a_token_beside_a_certificate_must_allow_the_device_too() {
 }
 
 #[tokio::test]
-async fn certificates_say_nothing_of_who_comes_unless_that_is_asked_for() {
+async fn certificates_identify_devices_only_if_configured() {
     let folder = Folder::new();
     let setup = folder.with_clients("").token("operator", "scopes = ['admin']");
     let server = Server::start(setup).await;

@@ -1,4 +1,4 @@
-//! The files of `[http.tls]`: at start, and on SIGHUP.
+//! The files of `[http.tls]` at the start and on SIGHUP.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use crate::auth::reload::reload_says;
 use crate::harness::{Server, run};
 
 #[tokio::test]
-async fn files_that_cannot_be_used_refuse_the_start_and_are_named() {
+async fn invalid_files_refuse_the_start_and_are_named() {
     for (break_it, key, file, problem) in BREAKS {
         let folder = Folder::new();
         write(&folder, "list.pem", &folder.authority.revoke(7, 2099));
@@ -63,7 +63,7 @@ fn remove(folder: &Folder, file: &str) {
 }
 
 #[tokio::test]
-async fn a_key_for_everybody_and_a_certificate_that_has_expired_are_warned_of() {
+async fn a_readable_key_and_an_expired_certificate_are_warned_about() {
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new();
     folder.authority.expired_server().write(folder.path(), "server");
@@ -80,7 +80,7 @@ async fn a_key_for_everybody_and_a_certificate_that_has_expired_are_warned_of() 
 }
 
 #[tokio::test]
-async fn after_sighup_new_connections_get_the_new_certificate_and_open_ones_go_on() {
+async fn sighup_changes_the_certificate_of_new_connections_only() {
     let folder = Folder::new();
     let server = Server::start(folder.setup("")).await;
     let before = shown_by(&server, &folder).await;
@@ -97,7 +97,7 @@ async fn after_sighup_new_connections_get_the_new_certificate_and_open_ones_go_o
 }
 
 #[tokio::test]
-async fn after_sighup_files_that_cannot_be_used_change_nothing_and_are_named() {
+async fn on_sighup_invalid_files_are_named_and_change_nothing() {
     let folder = Folder::new();
     let setup = folder.with_clients(&format!("client_crl_file = '{}'", folder.file("list.pem")));
     let good = ["server.pem", "server.key", "ca.pem", "list.pem"];

@@ -1,4 +1,4 @@
-//! What is spoken, and what becomes of those who do not.
+//! TLS versions, and clients without valid TLS.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use tokio::net::TcpStream;
 use super::{BOTH, Connection, Folder, HEALTH, connect, failed, health};
 use crate::harness::{Server, wait_until};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn tcp(server: &Server) -> TcpStream {
     TcpStream::connect(server.http_addr()).await.expect("the server listens")
 }
 
-/// All that comes until the server closes the connection.
+/// All bytes until the server closes the connection.
 async fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
+    let ended = tokio::time::timeout(READ_TIMEOUT, stream.read_to_end(&mut bytes)).await;
     assert!(ended.is_ok(), "neither answered nor closed: {bytes:?}");
     bytes
 }
@@ -75,7 +75,7 @@ async fn older_versions_are_refused_with_an_alert() {
 }
 
 #[tokio::test]
-async fn clients_that_say_nothing_are_cut_off_and_others_are_served_meanwhile() {
+async fn silent_clients_are_disconnected_and_others_are_served() {
     let folder = Folder::new();
     let server = Server::start(folder.setup("handshake_timeout = '5s'")).await;
     let mut silent = Vec::new();
@@ -109,7 +109,7 @@ async fn a_handshake_counts_as_a_connection() {
 }
 
 #[tokio::test]
-async fn plain_http_is_told_so_and_garbage_is_closed() {
+async fn plain_http_gets_an_explanation_and_garbage_is_disconnected() {
     let folder = Folder::new();
     let server = Server::start(folder.setup("")).await;
     let mut stream = tcp(&server).await;
@@ -132,7 +132,7 @@ async fn plain_http_is_told_so_and_garbage_is_closed() {
 }
 
 #[tokio::test]
-async fn who_comes_again_needs_no_second_handshake_in_full() {
+async fn a_returning_client_resumes_its_session() {
     let folder = Folder::new();
     let server = Server::start(folder.setup("")).await;
     for version in BOTH {

@@ -1,4 +1,4 @@
-//! Which client certificates are good for a connection.
+//! Client certificates that the server accepts for a connection.
 
 use rustls::HandshakeKind;
 
@@ -7,7 +7,7 @@ use super::{BOTH, Folder, connect, failed, health};
 use crate::harness::{Server, wait_until};
 
 #[tokio::test]
-async fn a_certificate_that_is_shown_must_be_good_and_none_will_do_while_it_is_optional() {
+async fn an_optional_certificate_must_be_valid_if_presented() {
     let folder = Folder::new();
     let server = Server::start(folder.with_clients("")).await;
     let (good, expired) = (folder.authority.client("pump-1", &[]), folder.authority.expired_client("pump-1"));
@@ -26,7 +26,7 @@ async fn a_certificate_that_is_shown_must_be_good_and_none_will_do_while_it_is_o
 }
 
 #[tokio::test]
-async fn without_a_certificate_there_is_no_connection_where_one_is_required() {
+async fn a_required_certificate_must_be_presented() {
     let folder = Folder::new();
     std::fs::write(folder.path().join("operator.pem"), folder.authority.client("operator", &[]).both())
         .expect("writable");
@@ -41,7 +41,7 @@ async fn without_a_certificate_there_is_no_connection_where_one_is_required() {
 }
 
 #[tokio::test]
-async fn what_is_revoked_is_refused_and_a_list_that_is_out_of_date_lets_nobody_in() {
+async fn revoked_certificates_and_expired_lists_refuse_clients() {
     let folder = Folder::new();
     let [kept, lost] = [1, 2].map(|serial| folder.authority.numbered_client("pump-1", serial));
     let list = folder.path().join("list.pem");

@@ -1,4 +1,4 @@
-//! What history takes on disk and how fast it is read, and what readings take while they are pending.
+//! The disk space and the query speed of history, and the memory of pending readings.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -12,16 +12,16 @@ use crate::target::Target;
 use crate::workload::Workload;
 use crate::{now_ms, query};
 
-/// How long a question is asked again and again.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a query is repeated.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 const DAY_MS: u64 = 86_400_000;
 
-/// Devices whose history is asked for, a reading every [`STEP_MS`].
+/// Devices with history, each with a reading every [`STEP_MS`].
 const DEVICES: u64 = 50;
 const STEP_MS: u64 = 10_000;
 
-/// Requests go to these connections, so many readings each.
+/// Connections, and readings per request.
 const CONNECTIONS: u64 = 4;
 const BATCH: u64 = 1_000;
 
@@ -30,7 +30,7 @@ const PENDING_BUCKETS: u64 = 100_000;
 const PENDING_READINGS: u64 = 60;
 
 impl Bench<'_> {
-    /// What history takes on disk, and how fast it is read.
+    /// Measures the disk space of history and the speed of queries.
     pub(super) async fn history(&mut self) -> anyhow::Result<()> {
         let days = match self.system {
             System::Bare | System::NaivePush => return Ok(()), // the one stores nothing; the other's would take hours
@@ -46,12 +46,12 @@ impl Bench<'_> {
         server.settle().await?;
         let paths = |devices: &[u64]| target.rollup_path(devices, first_ms, first_ms + days * DAY_MS);
         if let Some(one) = (0..DEVICES).map(|device| paths(&[device])).collect::<Option<Vec<_>>>() {
-            let latency = query::ask(&server.address, &one, 200, PATIENCE).await?.0;
+            let latency = query::ask(&server.address, &one, 200, QUERY_TIMEOUT).await?.0;
             self.add(Section::Query, &format!("one device, {days} days, p50"), latency.p50);
             self.add(Section::Query, &format!("one device, {days} days, p99"), latency.p99);
         }
         if let Some(all) = paths(&(0..DEVICES).collect::<Vec<_>>()) {
-            let latency = query::ask(&server.address, &[all], 20, PATIENCE).await?.0;
+            let latency = query::ask(&server.address, &[all], 20, QUERY_TIMEOUT).await?.0;
             self.add(Section::Query, &format!("{DEVICES} devices, {days} days, p50"), latency.p50);
             self.add(Section::Query, &format!("{DEVICES} devices, {days} days, p99"), latency.p99);
         }
@@ -60,7 +60,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What a device-hour takes in memory while it is pending.
+    /// Measures the memory of a pending device-hour.
     pub(super) async fn pending(&mut self) -> anyhow::Result<()> {
         if self.system != System::TidegaugeSqlite {
             return Ok(()); // pending is the same whatever the store

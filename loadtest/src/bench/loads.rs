@@ -1,4 +1,4 @@
-//! How much a system takes, and what that costs once all of it is stored.
+//! The throughput of a system, and its cost once all readings are stored.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::target::Target;
 use crate::workload::{Kind, Workload};
 use crate::{now_ms, udp};
 
-/// So long a server's count of readings must have stood still before the flood is taken to be over.
+/// How long the count of a server must be unchanged until the flood counts as over.
 const STANDS_STILL: Duration = Duration::from_secs(2);
 
 /// A load.
@@ -24,7 +24,7 @@ const STANDS_STILL: Duration = Duration::from_secs(2);
 pub(super) struct Load {
     way: Way,
     format: Format,
-    /// Readings a message.
+    /// Readings per message.
     batch: u64,
     /// Connections, or sockets.
     connections: u64,
@@ -97,7 +97,7 @@ impl Bench<'_> {
         self.costs(&server, load, readings)
     }
 
-    /// Posts as fast as is answered, and returns how many readings were acknowledged.
+    /// Posts in a closed loop and returns the number of acknowledged readings.
     async fn requests(&mut self, server: &Server, load: Load) -> anyhow::Result<u64> {
         let Load { format, batch, connections, .. } = load;
         let sending = Sending {
@@ -119,7 +119,7 @@ impl Bench<'_> {
         Ok(sent.readings)
     }
 
-    /// Sends more datagrams than can be taken, and returns how many of their readings were.
+    /// Sends more datagrams than the system can receive, and returns the number of received readings.
     async fn flood(&mut self, server: &Server, load: Load) -> anyhow::Result<u64> {
         let before = server.taken().await?;
         let sending = udp::Sending {

@@ -1,10 +1,9 @@
-//! `loadtest bench`: tidegauge with each of its stores, beside what people use today, in one run on one
-//! machine.
+//! `loadtest bench`: tidegauge with each of its stores beside other systems, in one run on one machine.
 //!
-//! A run starts each system afresh and asks it the same questions; the order of the systems changes from run
-//! to run, so that none always has the machine when it is warmest. What is printed are the medians, and the
-//! ratios to the first system. A system that is not installed is named and left out; one that fails is named,
-//! and so is what was refused.
+//! A run starts each system with no data and measures the same loads and queries. The order of the systems
+//! changes from run to run, so that none always runs on the warmest machine. The output has medians and their
+//! ratios to the first system. It names systems that are not installed, systems that failed, and refused
+//! messages.
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
@@ -24,21 +23,19 @@ use table::{Section, Table};
 pub(crate) struct Args {
     #[command(flatten)]
     programs: Programs,
-    /// Which systems, the one first that the others are compared with; all that are installed if none is
-    /// named
+    /// The systems; the others are compared with the first. Default: all installed ones
     #[arg(long, value_enum, value_delimiter = ',')]
     systems: Vec<System>,
-    /// How often everything is done
+    /// The number of runs
     #[arg(long, default_value_t = 5)]
     runs: usize,
     /// How long each load lasts
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Days of history, of 50 devices with a reading every 10 seconds, that queries are asked about
+    /// Days of history for the queries, of 50 devices with a reading every 10 seconds
     #[arg(long, default_value_t = 30)]
     days: u64,
-    /// In how many of the runs history and memory while pending are measured: they take longest and vary
-    /// least
+    /// The number of runs that measure history and pending memory, which take longest and vary least
     #[arg(long, default_value_t = 1)]
     history_runs: usize,
     /// Print JSON
@@ -46,18 +43,18 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What all runs together came to.
+/// The results of all runs.
 #[derive(Debug, Default)]
 struct Findings {
     table: Table,
-    /// Whatever a reader of the table must know: what was refused and sent again.
+    /// Notes for readers of the tables: messages that were refused and sent again.
     notes: Vec<String>,
-    /// What went wrong altogether.
+    /// Failures of whole systems.
     failures: Vec<String>,
 }
 
 /// # Errors
-/// When a system that was named is not installed, and, after the tables, when one has failed.
+/// If a named system is not installed and, after the tables, if a system has failed.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     let (systems, absent) = choose(args)?;
     for why in &absent {
@@ -78,7 +75,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The systems to measure, and which are left out and why.
+/// The systems to measure, and the reasons for those left out.
 fn choose(args: &Args) -> anyhow::Result<(Vec<System>, Vec<String>)> {
     if !args.systems.is_empty() {
         for &system in &args.systems {
@@ -104,12 +101,12 @@ struct Bench<'a> {
     system: System,
     at: usize,
     findings: &'a mut Findings,
-    /// The most memory under any load, of the service and of its database.
+    /// The peak memory under any load, of the service and of its database.
     peaks_mib: [f64; 2],
 }
 
 impl Bench<'_> {
-    /// Measures whatever can be measured, and writes down what could not.
+    /// Runs all measurements and records those that failed.
     async fn all(mut self, with_history: bool) {
         for load in LOADS {
             if load.suits(self.system) {
@@ -192,7 +189,7 @@ fn list(what: &str, lines: &[String]) {
     }
 }
 
-/// What machine this is.
+/// A description of this machine.
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let model =

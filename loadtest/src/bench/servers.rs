@@ -1,4 +1,4 @@
-//! The systems that are compared, each started afresh in a folder of its own.
+//! The compared systems, each started with no data in its own folder.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -20,16 +20,16 @@ use crate::target::Target;
 /// How long a server may take until it answers.
 const START: Duration = Duration::from_secs(60);
 
-/// How long files may be merged.
+/// The time limit of merging files.
 const MERGE: Duration = Duration::from_secs(300);
 
-/// For how long files must not have changed before they are taken to be as small as they get.
+/// How long files must be unchanged until they count as compacted.
 const STANDS_STILL: Duration = Duration::from_secs(8);
 
 /// A running system. It is stopped, and its data deleted, when it is dropped.
 pub(super) struct Server {
     pub(super) address: String,
-    /// Where it takes datagrams.
+    /// The address for datagrams.
     pub(super) udp: SocketAddrV4,
     /// The service itself, then its database if that is a process of its own.
     pub(super) processes: Vec<Process>,
@@ -68,7 +68,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Waits until everything that was acknowledged can be asked for.
+    /// Waits until queries return everything that was acknowledged.
     pub(super) async fn settle(&self) -> anyhow::Result<()> {
         match self.system.target() {
             Target::Tidegauge => ingest::settle(&self.address).await,
@@ -80,7 +80,7 @@ impl Server {
         }
     }
 
-    /// How many readings it says that it has taken.
+    /// The number of received readings according to the system.
     pub(super) async fn taken(&self) -> anyhow::Result<u64> {
         let (path, name) = match self.system.target() {
             Target::Tidegauge => ("/metrics", "tidegauge_readings_accepted_total{"),
@@ -105,7 +105,7 @@ impl Server {
         variables["write"]["values"]["pointReqLocal"].as_u64().context("no write.values.pointReqLocal in /debug/vars")
     }
 
-    /// The same, once it has stood still for so long.
+    /// The same number, once it has not changed for this long.
     pub(super) async fn taken_at_last(&self, stands_still: Duration) -> anyhow::Result<u64> {
         let (mut taken, mut since) = (self.taken().await?, Instant::now());
         while since.elapsed() < stands_still {
@@ -118,7 +118,7 @@ impl Server {
         Ok(taken)
     }
 
-    /// Waits until tidegauge has so many readings pending.
+    /// Waits until tidegauge has this many pending readings.
     pub(super) async fn fed(&self, readings: u64) -> anyhow::Result<()> {
         let line = format!("tidegauge_readings_pending {readings}");
         let mut client = Client::connect(&self.address).await?;
@@ -133,7 +133,7 @@ impl Server {
         }
     }
 
-    /// What the data takes on disk, logs and journals aside, once the system has put it in order.
+    /// The disk space of the data without logs and journals, after the system has compacted it.
     pub(super) async fn stored_bytes(mut self) -> anyhow::Result<u64> {
         let data = self.folder.path().join("data");
         match self.system {
@@ -292,10 +292,10 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// The size of a folder once it stands still: files are merged in the background.
+/// The size of a folder once it no longer changes: systems merge files in the background.
 ///
 /// # Errors
-/// When it does not within some minutes.
+/// If it still changes after some minutes.
 async fn settled_bytes(folder: &Path) -> anyhow::Result<u64> {
     let (mut bytes, mut since) = (folder_bytes(folder)?, Instant::now());
     let deadline = Instant::now() + MERGE;
@@ -324,8 +324,8 @@ fn folder_bytes(folder: &Path) -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
-/// Defaults but for paths, ports, the request log, which nobody else writes, and how soon idle data is
-/// compacted.
+/// The default configuration except for paths, ports, the request log, which no other system writes, and the
+/// delay until idle data is compacted.
 fn influxdb_config(data: &Path, address: &str, udp: SocketAddrV4) -> anyhow::Result<String> {
     let rpc = free_port()?;
     let folder = |name: &str| data.join(name).display().to_string();

@@ -1,4 +1,4 @@
-//! The systems that are compared, what each promises, and where their programs are.
+//! The compared systems, their promises, and the paths of their programs.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use crate::target::Target;
 
-/// Where the programs are.
+/// The paths of the programs.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Programs {
     /// The release build of tidegauge
@@ -64,25 +64,28 @@ impl System {
         matches!(self, Self::TidegaugeMongodb | Self::TidegaugeTimeseries | Self::NaiveInsert | Self::NaivePush)
     }
 
-    /// What an answer means, for the comparison is not one of equals.
+    /// The meaning of an answer, which differs between the systems.
     pub(super) const fn promise(self) -> &'static str {
         match self {
             Self::TidegaugeSqlite | Self::TidegaugeMongodb | Self::TidegaugeTimeseries => {
                 "answers when its log is synced to disk (fdatasync, group commit); each reading is stored once"
             }
             Self::VictoriaMetrics => {
-                "answers when the readings are in its memory; what is not on disk yet, some seconds' worth, is lost with \
+                "answers when the readings are in its memory; what is not on disk yet, some seconds' worth, is lost \
+                 with \
                  the process or the power"
             }
             Self::Influxdb => {
                 "answers when its log is synced to disk (fsync, wal-fsync-delay = 0); a resent reading is stored once"
             }
             Self::NaiveInsert => {
-                "one insert command per request, answered when mongod has journaled it (w: majority); a resent reading is \
+                "one insert command per request, answered when mongod has journaled it (w: majority); a resent reading \
+                 is \
                  stored twice"
             }
             Self::NaivePush => {
-                "one $push upsert per reading, answered when mongod has journaled it (w: majority); a resent reading is \
+                "one $push upsert per reading, answered when mongod has journaled it (w: majority); a resent reading \
+                 is \
                  stored twice"
             }
             Self::Bare => "reads the body and answers: stores nothing, and is there to show what HTTP alone costs",
@@ -91,7 +94,7 @@ impl System {
 }
 
 impl Programs {
-    /// What is missing on this machine to run a system, for a person.
+    /// The program that this machine lacks to run a system, for people.
     pub(super) fn missing(&self, system: System) -> Option<String> {
         let (program, remedy) = match system {
             System::Bare => return None,

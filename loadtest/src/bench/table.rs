@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// A table of its own: what is asked of each system.
+/// A section with its own table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Section {
@@ -18,7 +18,7 @@ pub(super) enum Section {
 }
 
 impl Section {
-    /// Of the service, and of its database if that is a process of its own.
+    /// The values of the service and of its database, if that is another process.
     pub(super) const CPU: [Self; 2] = [Self::ServiceCpu, Self::MongodCpu];
 
     const fn title(self) -> &'static str {
@@ -44,7 +44,7 @@ pub(super) struct Table {
     figures: BTreeMap<(usize, usize), Vec<f64>>,
 }
 
-/// What one cell says.
+/// The text of one cell.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Cell<'a> {
     section: Section,
@@ -124,7 +124,7 @@ fn median(figures: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) }
 }
 
-/// Three digits that matter.
+/// Three significant digits.
 fn short(figure: f64) -> String {
     match figure.abs() {
         large if large >= 100.0 => {
@@ -159,7 +159,8 @@ mod tests {
         table.add(Section::Lost, "udp", 0, 0.0);
         table.add(Section::Lost, "udp", 2, 12.34);
         let expected = format!(
-            "**{}**\n\n|  | ours | theirs |\n| --- | ---: | ---: |\n| json | 2,000 | 500 (0.25) |\n| lines |  | 0.50 |\n\n\
+            "**{}**\n\n|  | ours | theirs |\n| --- | ---: | ---: |\n| json | 2,000 | 500 (0.25) |\n\
+             | lines |  | 0.50 |\n\n\
              **{}**\n\n|  | ours | others |\n| --- | ---: | ---: |\n| udp | 0.00 | 12.3 |\n",
             Section::Readings.title(),
             Section::Lost.title()
