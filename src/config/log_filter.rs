@@ -4,11 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// Which log lines are written: a level (`off`, `error`, `warn`, `info`, `debug`, `trace`), or directives in
-/// the syntax of [`EnvFilter`], such as `info,tidegauge::flush=debug`.
+/// the syntax of [`Targets`], such as `info,tidegauge::flush=debug`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(String);
 
@@ -17,8 +16,8 @@ const EXPECTED: &str = "off, error, warn, info, debug, trace, or directives such
 impl LogFilter {
     /// The filter for a subscriber.
     #[must_use]
-    pub fn to_filter(&self) -> EnvFilter {
-        EnvFilter::new(&self.0) // was parsed before, when `self` was made
+    pub fn to_filter(&self) -> Targets {
+        self.0.parse().unwrap_or_default() // `from_str` has parsed it before
     }
 }
 
@@ -37,11 +36,11 @@ impl FromStr for LogFilter {
     type Err = LogFilterError;
 
     fn from_str(text: &str) -> Result<Self, LogFilterError> {
-        // `EnvFilter` reads a single word that is no level as the name of a module: a typo would silence
+        // `Targets` reads a single word that is no level as the name of a module: a typo would silence
         // everything
         let is_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
         let is_level = !text.is_empty() && text.parse::<LevelFilter>().is_ok();
-        let good = is_level || (!is_word && EnvFilter::try_new(text).is_ok());
+        let good = is_level || (!is_word && text.parse::<Targets>().is_ok());
         if good { Ok(Self(text.to_owned())) } else { Err(LogFilterError) }
     }
 }

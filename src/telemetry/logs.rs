@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Map, Value};
 use tracing::Dispatch;
 use tracing::dispatcher::{SetGlobalDefaultError, set_global_default};
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::Registry;
 
 use crate::common::clock::{Clock, rfc3339};
 use crate::config::{LogFormat, Telemetry};
@@ -47,10 +49,11 @@ fn dispatch<W>(config: &Telemetry, writer: W, colors: bool) -> Dispatch
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let lines = tracing_subscriber::fmt().with_env_filter(config.log_level.to_filter()).with_writer(writer);
+    let filtered = Registry::default().with(config.log_level.to_filter());
+    let lines = fmt::layer().with_writer(writer);
     match config.log_format {
-        LogFormat::Text => lines.with_ansi(colors).into(),
-        LogFormat::Json => lines.json().flatten_event(true).into(),
+        LogFormat::Text => filtered.with(lines.with_ansi(colors)).into(),
+        LogFormat::Json => filtered.with(lines.json().flatten_event(true)).into(),
     }
 }
 
