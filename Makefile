@@ -2,6 +2,7 @@
 # Debian and Ubuntu: apt-get install build-essential curl openssl python3-pip libcurl4 libssl3 valgrind chromium
 
 CARGO ?= cargo
+STARTED := $(shell date +%s)
 
 SECONDS ?= 30
 SEED ?=
@@ -15,6 +16,7 @@ help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: mongod format lint deny doc check instructions ## The whole check: format, lints, dependencies, documentation, all tests against a real mongod
+	@echo "make test took $$(($$(date +%s) - $(STARTED))) s"
 
 mongod: ## Fetch the mongod of the tests (or take MONGOD=/path/to/mongod), and print its path
 	@tests/get-mongod
@@ -34,8 +36,8 @@ audit: ## Is any dependency known to be vulnerable? (asks the advisory database 
 doc: ## Is the documentation sound?
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
-check: ## Run the tests: unit, property, integration
-	$(CARGO) test --workspace --locked --no-fail-fast
+check: ## Run the tests (unit, property, integration), and print the ten slowest
+	CARGO="$(CARGO)" tests/timed --workspace --locked --no-fail-fast
 
 instructions: ## Count the instructions of each stage of a reading's way, and compare with benches/instructions.toml (UPDATE=1 writes it)
 	CARGO_INCREMENTAL=0 $(CARGO) bench --features bench --bench instructions --profile dev --config benches/optimized.toml --locked -- $(if $(UPDATE),--update,--check)
