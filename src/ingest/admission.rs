@@ -135,9 +135,7 @@ impl<'r> Admission<'r> {
     }
 
     /// Starts the next datagram of a batch.
-    pub fn next_datagram(&mut self, Permit { source }: Permit, scope: &'r DeviceScope, quota: &'r Quota) {
-        self.charge_datagram();
-        self.received_before = self.receipt.received;
+    pub(super) fn start_datagram(&mut self, Permit { source }: Permit, scope: &'r DeviceScope, quota: &'r Quota) {
         self.source = source;
         (self.scope, self.quota) = (scope, quota);
         self.owner = None; // the next parser counts from 0 again
@@ -186,12 +184,12 @@ impl<'r> Admission<'r> {
 
     /// Ends the admission, and charges the readings after the first to the sender's rate.
     #[must_use]
-    pub fn end(self) -> Admitted {
+    pub fn end(mut self) -> Admitted {
         let (kind, protocol) = (self.kind, self.source.into());
         let charged = match kind {
             Kind::Request => self.charge_request(),
             Kind::Batch => {
-                self.charge_datagram();
+                self.end_datagram();
                 Ok(())
             }
         };
@@ -206,11 +204,13 @@ impl<'r> Admission<'r> {
         charged.map_err(|retry_after| RateLimitedError { retry_after })
     }
 
-    /// Charges a datagram. Its readings are in the batch already, so they are charged in any case.
-    fn charge_datagram(&self) {
+    /// Ends the current datagram of a batch, and charges its readings after the first in any case: they are in
+    /// the batch already.
+    pub(super) fn end_datagram(&mut self) {
         if let Some(limiter) = &self.quota.readings {
             limiter.owe(self.received_after_first(), Instant::now());
         }
+        self.received_before = self.receipt.received;
     }
 
     fn received_after_first(&self) -> u64 {

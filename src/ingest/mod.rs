@@ -150,12 +150,28 @@ impl Ingest {
         self.start(source, (scope, quota), Kind::Request)
     }
 
-    /// Starts the admission of a batch of datagrams ([`Admission::next_datagram`]).
+    /// Starts the admission of a batch of datagrams ([`Ingest::begin_datagram`]).
     ///
     /// The caller keeps the batch small: the limit of readings per request does not apply to it.
     pub fn admission_of_batch(&self) -> Admission<'_> {
         let source = Source::udp(Format::LineProtocol); // until the first datagram
         self.start(source, (DeviceScope::all(), Quota::unlimited()), Kind::Batch)
+    }
+
+    /// Begins the next datagram of a batch, after charging the rest of the one before to its sender.
+    ///
+    /// # Errors
+    /// See [`Ingest::begin`].
+    pub fn begin_datagram<'a>(
+        &self,
+        batch: &mut Admission<'a>,
+        source: Source,
+        scope: &'a DeviceScope,
+        quota: &'a Quota,
+    ) -> Result<(), RateLimitedError> {
+        batch.end_datagram();
+        batch.start_datagram(self.begin(source, quota)?, scope, quota);
+        Ok(())
     }
 
     fn start<'a>(&'a self, source: Source, sender: (&'a DeviceScope, &'a Quota), kind: Kind) -> Admission<'a> {

@@ -145,8 +145,7 @@ impl Worker {
         let content = datagram.content.ok_or(DatagramError::TooLarge(datagram.bytes))?;
         let Verified { signer, content, scope, quota } = keys.verify(content, admission.now_ms())?;
         let format = datagram::format_of(content);
-        let permit = self.ingest.begin(Source::udp(format), quota)?;
-        admission.next_datagram(permit, scope, quota);
+        self.ingest.begin_datagram(admission, Source::udp(format), scope, quota)?;
         let numbering = Numbering { sequences: &self.sequences, scope };
         let (accepted, rejected) = (admission.accepted(), admission.rejected());
         datagram::parse(content, format, &self.options.device_tags, numbering, admission);
