@@ -118,7 +118,7 @@ impl Commands {
         let ping = within(self.timeout.min(PING_MAX), self.database.run_command(doc! { "ping": 1 }));
         ping.await.map(drop).map_err(|error| match self.servers.why_unreachable(error.cause) {
             Some(trouble) => StoreError::new(error.cause, trouble),
-            None => error,
+            None => StoreError::new(error.cause, WriteError::from(error).to_string()), // names the cause
         })
     }
 
