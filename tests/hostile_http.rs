@@ -77,6 +77,9 @@ async fn slow_heads_and_slow_bodies_are_cut_off() {
     let mut answer = String::new();
     body.read_to_string(&mut answer).await.expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("body_timeout"), "{answer}");
+    let metrics = server.metrics().await;
+    let rejected = |reason| metrics.count_where("tidegauge_readings_rejected_total", &[("reason", reason)]);
+    assert_eq!((rejected("body_timeout"), rejected("invalid_body")), (1, 0));
     let mut rest = Vec::new();
     let closed = tokio::time::timeout(Duration::from_secs(60), head.read_to_end(&mut rest)).await;
     assert!(closed.is_ok(), "a head that never ends keeps its connection");

@@ -7,53 +7,102 @@ use axum::http::{HeaderMap, header};
 use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http_body_util::BodyExt;
 
+use tokio::task::JoinError;
+
 use super::App;
-use super::budget::Reservation;
-use super::problem::Problem;
+use super::budget::{Exhausted, Reservation};
+use crate::ingest::RefusalReason;
 use crate::limits::Quota;
 
-/// How much room a decompressed body gets at first; it doubles as needed.
+/// The memory that a decompressed body gets at first. It doubles as needed.
 const FIRST_BYTES: usize = 16 << 10;
 
-/// A compressed body of at most this size is decompressed where it was received: a thousand times as much
-/// takes some milliseconds. A larger one would hold up other requests, so it is done on a thread that may
-/// block.
+/// The largest compressed body that is decompressed on the thread of its connection.
+///
+/// It may expand a thousandfold, which takes some milliseconds. A larger body would delay other requests, so
+/// a blocking thread decompresses it.
 const INLINE_BYTES: usize = 4 << 10;
 
-/// The largest window of a zstd stream, as a power of two: 8 MiB, what RFC 8878 asks decoders to support. A
-/// stream may ask for much more, and would get that much memory.
+/// The largest window of a zstd stream, as a power of two: 8 MiB.
+///
+/// RFC 8878 recommends that decoders support it. A stream may declare a far larger window, and the decoder
+/// would allocate it.
 const ZSTD_WINDOW_LOG: u32 = 23;
 
 /// A body in memory, with its share of the budget.
 #[derive(Debug)]
 pub(super) struct Received {
     pub(super) bytes: Bytes,
-    /// Held as long as the body is needed.
-    #[expect(dead_code, reason = "it is there to be dropped with the body")]
+    #[expect(dead_code, reason = "dropped with the body, which returns the bytes to the budget")]
     pub(super) reservation: Reservation,
 }
 
-/// Refuses a request that does not say where its body ends. It has none (RFC 9112, section 6.3): bytes behind
-/// it would be read as the next request.
-pub(super) fn require_length(headers: &HeaderMap) -> Result<(), Problem> {
-    let is_told = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING].iter().any(|name| headers.contains_key(name));
-    if is_told { Ok(()) } else { Err(Problem::length_required()) }
+/// Why a request is refused before its body is parsed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BodyError {
+    /// No header states the length of the body.
+    #[error("the request has no body: it has neither Content-Length nor Transfer-Encoding: chunked")]
+    LengthRequired,
+    /// The `Content-Encoding` is unknown.
+    #[error("expected Content-Encoding gzip, zstd or deflate, found \"{0}\"")]
+    UnsupportedEncoding(String),
+    /// The body is larger than this many bytes.
+    #[error("a body has at most {0} bytes, decompressed (http.max_body_bytes)")]
+    TooLarge(usize),
+    /// The body was not complete in time.
+    #[error("the body did not arrive within http.body_timeout")]
+    Timeout,
+    /// The connection broke off, or the chunks are malformed.
+    #[error("{0}")]
+    Broken(axum::Error),
+    /// The body is not in the encoding that it claims.
+    #[error("not decompressed: {0}")]
+    NotDecompressed(std::io::Error),
+    /// A limit on the memory of bodies is reached.
+    #[error("the bodies of all requests together have reached http.max_bytes_in_flight; try again later")]
+    NoMemory(Exhausted),
+    /// The thread that decompressed the body ended early.
+    #[error("{0}")]
+    Internal(JoinError),
 }
 
-/// Receives a body and undoes its `Content-Encoding`.
-pub(super) async fn receive(app: &App, quota: &Quota, headers: &HeaderMap, body: Body) -> Result<Received, Problem> {
+impl BodyError {
+    /// The reason under which the request is counted.
+    pub(super) const fn reason(&self) -> RefusalReason {
+        match self {
+            Self::LengthRequired | Self::Broken(_) | Self::NotDecompressed(_) => RefusalReason::InvalidBody,
+            Self::UnsupportedEncoding(_) => RefusalReason::UnsupportedMediaType,
+            Self::TooLarge(_) => RefusalReason::BodyTooLarge,
+            Self::Timeout => RefusalReason::BodyTimeout,
+            Self::NoMemory(Exhausted::All) => RefusalReason::Overloaded,
+            Self::NoMemory(Exhausted::Token) => RefusalReason::RateLimited,
+            Self::Internal(_) => RefusalReason::Internal,
+        }
+    }
+}
+
+/// Refuses a request that does not state the length of its body.
+///
+/// Such a request has no body (RFC 9112, section 6.3): the server would read the bytes that follow as the
+/// next request.
+pub(super) fn require_length(headers: &HeaderMap) -> Result<(), BodyError> {
+    let is_stated = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING].iter().any(|name| headers.contains_key(name));
+    if is_stated { Ok(()) } else { Err(BodyError::LengthRequired) }
+}
+
+/// Receives a body and decodes its `Content-Encoding`.
+pub(super) async fn receive(app: &App, quota: &Quota, headers: &HeaderMap, body: Body) -> Result<Received, BodyError> {
     let encoding = Encoding::of(headers)?;
     let mut reservation = app.budget.reservation(quota);
     let receiving = collect(app, headers, body, &mut reservation);
-    let bytes =
-        tokio::time::timeout(app.limits.body_timeout, receiving).await.map_err(|_| Problem::body_timeout())??;
+    let bytes = tokio::time::timeout(app.limits.body_timeout, receiving).await.map_err(|_| BodyError::Timeout)??;
     let Some(encoding) = encoding else { return Ok(Received { bytes, reservation }) };
     let max = app.limits.max_body_bytes;
     if bytes.len() <= INLINE_BYTES {
         return decompress(&bytes, encoding, max, reservation);
     }
     let work = tokio::task::spawn_blocking(move || decompress(&bytes, encoding, max, reservation));
-    work.await.map_err(|error| Problem::internal(&error.to_string()))?
+    work.await.map_err(BodyError::Internal)?
 }
 
 async fn collect(
@@ -61,25 +110,25 @@ async fn collect(
     headers: &HeaderMap,
     mut body: Body,
     reservation: &mut Reservation,
-) -> Result<Bytes, Problem> {
+) -> Result<Bytes, BodyError> {
     let max = app.limits.max_body_bytes;
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if declared.is_some_and(|length| length > max) {
-        return Err(Problem::body_too_large(max));
+        return Err(BodyError::TooLarge(max));
     }
-    reservation.grow_to(declared.unwrap_or(0)).map_err(Problem::too_many_bytes)?;
+    reservation.grow_to(declared.unwrap_or(0)).map_err(BodyError::NoMemory)?;
     let mut first = Bytes::new();
     let mut whole: Vec<u8> = Vec::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Problem::body_broken(&error.to_string()))?;
+        let frame = frame.map_err(BodyError::Broken)?;
         let Ok(data) = frame.into_data() else { continue };
         let length = first.len() + whole.len() + data.len();
         if length > max {
-            return Err(Problem::body_too_large(max));
+            return Err(BodyError::TooLarge(max));
         }
-        reservation.grow_to(length).map_err(Problem::too_many_bytes)?;
+        reservation.grow_to(length).map_err(BodyError::NoMemory)?;
         if first.is_empty() && whole.is_empty() {
-            first = data; // most bodies come in one piece, which is not copied then
+            first = data; // most bodies arrive in one piece, which is not copied
         } else {
             if whole.is_empty() {
                 whole.reserve(declared.unwrap_or(length));
@@ -99,7 +148,7 @@ enum Encoding {
 }
 
 impl Encoding {
-    fn of(headers: &HeaderMap) -> Result<Option<Self>, Problem> {
+    fn of(headers: &HeaderMap) -> Result<Option<Self>, BodyError> {
         let Some(value) = headers.get(header::CONTENT_ENCODING) else { return Ok(None) };
         let name = value.to_str().unwrap_or_default().trim();
         match name.to_ascii_lowercase().as_str() {
@@ -107,21 +156,20 @@ impl Encoding {
             "gzip" | "x-gzip" => Ok(Some(Self::Gzip)),
             "zstd" => Ok(Some(Self::Zstd)),
             "deflate" => Ok(Some(Self::Deflate)),
-            _ => Err(Problem::unsupported_encoding(name)),
+            _ => Err(BodyError::UnsupportedEncoding(name.to_owned())),
         }
     }
 }
 
-fn decompress(bytes: &Bytes, encoding: Encoding, max: usize, reservation: Reservation) -> Result<Received, Problem> {
-    let broken = |error: std::io::Error| Problem::body_broken(&format!("not decompressed: {error}"));
+fn decompress(bytes: &Bytes, encoding: Encoding, max: usize, reservation: Reservation) -> Result<Received, BodyError> {
     match encoding {
         Encoding::Gzip => inflate(MultiGzDecoder::new(&bytes[..]), max, reservation),
         Encoding::Zstd => {
-            let mut decoder = zstd::Decoder::new(&bytes[..]).map_err(broken)?;
-            decoder.window_log_max(ZSTD_WINDOW_LOG).map_err(broken)?;
+            let mut decoder = zstd::Decoder::new(&bytes[..]).map_err(BodyError::NotDecompressed)?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG).map_err(BodyError::NotDecompressed)?;
             inflate(decoder, max, reservation)
         }
-        // RFC 9110 means zlib; some clients send the bare stream.
+        // RFC 9110 defines deflate as zlib; some clients send the bare stream.
         Encoding::Deflate if is_zlib(bytes) => inflate(ZlibDecoder::new(&bytes[..]), max, reservation),
         Encoding::Deflate => inflate(DeflateDecoder::new(&bytes[..]), max, reservation),
     }
@@ -132,20 +180,20 @@ fn is_zlib(bytes: &[u8]) -> bool {
     matches!(bytes, [first, second, ..] if first & 0x0f == 8 && (u16::from(*first) << 8 | u16::from(*second)) % 31 == 0)
 }
 
-fn inflate(mut from: impl Read, max: usize, mut reservation: Reservation) -> Result<Received, Problem> {
+fn inflate(mut from: impl Read, max: usize, mut reservation: Reservation) -> Result<Received, BodyError> {
     let compressed = reservation.held_bytes();
     let mut whole = Vec::new();
     loop {
-        // Room is made here and not by the reader, so that the budget knows of all of it. One byte more than
-        // the limit tells a body that is too large.
+        // This loop and not the reader allocates the memory, so that the budget accounts for all of it. One
+        // byte above the limit reveals a body that is too large.
         let room = whole.capacity().max(FIRST_BYTES).min(max + 1 - whole.len());
-        reservation.grow_to(compressed + whole.len() + room).map_err(Problem::too_many_bytes)?;
+        reservation.grow_to(compressed + whole.len() + room).map_err(BodyError::NoMemory)?;
         whole.reserve_exact(room);
         let before = whole.len();
         let step = from.by_ref().take(room as u64).read_to_end(&mut whole);
-        step.map_err(|error| Problem::body_broken(&format!("not decompressed: {error}")))?;
+        step.map_err(BodyError::NotDecompressed)?;
         if whole.len() > max {
-            return Err(Problem::body_too_large(max));
+            return Err(BodyError::TooLarge(max));
         }
         if whole.len() < before + room {
             return Ok(Received { bytes: whole.into(), reservation });
@@ -160,7 +208,7 @@ mod tests {
     use super::super::budget::Budget;
     use super::*;
 
-    fn try_decompress(bytes: &[u8], encoding: Encoding, max: usize, budget: usize) -> Result<Vec<u8>, Problem> {
+    fn try_decompress(bytes: &[u8], encoding: Encoding, max: usize, budget: usize) -> Result<Vec<u8>, BodyError> {
         let reservation = Budget::new(budget).reservation(Quota::unlimited());
         Ok(decompress(&bytes.to_vec().into(), encoding, max, reservation)?.bytes.to_vec())
     }
@@ -191,12 +239,12 @@ mod tests {
             let decoded = try_decompress(&encoded, encoding, body.len(), 8 << 20).expect("at the limit");
             assert!(decoded == body, "{encoding:?}");
             let refused = try_decompress(&encoded, encoding, body.len() - 1, 8 << 20).expect_err("over the limit");
-            assert_eq!(refused.code(), "body_too_large", "{encoding:?}");
+            assert_eq!(refused.reason(), RefusalReason::BodyTooLarge, "{encoding:?}");
             let refused = try_decompress(&encoded, encoding, body.len(), body.len() / 2).expect_err("over the budget");
-            assert_eq!(refused.code(), "overloaded", "{encoding:?}");
+            assert_eq!(refused.reason(), RefusalReason::Overloaded, "{encoding:?}");
             let refused =
                 try_decompress(&encoded[..encoded.len() - 9], encoding, body.len(), 8 << 20).expect_err("cut off");
-            assert_eq!(refused.code(), "invalid_body", "{encoding:?}");
+            assert_eq!(refused.reason(), RefusalReason::InvalidBody, "{encoding:?}");
         }
     }
 

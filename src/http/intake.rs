@@ -61,8 +61,8 @@ pub(super) async fn receive_readings(
         body::require_length(headers)?;
         body::receive(app, &grant.quota, headers, body).await
     };
-    let body = received.await.inspect_err(|problem| {
-        app.ingest.count_refused_request(source.into(), problem.reason());
+    let body = received.await.inspect_err(|error| {
+        app.ingest.count_refused_request(source.into(), error.reason());
     })?;
     let body_bytes = body.bytes.len();
     let read = {

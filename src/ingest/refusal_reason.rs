@@ -12,8 +12,12 @@ pub enum RefusalReason {
     BodyTooLarge,
     /// The server does not know the type or the encoding of the body.
     UnsupportedMediaType,
-    /// The body ended early, arrived too slowly, or could not be decompressed.
+    /// The body ended early, has no stated length, or could not be decompressed.
     InvalidBody,
+    /// The body was not complete within `http.body_timeout`.
+    BodyTimeout,
+    /// The server failed.
+    Internal,
     /// The log or the memory for bodies is full.
     Overloaded,
     /// The request has more readings than `ingest.max_readings_per_request`.

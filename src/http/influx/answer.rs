@@ -1,4 +1,4 @@
-//! Errors as the clients of each version of `InfluxDB` expect them.
+//! Errors in the format of each version of `InfluxDB`.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode};
@@ -8,13 +8,13 @@ use serde::Serialize;
 use super::super::problem::{Problem, Refusals, set_retry_after};
 use crate::ingest::{Listed, Receipt};
 
-/// How many lines the message of version 1 or 2 speaks of; the others are counted.
-const MAX_TOLD: usize = 10;
+/// The number of lines that a message of version 1 or 2 describes. It counts the others.
+const MAX_DESCRIBED: usize = 10;
 
 /// The longest `original_line` of version 3, in characters.
 const MAX_ORIGINAL_CHARS: usize = 256;
 
-/// A version of the write API.
+/// A version of the write API of `InfluxDB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::http) enum Version {
     V1,
@@ -57,7 +57,7 @@ struct BadLine {
 }
 
 impl Version {
-    /// The answer to a request of which nothing was accepted because of the request itself.
+    /// The answer to a refused request.
     pub(in crate::http) fn failed(self, problem: &Problem) -> Response {
         let (status, detail) = (problem.status(), problem.detail());
         let mut response = match self {
@@ -69,9 +69,10 @@ impl Version {
         response
     }
 
-    /// The answer to a request with bad lines. With `partial` the good ones are accepted. Where some of the
-    /// others may come later, clients send all of it again.
-    pub(super) fn rejected(self, receipt: &Receipt, body: &[u8], partial: bool) -> Response {
+    /// The answer to a request with rejected lines. With `partial` the other lines are accepted.
+    ///
+    /// If a rate rejected some lines, the status makes clients send the whole request again.
+    pub(in crate::http) fn rejected(self, receipt: &Receipt, body: &[u8], partial: bool) -> Response {
         let refused = match (self, receipt.retry_after) {
             (_, Some(_)) => StatusCode::TOO_MANY_REQUESTS,
             (Self::V2, None) if receipt.accepted > 0 => StatusCode::UNPROCESSABLE_ENTITY,
@@ -79,11 +80,11 @@ impl Version {
         };
         let mut response = match self {
             Self::V1 => {
-                let error = format!("partial write: {} dropped={}", told(receipt), receipt.rejected);
+                let error = format!("partial write: {} dropped={}", described(receipt), receipt.rejected);
                 v1(refused, &error)
             }
             Self::V2 => {
-                let message = format!("partial write: {} dropped={}", told(receipt), receipt.rejected);
+                let message = format!("partial write: {} dropped={}", described(receipt), receipt.rejected);
                 v2(refused, &message, receipt.listed.first().and_then(|first| first.line))
             }
             Self::V3 => {
@@ -104,7 +105,7 @@ impl Version {
 
 pub(super) fn v1(status: StatusCode, error: &str) -> Response {
     let mut response = (status, Json(V1 { error })).into_response();
-    // A header has one line of ASCII; the body has the message as it is.
+    // A header is one line of ASCII; the body has the unchanged message.
     let ascii = error.replace(|character: char| !matches!(character, ' '..='~'), "?");
     if let Ok(value) = HeaderValue::from_str(&ascii) {
         response.headers_mut().insert("x-influxdb-error", value);
@@ -127,20 +128,20 @@ fn v2(status: StatusCode, message: &str, line: Option<u64>) -> Response {
     (status, Json(V2 { code, message, line })).into_response()
 }
 
-/// What is wrong with the first lines, and how many more are bad.
-fn told(receipt: &Receipt) -> String {
-    let tell = |listed: &Listed| match listed.line {
+/// The errors of the first rejected lines, and the number of the others.
+fn described(receipt: &Receipt) -> String {
+    let describe = |listed: &Listed| match listed.line {
         Some(line) => format!("line {line}: {}", listed.rejection.detail),
         None => listed.rejection.detail.clone(),
     };
-    let told: Vec<_> = receipt.listed.iter().take(MAX_TOLD).map(tell).collect();
-    match receipt.rejected as usize - told.len() {
-        0 => told.join("; "),
-        more => format!("{}; and {more} more", told.join("; ")),
+    let described: Vec<_> = receipt.listed.iter().take(MAX_DESCRIBED).map(describe).collect();
+    match receipt.rejected as usize - described.len() {
+        0 => described.join("; "),
+        more => format!("{}; and {more} more", described.join("; ")),
     }
 }
 
-/// The listed lines, which stand in the order of the body, with their text.
+/// The listed lines with their text. They are in the order of the body.
 fn bad_lines(listed: &[Listed], body: &[u8]) -> impl Iterator<Item = BadLine> {
     let mut lines = (1..).zip(body.split(|&byte| byte == b'\n'));
     listed.iter().map(move |listed| {
@@ -169,20 +170,20 @@ mod tests {
     }
 
     #[test]
-    fn ten_lines_are_told_and_the_others_counted() {
+    fn ten_lines_are_described_and_the_others_counted() {
         let receipt = |rejected| {
             let mut receipt = Receipt::default();
             (receipt.received, receipt.rejected) = (rejected, rejected);
             receipt.listed.extend((1..=u64::from(rejected)).map(bad));
             receipt
         };
-        assert_eq!(told(&receipt(2)), "line 1: no 1; line 2: no 2");
-        assert!(told(&receipt(10)).ends_with("; line 10: no 10"));
-        assert!(told(&receipt(13)).ends_with("; line 10: no 10; and 3 more"));
+        assert_eq!(described(&receipt(2)), "line 1: no 1; line 2: no 2");
+        assert!(described(&receipt(10)).ends_with("; line 10: no 10"));
+        assert!(described(&receipt(13)).ends_with("; line 10: no 10; and 3 more"));
     }
 
     #[test]
-    fn original_lines_are_found_by_their_number_and_cut() {
+    fn original_lines_are_found_by_their_number_and_shortened() {
         let long = "ä".repeat(300);
         let body = format!("good\r\nbad\r\n\n{long}\nlast");
         let found: Vec<_> =

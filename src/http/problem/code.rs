@@ -1,0 +1,93 @@
+//! The codes of problems, with their status and title.
+
+use axum::http::StatusCode;
+
+/// The stable code of a problem. Clients tell errors apart by it; docs/http-api.md lists all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[cfg_attr(test, derive(strum::EnumIter))]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub(in crate::http) enum ProblemCode {
+    BodyTimeout,
+    BodyTooLarge,
+    DeviceForbidden,
+    Forbidden,
+    ForeignOrigin,
+    HostNotAllowed,
+    Internal,
+    InvalidBody,
+    InvalidHost,
+    InvalidJson,
+    InvalidParameter,
+    InvalidSenml,
+    LengthRequired,
+    LogFailed,
+    MethodNotAllowed,
+    NotFound,
+    Overloaded,
+    PartiallyRejected,
+    QueryTimeout,
+    RangeTooLong,
+    RateLimited,
+    RequestTooLarge,
+    StoreUnavailable,
+    TooManyConnections,
+    TooManyDevices,
+    TooManyPoints,
+    TooManyReadings,
+    Unauthorized,
+    UnknownDevice,
+    UnsupportedMediaType,
+    UnsupportedSenml,
+}
+
+impl ProblemCode {
+    /// The code as clients read it.
+    pub(super) const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
+
+    /// The title as people read it.
+    pub(super) const fn title(self) -> &'static str {
+        self.status_and_title().1
+    }
+
+    /// The status of the answer.
+    pub(super) const fn status(self) -> StatusCode {
+        self.status_and_title().0
+    }
+
+    const fn status_and_title(self) -> (StatusCode, &'static str) {
+        match self {
+            Self::InvalidBody => (StatusCode::BAD_REQUEST, "Invalid body"),
+            Self::InvalidHost => (StatusCode::BAD_REQUEST, "Invalid host"),
+            Self::InvalidJson => (StatusCode::BAD_REQUEST, "Invalid JSON"),
+            Self::InvalidParameter => (StatusCode::BAD_REQUEST, "Invalid parameter"),
+            Self::InvalidSenml | Self::UnsupportedSenml => (StatusCode::BAD_REQUEST, "Invalid SenML"),
+            Self::PartiallyRejected => (StatusCode::BAD_REQUEST, "Readings rejected"),
+            Self::RangeTooLong => (StatusCode::BAD_REQUEST, "Range too long"),
+            Self::TooManyDevices => (StatusCode::BAD_REQUEST, "Too many devices"),
+            Self::TooManyPoints => (StatusCode::BAD_REQUEST, "Too many points"),
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
+            Self::DeviceForbidden => (StatusCode::FORBIDDEN, "Device forbidden"),
+            Self::Forbidden => (StatusCode::FORBIDDEN, "Forbidden"),
+            Self::ForeignOrigin => (StatusCode::FORBIDDEN, "Foreign origin"),
+            Self::NotFound => (StatusCode::NOT_FOUND, "Nothing here"),
+            Self::UnknownDevice => (StatusCode::NOT_FOUND, "Unknown device"),
+            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "Method not allowed"),
+            Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "Body timeout"),
+            Self::LengthRequired => (StatusCode::LENGTH_REQUIRED, "Length required"),
+            Self::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Body too large"),
+            Self::RequestTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Request too large"),
+            Self::TooManyReadings => (StatusCode::PAYLOAD_TOO_LARGE, "Too many readings"),
+            Self::UnsupportedMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported media type"),
+            Self::HostNotAllowed => (StatusCode::MISDIRECTED_REQUEST, "Host not allowed"),
+            Self::RateLimited => (StatusCode::TOO_MANY_REQUESTS, "Rate limited"),
+            Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "Internal error"),
+            Self::LogFailed => (StatusCode::SERVICE_UNAVAILABLE, "Log failed"),
+            Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "Overloaded"),
+            Self::QueryTimeout => (StatusCode::SERVICE_UNAVAILABLE, "Query timeout"),
+            Self::StoreUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "Store unavailable"),
+            Self::TooManyConnections => (StatusCode::SERVICE_UNAVAILABLE, "Too many connections"),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The body and headers of each error, as its clients receive them.
+
+use std::fmt::Write;
+
+use axum::body::to_bytes;
+use axum::http::header;
+use strum::IntoEnumIterator;
+
+use super::super::influx::Version;
+use super::*;
+use crate::access::AuthError;
+use crate::ingest::RateLimitedError;
+use crate::model::check_device_id;
+use crate::store::{Cause, StoreError};
+use crate::wire::{Code, Rejection};
+
+/// A request of which one reading is rejected; with `wait`, by a rate.
+fn receipt(accepted: u32, wait: Option<Duration>) -> Receipt {
+    let (code, detail) = match wait {
+        Some(_) => (Code::DeviceRateLimited, "device \"S1\" sends too fast"),
+        None => (Code::InvalidValue, "expected a number, found a string"),
+    };
+    let rejection = Rejection { code, detail: detail.to_owned() };
+    let mut receipt = Receipt::default();
+    (receipt.received, receipt.accepted, receipt.rejected) = (accepted + 1, accepted, 1);
+    receipt.listed = vec![Listed { index: accepted, line: Some(2), device: Some("S1".into()), rejection }];
+    receipt.retry_after = wait;
+    receipt
+}
+
+/// At least one problem of each code, and one of each text that this room makes of an error.
+fn examples(code: ProblemCode) -> Vec<Problem> {
+    let seconds = Duration::from_secs;
+    let overloaded = |error, is_store_away| Problem::refused(IngestError::Overloaded(error), is_store_away);
+    match code {
+        ProblemCode::BodyTimeout => vec![BodyError::Timeout.into()],
+        ProblemCode::BodyTooLarge => vec![BodyError::TooLarge(16_777_216).into()],
+        ProblemCode::DeviceForbidden => {
+            vec![QueryError::OutOfReach(DeviceScopeError::Forbidden("S1".to_owned())).into()]
+        }
+        ProblemCode::Forbidden => vec![Problem::forbidden("the token lacks the scope \"query\"".to_owned())],
+        ProblemCode::ForeignOrigin => vec![(&BrowserError::ForeignOrigin).into()],
+        ProblemCode::HostNotAllowed => vec![(&BrowserError::UnknownHost("example.org".to_owned())).into()],
+        ProblemCode::Internal => vec![Problem::internal("a test")],
+        ProblemCode::InvalidBody => vec![
+            BodyError::Broken(axum::Error::new("connection reset")).into(),
+            BodyError::NotDecompressed(std::io::Error::other("invalid gzip header")).into(),
+        ],
+        ProblemCode::InvalidHost => vec![(&BrowserError::InvalidHost).into()],
+        ProblemCode::InvalidJson => {
+            vec![Problem::invalid_json(&SyntaxError { offset: 1, detail: "expected a key".to_owned() })]
+        }
+        ProblemCode::InvalidParameter => vec![
+            Problem::invalid_parameter("limit", "expected a number from 1 to 10000"),
+            QueryError::OutOfReach(DeviceScopeError::TooLong(201)).into(),
+            QueryError::OutOfReach(check_device_id("").unwrap_err().into()).into(),
+        ],
+        ProblemCode::InvalidSenml => {
+            vec![Problem::invalid_senml(&SenmlError::Invalid("expected an array of records".to_owned()))]
+        }
+        ProblemCode::LengthRequired => vec![BodyError::LengthRequired.into()],
+        ProblemCode::LogFailed => [AppendError::Poisoned("no such device".to_owned()), AppendError::Closed]
+            .map(|error| Problem::refused(IngestError::Failed(error), false))
+            .into(),
+        ProblemCode::MethodNotAllowed => vec![Problem::method_not_allowed()],
+        ProblemCode::NotFound => vec![Problem::not_found("/v2")],
+        ProblemCode::Overloaded => vec![
+            BodyError::NoMemory(Exhausted::All).into(),
+            overloaded(AppendError::Full(4 << 30), false),
+            overloaded(AppendError::Full(4 << 30), true),
+            overloaded(AppendError::DiskFull, false),
+            overloaded(AppendError::OutOfFiles, false),
+            Problem::too_many_queries(Limit::Queries),
+            Problem::too_many_queries(Limit::QueryBytes),
+        ],
+        ProblemCode::PartiallyRejected => vec![
+            Problem::rejected(receipt(0, None), true),
+            Problem::rejected(receipt(2, None), true),
+            Problem::refused(IngestError::NotPartial(Box::new(receipt(2, None))), false),
+        ],
+        ProblemCode::QueryTimeout => vec![QueryError::Timeout(seconds(30)).into()],
+        ProblemCode::RangeTooLong => vec![QueryError::RangeTooLong { max: 8_784, asked: 9_000 }.into()],
+        ProblemCode::RateLimited => vec![
+            BodyError::NoMemory(Exhausted::Token).into(),
+            Problem::rate_limited(Limit::TokenRequests, Duration::from_millis(1_500)),
+            Problem::rate_limited(Limit::TokenQueries, MOMENT),
+            Problem::refused(IngestError::RateLimited(RateLimitedError { retry_after: seconds(7) }), false),
+            Problem::rejected(receipt(2, Some(seconds(3))), true),
+        ],
+        ProblemCode::RequestTooLarge => vec![Problem::refused(IngestError::TooLarge(1 << 24), false)],
+        ProblemCode::StoreUnavailable => vec![
+            QueryError::Store(StoreError::new(Cause::Network, "db-1.internal: connection refused")).into(),
+            QueryError::StoreAway { seconds: 7, why: "db-1.internal: connection refused".to_owned() }.into(),
+        ],
+        ProblemCode::TooManyConnections => vec![Problem::too_many_connections(1_024)],
+        ProblemCode::TooManyDevices => vec![QueryError::TooManyDevices(100_000).into()],
+        ProblemCode::TooManyPoints => vec![QueryError::TooManyPoints { max: 100_000, found: 100_001 }.into()],
+        ProblemCode::TooManyReadings => vec![Problem::refused(IngestError::TooManyReadings(100_000), false)],
+        ProblemCode::Unauthorized => [
+            AuthError::NoToken,
+            AuthError::UnknownToken,
+            AuthError::ExpiredToken,
+            AuthError::NoTokenNorCertificate,
+            AuthError::NamelessCertificate,
+            AuthError::ExpiredCertificate,
+        ]
+        .map(|error| Problem::unauthorized(error.to_string()))
+        .into(),
+        ProblemCode::UnknownDevice => vec![Problem::unknown_device("S1")],
+        ProblemCode::UnsupportedMediaType => {
+            vec![Problem::unsupported_media_type("text/plain"), BodyError::UnsupportedEncoding("br".to_owned()).into()]
+        }
+        ProblemCode::UnsupportedSenml => {
+            vec![Problem::invalid_senml(&SenmlError::Unsupported("bver 99 is unknown".to_owned()))]
+        }
+    }
+}
+
+/// The status, the headers and the body of an answer.
+async fn text(response: Response) -> String {
+    let mut text = format!("{}\n", response.status());
+    for (name, value) in response.headers() {
+        writeln!(text, "{name}: {}", value.to_str().unwrap()).unwrap();
+    }
+    let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    text + &serde_json::to_string_pretty(&body).unwrap() + "\n"
+}
+
+async fn texts(responses: impl IntoIterator<Item = Response>) -> String {
+    let mut all = Vec::new();
+    for response in responses {
+        all.push(text(response).await);
+    }
+    all.join("\n")
+}
+
+#[tokio::test]
+async fn each_problem_is_a_contract() {
+    for code in ProblemCode::iter() {
+        let problems = examples(code);
+        assert!(!problems.is_empty() && problems.iter().all(|problem| problem.code() == code), "{code:?}");
+        let text = texts(problems.into_iter().map(Problem::into_response)).await;
+        insta::assert_snapshot!(code.as_str(), text);
+    }
+}
+
+#[tokio::test]
+async fn each_error_in_a_dialect_of_influxdb_is_a_contract() {
+    for (name, version) in [("influx_v1", Version::V1), ("influx_v2", Version::V2), ("influx_v3", Version::V3)] {
+        let failed = ProblemCode::iter().flat_map(examples).map(|problem| version.failed(&problem));
+        let receipts = [(receipt(0, None), true), (receipt(2, None), true), (receipt(2, None), false)];
+        let late = (receipt(2, Some(Duration::from_secs(3))), true);
+        let rejected = receipts.into_iter().chain([late]);
+        let rejected =
+            rejected.map(|(receipt, partial)| version.rejected(&receipt, b"good v=1\nbad v=\"x\"\ngood v=2", partial));
+        insta::assert_snapshot!(name, texts(failed.chain(rejected)).await);
+    }
+}
+
+#[test]
+fn a_wait_is_rounded_up_to_whole_seconds() {
+    for (millis, seconds) in [(0, "1"), (1, "1"), (1_000, "1"), (1_001, "2"), (86_400_000, "86400")] {
+        let mut response = Response::default();
+        set_retry_after(&mut response, Some(Duration::from_millis(millis)));
+        assert_eq!(response.headers()[header::RETRY_AFTER], seconds, "{millis} ms");
+    }
+}
