@@ -284,7 +284,7 @@ async fn an_unknown_device_differs_from_an_empty_answer() {
     }
     for path in ["/v1/devices?prefix=room-*", "/v1/rollups?prefix=*"] {
         let told = get_problem(&server, path, 400, "invalid_parameter").await;
-        assert!(told.contains("every id that starts with it matches"), "{told}");
+        assert!(told.contains("every device ID that starts with the prefix matches"), "{told}");
     }
     get_problem(&server, "/v1/devices?prefix=room%20", 400, "invalid_parameter").await;
 }

@@ -1,8 +1,7 @@
-//! Admission of queries: so many at once, of one token and in all, with so much memory.
+//! Admission of queries: concurrency limits per token and in total, and a memory limit.
 //!
-//! A query that finds no room waits for a moment, in the order of arrival, and is refused then. When its
-//! answer is made, it gives back its place, and all memory but that of the answer. This is given back when
-//! the client has the answer.
+//! A query that exceeds a limit waits for a moment, in order of arrival, and is then refused. Once its answer
+//! exists, it frees its place and all memory except that of the answer, which it frees after sending it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,10 +17,10 @@ use crate::access::Grant;
 use crate::limits::Quota;
 use crate::telemetry::Limit;
 
-/// The unit in which memory is counted: a semaphore gives out at most 2^32 permits at once.
+/// The unit of memory: one call acquires at most 2^32 permits of a semaphore.
 const BLOCK_BYTES: usize = 1024;
 
-/// What all queries together may use.
+/// The limits of all queries together.
 #[derive(Debug)]
 pub struct Admission {
     queries: Arc<Semaphore>,
@@ -29,7 +28,7 @@ pub struct Admission {
     max_blocks: u32,
 }
 
-/// What one query holds.
+/// The place and the memory that one query holds.
 #[derive(Debug)]
 pub(super) struct Admitted {
     blocks: Arc<Semaphore>,
@@ -39,7 +38,7 @@ pub(super) struct Admitted {
 }
 
 impl Admission {
-    /// Lets so many queries run at once, which take so many bytes.
+    /// Admits `queries` concurrent queries, which together use up to `bytes`.
     pub fn new(queries: usize, bytes: usize) -> Self {
         let max_blocks = u32::try_from(bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
         Self {
@@ -52,10 +51,10 @@ impl Admission {
     async fn enter(&self, quota: &Quota) -> Result<Admitted, Problem> {
         let mut places = Vec::new();
         if let Some(queries) = &quota.queries {
-            let place = take(queries, 1).await;
+            let place = acquire(queries, 1).await;
             places.push(place.ok_or_else(|| Problem::rate_limited(Limit::TokenQueries, MOMENT))?);
         }
-        let place = take(&self.queries, 1).await;
+        let place = acquire(&self.queries, 1).await;
         places.push(place.ok_or_else(|| Problem::too_many_queries(Limit::Queries))?);
         let (blocks, max_blocks) = (Arc::clone(&self.blocks), self.max_blocks);
         Ok(Admitted { blocks, max_blocks, memory: Mutex::new(None), _places: places })
@@ -63,15 +62,15 @@ impl Admission {
 }
 
 impl Admitted {
-    /// Takes memory for what the query is about to do. A query that needs more than there is gets all of it.
+    /// Reserves memory for the query, at most the whole limit.
     pub(super) async fn reserve(&self, bytes: usize) -> Result<(), Problem> {
         let blocks = u32::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX).min(self.max_blocks);
-        let memory = take(&self.blocks, blocks).await.ok_or_else(|| Problem::too_many_queries(Limit::QueryBytes))?;
+        let memory = acquire(&self.blocks, blocks).await.ok_or_else(|| Problem::too_many_queries(Limit::QueryBytes))?;
         *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(memory);
         Ok(())
     }
 
-    /// Keeps the memory of the answer until it is sent.
+    /// Keeps the memory of the answer until it has been sent.
     async fn hand_over(&self, answer: Response) -> Response {
         let Some(mut memory) = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take() else { return answer };
         let (head, body) = answer.into_parts();
@@ -85,7 +84,7 @@ impl Admitted {
     }
 }
 
-/// An answer on its way to the client.
+/// An answer that is being sent.
 struct Sent {
     bytes: Bytes,
     _memory: Option<OwnedSemaphorePermit>,
@@ -97,12 +96,12 @@ impl AsRef<[u8]> for Sent {
     }
 }
 
-/// Waits for a moment at the most.
-async fn take(semaphore: &Arc<Semaphore>, permits: u32) -> Option<OwnedSemaphorePermit> {
+/// Acquires permits, and gives up after [`MOMENT`].
+async fn acquire(semaphore: &Arc<Semaphore>, permits: u32) -> Option<OwnedSemaphorePermit> {
     tokio::time::timeout(MOMENT, Arc::clone(semaphore).acquire_many_owned(permits)).await.ok()?.ok()
 }
 
-/// Lets a query through to its handler, which takes an `Extension` of what it holds, or refuses it.
+/// Middleware: admits a query and hands its [`Admitted`] to the handler as an `Extension`, or refuses it.
 pub(super) async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let Some(grant) = request.extensions().get::<Arc<Grant>>().cloned() else {
         return Problem::internal("a query without a grant").into_response();
@@ -123,10 +122,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_memory_of_an_answer_is_held_until_it_is_sent() {
+    async fn an_answer_holds_its_memory_until_it_is_sent() {
         let admission = Admission::new(1, 100 * BLOCK_BYTES);
-        let admitted = admission.enter(Quota::unlimited()).await.expect("there is room");
-        admitted.reserve(60 * BLOCK_BYTES).await.expect("there is room");
+        let admitted = admission.enter(Quota::unlimited()).await.expect("below the limit");
+        admitted.reserve(60 * BLOCK_BYTES).await.expect("below the limit");
         assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (0, 40));
         let answer = admitted.hand_over(Response::new(Body::from(vec![b'x'; 2 * BLOCK_BYTES + 1]))).await;
         drop(admitted);
@@ -138,14 +137,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_query_of_more_memory_than_there_is_runs_alone() {
+    async fn a_query_above_the_memory_limit_runs_alone() {
         let admission = Admission::new(2, 10 * BLOCK_BYTES);
-        let one = admission.enter(Quota::unlimited()).await.expect("there is room");
+        let one = admission.enter(Quota::unlimited()).await.expect("below the limit");
         one.reserve(usize::MAX).await.expect("all of it");
-        let other = admission.enter(Quota::unlimited()).await.expect("there is room");
+        let other = admission.enter(Quota::unlimited()).await.expect("below the limit");
         let refused = other.reserve(1).await.expect_err("nothing is left");
         assert!(refused.detail().contains("query.max_bytes_in_flight"), "{}", refused.detail());
         drop(one);
-        other.reserve(1).await.expect("it is given back");
+        other.reserve(1).await.expect("the memory was freed");
     }
 }

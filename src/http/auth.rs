@@ -1,10 +1,9 @@
-//! Who comes, and whether they may, now: the one place that looks at tokens and client certificates, and at
-//! the rates that they have.
+//! Authentication, authorization and the rate of requests, by token or client certificate.
 //!
-//! Each route states a [`Need`]. A request that meets it goes on with its [`Grant`], which the handler takes
-//! as an `Extension`; any other is answered here, before its body is read. A token stands in the header
-//! `Authorization` and nowhere else: addresses end up in the logs of proxies, so a token in the query string,
-//! `u` and `p` of version 1 of `InfluxDB` included, is not looked at.
+//! Each route states a [`Need`]. A request that meets it continues with its [`Grant`], which the handler gets
+//! as an `Extension`; this middleware answers all others, before it reads their body. It reads tokens only
+//! from the header `Authorization`. The logs of proxies contain URLs, so tokens in the query string, `u` and
+//! `p` of version 1 of `InfluxDB` included, are ignored.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -32,22 +31,22 @@ use crate::limits::Quota;
 use crate::telemetry::{Limit, RefusalEntry, Sender, What};
 use crate::wire::{Format, Source};
 
-/// What a route asks of who comes.
+/// The access that a route requires.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Need {
     /// This scope.
     Scope(Scope),
-    /// This scope, of a client of `InfluxDB`: in its ways to show a token, with errors in its words.
+    /// This scope, for a client of `InfluxDB`, with its schemes of `Authorization` and its format of errors.
     Influx(Version, Scope),
-    /// Any token that is good.
+    /// Any valid token.
     AnyToken,
-    /// What `auth.metrics` says.
+    /// The access that `auth.metrics` defines.
     Metrics,
-    /// What `auth.health` says.
+    /// The access that `auth.health` defines.
     Health,
 }
 
-/// Lets a request through to its handler, or answers it.
+/// Middleware: passes an authorized request to its handler, and refuses all others.
 pub(super) async fn authorize(
     State((app, need)): State<(Arc<App>, Need)>,
     mut request: Request,
@@ -58,16 +57,16 @@ pub(super) async fn authorize(
     let address = peer.map(|peer| peer.address);
     let is_over_tls = peer.is_some_and(|peer| peer.is_over_tls);
     let needs_more_than_the_address = || is_over_tls || !app.gate.tokens().allows_anonymous();
-    let checked = app.hosts.check(&request, needs_more_than_the_address).map_err(Refusal::Browser);
-    let judged = checked.and_then(|()| judge(&app, need, request.headers(), certificate));
-    let judged = match judged {
+    let checked = app.hosts.check(&request, needs_more_than_the_address).map_err(AccessError::Browser);
+    let granted = checked.and_then(|()| authorized(&app, need, request.headers(), certificate));
+    let granted = match granted {
         Ok(grant) => match need.charge_request(&grant.quota, Instant::now()) {
             Ok(()) => Ok(grant),
-            Err(wait) => Err(Refusal::RateLimited(delay_refusal(wait).await)),
+            Err(wait) => Err(AccessError::RateLimited(delay_refusal(wait).await)),
         },
-        Err(refusal) => Err(refusal),
+        Err(error) => Err(error),
     };
-    match judged {
+    match granted {
         Ok(grant) => {
             let sender = sender(grant.name.clone(), address);
             request.extensions_mut().insert(grant);
@@ -75,11 +74,11 @@ pub(super) async fn authorize(
             log_refusals(&app, need, &sender, &mut response);
             response
         }
-        Err(refusal) => {
+        Err(error) => {
             if let Some(format) = need.format_of_readings(request.headers()) {
-                app.ingest.count_refused_request(Source::http(format).into(), refusal.reason());
+                app.ingest.count_refused_request(Source::http(format).into(), error.reason());
             }
-            let mut response = need.answer(&refusal);
+            let mut response = need.answer(&error);
             log_refusals(&app, need, &sender(None, address), &mut response);
             response
         }
@@ -90,18 +89,19 @@ fn sender(name: Option<Arc<str>>, address: Option<IpAddr>) -> Sender {
     name.map(Sender::Named).or(address.map(Sender::Address)).unwrap_or(Sender::All)
 }
 
-/// Logs what an answer refuses: readings, requests that nobody let in, and queries for want of the store.
-/// That a query is not one, its sender sees.
+/// Logs the refusals of an answer: readings, unauthorized requests, and queries without a store.
+///
+/// Other refused queries are not logged: their sender sees the error.
 fn log_refusals(app: &App, need: Need, sender: &Sender, response: &mut Response) {
-    let is_let_in = response.status() != StatusCode::UNAUTHORIZED && response.status() != StatusCode::FORBIDDEN;
-    let is_ours = response.status().is_server_error();
+    let is_authorized = response.status() != StatusCode::UNAUTHORIZED && response.status() != StatusCode::FORBIDDEN;
+    let is_server_error = response.status().is_server_error();
     let Some(Refusals(refusals)) = response.extensions_mut().remove() else { return };
     let is_logged = |refusal: &RefusalEntry| match refusal.what {
-        What::Queries => app.pipeline.store_away().is_none(), // that the store is away is logged once
-        _ => need.carries_readings() || !is_let_in,
+        What::Queries => app.pipeline.store_away().is_none(), // the absence of the store is logged once
+        _ => need.carries_readings() || !is_authorized,
     };
     for refusal in refusals.into_iter().filter(is_logged) {
-        app.refusals.record(if is_ours { Sender::All } else { sender.clone() }, refusal);
+        app.refusals.record(if is_server_error { Sender::All } else { sender.clone() }, refusal);
     }
 }
 
@@ -117,21 +117,27 @@ pub(super) async fn delay_refusal(wait: Duration) -> Duration {
     wait.saturating_sub(delay)
 }
 
-/// Why a request does not get to its handler.
+/// Why a request is not passed to its handler.
 #[derive(Debug, PartialEq, Eq)]
-enum Refusal {
-    /// A browser may have sent it for a page of another site.
+enum AccessError {
+    /// A browser may have sent the request for a page of another site.
     Browser(BrowserError),
+    /// The token or certificate is missing or invalid.
     Unauthenticated(AuthError),
-    /// There is an `Authorization` from which no token can be read.
-    Unreadable(&'static str),
+    /// The header `Authorization` contains no token.
+    MalformedAuthorization(&'static str),
     /// The token lacks this scope.
-    Lacks(Scope),
+    MissingScope(Scope),
     /// The token has reached its rate of requests, which has room again after this time.
     RateLimited(Duration),
 }
 
-fn judge(app: &App, need: Need, headers: &HeaderMap, certificate: Option<&Certificate>) -> Result<Arc<Grant>, Refusal> {
+fn authorized(
+    app: &App,
+    need: Need,
+    headers: &HeaderMap,
+    certificate: Option<&Certificate>,
+) -> Result<Arc<Grant>, AccessError> {
     let tokens = app.gate.tokens();
     let scope = match need {
         Need::Scope(scope) | Need::Influx(_, scope) => Some(scope),
@@ -140,41 +146,41 @@ fn judge(app: &App, need: Need, headers: &HeaderMap, certificate: Option<&Certif
         Need::Health => (tokens.health() == Audience::Admin).then_some(Scope::Admin),
     };
     let is_open = scope.is_none() && !matches!(need, Need::AnyToken);
-    let shown = token_of(headers, need.takes_influx_schemes());
-    match let_in(&tokens, shown, certificate, scope, &app.clock) {
+    let token = token_of(headers, need.takes_influx_schemes());
+    match authenticated(&tokens, token, certificate, scope, &app.clock) {
         Ok(grant) => match scope {
             Some(scope) if !grant.allows(scope) => {
                 tracing::debug!(name = grant.name.as_deref(), scope = scope.as_str(), "a token lacks a scope");
-                Err(Refusal::Lacks(scope))
+                Err(AccessError::MissingScope(scope))
             }
             _ => Ok(grant),
         },
         Err(_) if is_open => Ok(tokens.unauthenticated()),
-        Err(refusal) => Err(refusal),
+        Err(error) => Err(error),
     }
 }
 
-fn let_in(
+fn authenticated(
     tokens: &Tokens,
     token: Result<Option<String>, &'static str>,
     certificate: Option<&Certificate>,
     scope: Option<Scope>,
     clock: &Clock,
-) -> Result<Arc<Grant>, Refusal> {
+) -> Result<Arc<Grant>, AccessError> {
     if !tokens.authenticates() {
-        return tokens.grant(Credentials::default(), scope, 0).map_err(Refusal::Unauthenticated);
+        return tokens.grant(Credentials::default(), scope, 0).map_err(AccessError::Unauthenticated);
     }
-    let token = token.map_err(Refusal::Unreadable)?;
-    let shown = Credentials { token: token.as_deref(), certificate };
-    tokens.grant(shown, scope, clock.now_ms()).map_err(Refusal::Unauthenticated)
+    let token = token.map_err(AccessError::MalformedAuthorization)?;
+    let credentials = Credentials { token: token.as_deref(), certificate };
+    tokens.grant(credentials, scope, clock.now_ms()).map_err(AccessError::Unauthenticated)
 }
 
-/// The token in the header `Authorization`, if there is one.
+/// Reads the token in the header `Authorization`, if there is one.
 pub(super) fn token_of(headers: &HeaderMap, influx: bool) -> Result<Option<String>, &'static str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err("there is more than one header Authorization");
+        return Err("the request has more than one header Authorization");
     }
     let text = value.to_str().map_err(|_| "the header Authorization is not ASCII")?;
     let (scheme, credentials) = text.split_once(' ').unwrap_or((text, ""));
@@ -196,8 +202,9 @@ pub(super) fn token_of(headers: &HeaderMap, influx: bool) -> Result<Option<Strin
     Err("expected Authorization: Bearer TOKEN")
 }
 
-/// What stands behind the user's name, which says nothing here. Clients of version 2 that speak to version 1
-/// write `Token user:password`.
+/// The password after the user name, which is ignored.
+///
+/// Clients of version 2 that use the API of version 1 send `Token user:password`.
 fn password(credentials: &str) -> &str {
     credentials.split_once(':').map_or(credentials, |(_, password)| password)
 }
@@ -230,15 +237,15 @@ impl Need {
         }
     }
 
-    fn answer(self, refusal: &Refusal) -> Response {
-        let problem = refusal.problem();
+    fn answer(self, error: &AccessError) -> Response {
+        let problem = error.problem();
         let is_unauthorized = problem.status() == StatusCode::UNAUTHORIZED;
         let mut response = match self {
             Self::Influx(version, _) => version.failed(&problem),
             _ => problem.into_response(),
         };
         if is_unauthorized {
-            let challenge = refusal.challenge();
+            let challenge = error.challenge();
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
             if self.takes_influx_schemes() {
                 let basic = HeaderValue::from_static("Basic realm=\"tidegauge\"");
@@ -249,13 +256,15 @@ impl Need {
     }
 }
 
-impl Refusal {
+impl AccessError {
     fn problem(&self) -> Problem {
         match self {
             Self::Browser(error) => Problem::from(error),
             Self::Unauthenticated(error) => Problem::unauthorized(error.to_string()),
-            Self::Unreadable(why) => Problem::unauthorized((*why).to_owned()),
-            Self::Lacks(scope) => Problem::forbidden(format!("the token lacks the scope \"{}\"", scope.as_str())),
+            Self::MalformedAuthorization(why) => Problem::unauthorized((*why).to_owned()),
+            Self::MissingScope(scope) => {
+                Problem::forbidden(format!("the token lacks the scope \"{}\"", scope.as_str()))
+            }
             Self::RateLimited(wait) => Problem::rate_limited(Limit::TokenRequests, *wait),
         }
     }
@@ -265,18 +274,18 @@ impl Refusal {
             Self::Browser(BrowserError::ForeignOrigin) => RefusalReason::ForeignOrigin,
             Self::Browser(BrowserError::UnknownHost(_)) => RefusalReason::HostNotAllowed,
             Self::Browser(BrowserError::InvalidHost) => RefusalReason::InvalidHost,
-            Self::Unauthenticated(_) | Self::Unreadable(_) => RefusalReason::Unauthorized,
-            Self::Lacks(_) => RefusalReason::Forbidden,
+            Self::Unauthenticated(_) | Self::MalformedAuthorization(_) => RefusalReason::Unauthorized,
+            Self::MissingScope(_) => RefusalReason::Forbidden,
             Self::RateLimited(..) => RefusalReason::RateLimited,
         }
     }
 
-    /// RFC 6750, section 3: somebody who has shown no token is told no error.
+    /// The challenge of RFC 6750, section 3: without a token in the request it contains no error.
     const fn challenge(&self) -> &'static str {
         match self {
             Self::Unauthenticated(AuthError::UnknownToken | AuthError::ExpiredToken)
-            | Self::Unreadable(_)
-            | Self::Lacks(_) => "Bearer realm=\"tidegauge\", error=\"invalid_token\"",
+            | Self::MalformedAuthorization(_)
+            | Self::MissingScope(_) => "Bearer realm=\"tidegauge\", error=\"invalid_token\"",
             Self::Browser(_) | Self::Unauthenticated(_) | Self::RateLimited(..) => "Bearer realm=\"tidegauge\"",
         }
     }
@@ -295,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_found_in_each_way_to_show_it() {
+    fn a_token_is_read_from_each_scheme() {
         let t = || Ok(Some("t".to_owned()));
         assert_eq!(token(&[], false), Ok(None));
         for shown in ["Bearer t", "bearer t", "BEARER   t "] {
@@ -303,17 +312,17 @@ mod tests {
         }
         for shown in ["Token t", "Token user:t", "Basic dXNlcjp0", "basic OnQ="] {
             assert_eq!(token(&[shown], true), t(), "{shown}");
-            assert!(token(&[shown], false).is_err(), "{shown} is for the paths of InfluxDB");
+            assert!(token(&[shown], false).is_err(), "{shown} is only for the paths of InfluxDB");
         }
-        assert_eq!(token(&["Basic dXNlcjphOmI="], true), Ok(Some("a:b".to_owned())), "at the first colon");
+        assert_eq!(token(&["Basic dXNlcjphOmI="], true), Ok(Some("a:b".to_owned())), "split at the first colon");
     }
 
     #[test]
-    fn what_is_no_token_is_refused() {
+    fn malformed_credentials_are_refused() {
         for shown in ["Digest t", "t", "Basic %%%", "Basic /w==", "Bearert"] {
             assert!(token(&[shown], true).is_err(), "{shown}");
         }
-        assert!(token(&["Bearer a", "Bearer b"], true).is_err(), "which of them?");
+        assert!(token(&["Bearer a", "Bearer b"], true).is_err(), "two tokens are ambiguous");
         assert_eq!(token(&["Bearer"], true), Ok(Some(String::new())), "no known token is empty");
     }
 }

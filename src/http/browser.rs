@@ -1,15 +1,14 @@
 //! Requests that a browser sends for a page of another site.
 //!
-//! A browser sends requests for every page that it shows. A foreign page needs no more than a form to write
-//! to a server that its reader reaches (CSRF). With a DNS name that it first points at its own server and
-//! then at this one (DNS rebinding) it could read answers too, because the browser takes both servers for one
-//! site. So each request is checked before anything else is:
+//! A browser sends requests for every page that it shows. A foreign page needs only a form to write to a
+//! server that its reader can reach (CSRF). With a DNS name that first points at its own server and then at
+//! this one (DNS rebinding) the page could also read answers, because the browser takes both servers for one
+//! site. Two checks precede all others:
 //!
-//! - Where it comes from, by the headers that browsers set and pages cannot change: `Sec-Fetch-Site`, and
-//!   `Origin` where that is missing. Devices, agents and `curl` send neither.
-//! - Under which name it asks, where a browser needs nothing but the address to be let in: a foreign page can
-//!   rebind only a name that its owner registered. IP addresses, and names that nobody can register, are
-//!   always this server's own.
+//! - The origin, by the headers that browsers set and pages cannot change: `Sec-Fetch-Site`, or `Origin` if
+//!   that is missing. Devices, agents and `curl` send neither.
+//! - The host name, unless access requires more than the address. A foreign page can rebind only a name that
+//!   its owner registered. IP addresses and names that cannot be registered always belong to this server.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -21,27 +20,30 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
-/// The ends of names that nobody can register (RFC 6761, 6762, 8375, and ICANN's reservation of `internal`).
+/// The endings of names that cannot be registered (RFC 6761, 6762, 8375, and ICANN's reservation of
+/// `internal`).
 const PRIVATE_ENDS: [&str; 5] = [".localhost", ".local", ".internal", ".home.arpa", ".test"];
 
-/// Stands in `http.allowed_hosts` for every name.
+/// The entry of `http.allowed_hosts` that allows every name.
 const ANY: &str = "*";
 
-/// Why a request is refused as one that a foreign page may have caused.
+/// Why a request may have been caused by a foreign page.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BrowserError {
-    /// A browser sent it for a page of another origin.
-    #[error("a browser sent this for a page of another site; only pages of this server's own address may ask it")]
+    /// A browser sent the request for a page of another origin.
+    #[error(
+        "a browser sent this for a page of another site; only pages of this server's own address may send requests"
+    )]
     ForeignOrigin,
-    /// It asks under a name that may be somebody else's.
+    /// The host name may belong to another server.
     #[error("this server does not answer to the name \"{0}\"; if it is the server's own, add it to http.allowed_hosts")]
     UnknownHost(String),
-    /// It does not say under which name it asks, or says it twice.
-    #[error("an HTTP/1.1 request has one header Host, with the host and port that it is sent to")]
+    /// The header `Host` is missing, repeated or malformed.
+    #[error("an HTTP/1.1 request must have exactly one header Host, with the host and port of this server")]
     InvalidHost,
 }
 
-/// The names under which the server answers, beside those that nobody can register.
+/// The host names of the server, in addition to names that cannot be registered.
 #[derive(Debug)]
 pub struct Hosts {
     allowed: Vec<String>,
@@ -49,14 +51,16 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// The names of `http.allowed_hosts`, and that of the machine.
+    /// The names in `http.allowed_hosts` and the name of the machine.
     #[must_use]
     pub fn new(allowed: &[String], machine: &str) -> Self {
         Self { allowed: allowed.iter().map(|name| bare(name)).collect(), machine: bare(machine) }
     }
 
-    /// Refuses what a browser may have sent for a foreign page. `needs_more_than_the_address`: a browser that
-    /// has only been led here is not let in, for want of a token, or because the certificate has other names.
+    /// Refuses a request that a browser may have sent for a foreign page.
+    ///
+    /// `needs_more_than_the_address`: a rebound name gives no access, because the request needs a token too,
+    /// or because the server's certificate does not contain the name.
     pub(super) fn check(
         &self,
         request: &Request,
@@ -87,12 +91,12 @@ impl Hosts {
     }
 }
 
-/// A name as names are compared: in small letters, without the dot of the root.
+/// A name in the form for comparison: lower case, without the dot of the root.
 fn bare(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// The header `Host`; `None` where there is none, as HTTP/1.0 allows it, or where it is empty.
+/// The header `Host`; `None` if it is empty, or missing in a request of HTTP/1.0.
 fn host_of(request: &Request) -> Result<Option<Authority>, BrowserError> {
     let mut values = request.headers().get_all(header::HOST).iter();
     match (values.next(), values.next()) {
@@ -106,8 +110,9 @@ fn host_of(request: &Request) -> Result<Option<Authority>, BrowserError> {
     }
 }
 
-/// Whether a browser sent it for a page of another origin. A link that a person follows is no such request:
-/// its answer is shown, and the page that has the link cannot read it.
+/// Whether a browser sent the request for a page of another origin.
+///
+/// A followed link is allowed: the browser shows the answer, and the page with the link cannot read it.
 fn is_for_foreign_page(method: &Method, headers: &HeaderMap, host: Option<&Authority>) -> bool {
     let is = |name: &HeaderName, value: &str| headers.get(name).is_some_and(|found| found == value);
     match headers.get(SEC_FETCH_SITE) {
@@ -117,8 +122,7 @@ fn is_for_foreign_page(method: &Method, headers: &HeaderMap, host: Option<&Autho
     }
 }
 
-/// Whether an origin is that of the host which is asked. The scheme is not compared: a proxy may have ended
-/// TLS.
+/// Whether `origin` is the origin of `host`. Schemes are not compared, because a proxy may terminate TLS.
 fn is_origin_of(origin: &HeaderValue, host: Option<&Authority>) -> bool {
     let authority = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
     authority.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host.as_str()))
@@ -130,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// What is found of a request with this head, in one line: `GET /`, then headers.
+    /// Checks a request with this request line, such as `GET /`, and these headers.
     fn check(hosts: &Hosts, line: &str, headers: &[(&str, &str)]) -> Result<(), BrowserError> {
         let (method, target) = line.split_once(' ').expect("a method and a target");
         let builder = Request::builder().method(method).uri(target);
@@ -143,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_somebody_else_may_own_are_refused() {
+    fn names_that_others_may_have_registered_are_refused() {
         for own in [
             "127.0.0.1",
             "127.0.0.1:8080",

@@ -6,7 +6,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::limits::{ConcurrencyGuard, ConcurrencyLimit, Quota};
 
-/// A number of bytes that requests share.
+/// A number of bytes that all requests share.
 #[derive(Debug, Clone)]
 pub struct Budget {
     bytes: Arc<Semaphore>,
@@ -26,9 +26,9 @@ pub(super) struct Reservation {
 /// The limit that has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exhausted {
-    /// The budget.
+    /// The limit of all requests.
     All,
-    /// The token's share of it.
+    /// The limit of the token.
     Token,
 }
 
@@ -91,7 +91,7 @@ mod tests {
         let budget = Budget::new(100);
         let mut one = budget.reservation(Quota::unlimited());
         let mut two = budget.reservation(Quota::unlimited());
-        one.grow_to(60).expect("there is room");
+        one.grow_to(60).expect("below the limit");
         one.grow_to(40).expect("holds more already");
         assert_eq!(two.grow_to(41), Err(Exhausted::All));
         assert_eq!(budget.in_flight(), 60);
@@ -103,11 +103,11 @@ mod tests {
     }
 
     #[test]
-    fn a_token_holds_no_more_than_its_share() {
+    fn a_token_holds_no_more_than_its_limit() {
         let (budget, bytes) = (Budget::new(100), Some(Arc::new(ConcurrencyLimit::new(50))));
         let quota = Quota { bytes, ..Quota::default() };
         let (mut one, mut two) = (budget.reservation(&quota), budget.reservation(&quota));
-        one.grow_to(30).expect("there is room");
+        one.grow_to(30).expect("below the limit");
         assert_eq!(two.grow_to(21), Err(Exhausted::Token));
         let mut other = budget.reservation(Quota::unlimited());
         other.grow_to(70).expect("the rest is for others");

@@ -1,4 +1,4 @@
-//! What is held against any query string, any `Authorization` and any certificate of a client.
+//! Invariants fuzzed on query strings, `Authorization` headers and client certificates.
 
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use rustls::pki_types::CertificateDer;
@@ -17,7 +17,7 @@ pub fn authorization(value: &[u8]) {
     let (bearer, any_scheme) = (token_of(&headers, false), token_of(&headers, true));
     if let Ok(Some(token)) = &bearer {
         let text = value.trim_ascii().get(b"bearer".len()..).unwrap_or_default();
-        assert_eq!(token.as_bytes(), text.trim_ascii(), "a token is what stands there");
+        assert_eq!(token.as_bytes(), text.trim_ascii(), "the token is the text after the scheme");
         assert_eq!(any_scheme, bearer);
     }
     if let Ok(token) = &any_scheme {
@@ -25,7 +25,7 @@ pub fn authorization(value: &[u8]) {
     }
 }
 
-/// The part of a target behind the question mark.
+/// The query string of a request target.
 pub fn query_string(text: &[u8]) {
     let mut target = b"/?".to_vec();
     target.extend_from_slice(text);
@@ -45,7 +45,7 @@ pub fn query_string(text: &[u8]) {
     let _ = params.end();
 }
 
-/// The DER of a certificate. Whoever signed it, its owner reaches single devices and no more.
+/// The DER of a certificate. Whatever its content, it gives access to single devices only.
 pub fn certificate(der: &[u8]) {
     let certificate = names::certificate(&CertificateDer::from(der));
     let auth = Auth { client_certificate: CertificateUse::Device, ..Auth::default() };

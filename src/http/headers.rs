@@ -1,10 +1,11 @@
-//! Headers of every answer.
+//! The security headers of every answer.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
-/// What holds unless a handler says otherwise. Answers are data for whoever asked: not to be kept by caches
-/// on the way, not to be taken for another type, not to be run, framed, or read by other sites. No header
-/// names the server or its version.
+/// The headers of every answer, unless a handler sets its own.
+///
+/// Answers are data for one client: caches must not store them, and browsers must not guess their type, run
+/// or frame them, or let other sites read them. No header names the server or its version.
 const STRICT: [(HeaderName, HeaderValue); 4] = [
     (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
@@ -12,11 +13,11 @@ const STRICT: [(HeaderName, HeaderValue); 4] = [
     (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
 ];
 
-/// What holds besides where the answer comes over TLS: for a year, a browser asks this host over TLS only.
+/// The header of answers over TLS: for a year, a browser uses only TLS with this host.
 const OVER_TLS: (HeaderName, HeaderValue) =
     (header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
 
-/// Adds what is missing.
+/// Adds the missing headers.
 pub(super) fn harden(headers: &mut HeaderMap, is_over_tls: bool) {
     for (name, value) in STRICT.into_iter().chain(is_over_tls.then_some(OVER_TLS)) {
         headers.entry(name).or_insert(value);

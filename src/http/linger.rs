@@ -1,8 +1,9 @@
-//! Closing a connection so that the last answer arrives.
+//! The lingering close of a connection, as nginx has it, with which the last answer arrives.
 //!
-//! Where a body was not read, the connection is closed behind the answer. But a socket that is closed while
-//! bytes arrive is reset, and a reset overtakes what the client has not read yet: it would see a broken
-//! connection instead of `401`. So what still comes is read and dropped for a while.
+//! The server closes the connection after an answer to a request whose body it did not read. If it closed the
+//! socket while bytes arrive, the system would reset the connection, and the client would lose the answer
+//! that it has not read yet: a broken connection instead of `401`. So the server reads and drops these bytes
+//! for a while.
 
 use std::io;
 use std::pin::Pin;
@@ -12,32 +13,32 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// How long. A client that has read the answer stops sooner.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest wait for the client to close its side. A client that has read the answer closes sooner.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A stream whose shutdown waits until the other side has closed too, or [`PATIENCE`] is over.
+/// A stream whose shutdown waits until the client has closed its side, for at most [`LINGER_TIMEOUT`].
 #[derive(Debug)]
-pub(super) struct Lingering<S> {
+pub(super) struct LingeringClose<S> {
     stream: S,
-    /// Runs when our side is closed.
-    waiting: Option<Pin<Box<Sleep>>>,
+    /// Set once the server has closed its side.
+    timeout: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Lingering<S> {
+impl<S> LingeringClose<S> {
     pub(super) const fn new(stream: S) -> Self {
-        Self { stream, waiting: None }
+        Self { stream, timeout: None }
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LingeringClose<S> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, waiting } = &mut *self;
-        if waiting.is_none() {
+        let Self { stream, timeout } = &mut *self;
+        if timeout.is_none() {
             ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
         }
-        let patience = waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(PATIENCE)));
+        let timeout = timeout.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER_TIMEOUT)));
         let mut dropped = [0; 4096];
-        while patience.as_mut().poll(cx).is_pending() {
+        while timeout.as_mut().poll(cx).is_pending() {
             let mut buffer = ReadBuf::new(&mut dropped);
             match ready!(Pin::new(&mut *stream).poll_read(cx, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => {}
@@ -68,7 +69,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Lingering<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for LingeringClose<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }

@@ -1,20 +1,20 @@
 //! The HTTP API.
 //!
-//! Routes stand in one list (`router`), each with what it asks of who comes (`auth`); a handler turns a
-//! request into a call of a room below and its answer into JSON; every error is an RFC 9457 problem with a
-//! stable code, made in one place (`problem`). The paths of InfluxDB (`influx`) dress these problems as their
-//! clients expect. Only this room knows axum and serves TLS, and nothing below it knows HTTP.
+//! `router` lists all routes, each with the access that it requires (`auth`). A handler turns a request into
+//! a call of a room below, and the result into JSON. Every error is an RFC 9457 problem with a stable code;
+//! `problem` makes all of them, and `influx` rewrites them into the error formats of InfluxDB's clients. Only
+//! this room knows axum and serves TLS, and no room below it knows HTTP.
 //!
 //! Promises:
 //! - Everything is bounded: connections, the time for a head and for a body, the size of a body before and
 //!   after decompression, and the bytes of all bodies together.
-//! - At a limit the answer is 429 or 503 with `Retry-After`, and the service goes on. After that time the
-//!   same request is taken, as far as it is up to the one who sends it.
-//! - What a browser sends for a page of another site is refused (`browser`).
-//! - Nobody gets to a handler, and no byte of a body is read, before they are let in. No answer shows a
-//!   token, a version to somebody without one, or a device that is out of reach.
-//! - Where the listener speaks TLS (`tls`), it speaks nothing else.
-//! - On shutdown, requests under way are answered and no new ones are taken.
+//! - At a limit the answer is 429 or 503 with `Retry-After`, and the service continues. A client that waits
+//!   that long and stays within its own limits succeeds with the same request.
+//! - Requests that a browser sends for a page of another site are refused (`browser`).
+//! - Authentication precedes the handler and the first byte of the body. No answer shows a token, the version
+//!   to a client without a token, or a device outside the client's device scope.
+//! - A listener with TLS (`tls`) accepts nothing but TLS.
+//! - On shutdown, the server answers the requests in progress and accepts no new ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +31,7 @@ use crate::wire::senml::NameSplit;
 mod admission;
 mod auth;
 mod body;
+mod body_completion;
 mod browser;
 mod budget;
 mod device;
@@ -42,84 +43,83 @@ mod ingest;
 mod intake;
 mod linger;
 mod operate;
+mod over_capacity;
 mod params;
 mod problem;
 mod query;
 mod router;
 mod server;
 mod tls;
-mod turned_away;
-mod unread;
 
 pub use admission::Admission;
 pub use browser::Hosts;
 pub use budget::Budget;
+pub use over_capacity::connections_within;
 pub use server::{listen, serve};
 pub use tls::{Tls, TlsError};
-pub use turned_away::connections_within;
 
-/// What the HTTP edge obeys.
+/// The limits of HTTP requests and answers.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// The most open connections.
+    /// The number of connections that may be open.
     pub max_connections: usize,
-    /// The most bytes of a body, before and after decompression.
+    /// The size of a body in bytes, before and after decompression.
     pub max_body_bytes: usize,
-    /// How long the head of a request may take.
+    /// The time for the head of a request.
     pub header_timeout: Duration,
-    /// How long the body of a request may take.
+    /// The time for the body of a request.
     pub body_timeout: Duration,
-    /// The most readings in a page.
+    /// The number of readings in a page.
     pub max_readings: usize,
-    /// The readings in a page when no limit is asked for.
+    /// The number of readings in a page if the query has no `limit`.
     pub default_readings: usize,
-    /// The most devices in a page.
+    /// The number of devices in a page.
     pub max_devices: usize,
-    /// The most values in an answer.
+    /// The number of values in an answer.
     pub max_points: usize,
 }
 
-/// What formats leave open.
+/// The choices that formats leave to the configuration.
 #[derive(Debug, Clone)]
 pub struct Formats {
-    /// The tags that may name the device in line protocol, the first choice first.
+    /// The tags that may name the device in line protocol, in order of preference.
     pub device_tags: Vec<String>,
-    /// How names become device and metric in `SenML`.
+    /// The rule that splits a `SenML` name into device and metric.
     pub senml_names: NameSplit,
 }
 
-/// What the handlers need.
+/// The rooms and limits that handlers use.
 pub struct App {
-    /// Who may do what.
+    /// The tokens and what they allow.
     pub gate: Arc<Gate>,
-    /// Under which names the server answers.
+    /// The host names of the server.
     pub hosts: Hosts,
-    /// The way into the log.
+    /// Admission of readings into the log.
     pub ingest: Ingest,
-    /// The way to answers.
+    /// Queries over pending and stored readings.
     pub queries: Queries,
-    /// Where pending readings stand.
+    /// The pending readings and the state of the store.
     pub pipeline: Arc<Pipeline>,
-    /// How full the log is.
+    /// The log, for its usage and health.
     pub log: Arc<Log>,
-    /// The most bytes that the log may take.
+    /// `log.max_bytes`.
     pub log_max_bytes: u64,
-    /// The most memory that pending may take, in bytes.
+    /// `pending.max_bytes`.
     pub pending_max_bytes: u64,
     /// The wall clock.
     pub clock: Clock,
     /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// The log lines about what is refused.
+    /// The log lines about refused requests and rejected readings.
     pub refusals: Arc<RefusalLog>,
-    /// How metrics are exported.
+    /// The export of the metrics.
     pub exposition: Exposition,
-    /// The bytes of bodies that may be in memory.
+    /// The memory for request bodies.
     pub budget: Budget,
-    /// The queries that may run at once, and their memory.
+    /// The concurrency and the memory of queries.
     pub admission: Admission,
     /// The limits.
     pub limits: Limits,
-    /// What formats leave open.
+    /// The choices that formats leave to the configuration.
     pub formats: Formats,
 }

@@ -41,53 +41,55 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// Reasons name paths and hosts, so they are for administrators.
-    fn told_to(grant: &Grant, status: &'static str, reason: Option<String>) -> Json<Self> {
+    /// Keeps the reason for administrators, because it names paths and hosts.
+    fn visible_to(grant: &Grant, status: &'static str, reason: Option<String>) -> Json<Self> {
         Json(Self { status, reason: reason.filter(|_| grant.allows(Scope::Admin)) })
     }
 }
 
-/// `GET /healthz`: the process works.
+/// `GET /healthz`: whether the process works.
 pub(super) async fn healthz(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
 ) -> (StatusCode, Json<Health>) {
     match app.log.poisoned() {
-        None => (StatusCode::OK, Health::told_to(&grant, "ok", None)),
-        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, Health::told_to(&grant, "failed", Some(why))),
+        None => (StatusCode::OK, Health::visible_to(&grant, "ok", None)),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, Health::visible_to(&grant, "failed", Some(why))),
     }
 }
 
-/// From how full a log on the service is not ready for more.
+/// The share of the log in use above which the service is not ready.
 const NEARLY_FULL: f64 = 0.95;
 
-/// How ready the service is.
+/// The readiness of the service.
 #[derive(Debug, Serialize)]
 pub(super) struct Readiness {
-    /// `ok`; `degraded`: readings are taken, but wait in the log; `overloaded`: the log is full or nearly so;
+    /// `ok`; `degraded`: accepted readings wait in the log; `overloaded`: the log is full or nearly full;
     /// `failed`.
     status: &'static str,
-    /// For administrators.
+    /// Only administrators see it.
     #[serde(flatten)]
     detail: Option<ReadinessDetail>,
 }
 
-/// What stands in the way, and how long it will be bearable.
+/// The reasons of a state that is not `ok`, and the share of the log in use.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ReadinessDetail {
-    /// All that stands in the way, each behind the other.
+    /// All reasons, separated by semicolons.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// For how long the store has been away.
+    /// The time since the store stopped answering.
     #[serde(skip_serializing_if = "Option::is_none")]
     store_away_seconds: Option<u64>,
-    /// How much of `log.max_bytes` is in use: 0 to 1.
+    /// The share of `log.max_bytes` in use: 0 to 1.
     log_used: f64,
     pending_readings: u64,
 }
 
-/// `GET /readyz`: readings are taken. A store that is away does not change that until the log is nearly full.
+/// `GET /readyz`: whether the service accepts readings.
+///
+/// A store that is away does not change that until the log is nearly full.
 pub(super) async fn readyz(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,

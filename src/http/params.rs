@@ -1,5 +1,6 @@
-//! Query parameters: each is asked for by name, and one that nobody asked for is refused, so that a typing
-//! mistake does not pass for a default.
+//! Query parameters. A handler reads each by its name; an unknown one is refused.
+//!
+//! Otherwise a misspelled parameter would silently mean its default.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -14,13 +15,13 @@ use crate::wire::timestamp;
 /// The years 0 to 9999, in Unix milliseconds.
 const RANGE_MS: RangeInclusive<i64> = -62_167_219_200_000..=253_402_300_800_000;
 
-/// The most metrics that one query may name.
+/// The number of metrics that one query may name.
 const MAX_METRICS: usize = 256;
 
-/// Numbers that are dates from 2008 to 2049 as Unix seconds, and four weeks of 1970 as milliseconds.
+/// Numbers that are probably Unix seconds: 2008 to 2049. As milliseconds they are in January 1970.
 const SECONDS: RangeInclusive<i64> = 1_200_000_000..=2_500_000_000;
 
-/// The parameters of a request.
+/// The parameters of a request that no handler has read yet.
 #[derive(Debug)]
 pub(super) struct Params<'a> {
     left: Vec<(Cow<'a, str>, Cow<'a, str>)>,
@@ -32,31 +33,31 @@ impl<'a> Params<'a> {
         Self { left: form_urlencoded::parse(query.as_bytes()).collect() }
     }
 
-    /// All values of a parameter.
+    /// Reads all values of a parameter.
     pub(super) fn all(&mut self, name: &str) -> Vec<Cow<'a, str>> {
         self.left.extract_if(.., |(key, _)| key == name).map(|(_, value)| value).collect()
     }
 
-    /// The value of a parameter that stands at most once.
+    /// Reads a parameter that may be present at most once.
     pub(super) fn one(&mut self, name: &str) -> Result<Option<Cow<'a, str>>, Problem> {
         let mut values = self.all(name);
         let value = values.pop();
-        if values.is_empty() { Ok(value) } else { Err(Problem::invalid_parameter(name, "stands more than once")) }
+        if values.is_empty() { Ok(value) } else { Err(Problem::invalid_parameter(name, "is present more than once")) }
     }
 
-    /// An instant: RFC 3339 or Unix milliseconds.
+    /// Reads an instant: RFC 3339 or Unix milliseconds.
     pub(super) fn instant_ms(&mut self, name: &str) -> Result<Option<i64>, Problem> {
         let Some(value) = self.one(name)? else { return Ok(None) };
         let ms = match value.parse::<i64>() {
             Ok(seconds) if SECONDS.contains(&seconds) => {
                 let problem = format!(
-                    "{seconds} looks like seconds; Unix times are in milliseconds here: {seconds}000 (for an instant in \
-                     January 1970 write RFC 3339)"
+                    "{seconds} looks like seconds, but Unix times are in milliseconds: {seconds}000 (for an instant in \
+                     January 1970 use RFC 3339)"
                 );
                 return Err(Problem::invalid_parameter(name, problem));
             }
             Ok(ms) => ms,
-            // In a query string a bare + means a space, and people write the offset of a time with a bare +.
+            // In a query string a bare + means a space, but people write the offset of a time with a bare +.
             Err(_) => timestamp::parse_rfc3339(&value.replace(' ', "+")).map_err(|error| {
                 Problem::invalid_parameter(name, format!("expected RFC 3339 or Unix milliseconds: {error}"))
             })?,
@@ -68,6 +69,7 @@ impl<'a> Params<'a> {
         }
     }
 
+    /// Reads `true`, `1`, `false` or `0`.
     pub(super) fn boolean(&mut self, name: &str, default: bool) -> Result<bool, Problem> {
         match self.one(name)?.as_deref() {
             None => Ok(default),
@@ -77,26 +79,26 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// A page size from 1 to `max`.
+    /// Reads `limit`, a page size from 1 to `max`.
     pub(super) fn limit(&mut self, default: usize, max: usize) -> Result<usize, Problem> {
         let Some(value) = self.one("limit")? else { return Ok(default.min(max)) };
         let limit = value.parse().ok().filter(|limit| (1..=max).contains(limit));
         limit.ok_or_else(|| Problem::invalid_parameter("limit", format!("expected a number from 1 to {max}")))
     }
 
-    /// The metrics that are asked for, each once.
+    /// Reads all parameters `metric`, each name once.
     pub(super) fn metrics(&mut self) -> Result<Vec<Metric>, Problem> {
         let mut known = HashSet::new();
         let mut metrics: Vec<Metric> = self.all("metric").into_iter().map(Metric::from).collect();
         metrics.retain(|metric| known.insert(Metric::clone(metric)));
         if metrics.len() > MAX_METRICS {
-            let why = format!("names {} metrics, at most {MAX_METRICS} are possible", metrics.len());
+            let why = format!("a query may name {MAX_METRICS} metrics, this one names {}", metrics.len());
             return Err(Problem::invalid_parameter("metric", why));
         }
         Ok(metrics)
     }
 
-    /// Refuses parameters of the path that mean nothing beside `other`.
+    /// Refuses the parameters `names`, which have no meaning together with `other`.
     pub(super) fn exclude(&self, names: &[&str], other: &str) -> Result<(), Problem> {
         match self.left.iter().find(|(name, _)| names.contains(&&**name)) {
             None => Ok(()),
@@ -104,7 +106,7 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// Refuses what was not asked for.
+    /// Refuses the parameters that were not read.
     pub(super) fn end(self) -> Result<(), Problem> {
         match self.left.first() {
             None => Ok(()),
@@ -128,7 +130,7 @@ mod tests {
         assert_eq!(found, ["0", "1", "2"].map(Metric::from));
         assert_eq!(metrics(0..MAX_METRICS).map(|found| found.len()).expect("as many as possible"), MAX_METRICS);
         let refused = metrics(0..=MAX_METRICS).expect_err("one too many");
-        assert_eq!(refused.detail(), "metric: names 257 metrics, at most 256 are possible");
+        assert_eq!(refused.detail(), "metric: a query may name 256 metrics, this one names 257");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! All routes.
+//! The list of all routes.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,10 +12,10 @@ use axum::routing::{MethodRouter, get, post};
 
 use super::admission::admit;
 use super::auth::{Need, authorize};
+use super::body_completion::BodyCompletion;
 use super::influx::Version;
 use super::problem::Problem;
 use super::server::Peer;
-use super::unread::Watch;
 use super::{App, headers, influx, ingest, operate, query};
 use crate::config::Scope;
 use crate::telemetry::Limit;
@@ -23,7 +23,7 @@ use crate::telemetry::Limit;
 const INGEST: Need = Need::Scope(Scope::Ingest);
 const QUERY: Need = Need::Scope(Scope::Query);
 
-/// The routes, each with what it asks of who comes, and what is answered where there is none.
+/// The routes, each with the access that it requires, and the answers where no route matches.
 pub(super) fn router(app: Arc<App>) -> Router {
     Routes::new(&app)
         .add(INGEST, "/v1/readings", post(ingest::readings))
@@ -35,7 +35,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .add(Need::Influx(Version::V1, Scope::Ingest), "/write", influx::write(Version::V1))
         .add(Need::Influx(Version::V2, Scope::Ingest), "/api/v2/write", influx::write(Version::V2))
         .add(Need::Influx(Version::V3, Scope::Ingest), "/api/v3/write_lp", influx::write(Version::V3))
-        // All it answers is what writers ask first.
+        // It answers only the statement that writers send first.
         .add(Need::Influx(Version::V1, Scope::Ingest), "/query", get(influx::query).post(influx::query))
         .add(Need::Health, "/ping", get(influx::ping))
         .add(Need::Health, "/health", get(influx::health))
@@ -50,7 +50,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// A list of routes in which none stands without a need.
+/// A list of routes in which every route has a [`Need`].
 struct Routes {
     app: Arc<App>,
     router: Router<Arc<App>>,
@@ -61,7 +61,7 @@ impl Routes {
         Self { app: Arc::clone(app), router: Router::new() }
     }
 
-    /// A query: it has to be admitted as well.
+    /// Adds a query, which also needs a place among the running queries.
     fn add_query(self, path: &str, methods: MethodRouter<Arc<App>>) -> Self {
         let admitted = methods.route_layer(middleware::from_fn_with_state(Arc::clone(&self.app), admit));
         self.add(QUERY, path, admitted)
@@ -74,17 +74,18 @@ impl Routes {
     }
 }
 
-/// What every request and every answer goes through. Times each; paths without a route count together: they
-/// are anybody's to choose.
+/// Middleware of all requests: security headers, metrics, and the end of connections with unread bodies.
+///
+/// Requests without a route share one label in the metrics, because clients choose their paths freely.
 async fn at_the_edge(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let start = Instant::now();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
     let is_over_tls = request.extensions().get::<Peer>().is_some_and(|peer| peer.is_over_tls);
     let (head, body) = request.into_parts();
-    let (body, watch) = Watch::over(body);
+    let (body, completion) = BodyCompletion::observe(body);
     let mut response = next.run(Request::from_parts(head, body)).await;
-    watch.close_behind(&mut response);
+    completion.close_if_unread(&mut response);
     headers::harden(response.headers_mut(), is_over_tls);
     if let Some(limit) = response.extensions().get::<Limit>() {
         app.metrics.limited_total.of(*limit).increment(1);

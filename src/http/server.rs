@@ -1,4 +1,4 @@
-//! The accept loop: connections within limits, and an end that leaves no request unanswered.
+//! The accept loop, with a limit on connections and a graceful shutdown.
 
 use std::convert::Infallible;
 use std::io;
@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use metrics::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
@@ -20,41 +21,41 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::linger::Lingering;
+use super::linger::LingeringClose;
+use super::over_capacity::OverCapacity;
 use super::router::router;
 use super::tls::{Failure, Tls};
-use super::turned_away::TurnedAway;
 use super::{App, Limits};
 use crate::access::Certificate;
 use crate::telemetry::{Limit, Metrics, RefusalEntry, RefusalLog, Sender, What};
 
-/// How long to wait after the system refused to accept a connection: it is out of files, mostly.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The wait after the system failed to accept a connection, mostly because it is out of files.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// How large the head of a request may be, and how much of a body is read at once. Each connection may take
-/// so much memory.
+/// The size limit of the head of a request, and of one read of a body: the buffer of each connection.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
-/// How many connections the system holds until they are accepted: as many as may come in a moment.
+/// The number of connections that the system queues until the server accepts them.
 const BACKLOG: u32 = 1024;
 
-/// Listens.
+/// Listens on `address`.
 ///
 /// # Errors
-/// When the address is taken, not of this machine, or not for everybody to take.
+/// The address is in use, not of this machine, or needs privileges.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_reuseaddr(true)?; // or a restart would have to wait for the last connections to be forgotten
+    socket.set_reuseaddr(true)?; // or a restart would have to wait for old connections in TIME_WAIT
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Serves until `shutdown` is cancelled, then answers the requests under way, and returns when the last
-/// connection is closed. With `tls` it serves nothing else.
+/// Serves until `shutdown` is cancelled, then completes the requests in progress.
+///
+/// Returns when the last connection is closed. With `tls` all connections use TLS.
 pub async fn serve(listener: TcpListener, app: Arc<App>, tls: Option<Arc<Tls>>, shutdown: CancellationToken) {
     let metrics = Arc::clone(&app.metrics);
     let permits = Arc::new(Semaphore::new(app.limits.max_connections));
-    let turned_away = tls.is_none().then(|| TurnedAway::new(app.limits.max_connections));
+    let over_capacity = tls.is_none().then(|| OverCapacity::new(app.limits.max_connections));
     if tls.is_some() {
         metrics.tls_handshakes_failed_total.start_with(&Failure::REASONS);
     }
@@ -76,7 +77,7 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, tls: Option<Arc<Tls>>, 
             Ok((stream, from)) => (stream, from.ip().to_canonical()),
             Err(error) => {
                 edge.log_refused_connection(Sender::All, "not_accepted", error.to_string());
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }
         };
@@ -85,16 +86,15 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, tls: Option<Arc<Tls>>, 
             metrics.limited_total.of(Limit::Connections).increment(1);
             let example = format!("{} are open", edge.limits.max_connections);
             edge.log_refused_connection(Sender::Address(address), "too_many_connections", example);
-            if let Some(turned_away) = &turned_away {
-                turned_away.tell(stream, &tasks); // over TLS a handshake would have to come first
+            if let Some(over_capacity) = &over_capacity {
+                over_capacity.refuse(stream, &tasks); // with TLS an answer would need a handshake
             }
             continue;
         };
         let edge = edge.clone();
         tasks.spawn(async move {
-            edge.metrics.http_connections.increment(1.0);
+            let _open = OpenConnection::count(&edge.metrics);
             edge.connection(stream, address).await;
-            edge.metrics.http_connections.decrement(1.0);
             drop(permit);
         });
     }
@@ -103,7 +103,23 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, tls: Option<Arc<Tls>>, 
     tasks.wait().await;
 }
 
-/// What a connection needs.
+/// Counts a connection as open until it is dropped, also by a panic.
+struct OpenConnection(Gauge);
+
+impl OpenConnection {
+    fn count(metrics: &Metrics) -> Self {
+        metrics.http_connections.increment(1.0);
+        Self(metrics.http_connections.clone())
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
+}
+
+/// The parts that all connections share.
 #[derive(Clone)]
 struct Edge {
     limits: Limits,
@@ -120,7 +136,7 @@ impl Edge {
     }
 
     async fn connection(&self, stream: TcpStream, address: IpAddr) {
-        let _ = stream.set_nodelay(true); // only costs latency where it fails
+        let _ = stream.set_nodelay(true); // if this fails, it costs only latency
         let service = TowerToHyperService::new(self.router.clone());
         let Some(tls) = &self.tls else {
             let peer = Peer { address, is_over_tls: false, certificate: None };
@@ -149,10 +165,11 @@ impl Edge {
     {
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(self.limits.header_timeout);
-        http.max_buf_size(MAX_HEAD_BYTES).half_close(true); // who has said all may still be answered
+        http.max_buf_size(MAX_HEAD_BYTES).half_close(true); // a client that has closed its sending side still gets answers
         let mut stream = TimeoutStream::new(stream);
-        stream.set_write_timeout(Some(self.limits.body_timeout)); // or answers that nobody reads hold the connection
-        let connection = http.serve_connection(TokioIo::new(Lingering::new(Box::pin(stream))), service);
+        // Without it, a client that does not read its answers would hold the connection.
+        stream.set_write_timeout(Some(self.limits.body_timeout));
+        let connection = http.serve_connection(TokioIo::new(LingeringClose::new(Box::pin(stream))), service);
         let mut connection = std::pin::pin!(connection);
         let served = tokio::select! {
             served = connection.as_mut() => served,
@@ -167,16 +184,16 @@ impl Edge {
     }
 }
 
-/// Who is at the other end of a connection. Goes with its requests.
+/// The client of a connection, as each of its requests carries it.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
     pub(super) address: IpAddr,
     pub(super) is_over_tls: bool,
-    /// The client's certificate, verified, if it showed one.
+    /// The verified certificate of the client, if it presented one.
     pub(super) certificate: Option<Arc<Certificate>>,
 }
 
-/// Tells each request of a connection who is at the other end.
+/// Adds the [`Peer`] of a connection to each of its requests.
 struct FromPeer<S> {
     service: S,
     peer: Peer,

@@ -189,7 +189,7 @@ async fn parameters_that_cannot_be_combined_are_named() {
     for (query, detail) in [
         ("device=a&prefix=b", "prefix cannot be combined with device"),
         ("device=a&limit=3", "limit cannot be combined with device"),
-        ("device=a&cursor=b", "cursor: not a `next` of these devices"),
+        ("device=a&cursor=b", "cursor: is not a `next` of these devices"),
         ("combine=true&limit=3", "limit cannot be combined with combine=true"),
         ("device=a&colour=3", "colour: this path has no such parameter"),
     ] {

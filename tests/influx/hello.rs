@@ -37,7 +37,7 @@ async fn create_database_is_the_only_accepted_statement() {
     assert_eq!((answer.status, answer.json()), (200, created));
 
     for (path, about) in
-        [("/query?q=SHOW+DATABASES", "InfluxQL is not spoken here"), ("/query?db=plant", "q: is missing")]
+        [("/query?q=SHOW+DATABASES", "InfluxQL is not supported"), ("/query?db=plant", "q: is missing")]
     {
         let answer = server.get(path).await;
         assert_eq!(answer.status, 400, "{path}");

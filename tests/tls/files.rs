@@ -73,7 +73,7 @@ async fn a_readable_key_and_an_expired_certificate_are_warned_about() {
         fs::set_permissions(&key, fs::Permissions::from_mode(mode)).expect("ours");
         let ended = run(&["check", "--config", &folder.file("config.toml")]).await;
         assert_eq!(ended.code, Some(0), "{ended:?}");
-        assert_eq!(ended.stderr.contains("every user of this machine"), is_public, "{mode:o} {ended:?}");
+        assert_eq!(ended.stderr.contains("other users of this machine"), is_public, "{mode:o} {ended:?}");
         assert!(ended.stderr.contains("the server's certificate has expired"), "{ended:?}");
         assert!(!format!("{ended:?}").contains("PRIVATE KEY"), "{ended:?}");
     }
@@ -88,7 +88,7 @@ async fn sighup_changes_the_certificate_of_new_connections_only() {
     assert_eq!(connection.ask(HEALTH).await.0, 200);
 
     folder.authority.server().write(folder.path(), "server");
-    reload_says(&server, "[auth] and the files of [http.tls] were read again").await;
+    reload_says(&server, "[auth] and the files of [http.tls] were reloaded").await;
     assert_eq!(connection.ask(HEALTH).await.0, 200, "the same connection, the next request");
     let after = shown_by(&server, &folder).await;
     assert_ne!(before, after);
@@ -114,7 +114,7 @@ async fn on_sighup_invalid_files_are_named_and_change_nothing() {
             fs::write(folder.path().join(file), bytes).expect("writable");
         }
     }
-    reload_says(&server, "were read again").await;
+    reload_says(&server, "were reloaded").await;
 }
 
 #[tokio::test]
@@ -122,6 +122,6 @@ async fn tls_is_not_turned_off_by_sighup() {
     let folder = Folder::new();
     let server = Server::start(folder.setup("").or("udp.listen", "127.0.0.1:0")).await;
     server.write_config(&crate::harness::Setup::sqlite().or("udp.listen", "127.0.0.1:0").to_toml());
-    reload_says(&server, "that takes a restart").await;
+    reload_says(&server, "restart the server to apply them").await;
     assert_eq!(server.get("/healthz").await.status, 200, "over TLS");
 }

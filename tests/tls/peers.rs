@@ -68,7 +68,7 @@ async fn revoked_certificates_and_expired_lists_refuse_clients() {
     assert!(refused.contains("evoked"), "{refused}");
 
     std::fs::write(&list, folder.authority.revoke(1, 2099)).expect("writable");
-    crate::auth::reload::reload_says(&server, "were read again").await;
+    crate::auth::reload::reload_says(&server, "were reloaded").await;
     outcome(&lost).await.expect("it is not on the new list");
     outcome(&kept).await.expect_err("it is on the new list");
 

@@ -1,4 +1,4 @@
-//! What clients of `InfluxDB` ask before they write.
+//! The requests that clients of `InfluxDB` send before they write.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use super::answer::{Version, v1};
 use crate::access::Grant;
 use crate::config::Scope;
 
-/// The version of `InfluxDB` that clients who look at it should treat us as.
+/// The version of `InfluxDB` that `/ping` reports, for clients that adapt to it.
 const INFLUXDB_VERSION: &str = "1.8.10";
 
-/// `GET /ping` and `HEAD /ping`: somebody listens.
+/// `GET /ping` and `HEAD /ping`: the server is reachable.
 pub(in crate::http) async fn ping() -> Response {
     let headers = [
         (HeaderName::from_static("x-influxdb-version"), INFLUXDB_VERSION),
@@ -40,8 +40,9 @@ pub(in crate::http) struct Health {
     version: Option<&'static str>,
 }
 
-/// `GET /health`: the process works, in the words of `InfluxDB`. What is wrong and the version are for
-/// administrators.
+/// `GET /health`: whether the process works, in the format of `InfluxDB`.
+///
+/// Only administrators see the reason of a failure and the version.
 pub(in crate::http) async fn health(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
@@ -63,7 +64,7 @@ pub(in crate::http) async fn health(
     }
 }
 
-/// `GET /query` and `POST /query`: `CREATE DATABASE` has nothing to do and succeeds, all else is refused.
+/// `GET /query` and `POST /query`: `CREATE DATABASE` succeeds without effect, all else is refused.
 pub(in crate::http) async fn query(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
@@ -76,15 +77,15 @@ pub(in crate::http) async fn query(
             Json(json!({ "results": [{ "statement_id": 0 }] })).into_response()
         }
         Ok(_) => {
-            let error = "InfluxQL is not spoken here, except for CREATE DATABASE, which has nothing to do: \
-                         databases are not told apart. Ask GET /v1/devices/{deviceId}/rollups or .../readings";
+            let error = "InfluxQL is not supported, except for CREATE DATABASE, which has no effect because there \
+                         are no databases. Query GET /v1/devices/{deviceId}/rollups or .../readings";
             v1(StatusCode::BAD_REQUEST, error)
         }
         Err(problem) => Version::V1.failed(&problem),
     }
 }
 
-/// The parameter `q` of the address or of a form.
+/// The parameter `q` of the query string or of a form.
 async fn statement(app: &App, grant: &Grant, uri: &Uri, headers: &HeaderMap, body: Body) -> Result<String, Problem> {
     if let Some(statement) = Params::of(uri).one("q")? {
         return Ok(statement.into_owned());
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_statement_is_known() {
+    fn create_database_is_the_only_known_statement() {
         for statement in
             ["CREATE DATABASE telegraf", "create database \"my db\" WITH DURATION 1d;", " CREATE\nDATABASE x; "]
         {

@@ -1,13 +1,11 @@
-//! The paths of `InfluxDB` 1, 2 and 3 by which its clients write line protocol, so that they work here
-//! unchanged.
+//! The write paths of `InfluxDB` 1, 2 and 3, which accept line protocol from unchanged clients.
 //!
-//! Each version of the API names the units of times in its own way and has error bodies of its own; what
-//! happens in between is the same as for every request with readings. Databases, buckets, organisations and
-//! retention policies are accepted and mean nothing here, as do parameters that only `InfluxDB` has a use
-//! for.
+//! Each version of the API has its own names for units of time and its own error bodies. Everything else is
+//! the same as for all requests with readings. Databases, buckets, organisations, retention policies and
+//! other parameters of `InfluxDB` are accepted and have no effect.
 //!
-//! Nothing is asked for in the languages of `InfluxDB`: of `/query`, only the `CREATE DATABASE` with which
-//! some clients begin is answered.
+//! Queries in the languages of `InfluxDB` are not supported. `/query` answers only the `CREATE DATABASE` that
+//! some clients send first.
 
 mod answer;
 mod hello;

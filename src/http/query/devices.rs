@@ -18,7 +18,7 @@ use crate::http::problem::Problem;
 use crate::model::{Metric, check_device_id};
 use crate::query::{self, DevicesRequest};
 
-/// What a device takes in memory, its metadata and the names of its metrics included; estimated.
+/// The estimated memory of a device, with its metadata and the names of its metrics.
 const BYTES_PER_DEVICE: usize = 2 << 10;
 
 #[derive(Debug, Serialize)]
@@ -57,7 +57,7 @@ pub(in crate::http) async fn devices(
     }))
 }
 
-/// The devices that `prefix` and `cursor` ask for.
+/// Reads `prefix` and `cursor`.
 pub(super) fn request(params: &mut Params<'_>, limit: usize) -> Result<DevicesRequest, Problem> {
     let prefix = params.one("prefix")?.unwrap_or_default().into_owned();
     check_prefix(&prefix)?;
@@ -68,10 +68,10 @@ pub(super) fn request(params: &mut Params<'_>, limit: usize) -> Result<DevicesRe
     Ok(DevicesRequest { prefix, after, limit })
 }
 
-/// Refuses a prefix with which no device id can start: it is a mistake, and no question for nothing.
+/// Refuses a prefix with which no device ID can start, because it must be a mistake.
 fn check_prefix(prefix: &str) -> Result<(), Problem> {
     if prefix.contains('*') {
-        let why = "a prefix takes no `*`: every id that starts with it matches";
+        let why = "must not contain `*`: every device ID that starts with the prefix matches";
         return Err(Problem::invalid_parameter("prefix", why));
     }
     match check_device_id(prefix) {

@@ -18,7 +18,7 @@ use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::model::Metric;
 
-/// What an answer takes in memory: some thousands of metrics.
+/// The memory of an answer with some thousands of metrics.
 const ANSWER_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Serialize)]

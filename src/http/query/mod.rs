@@ -1,4 +1,4 @@
-//! Questions: what the paths below `/v1/devices` and `/v1/rollups` answer.
+//! The query paths, `/v1/devices` and `/v1/rollups`.
 
 use axum::Json;
 use serde::Serialize;
@@ -19,10 +19,10 @@ pub(super) use latest::latest;
 pub(super) use readings::readings;
 pub(super) use rollups::{of_devices as rollups_of_devices, rollups};
 
-/// The range when none is asked for: the last day.
+/// The default length of a range: one day.
 const DEFAULT_RANGE_MS: i64 = 24 * MS_PER_HOUR;
 
-/// An answer, with a note when it may lack what was acked lately, or what is stored.
+/// An answer, with a note if acknowledged or stored readings may be missing in it.
 #[derive(Debug, Serialize)]
 pub(super) struct Body<T> {
     #[serde(flatten)]
@@ -38,18 +38,18 @@ fn answer<A, B>(answer: Answer<A>, make: impl FnOnce(A) -> B) -> Json<Body<B>> {
     Json(Body { answer: make(answer.body), lagging_seconds, partial: answer.partial })
 }
 
-/// `from` (inclusive) and `to` (exclusive); without them, the last day up to now.
+/// Reads `from` (inclusive) and `to` (exclusive); the default is the last day up to now.
 fn range(params: &mut Params<'_>, clock: &Clock) -> Result<(i64, i64), Problem> {
     let (from_ms, to_ms) = open_range(params, clock)?;
     Ok((from_ms.unwrap_or(to_ms - DEFAULT_RANGE_MS), to_ms))
 }
 
-/// `from` (inclusive), if there is one, and `to` (exclusive), which is now if there is none.
+/// Reads `from` (inclusive), if present, and `to` (exclusive), by default now.
 fn open_range(params: &mut Params<'_>, clock: &Clock) -> Result<(Option<i64>, i64), Problem> {
     let (from_ms, to_ms) = (params.instant_ms("from")?, params.instant_ms("to")?);
     let to_ms = to_ms.unwrap_or_else(|| clock.now_ms() + 1);
     if from_ms.is_some_and(|from_ms| from_ms >= to_ms) {
-        return Err(Problem::invalid_parameter("from", "not before `to`"));
+        return Err(Problem::invalid_parameter("from", "must be before `to`"));
     }
     Ok((from_ms, to_ms))
 }

@@ -48,7 +48,7 @@ pub(in crate::http) async fn readings(
     let limit = params.limit(app.limits.default_readings, app.limits.max_readings)?;
     if let Some(cursor) = params.one("cursor")? {
         let place = cursor.parse().ok().filter(|place| (from_ms..to_ms).contains(place));
-        from_ms = place.ok_or_else(|| Problem::invalid_parameter("cursor", "not a `next` of this range"))?;
+        from_ms = place.ok_or_else(|| Problem::invalid_parameter("cursor", "is not a `next` of this range"))?;
     }
     let metrics = params.metrics()?;
     params.end()?;
@@ -68,17 +68,16 @@ pub(in crate::http) async fn readings(
     }))
 }
 
-/// What a page takes in memory at the most: stored and pending samples, the readings made of them, and their
-/// JSON.
+/// The largest memory of a page: stored and pending samples, the readings made of them, and their JSON.
 fn bytes_of_page(limit: usize, metrics: &[Metric], max_points: usize) -> usize {
     let of_reading = if metrics.is_empty() { METRICS_OF_READING } else { metrics.len() };
     let readings = limit + 1;
     readings.saturating_mul(of_reading).min(max_points).saturating_mul(BYTES_PER_VALUE) + readings * BYTES_PER_READING
 }
 
-/// What a value and a reading take, apart from the names of metrics.
+/// The memory of a value and of a reading, without the names of metrics.
 const BYTES_PER_VALUE: usize = 160;
 const BYTES_PER_READING: usize = 160;
 
-/// How many metrics a reading is taken to have: the default of `ingest.max_metrics_per_reading`.
+/// The assumed number of metrics of a reading: the default of `ingest.max_metrics_per_reading`.
 const METRICS_OF_READING: usize = 256;

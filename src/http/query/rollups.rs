@@ -19,7 +19,7 @@ use crate::http::problem::Problem;
 use crate::model::{Metric, Stats};
 use crate::query::{Answer, DevicesRequest, Rollups, RollupsRequest, Series, Step};
 
-/// What the stats of a step take in memory, and their JSON.
+/// The memory of the stats of one step, with their JSON.
 const BYTES_PER_POINT: usize = 200;
 
 #[derive(Debug, Serialize)]
@@ -38,7 +38,7 @@ pub(in crate::http) struct OfDevices {
 
 #[derive(Debug, Serialize)]
 pub(in crate::http) struct Combined {
-    /// How many devices were folded into one.
+    /// The number of devices whose rollups are combined.
     devices: usize,
     step: String,
     metrics: BTreeMap<Metric, Points>,
@@ -51,7 +51,7 @@ pub(in crate::http) enum Several {
     Combined(Combined),
 }
 
-/// A series, written point by point: a month of fifty devices has thousands.
+/// A series, serialized point by point: a month of fifty devices has thousands of points.
 #[derive(Debug)]
 struct Points(Series);
 
@@ -134,15 +134,15 @@ pub(in crate::http) async fn of_devices(
     }))
 }
 
-/// What both paths are asked.
+/// The parameters that both paths have in common.
 struct Question {
     request: RollupsRequest,
-    /// The step, as it was written.
+    /// The step in the words of the client.
     step: String,
 }
 
 impl Question {
-    /// Everything but the devices.
+    /// Reads all parameters except the devices.
     fn of(params: &mut Params<'_>, clock: &Clock) -> Result<Self, Problem> {
         let (from_ms, to_ms) = open_range(params, clock)?;
         let (step, text) = step(params)?;
@@ -156,7 +156,7 @@ impl Question {
     }
 }
 
-/// Which devices are asked for.
+/// The devices of a query.
 enum Which {
     Named(Vec<Arc<str>>),
     Listed(DevicesRequest),
@@ -168,12 +168,12 @@ impl Which {
         if named.is_empty() {
             let max = app.limits.max_devices;
             if combined {
-                params.exclude(&["limit"], "combine=true, which takes all devices")?;
+                params.exclude(&["limit"], "combine=true, which includes all devices")?;
             }
             let limit = if combined { max } else { params.limit(100, max)? };
             return Ok(Self::Listed(super::devices::request(params, limit)?));
         }
-        params.exclude(&["prefix", "limit"], "device, which says by itself which devices are asked for")?;
+        params.exclude(&["prefix", "limit"], "device")?;
         if named.len() > app.limits.max_devices {
             let why = format!("at most {} devices (query.max_devices)", app.limits.max_devices);
             return Err(Problem::invalid_parameter("device", why));
@@ -188,13 +188,13 @@ impl Which {
         }
         if let Some(cursor) = params.one("cursor")? {
             let last = devices.iter().position(|device| **device == *cursor);
-            let last = last.ok_or_else(|| Problem::invalid_parameter("cursor", "not a `next` of these devices"))?;
+            let last = last.ok_or_else(|| Problem::invalid_parameter("cursor", "is not a `next` of these devices"))?;
             devices.drain(..=last);
         }
         Ok(Self::Named(devices))
     }
 
-    /// Puts the devices into `into`, and says whether more match, and whether some may be missing.
+    /// Puts the devices into `into`, and returns whether more match and whether some may be missing.
     async fn resolve(self, app: &App, grant: &Grant, into: &mut Vec<Arc<str>>) -> Result<(bool, bool), Problem> {
         match self {
             Self::Named(devices) => {
@@ -215,7 +215,7 @@ fn points(rollups: Rollups) -> BTreeMap<Metric, Points> {
     rollups.into_iter().map(|(metric, series)| (metric, Points(series))).collect()
 }
 
-/// `step`: hours (`1h`, `2h`, ... that divide a day) or one day (`1d`).
+/// Reads `step`: hours that divide a day (`1h`, `2h`, ...) or one day (`1d`).
 fn step(params: &mut Params<'_>) -> Result<(Step, String), Problem> {
     let Some(text) = params.one("step")? else { return Ok((Step::HOUR, "1h".to_owned())) };
     let hours = match &*text {

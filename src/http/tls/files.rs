@@ -18,45 +18,45 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 use super::names::not_after_ms;
 use crate::config::{self, ClientCertificates};
 
-/// Why the files of `[http.tls]` cannot be used. Holds nothing of what is in them.
+/// Why the files of `[http.tls]` cannot be used. It contains nothing of their content.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("{} ({key}): {error}", path.display())]
     Read {
-        /// The key that names it.
+        /// The configuration key of the file.
         key: &'static str,
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         error: std::io::Error,
     },
-    /// A file does not hold what it should.
+    /// The content of a file cannot be used.
     #[error("{} ({key}) {problem}", path.display())]
     Unusable {
-        /// The key that names it.
+        /// The configuration key of the file.
         key: &'static str,
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong: "holds no certificate".
+        /// The fault, such as "holds no certificate".
         problem: String,
     },
-    /// TLS does not work here at all.
+    /// rustls accepts none of its own settings.
     #[error("TLS cannot be set up: {0}")]
     Rustls(rustls::Error),
 }
 
-/// What handshakes go by.
+/// The settings of handshakes.
 #[derive(Debug)]
 pub(super) struct Usable {
     pub(super) config: Arc<ServerConfig>,
     pub(super) handshake_timeout: Duration,
-    /// Until when the server's certificate is good, in Unix milliseconds.
+    /// The end of the validity of the server's certificate, in Unix milliseconds.
     pub(super) not_after_ms: i64,
 }
 
 impl Usable {
-    /// Reads the files; `None` when there is no certificate.
+    /// Reads the files; `None` if no certificate is configured.
     pub(super) fn load(tls: &config::Tls, now_ms: i64) -> Result<Option<Self>, TlsError> {
         let (Some(cert), Some(key)) = (&tls.cert_file, &tls.key_file) else { return Ok(None) };
         let cert = File::read("http.tls.cert_file", cert)?;
@@ -82,12 +82,12 @@ impl Usable {
         })?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         if tls.client_crl_file.is_some() {
-            // Each connection is held against the list, which may have run out since the last one.
+            // Every connection needs a check against the list, which may have expired since the last one.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         } else {
-            // Devices that connect anew for each reading need no second handshake in full, and the server no
-            // memory of them.
+            // Devices that reconnect for each reading resume their session, and the server keeps no state for
+            // them.
             config.ticketer = Ticketer::new().map_err(TlsError::Rustls)?;
         }
         let handshake_timeout = tls.handshake_timeout.as_duration();
@@ -104,7 +104,7 @@ fn verifier(
     let mut roots = RootCertStore::empty();
     for certificate in ca.all::<CertificateDer<'static>>("certificate")? {
         let added = roots.add(certificate);
-        added.map_err(|error| ca.unusable(format!("holds a certificate that cannot vouch for others: {error}")))?;
+        added.map_err(|error| ca.unusable(format!("holds a certificate that cannot sign others: {error}")))?;
     }
     let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
     if tls.client_certificates == ClientCertificates::Optional {
@@ -114,7 +114,8 @@ fn verifier(
     let crl = File::read("http.tls.client_crl_file", crl)?;
     let lists: Vec<CertificateRevocationListDer<'static>> = crl.all("revocation list")?;
     if lists.iter().any(|list| is_outdated(list, now_ms)) {
-        tracing::warn!(file = %crl.path.display(), "a revocation list is past its next update: it lets nobody in");
+        let file = crl.path.display();
+        tracing::warn!(%file, "a revocation list is past its next update: replace it, or its clients stay refused");
     }
     builder = builder.with_crls(lists).enforce_revocation_expiration();
     builder.build().map_err(|error| unverifiable(&crl, &error))
@@ -129,7 +130,7 @@ fn unverifiable(file: &File<'_>, error: &VerifierBuilderError) -> TlsError {
     file.unusable(format!("cannot be used: {error}"))
 }
 
-/// A file that a key names.
+/// A file that the configuration names.
 struct File<'a> {
     key: &'static str,
     path: &'a Path,
@@ -143,15 +144,16 @@ impl<'a> File<'a> {
         Ok(Self { key, path, pem })
     }
 
-    /// All of a kind that it holds, at least one.
+    /// Reads all items of a kind, at least one.
     fn all<T: PemObject>(&self, what: &str) -> Result<Vec<T>, TlsError> {
         let all: Result<Vec<T>, _> = T::pem_slice_iter(&self.pem).collect();
         let all = all.map_err(|error| self.is_no_pem(what, &error))?;
         if all.is_empty() { Err(self.is_no_pem(what, &pem::Error::NoItemsFound)) } else { Ok(all) }
     }
 
-    /// Until when its certificate is good. One that has expired is used, so that a restart does not make
-    /// things worse.
+    /// The end of the validity of the certificate.
+    ///
+    /// An expired certificate is used with a warning, so that a restart does not stop a working service.
     fn not_after_ms(&self, der: &CertificateDer<'_>, now_ms: i64) -> Result<i64, TlsError> {
         let (_, certificate) = X509Certificate::from_der(der)
             .map_err(|error| self.unusable(format!("holds a bad certificate: {error}")))?;
@@ -159,7 +161,7 @@ impl<'a> File<'a> {
         if not_after_ms(&certificate) < now_ms {
             tracing::warn!(%file, not_after = %validity.not_after, "the server's certificate has expired");
         } else if validity.not_before.timestamp().saturating_mul(1_000) > now_ms {
-            tracing::warn!(%file, not_before = %validity.not_before, "the server's certificate is not good yet");
+            tracing::warn!(%file, not_before = %validity.not_before, "the server's certificate is not valid yet");
         }
         Ok(not_after_ms(&certificate))
     }
@@ -168,11 +170,11 @@ impl<'a> File<'a> {
         let others = std::fs::metadata(self.path).is_ok_and(|about| about.permissions().mode() & 0o007 != 0);
         if others {
             let file = self.path.display();
-            tracing::warn!(%file, "every user of this machine may use the private key of the server: chmod o= it");
+            tracing::warn!(%file, "other users of this machine can access the private key of the server: chmod o= it");
         }
     }
 
-    /// Says nothing of the line that is wrong: it may be one of a private key.
+    /// The error for a file that is not PEM. It quotes no line, which may belong to a private key.
     fn is_no_pem(&self, what: &str, error: &pem::Error) -> TlsError {
         self.unusable(match error {
             pem::Error::NoItemsFound => format!("holds no {what} as PEM"),

@@ -1,12 +1,12 @@
 //! HTTP over TLS, with rustls.
 //!
-//! [`Tls`] turns a connection into one that is encrypted, and says which certificate its client showed. Its
-//! certificates can be replaced while it runs ([`files`] reads them): connections that are there keep theirs.
+//! [`Tls`] makes the handshake of a connection and returns the certificate of the client. The server's
+//! certificates can be replaced while it runs ([`files`] reads them); open connections keep theirs.
 //!
 //! Promises:
-//! - TLS 1.2 and 1.3, HTTP/1.1, and nothing else.
-//! - A handshake has a time limit, and a client that cannot or does not make one costs nobody else anything.
-//! - Files that cannot be used change nothing. Errors name the file and never hold what is in it.
+//! - Only TLS 1.2 and 1.3 with HTTP/1.1.
+//! - A handshake has a time limit. A client that fails or stalls does not delay others.
+//! - Files that cannot be used change nothing. Errors name the file and never quote its content.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::linger::Lingering;
+use super::linger::LingeringClose;
 use crate::access::Certificate;
 use crate::common::clock::Clock;
 use crate::config;
@@ -30,10 +30,10 @@ pub(super) mod names;
 pub use files::TlsError;
 use files::Usable;
 
-/// What a handshake record starts with (RFC 8446, section 5.1).
+/// The first byte of a handshake record (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;
 
-/// What somebody is told who speaks HTTP where TLS is spoken.
+/// The answer to plain HTTP on a TLS port.
 const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
     Content-Length: 37\r\n\r\nThis address speaks HTTPS, not HTTP.\n";
 
@@ -42,38 +42,39 @@ const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nCon
 pub struct Tls(RwLock<Usable>);
 
 impl Tls {
-    /// Reads the files of `[http.tls]`; `None` where it is off. What is odd about them is logged.
+    /// Reads the files of `[http.tls]`; `None` if TLS is off. Logs warnings about them.
     ///
     /// # Errors
-    /// When one of them cannot be used.
+    /// A file cannot be used.
     pub fn load(tls: &config::Tls, clock: &Clock) -> Result<Option<Self>, TlsError> {
         Ok(Usable::load(tls, clock.now_ms())?.map(|usable| Self(RwLock::new(usable))))
     }
 
-    /// From now on, handshakes go by `with`.
+    /// Replaces the settings for all further handshakes.
     pub fn replace(&self, with: Self) {
         let usable = with.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = usable;
     }
 
-    /// Tells when the server's certificate expires.
+    /// Exports the end of the validity of the server's certificate.
     pub fn record_expiry(&self, metrics: &Metrics) {
         let not_after_ms = self.0.read().unwrap_or_else(PoisonError::into_inner).not_after_ms;
         metrics.tls_certificate_expiry_timestamp_seconds.set(not_after_ms as f64 / 1e3);
     }
 
-    fn now(&self) -> (Arc<ServerConfig>, Duration) {
+    fn current(&self) -> (Arc<ServerConfig>, Duration) {
         let usable = self.0.read().unwrap_or_else(PoisonError::into_inner);
         (Arc::clone(&usable.config), usable.handshake_timeout)
     }
 
-    /// Makes the handshake, and returns the client's certificate, verified, if it showed one. A client that
-    /// fails is told as far as it listens.
+    /// Makes the handshake, and returns the verified certificate of the client, if it presented one.
+    ///
+    /// A client that fails gets a TLS alert if it still reads.
     pub(super) async fn accept(
         &self,
         stream: TcpStream,
     ) -> Result<(TlsStream<TcpStream>, Option<Arc<Certificate>>), Failure> {
-        let (config, handshake_timeout) = self.now();
+        let (config, handshake_timeout) = self.current();
         let made = tokio::time::timeout(handshake_timeout, handshake(config, stream)).await;
         let (why, stream) = match made {
             Ok(Ok(stream)) => {
@@ -84,31 +85,31 @@ impl Tls {
             Ok(Err(refused)) => refused,
             Err(_) => return Err(Failure::TimedOut),
         };
-        let _ = Lingering::new(stream).shutdown().await; // so that it reads why
+        let _ = LingeringClose::new(stream).shutdown().await; // so that the alert arrives
         Err(why)
     }
 }
 
-/// Why there is no connection over TLS.
+/// Why a TLS handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error("the handshake took longer than http.tls.handshake_timeout")]
     TimedOut,
-    #[error("the client went away")]
+    #[error("the client closed the connection")]
     Closed,
     #[error("the client does not speak TLS")]
     NotTls,
-    #[error("no good client certificate: {0}")]
+    #[error("no valid client certificate: {0}")]
     Certificate(rustls::Error),
     #[error("{0}")]
     Protocol(io::Error),
 }
 
 impl Failure {
-    /// All that [`Self::reason`] may say.
+    /// All labels that [`Self::reason`] returns.
     pub(super) const REASONS: [&'static str; 5] = ["timeout", "closed", "foreign", "certificate", "protocol"];
 
-    /// As what it counts.
+    /// The label in the metrics.
     pub(super) const fn reason(&self) -> &'static str {
         match self {
             Self::TimedOut => "timeout",
@@ -140,7 +141,7 @@ async fn handshake(
         _ => return Err((Failure::Closed, stream)),
     }
     if first[0].is_ascii_uppercase() {
-        let _ = stream.write_all(PLAIN_HTTP).await; // a courtesy
+        let _ = stream.write_all(PLAIN_HTTP).await; // best effort
     }
     if first[0] != HANDSHAKE {
         return Err((Failure::NotTls, stream));

@@ -1,4 +1,4 @@
-//! From the certificate of a client to the names in it.
+//! The names in a client certificate.
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
@@ -6,8 +6,9 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::access::Certificate;
 
-/// What a verified certificate says of its owner: its common names, and its alternative names of the kinds
-/// DNS and URI. One that was verified and still cannot be read names nobody.
+/// The common names of a verified certificate, and its alternative names of the kinds DNS and URI.
+///
+/// A certificate that cannot be parsed although it was verified has no names.
 pub(in crate::http) fn certificate(der: &CertificateDer<'_>) -> Certificate {
     let Ok((_, certificate)) = X509Certificate::from_der(der) else { return Certificate::new([], i64::MIN) };
     let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
@@ -19,7 +20,7 @@ pub(in crate::http) fn certificate(der: &CertificateDer<'_>) -> Certificate {
     Certificate::new(common.chain(alternative), not_after_ms(&certificate))
 }
 
-/// Until when a certificate is good, in Unix milliseconds.
+/// The end of the validity of a certificate, in Unix milliseconds.
 pub(super) fn not_after_ms(certificate: &X509Certificate<'_>) -> i64 {
     certificate.validity().not_after.timestamp().saturating_mul(1_000)
 }

@@ -1,9 +1,9 @@
-//! Bodies that nobody read to the end.
+//! Detection of request bodies that were not read to the end.
 //!
-//! A request may be answered before its body has come: a stranger's, one that is too large, one for which
-//! there is no memory. The rest of the body is not worth waiting for, so the connection ends with that
-//! answer, and the answer says so. Otherwise the client would send its next request into a connection that is
-//! being closed.
+//! The server may answer a request before it has read the whole body: without a valid token, above a limit,
+//! or without memory for it. The server does not wait for the rest of the body: it closes the connection
+//! after the answer, which says so with `Connection: close`. Otherwise the client would send its next request
+//! into a connection that is being closed.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,35 +15,35 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
-/// A body that is watched.
-struct Watched {
+/// A body that records when it was read to its end.
+struct Observed {
     body: Body,
     is_read: Arc<AtomicBool>,
 }
 
-/// Knows whether a body was read to its end.
-pub(super) struct Watch(Option<Arc<AtomicBool>>);
+/// Whether a body was read to its end.
+pub(super) struct BodyCompletion(Option<Arc<AtomicBool>>);
 
-impl Watch {
-    /// Watches a body. One that is empty needs no watching.
-    pub(super) fn over(body: Body) -> (Body, Self) {
+impl BodyCompletion {
+    /// Observes a body, unless it is empty.
+    pub(super) fn observe(body: Body) -> (Body, Self) {
         if body.is_end_stream() {
             return (body, Self(None));
         }
         let is_read = Arc::new(AtomicBool::new(false));
-        let watched = Watched { body, is_read: Arc::clone(&is_read) };
-        (Body::new(watched), Self(Some(is_read)))
+        let observed = Observed { body, is_read: Arc::clone(&is_read) };
+        (Body::new(observed), Self(Some(is_read)))
     }
 
-    /// Ends the connection with this answer if there is something left of the body.
-    pub(super) fn close_behind(self, response: &mut Response) {
+    /// Closes the connection after this answer if a part of the body is unread.
+    pub(super) fn close_if_unread(self, response: &mut Response) {
         if self.0.is_some_and(|is_read| !is_read.load(Ordering::Relaxed)) {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
     }
 }
 
-impl HttpBody for Watched {
+impl HttpBody for Observed {
     type Data = Bytes;
     type Error = axum::Error;
 
