@@ -1,4 +1,4 @@
-//! Tells the program which commit it is built from.
+//! Passes the commit of the sources to the program.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,10 +16,11 @@ fn main() {
     println!("cargo::rustc-env=BUILD_REVISION={revision}");
 }
 
-/// The commit that the sources in `folder` are of, and the file that changes with it: what whoever packages
-/// the program gives, else, in a release build, what git says. A build for tests does not ask: each commit
-/// would compile everything anew. Sources that are no checkout of their own, as those of a tarball, have no
-/// commit, so that their builds do not depend on where they are unpacked.
+/// The commit of the sources in `folder`, and the file that changes with it.
+///
+/// A packager may give the commit; otherwise a release build gets it from git. A test build does not, because
+/// each commit would then recompile everything. Sources without a checkout of their own, such as a tarball,
+/// have no commit, so that their build does not depend on the folder that contains them.
 pub(crate) fn revision(folder: &Path, is_release: bool, given: Option<String>) -> (String, Option<String>) {
     let unknown = ("unknown".to_owned(), None);
     if let Some(given) = given.filter(|given| !given.is_empty()) {

@@ -1,4 +1,4 @@
-//! `[auth]`: who may use the API, and who may send datagrams.
+//! `[auth]`: authentication of clients and datagrams, and what they may do.
 
 use std::collections::HashSet;
 
@@ -7,43 +7,43 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::{ConfigError, Key, Token};
 use crate::model::DeviceIdCase;
 
-/// Who may use the API.
+/// Authentication, and what clients may do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Auth {
-    /// Whether somebody without a token may do everything, even where other machines reach the server.
+    /// Whether clients without a token may do everything, even if other machines can reach the server.
     pub allow_anonymous: bool,
-    /// What a client certificate says of who shows it.
+    /// The rights of a client certificate.
     pub client_certificate: CertificateUse,
-    /// Who may see `/metrics`, once there are tokens. The numbers are those of all tenants together.
+    /// The clients that may read `/metrics` if there are tokens. The metrics cover all tenants together.
     pub metrics: Audience,
-    /// Who may ask for the health of the service, once there are tokens. Reasons are for `admin` in any case.
+    /// The clients that may read the health if there are tokens. Only `admin` sees reasons.
     pub health: Audience,
-    /// The tokens. Without any, whoever can connect may do everything.
+    /// The tokens. Without any, every client that can connect may do everything.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<Token>,
-    /// The keys that datagrams are signed with. Without any, datagrams are taken unsigned.
+    /// The keys that sign datagrams. Without any, datagrams need no signature.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "keys_without_repeating")]
     pub keys: Vec<Key>,
 }
 
-/// What a client certificate says.
+/// The rights of a client certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CertificateUse {
-    /// Nothing: it is good for the connection.
+    /// Nothing beyond the connection.
     Off,
-    /// That its owner is the devices that it names, and may write their readings.
+    /// To write readings of the devices that it names.
     Device,
 }
 
-/// Who may see something.
+/// The clients that may read something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Audience {
-    /// Whoever has a token with the scope `admin`.
+    /// Clients with a token of the scope `admin`.
     Admin,
-    /// Everybody.
+    /// All clients.
     Open,
 }
 
@@ -61,25 +61,25 @@ impl Default for Auth {
 }
 
 impl Auth {
-    /// Whether somebody who shows nothing is let in.
+    /// Whether clients without a token or certificate may do everything.
     #[must_use]
     pub fn lets_anybody_in(&self) -> bool {
         self.allow_anonymous || !self.asks_who_comes()
     }
 
-    /// Whether there is anything by which somebody can be known.
+    /// Whether tokens or certificates can authenticate a client.
     #[must_use]
     pub fn asks_who_comes(&self) -> bool {
         !self.tokens.is_empty() || self.client_certificate == CertificateUse::Device
     }
 
-    /// Whether datagrams are taken that nobody signed.
+    /// Whether datagrams need no signature.
     #[must_use]
     pub fn takes_unsigned(&self) -> bool {
         self.allow_anonymous || self.keys.is_empty()
     }
 
-    /// Reads the secrets of keys that stand in files of their own.
+    /// Reads the secrets of keys from their files.
     pub(super) fn read_secrets(&mut self) -> Result<(), ConfigError> {
         self.keys.iter_mut().try_for_each(|key| key.secret.read())
     }
@@ -89,7 +89,7 @@ impl Auth {
         for (at, token) in (1..).zip(&self.tokens) {
             token.check(at)?;
             if !known.insert(token.hash) {
-                let problem = format!("is that of an earlier token (token {at}, {:?})", token.name);
+                let problem = format!("is used by an earlier token (token {at}, {:?})", token.name);
                 return Err(ConfigError::invalid("auth.tokens.hash", problem));
             }
         }
@@ -97,8 +97,9 @@ impl Auth {
         self.check_prefixes(case)
     }
 
-    /// What is signed with a key must say so by its id, and by nothing else: a signature does not cover the
-    /// id.
+    /// Checks each key, and that each ID and each secret is unique.
+    ///
+    /// A signature does not cover the ID, so two keys with one secret could be confused.
     fn check_keys(&self) -> Result<(), ConfigError> {
         let (mut ids, mut secrets) = (HashSet::new(), HashSet::new());
         for (at, key) in (1..).zip(&self.keys) {
@@ -106,14 +107,14 @@ impl Auth {
             let is_new =
                 [("auth.keys.id", ids.insert(&key.id)), ("auth.keys.secret", secrets.insert(key.secret.expose()))];
             if let Some((name, _)) = is_new.into_iter().find(|(_, is_new)| !is_new) {
-                let problem = format!("is that of an earlier key (key {at}, {:?})", key.id);
+                let problem = format!("is used by an earlier key (key {at}, {:?})", key.id);
                 return Err(ConfigError::invalid(name, problem));
             }
         }
         Ok(())
     }
 
-    /// No tenant's devices may look like those of another: of two prefixes, neither starts with the other.
+    /// Checks that no tenant prefix begins with another, so that no tenant reaches another's devices.
     fn check_prefixes(&self, case: DeviceIdCase) -> Result<(), ConfigError> {
         let of_tokens = self.tokens.iter().map(|token| ("auth.tokens.device_prefix", &token.device_prefix));
         let of_keys = self.keys.iter().map(|key| ("auth.keys.device_prefix", &key.device_prefix));
@@ -125,8 +126,8 @@ impl Auth {
             let (outer_kept, inner_kept) = (case.apply(outer), case.apply(inner));
             if inner_kept != outer_kept && inner_kept.starts_with(&*outer_kept) {
                 let problem = format!(
-                    "is {inner:?}, which starts with {outer:?} of another token or key: one tenant would reach into \
-                     the other"
+                    "is {inner:?}, which begins with {outer:?} of another token or key: one tenant could use the \
+                     devices of the other"
                 );
                 return Err(ConfigError::invalid(key, problem));
             }
@@ -135,7 +136,7 @@ impl Auth {
     }
 }
 
-/// A value of the wrong type may hold a secret, so it is not repeated.
+/// Reads keys. The error for a value of the wrong type does not quote it, because it may be a secret.
 fn keys_without_repeating<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Key>, D::Error> {
     Vec::deserialize(deserializer).map_err(|error: D::Error| {
         let text = error.to_string();

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use super::ConfigError;
 use crate::model::{DevicePattern, check_device_id};
 
-/// The longest `device_prefix`: it leaves room for ids of as many bytes again.
+/// The longest `device_prefix`. It leaves as many bytes for the device ID itself.
 const PREFIX_MAX_BYTES: usize = 64;
 
 /// Whether this may be the name of a token or the id of a key: 1 to `max_bytes` of `A-Z a-z 0-9 . _ -`.
@@ -27,7 +27,7 @@ pub(super) fn within<T: PartialOrd + Display + Copy>(
     Ok(())
 }
 
-/// Checks that `value` is not below that of another key.
+/// Checks that `value` is at least the value of another key.
 pub(super) fn not_below<T: PartialOrd + Display + Copy>(
     key: &'static str,
     value: T,
@@ -40,9 +40,10 @@ pub(super) fn not_below<T: PartialOrd + Display + Copy>(
     Ok(())
 }
 
-/// Checks for which devices something is: `keys` are those of the patterns and of the prefix, `whose` tells
-/// it apart.
-pub(super) fn territory(
+/// Checks the device patterns and the tenant prefix of a token or key.
+///
+/// `keys` are the names of the two in the configuration, and `whose` names the token or key.
+pub(super) fn check_device_scope(
     keys: [&'static str; 2],
     devices: Option<&[DevicePattern]>,
     prefix: Option<&str>,

@@ -1,4 +1,4 @@
-//! Which keys two configurations disagree on.
+//! The keys on which two configurations differ.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ impl Config {
         let [this, that] = [self, other].map(|config| Table::try_from(config).unwrap_or_default());
         collect(&mut keys, "", &this, &that);
         if self.mongodb.uri != other.mongodb.uri {
-            keys.insert("mongodb.uri".to_owned()); // what is written of it lacks its secrets
+            keys.insert("mongodb.uri".to_owned()); // the serialized URI hides its secrets
         }
         keys.into_iter().collect()
     }

@@ -1,4 +1,4 @@
-//! Which variables of the environment set which keys, and which are not about the configuration.
+//! The environment variables that set keys, and those with our prefix that do not.
 
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -8,13 +8,13 @@ use super::{Config, ConfigError};
 
 const PREFIX: &str = "TIDEGAUGE_";
 
-/// The token of commands that are clients: the one variable with our prefix that is no key.
+/// The token of client commands: the only variable with our prefix that sets no key.
 const CLIENT_TOKEN: &str = "TIDEGAUGE_TOKEN";
 
 /// The variables of this process, for [`Config::load`].
 ///
 /// # Errors
-/// When a variable that might configure something is not valid UTF-8.
+/// A variable with our prefix is not valid UTF-8.
 pub fn environment() -> Result<Vec<(String, String)>, ConfigError> {
     let ours = std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
     let readable = ours.map(|(name, value)| {
@@ -27,11 +27,12 @@ pub fn environment() -> Result<Vec<(String, String)>, ConfigError> {
     readable.collect()
 }
 
-/// What a variable sets: of `TIDEGAUGE_HTTP__LISTEN` it is `http` and `listen`, at least a section and a key.
-/// `None`: the variable is not about the configuration.
+/// The section and the key that a variable sets: `http` and `listen` for `TIDEGAUGE_HTTP__LISTEN`.
+///
+/// `None`: the variable does not belong to the configuration.
 ///
 /// # Errors
-/// When it has our prefix and cannot be meant for anybody else, but names no key.
+/// The variable has our prefix and belongs to no other program, but names no key.
 pub(super) fn path_of(variable: &str, value: &str) -> Result<Option<Vec<String>>, String> {
     let Some(name) = variable.strip_prefix(PREFIX) else { return Ok(None) };
     if variable == CLIENT_TOKEN || is_service_link(name, value) {
@@ -41,8 +42,9 @@ pub(super) fn path_of(variable: &str, value: &str) -> Result<Option<Vec<String>>
     if path.len() > 1 { Ok(Some(path)) } else { Err(no_key(name)) }
 }
 
-/// Whether Kubernetes or Docker tells with this variable where a service is whose name is, or begins with,
-/// `tidegauge`: `TIDEGAUGE_SERVICE_HOST`, `TIDEGAUGE_SERVICE_PORT_HTTP`,
+/// Whether Kubernetes or Docker sets this variable for a service named `tidegauge` or `tidegauge-...`.
+///
+/// Such variables hold the service's address: `TIDEGAUGE_SERVICE_HOST`, `TIDEGAUGE_SERVICE_PORT_HTTP`,
 /// `TIDEGAUGE_PORT=tcp://10.0.0.1:8080`, `TIDEGAUGE_PORT_8080_TCP_ADDR`.
 ///
 /// Source: <https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables>.
@@ -61,11 +63,11 @@ fn no_key(name: &str) -> String {
     let meant = keys_like(&name.to_ascii_lowercase());
     let variables: Vec<String> =
         meant.iter().map(|key| format!("{PREFIX}{}", key.to_ascii_uppercase().replace('.', "__"))).collect();
-    let hint = if variables.is_empty() { String::new() } else { format!("; is {} meant?", variables.join(" or ")) };
-    format!("names no key, as {PREFIX}<SECTION>__<KEY> with two underscores does{hint}")
+    let hint = if variables.is_empty() { String::new() } else { format!("; do you mean {}?", variables.join(" or ")) };
+    format!("names no key; write {PREFIX}<SECTION>__<KEY>, with two underscores{hint}")
 }
 
-/// The keys `section.key` that somebody may mean who writes `section_key`, or `key` alone.
+/// The keys `section.key` that `section_key`, or `key` alone, may stand for.
 fn keys_like(name: &str) -> Vec<String> {
     let sections = Table::try_from(Config::default()).unwrap_or_default();
     let mut names: Vec<String> = Vec::new();
@@ -82,7 +84,7 @@ fn keys_like(name: &str) -> Vec<String> {
     with_section.chain(alone).filter(|key| is_key(key)).collect()
 }
 
-/// Whether the configuration has this key, which a value of a wrong type shows too.
+/// Whether the configuration has this key. An error about its value shows that it has.
 fn is_key(key: &str) -> bool {
     let path: Vec<String> = key.split('.').map(str::to_owned).collect();
     let mut table = Table::new();

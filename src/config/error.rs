@@ -1,9 +1,9 @@
-//! What can be wrong with a configuration.
+//! The errors of a configuration.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why a configuration cannot be used. The text says where the mistake stands and never holds a secret.
+/// Why a configuration cannot be used. The text names the place of the mistake and contains no secret.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -11,34 +11,33 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         error: std::io::Error,
     },
-    /// The file is not TOML, or a section, key or value in it is not known; or an environment variable or a
-    /// flag names no key or has a value that its key does not take.
+    /// The file is not TOML, or a section, key or value is unknown, in the file, a variable or a flag.
     #[error("{place}: {message}")]
     Set {
-        /// Where the mistake stands.
+        /// The place of the mistake.
         place: Place,
-        /// What is wrong, with the key where there is one.
+        /// The mistake, with the key if there is one.
         message: String,
     },
-    /// A value makes no sense, by itself or beside the others, wherever it came from.
+    /// A value is out of range or contradicts another one.
     #[error("{}{key} {problem}", place.as_ref().map_or_else(String::new, |place| format!("{place}: ")))]
     Invalid {
-        /// Where the value was set. `None`: it is a default, or one of a list.
+        /// The place that set the value. `None`: it is a default, or an element of a list.
         place: Option<Place>,
         /// The key with its section, as in `log.max_bytes`.
         key: &'static str,
-        /// What is wrong: "is 0, must be from 1 to 10".
+        /// The mistake, such as "is 0, must be from 1 to 10".
         problem: String,
     },
-    /// More than one mistake: each on a line of its own.
+    /// Several mistakes, each on its own line.
     #[error("{} mistakes in the configuration\n{}", .0.len(), lines(.0))]
     Several(Vec<ConfigError>),
 }
 
-/// Where a value was set.
+/// The place that set a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// In the configuration file.
@@ -52,7 +51,7 @@ pub enum Place {
     },
     /// In an environment variable of this name.
     Environment(String),
-    /// By this flag, as it is written on the command line.
+    /// By this flag, in the form of the command line.
     Flag(&'static str),
 }
 
@@ -75,13 +74,13 @@ impl ConfigError {
         Self::Set { place: Place::Environment(variable), message: message.into() }
     }
 
-    /// One error of all mistakes, those of the file first, in its order. `None`: there are none.
+    /// One error for all mistakes, those of the file first, in its order. `None`: there are none.
     pub(super) fn of(mut mistakes: Vec<Self>) -> Option<Self> {
-        mistakes.sort_by_key(Self::line); // stable: the others stay in their order
+        mistakes.sort_by_key(Self::line); // stable: the others keep their order
         if mistakes.len() > 1 { Some(Self::Several(mistakes)) } else { mistakes.pop() }
     }
 
-    /// The line of the file, behind all lines where the mistake stands elsewhere.
+    /// The place in the file; for other places, one after all lines.
     fn line(&self) -> (usize, usize) {
         match self {
             Self::Set { place: Place::File { line, column, .. }, .. }

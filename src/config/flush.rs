@@ -9,19 +9,19 @@ use super::{Bytes, ConfigError, Period};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Flush {
-    /// A bucket with so many pending readings is due. 1 to 100,000.
+    /// The number of pending readings with which a bucket is due. 1 to 100,000.
     pub max_readings: usize,
-    /// A bucket is due when its oldest pending reading has waited so long. 1ms to 1d.
+    /// The age of its oldest pending reading at which a bucket is due. 1ms to 1d.
     pub max_age: Period,
-    /// How many write commands may be at the store at once. 1 to 64.
+    /// The number of concurrent write commands. 1 to 64.
     pub max_in_flight: usize,
-    /// How many buckets one write command carries. 1 to 100,000.
+    /// The number of buckets in one write command. 1 to 100,000.
     pub max_buckets_per_write: usize,
-    /// How large one write command gets. 1KiB to 16MiB.
+    /// The size of one write command. 1KiB to 16MiB.
     pub max_write_bytes: Bytes,
-    /// The wait before the first retry of a write; it doubles from retry to retry. 1ms to 1h.
+    /// The wait before the first retry of a write. It doubles with each retry. 1ms to 1h.
     pub retry_initial: Period,
-    /// How large the dead-letter file grows. 1KiB to 1TiB.
+    /// The size of the dead-letter file. 1KiB to 1TiB.
     pub max_dead_letter_bytes: Bytes,
     /// The longest wait between retries. At least `retry_initial`, at most 1h.
     pub retry_max: Period,

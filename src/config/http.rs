@@ -1,4 +1,4 @@
-//! `[http]`: the HTTP edge.
+//! `[http]`: the HTTP server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -10,25 +10,24 @@ use super::{Bytes, ConfigError, Period, Tls};
 /// The longest DNS name, in characters.
 const HOST_MAX_BYTES: usize = 253;
 
-/// The HTTP edge.
+/// The HTTP server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
-    /// The address to listen on. Port 0 takes a free one.
+    /// The address to listen on. Port 0 selects a free one.
     #[serde(deserialize_with = "socket_addr")]
     pub listen: SocketAddr,
-    /// The names under which the server answers, beside those that nobody else can own. `*`: any.
+    /// Host names of the server, in addition to names that cannot be registered. `*`: any.
     pub allowed_hosts: Vec<String>,
-    /// How many connections may be open at once. 1 to 1,000,000.
+    /// The number of connections that may be open at once. 1 to 1,000,000.
     pub max_connections: usize,
-    /// The largest body of a request, after decompression. 1B to 1GiB.
+    /// The size of a request body, after decompression. 1B to 1GiB.
     pub max_body_bytes: Bytes,
-    /// How many bytes of bodies may be on their way into the log, all requests together. At least
-    /// `max_body_bytes`.
+    /// The size of all request bodies together that are not yet in the log. At least `max_body_bytes`.
     pub max_bytes_in_flight: Bytes,
-    /// How long a client may take to send the head of a request. 1ms to 1h.
+    /// The time for a client to send the head of a request. 1ms to 1h.
     pub header_timeout: Period,
-    /// How long a client may take to send a body. 1ms to 1h.
+    /// The time for a client to send a body. 1ms to 1h.
     pub body_timeout: Period,
     /// TLS.
     pub tls: Tls,

@@ -1,4 +1,4 @@
-//! `[ingest]`: what makes a reading acceptable.
+//! `[ingest]`: the rules of admission.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,41 +6,41 @@ use super::check::within;
 use super::{Bytes, ConfigError, Period};
 use crate::model::DeviceIdCase;
 
-/// What makes a reading acceptable.
+/// The rules of admission.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ingest {
-    /// How far a reading's time may lie ahead of the server's clock. 0s to 365d.
+    /// The time that a reading may be ahead of the server's clock. 0s to 365d.
     pub max_future: Period,
-    /// How many readings one request may carry. 1 to 10,000,000.
+    /// The number of readings in one request. 1 to 10,000,000.
     pub max_readings_per_request: usize,
-    /// How many metrics one reading may have. 1 to 4,096.
+    /// The number of metrics in one reading. 1 to 4,096.
     pub max_metrics_per_reading: usize,
-    /// The longest metadata of a device, as JSON text. 0B to 64KiB.
+    /// The size of the metadata of a device, as JSON text. 0B to 64KiB.
     pub max_metadata_bytes: Bytes,
-    /// What becomes of capitals in device ids, of readings and of queries.
+    /// Case handling of device IDs, in readings and in queries.
     pub device_id_case: DeviceIdCase,
-    /// What line protocol leaves open.
+    /// The choices that line protocol leaves to the configuration.
     pub line_protocol: LineProtocol,
-    /// What `SenML` leaves open.
+    /// The choices that `SenML` leaves to the configuration.
     pub senml: Senml,
 }
 
-/// What line protocol leaves open.
+/// The choices that line protocol leaves to the configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LineProtocol {
-    /// The tags that may name the device; of those that a line has, the first of this list does. 1 to 16
-    /// names.
+    /// The tags that may name the device of a line, in order of preference. 1 to 16 names.
     pub device_tags: Vec<String>,
 }
 
-/// What `SenML` leaves open.
+/// The choices that `SenML` leaves to the configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Senml {
-    /// A name is cut at the last of these characters, into device and metric. Some of `-`, `:`, `.`, `/` and
-    /// `_`, or none.
+    /// The characters that separate device and metric: some of `-`, `:`, `.`, `/` and `_`, or none.
+    ///
+    /// A name is split at the last of them.
     pub separators: String,
 }
 
@@ -86,7 +86,7 @@ impl LineProtocol {
         const KEY: &str = "ingest.line_protocol.device_tags";
         if !(1..=16).contains(&self.device_tags.len()) {
             let count = self.device_tags.len();
-            return Err(ConfigError::invalid(KEY, format!("is a list of {count}, must be one of 1 to 16 names")));
+            return Err(ConfigError::invalid(KEY, format!("is a list of {count}, must have 1 to 16 names")));
         }
         if self.device_tags.iter().any(String::is_empty) {
             return Err(ConfigError::invalid(KEY, "is a list with an empty name"));

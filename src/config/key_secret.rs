@@ -1,4 +1,4 @@
-//! The secret of a key, which shows itself to nobody who does not ask for it by name.
+//! The secret of a key, which is hidden unless code asks for it by name.
 
 use std::fmt;
 use std::fs::File;
@@ -16,27 +16,26 @@ use super::ConfigError;
 const MIN_BYTES: usize = 43;
 const MAX_BYTES: usize = 256;
 
-/// The secret of a key: 43 to 256 of `A-Z a-z 0-9 - _`, which is 32 random bytes or more in base64url. It
-/// stands in the configuration, or in a file of its own.
+/// The secret of a key: 43 to 256 of `A-Z a-z 0-9 - _`, at least 32 random bytes in base64url.
 ///
-/// Unlike the hash of a token it has to be kept as it is: whoever checks a signature could make it. So
-/// printing and serializing hide it.
+/// It is in the configuration or in a file of its own. Unlike a token, of which the hash suffices, the secret
+/// itself is needed to verify signatures. `Debug` and `Serialize` hide it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeySecret {
     text: String,
     file: Option<PathBuf>,
 }
 
-/// A string is not the secret of a key. It may be one that was cut, so it is not repeated.
+/// A text is not the secret of a key. The error does not quote it, because it may be a part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not {MIN_BYTES} to {MAX_BYTES} of A-Z a-z 0-9 - _, as `tidegauge key new` prints it")]
 pub struct KeySecretError;
 
 impl KeySecret {
-    /// This secret.
+    /// Makes a secret of a text.
     ///
     /// # Errors
-    /// When it is none.
+    /// The text is not a secret.
     pub fn new(text: impl Into<String>) -> Result<Self, KeySecretError> {
         let secret = Self { text: text.into(), file: None };
         secret.check()?;
@@ -46,7 +45,7 @@ impl KeySecret {
     /// The secret in a file, without the white space around it.
     ///
     /// # Errors
-    /// When the file cannot be read, or holds something else.
+    /// The file cannot be read, or its content is not a secret.
     pub fn from_file(path: &Path) -> io::Result<Self> {
         Self::new(read(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("it is {error}")))
     }
@@ -57,7 +56,7 @@ impl KeySecret {
         &self.text
     }
 
-    /// Reads the file in which it stands, if it does.
+    /// Reads the secret from its file, if it has one.
     pub(super) fn read(&mut self) -> Result<(), ConfigError> {
         let Some(file) = &self.file else { return Ok(()) };
         self.text = read(file).map_err(|error| {
@@ -73,7 +72,7 @@ impl KeySecret {
     }
 }
 
-/// What stands in a file, or the start of it when it is too long for a secret.
+/// Reads a file, but only its start if it is too long for a secret.
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(64 << 10).read_to_string(&mut text)?;
@@ -99,17 +98,16 @@ impl Serialize for KeySecret {
 }
 
 impl<'de> Deserialize<'de> for KeySecret {
-    /// Takes any text: what may stand there is checked with all the other keys, so that what is shown can be
-    /// read.
+    /// Accepts any text, so that a serialized configuration can be read. [`KeySecret::check`] follows later.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Written)
+        deserializer.deserialize_any(TextOrFile)
     }
 }
 
 /// A text, or a table that names a file.
-struct Written;
+struct TextOrFile;
 
-impl<'de> Visitor<'de> for Written {
+impl<'de> Visitor<'de> for TextOrFile {
     type Value = KeySecret;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -151,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_guessed_or_was_cut_is_no_secret_and_is_not_repeated() {
+    fn a_short_or_truncated_secret_is_refused_and_not_quoted() {
         for bad in
             ["", "***", "hunter2", &TEXT[..42], &TEXT.replace('-', "+"), &TEXT.replace('-', " "), &TEXT.repeat(6)]
         {
@@ -168,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_in_a_file_is_read_without_the_space_around_it_and_shown_by_its_path() {
+    fn a_secret_in_a_file_is_trimmed_and_shown_by_its_path() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gateway.key");
         std::fs::write(&path, format!("  {TEXT}\n")).unwrap();

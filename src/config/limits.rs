@@ -1,4 +1,4 @@
-//! `[limits]`: how much one token or one device may use, so that the others have enough.
+//! `[limits]`: limits of one token and of one device, which protect the others.
 
 use std::time::Duration;
 
@@ -7,36 +7,36 @@ use serde::{Deserialize, Serialize};
 use super::check::within;
 use super::{Bytes, ConfigError, Period};
 
-/// The fastest rate that may be asked for.
+/// The highest rate that can be configured.
 pub(super) const MAX_RATE: u64 = 10_000_000;
 
-/// How much one token or one device may use.
+/// Limits of one token and of one device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// How many readings may be sent with one token, or signed with one key of datagrams, per second. 0 to
-    /// 10,000,000; 0: no limit.
+    /// The readings per second with one token or one key. 0 to 10,000,000; 0: no limit.
     pub token_readings_per_second: u64,
-    /// How many requests may be sent with one token per second, of any kind. 0 to 10,000,000; 0: no limit.
+    /// The requests per second with one token. 0 to 10,000,000; 0: no limit.
     pub token_requests_per_second: u64,
-    /// How many bytes of `http.max_bytes_in_flight` the requests of one token may take. At least
-    /// `http.max_body_bytes`. Without it: half of them, or `http.max_body_bytes` if that is more.
+    /// The part of `http.max_bytes_in_flight` for one token. At least `http.max_body_bytes`.
+    ///
+    /// `None`: half of it, or `http.max_body_bytes` if that is more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_bytes_in_flight: Option<Bytes>,
-    /// How many readings one device may have per second. 0 to 10,000,000; 0: no limit.
+    /// The readings per second of one device. 0 to 10,000,000; 0: no limit.
     pub device_readings_per_second: u64,
-    /// How much of a rate per second may come at once after a quiet time, as the time in which it would come.
+    /// The burst of rates per second after a quiet time, as the time in which the rate allows as much.
     /// 1s to 1h.
     pub burst: Period,
-    /// How many different metrics of one device may arrive within an hour. 0 to 65,535; 0: no limit.
+    /// The number of different metrics of one device within an hour. 0 to 65,535; 0: no limit.
     pub device_metrics_per_hour: usize,
-    /// How many devices that are not known may appear per minute, and ten times as many at once. 0 to
-    /// 10,000,000; 0: no limit.
+    /// The new devices per minute, with a burst of ten minutes. 0 to 10,000,000; 0: no limit.
     pub new_devices_per_minute: u64,
-    /// For how long after a start new devices come without that limit, `known_devices` of them: nobody is
-    /// known then. 0ms to 1d.
+    /// The time after a start without that limit, for up to `known_devices` devices. 0ms to 1d.
+    ///
+    /// The server knows no device after a start.
     pub start_grace: Period,
-    /// How many devices are known without asking the store: those heard of last. 1,000 to 100,000,000.
+    /// The number of most recent devices known without a query to the store. 1,000 to 100,000,000.
     pub known_devices: usize,
 }
 
@@ -57,7 +57,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The burst of `new_devices_per_minute`: a fleet that is switched on comes at once.
+    /// The burst of `new_devices_per_minute`, for a fleet that is switched on at once.
     pub const NEW_DEVICES_BURST: Duration = Duration::from_secs(600);
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {

@@ -1,8 +1,7 @@
-//! Bringing file, environment and flags together.
+//! Merges the file, the environment and the flags.
 //!
-//! Each value is tried as it is added to what came before, so that a mistake is known to be in what was added
-//! last. A value that is wrong is reported with its place and left out, so that the other mistakes are found
-//! in the same run.
+//! Each value is checked when it is added, so that an error belongs to the value added last. A wrong value is
+//! reported with its place and left out, so that one run finds the other mistakes too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,53 +16,52 @@ use super::environment::path_of;
 use super::error::Place;
 use super::{Config, ConfigError};
 
-/// How many mistakes of a file are looked for: each takes another pass over the file.
+/// The number of reported mistakes of a file. Each needs another pass over the file.
 const MAX_MISTAKES: usize = 50;
 
-/// Keys that have a new name: the section, the old and the new name. The old name is understood, with a
-/// warning.
+/// Renamed keys: the section, the old and the new name. The old name still works, with a warning.
 const RENAMED: [(&str, &str, &str); 1] = [("query", "store_timeout", "timeout")];
 
 /// A value from the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Override {
-    /// The flag as it is written, such as `--http`, for messages.
+    /// The flag, such as `--http`, for messages.
     pub flag: &'static str,
     /// The section whose key the flag sets.
     pub section: &'static str,
     /// The key that the flag sets.
     pub key: &'static str,
-    /// The value as it was given.
+    /// The value on the command line.
     pub value: String,
 }
 
-/// A value of the file that an environment variable or a flag replaced by another value.
+/// A value of the file that an environment variable or a flag overrides.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Overruled {
+pub struct Overridden {
     /// The key with its section.
     pub key: String,
-    /// Where the file sets the value that does not hold.
+    /// The place of the overridden value in the file.
     pub file: Place,
-    /// What set the value in force.
+    /// The place of the value in force.
     pub by: Place,
-    /// The value of the file, and the one in force. `None` where they are secret or long.
+    /// The value of the file and the value in force. `None` if they are secret or long.
     values: Option<(String, String)>,
 }
 
-impl fmt::Display for Overruled {
+impl fmt::Display for Overridden {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, file, by, values } = self;
         match values {
-            Some((old, new)) => write!(f, "{key} = {old} ({file}) is overruled by {by}: {new}"),
-            None => write!(f, "{key} ({file}) is overruled by {by}"),
+            Some((old, new)) => write!(f, "{key} = {old} ({file}) is overridden by {by}: {new}"),
+            None => write!(f, "{key} ({file}) is overridden by {by}"),
         }
     }
 }
 
-/// A key that is set by its old name.
+/// A key that is set under its old name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Renamed {
-    /// Where it is set.
+    /// The place that sets it.
     pub place: Place,
     /// The old name, with its section.
     pub old: String,
@@ -78,27 +76,28 @@ impl fmt::Display for Renamed {
     }
 }
 
-/// What an operator should know of a configuration that is valid.
+/// Remarks on a valid configuration for the operator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Remarks {
-    /// The values of the file that do not hold.
-    pub overruled: Vec<Overruled>,
-    /// The keys that are set by their old names.
+    /// The values of the file that are overridden.
+    pub overridden: Vec<Overridden>,
+    /// The keys that are set under their old names.
     pub renamed: Vec<Renamed>,
 }
 
 impl Config {
-    /// Makes the configuration of the defaults, the TOML `file`, the variables of `env` named
-    /// `TIDEGAUGE_<SECTION>__<KEY>`, and `overrides`, each overruling those before it, reads the secrets that
-    /// stand in files of their own, and checks the whole.
+    /// Loads and checks the configuration.
     ///
-    /// Variables and overrides are read as TOML values where that gives what the key takes, else as plain
-    /// text, so that text needs no quotes. A variable that begins like these and names no key is refused,
-    /// unless it is known to be meant for somebody else; all others are ignored.
+    /// The sources are the defaults, the TOML `file`, the variables of `env` named
+    /// `TIDEGAUGE_<SECTION>__<KEY>`, and `overrides`. Each overrides those before it. Secrets in files of
+    /// their own are read too.
+    ///
+    /// A variable or override is read as a TOML value if that fits the key, else as plain text, so that text
+    /// needs no quotes. A variable with this prefix that names no key is refused, unless it is known to
+    /// belong to another program. Other variables are ignored.
     ///
     /// # Errors
-    /// Says which place of the file, which variable, which flag or which key is wrong, and why: of all
-    /// mistakes that do not depend on each other.
+    /// All mistakes that do not depend on each other, each with its place in the file, variable, flag or key.
     pub fn load(
         file: Option<&Path>,
         env: impl Iterator<Item = (String, String)>,
@@ -107,8 +106,7 @@ impl Config {
         Self::load_and_compare(file, env, overrides).map(|(config, _)| config)
     }
 
-    /// As [`Config::load`], and says which values of the file do not hold because something overrules them,
-    /// and which keys are set by old names.
+    /// As [`Config::load`], with remarks on overridden values of the file and on renamed keys.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -145,28 +143,28 @@ impl Config {
         if let Some(error) = ConfigError::of(mistakes) {
             return Err(error);
         }
-        let overruled = layers.overruled(&of_file, &places_in_file);
-        Ok((layers.config, Remarks { overruled, renamed: layers.renamed }))
+        let overridden = layers.overridden(&of_file, &places_in_file);
+        Ok((layers.config, Remarks { overridden, renamed: layers.renamed }))
     }
 }
 
-/// What was set so far, and the configuration that it makes.
+/// The values set so far, and the resulting configuration.
 #[derive(Default)]
 pub(super) struct Layers {
     set: Table,
-    /// Where each key was set last, by its name with its section.
+    /// The last place that set each key, by section and name.
     places: BTreeMap<String, Place>,
-    /// The keys whose values were not taken.
+    /// The keys with a wrong value.
     wrong: BTreeSet<String>,
     renamed: Vec<Renamed>,
     pub(super) config: Config,
 }
 
 impl Layers {
-    /// What the file at `path` sets, without what is wrong in it; and what is wrong.
+    /// The valid values of the file at `path`, and its mistakes.
     ///
     /// # Errors
-    /// When the file is not TOML.
+    /// The file is not TOML, or has too many mistakes.
     pub(super) fn from_text(text: &str, path: &Path) -> Result<(Self, Vec<ConfigError>), ConfigError> {
         let place = |at: usize| {
             let (line, column) = line_and_column(text, at);
@@ -195,13 +193,13 @@ impl Layers {
             }
         };
         let mut places = BTreeMap::new();
-        note_places(&mut places, "", document.get_ref(), &place);
+        record_places(&mut places, "", document.get_ref(), &place);
         let set = Table::deserialize(toml::Deserializer::from(document));
         let set = set.map_err(|error| mistake(&error, error.message().to_owned()))?;
         Ok((Self { set, places, wrong, renamed, config }, mistakes))
     }
 
-    /// Sets the key at the end of `path`, or says why a section, its name or its value is wrong.
+    /// Sets the key at the end of `path`, or returns why a section, the key or its value is wrong.
     pub(super) fn set(&mut self, path: &[String], text: &str, place: &Place) -> Result<(), String> {
         if let Some((section, old, new)) = RENAMED.into_iter().find(|(section, old, _)| *path == [*section, *old]) {
             self.renamed.push(renamed(place.clone(), section, old, new));
@@ -209,7 +207,7 @@ impl Layers {
         }
         let plain = Value::String(text.to_owned());
         let set = match text.parse::<Value>() {
-            // when neither will do, what is wrong with the typed value says more
+            // if both fail, the error about the typed value is more helpful
             Ok(typed) => self.try_set(path, typed).or_else(|problem| self.try_set(path, plain).map_err(|_| problem)),
             Err(_) => self.try_set(path, plain),
         };
@@ -229,8 +227,9 @@ impl Layers {
         Ok(())
     }
 
-    /// Adds what is wrong with values that by themselves were taken. A key that is wrong is left out for what
-    /// follows; what is wrong with other keys only because of it is no mistake.
+    /// Adds the mistakes of values that parse but are out of range or contradict others.
+    ///
+    /// A wrong key is left out from then on, and mistakes of other keys that only follow from it are ignored.
     fn check(&mut self, mistakes: &mut Vec<ConfigError>) {
         loop {
             let secrets = self.config.auth.read_secrets().err();
@@ -248,7 +247,7 @@ impl Layers {
                 break;
             }
         }
-        // Whether sections go together can be said only when each by itself is right.
+        // Sections can be checked together only if each is valid by itself.
         if mistakes.is_empty()
             && let Err(mistake) = self.config.check_together()
         {
@@ -261,7 +260,7 @@ impl Layers {
         }
     }
 
-    /// Gives a key its default again.
+    /// Resets a key to its default.
     fn unset(&mut self, key: &str) {
         let path: Vec<&str> = key.split('.').collect();
         let (last, sections) = path.split_last().expect("a key has a name");
@@ -273,18 +272,18 @@ impl Layers {
         }
     }
 
-    /// The values of the file that do not hold.
-    fn overruled(&self, of_file: &Config, places_in_file: &BTreeMap<String, Place>) -> Vec<Overruled> {
+    /// The values of the file that are overridden.
+    fn overridden(&self, of_file: &Config, places_in_file: &BTreeMap<String, Place>) -> Vec<Overridden> {
         let tables = [of_file, &self.config].map(|config| Table::try_from(config).unwrap_or_default());
         let differing = of_file.differing_keys(&self.config).into_iter();
-        let overruled = differing.filter_map(|key| {
+        let overridden = differing.filter_map(|key| {
             let (file, by) = (places_in_file.get(&key)?.clone(), self.places.get(&key)?.clone());
             let value = |table| value_at(table, &key).filter(|value| !(value.is_array() || value.is_table()));
             let [old, new] = tables.each_ref().map(|table| value(table).map(Value::to_string));
             let values = old.zip(new).filter(|(old, new)| old != new);
-            (file != by).then_some(Overruled { key, file, by, values })
+            (file != by).then_some(Overridden { key, file, by, values })
         });
-        overruled.collect()
+        overridden.collect()
     }
 }
 
@@ -295,8 +294,7 @@ fn value_at<'t>(table: &'t Table, key: &str) -> Option<&'t Value> {
     }
 }
 
-/// Gives keys that are set by their old names the new ones. Where both are set, the old one stays, and is
-/// unknown.
+/// Renames keys with old names. If both names are set, the old one stays and is an unknown key.
 fn rename(document: &mut DeTable<'_>, place: &impl Fn(usize) -> Place) -> Vec<Renamed> {
     let mut found = Vec::new();
     for (section, old, new) in RENAMED {
@@ -315,8 +313,9 @@ fn renamed(place: Place, section: &str, old: &str, new: &str) -> Renamed {
     Renamed { place, old: format!("{section}.{old}"), new: format!("{section}.{new}") }
 }
 
-/// Removes the key at the end of a path; where the path leads into a list, the whole list. Says whether it
-/// was there.
+/// Removes the key at the end of a path, or the whole list if the path leads into one.
+///
+/// Returns whether the key was present.
 fn remove<'p>(table: &mut DeTable<'_>, path: &mut impl Iterator<Item = &'p Segment>) -> bool {
     let Some(Segment::Map { key }) = path.next() else { return false };
     if let Some(DeValue::Table(inner)) = table.get_mut(key.as_str()).map(Spanned::get_mut)
@@ -327,8 +326,8 @@ fn remove<'p>(table: &mut DeTable<'_>, path: &mut impl Iterator<Item = &'p Segme
     table.remove(key.as_str()).is_some()
 }
 
-/// Notes the place of each value below `section`, which is empty or ends with a dot.
-fn note_places(
+/// Records the place of each value below `section`, which is empty or ends with a dot.
+fn record_places(
     places: &mut BTreeMap<String, Place>,
     section: &str,
     table: &DeTable<'_>,
@@ -337,15 +336,16 @@ fn note_places(
     for (name, value) in table {
         let (key, value): (String, &Spanned<DeValue<'_>>) = (format!("{section}{}", name.get_ref()), value);
         if let DeValue::Table(inner) = value.get_ref() {
-            note_places(places, &format!("{key}."), inner, place);
+            record_places(places, &format!("{key}."), inner, place);
         } else {
             places.insert(key, place(value.span().start));
         }
     }
 }
 
-/// Puts `value` at the end of `path`, making sections on the way. What stands where a section should be is
-/// replaced, so that it is the variable that is wrong and says so.
+/// Inserts `value` at the end of `path` and creates the sections on the way.
+///
+/// A value in the place of a section is replaced, so that the error names the variable.
 pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
     match path {
         [] => {}

@@ -11,24 +11,24 @@ use super::{Bytes, ConfigError, Period};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// When what was appended is synced to disk.
+    /// When appended records are synced to disk.
     pub sync: SyncPolicy,
-    /// How often the log is synced with `sync = "interval"`: what a power cut may cost. 1ms to 1h.
+    /// The time between syncs with `sync = "interval"`, which a power cut may lose. 1ms to 1h.
     pub sync_interval: Period,
-    /// How large a segment file grows. 64KiB to 1GiB, and at most half of `max_bytes`.
+    /// The size of a segment. 64KiB to 1GiB, and at most half of `max_bytes`.
     pub segment_bytes: Bytes,
-    /// How large the log may grow while the store does not keep up; then the edge refuses readings.
+    /// The size of the log, which grows while the store does not keep up. Above it readings are refused.
     pub max_bytes: Bytes,
-    /// How much of its disk the log leaves free; below that the edge refuses readings.
+    /// The space on its disk that the log leaves free. Below it readings are refused.
     pub min_free_bytes: MinFree,
 }
 
-/// How much of its disk the log leaves free: `"auto"`, or a size such as `"2GiB"`.
+/// The space on its disk that the log leaves free: `"auto"`, or a size such as `"2GiB"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MinFree {
-    /// What the store needs for its next writes, at most half of the disk.
+    /// The space that the store needs for its next writes, at most half of the disk.
     Auto,
-    /// So much. 0 for nothing.
+    /// This size. 0: no reserve.
     Bytes(Bytes),
 }
 
@@ -70,13 +70,13 @@ impl<'de> Deserialize<'de> for MinFree {
     }
 }
 
-/// When what was appended to the log is synced to disk.
+/// When appended records are synced to disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SyncPolicy {
-    /// Before the answer: what was acknowledged survives a power cut.
+    /// Before the answer: acknowledged readings survive a power cut.
     Always,
-    /// Every `sync_interval`, after the answer: a power cut may cost that much.
+    /// Every `sync_interval`, after the answer: a power cut may lose the readings of that time.
     Interval,
 }
 
@@ -96,7 +96,7 @@ impl Log {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         within("log.sync_interval", self.sync_interval, Period::millis(1), Period::hours(1))?;
         within("log.segment_bytes", self.segment_bytes, Bytes::kib(64), Bytes::gib(1))?;
-        // the segment being written cannot be cut, so with a single one the log could fill up for good
+        // The current segment cannot be removed, so with a single segment the log could stay full forever.
         if self.segment_bytes.0 > self.max_bytes.0 / 2 {
             let (segment, max) = (self.segment_bytes, self.max_bytes);
             let problem = format!("is {segment}, must be at most half of log.max_bytes, which is {max}");

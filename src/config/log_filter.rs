@@ -1,4 +1,4 @@
-//! Which log lines are written.
+//! The filter of log lines.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,8 +6,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-/// Which log lines are written: a level (`off`, `error`, `warn`, `info`, `debug`, `trace`), or directives in
-/// the syntax of [`Targets`], such as `info,tidegauge::flush=debug`.
+/// A filter of log lines: a level, or directives such as `info,tidegauge::flush=debug`.
+///
+/// Levels are `off`, `error`, `warn`, `info`, `debug` and `trace`; directives have the syntax of
+/// [`Targets`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(String);
 
@@ -17,7 +19,7 @@ impl LogFilter {
     /// The filter for a subscriber.
     #[must_use]
     pub fn to_filter(&self) -> Targets {
-        self.0.parse().unwrap_or_default() // `from_str` has parsed it before
+        self.0.parse().unwrap_or_default() // valid: `from_str` has parsed it
     }
 }
 
@@ -27,7 +29,7 @@ impl Default for LogFilter {
     }
 }
 
-/// Not a filter: says what would be one.
+/// A text is not a filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected {EXPECTED}")]
 pub struct LogFilterError;
@@ -36,8 +38,7 @@ impl FromStr for LogFilter {
     type Err = LogFilterError;
 
     fn from_str(text: &str) -> Result<Self, LogFilterError> {
-        // `Targets` reads a single word that is no level as the name of a module: a typo would silence
-        // everything
+        // `Targets` takes a single word that is not a level for a module: a typo would silence the log.
         let is_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
         let is_level = !text.is_empty() && text.parse::<LevelFilter>().is_ok();
         let good = is_level || (!is_word && text.parse::<Targets>().is_ok());

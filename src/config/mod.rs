@@ -1,13 +1,11 @@
-//! The configuration: one file per section, every key with a default, nothing accepted that is not
-//! understood.
+//! The configuration: one file per section, a default for most keys, an error for every unknown key.
 //!
-//! A value comes from a flag, else from the environment, else from the file, else from the default. What a
-//! [`Config`] holds after [`Config::load`] has been checked as a whole: no limit is senseless, and no two
-//! settings contradict each other. Mistakes are reported where they were made: a place in the file, a
-//! variable, a flag, a key.
+//! A flag overrides the environment, which overrides the file, which overrides the default. [`Config::load`]
+//! checks the whole: every value is in its range, and no two settings contradict each other. An error names
+//! the place of the mistake: a line of the file, a variable, a flag or a key.
 //!
 //! `config/tidegauge.toml` documents every key. This room knows what the keys mean to an operator, and
-//! nothing of the rooms that obey them.
+//! nothing of the rooms that use them.
 
 mod auth;
 mod check;
@@ -55,7 +53,7 @@ pub use ingest::{Ingest, LineProtocol, Senml};
 pub use key::{KEY_ID_MAX_BYTES, Key, is_key_id};
 pub use key_secret::KeySecret;
 pub use limits::Limits;
-pub use load::{Override, Overruled, Remarks, Renamed};
+pub use load::{Overridden, Override, Remarks, Renamed};
 pub use log::{Log, MinFree, SyncPolicy};
 pub use log_filter::{LogFilter, LogFilterError};
 pub use mongodb::Mongodb;
@@ -80,15 +78,15 @@ pub use units::{Bytes, Period, UnitError};
 pub struct Config {
     /// The process.
     pub server: Server,
-    /// The HTTP edge.
+    /// The HTTP server.
     pub http: Http,
-    /// The UDP edge.
+    /// The UDP sockets.
     pub udp: Udp,
-    /// Who may use the API.
+    /// Authentication and authorization.
     pub auth: Auth,
-    /// What makes a reading acceptable.
+    /// The rules of admission.
     pub ingest: Ingest,
-    /// How much one token or one device may use.
+    /// The limits of one token and of one device.
     pub limits: Limits,
     /// The write-ahead log.
     pub log: Log,
@@ -96,36 +94,35 @@ pub struct Config {
     pub pending: Pending,
     /// Writing pending buckets to the store.
     pub flush: Flush,
-    /// Which store.
+    /// The choice of the store.
     pub store: Store,
     /// The embedded store.
     pub sqlite: Sqlite,
     /// The MongoDB store.
     pub mongodb: Mongodb,
-    /// How long readings are kept.
+    /// The age at which readings and rollups are deleted.
     pub retention: Retention,
-    /// Limits of queries.
+    /// The limits of queries.
     pub query: Query,
-    /// Log lines of the process.
+    /// The log lines of the process.
     pub telemetry: Telemetry,
 }
 
 impl Config {
-    /// The store in use: what `store.kind` says, else MongoDB when there is a URI, else SQLite.
+    /// The store in use: `store.kind`, else MongoDB if there is a URI, else SQLite.
     #[must_use]
     pub fn store_kind(&self) -> StoreKind {
         let implied = if self.mongodb.uri.is_some() { StoreKind::Mongodb } else { StoreKind::Sqlite };
         self.store.kind.unwrap_or(implied)
     }
 
-    /// The database file of the embedded store: what `sqlite.file` says, else `tidegauge.sqlite` in the data
-    /// folder.
+    /// The database file of the embedded store: `sqlite.file`, else `tidegauge.sqlite` in the data folder.
     #[must_use]
     pub fn sqlite_file(&self) -> PathBuf {
         self.sqlite.file.clone().unwrap_or_else(|| self.server.data_dir.join("tidegauge.sqlite"))
     }
 
-    /// This configuration with each value that follows from others written out, where there is one.
+    /// This configuration with every value filled in that follows from others.
     #[must_use]
     pub fn filled(&self) -> Self {
         let mut filled = self.clone();
@@ -141,12 +138,12 @@ impl Config {
         filled
     }
 
-    /// Checks each section by itself, then what sections say together.
+    /// Checks each section by itself, then all together.
     fn check(&self) -> Result<(), ConfigError> {
         self.check_sections().next().map_or_else(|| self.check_together(), Err)
     }
 
-    /// What is wrong with each section by itself: the first mistake of each.
+    /// The first mistake of each section by itself.
     fn check_sections(&self) -> impl Iterator<Item = ConfigError> {
         let checked = [
             self.server.check(),
@@ -166,7 +163,7 @@ impl Config {
         checked.into_iter().filter_map(Result::err)
     }
 
-    /// Checks what sections say together, once each by itself is right.
+    /// Checks the sections together, once each is valid by itself.
     fn check_together(&self) -> Result<(), ConfigError> {
         self.check_share()?;
         self.check_store()?;
@@ -174,8 +171,9 @@ impl Config {
         self.check_listen()
     }
 
-    /// How many bytes of bodies the requests of one token may take: what `limits.token_bytes_in_flight` says,
-    /// else half of what all may take, if one body fits into it.
+    /// The bytes of bodies in flight with one token.
+    ///
+    /// `limits.token_bytes_in_flight`, else half of `http.max_bytes_in_flight`, but at least one body.
     #[must_use]
     pub fn token_bytes_in_flight(&self) -> Bytes {
         let half = Bytes(self.http.max_bytes_in_flight.0 / 2);
@@ -189,7 +187,7 @@ impl Config {
 
     fn check_store(&self) -> Result<(), ConfigError> {
         if self.store_kind().is_mongodb() && self.mongodb.uri.is_none() {
-            return Err(ConfigError::invalid("store.kind", "is that of a MongoDB store, so mongodb.uri must be set"));
+            return Err(ConfigError::invalid("store.kind", "is a MongoDB store, so mongodb.uri must be set"));
         }
         if self.store_kind() != StoreKind::Mongodb {
             return Ok(());
@@ -202,7 +200,7 @@ impl Config {
         Ok(())
     }
 
-    /// Devices are known by certificates only where somebody vouches for these.
+    /// Certificates identify devices only if an authority verifies them.
     fn check_certificates(&self) -> Result<(), ConfigError> {
         if self.auth.client_certificate == CertificateUse::Device && self.http.tls.client_ca_file.is_none() {
             let problem = "is \"device\", so http.tls.client_ca_file must be set";
@@ -211,11 +209,12 @@ impl Config {
         Ok(())
     }
 
-    /// This configuration with what a running server takes over from `other`: all of `[auth]`, and
-    /// `[http.tls]` unless that would turn TLS on or off.
+    /// This configuration with the sections of `other` that a running server can reload.
+    ///
+    /// These are `[auth]`, and `[http.tls]` unless that would turn TLS on or off.
     ///
     /// # Errors
-    /// When the two do not go together, or when that would open what is closed.
+    /// The combination is invalid, or it would give access without authentication that was required before.
     pub fn reloaded(&self, other: &Self) -> Result<Self, ConfigError> {
         let mut changed = Self { auth: other.auth.clone(), ..self.clone() };
         if self.http.tls.is_on() && other.http.tls.is_on() {
@@ -226,42 +225,43 @@ impl Config {
         Ok(changed)
     }
 
-    /// A reload must not open what is closed: an emptied file would let everybody in, and behind a reverse
-    /// proxy the address gives no hint of it.
+    /// Checks that a reload removes no authentication.
+    ///
+    /// An emptied file would admit every client, and behind a reverse proxy the address gives no hint of it.
     fn check_stays_closed(&self, changed: &Self) -> Result<(), ConfigError> {
         let (old, new) = (&self.auth, &changed.auth);
         let (old_tls, new_tls) = (&self.http.tls, &changed.http.tls);
-        let restart = "restart the server if that is meant";
+        let restart = "restart the server if you intend this";
         let decide = format!("set auth.allow_anonymous = true or {restart}");
         let opens = if !new.allow_anonymous && new.lets_anybody_in() && !old.lets_anybody_in() {
-            ("auth.tokens", "nobody would have to authenticate any more", decide.as_str())
+            ("auth.tokens", "clients would no longer have to authenticate", decide.as_str())
         } else if !new.allow_anonymous && new.takes_unsigned() && !old.takes_unsigned() {
-            ("auth.keys", "nobody would have to sign datagrams any more", decide.as_str())
+            ("auth.keys", "datagrams would no longer need a signature", decide.as_str())
         } else if old_tls.requires_certificates() && !new_tls.requires_certificates() {
-            ("http.tls.client_ca_file", "clients would no longer have to show a certificate", restart)
+            ("http.tls.client_ca_file", "clients would no longer need a certificate", restart)
         } else if old_tls.client_crl_file.is_some() && new_tls.client_crl_file.is_none() {
-            ("http.tls.client_crl_file", "revoked certificates would be good again", restart)
+            ("http.tls.client_crl_file", "revoked certificates would be valid again", restart)
         } else {
             return Ok(());
         };
         let (key, what, way_out) = opens;
-        Err(ConfigError::invalid(key, format!("would open what is closed: {what}; {way_out}")))
+        Err(ConfigError::invalid(key, format!("would remove protection: {what}; {way_out}")))
     }
 
-    /// Closed by default: without authentication, only this machine may connect.
+    /// Checks that without authentication only this machine may connect.
     fn check_listen(&self) -> Result<(), ConfigError> {
         let is_open = |listen: SocketAddr| !self.auth.allow_anonymous && !listen.ip().to_canonical().is_loopback();
         let http = self.http.listen;
         if is_open(http) && self.auth.lets_anybody_in() {
             let way_in = "configure tokens ([[auth.tokens]]; `tidegauge token new` makes one)";
-            return Err(within_reach("http.listen", http, "nobody has to authenticate", way_in));
+            return Err(within_reach("http.listen", http, "clients need not authenticate", way_in));
         }
-        // Tokens do not help with the other: a datagram carries none.
+        // Tokens do not protect the UDP address: a datagram carries none.
         match self.udp.listen.address() {
             Some(udp) if is_open(udp) && self.auth.keys.is_empty() => {
                 let ways_out =
                     "configure keys ([[auth.keys]]; `tidegauge key new` makes one), set udp.listen = \"off\"";
-                Err(within_reach("udp.listen", udp, "nobody has to sign datagrams", ways_out))
+                Err(within_reach("udp.listen", udp, "datagrams need no signature", ways_out))
             }
             _ => Ok(()),
         }
@@ -272,7 +272,7 @@ fn within_reach(key: &'static str, listen: SocketAddr, why: &str, way_out: &str)
     let port = listen.port();
     let problem = format!(
         "is {listen}, which other machines can reach, and {why}; {way_out}, listen on loopback (such as \
-         127.0.0.1:{port}), or let everybody in with auth.allow_anonymous = true"
+         127.0.0.1:{port}), or admit every client with auth.allow_anonymous = true"
     );
     ConfigError::invalid(key, problem)
 }

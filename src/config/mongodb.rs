@@ -9,23 +9,23 @@ use super::{Bytes, ConfigError, MongodbUri, Period, Timeseries};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Mongodb {
-    /// How to connect. Being set, it chooses this store unless `store.kind` says otherwise.
+    /// The connection string. If it is set, this store is used unless `store.kind` selects another.
     pub uri: Option<MongodbUri>,
     /// The database, see [`Self::database`]: 1 to 63 bytes without `/\. "$*<>:|?`.
     pub database: Option<String>,
     /// The collection of the buckets: 1 to 128 bytes, without `$`, not starting with `system.`.
     pub collection: String,
-    /// The collection of the rollups: another one than `collection`, with the same limits.
+    /// The collection of the rollups: different from `collection`, with the same limits.
     pub rollups_collection: String,
-    /// How long one call to the server may take. 1ms to 1h.
+    /// The time for one command. 1ms to 1h.
     pub timeout: Period,
-    /// How many readings one document holds before a new part starts. 1 to 100,000.
+    /// The number of readings in one document. More go into another part. 1 to 100,000.
     pub max_readings_per_document: usize,
-    /// How large one document gets, in BSON, before a new part starts. 128KiB to 15MiB.
+    /// The size of one document, in BSON. More goes into another part. 128KiB to 15MiB.
     pub max_document_bytes: Bytes,
-    /// Whether to give the collection a `$jsonSchema` validator for everything but the single readings.
+    /// Whether the collection gets a `$jsonSchema` validator of everything but the single readings.
     pub validate: bool,
-    /// The native time-series collection, where `store.kind` asks for one.
+    /// The native time-series collection, if `store.kind` selects it.
     pub timeseries: Timeseries,
 }
 
@@ -46,7 +46,7 @@ impl Default for Mongodb {
 }
 
 impl Mongodb {
-    /// The database in use: what `database` says, else what `uri` names, else `tidegauge`.
+    /// The database in use: `database`, else the one in `uri`, else `tidegauge`.
     #[must_use]
     pub fn database(&self) -> String {
         let in_uri = || self.uri.as_ref().and_then(MongodbUri::database);
@@ -65,12 +65,11 @@ impl Mongodb {
         check_collection("mongodb.collection", &self.collection)?;
         check_collection("mongodb.rollups_collection", &self.rollups_collection)?;
         if self.collection == self.rollups_collection {
-            let problem = format!("is \"{}\", must be another one than mongodb.collection", self.collection);
+            let problem = format!("is \"{}\", must differ from mongodb.collection", self.collection);
             return Err(ConfigError::invalid("mongodb.rollups_collection", problem));
         }
         if self.timeseries.collection == self.rollups_collection {
-            let problem =
-                format!("is \"{}\", must be another one than mongodb.timeseries.collection", self.rollups_collection);
+            let problem = format!("is \"{}\", must differ from mongodb.timeseries.collection", self.rollups_collection);
             return Err(ConfigError::invalid("mongodb.rollups_collection", problem));
         }
         self.timeseries.check()?;

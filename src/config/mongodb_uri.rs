@@ -1,21 +1,24 @@
-//! A connection string that does not show its password.
+//! A connection string that hides its password.
 
 use std::fmt;
 use std::str::FromStr;
 
+use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The connection string of MongoDB. Printing or serializing it hides the password, and the values of all
-/// options but those known to be no secret; [`MongodbUri::expose`] gives the whole of it.
+/// The connection string of MongoDB.
+///
+/// `Display`, `Debug` and `Serialize` hide the password, and the values of all options except those known not
+/// to be secret. [`MongodbUri::expose`] returns the whole text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MongodbUri(String);
 
-/// A text is no connection string. Does not repeat it: it may be a secret.
+/// A text is not a connection string. The error does not quote it, because it may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected a connection string that starts with \"mongodb://\" or \"mongodb+srv://\"")]
 pub struct MongodbUriError;
 
-/// The options whose values are shown, in small letters.
+/// The options whose values are shown, in lower case.
 const SHOWN: [&str; 34] = [
     "appname",
     "authmechanism",
@@ -53,8 +56,8 @@ const SHOWN: [&str; 34] = [
     "zlibcompressionlevel",
 ];
 
-/// Databases that a server has for itself. A connection string names them to say where its user is known.
-const OF_THE_SERVER: [&str; 3] = ["admin", "config", "local"];
+/// The system databases. A connection string names one to tell where its user is defined.
+const SYSTEM_DATABASES: [&str; 3] = ["admin", "config", "local"];
 
 impl MongodbUri {
     /// The whole text, secrets included.
@@ -63,35 +66,15 @@ impl MongodbUri {
         &self.0
     }
 
-    /// The database that it names for data: what stands between the hosts and the options, but none of the
-    /// server's own.
+    /// The database for data, between the hosts and the options. `None` for a system database.
     pub(super) fn database(&self) -> Option<String> {
         let (_, rest) = self.0.split_once("://")?;
         let before_options = rest.split('?').next()?;
         let hosts_and_name = before_options.rsplit('@').next()?;
         let (_, name) = hosts_and_name.split_once('/')?;
-        let name = percent_decoded(name);
-        (!name.is_empty() && !OF_THE_SERVER.contains(&name.as_str())).then_some(name)
+        let name = percent_decode_str(name).decode_utf8_lossy();
+        (!name.is_empty() && !SYSTEM_DATABASES.contains(&&*name)).then(|| name.into_owned())
     }
-}
-
-/// The text with each `%` and two hexadecimal digits as the byte that they stand for.
-fn percent_decoded(text: &str) -> String {
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
-    while let [first, behind @ ..] = rest {
-        let digits = behind.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) if *first == b'%' => {
-                bytes.push(byte);
-                rest = &behind[2..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = behind;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl FromStr for MongodbUri {
@@ -107,9 +90,9 @@ impl fmt::Display for MongodbUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, rest) = self.0.split_once("://").unwrap_or(("mongodb", &self.0));
         write!(f, "{scheme}://")?;
-        // the last "@", because a password that was not escaped may hold others
+        // the last "@", because an unescaped password may contain others
         let hosts_and_options = match rest.rsplit_once('@') {
-            Some((login, _)) if login.contains('?') => return f.write_str("***"), // cannot tell password from options
+            Some((login, _)) if login.contains('?') => return f.write_str("***"), // may contain the password
             Some((login, behind)) => {
                 match login.split_once(':') {
                     Some((user, _)) => write!(f, "{user}:***@")?,
@@ -178,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_database_stands_between_hosts_and_options_and_is_none_of_the_servers_own() {
+    fn the_database_follows_the_hosts_and_is_not_a_system_database() {
         for (uri, database) in [
             ("mongodb://h", None),
             ("mongodb://h/", None),

@@ -9,7 +9,7 @@ use super::{Bytes, ConfigError};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pending {
-    /// How much memory they may take; beyond it they wait in the log. 1KiB to 1024GiB.
+    /// The memory of pending readings. Above it readings wait in the log. 1KiB to 1024GiB.
     pub max_bytes: Bytes,
 }
 

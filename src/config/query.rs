@@ -9,25 +9,25 @@ use super::{Bytes, ConfigError, Period};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Query {
-    /// The longest range of one query, in hours. 1 to 876,600, which is a hundred years.
+    /// The range of one query, in hours. 1 to 876,600, which is a hundred years.
     pub max_hours: u32,
-    /// The most values of one answer: hours times metrics. 1 to 10,000,000.
+    /// The number of values in one answer: hours times metrics. 1 to 10,000,000.
     pub max_points: usize,
-    /// The largest page of readings. 1 to 1,000,000.
+    /// The number of readings in one page. 1 to 1,000,000.
     pub max_readings: usize,
-    /// The page of readings of a query that names no limit. 1 to `max_readings`.
+    /// The number of readings in one page if the query has no limit. 1 to `max_readings`.
     pub default_readings: usize,
-    /// How long a query waits for readings that were just accepted to become visible. 0s to 1m.
+    /// The time that a query waits for readings that were just accepted to become visible. 0s to 1m.
     pub catch_up_timeout: Period,
-    /// How long a query may take. 1ms to 1h.
+    /// The time for a query. 1ms to 1h.
     pub timeout: Period,
-    /// The largest page of devices. 1 to 100,000.
+    /// The number of devices in one page. 1 to 100,000.
     pub max_devices: usize,
-    /// How many queries may run at once. 1 to 10,000.
+    /// The number of concurrent queries. 1 to 10,000.
     pub max_concurrent: usize,
-    /// How many queries of one token may run at once. 1 to 10,000.
+    /// The number of concurrent queries with one token. 1 to 10,000.
     pub max_concurrent_per_token: usize,
-    /// How much memory the queries that run may take together; estimated. 1MiB to 1024GiB.
+    /// The estimated memory of all concurrent queries together. 1MiB to 1024GiB.
     pub max_bytes_in_flight: Bytes,
 }
 

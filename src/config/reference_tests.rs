@@ -1,4 +1,4 @@
-//! `config/tidegauge.toml` tells the truth about every key.
+//! `config/tidegauge.toml` documents every key with its true default.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ fn the_reference_holds_every_key_without_a_default_as_a_comment() {
 }
 
 #[test]
-fn every_key_of_the_reference_stands_below_its_explanation() {
+fn every_key_of_the_reference_has_an_explanation() {
     let lines: Vec<&str> = REFERENCE.lines().collect();
     for pair in lines.windows(2) {
         let is_key = pair[1].contains(" = ") && !pair[1].starts_with("# ");
@@ -51,7 +51,7 @@ fn section_of(value: &toml::Value) -> Option<&toml::Table> {
     value.as_table().or_else(|| value.as_array()?.first()?.as_table())
 }
 
-/// Explanations start with `# `, keys that have no default with `#`.
+/// Uncomments keys without a default. Explanations start with `# `, these keys with `#`.
 fn uncomment_keys(text: &str) -> String {
     let uncomment = |line: &str| match line.strip_prefix('#') {
         Some(key) if key.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => format!("{key}\n"),
@@ -60,8 +60,8 @@ fn uncomment_keys(text: &str) -> String {
     text.lines().map(uncomment).collect()
 }
 
-/// Every key that the sections take, as an unknown key makes them say. Which keys are sections, `reference`
-/// knows.
+/// Every key of every section, from the error about an unknown key. `reference` tells which keys are
+/// sections.
 fn known_keys(reference: &toml::Table) -> BTreeSet<String> {
     let expected_instead_of = |toml: &str| -> Vec<String> {
         let error = toml::from_str::<Config>(toml).expect_err("an unknown name");

@@ -1,4 +1,4 @@
-//! `[retention]`: how long readings and rollups are kept.
+//! `[retention]`: the age at which readings and rollups are deleted.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,26 +8,26 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use super::check::{not_below, within};
 use super::{ConfigError, Period, UnitError};
 
-/// How long readings and rollups are kept.
+/// The age at which readings and rollups are deleted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retention {
-    /// How long readings are kept. A period from 1h to 24855d (the longest that a TTL index of MongoDB
-    /// takes).
+    /// The retention of readings: 1h to 24855d, the maximum of a TTL index of MongoDB, or forever.
     pub readings: Keep,
-    /// How long rollups are kept, at least as long as readings. Without it: five years, or as long as
-    /// readings when those are kept longer.
+    /// The retention of rollups, at least that of readings.
+    ///
+    /// `None`: five years, or the retention of readings if that is longer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollups: Option<Keep>,
 }
 
-/// How long rollups are kept when nothing is said: five years.
+/// The default retention of rollups: five years.
 const ROLLUPS: Keep = Keep::For(Period::days(1_830));
 
-/// How long something is kept: `"forever"`, or a period such as `"90d"`. A longer one is greater.
+/// A retention: `"forever"`, or a period such as `"90d"`. A longer one is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Keep {
-    /// What is older than this is deleted.
+    /// Older data is deleted.
     For(Period),
     /// Nothing is deleted.
     Forever,
@@ -46,7 +46,7 @@ impl Retention {
         not_below("retention.rollups", self.rollups(), "retention.readings", self.readings)
     }
 
-    /// How long rollups are kept.
+    /// The retention of rollups in use.
     #[must_use]
     pub fn rollups(&self) -> Keep {
         self.rollups.unwrap_or_else(|| self.readings.max(ROLLUPS))
@@ -61,7 +61,7 @@ fn check(key: &'static str, keep: Keep) -> Result<(), ConfigError> {
 }
 
 impl Keep {
-    /// The period, unless nothing is ever deleted.
+    /// The period; `None` for forever.
     #[must_use]
     pub const fn period(self) -> Option<Period> {
         match self {

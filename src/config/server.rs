@@ -13,7 +13,7 @@ use super::{ConfigError, Period};
 pub struct Server {
     /// The folder of the log and of the embedded store.
     pub data_dir: PathBuf,
-    /// How long a stopping server lets requests finish and pending readings reach the store. 0s to 1h.
+    /// The time at shutdown for requests to finish and pending readings to reach the store. 0s to 1h.
     pub shutdown_grace: Period,
 }
 

@@ -1,13 +1,12 @@
-//! `[store]`: which store.
+//! `[store]`: the choice of the store.
 
 use serde::{Deserialize, Serialize};
 
-/// Which store.
+/// The choice of the store.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Store {
-    /// The store to use. Absent: MongoDB when `mongodb.uri` is set, else SQLite; see
-    /// [`super::Config::store_kind`].
+    /// The store. `None`: MongoDB if `mongodb.uri` is set, else SQLite; see [`super::Config::store_kind`].
     pub kind: Option<StoreKind>,
 }
 
@@ -24,7 +23,7 @@ pub enum StoreKind {
 }
 
 impl StoreKind {
-    /// Whether it needs `mongodb.uri`.
+    /// Whether the store needs `mongodb.uri`.
     #[must_use]
     pub const fn is_mongodb(self) -> bool {
         matches!(self, Self::Mongodb | Self::MongodbTimeseries)

@@ -1,20 +1,20 @@
-//! `[telemetry]`: log lines of the process.
+//! `[telemetry]`: the log lines of the process.
 
 use serde::{Deserialize, Serialize};
 
 use super::LogFilter;
 
-/// Log lines of the process.
+/// The log lines of the process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Telemetry {
-    /// What a log line looks like.
+    /// The form of log lines.
     pub log_format: LogFormat,
-    /// Which log lines are written.
+    /// The filter of log lines.
     pub log_level: LogFilter,
 }
 
-/// What a log line looks like.
+/// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {

@@ -1,4 +1,4 @@
-//! Loading: who overrules whom, and how mistakes are reported.
+//! Loading: who overrides whom, and how mistakes are reported.
 
 use std::io::Write;
 
@@ -18,7 +18,7 @@ fn flag(flag: &'static str, section: &'static str, key: &'static str, value: &st
     Override { flag, section, key, value: value.to_owned() }
 }
 
-/// What is wrong with a file by itself.
+/// The error of a file.
 fn error_of(file: &str) -> String {
     load(file, &[], &[]).expect_err("an error")
 }
@@ -30,7 +30,7 @@ fn nothing_set_gives_the_defaults() {
 }
 
 #[test]
-fn a_flag_overrules_the_environment_which_overrules_the_file() {
+fn a_flag_overrides_the_environment_which_overrides_the_file() {
     let file = "[http]\nmax_connections = 1\nheader_timeout = \"1s\"\nbody_timeout = \"1s\"";
     let env = [("TIDEGAUGE_HTTP__HEADER_TIMEOUT", "2s"), ("TIDEGAUGE_HTTP__BODY_TIMEOUT", "2s")];
     let config = load(file, &env, &[flag("--body-timeout", "http", "body_timeout", "3s")]).expect("valid");
@@ -181,7 +181,7 @@ fn looking_for_mistakes_ends() {
 }
 
 #[test]
-fn a_value_of_the_file_that_is_overruled_is_named_with_what_overrules_it() {
+fn a_value_of_the_file_that_is_overridden_is_named_with_what_overrides_it() {
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     let text = "[server]\ndata_dir = \"./data\"\n[http]\nlisten = \"127.0.0.1:1\"\n[mongodb]\nuri = \"mongodb://a:one@h\"\n\
                 [log]\nsync = \"always\"\n[udp]\nsockets = 3";
@@ -197,11 +197,11 @@ fn a_value_of_the_file_that_is_overruled_is_named_with_what_overrules_it() {
     let (_, remarks) = Config::load_and_compare(Some(file.path()), env, &flags).expect("valid");
     let name = file.path().display().to_string();
     let told: Vec<String> =
-        remarks.overruled.iter().map(|overruled| overruled.to_string().replace(&name, "FILE")).collect();
+        remarks.overridden.iter().map(|overridden| overridden.to_string().replace(&name, "FILE")).collect();
     let expected = [
-        "http.listen = \"127.0.0.1:1\" (FILE:4:10) is overruled by --http: \"127.0.0.1:3\"",
-        "mongodb.uri (FILE:6:7) is overruled by environment variable TIDEGAUGE_MONGODB__URI",
-        "server.data_dir = \"./data\" (FILE:2:12) is overruled by --data-dir: \"/var/lib\"",
+        "http.listen = \"127.0.0.1:1\" (FILE:4:10) is overridden by --http: \"127.0.0.1:3\"",
+        "mongodb.uri (FILE:6:7) is overridden by environment variable TIDEGAUGE_MONGODB__URI",
+        "server.data_dir = \"./data\" (FILE:2:12) is overridden by --data-dir: \"/var/lib\"",
     ];
     assert_eq!(told, expected);
 }

@@ -10,26 +10,25 @@ use super::{ConfigError, Period};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timeseries {
-    /// The collection of the measurements: 1 to 128 bytes, without `$`, not starting with `system.`.
+    /// The collection of the readings: 1 to 128 bytes, without `$`, not starting with `system.`.
     pub collection: String,
-    /// How far apart the readings of a device mostly are.
+    /// The typical distance between readings of a device.
     pub granularity: Granularity,
-    /// How much time the server puts into one of its buckets, in place of `granularity`: 1s to 365d. Servers
-    /// from 6.3 on.
+    /// The time span of one bucket of the server, instead of `granularity`: 1s to 365d. Needs MongoDB 6.3.
     pub bucket_max_span: Option<Period>,
-    /// Of how many devices it is remembered up to where readings are stored. 1 to 100,000,000.
+    /// The number of devices whose latest stored time is remembered. 1 to 100,000,000.
     pub max_known_devices: usize,
 }
 
-/// How far apart the readings of a device mostly are.
+/// The typical distance between readings of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Granularity {
-    /// Seconds: an hour to a bucket of the server.
+    /// Seconds: a bucket of the server spans an hour.
     Seconds,
-    /// Minutes: a day to a bucket.
+    /// Minutes: a bucket spans a day.
     Minutes,
-    /// Hours: 30 days to a bucket.
+    /// Hours: a bucket spans 30 days.
     Hours,
 }
 

@@ -1,4 +1,4 @@
-//! `[http.tls]`: HTTP over TLS, and who shows a certificate.
+//! `[http.tls]`: HTTP over TLS, and client certificates.
 
 use std::path::{Path, PathBuf};
 
@@ -7,36 +7,35 @@ use serde::{Deserialize, Serialize};
 use super::check::within;
 use super::{ConfigError, Period};
 
-/// TLS of the HTTP edge. With a certificate, and only then, the listener speaks TLS and nothing else.
+/// TLS of the HTTP server. It is on if there is a certificate; then all connections use TLS.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tls {
-    /// The server's certificate and those between it and its authority, PEM, its own first.
+    /// The server's certificate, followed by the intermediate certificates. PEM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cert_file: Option<PathBuf>,
-    /// The private key of the certificate, PEM.
+    /// The private key of the certificate. PEM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
-    /// The authorities whose client certificates are good, PEM. Without it no client is asked for a
-    /// certificate.
+    /// The certificate authorities of clients. PEM. `None`: clients are not asked for a certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_ca_file: Option<PathBuf>,
-    /// What these authorities have revoked: their lists, PEM.
+    /// The revocation lists of these authorities. PEM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_crl_file: Option<PathBuf>,
-    /// Whether clients without a certificate may connect, once there are authorities.
+    /// Whether clients need a certificate, if there are authorities.
     pub client_certificates: ClientCertificates,
-    /// How long a handshake may take. 1ms to 1h.
+    /// The time for a handshake. 1ms to 1h.
     pub handshake_timeout: Period,
 }
 
-/// Whether clients show a certificate.
+/// Whether clients need a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientCertificates {
-    /// One that is shown must be good.
+    /// A client may connect without one. An invalid one is refused.
     Optional,
-    /// Without one there is no connection.
+    /// A client needs a valid one to connect.
     Required,
 }
 
@@ -54,7 +53,7 @@ impl Default for Tls {
 }
 
 impl Tls {
-    /// Whether the listener speaks TLS.
+    /// Whether TLS is on.
     #[must_use]
     pub const fn is_on(&self) -> bool {
         self.cert_file.is_some()
@@ -75,7 +74,7 @@ impl Tls {
         ];
         for (key, file) in files {
             if file.as_deref().is_some_and(|file| file == Path::new("")) {
-                return Err(ConfigError::invalid(key, "is empty; to do without, leave it out"));
+                return Err(ConfigError::invalid(key, "is empty; remove it if you do not need it"));
             }
         }
         let [cert, key, ca, crl] = files.map(|(_, file)| file.is_some());

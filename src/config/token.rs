@@ -1,11 +1,11 @@
-//! `[[auth.tokens]]`: who comes, and what they may do.
+//! `[[auth.tokens]]`: the tokens and what they allow.
 
 use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::check::{is_name, territory};
+use super::check::{check_device_scope, is_name};
 use super::limits::MAX_RATE;
 use super::{ConfigError, TokenHash};
 use crate::model::DevicePattern;
@@ -16,45 +16,44 @@ const NAME_MAX_BYTES: usize = 64;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Token {
-    /// Who has it. Tokens may share a name: while one is replaced by the next, both are good.
+    /// The name of the owner. Tokens may share it while a new token replaces an old one.
     pub name: String,
     /// The hash of the token.
     pub hash: TokenHash,
-    /// What it allows. At least one.
+    /// The scopes of the token, at least one.
     pub scopes: Vec<Scope>,
-    /// The devices that it allows to write and to read, as its owner writes their ids. Without it: all.
+    /// The devices that the token may write and read, by client ID. `None`: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub devices: Option<Vec<DevicePattern>>,
-    /// What stands before each device id that is written with it, and is taken off each that is read.
+    /// The tenant prefix, added to the device IDs of requests and removed from those of answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_prefix: Option<String>,
-    /// Until when it is good. Without it: for good.
+    /// The instant at which the token expires. `None`: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires: Option<Expiry>,
-    /// How many readings may be sent with it per second, in place of `limits.token_readings_per_second`. 0 to
-    /// 10,000,000; 0: no limit.
+    /// The readings per second, instead of `limits.token_readings_per_second`. 0 to 10,000,000; 0: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readings_per_second: Option<u64>,
 }
 
-/// What a token allows. No scope includes another.
+/// A kind of action that a token allows. No scope includes another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// To write readings.
+    /// Write readings.
     Ingest,
-    /// To read them.
+    /// Read them.
     Query,
-    /// To see how the service is.
+    /// Read metrics and the reasons of the health.
     Admin,
 }
 
-/// An instant after which a token or a key is not good any more.
+/// The instant at which a token or a key expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expiry(Timestamp);
 
 impl Token {
-    /// Checks everything but how it fits to the other tokens. `at` is which entry it is, from 1.
+    /// Checks the token by itself. `at` is its number in the list, from 1.
     pub(super) fn check(&self, at: usize) -> Result<(), ConfigError> {
         let wrong = |key, problem: String| {
             Err(ConfigError::invalid(key, format!("is {problem} (token {at}, {:?})", self.name)))
@@ -65,19 +64,24 @@ impl Token {
         if self.scopes.is_empty() {
             return wrong(
                 "auth.tokens.scopes",
-                "an empty list, must hold \"ingest\", \"query\" or \"admin\"".to_owned(),
+                "an empty list, must contain \"ingest\", \"query\" or \"admin\"".to_owned(),
             );
         }
         if self.readings_per_second.is_some_and(|rate| rate > MAX_RATE) {
             return wrong("auth.tokens.readings_per_second", format!("more than {MAX_RATE}"));
         }
         let keys = ["auth.tokens.devices", "auth.tokens.device_prefix"];
-        territory(keys, self.devices.as_deref(), self.device_prefix.as_deref(), &format!("token {at}, {:?}", self.name))
+        check_device_scope(
+            keys,
+            self.devices.as_deref(),
+            self.device_prefix.as_deref(),
+            &format!("token {at}, {:?}", self.name),
+        )
     }
 }
 
 impl Scope {
-    /// The scope as it is written.
+    /// The scope as the configuration writes it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -89,13 +93,13 @@ impl Scope {
 }
 
 impl Expiry {
-    /// Expires then.
+    /// Expires at `instant`.
     #[must_use]
     pub const fn at(instant: Timestamp) -> Self {
         Self(instant)
     }
 
-    /// Whether that was at `now_ms` (Unix milliseconds) or before.
+    /// Whether the instant is `now_ms` (Unix milliseconds) or earlier.
     #[must_use]
     pub fn is_over(self, now_ms: i64) -> bool {
         self.0.as_millisecond() <= now_ms
@@ -115,7 +119,7 @@ impl Serialize for Expiry {
 }
 
 impl<'de> Deserialize<'de> for Expiry {
-    /// Reads RFC 3339, as a string or as TOML's own kind of value.
+    /// Reads RFC 3339, as a string or as a TOML date.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = match toml::Value::deserialize(deserializer)? {
             toml::Value::String(text) => text,

@@ -16,7 +16,7 @@ const BYTES: usize = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TokenHash([u8; BYTES]);
 
-/// A string is not the hash of a token. It may be the token itself, so it is not repeated.
+/// A text is not the hash of a token. The error does not quote it, because it may be the token itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected \"sha256:\" and 64 hexadecimal digits, as `tidegauge token new` and `tidegauge token hash` print it")]
 pub struct TokenHashError;

@@ -1,4 +1,4 @@
-//! `[udp]`: the UDP edge.
+//! `[udp]`: the UDP sockets.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,29 +8,30 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use super::check::within;
 use super::{Bytes, ConfigError};
 
-/// The UDP edge.
+/// The UDP sockets.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Udp {
-    /// The address to listen on. Port 0 takes a free one.
+    /// The address to listen on. Port 0 selects a free one.
     pub listen: Listen,
-    /// How many sockets share the address, each with a thread of its own. 1 to 64.
+    /// The number of sockets that share the address, each with its own thread. 1 to 64.
     pub sockets: usize,
-    /// How many bytes each socket may hold while readings wait for the log: in the kernel, and once more on
-    /// the way from there. 4KiB to 1GiB.
+    /// The size of the datagrams that one socket holds while the log is busy. 4KiB to 1GiB.
+    ///
+    /// This much in the kernel, and as much again between the kernel and the log.
     pub receive_buffer: Bytes,
-    /// The largest datagram. 1B to 65535B.
+    /// The size of a datagram. 1B to 65535B.
     pub max_datagram_bytes: Bytes,
-    /// For how many devices the last `seq` is remembered. 0 for none, up to 10,000,000.
+    /// The number of devices whose last `seq` is remembered. 0 to 10,000,000.
     pub max_sequences: usize,
 }
 
-/// Where to listen: an address such as `"127.0.0.1:8089"`, or `"off"`.
+/// The address to listen on, such as `"127.0.0.1:8089"`, or `"off"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listen {
-    /// Nowhere.
+    /// No address.
     Off,
-    /// On this address.
+    /// This address.
     At(SocketAddr),
 }
 
@@ -56,7 +57,7 @@ impl Udp {
 }
 
 impl Listen {
-    /// The address, unless it is off.
+    /// The address; `None` if it is off.
     #[must_use]
     pub const fn address(self) -> Option<SocketAddr> {
         match self {

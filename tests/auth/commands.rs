@@ -36,7 +36,7 @@ async fn a_new_token_works_with_the_table_that_is_printed_below_it() {
 
     let server = Server::start(setup()).await;
     server.write_config(&format!("{}\n{table}", setup().or("udp.listen", "127.0.0.1:0").to_toml()));
-    super::reload::reload_says(&server, "[auth] was read again").await;
+    super::reload::reload_says(&server, "[auth] was reloaded").await;
     let answer = server.request(reqwest::Method::GET, "/v1/devices").bearer_auth(token);
     assert_eq!(server.send(answer).await.status, 200);
 }

@@ -188,7 +188,7 @@ async fn keys_are_replaced_on_sighup_without_a_gap() {
 
     let reload = async |setup: Setup| {
         server.write_config(&setup.or("udp.listen", "127.0.0.1:0").to_toml());
-        reload_says(&server, "[auth] was read again").await;
+        reload_says(&server, "[auth] was reloaded").await;
     };
     reload(signed().key("gw-2", "")).await;
     let metrics = send_all(2.0).await;
@@ -201,7 +201,7 @@ async fn keys_are_replaced_on_sighup_without_a_gap() {
 
     let broken = signed().key("gw-1", "").or("udp.listen", "127.0.0.1:0").to_toml();
     server.write_config(&broken);
-    reload_says(&server, "auth.keys.id is that of an earlier key").await;
+    reload_says(&server, "auth.keys.id is used by an earlier key").await;
     let metrics = send_all(4.0).await;
     assert_eq!((accepted(&metrics), rejected(&metrics, "unknown_key")), (5, 3), "it changed nothing");
     assert_eq!((latest(&server, "by-gw-1").await, latest(&server, "by-gw-2").await), (json!(2.0), json!(4.0)));
@@ -267,9 +267,9 @@ async fn no_log_line_holds_a_secret_or_what_a_stranger_wrote_instead() {
     sender.send(with_key("gw-2", one("a", 1.0)));
     sender.send(format!("#tg1 {} x\n", key_of("gw-1").expose()));
     received(&server, 3).await;
-    reload_says(&server, "[auth] was read again").await;
+    reload_says(&server, "[auth] was reloaded").await;
     server.write_config(&format!("[auth]\nkeys = {:?}\n", key_of("gw-1").expose()));
-    reload_says(&server, "nothing was read again").await;
+    reload_says(&server, "nothing was reloaded").await;
     server.logged("a datagram is refused").await;
     assert!(!server.log().contains(key_of("gw-1").expose()) && !server.log().contains(&secret_of("all")));
 }

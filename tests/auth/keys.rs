@@ -38,7 +38,7 @@ async fn a_server_accepts_datagrams_signed_with_a_new_key() {
     let setup = setup().or("udp.listen", "127.0.0.1:0");
     let server = Server::start(setup.clone()).await;
     server.write_config(&format!("{}\n{table}", setup.to_toml()));
-    super::reload::reload_says(&server, "[auth] was read again").await;
+    super::reload::reload_says(&server, "[auth] was reloaded").await;
     let content = "value,deviceId=LIGHT-1 value=1\n";
     let sign = ["key", "sign", "--id", "gateway-1", "--secret-file", &path("gateway-1.key")];
     let signed = run_with(&sign, content).await;
@@ -102,7 +102,7 @@ async fn the_server_accepts_what_the_documented_programs_sign() {
     let setup = setup().or("udp.listen", "127.0.0.1:0");
     let server = Server::start(setup.clone()).await;
     server.write_config(&format!("{}\n{table}", setup.to_toml()));
-    super::reload::reload_says(&server, "[auth] was read again").await;
+    super::reload::reload_says(&server, "[auth] was reloaded").await;
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/security.md")).expect("there is a page");
     let mut accepted = 0;
     for (language, readings) in [("python", 1), ("sh", 2)] {

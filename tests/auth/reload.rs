@@ -32,7 +32,7 @@ async fn tokens_are_reloaded_and_connections_stay_open() {
     assert_eq!(connection.ask(request("old").as_bytes()).await.0, 200);
 
     server.write_config(&with("new").to_toml());
-    reload_says(&server, "[auth] was read again").await;
+    reload_says(&server, "[auth] was reloaded").await;
     assert_eq!(get(&server, "old", "/v1/devices").await.status, 401);
     assert_eq!(get(&server, "new", "/v1/devices").await.status, 200);
     assert_eq!(connection.ask(request("old").as_bytes()).await.0, 401, "the same connection, the next request");
@@ -61,7 +61,7 @@ async fn an_emptied_configuration_does_not_open_the_server() {
     let server = Server::start(setup).await;
     for emptied in [Setup::default().key("gw-1", ""), with("old"), Setup::default()] {
         server.write_config(&emptied.or("udp.listen", "127.0.0.1:0").to_toml());
-        reload_says(&server, "would open what is closed").await;
+        reload_says(&server, "would remove protection").await;
         let log = server.log();
         let last = log.lines().last().expect("a line");
         assert!(
@@ -81,8 +81,7 @@ async fn an_emptied_configuration_does_not_open_the_server() {
 async fn changes_outside_of_auth_are_logged_as_needing_a_restart() {
     let server = Server::start(with("old")).await;
     server.write_config(&with("new").set("query.max_devices", 7).to_toml());
-    let said =
-        "outside [auth] and the files of [http.tls] have changed: that takes a restart keys=\"query.max_devices\"";
+    let said = "outside [auth] and the files of [http.tls] have changed: restart the server to apply them keys=\"query.max_devices\"";
     reload_says(&server, said).await;
     assert_eq!(get(&server, "new", "/v1/devices?limit=8").await.status, 200, "the limit is the old one");
 }

@@ -1,4 +1,4 @@
-//! Who is let in: tokens, keys, certificates, and listening where others can reach.
+//! Authentication: tokens, keys, certificates, and addresses that other machines can reach.
 
 use super::*;
 
@@ -17,10 +17,10 @@ fn listening_beyond_loopback_without_authentication_takes_a_decision() {
         load(&(http + &token(1, "")), &[], &[]).expect("tokens are asked for");
         let udp = format!("[udp]\nlisten = \"{listen}\"\n");
         let error = error_of(&(udp.clone() + &token(1, "")));
-        assert!(error.contains("nobody has to sign") && error.contains("udp.listen = \"off\""), "{error}");
+        assert!(error.contains("datagrams need no signature") && error.contains("udp.listen = \"off\""), "{error}");
         load(&(udp + &key(1, "")), &[], &[]).expect("datagrams have to be signed");
         let http = format!("[http]\nlisten = \"{listen}\"\n");
-        assert!(error_of(&(http + &key(1, ""))).contains("nobody has to authenticate"), "a key is no token");
+        assert!(error_of(&(http + &key(1, ""))).contains("clients need not authenticate"), "a key is no token");
     }
     for listen in ["127.0.0.1:0", "127.1.2.3:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
         load(&format!("[http]\nlisten = \"{listen}\"\n[udp]\nlisten = \"{listen}\""), &[], &[]).expect("loopback");
@@ -35,7 +35,9 @@ fn other_tokens_do_not_open_a_server_that_goes_on_listening() {
     let other = load(&token(2, ""), &[], &[]).expect("valid");
     assert_eq!(running.reloaded(&other).expect("valid").auth, other.auth);
     let none = load("", &[], &[]).expect("valid by itself");
-    assert!(running.reloaded(&none).expect_err("it would be open").to_string().contains("nobody has to authenticate"));
+    assert!(
+        running.reloaded(&none).expect_err("it would be open").to_string().contains("clients need not authenticate")
+    );
 }
 
 #[test]
@@ -54,7 +56,7 @@ fn a_reload_opens_nothing_that_was_closed() {
     ] {
         let [running, emptied] = [&closed, &open].map(|file| load(file, &[], &[]).expect("valid by itself"));
         let error = running.reloaded(&emptied).expect_err("it would be open").to_string();
-        assert!(error.starts_with(&format!("{key} would open what is closed")), "{error}");
+        assert!(error.starts_with(&format!("{key} would remove protection")), "{error}");
         assert!(error.contains("restart the server"), "{error}");
         assert_eq!(emptied.reloaded(&running).expect("it closes").auth, running.auth);
         let decided = load(&format!("[auth]\nallow_anonymous = true\n{}", open.replace("[auth]\n", "")), &[], &[]);
@@ -70,7 +72,7 @@ fn certificates_that_name_devices_close_a_public_server_and_certificates_that_na
     let public = format!("[udp]\nlisten = \"off\"\n[http]\nlisten = \"0.0.0.0:8080\"\n{TLS}");
     let required = format!("{public}client_certificates = \"required\"\n");
     for open in [&public, &required] {
-        assert!(error_of(open).contains("nobody has to authenticate"), "{open}");
+        assert!(error_of(open).contains("clients need not authenticate"), "{open}");
         let config = load(&format!("{open}[auth]\nclient_certificate = \"device\""), &[], &[]).expect("it asks");
         assert!(!config.auth.lets_anybody_in());
     }
@@ -156,7 +158,7 @@ fn the_last_key_cannot_be_taken_from_a_server_that_others_reach() {
     let other = load(&key(2, ""), &[], &[]).expect("valid");
     assert_eq!(running.reloaded(&other).expect("valid").auth, other.auth);
     let none = load(&token(1, ""), &[], &[]).expect("valid by itself");
-    assert!(running.reloaded(&none).expect_err("it would be open").to_string().contains("nobody has to sign"));
+    assert!(running.reloaded(&none).expect_err("it would be open").to_string().contains("datagrams need no signature"));
 }
 
 #[test]

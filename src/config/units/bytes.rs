@@ -18,19 +18,19 @@ const BYTES_EXPECTED: UnitError =
     UnitError("a size such as \"64MiB\": a whole number and B, KiB, MiB, GiB, kB, MB or GB, or a number of bytes");
 
 impl Bytes {
-    /// So many KiB (1024 bytes).
+    /// A size in KiB (1024 bytes).
     #[must_use]
     pub const fn kib(count: u64) -> Self {
         Self(count << 10)
     }
 
-    /// So many MiB (1024 KiB).
+    /// A size in MiB (1024 KiB).
     #[must_use]
     pub const fn mib(count: u64) -> Self {
         Self(count << 20)
     }
 
-    /// So many GiB (1024 MiB).
+    /// A size in GiB (1024 MiB).
     #[must_use]
     pub const fn gib(count: u64) -> Self {
         Self(count << 30)
@@ -140,7 +140,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sizes_survive_being_written_and_read(bytes in prop_oneof![0..=i64::MAX as u64, 0..5_000_u64, (0..5_000_u64).prop_map(|n| n << 20)]) {
+        fn sizes_survive_a_round_trip(
+            bytes in prop_oneof![0..=i64::MAX as u64, 0..5_000_u64, (0..5_000_u64).prop_map(|n| n << 20)],
+        ) {
             prop_assert_eq!(Bytes(bytes).to_string().parse(), Ok(Bytes(bytes)));
         }
     }

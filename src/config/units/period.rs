@@ -11,18 +11,18 @@ use super::{UnitError, number_and_unit};
 /// A length of time in whole milliseconds, at most [`Period::MAX`].
 ///
 /// Written as numbers with units, `"1h30m"`: ms, s, m, h, d, w (7 days) or y (365 days), each at most once
-/// and the larger first.
+/// and larger units first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Period {
     ms: u64,
 }
 
 const PERIOD_EXPECTED: UnitError = UnitError(
-    "a duration such as \"100ms\", \"60s\", \"1h30m\", \"90d\", \"2w\" or \"1y\" (whole numbers, larger units first; a year is \
-     365d), at most 24855d",
+    "a duration such as \"100ms\", \"60s\", \"1h30m\", \"90d\", \"2w\" or \"1y\" (whole numbers, larger units first; a \
+     year is 365d), at most 24855d",
 );
 
-/// The units in which a period may be written, the larger first, in milliseconds.
+/// The units of a period in milliseconds, larger ones first.
 const PERIOD_UNITS: [(u64, &str); 7] = [
     (365 * 86_400_000, "y"),
     (7 * 86_400_000, "w"),
@@ -33,38 +33,38 @@ const PERIOD_UNITS: [(u64, &str); 7] = [
     (1, "ms"),
 ];
 
-/// How many of these units a period is not shown in: a year of 365 days is no calendar year.
-const ONLY_READ: usize = 2;
+/// The number of units that are only read, never written: a year of 365 days is no calendar year.
+const READ_ONLY_UNITS: usize = 2;
 
 impl Period {
-    /// The longest period, 24,855 days (68 years): a TTL index of MongoDB takes no longer one.
+    /// The longest period, 24,855 days (68 years): the maximum of a TTL index of MongoDB.
     pub const MAX: Self = Self::days(24_855);
 
-    /// So many milliseconds.
+    /// A period in milliseconds.
     #[must_use]
     pub const fn millis(count: u64) -> Self {
         Self { ms: count }
     }
 
-    /// So many seconds.
+    /// A period in seconds.
     #[must_use]
     pub const fn secs(count: u64) -> Self {
         Self::millis(count * 1_000)
     }
 
-    /// So many minutes.
+    /// A period in minutes.
     #[must_use]
     pub const fn minutes(count: u64) -> Self {
         Self::secs(count * 60)
     }
 
-    /// So many hours.
+    /// A period in hours.
     #[must_use]
     pub const fn hours(count: u64) -> Self {
         Self::minutes(count * 60)
     }
 
-    /// So many days of 24 hours.
+    /// A period in days of 24 hours.
     #[must_use]
     pub const fn days(count: u64) -> Self {
         Self::hours(count * 24)
@@ -76,7 +76,7 @@ impl Period {
         self.ms
     }
 
-    /// The period as the standard library has it.
+    /// The period as a `Duration`.
     #[must_use]
     pub const fn as_duration(self) -> Duration {
         Duration::from_millis(self.ms)
@@ -98,7 +98,7 @@ impl FromStr for Period {
         let mut rest = text;
         loop {
             let (count, unit, after) = number_and_unit(rest).ok_or(PERIOD_EXPECTED)?;
-            // `units` goes on behind the unit it found, so that none comes twice and none out of order
+            // `units` continues after the found unit, so that none is repeated or out of order
             let (ms_per_unit, _) = units.find(|(_, name)| *name == unit).ok_or(PERIOD_EXPECTED)?;
             let ms = count.checked_mul(*ms_per_unit).and_then(|ms| ms.checked_add(total_ms));
             total_ms = ms.filter(|&ms| ms <= Self::MAX.ms).ok_or(PERIOD_EXPECTED)?;
@@ -116,7 +116,7 @@ impl fmt::Display for Period {
             return f.write_str("0s");
         }
         let mut rest_ms = self.ms;
-        for &(ms_per_unit, unit) in &PERIOD_UNITS[ONLY_READ..] {
+        for &(ms_per_unit, unit) in &PERIOD_UNITS[READ_ONLY_UNITS..] {
             if rest_ms >= ms_per_unit {
                 write!(f, "{}{unit}", rest_ms / ms_per_unit)?;
                 rest_ms %= ms_per_unit;

@@ -7,6 +7,7 @@ use mongodb::{Client, Database};
 
 use super::servers::Servers;
 use super::uri::{self, UriError};
+pub use crate::config::Granularity;
 use crate::config::MongodbUri;
 use crate::store::UnreadableDocuments;
 
@@ -69,17 +70,6 @@ pub enum TimeseriesSpan {
     /// The longest span, to which the start of a bucket is rounded too (`bucketMaxSpanSeconds`, servers from
     /// 6.3 on).
     Max(Duration),
-}
-
-/// The server's classes of time series: readings that are mostly seconds, minutes or hours apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Granularity {
-    /// Buckets of an hour.
-    Seconds,
-    /// Buckets of a day.
-    Minutes,
-    /// Buckets of 30 days.
-    Hours,
 }
 
 impl MongodbOptions {
