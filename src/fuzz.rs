@@ -1,24 +1,23 @@
-//! Hostile input: an entry for each place that reads bytes which somebody else wrote.
+//! Fuzz targets: one for each parser of bytes from outside the program.
 //!
-//! A [`Target`] takes any bytes and panics when a promise is broken: that nothing panics, that what is
-//! accepted comes back the same when it is written again, that a place named in an error lies in the input,
-//! that recovery gives out nothing whose checksum is wrong. What is to be held against what stands in each
-//! room, in its `fuzz.rs`.
+//! A [`Target`] takes any bytes and panics if an invariant is broken: nothing panics, accepted values survive
+//! a round trip, the place in an error is inside the input, and recovery returns no record with a wrong
+//! checksum. The invariants are in the `fuzz.rs` of each room.
 //!
-//! The tests run each target on its corpus in `tests/fuzz/corpus` and on mutations of it, the same at every
-//! run. `make fuzz` runs them under libFuzzer, with coverage, for as long as one likes.
+//! The tests run each target on its corpus in `tests/fuzz/corpus` and on mutations of it, the same in every
+//! run. `make fuzz` runs the targets under libFuzzer, with coverage, for any time.
 
 use crate::{access, codec, config, http, log, pending, store, udp, wire};
 
 #[cfg(test)]
 mod tests;
 
-/// A place that reads foreign bytes.
+/// A parser under test.
 #[derive(Debug)]
 pub struct Target {
-    /// Its name, which is also that of the folder with its corpus.
+    /// The name of the target and of the folder with its corpus.
     pub name: &'static str,
-    /// Reads such bytes. Panics when a promise is broken.
+    /// Parses bytes. Panics if an invariant is broken.
     pub run: fn(&[u8]),
 }
 

@@ -1,8 +1,8 @@
-//! tidegauge: IoT time-series ingestion.
+//! tidegauge: ingestion of IoT time series.
 //!
-//! Devices send readings; tidegauge makes them durable in a log on disk before it answers, batches them in
-//! memory by device and hour, and writes each device-hour into a store. Dashboards ask for hourly rollups,
-//! operators for metrics.
+//! Devices send readings. tidegauge makes them durable in a log on disk before it answers, collects them in
+//! memory by device and hour, and writes each of these buckets to a store. Dashboards query hourly rollups,
+//! and operators read metrics.
 //!
 //! ```text
 //!  HTTP ─┐                                             ┌─> store: sqlite
@@ -14,29 +14,29 @@
 //!  queries <── merge <── pending ∪ store               └─> cut the log
 //! ```
 //!
-//! Data flows one way. The log is the queue: pending is fed from it in order, whether a reading came a
-//! millisecond ago or before a crash. A slow store therefore means bigger batches, then a longer log, and
-//! only at the log's limit does the edge refuse.
+//! Data flows one way. The log is the queue: the feeder reads it in order into pending, whether a reading
+//! arrived a millisecond ago or before a crash. A slow store therefore means bigger batches, then a longer
+//! log, and only a full log refuses readings.
 //!
 //! The rooms, from the ground up; each may use those before it:
 //!
 //! - [`common`]: small tools, such as the wall clock.
 //! - [`model`]: devices, hours, stats, the contents of a bucket. Pure.
 //! - [`codec`]: readings as compressed columns of bytes. Pure.
-//! - [`config`]: one file per section.
-//! - [`limits`]: rates and shares. Pure.
-//! - [`access`]: tokens, and what they allow. Pure.
-//! - [`wire`]: formats, bytes to readings. Pure.
-//! - [`telemetry`]: the table of metrics, log lines.
+//! - [`config`]: the configuration, one file per section.
+//! - [`limits`]: rate limits and concurrency limits. Pure.
+//! - [`access`]: tokens, keys and certificates, and what they allow. Pure.
+//! - [`wire`]: formats, which turn bytes into readings. Pure.
+//! - [`telemetry`]: the table of metrics, and log lines.
 //! - [`disk`]: durable changes to files, and a faulty disk for tests.
 //! - [`log`]: the write-ahead log.
 //! - [`pending`]: buckets in memory, and when they are due. Pure.
-//! - [`store`]: where buckets live, and what every store promises.
-//! - [`flush`]: from the log over pending to the store.
-//! - [`query`]: pending and stored as one.
-//! - [`ingest`]: the one way into the log.
-//! - [`udp`]: the way in for datagrams.
-//! - [`http`]: the API.
+//! - [`store`]: the stores, and what each of them promises.
+//! - [`flush`]: feeds pending from the log, and the store from pending.
+//! - [`query`]: merges pending and stored readings.
+//! - [`ingest`]: admission, the only way into the log.
+//! - [`udp`]: the sockets for datagrams.
+//! - [`http`]: the HTTP API.
 
 pub mod access;
 #[cfg(any(test, feature = "bench"))]

@@ -13,13 +13,11 @@ mod cli;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Readings, dead letters and secrets are for the owner alone, whatever the umask of who starts the
-    // program.
+    // Only the owner may read readings, dead letters and secrets, whatever the inherited umask.
     umask(Mode::from_bits_truncate(0o077));
-    // What has to be done is done when a command returns. Tasks that are still under way then, the MongoDB
-    // driver's above all, are left to the end of the process: cut off one by one, some panic over the loss of
-    // another.
-    let runtime = ManuallyDrop::new(Runtime::new().expect("the system has threads"));
+    // A command completes all its work before it returns. The runtime is not dropped, because that would
+    // cancel the remaining tasks one by one, and some of the MongoDB driver's panic if another is gone.
+    let runtime = ManuallyDrop::new(Runtime::new().expect("the system can start threads"));
     runtime.block_on(run())
 }
 

@@ -67,9 +67,10 @@ async fn check_shows_what_is_in_force_with_the_flags_of_the_server() {
     let finished = with_config("check", config, &flags).await;
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert!(finished.stdout.contains("\ndata_dir = \"/var/lib/tidegauge\"\n"), "{finished:?}");
-    let overruled = "tidegauge.toml:2:12) is overruled by --data-dir: \"/var/lib/tidegauge\"\n# configuration is valid";
-    assert!(finished.stdout.contains(overruled), "{finished:?}");
-    assert_eq!(finished.stdout.matches("is overruled by").count(), 1, "{finished:?}");
+    let overridden =
+        "tidegauge.toml:2:12) is overridden by --data-dir: \"/var/lib/tidegauge\"\n# configuration is valid";
+    assert!(finished.stdout.contains(overridden), "{finished:?}");
+    assert_eq!(finished.stdout.matches("is overridden by").count(), 1, "{finished:?}");
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ fn newest_segment(server: &Server) -> u64 {
 async fn the_limit_of_open_files_is_raised_to_the_hard_limit() {
     let server = Server::start_with_open_files(Setup::sqlite(), [256, 1_000]).await;
     assert_eq!(soft_limit(&server), "1000");
-    let said = "leaves room for fewer connections than http.max_connections";
+    let said = "allows fewer connections than http.max_connections";
     assert_eq!(server.logged(said).await.matches(said).count(), 1, "{}", server.log());
 }
 

@@ -85,7 +85,7 @@ async fn a_reload_that_fails_shows_in_the_metrics() {
     assert_eq!(Some(value(SUCCESSFUL).await), Some(1.0));
     server.write_config("[auth]\ntokens = 1\n");
     server.signal("HUP");
-    server.logged("nothing was read again").await;
+    server.logged("nothing was reloaded").await;
     assert_eq!((value(SUCCESSFUL).await, value(TIMESTAMP).await), (0.0, started));
     server.write_config(&Setup::sqlite().set("udp.listen", "127.0.0.1:0").to_toml());
     server.signal("HUP");

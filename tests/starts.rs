@@ -7,10 +7,10 @@ use serde_json::json;
 
 use crate::harness::{Database, Server, Setup, wait_until};
 
-const NEW_STORE: &str = "a new, empty store was made";
+const NEW_STORE: &str = "a new, empty store was created";
 const OTHER_FILE: &str = "this is not the SQLite file of the last start";
 const OLDER_FILE: &str = "this SQLite file is older than at the last start";
-const NOT_SERVED: &str = "this SQLite file holds readings that are not served";
+const NOT_SERVED: &str = "this SQLite file has readings that are not served";
 const OTHER_STORE: &str = "the last start used another store";
 
 #[tokio::test]
@@ -22,8 +22,8 @@ async fn an_ordinary_start_logs_no_warning() {
     store_one(&server, 2).await;
     server.kill9();
     server.start_again().await;
-    server.logged("the log holds").await;
-    for said in [NEW_STORE, OTHER_FILE, OLDER_FILE, NOT_SERVED, OTHER_STORE, "is overruled by"] {
+    server.logged("the log contains readings").await;
+    for said in [NEW_STORE, OTHER_FILE, OLDER_FILE, NOT_SERVED, OTHER_STORE, "is overridden by"] {
         assert!(!server.log().contains(said), "{said} in\n{}", server.log());
     }
 }
@@ -91,7 +91,7 @@ async fn readings_in_an_unused_store_are_reported() {
 #[tokio::test]
 async fn a_flag_that_overrides_a_value_of_the_file_is_reported() {
     let server = Server::start(Setup::sqlite().set("server.data_dir", "./elsewhere")).await;
-    let log = server.logged("is overruled by --data-dir").await;
+    let log = server.logged("is overridden by --data-dir").await;
     assert!(log.contains("server.data_dir = \"./elsewhere\"") && log.contains("config.toml:"), "{log}");
 }
 

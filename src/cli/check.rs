@@ -1,5 +1,4 @@
-//! `tidegauge check`: is the configuration good, and what is it in full? With `--log`, is the log good as
-//! well?
+//! `tidegauge check`: checks the configuration and prints it in full. With `--log`, it checks the log too.
 
 use std::io::Write;
 
@@ -14,30 +13,32 @@ use super::settings::Settings;
 
 mod log;
 
-/// What to check.
+/// The flags of `tidegauge check`.
 #[derive(Debug, Args)]
 #[command(after_long_help = HELP)]
 pub(super) struct CheckArgs {
     #[command(flatten)]
     settings: Settings,
-    /// Read the whole log as well, and tell what is in it and what is damaged; the server must not be running
+    /// Read the whole log too, and report its content and any damage; the server must not be running
     #[arg(long)]
     log: bool,
-    /// Set aside what is damaged in the log, so that the server starts with the rest: the damaged bytes are
-    /// copied to the folder quarantine in the data folder, and the readings in them are lost to the server
+    /// Set aside the damage in the log, so that the server starts with the rest: the damaged bytes are copied
+    /// to the folder quarantine in the data folder, and the server loses the readings in them
     #[arg(long, requires = "log")]
     quarantine: bool,
 }
 
 const HELP: &str = "\
-Give it the flags and the environment that the server gets: what is printed is in force then, and a value of the file that \
-a flag or a variable overrules is named at the end. Of a wrong configuration all mistakes are reported at once, each with \
-its place.
+Use the flags and the environment of the server: the printed values are then in force, and the end of the output names \
+each value of the file that a flag or a variable overrides. All mistakes of a configuration are reported at once, each \
+with its place.
 
-Exit status: 0 when all is good, 64 when the configuration is wrong, 1 when the log is damaged or something else failed.";
+Exit status: 0 if all is good, 64 if the configuration is wrong, 1 if the log is damaged or another error occurred.";
 
-/// Prints the effective configuration as TOML, secrets hidden and what follows from other keys filled in, or
-/// fails as a server with these flags would. Then the log, if asked for: damage is an error.
+/// Prints the configuration in force as TOML, or fails like a server with these flags.
+///
+/// Secrets are hidden, and values that follow from other keys are filled in. With `--log` it then reports on
+/// the log; damage is an error.
 pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let (config, remarks) = args.settings.load_and_compare()?;
     logs::init(&config.telemetry)?;
@@ -51,8 +52,8 @@ pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
     for renamed in remarks.renamed {
         writeln!(out, "# {renamed}")?;
     }
-    for overruled in remarks.overruled {
-        writeln!(out, "# {overruled}")?;
+    for overridden in remarks.overridden {
+        writeln!(out, "# {overridden}")?;
     }
     writeln!(out, "# configuration is valid")?;
     if args.log {

@@ -1,14 +1,10 @@
-//! The flags of commands that are clients of a running server: where it is, whom to trust, and what to show
-//! it.
+//! The flags of commands that are clients of a running server: its address, and TLS and token of the client.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use reqwest::{Certificate, Client, ClientBuilder, Identity};
-
-use super::import::Sender;
 
 #[derive(Debug, Args)]
 pub(super) struct ClientArgs {
@@ -18,30 +14,31 @@ pub(super) struct ClientArgs {
     #[arg(
         long,
         value_name = "FILE",
-        help = "A file that holds the token to show to the server [default: the variable TIDEGAUGE_TOKEN, if it is set]"
+        help = "The file with the token for the server [default: the variable TIDEGAUGE_TOKEN, if it is set]"
     )]
     token_file: Option<PathBuf>,
     #[arg(
         long,
         value_name = "FILE",
-        help = "With https://: the authorities that may vouch for the server, PEM [default: those of the system]"
+        help = "With https://: the file with the certificate authorities of the server, PEM [default: those of the system]"
     )]
     ca_file: Option<PathBuf>,
-    /// With https://: a certificate to show to the server, PEM
+    /// With https://: the file with the certificate of the client, PEM
     #[arg(long, value_name = "FILE", requires = "client_key")]
     client_cert: Option<PathBuf>,
-    /// The private key of that certificate, PEM
+    /// The file with the private key of that certificate, PEM
     #[arg(long, value_name = "FILE", requires = "client_cert")]
     client_key: Option<PathBuf>,
 }
 
 impl ClientArgs {
-    /// Sends to that server, and tries each batch for `retry_for` after its first failure.
-    pub(super) fn sender(&self, retry_for: Duration) -> anyhow::Result<Sender> {
-        Sender::new(self.http()?, &self.url, self.token()?, retry_for)
+    /// The URL of the server.
+    pub(super) fn url(&self) -> &str {
+        &self.url
     }
 
-    fn http(&self) -> anyhow::Result<ClientBuilder> {
+    /// An HTTP client with the certificates of these flags.
+    pub(super) fn http(&self) -> anyhow::Result<ClientBuilder> {
         if !self.url.starts_with("https:") {
             if self.ca_file.is_some() || self.client_cert.is_some() {
                 bail!("--ca-file and --client-cert are for https://, and --url is {}", self.url);
@@ -67,8 +64,8 @@ impl ClientArgs {
         Ok(builder)
     }
 
-    /// The token to show. It is no argument, because those show in the list of processes.
-    fn token(&self) -> anyhow::Result<Option<String>> {
+    /// The token. It is not an argument, because the list of processes shows these.
+    pub(super) fn token(&self) -> anyhow::Result<Option<String>> {
         let text = match &self.token_file {
             Some(file) => {
                 let text = std::fs::read_to_string(file);
@@ -80,14 +77,14 @@ impl ClientArgs {
     }
 }
 
-/// A client that never speaks TLS, and so needs no authorities: a system may have none.
+/// A client for plain HTTP, which needs no certificate authorities: a system may have none.
 pub(super) fn plain_http() -> ClientBuilder {
     with_provider().tls_certs_only([])
 }
 
-/// reqwest brings no cryptography of its own, and takes what the process has.
+/// A builder with the cryptography of the process: reqwest has none of its own.
 fn with_provider() -> ClientBuilder {
-    let _ = rustls::crypto::ring::default_provider().install_default(); // unless it has one
+    let _ = rustls::crypto::ring::default_provider().install_default(); // fails if there is one already
     Client::builder()
 }
 
@@ -95,14 +92,13 @@ fn read(file: &Path, flag: &str) -> anyhow::Result<Vec<u8>> {
     std::fs::read(file).with_context(|| format!("{} ({flag})", file.display()))
 }
 
-/// Takes no address without a scheme: one of the two guesses would send a token over the network in plain
-/// text.
+/// Checks a URL. The scheme is required: a wrong guess could send a token in plain text.
 fn parse_url(text: &str) -> anyhow::Result<String> {
     if !text.contains("://") {
         bail!("http:// or https:// is missing: write http://{text}, or https://{text} if the server has a certificate");
     }
     match reqwest::Url::parse(text)?.scheme() {
         "http" | "https" => Ok(text.to_owned()),
-        other => bail!("{other}:// is not spoken, only http:// and https://"),
+        other => bail!("{other}:// is not supported, only http:// and https://"),
     }
 }

@@ -1,4 +1,4 @@
-//! What tokens and keys have in common when they are made.
+//! The parts that new tokens and new keys have in common.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,28 +10,28 @@ use tidegauge::model::DevicePattern;
 
 const RANDOM_BYTES: usize = 32;
 
-/// For which devices it is, and until when.
+/// The flags for the device scope and the expiry of a token or key.
 #[derive(Debug, Args)]
-pub(super) struct Extent {
-    /// The devices it is for, such as 'LIGHT-*'; several with commas, or by repeating the flag [default: all]
+pub(super) struct GrantArgs {
+    /// The devices, such as 'LIGHT-*'; separate several with commas, or repeat the flag [default: all]
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     devices: Vec<DevicePattern>,
-    /// What stands before each of its device ids, such as acme/: makes a tenant [default: none]
+    /// The tenant prefix, which the server puts before each device ID, such as acme/ [default: none]
     #[arg(long, value_name = "PREFIX")]
     pub(super) device_prefix: Option<String>,
-    /// Until when it is good: RFC 3339, or how long from now, such as 90d [default: for good]
+    /// The expiry: RFC 3339, or a period from now, such as 90d [default: never]
     #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
     pub(super) expires: Option<Expiry>,
 }
 
-impl Extent {
-    /// The devices as the configuration has them. `None`: all.
+impl GrantArgs {
+    /// The devices in the form of the configuration. `None`: all.
     pub(super) fn devices(&self) -> Option<Vec<DevicePattern>> {
         (!self.devices.is_empty()).then(|| self.devices.clone())
     }
 }
 
-/// 32 bytes that cannot be guessed, as base64url without padding.
+/// 32 random bytes as base64url without padding.
 pub(super) fn random_secret() -> String {
     URL_SAFE_NO_PAD.encode(rand::random::<[u8; RANDOM_BYTES]>())
 }
@@ -43,5 +43,5 @@ fn parse_expiry(text: &str) -> Result<Expiry, String> {
         now.checked_add(SignedDuration::from_secs(seconds)).ok()?.round(jiff::Unit::Second).ok()
     };
     let instant = text.parse().ok().or_else(|| text.parse().ok().and_then(from_now));
-    instant.map(Expiry::at).ok_or_else(|| "expected RFC 3339, or how long from now, such as 90d".to_owned())
+    instant.map(Expiry::at).ok_or_else(|| "expected RFC 3339, or a period from now, such as 90d".to_owned())
 }

@@ -1,4 +1,4 @@
-//! The data folder: what lies where in it, and that one process at a time uses it.
+//! The data folder: its files, and the lock for one process at a time.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use anyhow::{Context, anyhow, bail};
 use tidegauge::disk::make_folder;
 use tidegauge::log::LogError;
 
-/// The data folder of `server.data_dir`, ours until this is dropped.
+/// The data folder of `server.data_dir`, locked until this is dropped.
 #[derive(Debug)]
 pub(super) struct DataDir {
     path: PathBuf,
-    /// The lock lives as long as this file is open, so it goes with the process, however that ends.
+    /// The lock lasts as long as this file is open, so it ends with the process in every case.
     _lock: File,
 }
 
 impl DataDir {
-    /// Takes the folder, and makes it when it is not there. Fails while another process has it.
+    /// Locks the folder, and creates it if necessary. Fails while another process has locked it.
     pub(super) fn lock(path: &Path) -> anyhow::Result<Self> {
         make_folder(path).with_context(|| format!("create the data folder {}", path.display()))?;
         let file = path.join("lock");
@@ -34,7 +34,7 @@ impl DataDir {
         log_dir(&self.path)
     }
 
-    /// The file of the readings that the store refuses for good.
+    /// The dead-letter file.
     pub(super) fn dead_letters(&self) -> PathBuf {
         dead_letters(&self.path)
     }
@@ -44,33 +44,33 @@ impl DataDir {
         self.path.join("rollups.json")
     }
 
-    /// The file that says which store was used last.
+    /// The file that names the store of the last start.
     pub(super) fn known_store(&self) -> PathBuf {
         self.path.join("store.json")
     }
 
-    /// The folder of damaged bytes that were set aside.
+    /// The folder for damaged bytes that were set aside.
     pub(super) fn quarantine_dir(&self) -> PathBuf {
         self.path.join("quarantine")
     }
 }
 
-/// The folder of the log in a data folder that is not ours.
+/// The folder of the log in a data folder that is not locked.
 pub(super) fn log_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log")
 }
 
-/// The file of the dead letters in a data folder that is not ours.
+/// The dead-letter file in a data folder that is not locked.
 pub(super) fn dead_letters(data_dir: &Path) -> PathBuf {
     data_dir.join("dead-letters.ndjson")
 }
 
-/// Why a log cannot be used, and the way out where there is one.
+/// Adds the way to repair it to the error of a log.
 pub(super) fn explain(error: LogError) -> anyhow::Error {
     match error {
         LogError::Damaged { .. } | LogError::BadCheckpoint { .. } => anyhow!(
-            "{error}; `tidegauge check --log` shows all that is damaged, and with --quarantine sets it aside so that \
-             the rest can be used"
+            "{error}; `tidegauge check --log` reports all damage, and with --quarantine sets it aside so that the \
+             rest can be used"
         ),
         other => other.into(),
     }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_data_folder_is_made_and_has_one_user_at_a_time() {
+    fn a_data_folder_is_created_and_has_one_user_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b");
         let data_dir = DataDir::lock(&path).unwrap();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_data_folder_that_cannot_be_made_is_named() {
+    fn a_data_folder_that_cannot_be_created_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let refused = DataDir::lock(&file.path().join("data")).unwrap_err().to_string();
         assert!(refused.contains("create the data folder") && refused.contains("/data"), "{refused}");

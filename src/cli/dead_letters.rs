@@ -18,7 +18,7 @@ use tidegauge::flush::DeadLetters;
 
 use super::client::ClientArgs;
 use super::data_dir;
-use super::import::Batch;
+use super::import::{Batch, Sender};
 use super::settings::ConfigArgs;
 use super::{Usage, counted};
 
@@ -137,7 +137,7 @@ async fn retry(args: &RetryArgs) -> anyhow::Result<()> {
         println!("0 dead letters");
         return Ok(());
     };
-    let sender = args.client.sender(RETRY_FOR)?;
+    let sender = Sender::to(&args.client, RETRY_FOR)?;
     let mut lines = lines(taken.try_clone()?, &files.taken);
     let (mut accepted, mut kept) = (0, Vec::new());
     loop {
@@ -152,11 +152,12 @@ async fn retry(args: &RetryArgs) -> anyhow::Result<()> {
         };
         let answer = sender.send(&batch, |trouble| eprintln!("tidegauge: {trouble}; trying again")).await?;
         accepted += answer.accepted;
-        for refusal in &answer.refusals {
+        for refusal in &answer.rejections {
             eprintln!("tidegauge: not accepted: {}", refusal.why);
         }
-        let lists_all = answer.refusals.len() as u64 == answer.rejected;
-        let is_kept = |line: usize| !lists_all || answer.refusals.iter().any(|refusal| refusal.line == line as u64 + 1);
+        let lists_all = answer.rejections.len() as u64 == answer.rejected;
+        let is_kept =
+            |line: usize| !lists_all || answer.rejections.iter().any(|refusal| refusal.line == line as u64 + 1);
         kept.extend(chunk.into_iter().enumerate().filter(|(at, _)| is_kept(*at)).map(|(_, line)| line.at));
     }
     files.put_back(&kept)?;

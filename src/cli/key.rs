@@ -1,5 +1,6 @@
-//! `tidegauge key`: keys that datagrams are signed with are made here, and used. No secret is ever an
-//! argument: those show in the list of processes.
+//! `tidegauge key`: creates the keys that sign datagrams, and signs with them.
+//!
+//! No secret is a command-line argument, because the list of processes shows these.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,12 +13,12 @@ use tidegauge::access::sign;
 use tidegauge::config::{Auth, Config, Key, KeySecret, is_key_id};
 
 use super::Usage;
-use super::credential::{Extent, random_secret};
+use super::credential::{GrantArgs, random_secret};
 
-/// The most bytes that a datagram of IPv4 carries.
+/// The size limit of an IPv4 datagram.
 const DATAGRAM_MAX_BYTES: usize = 65_507;
 
-/// Make keys, and sign datagrams with them.
+/// Create keys, and sign datagrams with them.
 #[derive(Debug, Args)]
 pub(super) struct KeyArgs {
     #[command(subcommand)]
@@ -26,45 +27,46 @@ pub(super) struct KeyArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a key: print its secret, for who signs with it, and below it the lines for the configuration
+    /// Create a key and print its secret, for the sender, followed by its table for the configuration
     New(NewArgs),
-    /// Read a datagram from standard input and write it to standard output, signed
+    /// Read a datagram from standard input and print it with its signature
     Sign(SignArgs),
 }
 
 #[derive(Debug, Args)]
 struct NewArgs {
-    /// What datagrams will call it: 1 to 32 of A-Z a-z 0-9 . _ -
+    /// The ID of the key: 1 to 32 of A-Z a-z 0-9 . _ -
     #[arg(long)]
     id: String,
     #[command(flatten)]
-    extent: Extent,
+    grant: GrantArgs,
 }
 
 #[derive(Debug, Args)]
 struct SignArgs {
-    /// The id of the key
+    /// The ID of the key
     #[arg(long)]
     id: String,
-    /// A file that holds the secret of the key
+    /// The file with the secret of the key
     #[arg(long, value_name = "FILE")]
     secret_file: PathBuf,
 }
 
-/// Does what was asked for.
+/// Runs the command.
 pub(super) fn run(args: KeyArgs) -> anyhow::Result<()> {
     match args.command {
         Command::New(args) => {
             let (secret, table) = new(args)?;
             writeln!(std::io::stdout(), "{secret}\n\n{table}")?;
-            eprintln!("The first line is the secret, for who signs. The table holds it too: keep the file private.");
+            eprintln!(
+                "The first line is the secret, for the sender. The table contains it too: keep that file private."
+            );
         }
         Command::Sign(args) => {
             let mut content = Vec::new();
             std::io::stdin().lock().take(DATAGRAM_MAX_BYTES as u64 + 1).read_to_end(&mut content)?;
             let line = signature(&args, &content)?;
-            // With one call, which standard output does not make of lines, so that who reads makes one
-            // datagram of it.
+            // In one call, unlike line-buffered standard output, so that the reader gets one datagram.
             let mut out = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
             out.write_all(&[line.as_bytes(), &content].concat())?;
         }
@@ -74,13 +76,13 @@ pub(super) fn run(args: KeyArgs) -> anyhow::Result<()> {
 
 fn new(args: NewArgs) -> anyhow::Result<(String, String)> {
     let text = random_secret();
-    let NewArgs { id, extent } = args;
+    let NewArgs { id, grant } = args;
     let key = Key {
         id,
         secret: KeySecret::new(&text)?,
-        devices: extent.devices(),
-        device_prefix: extent.device_prefix,
-        expires: extent.expires,
+        devices: grant.devices(),
+        device_prefix: grant.device_prefix,
+        expires: grant.expires,
         readings_per_second: None,
     };
     let shown = toml::to_string(&key).context("a key as TOML")?;
@@ -91,10 +93,10 @@ fn new(args: NewArgs) -> anyhow::Result<(String, String)> {
     Ok((text, format!("[[auth.keys]]\n{table}")))
 }
 
-/// The line to stand before the content.
+/// The signature line that precedes the content.
 fn signature(args: &SignArgs, content: &[u8]) -> anyhow::Result<String> {
     if !is_key_id(args.id.as_bytes()) {
-        bail!(Usage("--id: the id of a key has 1 to 32 of A-Z a-z 0-9 . _ -".to_owned()));
+        bail!(Usage("--id: the ID of a key has 1 to 32 of A-Z a-z 0-9 . _ -".to_owned()));
     }
     let secret = KeySecret::from_file(&args.secret_file);
     let secret = secret.with_context(|| format!("{} (--secret-file)", args.secret_file.display()))?;

@@ -1,6 +1,6 @@
 //! The command line: one file per command.
 //!
-//! A command gets its parsed flags, does its work, and returns an error to be told and turned into an exit
+//! A command receives its parsed flags and does its work. [`run`] prints its error and turns it into an exit
 //! code: 64 for bad usage or configuration, 1 for everything else.
 
 use std::process::ExitCode;
@@ -27,9 +27,9 @@ mod token;
 /// `EX_USAGE` of sysexits.h.
 const BAD_USAGE: u8 = 64;
 
-/// Takes readings from sensors, makes them durable, stores them in MongoDB or SQLite, and answers rollups.
+/// Receives readings from sensors, makes them durable, and stores them in MongoDB or SQLite.
 ///
-/// Without a command it serves: `tidegauge --http ADDR` is `tidegauge serve --http ADDR`.
+/// The default command is serve: `tidegauge --http ADDR` means `tidegauge serve --http ADDR`.
 #[derive(Debug, Parser)]
 #[command(name = "tidegauge", version = VERSION, args_conflicts_with_subcommands = true, after_long_help = HELP)]
 pub(crate) struct Cli {
@@ -46,46 +46,46 @@ Examples:
   tidegauge serve --config /etc/tidegauge/tidegauge.toml --data-dir /var/lib/tidegauge
   tidegauge serve --mongodb-uri 'mongodb://localhost:27017/?replicaSet=rs0'
   tidegauge check --config /etc/tidegauge/tidegauge.toml --data-dir /var/lib/tidegauge
-      Say what is wrong with a configuration, or print what is in force with these flags
+      Report the mistakes of a configuration, or print the values in force with these flags
   tidegauge token new --name gateway-1 --scope ingest,query
   tidegauge import history.csv --device machine-1
 
 Environment:
   TIDEGAUGE_<SECTION>__<KEY>  Sets a key of the configuration, with two underscores: TIDEGAUGE_HTTP__LISTEN sets
-                              http.listen. A flag goes before the environment, the environment before the file.
-  TIDEGAUGE_TOKEN             The token that import and dead-letters retry show to the server.
+                              http.listen. A flag overrides the environment, which overrides the file.
+  TIDEGAUGE_TOKEN             The token that import and dead-letters retry send to the server.
 
-Exit status: 0 when all went well, 64 when the command line or the configuration is wrong (to start again does not help \
-before it is corrected), 1 for everything else.";
+Exit status: 0 on success, 64 if the command line or the configuration is wrong (a restart does not help until it is \
+corrected), 1 for every other error.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the server: the default
+    /// Run the server (the default)
     Serve(Settings),
     /// Send readings from CSV and NDJSON files to a running server
     Import(import::ImportArgs),
-    /// List readings that the store refuses permanently, or send them again
+    /// List the readings that the store refused permanently, or send them again
     DeadLetters(dead_letters::DeadLettersArgs),
-    /// Validate the configuration and print what is in force; with --log, check the log too
+    /// Check the configuration and print the values in force; with --log, check the log too
     Check(check::CheckArgs),
-    /// Make, hash and try the tokens by which clients are known
+    /// Create, hash and check the tokens of clients
     Token(token::TokenArgs),
-    /// Make the keys that datagrams are signed with, and sign with them
+    /// Create the keys that sign datagrams, and sign with them
     Key(key::KeyArgs),
 }
 
-/// The command line asks for what cannot be done.
+/// The command line is wrong.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
 
-/// So many of what `one` names: `1 reading`, `2 readings`.
+/// A count with its noun: `1 reading`, `2 readings`.
 fn counted(count: u64, one: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {one}{plural}")
 }
 
-/// Runs the command, tells its error, and returns the exit code.
+/// Runs the command, prints its error, and returns the exit code.
 pub(crate) async fn run(command_line: Cli) -> ExitCode {
     let done = match command_line.command.unwrap_or(Command::Serve(command_line.serve)) {
         Command::Serve(settings) => serve::run(&settings).await,
@@ -107,7 +107,7 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
     if is_usage { BAD_USAGE.into() } else { ExitCode::FAILURE }
 }
 
-/// Says why a command line was not understood, or what `--help` and `--version` ask for.
+/// Prints why a command line is wrong, or the text of `--help` and `--version`.
 pub(crate) fn explain(not_parsed: &clap::Error) -> ExitCode {
     let asked_for_help = !not_parsed.use_stderr();
     match not_parsed.print() {
@@ -128,7 +128,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// What `--help` of a command and of those below it prints.
+    /// The text of `--help` of a command and of its subcommands.
     fn help_of(command: &mut clap::Command, name: &str) -> String {
         let text = command.render_long_help().to_string();
         let lines: Vec<&str> = text.trim_end().lines().map(str::trim_end).collect();

@@ -1,4 +1,4 @@
-//! `tidegauge serve`: put the rooms together, run them, take them apart in order.
+//! `tidegauge serve`: starts all rooms, runs them, and stops them in order.
 
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ mod store_watch;
 
 use reload::Replaceable;
 
-/// How often the log is asked whether it has failed.
+/// The interval at which the log is checked for failure.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Serves until SIGTERM or SIGINT, then drains.
@@ -49,13 +49,13 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     for renamed in remarks.renamed {
         tracing::warn!("{renamed}");
     }
-    for overruled in remarks.overruled {
-        tracing::info!("{overruled}");
+    for overridden in remarks.overridden {
+        tracing::info!("{overridden}");
     }
-    ignore_signals_of_habit()?;
+    ignore_user_signals()?;
     let Auth { allow_anonymous, tokens, keys, .. } = &config.auth;
     if *allow_anonymous && !(tokens.is_empty() && keys.is_empty()) {
-        tracing::warn!("there are tokens or keys, but auth.allow_anonymous lets everybody in who shows none");
+        tracing::warn!("there are tokens or keys, but auth.allow_anonymous admits every client without one");
     }
     let clock = Clock::system();
     let tls = Tls::load(&config.http.tls, &clock)?.map(Arc::new);
@@ -77,13 +77,13 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
         metrics: Arc::clone(&service.app.metrics),
         clock,
     };
-    // Before anybody knows that there is a server: without them these signals end the process at once.
+    // Before the server announces itself: by default these signals end the process at once.
     let reloading = reload::on_hangup(settings, replaceable)?;
-    let endings = Endings::new()?;
+    let signals = StopSignals::new()?;
     announce(&config, &listener, datagrams, &*service.store)?;
     let grace = config.server.shutdown_grace.as_duration();
     let reason = tokio::select! {
-        reason = service.run(listener, tls, endings, grace) => reason,
+        reason = service.run(listener, tls, signals, grace) => reason,
         never = reloading => match never {},
     };
     let stopped = service.stop(reason, grace).await;
@@ -91,21 +91,22 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     stopped
 }
 
-/// From now on signals that end a process by default, and that programs around a service send out of habit
-/// (to have its log files opened again, for example), do nothing but a log line.
-fn ignore_signals_of_habit() -> std::io::Result<()> {
+/// Makes SIGUSR1 and SIGUSR2 only log a line.
+///
+/// By default they end a process, and tools send them by habit, for example after the rotation of log files.
+fn ignore_user_signals() -> std::io::Result<()> {
     for (name, kind) in [("SIGUSR1", SignalKind::user_defined1()), ("SIGUSR2", SignalKind::user_defined2())] {
         let mut received = signal(kind)?;
         tokio::spawn(async move {
             while received.recv().await.is_some() {
-                tracing::info!(signal = name, "does nothing; SIGHUP reads tokens, keys and certificates again");
+                tracing::info!(signal = name, "does nothing; SIGHUP reloads tokens, keys and certificates");
             }
         });
     }
     Ok(())
 }
 
-/// Says where things are, in a line for programs, and what to try first where a person reads it.
+/// Prints the addresses in a line for programs and, on a terminal, first commands for people.
 fn announce(
     config: &Config,
     listener: &TcpListener,
@@ -131,7 +132,7 @@ fn announce(
     Ok(())
 }
 
-/// What to try first.
+/// Prints first commands to try.
 fn hint(out: &mut impl Write, config: &Config, address: SocketAddr) -> std::io::Result<()> {
     let scheme = if config.http.tls.is_on() { "https" } else { "http" };
     let curl =
@@ -141,14 +142,14 @@ fn hint(out: &mut impl Write, config: &Config, address: SocketAddr) -> std::io::
     writeln!(out, "and then:  {curl} {scheme}://{address}/v1/devices/S1/rollups")
 }
 
-/// The signals that end it in good order.
-struct Endings {
+/// The signals that stop the service in order.
+struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Endings {
-    /// From now on they no longer end the process by themselves.
+impl StopSignals {
+    /// Handles the signals, which then no longer end the process by themselves.
     fn new() -> std::io::Result<Self> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
@@ -157,9 +158,9 @@ impl Endings {
 /// Why the service stops.
 #[derive(Debug)]
 enum Reason {
-    /// Somebody asked for it.
+    /// A signal of this name.
     Signal(&'static str),
-    /// It cannot go on.
+    /// A failure, with its reason.
     Failure(String),
 }
 
@@ -172,7 +173,7 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// All rooms, running.
+/// All rooms of a running service.
 struct Service {
     log: Arc<Log>,
     store: Arc<dyn Store>,
@@ -180,9 +181,9 @@ struct Service {
     running: Running,
     app: Arc<App>,
     receiving: Option<udp::Receiving>,
-    /// Cancelled when nothing more is to be taken in.
+    /// Cancelled when the service stops accepting requests and datagrams.
     closing: CancellationToken,
-    /// Stops with the service.
+    /// Tasks that stop with the service.
     helpers: Vec<tokio::task::JoinHandle<()>>,
 }
 
@@ -251,19 +252,25 @@ impl Service {
         Ok(Self { log, store, pipeline, running, app: Arc::new(app), receiving, closing, helpers })
     }
 
-    /// Serves until there is a reason to stop; requests under way are answered.
-    async fn run(&self, listener: TcpListener, tls: Option<Arc<Tls>>, mut end: Endings, grace: Duration) -> Reason {
+    /// Serves until there is a reason to stop, then completes the requests in progress.
+    async fn run(
+        &self,
+        listener: TcpListener,
+        tls: Option<Arc<Tls>>,
+        mut signals: StopSignals,
+        grace: Duration,
+    ) -> Reason {
         let mut http = tokio::spawn(http::serve(listener, Arc::clone(&self.app), tls, self.closing.clone()));
         let reason = tokio::select! {
-            _ = end.terminate.recv() => Reason::Signal("SIGTERM"),
-            _ = end.interrupt.recv() => Reason::Signal("SIGINT"),
+            _ = signals.terminate.recv() => Reason::Signal("SIGTERM"),
+            _ = signals.interrupt.recv() => Reason::Signal("SIGINT"),
             why = self.pipeline.failed() => Reason::Failure(format!("the log cannot be read: {why}")),
             why = self.log_failed() => Reason::Failure(format!("the log has failed: {why}")),
         };
         tracing::info!(%reason, "stopping");
         self.closing.cancel();
         if tokio::time::timeout(grace, &mut http).await.is_err() {
-            tracing::warn!("some requests were still under way at the end of server.shutdown_grace");
+            tracing::warn!("some requests were still in progress at the end of server.shutdown_grace");
             http.abort();
         }
         reason
@@ -278,24 +285,24 @@ impl Service {
         }
     }
 
-    /// Stores what is pending within the grace period. What is left stays in the log.
+    /// Stores the pending readings within the grace period. The rest stays in the log.
     async fn stop(self, reason: Reason, grace: Duration) -> anyhow::Result<()> {
         if let Some(receiving) = self.receiving
             && tokio::time::timeout(grace, receiving.ended()).await.is_err()
         {
-            tracing::warn!("some datagrams were still on their way into the log at the end of server.shutdown_grace");
+            tracing::warn!("some datagrams were not yet in the log at the end of server.shutdown_grace");
         }
         self.log.close();
-        let told = tell_what_waits(&self.pipeline);
+        let reported = log_waiting_readings(&self.pipeline);
         let left = self.running.drain(grace).await;
         self.helpers.iter().for_each(tokio::task::JoinHandle::abort);
         if let Err(error) = self.store.close().await {
-            tracing::warn!(%error, "the store was not closed; nothing is lost by that");
+            tracing::warn!(%error, "the store was not closed; no reading is lost by that");
         }
-        if left > 0 && told != Some(left) {
+        if left > 0 && reported != Some(left) {
             tracing::warn!(
                 readings = left,
-                "not everything was stored in time; the rest stays in the log for the next start"
+                "not all readings were stored in time; the rest stays in the log for the next start"
             );
         }
         match reason {
@@ -305,8 +312,8 @@ impl Service {
     }
 }
 
-/// Says at once what waits for a store that is away, and returns how many readings.
-fn tell_what_waits(pipeline: &Pipeline) -> Option<u64> {
+/// Logs at once how many readings wait for a store that is away, and returns their number.
+fn log_waiting_readings(pipeline: &Pipeline) -> Option<u64> {
     let (_, why) = pipeline.store_away()?;
     let readings = pipeline.status().pending_readings;
     if readings > 0 {
@@ -347,11 +354,11 @@ fn open_log(config: &Config, dir: &Path, metrics: &Metrics) -> anyhow::Result<(L
             byte = torn.offset,
             file = %torn.path.display(),
             "cut off bytes at the end of the log that are no whole record: a write that the last stop interrupted, or \
-             damage to what was written within a second before it"
+             damage to a write in the second before it"
         );
     }
     if recovery.readings > 0 {
-        tracing::info!(readings = recovery.readings, "the log holds readings that may not be stored yet");
+        tracing::info!(readings = recovery.readings, "the log contains readings that may not be stored yet");
     }
     Ok((log, recovery))
 }

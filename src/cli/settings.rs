@@ -1,14 +1,18 @@
-//! The flags that stand above the configuration file.
+//! The flags that override the configuration file.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use tidegauge::config::{Config, ConfigError, Override, Remarks, environment};
 
-/// Where the configuration comes from, and what overrules it.
+/// The configuration file and the flags that override it.
 #[derive(Debug, Args)]
 pub(super) struct Settings {
-    #[arg(long, value_name = "FILE", help = "The configuration file, TOML [default: none: the defaults hold]")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        help = "The configuration file, TOML [default: none, all keys have their defaults]"
+    )]
     config: Option<PathBuf>,
     #[arg(
         long,
@@ -34,14 +38,14 @@ pub(super) struct Settings {
     #[arg(
         long,
         value_name = "STORE",
-        help = "Where readings are stored: sqlite, mongodb or mongodb-timeseries [key: store.kind, variable: \
+        help = "The store of the readings: sqlite, mongodb or mongodb-timeseries [key: store.kind, variable: \
                 TIDEGAUGE_STORE__KIND, default: sqlite; with a connection string mongodb]"
     )]
     store: Option<String>,
     #[arg(
         long,
         value_name = "URI",
-        help = "The connection string of MongoDB. A password in it shows in the list of processes: put that into the \
+        help = "The connection string of MongoDB. The list of processes shows a password in it: in that case use the \
                 variable [key: mongodb.uri, variable: TIDEGAUGE_MONGODB__URI, default: none]"
     )]
     mongodb_uri: Option<String>,
@@ -55,17 +59,21 @@ pub(super) struct Settings {
     #[arg(
         long,
         value_name = "LEVEL",
-        help = "Which log lines are written: off, error, warn, info, debug, trace, or directives such as \
+        help = "The filter of log lines: off, error, warn, info, debug, trace, or directives such as \
                 info,tidegauge::flush=debug [key: telemetry.log_level, variable: TIDEGAUGE_TELEMETRY__LOG_LEVEL, \
                 default: info]"
     )]
     log_level: Option<String>,
 }
 
-/// Which configuration a command goes by that does not serve.
+/// The configuration of a command that does not serve.
 #[derive(Debug, Args)]
 pub(super) struct ConfigArgs {
-    #[arg(long, value_name = "FILE", help = "The configuration file, TOML [default: none: the defaults hold]")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        help = "The configuration file, TOML [default: none, all keys have their defaults]"
+    )]
     config: Option<PathBuf>,
     #[arg(
         long,
@@ -89,17 +97,17 @@ impl ConfigArgs {
 }
 
 impl Settings {
-    /// The configuration: flags before environment before file before defaults.
+    /// Loads the configuration.
     pub(super) fn load(&self) -> Result<Config, ConfigError> {
         self.load_and_compare().map(|(config, _)| config)
     }
 
-    /// The configuration, and which values of the file a flag or a variable overrules.
+    /// Loads the configuration, with remarks on overridden values and renamed keys.
     pub(super) fn load_and_compare(&self) -> Result<(Config, Remarks), ConfigError> {
         Config::load_and_compare(self.config.as_deref(), environment()?.into_iter(), &self.overrides())
     }
 
-    /// Whether log lines were asked for as JSON, as far as can be told before the configuration is read.
+    /// Whether a flag or variable sets JSON log lines. It is needed before the configuration is loaded.
     pub(super) fn ask_for_json(&self) -> bool {
         let variable = std::env::var("TIDEGAUGE_TELEMETRY__LOG_FORMAT").ok();
         self.log_format.as_ref().or(variable.as_ref()).is_some_and(|format| format == "json")
@@ -155,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_that_is_not_given_overrules_nothing() {
+    fn a_flag_that_is_not_given_overrides_nothing() {
         assert_eq!(overrides(&["tidegauge", "--config", "f"]), []);
     }
 

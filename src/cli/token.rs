@@ -1,5 +1,6 @@
-//! `tidegauge token`: tokens are made, hashed and tried here. None is ever an argument: those show in the
-//! list of processes.
+//! `tidegauge token`: creates, hashes and checks tokens.
+//!
+//! No token is a command-line argument, because the list of processes shows these.
 
 use std::io::{IsTerminal, Read, Write};
 
@@ -10,17 +11,16 @@ use tidegauge::common::clock::Clock;
 use tidegauge::config::{Auth, Config, Scope, Token, TokenHash};
 
 use super::Usage;
-use super::credential::{Extent, random_secret};
+use super::credential::{GrantArgs, random_secret};
 use super::settings::Settings;
 
-/// What tokens made here begin with, so that people and scanners for leaked secrets know one when they see
-/// it.
+/// The start of new tokens, by which people and scanners for leaked secrets recognize one.
 const START: &str = "tg_";
 
-/// A token of fewer characters might be guessed, and a plain hash does not protect one that can.
+/// The length below which a token could be guessed. A plain hash does not protect such a token.
 const MIN_BYTES: usize = 20;
 
-/// Make, hash and try tokens.
+/// Create, hash and check tokens.
 #[derive(Debug, Args)]
 pub(super) struct TokenArgs {
     #[command(subcommand)]
@@ -29,34 +29,34 @@ pub(super) struct TokenArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a token: print it once, and below it the lines for the configuration
+    /// Create a token and print it, followed by its table for the configuration
     New(NewArgs),
     /// Read a token from standard input and print its hash for the configuration
     Hash,
-    /// Read a token from standard input and tell what it allows by the configuration, or why it does not
+    /// Read a token from standard input and print what it allows, or why it is refused
     Check(Box<Settings>),
 }
 
 #[derive(Debug, Args)]
 struct NewArgs {
-    /// Who will have it: 1 to 64 of A-Z a-z 0-9 . _ -
+    /// The name of the owner: 1 to 64 of A-Z a-z 0-9 . _ -
     #[arg(long)]
     name: String,
-    /// What it allows: ingest, query or admin; several with commas, or by repeating the flag
+    /// The scopes: ingest, query or admin; separate several with commas, or repeat the flag
     #[arg(long = "scope", value_name = "SCOPE", required = true, value_delimiter = ',', value_parser = parse_scope)]
     scopes: Vec<Scope>,
     #[command(flatten)]
-    extent: Extent,
+    grant: GrantArgs,
 }
 
-/// Does what was asked for. A token that is not good is an error.
+/// Runs the command. A refused token is an error.
 pub(super) fn run(args: TokenArgs) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match args.command {
         Command::New(args) => {
             let (token, table) = new(args)?;
             writeln!(out, "{token}\n\n{table}")?;
-            eprintln!("The first line is the token; it is shown this once. The table is for the configuration.");
+            eprintln!("The first line is the token; it is not shown again. Add the table to the configuration.");
         }
         Command::Hash => writeln!(out, "{}", TokenHash::of(&read_token()?))?,
         Command::Check(settings) => {
@@ -69,14 +69,14 @@ pub(super) fn run(args: TokenArgs) -> anyhow::Result<()> {
 
 fn new(args: NewArgs) -> anyhow::Result<(String, String)> {
     let token = format!("{START}{}", random_secret());
-    let NewArgs { name, scopes, extent } = args;
+    let NewArgs { name, scopes, grant } = args;
     let entry = Token {
         name,
         hash: TokenHash::of(&token),
         scopes,
-        devices: extent.devices(),
-        device_prefix: extent.device_prefix,
-        expires: extent.expires,
+        devices: grant.devices(),
+        device_prefix: grant.device_prefix,
+        expires: grant.expires,
         readings_per_second: None,
     };
     let auth = Auth { tokens: vec![entry], ..Auth::default() };
@@ -87,11 +87,11 @@ fn new(args: NewArgs) -> anyhow::Result<(String, String)> {
     Ok((token, format!("[[auth.tokens]]\n{}", table.trim_end())))
 }
 
-/// What a token allows.
+/// Describes what a token allows.
 fn check(config: &Config, token: &str) -> anyhow::Result<String> {
     let tokens = Tokens::new(config);
     if tokens.count() == 0 {
-        bail!("the configuration has no tokens: whoever can connect may do everything");
+        bail!("the configuration has no tokens: every client that can connect may do everything");
     }
     tokens.grant(Credentials { token: Some(token), certificate: None }, None, Clock::system().now_ms())?;
     let entry = config.auth.tokens.iter().find(|entry| entry.hash == TokenHash::of(token));
@@ -111,7 +111,7 @@ fn join<T: ToString>(items: impl Iterator<Item = T>) -> String {
     items.map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// A token as it stands on standard input, without what surrounds it.
+/// Reads a token from standard input, without the white space around it.
 fn read_token() -> anyhow::Result<String> {
     let input = std::io::stdin();
     if input.is_terminal() {
@@ -124,7 +124,7 @@ fn read_token() -> anyhow::Result<String> {
     if !is_token || token.contains(':') {
         bail!(Usage(format!(
             "a token has {MIN_BYTES} to {TOKEN_MAX_BYTES} visible ASCII characters and no colon; `tidegauge token new` \
-             makes one that cannot be guessed"
+             creates a random one"
         )));
     }
     Ok(token.to_owned())

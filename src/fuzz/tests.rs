@@ -1,4 +1,4 @@
-//! Each target on its corpus, and on mutations of it.
+//! Runs each target on its corpus and on mutations of it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -8,13 +8,13 @@ use rand::{RngExt, SeedableRng};
 
 use super::{TARGETS, Target};
 
-/// How many mutations of its corpus each target is given.
+/// The number of mutations for each target.
 const MUTATIONS: u64 = 5_000;
 
-/// No input is longer.
+/// The length limit of an input.
 const MAX_BYTES: usize = 64 << 10;
 
-/// What parsers stumble over.
+/// Byte sequences that are difficult for parsers.
 const PIECES: [&[u8]; 24] = [
     b"\0",
     b"\xff",
@@ -52,10 +52,10 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
 
 fn run(target: &Target, input: &[u8], what: &str) {
     let outcome = catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
-    assert!(outcome.is_ok(), "{} breaks a promise on {what}: {}", target.name, input.escape_ascii());
+    assert!(outcome.is_ok(), "{} breaks an invariant on {what}: {}", target.name, input.escape_ascii());
 }
 
-/// One to four changes.
+/// Makes one to four changes.
 fn mutate(input: &mut Vec<u8>, others: &[(PathBuf, Vec<u8>)], dice: &mut StdRng) {
     for _ in 0..dice.random_range(1..=4) {
         let at = dice.random_range(0..=input.len());
@@ -85,7 +85,7 @@ fn mutate(input: &mut Vec<u8>, others: &[(PathBuf, Vec<u8>)], dice: &mut StdRng)
 fn replay_and_mutate(name: &str) {
     let target = TARGETS.iter().find(|target| target.name == name).expect("a target");
     let corpus = corpus(name);
-    assert!(!corpus.is_empty(), "{name} has a corpus");
+    assert!(!corpus.is_empty(), "{name} has no corpus");
     for (path, input) in &corpus {
         run(target, input, &path.display().to_string());
     }
@@ -98,7 +98,7 @@ fn replay_and_mutate(name: &str) {
     }
 }
 
-macro_rules! each_target_keeps_its_promises_on_its_corpus_and_mutations_of_it {
+macro_rules! test_each_target {
     ($($name:ident)*) => {
         $(#[test] fn $name() { replay_and_mutate(stringify!($name)); })*
 
@@ -109,7 +109,7 @@ macro_rules! each_target_keeps_its_promises_on_its_corpus_and_mutations_of_it {
     };
 }
 
-each_target_keeps_its_promises_on_its_corpus_and_mutations_of_it! {
-    json ndjson line_protocol senml_json senml_cbor timestamp signed_datagram datagram log checkpoint chunk payload config
-        units query_string authorization certificate bson
+test_each_target! {
+    json ndjson line_protocol senml_json senml_cbor timestamp signed_datagram datagram log checkpoint chunk
+    payload config units query_string authorization certificate bson
 }

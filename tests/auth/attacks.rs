@@ -256,7 +256,7 @@ async fn no_secret_gets_into_the_log() {
     let basic = server.request(Method::POST, "/write").basic_auth("ann", Some(secret_of("all")));
     assert_eq!(server.send(basic.body("m,device=d v=1")).await.status, 204);
     server.write_config(&loud.or("udp.listen", "127.0.0.1:0").to_toml().replace("sha256:", "tg_pasted-by-mistake"));
-    super::reload::reload_says(&server, "stay as they were").await;
+    super::reload::reload_says(&server, "are unchanged").await;
     let log = server.log();
     for secret in [secret_of("all"), secret_of("unknown"), "tg_".to_owned(), "pasted-by-mistake".to_owned()] {
         assert!(!log.contains(&secret), "{secret} in:\n{log}");

@@ -220,7 +220,7 @@ async fn a_bad_signature_is_refused_with_anonymous_access_too() {
     let metrics = received(&server, 3).await;
     assert_eq!((accepted(&metrics), rejected(&metrics, "bad_signature")), (2, 1));
     assert_eq!(devices(&server, "all", "").await, ["a", "acme/b"]);
-    server.logged("auth.allow_anonymous lets everybody in").await;
+    server.logged("auth.allow_anonymous admits every client").await;
 }
 
 #[tokio::test]

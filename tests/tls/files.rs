@@ -108,7 +108,7 @@ async fn on_sighup_invalid_files_are_named_and_change_nothing() {
     for (break_it, key, file, _) in BREAKS {
         break_it(&folder);
         reload_says(&server, &format!("{} ({key})", folder.file(file))).await;
-        assert!(server.log().contains("tokens, keys and certificates stay as they were"));
+        assert!(server.log().contains("tokens, keys and certificates are unchanged"));
         assert_eq!(shown_by(&server, &folder).await, before, "{file}");
         for (file, bytes) in &good {
             fs::write(folder.path().join(file), bytes).expect("writable");

@@ -1,4 +1,4 @@
-//! `tidegauge check --log`: what is in the log, what of it is damaged, and the way out.
+//! `tidegauge check --log`: reports on the content of the log, and on damage and its repair.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -11,11 +11,10 @@ use tidegauge::log::{LogError, quarantine};
 
 use super::super::data_dir::{DataDir, explain, log_dir};
 
-/// Reports on the log in `data_dir`; with `quarantine` sets damage aside first. An error when it is damaged
-/// afterwards.
+/// Reports on the log in `data_dir`; with `quarantine` it sets damage aside. Remaining damage is an error.
 pub(super) fn check(data_dir: &Path, quarantine: bool, out: &mut impl Write) -> anyhow::Result<()> {
     if !log_dir(data_dir).exists() {
-        writeln!(out, "no log yet: {} is not there", log_dir(data_dir).display())?;
+        writeln!(out, "no log yet: {} does not exist", log_dir(data_dir).display())?;
         return Ok(());
     }
     let data_dir = DataDir::lock(data_dir)?;
@@ -55,19 +54,19 @@ fn report(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyho
         writeln!(out, "  {}: {bytes} bytes, {records} records, {readings} readings", name(&segment.path))?;
     }
     for path in &found.stale {
-        writeln!(out, "  {}: not needed any more, the next start removes it", name(path))?;
+        writeln!(out, "  {}: no longer needed, the next start removes it", name(path))?;
     }
     let readings = HumanCount(found.segments.iter().map(|segment| segment.readings).sum());
     writeln!(
         out,
-        "  checkpoint: position {}, {readings} readings behind it are not stored yet",
+        "  checkpoint: position {}, {readings} readings after it are not stored yet",
         found.checkpoint.position
     )?;
     if let Some(torn) = &found.torn {
         let (name, bytes) = (name(&torn.path), HumanCount(torn.bytes));
         writeln!(
             out,
-            "  torn tail: {name}, byte {}, {bytes} bytes behind what is known to be durable: the next start cuts it off",
+            "  torn tail: {name}, byte {}, {bytes} bytes after the durable part: the next start cuts it off",
             torn.offset
         )?;
     }
@@ -77,7 +76,7 @@ fn report(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyho
     }
     if let Ok(file) = data_dir.dead_letters().metadata() {
         let (path, bytes) = (data_dir.dead_letters(), HumanCount(file.len()));
-        writeln!(out, "readings that the store refused for good: {}, {bytes} bytes", path.display())?;
+        writeln!(out, "readings that the store refused permanently: {}, {bytes} bytes", path.display())?;
     }
     Ok(())
 }
@@ -143,19 +142,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_good_log_is_told_segment_by_segment() {
+    async fn a_good_log_is_reported_segment_by_segment() {
         let (folder, segments) = twenty_records().await;
         let (outcome, text) = checked(&folder, false);
         outcome.unwrap();
         for segment in &segments {
             assert!(text.contains(&format!("  {}: ", name(segment))), "{text}");
         }
-        assert!(text.contains("checkpoint: position 0, 60 readings behind it are not stored yet"), "{text}");
+        assert!(text.contains("checkpoint: position 0, 60 readings after it are not stored yet"), "{text}");
         assert!(text.ends_with("the log is good\n"), "{text}");
     }
 
     #[tokio::test]
-    async fn a_torn_tail_is_told_and_is_no_damage() {
+    async fn a_torn_tail_is_reported_and_is_not_damage() {
         let (folder, segments) = twenty_records().await;
         let newest = segments.last().unwrap();
         let mut bytes = fs::read(newest).unwrap();
@@ -180,7 +179,7 @@ mod tests {
         let (outcome, text) = checked(&folder, true);
         outcome.unwrap();
         assert!(text.contains("copied to ") && text.ends_with("the log is good\n"), "{text}");
-        assert!(text.contains("57 readings behind it"), "{text}");
+        assert!(text.contains("57 readings after it"), "{text}");
         assert_eq!(fs::read_dir(folder.path().join("quarantine")).unwrap().count(), 1);
         checked(&folder, false).0.unwrap();
     }
@@ -196,13 +195,13 @@ mod tests {
             assert!(error.contains("checkpoint is damaged") && error.contains("--quarantine"), "{error}");
             let (outcome, text) = checked(&folder, true);
             outcome.unwrap();
-            assert!(text.contains("mended: ") && text.contains("60 readings behind it"), "{kept} bytes: {text}");
+            assert!(text.contains("mended: ") && text.contains("60 readings after it"), "{kept} bytes: {text}");
             checked(&folder, false).0.unwrap();
         }
     }
 
     #[test]
-    fn without_a_log_there_is_nothing_to_check_and_nothing_is_made() {
+    fn without_a_log_there_is_nothing_to_check_or_create() {
         let folder = tempfile::tempdir().unwrap();
         let (outcome, text) = checked(&folder, true);
         outcome.unwrap();

@@ -1,11 +1,11 @@
-//! Lines to request bodies, each of which remembers where in the file its lines stood.
+//! Collects lines into request bodies, with the line numbers of the file.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-/// A body is closed when it has this many bytes: well under what a server takes.
+/// The size at which a body is complete: well below the limit of a server.
 const BODY_BYTES: usize = 1024 * 1024;
 
 /// One request.
@@ -19,13 +19,14 @@ pub(in crate::cli) struct Batch {
     pub(in crate::cli) lines: Vec<u64>,
 }
 
-/// Nobody takes batches any more.
+/// The receiver of batches has ended.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("sending has stopped")]
 pub(in crate::cli) struct Stopped;
 
-/// Collects the lines of one file and hands on full batches. Waits when nobody takes them, so it belongs on a
-/// thread that may block.
+/// Collects the lines of one file and passes on full batches.
+///
+/// It blocks while the queue is full, so it needs a thread that may block.
 pub(in crate::cli) struct Batcher<'a> {
     queue: &'a mpsc::Sender<Batch>,
     max_lines: usize,
@@ -35,28 +36,28 @@ pub(in crate::cli) struct Batcher<'a> {
 }
 
 impl<'a> Batcher<'a> {
-    /// Starts on a file.
+    /// Starts a file.
     pub(in crate::cli) fn new(queue: &'a mpsc::Sender<Batch>, max_lines: usize, file: Arc<str>) -> Self {
         Self { queue, max_lines, file, body: Vec::new(), lines: Vec::new() }
     }
 
-    /// Takes one line, without its end, that stood at line `number` of the file.
+    /// Adds line `number` of the file, without its line end.
     pub(in crate::cli) fn push(&mut self, number: u64, line: &[u8]) -> Result<(), Stopped> {
         if !self.lines.is_empty() && self.body.len() + line.len() >= BODY_BYTES {
-            self.hand_on()?;
+            self.pass_on()?;
         }
         self.body.extend_from_slice(line);
         self.body.push(b'\n');
         self.lines.push(number);
-        if self.lines.len() >= self.max_lines { self.hand_on() } else { Ok(()) }
+        if self.lines.len() >= self.max_lines { self.pass_on() } else { Ok(()) }
     }
 
-    /// Hands on what is left.
+    /// Passes on the rest.
     pub(in crate::cli) fn finish(mut self) -> Result<(), Stopped> {
-        if self.lines.is_empty() { Ok(()) } else { self.hand_on() }
+        if self.lines.is_empty() { Ok(()) } else { self.pass_on() }
     }
 
-    fn hand_on(&mut self) -> Result<(), Stopped> {
+    fn pass_on(&mut self) -> Result<(), Stopped> {
         let body = std::mem::take(&mut self.body).into();
         let lines = std::mem::take(&mut self.lines);
         self.queue.blocking_send(Batch { file: Arc::clone(&self.file), body, lines }).map_err(|_| Stopped)
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_is_closed_by_lines_or_by_bytes_and_never_holds_part_of_a_line() {
+    fn a_batch_is_limited_in_lines_and_bytes_and_has_whole_lines() {
         let (queue, mut batches) = mpsc::channel(10);
         let mut batcher = Batcher::new(&queue, 3, "f".into());
         let long = vec![b'x'; BODY_BYTES / 2 + 1];
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batcher_whose_batches_nobody_takes_says_so() {
+    fn a_batcher_without_a_receiver_returns_an_error() {
         let (queue, batches) = mpsc::channel(10);
         drop(batches);
         assert_eq!(Batcher::new(&queue, 1, "f".into()).push(1, b"{}"), Err(Stopped));

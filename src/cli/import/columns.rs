@@ -1,4 +1,4 @@
-//! Which column of a CSV file is the time, which the device, and which are metrics. Pure.
+//! Finds the columns of the time, the device ID and the metrics in a CSV file. Pure.
 
 use csv::StringRecord;
 use tidegauge::model::{MetricNameError, check_metric_name};
@@ -6,21 +6,21 @@ use tidegauge::model::{MetricNameError, check_metric_name};
 const TIME_NAMES: [&str; 5] = ["timestamp", "time", "ts", "datetime", "date"];
 const DEVICE_NAMES: [&str; 5] = ["deviceId", "device_id", "device", "sensor_id", "host"];
 
-/// What the caller said about columns.
+/// The columns named on the command line.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
-    /// Where the device id comes from.
+    /// The source of the device ID.
     pub(super) device: WantedDevice,
-    /// The name of the time column, if it was given.
+    /// The name of the time column, if it is given.
     pub(super) time_column: Option<String>,
-    /// The metrics; empty asks for every column of numbers.
+    /// The metrics; empty for every column of numbers.
     pub(super) metrics: Vec<WantedMetric>,
 }
 
-/// Where the device id comes from.
+/// The source of the device ID.
 #[derive(Debug, Clone)]
 pub(super) enum WantedDevice {
-    /// All rows are of this device.
+    /// This device ID for all rows.
     Fixed(String),
     /// The column of this name.
     Column(String),
@@ -28,7 +28,7 @@ pub(super) enum WantedDevice {
     Customary,
 }
 
-/// A metric, and the column it is read from if that was said: `NAME[=COLUMN]`.
+/// A metric and, if given, its column: `NAME[=COLUMN]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WantedMetric {
     name: String,
@@ -48,10 +48,10 @@ impl std::str::FromStr for WantedMetric {
     }
 }
 
-/// Why the columns of a file do not do.
+/// Why the columns of a file cannot be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ColumnsError {
-    #[error("the columns seem to be separated by {0}, and only commas are understood: convert the file first")]
+    #[error("the columns seem to be separated by {0}, but only commas are supported: convert the file first")]
     Separator(&'static str),
     #[error("no time column; name it with --time-column (columns: {0})")]
     NoTime(String),
@@ -59,20 +59,20 @@ pub(super) enum ColumnsError {
     NoDevice(String),
     #[error("there is no column {0:?} (columns: {1})")]
     Absent(String, String),
-    #[error("there is no column {0:?} to read the metric from; say --metric {0}=COLUMN (columns: {1})")]
+    #[error("there is no column {0:?} for the metric; write --metric {0}=COLUMN (columns: {1})")]
     NoMetric(String, String),
-    #[error("no column holds numbers (columns: {0})")]
+    #[error("no column contains numbers (columns: {0})")]
     NoValues(String),
     #[error("the metric {0:?} would be read from two columns")]
     Twice(String),
 }
 
-/// The columns that matter, by their place in a row.
+/// The columns to read, by their position in a row.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Columns {
     /// The time.
     pub(super) time: usize,
-    /// The device id.
+    /// The device ID.
     pub(super) device: DeviceSource,
     /// The metrics, at least one.
     pub(super) values: Vec<ValueColumn>,
@@ -80,28 +80,29 @@ pub(super) struct Columns {
     pub(super) ignored: Vec<String>,
 }
 
-/// Where a row's device id is.
+/// The source of the device ID of a row.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum DeviceSource {
-    /// Not in the row.
+    /// The same for all rows.
     Fixed(String),
-    /// In this column.
+    /// This column.
     Column(usize),
 }
 
 /// A column of values.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ValueColumn {
-    /// Its place in a row.
+    /// Its position in a row.
     pub(super) at: usize,
     /// The metric.
     pub(super) metric: String,
 }
 
 impl Columns {
-    /// Finds the columns. `sample` holds the first rows: without word from the caller a column is a metric
-    /// when most of its cells there that are not empty are numbers, or when all are empty, so that nothing is
-    /// ignored unseen.
+    /// Finds the columns. `sample` is the first rows.
+    ///
+    /// Without named metrics, a column is a metric if most of its non-empty cells in the sample are numbers,
+    /// or if all its cells are empty, so that no column of numbers is ignored silently.
     pub(super) fn find(header: &StringRecord, sample: &[&StringRecord], wanted: &Wanted) -> Result<Self, ColumnsError> {
         if let (1, Some(only)) = (header.len(), header.get(0)) {
             let separators = [(';', "\";\""), ('\t', "tabs"), ('|', "\"|\"")];
@@ -149,12 +150,12 @@ impl Header<'_> {
         self.position(name).ok_or_else(|| ColumnsError::Absent(name.to_owned(), self.list()))
     }
 
-    /// The column that has the first of `names` that any column has.
+    /// The column with the first of `names` that exists.
     fn customary(&self, names: &[&str]) -> Option<usize> {
         names.iter().find_map(|name| self.0.iter().position(|column| column.eq_ignore_ascii_case(name)))
     }
 
-    /// The columns of the metrics asked for; all candidates if none was.
+    /// The columns of the named metrics; all candidates if there are none.
     fn values(&self, candidates: &[usize], wanted: &[WantedMetric]) -> Result<Vec<ValueColumn>, ColumnsError> {
         let values: Vec<ValueColumn> = if wanted.is_empty() {
             candidates.iter().map(|&at| ValueColumn { at, metric: self.0[at].to_owned() }).collect()
@@ -175,8 +176,7 @@ impl Header<'_> {
         Ok(values)
     }
 
-    /// Where a metric is read from: the column named for it, else the column of its own name, else the only
-    /// candidate.
+    /// The column of a metric: the named one, else the one with the metric's name, else the only candidate.
     fn place(&self, metric: &WantedMetric, candidates: &[usize]) -> Result<usize, ColumnsError> {
         if let Some(column) = &metric.column {
             return self.named(column);
@@ -193,7 +193,7 @@ impl Header<'_> {
     }
 }
 
-/// Whether a column is one of numbers, as far as the sample tells.
+/// Whether a column contains numbers, according to the sample.
 fn holds_numbers(sample: &[&StringRecord], at: usize) -> bool {
     let cells = sample.iter().filter_map(|row| row.get(at)).map(str::trim).filter(|cell| !cell.is_empty());
     let (mut numbers, mut others) = (0, 0);

@@ -1,7 +1,6 @@
-//! Rows of a CSV file to lines of NDJSON, one reading a row. Pure.
+//! Converts the rows of a CSV file to lines of NDJSON, one reading per row. Pure.
 //!
-//! A row that cannot be read is an answer like any other: it says what is wrong and where, and the next row
-//! follows.
+//! A row that cannot be converted yields its error, and the next row follows.
 
 use std::io::{Chain, Read};
 
@@ -12,21 +11,21 @@ use tidegauge::model::check_device_id;
 use super::columns::{Columns, ColumnsError, DeviceSource, ValueColumn, Wanted};
 use super::time;
 
-/// How many rows are looked at to tell columns of numbers from others.
+/// The number of rows that decide which columns contain numbers.
 const SAMPLE_ROWS: usize = 100;
-/// How much of a bad cell is shown, in characters.
+/// The number of characters shown of a bad cell.
 const SHOWN_CHARS: usize = 40;
 
 /// Why a file cannot be read any further.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CsvError {
-    /// The bytes could not be had.
+    /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// The header is not text.
+    /// The header is not UTF-8.
     #[error("the header is not UTF-8")]
     Header,
-    /// The header does not say what is needed.
+    /// The header lacks a needed column.
     #[error(transparent)]
     Columns(#[from] ColumnsError),
 }
@@ -36,31 +35,31 @@ pub(super) enum CsvError {
 pub(super) struct Row {
     /// The line of the file on which the row starts, from 1.
     pub(super) line: u64,
-    /// What became of it.
+    /// Its result.
     pub(super) outcome: Outcome,
 }
 
-/// What became of a row.
+/// The result of a row.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// A line of NDJSON, and how many metrics had an empty cell.
+    /// A line of NDJSON.
     Reading {
-        /// Cells without a value.
+        /// The number of metrics with an empty cell.
         empty_cells: u64,
     },
-    /// No metric had a value: nothing to send.
+    /// No metric has a value: there is nothing to send.
     NoValues {
-        /// Cells without a value.
+        /// The number of metrics with an empty cell.
         empty_cells: u64,
     },
-    /// The row is refused, for this reason.
+    /// The row is rejected, for this reason.
     Bad(String),
 }
 
 /// The rows of a file.
 pub(super) struct Rows<R: Read> {
     input: Input<R>,
-    /// The rows that were looked at to find the columns, and are still to come.
+    /// The rows that were read to find the columns and are not converted yet.
     sample: std::vec::IntoIter<(Found, StringRecord)>,
     record: StringRecord,
     convert: Converter,
@@ -84,12 +83,12 @@ impl<R: Read> Rows<R> {
         Ok(Self { input, sample: sample.into_iter(), record, convert })
     }
 
-    /// The columns that were found.
+    /// The columns found in the header.
     pub(super) fn columns(&self) -> &Columns {
         &self.convert.columns
     }
 
-    /// The next row; a reading's line replaces what is in `text`. `None` after the last.
+    /// Converts the next row, a reading into `text`. `None` after the last.
     pub(super) fn next(&mut self, text: &mut Vec<u8>) -> Result<Option<Row>, CsvError> {
         let found = match self.sample.next() {
             Some((found, record)) => {
@@ -106,22 +105,23 @@ impl<R: Read> Rows<R> {
     }
 }
 
-/// A row in the file, from 1; where it is no text its cells are not kept.
+/// A row of the file. If it is not UTF-8, its cells are not kept.
 #[derive(Clone, Copy)]
 struct Found {
     line: u64,
     is_text: bool,
 }
 
-/// The cells of a file, with line numbers that hold for any line end and over blank lines. Those of the csv
-/// crate are where it started to look for a row. So rows end at `\n` alone here, the last one too, and a row
-/// is located from its end; what is left of `\r\n` is white space at the end of a cell.
+/// The cells of a file, with line numbers that are right for any line end and after blank lines.
+///
+/// The line of the csv crate is where its search for a row started. So rows end at `\n` alone, the last one
+/// too, and a row is located from its end. The `\r` of `\r\n` is white space at the end of a cell.
 struct Input<R: Read>(csv::Reader<Bytes<R>>);
 
-/// The bytes of a file, and a last line end.
+/// The bytes of a file, followed by a line end.
 struct Bytes<R> {
     bytes: Chain<R, &'static [u8]>,
-    /// There was more to be read than there is.
+    /// A read reached the end.
     is_over: bool,
 }
 
@@ -151,12 +151,11 @@ impl<R: Read> Input<R> {
     /// Reads the next row that is not blank.
     fn read(&mut self, record: &mut StringRecord) -> std::io::Result<Option<Found>> {
         loop {
-            let mut cells = std::mem::take(record).into_byte_record(); // for its room
+            let mut cells = std::mem::take(record).into_byte_record(); // reuses its memory
             if !self.0.read_byte_record(&mut cells)? {
                 return Ok(None);
             }
-            // Behind a quote that is never closed the row goes on to the end of the file, and has no end of
-            // its own.
+            // After an unclosed quote the row extends to the end of the file and has no line end.
             let end = u64::from(!self.0.get_ref().is_over);
             let line_ends = end + memchr::memchr_iter(b'\n', cells.as_slice()).count() as u64;
             let text = StringRecord::from_byte_record(cells);
@@ -170,7 +169,7 @@ impl<R: Read> Input<R> {
     }
 }
 
-/// Makes a row a line.
+/// Converts a row to a line.
 struct Converter {
     columns: Columns,
     header: Vec<String>,
@@ -201,7 +200,7 @@ impl Converter {
         };
         let at = self.columns.time;
         let ts_ms = time::parse(cell(at), &self.zone).map_err(|error| self.bad(at, cell(at), &error))?;
-        // A device id has no character that JSON would have escaped.
+        // A device ID contains no character that JSON escapes.
         text.extend_from_slice(format!("{{\"deviceId\":\"{device}\",\"ts\":{ts_ms},\"values\":{{").as_bytes());
         let mut empty_cells = 0;
         for (value, key) in self.columns.values.iter().zip(&self.keys) {
@@ -247,7 +246,7 @@ mod tests {
         Wanted { device, time_column: None, metrics: Vec::new() }
     }
 
-    /// All rows: the line number, and the NDJSON line or why there is none.
+    /// All rows: the line number, and the line of NDJSON or the error.
     fn rows(input: &[u8], device: WantedDevice) -> Vec<(u64, Result<String, String>)> {
         let mut rows = Rows::open(input, &wanted(device), TimeZone::UTC).unwrap();
         let mut all = Vec::new();
@@ -278,7 +277,7 @@ mod tests {
         let input = b"ts,device,v\n1,a,1\nyesterday,a,2\n3,a b,3\n4,a,four\n5,a,inf\n6,a,\n7,a\n8,\xff,1\n9,a,9\n";
         let rows = rows(input, WantedDevice::Customary);
         let bad: Vec<_> = rows.iter().filter_map(|(line, row)| Some((*line, row.as_ref().err()?.as_str()))).collect();
-        let not_a_time = "not a time: RFC 3339, YYYY-MM-DD HH:MM[:SS[.fff]] and Unix time are understood";
+        let not_a_time = "not a time: expected RFC 3339, YYYY-MM-DD HH:MM[:SS[.fff]] or Unix time";
         let expected = [
             (3, format!("column \"ts\": \"yesterday\": {not_a_time}")),
             (4, format!("column \"device\": \"a b\": {}", check_device_id("a b").unwrap_err())),
@@ -304,7 +303,7 @@ mod tests {
         }
     }
 
-    /// Readings and rejections that the API makes of a line.
+    /// The readings and rejections that the API finds in a line.
     #[derive(Default)]
     struct Counted(usize, Vec<Rejection>);
 
@@ -318,7 +317,7 @@ mod tests {
         }
     }
 
-    /// A table, more or less: cells, and what cells are made of.
+    /// Roughly a table: cells and pieces of cells.
     fn any_table() -> impl Strategy<Value = Vec<u8>> {
         let pieces =
             ["time", "device", "v", "1", "-1e3", "1e999", "NaN", "2026-04-20 14:00:10", "1776693610", "d 1", "\0"];

@@ -1,10 +1,10 @@
-//! `tidegauge import`: files of readings to a running server.
+//! `tidegauge import`: sends files of readings to a running server.
 //!
-//! One thread reads and converts, requests go out one after the other, and between them stands a short queue:
-//! a slow server slows the reading. Where the files have several values for one instant of a device, the last
-//! one stays, and that is why no request may overtake another. The server decides what a reading is worth; a
-//! row that cannot even be told is rejected here. Nothing here knows the log or a store: an import is a
-//! client like any other.
+//! One thread reads and converts the files, and a short queue connects it to the task that sends one request
+//! after another: a slow server slows the reading. If the files have several values for one instant of a
+//! device, the last one must win, so requests never run concurrently. The server checks the readings; only
+//! rows that cannot be converted are rejected here. An import is an ordinary client: it knows neither log nor
+//! store.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -38,43 +38,48 @@ mod send;
 mod source;
 mod time;
 
-/// How many batches are read ahead of the one that is being sent.
+/// The number of batches read ahead of the one that is being sent.
 const READ_AHEAD: usize = 2;
 
 /// Send readings from CSV and NDJSON files to a running server.
 #[derive(Debug, Args)]
 #[command(after_long_help = LONG_HELP)]
 pub(crate) struct ImportArgs {
-    /// Files to read, - being standard input; .gz and .zst are decompressed
+    /// The files to read, or - for standard input; .gz and .zst are decompressed
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     #[command(flatten)]
     client: ClientArgs,
-    /// CSV: the device of all rows
+    /// CSV: the device ID of all rows
     #[arg(long, value_name = "ID", conflicts_with = "device_column", value_parser = parse_device)]
     device: Option<String>,
     #[arg(
         long,
         value_name = "NAME",
-        help = "CSV: the column of the device [default: deviceId, device_id, device, sensor_id, host, the first there is]"
+        help = "CSV: the column of the device ID [default: the first of deviceId, device_id, device, sensor_id, host]"
     )]
     device_column: Option<String>,
-    /// CSV: the column of the time [default: timestamp, time, ts, datetime, date, the first there is]
+    /// CSV: the column of the time [default: the first of timestamp, time, ts, datetime, date]
     #[arg(long, value_name = "NAME")]
     time_column: Option<String>,
-    /// CSV: a metric to read, and the column it is in; may repeat [default: every column of numbers]
+    /// CSV: a metric and its column; may be repeated [default: every column of numbers]
     #[arg(long = "metric", value_name = "NAME[=COLUMN]")]
     metrics: Vec<WantedMetric>,
-    /// CSV: the zone of times that have no offset, such as Europe/Vienna
+    /// CSV: the time zone of times without an offset, such as Europe/Vienna
     #[arg(long, value_name = "ZONE", default_value = "UTC", value_parser = parse_zone)]
     tz: TimeZone,
-    /// How readings are written [default: as the file name ends, else as the first character suggests]
+    /// The format of the files [default: by the end of the file name, else by the first character]
     #[arg(long)]
     format: Option<Format>,
-    /// The most lines in one request
-    #[arg(long, value_name = "LINES", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// The number of lines in one request
+    #[arg(
+        long,
+        value_name = "LINES",
+        default_value_t = 5000,
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
     batch: u32,
-    /// How long to try again while the server cannot be reached or is overloaded, such as 30s, 5m or 1h
+    /// The time to retry while the server is unreachable or overloaded, such as 30s, 5m or 1h
     #[arg(long, value_name = "PERIOD", default_value = "5m", value_parser = parse_period)]
     retry_for: Duration,
     /// Read and convert, but send nothing
@@ -83,29 +88,28 @@ pub(crate) struct ImportArgs {
 }
 
 const LONG_HELP: &str = "\
-CSV files have a header. Every other row is one reading: a time, a device, and a value for each metric whose cell is \
-not empty. Without --metric, a column is a metric when most of its cells in the first 100 rows that are not empty are \
-numbers; columns that are not read are named. `--metric temp` reads the column temp or, where there is none and only \
-one column of numbers, that one; `--metric temp=value` reads the column value.
+CSV files have a header. Every other row is one reading: a time, a device ID, and a value for each metric whose cell \
+is not empty. Without --metric, a column is a metric if most of its non-empty cells in the first 100 rows are numbers; \
+the import prints the columns that it does not read. `--metric temp` reads the column temp or, if there is none, the \
+only column of numbers; `--metric temp=value` reads the column value.
 
 Times may be RFC 3339 with an offset; YYYY-MM-DD HH:MM[:SS[.fff]], with a space or a T, in the zone of --tz; or Unix \
-time in seconds, milliseconds, microseconds or nanoseconds, told apart by magnitude. Where clocks are set back, a time \
-that occurs twice means the first one; where they are set forward, a time that is left out is read as if they had not \
-been set yet.
+time in seconds, milliseconds, microseconds or nanoseconds, by magnitude. When clocks are set back, a repeated time \
+means the first of the two; when they are set forward, a skipped time is read as if they had not been set yet.
 
-NDJSON files hold on each line what POST /v1/readings takes, and are passed on as they are. Give each reading its ts: \
-one without is stamped by the server, and stored again if it has to be sent again.
+Each line of an NDJSON file has a form that POST /v1/readings accepts, and is sent unchanged. Give each reading a ts: \
+the server stamps one without, and stores it twice if it is sent twice.
 
-A row that cannot be read, or that the server rejects, is told with its file and line, and the others go on. An import \
-may be repeated: what is stored already is not stored twice. Where several rows are of the same device, time and metric, \
-the value of the last one stays, in the order of the files and of their rows.
+The import prints each rejected row with its file and line, and continues. It may be repeated: stored readings are not \
+stored twice. If several rows have the same device, time and metric, the last one wins, in the order of the files and \
+of their rows.
 
-Exit status: 0 when every reading was accepted, 1 when some were rejected or the import failed, 64 for bad usage.";
+Exit status: 0 if every reading was accepted, 1 if some were rejected or the import failed, 64 for bad usage.";
 
-/// Runs the import. An error when a reading was rejected, too.
+/// Runs the import. A rejected reading is an error too.
 pub(crate) async fn run(args: ImportArgs) -> anyhow::Result<()> {
     let progress = Arc::new(Progress::start(source::total_bytes(&args.files)?, args.dry_run));
-    let sender = if args.dry_run { None } else { Some(args.client.sender(args.retry_for)?) };
+    let sender = if args.dry_run { None } else { Some(Sender::to(&args.client, args.retry_for)?) };
     let (queue, batches) = mpsc::channel(READ_AHEAD);
     let reading = start_reading(args, queue, Arc::clone(&progress));
     let sent = tokio::select! {
@@ -114,7 +118,7 @@ pub(crate) async fn run(args: ImportArgs) -> anyhow::Result<()> {
     };
     let outcome = match sent {
         Ok(()) => reading.await.context("the reading thread died")?,
-        Err(error) => Err(error), // the reading thread may wait for input: it ends with the process
+        Err(error) => Err(error), // the reading thread may wait for input; it ends with the process
     };
     writeln!(std::io::stdout(), "{}", progress.finish())?;
     outcome?;
@@ -124,8 +128,9 @@ pub(crate) async fn run(args: ImportArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Starts the thread that reads. A thread of its own, because the end of the program must not wait for one
-/// that reads from a terminal or a pipe.
+/// Starts the thread that reads the files.
+///
+/// It is not a task of the runtime: the program must be able to end while it reads from a terminal or a pipe.
 fn start_reading(
     args: ImportArgs,
     queue: mpsc::Sender<Batch>,
@@ -135,12 +140,12 @@ fn start_reading(
     std::thread::spawn(move || {
         let read = read_files(&args, &queue, &progress);
         drop(queue);
-        let _ = done.send(read); // nobody waits for it when sending has failed
+        let _ = done.send(read); // no receiver if sending has failed
     });
     outcome
 }
 
-/// Sends batches, each when the one before it is answered, until there are no more or one fails for good.
+/// Sends batches one after another, until the last one or a permanent failure.
 async fn send_all(
     mut batches: mpsc::Receiver<Batch>,
     sender: Option<&Sender>,
@@ -154,14 +159,14 @@ async fn send_all(
         progress.set_trouble(None);
         add(&progress.counts.accepted, answer.accepted);
         add(&progress.counts.rejected, answer.rejected);
-        for refusal in answer.refusals {
-            progress.list_rejection(&batch.file, refusal.line, &refusal.why);
+        for rejection in answer.rejections {
+            progress.list_rejection(&batch.file, rejection.line, &rejection.why);
         }
     }
     Ok(())
 }
 
-/// Reads all files, in order. Ends early, and without an error, when sending has stopped: that has its own.
+/// Reads all files in order. Returns early, without an error, if sending has stopped, which has its own.
 fn read_files(args: &ImportArgs, queue: &mpsc::Sender<Batch>, progress: &Progress) -> anyhow::Result<()> {
     for path in &args.files {
         let source = source::open(path, args.format, &progress.counts.bytes)?;
@@ -217,7 +222,7 @@ fn read_ndjson(source: Source, mut batcher: Batcher<'_>, progress: &Progress) ->
     Ok(batcher.finish()?)
 }
 
-/// Says which columns are metrics and which are not read, so that a wrong guess is seen.
+/// Prints the columns that are metrics and those that are not read, so that a wrong guess is visible.
 fn announce(file: &str, columns: &Columns, progress: &Progress) {
     let metrics: Vec<&str> = columns.values.iter().map(|value| value.metric.as_str()).collect();
     progress.note(&format!("{file}: metrics {}", metrics.join(", ")));
@@ -272,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_two_values_of_one_instant_the_last_in_the_file_arrives_last_even_if_the_server_was_overloaded() {
+    async fn the_last_value_of_an_instant_arrives_last_despite_retries() {
         let arrived = Arc::new(Mutex::new((0, Vec::new())));
         let log = Arc::clone(&arrived);
         let answer = move |body: String| async move {

@@ -1,8 +1,8 @@
-//! Lines of an NDJSON file, passed through as they are. Pure.
+//! The lines of an NDJSON file, unchanged. Pure.
 
 use std::io::{self, BufRead, Read};
 
-/// The longest line, in bytes: the server takes no larger body by default.
+/// The longest line, in bytes: the default limit of the server for a body.
 const LINE_MAX_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The lines of a file that are not blank.
@@ -17,8 +17,7 @@ impl<R: BufRead> Lines<R> {
         Self { input, number: 0 }
     }
 
-    /// The number of the next line; its text, without the line end, replaces what is in `text`. `None` after
-    /// the last.
+    /// Reads the next line into `text`, without its line end, and returns its number. `None` after the last.
     pub(super) fn next(&mut self, text: &mut Vec<u8>) -> io::Result<Option<u64>> {
         loop {
             text.clear();
@@ -54,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_refused_and_not_kept_in_memory() {
+    fn an_endless_line_is_refused_and_not_kept_in_memory() {
         let mut lines = Lines::new(io::BufReader::new(io::repeat(b' ')));
         let error = lines.next(&mut Vec::new()).unwrap_err();
         assert_eq!(error.to_string(), "line 1 is longer than 16777216 bytes");

@@ -1,4 +1,4 @@
-//! How far the import is, for the person who waits: counts, a bar or plain lines, and the summary.
+//! The progress of an import: counts, a bar or plain lines, and the summary.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 
-/// How many rejected readings are listed one by one.
+/// The number of rejected readings that are listed one by one.
 const LISTED_REJECTIONS: u64 = 20;
 const BAR_INTERVAL: Duration = Duration::from_millis(200);
 const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What was read and what became of it. The reading thread and the sending task add to it.
+/// The counts of an import. The reading thread and the sending task add to them.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// Bytes read of the files, as they lie on disk.
+    /// Bytes read from the files, before decompression.
     pub(super) bytes: Arc<AtomicU64>,
     /// Rows of CSV and lines of NDJSON.
     pub(super) rows: AtomicU64,
-    /// Readings the server accepted; in a dry run, those that would have been sent.
+    /// Readings that the server accepted, or that a dry run would have sent.
     pub(super) accepted: AtomicU64,
     /// Readings rejected, here or by the server.
     pub(super) rejected: AtomicU64,
@@ -31,7 +31,7 @@ pub(super) struct Counts {
     pub(super) empty_rows: AtomicU64,
 }
 
-/// Shows how far the import is, on standard error.
+/// Shows the progress on standard error.
 pub(super) struct Progress {
     /// The counts shown.
     pub(super) counts: Counts,
@@ -39,21 +39,21 @@ pub(super) struct Progress {
     dry_run: bool,
     started: Instant,
     listed: AtomicU64,
-    /// Why the server does not take readings just now.
+    /// Why the server accepts no readings at the moment.
     trouble: Mutex<Option<String>>,
-    /// Absent when standard error is no terminal.
+    /// `None` if standard error is not a terminal.
     bar: Option<ProgressBar>,
 }
 
 impl Progress {
-    /// Starts the clock. Without `total_bytes` the end is not known.
+    /// Starts the measurement. Without `total_bytes` the total is unknown.
     pub(super) fn start(total_bytes: Option<u64>, dry_run: bool) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| bar(total_bytes));
         let (started, listed, trouble) = (Instant::now(), AtomicU64::new(0), Mutex::new(None));
         Self { counts: Counts::default(), total_bytes, dry_run, started, listed, trouble, bar }
     }
 
-    /// Says something, once.
+    /// Prints a line.
     pub(super) fn note(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| eprintln!("{text}")),
@@ -61,19 +61,19 @@ impl Progress {
         }
     }
 
-    /// Lists a rejected reading, if not too many were listed already. Does not count it.
+    /// Lists a rejected reading, unless too many are listed already. It does not count the reading.
     pub(super) fn list_rejection(&self, file: &str, line: u64, why: &str) {
         if self.listed.fetch_add(1, Ordering::Relaxed) < LISTED_REJECTIONS {
             self.note(&format!("{file}:{line}: {why}"));
         }
     }
 
-    /// Remembers why the server does not take readings, or that it does again.
+    /// Sets why the server accepts no readings; `None` once it does.
     pub(super) fn set_trouble(&self, what: Option<&str>) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = what.map(str::to_owned);
     }
 
-    /// Shows the state again and again, until dropped.
+    /// Shows the progress repeatedly, until dropped.
     pub(super) async fn watch(&self) -> Infallible {
         let mut interval = tokio::time::interval(if self.bar.is_some() { BAR_INTERVAL } else { PLAIN_INTERVAL });
         interval.tick().await; // the first tick is at once
@@ -89,7 +89,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away and returns the summary.
+    /// Removes the bar and returns the summary.
     pub(super) fn finish(&self) -> String {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -116,7 +116,7 @@ impl Progress {
         summary
     }
 
-    /// Rates and counts of this moment.
+    /// The current rates and counts.
     fn state(&self) -> String {
         let accepted = HumanCount(load(&self.counts.accepted));
         let mut state = format!("{accepted} readings, {}/s", self.rate());
@@ -130,7 +130,7 @@ impl Progress {
         state
     }
 
-    /// How much of the files was read, where that is known: `42%: `.
+    /// The share of the files that is read, if known: `42%: `.
     fn share(&self) -> String {
         match self.total_bytes {
             Some(total) if total > 0 => format!("{}%: ", load(&self.counts.bytes) * 100 / total),
@@ -138,7 +138,7 @@ impl Progress {
         }
     }
 
-    /// Readings a second since the start.
+    /// Readings per second since the start.
     fn rate(&self) -> HumanCount {
         let seconds = self.started.elapsed().as_secs_f64().max(0.001);
         HumanCount((load(&self.counts.accepted) as f64 / seconds) as u64)

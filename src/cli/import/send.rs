@@ -1,8 +1,7 @@
-//! Batches to a running server, over HTTP.
+//! Sends batches to a running server over HTTP.
 //!
-//! A batch is sent again until the server has answered for it: on a connection that fails, on 429, 502, 503
-//! and 504. Sending again is safe, because a reading's identity decides what is stored. Any other refusal
-//! ends the import.
+//! A batch is retried after a failed connection and after 429, 502, 503 and 504. A retry is safe, because the
+//! store identifies a reading by device, time and metric. Any other refusal ends the import.
 
 use std::error::Error;
 use std::io;
@@ -15,30 +14,31 @@ use serde::Deserialize;
 use tidegauge::common::backoff::Backoff;
 use tokio::time::Instant;
 
+use super::super::client::ClientArgs;
 use super::batch::Batch;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// How much of an answer that is no problem document is shown, in characters.
+/// The number of characters shown of an answer that is not a problem document.
 const SHOWN_CHARS: usize = 200;
 
-/// What the server said of a batch.
+/// The answer of the server to a batch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::cli) struct Answer {
-    /// Readings it accepted.
+    /// The number of accepted readings.
     pub(in crate::cli) accepted: u64,
-    /// Readings it rejected.
+    /// The number of rejected readings.
     pub(in crate::cli) rejected: u64,
-    /// Why, for those that it listed.
-    pub(in crate::cli) refusals: Vec<Refusal>,
+    /// The rejections that the server listed.
+    pub(in crate::cli) rejections: Vec<Rejection>,
 }
 
 /// A reading that the server rejected.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::cli) struct Refusal {
-    /// The line of the file it stands on.
+pub(in crate::cli) struct Rejection {
+    /// The line of the file.
     pub(in crate::cli) line: u64,
     /// The code and the detail.
     pub(in crate::cli) why: String,
@@ -53,20 +53,17 @@ pub(in crate::cli) struct Sender {
 }
 
 impl Sender {
-    /// A sender to the server at `url`, that tries each batch for `retry_for` after its first failure.
-    /// `token` is shown to the server, if there is one.
-    pub(in crate::cli) fn new(
-        http: ClientBuilder,
-        url: &str,
-        token: Option<String>,
-        retry_for: Duration,
-    ) -> anyhow::Result<Self> {
+    /// A sender to the server of these flags. It retries each batch for `retry_for` after the first failure.
+    pub(in crate::cli) fn to(server: &ClientArgs, retry_for: Duration) -> anyhow::Result<Self> {
+        Self::new(server.http()?, server.url(), server.token()?, retry_for)
+    }
+
+    fn new(http: ClientBuilder, url: &str, token: Option<String>, retry_for: Duration) -> anyhow::Result<Self> {
         let client = http.connect_timeout(CONNECT_TIMEOUT).timeout(REQUEST_TIMEOUT).build()?;
         Ok(Self { client, url: format!("{}/v1/readings", url.trim_end_matches('/')), token, retry_for })
     }
 
-    /// Sends until the server answers for the batch. Each failure that is followed by another attempt goes to
-    /// `on_trouble`.
+    /// Sends a batch until the server answers. `on_trouble` gets each failure that a retry follows.
     pub(in crate::cli) async fn send(&self, batch: &Batch, on_trouble: impl Fn(&str)) -> anyhow::Result<Answer> {
         let mut backoff = Backoff::new(FIRST_BACKOFF..=MAX_BACKOFF);
         let mut give_up_at = None;
@@ -110,7 +107,7 @@ impl Sender {
             return Ok(Attempt::Answered(verdict.of(batch)?));
         }
         let what = refusal_text(&self.url, status, &body);
-        if may_pass(status) {
+        if is_temporary(status) {
             return Ok(Attempt::Failed(Trouble { what, retry_after }));
         }
         bail!("{} lines from {}:{}: {what}", batch.lines.len(), batch.file, batch.lines[0])
@@ -122,13 +119,13 @@ enum Attempt {
     Failed(Trouble),
 }
 
-/// A failure that may pass.
+/// A temporary failure.
 struct Trouble {
     what: String,
     retry_after: Option<Duration>,
 }
 
-/// The body of a 200, and of the 400 that keeps the good readings.
+/// The body of a 200, and of a 400 with some accepted readings.
 #[derive(Deserialize)]
 struct Verdict {
     accepted: u64,
@@ -140,9 +137,9 @@ struct Verdict {
 
 #[derive(Deserialize)]
 struct Listed {
-    /// Which reading of the body, from 0.
+    /// The reading in the body, from 0.
     index: usize,
-    /// Which line of the body, from 1. Differs from `index + 1` where a line holds several readings.
+    /// The line in the body, from 1. It differs from `index + 1` if a line contains several readings.
     line: Option<usize>,
     code: String,
     detail: String,
@@ -150,19 +147,19 @@ struct Listed {
 
 impl Verdict {
     fn of(self, batch: &Batch) -> anyhow::Result<Answer> {
-        let refusal = |listed: Listed| {
+        let rejection = |listed: Listed| {
             let at = listed.line.map_or(listed.index, |line| line.wrapping_sub(1));
             let line =
                 batch.lines.get(at).with_context(|| format!("the server lists an error at line {at} of the body"))?;
-            Ok(Refusal { line: *line, why: format!("{}: {}", listed.code, listed.detail) })
+            Ok(Rejection { line: *line, why: format!("{}: {}", listed.code, listed.detail) })
         };
-        let refusals = self.errors.into_iter().map(refusal).collect::<anyhow::Result<_>>()?;
-        Ok(Answer { accepted: self.accepted, rejected: self.rejected, refusals })
+        let rejections = self.errors.into_iter().map(rejection).collect::<anyhow::Result<_>>()?;
+        Ok(Answer { accepted: self.accepted, rejected: self.rejected, rejections })
     }
 }
 
-/// Whether a refusal is about the moment, not about the readings.
-fn may_pass(status: StatusCode) -> bool {
+/// Whether the status reports a temporary failure.
+fn is_temporary(status: StatusCode) -> bool {
     let passing = [
         StatusCode::TOO_MANY_REQUESTS,
         StatusCode::BAD_GATEWAY,
@@ -172,13 +169,13 @@ fn may_pass(status: StatusCode) -> bool {
     passing.contains(&status)
 }
 
-/// The seconds of a `Retry-After`, if it says how many and not none.
+/// The seconds of a `Retry-After`, if there are any.
 fn retry_after(response: &Response) -> Option<Duration> {
     let seconds: u64 = response.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
     (seconds > 0).then(|| Duration::from_secs(seconds))
 }
 
-/// A refusal in words: of a problem document its detail, of anything else its beginning.
+/// The text of a refusal: the detail of a problem document, or the beginning of any other body.
 fn refusal_text(url: &str, status: StatusCode, body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Problem {
@@ -192,7 +189,7 @@ fn refusal_text(url: &str, status: StatusCode, body: &[u8]) -> String {
     format!("{url} answered {status}: {said}")
 }
 
-/// Whether the server showed a certificate that is not to be trusted. That does not pass by itself.
+/// Whether the certificate of the server is not trusted, which is not temporary.
 fn is_untrusted(error: &reqwest::Error) -> bool {
     let mut causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.any(|cause| {
@@ -201,13 +198,13 @@ fn is_untrusted(error: &reqwest::Error) -> bool {
     })
 }
 
-/// The error of TLS that an error of a connection is about, however often it was wrapped.
+/// The TLS error inside an error of a connection, at any depth.
 fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
     let inner = error.get_ref()?;
     inner.downcast_ref().or_else(|| inner.downcast_ref().and_then(of_tls))
 }
 
-/// An error with its causes: on its own, reqwest says only that the request failed.
+/// An error with its causes. Without them, reqwest only reports that the request failed.
 fn chain(error: reqwest::Error) -> String {
     format!("{:#}", anyhow::Error::from(error))
 }
@@ -297,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_stays_away_is_given_up_and_that_is_said() {
+    async fn a_server_that_stays_away_is_given_up_with_an_error() {
         let (listener, address) = listen().await;
         drop(listener);
         let error = sender(address, Duration::from_millis(50)).send(&batch(), |_| ()).await.unwrap_err().to_string();
@@ -305,23 +302,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rejected_readings_are_told_by_the_line_of_the_file() {
+    async fn rejected_readings_are_reported_by_the_line_of_the_file() {
         let (listener, address) = listen().await;
         serve(listener, |_, _| {
             let body = r#"{"code":"partially_rejected","accepted":1,"rejected":2,"errors":[
-                {"index":1,"code":"timestamp_in_future","detail":"a"},{"index":9,"line":3,"code":"invalid_json","detail":"b"}]}"#;
+                {"index":1,"code":"timestamp_in_future","detail":"a"},
+                {"index":9,"line":3,"code":"invalid_json","detail":"b"}]}"#;
             (StatusCode::BAD_REQUEST, body)
         });
         let answer = sender(address, MINUTE).send(&batch(), |_| ()).await.unwrap();
-        let refusals = vec![
-            Refusal { line: 4, why: "timestamp_in_future: a".into() },
-            Refusal { line: 7, why: "invalid_json: b".into() },
+        let rejections = vec![
+            Rejection { line: 4, why: "timestamp_in_future: a".into() },
+            Rejection { line: 7, why: "invalid_json: b".into() },
         ];
-        assert_eq!(answer, Answer { accepted: 1, rejected: 2, refusals });
+        assert_eq!(answer, Answer { accepted: 1, rejected: 2, rejections });
     }
 
     #[tokio::test]
-    async fn a_refusal_that_does_not_pass_is_not_repeated() {
+    async fn a_refusal_that_is_not_temporary_is_not_retried() {
         let (listener, address) = listen().await;
         serve(listener, |request, _| {
             assert_eq!(request, 0);

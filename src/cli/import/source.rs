@@ -1,4 +1,4 @@
-//! The files to import: opening, decompressing, telling formats apart, counting bytes.
+//! Opens the files to import: decompresses them, detects their format and counts their bytes.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -11,27 +11,28 @@ use anyhow::Context;
 const BUFFER_BYTES: usize = 256 * 1024;
 const UTF8_MARK: &[u8] = b"\xEF\xBB\xBF";
 
-/// How readings are written in a file.
+/// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
     /// Comma-separated values with a header.
     Csv,
-    /// One JSON value a line, in any shape that POST /v1/readings takes.
+    /// One JSON value per line, in any form that POST /v1/readings accepts.
     Ndjson,
 }
 
 /// An open file, decompressed.
 pub(super) struct Source {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub(super) name: Arc<str>,
-    /// How its readings are written.
+    /// Its format.
     pub(super) format: Format,
-    /// Its bytes.
+    /// Its decompressed bytes.
     pub(super) input: Box<dyn BufRead>,
 }
 
-/// How many bytes the files have, as they lie on disk; `None` when one of them is standard input. Fails on
-/// the first file that is not there, so that nothing is sent before all files were seen.
+/// The size of all files on disk; `None` if one of them is standard input.
+///
+/// It fails on the first missing file, so that nothing is sent before all files are found.
 pub(super) fn total_bytes(paths: &[PathBuf]) -> anyhow::Result<Option<u64>> {
     let mut total = Some(0);
     for path in paths {
@@ -45,9 +46,10 @@ pub(super) fn total_bytes(paths: &[PathBuf]) -> anyhow::Result<Option<u64>> {
     Ok(total)
 }
 
-/// Opens a file, `-` being standard input. What is read of it, before decompression, is added to
-/// `bytes_read`. The format is the one given, else the one the name ends with, else the one that the first
-/// character speaks for.
+/// Opens a file, or standard input for `-`.
+///
+/// `bytes_read` counts the bytes before decompression. The format is the given one, else that of the file
+/// name, else that of the first character.
 pub(super) fn open(path: &Path, format: Option<Format>, bytes_read: &Arc<AtomicU64>) -> anyhow::Result<Source> {
     let name: Arc<str> = if is_stdin(path) { "stdin".into() } else { path.display().to_string().into() };
     let raw: Box<dyn Read> = if is_stdin(path) {
@@ -105,7 +107,7 @@ fn extension(path: &Path) -> Option<String> {
     Some(path.extension()?.to_str()?.to_ascii_lowercase())
 }
 
-/// What is buffered, once there is something.
+/// The buffered bytes, once there are some.
 fn fill(input: &mut dyn BufRead) -> io::Result<&[u8]> {
     loop {
         match input.fill_buf() {
@@ -114,10 +116,10 @@ fn fill(input: &mut dyn BufRead) -> io::Result<&[u8]> {
             Ok(_) => break,
         }
     }
-    input.fill_buf() // a second time, for the borrow: what is buffered is not read again
+    input.fill_buf() // a second call for the borrow checker; it reads nothing
 }
 
-/// Counts what is read through it.
+/// Counts the bytes that are read through it.
 struct Counted<R> {
     inner: R,
     bytes: Arc<AtomicU64>,

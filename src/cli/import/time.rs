@@ -1,8 +1,8 @@
-//! What the time cells of CSV files mean. Pure.
+//! Parses the time cells of CSV files. Pure.
 //!
-//! Three ways of writing an instant are understood: RFC 3339 with its offset, a civil date and time in a zone
-//! that the caller names, and Unix time, whose unit is told by its magnitude. A date without a time of day is
-//! refused: read as midnight, all the readings of a day would have one identity.
+//! There are three forms of an instant: RFC 3339 with an offset, a civil date and time in a given zone, and
+//! Unix time, whose magnitude tells its unit. A date without a time of day is rejected: as midnight, it would
+//! give all readings of a day the same identity.
 
 use jiff::civil::DateTime;
 use jiff::fmt::temporal::Pieces;
@@ -14,20 +14,21 @@ const NS_PER_S: i128 = 1_000_000_000;
 /// Why a cell is not an instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TimeError {
-    /// None of the ways of writing an instant.
-    #[error("not a time: RFC 3339, YYYY-MM-DD HH:MM[:SS[.fff]] and Unix time are understood")]
+    /// None of the forms of an instant.
+    #[error("not a time: expected RFC 3339, YYYY-MM-DD HH:MM[:SS[.fff]] or Unix time")]
     Unknown,
     /// A date alone.
     #[error("a date without a time of day")]
     NoTimeOfDay,
-    /// Outside the years that can be told.
+    /// Outside the range of years.
     #[error("a time out of range")]
     OutOfRange,
 }
 
-/// Reads an instant in Unix milliseconds; what is finer is cut off, towards the past. A civil time is in
-/// `zone`: where clocks were set back it means the first of the two instants, and where they were set forward
-/// a time in the gap is read as if the clocks had not been set yet.
+/// Parses an instant to Unix milliseconds, rounded towards the past.
+///
+/// A civil time is in `zone`. If clocks were set back, a repeated time means the first of the two instants;
+/// if they were set forward, a time in the gap is read as if they had not been set yet.
 pub(super) fn parse(text: &str, zone: &TimeZone) -> Result<i64, TimeError> {
     let ns = match unix_ns(text) {
         Some(ns) => ns?,
@@ -36,7 +37,7 @@ pub(super) fn parse(text: &str, zone: &TimeZone) -> Result<i64, TimeError> {
     i64::try_from(ns.div_euclid(NS_PER_MS)).map_err(|_| TimeError::OutOfRange)
 }
 
-/// Unix time in nanoseconds, if the text is a number at all.
+/// Unix time in nanoseconds; `None` if the text is not a number.
 fn unix_ns(text: &str) -> Option<Result<i128, TimeError>> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => (-1, digits),
@@ -57,7 +58,7 @@ fn unix_ns(text: &str) -> Option<Result<i128, TimeError>> {
     Some(Ok(sign * (i128::from(whole) * unit_ns + fraction_ns)))
 }
 
-/// How long the unit of a Unix time is. The bounds are those of the `auto` precision of the InfluxDB 3 API.
+/// The unit of a Unix time in nanoseconds. The bounds are those of the `auto` precision of InfluxDB 3.
 const fn unit_ns_of(magnitude: u64) -> i128 {
     match magnitude {
         0..5_000_000_000 => NS_PER_S,
@@ -67,7 +68,7 @@ const fn unit_ns_of(magnitude: u64) -> i128 {
     }
 }
 
-/// The instant of a written date and time, in nanoseconds since 1970.
+/// The instant of a date and time, in nanoseconds since 1970.
 fn calendar_ns(text: &str, zone: &TimeZone) -> Result<i128, TimeError> {
     let pieces = Pieces::parse(text).map_err(|_| TimeError::Unknown)?;
     if pieces.time_zone_annotation().is_some() {

@@ -1,8 +1,7 @@
-//! The limit of open files (`RLIMIT_NOFILE`), which connections share with the log, the store and the
-//! sockets.
+//! The limit of open files (`RLIMIT_NOFILE`), which connections share with the log, the store and sockets.
 //!
-//! A log that cannot open its next segment has failed. So connections, which anybody may open, get what the
-//! others leave.
+//! Clients can open any number of connections, and a log that cannot open its next segment has failed. So
+//! connections get only the files that the other parts do not need.
 
 use nix::libc::rlim_t;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -11,18 +10,16 @@ use tidegauge::http;
 
 use super::options::mongodb_connections;
 
-/// Files of the log, of SQLite with its readers, of the runtime, and of what is read now and then, with some
-/// to spare.
+/// Files of the log, of SQLite with its readers, and of the runtime, with some to spare.
 const OTHERS: u64 = 64;
 
-/// Servers of a MongoDB replica set, each of which the driver connects to.
+/// The servers of a MongoDB replica set. The driver connects to each.
 const MONGODB_SERVERS: u64 = 3;
 
-/// Connections by which the driver watches one server.
+/// The connections by which the driver monitors one server.
 const MONITORS: u64 = 3;
 
-/// Raises the limit as far as the system allows. A soft limit of 1024 is common, and meant for programs with
-/// `select`.
+/// Raises the limit as far as the system allows. The common soft limit of 1024 is for programs with `select`.
 pub(super) fn raise_limit() {
     let raised =
         getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
@@ -31,8 +28,7 @@ pub(super) fn raise_limit() {
     }
 }
 
-/// How many connections may be open: `http.max_connections`, or fewer where the limit of open files asks for
-/// it.
+/// The number of connections that may be open: `http.max_connections`, or fewer if the limit is too low.
 pub(super) fn max_connections(config: &Config) -> usize {
     let wanted = config.http.max_connections;
     let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return wanted };
@@ -42,7 +38,7 @@ pub(super) fn max_connections(config: &Config) -> usize {
             limit,
             http.max_connections = wanted,
             connections = fitting,
-            "the limit of open files leaves room for fewer connections than http.max_connections: raise it (LimitNOFILE= in \
+            "the limit of open files allows fewer connections than http.max_connections: raise it (LimitNOFILE= in \
              systemd, ulimit -n in a shell)"
         );
     }

@@ -1,4 +1,4 @@
-//! From the configuration to what each room obeys.
+//! Converts the configuration to the options of each room.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -12,7 +12,7 @@ use tidegauge::ingest::devices::DeviceLimits;
 use tidegauge::limits::Rate;
 use tidegauge::log::MinFree;
 use tidegauge::store::UnreadableDocuments;
-use tidegauge::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
+use tidegauge::store::mongodb::{MongodbOptions, TimeseriesOptions, TimeseriesSpan};
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::telemetry::Metrics;
 use tidegauge::wire::{self, senml::NameSplit};
@@ -21,7 +21,7 @@ use tidegauge::{access, flush, http, pending, query};
 use super::super::data_dir::{self, DataDir};
 use super::open_files;
 
-/// Connections to MongoDB for queries, beside those for writes.
+/// Connections to MongoDB for queries, in addition to those for writes.
 const QUERY_CONNECTIONS: u32 = 16;
 
 pub(super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOptions {
@@ -45,31 +45,27 @@ pub(super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOptions {
     }
 }
 
-/// Counts what a store skips among the readings.
+/// The counter of readings that a store skips.
 pub(super) fn unreadable_readings(metrics: &Metrics) -> UnreadableDocuments {
     UnreadableDocuments::new(metrics.store_unreadable_total.with("readings"))
 }
 
-/// How many connections to each MongoDB server may be open.
+/// The number of connections to each MongoDB server.
 pub(super) fn mongodb_connections(config: &Config) -> u32 {
     u32::try_from(config.flush.max_in_flight).unwrap_or(u32::MAX).saturating_add(QUERY_CONNECTIONS)
 }
 
-/// How long after an hour's end, and after the last of its readings should be stored, it is rolled up. Most
-/// readings that come late come within minutes; each write to an hour that is rolled up costs one more.
-const ROLLUP_PATIENCE: Duration = Duration::from_secs(180);
+/// The wait before an hour is rolled up, after its readings should be stored.
+///
+/// Most late readings arrive within minutes, and each write to an hour that is rolled up costs another write.
+const ROLLUP_DELAY: Duration = Duration::from_secs(180);
 
 pub(super) fn timeseries(config: &Config) -> TimeseriesOptions {
     let timeseries = &config.mongodb.timeseries;
-    let granularity = match timeseries.granularity {
-        config::Granularity::Seconds => Granularity::Seconds,
-        config::Granularity::Minutes => Granularity::Minutes,
-        config::Granularity::Hours => Granularity::Hours,
-    };
     let max_span = timeseries.bucket_max_span.map(Period::as_duration);
     TimeseriesOptions {
         collection: timeseries.collection.clone(),
-        span: max_span.map_or(TimeseriesSpan::Granularity(granularity), TimeseriesSpan::Max),
+        span: max_span.map_or(TimeseriesSpan::Granularity(timeseries.granularity), TimeseriesSpan::Max),
         max_known_devices: timeseries.max_known_devices,
     }
 }
@@ -84,15 +80,14 @@ pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Op
         max_in_flight: config.flush.max_in_flight,
         max_buckets_per_write: config.flush.max_buckets_per_write,
         max_write_bytes: config.flush.max_write_bytes.0,
-        rollup_delay: config.flush.max_age.as_duration() + ROLLUP_PATIENCE,
+        rollup_delay: config.flush.max_age.as_duration() + ROLLUP_DELAY,
         rollup_progress: data.rollup_progress(),
         retry: config.flush.retry_initial.as_duration()..=config.flush.retry_max.as_duration(),
         clock: clock.clone(),
     }
 }
 
-/// What the log leaves free where no SQLite file is on its disk: for dead letters, and for the files of the
-/// log itself.
+/// The space that the log leaves free without an SQLite file on its disk, for dead letters and its own files.
 const MIN_FREE_WITHOUT_STORE_BYTES: u64 = 16 << 20;
 
 pub(super) fn min_free(config: &Config) -> MinFree {
@@ -105,14 +100,14 @@ pub(super) fn min_free(config: &Config) -> MinFree {
     }
 }
 
-/// Whether an SQLite file is written on the file system that the data folder is on.
+/// Whether an SQLite file is in use on the file system of the data folder.
 fn has_sqlite_on_the_disk_of_the_log(config: &Config) -> bool {
     let file = config.sqlite_file();
     let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     !config.store_kind().is_mongodb() && disk_of(folder) == disk_of(&data_dir::log_dir(&config.server.data_dir))
 }
 
-/// The file system that a path is on, or will be on once its folders are made.
+/// The file system of a path, or of its nearest folder that exists.
 fn disk_of(path: &Path) -> Option<u64> {
     let absolute = std::path::absolute(path).ok()?;
     absolute.ancestors().find_map(|path| std::fs::metadata(path).ok()).map(|found| found.dev())

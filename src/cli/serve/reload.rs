@@ -1,5 +1,4 @@
-//! SIGHUP: other tokens and keys from the next request on, other certificates from the next connection on,
-//! and nothing else changes.
+//! SIGHUP reloads tokens and keys for further requests, and certificates for further connections.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,9 +12,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::super::settings::Settings;
 
-/// What can be replaced in a running server.
+/// The parts of a running server that a reload replaces.
 pub(super) struct Replaceable {
-    /// What it was started with, and what was taken over since.
+    /// The configuration of the start, with the sections reloaded since.
     pub(super) config: Config,
     pub(super) gate: Arc<Gate>,
     pub(super) tls: Option<Arc<Tls>>,
@@ -23,8 +22,9 @@ pub(super) struct Replaceable {
     pub(super) clock: Clock,
 }
 
-/// From now on, reads `[auth]`, `[http.tls]` and the files that it names again whenever SIGHUP comes. Where
-/// any of it cannot be used, nothing changes.
+/// Handles SIGHUP from now on: reads `[auth]`, `[http.tls]` and its files again.
+///
+/// If any of it cannot be used, nothing changes.
 pub(super) fn on_hangup(
     settings: &Settings,
     mut running: Replaceable,
@@ -37,7 +37,7 @@ pub(super) fn on_hangup(
             running.metrics.record_config(reloaded.is_ok(), running.clock.now_ms());
             if let Err(error) = reloaded {
                 let error = format!("{error:#}");
-                tracing::error!(error, "nothing was read again; tokens, keys and certificates stay as they were");
+                tracing::error!(error, "nothing was reloaded; tokens, keys and certificates are unchanged");
             }
         }
     })
@@ -50,10 +50,13 @@ impl Replaceable {
         let other_tls = Tls::load(&changed.http.tls, &self.clock)?;
         if now != changed {
             let keys = changed.differing_keys(&now).join(", ");
-            tracing::warn!(keys, "keys outside [auth] and the files of [http.tls] have changed: that takes a restart");
+            tracing::warn!(
+                keys,
+                "keys outside [auth] and the files of [http.tls] have changed: restart the server to apply them"
+            );
         }
         if changed.auth.lets_anybody_in() && !self.config.auth.lets_anybody_in() {
-            tracing::warn!("from now on it takes no token: whoever reaches this service may do everything");
+            tracing::warn!("from now on no token is needed: every client that can connect may do everything");
         }
         let tokens = Tokens::new(&changed);
         let (count, keys) = (tokens.count(), tokens.keys().count());
@@ -61,9 +64,9 @@ impl Replaceable {
         if let (Some(tls), Some(other)) = (&self.tls, other_tls) {
             tls.replace(other);
             tls.record_expiry(&self.metrics);
-            tracing::info!(tokens = count, keys, "[auth] and the files of [http.tls] were read again");
+            tracing::info!(tokens = count, keys, "[auth] and the files of [http.tls] were reloaded");
         } else {
-            tracing::info!(tokens = count, keys, "[auth] was read again");
+            tracing::info!(tokens = count, keys, "[auth] was reloaded");
         }
         self.config = changed;
         Ok(())

@@ -1,15 +1,15 @@
-//! What is odd about the store at a start, and how large it is from then on.
+//! Warnings about an unexpected store at a start, and the size of the store from then on.
 //!
-//! The file `store.json` in the data folder says which store the last start used, and how much had been
-//! written to it:
+//! The file `store.json` in the data folder names the store of the last start and counts its writes:
 //!
 //! ```json
 //! {"store":"sqlite","id":"0f3a…","writes":1234}
 //! ```
-//! A store that is another one, or has seen fewer writes, is not the one that the log was cut behind: it was
-//! lost, restored from a backup, or stands on a volume that is not mounted. That is said once, and the
-//! service goes on. The file is written behind the store, so it never speaks of a write that is not there;
-//! without it nothing is compared.
+//!
+//! If the store is another one, or has fewer writes, it may lack readings that the log no longer has: the
+//! store was lost, was restored from a backup, or is on a volume that is not mounted. The service logs that
+//! once and continues. The file is written after the store, so it never counts a write that the store lacks.
+//! Without the file nothing is compared.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::store::{History, Store};
 use tidegauge::telemetry::Metrics;
 
-/// How often the size is looked up and the file is written.
+/// The interval at which the size is read and the file is written.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// What the file says.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Known {
     store: String,
@@ -34,30 +34,31 @@ struct Known {
     history: Option<History>,
 }
 
-/// Warns of what is odd, before the service takes readings. `was_there`: the SQLite file was not made by this
-/// start.
+/// Warns of an unexpected store before the service accepts readings.
+///
+/// `was_there`: the SQLite file existed before this start.
 pub(super) async fn compare(config: &Config, file: &Path, recovery: &Recovery, store: &dyn Store, was_there: bool) {
     let sqlite = config.sqlite_file();
     if config.store_kind() != StoreKind::Sqlite && SqliteStore::holds_data(&sqlite) {
         let (file, store) = (sqlite.display(), store.name());
-        tracing::warn!(%file, store, "this SQLite file holds readings that are not served: they are in another store");
+        tracing::warn!(%file, store, "this SQLite file has readings that are not served: another store is in use");
     }
     let before: Option<Known> = std::fs::read(file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     if let Some(before) = before.as_ref().filter(|before| before.store != store.name()) {
         let (before, now) = (before.store.as_str(), store.name());
-        tracing::warn!(before, now, "the last start used another store: what is stored there is not served");
+        tracing::warn!(before, now, "the last start used another store: its readings are not served");
         return;
     }
     if config.store_kind() != StoreKind::Sqlite {
-        return; // whether a database of MongoDB is another one shows when rollups are looked at
+        return; // the roller notices if the MongoDB database is another one
     }
     let file = sqlite.display();
     let log_was_used = recovery.start.0 > 0 || recovery.readings > 0;
     if !was_there && (before.is_some() || log_was_used) {
         tracing::warn!(
             %file,
-            "a new, empty store was made, though the data folder has been in use: is a volume not mounted, or was the file \
-             moved or deleted?"
+            "a new, empty store was created, though the data folder has been in use: is a volume not mounted, or was \
+             the file moved or deleted?"
         );
         return;
     }
@@ -65,19 +66,18 @@ pub(super) async fn compare(config: &Config, file: &Path, recovery: &Recovery, s
         return;
     };
     if before.id != now.id {
-        tracing::warn!(%file, "this is not the SQLite file of the last start: readings that only the other one has are missing");
+        tracing::warn!(%file, "this is not the SQLite file of the last start: readings of the other one are missing");
     } else if now.writes < before.writes {
         tracing::warn!(
             %file,
             missing_writes = before.writes - now.writes,
-            "this SQLite file is older than at the last start, as one restored from a backup is: what was written since is \
-             missing unless it is sent again"
+            "this SQLite file is older than at the last start, as after a restore from a backup: readings written \
+             since are missing unless they are sent again"
         );
     }
 }
 
-/// Looks the size of the store up, and writes down how much has been written to it, now and each minute. Runs
-/// until it is aborted.
+/// Exports the size of the store and saves the count of its writes, now and each minute. Runs until aborted.
 pub(super) async fn run(file: PathBuf, store: Arc<dyn Store>, metrics: Arc<Metrics>) {
     let mut ticks = tokio::time::interval(INTERVAL);
     loop {
