@@ -93,31 +93,54 @@ impl OpenBucket {
         FIXED_BYTES + (values * size_of::<Arrived>() + metadata) as u64
     }
 
-    pub(super) fn push(&mut self, metadata: Option<&str>, offset: u32, values: impl Iterator<Item = (Key, f64)>) {
-        let mut flag = STARTS_READING;
+    /// Adds a reading, and returns by how many bytes the bucket has grown.
+    #[inline]
+    pub(super) fn push(
+        &mut self,
+        metadata: Option<&str>,
+        offset: u32,
+        values: impl Iterator<Item = (Key, f64)>,
+    ) -> i64 {
+        let before = self.arrived.capacity();
+        let (mut chunked, mut flag) = (0, STARTS_READING);
         for (metric, value) in values {
             if self.arrived.len() == self.arrived.capacity() {
-                self.grow();
+                chunked += self.grow();
             }
             self.arrived.push(Arrived { value, place: offset | flag, metric });
             flag = 0;
         }
         self.accepted += 1;
         self.span = (self.span.0.min(offset), self.span.1.max(offset));
-        if metadata.is_some() && metadata != self.metadata.as_deref() {
-            self.metadata = metadata.map(Into::into);
-        }
+        let metadata_bytes = metadata.map_or(0, |metadata| self.set_metadata(metadata));
+        let values = (chunked + self.arrived.capacity()) as i64 - before as i64;
+        values * size_of::<Arrived>() as i64 + metadata_bytes
     }
 
-    fn grow(&mut self) {
+    /// Makes room for a value, and returns how many values moved into a full chunk.
+    #[cold]
+    fn grow(&mut self) -> usize {
         let len = self.arrived.len();
         if len >= CHUNK_VALUES {
             let chunk = Arc::new(std::mem::take(&mut self.arrived));
             self.full.get_or_insert_default().0.push(chunk);
+            CHUNK_VALUES
         } else {
             // By a half, not to the double: most of the memory of the process is here.
             self.arrived.reserve_exact((len / 2).max(2).min(CHUNK_VALUES - len));
+            0
         }
+    }
+
+    /// Sets the metadata, and returns by how many bytes it has grown.
+    fn set_metadata(&mut self, metadata: &str) -> i64 {
+        let before = self.metadata.as_deref();
+        if before == Some(metadata) {
+            return 0;
+        }
+        let grown = metadata.len() as i64 - before.map_or(0, str::len) as i64;
+        self.metadata = Some(metadata.into());
+        grown
     }
 
     fn full_chunks(&self) -> &[Chunk] {

@@ -31,6 +31,7 @@ impl Default for HashIndex {
 }
 
 impl HashIndex {
+    #[inline]
     pub(super) fn find<'a>(&self, text: &str, text_of: impl Fn(Key) -> &'a str) -> Option<Key> {
         let (table, hash) = self.place_of(text);
         let is_it = |entry: &Entry| entry.hash == hash && text_of(entry.key) == text;

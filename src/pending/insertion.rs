@@ -97,8 +97,8 @@ impl<'a> Insertion<'a> {
                         Some((of_last, bucket, table)) if of_last == hour => (bucket, table, None),
                         _ => {
                             let bucket = pending.bucket(self.device, hour, self.position, now_ms);
-                            let table = table_of(&mut self.tables, pending.names_of(bucket), self.names.len());
-                            (bucket, table, self.metadata)
+                            let names = &pending.open[bucket].names;
+                            (bucket, table_of(&mut self.tables, names, self.names.len()), self.metadata)
                         }
                     };
                     last = Some((hour, bucket, table));
@@ -121,6 +121,7 @@ impl<'a> Insertion<'a> {
 }
 
 /// Returns the index of the table of a generation. There is nearly always only one.
+#[inline]
 fn table_of(tables: &mut Vec<IdTable>, generation: &Arc<Names>, names: usize) -> usize {
     tables.iter().position(|table| Arc::ptr_eq(&table.generation, generation)).unwrap_or_else(|| {
         tables.push(IdTable { generation: Arc::clone(generation), ids: vec![None; names] });

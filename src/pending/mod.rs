@@ -45,7 +45,7 @@ pub use taking::{Take, TakenBucket};
 use age_queue::AgeQueue;
 use bucket::OpenBucket;
 use hash_index::HashIndex;
-use names::{Generations, Names};
+use names::Generations;
 use slots::{Key, Slots};
 use sorted::SortedDevices;
 use taking::InFlight;
@@ -154,10 +154,12 @@ impl Pending {
         self.open.len() + self.in_flight.len()
     }
 
+    #[inline]
     fn find_device(&self, id: &str) -> Option<Key> {
         self.by_id.find(id, |device| &*self.devices[device].id)
     }
 
+    #[cold]
     fn add_device(&mut self, id: &str) -> Key {
         let device = self.devices.insert(Device { id: id.into(), hours: SmallVec::new() });
         self.by_id.insert(id, device);
@@ -172,6 +174,7 @@ impl Pending {
     }
 
     /// Returns the open bucket of a device and hour. Opens one if there is none.
+    #[inline]
     fn bucket(&mut self, id: &str, hour: Hour, position: Position, now_ms: u64) -> Key {
         let device = self.find_device(id).unwrap_or_else(|| self.add_device(id));
         let hours = &mut self.devices[device].hours;
@@ -185,28 +188,28 @@ impl Pending {
         if let Some(bucket) = hours[at].open {
             return bucket;
         }
-        let is_blocked = hours[at].in_flight.is_some();
+        self.open_bucket(device, at, position, now_ms)
+    }
+
+    #[cold]
+    fn open_bucket(&mut self, device: Key, at: usize, position: Position, now_ms: u64) -> Key {
+        let slot = &mut self.devices[device].hours[at];
+        let is_blocked = slot.in_flight.is_some();
         let names = Arc::clone(self.names.current());
-        let bucket = OpenBucket::new(device, hour, names, position, now_ms, is_blocked);
+        let bucket = OpenBucket::new(device, slot.hour, names, position, now_ms, is_blocked);
         self.bytes += bucket.bytes();
         let bucket = self.open.insert(bucket);
-        hours[at].open = Some(bucket);
+        slot.open = Some(bucket);
         if !is_blocked {
             self.by_age.append(&mut self.open, bucket);
         }
         bucket
     }
 
-    /// The names that the values of an open bucket refer to.
-    fn names_of(&self, bucket: Key) -> &Arc<Names> {
-        &self.open[bucket].names
-    }
-
+    #[inline]
     fn push(&mut self, bucket: Key, metadata: Option<&str>, offset: u32, values: impl Iterator<Item = (Key, f64)>) {
         let open = &mut self.open[bucket];
-        let before = open.bytes();
-        open.push(metadata, offset, values);
-        self.bytes = self.bytes + open.bytes() - before;
+        self.bytes = self.bytes.wrapping_add_signed(open.push(metadata, offset, values));
         self.readings += 1;
         if open.accepted == self.limits.max_readings && !open.is_blocked {
             self.full.push_back(bucket);
