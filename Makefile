@@ -24,7 +24,8 @@ mongod: ## Fetch the mongod of the tests (or take MONGOD=/path/to/mongod), and p
 format: ## Is the source formatted?
 	$(CARGO) fmt --all --check
 
-lint: ## Do clippy and rustc have anything to say?
+lint: ## Do the style check, clippy and rustc have anything to say?
+	@tests/check-style
 	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
 
 deny: ## Are the licences and the sources of all dependencies allowed by deny.toml?

@@ -204,8 +204,8 @@ impl<'r> Admission<'r> {
         charged.map_err(|retry_after| RateLimitedError { retry_after })
     }
 
-    /// Ends the current datagram of a batch, and charges its readings after the first in any case: they are in
-    /// the batch already.
+    /// Ends the current datagram of a batch. Charges its readings after the first in any case, since they are
+    /// in the batch already.
     pub(super) fn end_datagram(&mut self) {
         if let Some(limiter) = &self.quota.readings {
             limiter.owe(self.received_after_first(), Instant::now());
