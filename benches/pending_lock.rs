@@ -55,7 +55,7 @@ fn main() -> anyhow::Result<ExitCode> {
         let of_bench = Service::start(Duration::from_secs(2))?;
         let sent = of_bench.send(DEVICES_OF_BENCH, Until::Time(PART));
         let mut good = report("load of `make bench`", sent, 0, &mut slowest);
-        of_bench.drain().await;
+        drop(of_bench.drain().await);
         take_holds();
 
         let service = Service::start(Duration::from_secs(3_600))?;
@@ -65,9 +65,10 @@ fn main() -> anyhow::Result<ExitCode> {
         let sent = service.send(DEVICES_PENDING, Until::Time(PART));
         good &= report("load and lists", sent, lists.pages(), &mut slowest);
         let before = lists.pages();
-        service.drain().await;
+        let folder = service.drain().await;
         good &= report("flush and lists", 0, lists.pages() - before, &mut slowest);
         lists.stop().await;
+        drop(folder);
         anyhow::Ok(good)
     })?;
     slowest.print();
@@ -81,9 +82,10 @@ struct Service {
     running: Running,
     /// How many requests have been sent.
     requests: Arc<AtomicU64>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
+#[derive(Clone, Copy)]
 enum Until {
     Time(Duration),
     EachDeviceOnce,
@@ -126,7 +128,7 @@ impl Service {
         };
         let queries = Queries::new(store, Arc::clone(&pipeline), limits);
         let running = pipeline.start()?;
-        Ok(Self { log, queries, running, requests: Arc::default(), _folder: folder })
+        Ok(Self { log, queries, running, requests: Arc::default(), folder })
     }
 
     /// Sends readings of `devices` devices, and returns how many. Each reading is of another device than
@@ -176,11 +178,12 @@ impl Service {
         Lists { tasks: tasks.collect(), pages, stop }
     }
 
-    /// Writes everything to the store.
-    async fn drain(self) {
+    /// Writes everything to the store, and returns its folder.
+    async fn drain(self) -> tempfile::TempDir {
         self.log.close();
         let left = self.running.drain(Duration::from_secs(600)).await;
         assert_eq!(left, 0, "readings stay in the log");
+        self.folder
     }
 }
 
