@@ -112,8 +112,8 @@ impl<'a> Steps<'a> {
 
     fn reading(&mut self) -> Result<Step<'a>, BadPayload> {
         self.readings_left -= 1;
-        let ts_ms = i64::from_le_bytes(self.cursor.array()?);
-        let count = usize::from(u16::from_le_bytes(self.cursor.array()?));
+        let [ts_ms @ .., low, high] = self.cursor.array::<10>()?;
+        let (ts_ms, count) = (i64::from_le_bytes(ts_ms), usize::from(u16::from_le_bytes([low, high])));
         let at = self.cursor.offset();
         let values = Values { bytes: self.cursor.take(count * VALUE_BYTES)?.chunks_exact(VALUE_BYTES) };
         if count == 0 || values.clone().any(|(name, _)| usize::from(name) >= self.names) {
