@@ -27,7 +27,7 @@ const REMEMBERED_DEVICES: usize = 10_000;
 
 /// A bucket that the store refused for good.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct RefusedWrite {
     pub(super) write: Arc<BucketWrite>,
     pub(super) error: WriteError,
 }
@@ -35,7 +35,7 @@ pub(super) struct Refused {
 /// Stores the readings that the store accepts, and dead-letters the others.
 ///
 /// Returns the buckets that are done. The others wait until the dead-letter file has space.
-pub(super) async fn narrow(pipeline: &Arc<Pipeline>, refused: Vec<Refused>) -> Vec<Arc<BucketWrite>> {
+pub(super) async fn narrow(pipeline: &Arc<Pipeline>, refused: Vec<RefusedWrite>) -> Vec<Arc<BucketWrite>> {
     let mut bisections: Vec<Bisection> = refused.into_iter().map(Bisection::new).collect();
     let mut backoff = Backoff::new(pipeline.options.retry.clone());
     loop {
@@ -143,7 +143,7 @@ enum Stage {
 }
 
 impl Bisection {
-    fn new(Refused { write, error }: Refused) -> Self {
+    fn new(RefusedWrite { write, error }: RefusedWrite) -> Self {
         let mut bisection = Self {
             next: VecDeque::new(),
             refused: Vec::new(),

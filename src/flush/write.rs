@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::Pipeline;
 use super::late;
-use super::narrow::{Refused, narrow};
+use super::narrow::{RefusedWrite, narrow};
 use super::scheduler::BUCKETS_PER_TURN;
 use super::store_state::{note_away, note_back};
 use crate::common::backoff::Backoff;
@@ -81,7 +81,7 @@ struct Settled {
     /// The store has them.
     done: Vec<Arc<BucketWrite>>,
     /// The store refused them for good.
-    refused: Vec<Refused>,
+    refused: Vec<RefusedWrite>,
     /// To be written again, with the reason.
     again: Vec<(Arc<BucketWrite>, WriteError)>,
     /// The store accepted or refused at least one.
@@ -100,7 +100,7 @@ fn settle(pipeline: &Pipeline, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outc
                 count_written(pipeline, written);
                 settled.done.push(write);
             }
-            Err(error) if error.is_permanent() => settled.refused.push(Refused { write, error }),
+            Err(error) if error.is_permanent() => settled.refused.push(RefusedWrite { write, error }),
             Err(error) => settled.again.push((write, error)),
         }
     }

@@ -132,15 +132,15 @@ impl OpenBucket {
         }
     }
 
-    /// Sets the metadata, and returns by how many bytes it has grown.
+    /// Sets the metadata, and returns by how many bytes it has added.
     fn set_metadata(&mut self, metadata: &str) -> i64 {
         let before = self.metadata.as_deref();
         if before == Some(metadata) {
             return 0;
         }
-        let grown = metadata.len() as i64 - before.map_or(0, str::len) as i64;
+        let added = metadata.len() as i64 - before.map_or(0, str::len) as i64;
         self.metadata = Some(metadata.into());
-        grown
+        added
     }
 
     fn full_chunks(&self) -> &[Chunk] {
