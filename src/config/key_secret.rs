@@ -98,7 +98,7 @@ impl Serialize for KeySecret {
 }
 
 impl<'de> Deserialize<'de> for KeySecret {
-    /// Accepts any text, so that a serialized configuration can be read. [`KeySecret::check`] follows later.
+    /// Accepts any text, so that a serialized configuration can be read. `KeySecret::check` follows later.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(TextOrFile)
     }
