@@ -78,7 +78,7 @@ impl Keys {
     }
 
     /// Verifies a datagram at `now_ms` (Unix milliseconds). An invalid signature is refused even if unsigned
-    /// datagrams are accepted.
+    /// datagrams are accepted. Without any token or key, signatures are not verified.
     ///
     /// # Errors
     /// When the datagram must not be parsed.

@@ -1,8 +1,9 @@
 //! Taking buckets to write them.
 //!
 //! A bucket is due when it is full (`flush.max_readings`) or old (`flush.max_age`). While memory is short,
-//! the oldest bucket is due. Nothing else decides when to write, so the size of the writes adapts to the
-//! store: while a slow store keeps the scheduler busy, buckets grow.
+//! the oldest bucket is due. When the service stops, or the disk or the log is full, the scheduler takes all
+//! buckets. The size of the writes adapts to the store: while a slow store keeps the scheduler busy, buckets
+//! grow.
 //!
 //! A bucket that was opened while a write of the same device and hour is in flight is *blocked*: it is in no
 //! queue until that write has completed.
