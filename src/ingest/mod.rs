@@ -217,13 +217,16 @@ impl Ingest {
 
     /// Counts a request whose body is not in the format that it claims, as one reading.
     pub fn count_unreadable_request(&self, protocol: Protocol, code: Code) {
-        self.metrics.readings_received_total.of(protocol).increment(1);
-        self.metrics.readings_rejected_total.of(protocol).with(code.into()).increment(1);
+        self.count_one_reading(protocol, code.into());
     }
 
     /// Counts a request or datagram that was refused before its readings were parsed, as one reading.
     pub fn count_refused_request(&self, protocol: Protocol, reason: RefusalReason) {
+        self.count_one_reading(protocol, reason.into());
+    }
+
+    fn count_one_reading(&self, protocol: Protocol, why: &'static str) {
         self.metrics.readings_received_total.of(protocol).increment(1);
-        self.metrics.readings_rejected_total.of(protocol).with(reason.into()).increment(1);
+        self.metrics.readings_rejected_total.of(protocol).with(why).increment(1);
     }
 }
