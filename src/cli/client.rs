@@ -20,7 +20,8 @@ pub(super) struct ClientArgs {
     #[arg(
         long,
         value_name = "FILE",
-        help = "With https://: the file with the certificate authorities of the server, PEM [default: those of the system]"
+        help = "With https://: the file with the certificate authorities of the server, PEM \
+                [default: those of the system]"
     )]
     ca_file: Option<PathBuf>,
     /// With https://: the file with the certificate of the client, PEM

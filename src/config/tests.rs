@@ -183,8 +183,8 @@ fn looking_for_mistakes_ends() {
 #[test]
 fn a_value_of_the_file_that_is_overridden_is_named_with_what_overrides_it() {
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
-    let text = "[server]\ndata_dir = \"./data\"\n[http]\nlisten = \"127.0.0.1:1\"\n[mongodb]\nuri = \"mongodb://a:one@h\"\n\
-                [log]\nsync = \"always\"\n[udp]\nsockets = 3";
+    let text = "[server]\ndata_dir = \"./data\"\n[http]\nlisten = \"127.0.0.1:1\"\n\
+                [mongodb]\nuri = \"mongodb://a:one@h\"\n[log]\nsync = \"always\"\n[udp]\nsockets = 3";
     file.write_all(text.as_bytes()).expect("a temporary file");
     let env = [
         ("TIDEGAUGE_MONGODB__URI", "mongodb://a:two@h"),

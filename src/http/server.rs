@@ -165,7 +165,8 @@ impl Edge {
     {
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(self.limits.header_timeout);
-        http.max_buf_size(MAX_HEAD_BYTES).half_close(true); // a client that has closed its sending side still gets answers
+        // With `half_close`, a client that has closed its sending side still gets answers.
+        http.max_buf_size(MAX_HEAD_BYTES).half_close(true);
         let mut stream = TimeoutStream::new(stream);
         // Without it, a client that does not read its answers would hold the connection.
         stream.set_write_timeout(Some(self.limits.body_timeout));
