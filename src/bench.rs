@@ -14,7 +14,7 @@ use crate::log::{Batch, Position};
 use crate::model::{BucketWrite, Hour};
 use crate::pending::{Limits, Pending, Take};
 use crate::wire::line_protocol::{self, Options, Precision};
-use crate::wire::{Incoming, Rejection, Sink, json};
+use crate::wire::{Ignored, Incoming, Rejection, Sink, json};
 use crate::{ingest, log, query, store};
 
 /// Readings in a request, and devices in all.
@@ -69,6 +69,7 @@ pub fn request(round: u64) -> Batch {
         owner: None,
         ts_ms: Some(ts_ms(round)),
         values,
+        measurement_bytes: 0,
     });
     ingest::bench::admit(ts_ms(round), incoming)
 }
@@ -110,6 +111,7 @@ fn admit() -> Work {
             owner: None,
             ts_ms: Some(ts_ms(0)),
             values: black_box(&values),
+            measurement_bytes: 0,
         });
         (ingest::bench::admit(ts_ms(0), incoming), ids)
     })
@@ -201,6 +203,14 @@ impl Sink for Counter {
     }
 
     fn reject(&mut self, _: Rejection) {
+        self.rejections += 1;
+    }
+
+    fn reject_value(&mut self, _: Rejection) {
+        self.rejections += 1;
+    }
+
+    fn ignore(&mut self, _: Ignored, _: &str) {
         self.rejections += 1;
     }
 }

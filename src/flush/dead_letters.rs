@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use crate::disk::faulty::Disk;
     use crate::model::{Hour, Sample};
-    use crate::wire::{Incoming, Rejection, Sink, json};
+    use crate::wire::{Ignored, Incoming, Rejection, Sink, json};
 
     /// The readings that the API finds in a body, one text each.
     #[derive(Default)]
@@ -239,6 +239,14 @@ mod tests {
 
         fn reject(&mut self, rejection: Rejection) {
             panic!("{rejection:?}");
+        }
+
+        fn reject_value(&mut self, rejection: Rejection) {
+            panic!("{rejection:?}");
+        }
+
+        fn ignore(&mut self, _: Ignored, name: &str) {
+            panic!("{name}");
         }
     }
 

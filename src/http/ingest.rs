@@ -41,7 +41,7 @@ pub(super) async fn readings(
     let format = media_type.format();
     let request = IngestRequest { app: &app, grant: &grant, format, headers: &headers, body, partial };
     let receipt = receive_readings(request, parse).await?.receipt;
-    if receipt.rejected == 0 {
+    if receipt.is_whole() {
         return Ok(Json(Accepted { accepted: receipt.accepted }));
     }
     Err(Problem::rejected(receipt, partial))

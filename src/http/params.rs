@@ -89,7 +89,7 @@ impl<'a> Params<'a> {
     /// Reads all parameters `metric`, each name once.
     pub(super) fn metrics(&mut self) -> Result<Vec<Metric>, Problem> {
         let mut known = HashSet::new();
-        let mut metrics: Vec<Metric> = self.all("metric").into_iter().map(Metric::from).collect();
+        let mut metrics: Vec<Metric> = self.all("metric").iter().map(|metric| Metric::from(&**metric)).collect();
         metrics.retain(|metric| known.insert(Metric::clone(metric)));
         if metrics.len() > MAX_METRICS {
             let why = format!("a query may name {MAX_METRICS} metrics, this one names {}", metrics.len());

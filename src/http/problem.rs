@@ -1,5 +1,6 @@
 //! Errors as RFC 9457 problem documents, each with a stable code. All of them are made here.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
@@ -64,6 +65,8 @@ pub(super) struct Refusals(pub(super) Vec<RefusalEntry>);
 struct Counts {
     accepted: u32,
     rejected: u32,
+    #[serde(rename = "rejectedValues", skip_serializing_if = "Option::is_none")]
+    rejected_values: Option<NonZeroU32>,
     errors: Vec<Error>,
 }
 
@@ -204,10 +207,16 @@ impl Problem {
     /// were accepted are not stored twice.
     pub(super) fn rejected(receipt: Receipt, partial: bool) -> Self {
         let refusals = Some(Box::new(Refusals(receipt.refusals())));
-        let (rejected, received) = (receipt.rejected, receipt.received);
+        let (rejected, received, values) = (receipt.rejected, receipt.received, receipt.rejected_values());
         let detail = match (receipt.accepted, partial) {
             (0, true) if received == 1 => "the reading is rejected".to_owned(),
             (0, true) => format!("all {received} readings are rejected"),
+            (_, true) if rejected == 0 => format!("{values} values are rejected; all others are accepted"),
+            (_, true) if values > 0 => {
+                format!(
+                    "{rejected} of {received} readings and {values} more values are rejected; the others are accepted"
+                )
+            }
             (_, true) => format!("{rejected} of {received} readings are rejected; the others are accepted"),
             (_, false) => {
                 format!("{rejected} of {received} readings are rejected; the request asked for all or nothing")
@@ -227,7 +236,7 @@ impl Problem {
             detail: rejection.detail,
         };
         let errors = receipt.listed.into_iter().map(error).collect();
-        let counts = Counts { accepted: receipt.accepted, rejected: receipt.rejected, errors };
+        let counts = Counts { accepted: receipt.accepted, rejected, rejected_values: NonZeroU32::new(values), errors };
         let (code, detail) = code_and_detail;
         Self { code, detail, counts: Some(Box::new(counts)), retry_after: receipt.retry_after, limit: None, refusals }
     }

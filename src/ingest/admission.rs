@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::access::{DeviceScope, DeviceScopeError};
 use crate::log::{Batch, BatchBuilder, PushError};
-use crate::model::{DEVICE_ID_MAX_BYTES, METRIC_MAX_BYTES, check_metric_name};
+use crate::model::{DEVICE_ID_MAX_BYTES, METRIC_MAX_BYTES, is_usual_metric_name, series};
 use crate::telemetry::RefusalEntry;
-use crate::wire::{Code, Incoming, Limits, Protocol, Rejection, Sink, Source, work};
+use crate::wire::{Code, Ignored, Incoming, Limits, Protocol, Rejection, Sink, Source, work};
 
 use super::devices::RequestCheck;
 use super::receipt::ByCode;
@@ -31,9 +31,14 @@ pub struct Rules {
     pub limits: Limits,
 }
 
-/// A rejected reading, as the answer lists it.
+/// Metrics and values, as [`Incoming`] has them.
+type Values<'a> = [(Cow<'a, str>, f64)];
+
+/// A rejected reading or value, as the answer lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
+    /// Whether the reading was accepted without one of its values.
+    pub is_value: bool,
     /// The position of the reading in the request, counted from 0.
     pub index: u32,
     /// The line of the body, counted from 1, if the format has lines.
@@ -92,8 +97,27 @@ pub struct Admission<'r> {
     batch: BatchBuilder,
     line: Option<u64>,
     receipt: Receipt,
+    /// The rejected values of the reading that is being parsed, which may be rejected as a whole.
+    rejected_values: RejectedValues,
     /// The rejections of each code that [`Self::take_refusals`] has returned.
     logged: ByCode,
+}
+
+/// Rejected values of one reading.
+#[derive(Debug, Default)]
+struct RejectedValues {
+    by_code: ByCode,
+    /// The first of them, up to [`MAX_LISTED`].
+    first: Vec<Rejection>,
+}
+
+impl RejectedValues {
+    fn add(&mut self, rejection: Rejection) {
+        self.by_code.count(rejection.code);
+        if self.first.len() < MAX_LISTED {
+            self.first.push(rejection);
+        }
+    }
 }
 
 impl Kind {
@@ -130,6 +154,7 @@ impl<'r> Admission<'r> {
             batch: BatchBuilder::new(max_payload_bytes),
             line: None,
             receipt: Receipt::default(),
+            rejected_values: RejectedValues::default(),
             logged: ByCode::default(),
         }
     }
@@ -231,13 +256,21 @@ impl<'r> Admission<'r> {
             found = check_owner(self.rules, self.scope, incoming)?;
             &*found
         };
-        check_values(&self.rules.limits, incoming.values)?;
+        self.rules.limits.check_metrics(incoming.values.len())?;
+        let valid_values;
+        let values = if incoming.values.iter().all(is_usual) {
+            incoming.values
+        } else {
+            valid_values = valid(incoming.values, &mut self.rejected_values)?;
+            &*valid_values
+        };
         let ts_ms = self.window.check(incoming.ts_ms, self.source)?;
         if let Some(check) = &mut self.device_check {
-            check.check(device, incoming.values)?;
+            check.check(device, values)?;
         }
-        let values = incoming.values.iter().map(|(name, value)| (&**name, *value));
-        self.batch.push_of(incoming.owner, device, incoming.metadata, ts_ms, values).map_err(|error| {
+        let values = values.iter().map(|(name, value)| (&**name, *value));
+        let (owner, measurement_bytes) = (incoming.owner, incoming.measurement_bytes);
+        self.batch.push_of(owner, device, incoming.metadata, ts_ms, measurement_bytes, values).map_err(|error| {
             let code = match error {
                 PushError::TooManyNames | PushError::TooLong => Code::TooManyMetrics,
                 PushError::TooLarge(_) => Code::RequestTooLarge,
@@ -267,19 +300,29 @@ fn check_owner<'i>(rules: &Rules, scope: &DeviceScope, incoming: &Incoming<'i>) 
     Ok(device)
 }
 
-fn check_values(limits: &Limits, values: &[(Cow<'_, str>, f64)]) -> Result<(), Rejection> {
-    let reject = |code, detail: String| Err(Rejection { code, detail });
-    limits.check_metrics(values.len())?;
+/// Whether a value is finite, and its metric has a usual name and no labels.
+fn is_usual((name, value): &(Cow<'_, str>, f64)) -> bool {
+    work::count(name.len().min(METRIC_MAX_BYTES));
+    value.is_finite() && is_usual_metric_name(name)
+}
+
+/// The valid values of a reading, with the canonical texts of their series, and the others in `rejected`.
+///
+/// If no value is valid, the first rejection is that of the reading.
+fn valid<'v>(values: &'v Values<'_>, rejected: &mut RejectedValues) -> Result<Vec<(Cow<'v, str>, f64)>, Rejection> {
+    let mut valid = Vec::with_capacity(values.len());
     for (name, value) in values {
-        work::count(name.len().min(METRIC_MAX_BYTES));
-        if let Err(error) = check_metric_name(name) {
-            return reject(Code::InvalidMetricName, error.to_string());
-        }
-        if !value.is_finite() {
-            return reject(Code::NonFiniteValue, format!("the value of \"{name}\" is not a finite number"));
+        work::count(name.len().min(series::SERIES_MAX_BYTES));
+        match series::canonical(name) {
+            Ok(name) if value.is_finite() => valid.push((name, *value)),
+            Ok(name) => {
+                let detail = format!("the value of \"{name}\" is not a finite number");
+                rejected.add(Rejection { code: Code::NonFiniteValue, detail });
+            }
+            Err(error) => rejected.add(Rejection { code: Code::from(&error), detail: error.to_string() }),
         }
     }
-    Ok(())
+    if valid.is_empty() { Err(rejected.first.swap_remove(0)) } else { Ok(valid) }
 }
 
 impl Sink for Admission<'_> {
@@ -298,6 +341,9 @@ impl Sink for Admission<'_> {
         }
         match self.admit(&incoming) {
             Ok(()) => {
+                if !self.rejected_values.first.is_empty() {
+                    self.list_rejected_values(incoming.device);
+                }
                 self.receipt.received += 1;
                 self.receipt.accepted += 1;
             }
@@ -309,21 +355,44 @@ impl Sink for Admission<'_> {
         self.reject_of(None, rejection);
     }
 
+    fn reject_value(&mut self, rejection: Rejection) {
+        self.rejected_values.add(rejection);
+    }
+
+    fn ignore(&mut self, what: Ignored, name: &str) {
+        self.receipt.ignored.add(what, name);
+    }
+
     fn line(&mut self, number: u64) {
         self.line = Some(number);
     }
 }
 
 impl Admission<'_> {
-    fn reject_of(&mut self, device: Option<&str>, rejection: Rejection) {
-        let index = self.receipt.received;
-        self.receipt.received += 1;
-        self.receipt.rejected += 1;
-        self.receipt.by_code.count(rejection.code);
+    /// Lists the rejected values of a reading that is accepted without them.
+    #[cold]
+    fn list_rejected_values(&mut self, device: &str) {
+        let RejectedValues { by_code, first } = std::mem::take(&mut self.rejected_values);
+        self.receipt.values_by_code.add(&by_code);
+        for rejection in first {
+            self.list(Some(device), rejection, true);
+        }
+    }
+
+    fn list(&mut self, device: Option<&str>, rejection: Rejection, is_value: bool) {
         if self.receipt.listed.len() < MAX_LISTED {
             let device = device.filter(|device| device.len() <= DEVICE_ID_MAX_BYTES).map(Into::into);
-            self.receipt.listed.push(Listed { index, line: self.line, device, rejection });
+            let (index, line) = (self.receipt.received, self.line);
+            self.receipt.listed.push(Listed { is_value, index, line, device, rejection });
         }
+    }
+
+    fn reject_of(&mut self, device: Option<&str>, rejection: Rejection) {
+        self.rejected_values = RejectedValues::default(); // the whole reading is rejected
+        self.receipt.by_code.count(rejection.code);
+        self.list(device, rejection, false);
+        self.receipt.received += 1;
+        self.receipt.rejected += 1;
     }
 }
 
@@ -356,7 +425,7 @@ mod tests {
     ) -> Option<Code> {
         let values: Vec<_> = values.iter().map(|&(name, value)| (Cow::Borrowed(name), value)).collect();
         let mut admission = admission(rules, DeviceScope::all(), NOW_MS);
-        admission.reading(Incoming { device, metadata, owner: None, ts_ms, values: &values });
+        admission.reading(Incoming { device, metadata, owner: None, ts_ms, values: &values, measurement_bytes: 0 });
         let (batch, receipt) = admission.finish();
         assert_eq!(batch.readings(), receipt.accepted);
         assert_eq!(receipt.received, receipt.accepted + receipt.rejected);
@@ -383,7 +452,14 @@ mod tests {
         let long = format!("light-{}", "x".repeat(118));
         for device in ["LIGHT-1", "light-2", "pump-1", "acme/light-1", "../light-1", "light 1", &long] {
             let values = [(Cow::Borrowed("x"), 1.0)];
-            admission.reading(Incoming { device, metadata: None, owner: None, ts_ms: None, values: &values });
+            admission.reading(Incoming {
+                device,
+                metadata: None,
+                owner: None,
+                ts_ms: None,
+                values: &values,
+                measurement_bytes: 0,
+            });
         }
         let (batch, receipt) = admission.finish();
         assert_eq!((batch.readings(), receipt.accepted), (2, 2));
@@ -400,7 +476,14 @@ mod tests {
         let checked = |now_ms, ts_ms| {
             let mut admission = admission(&RULES, DeviceScope::all(), now_ms);
             let values = [(Cow::Borrowed("x"), 1.0)];
-            admission.reading(Incoming { device: "d", metadata: None, owner: None, ts_ms, values: &values });
+            admission.reading(Incoming {
+                device: "d",
+                metadata: None,
+                owner: None,
+                ts_ms,
+                values: &values,
+                measurement_bytes: 0,
+            });
             let (batch, receipt) = admission.finish();
             (batch, receipt.listed.first().map(|listed| listed.rejection.code))
         };

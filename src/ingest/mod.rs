@@ -24,7 +24,7 @@ use crate::common::clock::Clock;
 use crate::limits::Quota;
 use crate::log::{AppendError, Log};
 use crate::telemetry::{Limit, Metrics};
-use crate::wire::{Code, Format, Protocol, Source};
+use crate::wire::{Code, Format, Ignored, Protocol, Source};
 
 mod admission;
 #[cfg(any(test, feature = "bench"))]
@@ -117,6 +117,10 @@ impl Ingest {
             let reasons = RefusalReason::iter().filter(|reason| reason.occurs_over(protocol.transport()));
             let all: Vec<_> = codes.map(Code::as_str).chain(reasons.map(RefusalReason::as_str)).collect();
             metrics.readings_rejected_total.of(protocol).start_with(&all);
+            let of_value: Vec<_> = Code::iter().filter(|code| code.is_of_value()).map(Code::as_str).collect();
+            metrics.values_rejected_total.of(protocol).start_with(&of_value);
+            let ignored: Vec<_> = Ignored::iter().map(<&str>::from).collect();
+            metrics.fields_ignored_total.of(protocol).start_with(&ignored);
         }
         Self { log, rules, devices, metrics, clock }
     }
@@ -206,7 +210,7 @@ impl Ingest {
             accounts.accept();
             return Err(IngestError::TooLarge(self.log.max_payload_bytes()));
         }
-        if receipt.rejected > 0 && !partial {
+        if !receipt.is_whole() && !partial {
             accounts.refuse(RefusalReason::NotPartial);
             receipt = Receipt { accepted: 0, rejected: receipt.received, ..receipt };
             return Err(IngestError::NotPartial(receipt.into()));

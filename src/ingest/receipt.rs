@@ -9,7 +9,7 @@ use strum::{EnumCount, IntoEnumIterator};
 use super::{Listed, RefusalReason};
 use crate::log::{Ack, AppendError};
 use crate::telemetry::{Limit, Metrics, RefusalEntry, What};
-use crate::wire::{Code, Protocol};
+use crate::wire::{Code, Ignored, Protocol};
 
 /// The outcome of the readings of one request: `received = accepted + rejected`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,12 +20,52 @@ pub struct Receipt {
     pub accepted: u32,
     /// The number of readings that are not in the log.
     pub rejected: u32,
-    /// The first hundred rejections.
+    /// The first hundred rejections, of readings and of single values.
     pub listed: Vec<Listed>,
+    /// The parts of the body that were dropped on purpose.
+    pub ignored: IgnoredFields,
     /// The time until the readings that were rejected for now would be accepted, if there are any.
     pub retry_after: Option<Duration>,
-    /// The number of rejections by code.
+    /// The number of rejected readings by code.
     pub(super) by_code: ByCode,
+    /// The number of rejected values of accepted readings by code.
+    pub(super) values_by_code: ByCode,
+}
+
+/// The parts of a body that were dropped on purpose.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IgnoredFields {
+    counts: [u32; Ignored::COUNT],
+    /// The first names, each once.
+    names: Vec<Box<str>>,
+}
+
+/// The most names of ignored fields that an answer lists.
+const MAX_IGNORED_NAMES: usize = 10;
+
+/// The longest name of an ignored field that an answer lists, in bytes.
+const MAX_IGNORED_NAME_BYTES: usize = 128;
+
+impl IgnoredFields {
+    pub(super) fn add(&mut self, what: Ignored, name: &str) {
+        self.counts[what as usize] += 1;
+        let is_new = || self.names.iter().all(|known| **known != *name);
+        if name.len() <= MAX_IGNORED_NAME_BYTES && self.names.len() < MAX_IGNORED_NAMES && is_new() {
+            self.names.push(name.into());
+        }
+    }
+
+    /// The number of ignored fields.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.counts.iter().sum()
+    }
+
+    /// The first names of ignored fields, each once.
+    #[must_use]
+    pub fn names(&self) -> &[Box<str>] {
+        &self.names
+    }
 }
 
 /// The number of rejections by [`Code`].
@@ -36,7 +76,21 @@ impl Receipt {
     /// The rejections, for log lines.
     #[must_use]
     pub fn refusals(&self) -> Vec<RefusalEntry> {
-        self.by_code.refusals(&self.listed)
+        let mut all = self.by_code;
+        all.add(&self.values_by_code);
+        all.refusals(&self.listed)
+    }
+
+    /// The number of rejected values of accepted readings.
+    #[must_use]
+    pub fn rejected_values(&self) -> u32 {
+        self.values_by_code.sum()
+    }
+
+    /// Whether everything was accepted: each reading with each of its values.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.rejected == 0 && self.rejected_values() == 0
     }
 
     /// Whether at least one reading was rejected with this code.
@@ -55,6 +109,10 @@ impl Receipt {
 impl ByCode {
     pub(super) const fn count(&mut self, code: Code) {
         self.0[code as usize] += 1;
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }
 
     pub(super) fn since(&self, earlier: &Self) -> Self {
@@ -101,11 +159,14 @@ pub(super) struct Accounts {
     received: u32,
     accepted: u32,
     by_code: ByCode,
+    values_by_code: ByCode,
+    ignored: [u32; Ignored::COUNT],
 }
 
 impl Accounts {
     pub(super) fn new(metrics: Arc<Metrics>, protocol: Protocol, receipt: &Receipt) -> Self {
-        Self { metrics, protocol, received: receipt.received, accepted: receipt.accepted, by_code: receipt.by_code }
+        let Receipt { received, accepted, by_code, values_by_code, .. } = *receipt;
+        Self { metrics, protocol, received, accepted, by_code, values_by_code, ignored: receipt.ignored.counts }
     }
 
     /// Counts the admitted readings as accepted.
@@ -113,6 +174,13 @@ impl Accounts {
         self.metrics.readings_received_total.of(self.protocol).increment(self.received.into());
         self.metrics.readings_accepted_total.of(self.protocol).increment(self.accepted.into());
         self.count_rejections();
+        for (code, count) in self.values_by_code.counted() {
+            let rejected = self.metrics.values_rejected_total.of(self.protocol);
+            rejected.with(code.into()).increment(count.into());
+        }
+        for (what, count) in Ignored::iter().zip(self.ignored).filter(|&(_, count)| count > 0) {
+            self.metrics.fields_ignored_total.of(self.protocol).with(what.into()).increment(count.into());
+        }
     }
 
     /// Counts the admitted readings as rejected for this reason.

@@ -52,7 +52,14 @@ impl Edge {
         let values = [(Cow::Borrowed("m"), 1.0)];
         for number in 0..good + bad {
             let device = if number < good { "good" } else { "not good" };
-            admission.reading(Incoming { device, metadata: None, owner: None, ts_ms: None, values: &values });
+            admission.reading(Incoming {
+                device,
+                metadata: None,
+                owner: None,
+                ts_ms: None,
+                values: &values,
+                measurement_bytes: 0,
+            });
         }
         self.ingest.finish(admission.end(), partial).durable().await
     }
@@ -214,7 +221,14 @@ fn each_datagram_of_a_batch_is_charged_to_its_own_sender() {
         edge.ingest.begin_datagram(&mut batch, source, DeviceScope::all(), quota).unwrap();
         for _ in 0..readings {
             let values = [(Cow::Borrowed("m"), 1.0)];
-            batch.reading(Incoming { device: "d", metadata: None, owner: None, ts_ms: None, values: &values });
+            batch.reading(Incoming {
+                device: "d",
+                metadata: None,
+                owner: None,
+                ts_ms: None,
+                values: &values,
+                measurement_bytes: 0,
+            });
         }
     }
     let in_debt = edge.ingest.begin_datagram(&mut batch, source, DeviceScope::all(), &one);

@@ -23,14 +23,15 @@ pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 /// reading  = ts_ms:i64 count:u16 value{count}      at least one value
 /// value    = name:u16 number:f64              name: index into `names`
 /// names    = count:u16 name{count}
-/// name     = len:u8 bytes                     a metric name, 1 to 128 bytes
+/// name     = len:u8 bytes                     the text of a series, 1 to 255 bytes
+///          | 0:u8 measurement:u8 len:u16 bytes   a longer one, or one whose first bytes are a measurement
 /// ```
 /// The earlier group has its owner in full. So a payload has a device and its metadata once, however often a
-/// request changes between devices. The first payloads, in which every group has its owner in full, obey the
-/// same grammar.
+/// request changes between devices. The first payloads, in which every group has its owner in full and every
+/// name its length alone, obey the same grammar.
 ///
 /// A payload takes at most 3 bytes for each byte of the request body (measured: 2.14), 25 for `SenML` with
-/// long base names (measured: 22.3), and 129 for each metric name, of which there are at most 65,535.
+/// long base names (measured: 22.3), and 516 for each metric with its labels, of which there are at most 65,535.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     payload: Vec<u8>,
@@ -122,11 +123,12 @@ impl BatchBuilder {
         ts_ms: i64,
         values: impl ExactSizeIterator<Item = (&'a str, f64)>,
     ) -> Result<(), PushError> {
-        self.push_of(None, device, metadata, ts_ms, values)
+        self.push_of(None, device, metadata, ts_ms, 0, values)
     }
 
     /// Adds a reading whose device and metadata have the number `owner`. Equal numbers mean equal devices and
-    /// metadata until [`BatchBuilder::forget_owners`].
+    /// metadata until [`BatchBuilder::forget_owners`]. `measurement_bytes` is the length of the measurement that
+    /// the names begin with, or 0.
     ///
     /// # Errors
     /// As [`BatchBuilder::push`].
@@ -136,10 +138,11 @@ impl BatchBuilder {
         device: &str,
         metadata: Option<&str>,
         ts_ms: i64,
+        measurement_bytes: u8,
         values: impl ExactSizeIterator<Item = (&'a str, f64)>,
     ) -> Result<(), PushError> {
         let start = self.payload.len();
-        let pushed = self.try_push(owner, device, metadata, ts_ms, values);
+        let pushed = self.try_push(owner, device, metadata, ts_ms, measurement_bytes, values);
         match pushed {
             Ok(Some(opened)) => {
                 self.close_group();
@@ -186,6 +189,7 @@ impl BatchBuilder {
         device: &str,
         metadata: Option<&str>,
         ts_ms: i64,
+        measurement_bytes: u8,
         values: impl ExactSizeIterator<Item = (&'a str, f64)>,
     ) -> Result<Option<Group>, PushError> {
         let continues = self.group.as_ref().is_some_and(|group| self.continues(group, owner, device, metadata));
@@ -194,7 +198,7 @@ impl BatchBuilder {
         let count = u16::try_from(values.len()).map_err(|_| PushError::TooLong)?;
         self.payload.extend_from_slice(&count.to_le_bytes());
         for (at, (name, value)) in values.enumerate() {
-            let name = self.names.index(name, at)?;
+            let name = self.names.index(name, measurement_bytes, at)?;
             self.payload.extend_from_slice(&name.to_le_bytes());
             self.payload.extend_from_slice(&value.to_le_bytes());
         }

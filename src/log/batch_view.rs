@@ -10,10 +10,19 @@ use crate::common::cursor::{Cursor, EndOfBytes};
 #[error("the payload breaks its grammar at byte {0}")]
 pub struct BadPayload(pub usize);
 
+/// The name of a metric with its labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name<'a> {
+    /// The text of the series.
+    pub text: &'a str,
+    /// The length of the measurement that the text begins with; 0: none.
+    pub measurement_bytes: u8,
+}
+
 /// A payload, read in place.
 #[derive(Debug)]
 pub struct BatchView<'a> {
-    names: Vec<&'a str>,
+    names: Vec<Name<'a>>,
     groups: Cursor<'a>,
 }
 
@@ -27,13 +36,13 @@ impl<'a> BatchView<'a> {
         let names_at = u32::from_le_bytes(head.array()?) as usize;
         let mut tail = Cursor::at(payload, names_at);
         let count = u16::from_le_bytes(tail.array()?);
-        let names = (0..count).map(|_| short_text(&mut tail)).collect::<Result<_, _>>()?;
+        let names = (0..count).map(|_| name(&mut tail)).collect::<Result<_, _>>()?;
         let groups = payload.get(..names_at).ok_or(BadPayload(0))?;
         Ok(Self { names, groups: Cursor::at(groups, head.offset()) })
     }
 
     /// The metric names, which values refer to by index.
-    pub fn names(&self) -> &[&'a str] {
+    pub fn names(&self) -> &[Name<'a>] {
         &self.names
     }
 
@@ -171,6 +180,20 @@ fn owner<'a>(cursor: &mut Cursor<'a>) -> Result<Owner<'a>, BadPayload> {
         return Ok(Owner::OfGroup(number));
     }
     Ok(Owner::InFull(device, text(cursor, number)?))
+}
+
+fn name<'a>(cursor: &mut Cursor<'a>) -> Result<Name<'a>, BadPayload> {
+    let [len] = cursor.array()?;
+    if len > 0 {
+        return Ok(Name { text: text(cursor, usize::from(len))?, measurement_bytes: 0 });
+    }
+    let at = cursor.offset();
+    let [measurement_bytes, low, high] = cursor.array()?;
+    let text = text(cursor, usize::from(u16::from_le_bytes([low, high])))?;
+    match text.get(..usize::from(measurement_bytes)) {
+        Some(_) if !text.is_empty() => Ok(Name { text, measurement_bytes }),
+        _ => Err(BadPayload(at)),
+    }
 }
 
 fn short_text<'a>(cursor: &mut Cursor<'a>) -> Result<&'a str, BadPayload> {

@@ -1,15 +1,112 @@
-//! Metric names: the rule for them, and tables of them.
+//! Metrics: the rule for their names, and tables of them.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
+use serde::{Serialize, Serializer};
 
-/// The longest metric name, in bytes.
+/// The longest metric name without labels, in bytes.
 pub const METRIC_MAX_BYTES: usize = 128;
 
-/// A metric name that passed [`check_metric_name`], cheap to clone.
-pub type Metric = Arc<str>;
+/// A metric with its labels, as the canonical text of its [series](super::series). It is cheap to clone.
+///
+/// It also knows the measurement that it came from, if any. Equality, order and hash are those of the text.
+#[derive(Clone)]
+pub struct Metric {
+    text: Arc<str>,
+    measurement_bytes: u8,
+}
+
+impl Metric {
+    /// A metric that came from a measurement, the first `measurement_bytes` bytes of its name, and a field. 0
+    /// stands for none.
+    #[must_use]
+    pub fn of_measurement(text: &str, measurement_bytes: u8) -> Self {
+        Self { text: text.into(), measurement_bytes }
+    }
+
+    /// The measurement of the line protocol that the metric came from, if its field was not `value`.
+    #[must_use]
+    pub fn measurement(&self) -> Option<&str> {
+        let measurement = self.text.get(..self.measurement_bytes.into())?;
+        (!measurement.is_empty()).then_some(measurement)
+    }
+}
+
+impl From<&str> for Metric {
+    fn from(text: &str) -> Self {
+        Self::of_measurement(text, 0)
+    }
+}
+
+impl From<String> for Metric {
+    fn from(text: String) -> Self {
+        Self { text: text.into(), measurement_bytes: 0 }
+    }
+}
+
+impl Deref for Metric {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}
+
+impl Borrow<str> for Metric {
+    fn borrow(&self) -> &str {
+        self
+    }
+}
+
+impl PartialEq for Metric {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Metric {}
+
+impl PartialOrd for Metric {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Metric {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.text.cmp(&other.text)
+    }
+}
+
+impl Hash for Metric {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl fmt::Debug for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&**self, f)
+    }
+}
+
+impl Serialize for Metric {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self)
+    }
+}
 
 /// A table of metrics, with an index of each by its name.
 ///
@@ -89,10 +186,34 @@ pub enum MetricNameError {
     /// The name holds U+FF0E or U+FF04, which stand for `.` and `$` in stored documents.
     #[error("a metric name has no U+FF0E or U+FF04: stored documents use them for '.' and '$'")]
     Escape,
+    /// The name holds `{` or `}`, which enclose labels, at this byte offset.
+    #[error("a metric name has no '{{' and no '}}', which enclose labels; there is one at byte {0}")]
+    Brace(usize),
+}
+
+/// Whether stored documents have this character in place of `.` or `$`.
+pub(super) const fn is_stored_escape(character: char) -> bool {
+    matches!(character, '\u{FF0E}' | '\u{FF04}')
+}
+
+/// Whether `name` is made of the ASCII characters from `!` to `z`, which any metric name may have.
+///
+/// It is the cheap check of the usual names. Labels begin with `{`, which comes after `z`.
+#[inline]
+fn is_usual(name: &str) -> bool {
+    name.bytes().all(|byte| matches!(byte, b'!'..=b'z'))
+}
+
+/// Whether `name` is a usual metric name without labels, which [`check_metric_name`] would find valid.
+#[inline]
+#[must_use]
+pub fn is_usual_metric_name(name: &str) -> bool {
+    (1..=METRIC_MAX_BYTES).contains(&name.len()) && is_usual(name) && name != "ts"
 }
 
 /// Checks that `name` can name a metric: 1 to 128 bytes of UTF-8 without control characters, other than `ts`,
-/// and without the two characters (U+FF0E, U+FF04) that stand for `.` and `$` in stored documents.
+/// without braces, and without the two characters (U+FF0E, U+FF04) that stand for `.` and `$` in stored
+/// documents.
 ///
 /// # Errors
 /// The part of the rule that `name` breaks.
@@ -106,15 +227,18 @@ pub fn check_metric_name(name: &str) -> Result<(), MetricNameError> {
     if name == "ts" {
         return Err(MetricNameError::Reserved);
     }
-    if name.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Ok(()); // the common case, decided without decoding
+    if is_usual(name) {
+        return Ok(()); // decided without decoding
     }
     for (at, character) in name.char_indices() {
         if character.is_control() {
             return Err(MetricNameError::Control(at));
         }
-        if matches!(character, '\u{FF0E}' | '\u{FF04}') {
+        if is_stored_escape(character) {
             return Err(MetricNameError::Escape);
+        }
+        if matches!(character, '{' | '}') {
+            return Err(MetricNameError::Brace(at));
         }
     }
     Ok(())
@@ -145,5 +269,6 @@ mod tests {
         assert_eq!(check_metric_name("a\0"), Err(MetricNameError::Control(1)));
         assert_eq!(check_metric_name("a\u{85}"), Err(MetricNameError::Control(1)));
         assert_eq!(check_metric_name("a\u{FF0E}b"), Err(MetricNameError::Escape));
+        assert_eq!(check_metric_name("a{b"), Err(MetricNameError::Brace(1)));
     }
 }

@@ -9,6 +9,7 @@ mod device_pattern;
 mod hour;
 mod metadata;
 mod metric;
+pub mod series;
 mod stats;
 
 pub use contents::{BucketWrite, Contents, Keep, Reading, Sample};
@@ -18,5 +19,5 @@ pub use hour::{Hour, HourOffset, MS_PER_HOUR};
 pub use metadata::{
     METADATA_MAX_DEPTH, MetadataError, check_metadata_depth, check_metadata_key, check_metadata_number,
 };
-pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, MetricTable, check_metric_name};
+pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, MetricTable, check_metric_name, is_usual_metric_name};
 pub use stats::{Stats, join_stats};

@@ -6,7 +6,7 @@ use super::names::Names;
 use super::slots::Key;
 use super::{ITEMS_PER_BUCKET, ITEMS_PER_TURN, Pending};
 use crate::log::Position;
-use crate::log::batch_view::{BadPayload, BatchView, Step, Steps};
+use crate::log::batch_view::{BadPayload, BatchView, Name, Step, Steps};
 use crate::model::Hour;
 
 /// The insertion of one record.
@@ -16,7 +16,7 @@ use crate::model::Hour;
 #[derive(Debug)]
 pub struct Insertion<'a> {
     position: Position,
-    names: Vec<&'a str>,
+    names: Vec<Name<'a>>,
     steps: Steps<'a>,
     /// The steps that are decoded and not applied yet.
     turn: Vec<Step<'a>>,

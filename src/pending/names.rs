@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use super::hash_index::HashIndex;
 use super::slots::{Key, Slots};
+use crate::log::batch_view::Name;
 use crate::model::Metric;
 
 /// The smallest number of names that a generation holds before the next one begins.
@@ -24,15 +25,15 @@ struct Table {
 }
 
 impl Names {
-    /// Returns the id of a name. A new name gets a new id.
-    pub(super) fn id(&self, name: &str) -> Key {
+    /// Returns the id of a name. A new name gets a new id; a known one keeps its measurement.
+    pub(super) fn id(&self, Name { text, measurement_bytes }: Name<'_>) -> Key {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let Table { by_id, ids } = &mut *table;
-        if let Some(id) = ids.find(name, |id| &*by_id[id]) {
+        if let Some(id) = ids.find(text, |id| &*by_id[id]) {
             return id;
         }
-        let id = by_id.insert(name.into());
-        ids.insert(name, id);
+        let id = by_id.insert(Metric::of_measurement(text, measurement_bytes));
+        ids.insert(text, id);
         id
     }
 

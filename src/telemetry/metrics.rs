@@ -62,6 +62,10 @@ table! {
     readings_accepted_total: PerVariant<Protocol, Counter>, Count {protocol};
     /// Readings rejected, by code. A refused request or datagram that was not parsed counts as one reading.
     readings_rejected_total: PerVariant<Protocol, Labelled<Counter>>, Count {protocol, reason};
+    /// Values rejected, by code. The other values of their readings are accepted.
+    values_rejected_total: PerVariant<Protocol, Labelled<Counter>>, Count {protocol, reason};
+    /// Parts of accepted requests that are not stored and not an error, such as texts in line protocol.
+    fields_ignored_total: PerVariant<Protocol, Labelled<Counter>>, Count {protocol, reason};
     /// Connections, requests or readings refused by a limit, by configuration key.
     limited_total: PerVariant<Limit, Counter>, Count {limit};
     /// Devices known without asking the store.
@@ -201,6 +205,8 @@ mod tests {
     fn rendered() -> String {
         let (metrics, exposition) = Metrics::new();
         metrics.readings_rejected_total.of(Protocol::Http).with("invalid_json").increment(1);
+        metrics.values_rejected_total.of(Protocol::Http).with("invalid_value").increment(1);
+        metrics.fields_ignored_total.of(Protocol::Influx).with("string").increment(1);
         metrics.readings_dead_lettered_total.with("validation").increment(1);
         metrics.flush_seconds.with("sqlite").record(0.01);
         metrics.flush_retries_total.with("timeout").increment(1);

@@ -2,7 +2,7 @@
 
 use super::sequences::Numbering;
 use crate::wire::{
-    Format, Incoming, Limits, Rejection, Sink, json,
+    Format, Ignored, Incoming, Limits, Rejection, Sink, json,
     line_protocol::{self, Precision},
 };
 
@@ -53,6 +53,14 @@ impl<S: Sink> Sink for Numbered<'_, S> {
 
     fn reject(&mut self, rejection: Rejection) {
         self.sink.reject(rejection);
+    }
+
+    fn reject_value(&mut self, rejection: Rejection) {
+        self.sink.reject_value(rejection);
+    }
+
+    fn ignore(&mut self, what: Ignored, name: &str) {
+        self.sink.ignore(what, name);
     }
 
     fn line(&mut self, number: u64) {
@@ -111,6 +119,10 @@ mod tests {
             fn reject(&mut self, rejection: Rejection) {
                 self.0.push(rejection.code.as_str());
             }
+            fn reject_value(&mut self, rejection: Rejection) {
+                self.reject(rejection);
+            }
+            fn ignore(&mut self, _: Ignored, _: &str) {}
         }
         let measurement = "m".repeat(60_000);
         let fields: Vec<_> = (0..1_000).map(|at| format!("f{at}=1")).collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::line_protocol::Precision;
-use super::{Code, Incoming, Rejection, Sink, senml, timestamp::parse_rfc3339};
+use super::{Code, Ignored, Incoming, Rejection, Sink, senml, timestamp::parse_rfc3339};
 use super::{json as json_format, line_protocol as line_format};
 
 /// A reading: device, metadata, time, values by name.
@@ -28,6 +28,12 @@ impl Sink for ParsedBody {
     fn reject(&mut self, rejection: Rejection) {
         self.rejections.push(rejection);
     }
+
+    fn reject_value(&mut self, rejection: Rejection) {
+        self.rejections.push(rejection);
+    }
+
+    fn ignore(&mut self, _: Ignored, _: &str) {}
 
     fn line(&mut self, number: u64) {
         self.lines.push(number);

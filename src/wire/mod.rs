@@ -12,6 +12,8 @@ use std::borrow::Cow;
 
 use strum::{EnumCount, EnumIter, IntoStaticStr};
 
+use crate::model::series::SeriesError;
+
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod json;
@@ -40,8 +42,11 @@ pub struct Incoming<'a> {
     pub owner: Option<u32>,
     /// The instant in Unix milliseconds; `None` is the server's clock.
     pub ts_ms: Option<i64>,
-    /// The metric names and values, not checked yet. Never empty.
+    /// The metrics and values, not checked yet. Never empty. A metric with labels is a text of
+    /// [`model::series`](crate::model::series), in any order of the labels.
     pub values: &'a [(Cow<'a, str>, f64)],
+    /// The length of the measurement with which each metric name begins that is longer; 0: no measurement.
+    pub measurement_bytes: u8,
 }
 
 /// The limits of one reading. A parser builds nothing larger.
@@ -98,6 +103,12 @@ pub trait Sink {
     fn reading(&mut self, incoming: Incoming<'_>);
     /// Receives the rejection of an invalid reading.
     fn reject(&mut self, rejection: Rejection);
+    /// Receives the rejection of one value of the next reading, whose other values follow.
+    ///
+    /// If no value is left, the parser rejects the reading instead.
+    fn reject_value(&mut self, rejection: Rejection);
+    /// Receives the name of a part of the body that is dropped on purpose.
+    fn ignore(&mut self, what: Ignored, name: &str);
     /// Receives the number of the next line, counted from 1. Only line-based formats call it.
     fn line(&mut self, _number: u64) {}
     /// Receives the sequence number of the next message of a device. The device ID is not checked yet. Only
@@ -114,8 +125,18 @@ pub struct Rejection {
     pub detail: String,
 }
 
-/// The stable codes of rejected readings, in answers and as the `reason` of
-/// `tidegauge_readings_rejected_total`.
+/// What a parser drops on purpose, as the `reason` of `tidegauge_fields_ignored_total`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumCount, EnumIter, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum Ignored {
+    /// A text where only numbers are stored.
+    String,
+    /// A key without a meaning, which the configuration or the format allows.
+    UnknownKey,
+}
+
+/// The stable codes of rejected readings and values, in answers and as the `reason` of
+/// `tidegauge_readings_rejected_total` and `tidegauge_values_rejected_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumCount, EnumIter, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 #[expect(missing_docs, reason = "each says what its name says")]
@@ -128,6 +149,9 @@ pub enum Code {
     InvalidDeviceId,
     MissingValues,
     InvalidMetricName,
+    InvalidLabel,
+    TooManyLabels,
+    SeriesTooLong,
     InvalidValue,
     NonFiniteValue,
     InvalidTimestamp,
@@ -135,6 +159,7 @@ pub enum Code {
     TimestampInFuture,
     TooManyMetrics,
     DuplicateKey,
+    UnknownKey,
     InvalidMetadata,
     MetadataTooLarge,
     DeviceForbidden,
@@ -156,6 +181,20 @@ impl Code {
         }
     }
 
+    /// Whether single values are rejected with this code, and not only whole readings.
+    #[must_use]
+    pub const fn is_of_value(self) -> bool {
+        matches!(
+            self,
+            Self::InvalidMetricName
+                | Self::InvalidLabel
+                | Self::TooManyLabels
+                | Self::SeriesTooLong
+                | Self::InvalidValue
+                | Self::NonFiniteValue
+        )
+    }
+
     /// Whether the same reading may be accepted later.
     #[must_use]
     pub const fn is_for_now(self) -> bool {
@@ -166,5 +205,16 @@ impl Code {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
+    }
+}
+
+impl From<&SeriesError> for Code {
+    fn from(error: &SeriesError) -> Self {
+        match error {
+            SeriesError::Name(_) => Self::InvalidMetricName,
+            SeriesError::TooManyLabels(_) => Self::TooManyLabels,
+            SeriesError::TooLong(_) => Self::SeriesTooLong,
+            SeriesError::Label(_) | SeriesError::DuplicateLabel(_) | SeriesError::Form(_) => Self::InvalidLabel,
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Incoming, Rejection, Sink};
+use super::{Ignored, Incoming, Rejection, Sink};
 
 /// Records one entry for each call: `device ts metric=value ... [metadata]`, `code: detail`, `line n` or
 /// `device sequence n`.
@@ -24,6 +24,14 @@ impl Sink for RecordingSink {
 
     fn reject(&mut self, rejection: Rejection) {
         self.0.push(format!("{}: {}", rejection.code.as_str(), rejection.detail));
+    }
+
+    fn reject_value(&mut self, rejection: Rejection) {
+        self.0.push(format!("value {}: {}", rejection.code.as_str(), rejection.detail));
+    }
+
+    fn ignore(&mut self, what: Ignored, name: &str) {
+        self.0.push(format!("ignored {what:?} {name}"));
     }
 
     fn line(&mut self, number: u64) {

@@ -237,7 +237,7 @@ fn number(cell: &str) -> Result<f64, &'static str> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use tidegauge::wire::{Incoming, Rejection, Sink, json};
+    use tidegauge::wire::{Ignored, Incoming, Rejection, Sink, json};
 
     use super::super::columns::WantedDevice;
     use super::*;
@@ -315,6 +315,12 @@ mod tests {
         fn reject(&mut self, rejection: Rejection) {
             self.1.push(rejection);
         }
+
+        fn reject_value(&mut self, rejection: Rejection) {
+            self.1.push(rejection);
+        }
+
+        fn ignore(&mut self, _: Ignored, _: &str) {}
     }
 
     /// Roughly a table: cells and pieces of cells.

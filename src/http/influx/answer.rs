@@ -128,14 +128,14 @@ fn v2(status: StatusCode, message: &str, line: Option<u64>) -> Response {
     (status, Json(V2 { code, message, line })).into_response()
 }
 
-/// The errors of the first rejected lines, and the number of the others.
+/// The errors of the first rejected lines and fields, and the number of the others.
 fn described(receipt: &Receipt) -> String {
     let describe = |listed: &Listed| match listed.line {
         Some(line) => format!("line {line}: {}", listed.rejection.detail),
         None => listed.rejection.detail.clone(),
     };
     let described: Vec<_> = receipt.listed.iter().take(MAX_DESCRIBED).map(describe).collect();
-    match receipt.rejected as usize - described.len() {
+    match (receipt.rejected + receipt.rejected_values()) as usize - described.len() {
         0 => described.join("; "),
         more => format!("{}; and {more} more", described.join("; ")),
     }
@@ -143,11 +143,12 @@ fn described(receipt: &Receipt) -> String {
 
 /// The listed lines with their text. They are in the order of the body.
 fn bad_lines(listed: &[Listed], body: &[u8]) -> impl Iterator<Item = BadLine> {
-    let mut lines = (1..).zip(body.split(|&byte| byte == b'\n'));
+    let mut lines = (1..).zip(body.split(|&byte| byte == b'\n')).peekable();
     listed.iter().map(move |listed| {
-        let original = lines.find(|&(number, _)| Some(number) == listed.line);
+        while lines.next_if(|&(number, _)| Some(number) < listed.line).is_some() {}
+        let original = lines.peek().filter(|&&(number, _)| Some(number) == listed.line);
         BadLine {
-            original_line: original.map(|(_, line)| shortened(line)).unwrap_or_default(),
+            original_line: original.map(|&(_, line)| shortened(line)).unwrap_or_default(),
             line_number: listed.line,
             error_message: listed.rejection.detail.clone(),
         }
@@ -166,7 +167,7 @@ mod tests {
 
     fn bad(line: u64) -> Listed {
         let rejection = Rejection { code: Code::InvalidLine, detail: format!("no {line}") };
-        Listed { index: 0, line: Some(line), device: None, rejection }
+        Listed { is_value: false, index: 0, line: Some(line), device: None, rejection }
     }
 
     #[test]
@@ -187,8 +188,8 @@ mod tests {
         let long = "ä".repeat(300);
         let body = format!("good\r\nbad\r\n\n{long}\nlast");
         let found: Vec<_> =
-            bad_lines(&[bad(2), bad(4), bad(5)], body.as_bytes()).map(|line| line.original_line).collect();
-        assert_eq!(found, ["bad", &"ä".repeat(256), "last"]);
+            bad_lines(&[bad(2), bad(4), bad(4), bad(5)], body.as_bytes()).map(|line| line.original_line).collect();
+        assert_eq!(found, ["bad", &"ä".repeat(256), &"ä".repeat(256), "last"]);
         assert_eq!(shortened(b"\xffx"), "\u{fffd}x");
     }
 }

@@ -23,7 +23,8 @@ fn receipt(accepted: u32, wait: Option<Duration>) -> Receipt {
     let rejection = Rejection { code, detail: detail.to_owned() };
     let mut receipt = Receipt::default();
     (receipt.received, receipt.accepted, receipt.rejected) = (accepted + 1, accepted, 1);
-    receipt.listed = vec![Listed { index: accepted, line: Some(2), device: Some("S1".into()), rejection }];
+    receipt.listed =
+        vec![Listed { is_value: false, index: accepted, line: Some(2), device: Some("S1".into()), rejection }];
     receipt.retry_after = wait;
     receipt
 }

@@ -1,4 +1,4 @@
-//! The table of metric names of a batch.
+//! The table of the metrics of a batch, with their labels.
 
 use std::hash::BuildHasher;
 
@@ -7,7 +7,7 @@ use hashbrown::HashTable;
 
 use super::{PushError, offset};
 
-/// The metric names of a batch, each with its index.
+/// The metrics of a batch by name and labels, each with its index.
 ///
 /// Readings of one kind name the same metrics in the same order. So a lookup first tries the name at the same
 /// place of the previous reading, and then the hash table.
@@ -16,7 +16,7 @@ pub(super) struct Names {
     /// The names as the payload has them: each after its length.
     bytes: Vec<u8>,
     /// By index, the offset of a name in `bytes`, and its length.
-    places: Vec<(u32, u8)>,
+    places: Vec<(u32, u16)>,
     /// The indexes, by the hash of the name.
     table: HashTable<u16>,
     hasher: RandomState,
@@ -36,7 +36,10 @@ impl Names {
     }
 
     /// The index of a name, which is added if it is new. `hint` is the index to try first.
-    pub(super) fn index(&mut self, name: &str, hint: usize) -> Result<u16, PushError> {
+    ///
+    /// `measurement_bytes` is the length of the measurement that the name may begin with. A name that is
+    /// known with another measurement keeps it.
+    pub(super) fn index(&mut self, name: &str, measurement_bytes: u8, hint: usize) -> Result<u16, PushError> {
         if let Some(&place) = self.places.get(hint)
             && slice(&self.bytes, place) == name.as_bytes()
         {
@@ -48,8 +51,15 @@ impl Names {
         }
         let index = u16::try_from(self.places.len()).ok().filter(|&index| index < u16::MAX);
         let index = index.ok_or(PushError::TooManyNames)?;
-        let len = u8::try_from(name.len()).map_err(|_| PushError::TooLong)?;
-        self.bytes.push(len);
+        let len = u16::try_from(name.len()).map_err(|_| PushError::TooLong)?;
+        let has_field = measurement_bytes > 0 && name.as_bytes().get(usize::from(measurement_bytes)) == Some(&b'_');
+        match u8::try_from(len) {
+            Ok(short) if !has_field => self.bytes.push(short),
+            _ => {
+                self.bytes.extend_from_slice(&[0, if has_field { measurement_bytes } else { 0 }]);
+                self.bytes.extend_from_slice(&len.to_le_bytes());
+            }
+        }
         self.places.push((offset(self.bytes.len()), len));
         self.bytes.extend_from_slice(name.as_bytes());
         let (bytes, places, hasher) = (&self.bytes, &self.places, &self.hasher);
@@ -62,6 +72,6 @@ impl Names {
     }
 }
 
-fn slice(bytes: &[u8], (start, len): (u32, u8)) -> &[u8] {
+fn slice(bytes: &[u8], (start, len): (u32, u16)) -> &[u8] {
     &bytes[start as usize..start as usize + usize::from(len)]
 }

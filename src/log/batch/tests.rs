@@ -13,7 +13,7 @@ fn unpack(payload: &[u8]) -> Result<Vec<Flat>, BadPayload> {
         match step? {
             Step::Group { device, metadata } => of_group = (device.to_owned(), metadata.map(str::to_owned)),
             Step::Reading { ts_ms, values } => {
-                let values = values.map(|(name, value)| (names[usize::from(name)].to_owned(), value)).collect();
+                let values = values.map(|(name, value)| (names[usize::from(name)].text.to_owned(), value)).collect();
                 flat.push((of_group.0.clone(), of_group.1.clone(), ts_ms, values));
             }
         }
@@ -60,7 +60,7 @@ proptest! {
             let (device, metadata) = &devices[number];
             let values = || [("m", 1.0)].into_iter();
             let owner = is_numbered.then_some(number as u32);
-            builder.push_of(owner, device, metadata.as_deref(), *ts_ms, values()).unwrap();
+            builder.push_of(owner, device, metadata.as_deref(), *ts_ms, 0, values()).unwrap();
             plain.push(device, metadata.as_deref(), *ts_ms, values()).unwrap();
         }
         let (batch, plain) = (builder.finish(), plain.finish());
@@ -116,7 +116,7 @@ fn payloads_of_all_versions_stay_readable() {
     let mut builder = BatchBuilder::default();
     for (owner, (device, metadata, ts_ms, values)) in [(0, &first), (1, &second), (0, &first)] {
         let values = values.iter().map(|(name, value)| (name.as_str(), *value));
-        builder.push_of(Some(owner), device, metadata.as_deref(), *ts_ms, values).unwrap();
+        builder.push_of(Some(owner), device, metadata.as_deref(), *ts_ms, 0, values).unwrap();
     }
     let payload = builder.finish().payload;
     assert_eq!(payload, bytes(GOLDEN_2));
@@ -152,7 +152,7 @@ fn lengths_that_do_not_fit_are_errors() {
     let mut builder = BatchBuilder::default();
     let values = || [("m", 1.0)].into_iter();
     assert_eq!(builder.push(&"d".repeat(256), None, 0, values()), Err(PushError::TooLong));
-    let name = "m".repeat(256);
+    let name = "m".repeat(1 << 16);
     assert_eq!(builder.push("d", None, 0, [(name.as_str(), 1.0)].into_iter()), Err(PushError::TooLong));
     let many = vec![("m", 1.0); usize::from(u16::MAX) + 1];
     assert_eq!(builder.push("d", None, 0, many.into_iter()), Err(PushError::TooLong));
@@ -160,4 +160,29 @@ fn lengths_that_do_not_fit_are_errors() {
     assert_eq!(builder.push("d", Some(&metadata), 0, values()), Err(PushError::TooLarge(MAX_PAYLOAD_BYTES)));
     builder.push("d", None, 0, values()).unwrap();
     assert_eq!(unpack(builder.finish().payload()).unwrap().len(), 1);
+}
+
+#[test]
+fn long_texts_and_measurements_are_read_again() {
+    let long = format!("cpu_idle{{k={}}}", "v".repeat(500));
+    let names = ["cpu", "cpu_idle", "cpu{cpu=0}", &long, "m_x"];
+    let mut builder = BatchBuilder::default();
+    for (name, measurement_bytes) in names.into_iter().zip([3, 3, 3, 3, 0]) {
+        builder.push_of(None, "d", None, 0, measurement_bytes, [(name, 1.0)].into_iter()).unwrap();
+    }
+    builder.push_of(None, "d", None, 1, 1, [("m_x", 1.0)].into_iter()).unwrap(); // known without a measurement
+    let batch = builder.finish();
+    let read = BatchView::new(batch.payload()).unwrap();
+    let found: Vec<_> = read.names().iter().map(|name| (name.text, name.measurement_bytes)).collect();
+    assert_eq!(found, names.into_iter().zip([0, 3, 0, 3, 0]).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_name_that_is_shorter_than_its_measurement_breaks_the_grammar() {
+    for name in [&[0, 2, 1, 0, b'x'][..], &[0, 0, 0, 0], &[0, 1, 2, 0, 0xC3, 0xA4]] {
+        let mut payload = 4u32.to_le_bytes().to_vec();
+        payload.extend_from_slice(&1u16.to_le_bytes());
+        payload.extend_from_slice(name);
+        assert_eq!(BatchView::new(&payload).map(|_| ()), Err(BadPayload(7)), "{name:?}");
+    }
 }

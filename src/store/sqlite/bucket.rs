@@ -219,7 +219,7 @@ impl BucketRows<'_> {
     fn put_rollups(&self, sql: &str, stats: &[(Metric, Stats)]) -> Result<(), SqliteError> {
         let mut statement = self.prepare(sql)?;
         for (metric, Stats { count, min, max, sum }) in stats {
-            statement.execute(params![self.device, self.hour, metric, count.cast_signed(), min, max, sum])?;
+            statement.execute(params![self.device, self.hour, &**metric, count.cast_signed(), min, max, sum])?;
         }
         Ok(())
     }

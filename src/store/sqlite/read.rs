@@ -150,7 +150,8 @@ fn summary(connection: &Connection, device: &str, first_ts_ms: i64) -> Result<De
         .prepare_cached(LAST_BUCKET)?
         .query_row([device], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get(2)?)))?;
     let mut statement = connection.prepare_cached(METRICS)?;
-    let metrics = statement.query_map(params![device, hour], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let metrics = statement.query_map(params![device, hour], |row| row.get::<_, String>(0))?;
+    let metrics = metrics.map(|metric| Ok(metric?.into())).collect::<Result<_, SqliteError>>()?;
     Ok(DeviceSummary { device: device.into(), metadata, metrics, first_ts_ms, last_ts_ms })
 }
 

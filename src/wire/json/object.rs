@@ -130,7 +130,14 @@ fn emit(
         let owner = owner.as_ref().map_err(Clone::clone)?;
         let ts_ms = reading.ts_ms(default_ts_ms)?;
         let values = reading.values()?;
-        Ok(Incoming { device: &owner.device, metadata: owner.metadata, owner: number, ts_ms, values })
+        Ok(Incoming {
+            device: &owner.device,
+            metadata: owner.metadata,
+            owner: number,
+            ts_ms,
+            values,
+            measurement_bytes: 0,
+        })
     };
     match complete() {
         Ok(incoming) => sink.reading(incoming),

@@ -162,6 +162,7 @@ impl<'b> Reader<'b> {
             owner: None,
             ts_ms: point.ts_ms,
             values: &values,
+            measurement_bytes: 0,
         });
     }
 

@@ -88,7 +88,14 @@ impl<'p, S: Sink> Readings<'p, S> {
         let (owner, metadata) = self.owner;
         let values: SmallVec<[_; USUAL_VALUES]> =
             self.values.iter().map(|(name, value)| (Cow::Borrowed(name), value)).collect();
-        self.sink.reading(Incoming { device: &self.device, metadata, owner, ts_ms: self.ts_ms, values: &values });
+        self.sink.reading(Incoming {
+            device: &self.device,
+            metadata,
+            owner,
+            ts_ms: self.ts_ms,
+            values: &values,
+            measurement_bytes: 0,
+        });
         drop(values);
         self.values.clear();
     }

@@ -4,7 +4,7 @@ use proptest::{prelude::*, sample::Index};
 use serde_json::Value;
 
 use super::{super::*, RecordingSink};
-use crate::wire::{Incoming, Rejection};
+use crate::wire::{Ignored, Incoming, Rejection};
 
 fn any_json() -> impl Strategy<Value = Value> {
     let key = prop_oneof!["(deviceId|ts|value|values|metadata|readings)", ".{0,4}"];
@@ -99,6 +99,12 @@ proptest! {
             }
             fn reject(&mut self, rejection: Rejection) {
                 panic!("{rejection:?}");
+            }
+            fn reject_value(&mut self, rejection: Rejection) {
+                panic!("{rejection:?}");
+            }
+            fn ignore(&mut self, _: Ignored, name: &str) {
+                panic!("{name}");
             }
         }
 

@@ -10,7 +10,7 @@ use influxdb_line_protocol::{FieldValue, ParsedLine, parse_lines};
 use proptest::{prelude::*, sample::Index};
 
 use super::{super::*, random::any_piece};
-use crate::wire::{Incoming, Rejection};
+use crate::wire::{Ignored, Incoming, Rejection};
 
 #[derive(Debug, PartialEq, Default)]
 struct Read {
@@ -36,6 +36,10 @@ impl Sink for Reads {
     fn reject(&mut self, _: Rejection) {
         self.0.push(None);
     }
+
+    fn reject_value(&mut self, _: Rejection) {}
+
+    fn ignore(&mut self, _: Ignored, _: &str) {}
 }
 
 fn ours(line: &str) -> Option<Read> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::{prelude::*, sample::Index};
 
 use super::{super::*, RecordingSink, device_tags, entries};
-use crate::wire::{Incoming, Rejection};
+use crate::wire::{Ignored, Incoming, Rejection};
 
 /// A random point.
 #[derive(Debug, Clone)]
@@ -130,6 +130,10 @@ impl Sink for Heard {
         self.0.last_mut().unwrap().1 += 1;
     }
 
+    fn reject_value(&mut self, _: Rejection) {}
+
+    fn ignore(&mut self, _: Ignored, _: &str) {}
+
     fn line(&mut self, number: u64) {
         self.0.push((number, 0));
     }
@@ -156,6 +160,12 @@ proptest! {
             }
             fn reject(&mut self, rejection: Rejection) {
                 panic!("{rejection:?}");
+            }
+            fn reject_value(&mut self, rejection: Rejection) {
+                panic!("{rejection:?}");
+            }
+            fn ignore(&mut self, _: Ignored, name: &str) {
+                panic!("{name}");
             }
         }
 
