@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::log::{BatchBuilder, Instruments, MinFree, Sync};
-use crate::model::{BucketWrite, Contents, Hour, Metric};
+use crate::model::{BucketWrite, Contents, Hour, Metric, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
     Cause, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Rollups, StoreError, WriteError, Written,
@@ -69,7 +69,7 @@ impl Store for Faulty {
         &self,
         d: &[Arc<str>],
         h: Range<Hour>,
-        m: &[Metric],
+        m: &SeriesFilter,
     ) -> Result<Vec<Vec<HourStats>>, StoreError> {
         self.store.hour_stats(d, h, m).await
     }

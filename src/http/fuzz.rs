@@ -31,7 +31,7 @@ pub fn query_string(text: &[u8]) {
     target.extend_from_slice(text);
     let Ok(uri) = Uri::try_from(target) else { return };
     let mut params = Params::of(&uri);
-    let _ = params.metrics();
+    let _ = params.series();
     let _ = params.one("device");
     let _ = params.boolean("combine", false);
     if let Ok(limit) = params.limit(100, 1_000) {

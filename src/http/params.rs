@@ -9,14 +9,17 @@ use std::ops::RangeInclusive;
 use axum::http::Uri;
 
 use super::problem::Problem;
-use crate::model::Metric;
+use crate::model::SeriesFilter;
 use crate::wire::timestamp;
 
 /// The years 0 to 9999, in Unix milliseconds.
 const RANGE_MS: RangeInclusive<i64> = -62_167_219_200_000..=253_402_300_800_000;
 
-/// The number of metrics that one query may name.
+/// The number of metrics that one query may name, and the number of labels.
 const MAX_METRICS: usize = 256;
+
+/// The start of the parameters that name a label. The key of the label follows.
+const LABEL: &str = "label.";
 
 /// Numbers that are probably Unix seconds: 2008 to 2049. As milliseconds they are in January 1970.
 const SECONDS: RangeInclusive<i64> = 1_200_000_000..=2_500_000_000;
@@ -86,16 +89,24 @@ impl<'a> Params<'a> {
         limit.ok_or_else(|| Problem::invalid_parameter("limit", format!("expected a number from 1 to {max}")))
     }
 
-    /// Reads all parameters `metric`, each name once.
-    pub(super) fn metrics(&mut self) -> Result<Vec<Metric>, Problem> {
-        let mut known = HashSet::new();
-        let mut metrics: Vec<Metric> = self.all("metric").iter().map(|metric| Metric::from(&**metric)).collect();
-        metrics.retain(|metric| known.insert(Metric::clone(metric)));
+    /// Reads all parameters `metric` and `label.<key>`, which select series.
+    pub(super) fn series(&mut self) -> Result<SeriesFilter, Problem> {
+        let metrics: HashSet<_> = self.all("metric").into_iter().collect();
         if metrics.len() > MAX_METRICS {
             let why = format!("a query may name {MAX_METRICS} metrics, this one names {}", metrics.len());
             return Err(Problem::invalid_parameter("metric", why));
         }
-        Ok(metrics)
+        let labels: HashSet<_> = self.left.extract_if(.., |(name, _)| name.starts_with(LABEL)).collect();
+        if labels.len() > MAX_METRICS {
+            let why = format!("a query may name {MAX_METRICS} labels, this one names {}", labels.len());
+            return Err(Problem::invalid_parameter("label", why));
+        }
+        for metric in &metrics {
+            SeriesFilter::new([&**metric], []).map_err(|why| Problem::invalid_parameter("metric", why))?;
+        }
+        let labels = labels.iter().map(|(name, value)| (&name[LABEL.len()..], &**value));
+        SeriesFilter::new(metrics.iter().map(|metric| &**metric), labels)
+            .map_err(|why| Problem::invalid_parameter("label", why))
     }
 
     /// Refuses the parameters `names`, which have no meaning together with `other`.
@@ -119,16 +130,17 @@ impl<'a> Params<'a> {
 mod tests {
     use super::*;
 
-    fn metrics(names: impl Iterator<Item = usize>) -> Result<Vec<Metric>, Problem> {
+    fn metrics(names: impl Iterator<Item = usize>) -> Result<usize, Problem> {
         let query: Vec<String> = names.map(|name| format!("metric={name}")).collect();
-        Params::of(&format!("/?{}", query.join("&")).parse().expect("a URI")).metrics()
+        let uri = format!("/?{}", query.join("&")).parse().expect("a URI");
+        let mut params = Params::of(&uri);
+        Ok(params.series()?.metrics().map_or(0, Iterator::count))
     }
 
     #[test]
     fn a_metric_that_is_named_again_counts_once() {
-        let found = metrics((0..6_000).map(|nth| nth % 3)).expect("three metrics");
-        assert_eq!(found, ["0", "1", "2"].map(Metric::from));
-        assert_eq!(metrics(0..MAX_METRICS).map(|found| found.len()).expect("as many as possible"), MAX_METRICS);
+        assert_eq!(metrics((0..6_000).map(|nth| nth % 3)).expect("three metrics"), 3);
+        assert_eq!(metrics(0..MAX_METRICS).expect("as many as possible"), MAX_METRICS);
         let refused = metrics(0..=MAX_METRICS).expect_err("one too many");
         assert_eq!(refused.detail(), "metric: a query may name 256 metrics, this one names 257");
     }

@@ -10,6 +10,7 @@ mod hour;
 mod metadata;
 mod metric;
 pub mod series;
+mod series_filter;
 mod stats;
 
 pub use contents::{BucketWrite, Contents, Keep, Reading, Sample};
@@ -20,4 +21,5 @@ pub use metadata::{
     METADATA_MAX_DEPTH, MetadataError, check_metadata_depth, check_metadata_key, check_metadata_number,
 };
 pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, MetricTable, check_metric_name, is_usual_metric_name};
+pub use series_filter::{SeriesFilter, Wanted};
 pub use stats::{Stats, join_stats};

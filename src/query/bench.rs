@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::rollups::{Rollups, Step, merge, repeated, step};
-use crate::model::{Contents, Hour, Metric, Sample, Stats};
+use crate::model::{Contents, Hour, Metric, Sample, SeriesFilter, Stats};
 use crate::store::HourStats;
 
 /// The stored and the pending readings of one device.
@@ -36,7 +36,7 @@ impl Merge {
     #[must_use]
     pub fn run(self) -> Rollups {
         assert!(repeated(&self.stored, &self.pending).is_empty(), "pending readings are later");
-        let rollups = step(merge(self.stored, BTreeMap::new(), self.pending, &[]), Step::HOUR);
+        let rollups = step(merge(self.stored, BTreeMap::new(), self.pending, &SeriesFilter::ALL), Step::HOUR);
         assert!(rollups.values().all(|series| series.len() == self.hours));
         rollups
     }

@@ -5,18 +5,24 @@ use std::sync::Arc;
 
 use super::{Answer, Queries, QueryError, blocking};
 use crate::access::DeviceScope;
-use crate::model::{Contents, Hour, Keep, Metric};
+use crate::model::{Contents, Hour, Keep, Metric, SeriesFilter};
 use crate::store::HourSamples;
 
 /// The latest value of each metric, with its instant in Unix milliseconds.
 pub type Latest = BTreeMap<Metric, (i64, f64)>;
 
 impl Queries {
-    /// Returns the latest value of each metric in the newest hour of a device, or `None` without readings.
+    /// Returns the latest value of each wanted series in the newest hour of a device. `None`: it has no
+    /// readings.
     ///
     /// # Errors
     /// If the device is outside of the scope, the store does not answer, or the query takes too long.
-    pub async fn latest(&self, scope: &DeviceScope, device: &str) -> Result<Answer<Option<Latest>>, QueryError> {
+    pub async fn latest(
+        &self,
+        scope: &DeviceScope,
+        device: &str,
+        series: &SeriesFilter,
+    ) -> Result<Answer<Option<Latest>>, QueryError> {
         let deadline = self.deadline();
         let device = &*scope.to_stored_id(device)?;
         let lagging = self.catch_up().await;
@@ -43,6 +49,7 @@ impl Queries {
                 }
             }
         }
+        latest.retain(|metric, _| series.matches(metric));
         Ok(Answer { body: Some(latest), lagging, partial })
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Answer, Queries, QueryError, blocking};
 use crate::access::DeviceScope;
-use crate::model::{Contents, Hour, Metric};
+use crate::model::{Contents, Hour, Metric, SeriesFilter};
 use crate::store::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
 
 /// A request for readings.
@@ -18,8 +18,8 @@ pub struct ReadingsRequest {
     pub from_ms: i64,
     /// The end of the range, exclusive, in Unix milliseconds.
     pub to_ms: i64,
-    /// The metrics; empty: all.
-    pub metrics: Vec<Metric>,
+    /// The series.
+    pub series: SeriesFilter,
     /// The most readings in the page, at least 1.
     pub limit: usize,
 }
@@ -60,7 +60,7 @@ impl Queries {
         let mut query = ReadingsQuery {
             device: device.as_ref().into(),
             range_ms: request.from_ms..request.to_ms,
-            metrics: request.metrics.clone(),
+            series: request.series.clone(),
             max_instants: 0,
             max_values: 0,
         };

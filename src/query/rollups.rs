@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{Answer, Queries, QueryError};
 use crate::access::DeviceScope;
-use crate::model::{Contents, Hour, MS_PER_HOUR, Metric, MetricTable, Stats, join_stats};
+use crate::model::{Contents, Hour, MS_PER_HOUR, Metric, SeriesFilter, Stats, join_stats};
 use crate::store::{HourStats, Store, StoreError};
 
 /// The most hours of stats in one request to the store, over all its devices.
@@ -57,8 +57,8 @@ pub struct RollupsRequest {
     pub from_ms: Option<i64>,
     /// The end of the range, exclusive, in Unix milliseconds. The answer has all steps that it touches.
     pub to_ms: i64,
-    /// The metrics; empty: all.
-    pub metrics: Vec<Metric>,
+    /// The series.
+    pub series: SeriesFilter,
     /// The step.
     pub step: Step,
 }
@@ -142,7 +142,7 @@ impl Queries {
         for devices in devices.chunks(at_once.max(1)) {
             let pending = self.pending(devices, hours.clone()).await?;
             is_pending |= pending.iter().any(|hours| !hours.is_empty());
-            let question = self.store.hour_stats(devices, hours.clone(), &request.metrics);
+            let question = self.store.hour_stats(devices, hours.clone(), &request.series);
             let stored = match self.ask(deadline, question).await {
                 Ok(stored) => stored,
                 Err(error) => {
@@ -155,7 +155,7 @@ impl Queries {
                     [] => BTreeMap::new(),
                     hours => self.ask(deadline, fetch(&*self.store, device, hours)).await?,
                 };
-                let of_device = step(merge(stored, repeated, pending, &request.metrics), request.step);
+                let of_device = step(merge(stored, repeated, pending, &request.series), request.step);
                 if take(of_device)?.is_break() {
                     return Ok(Answer { body: (), lagging, partial: failed.is_some() });
                 }
@@ -245,9 +245,8 @@ pub(super) fn merge(
     stored: Vec<HourStats>,
     mut repeated: BTreeMap<Hour, Contents>,
     pending: Vec<(Hour, Contents)>,
-    metrics: &[Metric],
+    series: &SeriesFilter,
 ) -> BTreeMap<Hour, Vec<(Metric, Stats)>> {
-    let mut wanted = MetricTable::new(metrics.to_vec());
     let mut merged: BTreeMap<Hour, Vec<(Metric, Stats)>> =
         stored.into_iter().map(|hour| (hour.hour, hour.stats)).collect();
     for (hour, contents) in pending {
@@ -255,7 +254,7 @@ pub(super) fn merge(
             Some(stored) => (stored.merge(&contents).stats(), true),
             None => (contents.stats(), false),
         };
-        let stats = stats.into_iter().filter(|(metric, _)| metrics.is_empty() || wanted.find(metric).is_some());
+        let stats = stats.into_iter().filter(|(metric, _)| series.matches(metric));
         join_stats(merged.entry(hour).or_default(), stats, |known, stats| {
             if !is_whole {
                 known.merge(&stats);
@@ -300,15 +299,11 @@ mod tests {
         hours.into_iter().map(|(hour, samples)| (hour, Contents::new(metrics.clone(), samples))).collect()
     }
 
-    fn stored_stats(hours: &[(Hour, Contents)], metrics: &[Metric]) -> Vec<HourStats> {
+    fn stored_stats(hours: &[(Hour, Contents)], series: &SeriesFilter) -> Vec<HourStats> {
         let of = |(hour, contents): &(Hour, Contents)| HourStats {
             hour: *hour,
             last_ts_ms: hour.instant_ms(contents.span().expect("not empty").1),
-            stats: contents
-                .stats()
-                .into_iter()
-                .filter(|(name, _)| metrics.is_empty() || metrics.contains(name))
-                .collect(),
+            stats: contents.stats().into_iter().filter(|(name, _)| series.matches(name)).collect(),
         };
         hours.iter().map(of).collect()
     }
@@ -325,7 +320,7 @@ mod tests {
             only_x in any::<bool>(),
             hours in prop::sample::select(vec![1, 2, 24])
         ) {
-            let metrics: Vec<Metric> = if only_x { vec!["x".into()] } else { Vec::new() };
+            let series = if only_x { SeriesFilter::new(["x"], []).unwrap() } else { SeriesFilter::ALL };
             let mut model: BTreeMap<(i32, u32, u32), i32> = BTreeMap::new();
             for &(hour, offset, metric, value) in stored.iter().chain(&pending) {
                 model.insert((hour, offset, metric), value);
@@ -333,16 +328,16 @@ mod tests {
             let step_of = Step::hours(hours).unwrap();
             let mut expected: BTreeMap<Metric, BTreeMap<i64, Stats>> = BTreeMap::new();
             for (&(hour, _, metric), &value) in model.iter().filter(|((.., metric), _)| !only_x || *metric == 0) {
-                let series = expected.entry(["x", "y", "z"][metric as usize].into()).or_default();
-                let stats = series.entry(step_of.start_ms(Hour(hour)));
+                let of_metric = expected.entry(["x", "y", "z"][metric as usize].into()).or_default();
+                let stats = of_metric.entry(step_of.start_ms(Hour(hour)));
                 stats.and_modify(|stats| stats.add(value.into())).or_insert_with(|| Stats::of(value.into()));
             }
 
             let (stored, pending) = (by_hour(&stored), by_hour(&pending));
-            let stats = stored_stats(&stored, &metrics);
+            let stats = stored_stats(&stored, &series);
             let repeated = repeated(&stats, &pending);
             let repeated = stored.into_iter().filter(|(hour, _)| repeated.contains(hour)).collect();
-            let rollups = step(merge(stats, repeated, pending, &metrics), step_of);
+            let rollups = step(merge(stats, repeated, pending, &series), step_of);
 
             let expected = expected.into_iter().map(|(metric, series)| (metric, series.into_iter().collect()));
             let expected: Rollups = expected.collect();
@@ -355,11 +350,11 @@ mod tests {
         let all = by_hour(&vec![(0, 1, 0, 1), (0, 2, 0, 2), (0, 3, 0, 3)]);
         let pending = by_hour(&vec![(0, 2, 0, 9), (0, 1, 1, 5)]);
         for left in [Vec::new(), vec![(0, 3, 0, 3)]] {
-            let stats = stored_stats(&all, &[]);
+            let stats = stored_stats(&all, &SeriesFilter::ALL);
             assert_eq!(repeated(&stats, &pending), [Hour(0)]);
             let mut left: BTreeMap<Hour, Contents> = by_hour(&left).into_iter().collect();
             left.entry(Hour(0)).or_default();
-            let merged = merge(stats.clone(), left, pending.clone(), &[]);
+            let merged = merge(stats.clone(), left, pending.clone(), &SeriesFilter::ALL);
             let expected = [stats[0].stats[0].clone(), ("y".into(), Stats::of(5.0))];
             assert_eq!(merged[&Hour(0)], expected);
         }

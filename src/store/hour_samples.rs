@@ -1,20 +1,16 @@
 //! The samples of one hour, gathered step by step in bounded memory.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 use crate::codec::{Chunk, ChunkError};
-use crate::model::{self, Contents, Hour, HourOffset, MS_PER_HOUR, Metric, Sample};
+use crate::model::{self, Contents, Hour, HourOffset, MS_PER_HOUR, Metric, Sample, SeriesFilter};
 
 /// The window of a whole hour.
 const WHOLE_HOUR: Range<HourOffset> = 0..MS_PER_HOUR as HourOffset;
 
 /// The least number of samples for an early compaction. Sorting fewer costs more than it saves.
 const COMPACT_FROM: usize = 64;
-
-/// The metrics of a query; `None`: all.
-pub(super) type Wanted = Option<Arc<HashSet<Metric>>>;
 
 /// The samples of an hour to keep.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +33,7 @@ pub struct HourSamples {
     /// Only samples inside are kept. Its end moves back to the first dropped instant.
     window: Range<HourOffset>,
     is_cut: bool,
-    wanted: Wanted,
+    wanted: SeriesFilter,
     keep: Keep,
     /// The stored keys, each with its index in `metrics`; `None`: the metric is not wanted.
     keys: Vec<(Box<str>, Option<u32>)>,
@@ -58,27 +54,27 @@ impl HourSamples {
     /// Keeps every sample.
     #[must_use]
     pub fn all(hour: Hour) -> Self {
-        Self::new(hour, WHOLE_HOUR, None, Keep::All, 0)
+        Self::new(hour, WHOLE_HOUR, SeriesFilter::ALL, Keep::All, 0)
     }
 
     /// Keeps the last sample of each metric.
     #[must_use]
     pub fn last_of_each_metric(hour: Hour) -> Self {
-        Self::new(hour, WHOLE_HOUR, None, Keep::LastOfEachMetric, COMPACT_FROM)
+        Self::new(hour, WHOLE_HOUR, SeriesFilter::ALL, Keep::LastOfEachMetric, COMPACT_FROM)
     }
 
-    /// Keeps the samples of the first `instants` instants (at least 1) inside `window` that have one of the
-    /// metrics `wanted`. Keeps fewer instants, but at least one, if they have more than `values` values.
+    /// Keeps the samples of the first `instants` instants (at least 1) inside `window` whose metric matches
+    /// `wanted`. Keeps fewer instants, but at least one, if they have more than `values` values.
     pub(super) fn first(
         hour: Hour,
         window: Range<HourOffset>,
-        wanted: Wanted,
+        wanted: SeriesFilter,
         (instants, values): (usize, usize),
     ) -> Self {
         Self::new(hour, window, wanted, Keep::First { instants, values }, 0)
     }
 
-    fn new(hour: Hour, window: Range<HourOffset>, wanted: Wanted, keep: Keep, compact_at: usize) -> Self {
+    fn new(hour: Hour, window: Range<HourOffset>, wanted: SeriesFilter, keep: Keep, compact_at: usize) -> Self {
         Self {
             hour,
             window,
@@ -127,7 +123,7 @@ impl HourSamples {
     }
 
     fn add_metric(&mut self, key: &str, name: &str) -> usize {
-        let is_wanted = self.wanted.as_ref().is_none_or(|wanted| wanted.contains(name));
+        let is_wanted = self.wanted.matches(name);
         let index = is_wanted.then(|| {
             self.metrics.push(name.into());
             u32::try_from(self.metrics.len() - 1).expect("memory ends far below 2^32 metrics")
@@ -251,7 +247,7 @@ fn sort(samples: &mut Vec<Sample>) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, HashSet};
 
     use proptest::prelude::*;
 
@@ -288,7 +284,7 @@ mod tests {
         fn the_first_instants_are_whole_and_complete(
             values in any_values(), instants in 1..12usize, max_values in 1..40usize, only_b in any::<bool>(),
         ) {
-            let wanted: Wanted = only_b.then(|| Arc::new(HashSet::from(["b".into()])));
+            let wanted = if only_b { SeriesFilter::new(["b"], []).unwrap() } else { SeriesFilter::ALL };
             let window = 5..35;
             let samples = HourSamples::first(Hour(0), window.clone(), wanted, (instants, max_values));
             let (found, until, most) = gather(samples, &values);
@@ -351,7 +347,7 @@ mod tests {
     #[test]
     fn an_hour_of_three_million_readings_is_never_held_whole() {
         let window = 0..MS_PER_HOUR as HourOffset;
-        let mut samples = HourSamples::first(Hour(0), window, None, (2, 100_000));
+        let mut samples = HourSamples::first(Hour(0), window, SeriesFilter::ALL, (2, 100_000));
         let mut most = 0;
         for offset in 0..3_000_000 {
             let place = samples.metric("a", str::to_owned).expect("all are wanted");

@@ -1,23 +1,26 @@
 //! Interned metric names: each is allocated once per query.
 
-use crate::model::{Metric, MetricTable};
+use crate::model::{Metric, MetricTable, SeriesFilter};
 
 /// Shares one name between all stats of a metric, and filters metrics.
 pub(super) struct MetricNames {
     known: MetricTable,
-    /// Whether the query wants all metrics.
-    wants_all: bool,
+    filter: SeriesFilter,
 }
 
 impl MetricNames {
-    /// Wants the metrics `wanted`; all metrics if it is empty.
-    pub(super) fn new(wanted: &[Metric]) -> Self {
-        Self { known: MetricTable::new(wanted.to_vec()), wants_all: wanted.is_empty() }
+    /// Wants the metrics that match `filter`.
+    pub(super) fn new(filter: &SeriesFilter) -> Self {
+        Self { known: MetricTable::default(), filter: filter.clone() }
     }
 
     /// The shared name; `None` if the query does not want the metric.
     pub(super) fn get(&mut self, name: &str) -> Option<Metric> {
-        let place = if self.wants_all { self.known.place_of(name) } else { self.known.find(name)? };
+        let place = match self.known.find(name) {
+            Some(place) => place,
+            None if self.filter.matches(name) => self.known.place_of(name),
+            None => return None,
+        };
         Some(self.known.metrics()[place as usize].clone())
     }
 }
@@ -28,11 +31,11 @@ mod tests {
 
     #[test]
     fn names_are_shared_and_filtered() {
-        let mut all = MetricNames::new(&[]);
+        let mut all = MetricNames::new(&SeriesFilter::ALL);
         let first = all.get("a").unwrap();
         assert_eq!(all.get("b").as_deref(), Some("b"));
         assert_eq!(all.get("a").unwrap().as_ptr(), first.as_ptr(), "the text is shared");
-        let mut some = MetricNames::new(&["b".into()]);
+        let mut some = MetricNames::new(&SeriesFilter::new(["b"], []).unwrap());
         assert_eq!(some.get("a"), None);
         assert_eq!(some.get("b").as_deref(), Some("b"));
     }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{BucketWrite, Contents, Hour, Keep, Metric, Stats, join_stats};
+use crate::model::{BucketWrite, Contents, Hour, Keep, Metric, SeriesFilter, Stats, join_stats};
 
 mod error;
 pub mod expiry;
@@ -59,7 +59,7 @@ pub struct HourStats {
     pub hour: Hour,
     /// The last stored instant of the hour, of any metric, in Unix milliseconds.
     pub last_ts_ms: i64,
-    /// The stats of each requested metric that has values.
+    /// The stats of each requested series that has values.
     pub stats: Vec<(Metric, Stats)>,
 }
 
@@ -117,13 +117,12 @@ pub trait Store: Send + Sync {
     /// Returns the stats of hours, for each of `devices` (each named once) in their order.
     ///
     /// The hours of a device are those in `hours` that have readings, or had readings that have expired,
-    /// ascending. An empty `metrics` requests all metrics. An hour with readings but with none of the metrics
-    /// is in the answer, with empty stats.
+    /// ascending. An hour with readings but with none of the series is in the answer, with empty stats.
     async fn hour_stats(
         &self,
         devices: &[Arc<str>],
         hours: Range<Hour>,
-        metrics: &[Metric],
+        series: &SeriesFilter,
     ) -> Result<Vec<Vec<HourStats>>, StoreError>;
 
     /// Returns the first readings of a range. The answer covers at least one instant: repeated calls, each
@@ -133,7 +132,7 @@ pub trait Store: Send + Sync {
     /// of one more instant. It also holds one unit of reading: one unpacked chunk in SQLite (up to 14 bytes
     /// for each value of an hour), one reply of the server in MongoDB (up to 16 MiB).
     ///
-    /// **Work.** A call scans the range once, even if few readings or none have one of the metrics.
+    /// **Work.** A call scans the range once, even if few readings or none have one of the series.
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError>;
 
     /// Returns the last sample of each metric in an hour. It takes as much memory as [`Self::readings`] for

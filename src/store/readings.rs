@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::hour_samples::{HourSamples, Wanted};
-use crate::model::{Contents, Hour, HourOffset, MS_PER_HOUR, Metric};
+use super::hour_samples::HourSamples;
+use crate::model::{Contents, Hour, HourOffset, MS_PER_HOUR, SeriesFilter};
 
 /// A query for the first readings of a range.
 #[derive(Debug, Clone)]
@@ -13,8 +13,8 @@ pub struct ReadingsQuery {
     pub device: Arc<str>,
     /// The first instant, and the instant after the last, in Unix milliseconds.
     pub range_ms: Range<i64>,
-    /// The metrics; empty: all.
-    pub metrics: Vec<Metric>,
+    /// The series.
+    pub series: SeriesFilter,
     /// The most instants in the answer, at least 1.
     pub max_instants: usize,
     /// The most values in the answer, at least 1. The last instant may exceed it, because it is whole.
@@ -26,7 +26,13 @@ impl ReadingsQuery {
     #[must_use]
     pub fn all(device: &str, hours: &Range<Hour>) -> Self {
         let range_ms = hours.start.start_ms()..hours.end.start_ms();
-        Self { device: device.into(), range_ms, metrics: Vec::new(), max_instants: usize::MAX, max_values: usize::MAX }
+        Self {
+            device: device.into(),
+            range_ms,
+            series: SeriesFilter::ALL,
+            max_instants: usize::MAX,
+            max_values: usize::MAX,
+        }
     }
 
     /// The hours that the range touches.
@@ -52,7 +58,7 @@ pub struct FirstReadings {
 #[derive(Debug)]
 pub struct FirstReadingsBuilder {
     range_ms: Range<i64>,
-    wanted: Wanted,
+    wanted: SeriesFilter,
     /// The number of instants and values that are still wanted.
     wanted_more: (usize, usize),
     hours: Vec<(Hour, Contents)>,
@@ -65,10 +71,9 @@ impl FirstReadingsBuilder {
     /// Starts with no readings.
     #[must_use]
     pub fn new(query: &ReadingsQuery) -> Self {
-        let wanted = (!query.metrics.is_empty()).then(|| Arc::new(query.metrics.iter().cloned().collect()));
         Self {
             range_ms: query.range_ms.clone(),
-            wanted,
+            wanted: query.series.clone(),
             wanted_more: (query.max_instants, query.max_values),
             hours: Vec::new(),
             open: None,

@@ -13,7 +13,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::model::{BucketWrite, Contents, Hour, HourOffset, Metric, Sample, Stats};
+use crate::model::series::SERIES_MAX_BYTES;
+use crate::model::{BucketWrite, Contents, Hour, HourOffset, Metric, Sample, SeriesFilter, Stats};
 use crate::store::{HourStats, Store, Written};
 
 pub(super) mod concurrent;
@@ -71,6 +72,7 @@ macro_rules! store_scenarios {
             hours_soon_after_1970_are_found_from_any_start,
             a_device_with_readings_of_1970_only_is_summed_up,
             values_and_names_come_back_exactly,
+            series_with_labels_come_back_exactly,
             many_small_writes_of_one_bucket_add_up,
             one_call_writes_many_buckets_and_answers_in_their_order,
             an_empty_call_answers_nothing,
@@ -82,6 +84,7 @@ macro_rules! store_scenarios {
             the_latest_of_an_hour_is_the_last_value_of_each_metric,
             stats_of_several_devices_come_in_the_order_asked_for,
             stats_are_of_the_metrics_asked_for,
+            series_are_selected_by_name_text_and_label,
             an_hour_without_the_metrics_asked_for_is_still_there,
             an_unknown_device_has_nothing,
             the_last_hour_is_the_newest_not_the_last_written,
@@ -191,12 +194,17 @@ fn model_of(readings: &[Sent<'_>]) -> Model {
     model
 }
 
+/// Selects these metrics.
+fn series_of(metrics: &[&str]) -> SeriesFilter {
+    SeriesFilter::new(metrics.iter().copied(), []).unwrap()
+}
+
 fn only(hour: Hour) -> Range<Hour> {
     hour..Hour(hour.0 + 1)
 }
 
-async fn hour_stats(store: &dyn Store, device: &str, hours: Range<Hour>, metrics: &[Metric]) -> Vec<HourStats> {
-    let mut found = store.hour_stats(&[device.into()], hours, metrics).await.unwrap();
+async fn hour_stats(store: &dyn Store, device: &str, hours: Range<Hour>, series: &SeriesFilter) -> Vec<HourStats> {
+    let mut found = store.hour_stats(&[device.into()], hours, series).await.unwrap();
     assert_eq!(found.len(), 1, "the stats of one device");
     found.remove(0)
 }
@@ -214,7 +222,7 @@ async fn expect(store: &dyn Store, device: &str, hour: Hour, model: &Model) {
     assert_eq!(&samples_of(contents), model, "{device}: contents");
     assert_eq!(contents.samples().len(), model.len(), "{device}: an identity twice");
 
-    let stats = hour_stats(store, device, only(hour), &[]).await;
+    let stats = hour_stats(store, device, only(hour), &SeriesFilter::ALL).await;
     let [stats] = &stats[..] else { panic!("{device}: stats of {} hours", stats.len()) };
     let (last, _) = model.keys().next_back().unwrap();
     assert_eq!((stats.hour, stats.last_ts_ms), (hour, hour.instant_ms(*last)), "{device}");

@@ -42,9 +42,11 @@ pub(in crate::http) async fn latest(
     DeviceInPath(device): DeviceInPath,
     uri: Uri,
 ) -> Result<Json<Body<Latest>>, Problem> {
-    Params::of(&uri).end()?;
+    let mut params = Params::of(&uri);
+    let series = params.series()?;
+    params.end()?;
     admitted.reserve(ANSWER_BYTES).await?;
-    let latest = app.queries.latest(&grant.device_scope, &device).await?;
+    let latest = app.queries.latest(&grant.device_scope, &device, &series).await?;
     if latest.body.is_none() {
         return Err(Problem::unknown_device(&device));
     }

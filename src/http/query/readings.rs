@@ -15,7 +15,7 @@ use crate::http::admission::Admitted;
 use crate::http::device::DeviceInPath;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
-use crate::model::Metric;
+use crate::model::{Metric, SeriesFilter, Wanted};
 use crate::query::ReadingsRequest;
 
 #[derive(Debug, Serialize)]
@@ -50,11 +50,11 @@ pub(in crate::http) async fn readings(
         let place = cursor.parse().ok().filter(|place| (from_ms..to_ms).contains(place));
         from_ms = place.ok_or_else(|| Problem::invalid_parameter("cursor", "is not a `next` of this range"))?;
     }
-    let metrics = params.metrics()?;
+    let series = params.series()?;
     params.end()?;
-    admitted.reserve(bytes_of_page(limit, &metrics, app.limits.max_points)).await?;
+    admitted.reserve(bytes_of_page(limit, &series, app.limits.max_points)).await?;
     let page =
-        app.queries.readings(&grant.device_scope, &ReadingsRequest { device, from_ms, to_ms, metrics, limit }).await?;
+        app.queries.readings(&grant.device_scope, &ReadingsRequest { device, from_ms, to_ms, series, limit }).await?;
     Ok(answer(page, |page| Readings {
         readings: page
             .readings
@@ -69,8 +69,9 @@ pub(in crate::http) async fn readings(
 }
 
 /// The largest memory of a page: stored and pending samples, the readings made of them, and their JSON.
-fn bytes_of_page(limit: usize, metrics: &[Metric], max_points: usize) -> usize {
-    let of_reading = if metrics.is_empty() { METRICS_OF_READING } else { metrics.len() };
+fn bytes_of_page(limit: usize, series: &SeriesFilter, max_points: usize) -> usize {
+    let of_wanted = |wanted| if matches!(wanted, Wanted::Name(_)) { SERIES_OF_METRIC } else { 1 };
+    let of_reading = series.metrics().map_or(METRICS_OF_READING, |metrics| metrics.map(of_wanted).sum());
     let readings = limit + 1;
     readings.saturating_mul(of_reading).min(max_points).saturating_mul(BYTES_PER_VALUE) + readings * BYTES_PER_READING
 }
@@ -81,3 +82,6 @@ const BYTES_PER_READING: usize = 160;
 
 /// The assumed number of metrics of a reading: the default of `ingest.max_metrics_per_reading`.
 const METRICS_OF_READING: usize = 256;
+
+/// The assumed number of series of a metric in a reading: one for each core, disk or network interface.
+const SERIES_OF_METRIC: usize = 16;

@@ -146,8 +146,8 @@ impl Question {
     fn of(params: &mut Params<'_>, clock: &Clock) -> Result<Self, Problem> {
         let (from_ms, to_ms) = open_range(params, clock)?;
         let (step, text) = step(params)?;
-        let metrics = params.metrics()?;
-        Ok(Self { request: RollupsRequest { devices: Vec::new(), from_ms, to_ms, metrics, step }, step: text })
+        let series = params.series()?;
+        Ok(Self { request: RollupsRequest { devices: Vec::new(), from_ms, to_ms, series, step }, step: text })
     }
 
     fn of_device(&self, at: usize, rollups: Rollups) -> OfDevice {

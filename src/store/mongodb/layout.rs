@@ -9,7 +9,7 @@ use bson::Document;
 use super::by_device::ByDevice;
 use super::collection::Deployment;
 use super::rollups::{HourRollup, Missing, RollupCollection};
-use crate::model::{BucketWrite, Contents, Hour, Keep, Metric};
+use crate::model::{BucketWrite, Contents, Hour, Keep, SeriesFilter};
 use crate::store::{DeviceSummary, FirstReadings, ReadingsQuery, StoreError, WriteError, Written};
 
 /// One shape of the readings in their collection.
@@ -52,7 +52,7 @@ pub trait Queries {
     async fn add_hour_stats(
         &self,
         missing: &[Missing],
-        metrics: &[Metric],
+        series: &SeriesFilter,
         found: &mut ByDevice<'_>,
     ) -> Result<(), StoreError>;
 

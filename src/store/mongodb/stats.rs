@@ -61,6 +61,7 @@ fn decode_stats_of_metric(of: &RawDocument) -> Result<Stats, DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::SeriesFilter;
 
     fn encoded(stats: &[(Metric, Stats)]) -> bson::RawDocumentBuf {
         Encoder::build(|top| encode_stats(top, "stats", stats))
@@ -72,13 +73,16 @@ mod tests {
         let stats = [("a.b".into(), Stats::of(-0.5)), ("c".into(), beyond)];
         let document = encoded(&stats);
         let document = document.get_document("stats").unwrap();
-        assert_eq!(decode_stats(document, &mut MetricNames::new(&[])).unwrap(), stats);
-        assert_eq!(decode_stats(document, &mut MetricNames::new(&["c".into()])).unwrap(), stats[1..]);
+        assert_eq!(decode_stats(document, &mut MetricNames::new(&SeriesFilter::ALL)).unwrap(), stats);
+        assert_eq!(
+            decode_stats(document, &mut MetricNames::new(&SeriesFilter::new(["c"], []).unwrap())).unwrap(),
+            stats[1..]
+        );
     }
 
     #[test]
     fn incomplete_stats_are_unreadable() {
         let bad = Encoder::build(|top| top.document("lux", |of| of.int64("count", 1)));
-        assert!(decode_stats(&bad, &mut MetricNames::new(&[])).is_err());
+        assert!(decode_stats(&bad, &mut MetricNames::new(&SeriesFilter::ALL)).is_err());
     }
 }

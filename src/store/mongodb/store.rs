@@ -17,7 +17,7 @@ use super::rollups::{Day, RollupCollection, missing};
 use super::schema_state::SchemaState;
 use super::seek::{MAX_CONCURRENT_SUMMARIES, Seek};
 use super::uri::UriError;
-use crate::model::{BucketWrite, Contents, Hour, Keep, Metric};
+use crate::model::{BucketWrite, Contents, Hour, Keep, SeriesFilter};
 use crate::store::{
     Cause, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Rollups, Store, StoreError, WriteError, Written,
 };
@@ -142,15 +142,15 @@ impl<L: Layout> Store for MongoStore<L> {
         &self,
         devices: &[Arc<str>],
         hours: Range<Hour>,
-        metrics: &[Metric],
+        series: &SeriesFilter,
     ) -> Result<Vec<Vec<HourStats>>, StoreError> {
-        let rolled_up = self.rollups.read(devices, &hours, metrics).await?;
+        let rolled_up = self.rollups.read(devices, &hours, series).await?;
         let missing = missing(devices, &hours, &rolled_up);
         if missing.is_empty() {
             return Ok(rolled_up);
         }
         let mut by_device = ByDevice::new(devices, rolled_up);
-        self.layout.add_hour_stats(&missing, metrics, &mut by_device).await?;
+        self.layout.add_hour_stats(&missing, series, &mut by_device).await?;
         Ok(by_device.sorted())
     }
 

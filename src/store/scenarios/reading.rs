@@ -41,7 +41,7 @@ pub(in crate::store) async fn ranges_include_their_start_and_exclude_their_end(s
         (4, 100, vec![]),
     ] {
         let range = hour(from)..hour(to);
-        let stats = hour_stats(store, "ranges", range.clone(), &[]).await;
+        let stats = hour_stats(store, "ranges", range.clone(), &SeriesFilter::ALL).await;
         let stats: Vec<i32> = stats.iter().map(|stats| stats.hour.0 - HOUR.0).collect();
         assert_eq!(stats, expected, "stats of {from}..{to}");
         assert_eq!(hours_with_contents(store, "ranges", range).await, expected, "contents of {from}..{to}");
@@ -94,8 +94,8 @@ fn count_instants(stored: &Stored) -> usize {
 /// Queries page by page, and compares each answer with the written readings.
 async fn follow(store: &dyn Store, query: &ReadingsQuery, model: &Stored) {
     let mut query = query.clone();
-    let wanted = |metric: &String| query.metrics.is_empty() || query.metrics.iter().any(|name| **name == **metric);
-    let model: Stored = model.iter().filter(|((_, metric), _)| wanted(metric)).map(|(k, v)| (k.clone(), *v)).collect();
+    let model: Stored =
+        model.iter().filter(|((_, metric), _)| query.series.matches(metric)).map(|(k, v)| (k.clone(), *v)).collect();
     while query.range_ms.start < query.range_ms.end {
         let FirstReadings { hours, complete_until_ms } = store.readings(&query).await.unwrap();
         let Range { start, end } = query.range_ms;
@@ -124,10 +124,10 @@ pub(in crate::store) async fn pages_of_any_size_give_each_reading_once(store: &d
                 let mut instant = |nth| hour(nth).instant_ms(random.random_range(0..30_000));
                 let (from, to) = (instant(0), instant(2));
                 for range_ms in [hour(-1).start_ms()..hour(9).end_ms(), from..to, from..from + 1] {
-                    let metrics = metrics.iter().map(|&name| name.into()).collect();
+                    let series = series_of(metrics);
                     let max_values = if max_instants % 3 == 0 { max_instants } else { usize::MAX };
                     let device = device.as_str().into();
-                    let query = ReadingsQuery { device, range_ms, metrics, max_instants, max_values };
+                    let query = ReadingsQuery { device, range_ms, series, max_instants, max_values };
                     follow(store, &query, &model).await;
                 }
             }
@@ -164,14 +164,14 @@ pub(in crate::store) async fn stats_of_several_devices_come_in_the_order_asked_f
         assert_eq!(outcome.unwrap(), written(1, 0));
     }
     let asked = ["several:c", "nobody", "several:b", "several:a"].map(Arc::from);
-    let found = store.hour_stats(&asked, hour(0)..hour(2), &["a".into()]).await.unwrap();
+    let found = store.hour_stats(&asked, hour(0)..hour(2), &series_of(&["a"])).await.unwrap();
     let stats = |nth: i32, value| HourStats {
         hour: hour(nth),
         last_ts_ms: hour(nth).instant_ms(nth.unsigned_abs()),
         stats: vec![("a".into(), Stats::of(value))],
     };
     assert_eq!(found, [vec![stats(0, 1.5)], vec![], vec![stats(0, 7.0)], vec![stats(1, 1.5)]]);
-    assert!(store.hour_stats(&[], hour(0)..hour(2), &[]).await.unwrap().is_empty());
+    assert!(store.hour_stats(&[], hour(0)..hour(2), &SeriesFilter::ALL).await.unwrap().is_empty());
 }
 
 pub(in crate::store) async fn stats_are_of_the_metrics_asked_for(store: &dyn Store) {
@@ -179,18 +179,90 @@ pub(in crate::store) async fn stats_are_of_the_metrics_asked_for(store: &dyn Sto
     write(store, &write_of("asked", HOUR, readings)).await;
     let fold = fold(&model_of(readings));
     for asked in [vec!["a"], vec!["b.c"], vec!["d", "a"], vec!["a", "b.c", "d"], vec!["a", "unknown"]] {
-        let metrics: Vec<Metric> = asked.iter().map(|&name| name.into()).collect();
-        let found = hour_stats(store, "asked", only(HOUR), &metrics).await;
+        let found = hour_stats(store, "asked", only(HOUR), &series_of(&asked)).await;
         let expected = fold.iter().filter(|(name, _)| asked.contains(&name.as_str()));
         let expected = expected.map(|(name, stats)| (name.clone(), *stats)).collect();
         assert_eq!(by_name(&found[0].stats), expected, "{asked:?}");
     }
 }
 
+/// Labels by key.
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// Series of metrics whose names begin alike, with labels that need every escape.
+const LABELLED: [&str; 10] = [
+    "cpu",
+    "cpu{core=0}",
+    "cpu{core=0,host=a.b}",
+    "cpu{core=1,host=a.b}",
+    "cpu_idle",
+    "cpu_idle{core=0}",
+    "cpu.idle{core=0}",
+    r"disk{path=C:\\$x}",
+    r"disk{path=\{a\,b\=c\}}",
+    "~",
+];
+
+pub(in crate::store) async fn series_are_selected_by_name_text_and_label(store: &dyn Store) {
+    let mut random = StdRng::seed_from_u64(11);
+    let mut model = Stored::new();
+    for nth in (0..2).chain(0..2) {
+        let mut readings: BTreeMap<HourOffset, Vec<(&str, f64)>> = BTreeMap::new();
+        for _ in 0..40 {
+            let (offset, series) =
+                (random.random_range(0..9) * 1_000, LABELLED[random.random_range(0..LABELLED.len())]);
+            let value = f64::from(offset) + series.len() as f64 / 4.0;
+            model.insert((hour(nth).instant_ms(offset), series.to_owned()), value);
+            readings.entry(offset).or_default().push((series, value));
+        }
+        for values in readings.values_mut() {
+            values.sort_by(|one, other| one.0.cmp(other.0));
+            values.dedup();
+        }
+        let readings: Vec<Sent<'_>> = readings.iter().map(|(offset, values)| (*offset, values.as_slice())).collect();
+        write(store, &write_of("labelled", hour(nth), &readings)).await;
+    }
+    let many: Vec<String> = (0..20).map(|nth| format!("cpu{nth}")).chain(["cpu".to_owned()]).collect();
+    let many: Vec<&str> = many.iter().map(|name| &**name).collect();
+    let filters: [(&[&str], Labels<'_>); 14] = [
+        (&[], &[]),
+        (&["cpu"], &[]),
+        (&["cpu{core=0}"], &[]),
+        (&["cpu{host=a.b,core=0}"], &[]),
+        (&["cpu", "cpu{core=0}", "cpu_idle"], &[]),
+        (&["cpu.idle", r"disk{path=C:\\$x}"], &[]),
+        (&["disk"], &[("path", "{a,b=c}")]),
+        (&["cpu"], &[("core", "0")]),
+        (&["cpu"], &[("core", "0"), ("core", "1"), ("host", "a.b")]),
+        (&[], &[("core", "0")]),
+        (&[], &[("path", r"C:\$x")]),
+        (&["nosuch", "~"], &[]),
+        (&["nosuch{core=0}", "cp"], &[]),
+        (&many, &[]),
+    ];
+    for (metrics, labels) in filters {
+        let series = SeriesFilter::new(metrics.iter().copied(), labels.iter().copied()).unwrap();
+        for max_instants in [1, 3, 100] {
+            let (device, range_ms) = ("labelled".into(), hour(0).start_ms()..hour(2).start_ms());
+            let query =
+                ReadingsQuery { device, range_ms, series: series.clone(), max_instants, max_values: usize::MAX };
+            follow(store, &query, &model).await;
+        }
+        let found = hour_stats(store, "labelled", hour(0)..hour(2), &series).await;
+        assert_eq!(found.len(), 2, "{metrics:?} {labels:?}");
+        for stats in found {
+            let of_hour = |ts_ms: i64| Hour::of(ts_ms) == stats.hour;
+            let of_hour = model.iter().filter(|((ts_ms, name), _)| of_hour(*ts_ms) && series.matches(name));
+            let of_hour = of_hour.map(|((ts_ms, name), value)| ((Hour::offset_of(*ts_ms), name.clone()), *value));
+            assert_eq!(by_name(&stats.stats), fold(&of_hour.collect()), "{metrics:?} {labels:?}");
+        }
+    }
+}
+
 pub(in crate::store) async fn an_hour_without_the_metrics_asked_for_is_still_there(store: &dyn Store) {
     write(store, &write_of("not-asked", hour(0), &[(1, &[("a", 1.0)])])).await;
     write(store, &write_of("not-asked", hour(1), &[(1, &[("b", 1.0)]), (9, &[("c", 1.0)])])).await;
-    let found = hour_stats(store, "not-asked", hour(0)..hour(2), &["a".into()]).await;
+    let found = hour_stats(store, "not-asked", hour(0)..hour(2), &series_of(&["a"])).await;
     assert_eq!(found.len(), 2);
     assert_eq!(by_name(&found[0].stats).len(), 1);
     assert_eq!((found[1].hour, found[1].last_ts_ms), (hour(1), hour(1).instant_ms(9)));
@@ -199,7 +271,7 @@ pub(in crate::store) async fn an_hour_without_the_metrics_asked_for_is_still_the
 
 pub(in crate::store) async fn an_unknown_device_has_nothing(store: &dyn Store) {
     let all = hour(-1000)..hour(1000);
-    assert!(hour_stats(store, "nobody", all.clone(), &[]).await.is_empty());
+    assert!(hour_stats(store, "nobody", all.clone(), &SeriesFilter::ALL).await.is_empty());
     assert!(store.contents("nobody", all).await.unwrap().is_empty());
     assert_eq!(store.last_hour("nobody").await.unwrap(), None);
     assert!(store.devices("nobody", None, 10).await.unwrap().is_empty());

@@ -42,7 +42,7 @@ pub(in crate::store) async fn hours_soon_after_1970_are_rolled_up(store: &dyn St
         assert_eq!(rollups(other).roll_up_hour(hour).await.unwrap(), 1, "{hour:?}");
         assert!(rollups(other).roll_up(&[("early".into(), hour)]).await.iter().all(Result::is_ok));
     }
-    let stats = hour_stats(other, "early", Hour(-9)..Hour(HOUR.0 + 1), &[]).await;
+    let stats = hour_stats(other, "early", Hour(-9)..Hour(HOUR.0 + 1), &SeriesFilter::ALL).await;
     assert!(stats.iter().map(|stats| stats.hour).eq(hours), "{stats:?}");
 }
 

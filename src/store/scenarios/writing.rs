@@ -131,7 +131,7 @@ pub(in crate::store) async fn the_edges_of_an_hour_and_hours_before_1970_are_sto
         assert_eq!(write(store, &write_of("edges", hour, readings)).await, written(2, 0));
         expect(store, "edges", hour, &model_of(readings)).await;
     }
-    let hours = hour_stats(store, "edges", Hour(-5)..Hour(5), &[]).await;
+    let hours = hour_stats(store, "edges", Hour(-5)..Hour(5), &SeriesFilter::ALL).await;
     assert!(hours.iter().map(|stats| stats.hour).eq([Hour(-1), Hour(0)]));
 }
 
@@ -149,13 +149,13 @@ pub(in crate::store) async fn hours_soon_after_1970_are_found_from_any_start(sto
     for start in [-1_000_000, -1, 0, 1, 2, 30, 31, 24 * 40 + 1] {
         let range = Hour(start)..Hour(HOUR.0 + 1);
         let expected: Vec<Hour> = hours.iter().copied().filter(|hour| *hour >= range.start).collect();
-        let stats = hour_stats(store, "early", range.clone(), &[]).await;
+        let stats = hour_stats(store, "early", range.clone(), &SeriesFilter::ALL).await;
         assert!(stats.iter().map(|stats| stats.hour).eq(expected.iter().copied()), "stats from {start}: {stats:?}");
         assert!(stats.iter().all(|hour| hour.stats[0].1.count == 3), "{stats:?}");
         let contents = store.contents("early", range).await.unwrap();
         assert!(contents.iter().map(|(hour, _)| *hour).eq(expected), "contents from {start}");
     }
-    assert!(hour_stats(store, "early", Hour(-9)..Hour(0), &[]).await.is_empty());
+    assert!(hour_stats(store, "early", Hour(-9)..Hour(0), &SeriesFilter::ALL).await.is_empty());
     assert_eq!(store.last_hour("early").await.unwrap(), Some(HOUR));
 }
 
@@ -188,6 +188,41 @@ pub(in crate::store) async fn values_and_names_come_back_exactly(store: &dyn Sto
     expect(store, "exact:names/1", HOUR, &model_of(&[late, readings].concat())).await;
 }
 
+/// Labels with every character that has a meaning in a series, a path or an operator, and the longest texts.
+/// The writes insert, append, and merge.
+pub(in crate::store) async fn series_with_labels_come_back_exactly(store: &dyn Store) {
+    let long = format!("m{{a={}}}", "v".repeat(SERIES_MAX_BYTES - 5));
+    let dots = format!("$.{{$.={}}}", ".".repeat(SERIES_MAX_BYTES - 8));
+    let first = [
+        ("cpu", 1.0),
+        ("cpu{core=0}", 2.0),
+        (r"disk{mode=rw,path=C:\\a\{\}\,\=}", 3.0),
+        ("m{$set=$inc,a.b=..}", 4.0),
+        ("Temp °C{Raum=Küche 2}", 5.0),
+        ("_id{_id=_id}", 6.0),
+        ("meta{ts=ts}", 7.0),
+        ("m{0=0,[]=$[],a[0]=.$.}", 8.0),
+        (&long, 9.0),
+        (&dots, 10.0),
+    ];
+    let again = first.map(|(series, value)| (series, value + 0.5));
+    let [insert, append, late]: [&[Sent<'_>]; 3] = [&[(5, &first)], &[(9, &again)], &[(2, &first), (7, &again)]];
+    for (readings, count) in [(insert, 1), (append, 1), (late, 2), (late, 0)] {
+        let resent = readings.len() as u32 - count;
+        assert_eq!(write(store, &write_of("exact:series", HOUR, readings)).await, written(count, resent));
+    }
+    expect(store, "exact:series", HOUR, &model_of(&[insert, append, late].concat())).await;
+    let mut names = first.map(|(series, _)| Metric::from(series)).to_vec();
+    names.sort_unstable();
+    assert_eq!(store.devices("exact:series", None, 1).await.unwrap()[0].metrics, names);
+    for (series, value) in first {
+        let only_it = SeriesFilter::new([series], []).unwrap();
+        let stats = hour_stats(store, "exact:series", only(HOUR), &only_it).await.remove(0);
+        let stats = &by_name(&stats.stats)[series];
+        assert_eq!((stats.count, stats.min, stats.max), (4, value, value + 0.5), "{series}");
+    }
+}
+
 pub(in crate::store) async fn many_small_writes_of_one_bucket_add_up(store: &dyn Store) {
     let mut model = Model::new();
     for at in 0..70_u32 {
@@ -214,7 +249,7 @@ async fn sums(store: &dyn Store, device: &str, writes: &[&[f64]], sum: f64) {
         at += readings.len() as u32;
         write(store, &write_of(device, HOUR, &readings)).await;
     }
-    let hours = hour_stats(store, device, only(HOUR), &[]).await;
+    let hours = hour_stats(store, device, only(HOUR), &SeriesFilter::ALL).await;
     assert_eq!((hours[0].stats[0].1.count, hours[0].stats[0].1.sum), (at.into(), sum), "{device}");
 }
 

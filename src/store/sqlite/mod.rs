@@ -44,7 +44,7 @@ use super::{
     Cause, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, Store, StoreError, UnreadableDocuments,
     WriteError, Written,
 };
-use crate::model::{BucketWrite, Contents, Hour, Metric};
+use crate::model::{BucketWrite, Contents, Hour, SeriesFilter};
 
 /// How long a connection waits for another process that holds the file before it answers `busy`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -157,10 +157,10 @@ impl Store for SqliteStore {
         &self,
         devices: &[Arc<str>],
         hours: Range<Hour>,
-        metrics: &[Metric],
+        series: &SeriesFilter,
     ) -> Result<Vec<Vec<HourStats>>, StoreError> {
-        let (devices, metrics) = (devices.to_vec(), metrics.to_vec());
-        self.read(move |connection| read::hour_stats(connection, &devices, &hours, &metrics)).await
+        let (devices, series) = (devices.to_vec(), series.clone());
+        self.read(move |connection| read::hour_stats(connection, &devices, &hours, &series)).await
     }
 
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {

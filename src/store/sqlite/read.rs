@@ -1,15 +1,15 @@
 //! Answers queries.
 //!
 //! Each query runs in one read transaction, so that it reads one state of all tables. Each seeks in the
-//! primary keys, and reads no other rows than it needs, except rollups of other metrics.
+//! primary keys, and reads no other rows than it needs, except rollups of other series of an hour.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
 
 use super::error::SqliteError;
-use crate::model::{Contents, Hour, Metric, Stats};
+use crate::model::{Contents, Hour, Metric, SeriesFilter, Stats, Wanted, series};
 use crate::store::hour_samples::HourSamples;
 use crate::store::metric_names::MetricNames;
 use crate::store::readings::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
@@ -18,6 +18,10 @@ use crate::store::{DeviceSummary, HourStats, UnreadableDocuments};
 const HOURS: &str = "SELECT hour, last_ts FROM buckets WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour";
 const ROLLUPS: &str = "SELECT hour, metric, count, min, max, sum FROM rollups
     WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, metric";
+/// The rollups of the metrics from `?4` to before `?5`, with one seek for each hour.
+const ROLLUPS_OF_METRICS: &str = "SELECT rollups.hour, metric, count, min, max, sum FROM buckets
+    CROSS JOIN rollups ON rollups.device = ?1 AND rollups.hour = buckets.hour AND metric >= ?4 AND metric < ?5
+    WHERE buckets.device = ?1 AND buckets.hour >= ?2 AND buckets.hour < ?3 ORDER BY buckets.hour";
 const CHUNKS: &str = "SELECT hour, data FROM chunks WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, seq";
 const LAST_BUCKET: &str = "SELECT hour, last_ts, CASE outlived WHEN 1 THEN NULL ELSE metadata END FROM buckets
     WHERE device = ?1 ORDER BY hour DESC LIMIT 1";
@@ -25,6 +29,9 @@ const LAST_READINGS: &str = "SELECT hour FROM buckets WHERE device = ?1 AND outl
 const NEXT_DEVICE: &str = "SELECT device, first_ts FROM buckets WHERE device >= ?1 ORDER BY device, hour LIMIT 1";
 const METRICS: &str = "SELECT metric FROM rollups WHERE device = ?1 AND hour = ?2 ORDER BY metric";
 const ANYTHING: &str = "SELECT 1 FROM buckets LIMIT 1";
+
+/// The most metrics that a query seeks one by one in each hour. With more, it scans all rollups of the hour.
+const MAX_SEEKS_PER_HOUR: usize = 8;
 
 /// The stats that start at the column `at` of a row: count, min, max, sum.
 pub(super) fn stats_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Stats> {
@@ -37,11 +44,11 @@ pub(super) fn hour_stats(
     connection: &mut Connection,
     devices: &[Arc<str>],
     hours: &Range<Hour>,
-    metrics: &[Metric],
+    series: &SeriesFilter,
 ) -> Result<Vec<Vec<HourStats>>, SqliteError> {
     let transaction = connection.transaction()?;
-    let mut names = MetricNames::new(metrics);
-    devices.iter().map(|device| hour_stats_of(&transaction, device, hours, &mut names)).collect()
+    let mut names = MetricNames::new(series);
+    devices.iter().map(|device| hour_stats_of(&transaction, device, hours, series, &mut names)).collect()
 }
 
 /// The stats of one device. Two scans run side by side: one for the hours, one for their rollups.
@@ -49,6 +56,7 @@ fn hour_stats_of(
     connection: &Connection,
     device: &str,
     hours: &Range<Hour>,
+    series: &SeriesFilter,
     names: &mut MetricNames,
 ) -> Result<Vec<HourStats>, SqliteError> {
     let range = params![device, hours.start.start_ms(), hours.end.start_ms()];
@@ -58,18 +66,50 @@ fn hour_stats_of(
     })?;
     let mut found = found.collect::<Result<Vec<_>, _>>()?;
 
+    let wanted = series.metrics().map(Vec::from_iter).filter(|wanted| wanted.len() <= MAX_SEEKS_PER_HOUR);
+    let Some(wanted) = wanted else {
+        let mut statement = connection.prepare_cached(ROLLUPS)?;
+        add_rollups(statement.query(range)?, &mut found, |text| names.get(text))?;
+        return Ok(found);
+    };
+    let mut statement = connection.prepare_cached(ROLLUPS_OF_METRICS)?;
+    for wanted in &wanted {
+        let ([first, end], is_wanted) = key_range(*wanted);
+        let range = params![device, hours.start.start_ms(), hours.end.start_ms(), first, end];
+        add_rollups(statement.query(range)?, &mut found, |text| if is_wanted(text) { names.get(text) } else { None })?;
+    }
+    Ok(found)
+}
+
+/// The keys from the first to before the second include those of all wanted series. The function tells which
+/// of them are wanted.
+fn key_range(wanted: Wanted<'_>) -> ([String; 2], impl Fn(&str) -> bool) {
+    let keys = match wanted {
+        Wanted::Name(name) => [name.to_owned(), format!("{name}|")], // `|` follows `{`, which labels begin with
+        Wanted::Text(text) => [text.to_owned(), successor(text)],
+    };
+    (keys, move |text: &str| match wanted {
+        Wanted::Name(name) => series::metric_of(text) == name,
+        Wanted::Text(wanted) => text == wanted,
+    })
+}
+
+/// Adds rows of rollups, ascending by hour, to the hours that `found` has.
+fn add_rollups(
+    mut rows: Rows<'_>,
+    found: &mut [HourStats],
+    mut metric_of: impl FnMut(&str) -> Option<Metric>,
+) -> Result<(), SqliteError> {
     let mut at = 0;
-    let mut statement = connection.prepare_cached(ROLLUPS)?;
-    let mut rows = statement.query(range)?;
     while let Some(row) = rows.next()? {
-        let Some(metric) = names.get(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?) else { continue };
+        let Some(metric) = metric_of(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?) else { continue };
         let hour = Hour::of(row.get(0)?);
         at += found[at..].iter().take_while(|stats| stats.hour < hour).count();
         if let Some(stats) = found.get_mut(at).filter(|stats| stats.hour == hour) {
             stats.stats.push((metric, stats_at(row, 2)?));
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// See [`crate::store::Store::readings`]. Decompresses one chunk after the other: memory holds one chunk, of
@@ -172,7 +212,7 @@ mod tests {
     fn every_query_seeks_in_a_key_and_sorts_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let connection = schema::open_writer(&folder.path().join("db"), Duration::from_secs(5)).unwrap();
-        let reading = [HOURS, ROLLUPS, CHUNKS, LAST_BUCKET, LAST_READINGS, NEXT_DEVICE, METRICS];
+        let reading = [HOURS, ROLLUPS, ROLLUPS_OF_METRICS, CHUNKS, LAST_BUCKET, LAST_READINGS, NEXT_DEVICE, METRICS];
         let writing = [
             bucket::BUCKET,
             bucket::ROLLUPS,

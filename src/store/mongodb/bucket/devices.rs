@@ -15,7 +15,7 @@ use super::super::stats::decode_stats;
 use super::Buckets;
 use super::document::{SCHEMA_VERSION, is_full};
 use super::read::bucket_hour;
-use crate::model::{Hour, Metric};
+use crate::model::{Hour, Metric, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{DeviceSummary, StoreError};
 
@@ -106,7 +106,7 @@ impl PartSummary {
     pub(super) fn decode(document: &RawDocument) -> Result<Self, DecodeError> {
         expect_version(document, SCHEMA_VERSION)?;
         let metadata = document.get("metadata")?.and_then(RawBsonRef::as_document);
-        let stats = decode_stats(document.get_document("stats")?, &mut MetricNames::new(&[]))?;
+        let stats = decode_stats(document.get_document("stats")?, &mut MetricNames::new(&SeriesFilter::ALL))?;
         Ok(Self {
             device: document.get_str("deviceId")?.to_owned(),
             hour: bucket_hour(document)?,

@@ -173,7 +173,7 @@ mod tests {
 
     use super::super::super::stats::decode_stats;
     use super::*;
-    use crate::model::Sample;
+    use crate::model::{Sample, SeriesFilter};
     use crate::store::metric_names::MetricNames;
 
     const HOUR: Hour = Hour(493_526);
@@ -206,7 +206,8 @@ mod tests {
     #[test]
     fn stored_stats_are_the_fold_of_the_readings() {
         let document = encoded(&part());
-        let stats = decode_stats(document.get_document("stats").unwrap(), &mut MetricNames::new(&[])).unwrap();
+        let stats =
+            decode_stats(document.get_document("stats").unwrap(), &mut MetricNames::new(&SeriesFilter::ALL)).unwrap();
         assert_eq!(stats, part().contents.stats());
     }
 

@@ -8,12 +8,12 @@ use super::super::encode::Encoder;
 use super::devices::PartSummary;
 use super::document::{Part, encode_constant_fields};
 use super::read::{bucket_hour, hour_stats};
-use crate::model::{Contents, Sample};
+use crate::model::{Contents, Sample, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 
 /// Decodes a document in every way in which the layout reads it.
 pub(in super::super) fn document(document: &RawDocument) {
-    let _ = hour_stats(document, &mut MetricNames::new(&[]));
+    let _ = hour_stats(document, &mut MetricNames::new(&SeriesFilter::ALL));
     let _ = PartSummary::decode(document);
     let Ok(hour) = bucket_hour(document) else { return };
     let Ok(part) = Part::decode(document, hour) else { return };

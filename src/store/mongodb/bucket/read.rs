@@ -21,7 +21,7 @@ use super::super::rollups::Missing;
 use super::super::stats::decode_stats;
 use super::Buckets;
 use super::document::{SCHEMA_VERSION, add_readings};
-use crate::model::{Contents, Hour, Metric};
+use crate::model::{Contents, Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError};
 
@@ -43,12 +43,12 @@ impl Queries for Buckets {
     async fn add_hour_stats(
         &self,
         missing: &[Missing],
-        metrics: &[Metric],
+        series: &SeriesFilter,
         by_device: &mut ByDevice<'_>,
     ) -> Result<(), StoreError> {
         let Some(filter) = of_missing(missing) else { return Ok(()) };
-        let mut names = MetricNames::new(metrics);
-        // All stats, not only those of `metrics`: a projection without paths is several times faster.
+        let mut names = MetricNames::new(series);
+        // All stats, not only those of `series`: a projection without paths is several times faster.
         let fields = doc! { "deviceId": 1, "bucket": 1, "schemaVersion": 1, "lastTs": 1, "stats": 1 };
         let find = self.documents.find(filter).projection(fields).batch_size(STATS_BATCH);
         let mut parts: BTreeMap<(Arc<str>, Hour), HourStats> = BTreeMap::new();
@@ -196,9 +196,9 @@ fn in_range(query: &ReadingsQuery) -> Document {
     let mut filter = of_device(&query.device, &query.hours());
     filter.insert("firstTs", doc! { "$lt": to });
     filter.insert("lastTs", doc! { "$gte": from });
-    if !query.metrics.is_empty() {
-        let has = |metric: &Metric| doc! { format!("stats.{}", names::stored(metric)): { "$exists": true } };
-        filter.insert("$or", query.metrics.iter().map(has).collect::<Vec<_>>());
+    let has = |metric: &str| doc! { format!("stats.{}", names::stored(metric)): { "$exists": true } };
+    if let Some(one_of) = names::has_one_of(&query.series, "$stats", has) {
+        filter.insert("$or", one_of);
     }
     filter
 }

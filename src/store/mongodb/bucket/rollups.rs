@@ -23,7 +23,7 @@ use super::super::layout::Derivation;
 use super::super::rollups::{HourRollup, RollupCollection};
 use super::Buckets;
 use super::read::hour_stats;
-use crate::model::Hour;
+use crate::model::{Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{StoreError, WriteError};
 
@@ -53,7 +53,7 @@ impl Derivation for Buckets {
         let of_hour = doc! { "createdAt": within(&(hour..Hour(hour.0 + 1))) };
         let find = self.documents.find(of_hour).sort(doc! { "createdAt": 1 }).batch_size(BATCH);
         let mut batches = self.commands.batches(find.projection(rollup_fields())).await?;
-        let mut names = MetricNames::new(&[]);
+        let mut names = MetricNames::new(&SeriesFilter::ALL);
         let (mut done, mut created_at, mut same) = (0, None, Derived::new());
         while let Some(batch) = batches.next().await? {
             let mut complete = Vec::new();
@@ -89,7 +89,7 @@ impl Derivation for Buckets {
             };
             by_hour.into_iter().map(of).collect()
         };
-        let (mut derived, mut names) = (Derived::new(), MetricNames::new(&[]));
+        let (mut derived, mut names) = (Derived::new(), MetricNames::new(&SeriesFilter::ALL));
         for filter in filters {
             let find = self.documents.find(filter).projection(rollup_fields()).batch_size(BATCH);
             let add = |document: &RawDocument| {

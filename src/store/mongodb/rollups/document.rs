@@ -10,7 +10,7 @@ use super::super::encode::Encoder;
 use super::super::names;
 use super::super::stats::{decode_stats, encode_stats};
 use super::HourRollup;
-use crate::model::{Hour, Metric};
+use crate::model::{Hour, Metric, SeriesFilter};
 use crate::store::HourStats;
 use crate::store::metric_names::MetricNames;
 
@@ -137,7 +137,7 @@ impl Day {
         else {
             return Err(DecodeError("a day has no hour".into()));
         };
-        let last = decode(last, *last_hour, &mut MetricNames::new(&[]))?;
+        let last = decode(last, *last_hour, &mut MetricNames::new(&SeriesFilter::ALL))?;
         let mut metrics: Vec<Metric> = last.stats.into_iter().map(|(metric, _)| metric).collect();
         metrics.sort_unstable();
         Ok(Self {
@@ -194,7 +194,7 @@ mod tests {
             doc! { "day": day, "schemaVersion": 1, "hours": { "13": entry(13), "02": entry(2), "23": entry(23) } };
         let document = RawDocumentBuf::try_from(&document).unwrap();
         let mut found = Vec::new();
-        add_hours(&document, &(Hour(0)..Hour(47)), &mut MetricNames::new(&[]), &mut found).unwrap();
+        add_hours(&document, &(Hour(0)..Hour(47)), &mut MetricNames::new(&SeriesFilter::ALL), &mut found).unwrap();
         let at = |hour, last_ts_ms| HourStats { hour, last_ts_ms, stats: vec![("lux".into(), Stats::of(2.0))] };
         assert_eq!(found, [at(Hour(37), 13), at(Hour(26), 2)]);
         assert_eq!((rev_of(&document, Hour(26)), rev_of(&document, Hour(27))), (Some(3), None));
@@ -228,7 +228,10 @@ mod tests {
             let mut bad = bad;
             bad.insert("schemaVersion", 1);
             let bad = RawDocumentBuf::try_from(&bad).unwrap();
-            assert!(add_hours(&bad, &(Hour(0)..Hour(99)), &mut MetricNames::new(&[]), &mut Vec::new()).is_err());
+            assert!(
+                add_hours(&bad, &(Hour(0)..Hour(99)), &mut MetricNames::new(&SeriesFilter::ALL), &mut Vec::new())
+                    .is_err()
+            );
         }
     }
 }

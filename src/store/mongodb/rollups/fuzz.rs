@@ -3,13 +3,14 @@
 use bson::RawDocument;
 
 use super::document::{Day, add_hours, rev_of};
-use crate::model::Hour;
+use crate::model::{Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 
 /// Decodes a document in every way in which the store reads it.
 pub(in super::super) fn document(document: &RawDocument) {
     let mut found = Vec::new();
-    let _ = add_hours(document, &(Hour(i32::MIN)..Hour(i32::MAX)), &mut MetricNames::new(&[]), &mut found);
+    let _ =
+        add_hours(document, &(Hour(i32::MIN)..Hour(i32::MAX)), &mut MetricNames::new(&SeriesFilter::ALL), &mut found);
     assert!(found.len() <= 24, "a day has 24 hours");
     let _ = Day::decode(document);
     let _ = rev_of(document, Hour(0));

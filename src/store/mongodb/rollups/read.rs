@@ -8,7 +8,7 @@ use bson::doc;
 use super::super::by_device::{ByDevice, of_devices, within};
 use super::RollupCollection;
 use super::document::{add_hours, day_of, start_of};
-use crate::model::{Hour, Metric};
+use crate::model::{Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{HourStats, StoreError};
 
@@ -21,14 +21,14 @@ impl RollupCollection {
         &self,
         devices: &[Arc<str>],
         hours: &Range<Hour>,
-        metrics: &[Metric],
+        series: &SeriesFilter,
     ) -> Result<Vec<Vec<HourStats>>, StoreError> {
         let mut by_device = ByDevice::new(devices, vec![Vec::new(); devices.len()]);
         if devices.is_empty() || hours.is_empty() {
             return Ok(by_device.sorted());
         }
         let days = start_of(day_of(hours.start))..hours.end;
-        let mut names = MetricNames::new(metrics);
+        let mut names = MetricNames::new(series);
         // Whole documents: a projection would cost the server more than sending them.
         let find = self.documents.find(doc! { "deviceId": of_devices(devices), "day": within(&days) });
         self.commands

@@ -9,7 +9,7 @@ use mongodb::Client;
 
 use super::mongod::mongos::{Cluster, Recorded, SHARDS, Sharding, Verb, uri_of};
 use super::{MongodbOptions, Scratch, mongod};
-use crate::model::{BucketWrite, Hour, Sample};
+use crate::model::{BucketWrite, Hour, Sample, SeriesFilter};
 use crate::store::Store;
 
 /// Enough devices that they cannot all be on one shard by chance.
@@ -92,7 +92,7 @@ pub(in super::super) async fn each_device_has_its_shard(scratch: &Scratch, store
     let before = cluster.record_of(&scratch.name).len();
     let hours = Hour(HOUR.0 - 2)..Hour(HOUR.0 + 2);
     for device in &devices {
-        let stats = store.hour_stats(std::slice::from_ref(device), hours.clone(), &[]).await.unwrap();
+        let stats = store.hour_stats(std::slice::from_ref(device), hours.clone(), &SeriesFilter::ALL).await.unwrap();
         assert_eq!(stats[0][0].stats[0].1.count, 4);
         let contents = store.contents(device, hours.clone()).await.unwrap();
         assert_eq!(contents[0].1.samples().len(), 4);
@@ -104,7 +104,7 @@ pub(in super::super) async fn each_device_has_its_shard(scratch: &Scratch, store
     let used: BTreeSet<usize> = asked.iter().flat_map(|asked| asked.shards.clone()).collect();
     assert_eq!(used.len(), SHARDS);
 
-    let several = store.hour_stats(&devices, hours.clone(), &[]).await.unwrap();
+    let several = store.hour_stats(&devices, hours.clone(), &SeriesFilter::ALL).await.unwrap();
     assert!(several.iter().all(|of| of[0].stats[0].1.count == 4), "of devices of both shards");
     let listed = store.devices("", None, 1_000).await.unwrap();
     assert!(listed.iter().map(|summary| &summary.device).eq(&devices), "in order, over both shards");

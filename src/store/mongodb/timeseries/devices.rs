@@ -8,7 +8,7 @@ use bson::{Document, doc};
 use super::super::layout::Devices;
 use super::Timeseries;
 use super::times::during_hours;
-use crate::model::Hour;
+use crate::model::{Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{DeviceSummary, StoreError};
 
@@ -39,7 +39,7 @@ impl Devices for Timeseries {
         };
         let hour = Hour::of(last.last_ms);
         let newest = doc! { "meta.deviceId": &device, "ts": during_hours(&(hour..Hour(hour.0 + 1))) };
-        let hours = self.fold(newest, &mut MetricNames::new(&[])).await?;
+        let hours = self.fold(newest, &mut MetricNames::new(&SeriesFilter::ALL)).await?;
         let mut metrics: Vec<_> = hours.into_iter().flat_map(|of| of.stats.stats).map(|(metric, _)| metric).collect();
         metrics.sort_unstable();
         Ok(Some(DeviceSummary {

@@ -9,12 +9,13 @@ use mongodb::options::ReadConcern;
 use super::super::by_device::{ByDevice, of_devices};
 use super::super::decode::{DecodeError, integer, number};
 use super::super::layout::Queries;
+use super::super::names;
 use super::super::rollups::{HourRollup, Missing};
 use super::Timeseries;
 use super::document::{add_measurement, decode_meta, field_of, metric_of};
 use super::known::LatestKnown;
 use super::times::{during, during_hours, since};
-use crate::model::{Contents, Hour, HourOffset, Metric, Stats};
+use crate::model::{Contents, Hour, HourOffset, Metric, SeriesFilter, Stats};
 use crate::store::metric_names::MetricNames;
 use crate::store::{FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError};
 
@@ -29,11 +30,11 @@ impl Queries for Timeseries {
     async fn add_hour_stats(
         &self,
         missing: &[Missing],
-        metrics: &[Metric],
+        series: &SeriesFilter,
         by_device: &mut ByDevice<'_>,
     ) -> Result<(), StoreError> {
         let clauses: Vec<Document> = missing.iter().flat_map(clauses_of).collect();
-        for rollup in self.fold(doc! { "$or": clauses }, &mut MetricNames::new(metrics)).await? {
+        for rollup in self.fold(doc! { "$or": clauses }, &mut MetricNames::new(series)).await? {
             by_device.of(&rollup.device)?.push(rollup.stats);
         }
         Ok(())
@@ -44,11 +45,7 @@ impl Queries for Timeseries {
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
         let batch = u32::try_from(query.max_instants).unwrap_or(BATCH).clamp(BATCH_MIN, BATCH);
         let mut find = self.measurements.find(in_range(query)).sort(doc! { "ts": 1 }).batch_size(batch);
-        if !query.metrics.is_empty() {
-            let mut fields = doc! { "_id": 0, "ts": 1 };
-            fields.extend(query.metrics.iter().map(|metric| (field_of(metric).into_owned(), 1.into())));
-            find = find.projection(fields);
-        }
+        find = find.projection(fields_of(&query.series));
         let mut gathered = FirstReadingsBuilder::new(query);
         let visit = |measurement: &RawDocument| {
             let ts_ms = measurement.get_datetime("ts")?.timestamp_millis();
@@ -137,15 +134,23 @@ impl Timeseries {
     }
 }
 
-/// Matches the measurements of the range with one of the metrics. A comparison with a number, unlike
+/// Matches the measurements of the range with one of the series. A comparison with a number, unlike
 /// `$exists`, lets the server skip its own buckets in which no measurement has the field.
 fn in_range(query: &ReadingsQuery) -> Document {
     let mut filter = doc! { "meta.deviceId": &*query.device, "ts": during(&query.range_ms) };
-    if !query.metrics.is_empty() {
-        let has = |metric: &Metric| doc! { field_of(metric): { "$gte": f64::NEG_INFINITY } };
-        filter.insert("$or", query.metrics.iter().map(has).collect::<Vec<_>>());
+    let has = |metric: &str| doc! { field_of(metric): { "$gte": f64::NEG_INFINITY } };
+    if let Some(one_of) = names::has_one_of(&query.series, "$$ROOT", has) {
+        filter.insert("$or", one_of);
     }
     filter
+}
+
+/// The fields that a query needs: those of its series if it names each of them, else all.
+fn fields_of(series: &SeriesFilter) -> Document {
+    let Some(texts) = series.texts() else { return doc! { "_id": 0, "meta": 0 } };
+    let mut fields = doc! { "_id": 0, "ts": 1 };
+    fields.extend(texts.map(|text| (field_of(text).into_owned(), 1.into())));
+    fields
 }
 
 fn clauses_of(missing: &Missing) -> Vec<Document> {

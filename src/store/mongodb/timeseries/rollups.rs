@@ -9,7 +9,7 @@ use bson::doc;
 
 use super::Timeseries;
 use super::times::{during_hours, since};
-use crate::model::Hour;
+use crate::model::{Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::mongodb::by_device::of_devices;
 use crate::store::mongodb::layout::Derivation;
@@ -32,7 +32,7 @@ impl Derivation for Timeseries {
 
     async fn roll_up_hour(&self, hour: Hour, rollups: &RollupCollection) -> Result<u64, WriteError> {
         let of_hour = doc! { "ts": during_hours(&(hour..Hour(hour.0 + 1))) };
-        let derived = self.fold(of_hour, &mut MetricNames::new(&[])).await?;
+        let derived = self.fold(of_hour, &mut MetricNames::new(&SeriesFilter::ALL)).await?;
         rollups.bring_up_to_date(hour, derived).await
     }
 
@@ -45,7 +45,7 @@ impl Derivation for Timeseries {
         let mut rollups = Vec::new();
         for (hour, devices) in by_hour {
             let filter = doc! { "meta.deviceId": of_devices(&devices), "ts": during_hours(&(hour..Hour(hour.0 + 1))) };
-            rollups.extend(self.fold(filter, &mut MetricNames::new(&[])).await?);
+            rollups.extend(self.fold(filter, &mut MetricNames::new(&SeriesFilter::ALL)).await?);
         }
         Ok(rollups)
     }

@@ -216,6 +216,11 @@ async fn wide_readings_stay_within_the_size_of_a_document() {
     let found: BTreeMap<_, _> =
         found.samples().iter().map(|sample| ((sample.offset, found.metric_of(sample).clone()), sample.value)).collect();
     assert_eq!(found, expected);
-    let stats = store.hour_stats(&["wide".into()], HOUR..Hour(HOUR.0 + 1), &[]).await.unwrap().remove(0).remove(0);
+    let stats = store
+        .hour_stats(&["wide".into()], HOUR..Hour(HOUR.0 + 1), &SeriesFilter::ALL)
+        .await
+        .unwrap()
+        .remove(0)
+        .remove(0);
     assert_eq!(stats.stats.iter().map(|(_, stats)| stats.count).sum::<u64>(), expected.len() as u64);
 }

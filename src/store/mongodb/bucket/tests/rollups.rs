@@ -37,7 +37,7 @@ async fn roll_up(store: &BucketStore, device: &str, hour: Hour) {
 
 /// The stats as a query gets them.
 async fn stats(store: &BucketStore, device: &str, nths: std::ops::Range<i32>) -> Vec<HourStats> {
-    store.hour_stats(&[device.into()], hour(nths.start)..hour(nths.end), &[]).await.unwrap().remove(0)
+    store.hour_stats(&[device.into()], hour(nths.start)..hour(nths.end), &SeriesFilter::ALL).await.unwrap().remove(0)
 }
 
 async fn stored(store: &BucketStore, device: &str, hour: Hour) -> Contents {
@@ -135,7 +135,7 @@ async fn a_query_reads_buckets_only_of_hours_that_are_not_rolled_up() {
     assert!(found.iter().enumerate().all(|(at, stats)| stats.stats[0].1 == Stats::of((at as f64 + 10.0) / 4.0)));
     assert_eq!(scratch.examined("buckets").await, 10, "the hours that are open");
     let devices = ["f", "x", "d"].map(Arc::from);
-    let found = store.hour_stats(&devices, hour(0)..hour(100), &["lux".into()]).await.unwrap();
+    let found = store.hour_stats(&devices, hour(0)..hour(100), &SeriesFilter::new(["lux"], []).unwrap()).await.unwrap();
     assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [40, 0, 40]);
     assert_eq!(scratch.examined("buckets").await, 30, "the open hours of two devices");
 }
@@ -198,7 +198,7 @@ async fn a_whole_hour_is_rolled_up_and_can_be_gone_on_with_after_it_was_broken_o
     assert_eq!(store.roll_up_hour(HOUR).await.unwrap(), 0);
     scratch.delete_buckets(doc! {}).await;
     let devices: Vec<Arc<str>> = (0..1_500).map(|nth| device(nth).into()).collect();
-    let found = store.hour_stats(&devices, hour(-1)..hour(2), &[]).await.unwrap();
+    let found = store.hour_stats(&devices, hour(-1)..hour(2), &SeriesFilter::ALL).await.unwrap();
     for (found, write) in found.iter().zip(&writes) {
         assert_eq!(found.len(), 1, "the hours before and after are not touched");
         assert_eq!(by_name(&found[0].stats), by_name(&write.contents.stats()), "{}", write.device);
@@ -224,7 +224,7 @@ async fn instances_that_roll_up_hours_of_the_same_new_day_lose_none() {
         let outcomes = futures_util::future::join_all(rolling).await;
         assert!(outcomes.iter().flatten().all(Result::is_ok));
         scratch.delete_buckets(doc! {}).await;
-        for found in stores[0].hour_stats(&devices, hour(0)..hour(8), &[]).await.unwrap() {
+        for found in stores[0].hour_stats(&devices, hour(0)..hour(8), &SeriesFilter::ALL).await.unwrap() {
             assert_eq!(found.len(), 8, "round {round}");
         }
     }

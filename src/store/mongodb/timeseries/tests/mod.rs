@@ -11,7 +11,7 @@ use std::time::Duration;
 use bson::{Document, doc};
 
 use super::TimeseriesStore;
-use crate::model::{BucketWrite, Hour, HourOffset, Sample};
+use crate::model::{BucketWrite, Hour, HourOffset, Sample, SeriesFilter};
 use crate::store::mongodb::tests::{Scratch, on_every_deployment, sharded};
 use crate::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
 use crate::store::{Cause, Store, WriteError, Written};
