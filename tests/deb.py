@@ -1,0 +1,62 @@
+"""Programs for the tests that Debian packages: fetched once, kept under target/."""
+
+import fcntl
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from wheel import TARGET, patiently
+
+
+class Program:
+    """The program `name` of the Debian package `package`. The environment variable `variable` names another one
+    to use instead; one on the PATH is used too. Otherwise apt-get downloads the package, with its own lists of
+    packages if the system has none; that needs no root and installs nothing."""
+
+    def __init__(self, name, package, variable):
+        self.name, self.package, self.variable = name, package, variable
+        self.instead = f"or set {variable} to the path of {name}"
+
+    def path(self):
+        if given := os.environ.get(self.variable):
+            return shutil.which(given) or self.fail(f"{self.variable}={given} is not an executable")
+        return shutil.which(self.name) or self.cached()
+
+    def cached(self):
+        """The fetched program. It appears under its name only when it is whole."""
+        cache = TARGET / self.name
+        cache.mkdir(parents=True, exist_ok=True)
+        with open(cache / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (cache / self.name).exists():
+                self.fetch(cache)
+        return cache / self.name
+
+    def fetch(self, cache):
+        for program in ["apt-get", "dpkg-deb"]:
+            shutil.which(program) or self.fail(f"there is no {program}: install {self.package}, {self.instead}")
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            get = ["download", "--quiet=2", self.package]
+            if subprocess.run(["apt-get", *get], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True).returncode:
+                for part in ["lists/partial", "cache/archives/partial"]:
+                    (pathlib.Path(folder) / part).mkdir(parents=True)
+                own_lists = ["apt-get", "-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache",
+                             "-o", "APT::Update::Error-Mode=any"]
+                self.call([*own_lists, "update", "--quiet=2"], folder)
+                self.call([*own_lists, *get], folder)
+            package = next(pathlib.Path(folder).glob(f"{self.package}_*.deb"))
+            self.call(["dpkg-deb", "--extract", package, "unpacked"], folder)
+            (pathlib.Path(folder) / "unpacked/usr/bin" / self.name).rename(cache / self.name)
+
+    def call(self, command, folder):
+        done = patiently(command, folder)
+        if done.returncode != 0:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            self.fail(f"{command[0]} could not fetch the package {self.package} ({reason}): check apt-get update, "
+                      f"{self.instead}")
+
+    def fail(self, reason):
+        sys.exit(f"get-{self.name}: {reason}")
