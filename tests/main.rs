@@ -30,6 +30,7 @@ mod resending;
 mod revision;
 mod rollups;
 mod senml;
+mod series;
 mod sharding;
 mod starts;
 mod store_away;

@@ -1,7 +1,7 @@
 //! Finds the columns of the time, the device ID and the metrics in a CSV file. Pure.
 
 use csv::StringRecord;
-use tidegauge::model::{MetricNameError, check_metric_name};
+use tidegauge::model::series::{self, SeriesError};
 
 const TIME_NAMES: [&str; 5] = ["timestamp", "time", "ts", "datetime", "date"];
 const DEVICE_NAMES: [&str; 5] = ["deviceId", "device_id", "device", "sensor_id", "host"];
@@ -28,24 +28,39 @@ pub(super) enum WantedDevice {
     Customary,
 }
 
-/// A metric and, if given, its column: `NAME[=COLUMN]`.
+/// A metric and, if given, its column: `NAME[=COLUMN]`. Labels may follow the name: `cpu{core=0}=COLUMN`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WantedMetric {
+    /// The canonical text of the series.
     name: String,
     column: Option<String>,
 }
 
 impl std::str::FromStr for WantedMetric {
-    type Err = MetricNameError;
+    type Err = SeriesError;
 
-    fn from_str(text: &str) -> Result<Self, MetricNameError> {
-        let (name, column) = match text.split_once('=') {
-            Some((name, column)) => (name, Some(column.to_owned())),
+    fn from_str(text: &str) -> Result<Self, SeriesError> {
+        let (name, column) = match end_of_name(text) {
+            Some(at) => (&text[..at], Some(text[at + 1..].to_owned())),
             None => (text, None),
         };
-        check_metric_name(name)?;
-        Ok(Self { name: name.to_owned(), column })
+        Ok(Self { name: series::canonical(name)?.into_owned(), column })
     }
+}
+
+/// The place of the first `=` that does not belong to a label.
+fn end_of_name(text: &str) -> Option<usize> {
+    let (mut in_labels, mut is_escaped) = (false, false);
+    text.bytes().position(|byte| {
+        match byte {
+            _ if is_escaped => {}
+            b'{' => in_labels = true,
+            b'}' => in_labels = false,
+            _ => {}
+        }
+        is_escaped = in_labels && byte == b'\\' && !is_escaped;
+        byte == b'=' && !in_labels
+    })
 }
 
 /// Why the columns of a file cannot be read.
@@ -127,7 +142,7 @@ impl Columns {
         let is_value = |&at: &usize| {
             at != time
                 && Some(at) != device_column
-                && check_metric_name(header.0[at]).is_ok()
+                && series::canonical(header.0[at]).is_ok()
                 && holds_numbers(sample, at)
         };
         let candidates: Vec<usize> = (0..header.0.len()).filter(is_value).collect();
@@ -158,7 +173,7 @@ impl Header<'_> {
     /// The columns of the named metrics; all candidates if there are none.
     fn values(&self, candidates: &[usize], wanted: &[WantedMetric]) -> Result<Vec<ValueColumn>, ColumnsError> {
         let values: Vec<ValueColumn> = if wanted.is_empty() {
-            candidates.iter().map(|&at| ValueColumn { at, metric: self.0[at].to_owned() }).collect()
+            candidates.iter().map(|&at| ValueColumn { at, metric: canonical(self.0[at]) }).collect()
         } else {
             let place = |metric: &WantedMetric| {
                 Ok(ValueColumn { at: self.place(metric, candidates)?, metric: metric.name.clone() })
@@ -181,7 +196,8 @@ impl Header<'_> {
         if let Some(column) = &metric.column {
             return self.named(column);
         }
-        match (self.position(&metric.name), candidates) {
+        let of_metric = self.0.iter().position(|column| canonical(column) == metric.name);
+        match (of_metric, candidates) {
             (Some(at), _) => Ok(at),
             (None, &[only]) => Ok(only),
             (None, _) => Err(ColumnsError::NoMetric(metric.name.clone(), self.list())),
@@ -191,6 +207,11 @@ impl Header<'_> {
     fn list(&self) -> String {
         self.0.join(", ")
     }
+}
+
+/// The canonical text of the series that a column is named by, or its name if that is no series.
+fn canonical(column: &str) -> String {
+    series::canonical(column).unwrap_or(column.into()).into_owned()
 }
 
 /// Whether a column contains numbers, according to the sample.
@@ -270,6 +291,10 @@ mod tests {
         assert_eq!(values(&find(&two, fixed(), &["b"]).unwrap()), [(2, "b")]);
         assert_eq!(find(&two, fixed(), &["c"]), Err(ColumnsError::NoMetric("c".into(), "timestamp, a, b".into())));
         assert_eq!(find(&two, fixed(), &["x=c"]), Err(ColumnsError::Absent("c".into(), "timestamp, a, b".into())));
+        let labelled: [&[&str]; 2] = [&["timestamp", "cpu{core=1,a=2}", "b", "b{"], &["1", "2", "3", "4"]];
+        assert_eq!(values(&find(&labelled, fixed(), &[]).unwrap()), [(1, "cpu{a=2,core=1}"), (2, "b")]);
+        assert_eq!(values(&find(&labelled, fixed(), &["cpu{a=2,core=1}"]).unwrap()), [(1, "cpu{a=2,core=1}")]);
+        assert_eq!(values(&find(&labelled, fixed(), &[r"x{a\==\}}=b{"]).unwrap()), [(3, r"x{a\==\}}")]);
         assert_eq!(find(&two, fixed(), &["b", "b=a"]), Err(ColumnsError::Twice("b".into())));
     }
 

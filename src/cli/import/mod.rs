@@ -91,7 +91,8 @@ const LONG_HELP: &str = "\
 CSV files have a header. Every other row is one reading: a time, a device ID, and a value for each metric whose cell \
 is not empty. Without --metric, a column is a metric if most of its non-empty cells in the first 100 rows are numbers; \
 the import prints the columns that it does not read. `--metric temp` reads the column temp or, if there is none, the \
-only column of numbers; `--metric temp=value` reads the column value.
+only column of numbers; `--metric temp=value` reads the column value. Labels follow the name of a metric in braces, in \
+the header and in --metric: cpu_idle{cpu=cpu0}.
 
 Times may be RFC 3339 with an offset; YYYY-MM-DD HH:MM[:SS[.fff]], with a space or a T, in the zone of --tz; or Unix \
 time in seconds, milliseconds, microseconds or nanoseconds, by magnitude. When clocks are set back, a repeated time \
