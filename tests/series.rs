@@ -1,5 +1,5 @@
-//! Series: metrics with labels are kept apart, answered by their canonical texts, and selected by name, text and
-//! label, in every store and while pending. Random writes and queries are compared with a plain model.
+//! Series: metrics with labels are kept apart, answered by their canonical texts, and selected by name, text
+//! and label, in every store and while pending. Random writes and queries are compared with a plain model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
