@@ -10,6 +10,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::LineProtocol;
 use crate::log::{Batch, Position};
 use crate::model::{BucketWrite, Hour};
 use crate::pending::{Limits, Pending, Take};
@@ -91,9 +92,9 @@ fn parse_json() -> Work {
 fn parse_line_protocol() -> Work {
     let line = |device| format!("temp,deviceId={} value={} {}000000\n", id(device), value(device, 0), ts_ms(0));
     let body: String = (0..DEVICES).map(line).collect();
-    let tags = ["deviceId".to_owned()];
+    let mapping = LineProtocol::default();
     work(move || {
-        let options = Options { precision: Precision::Nanoseconds, device_tags: &tags };
+        let options = Options { precision: Precision::Nanoseconds, mapping: &mapping };
         let mut counter = Counter::default();
         line_protocol::parse(body.as_bytes(), &options, &mut counter);
         (counter.check(), body)

@@ -25,7 +25,7 @@ async fn write(server: &Server, path: &str, lines: impl Into<String>) -> crate::
 }
 
 #[tokio::test]
-async fn lines_become_readings_with_metadata() {
+async fn lines_become_readings_of_labelled_series() {
     let server = Server::start(Setup::sqlite()).await;
     for (number, path) in ALL.iter().enumerate() {
         let lines = format!(
@@ -34,29 +34,67 @@ async fn lines_become_readings_with_metadata() {
         );
         let answer = write(&server, path, lines).await;
         assert_eq!((answer.status, answer.text()), (204, ""), "{path}");
-        let values = json!({ "climate_temp": 22.4, "climate_hum": 40.0, "climate_open": 1.0, "climate": 7.0 });
+        let series = |metric| format!("{metric}{{site=north}}");
+        let (temp, hum, open) = (series("climate_temp"), series("climate_hum"), series("climate_open"));
+        let values = json!({ temp: 22.4, hum: 40.0, open: 1.0, series("climate"): 7.0 });
         assert_eq!(server.readings(&format!("d{number}")).await, json!([{ "ts": TS, "values": values }]), "{path}");
         let values = json!({ "lux": 1000.0 });
         assert_eq!(server.readings(&format!("e{number}")).await, json!([{ "ts": TS, "values": values }]), "{path}");
     }
-    let device = server.get_json("/v1/devices?prefix=d0").await["devices"][0].take();
-    assert_eq!(device["metadata"], json!({ "site": "north" }));
     let metrics = server.metrics().await;
     assert_eq!(metrics.count_where("tidegauge_readings_accepted_total", &[("protocol", "influx")]), 6);
 }
 
-/// The differences from `InfluxDB` that docs/protocols.md lists.
 #[tokio::test]
-async fn tags_make_no_series_and_a_string_rejects_its_line() {
+async fn points_that_differ_in_a_tag_are_different_series() {
     let server = Server::start(Setup::sqlite()).await;
-    let lines = format!("cpu,cpu=cpu0,host=raspi idle=10 {TS_NS}\ncpu,cpu=cpu1,host=raspi idle=20 {TS_NS}\n");
-    assert_eq!(write(&server, V2, lines).await.status, 204);
-    assert_eq!(server.readings("raspi").await, json!([{ "ts": TS, "values": { "cpu_idle": 20.0 } }]));
-    assert_eq!(write(&server, V2, format!("disk,device=sda1,host=raspi free=1 {TS_NS}\n")).await.status, 204);
-    assert_eq!(server.readings("sda1").await, json!([{ "ts": TS, "values": { "disk_free": 1.0 } }]));
-    let answer = write(&server, V2, format!("system,host=alone up=7,text=\"a week\" {TS_NS}\n")).await;
-    assert_eq!(answer.status, 400, "{}", answer.text());
-    assert_eq!(server.readings("alone").await, json!([]));
+    for (number, path) in ALL.iter().enumerate() {
+        let lines = format!(
+            "cpu,cpu=cpu0,host=raspi{number} idle=10 {TS_NS}\ncpu,cpu=cpu1,host=raspi{number} idle=20 {TS_NS}\n\
+             disk,device=sda1,host=raspi{number} free=1 {TS_NS}\ndisk,device=sda1,host=other{number} free=2 {TS_NS}\n"
+        );
+        assert_eq!(write(&server, path, lines).await.status, 204);
+        let values = json!({ "cpu_idle{cpu=cpu0}": 10.0, "cpu_idle{cpu=cpu1}": 20.0, "disk_free{device=sda1}": 1.0 });
+        assert_eq!(server.readings(&format!("raspi{number}")).await, json!([{ "ts": TS, "values": values }]));
+        let values = json!({ "disk_free{device=sda1}": 2.0 });
+        assert_eq!(server.readings(&format!("other{number}")).await, json!([{ "ts": TS, "values": values }]));
+    }
+}
+
+#[tokio::test]
+async fn strings_are_dropped_and_counted_and_the_numbers_of_their_lines_are_kept() {
+    let server = Server::start(Setup::sqlite()).await;
+    for path in ALL {
+        let lines = format!("system,host=h up=7,text=\"a week\" {TS_NS}\nsystem,host=h text=\"a week\" {TS_NS}\n");
+        assert_eq!(write(&server, path, lines).await.status, 204);
+    }
+    assert_eq!(server.readings("h").await, json!([{ "ts": TS, "values": { "system_up": 7.0 } }]));
+    let metrics = server.metrics().await;
+    let ignored = [("protocol", "influx"), ("reason", "string")];
+    assert_eq!(metrics.count_where("tidegauge_fields_ignored_total", &ignored), 6);
+    assert_eq!(metrics.count("tidegauge_readings_received_total"), 3);
+}
+
+#[tokio::test]
+async fn strings_are_metadata_or_rejected_if_the_configuration_says_so() {
+    let strings = |choice: &str| {
+        let table: toml::Table = [("strings".to_owned(), choice.into())].into_iter().collect();
+        Setup::sqlite().set("ingest.line_protocol", table)
+    };
+    let line = format!("state,host=lamp value=1,friendly_name=\"Desk \\\"A\\\"\" {TS_NS}\n");
+    let server = Server::start(strings("metadata")).await;
+    assert_eq!(write(&server, V1, line.clone()).await.status, 204);
+    let device = server.get_json("/v1/devices").await["devices"][0].take();
+    assert_eq!(device["metadata"], json!({ "friendly_name": "Desk \"A\"" }));
+
+    let server = Server::start(strings("reject")).await;
+    let answer = write(&server, V2, line).await;
+    assert_eq!(answer.status, 422, "{}", answer.text());
+    let why = "line 1: the value of field \"friendly_name\" must be a number or a boolean, found a string at column 39";
+    assert_eq!(answer.json()["message"], format!("partial write: {why} dropped=0"));
+    assert_eq!(server.readings("lamp").await, json!([{ "ts": TS, "values": { "state": 1.0 } }]));
+    let metrics = server.metrics().await;
+    assert_eq!(metrics.count_where("tidegauge_values_rejected_total", &[("reason", "invalid_value")]), 1);
 }
 
 #[tokio::test]
@@ -94,8 +132,9 @@ async fn a_line_without_a_time_gets_the_time_of_the_server() {
 }
 
 #[tokio::test]
-async fn the_tags_that_name_the_device_are_configurable() {
-    let server = Server::start(Setup::sqlite().set("ingest.line_protocol", device_tags(&["mac", "host"]))).await;
+async fn the_tags_that_name_and_describe_the_device_are_configurable() {
+    let mapping = line_protocol(&["mac", "host"], &["host"]);
+    let server = Server::start(Setup::sqlite().set("ingest.line_protocol", mapping)).await;
     assert_eq!(write(&server, V2, format!("m,host=h,mac=a value=1 {TS_NS}")).await.status, 204);
     assert_eq!(write(&server, V2, format!("m,device=h value=1 {TS_NS}")).await.status, 400);
     let device = server.get_json("/v1/devices").await["devices"][0].take();
@@ -124,8 +163,9 @@ async fn curl_needs_no_more_than_it_needs_for_influxdb() {
     }
 }
 
-fn device_tags(names: &[&str]) -> toml::Table {
-    [("device_tags".to_owned(), names.to_vec().into())].into_iter().collect()
+fn line_protocol(device_tags: &[&str], metadata_tags: &[&str]) -> toml::Table {
+    let tags = [("device_tags", device_tags), ("metadata_tags", metadata_tags)];
+    tags.into_iter().map(|(key, names)| (key.to_owned(), names.to_vec().into())).collect()
 }
 
 fn gzip(body: &[u8]) -> Vec<u8> {

@@ -330,7 +330,7 @@ fn bind_udp(config: &Config) -> anyhow::Result<Option<udp::Sockets>> {
         receive_buffer_bytes: config.udp.receive_buffer.as_usize(),
         max_datagram_bytes: config.udp.max_datagram_bytes.as_usize(),
         max_sequences: config.udp.max_sequences,
-        device_tags: config.ingest.line_protocol.device_tags.clone(),
+        line_protocol: config.ingest.line_protocol.clone(),
     };
     udp::Sockets::bind(options).map(Some).with_context(|| format!("listen on {listen} (udp.listen)"))
 }

@@ -32,6 +32,22 @@ pub struct Ingest {
 pub struct LineProtocol {
     /// The tags that may name the device of a line, in order of preference. 1 to 16 names.
     pub device_tags: Vec<String>,
+    /// The tags that describe the device, as its metadata. 0 to 16 names. The other tags are labels.
+    pub metadata_tags: Vec<String>,
+    /// The handling of fields whose value is a string.
+    pub strings: Strings,
+}
+
+/// The handling of fields whose value is a string. Only numbers can be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Strings {
+    /// Drops and counts them.
+    Ignore,
+    /// Rejects them, and keeps the other fields of the line.
+    Reject,
+    /// Makes them metadata of the device.
+    Metadata,
 }
 
 /// The choices that `SenML` leaves to the configuration.
@@ -60,7 +76,12 @@ impl Default for Ingest {
 
 impl Default for LineProtocol {
     fn default() -> Self {
-        Self { device_tags: ["deviceId", "device_id", "device", "sensor_id", "host"].map(str::to_owned).to_vec() }
+        let device_tags = ["deviceId", "device_id", "sensor_id", "sensorId", "host", "device"];
+        Self {
+            device_tags: device_tags.map(str::to_owned).to_vec(),
+            metadata_tags: Vec::new(),
+            strings: Strings::Ignore,
+        }
     }
 }
 
@@ -83,16 +104,21 @@ impl Ingest {
 
 impl LineProtocol {
     fn check(&self) -> Result<(), ConfigError> {
-        const KEY: &str = "ingest.line_protocol.device_tags";
-        if !(1..=16).contains(&self.device_tags.len()) {
-            let count = self.device_tags.len();
-            return Err(ConfigError::invalid(KEY, format!("is a list of {count}, must have 1 to 16 names")));
-        }
-        if self.device_tags.iter().any(String::is_empty) {
-            return Err(ConfigError::invalid(KEY, "is a list with an empty name"));
-        }
-        Ok(())
+        check_names("ingest.line_protocol.device_tags", &self.device_tags, 1)?;
+        check_names("ingest.line_protocol.metadata_tags", &self.metadata_tags, 0)
     }
+}
+
+/// Checks a list of names: at least `min`, at most 16, and none of them empty.
+fn check_names(key: &'static str, names: &[String], min: usize) -> Result<(), ConfigError> {
+    if !(min..=16).contains(&names.len()) {
+        let count = names.len();
+        return Err(ConfigError::invalid(key, format!("is a list of {count}, must have {min} to 16 names")));
+    }
+    if names.iter().any(String::is_empty) {
+        return Err(ConfigError::invalid(key, "is a list with an empty name"));
+    }
+    Ok(())
 }
 
 impl Senml {

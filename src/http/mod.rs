@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use crate::access::Gate;
 use crate::common::clock::Clock;
+use crate::config::LineProtocol;
 use crate::flush::Pipeline;
 use crate::ingest::Ingest;
 use crate::log::Log;
@@ -82,8 +83,8 @@ pub struct Limits {
 /// The choices that formats leave to the configuration.
 #[derive(Debug, Clone)]
 pub struct Formats {
-    /// The tags that may name the device in line protocol, in order of preference.
-    pub device_tags: Vec<String>,
+    /// The meaning of tags and strings in line protocol.
+    pub line_protocol: LineProtocol,
     /// The rule that splits a `SenML` name into device and metric.
     pub senml_names: NameSplit,
 }

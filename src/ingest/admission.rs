@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::access::{DeviceScope, DeviceScopeError};
 use crate::log::{Batch, BatchBuilder, PushError};
-use crate::model::{DEVICE_ID_MAX_BYTES, METRIC_MAX_BYTES, is_usual_metric_name, series};
+use crate::model::{DEVICE_ID_MAX_BYTES, series};
 use crate::telemetry::RefusalEntry;
 use crate::wire::{Code, Ignored, Incoming, Limits, Protocol, Rejection, Sink, Source, work};
 
@@ -300,10 +300,10 @@ fn check_owner<'i>(rules: &Rules, scope: &DeviceScope, incoming: &Incoming<'i>) 
     Ok(device)
 }
 
-/// Whether a value is finite, and its metric has a usual name and no labels.
+/// Whether a value is finite, and its series has a usual text.
 fn is_usual((name, value): &(Cow<'_, str>, f64)) -> bool {
-    work::count(name.len().min(METRIC_MAX_BYTES));
-    value.is_finite() && is_usual_metric_name(name)
+    work::count(name.len().min(series::SERIES_MAX_BYTES));
+    value.is_finite() && series::is_usual(name)
 }
 
 /// The valid values of a reading, with the canonical texts of their series, and the others in `rejected`.

@@ -24,14 +24,14 @@ pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 /// value    = name:u16 number:f64              name: index into `names`
 /// names    = count:u16 name{count}
 /// name     = len:u8 bytes                     the text of a series, 1 to 255 bytes
-///          | 0:u8 measurement:u8 len:u16 bytes   a longer one, or one whose first bytes are a measurement
+///          | 0:u8 measurement:u8 len:u16 bytes   a longer one, or one that begins with a measurement
 /// ```
 /// The earlier group has its owner in full. So a payload has a device and its metadata once, however often a
 /// request changes between devices. The first payloads, in which every group has its owner in full and every
 /// name its length alone, obey the same grammar.
 ///
 /// A payload takes at most 3 bytes for each byte of the request body (measured: 2.14), 25 for `SenML` with
-/// long base names (measured: 22.3), and 516 for each metric with its labels, of which there are at most 65,535.
+/// long base names (measured: 22.3), and 516 for each series, of which there are at most 65,535.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     payload: Vec<u8>,
@@ -127,8 +127,8 @@ impl BatchBuilder {
     }
 
     /// Adds a reading whose device and metadata have the number `owner`. Equal numbers mean equal devices and
-    /// metadata until [`BatchBuilder::forget_owners`]. `measurement_bytes` is the length of the measurement that
-    /// the names begin with, or 0.
+    /// metadata until [`BatchBuilder::forget_owners`]. `measurement_bytes` is the length of the measurement
+    /// that the names begin with, or 0.
     ///
     /// # Errors
     /// As [`BatchBuilder::push`].

@@ -3,18 +3,18 @@
 //! A series of a device is a metric with labels: `cpu_usage_idle` of `cpu=cpu0`. Its canonical text is the
 //! metric name alone, or the name and its labels:
 //! ```text
-//! series = name | name "{" label ("," label)* "}"      labels ascend by the bytes of their keys, each key once
+//! series = name | name "{" label ("," label)* "}"   labels ascend by the bytes of their keys, each key once
 //! label  = text "=" text
 //! text   = one or more characters; a backslash precedes each of \ { } , =
 //! ```
-//! The text is the key of the series in the log, in documents, rows and answers. A metric name has no `{` and no
-//! `}`, so that the name ends where the labels begin.
+//! The text is the key of the series in the log, in documents, rows and answers. A metric name has no `{` and
+//! no `}`, so that the name ends where the labels begin.
 
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::metric::{MetricNameError, check_metric_name, is_stored_escape};
+use super::metric::{MetricNameError, check_metric_name, is_stored_escape, is_usual_metric_name};
 
 /// The most labels of a series.
 pub const SERIES_MAX_LABELS: usize = 32;
@@ -108,6 +108,32 @@ impl<'t> Series<'t> {
 #[must_use]
 pub fn metric_of(series: &str) -> &str {
     &series[..series.find('{').unwrap_or(series.len())]
+}
+
+/// Whether `text` is certainly a canonical text: that of a usual name, with usual labels or none.
+///
+/// The check reads the text once and allocates nothing. It does not recognize texts with escapes or with
+/// characters beyond ASCII, which [`canonical`] checks.
+#[must_use]
+pub fn is_usual(text: &str) -> bool {
+    is_usual_metric_name(text) || is_usual_labelled(text)
+}
+
+fn is_usual_labelled(text: &str) -> bool {
+    let Some((metric, labels)) = text.split_once('{') else { return false };
+    let Some(labels) = labels.strip_suffix('}') else { return false };
+    let is_text =
+        |text: &str| !text.is_empty() && text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !is_escaped(byte));
+    let (mut last, mut count) = ("", 0);
+    text.len() <= SERIES_MAX_BYTES
+        && is_usual_metric_name(metric)
+        && labels.split(',').all(|label| {
+            count += 1;
+            let Some((key, value)) = label.split_once('=') else { return false };
+            let is_after = std::mem::replace(&mut last, key) < key;
+            is_after && is_text(key) && is_text(value)
+        })
+        && count <= SERIES_MAX_LABELS
 }
 
 /// The canonical form of the text of a series, which is nearly always `text` itself.
@@ -277,6 +303,9 @@ mod tests {
         assert_eq!(canonical("m{b=2,a=1}").as_deref(), Ok("m{a=1,b=2}"));
         assert!(matches!(canonical("m{a=1,b=2}"), Ok(Cow::Borrowed(_))));
         assert!(matches!(canonical("temp"), Ok(Cow::Borrowed("temp"))));
+        for (text, usual) in [("temp", true), ("m{a=1,b=x y}", true), ("m{b=1,a=2}", false), ("m{a=1,a=1}", false)] {
+            assert_eq!(is_usual(text), usual, "{text}");
+        }
         assert_eq!((metric_of("m{a=1}"), metric_of("m")), ("m", "m"));
     }
 
@@ -336,7 +365,9 @@ mod tests {
 
         #[test]
         fn any_text_is_refused_or_has_a_stable_canonical_form(text in "[ab\\\\{},=]{0,14}") {
-            if let Ok(first) = canonical(&text) {
+            let found = canonical(&text);
+            prop_assert!(!is_usual(&text) || found == Ok(Cow::Borrowed(&*text)));
+            if let Ok(first) = found {
                 prop_assert_eq!(canonical(&first), Ok(Cow::Borrowed(&*first)));
             }
         }

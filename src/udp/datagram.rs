@@ -1,6 +1,7 @@
 //! The parser of datagrams.
 
 use super::sequences::Numbering;
+use crate::config::LineProtocol;
 use crate::wire::{
     Format, Ignored, Incoming, Limits, Rejection, Sink, json,
     line_protocol::{self, Precision},
@@ -19,7 +20,7 @@ pub(super) fn format_of(content: &[u8]) -> Format {
 pub(super) fn parse(
     content: &[u8],
     format: Format,
-    device_tags: &[String],
+    mapping: &LineProtocol,
     numbering: Numbering<'_>,
     sink: &mut impl Sink,
 ) {
@@ -27,7 +28,7 @@ pub(super) fn parse(
     if format == Format::Json {
         json::parse_lines(content, &mut sink);
     } else {
-        let options = line_protocol::Options { precision: Precision::Nanoseconds, device_tags };
+        let options = line_protocol::Options { precision: Precision::Nanoseconds, mapping };
         line_protocol::parse(content, &options, &mut sink);
     }
 }
@@ -85,7 +86,7 @@ mod tests {
         let mut sink = RecordingSink::default();
         let sequences = Sequences::new(0, Counter::noop());
         let numbering = Numbering { sequences: &sequences, scope: DeviceScope::all() };
-        parse(content.as_bytes(), format_of(content.as_bytes()), &["device".to_owned()], numbering, &mut sink);
+        parse(content.as_bytes(), format_of(content.as_bytes()), &LineProtocol::default(), numbering, &mut sink);
         let without_lines = sink.0.iter().filter(|entry| !entry.starts_with("line "));
         without_lines.map(|entry| entry.split(": ").next().unwrap_or_default().to_owned()).collect()
     }
@@ -136,7 +137,7 @@ mod tests {
             let sequences = Sequences::new(0, Counter::noop());
             let numbering = Numbering { sequences: &sequences, scope: DeviceScope::all() };
             let mut strict = Strict(Vec::new());
-            parse(content.as_bytes(), format_of(content.as_bytes()), &["device".to_owned()], numbering, &mut strict);
+            parse(content.as_bytes(), format_of(content.as_bytes()), &LineProtocol::default(), numbering, &mut strict);
             assert_eq!(strict.0, [code]);
         }
     }

@@ -5,6 +5,7 @@ use metrics::Counter;
 use super::datagram;
 use super::sequences::{Numbering, Sequences};
 use crate::access::DeviceScope;
+use crate::config::LineProtocol;
 use crate::wire::fuzz::ParsedBody;
 
 /// The content of a datagram.
@@ -12,6 +13,6 @@ pub fn datagram(content: &[u8]) {
     let mut found = ParsedBody::default();
     let sequences = Sequences::new(4, Counter::noop());
     let numbering = Numbering { sequences: &sequences, scope: DeviceScope::all() };
-    datagram::parse(content, datagram::format_of(content), &["device".to_owned()], numbering, &mut found);
+    datagram::parse(content, datagram::format_of(content), &LineProtocol::default(), numbering, &mut found);
     found.check(content);
 }

@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::Gate;
+use crate::config::LineProtocol;
 use crate::ingest::Ingest;
 use crate::telemetry::{Metrics, RefusalLog};
 
@@ -60,8 +61,8 @@ pub struct Options {
     pub max_datagram_bytes: usize,
     /// The number of devices whose last sequence number is remembered.
     pub max_sequences: usize,
-    /// The tags of line protocol that may name the device.
-    pub device_tags: Vec<String>,
+    /// The meaning of tags and strings in line protocol.
+    pub line_protocol: LineProtocol,
 }
 
 /// Bound sockets that do not receive yet.

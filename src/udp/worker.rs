@@ -148,7 +148,7 @@ impl Worker {
         self.ingest.begin_datagram(admission, Source::udp(format), scope, quota)?;
         let numbering = Numbering { sequences: &self.sequences, scope };
         let (accepted, rejected) = (admission.accepted(), admission.rejected());
-        datagram::parse(content, format, &self.options.device_tags, numbering, admission);
+        datagram::parse(content, format, &self.options.line_protocol, numbering, admission);
         if admission.rejected() > rejected {
             let from = datagram.from.map(tracing::field::display);
             for rejected in admission.listed() {

@@ -125,7 +125,7 @@ pub struct Rejection {
     pub detail: String,
 }
 
-/// What a parser drops on purpose, as the `reason` of `tidegauge_fields_ignored_total`.
+/// The parts of a body that a parser drops on purpose, as the `reason` of `tidegauge_fields_ignored_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumCount, EnumIter, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Ignored {

@@ -6,17 +6,17 @@ use serde_json::json;
 use super::{ALL, TS_NS, V1, V2, V3, write};
 use crate::harness::{Answer, Server, Setup};
 
-/// A good line, one with a string, one without device, a good line.
+/// A good line, one with a bad value, one without device, a good line.
 fn partly_bad(device: &str) -> String {
     let later = TS_NS + 1_000_000_000;
     format!(
-        "m,device={device} value=1 {TS_NS}\nm,device={device} mode=\"on\" {TS_NS}\n\nm value=3 {TS_NS}\n\
+        "m,device={device} value=1 {TS_NS}\nm,device={device} mode=on {TS_NS}\n\nm value=3 {TS_NS}\n\
          m,device={device} value=4 {later}\n"
     )
 }
 
-const NO_STRING: &str = "the value of field \"mode\" must be a number or a boolean, found a string at column 17";
-const NO_DEVICE: &str = "no tag names the device (looked for deviceId, device_id, device, sensor_id, host): \
+const NO_NUMBER: &str = "the value of field \"mode\" is neither a number nor a boolean at column 17";
+const NO_DEVICE: &str = "no tag names the device (looked for deviceId, device_id, sensor_id, sensorId, host, device): \
                          the tags end at column 2";
 
 async fn assert_good_lines_are_kept(server: &Server, device: &str) {
@@ -29,7 +29,7 @@ async fn assert_good_lines_are_kept(server: &Server, device: &str) {
 async fn version_1_says_what_is_dropped() {
     let server = Server::start(Setup::sqlite()).await;
     let answer = write(&server, V1, partly_bad("d")).await;
-    let error = format!("partial write: line 2: {NO_STRING}; line 4: {NO_DEVICE} dropped=2");
+    let error = format!("partial write: line 2: {NO_NUMBER}; line 4: {NO_DEVICE} dropped=2");
     assert_eq!((answer.status, answer.json()), (400, json!({ "error": error })));
     assert_eq!((answer.header("x-influxdb-error"), answer.header("content-type")), (&*error, "application/json"));
     assert_good_lines_are_kept(&server, "d").await;
@@ -39,7 +39,7 @@ async fn version_1_says_what_is_dropped() {
 async fn version_2_answers_422_if_lines_are_kept_and_400_if_none() {
     let server = Server::start(Setup::sqlite()).await;
     let answer = write(&server, V2, partly_bad("d")).await;
-    let message = format!("partial write: line 2: {NO_STRING}; line 4: {NO_DEVICE} dropped=2");
+    let message = format!("partial write: line 2: {NO_NUMBER}; line 4: {NO_DEVICE} dropped=2");
     let expected = json!({ "code": "unprocessable entity", "message": message, "line": 2 });
     assert_eq!((answer.status, answer.json()), (422, expected));
     assert_good_lines_are_kept(&server, "d").await;
@@ -53,7 +53,7 @@ async fn version_2_answers_422_if_lines_are_kept_and_400_if_none() {
 async fn version_3_shows_the_lines() {
     let server = Server::start(Setup::sqlite()).await;
     let data = json!([
-        { "original_line": format!("m,device=d mode=\"on\" {TS_NS}"), "line_number": 2, "error_message": NO_STRING },
+        { "original_line": format!("m,device=d mode=on {TS_NS}"), "line_number": 2, "error_message": NO_NUMBER },
         { "original_line": format!("m value=3 {TS_NS}"), "line_number": 4, "error_message": NO_DEVICE },
     ]);
     let answer = write(&server, V3, partly_bad("d")).await;
@@ -67,8 +67,8 @@ async fn version_3_keeps_nothing_without_partial_writes() {
     let server = Server::start(Setup::sqlite()).await;
     let path = format!("{V3}&accept_partial=false");
     let answer = write(&server, &path, partly_bad("d")).await;
-    let line = format!("m,device=d mode=\"on\" {TS_NS}");
-    let first = json!({ "original_line": line, "line_number": 2, "error_message": NO_STRING });
+    let line = format!("m,device=d mode=on {TS_NS}");
+    let first = json!({ "original_line": line, "line_number": 2, "error_message": NO_NUMBER });
     let expected = json!({ "error": "parsing failed for write_lp endpoint", "data": first });
     assert_eq!((answer.status, answer.json()), (400, expected));
     assert_eq!(server.readings("d").await, json!([]));

@@ -138,7 +138,7 @@ pub(super) fn devices(config: &Config) -> DeviceLimits {
 
 pub(super) fn formats(config: &Config) -> Formats {
     Formats {
-        device_tags: config.ingest.line_protocol.device_tags.clone(),
+        line_protocol: config.ingest.line_protocol.clone(),
         senml_names: NameSplit::at(config.ingest.senml.separators.as_str()),
     }
 }

@@ -43,7 +43,7 @@ async fn write_lines(
         Err(problem) => return version.failed(&problem),
     };
     let parse = move |app: &App, bytes: &[u8], admission: &mut Admission<'_>| {
-        let options = Options { precision, device_tags: &app.formats.device_tags };
+        let options = Options { precision, mapping: &app.formats.line_protocol };
         line_protocol::parse(bytes, &options, admission);
         Ok(())
     };

@@ -147,6 +147,27 @@ pub(super) fn line_protocol() -> Vec<Case> {
                 format!("{},host=a {}", "m".repeat(120), fields.join(","))
             })
         }),
+        case(of, "long labels with 200 fields", |bytes| {
+            let fields: Vec<_> = (0..200).map(|at| format!("{at}=1")).collect();
+            let line = format!("m,host=a,k={} {}", "v".repeat(490), fields.join(","));
+            fill(bytes, "", "\n", "", |_| line.clone())
+        }),
+        case(of, "long labels with different fields", |bytes| {
+            fill(bytes, "", "\n", "", |line| {
+                let fields: Vec<_> = (0..200).map(|at| format!("{}=1", line * 200 + at)).collect();
+                format!("m,host=a,k={} {}", "v".repeat(490), fields.join(","))
+            })
+        }),
+        filled(of, "32 labels", in_lines, |at| {
+            let tags: Vec<_> = (0..32).map(|tag| format!(",{}=v", 99 - tag)).collect();
+            format!("m,host={at}{} value=1", tags.concat())
+        }),
+        filled(of, "labels beyond ASCII", in_lines, |at| format!("m,host=a,k=\u{e4}\\ {{{at}}} value=1")),
+        filled(of, "strings", ["m,host=a ", ",", ""], |at| format!("{at}=\"\"")),
+        filled(of, "lines of a string", in_lines, |at| format!("m,host={at} s=\"\",v=1")),
+        filled(of, "bad values", ["m,host=a v=1", "", ""], |_| ",a=b".to_owned()),
+        filled(of, "lines with a bad value", in_lines, |at| format!("m,host={at} v=1,a=b")),
+        filled(of, "braces in names", ["m,host=a v=1", "", ""], |at| format!(",{{{at}=1")),
         filled(of, "devices that alternate", in_lines, |at| format!("m,host={} value=1", at % 2)),
         filled(of, "different devices with tags", in_lines, |at| format!("m,host={at},k=v value=1")),
         filled(of, "tags", ["m,host=a", "", " value=1"], |at| format!(",{at}=v")),

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::admission::{Admission, Kind, Rules};
 use crate::access::DeviceScope;
+use crate::config::LineProtocol;
 use crate::limits::Quota;
 use crate::log::{BatchView, MAX_PAYLOAD_BYTES};
 use crate::model::DeviceIdCase;
@@ -50,14 +51,15 @@ enum Format {
 }
 
 impl Format {
-    /// A field of line protocol has 4 bytes and may name a metric of 128, in a table of its own. A record of
+    /// A field of line protocol has 4 bytes and may name a series of 512, in a table of its own, which holds
+    /// at most 65,535 of them. A record of
     /// `SenML` in CBOR has 3 bytes and may be that of a device and a metric of 128 bytes each, of which the
     /// base name is made.
     const fn most(self) -> Most {
         match self {
             Self::Json => Most { in_use: 8, allocated: 40, work: 12, record: 2 },
             Self::Lines => Most { in_use: 8, allocated: 80, work: 8, record: 2 },
-            Self::LineProtocol => Most { in_use: 60, allocated: 100, work: 40, record: 2 },
+            Self::LineProtocol => Most { in_use: 130, allocated: 220, work: 140, record: 2 },
             Self::SenmlJson => Most { in_use: 50, allocated: 250, work: 100, record: 10 },
             Self::SenmlCbor => Most { in_use: 100, allocated: 600, work: 300, record: 20 },
         }
@@ -133,12 +135,12 @@ fn parse(format: Format, body: &[u8], admission: &mut Admission<'_>) {
         max_metrics: limits.max_metrics,
         max_metadata_bytes: limits.max_metadata_bytes,
     };
-    let device_tags = ["deviceId".to_owned(), "host".to_owned()];
+    let mapping = LineProtocol::default();
     match format {
         Format::Json => drop(json::parse(body, admission)),
         Format::Lines => json::parse_lines(body, admission),
         Format::LineProtocol => {
-            let options = line_protocol::Options { precision: Precision::Nanoseconds, device_tags: &device_tags };
+            let options = line_protocol::Options { precision: Precision::Nanoseconds, mapping: &mapping };
             line_protocol::parse(body, &options, admission);
         }
         Format::SenmlJson => drop(senml::parse_json(body, &senml, admission)),

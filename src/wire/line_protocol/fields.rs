@@ -15,39 +15,77 @@ use crate::wire::{
     problem::{Parsed, quoted, repeated},
 };
 
-/// A field of the line.
+/// The fields of a line.
+#[derive(Debug, Default)]
+pub(super) struct Fields<'b> {
+    /// The fields with a number, each key once.
+    pub(super) numbers: Vec<Field<'b>>,
+    /// The fields with a string.
+    pub(super) strings: Vec<StringField<'b>>,
+    /// The rejections of the fields with another value.
+    pub(super) rejections: Vec<Rejection>,
+}
+
+/// A field with a number.
 #[derive(Debug)]
 pub(super) struct Field<'b> {
     pub(super) key: Cow<'b, str>,
     pub(super) value: f64,
 }
 
-/// Reads the fields into `fields`: at least one, and each key once. Duplicate keys count towards the limit.
-pub(super) fn read<'b>(scanner: &mut Scanner<'b>, fields: &mut Vec<Field<'b>>, limits: &Limits) -> Parsed<()> {
-    fields.clear();
-    if scanner.byte().is_none() {
-        return Err(scanner.rejection(Code::MissingValues, "the line ends without a field"));
-    }
-    let mut surplus = 0;
-    loop {
-        let field = read_field(scanner)?;
-        if fields.len() < limits.max_metrics {
-            fields.push(field);
-        } else {
-            surplus += 1;
-        }
-        if !scanner.take_if(b',') {
-            break;
-        }
-    }
-    limits.check_metrics(fields.len() + surplus)?;
-    if repeated(fields.iter().map(|field| &*field.key)).is_some() {
-        keep_last(fields);
-    }
-    Ok(())
+/// A field with a string.
+#[derive(Debug)]
+pub(super) struct StringField<'b> {
+    pub(super) key: Cow<'b, str>,
+    /// The string as the line has it, without its quotes.
+    pub(super) text: &'b str,
+    /// The position of its opening quote.
+    pub(super) offset: usize,
+    /// Whether the string is metadata of the device.
+    pub(super) is_metadata: bool,
 }
 
-fn read_field<'b>(scanner: &mut Scanner<'b>) -> Parsed<Field<'b>> {
+enum Value<'b> {
+    Number(f64),
+    String(&'b str, usize),
+    Rejected(Rejection),
+}
+
+impl<'b> Fields<'b> {
+    /// Reads the fields: at least one, with any value. Duplicate keys count towards the limit.
+    pub(super) fn read(&mut self, scanner: &mut Scanner<'b>, limits: &Limits) -> Parsed<()> {
+        self.numbers.clear();
+        self.strings.clear();
+        self.rejections.clear();
+        if scanner.byte().is_none() {
+            return Err(scanner.rejection(Code::MissingValues, "the line ends without a field"));
+        }
+        let mut count = 0;
+        loop {
+            let (key, value) = read_field(scanner)?;
+            count += 1;
+            if count <= limits.max_metrics {
+                match value {
+                    Value::Number(value) => self.numbers.push(Field { key, value }),
+                    Value::String(text, offset) => {
+                        self.strings.push(StringField { key, text, offset, is_metadata: false });
+                    }
+                    Value::Rejected(rejection) => self.rejections.push(rejection),
+                }
+            }
+            if !scanner.take_if(b',') {
+                break;
+            }
+        }
+        limits.check_metrics(count)?;
+        if repeated(self.numbers.iter().map(|field| &*field.key)).is_some() {
+            keep_last(&mut self.numbers);
+        }
+        Ok(())
+    }
+}
+
+fn read_field<'b>(scanner: &mut Scanner<'b>) -> Parsed<(Cow<'b, str>, Value<'b>)> {
     let key = scanner.name(KEY)?;
     if key.is_empty() {
         return Err(scanner.rejection(Code::InvalidLine, "expected the key of a field"));
@@ -56,28 +94,46 @@ fn read_field<'b>(scanner: &mut Scanner<'b>) -> Parsed<Field<'b>> {
         let what = format!("expected '=' after the field {}", quoted(&key));
         return Err(scanner.rejection(Code::InvalidLine, &what));
     }
-    if scanner.byte() == Some(b'"') {
-        return Err(refuse_string(scanner, &key));
-    }
     let start = scanner.offset();
-    match number(scanner.value()) {
-        Ok(value) => Ok(Field { key, value }),
+    if scanner.byte() == Some(b'"') {
+        let text = read_string(scanner, &key)?;
+        return Ok((key, Value::String(text, start)));
+    }
+    let value = match number(scanner.value()) {
+        Ok(value) => Value::Number(value),
         Err(what) => {
-            Err(rejection_at(start, Code::InvalidValue, &format!("the value of field {} {what}", quoted(&key))))
+            let what = format!("the value of field {} {what}", quoted(&key));
+            Value::Rejected(rejection_at(start, Code::InvalidValue, &what))
         }
+    };
+    Ok((key, value))
+}
+
+/// Reads a string, without its quotes and with its escapes.
+fn read_string<'b>(scanner: &mut Scanner<'b>, key: &str) -> Parsed<&'b str> {
+    let Some(end) = closing_quote(scanner.rest().as_bytes(), 0) else {
+        let what = format!("the string of field {} is not closed, it begins", quoted(key));
+        return Err(scanner.rejection(Code::InvalidLine, &what));
+    };
+    let text = &scanner.take(end + 1)[1..end];
+    match scanner.byte() {
+        None | Some(b',' | b' ') => Ok(text),
+        Some(_) => Err(scanner.rejection(Code::InvalidLine, "expected a comma or a space after a string")),
     }
 }
 
-#[cold]
-fn refuse_string(scanner: &Scanner<'_>, key: &str) -> Rejection {
-    let key = quoted(key);
-    if closing_quote(scanner.rest().as_bytes(), 0).is_none() {
-        return scanner.rejection(Code::InvalidLine, &format!("the string of field {key} is not closed, it begins"));
+/// A string without its escapes: a backslash before a quote or a backslash.
+pub(super) fn unescaped(text: &str) -> Cow<'_, str> {
+    if !text.contains('\\') {
+        return Cow::Borrowed(text);
     }
-    scanner.rejection(
-        Code::InvalidValue,
-        &format!("the value of field {key} must be a number or a boolean, found a string"),
-    )
+    let mut plain = String::with_capacity(text.len());
+    let mut chars = text.chars().peekable();
+    while let Some(char) = chars.next() {
+        let escaped = if char == '\\' { chars.next_if(|next| matches!(next, '"' | '\\')) } else { None };
+        plain.push(escaped.unwrap_or(char));
+    }
+    Cow::Owned(plain)
 }
 
 /// Parses a number or a boolean, or returns the problem.

@@ -2,22 +2,24 @@
 //!
 //! A line is a reading of one device:
 //! ```text
-//! sensor,deviceId=S1,floor=2 temp=22.4,hum=40i 1776693610000000000
+//! disk,host=S1,path=/var used=22.4,free=40i 1776693610000000000
 //! measurement,tag=value,... field=value,... time
 //! ```
-//! The device is one of the tags; the others are its metadata, in their order. Field `value` of measurement
+//! One of the tags names the device, those in `metadata_tags` describe it, and the others are labels of the
+//! metrics: points that differ in a tag are different series, as in InfluxDB. Field `value` of measurement
 //! `m` is metric `m`, any other field `f` is metric `m_f`. Numbers are floats (`22.4`), integers (`40i`) and
-//! unsigned integers (`40u`); booleans are 1 and 0. Strings are not stored, so a line with a string is
-//! rejected. A duplicate field has its last value, as in InfluxDB; a line with a duplicate tag is rejected.
+//! unsigned integers (`40u`); booleans are 1 and 0. Strings are not stored: they are dropped, rejected or
+//! metadata ([`Strings`](crate::config::Strings)). A field with another value is rejected alone. A duplicate
+//! field has its last value, as in InfluxDB; a line with a duplicate tag is rejected.
 //!
 //! A backslash escapes a comma, a space and (except in measurements) an equals sign; before any other
 //! character it is an ordinary character. Names have no control characters. In strings `\"` is a quote, and
 //! newlines are part of the string. Blank lines and lines that begin with `#` are skipped, as are spaces and
 //! tabs before a line and white space after it.
 //!
-//! Each line is one reading or one rejection: the first problem from left to right with its column, which is
-//! counted in bytes from 1. A line with an unclosed string ends at the first newline, so that a malformed
-//! line never affects the next.
+//! Each line is one reading or one rejection, or nothing if it has only strings that are dropped. A rejection
+//! is the first problem from left to right with its column, which is counted in bytes from 1. A line with an
+//! unclosed string ends at the first newline, so that a malformed line never affects the next.
 //!
 //! The parser reads the body once and allocates nothing for a plain line: one without escapes and with at
 //! most 16 fields. Before it builds names or metadata, it checks the number of fields, the length of each
@@ -34,20 +36,22 @@ mod tests;
 pub use self::precision::Precision;
 use self::{lines::Lines, point::Reader};
 use super::{Code, Sink, problem::rejection, work};
+use crate::config::LineProtocol;
 
 /// The options that the body does not have.
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'o> {
     /// The unit of the times.
     pub precision: Precision,
-    /// The tags that may name the device, in order of preference.
-    pub device_tags: &'o [String],
+    /// The meaning of tags and strings.
+    pub mapping: &'o LineProtocol,
 }
 
 /// Parses a body of lines.
 ///
-/// It calls [`Sink::line`] before each line that is neither blank nor a comment, and then either
-/// [`Sink::reading`] or [`Sink::reject`] once. A line with a newline in a string has the number of its start.
+/// It calls [`Sink::line`] before each line that is neither blank nor a comment, and then at most one of
+/// [`Sink::reading`] and [`Sink::reject`], once. A line with a newline in a string has the number of its
+/// start.
 pub fn parse(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) {
     let mut reader = Reader::new(sink.limits());
     for (number, line) in Lines::new(body) {

@@ -2,16 +2,21 @@
 
 use std::borrow::Cow;
 
+use memchr::memchr2;
 use smallvec::SmallVec;
 
 use super::{
-    Options, Precision, fields,
-    fields::Field,
+    Options, Precision,
+    fields::{Fields, unescaped},
     scan::{KEY, MEASUREMENT, Scanner, rejection_at},
 };
-use crate::model::{METRIC_MAX_BYTES, MetricNameError, check_metadata_key};
+use crate::config::{LineProtocol, Strings};
+use crate::model::{
+    METRIC_MAX_BYTES, MetricNameError, check_metadata_key, check_metric_name,
+    series::{self, SERIES_MAX_LABELS},
+};
 use crate::wire::{
-    Code, Incoming, Limits, Rejection, Sink, metadata,
+    Code, Ignored, Incoming, Limits, Sink, metadata,
     problem::{Parsed, quoted, rejection, repeated},
     work,
 };
@@ -19,15 +24,20 @@ use crate::wire::{
 /// Readings of up to this many values are passed on without an allocation.
 const USUAL_FIELDS: usize = 16;
 
+/// The most tags of a line: labels, tags of metadata, and the device.
+const MAX_TAGS: usize = SERIES_MAX_LABELS + 16 + 1;
+
 /// Parses lines and passes on their readings. Lines share its buffers.
 #[derive(Debug)]
 pub(super) struct Reader<'b> {
     limits: Limits,
     tags: Vec<Tag<'b>>,
-    fields: Vec<Field<'b>>,
+    fields: Fields<'b>,
     metadata: String,
-    /// The names of the metrics, concatenated.
-    metrics: String,
+    /// The labels of all metrics of the line, as the text of a series has them.
+    labels: String,
+    /// The texts of the series, concatenated.
+    series: String,
 }
 
 #[derive(Debug)]
@@ -44,22 +54,31 @@ struct Point<'b> {
     /// The index of the tag that names the device.
     device: usize,
     ts_ms: Option<i64>,
+    /// Whether the line has a brace, which metric names do not have.
+    has_brace: bool,
 }
 
 impl<'b> Reader<'b> {
-    pub(super) const fn new(limits: Limits) -> Self {
-        Self { limits, tags: Vec::new(), fields: Vec::new(), metadata: String::new(), metrics: String::new() }
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            tags: Vec::new(),
+            fields: Fields::default(),
+            metadata: String::new(),
+            labels: String::new(),
+            series: String::new(),
+        }
     }
 
     /// Parses a line that is not blank.
     pub(super) fn read(&mut self, line: &'b str, options: &Options<'_>, sink: &mut impl Sink) {
-        let point = self.point(line, options).and_then(|point| self.check_sizes(&point).map(|()| point));
-        match point {
-            Ok(point) => self.emit(&point, sink),
+        match self.point(line, options) {
+            Ok(point) => self.emit(&point, options.mapping, sink),
             Err(rejection) => sink.reject(rejection),
         }
     }
 
+    /// Parses a line, and checks and writes what its metrics share: labels and metadata.
     fn point(&mut self, line: &'b str, options: &Options<'_>) -> Parsed<Point<'b>> {
         let mut scanner = Scanner::new(line);
         let measurement = scanner.name(MEASUREMENT)?;
@@ -69,11 +88,20 @@ impl<'b> Reader<'b> {
         self.read_tags(&mut scanner)?;
         let tags_end = scanner.offset();
         scanner.skip_spaces();
-        fields::read(&mut scanner, &mut self.fields, &self.limits)?;
+        self.fields.read(&mut scanner, &self.limits)?;
         scanner.skip_spaces();
         let ts_ms = read_time(&mut scanner, options.precision)?;
-        let device = self.device(options.device_tags, tags_end)?;
-        Ok(Point { measurement, device, ts_ms })
+        let device = self.device(&options.mapping.device_tags, tags_end)?;
+        self.labels.clear();
+        self.metadata.clear();
+        if self.tags.len() > 1 {
+            self.write_labels(device, options.mapping)?;
+        }
+        if !options.mapping.metadata_tags.is_empty() || options.mapping.strings == Strings::Metadata {
+            self.write_metadata(device, options.mapping)?;
+        }
+        let has_brace = memchr2(b'{', b'}', line.as_bytes()).is_some();
+        Ok(Point { measurement, device, ts_ms, has_brace })
     }
 
     fn read_tags(&mut self, scanner: &mut Scanner<'b>) -> Parsed<()> {
@@ -81,11 +109,14 @@ impl<'b> Reader<'b> {
         let start = scanner.offset();
         while scanner.take_if(b',') {
             let tag = read_tag(scanner)?;
-            if self.tags.len() < self.max_tags() {
-                self.tags.push(tag);
-            } else {
-                return Err(self.too_many_tags(scanner, start));
+            if self.tags.len() == MAX_TAGS {
+                return Err(rejection_at(
+                    start,
+                    Code::TooManyLabels,
+                    format_args!("a line has at most {MAX_TAGS} tags, this has more"),
+                ));
             }
+            self.tags.push(tag);
         }
         if scanner.byte() == Some(b'=') {
             return Err(scanner.rejection(Code::InvalidLine, "'=' in the value of a tag needs a backslash before it"));
@@ -94,88 +125,158 @@ impl<'b> Reader<'b> {
             None => Ok(()),
             Some(key) => {
                 let offset = self.tags.iter().filter(|tag| tag.key == key).nth(1).map_or(0, |tag| tag.offset);
-                Err(rejection_at(offset, Code::DuplicateKey, &format!("the tag {} is duplicated", quoted(key))))
+                Err(rejection_at(offset, Code::DuplicateKey, format_args!("the tag {} is duplicated", quoted(key))))
             }
         }
-    }
-
-    /// The most tags whose metadata may fit the limit: a tag has at least the bytes of `"k":"v",`.
-    const fn max_tags(&self) -> usize {
-        (self.limits.max_metadata_bytes / r#""k":"v","#.len()).saturating_add(2)
-    }
-
-    #[cold]
-    fn too_many_tags(&self, scanner: &Scanner<'_>, start: usize) -> Rejection {
-        let (limit, found) = (self.limits.max_metadata_bytes, scanner.offset() - start);
-        let what = format!("metadata has at most {limit} bytes, the tags have {found} and more");
-        rejection_at(start, Code::MetadataTooLarge, &what)
     }
 
     /// The index of the tag that names the device. A rejection points at `tags_end`.
     fn device(&self, device_tags: &[String], tags_end: usize) -> Parsed<usize> {
         let named = |name: &String| self.tags.iter().position(|tag| tag.key == *name);
         device_tags.iter().find_map(named).ok_or_else(|| {
-            let what = format!("no tag names the device (looked for {}): the tags end", device_tags.join(", "));
-            rejection_at(tags_end, Code::MissingDeviceId, &what)
+            let looked_for = device_tags.join(", ");
+            let what = format_args!("no tag names the device (looked for {looked_for}): the tags end");
+            rejection_at(tags_end, Code::MissingDeviceId, what)
         })
     }
 
-    /// Checks the sizes of metric names and metadata before they are built.
-    fn check_sizes(&self, point: &Point<'_>) -> Parsed<()> {
-        for field in &self.fields {
-            let bytes = metric_bytes(&point.measurement, &field.key);
-            if bytes > METRIC_MAX_BYTES {
-                let why = MetricNameError::TooLong(bytes);
-                return Err(rejection(Code::InvalidMetricName, format!("field {}: {why}", quoted(&field.key))));
-            }
-        }
-        let others = || self.other_tags(point);
-        for (key, _) in others() {
+    /// Writes the tags that are neither the device nor metadata as labels.
+    fn write_labels(&mut self, device: usize, mapping: &LineProtocol) -> Parsed<()> {
+        let mut labels: SmallVec<[_; USUAL_FIELDS]> = (0..)
+            .zip(&self.tags)
+            .filter(|(place, tag)| *place != device && !is_metadata(tag, mapping))
+            .map(|(_, tag)| (&*tag.key, &*tag.value))
+            .collect();
+        let written = series::append_labels(&mut self.labels, &mut labels);
+        work::count(self.labels.len());
+        written.map_err(|error| rejection(Code::from(&error), error.to_string()))
+    }
+
+    /// Writes the tags of metadata, and the strings if they are metadata too.
+    #[cold]
+    fn write_metadata(&mut self, device: usize, mapping: &LineProtocol) -> Parsed<()> {
+        let mut members: Vec<(&str, Cow<'_, str>)> = (0..)
+            .zip(&self.tags)
+            .filter(|(place, tag)| *place != device && is_metadata(tag, mapping))
+            .map(|(_, tag)| (&*tag.key, Cow::Borrowed(&*tag.value)))
+            .collect();
+        for (key, _) in &members {
             work::count(key.len());
             if let Err(why) = check_metadata_key(key, 1) {
                 return Err(rejection(Code::InvalidMetadata, format!("tag {}: {why}", quoted(key))));
             }
         }
-        self.limits.check_metadata(metadata::bytes(others()))
-    }
-
-    /// The tags except the one that names the device.
-    fn other_tags(&self, point: &Point<'_>) -> impl Iterator<Item = (&str, &str)> {
-        let device = point.device;
-        let others = self.tags.iter().enumerate().filter(move |&(place, _)| place != device);
-        others.map(|(_, tag)| (&*tag.key, &*tag.value))
-    }
-
-    fn emit(&mut self, point: &Point<'_>, sink: &mut impl Sink) {
-        self.name_metrics(&point.measurement);
-        let mut names = self.metrics.as_str();
-        let values = self.fields.iter().map(|field| {
-            let (name, others) = names.split_at(metric_bytes(&point.measurement, &field.key));
-            names = others;
-            (Cow::Borrowed(name), field.value)
-        });
-        let values: SmallVec<[_; USUAL_FIELDS]> = values.collect();
-        let others = self.tags.iter().enumerate().filter(|&(place, _)| place != point.device);
-        sink.reading(Incoming {
-            device: &self.tags[point.device].value,
-            metadata: metadata::write(&mut self.metadata, others.map(|(_, tag)| (&*tag.key, &*tag.value))),
-            owner: None,
-            ts_ms: point.ts_ms,
-            values: &values,
-            measurement_bytes: 0,
-        });
-    }
-
-    fn name_metrics(&mut self, measurement: &str) {
-        self.metrics.clear();
-        for field in &self.fields {
-            self.metrics.push_str(measurement);
-            if field.key != "value" {
-                self.metrics.push('_');
-                self.metrics.push_str(&field.key);
+        if mapping.strings == Strings::Metadata && !self.fields.numbers.is_empty() {
+            for string in &mut self.fields.strings {
+                let text = unescaped(string.text);
+                let is_valid =
+                    check_metadata_key(&string.key, 1).is_ok() && !text.contains(|c: char| c.is_ascii_control());
+                let is_new = || members.iter().all(|(known, _)| **known != *string.key);
+                if is_valid && is_new() {
+                    string.is_metadata = true;
+                    members.push((&string.key, text));
+                }
             }
         }
-        work::count(self.metrics.len());
+        let members = || members.iter().map(|(key, value)| (*key, &**value));
+        self.limits.check_metadata(metadata::bytes(members()))?;
+        metadata::write(&mut self.metadata, members());
+        Ok(())
+    }
+
+    fn emit(&mut self, point: &Point<'_>, mapping: &LineProtocol, sink: &mut impl Sink) {
+        let metric_bytes = |key: &str| metric_bytes(&point.measurement, key);
+        let (labels_bytes, has_brace) = (self.labels.len(), point.has_brace);
+        let is_valid = |key: &str| metric_bytes(key) <= METRIC_MAX_BYTES.min(series::SERIES_MAX_BYTES - labels_bytes);
+        if has_brace || !self.fields.numbers.iter().all(|field| is_valid(&field.key)) {
+            self.reject_names(point);
+        }
+        if mapping.strings == Strings::Reject {
+            self.reject_strings();
+        }
+        let Fields { numbers, strings, rejections } = &mut self.fields;
+        if numbers.is_empty() && !rejections.is_empty() {
+            sink.reject(rejections.swap_remove(0));
+            return;
+        }
+        for string in strings.iter().filter(|string| !string.is_metadata) {
+            sink.ignore(Ignored::String, &string.key);
+        }
+        if numbers.is_empty() {
+            return; // only strings
+        }
+        for rejection in rejections.drain(..) {
+            sink.reject_value(rejection);
+        }
+        self.write_series(&point.measurement);
+        let mut series = self.series.as_str();
+        let values = self.fields.numbers.iter().map(|field| {
+            let (text, others) = series.split_at(metric_bytes(&field.key) + labels_bytes);
+            series = others;
+            (Cow::Borrowed(text), field.value)
+        });
+        let values: SmallVec<[_; USUAL_FIELDS]> = values.collect();
+        sink.reading(Incoming {
+            device: &self.tags[point.device].value,
+            metadata: Some(&*self.metadata).filter(|metadata| !metadata.is_empty()),
+            owner: None,
+            ts_ms: point.ts_ms,
+            measurement_bytes: u8::try_from(point.measurement.len()).unwrap_or(0),
+            values: &values,
+        });
+    }
+
+    /// Moves the numbers whose metric name is not valid or too long to the rejections.
+    #[cold]
+    fn reject_names(&mut self, Point { measurement, .. }: &Point<'_>) {
+        let Fields { numbers, rejections, .. } = &mut self.fields;
+        let labels_bytes = self.labels.len();
+        numbers.retain(|field| {
+            let bytes = metric_bytes(measurement, &field.key);
+            let checked = if bytes > METRIC_MAX_BYTES {
+                Err(MetricNameError::TooLong(bytes).into())
+            } else {
+                let mut name = String::with_capacity(bytes);
+                append_metric(&mut name, measurement, &field.key);
+                check_metric_name(&name).map_err(Into::into).and_then(|()| series::check_length(bytes + labels_bytes))
+            };
+            if let Err(error) = &checked {
+                rejections.push(rejection(Code::from(error), format!("field {}: {error}", quoted(&field.key))));
+            }
+            checked.is_ok()
+        });
+    }
+
+    #[cold]
+    fn reject_strings(&mut self) {
+        let Fields { strings, rejections, .. } = &mut self.fields;
+        rejections.extend(strings.drain(..).map(|string| {
+            let what =
+                format!("the value of field {} must be a number or a boolean, found a string", quoted(&string.key));
+            rejection_at(string.offset, Code::InvalidValue, &what)
+        }));
+    }
+
+    fn write_series(&mut self, measurement: &str) {
+        self.series.clear();
+        for field in &self.fields.numbers {
+            append_metric(&mut self.series, measurement, &field.key);
+            self.series.push_str(&self.labels);
+        }
+        work::count(self.series.len());
+    }
+}
+
+fn is_metadata(tag: &Tag<'_>, mapping: &LineProtocol) -> bool {
+    mapping.metadata_tags.iter().any(|name| *name == *tag.key)
+}
+
+/// Appends the metric name of a field.
+fn append_metric(to: &mut String, measurement: &str, key: &str) {
+    to.push_str(measurement);
+    if key != "value" {
+        to.push('_');
+        to.push_str(key);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The scanner of a line.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use memchr::memchr;
 
@@ -129,8 +130,9 @@ impl<'b> Scanner<'b> {
         self.take(length)
     }
 
+    /// Reads `length` bytes.
     #[inline]
-    fn take(&mut self, length: usize) -> &'b str {
+    pub(super) fn take(&mut self, length: usize) -> &'b str {
         let taken = &self.text[self.at..self.at + length];
         work::count(length + 1);
         self.at += length;
@@ -163,7 +165,7 @@ impl<'b> Scanner<'b> {
 
 /// A rejection that points at a byte of the line.
 #[cold]
-pub(super) fn rejection_at(offset: usize, code: Code, what: &str) -> Rejection {
+pub(super) fn rejection_at(offset: usize, code: Code, what: impl fmt::Display) -> Rejection {
     rejection(code, format!("{what} at column {}", offset + 1))
 }
 

@@ -4,10 +4,16 @@ mod oracle;
 mod random;
 
 use super::*;
+use crate::config::Strings;
 use crate::wire::recording_sink::RecordingSink;
 
 fn device_tags() -> Vec<String> {
-    ["deviceId", "device_id", "device", "sensor_id", "host"].map(str::to_owned).into()
+    LineProtocol::default().device_tags
+}
+
+/// The entries of lines by this mapping.
+fn entries_of(mapping: &LineProtocol, body: &str) -> Vec<String> {
+    entries_by(&Options { precision: Precision::Milliseconds, mapping }, body)
 }
 
 /// The readings and rejections of a body, each after the number of its line and `: `.
@@ -25,7 +31,7 @@ fn entries_by(options: &Options<'_>, body: impl AsRef<[u8]>) -> Vec<String> {
 }
 
 fn entries_at(precision: Precision, body: impl AsRef<[u8]>) -> Vec<String> {
-    entries_by(&Options { precision, device_tags: &device_tags() }, body)
+    entries_by(&Options { precision, mapping: &LineProtocol::default() }, body)
 }
 
 fn entries(body: impl AsRef<[u8]>) -> Vec<String> {
@@ -46,8 +52,8 @@ fn a_line_is_a_reading() {
         ["1: S1 1776693610000 sensor_temp=22.4 sensor_hum=40"]
     );
     assert_eq!(
-        entry("sensor,floor=2,deviceId=S1,zone=Zone\\ 4 on=t,n=3i,m=4u 5"),
-        r#"S1 5 sensor_on=1 sensor_n=3 sensor_m=4 {"floor":"2","zone":"Zone 4"}"#
+        entry("sensor,zone=Zone\\ 4,deviceId=S1,floor=2 on=t,n=3i 5"),
+        "S1 5 sensor_on{floor=2,zone=Zone 4}=1 sensor_n{floor=2,zone=Zone 4}=3"
     );
     assert_eq!(entry("m,host=h f=1"), "h now m_f=1");
     assert_eq!(entry("m,host=h f=1 -1"), "h -1 m_f=1");
@@ -62,16 +68,69 @@ fn the_field_value_is_the_measurement_itself() {
 }
 
 #[test]
-fn the_device_is_the_first_listed_tag_and_the_others_are_metadata() {
-    assert_eq!(entry("m,host=h,device=d,x=y f=1"), r#"d now m_f=1 {"host":"h","x":"y"}"#);
-    assert_eq!(entry("m,device_id=i,deviceId=D,device=d f=1"), r#"D now m_f=1 {"device_id":"i","device":"d"}"#);
-    assert_eq!(entry("m,dev\\=ice=1,host=a\\,b,q=\"\\n f=1"), r#"a,b now m_f=1 {"dev=ice":"1","q":"\"\\n"}"#);
+fn the_device_is_the_first_listed_tag_and_the_others_are_labels() {
+    assert_eq!(entry("m,host=h,device=d,x=y f=1"), "h now m_f{device=d,x=y}=1");
+    assert_eq!(entry("m,device_id=i,deviceId=D,device=d f=1"), "D now m_f{device=d,device_id=i}=1");
+    assert_eq!(entry("m,dev\\=ice=1,host=a\\,b,q=\"\\n f=1"), r#"a,b now m_f{dev\=ice=1,q="\\n}=1"#);
     let missing = "missing_device_id: no tag names the device \
-                   (looked for deviceId, device_id, device, sensor_id, host): the tags end at column";
+                   (looked for deviceId, device_id, sensor_id, sensorId, host, device): the tags end at column";
     assert_eq!(entry("m f=1"), format!("{missing} 2"));
     assert_eq!(entry(" m,Host=h,x=1  f=1 5"), format!("{missing} 14"));
-    let options = Options { precision: Precision::Auto, device_tags: &["b".to_owned()] };
-    assert_eq!(entries_by(&options, "m,a=1,b=2 f=1"), [r#"1: 2 now m_f=1 {"a":"1"}"#]);
+    let mapping = LineProtocol { device_tags: vec!["b".to_owned()], ..LineProtocol::default() };
+    assert_eq!(entries_of(&mapping, "m,a=1,b=2 f=1"), ["1: 2 now m_f{a=1}=1"]);
+}
+
+#[test]
+fn points_that_differ_in_a_tag_are_different_series() {
+    let cpus = "cpu,cpu=cpu0,host=a idle=1 5\ncpu,cpu=cpu1,host=a idle=2 5\ncpu,cpu=cpu-total,host=a idle=3 5";
+    assert_eq!(
+        entries(cpus),
+        ["1: a 5 cpu_idle{cpu=cpu0}=1", "2: a 5 cpu_idle{cpu=cpu1}=2", "3: a 5 cpu_idle{cpu=cpu-total}=3"]
+    );
+    let disks = "disk,device=sda1,host=a value=1 5\ndisk,device=sda1,host=b value=2 5";
+    assert_eq!(entries(disks), ["1: a 5 disk{device=sda1}=1", "2: b 5 disk{device=sda1}=2"]);
+}
+
+#[test]
+fn the_tags_of_metadata_describe_the_device() {
+    let metadata_tags = ["floor", "zone"].map(str::to_owned).to_vec();
+    let mapping = LineProtocol { metadata_tags, ..LineProtocol::default() };
+    assert_eq!(
+        entries_of(&mapping, "m,zone=Zone\\ 4,host=h,core=0,floor=2 f=1\nm,host=h f=2"),
+        [r#"1: h now m_f{core=0}=1 {"zone":"Zone 4","floor":"2"}"#, "2: h now m_f=2"]
+    );
+}
+
+#[test]
+fn labels_that_no_series_can_have_reject_the_line() {
+    let tags = |count: usize| (0..count).map(|tag| format!(",t{tag}=1")).collect::<Vec<_>>().concat();
+    let code = |line: String| entry(line).split(':').next().unwrap().to_owned();
+    assert!(entry(format!("m,host=h{} f=1", tags(32))).starts_with("h now m_f{t0=1,"));
+    assert_eq!(code(format!("m,host=h{} f=1", tags(33))), "too_many_labels");
+    assert_eq!(code(format!("m,host=h{} f=1", tags(50_000))), "too_many_labels");
+    assert_eq!(code(format!("m,host=h,t={} f=1", "x".repeat(600))), "series_too_long");
+    assert_eq!(code(format!("m,host=h,t={} {}=1", "x".repeat(450), "f".repeat(100))), "series_too_long");
+    assert_eq!(code("m,host=h,t=a\u{FF0E}b f=1".to_owned()), "invalid_label");
+}
+
+#[test]
+fn a_bad_field_is_rejected_alone() {
+    assert_eq!(
+        entries("m,host=h a=NaN,b=2,c=x,d=4 5"),
+        [
+            "1: value invalid_value: the value of field \"a\" is neither a number nor a boolean at column 12",
+            "1: value invalid_value: the value of field \"c\" is neither a number nor a boolean at column 22",
+            "1: h 5 m_b=2 m_d=4",
+        ]
+    );
+    let braces = entries("m,host=h,l={x} a{b=1,c=2,d}=3 5");
+    assert_eq!(
+        braces[..2].iter().map(|entry| &entry[..32]).collect::<Vec<_>>(),
+        ["1: value invalid_metric_name: fi"; 2]
+    );
+    assert_eq!(braces[2..], [r"1: h 5 m_c{l=\{x\}}=2"]);
+    let long = entries(format!("m,host=h {}=1,ok=2 5", "f".repeat(127)));
+    assert!(long[0].starts_with("1: value invalid_metric_name") && long[1..] == ["1: h 5 m_ok=2"], "{long:?}");
 }
 
 #[test]
@@ -87,7 +146,7 @@ fn the_last_value_of_a_duplicate_field_wins() {
 #[test]
 fn a_duplicate_tag_is_rejected() {
     assert_eq!(entry("m,a=1,host=h,a=1 f=1"), "duplicate_key: the tag \"a\" is duplicated at column 14");
-    let many: Vec<_> = (0..50_000).map(|tag| format!("t{tag}={tag}")).collect();
+    let many: Vec<_> = (0..40).map(|tag| format!("t{tag}={tag}")).collect();
     assert!(entry(format!("m,{},t0=0 f=1", many.join(","))).starts_with("duplicate_key: the tag \"t0\" is duplicated"));
 }
 
@@ -131,14 +190,34 @@ fn white_space_around_a_line_and_its_parts_is_skipped() {
 }
 
 #[test]
-fn a_line_with_a_string_is_rejected() {
+fn strings_are_dropped_and_counted_by_default() {
+    assert_eq!(entries("m,host=h a=1,s=\"\",b=2 5"), ["1: ignored String s", "1: h 5 m_a=1 m_b=2"]);
+    assert_eq!(entries("m,host=h s=\"a\",t=\"b\" 5"), ["1: ignored String s", "1: ignored String t"]);
+    assert_eq!(entries("m,host=h s=\"a\nb, \\\" c=1\"\nm,host=h f=1"), ["1: ignored String s", "3: h now m_f=1"]);
+    assert_eq!(entries("m,host=h s=\"a\",b=x 5").len(), 1, "the line has no number, and its rejection is told");
+}
+
+#[test]
+fn strings_can_be_rejected_alone() {
+    let mapping = LineProtocol { strings: Strings::Reject, ..LineProtocol::default() };
     let problem = "invalid_value: the value of field \"s\" must be a number or a boolean, found a string at column";
-    assert_eq!(entry("m,host=h s=\"a\""), format!("{problem} 12"));
-    assert_eq!(entry("m,host=h a=1,s=\"\",b=2 5"), format!("{problem} 16"));
+    assert_eq!(entries_of(&mapping, "m,host=h s=\"a\""), [format!("1: {problem} 12")]);
     assert_eq!(
-        entries("m,host=h s=\"a\nb, \\\" c=1\"\nm,host=h f=1"),
-        [format!("1: {problem} 12"), "3: h now m_f=1".to_owned()]
+        entries_of(&mapping, "m,host=h a=1,s=\"\",b=2 5"),
+        [format!("1: value {problem} 16"), "1: h 5 m_a=1 m_b=2".to_owned()]
     );
+}
+
+#[test]
+fn strings_can_be_metadata() {
+    let metadata_tags = vec!["floor".to_owned()];
+    let mapping = LineProtocol { strings: Strings::Metadata, metadata_tags, ..LineProtocol::default() };
+    assert_eq!(
+        entries_of(&mapping, r#"m,host=h,floor=2 name="a \"b\" \\ \c",v=1,floor="3",os="x" 5"#),
+        ["1: ignored String floor", r#"1: h 5 m_v=1 {"floor":"2","name":"a \"b\" \\ \\c","os":"x"}"#]
+    );
+    assert_eq!(entries_of(&mapping, "m,host=h s=\"a\""), ["1: ignored String s"]);
+    assert_eq!(entries_of(&mapping, "m,host=h s=\"a\nb\",v=1"), ["1: ignored String s", "1: h now m_v=1"]);
 }
 
 #[test]
@@ -181,16 +260,11 @@ fn every_rejection_has_its_column() {
         ("m,host=h f=1,,g=2", "invalid_line: expected the key of a field at column 14"),
         ("m,host=h f=", "invalid_value: the value of field \"f\" is missing at column 12"),
         ("m,host=h f= 5", "invalid_value: the value of field \"f\" is missing at column 12"),
-        ("m,host=h f=,g=1", "invalid_value: the value of field \"f\" is missing at column 12"),
         ("m,host=h f=NaN", "invalid_value: the value of field \"f\" is neither a number nor a boolean at column 12"),
         ("m,host=h f=1=2", "invalid_value: the value of field \"f\" is neither a number nor a boolean at column 12"),
         (
-            "m,host=h f=1\\,g=2",
-            "invalid_value: the value of field \"f\" is neither a number nor a boolean at column 12",
-        ),
-        (
-            "m,host=h g=1,f=9223372036854775808i",
-            "invalid_value: the value of field \"f\" is an integer of more than 64 bits at column 16",
+            "m,host=h f=9223372036854775808i",
+            "invalid_value: the value of field \"f\" is an integer of more than 64 bits at column 12",
         ),
         ("m,host=h f=1 5 6", "invalid_line: expected the end of the line at column 16"),
         ("m,host=h f=1 5,6", "invalid_timestamp: the time is not a whole number at column 14"),
@@ -199,10 +273,7 @@ fn every_rejection_has_its_column() {
         ("\rm,host=h f=1", "invalid_line: a name has no control characters, there is one at column 1"),
         ("m\0,host=h f=1", "invalid_line: a name has no control characters, there is one at column 2"),
         ("m,host=h \tf=1", "invalid_line: a name has no control characters, there is one at column 10"),
-        (
-            "m,host=h f=\"a\"b 5",
-            "invalid_value: the value of field \"f\" must be a number or a boolean, found a string at column 12",
-        ),
+        ("m,host=h f=\"a\"b 5", "invalid_line: expected a comma or a space after a string at column 15"),
     ] {
         assert_eq!(entry(line), problem, "{line}");
         assert_eq!(entries(format!("{line}\nm,host=h f=1"))[1..], ["2: h now m_f=1"], "{line}");

@@ -10,12 +10,13 @@ use influxdb_line_protocol::{FieldValue, ParsedLine, parse_lines};
 use proptest::{prelude::*, sample::Index};
 
 use super::{super::*, random::any_piece};
+use crate::model::series;
 use crate::wire::{Ignored, Incoming, Rejection};
 
 #[derive(Debug, PartialEq, Default)]
 struct Read {
     device: String,
-    tags: BTreeMap<String, String>,
+    /// By the text of the series.
     values: BTreeMap<String, f64>,
     time: Option<i64>,
 }
@@ -27,8 +28,7 @@ impl Sink for Reads {
     fn reading(&mut self, incoming: Incoming<'_>) {
         self.0.push(Some(Read {
             device: incoming.device.to_owned(),
-            tags: incoming.metadata.map(|json| serde_json::from_str(json).unwrap()).unwrap_or_default(),
-            values: incoming.values.iter().map(|(metric, value)| (metric.to_string(), *value)).collect(),
+            values: incoming.values.iter().map(|(series, value)| (series.to_string(), *value)).collect(),
             time: incoming.ts_ms,
         }));
     }
@@ -44,7 +44,10 @@ impl Sink for Reads {
 
 fn ours(line: &str) -> Option<Read> {
     let mut reads = Reads::default();
-    let options = Options { precision: Precision::Milliseconds, device_tags: &["host".to_owned()] };
+    let options = Options {
+        precision: Precision::Milliseconds,
+        mapping: &LineProtocol { device_tags: vec!["host".to_owned()], ..LineProtocol::default() },
+    };
     parse(line.as_bytes(), &options, &mut reads);
     reads.0.pop()?
 }
@@ -55,8 +58,8 @@ fn theirs(line: &str) -> Option<Read> {
     let [point] = &points[..] else { return None };
     let mut read = Read { time: point.timestamp, ..Read::default() };
     let tags = point.series.tag_set.iter().flatten();
-    read.tags.extend(tags.map(|(key, value)| (key.to_string(), value.to_string())));
-    read.device = read.tags.remove("host")?;
+    let mut tags: BTreeMap<_, _> = tags.map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    read.device = tags.remove("host")?;
     for (key, value) in &point.field_set {
         let value = match value {
             FieldValue::F64(float) => *float,
@@ -67,7 +70,10 @@ fn theirs(line: &str) -> Option<Read> {
         };
         let measurement = &point.series.measurement;
         let metric = if *key == "value" { measurement.to_string() } else { format!("{measurement}_{key}") };
-        read.values.insert(metric, value);
+        let mut labels: Vec<_> = tags.iter().map(|(key, value)| (&**key, &**value)).collect();
+        let mut series = String::new();
+        series::write(&mut series, &metric, &mut labels).ok()?;
+        read.values.insert(series, value);
     }
     Some(read)
 }
