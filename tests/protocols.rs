@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::json;
+
 use crate::harness::{Server, Setup, binary, wait_until};
 
 #[tokio::test]
@@ -32,6 +34,31 @@ async fn each_program_sends_what_the_server_accepts() {
         };
         wait_until(&what, count).await;
     }
+}
+
+#[tokio::test]
+async fn readings_that_overwrite_others_of_their_request_are_counted_and_named() {
+    let server = Server::start(Setup::sqlite()).await;
+    let at = "2024-04-20T14:00:10.000Z";
+    let reading = |device: &str, values: serde_json::Value| json!({ "deviceId": device, "ts": at, "values": values });
+    let body = json!([
+        reading("a", json!({ "x": 1, "y": 1 })),
+        reading("b", json!({ "x": 2 })),
+        reading("a", json!({ "y": 1 })), // the same value
+        reading("a", json!({ "z": 1, "y": 2 })),
+        reading("a", json!({ "y": 3 })),
+    ]);
+    let answer = server.post("/v1/readings", "application/json", body.to_string()).await;
+    let named = |index: u32| json!({ "index": index, "deviceId": "a", "ts": at, "metric": "y" });
+    assert_eq!(answer.json(), json!({ "accepted": 5, "overwritten": 2, "overwrittenReadings": [named(3), named(4)] }));
+    assert_eq!(server.readings("a").await[0]["values"], json!({ "x": 1.0, "y": 3.0, "z": 1.0 }));
+    let answer = server.post("/v1/readings", "application/json", reading("a", json!({ "y": 4 })).to_string()).await;
+    assert_eq!(answer.json(), json!({ "accepted": 1 }), "an earlier request is not meant");
+    let lines = "m,host=c value=1 5\nm,host=c value=2 5\nm,host=c,l=1 value=3 5\n";
+    assert_eq!(server.post("/write?precision=s", "text/plain", lines.to_owned()).await.status, 204);
+    let metrics = server.metrics().await;
+    let overwritten = |protocol| metrics.count_where("tidegauge_readings_overwritten_total", &[("protocol", protocol)]);
+    assert_eq!((overwritten("http"), overwritten("influx")), (2, 1));
 }
 
 pub(crate) fn blocks<'p>(page: &'p str, language: &str) -> impl Iterator<Item = &'p str> {

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::intake::{IngestRequest, UnreadableBody, receive_readings};
 use super::params::Params;
 use super::problem::Problem;
+use super::remarks::Remarks;
 use super::{App, Formats};
 use crate::access::Grant;
 use crate::ingest::{Admission, RefusalReason};
@@ -20,6 +21,8 @@ use crate::wire::{Code, Format, Protocol, json, senml};
 #[derive(Debug, Serialize)]
 pub(super) struct Accepted {
     accepted: u32,
+    #[serde(flatten)]
+    remarks: Remarks,
 }
 
 /// Takes readings as JSON, NDJSON or `SenML`.
@@ -42,7 +45,7 @@ pub(super) async fn readings(
     let request = IngestRequest { app: &app, grant: &grant, format, headers: &headers, body, partial };
     let receipt = receive_readings(request, parse).await?.receipt;
     if receipt.is_whole() {
-        return Ok(Json(Accepted { accepted: receipt.accepted }));
+        return Ok(Json(Accepted { accepted: receipt.accepted, remarks: Remarks::of(&receipt) }));
     }
     Err(Problem::rejected(receipt, partial))
 }

@@ -48,6 +48,7 @@ mod over_capacity;
 mod params;
 mod problem;
 mod query;
+mod remarks;
 mod router;
 mod server;
 mod tls;

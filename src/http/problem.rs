@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::body::BodyError;
 use super::browser::BrowserError;
 use super::budget::Exhausted;
+use super::remarks::Remarks;
 use crate::access::DeviceScopeError;
 use crate::ingest::{IngestError, Listed, Receipt};
 use crate::log::AppendError;
@@ -67,6 +68,8 @@ struct Counts {
     rejected: u32,
     #[serde(rename = "rejectedValues", skip_serializing_if = "Option::is_none")]
     rejected_values: Option<NonZeroU32>,
+    #[serde(flatten)]
+    remarks: Remarks,
     errors: Vec<Error>,
 }
 
@@ -211,6 +214,7 @@ impl Problem {
         let detail = match (receipt.accepted, partial) {
             (0, true) if received == 1 => "the reading is rejected".to_owned(),
             (0, true) => format!("all {received} readings are rejected"),
+            (_, true) if rejected == 0 && values == 1 => "1 value is rejected; all others are accepted".to_owned(),
             (_, true) if rejected == 0 => format!("{values} values are rejected; all others are accepted"),
             (_, true) if values > 0 => {
                 format!(
@@ -235,8 +239,10 @@ impl Problem {
             code: rejection.code.as_str(),
             detail: rejection.detail,
         };
+        let remarks = Remarks::of(&receipt);
         let errors = receipt.listed.into_iter().map(error).collect();
-        let counts = Counts { accepted: receipt.accepted, rejected, rejected_values: NonZeroU32::new(values), errors };
+        let counts =
+            Counts { accepted: receipt.accepted, rejected, rejected_values: NonZeroU32::new(values), remarks, errors };
         let (code, detail) = code_and_detail;
         Self { code, detail, counts: Some(Box::new(counts)), retry_after: receipt.retry_after, limit: None, refusals }
     }

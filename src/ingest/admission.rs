@@ -10,6 +10,7 @@ use crate::telemetry::RefusalEntry;
 use crate::wire::{Code, Ignored, Incoming, Limits, Protocol, Rejection, Sink, Source, work};
 
 use super::devices::RequestCheck;
+use super::overwritten::OverwriteCheck;
 use super::receipt::ByCode;
 use super::window::Window;
 use super::{Permit, RateLimitedError, Receipt};
@@ -95,6 +96,7 @@ pub struct Admission<'r> {
     /// The owner of the last accepted reading, if the parser numbers owners.
     owner: Option<Owner>,
     batch: BatchBuilder,
+    overwrite_check: OverwriteCheck,
     line: Option<u64>,
     receipt: Receipt,
     /// The rejected values of the reading that is being parsed, which may be rejected as a whole.
@@ -152,6 +154,7 @@ impl<'r> Admission<'r> {
             max_readings: kind.max_readings(rules),
             owner: None,
             batch: BatchBuilder::new(max_payload_bytes),
+            overwrite_check: OverwriteCheck::default(),
             line: None,
             receipt: Receipt::default(),
             rejected_values: RejectedValues::default(),
@@ -163,6 +166,7 @@ impl<'r> Admission<'r> {
     pub(super) fn start_datagram(&mut self, Permit { source }: Permit, scope: &'r DeviceScope, quota: &'r Quota) {
         self.source = source;
         (self.scope, self.quota) = (scope, quota);
+        self.overwrite_check.start_datagram();
         self.owner = None; // the next parser counts from 0 again
         self.batch.forget_owners();
         if let Some(check) = &mut self.device_check {
@@ -277,6 +281,9 @@ impl<'r> Admission<'r> {
             };
             Rejection { code, detail: error.to_string() }
         })?;
+        if let Some(metric) = self.overwrite_check.note(device, ts_ms, &self.batch) {
+            self.receipt.overwritten.add(self.receipt.received, incoming.device, ts_ms, metric);
+        }
         if known.is_none()
             && let Some(number) = incoming.owner
         {

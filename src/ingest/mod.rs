@@ -31,6 +31,7 @@ mod admission;
 #[doc(hidden)]
 pub mod bench;
 pub mod devices;
+mod overwritten;
 mod receipt;
 mod refusal_reason;
 #[cfg(test)]
@@ -41,7 +42,8 @@ mod tests;
 mod window;
 
 pub use admission::{Admission, Admitted, Listed, Rules};
-pub use receipt::Receipt;
+pub use overwritten::{Overwritten, OverwrittenValue};
+pub use receipt::{IgnoredFields, Receipt};
 pub use refusal_reason::RefusalReason;
 pub use submission::Submission;
 

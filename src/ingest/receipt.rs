@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use strum::{EnumCount, IntoEnumIterator};
 
-use super::{Listed, RefusalReason};
+use super::{Listed, Overwritten, RefusalReason};
 use crate::log::{Ack, AppendError};
 use crate::telemetry::{Limit, Metrics, RefusalEntry, What};
 use crate::wire::{Code, Ignored, Protocol};
@@ -24,6 +24,8 @@ pub struct Receipt {
     pub listed: Vec<Listed>,
     /// The parts of the body that were dropped on purpose.
     pub ignored: IgnoredFields,
+    /// The readings that overwrite others of the request.
+    pub overwritten: Overwritten,
     /// The time until the readings that were rejected for now would be accepted, if there are any.
     pub retry_after: Option<Duration>,
     /// The number of rejected readings by code.
@@ -161,18 +163,21 @@ pub(super) struct Accounts {
     by_code: ByCode,
     values_by_code: ByCode,
     ignored: [u32; Ignored::COUNT],
+    overwritten: u32,
 }
 
 impl Accounts {
     pub(super) fn new(metrics: Arc<Metrics>, protocol: Protocol, receipt: &Receipt) -> Self {
         let Receipt { received, accepted, by_code, values_by_code, .. } = *receipt;
-        Self { metrics, protocol, received, accepted, by_code, values_by_code, ignored: receipt.ignored.counts }
+        let (ignored, overwritten) = (receipt.ignored.counts, receipt.overwritten.readings);
+        Self { metrics, protocol, received, accepted, by_code, values_by_code, ignored, overwritten }
     }
 
     /// Counts the admitted readings as accepted.
     pub(super) fn accept(&self) {
         self.metrics.readings_received_total.of(self.protocol).increment(self.received.into());
         self.metrics.readings_accepted_total.of(self.protocol).increment(self.accepted.into());
+        self.metrics.readings_overwritten_total.of(self.protocol).increment(self.overwritten.into());
         self.count_rejections();
         for (code, count) in self.values_by_code.counted() {
             let rejected = self.metrics.values_rejected_total.of(self.protocol);

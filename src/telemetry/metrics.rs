@@ -62,6 +62,8 @@ table! {
     readings_accepted_total: PerVariant<Protocol, Counter>, Count {protocol};
     /// Readings rejected, by code. A refused request or datagram that was not parsed counts as one reading.
     readings_rejected_total: PerVariant<Protocol, Labelled<Counter>>, Count {protocol, reason};
+    /// Accepted readings that replaced a value of the same device, time and series in the same request.
+    readings_overwritten_total: PerVariant<Protocol, Counter>, Count {protocol};
     /// Values rejected, by code. The other values of their readings are accepted.
     values_rejected_total: PerVariant<Protocol, Labelled<Counter>>, Count {protocol, reason};
     /// Parts of accepted requests that are not stored and not an error, such as texts in line protocol.

@@ -7,7 +7,9 @@
 
 use std::borrow::Cow;
 
-use crate::model::{Hour, MS_PER_HOUR};
+use bson::{Document, doc};
+
+use crate::model::{Hour, MS_PER_HOUR, SeriesFilter, Wanted};
 
 const SECONDS_PER_DAY: u32 = 86_400;
 
@@ -65,6 +67,32 @@ pub(super) fn original(stored: &str) -> Cow<'_, str> {
         return Cow::Borrowed(stored);
     }
     Cow::Owned(stored.replace('\u{FF0E}', ".").replace('\u{FF04}', "$"))
+}
+
+/// Clauses of which a document matches one if it has a field of a wanted series; `None` if any series is
+/// wanted. `fields` is the expression of the document with the fields, and `has` matches documents that have
+/// a field.
+///
+/// A name stands for any labels. Its clause looks at the names of all fields of a document, once, however
+/// many names are wanted.
+pub(super) fn has_one_of(series: &SeriesFilter, fields: &str, has: impl Fn(&str) -> Document) -> Option<Vec<Document>> {
+    let (mut clauses, mut names) = (Vec::new(), Vec::new());
+    for wanted in series.metrics()? {
+        match wanted {
+            Wanted::Name(name) => {
+                clauses.push(has(name));
+                names.push(stored(name).into_owned());
+            }
+            Wanted::Text(text) => clauses.push(has(text)),
+        }
+    }
+    if !names.is_empty() {
+        let name = doc! { "$arrayElemAt": [{ "$split": ["$$field.k", "{"] }, 0] };
+        let found = doc! { "$map": { "input": { "$objectToArray": fields }, "as": "field", "in": name } };
+        let wanted = doc! { "$setIntersection": [found, { "$literal": names }] };
+        clauses.push(doc! { "$expr": { "$ne": [wanted, []] } });
+    }
+    Some(clauses)
 }
 
 /// The year, month and day of a number of days since 1970-01-01.

@@ -21,7 +21,7 @@ use super::super::rollups::Missing;
 use super::super::stats::decode_stats;
 use super::Buckets;
 use super::document::{SCHEMA_VERSION, add_readings};
-use crate::model::{Contents, Hour, SeriesFilter, Wanted};
+use crate::model::{Contents, Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError};
 
@@ -196,37 +196,11 @@ fn in_range(query: &ReadingsQuery) -> Document {
     let mut filter = of_device(&query.device, &query.hours());
     filter.insert("firstTs", doc! { "$lt": to });
     filter.insert("lastTs", doc! { "$gte": from });
-    if let Some(one_of) = has_one_of(&query.series) {
+    let has = |metric: &str| doc! { format!("stats.{}", names::stored(metric)): { "$exists": true } };
+    if let Some(one_of) = names::has_one_of(&query.series, "$stats", has) {
         filter.insert("$or", one_of);
     }
     filter
-}
-
-/// Clauses of which a document matches one if it has stats of a wanted series. `None`: any series is wanted.
-///
-/// A name stands for any labels. Its clause looks at the names of all stats of a document, once, however many
-/// names are wanted.
-fn has_one_of(series: &SeriesFilter) -> Option<Vec<Document>> {
-    let has = |text: &str| doc! { format!("stats.{}", names::stored(text)): { "$exists": true } };
-    let (mut clauses, mut wanted_names) = (Vec::new(), Vec::new());
-    for wanted in series.metrics()? {
-        match wanted {
-            Wanted::Name(name) => {
-                clauses.push(has(name));
-                wanted_names.push(names::stored(name).into_owned());
-            }
-            Wanted::Text(text) => clauses.push(has(text)),
-        }
-    }
-    if !wanted_names.is_empty() {
-        let name = doc! { "$arrayElemAt": [{ "$split": ["$$field.k", "{"] }, 0] };
-        let is_object = doc! { "$eq": [{ "$type": "$stats" }, "object"] }; // foreign documents may have others
-        let stats = doc! { "$objectToArray": { "$cond": [is_object, "$stats", {}] } };
-        let names = doc! { "$map": { "input": stats, "as": "field", "in": name } };
-        let wanted = doc! { "$setIntersection": [names, { "$literal": wanted_names }] };
-        clauses.push(doc! { "$expr": { "$ne": [wanted, []] } });
-    }
-    Some(clauses)
 }
 
 /// Matches the documents of the missing hours; `None` if no hour is missing.

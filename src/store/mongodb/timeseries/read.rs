@@ -9,6 +9,7 @@ use mongodb::options::ReadConcern;
 use super::super::by_device::{ByDevice, of_devices};
 use super::super::decode::{DecodeError, integer, number};
 use super::super::layout::Queries;
+use super::super::names;
 use super::super::rollups::{HourRollup, Missing};
 use super::Timeseries;
 use super::document::{add_measurement, decode_meta, field_of, metric_of};
@@ -133,17 +134,13 @@ impl Timeseries {
     }
 }
 
-/// Matches the measurements of the range, and, if the query names each of its series, only those with one of
-/// them. A comparison with a number, unlike `$exists`, lets the server skip its own buckets in which no
-/// measurement has the field.
-///
-/// The name of a metric stands for fields with any labels. An expression that looks for them in each
-/// measurement takes the server longer than sending the measurement.
+/// Matches the measurements of the range with one of the series. A comparison with a number, unlike
+/// `$exists`, lets the server skip its own buckets in which no measurement has the field.
 fn in_range(query: &ReadingsQuery) -> Document {
     let mut filter = doc! { "meta.deviceId": &*query.device, "ts": during(&query.range_ms) };
-    if let Some(texts) = query.series.texts() {
-        let has = |text: &str| doc! { field_of(text): { "$gte": f64::NEG_INFINITY } };
-        filter.insert("$or", texts.map(has).collect::<Vec<_>>());
+    let has = |metric: &str| doc! { field_of(metric): { "$gte": f64::NEG_INFINITY } };
+    if let Some(one_of) = names::has_one_of(&query.series, "$$ROOT", has) {
+        filter.insert("$or", one_of);
     }
     filter
 }
