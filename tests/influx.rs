@@ -2,6 +2,7 @@
 
 mod errors;
 mod hello;
+mod influxd;
 mod precision;
 
 use std::io::Write;
