@@ -28,7 +28,8 @@ pub struct Limits {
     /// The burst of rates per second after a quiet time, as the time in which the rate allows as much.
     /// 1s to 1h.
     pub burst: Period,
-    /// The number of different metrics of one device within an hour. 0 to 65,535; 0: no limit.
+    /// The number of different series of one device within an hour; a text of more than 128 bytes counts as
+    /// several. 0 to 65,535; 0: no limit.
     pub device_metrics_per_hour: usize,
     /// The new devices per minute, with a burst of ten minutes. 0 to 10,000,000; 0: no limit.
     pub new_devices_per_minute: u64,

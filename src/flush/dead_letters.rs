@@ -258,7 +258,7 @@ mod tests {
         let samples = [(10, 0, 1.5), (10, 1, -0.1), (3_599_999, 1, 1e300)];
         let arrived =
             samples.map(|(offset, metric, value)| (Sample { value, offset, metric }, metric == 0 || offset > 10));
-        let metrics = vec!["temp".into(), "a \"b\" c".into()];
+        let metrics = vec!["temp".into(), r#"a{b="c",p=\\}"#.into()];
         BucketWrite::new("S1".into(), Hour::of(7_200_000), metadata.map(Into::into), metrics, arrived).into()
     }
 
@@ -279,9 +279,10 @@ mod tests {
         for (line, metadata) in lines.iter().zip([r#"{"floor": 2}"#, "-"]) {
             let mut found = Found::default();
             json::parse(line.as_bytes(), &mut found).unwrap();
+            let labelled = format!("{:?}", r#"a{b="c",p=\\}"#);
             let expected = [
-                format!(r#"S1 {metadata} 7200010 [("a \"b\" c", -0.1), ("temp", 1.5)]"#),
-                format!(r#"S1 {metadata} 10799999 [("a \"b\" c", 1e300)]"#),
+                format!(r#"S1 {metadata} 7200010 [({labelled}, -0.1), ("temp", 1.5)]"#),
+                format!("S1 {metadata} 10799999 [({labelled}, 1e300)]"),
             ];
             assert_eq!(found.0, expected);
         }

@@ -8,7 +8,7 @@ use super::params::Params;
 use super::tls::names;
 use crate::access::{Credentials, Tokens};
 use crate::config::{Auth, CertificateUse, Config, Scope};
-use crate::model::check_device_id;
+use crate::model::{check_device_id, series};
 
 /// The value of the header `Authorization`.
 pub fn authorization(value: &[u8]) {
@@ -31,7 +31,12 @@ pub fn query_string(text: &[u8]) {
     target.extend_from_slice(text);
     let Ok(uri) = Uri::try_from(target) else { return };
     let mut params = Params::of(&uri);
-    let _ = params.series();
+    if let Ok(filter) = params.series() {
+        for text in filter.texts().into_iter().flatten() {
+            assert_eq!(series::canonical(text).as_deref(), Ok(text), "a filter has canonical texts");
+            let _ = filter.matches(text);
+        }
+    }
     let _ = params.one("device");
     let _ = params.boolean("combine", false);
     if let Ok(limit) = params.limit(100, 1_000) {

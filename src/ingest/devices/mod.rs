@@ -23,7 +23,7 @@ use foldhash::fast::RandomState;
 use tokio::sync::mpsc;
 
 use crate::limits::{Limiter, Quota, Rate};
-use crate::model::MS_PER_HOUR;
+use crate::model::{METRIC_MAX_BYTES, MS_PER_HOUR};
 use crate::wire::{Code, Rejection};
 
 mod admission_cache;
@@ -41,7 +41,9 @@ pub use unknown::UnknownDeviceLookup;
 pub struct DeviceLimits {
     /// The rate of readings of one device.
     pub readings: Option<Rate>,
-    /// The most different metrics of one device that arrive within an hour of the clock.
+    /// The most different series of one device that arrive within an hour of the clock. A series counts once
+    /// for each [`METRIC_MAX_BYTES`] of its text, begun or full, so that the document of a day stays within
+    /// the limit of MongoDB.
     pub metrics_per_hour: Option<usize>,
     /// The rate of new devices, shared by all senders that have no such rate of their own.
     pub new_devices: Option<Rate>,
@@ -243,7 +245,10 @@ impl<'d> RequestCheck<'d> {
             return Err(DeviceLimitError::RateLimited(wait));
         }
         if let Some(max) = metrics_per_hour {
-            let names = values.iter().map(|(name, _)| self.devices.hasher.hash_one(&**name) as u32);
+            let names = values.iter().flat_map(|(name, _)| {
+                let hash = self.devices.hasher.hash_one(&**name) as u32;
+                (0..name.len().div_ceil(METRIC_MAX_BYTES) as u32).map(move |nth| hash.wrapping_add(nth))
+            });
             if !known.metrics.add(self.hour, metrics, names, max) {
                 return Err(DeviceLimitError::TooManyMetrics);
             }
@@ -271,7 +276,7 @@ impl DeviceLimitError {
             ),
             Self::TooManyMetrics => {
                 let max = limits.metrics_per_hour.unwrap_or_default();
-                (Code::TooManyDeviceMetrics, format!("a device has at most {max} different metrics an hour"))
+                (Code::TooManyDeviceMetrics, format!("a device has at most {max} different series an hour"))
             }
             Self::TooManyNewDevices => (
                 Code::TooManyNewDevices,

@@ -111,6 +111,15 @@ fn a_device_that_is_marked_known_is_not_new() {
 }
 
 #[test]
+fn a_long_series_counts_as_several_metrics() {
+    let (devices, _lookup) = devices(DeviceLimits { metrics_per_hour: Some(5), ..NONE });
+    let [short, long, longest] = [128, 129, 512].map(|bytes| format!("m{{a={}}}", "v".repeat(bytes - 5)));
+    let sent = [("d", &[short.as_str()][..]), ("d", &[&longest]), ("d", &[&long]), ("e", &[&longest]), ("e", &[&long])];
+    let expected = [None, None, Some(Code::TooManyDeviceMetrics), None, Some(Code::TooManyDeviceMetrics)];
+    assert_eq!(send(&devices, SECOND, &sent).0, expected);
+}
+
+#[test]
 fn metrics_of_a_device_are_limited_per_hour() {
     let (devices, _lookup) = devices(DeviceLimits { metrics_per_hour: Some(2), ..NONE });
     let ab = [("d", &["a", "b"][..]), ("d", &["c"]), ("d", &["b", "a"]), ("other", &["c"])];
