@@ -37,3 +37,4 @@ mod starts;
 mod store_away;
 mod tls;
 mod udp;
+mod webhooks;
