@@ -142,11 +142,13 @@ fn pending_take() -> Work {
     work(move || (writes_of(&mut pending), pending))
 }
 
-/// Encodes the BSON statements that append an hour of each device to its document.
+/// Encodes the BSON statements that append an hour of each device to its document. The devices are in the
+/// device index.
 fn flush_encode() -> Work {
     let mut pending = filled(&(0..ROUNDS).map(request).collect::<Vec<_>>());
     let writes = writes_of(&mut pending);
-    work(move || (store::mongodb::bench::encode(&writes), writes))
+    let flush = store::mongodb::bench::Flush::after(&writes);
+    work(move || (flush.encode(&writes), flush, writes))
 }
 
 /// Merges the stored stats of a device by hour with a pending last hour.

@@ -22,13 +22,12 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 18] = [
     Target { name: "json", run: wire::fuzz::json },
     Target { name: "ndjson", run: wire::fuzz::ndjson },
     Target { name: "line_protocol", run: wire::fuzz::line_protocol },
     Target { name: "senml_json", run: wire::fuzz::senml_json },
     Target { name: "senml_cbor", run: wire::fuzz::senml_cbor },
-    Target { name: "webhook", run: wire::fuzz::webhook },
     Target { name: "timestamp", run: wire::fuzz::timestamp },
     Target { name: "signed_datagram", run: access::fuzz::signed_datagram },
     Target { name: "datagram", run: udp::fuzz::datagram },

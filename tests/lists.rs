@@ -1,6 +1,6 @@
 //! Lists of devices and rollups of many: the same in every store, before and after a flush, and in pages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Document, doc};
 use rand::rngs::StdRng;
@@ -13,6 +13,60 @@ const HOUR_MS: i64 = 3_600_000;
 const START_MS: i64 = 1_713_571_200_000; // 2024-04-20T00:00:00Z
 const DAY: &str = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
 
+fn rfc3339(ms: i64) -> String {
+    let text = bson::DateTime::from_millis(ms - ms.rem_euclid(1_000)).try_to_rfc3339_string();
+    text.expect("a year of four digits").replace('Z', &format!(".{:03}Z", ms.rem_euclid(1_000)))
+}
+
+/// The exact steps of a display on the wall: `temp` and `battery` with metadata, and after the turn of the
+/// hour `temp` alone.
+async fn a_display_forgets_nothing_at_the_turn_of_the_hour(setup: Setup) {
+    let mut server = Server::start(setup).await;
+    let hour = START_MS + 20 * HOUR_MS;
+    let before = json!({
+        "deviceId": "room", "metadata": { "floor": 2 }, "ts": hour + 50 * 60_000,
+        "values": { "temp": 21.5, "battery": 87 },
+    });
+    let after = json!({ "deviceId": "room", "ts": hour + HOUR_MS + 5_000, "values": { "temp": 21.75 } });
+    let latest = json!({ "deviceId": "room", "metrics": {
+        "battery": { "ts": "2024-04-20T20:50:00.000Z", "value": 87.0 },
+        "temp": { "ts": "2024-04-20T21:00:05.000Z", "value": 21.75 },
+    } });
+    let listed = json!({ "devices": [{
+        "deviceId": "room", "metadata": { "floor": 2 }, "metrics": ["battery", "temp"],
+        "firstSeen": "2024-04-20T20:50:00.000Z", "lastSeen": "2024-04-20T21:00:05.000Z",
+    }], "next": null });
+    assert_eq!(server.ingest(&before).await.status, 200);
+    assert_eq!(server.ingest(&after).await.status, 200);
+    for step in ["pending", "stored", "after a restart"] {
+        assert_eq!(server.get_json("/v1/devices/room/latest").await, latest, "{step}");
+        assert_eq!(server.get_json("/v1/devices").await, listed, "{step}");
+        if step == "pending" {
+            server.settled().await;
+        } else {
+            assert!(server.terminate().await.success());
+            server.start_again().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn sqlite_forgets_nothing_at_the_turn_of_the_hour() {
+    a_display_forgets_nothing_at_the_turn_of_the_hour(Setup::sqlite()).await;
+}
+
+#[tokio::test]
+async fn mongodb_forgets_nothing_at_the_turn_of_the_hour() {
+    let database = Database::new();
+    a_display_forgets_nothing_at_the_turn_of_the_hour(Setup::mongodb(&database)).await;
+}
+
+#[tokio::test]
+async fn a_time_series_forgets_nothing_at_the_turn_of_the_hour() {
+    let database = Database::new();
+    a_display_forgets_nothing_at_the_turn_of_the_hour(Setup::timeseries(&database)).await;
+}
+
 async fn get_problem(server: &Server, path: &str, status: u16, code: &str) -> String {
     let answer = server.get(path).await;
     let problem = answer.json();
@@ -22,65 +76,72 @@ async fn get_problem(server: &Server, path: &str, status: u16, code: &str) -> St
 
 #[tokio::test]
 async fn flushing_to_sqlite_does_not_change_the_device_list() {
-    the_same_before_and_after_a_flush(Setup::sqlite(), true).await;
+    the_same_before_and_after_a_flush(Setup::sqlite()).await;
 }
 
 #[tokio::test]
 async fn flushing_to_mongodb_does_not_change_the_device_list() {
     let database = Database::new();
-    the_same_before_and_after_a_flush(Setup::mongodb(&database), true).await;
+    the_same_before_and_after_a_flush(Setup::mongodb(&database)).await;
 }
 
 #[tokio::test]
 async fn flushing_to_a_time_series_does_not_change_the_device_list() {
     let database = Database::new();
-    the_same_before_and_after_a_flush(Setup::timeseries(&database), false).await;
+    the_same_before_and_after_a_flush(Setup::timeseries(&database)).await;
 }
 
-/// The expected entry of a device: its metrics and metadata by hour, and its instants.
+/// The expected entry of a device: its metrics, its metadata by hour, and its instants.
 #[derive(Default)]
 struct Device {
-    hours: BTreeMap<i64, (Vec<&'static str>, Value)>,
+    metrics: BTreeSet<&'static str>,
+    metadata: BTreeMap<i64, Value>,
     instants: Vec<i64>,
+    /// The last reading of each metric: its instant and its value.
+    latest: BTreeMap<&'static str, (i64, f64)>,
 }
 
-async fn the_same_before_and_after_a_flush(setup: Setup, metadata_is_of_the_hour: bool) {
+async fn the_same_before_and_after_a_flush(setup: Setup) {
     let mut server = Server::start(setup.all_pending()).await;
     let mut random = StdRng::seed_from_u64(5);
     let mut model: BTreeMap<String, Device> = BTreeMap::new();
     for round in 0..6 {
         for request in 0..8 {
             let device = format!("d{}", random.random_range(0..4));
-            let hour = random.random_range(0..4);
-            let metric = ["a", "b", "c"][random.random_range(0..3)];
+            let hour = [0, 1, 2, 23, 24, 50][random.random_range(0..6)];
+            let metric = ["a", "b", "c", "d{k=v}"][random.random_range(0..4)];
             let at_ms = random.random_range(0..HOUR_MS / 1_000) * 1_000 + round * 8 + request;
             let ts = START_MS + hour * HOUR_MS + at_ms;
-            let mut reading = json!({ "deviceId": device, "ts": ts, "values": { metric: 1.5 } });
+            let value = ts as f64 / 8.0;
+            let mut reading = json!({ "deviceId": device, "ts": ts, "values": { metric: value } });
             let known = model.entry(device).or_default();
             known.instants.push(ts);
-            let of_hour = known.hours.entry(hour).or_default();
-            of_hour.0.push(metric);
-            if random.random_bool(0.5) {
-                of_hour.1 = json!({ "round": round, "request": request });
-                reading["metadata"] = of_hour.1.clone();
+            known.metrics.insert(metric);
+            let latest = known.latest.entry(metric).or_insert((ts, value));
+            *latest = if ts > latest.0 { (ts, value) } else { *latest };
+            if random.random_bool(0.3) {
+                let metadata = json!({ "round": round, "request": request });
+                reading["metadata"] = metadata.clone();
+                known.metadata.insert(hour, metadata);
             }
             assert_eq!(server.ingest(&reading).await.status, 200);
         }
         let before = server.get_json("/v1/devices").await;
         let listed = before["devices"].as_array().expect("devices");
         assert_eq!(listed.len(), model.len());
-        for (listed, (id, device)) in listed.iter().zip(&mut model) {
-            let (metrics, metadata) = device.hours.last_entry().expect("an hour").into_mut();
-            metrics.sort_unstable();
-            metrics.dedup();
-            assert_eq!((&listed["deviceId"], &listed["metrics"]), (&json!(id), &json!(metrics)), "round {round}");
-            if metadata_is_of_the_hour {
-                assert_eq!(&listed["metadata"], metadata, "{id}, round {round}");
-            }
+        for (listed, (id, device)) in listed.iter().zip(&model) {
+            let listed_as = (&listed["deviceId"], &listed["metrics"]);
+            assert_eq!(listed_as, (&json!(id), &json!(device.metrics)), "round {round}");
+            let newest = device.metadata.last_key_value().map_or(&Value::Null, |(_, metadata)| metadata);
+            assert_eq!(&listed["metadata"], newest, "{id}, round {round}");
             let seen = |key: &str| bson::DateTime::parse_rfc3339_str(listed[key].as_str().expect("a time"));
             let seen = ["firstSeen", "lastSeen"].map(|key| seen(key).expect("RFC 3339").timestamp_millis());
             let expected = [device.instants.iter().min(), device.instants.iter().max()].map(|ts| *ts.expect("one"));
             assert_eq!(seen, expected, "{id}, round {round}");
+            let latest = server.get_json(&format!("/v1/devices/{id}/latest")).await;
+            let of = |(ts, value): &(i64, f64)| json!({ "ts": rfc3339(*ts), "value": value });
+            let expected: BTreeMap<_, _> = device.latest.iter().map(|(metric, last)| (metric, of(last))).collect();
+            assert_eq!(latest["metrics"], json!(expected), "{id}, round {round}");
         }
         if random.random_bool(0.7) {
             assert!(server.terminate().await.success(), "it stores what is pending before it ends");
@@ -155,7 +216,7 @@ async fn assert_totals_after_expiry(server: &Server, before: &Value) {
     let listed = server.get_json("/v1/devices?prefix=old").await;
     let device = |id: &str| {
         json!({
-            "deviceId": id, "metadata": null, "metrics": ["t"],
+            "deviceId": id, "metadata": { "floor": 1 }, "metrics": ["t"],
             "firstSeen": "2024-04-20T00:00:00.000Z", "lastSeen": "2024-04-20T04:05:00.000Z",
         })
     };

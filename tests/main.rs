@@ -37,4 +37,3 @@ mod starts;
 mod store_away;
 mod tls;
 mod udp;
-mod webhooks;

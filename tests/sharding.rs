@@ -88,14 +88,14 @@ async fn without_the_privilege_readings_are_stored_with_a_warning() {
         post_from_each_device(&server, round).await;
         server.settled().await;
     }
-    for collection in ["buckets", "rollups"] {
+    for collection in ["buckets", "rollups", "devices"] {
         let command = format!(r#"sh.shardCollection("{}.{collection}", {{ "deviceId": "hashed" }})"#, database.name);
         let log = server.logged(&command).await;
         assert!(log.lines().any(|line| line.contains(&command) && line.contains("not authorized")), "{log}");
     }
     let log = server.log();
     let warnings = log.matches("the collection stays on one shard").count();
-    assert_eq!(warnings, 2, "once for each collection: {log}");
+    assert_eq!(warnings, 3, "once for each collection: {log}");
 }
 
 /// The behavior of the simulator on which the tests of the store rely.

@@ -17,7 +17,6 @@ mod flush;
 pub mod fuzz;
 mod http;
 mod ingest;
-mod json_path;
 mod key;
 mod key_secret;
 mod limits;
@@ -26,7 +25,6 @@ mod log;
 mod log_filter;
 mod mongodb;
 mod mongodb_uri;
-mod path_list;
 mod pending;
 mod query;
 mod retention;
@@ -40,7 +38,6 @@ mod token;
 mod token_hash;
 mod udp;
 mod units;
-mod webhook;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -53,7 +50,6 @@ pub use error::{ConfigError, Place};
 pub use flush::Flush;
 pub use http::Http;
 pub use ingest::{Ingest, LineProtocol, Senml, Strings};
-pub use json_path::{JsonPath, JsonPathError, Step};
 pub use key::{KEY_ID_MAX_BYTES, Key, is_key_id};
 pub use key_secret::KeySecret;
 pub use limits::Limits;
@@ -62,7 +58,6 @@ pub use log::{Log, MinFree, SyncPolicy};
 pub use log_filter::{LogFilter, LogFilterError};
 pub use mongodb::Mongodb;
 pub use mongodb_uri::{MongodbUri, MongodbUriError};
-pub use path_list::{Condition, NamedPath, PathEntry, PathList};
 pub use pending::Pending;
 pub use query::Query;
 pub use retention::{Keep, Retention};
@@ -76,7 +71,6 @@ pub use token::{Expiry, Scope, Token};
 pub use token_hash::{TokenHash, TokenHashError};
 pub use udp::{Listen, Udp};
 pub use units::{Bytes, Period, UnitError};
-pub use webhook::{DEVICE_SEGMENT, DevicePlace, HookPath, OWN_PATHS, Preset, TimePlace, TimeUnit, Webhook};
 
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -112,9 +106,6 @@ pub struct Config {
     pub query: Query,
     /// The log lines of the process.
     pub telemetry: Telemetry,
-    /// The paths that take payloads in the form of other platforms.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub webhook: Vec<Webhook>,
 }
 
 impl Config {
@@ -138,7 +129,6 @@ impl Config {
         filled.store.kind = Some(self.store_kind());
         filled.limits.token_bytes_in_flight = Some(self.token_bytes_in_flight());
         filled.retention.rollups = Some(self.retention.rollups());
-        filled.webhook = self.webhook.iter().map(Webhook::with_preset).collect();
         match self.store_kind() {
             StoreKind::Sqlite => filled.sqlite.file = Some(self.sqlite_file()),
             StoreKind::Mongodb | StoreKind::MongodbTimeseries => {
@@ -169,7 +159,6 @@ impl Config {
             self.mongodb.check(),
             self.retention.check(),
             self.query.check(),
-            Webhook::check_all(&self.webhook),
         ];
         checked.into_iter().filter_map(Result::err)
     }

@@ -17,6 +17,8 @@ pub struct Mongodb {
     pub collection: String,
     /// The collection of the rollups: different from `collection`, with the same limits.
     pub rollups_collection: String,
+    /// The collection of the device index: different from the others, with the same limits.
+    pub devices_collection: String,
     /// The time for one command. 1ms to 1h.
     pub timeout: Period,
     /// The number of readings in one document. More go into another part. 1 to 100,000.
@@ -36,6 +38,7 @@ impl Default for Mongodb {
             database: None,
             collection: "buckets".to_owned(),
             rollups_collection: "rollups".to_owned(),
+            devices_collection: "devices".to_owned(),
             timeout: Period::secs(30),
             max_readings_per_document: 3_600,
             max_document_bytes: Bytes::mib(1),
@@ -64,19 +67,28 @@ impl Mongodb {
         }
         check_collection("mongodb.collection", &self.collection)?;
         check_collection("mongodb.rollups_collection", &self.rollups_collection)?;
-        if self.collection == self.rollups_collection {
-            let problem = format!("is \"{}\", must differ from mongodb.collection", self.collection);
-            return Err(ConfigError::invalid("mongodb.rollups_collection", problem));
+        check_collection("mongodb.devices_collection", &self.devices_collection)?;
+        let of_readings =
+            [("mongodb.collection", &self.collection), ("mongodb.timeseries.collection", &self.timeseries.collection)];
+        for (key, name) in of_readings {
+            differ("mongodb.rollups_collection", &self.rollups_collection, key, name)?;
+            differ("mongodb.devices_collection", &self.devices_collection, key, name)?;
         }
-        if self.timeseries.collection == self.rollups_collection {
-            let problem = format!("is \"{}\", must differ from mongodb.timeseries.collection", self.rollups_collection);
-            return Err(ConfigError::invalid("mongodb.rollups_collection", problem));
-        }
+        let rollups = ("mongodb.rollups_collection", &self.rollups_collection);
+        differ("mongodb.devices_collection", &self.devices_collection, rollups.0, rollups.1)?;
         self.timeseries.check()?;
         within("mongodb.timeout", self.timeout, Period::millis(1), Period::hours(1))?;
         within("mongodb.max_document_bytes", self.max_document_bytes, Bytes::kib(128), Bytes::mib(15))?;
         within("mongodb.max_readings_per_document", self.max_readings_per_document, 1, 100_000)
     }
+}
+
+/// Checks that a collection has another name than the collection of `key`.
+fn differ(own_key: &'static str, own: &str, key: &str, name: &str) -> Result<(), ConfigError> {
+    if own == name {
+        return Err(ConfigError::invalid(own_key, format!("is \"{own}\", must differ from {key}")));
+    }
+    Ok(())
 }
 
 pub(super) fn check_collection(key: &'static str, name: &str) -> Result<(), ConfigError> {

@@ -5,7 +5,6 @@ use std::io::Write;
 use super::*;
 
 mod auth;
-mod webhook;
 
 fn load(file: &str, env: &[(&str, &str)], overrides: &[Override]) -> Result<Config, String> {
     let mut stored = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -282,6 +281,8 @@ fn values_without_sense_are_refused_by_key() {
         ("[retention]\nreadings = \"59m\"", "retention.readings"),
         ("[retention]\nrollups = \"30d\"", "retention.rollups"),
         ("[mongodb]\nrollups_collection = \"buckets\"", "mongodb.rollups_collection"),
+        ("[mongodb]\ndevices_collection = \"rollups\"", "mongodb.devices_collection"),
+        ("[mongodb]\ncollection = \"devices\"", "mongodb.devices_collection"),
         ("[query]\nmax_hours = 0", "query.max_hours"),
         ("[query]\nmax_points = 0", "query.max_points"),
         ("[query]\nmax_readings = 0", "query.max_readings"),

@@ -40,16 +40,22 @@ impl Pipeline {
     }
 
     /// Returns the pending hours of a device in a range, ascending.
+    pub fn pending_hours(&self, device: &str, hours: Range<Hour>) -> Vec<PendingHour> {
+        let mut found = Vec::new();
+        self.each_pending_hour(device, hours, |hour| found.push(hour));
+        found
+    }
+
+    /// Calls `visit`, without the lock, with the pending hours of a device in a range, ascending.
     ///
     /// Locks once per turn: each hour is a snapshot, the hours together are not.
-    pub fn pending_hours(&self, device: &str, hours: Range<Hour>) -> Vec<PendingHour> {
-        let (mut found, mut rest) = self.with_pending(|pending| pending.hours(device, hours.clone()));
+    pub fn each_pending_hour(&self, device: &str, hours: Range<Hour>, mut visit: impl FnMut(PendingHour)) {
+        let mut rest = Some(hours.start);
         while let Some(next) = rest {
-            let more;
-            (more, rest) = self.with_pending(|pending| pending.hours(device, next..hours.end));
-            found.extend(more);
+            let found;
+            (found, rest) = self.with_pending(|pending| pending.hours(device, next..hours.end));
+            found.into_iter().for_each(&mut visit);
         }
-        found
     }
 
     /// Returns up to `limit` pending devices whose ID starts with `prefix` and follows `after`, ascending.

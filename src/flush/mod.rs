@@ -11,6 +11,7 @@
 //!   end.
 //! - The **roller** has the store roll up each hour some minutes after its end, if the store keeps rollups of
 //!   their own. A later write to such an hour rolls it up again before it is complete.
+//! - The **indexer** has the store add the devices to its device index that were stored without one.
 //!
 //! Promises:
 //! - A reading leaves pending only when the store has acknowledged it, or the dead-letter file holds it
@@ -48,6 +49,7 @@ pub mod bench;
 mod cutter;
 mod dead_letters;
 mod feeder;
+mod indexer;
 mod late;
 mod locked;
 mod narrow;
@@ -212,7 +214,7 @@ impl Pipeline {
         })
     }
 
-    /// Starts the feeder, the scheduler, the cutter and the roller.
+    /// Starts the feeder, the scheduler, the cutter, the roller and the indexer.
     ///
     /// # Errors
     /// If the feeder's thread cannot be started.
@@ -225,8 +227,9 @@ impl Pipeline {
         let scheduler = tokio::spawn(scheduler::run(Arc::clone(self)));
         let cutter = tokio::spawn(cutter::run(Arc::clone(self)));
         let roller = tokio::spawn(roller::run(Arc::clone(self), progress));
+        let indexer = tokio::spawn(indexer::run(Arc::clone(self)));
         let watch = tokio::spawn(store_state::watch(Arc::clone(self)));
-        Ok(Running { pipeline: Arc::clone(self), feeder, scheduler, cutter, roller, watch })
+        Ok(Running { pipeline: Arc::clone(self), feeder, scheduler, cutter, roller, indexer, watch })
     }
 
     /// Waits until the feeder fails to read the log, and returns the reason.
@@ -321,6 +324,7 @@ pub struct Running {
     scheduler: tokio::task::JoinHandle<()>,
     cutter: tokio::task::JoinHandle<()>,
     roller: tokio::task::JoinHandle<()>,
+    indexer: tokio::task::JoinHandle<()>,
     watch: tokio::task::JoinHandle<()>,
 }
 
@@ -330,8 +334,9 @@ impl Running {
     /// Readings that the store does not accept at the first attempt stay in the log. If the store does not
     /// answer, all do, without a wait. The log must be closed.
     pub async fn drain(self, grace: Duration) -> u64 {
-        let Self { pipeline, feeder, mut scheduler, cutter, roller, watch } = self;
+        let Self { pipeline, feeder, mut scheduler, cutter, roller, indexer, watch } = self;
         roller.abort(); // the next start continues its work
+        indexer.abort(); // likewise
         pipeline.lock().draining = true;
         pipeline.drain_begins.cancel();
         pipeline.due.notify_one();

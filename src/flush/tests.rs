@@ -11,7 +11,7 @@ use crate::log::{BatchBuilder, Instruments, MinFree, Sync};
 use crate::model::{BucketWrite, Contents, Hour, Metric, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    Cause, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Rollups, StoreError, WriteError, Written,
+    Cause, DeviceList, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Rollups, StoreError, WriteError, Written,
 };
 use crate::telemetry::Exposition;
 
@@ -86,8 +86,12 @@ impl Store for Faulty {
         self.store.last_hour(device).await
     }
 
-    async fn devices(&self, prefix: &str, after: Option<&str>, max: usize) -> Result<Vec<DeviceSummary>, StoreError> {
+    async fn devices(&self, prefix: &str, after: Option<&str>, max: usize) -> Result<DeviceList, StoreError> {
         self.store.devices(prefix, after, max).await
+    }
+
+    async fn device(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError> {
+        self.store.device(device).await
     }
 
     async fn bytes(&self) -> Result<u64, StoreError> {
@@ -179,7 +183,7 @@ impl Life {
     /// How many readings are in the store, by its own account.
     async fn stored(&self) -> usize {
         let mut readings = 0;
-        for device in self.store.devices("", None, 100).await.unwrap() {
+        for device in self.store.devices("", None, 100).await.unwrap().devices {
             let hours = self.store.contents(&device.device, Hour(0)..Hour(1000)).await.unwrap();
             readings += hours.iter().map(|(_, contents)| contents.reading_count()).sum::<usize>();
         }

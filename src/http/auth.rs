@@ -38,8 +38,6 @@ pub(super) enum Need {
     Scope(Scope),
     /// This scope, for a client of `InfluxDB`, with its schemes of `Authorization` and its format of errors.
     Influx(Version, Scope),
-    /// The scope `ingest`, for a payload of a webhook.
-    Webhook,
     /// Any valid token.
     AnyToken,
     /// The access that `auth.metrics` defines.
@@ -143,7 +141,6 @@ fn authorized(
     let tokens = app.gate.tokens();
     let scope = match need {
         Need::Scope(scope) | Need::Influx(_, scope) => Some(scope),
-        Need::Webhook => Some(Scope::Ingest),
         Need::AnyToken => None,
         Need::Metrics => (tokens.metrics() == Audience::Admin).then_some(Scope::Admin),
         Need::Health => (tokens.health() == Audience::Admin).then_some(Scope::Admin),
@@ -218,7 +215,7 @@ impl Need {
     }
 
     const fn carries_readings(self) -> bool {
-        matches!(self, Self::Scope(Scope::Ingest) | Self::Influx(_, Scope::Ingest) | Self::Webhook)
+        matches!(self, Self::Scope(Scope::Ingest) | Self::Influx(_, Scope::Ingest))
     }
 
     /// The format under which a refused ingest request is counted; `None` for other routes.
@@ -226,7 +223,6 @@ impl Need {
         match self {
             Self::Scope(Scope::Ingest) => Some(ingest::format_of(headers)),
             Self::Influx(_, Scope::Ingest) => Some(Format::LineProtocol),
-            Self::Webhook => Some(Format::Webhook),
             _ => None,
         }
     }

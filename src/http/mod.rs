@@ -52,7 +52,6 @@ mod remarks;
 mod router;
 mod server;
 mod tls;
-mod webhook;
 
 pub use admission::Admission;
 pub use browser::Hosts;
@@ -60,7 +59,6 @@ pub use budget::Budget;
 pub use over_capacity::connections_within;
 pub use server::{listen, serve};
 pub use tls::{Tls, TlsError};
-pub use webhook::Webhook;
 
 /// The limits of HTTP requests and answers.
 #[derive(Debug, Clone)]
@@ -90,8 +88,6 @@ pub struct Formats {
     pub line_protocol: LineProtocol,
     /// The rule that splits a `SenML` name into device and metric.
     pub senml_names: NameSplit,
-    /// The webhooks, each with a route of its own.
-    pub webhooks: Vec<Webhook>,
 }
 
 /// The rooms and limits that handlers use.

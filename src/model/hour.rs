@@ -1,7 +1,12 @@
-//! UTC hours, and offsets inside them.
+//! UTC hours, offsets inside them, and UTC days.
+
+use std::ops::Range;
 
 /// Milliseconds in an hour.
 pub const MS_PER_HOUR: i64 = 3_600_000;
+
+/// Hours in a day.
+const HOURS_PER_DAY: i32 = 24;
 
 /// Milliseconds since the start of an hour: 0 to 3,599,999.
 pub type HourOffset = u32;
@@ -50,9 +55,42 @@ impl Hour {
     }
 }
 
+/// A UTC day, counted from 1970-01-01.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Day(pub i32);
+
+impl Day {
+    /// The day of an hour.
+    #[must_use]
+    pub const fn of(hour: Hour) -> Self {
+        Self(hour.0.div_euclid(HOURS_PER_DAY))
+    }
+
+    /// The hours of the day.
+    #[must_use]
+    pub const fn hours(self) -> Range<Hour> {
+        let first = self.0 * HOURS_PER_DAY;
+        Hour(first)..Hour(first + HOURS_PER_DAY)
+    }
+
+    /// The start of the day, in Unix milliseconds.
+    #[must_use]
+    pub const fn start_ms(self) -> i64 {
+        self.hours().start.start_ms()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_day_has_its_hours_before_and_after_1970() {
+        for hour in [Hour(0), Hour(23), Hour(24), Hour(-1), Hour(-24), Hour(-25), Hour(493_526)] {
+            assert!(Day::of(hour).hours().contains(&hour), "{hour:?}");
+        }
+        assert_eq!((Day::of(Hour(-1)), Day(1).start_ms()), (Day(-1), 86_400_000));
+    }
 
     #[test]
     fn an_instant_is_its_hour_and_its_offset_before_and_after_1970() {

@@ -16,7 +16,7 @@ mod stats;
 pub use contents::{BucketWrite, Contents, Keep, Reading, Sample};
 pub use device::{DEVICE_ID_MAX_BYTES, DeviceIdCase, DeviceIdError, check_device_id};
 pub use device_pattern::{DevicePattern, DevicePatternError};
-pub use hour::{Hour, HourOffset, MS_PER_HOUR};
+pub use hour::{Day, Hour, HourOffset, MS_PER_HOUR};
 pub use metadata::{
     METADATA_MAX_DEPTH, MetadataError, check_metadata_depth, check_metadata_key, check_metadata_number,
 };

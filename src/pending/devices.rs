@@ -4,14 +4,8 @@ use std::sync::Arc;
 
 use super::slots::Key;
 use super::sorted::is_before;
-use super::{Device, HourSlot, ITEMS_PER_TURN, Pending, PendingHour};
+use super::{Device, ITEMS_PER_TURN, Pending, PendingHour};
 use crate::model::HourOffset;
-
-/// The number of hours before the newest one that are searched for metadata.
-const EARLIER_HOURS_MAX: usize = 24;
-
-/// The work of searching one of them, in the unit of [`ITEMS_PER_TURN`].
-const ITEMS_PER_EARLIER_HOUR: usize = 8;
 
 /// A device that has pending readings.
 #[derive(Debug, Clone)]
@@ -22,8 +16,8 @@ pub struct PendingDevice {
     pub first_ts_ms: i64,
     /// Its newest pending hour.
     pub newest: PendingHour,
-    /// The newest pending metadata of the hours before that.
-    pub earlier_metadata: Option<Arc<str>>,
+    /// Whether it has pending hours before that.
+    pub has_earlier: bool,
 }
 
 impl Pending {
@@ -42,24 +36,15 @@ impl Pending {
             let device = &self.devices[device];
             let [earlier @ .., newest] = &device.hours[..] else { continue };
             let (newest, touched) = self.snapshot(newest);
-            items += touched + earlier.len().min(EARLIER_HOURS_MAX) * ITEMS_PER_EARLIER_HOUR;
+            items += touched;
             found.push(PendingDevice {
                 device: Arc::clone(&device.id),
                 first_ts_ms: self.first_ts_ms(device),
                 newest,
-                earlier_metadata: self.newest_metadata(earlier),
+                has_earlier: !earlier.is_empty(),
             });
         }
         (found, false)
-    }
-
-    /// Returns the newest metadata of the last [`EARLIER_HOURS_MAX`] of some hours.
-    fn newest_metadata(&self, hours: &[HourSlot]) -> Option<Arc<str>> {
-        hours.iter().rev().take(EARLIER_HOURS_MAX).find_map(|slot| {
-            let open = slot.open.and_then(|bucket| self.open[bucket].metadata.as_ref());
-            let in_flight = slot.in_flight.and_then(|taken| self.in_flight[taken].bucket.metadata.as_ref());
-            open.or(in_flight).cloned()
-        })
     }
 
     fn first_ts_ms(&self, device: &Device) -> i64 {

@@ -110,10 +110,10 @@ impl PendingHour {
         (self.hour.instant_ms(first), self.hour.instant_ms(last))
     }
 
-    /// Returns the last instant, in Unix milliseconds, and the metadata of each write of the hour, in their
-    /// order.
-    pub fn metadata(&self) -> impl Iterator<Item = (i64, Option<&Arc<str>>)> {
-        self.parts().map(|part| (self.hour.instant_ms(part.span.1), part.metadata.as_ref()))
+    /// Returns the metadata that was accepted last.
+    #[must_use]
+    pub fn metadata(&self) -> Option<&Arc<str>> {
+        self.parts().filter_map(|part| part.metadata.as_ref()).last()
     }
 
     fn parts(&self) -> impl Iterator<Item = &BucketSnapshot> {
@@ -139,11 +139,6 @@ impl Pending {
             found.push(hour);
         }
         (found, None)
-    }
-
-    /// Returns the last hour of a device that has pending readings.
-    pub fn last_hour(&self, device: &str) -> Option<Hour> {
-        self.devices[self.find_device(device)?].hours.last().map(|slot| slot.hour)
     }
 
     /// Takes a snapshot of an hour, and returns it with the work that it took.

@@ -1,19 +1,30 @@
 //! The latest values of a device.
+//!
+//! The device index says on which day each series had its last reading. Most series have it in the newest
+//! hour. For the others, the stats of that day say in which hour, and each of these hours is read once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Answer, Queries, QueryError, blocking};
 use crate::access::DeviceScope;
-use crate::model::{Contents, Hour, Keep, Metric, SeriesFilter};
-use crate::store::HourSamples;
+use crate::model::{Contents, Day, Hour, Keep, Metric, SeriesFilter};
+use crate::store::{HourSamples, Store, StoreError};
 
-/// The latest value of each metric, with its instant in Unix milliseconds.
-pub type Latest = BTreeMap<Metric, (i64, f64)>;
+/// The most days, besides the newest hour, that are searched for series which have been silent since.
+const MAX_DAYS: usize = 32;
+
+/// The latest values of a device.
+#[derive(Debug, Default)]
+pub struct Latest {
+    /// The latest value of each metric, with its instant in Unix milliseconds.
+    pub values: BTreeMap<Metric, (i64, f64)>,
+    /// Whether other metrics may have values, which are left out.
+    pub has_more: bool,
+}
 
 impl Queries {
-    /// Returns the latest value of each wanted series in the newest hour of a device. `None`: it has no
-    /// readings.
+    /// Returns the latest value of each wanted series of a device. `None`: it has no readings.
     ///
     /// # Errors
     /// If the device is outside of the scope, the store does not answer, or the query takes too long.
@@ -26,43 +37,82 @@ impl Queries {
         let deadline = self.deadline();
         let device = &*scope.to_stored_id(device)?;
         let lagging = self.catch_up().await;
-        let pending = self.newest_pending(device).await?;
-        let newest_pending = pending.as_ref().map(|(hour, _)| *hour);
-        let stored = async {
-            let Some(hour) = self.store.last_hour(device).await?.max(newest_pending) else { return Ok(None) };
-            Ok(Some((hour, self.store.latest(device, hour).await?)))
+        let pending = self.latest_pending(device).await?;
+        let (stored, partial) = match self.ask(deadline, latest_stored(&*self.store, device, series)).await {
+            Ok(stored) => (stored, false),
+            Err(_) if !pending.values.is_empty() => (None, true),
+            Err(error) => return Err(error),
         };
-        let (newest, partial) = match (self.ask(deadline, stored).await, newest_pending) {
-            (Ok(newest), _) => (newest, false),
-            (Err(_), Some(hour)) => (Some((hour, Contents::default())), true),
-            (Err(error), None) => return Err(error),
-        };
-        let Some((hour, stored)) = newest else { return Ok(Answer { body: None, lagging, partial }) };
-        let pending = pending.filter(|(pending, _)| *pending == hour).map(|(_, contents)| contents);
-        let mut latest = Latest::new();
-        for contents in [Some(stored), pending].into_iter().flatten() {
-            for sample in contents.samples() {
-                let at = (hour.instant_ms(sample.offset), sample.value);
-                let known = latest.entry(contents.metric_of(sample).clone()).or_insert(at);
-                if at.0 > known.0 || (at.0 == known.0 && contents.keep() == Keep::Last) {
-                    *known = at;
-                }
-            }
+        if stored.is_none() && pending.values.is_empty() {
+            return Ok(Answer { body: None, lagging, partial });
         }
-        latest.retain(|metric, _| series.matches(metric));
+        let mut latest = stored.unwrap_or_default();
+        for (metric, value) in pending.values {
+            latest.add(metric, value, self.store.keeps());
+        }
+        latest.values.retain(|metric, _| series.matches(metric));
         Ok(Answer { body: Some(latest), lagging, partial })
     }
 
-    /// Returns the newest pending hour of a device, and the last sample of each metric in it.
-    async fn newest_pending(&self, device: &str) -> Result<Option<(Hour, Contents)>, QueryError> {
+    /// Returns the last pending value of each metric of a device.
+    async fn latest_pending(&self, device: &str) -> Result<Latest, QueryError> {
         let (pipeline, device) = (Arc::clone(&self.pipeline), device.to_owned());
         blocking(move || {
-            let hour = pipeline.with_pending(|pending| pending.last_hour(&device))?;
-            let newest = pipeline.pending_hours(&device, hour..Hour(hour.0 + 1)).pop()?;
-            let mut samples = HourSamples::last_of_each_metric(newest.hour);
-            samples.extend(&newest.contents());
-            Some((newest.hour, samples.finish().0))
+            let mut latest = Latest::default();
+            pipeline.each_pending_hour(&device, Hour(i32::MIN)..Hour(i32::MAX), |hour| {
+                let mut samples = HourSamples::last_of_each_metric(hour.hour);
+                samples.extend(&hour.contents());
+                latest.add_hour(hour.hour, &samples.finish().0);
+            });
+            latest
         })
         .await
+    }
+}
+
+/// Returns the last stored value of each wanted series of a device, and of others of its newest hour. `None`:
+/// it has no stored readings.
+async fn latest_stored(store: &dyn Store, device: &str, series: &SeriesFilter) -> Result<Option<Latest>, StoreError> {
+    let Some(newest) = store.last_hour(device).await? else { return Ok(None) };
+    let mut latest = Latest::default();
+    latest.add_hour(newest, &store.latest(device, newest).await?);
+    let Some(known) = store.device(device).await? else { return Ok(Some(latest)) };
+    let mut silent: BTreeMap<Day, BTreeSet<Metric>> = BTreeMap::new();
+    for of_device in known.series {
+        if series.matches(&of_device.metric) && !latest.values.contains_key(&of_device.metric) {
+            silent.entry(of_device.last_day).or_default().insert(of_device.metric);
+        }
+    }
+    latest.has_more = known.has_more_series || silent.len() > MAX_DAYS;
+    for (day, metrics) in silent.into_iter().rev().take(MAX_DAYS) {
+        let wanted = SeriesFilter::new(metrics.iter().map(|metric| &**metric), []).unwrap_or_default();
+        let stats = store.hour_stats(&[device.into()], day.hours(), &wanted).await?;
+        let mut last_hours: BTreeMap<&Metric, Hour> = BTreeMap::new();
+        for hour in stats.iter().flatten() {
+            let of_hour = hour.stats.iter().map(|(metric, _)| metric).filter(|metric| metrics.contains(*metric));
+            last_hours.extend(of_hour.map(|metric| (metric, hour.hour))); // ascending by hour
+        }
+        for hour in last_hours.into_values().collect::<BTreeSet<_>>() {
+            latest.add_hour(hour, &store.latest(device, hour).await?);
+        }
+    }
+    Ok(Some(latest))
+}
+
+impl Latest {
+    /// Adds the last value of each metric in an hour.
+    fn add_hour(&mut self, hour: Hour, contents: &Contents) {
+        for sample in contents.samples() {
+            let value = (hour.instant_ms(sample.offset), sample.value);
+            self.add(contents.metric_of(sample).clone(), value, Keep::Last);
+        }
+    }
+
+    /// Adds a value. `keep` says which of two values at the same instant stays.
+    fn add(&mut self, metric: Metric, value: (i64, f64), keep: Keep) {
+        let known = self.values.entry(metric).or_insert(value);
+        if value.0 > known.0 || (value.0 == known.0 && keep == Keep::Last) {
+            *known = value;
+        }
     }
 }

@@ -12,6 +12,9 @@
 //!   its stored readings. When readings expire, their stats stay as they were. (In a store with [`Rollups`],
 //!   stats are as new as the last rollup.)
 //! - **Ok means durable.** An `Ok` outcome survives a crash of the store's server or of this machine.
+//! - **The device index is complete** ([`device_index`]): a device, its series and its metadata are in the
+//!   index before a write of their readings succeeds. A device leaves the index when its last readings and
+//!   rollups have expired, or some days later.
 //! - **One broken document breaks nothing else.** Reads skip documents that they cannot read, count them and
 //!   log them ([`UnreadableDocuments`]).
 //! - **Errors have a cause.** After a transient error the same write may be retried, forever; after a
@@ -25,15 +28,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{BucketWrite, Contents, Hour, Keep, Metric, SeriesFilter, Stats, join_stats};
 
+pub mod device_index;
 mod error;
 pub mod expiry;
 mod hour_samples;
 mod metric_names;
 pub mod mongodb;
+mod noted_devices;
 mod readings;
 pub mod sqlite;
 mod unreadable;
 
+pub use self::device_index::{DeviceList, DeviceMetadata, DeviceSeries, DeviceSummary};
 pub use self::error::{Cause, StoreError, WriteError};
 pub use self::unreadable::UnreadableDocuments;
 
@@ -69,22 +75,6 @@ impl HourStats {
         self.last_ts_ms = self.last_ts_ms.max(other.last_ts_ms);
         join_stats(&mut self.stats, other.stats, |known, more| known.merge(&more));
     }
-}
-
-/// The entry of a device in a list of devices.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DeviceSummary {
-    /// The device ID.
-    pub device: Arc<str>,
-    /// The metadata of its newest hour (see [`Store::metadata_stays`]), as the text of a JSON object. It
-    /// expires with the readings of that hour.
-    pub metadata: Option<Arc<str>>,
-    /// The metrics of its newest hour, sorted by name.
-    pub metrics: Vec<Metric>,
-    /// The first stored instant, in Unix milliseconds.
-    pub first_ts_ms: i64,
-    /// The last stored instant, in Unix milliseconds.
-    pub last_ts_ms: i64,
 }
 
 /// The identity and the age of a store.
@@ -149,15 +139,19 @@ pub trait Store: Send + Sync {
 
     /// Returns up to `limit` devices whose ID starts with `prefix` and is greater than `after` (bytewise),
     /// ascending by ID. A device is listed if it has readings, or stats of readings that have expired.
-    async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<DeviceSummary>, StoreError>;
-
-    /// Whether metadata belongs to readings, and not to hours.
     ///
-    /// If so, a reading without metadata gets the last known metadata of its device, and a [`DeviceSummary`]
-    /// has the metadata of the device's last reading. If not, it has the newest metadata that was written to
-    /// the device's newest hour.
-    fn metadata_stays(&self) -> bool {
-        false
+    /// **Memory.** The series of all devices but the last take at most 2 MiB: [`DeviceList::is_cut`] says
+    /// that the list ended there.
+    async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError>;
+
+    /// Returns one device; `None` if it is not known.
+    async fn device(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError>;
+
+    /// Adds some of the devices to the device index that were stored before there was one. Returns whether
+    /// the index has all devices; until then, `flush` calls it again and again. A list of devices is complete
+    /// meanwhile, but may lack series and metadata of the devices that are not in the index yet.
+    async fn build_device_index(&self) -> Result<bool, StoreError> {
+        Ok(true)
     }
 
     /// Checks that the store answers.

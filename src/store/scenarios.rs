@@ -18,6 +18,7 @@ use crate::model::{BucketWrite, Contents, Hour, HourOffset, Metric, Sample, Seri
 use crate::store::{HourStats, Store, Written};
 
 pub(super) mod concurrent;
+pub(super) mod devices;
 pub(super) mod reading;
 pub(super) mod rolling;
 pub(super) mod writing;
@@ -76,7 +77,6 @@ macro_rules! store_scenarios {
             many_small_writes_of_one_bucket_add_up,
             one_call_writes_many_buckets_and_answers_in_their_order,
             an_empty_call_answers_nothing,
-            the_newest_metadata_stays,
         );
         $crate::store::scenarios::store_scenarios!(@one $open, reading:
             ranges_include_their_start_and_exclude_their_end,
@@ -88,17 +88,29 @@ macro_rules! store_scenarios {
             an_hour_without_the_metrics_asked_for_is_still_there,
             an_unknown_device_has_nothing,
             the_last_hour_is_the_newest_not_the_last_written,
-            a_device_is_summed_up_by_its_first_and_newest_hour,
             devices_are_found_by_literal_prefix,
             devices_are_paged_in_bytewise_order,
             the_store_answers_a_ping,
         );
-        $crate::store::scenarios::store_scenarios!(@expiring $open, reading:
-            devices_whose_readings_have_expired_are_listed,
-        );
         $crate::store::scenarios::store_scenarios!(@two $open, concurrent:
             two_writers_of_different_readings_lose_none,
             two_writers_of_different_metrics_lose_none,
+        );
+    };
+    (@indexed $open:path) => {
+        $crate::store::scenarios::store_scenarios!(@one $open, devices:
+            a_device_is_summed_up_by_all_its_hours,
+            metadata_stays_until_it_is_replaced,
+            writes_in_any_order_leave_the_metadata_of_the_newest_hour,
+            a_series_keeps_its_measurement,
+            a_device_has_a_bounded_number_of_series,
+            a_list_of_devices_with_many_series_is_cut,
+        );
+        $crate::store::scenarios::store_scenarios!(@expiring $open, devices:
+            devices_whose_readings_have_expired_are_listed,
+        );
+        $crate::store::scenarios::store_scenarios!(@two $open, devices:
+            two_writers_of_one_device_leave_one_entry,
         );
     };
     (@one $open:path, $room:ident: $($scenario:ident,)*) => { $(

@@ -1,15 +1,11 @@
 //! Invariants fuzzed on the wire formats.
 
 use std::collections::BTreeSet;
-use std::sync::LazyLock;
-
-use strum::IntoEnumIterator;
 
 use super::line_protocol::Precision;
-use super::webhook::{self as webhook_format, Hook};
 use super::{Code, Ignored, Incoming, Rejection, Sink, senml, timestamp::parse_rfc3339};
 use super::{json as json_format, line_protocol as line_format};
-use crate::config::{LineProtocol, Preset};
+use crate::config::LineProtocol;
 
 /// A reading: device, metadata, time, values by name.
 type Reading = (String, Option<String>, Option<i64>, Vec<(String, f64)>);
@@ -144,28 +140,6 @@ fn senml(body: &[u8], parse: impl Fn(&senml::Options, &mut ParsedBody) -> Result
         assert!(metadata.as_ref().is_none_or(|text| text.len() <= options.max_metadata_bytes));
     }
     found.check(body);
-}
-
-/// A payload of each preset, and of hooks that use the whole grammar of paths.
-pub fn webhook(body: &[u8]) {
-    static HOOKS: LazyLock<Vec<Hook>> = LazyLock::new(|| {
-        let presets = Preset::iter().map(|preset| format!("preset = \"{}\"", <&str>::from(preset)));
-        let others = [
-            "metrics = [{ n = \"a[1].b\" }, \"c.*\", \"*\"]\nlabels = [\"l\", \"a[0]\"]\nmetadata = [\"m\", \"c\"]",
-            "metrics = \"l[*].*\"\nlabels = [\"l[*].p\", \"q\"]\ntime = \"t\"\nwhen = [\"l[*].u\", { v = \"x\" }]",
-        ];
-        let all = presets.chain(others.map(str::to_owned));
-        let hook = |keys: String| toml::from_str(&format!("path = \"/h/{{deviceId}}\"\n{keys}")).expect("a hook");
-        all.map(|keys| Hook::new(&hook(keys))).collect()
-    });
-    for hook in HOOKS.iter() {
-        let mut found = ParsedBody::default();
-        if let Err(error) = webhook_format::parse(body, hook, Some("d"), &mut found) {
-            assert!(error.offset <= body.len(), "{error:?} lies behind the end");
-            assert!(found.readings.is_empty() && found.rejections.is_empty(), "nothing of a payload that is not JSON");
-        }
-        found.check(body);
-    }
 }
 
 /// A timestamp.

@@ -25,7 +25,6 @@ pub(crate) mod recording_sink;
 pub mod senml;
 mod source;
 pub mod timestamp;
-pub mod webhook;
 pub(crate) mod work;
 
 pub use source::{Format, Protocol, Source, Transport};
@@ -134,10 +133,6 @@ pub enum Ignored {
     String,
     /// A key without a meaning, which the configuration or the format allows.
     UnknownKey,
-    /// An array where a webhook takes all numbers.
-    Array,
-    /// A payload that meets no condition of its webhook.
-    Event,
 }
 
 /// The stable codes of rejected readings and values, in answers and as the `reason` of

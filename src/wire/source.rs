@@ -20,8 +20,6 @@ pub enum Format {
     LineProtocol,
     /// `SenML` in JSON and in CBOR.
     Senml,
-    /// JSON of another platform.
-    Webhook,
 }
 
 /// The transport and the format of one request or datagram.
@@ -43,8 +41,6 @@ pub enum Protocol {
     Influx,
     /// `SenML` over HTTP.
     Senml,
-    /// JSON of another platform over HTTP.
-    Webhook,
     /// JSON or line protocol over UDP.
     Udp,
 }
@@ -69,7 +65,6 @@ impl From<Source> for Protocol {
             (Transport::Http, Format::Json) => Self::Http,
             (Transport::Http, Format::LineProtocol) => Self::Influx,
             (Transport::Http, Format::Senml) => Self::Senml,
-            (Transport::Http, Format::Webhook) => Self::Webhook,
             (Transport::Udp, _) => Self::Udp,
         }
     }
@@ -80,7 +75,7 @@ impl Protocol {
     #[must_use]
     pub const fn transport(self) -> Transport {
         match self {
-            Self::Http | Self::Influx | Self::Senml | Self::Webhook => Transport::Http,
+            Self::Http | Self::Influx | Self::Senml => Transport::Http,
             Self::Udp => Transport::Udp,
         }
     }
@@ -89,7 +84,7 @@ impl Protocol {
     #[must_use]
     pub fn carries(self, format: Format) -> bool {
         match self {
-            Self::Udp => matches!(format, Format::Json | Format::LineProtocol),
+            Self::Udp => format != Format::Senml,
             _ => self == Self::from(Source::http(format)),
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegauge::common::clock::Clock;
 use tidegauge::config::{self, Config, Period};
-use tidegauge::http::{Formats, Hosts, Webhook};
+use tidegauge::http::{Formats, Hosts};
 use tidegauge::ingest::Rules;
 use tidegauge::ingest::devices::DeviceLimits;
 use tidegauge::limits::Rate;
@@ -31,6 +31,7 @@ pub(super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOptions {
         database: mongodb.database(),
         collection: mongodb.collection.clone(),
         rollups_collection: mongodb.rollups_collection.clone(),
+        devices_collection: mongodb.devices_collection.clone(),
         timeout: mongodb.timeout.as_duration(),
         query_timeout: config.query.timeout.as_duration(),
         max_readings_per_document: u32::try_from(mongodb.max_readings_per_document).unwrap_or(u32::MAX),
@@ -38,6 +39,7 @@ pub(super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOptions {
         slow_writes: metrics.store_slow_path_total.clone(),
         unreadable_readings: unreadable_readings(metrics),
         unreadable_rollups: UnreadableDocuments::new(metrics.store_unreadable_total.with("rollups")),
+        unreadable_devices: UnreadableDocuments::new(metrics.store_unreadable_total.with("devices")),
         retention: config.retention.readings.period().map(Period::as_duration),
         rollups_retention: config.retention.rollups().period().map(Period::as_duration),
         validate: mongodb.validate,
@@ -140,7 +142,6 @@ pub(super) fn formats(config: &Config) -> Formats {
     Formats {
         line_protocol: config.ingest.line_protocol.clone(),
         senml_names: NameSplit::at(config.ingest.senml.separators.as_str()),
-        webhooks: config.webhook.iter().map(Webhook::new).collect(),
     }
 }
 

@@ -54,7 +54,7 @@ impl Faulty {
     /// The fold of all that is stored.
     async fn fold(&self) -> ByBucket {
         let mut fold = ByBucket::new();
-        for device in self.store.devices("", None, 100).await.unwrap() {
+        for device in self.store.devices("", None, 100).await.unwrap().devices {
             for (hour, contents) in self.store.contents(&device.device, Hour(0)..Hour(1000)).await.unwrap() {
                 fold.insert((Arc::clone(&device.device), hour), contents.stats());
             }

@@ -34,6 +34,8 @@ struct Device {
     id: String,
     metadata: Option<Box<RawValue>>,
     metrics: Vec<Metric>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more_metrics: bool,
     first_seen: String,
     last_seen: String,
 }
@@ -85,6 +87,7 @@ fn device(device: query::Device) -> Device {
         id: device.id.to_string(),
         metadata: device.metadata.and_then(|text| RawValue::from_string(text.to_string()).ok()),
         metrics: device.metrics,
+        more_metrics: device.has_more_metrics,
         first_seen: rfc3339(device.first_ts_ms),
         last_seen: rfc3339(device.last_ts_ms),
     }

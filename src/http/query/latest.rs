@@ -17,15 +17,18 @@ use crate::http::device::DeviceInPath;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::model::Metric;
+use crate::query;
 
 /// The memory of an answer with some thousands of metrics.
-const ANSWER_BYTES: usize = 1 << 20;
+const ANSWER_BYTES: usize = 2 << 20;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::http) struct Latest {
     device_id: String,
     metrics: BTreeMap<Metric, LatestValue>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more_metrics: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -51,10 +54,9 @@ pub(in crate::http) async fn latest(
         return Err(Problem::unknown_device(&device));
     }
     Ok(answer(latest, |latest| {
-        let values = latest
-            .into_iter()
-            .flatten()
-            .map(|(metric, (ts_ms, value))| (metric, LatestValue { ts: rfc3339(ts_ms), value }));
-        Latest { device_id: device, metrics: values.collect() }
+        let query::Latest { values, has_more } = latest.unwrap_or_default();
+        let values =
+            values.into_iter().map(|(metric, (ts_ms, value))| (metric, LatestValue { ts: rfc3339(ts_ms), value }));
+        Latest { device_id: device, metrics: values.collect(), more_metrics: has_more }
     }))
 }

@@ -203,8 +203,8 @@ impl Which {
             }
             Self::Listed(request) => {
                 let Answer { body: (devices, more), partial, .. } =
-                    app.queries.devices(&grant.device_scope, &request).await?;
-                into.extend(devices.into_iter().map(|device| device.id));
+                    app.queries.device_ids(&grant.device_scope, &request).await?;
+                *into = devices;
                 Ok((more, partial))
             }
         }

@@ -19,7 +19,6 @@ use crate::log::{BatchView, MAX_PAYLOAD_BYTES};
 use crate::model::DeviceIdCase;
 use crate::wire::line_protocol::{self, Precision};
 use crate::wire::senml::{self, NameSplit};
-use crate::wire::webhook::{self, Hook};
 use crate::wire::{self, Limits, Sink, Source, json, work::counted as work};
 
 const NOW_MS: i64 = 1_776_693_610_000;
@@ -49,7 +48,6 @@ enum Format {
     LineProtocol,
     SenmlJson,
     SenmlCbor,
-    Webhook,
 }
 
 impl Format {
@@ -64,18 +62,8 @@ impl Format {
             Self::LineProtocol => Most { in_use: 130, allocated: 220, work: 140, record: 2 },
             Self::SenmlJson => Most { in_use: 50, allocated: 250, work: 100, record: 10 },
             Self::SenmlCbor => Most { in_use: 100, allocated: 600, work: 300, record: 20 },
-            Self::Webhook => Most { in_use: 60, allocated: 400, work: 300, record: 2 },
         }
     }
-}
-
-thread_local! {
-    /// A hook whose readings are the elements of an array, or the payload if that is an object.
-    static HOOK: Hook = {
-        let keys = "path = \"/h\"\ndevice = \"id\"\nmetrics = [\"list[*].v.*\", \"list[*].*\"]\ntime = \"list[*].t\"\n\
-            labels = [\"zone\", \"list[*].l\"]\nmetadata = [\"info\"]\nignore = [\"none\"]";
-        Hook::new(&toml::from_str(keys).unwrap())
-    };
 }
 
 /// A body that stretches one thing, of about so many bytes.
@@ -157,7 +145,6 @@ fn parse(format: Format, body: &[u8], admission: &mut Admission<'_>) {
         }
         Format::SenmlJson => drop(senml::parse_json(body, &senml, admission)),
         Format::SenmlCbor => drop(senml::parse_cbor(body, &senml, admission)),
-        Format::Webhook => HOOK.with(|hook| drop(webhook::parse(body, hook, None, admission))),
     }
 }
 
@@ -207,11 +194,6 @@ fn no_senml_in_json_costs_more_than_its_size() {
 #[test]
 fn no_senml_in_cbor_costs_more_than_its_size() {
     check(packs::cases(Format::SenmlCbor));
-}
-
-#[test]
-fn no_payload_of_a_webhook_costs_more_than_its_size() {
-    check(bodies::webhook());
 }
 
 #[test]

@@ -14,9 +14,9 @@ use mongodb::{Database, IndexModel};
 use super::errors::within;
 use crate::store::{Cause, StoreError};
 
-/// The index on `createdAt`: queries find the documents of an hour by it, and it expires them unless they are
-/// kept forever.
-const AGE_INDEX: &str = "createdAt";
+/// The field of most collections that expiry counts from. Queries find the documents of an hour by its
+/// index.
+pub(super) const CREATED_AT: &str = "createdAt";
 
 /// The largest `expireAfterSeconds` that the server accepts.
 const EXPIRE_MAX: Duration = Duration::from_secs(i32::MAX as u64);
@@ -161,12 +161,13 @@ impl ManagedCollection {
         self.create_index(name, keys, None).await
     }
 
-    /// Brings the index on `createdAt` to an expiry of `after`. `None` keeps documents forever.
-    pub(super) async fn ensure_expiry(&self, after: Option<Duration>) -> Result<(), StoreError> {
-        let key = doc! { "createdAt": 1 };
+    /// Brings the index on a field, which has the field's name, to an expiry of `after`. `None` keeps
+    /// documents forever.
+    pub(super) async fn ensure_expiry(&self, field: &str, after: Option<Duration>) -> Result<(), StoreError> {
+        let key = doc! { field: 1 };
         let wanted = after.map(|after| Duration::from_secs(after.min(EXPIRE_MAX).as_secs()));
         let Some(present) = self.indexes().await?.into_iter().find(|index| index.keys == key) else {
-            return self.create_index(AGE_INDEX, key, wanted).await;
+            return self.create_index(field, key, wanted).await;
         };
         let options = present.options.unwrap_or_default();
         if options.expire_after == wanted {
@@ -177,7 +178,7 @@ impl ManagedCollection {
             self.modify(doc! { "index": { "keyPattern": key, "expireAfterSeconds": seconds } }).await?;
         } else {
             self.run(doc! { "dropIndexes": &self.name, "index": options.name }).await?;
-            self.create_index(AGE_INDEX, key, None).await?;
+            self.create_index(field, key, None).await?;
         }
         let (old, new) = (options.expire_after, wanted);
         tracing::info!(collection = self.name, ?old, ?new, "changed when documents expire");

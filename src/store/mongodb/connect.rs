@@ -25,6 +25,8 @@ pub struct MongodbOptions {
     pub collection: String,
     /// The collection of the rollups.
     pub rollups_collection: String,
+    /// The collection of the device index.
+    pub devices_collection: String,
     /// The longest wait for an answer of the server.
     pub timeout: Duration,
     /// How long the server may work on one query.
@@ -41,6 +43,8 @@ pub struct MongodbOptions {
     pub unreadable_readings: UnreadableDocuments,
     /// Counts the documents with rollups that reads skip.
     pub unreadable_rollups: UnreadableDocuments,
+    /// Counts the documents of devices that reads skip.
+    pub unreadable_devices: UnreadableDocuments,
     /// How long readings are kept after the end of their hour; `None` keeps them forever.
     pub retention: Option<Duration>,
     /// How long rollups are kept after the end of their day; `None` keeps them forever.

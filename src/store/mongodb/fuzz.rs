@@ -2,11 +2,12 @@
 
 use bson::RawDocument;
 
-use super::{bucket, rollups};
+use super::{bucket, devices, rollups};
 
-/// A document of either collection.
+/// A document of any collection.
 pub fn document(bytes: &[u8]) {
     let Ok(document) = RawDocument::from_bytes(bytes) else { return };
     bucket::fuzz::document(document);
     rollups::fuzz::document(document);
+    devices::fuzz::document(document);
 }

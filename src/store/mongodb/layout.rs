@@ -2,15 +2,16 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use bson::Document;
+use bson::Bson;
 
 use super::by_device::ByDevice;
 use super::collection::Deployment;
 use super::rollups::{HourRollup, Missing, RollupCollection};
 use crate::model::{BucketWrite, Contents, Hour, Keep, SeriesFilter};
-use crate::store::{DeviceSummary, FirstReadings, ReadingsQuery, StoreError, WriteError, Written};
+use crate::store::{DeviceMetadata, DeviceSummary, FirstReadings, ReadingsQuery, StoreError, WriteError, Written};
 
 /// One shape of the readings in their collection.
 ///
@@ -24,15 +25,15 @@ pub trait Layout: Queries + Devices + Derivation + Debug + Send + Sync {
     /// Which of several values of one identity stays.
     const KEEPS: Keep;
 
-    /// Whether metadata belongs to readings, and not to hours.
-    const METADATA_STAYS: bool;
-
     /// The beginning of [`Rollups::identity`](crate::store::Rollups::identity).
     const IDENTITY: &'static str;
 
     /// Whether a write counts only if the collection is still the same one afterwards: an insert into a
     /// missing collection makes the server create a plain one.
     const CONFIRMS_WRITES: bool;
+
+    /// The time after the retention of readings within which the server has deleted them.
+    fn expiry_delay(&self) -> Duration;
 
     /// The names under which the server may list the collection of the readings.
     fn collection_names(&self) -> Vec<String>;
@@ -62,18 +63,25 @@ pub trait Queries {
     /// Reads the last sample of each metric in an hour.
     async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError>;
 
+    /// The last instant of a device that has readings, in Unix milliseconds.
+    async fn last_ts_ms(&self, device: &str) -> Result<Option<i64>, StoreError>;
+
+    /// The newest metadata that is stored with readings of a device, and not in its summary. It looks at the
+    /// newest hours only.
+    async fn newest_metadata(&self, device: &str) -> Result<Option<DeviceMetadata>, StoreError>;
+
     /// The newest hour of a device that has readings.
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError>;
 }
 
-/// The list of devices of a layout.
+/// The search for devices in the readings of a layout.
 #[async_trait]
 pub trait Devices {
     /// The first entry of a device that has readings.
     type First: Send;
 
     /// The first entry of the first device whose ID matches `ids`. One seek in the index.
-    async fn first_of(&self, ids: Document) -> Result<Option<Self::First>, StoreError>;
+    async fn first_of(&self, ids: Bson) -> Result<Option<Self::First>, StoreError>;
 
     /// The device of an entry.
     fn device_of(first: &Self::First) -> &str;

@@ -2,6 +2,8 @@
 //!
 //! Whole numbers are stored as integers, so that they look the same in mongosh. [`names`] maps the keys.
 
+use std::sync::Arc;
+
 use bson::{RawBsonRef, RawDocument};
 use serde_json::{Map, Value};
 
@@ -52,6 +54,11 @@ pub(super) fn decode(document: &RawDocument) -> Result<Map<String, Value>, Decod
         Ok((names::original(key.as_str()).into_owned(), decode_value(value)?))
     });
     entries.collect()
+}
+
+/// The text of the object.
+pub(super) fn to_text(metadata: Map<String, Value>) -> Arc<str> {
+    Value::from(metadata).to_string().into()
 }
 
 fn decode_value(value: RawBsonRef<'_>) -> Result<Value, DecodeError> {

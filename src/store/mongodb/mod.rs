@@ -7,8 +7,9 @@
 //!   (`schema_state`);
 //! - commands: replies and queries (`command`), many statements in few commands (`statements`), sessions
 //!   whose inserts can be fenced (`insert_sessions`), the causes of errors (`errors`);
-//! - the collection of the rollups (`rollups`), stats (`stats`, `by_device`), the search for devices
-//!   (`seek`);
+//! - the collection of the rollups (`rollups`), stats (`stats`, `by_device`);
+//! - the collection of the device index (`devices`), and the search for devices that are not in it yet
+//!   (`seek`, `device_search`);
 //! - BSON: `encode`, `decode`, the names of fields (`names`), metadata (`metadata`).
 //!
 //! Only this room knows the driver and BSON.
@@ -22,6 +23,8 @@ mod collection;
 mod command;
 mod connect;
 mod decode;
+mod device_search;
+mod devices;
 mod encode;
 mod errors;
 #[cfg(any(test, fuzzing))]

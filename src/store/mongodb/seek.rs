@@ -1,10 +1,10 @@
-//! Finds the devices of a collection one after the other, without an index of devices.
+//! Finds the devices of a collection one after the other, until the device index has them.
 //!
 //! An index that begins with the device ID has the devices in order. A seek past all entries of a device
 //! finds the first entry of the next one, so each device costs one seek (a loose index scan). Readings may
 //! expire before their rollups, so the search runs in both collections at the same time.
 
-use bson::{Document, doc};
+use bson::{Bson, Document, doc};
 
 /// How many devices are summarized at the same time.
 pub(super) const MAX_CONCURRENT_SUMMARIES: usize = 8;
@@ -12,9 +12,10 @@ pub(super) const MAX_CONCURRENT_SUMMARIES: usize = 8;
 /// Sorts after every character of a device ID, all of which are ASCII letters, digits or punctuation.
 const AFTER_ALL: char = '\u{7F}';
 
-/// The range of IDs that is still to be searched.
+/// The IDs that are still to be searched.
 pub(super) struct Seek {
-    from: Document,
+    /// Matches these IDs. The next device is the first of them.
+    rest: Bson,
     end: String,
 }
 
@@ -23,14 +24,22 @@ impl Seek {
     pub(super) fn new(prefix: &str, after: Option<&str>) -> Self {
         let after = after.filter(|&after| after >= prefix);
         let from = after.map_or_else(|| doc! { "$gte": prefix }, |after| doc! { "$gt": after });
-        Self { from, end: format!("{prefix}{AFTER_ALL}") }
+        Self::from(from, format!("{prefix}{AFTER_ALL}"))
     }
 
-    /// Matches the IDs of the devices that are still to be found. The next device is the first of them.
-    pub(super) fn rest(&self) -> Document {
-        let mut bounds = self.from.clone();
-        bounds.insert("$lt", &self.end);
-        bounds
+    /// A search for one device, by equality: a sharded cluster sends it to the device's shard alone.
+    pub(super) fn one(device: &str) -> Self {
+        Self { rest: device.into(), end: format!("{device}{AFTER_ALL}") }
+    }
+
+    fn from(mut bounds: Document, end: String) -> Self {
+        bounds.insert("$lt", &end);
+        Self { rest: bounds.into(), end }
+    }
+
+    /// Matches the IDs of the devices that are still to be found.
+    pub(super) fn rest(&self) -> Bson {
+        self.rest.clone()
     }
 
     /// The next device, given the next device with readings and the next device with rollups.
@@ -40,6 +49,6 @@ impl Seek {
 
     /// Continues the search after the device that was found.
     pub(super) fn advance(&mut self, device: &str) {
-        self.from = doc! { "$gt": device };
+        *self = Self::from(doc! { "$gt": device }, std::mem::take(&mut self.end));
     }
 }

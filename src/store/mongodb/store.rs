@@ -1,25 +1,24 @@
-//! The store of every layout: the connection, the schema, the rollups, the list of devices.
+//! The store of every layout: the connection, the schema, the rollups, the device index.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures_util::future::try_join;
-use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::by_device::ByDevice;
 use super::collection::Deployment;
 use super::command::Commands;
 use super::connect::MongodbOptions;
+use super::devices::DeviceIndex;
 use super::errors::CAUSES;
 use super::layout::Layout;
-use super::rollups::{Day, RollupCollection, missing};
+use super::rollups::{RollupCollection, missing};
 use super::schema_state::SchemaState;
-use super::seek::{MAX_CONCURRENT_SUMMARIES, Seek};
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Hour, Keep, SeriesFilter};
 use crate::store::{
-    Cause, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Rollups, Store, StoreError, WriteError, Written,
+    Cause, DeviceList, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Rollups, Store, StoreError, WriteError,
+    Written,
 };
 
 /// Readings in a MongoDB collection of one layout, and their rollups in another collection.
@@ -27,8 +26,9 @@ use crate::store::{
 pub struct MongoStore<L> {
     pub(super) commands: Commands,
     pub(super) rollups: RollupCollection,
+    pub(super) devices: DeviceIndex,
     schema_state: SchemaState,
-    layout: L,
+    pub(super) layout: L,
 }
 
 impl<L: Layout> MongoStore<L> {
@@ -48,11 +48,16 @@ impl<L: Layout> MongoStore<L> {
         };
         let layout = layout(&options, commands.clone());
         let mut names = layout.collection_names();
-        names.push(options.rollups_collection.clone());
+        names.extend([options.rollups_collection.clone(), options.devices_collection.clone()]);
         let of_rollups = Commands { unreadable: options.unreadable_rollups, ..commands.clone() };
+        let of_devices = Commands { unreadable: options.unreadable_devices, ..commands.clone() };
+        let retention = options.retention.zip(options.rollups_retention);
+        let retention = retention
+            .map(|(of_readings, of_rollups)| of_readings.saturating_add(layout.expiry_delay()).max(of_rollups));
         Ok(Self {
             schema_state: SchemaState::new(commands.managed(&options.rollups_collection), names),
             rollups: RollupCollection::new(of_rollups, &options.rollups_collection, options.rollups_retention),
+            devices: DeviceIndex::new(of_devices, &options.devices_collection, retention),
             commands,
             layout,
         })
@@ -73,11 +78,29 @@ impl<L: Layout> MongoStore<L> {
         let ensure = || async {
             let deployment = self.layout.ensure_schema(self.schema_state.was_ensured()).await?;
             self.rollups.ensure(deployment).await?;
+            self.devices.ensure(deployment).await?;
             Ok(deployment)
         };
         // Each step waits for the server no longer than `timeout`. All of them together may take longer, and
         // must not start over each time when they do.
-        self.schema_state.deployment(ensure).await
+        Box::pin(self.schema_state.deployment(ensure)).await // large, and seldom run
+    }
+
+    /// Writes buckets once the device index has what they need.
+    async fn write_noted(
+        &self,
+        writes: &[Arc<BucketWrite>],
+        deployment: Deployment,
+    ) -> Vec<Result<Written, WriteError>> {
+        let failed = self.devices.note(writes).await;
+        if failed.iter().all(Option::is_none) {
+            return self.layout.write(writes, deployment).await;
+        }
+        let noted = writes.iter().zip(&failed).filter(|(_, failed)| failed.is_none());
+        let noted: Vec<Arc<BucketWrite>> = noted.map(|(write, _)| Arc::clone(write)).collect();
+        let mut outcomes = self.layout.write(&noted, deployment).await.into_iter();
+        let mut outcome = || outcomes.next().expect("an outcome for each write");
+        failed.into_iter().map(|failed| failed.map_or_else(&mut outcome, Err)).collect()
     }
 
     /// Takes back successful outcomes if the collections are not the ones whose schema was ensured.
@@ -91,24 +114,6 @@ impl<L: Layout> MongoStore<L> {
             Err(error) => error,
         };
         outcomes.iter_mut().filter(|outcome| outcome.is_ok()).for_each(|outcome| *outcome = Err(error.clone().into()));
-    }
-
-    /// The summary of a device, from its readings if it has any, else from its rollups. `None`: it has just
-    /// expired.
-    async fn summary(&self, first: Option<L::First>, day: Option<Day>) -> Result<Option<DeviceSummary>, StoreError> {
-        let of_readings = match first {
-            Some(first) => self.layout.summary(first).await?,
-            None => None,
-        };
-        match (of_readings, day) {
-            (Some(summary), None) => Ok(Some(summary)),
-            (Some(summary), Some(day)) => {
-                let first_ts_ms = summary.first_ts_ms.min(day.first_ts_ms);
-                Ok(Some(DeviceSummary { first_ts_ms, ..summary }))
-            }
-            (None, Some(day)) => self.rollups.summary(day).await,
-            (None, None) => Ok(None),
-        }
     }
 }
 
@@ -128,7 +133,7 @@ impl<L: Layout> Store for MongoStore<L> {
 
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
         let mut outcomes = match self.deployment().await {
-            Ok(deployment) => self.layout.write(writes, deployment).await,
+            Ok(deployment) => self.write_noted(writes, deployment).await,
             Err(error) => vec![Err(error.into()); writes.len()],
         };
         if L::CONFIRMS_WRITES {
@@ -166,26 +171,17 @@ impl<L: Layout> Store for MongoStore<L> {
         self.layout.last_hour(device).await
     }
 
-    /// Each device costs one seek in the readings and one in the rollups, which run at the same time. The
-    /// seeks of a device begin after those of the device before. Several summaries are read at the same time.
-    async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<DeviceSummary>, StoreError> {
-        let (mut seek, mut found) = (Seek::new(prefix, after), Vec::new());
-        while found.len() < limit {
-            let (first, day) =
-                try_join(self.layout.first_of(seek.rest()), Box::pin(self.rollups.first_day(seek.rest()))).await?;
-            let device_of_first = first.as_ref().map(L::device_of);
-            let Some(next) = Seek::next(device_of_first, day.as_ref().map(|day| day.device.as_str())) else { break };
-            seek.advance(&next);
-            found.push((first.filter(|first| L::device_of(first) == next), day.filter(|day| day.device == next)));
-        }
-        let summaries: Vec<_> = found.into_iter().map(|(first, day)| self.summary(first, day)).collect();
-        let summaries = stream::iter(summaries).buffered(MAX_CONCURRENT_SUMMARIES);
-        let summaries: Vec<Option<DeviceSummary>> = summaries.try_collect().await?;
-        Ok(summaries.into_iter().flatten().collect())
+    async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError> {
+        self.list_devices(prefix, after, limit).await
     }
 
-    fn metadata_stays(&self) -> bool {
-        L::METADATA_STAYS
+    async fn device(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError> {
+        self.one_device(device).await
+    }
+
+    async fn build_device_index(&self) -> Result<bool, StoreError> {
+        self.deployment().await?;
+        self.index_some_devices().await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -1,4 +1,4 @@
-//! Scenarios of reading: ranges, limits, and the list of devices.
+//! Scenarios of reading: ranges, limits, and the order of devices.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::store::{DeviceSummary, FirstReadings, ReadingsQuery};
+use crate::store::{FirstReadings, ReadingsQuery};
 
 const VALUE: &[(&str, f64)] = &[("a", 1.5)];
 
@@ -274,7 +274,8 @@ pub(in crate::store) async fn an_unknown_device_has_nothing(store: &dyn Store) {
     assert!(hour_stats(store, "nobody", all.clone(), &SeriesFilter::ALL).await.is_empty());
     assert!(store.contents("nobody", all).await.unwrap().is_empty());
     assert_eq!(store.last_hour("nobody").await.unwrap(), None);
-    assert!(store.devices("nobody", None, 10).await.unwrap().is_empty());
+    assert_eq!(store.device("nobody").await.unwrap(), None);
+    assert!(store.devices("nobody", None, 10).await.unwrap().devices.is_empty());
 }
 
 pub(in crate::store) async fn the_last_hour_is_the_newest_not_the_last_written(store: &dyn Store) {
@@ -284,56 +285,9 @@ pub(in crate::store) async fn the_last_hour_is_the_newest_not_the_last_written(s
     assert_eq!(store.last_hour("last-hour").await.unwrap(), Some(hour(5)));
 }
 
-pub(in crate::store) async fn a_device_is_summed_up_by_its_first_and_newest_hour(store: &dyn Store) {
-    let newest: &[Sent<'_>] = &[(7, &[("z", 1.0), ("b.c", 1.0)]), (9, &[("Z", 1.0)])];
-    write(store, &with_metadata(write_of("summary", hour(3), newest), r#"{"floor":2}"#)).await;
-    write(store, &write_of("summary", hour(0), &[(4, &[("old", 1.0)]), (5, &[("old", 1.0)])])).await;
-    write(store, &write_of("summary", hour(1), &[(1, &[("older", 1.0)])])).await;
-    let devices = store.devices("summary", None, 10).await.unwrap();
-    assert_eq!(devices.len(), 1);
-    let device = &devices[0];
-    assert_eq!(&*device.device, "summary");
-    assert_eq!(device.metrics, ["Z", "b.c", "z"].map(Metric::from));
-    assert_eq!((device.first_ts_ms, device.last_ts_ms), (hour(0).instant_ms(4), hour(3).instant_ms(9)));
-    let metadata: serde_json::Value = serde_json::from_str(device.metadata.as_deref().unwrap()).unwrap();
-    assert_eq!(metadata, serde_json::json!({ "floor": 2 }));
-}
-
-pub(in crate::store) async fn devices_whose_readings_have_expired_are_listed(expiry: &impl Expiry, store: &dyn Store) {
-    let early: &[Sent<'_>] = &[(4, &[("z", 1.0), ("b.c", 1.0)]), (9, &[("Z", 1.0)])];
-    for device in ["expired:mixed", "expired:all"] {
-        write(store, &with_metadata(write_of(device, hour(0), &[(7, VALUE)]), r#"{"floor":1}"#)).await;
-        write(store, &with_metadata(write_of(device, hour(1), early), r#"{"floor":2}"#)).await;
-        expiry.expire_readings(store, device).await;
-        assert!(store.contents(device, hour(-9)..hour(9)).await.unwrap().is_empty(), "{device} has expired");
-    }
-    for device in ["expired:mixed", "expired:none"] {
-        write(store, &write_of(device, hour(3), &[(2, VALUE)])).await;
-    }
-    let summary = |device: &str, metrics: &[&str], first_ts_ms, last_ts_ms| DeviceSummary {
-        device: device.into(),
-        metadata: None,
-        metrics: metrics.iter().map(|&metric| metric.into()).collect(),
-        first_ts_ms,
-        last_ts_ms,
-    };
-    let (first, late) = (hour(0).instant_ms(7), hour(3).instant_ms(2));
-    let expected = [
-        summary("expired:all", &["Z", "b.c", "z"], first, hour(1).instant_ms(9)),
-        summary("expired:mixed", &["a"], first, late),
-        summary("expired:none", &["a"], late, late),
-    ];
-    let mut listed = store.devices("expired:", None, 10).await.unwrap();
-    let stays = listed[1].metadata.take(); // a store with metadata of readings may know the last one
-    assert!(stays.is_none() || store.metadata_stays(), "metadata expires with its readings");
-    assert_eq!(listed, expected);
-    assert_eq!(names(store, "expired:", None, 1).await, ["expired:all"]);
-    assert_eq!(names(store, "expired:", Some("expired:all"), 1).await, ["expired:mixed"]);
-}
-
 async fn names(store: &dyn Store, prefix: &str, after: Option<&str>, limit: usize) -> Vec<String> {
-    let devices = store.devices(prefix, after, limit).await.unwrap();
-    devices.iter().map(|device| device.device.to_string()).collect()
+    let list = store.devices(prefix, after, limit).await.unwrap();
+    list.devices.iter().map(|device| device.device.to_string()).collect()
 }
 
 pub(in crate::store) async fn devices_are_found_by_literal_prefix(store: &dyn Store) {

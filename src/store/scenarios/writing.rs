@@ -40,9 +40,8 @@ pub(in crate::store) async fn late_readings_are_stored_before_and_between(store:
     assert_eq!(write(store, &write_of("late", HOUR, &readings[2..3])).await, written(1, 0));
     assert_eq!(write(store, &write_of("late", HOUR, &readings[3..])).await, written(1, 0));
     expect(store, "late", HOUR, &model_of(readings)).await;
-    let devices = store.devices("late", None, 1).await.unwrap();
-    let (first, last) = (devices[0].first_ts_ms, devices[0].last_ts_ms);
-    assert_eq!((first, last), (HOUR.instant_ms(50), HOUR.instant_ms(300)));
+    let device = store.device("late").await.unwrap().unwrap();
+    assert_eq!((device.first_ts_ms, device.last_ts_ms), (HOUR.instant_ms(50), HOUR.instant_ms(300)));
 }
 
 pub(in crate::store) async fn readings_out_of_order_in_one_write_are_sorted(store: &dyn Store) {
@@ -163,9 +162,9 @@ pub(in crate::store) async fn hours_soon_after_1970_are_found_from_any_start(sto
 pub(in crate::store) async fn a_device_with_readings_of_1970_only_is_summed_up(store: &dyn Store) {
     let readings: &[Sent<'_>] = &[(0, &[("a", 1.0)]), (3_599_999, &[("b", 3.0)])];
     assert_eq!(write(store, &write_of("old", Hour(0), readings)).await, written(2, 0));
-    let device = store.devices("old", None, 1).await.unwrap().remove(0);
+    let device = store.device("old").await.unwrap().unwrap();
     assert_eq!((device.first_ts_ms, device.last_ts_ms), (0, Hour(0).end_ms() - 1));
-    assert_eq!(device.metrics, ["a".into(), "b".into()]);
+    assert_eq!(device.series.iter().map(|series| &*series.metric).collect::<Vec<_>>(), ["a", "b"]);
 }
 
 pub(in crate::store) async fn values_and_names_come_back_exactly(store: &dyn Store) {
@@ -214,7 +213,8 @@ pub(in crate::store) async fn series_with_labels_come_back_exactly(store: &dyn S
     expect(store, "exact:series", HOUR, &model_of(&[insert, append, late].concat())).await;
     let mut names = first.map(|(series, _)| Metric::from(series)).to_vec();
     names.sort_unstable();
-    assert_eq!(store.devices("exact:series", None, 1).await.unwrap()[0].metrics, names);
+    let device = store.device("exact:series").await.unwrap().unwrap();
+    assert_eq!(device.series.into_iter().map(|series| series.metric).collect::<Vec<_>>(), names);
     for (series, value) in first {
         let only_it = SeriesFilter::new([series], []).unwrap();
         let stats = hour_stats(store, "exact:series", only(HOUR), &only_it).await.remove(0);
@@ -275,25 +275,6 @@ pub(in crate::store) async fn one_call_writes_many_buckets_and_answers_in_their_
 
 pub(in crate::store) async fn an_empty_call_answers_nothing(store: &dyn Store) {
     assert!(store.write(&[]).await.is_empty());
-}
-
-pub(in crate::store) async fn the_newest_metadata_stays(store: &dyn Store) {
-    let at = |offset, hour| write_of("metadata", hour, &[(offset, &[("a", 1.0)])]);
-    let next = Hour(HOUR.0 + 1);
-    let steps = [
-        (at(1, HOUR), None),
-        (with_metadata(at(2, HOUR), r#"{"floor":2,"zone":"Zone 4"}"#), Some(r#"{"floor":2,"zone":"Zone 4"}"#)),
-        (at(3, HOUR), Some(r#"{"floor":2,"zone":"Zone 4"}"#)),
-        (with_metadata(at(4, HOUR), r#"{"floor":3}"#), Some(r#"{"floor":3}"#)),
-        (with_metadata(at(1, next), r#"{"floor":5,"tags":["x"]}"#), Some(r#"{"floor":5,"tags":["x"]}"#)),
-        (with_metadata(at(5, HOUR), r#"{"floor":1}"#), Some(r#"{"floor":5,"tags":["x"]}"#)),
-    ];
-    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
-    for (nth, (sent, expected)) in steps.into_iter().enumerate() {
-        write(store, &sent).await;
-        let device = store.devices("metadata", None, 1).await.unwrap().remove(0);
-        assert_eq!(device.metadata.as_deref().map(json), expected.map(json), "after step {nth}");
-    }
 }
 
 pub(in crate::store) async fn random_writes_leave_what_a_map_would_hold(store: &dyn Store) {

@@ -1,10 +1,14 @@
-//! Retention: deletes old readings and old rollups, a batch of buckets at a time.
+//! Retention: deletes old readings and old rollups, a batch of buckets at a time. A device without a bucket
+//! leaves the device index.
 //!
 //! SQLite reuses the free pages for later writes, so a file under steady retention stops growing. It never
 //! shrinks by itself; `VACUUM`, with any SQLite tool while the service is stopped, makes it smaller.
 
+use std::collections::BTreeSet;
+
 use rusqlite::{Connection, params};
 
+use super::devices;
 use super::error::SqliteError;
 use super::write::begin;
 use crate::model::MS_PER_HOUR;
@@ -19,6 +23,8 @@ pub(super) struct Expiry {
     oldest: &'static str,
     /// Run for each of these buckets.
     each: &'static [&'static str],
+    /// Whether the buckets themselves go.
+    deletes_buckets: bool,
 }
 
 const DELETE_CHUNKS: &str = "DELETE FROM chunks WHERE device = ?1 AND hour = ?2";
@@ -27,6 +33,7 @@ const DELETE_CHUNKS: &str = "DELETE FROM chunks WHERE device = ?1 AND hour = ?2"
 pub(super) const READINGS: Expiry = Expiry {
     oldest: "SELECT device, hour FROM buckets WHERE outlived <> 1 AND hour <= ?1 ORDER BY hour LIMIT ?2",
     each: &[DELETE_CHUNKS, "UPDATE buckets SET outlived = 1 WHERE device = ?1 AND hour = ?2"],
+    deletes_buckets: false,
 };
 
 /// Deletes readings and rollups.
@@ -37,6 +44,7 @@ pub(super) const ROLLUPS: Expiry = Expiry {
         "DELETE FROM rollups WHERE device = ?1 AND hour = ?2",
         "DELETE FROM buckets WHERE device = ?1 AND hour = ?2",
     ],
+    deletes_buckets: true,
 };
 
 #[cfg(test)]
@@ -50,6 +58,8 @@ pub(super) struct Expired {
     pub(super) buckets: u64,
     /// Whether more buckets may have expired.
     pub(super) more: bool,
+    /// The devices that have left the device index.
+    pub(super) devices: Vec<String>,
 }
 
 /// Expires one batch of the buckets whose hour ended at or before `oldest_ms` (Unix milliseconds), the oldest
@@ -67,6 +77,15 @@ pub(super) fn expire_some(connection: &mut Connection, expiry: Expiry, oldest_ms
             statement.execute(params![device, hour])?;
         }
     }
+    let mut gone = Vec::new();
+    if expiry.deletes_buckets {
+        let mut expired: BTreeSet<&str> = oldest.iter().map(|(device, _)| device.as_str()).collect();
+        while let Some(device) = expired.pop_first() {
+            if devices::remove_without_buckets(&transaction, device)? {
+                gone.push(device.to_owned());
+            }
+        }
+    }
     transaction.commit()?;
-    Ok(Expired { buckets: oldest.len() as u64, more: oldest.len() as i64 == BATCH })
+    Ok(Expired { buckets: oldest.len() as u64, more: oldest.len() as i64 == BATCH, devices: gone })
 }

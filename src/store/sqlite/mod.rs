@@ -1,8 +1,9 @@
 //! The embedded store: one SQLite file that any SQLite tool can open.
 //!
 //! For each bucket the file has a row in `buckets`, a row per metric in `rollups`, and its readings in
-//! `chunks`. When the readings expire, the first two stay until the rollups expire as well. `schema.rs` has
-//! the tables, and [`crate::codec`] the bytes of a chunk. The hourly averages of a device, with any tool:
+//! `chunks`. When the readings expire, the first two stay until the rollups expire as well. `devices` and
+//! `series` are the device index. `schema.rs` has the tables, and [`crate::codec`] the bytes of a chunk. The
+//! hourly averages of a device, with any tool:
 //!
 //! ```sql
 //! SELECT datetime(hour / 1000, 'unixepoch'), metric, count, min, max, sum / count
@@ -17,6 +18,7 @@
 //! All calls into SQLite run on tokio's blocking threads. Only this room knows SQLite.
 
 mod bucket;
+mod devices;
 mod error;
 mod expire;
 mod file;
@@ -41,8 +43,8 @@ use self::file::DatabaseFile;
 use self::readers::Readers;
 use self::write::Writer;
 use super::{
-    Cause, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, Store, StoreError, UnreadableDocuments,
-    WriteError, Written,
+    Cause, DeviceList, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, Store, StoreError,
+    UnreadableDocuments, WriteError, Written,
 };
 use crate::model::{BucketWrite, Contents, Hour, SeriesFilter};
 
@@ -111,9 +113,12 @@ impl SqliteStore {
     async fn expire(&self, expiry: Expiry, oldest_ms: i64) -> Result<u64, StoreError> {
         let mut expired = 0;
         loop {
-            let batch =
-                self.with_writer(move |writer| expire::expire_some(&mut writer.connection, expiry, oldest_ms)).await;
-            let Expired { buckets, more } = batch?;
+            let batch = move |writer: &mut Writer| {
+                let expired = expire::expire_some(&mut writer.connection, expiry, oldest_ms)?;
+                expired.devices.iter().for_each(|device| writer.noted.forget(device));
+                Ok(expired)
+            };
+            let Expired { buckets, more, .. } = self.with_writer(batch).await?;
             expired += buckets;
             if !more {
                 return Ok(expired);
@@ -178,9 +183,14 @@ impl Store for SqliteStore {
         self.read(move |connection| read::last_hour(connection, &device)).await
     }
 
-    async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<DeviceSummary>, StoreError> {
+    async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError> {
         let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
-        self.read(move |connection| read::devices(connection, &prefix, after.as_deref(), limit)).await
+        self.read(move |connection| devices::list(connection, &prefix, after.as_deref(), limit)).await
+    }
+
+    async fn device(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError> {
+        let device = device.to_owned();
+        self.read(move |connection| devices::one(connection, &device)).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
 
+use super::devices::successor;
 use super::error::SqliteError;
 use crate::model::{Contents, Hour, Metric, SeriesFilter, Stats, Wanted, series};
 use crate::store::hour_samples::HourSamples;
 use crate::store::metric_names::MetricNames;
 use crate::store::readings::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
-use crate::store::{DeviceSummary, HourStats, UnreadableDocuments};
+use crate::store::{HourStats, UnreadableDocuments};
 
 const HOURS: &str = "SELECT hour, last_ts FROM buckets WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour";
 const ROLLUPS: &str = "SELECT hour, metric, count, min, max, sum FROM rollups
@@ -23,11 +24,7 @@ const ROLLUPS_OF_METRICS: &str = "SELECT rollups.hour, metric, count, min, max, 
     CROSS JOIN rollups ON rollups.device = ?1 AND rollups.hour = buckets.hour AND metric >= ?4 AND metric < ?5
     WHERE buckets.device = ?1 AND buckets.hour >= ?2 AND buckets.hour < ?3 ORDER BY buckets.hour";
 const CHUNKS: &str = "SELECT hour, data FROM chunks WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, seq";
-const LAST_BUCKET: &str = "SELECT hour, last_ts, CASE outlived WHEN 1 THEN NULL ELSE metadata END FROM buckets
-    WHERE device = ?1 ORDER BY hour DESC LIMIT 1";
 const LAST_READINGS: &str = "SELECT hour FROM buckets WHERE device = ?1 AND outlived <> 1 ORDER BY hour DESC LIMIT 1";
-const NEXT_DEVICE: &str = "SELECT device, first_ts FROM buckets WHERE device >= ?1 ORDER BY device, hour LIMIT 1";
-const METRICS: &str = "SELECT metric FROM rollups WHERE device = ?1 AND hour = ?2 ORDER BY metric";
 const ANYTHING: &str = "SELECT 1 FROM buckets LIMIT 1";
 
 /// The most metrics that a query seeks one by one in each hour. With more, it scans all rollups of the hour.
@@ -160,41 +157,6 @@ pub(super) fn last_hour(connection: &Connection, device: &str) -> Result<Option<
     Ok(hour.map(Hour::of))
 }
 
-/// See [`crate::store::Store::devices`]. Seeks from device to device, however many hours each has.
-pub(super) fn devices(
-    connection: &mut Connection,
-    prefix: &str,
-    after: Option<&str>,
-    limit: usize,
-) -> Result<Vec<DeviceSummary>, SqliteError> {
-    let transaction = connection.transaction()?;
-    let mut statement = transaction.prepare_cached(NEXT_DEVICE)?;
-    let mut from = after.map(successor).filter(|after| after.as_str() > prefix).unwrap_or_else(|| prefix.to_owned());
-    let mut found = Vec::new();
-    while found.len() < limit {
-        let next = statement.query_row([&from], |row| Ok((row.get::<_, String>(0)?, row.get(1)?))).optional()?;
-        let Some((device, first_ts_ms)) = next.filter(|(device, _)| device.starts_with(prefix)) else { break };
-        from = successor(&device);
-        found.push(summary(&transaction, &device, first_ts_ms)?);
-    }
-    Ok(found)
-}
-
-/// The first string after `text`, bytewise.
-fn successor(text: &str) -> String {
-    format!("{text}\0")
-}
-
-fn summary(connection: &Connection, device: &str, first_ts_ms: i64) -> Result<DeviceSummary, SqliteError> {
-    let (hour, last_ts_ms, metadata) = connection
-        .prepare_cached(LAST_BUCKET)?
-        .query_row([device], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get(2)?)))?;
-    let mut statement = connection.prepare_cached(METRICS)?;
-    let metrics = statement.query_map(params![device, hour], |row| row.get::<_, String>(0))?;
-    let metrics = metrics.map(|metric| Ok(metric?.into())).collect::<Result<_, SqliteError>>()?;
-    Ok(DeviceSummary { device: device.into(), metadata, metrics, first_ts_ms, last_ts_ms })
-}
-
 /// See [`crate::store::Store::ping`].
 pub(super) fn ping(connection: &Connection) -> Result<(), SqliteError> {
     connection.prepare_cached(ANYTHING)?.exists([])?;
@@ -206,13 +168,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::sqlite::{bucket, expire, schema};
+    use crate::store::sqlite::{bucket, devices, expire, schema};
 
     #[test]
     fn every_query_seeks_in_a_key_and_sorts_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let connection = schema::open_writer(&folder.path().join("db"), Duration::from_secs(5)).unwrap();
-        let reading = [HOURS, ROLLUPS, ROLLUPS_OF_METRICS, CHUNKS, LAST_BUCKET, LAST_READINGS, NEXT_DEVICE, METRICS];
+        let reading = [HOURS, ROLLUPS, ROLLUPS_OF_METRICS, CHUNKS, LAST_READINGS];
         let writing = [
             bucket::BUCKET,
             bucket::ROLLUPS,
@@ -221,7 +183,7 @@ mod tests {
             bucket::DELETE_CHUNK,
             bucket::HAS_LATE_READINGS,
         ];
-        for sql in reading.iter().chain(&writing).chain(&expire::queries()) {
+        for sql in reading.iter().chain(&writing).chain(&expire::queries()).chain(&devices::QUERIES) {
             let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let nulls = vec![rusqlite::types::Null; statement.parameter_count()];
             let steps = statement.query_map(rusqlite::params_from_iter(nulls), |row| row.get::<_, String>(3)).unwrap();

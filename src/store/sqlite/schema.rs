@@ -11,11 +11,11 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::error::SqliteError;
-use super::history;
+use super::{devices, history};
 use crate::disk;
 
 /// The version of the tables below, kept in the file's `user_version`.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 /// `Tide` in ASCII. It marks the file as tidegauge's own for `file(1)` and for [`open_writer`].
 const APPLICATION_ID: i32 = 0x5469_6465;
 
@@ -56,6 +56,29 @@ CREATE TABLE chunks (
     data   BLOB    NOT NULL,
     PRIMARY KEY (device, hour, seq)
 );";
+
+/// The tables of the device index.
+///
+/// - `devices`: one row per device. `metadata_hour` is the hour that the metadata was sent with, `last_ts`
+///   the last instant when the row was written.
+/// - `series`: the series of a device, the start of the last day with a reading of each, and the length of
+///   the measurement at its beginning, if it came from one.
+const DEVICE_TABLES: &str = "
+CREATE TABLE devices (
+    device        TEXT    NOT NULL PRIMARY KEY,
+    metadata      TEXT,
+    metadata_hour INTEGER,
+    first_ts      INTEGER NOT NULL,
+    last_ts       INTEGER NOT NULL,
+    more_series   INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE TABLE series (
+    device      TEXT    NOT NULL,
+    series      TEXT    NOT NULL,
+    last_day    INTEGER NOT NULL,
+    measurement INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (device, series)
+) WITHOUT ROWID;";
 
 /// Makes the tables of version 2 from those of version 1.
 const FROM_1_TO_2: &str = "
@@ -146,13 +169,18 @@ fn claim(connection: &mut Connection) -> Result<(), SqliteError> {
     let tables: i64 = transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     match (pragma("application_id")?, pragma("user_version")?) {
         (APPLICATION_ID, VERSION) => {}
-        (APPLICATION_ID, 1) => {
-            transaction.execute_batch(FROM_1_TO_2)?;
+        (APPLICATION_ID, before @ 1..VERSION) => {
+            if before == 1 {
+                transaction.execute_batch(FROM_1_TO_2)?;
+            }
+            transaction.execute_batch(DEVICE_TABLES)?;
+            devices::build(&transaction)?;
             transaction.pragma_update(None, "user_version", VERSION)?;
         }
         (APPLICATION_ID, version) => return Err(SqliteError::UnknownVersion { found: version, known: VERSION }),
         (0, 0) if tables == 0 => {
             transaction.execute_batch(TABLES)?;
+            transaction.execute_batch(DEVICE_TABLES)?;
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
             transaction.pragma_update(None, "user_version", VERSION)?;
         }
@@ -186,31 +214,48 @@ mod tests {
             let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
             assert_eq!(text("journal_mode"), "wal");
             assert_eq!(number("synchronous"), 2, "FULL");
-            assert_eq!((number("application_id"), number("user_version")), (0x5469_6465, 2));
+            assert_eq!((number("application_id"), number("user_version")), (0x5469_6465, 3));
         }
     }
 
     #[test]
-    fn a_file_of_version_1_becomes_one_of_version_2() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("db");
-        drop(open_writer(&path, BUSY).unwrap());
-        let back = "DROP INDEX readings_by_hour; ALTER TABLE buckets DROP COLUMN outlived; PRAGMA user_version = 1;
-            INSERT INTO buckets VALUES ('d', 0, 1, 2, 3, NULL)";
-        Connection::open(&path).unwrap().execute_batch(back).unwrap();
-        for _ in 0..2 {
-            let connection = open_writer(&path, BUSY).unwrap();
-            let state: ReadingsState =
-                connection.query_row("SELECT outlived FROM buckets", [], |row| row.get(0)).unwrap();
-            assert_eq!(state, ReadingsState::Complete);
-            connection.prepare("SELECT 1 FROM buckets INDEXED BY readings_by_hour WHERE outlived <> 1").unwrap();
+    fn a_file_of_an_older_version_becomes_one_of_this() {
+        let to_2 = "DROP TABLE devices; DROP TABLE series; PRAGMA user_version = 2;";
+        let to_1 = "DROP INDEX readings_by_hour; ALTER TABLE buckets DROP COLUMN outlived; PRAGMA user_version = 1;";
+        let day = 86_400_000_i64;
+        let data = format!(
+            r#"INSERT INTO buckets (device, hour, first_ts, last_ts, readings, metadata) VALUES
+                ('d', {day}, 100, 200, 3, '{{"floor":1}}'), ('d', {day} + 3600000, 300, 400, 3, '{{"floor":2}}'),
+                ('d', 2 * {day}, 500, 600, 3, NULL), ('e', {day}, 7, 8, 1, NULL);
+            INSERT INTO rollups VALUES ('d', {day}, 'b', 1, 1, 1, 1), ('d', {day}, 'a', 1, 1, 1, 1),
+                ('d', 2 * {day}, 'a', 1, 1, 1, 1), ('e', {day}, 'c', 1, 1, 1, 1);"#
+        );
+        for back in [to_2.to_owned(), format!("{to_2}{to_1}")] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("db");
+            drop(open_writer(&path, BUSY).unwrap());
+            Connection::open(&path).unwrap().execute_batch(&format!("{back}{data}")).unwrap();
+            for _ in 0..2 {
+                let connection = open_writer(&path, BUSY).unwrap();
+                let state: ReadingsState =
+                    connection.query_row("SELECT outlived FROM buckets", [], |row| row.get(0)).unwrap();
+                assert_eq!(state, ReadingsState::Complete);
+                connection.prepare("SELECT 1 FROM buckets INDEXED BY readings_by_hour WHERE outlived <> 1").unwrap();
+                let all = |sql| connection.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
+                let devices =
+                    all("SELECT group_concat(concat_ws(' ', device, metadata, metadata_hour, first_ts, last_ts), ', ')
+                        FROM devices");
+                assert_eq!(devices, format!(r#"d {{"floor":2}} {} 100 600, e 7 8"#, day + 3_600_000));
+                let series = all("SELECT group_concat(concat_ws(' ', device, series, last_day), ', ') FROM series");
+                assert_eq!(series, format!("d a {}, d b {day}, e c {day}", 2 * day));
+            }
         }
     }
 
     #[test]
     fn a_newer_file_is_refused_with_both_versions() {
         let message = open_error_after("PRAGMA user_version = 7");
-        assert!(message.contains("version 7") && message.contains("version 2"), "{message}");
+        assert!(message.contains("version 7") && message.contains("version 3"), "{message}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::model::{MS_PER_HOUR, Sample, SeriesFilter, Stats};
 use crate::store::scenarios::{Expiry, store_scenarios};
 
 store_scenarios!(two_handles);
+store_scenarios!(@indexed two_handles);
 
 fn two_handles() -> impl Future<Output = (TempDir, SqliteStore, SqliteStore)> {
     let folder = tempfile::tempdir().unwrap();
@@ -91,6 +92,37 @@ async fn written_readings_are_there_after_a_reopening() {
     let store = SqliteStore::open(&file_in(&folder)).unwrap();
     assert_eq!(store.contents("d", Hour(0)..Hour(9)).await.unwrap(), [(Hour(1), write.contents.clone())]);
     assert_eq!(written(&store, write).await, Written { stored: 0, duplicate: 2 });
+}
+
+#[tokio::test]
+async fn a_device_leaves_the_index_with_its_last_rollup_and_comes_back() {
+    let (_folder, store) = new_store();
+    for hour in [1, 30] {
+        let mut write = write_at("d", Hour(hour), [(1, 1.0)]);
+        Arc::make_mut(&mut write).metadata = Some(r#"{"floor":2}"#.into());
+        written(&store, write).await;
+    }
+    store.expire_readings(Hour(40).start_ms()).await.unwrap();
+    store.expire_rollups(Hour(2).start_ms()).await.unwrap();
+    let known = store.device("d").await.unwrap().unwrap();
+    assert_eq!((known.last_ts_ms, known.series.len()), (Hour(30).instant_ms(1), 1));
+    store.expire_rollups(Hour(40).start_ms()).await.unwrap();
+    assert_eq!(store.device("d").await.unwrap(), None);
+    let mut again = write_at("d", Hour(30), [(1, 1.0)]);
+    Arc::make_mut(&mut again).metadata = Some(r#"{"floor":2}"#.into());
+    written(&store, again).await;
+    let back = store.device("d").await.unwrap().unwrap();
+    assert_eq!(back, DeviceSummary { first_ts_ms: Hour(30).instant_ms(1), ..known });
+}
+
+#[tokio::test]
+async fn a_device_that_another_process_has_removed_comes_back() {
+    let (folder, store) = new_store();
+    written(&store, write_at("d", Hour(1), [(1, 1.0)])).await;
+    visitor(&folder).execute_batch("DELETE FROM devices; DELETE FROM series").unwrap();
+    assert_eq!(store.device("d").await.unwrap(), None);
+    written(&store, write_at("d", Hour(1), [(2, 1.0)])).await;
+    assert_eq!(store.device("d").await.unwrap().unwrap().series.len(), 1);
 }
 
 #[tokio::test]

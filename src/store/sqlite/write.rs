@@ -13,10 +13,11 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::bucket::BucketRows;
 use super::error::SqliteError;
-use super::history;
+use super::{devices, history};
 use crate::codec::ChunkEncoder;
 use crate::disk;
 use crate::model::BucketWrite;
+use crate::store::noted_devices::{NotedDevices, Notes};
 use crate::store::{Cause, WriteError, Written};
 
 /// The approximate bytes of a bucket in the write-ahead file: ten pages.
@@ -25,6 +26,9 @@ pub(super) const WAL_BYTES_PER_BUCKET: u64 = 40 << 10;
 /// the pages are copied there.
 const FREE_PART: u64 = 8;
 
+/// Changes when another connection has committed.
+const DATA_VERSION: &str = "PRAGMA data_version";
+
 /// The writing connection of a store.
 pub(super) struct Writer {
     pub(super) connection: Connection,
@@ -32,11 +36,16 @@ pub(super) struct Writer {
     /// The most buckets in a transaction since the disk was full. It doubles with each successful
     /// transaction.
     max_buckets: Option<usize>,
+    /// The devices whose rows in the device index are up to date.
+    pub(super) noted: NotedDevices,
+    /// The number of changes by other connections that `noted` knows of.
+    data_version: i64,
 }
 
 impl Writer {
     pub(super) fn new(connection: Connection) -> Result<Self, SqliteError> {
-        Ok(Self { connection, encoder: ChunkEncoder::new().map_err(SqliteError::Compressor)?, max_buckets: None })
+        let encoder = ChunkEncoder::new().map_err(SqliteError::Compressor)?;
+        Ok(Self { connection, encoder, max_buckets: None, noted: NotedDevices::default(), data_version: 0 })
     }
 
     /// Writes all buckets in one transaction, or in several if the disk has little space. The outcomes are in
@@ -102,12 +111,18 @@ impl Writer {
     fn write_all(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Written>, SqliteError> {
         let transaction = begin(&mut self.connection)?;
         let before = transaction.total_changes();
+        forget_after_changes(&transaction, &self.noted, &mut self.data_version)?;
+        let changes = self.noted.changes(writes);
+        for note in &changes.notes {
+            devices::note(&transaction, &note.summary)?;
+        }
         let mut written = Vec::with_capacity(writes.len());
         for write in writes {
             written.push(BucketRows::of(&transaction, write).write(&mut self.encoder, write)?);
         }
         history::count(&transaction, before)?;
         transaction.commit()?;
+        confirm(&self.noted, &changes);
         Ok(written)
     }
 
@@ -116,13 +131,17 @@ impl Writer {
     fn write_each(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Result<Written, WriteError>>, SqliteError> {
         let mut transaction = begin(&mut self.connection)?;
         let before = transaction.total_changes();
-        let mut outcomes = Vec::with_capacity(writes.len());
+        forget_after_changes(&transaction, &self.noted, &mut self.data_version)?;
+        let (mut outcomes, mut noted) = (Vec::with_capacity(writes.len()), Vec::new());
         for write in writes {
             let savepoint = transaction.savepoint()?;
-            match BucketRows::of(&savepoint, write).write(&mut self.encoder, write) {
+            let changes = self.noted.changes(std::slice::from_ref(write));
+            let in_index = changes.notes.iter().try_for_each(|note| devices::note(&savepoint, &note.summary));
+            match in_index.and_then(|()| BucketRows::of(&savepoint, write).write(&mut self.encoder, write)) {
                 Ok(written) => {
                     savepoint.commit()?;
                     outcomes.push(Ok(written));
+                    noted.push(changes);
                 }
                 Err(error) if error.cause().is_permanent() => {
                     savepoint.finish()?; // undoes the changes to this bucket
@@ -133,8 +152,30 @@ impl Writer {
         }
         history::count(&transaction, before)?;
         transaction.commit()?;
+        for changes in &noted {
+            confirm(&self.noted, changes);
+        }
         Ok(outcomes)
     }
+}
+
+/// Forgets which devices are noted if another connection has changed the file, for it may have removed them.
+fn forget_after_changes(
+    transaction: &Transaction<'_>,
+    noted: &NotedDevices,
+    known: &mut i64,
+) -> Result<(), SqliteError> {
+    let version = transaction.prepare_cached(DATA_VERSION)?.query_row([], |row| row.get(0))?;
+    if *known != version {
+        noted.clear();
+        *known = version;
+    }
+    Ok(())
+}
+
+/// Remembers notes that were committed.
+fn confirm(noted: &NotedDevices, changes: &Notes) {
+    changes.notes.iter().for_each(|note| noted.confirm(changes, note, true));
 }
 
 /// Starts a writing transaction: waits for writes of other processes, then excludes them.

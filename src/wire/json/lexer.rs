@@ -184,12 +184,12 @@ impl<'b> Lexer<'b> {
     }
 
     /// The byte offset of the next token.
-    pub(in crate::wire) const fn offset(&self) -> usize {
+    pub(super) const fn offset(&self) -> usize {
         self.at
     }
 
     /// The text from `start` to the current position.
-    pub(in crate::wire) fn text_from(&self, start: usize) -> &'b str {
+    pub(super) fn text_from(&self, start: usize) -> &'b str {
         &self.text[start..self.at]
     }
 

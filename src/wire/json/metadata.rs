@@ -11,7 +11,7 @@ use crate::model::{MetadataError, check_metadata_depth, check_metadata_key, chec
 use crate::wire::{Code, Limits, Rejection};
 
 /// Reads metadata. `keys` is a buffer that calls reuse.
-pub(in crate::wire) fn read<'b>(
+pub(super) fn read<'b>(
     lexer: &mut Lexer<'b>,
     keys: &mut Vec<Cow<'b, str>>,
     limits: &Limits,

@@ -23,7 +23,7 @@
 //! reading, whatever the size of the body.
 
 pub(in crate::wire) mod lexer;
-pub(in crate::wire) mod metadata;
+mod metadata;
 mod object;
 pub(in crate::wire) mod problem;
 mod reading;

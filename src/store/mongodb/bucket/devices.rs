@@ -1,11 +1,11 @@
-//! Summarizes devices, without an index of devices: seeks in the index `{ deviceId, bucket }`.
+//! Summarizes devices that are not in the device index yet: seeks in the index `{ deviceId, bucket }`.
 //!
 //! The seek that finds a device finds its first bucket too. One more seek finds its newest bucket.
 
 use std::ops::ControlFlow;
 
 use async_trait::async_trait;
-use bson::{DateTime, Document, RawBsonRef, RawDocument, doc};
+use bson::{Bson, DateTime, Document, RawBsonRef, RawDocument, doc};
 use serde_json::{Map, Value};
 
 use super::super::decode::{DecodeError, expect_version, integer};
@@ -27,7 +27,7 @@ pub struct PartSummary {
     part: i64,
     full: bool,
     first_ts_ms: i64,
-    last_ts_ms: i64,
+    pub(super) last_ts_ms: i64,
     metadata: Option<Map<String, Value>>,
     metrics: Vec<Metric>,
 }
@@ -36,7 +36,7 @@ pub struct PartSummary {
 impl Devices for Buckets {
     type First = PartSummary;
 
-    async fn first_of(&self, ids: Document) -> Result<Option<PartSummary>, StoreError> {
+    async fn first_of(&self, ids: Bson) -> Result<Option<PartSummary>, StoreError> {
         self.end_part(doc! { "deviceId": ids }, 1).await
     }
 
@@ -49,23 +49,18 @@ impl Devices for Buckets {
         let newest = self.all_parts(self.end_part(doc! { "deviceId": &device }, -1).await?).await?;
         let oldest = self.all_parts(Some(first)).await?;
         let Some(last_ts_ms) = newest.iter().map(|part| part.last_ts_ms).max() else { return Ok(None) };
-        let metadata = newest.iter().rev().find_map(|part| part.metadata.as_ref());
-        let mut metrics: Vec<Metric> = newest.iter().flat_map(|part| part.metrics.iter().cloned()).collect();
-        metrics.sort_unstable();
-        metrics.dedup();
-        Ok(Some(DeviceSummary {
-            device: device.into(),
-            metadata: metadata.map(|object| Value::from(object.clone()).to_string().into()),
-            metrics,
-            first_ts_ms: oldest.iter().map(|part| part.first_ts_ms).min().unwrap_or(last_ts_ms),
-            last_ts_ms,
-        }))
+        let first_ts_ms = oldest.iter().map(|part| part.first_ts_ms).min().unwrap_or(last_ts_ms);
+        let metadata = newest.iter().rev().find_map(|part| part.metadata.clone());
+        let metrics = newest.iter().flat_map(|part| part.metrics.iter().cloned());
+        let span_ms = (first_ts_ms, last_ts_ms);
+        let summary = DeviceSummary::of_hour(device.into(), Hour::of(last_ts_ms), span_ms, metrics);
+        Ok(Some(summary.with_metadata(metadata.map(metadata::to_text))))
     }
 }
 
 impl Buckets {
     /// The first document (`direction` 1) or the last (-1) of those that `filter` finds, by device and hour.
-    async fn end_part(&self, filter: Document, direction: i32) -> Result<Option<PartSummary>, StoreError> {
+    pub(super) async fn end_part(&self, filter: Document, direction: i32) -> Result<Option<PartSummary>, StoreError> {
         let find = || {
             let sort = doc! { "deviceId": direction, "bucket": direction };
             self.documents.find(filter.clone()).sort(sort).projection(summary_fields())
@@ -74,7 +69,7 @@ impl Buckets {
     }
 
     /// All parts of the bucket that `part` belongs to, ascending.
-    async fn all_parts(&self, part: Option<PartSummary>) -> Result<Vec<PartSummary>, StoreError> {
+    pub(super) async fn all_parts(&self, part: Option<PartSummary>) -> Result<Vec<PartSummary>, StoreError> {
         let Some(part) = part else { return Ok(Vec::new()) };
         if part.part == 0 && !part.full {
             return Ok(vec![part]); // there are no others

@@ -69,6 +69,7 @@ mod statement;
 pub(super) mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bson::RawDocumentBuf;
@@ -111,7 +112,7 @@ impl BucketStore {
     /// # Errors
     /// When the URI is invalid.
     pub async fn connect(options: MongodbOptions) -> Result<Self, UriError> {
-        Self::open(options, Buckets::new).await
+        Box::pin(Self::open(options, Buckets::new)).await
     }
 }
 
@@ -135,9 +136,12 @@ impl Buckets {
 impl Layout for Buckets {
     const NAME: &'static str = "mongodb";
     const KEEPS: Keep = Keep::Last;
-    const METADATA_STAYS: bool = false;
     const IDENTITY: &'static str = "mongodb buckets";
     const CONFIRMS_WRITES: bool = false;
+
+    fn expiry_delay(&self) -> Duration {
+        schema::HOUR
+    }
 
     fn collection_names(&self) -> Vec<String> {
         vec![self.collection.clone()]

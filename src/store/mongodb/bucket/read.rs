@@ -16,14 +16,16 @@ use bson::{DateTime, Document, RawArray, RawDocument, doc};
 use super::super::by_device::{ByDevice, of_devices, within};
 use super::super::decode::{DecodeError, expect_version, integer};
 use super::super::layout::Queries;
-use super::super::names;
 use super::super::rollups::Missing;
 use super::super::stats::decode_stats;
+use super::super::{metadata, names};
 use super::Buckets;
 use super::document::{SCHEMA_VERSION, add_readings};
 use crate::model::{Contents, Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
-use crate::store::{FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError};
+use crate::store::{
+    DeviceMetadata, FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError,
+};
 
 /// The documents of stats in one batch: a month of hours fits into one reply.
 const STATS_BATCH: u32 = 1_000;
@@ -37,6 +39,9 @@ const CONTENTS_BATCH: u32 = 24;
 /// How many more parts of an hour are read after enough readings were found, before the others are queried
 /// by their time. Most hours have fewer parts.
 const PARTS_BEHIND_CUT: u32 = 2;
+
+/// The newest documents of a device that are searched for metadata: ten days, if it reports every hour.
+const METADATA_DOCUMENTS_MAX: i32 = 240;
 
 #[async_trait]
 impl Queries for Buckets {
@@ -120,6 +125,31 @@ impl Queries for Buckets {
         };
         self.commands.each_document(self.commands.limited(find), visit).await?;
         Ok(samples.finish().0)
+    }
+
+    async fn last_ts_ms(&self, device: &str) -> Result<Option<i64>, StoreError> {
+        let newest = self.all_parts(self.end_part(doc! { "deviceId": device }, -1).await?).await?;
+        Ok(newest.iter().map(|part| part.last_ts_ms).max())
+    }
+
+    async fn newest_metadata(&self, device: &str) -> Result<Option<DeviceMetadata>, StoreError> {
+        let pipeline = vec![
+            doc! { "$match": { "deviceId": device } },
+            doc! { "$sort": { "deviceId": -1, "bucket": -1 } },
+            doc! { "$limit": METADATA_DOCUMENTS_MAX },
+            doc! { "$match": { "metadata": { "$type": "object" } } },
+            doc! { "$limit": 1 },
+            doc! { "$project": { "bucket": 1, "metadata": 1 } },
+        ];
+        let mut newest = None;
+        let visit = |document: &RawDocument| {
+            let hour = Hour::of(document.get_datetime("bucket")?.timestamp_millis());
+            let text = metadata::to_text(metadata::decode(document.get_document("metadata")?)?);
+            newest = Some(DeviceMetadata { hour, text });
+            Ok(ControlFlow::Break(()))
+        };
+        self.commands.each_result(&self.documents, pipeline, visit).await?;
+        Ok(newest)
     }
 
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 
-use super::super::collection::{Deployment, Kind, ManagedCollection};
+use super::super::collection::{CREATED_AT, Deployment, Kind, ManagedCollection};
 use super::document::SCHEMA_VERSION;
 use crate::model::DEVICE_ID_MAX_BYTES;
 use crate::store::StoreError;
@@ -17,7 +17,7 @@ const QUERY_INDEX: &str = "deviceId_bucket";
 
 /// The time that expiry waits longer, because `createdAt` is up to an hour before the last reading of its
 /// bucket.
-const HOUR: Duration = Duration::from_secs(3_600);
+pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 
 /// The schema that the options ask for.
 #[derive(Debug, Clone)]
@@ -33,7 +33,8 @@ impl Schema {
         let deployment = self.collection.deployment().await?;
         self.ensure_collection().await?;
         self.collection.ensure_index(QUERY_INDEX, doc! { "deviceId": 1, "bucket": 1 }).await?;
-        self.collection.ensure_expiry(self.retention.map(|retention| retention.saturating_add(HOUR))).await?;
+        let expiry = self.retention.map(|retention| retention.saturating_add(HOUR));
+        self.collection.ensure_expiry(CREATED_AT, expiry).await?;
         self.collection.ensure_sharding(deployment, "deviceId").await?;
         Ok(deployment)
     }

@@ -4,6 +4,7 @@ use bson::{Bson, doc};
 
 use super::RollupCollection;
 use super::document::Day;
+use crate::model::Hour;
 use crate::store::{DeviceSummary, StoreError};
 
 impl RollupCollection {
@@ -12,16 +13,16 @@ impl RollupCollection {
         self.day_at_end(ids.into(), 1).await
     }
 
-    /// The summary of a device that has only rollups. Metadata expires with the readings.
+    /// The summary of a device that has only rollups, which have no metadata.
     pub(in super::super) async fn summary(&self, first: Day) -> Result<Option<DeviceSummary>, StoreError> {
         let Some(last) = self.day_at_end(first.device.as_str().into(), -1).await? else { return Ok(None) };
-        Ok(Some(DeviceSummary {
-            device: last.device.into(),
-            metadata: None,
-            metrics: last.metrics,
-            first_ts_ms: first.first_ts_ms,
-            last_ts_ms: last.last_ts_ms,
-        }))
+        let span_ms = (first.first_ts_ms, last.last_ts_ms);
+        Ok(Some(DeviceSummary::of_hour(last.device.into(), Hour::of(last.last_ts_ms), span_ms, last.metrics)))
+    }
+
+    /// The last instant of a device that has rollups, in Unix milliseconds.
+    pub(in super::super) async fn last_ts_ms(&self, device: &str) -> Result<Option<i64>, StoreError> {
+        Ok(self.day_at_end(device.into(), -1).await?.map(|day| day.last_ts_ms))
     }
 
     /// The first document (`direction` 1) or the last (-1), by device and day. One seek in the index.

@@ -39,7 +39,7 @@ use mongodb::Collection;
 
 pub(super) use self::document::Day;
 pub(super) use self::missing::{Missing, missing};
-use super::collection::{Deployment, Kind, ManagedCollection};
+use super::collection::{CREATED_AT, Deployment, Kind, ManagedCollection};
 use super::command::Commands;
 use crate::store::{HourStats, StoreError};
 
@@ -82,7 +82,8 @@ impl RollupCollection {
             self.managed.create(doc! {}).await?;
         }
         self.managed.ensure_index(QUERY_INDEX, doc! { "deviceId": 1, "day": 1 }).await?;
-        self.managed.ensure_expiry(self.retention.map(|retention| retention.saturating_add(DAY))).await?;
+        let expiry = self.retention.map(|retention| retention.saturating_add(DAY));
+        self.managed.ensure_expiry(CREATED_AT, expiry).await?;
         self.managed.ensure_sharding(deployment, "deviceId").await
     }
 

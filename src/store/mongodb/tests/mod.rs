@@ -37,10 +37,15 @@ macro_rules! on_every_deployment {
             use $crate::store::mongodb::tests::Scratch;
 
             async fn open() -> (Scratch, impl Store, impl Store) {
-                super::$open(Scratch::$scratch().await).await
+                let (scratch, store, other) = super::$open(Scratch::$scratch().await).await;
+                if stringify!($room) != "three_members" {
+                    assert!(store.build_device_index().await.unwrap(), "no device is stored yet");
+                }
+                (scratch, store, other)
             }
 
             $crate::store::scenarios::store_scenarios!(open $(, $variant)?);
+            $crate::store::scenarios::store_scenarios!(@indexed open);
             $crate::store::scenarios::store_scenarios!(@two open, rolling:
                 hours_are_rolled_up_one_after_the_other,
                 hours_soon_after_1970_are_rolled_up,
@@ -100,6 +105,7 @@ impl Scratch {
             database: self.name.clone(),
             collection: "buckets".into(),
             rollups_collection: "rollups".into(),
+            devices_collection: "devices".into(),
             timeout: Duration::from_secs(60), // tests of the timeout set their own
             query_timeout: Duration::from_secs(60),
             max_readings_per_document: 1000,
@@ -107,6 +113,7 @@ impl Scratch {
             slow_writes: metrics::Counter::noop(),
             unreadable_readings: crate::store::UnreadableDocuments::default(),
             unreadable_rollups: crate::store::UnreadableDocuments::default(),
+            unreadable_devices: crate::store::UnreadableDocuments::default(),
             retention: None,
             rollups_retention: None,
             validate: false,

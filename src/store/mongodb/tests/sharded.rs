@@ -106,12 +106,12 @@ pub(in super::super) async fn each_device_has_its_shard(scratch: &Scratch, store
 
     let several = store.hour_stats(&devices, hours.clone(), &SeriesFilter::ALL).await.unwrap();
     assert!(several.iter().all(|of| of[0].stats[0].1.count == 4), "of devices of both shards");
-    let listed = store.devices("", None, 1_000).await.unwrap();
+    let listed = store.devices("", None, 1_000).await.unwrap().devices;
     assert!(listed.iter().map(|summary| &summary.device).eq(&devices), "in order, over both shards");
     let rollups = store.rollups().unwrap();
     assert_eq!(rollups.next_hour(Hour(0)).await.unwrap(), Some(HOUR));
     rollups.roll_up_hour(HOUR).await.unwrap();
-    assert_eq!(sharded(&cluster.record_of(&scratch.name)).len(), 2, "the readings and the rollups");
+    assert_eq!(sharded(&cluster.record_of(&scratch.name)).len(), 3, "readings, rollups, devices");
 }
 
 /// An instance that may not shard, and one that may, later.
@@ -140,7 +140,7 @@ pub(in super::super) async fn what_was_not_sharded_is_split<S: Store>(
         assert_eq!(contents[0].1.samples().len(), 3, "{device}");
     }
     let keys = sharded(&cluster.record_of(&scratch.name));
-    assert!(keys.len() == 4 && keys.iter().all(|key| key.values().eq([&Bson::from("hashed")])), "{keys:?}");
+    assert!(keys.len() == 6 && keys.iter().all(|key| key.values().eq([&Bson::from("hashed")])), "{keys:?}");
 }
 
 /// The keys of all `shardCollection`s.

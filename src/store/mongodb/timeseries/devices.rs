@@ -1,22 +1,22 @@
-//! Summarizes devices, without an index of devices: seeks in the index `{ meta.deviceId, ts }`.
+//! Summarizes devices that are not in the device index yet: seeks in the index `{ meta.deviceId, ts }`.
 
 use std::ops::ControlFlow;
 
 use async_trait::async_trait;
-use bson::{Document, doc};
+use bson::{Bson, doc};
 
 use super::super::layout::Devices;
 use super::Timeseries;
 use super::times::during_hours;
 use crate::model::{Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
-use crate::store::{DeviceSummary, StoreError};
+use crate::store::{DeviceMetadata, DeviceSummary, StoreError};
 
 #[async_trait]
 impl Devices for Timeseries {
     type First = String;
 
-    async fn first_of(&self, ids: Document) -> Result<Option<String>, StoreError> {
+    async fn first_of(&self, ids: Bson) -> Result<Option<String>, StoreError> {
         let find = self.measurements.find(doc! { "meta.deviceId": ids }).sort(doc! { "meta.deviceId": 1 }).limit(1);
         let find = self.commands.limited(find).projection(doc! { "_id": 0, "meta.deviceId": 1 });
         let mut first = None;
@@ -40,14 +40,11 @@ impl Devices for Timeseries {
         let hour = Hour::of(last.last_ms);
         let newest = doc! { "meta.deviceId": &device, "ts": during_hours(&(hour..Hour(hour.0 + 1))) };
         let hours = self.fold(newest, &mut MetricNames::new(&SeriesFilter::ALL)).await?;
-        let mut metrics: Vec<_> = hours.into_iter().flat_map(|of| of.stats.stats).map(|(metric, _)| metric).collect();
-        metrics.sort_unstable();
-        Ok(Some(DeviceSummary {
-            device: device.into(),
-            metadata: last.metadata,
-            metrics,
-            first_ts_ms: first.last_ms,
-            last_ts_ms: last.last_ms,
-        }))
+        let metrics = hours.into_iter().flat_map(|of| of.stats.stats).map(|(metric, _)| metric);
+        let span_ms = (first.last_ms, last.last_ms);
+        let summary = DeviceSummary::of_hour(device.into(), hour, span_ms, metrics);
+        // A measurement does not say when its metadata was sent.
+        let metadata = last.metadata.map(|text| DeviceMetadata { hour: DeviceMetadata::UNKNOWN_HOUR, text });
+        Ok(Some(DeviceSummary { metadata, ..summary }))
     }
 }

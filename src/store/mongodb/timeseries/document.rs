@@ -47,7 +47,7 @@ pub(super) fn encode_meta(meta: &mut Encoder, device: &str, metadata: &Map<Strin
 pub(super) fn decode_meta(meta: &RawDocument) -> Result<Option<Arc<str>>, DecodeError> {
     let mut metadata = metadata::decode(meta)?;
     metadata.remove("deviceId");
-    Ok((!metadata.is_empty()).then(|| Value::from(metadata).to_string().into()))
+    Ok((!metadata.is_empty()).then(|| metadata::to_text(metadata)))
 }
 
 /// The measurements of some contents, with all that their encoding needs.

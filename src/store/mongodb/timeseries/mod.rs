@@ -36,6 +36,7 @@ mod times;
 mod write;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bson::RawDocumentBuf;
@@ -74,7 +75,7 @@ impl TimeseriesStore {
     /// # Errors
     /// When the URI is invalid.
     pub async fn connect(options: MongodbOptions, timeseries: TimeseriesOptions) -> Result<Self, UriError> {
-        Self::open(options, |options, commands| Timeseries::new(options, timeseries, commands)).await
+        Box::pin(Self::open(options, |options, commands| Timeseries::new(options, timeseries, commands))).await
     }
 }
 
@@ -96,9 +97,12 @@ impl Timeseries {
 impl Layout for Timeseries {
     const NAME: &'static str = "mongodb-timeseries";
     const KEEPS: Keep = Keep::First;
-    const METADATA_STAYS: bool = true;
     const IDENTITY: &'static str = "mongodb-timeseries readings";
     const CONFIRMS_WRITES: bool = true;
+
+    fn expiry_delay(&self) -> Duration {
+        self.schema.longest_bucket()
+    }
 
     /// Servers up to 8 list a view, and behind it the collection of their own buckets.
     fn collection_names(&self) -> Vec<String> {

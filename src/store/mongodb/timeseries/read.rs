@@ -17,7 +17,9 @@ use super::known::LatestKnown;
 use super::times::{during, during_hours, since};
 use crate::model::{Contents, Hour, HourOffset, Metric, SeriesFilter, Stats};
 use crate::store::metric_names::MetricNames;
-use crate::store::{FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError};
+use crate::store::{
+    DeviceMetadata, FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError,
+};
 
 /// The most measurements of a batch.
 const BATCH: u32 = 10_000;
@@ -71,6 +73,15 @@ impl Queries for Timeseries {
         };
         self.commands.each_document(self.commands.limited(find), visit).await?;
         Ok(samples.finish().0)
+    }
+
+    async fn last_ts_ms(&self, device: &str) -> Result<Option<i64>, StoreError> {
+        Ok(self.read_newest(device).await?.map(|newest| newest.last_ms))
+    }
+
+    /// Nothing: the last measurement has the newest metadata.
+    async fn newest_metadata(&self, _device: &str) -> Result<Option<DeviceMetadata>, StoreError> {
+        Ok(None)
     }
 
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {

@@ -49,6 +49,16 @@ impl Schema {
         Ok(deployment)
     }
 
+    /// The longest span of a bucket of the server. It expires as a whole.
+    pub(super) const fn longest_bucket(&self) -> Duration {
+        match self.span {
+            TimeseriesSpan::Granularity(Granularity::Seconds) => Duration::from_secs(3_600),
+            TimeseriesSpan::Granularity(Granularity::Minutes) => Duration::from_secs(86_400),
+            TimeseriesSpan::Granularity(Granularity::Hours) => Duration::from_secs(30 * 86_400),
+            TimeseriesSpan::Max(span) => span,
+        }
+    }
+
     async fn create(&self) -> Result<(), StoreError> {
         let mut timeseries = doc! { "timeField": "ts", "metaField": "meta" };
         timeseries.extend(self.span_fields());

@@ -87,6 +87,30 @@ async fn a_fault_is_transient(how: Document, expected: Cause, applied: bool) {
 }
 
 #[tokio::test]
+async fn no_bucket_is_written_before_its_device_is_in_the_index() {
+    for (how, expected) in [
+        (doc! { "closeConnection": true }, Cause::Network),
+        (doc! { "errorCode": 189 }, Cause::NotPrimary),
+        (doc! { "writeConcernError": { "code": 64, "errmsg": "waiting timed out" } }, Cause::WriteConcern),
+    ] {
+        let scratch = Scratch::new().await;
+        let store = faulty_store(&scratch).await;
+        assert!(store.build_device_index().await.unwrap());
+        write_one(&store, &write_at("known", 0..10)).await.unwrap();
+        let writes = [write_at("new", 0..10), write_at("known", 10..20)];
+        let fault = Fault::inject(&scratch, "update", doc! { "times": 1 }, how).await;
+        let outcomes = store.write(&writes).await;
+        fault.remove().await;
+        assert_eq!(outcomes[0].as_ref().unwrap_err().cause, expected);
+        assert_eq!(outcomes[1].as_ref().unwrap().stored, 10, "its device has not changed");
+        assert!(store.contents("new", HOUR..Hour(HOUR.0 + 1)).await.unwrap().is_empty());
+        assert_eq!(write_one(&store, &writes[0]).await.unwrap(), Written { stored: 10, duplicate: 0 });
+        let device = store.device("new").await.unwrap().unwrap();
+        assert_eq!((device.first_ts_ms, device.last_ts_ms), (HOUR.instant_ms(0), HOUR.instant_ms(9)));
+    }
+}
+
+#[tokio::test]
 async fn a_state_change_is_transient_and_a_resend_stores_once() {
     a_fault_is_transient(doc! { "errorCode": 11602 }, Cause::NotPrimary, false).await;
 }
@@ -131,8 +155,9 @@ async fn a_rewrite_whose_answer_is_an_error_is_safe_to_repeat() {
         let store = faulty_store(&scratch).await;
         write_one(&store, &write_at("d", 10..20)).await.unwrap();
         let write = write_at("d", 0..15);
-        // the first update is the fast path, which says 11000; the second is the rewrite
-        let fault = Fault::inject(&scratch, "update", doc! { "skip": 1 }, how).await;
+        // the first update is of the device, with its earlier first reading; the second is the fast path,
+        // which says 11000; the third is the rewrite
+        let fault = Fault::inject(&scratch, "update", doc! { "skip": 2 }, how).await;
         let error = write_one(&store, &write).await.unwrap_err();
         assert_eq!(error.cause, expected);
         fault.remove().await;
@@ -152,10 +177,10 @@ async fn a_bucket_before_the_slow_path_fails_if_the_server_is_gone() {
         write_one(&store, &write_at(device, 0..1)).await.unwrap();
     }
     write_one(&store, &write_at("late", 10..20)).await.unwrap();
-    // the three large ones need a second command
+    // after the update of the first device; the three large ones need a second command
     let writes =
         [write_at("late", 0..5), write_at("a", 1..200_000), write_at("b", 1..200_000), write_at("c", 1..200_000)];
-    let fault = Fault::inject(&scratch, "update", doc! { "skip": 1 }, doc! { "closeConnection": true }).await;
+    let fault = Fault::inject(&scratch, "update", doc! { "skip": 2 }, doc! { "closeConnection": true }).await;
     let outcomes = store.write(&writes).await;
     fault.remove().await;
     assert!(outcomes[1].is_ok() && outcomes[2].is_ok());
@@ -259,6 +284,7 @@ async fn a_store_opens_while_the_server_is_down_and_each_call_fails() {
         database: "d".into(),
         collection: "buckets".into(),
         rollups_collection: "rollups".into(),
+        devices_collection: "devices".into(),
         timeout: Duration::from_millis(200),
         query_timeout: Duration::from_millis(200),
         max_readings_per_document: 10,
@@ -266,6 +292,7 @@ async fn a_store_opens_while_the_server_is_down_and_each_call_fails() {
         slow_writes: metrics::Counter::noop(),
         unreadable_readings: crate::store::UnreadableDocuments::default(),
         unreadable_rollups: crate::store::UnreadableDocuments::default(),
+        unreadable_devices: crate::store::UnreadableDocuments::default(),
         retention: None,
         rollups_retention: None,
         validate: false,

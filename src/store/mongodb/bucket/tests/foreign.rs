@@ -14,7 +14,7 @@ async fn answers(store: &BucketStore) -> (Vec<HourStats>, Vec<(Hour, usize)>, Op
     let stats = store.hour_stats(&["d".into()], hours.clone(), &SeriesFilter::ALL).await.unwrap().remove(0);
     let contents = store.contents("d", hours).await.unwrap();
     let counts = contents.iter().map(|(hour, contents)| (*hour, contents.reading_count())).collect();
-    let devices = store.devices("", None, 10).await.unwrap();
+    let devices = store.devices("", None, 10).await.unwrap().devices;
     let named = devices.iter().map(|device| format!("{} {}", device.device, device.last_ts_ms)).collect();
     (stats, counts, store.last_hour("d").await.unwrap(), named)
 }

@@ -92,11 +92,11 @@ async fn a_device_is_summed_up_over_all_parts() {
     let metadata = r#"{"floor":2}"#;
     let write = BucketWrite::new("d".into(), HOUR, Some(metadata.into()), vec!["hum".into()], [(late, true)]);
     write_one(&store, &write.into()).await.unwrap();
-    let devices = store.devices("", None, 10).await.unwrap();
-    assert_eq!(devices.len(), 1);
-    assert_eq!(devices[0].metrics, ["hum".into(), "lux".into()]);
-    assert_eq!(devices[0].metadata.as_deref(), Some(metadata));
-    assert_eq!((devices[0].first_ts_ms, devices[0].last_ts_ms), (HOUR.instant_ms(3), HOUR.instant_ms(11)));
+    let devices = store.devices("", None, 10).await.unwrap().devices;
+    let [device] = &devices[..] else { panic!("{devices:?}") };
+    assert_eq!(device.series.iter().map(|series| &*series.metric).collect::<Vec<_>>(), ["hum", "lux"]);
+    assert_eq!(device.metadata.as_ref().map(|of| (of.hour, &*of.text)), Some((HOUR, metadata)));
+    assert_eq!((device.first_ts_ms, device.last_ts_ms), (HOUR.instant_ms(3), HOUR.instant_ms(11)));
 }
 
 #[tokio::test]

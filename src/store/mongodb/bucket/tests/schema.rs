@@ -194,6 +194,28 @@ async fn the_server_lets_old_buckets_go_and_young_ones_stay() {
 }
 
 #[tokio::test]
+async fn the_server_lets_a_device_go_after_its_readings_and_rollups() {
+    let (mongod, client) = impatient_server().await;
+    let scratch = Scratch { uri: mongod.uri().to_owned(), name: "expiry".into(), client, cluster: None };
+    let hour = Some(Duration::from_secs(3_600));
+    let options = MongodbOptions { retention: hour, rollups_retention: hour, ..scratch.options() };
+    let store = BucketStore::connect(options).await.unwrap();
+    assert!(store.build_device_index().await.unwrap());
+    for (device, age) in [("gone", 60), ("stays", 40)] {
+        write_one(&store, &write_of_hour(device, hours_ago(age))).await.unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while store.device("gone").await.unwrap().is_some() {
+        assert!(Instant::now() < deadline, "the device is still there");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let listed = store.devices("", None, 10).await.unwrap().devices;
+    assert_eq!(listed.iter().map(|summary| &*summary.device).collect::<Vec<_>>(), ["stays"]);
+    write_one(&store, &write_of_hour("gone", hours_ago(0))).await.unwrap();
+    assert!(store.device("gone").await.unwrap().is_some(), "it has come back");
+}
+
+#[tokio::test]
 async fn the_server_lets_old_measurements_go_and_young_ones_stay() {
     let (mongod, client) = impatient_server().await;
     let scratch = Scratch { uri: mongod.uri().to_owned(), name: "expiry".into(), client, cluster: None };

@@ -1,0 +1,192 @@
+//! Lists devices: from the device index, and until that has all devices, by a search in the readings and the
+//! rollups.
+//!
+//! The index has the last instant of a device to the day. The newest document of the device has it exactly,
+//! for one seek. A device that is searched costs one seek in the readings and one in the rollups, which run
+//! at the same time, and one more for its newest hour.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::try_join;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+
+use super::devices::Progress;
+use super::layout::{Devices, Layout};
+use super::rollups::Day;
+use super::seek::{MAX_CONCURRENT_SUMMARIES, Seek};
+use super::store::MongoStore;
+use crate::model::{Hour, Metric, SeriesFilter};
+use crate::store::{DeviceList, DeviceSeries, DeviceSummary, Store, StoreError};
+
+/// How many devices are added to the index at once.
+const DEVICES_PER_STEP: usize = 100;
+
+/// The hours that one query for the series of a device covers: a year.
+const HOURS_PER_QUERY: i32 = 366 * 24;
+
+/// A device that the search has found: its first entry, and its first day with a rollup.
+struct Found<L: Layout> {
+    device: String,
+    first: Option<<L as Devices>::First>,
+    day: Option<Day>,
+}
+
+impl<L: Layout> MongoStore<L> {
+    /// See [`Store::devices`].
+    pub(super) async fn list_devices(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<DeviceList, StoreError> {
+        if !self.devices.is_complete() {
+            return self.list_of_search(prefix, after, limit).await;
+        }
+        let mut list = self.devices.list(Seek::new(prefix, after).rest(), limit).await?;
+        let exact = list.devices.drain(..).map(|summary| self.with_last_ts(summary));
+        let exact = stream::iter(exact.collect::<Vec<_>>()).buffered(MAX_CONCURRENT_SUMMARIES);
+        list.devices = exact.try_collect().await?;
+        Ok(list)
+    }
+
+    /// See [`Store::device`].
+    pub(super) async fn one_device(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError> {
+        let indexed = self.devices.one(device).await?;
+        if !self.devices.is_complete() {
+            let searched = self.summaries(self.search(Seek::one(device), 1).await?).await?.pop();
+            return Ok(merged(searched, indexed));
+        }
+        match indexed {
+            Some(summary) => self.with_last_ts(summary).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Adds the next devices to the index; see [`Store::build_device_index`].
+    pub(super) async fn index_some_devices(&self) -> Result<bool, StoreError> {
+        if self.devices.is_complete() {
+            return Ok(true);
+        }
+        let after = match self.devices.progress().await? {
+            Progress::Complete => return Ok(true),
+            Progress::After(after) => after,
+        };
+        let found = self.search(Seek::new("", after.as_deref()), DEVICES_PER_STEP).await?;
+        let is_last = found.len() < DEVICES_PER_STEP;
+        let last = found.last().map(|last| last.device.clone());
+        let summaries = self.summaries(found).await?.into_iter().map(|summary| self.with_all_hours(summary));
+        let summaries = stream::iter(summaries.collect::<Vec<_>>()).buffered(MAX_CONCURRENT_SUMMARIES);
+        let summaries: Vec<DeviceSummary> = summaries.try_collect().await?;
+        self.devices.advance(&summaries, last.as_deref(), is_last).await?;
+        if is_last {
+            self.devices.progress().await?;
+        }
+        if is_last && last.is_some() {
+            tracing::info!("the device index has all stored devices");
+        }
+        Ok(is_last)
+    }
+
+    /// The same summary with the exact last instant, if it has not expired.
+    async fn with_last_ts(&self, mut summary: DeviceSummary) -> Result<DeviceSummary, StoreError> {
+        let last_ts_ms = match self.layout.last_ts_ms(&summary.device).await? {
+            None => self.rollups.last_ts_ms(&summary.device).await?,
+            known => known,
+        };
+        summary.last_ts_ms = last_ts_ms.unwrap_or(summary.last_ts_ms);
+        Ok(summary)
+    }
+
+    async fn list_of_search(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError> {
+        let searched = self.summaries(self.search(Seek::new(prefix, after), limit).await?).await?;
+        let devices: Vec<&str> = searched.iter().map(|summary| &*summary.device).collect();
+        let mut indexed = self.devices.some(&devices).await?;
+        let (mut list, mut bytes) = (DeviceList::default(), 0);
+        for summary in searched {
+            let indexed = indexed.remove(&summary.device);
+            let Some(summary) = merged(Some(summary), indexed) else { continue };
+            if !list.push(summary, &mut bytes) {
+                break;
+            }
+        }
+        Ok(list)
+    }
+
+    /// Finds devices in the readings and the rollups. The seeks of a device begin after those of the device
+    /// before.
+    async fn search(&self, mut seek: Seek, limit: usize) -> Result<Vec<Found<L>>, StoreError> {
+        let mut found = Vec::new();
+        while found.len() < limit {
+            let (first, day) =
+                try_join(self.layout.first_of(seek.rest()), Box::pin(self.rollups.first_day(seek.rest()))).await?;
+            let device_of_first = first.as_ref().map(L::device_of);
+            let next = Seek::next(device_of_first, day.as_ref().map(|day| day.device.as_str()));
+            let Some(device) = next else { break };
+            seek.advance(&device);
+            let first = first.filter(|first| L::device_of(first) == device);
+            let day = day.filter(|day| day.device == device);
+            found.push(Found { device, first, day });
+        }
+        Ok(found)
+    }
+
+    /// Summarizes devices by their newest hours. Those that have just expired are left out.
+    async fn summaries(&self, found: Vec<Found<L>>) -> Result<Vec<DeviceSummary>, StoreError> {
+        let summaries: Vec<_> = found.into_iter().map(|found| self.summary(found)).collect();
+        let summaries = stream::iter(summaries).buffered(MAX_CONCURRENT_SUMMARIES);
+        let summaries: Vec<Option<DeviceSummary>> = summaries.try_collect().await?;
+        Ok(summaries.into_iter().flatten().collect())
+    }
+
+    /// The summary of a device, from its readings if it has any, else from its rollups.
+    async fn summary(&self, Found { first, day, .. }: Found<L>) -> Result<Option<DeviceSummary>, StoreError> {
+        let of_readings = match first {
+            Some(first) => self.layout.summary(first).await?,
+            None => None,
+        };
+        match (of_readings, day) {
+            (Some(summary), None) => Ok(Some(summary)),
+            (Some(summary), Some(day)) => {
+                let first_ts_ms = summary.first_ts_ms.min(day.first_ts_ms);
+                Ok(Some(DeviceSummary { first_ts_ms, ..summary }))
+            }
+            (None, Some(day)) => self.rollups.summary(day).await,
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Adds the series of all hours, and the newest metadata.
+    async fn with_all_hours(&self, mut summary: DeviceSummary) -> Result<DeviceSummary, StoreError> {
+        let (first, last) = (Hour::of(summary.first_ts_ms), Hour::of(summary.last_ts_ms));
+        let mut end = last.0 + 1;
+        while end > first.0 {
+            let start = (end - HOURS_PER_QUERY).max(first.0);
+            let hours =
+                self.hour_stats(&[Arc::clone(&summary.device)], Hour(start)..Hour(end), &SeriesFilter::ALL).await?;
+            let mut last_hours: BTreeMap<Metric, Hour> = BTreeMap::new();
+            for hour in hours.into_iter().flatten() {
+                last_hours.extend(hour.stats.into_iter().map(|(metric, _)| (metric, hour.hour))); // ascending
+            }
+            let series = last_hours.into_iter().map(|(metric, hour)| DeviceSeries::of(metric, hour)).collect();
+            summary.merge(DeviceSummary { series, metadata: None, ..summary.clone() });
+            end = start;
+        }
+        if summary.metadata.is_none() {
+            summary.metadata = self.layout.newest_metadata(&summary.device).await?;
+        }
+        Ok(summary)
+    }
+}
+
+/// The summary of a device from the search and from the index.
+fn merged(searched: Option<DeviceSummary>, indexed: Option<DeviceSummary>) -> Option<DeviceSummary> {
+    match (searched, indexed) {
+        (Some(mut searched), Some(indexed)) => {
+            let last_ts_ms = searched.last_ts_ms;
+            searched.merge(indexed);
+            Some(DeviceSummary { last_ts_ms, ..searched })
+        }
+        (searched, indexed) => searched.or(indexed),
+    }
+}

@@ -1,0 +1,181 @@
+//! The document of a device: its fields, written and read.
+
+use bson::{DateTime, RawBsonRef, RawDocument};
+use serde_json::{Map, Value};
+
+use super::super::decode::{DecodeError, expect_version, integer};
+use super::super::encode::Encoder;
+use super::super::{metadata, names};
+use crate::model::{Day, Hour, Metric};
+use crate::store::device_index::MAX_SERIES;
+use crate::store::{DeviceMetadata, DeviceSeries, DeviceSummary};
+
+/// The schema version of the documents that this program writes and reads.
+const SCHEMA_VERSION: i32 = 1;
+
+/// Writes the statement that adds a note to the document of its device. With metadata, it does nothing if the
+/// stored metadata is of a newer hour.
+pub(super) fn put(statement: &mut Encoder, note: &DeviceSummary, of_note: Option<(Hour, &Map<String, Value>)>) {
+    statement.document("q", |filter| {
+        filter.string("_id", &note.device);
+        filter.string("deviceId", &note.device);
+        if let Some((hour, _)) = of_note {
+            // `$lte` would not match a document without metadata.
+            filter.document("metadataHour", |is| is.document("$not", |is| is.datetime("$gt", hour.start_ms())));
+        }
+    });
+    statement.array("u", |stages| {
+        stages.document(0, |stage| stage.document("$set", |set| fields(set, note, of_note)));
+        stages.document(1, |stage| stage.document("$set", limit_series));
+    });
+    statement.boolean("upsert", true);
+}
+
+fn fields(set: &mut Encoder, note: &DeviceSummary, of_note: Option<(Hour, &Map<String, Value>)>) {
+    set.int32("schemaVersion", SCHEMA_VERSION);
+    set.document("firstTs", |is| one_of(is, "$min", "$firstTs", note.first_ts_ms));
+    set.document("lastTs", |is| one_of(is, "$max", "$lastTs", note.last_ts_ms));
+    if let Some((hour, object)) = of_note {
+        set.document("metadata", |is| metadata::encode(is, "$literal", object));
+        set.datetime("metadataHour", hour.start_ms());
+    }
+    for DeviceSeries { metric, last_day } in &note.series {
+        let name = names::stored(metric);
+        let (day, measurement) = (["series.", &name, ".lastDay"], ["series.", &name, ".measurement"]);
+        set.document(day, |is| one_of(is, "$max", &format!("${}", day.concat()), last_day.start_ms()));
+        if let Some(of_metric) = metric.measurement() {
+            set.document(measurement, |is| {
+                is.array("$max", |values| {
+                    values.string(0, &format!("${}", measurement.concat()));
+                    values.int32(1, of_metric.len() as i32);
+                });
+            });
+        }
+    }
+    if note.has_more_series {
+        set.boolean("moreSeries", true);
+    }
+}
+
+/// The lesser or the greater of a stored instant and this one.
+fn one_of(is: &mut Encoder, operator: &str, stored: &str, ms: i64) {
+    is.array(operator, |values| {
+        values.string(0, stored);
+        values.datetime(1, ms);
+    });
+}
+
+/// Writes the stage that leaves out the series without a reading for longest if there are too many.
+fn limit_series(set: &mut Encoder) {
+    let count = |is: &mut Encoder| is.document("$size", |size| size.string("$objectToArray", "$series"));
+    let if_too_many = |set: &mut Encoder, field: &str, then: &dyn Fn(&mut Encoder)| {
+        set.document(field, |is| {
+            is.document("$cond", |cond| {
+                cond.document("if", |is| {
+                    is.array("$gt", |values| {
+                        values.document(0, count);
+                        values.int32(1, MAX_SERIES as i32);
+                    });
+                });
+                then(cond);
+                cond.string("else", &format!("${field}"));
+            });
+        });
+    };
+    if_too_many(set, "moreSeries", &|cond| cond.boolean("then", true));
+    if_too_many(set, "series", &|cond| {
+        cond.document("then", |then| {
+            then.document("$arrayToObject", |is| {
+                is.array("$slice", |slice| {
+                    slice.document(0, |is| {
+                        is.document("$sortArray", |sort| {
+                            sort.document("input", |input| input.string("$objectToArray", "$series"));
+                            sort.document("sortBy", |by| {
+                                by.int32("v.lastDay", -1);
+                                by.int32("k", 1);
+                            });
+                        });
+                    });
+                    slice.int32(1, MAX_SERIES as i32);
+                });
+            });
+        });
+    });
+}
+
+/// Reads a document.
+pub(super) fn decode(document: &RawDocument) -> Result<DeviceSummary, DecodeError> {
+    expect_version(document, SCHEMA_VERSION)?;
+    let metadata = match (document.get("metadata")?, document.get("metadataHour")?) {
+        (Some(RawBsonRef::Document(object)), Some(RawBsonRef::DateTime(hour))) => {
+            let text = metadata::to_text(metadata::decode(object)?);
+            Some(DeviceMetadata { hour: Hour::of(hour.timestamp_millis()), text })
+        }
+        _ => None,
+    };
+    let mut series = Vec::new();
+    for element in document.get_document("series")? {
+        let (key, value) = element?;
+        let of = value.as_document().ok_or_else(|| DecodeError("a series is not a document".into()))?;
+        let measurement = match of.get("measurement")? {
+            Some(_) => u8::try_from(integer(of, "measurement")?)
+                .map_err(|_| DecodeError("the length of a measurement is out of range".into()))?,
+            None => 0,
+        };
+        let metric = Metric::of_measurement(&names::original(key.as_str()), measurement);
+        series.push(DeviceSeries { metric, last_day: day(of.get_datetime("lastDay")?) });
+    }
+    series.sort_unstable_by(|a, b| a.metric.cmp(&b.metric));
+    series.truncate(MAX_SERIES);
+    Ok(DeviceSummary {
+        device: document.get_str("_id")?.into(),
+        metadata,
+        series,
+        has_more_series: document.get("moreSeries")?.is_some(),
+        first_ts_ms: document.get_datetime("firstTs")?.timestamp_millis(),
+        last_ts_ms: document.get_datetime("lastTs")?.timestamp_millis(),
+    })
+}
+
+fn day(start: DateTime) -> Day {
+    Day::of(Hour::of(start.timestamp_millis()))
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{RawDocumentBuf, doc};
+
+    use super::*;
+
+    #[test]
+    fn a_document_is_read() {
+        let at = DateTime::from_millis;
+        let day = 86_400_000;
+        let document = doc! {
+            "_id": "d", "deviceId": "d", "schemaVersion": 1, "firstTs": at(5), "lastTs": at(2 * day),
+            "metadata": { "a\u{FF0E}b": 1 }, "metadataHour": at(7_200_000),
+            "series": { "b": { "lastDay": at(2 * day) }, "a\u{FF0E}x{k=v}": { "lastDay": at(day), "measurement": 1 } },
+        };
+        let read = decode(&RawDocumentBuf::try_from(&document).unwrap()).unwrap();
+        let series = |metric, day| DeviceSeries { metric, last_day: Day(day) };
+        let expected = DeviceSummary {
+            device: "d".into(),
+            metadata: Some(DeviceMetadata { hour: Hour(2), text: r#"{"a.b":1}"#.into() }),
+            series: vec![series("a.x{k=v}".into(), 1), series("b".into(), 2)],
+            has_more_series: false,
+            first_ts_ms: 5,
+            last_ts_ms: 2 * day,
+        };
+        assert_eq!(read, expected);
+        assert_eq!(read.series[0].metric.measurement(), Some("a"));
+    }
+
+    #[test]
+    fn documents_that_are_no_devices_are_unreadable() {
+        let at = DateTime::from_millis(0);
+        for series in [doc! { "a": 1 }, doc! { "a": {} }, doc! { "a": { "lastDay": at, "measurement": 256 } }] {
+            let document = doc! { "_id": "d", "schemaVersion": 1, "firstTs": at, "lastTs": at, "series": series };
+            assert!(decode(&RawDocumentBuf::try_from(&document).unwrap()).is_err(), "{document}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The device index in a collection of its own: one document per device, for every layout.
+//!
+//! ```js
+//! { _id: "LIGHT-FL02-ZONE4",
+//!   deviceId: "LIGHT-FL02-ZONE4",                // hashed shard key
+//!   schemaVersion: 1,
+//!   firstTs: ISODate("2026-04-20T14:00:10Z"),    // the first reading ever
+//!   lastTs: ISODate("2026-07-31T00:00:10Z"),     // the last reading when the document was written
+//!   metadata: { floor: 2, zone: "Zone 4" }, metadataHour: ISODate("2026-07-31T00:00:00Z"),
+//!   series: { lux: { lastDay: ISODate("2026-07-31T00:00:00Z") },
+//!             "cpu_usage{cpu=0}": { lastDay: ISODate("2026-07-30T00:00:00Z"), measurement: 3 } },
+//!   moreSeries: true }                           // if there were too many
+//! ```
+//!
+//! **Idempotent and in any order** (`document`). A statement is an upsert with a pipeline of `$min`, `$max`
+//! and the newest series. Metadata is written on the condition that the stored metadata is not of a newer
+//! hour. So it does not matter how often a statement is sent, by how many instances, or in which order the
+//! statements arrive, except for different metadata of one hour.
+//!
+//! **Before the bucket** (`note`). The document of a device is durable before a bucket that needs it is sent.
+//!
+//! **Built from what is stored** (`build`). A database that was written without the index gets it in the
+//! background. Until it is complete, devices are found by the search in the readings and rollups (`seek`).
+//! `{ _id: { build: 1 } }` is the progress. It vanishes with the collection, so a collection that was dropped
+//! is built again.
+//!
+//! **Expiry.** A TTL index on `lastTs` removes a device after the last of its readings and rollups.
+
+mod build;
+mod document;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
+mod note;
+mod read;
+
+pub(super) use self::build::Progress;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bson::{RawDocumentBuf, doc};
+use mongodb::Collection;
+
+use super::collection::{Deployment, Kind, ManagedCollection};
+use super::command::Commands;
+use crate::store::StoreError;
+use crate::store::noted_devices::NotedDevices;
+
+/// The field that expiry counts from.
+const AGE_FIELD: &str = "lastTs";
+
+/// The time that expiry waits longer: `lastTs` is of the last day, but may be its first reading; and the
+/// rollups of a day expire up to a day late.
+const DAYS: Duration = Duration::from_secs(2 * 86_400);
+
+/// The collection of the devices.
+#[derive(Debug)]
+pub(super) struct DeviceIndex {
+    documents: Collection<RawDocumentBuf>,
+    commands: Commands,
+    managed: ManagedCollection,
+    retention: Option<Duration>,
+    noted: NotedDevices,
+    /// Whether the collection has all devices.
+    is_complete: AtomicBool,
+}
+
+impl DeviceIndex {
+    /// Devices are kept for `retention` after their last reading; `None` keeps them forever.
+    pub(super) fn new(commands: Commands, name: &str, retention: Option<Duration>) -> Self {
+        Self {
+            documents: commands.reading(name),
+            managed: commands.managed(name),
+            commands,
+            retention,
+            noted: NotedDevices::default(),
+            is_complete: AtomicBool::new(false),
+        }
+    }
+
+    /// Creates the collection and its index, and changes what differs from the options. The collection may be
+    /// a new one, so nothing counts as written to it.
+    pub(super) async fn ensure(&self, deployment: Deployment) -> Result<(), StoreError> {
+        if self.managed.present(Kind::Plain).await?.is_none() {
+            self.managed.create(doc! {}).await?;
+        }
+        let expiry = self.retention.map(|retention| retention.saturating_add(DAYS));
+        self.managed.ensure_expiry(AGE_FIELD, expiry).await?;
+        self.managed.ensure_sharding(deployment, "deviceId").await?;
+        self.is_complete.store(false, Ordering::SeqCst);
+        self.noted.clear();
+        Ok(())
+    }
+
+    /// Whether the index is known to have all devices.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_complete.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,314 @@
+//! The devices whose entry in the device index has all that the last buckets bring.
+//!
+//! The table is bounded: a device that was forgotten is written to the index again, to no effect. It never
+//! holds more than what was written, so it may be cleared at any time.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foldhash::fast::RandomState;
+use smallvec::SmallVec;
+
+use super::device_index::{DeviceNote, DeviceSummary};
+use crate::common::generations::Generations;
+use crate::model::{BucketWrite, Day, Hour, Metric};
+
+/// Each shard has a lock of its own.
+const SHARDS: usize = 16;
+
+/// A device takes as much memory as this many of its series.
+const DEVICE_WEIGHT: usize = 8;
+
+/// The weight of a generation: a million devices with a few series each. All of them take at most 300 MB.
+const MAX_WEIGHT: usize = 12 << 20;
+
+/// A record of what was written to the index of each device, by the hash of its ID.
+#[derive(Debug)]
+pub(super) struct NotedDevices {
+    hasher: RandomState,
+    shards: Box<[Mutex<Generations<u64, Noted>>]>,
+    /// Counts how often the table was cleared.
+    cleared: AtomicU64,
+}
+
+/// A record of what was written to the index of one device.
+#[derive(Debug)]
+struct Noted {
+    first_ts_ms: i64,
+    /// The newest day.
+    day: Day,
+    /// The hashes of the series with readings of that day, ascending.
+    series: SmallVec<[u64; 4]>,
+    metadata: Option<NotedMetadata>,
+}
+
+#[derive(Debug)]
+struct NotedMetadata {
+    hash: u64,
+    /// The newest hour that has sent it, written or not.
+    hour: Hour,
+    /// The day of the hour that was written.
+    day: Day,
+}
+
+/// Notes that are to be written to the index.
+#[derive(Debug)]
+pub(super) struct Notes {
+    /// One for each device that has changed.
+    pub(super) notes: Vec<DeviceNote>,
+    cleared: u64,
+}
+
+impl Default for NotedDevices {
+    fn default() -> Self {
+        let shard = |_| Mutex::new(Generations::new(MAX_WEIGHT / SHARDS, Noted::weight));
+        let shards = (0..SHARDS).map(shard).collect();
+        Self { hasher: RandomState::default(), shards, cleared: AtomicU64::new(0) }
+    }
+}
+
+/// Nothing was written.
+impl Default for Noted {
+    fn default() -> Self {
+        Self { first_ts_ms: i64::MAX, day: Day(i32::MIN), series: SmallVec::new(), metadata: None }
+    }
+}
+
+impl NotedDevices {
+    /// Returns what the index needs before these buckets are written.
+    pub(super) fn changes(&self, writes: &[Arc<BucketWrite>]) -> Notes {
+        let cleared = self.cleared.load(Ordering::SeqCst);
+        let mut notes: Vec<DeviceNote> = Vec::new();
+        let mut places: HashMap<&str, usize> = HashMap::new();
+        for (at, write) in writes.iter().enumerate() {
+            let Some((first, last)) = write.contents.span() else { continue };
+            let first_ts_ms = write.hour.instant_ms(first);
+            if self.has(write, first_ts_ms) {
+                continue;
+            }
+            let summary = summary_of(write, (first_ts_ms, write.hour.instant_ms(last)));
+            if let Some(&place) = places.get(&*write.device) {
+                notes[place].summary.merge(summary);
+                notes[place].writes.push(at);
+            } else {
+                places.insert(&write.device, notes.len());
+                notes.push(DeviceNote { summary, writes: vec![at] });
+            }
+        }
+        Notes { notes, cleared }
+    }
+
+    /// Remembers that a note of `of` is in the index. `metadata` says whether its metadata is, too.
+    pub(super) fn confirm(&self, of: &Notes, note: &DeviceNote, metadata: bool) {
+        if self.cleared.load(Ordering::SeqCst) != of.cleared {
+            return; // it may have been written to an index that is gone
+        }
+        let DeviceSummary { device, series, first_ts_ms, .. } = &note.summary;
+        let Some(day) = series.iter().map(|series| series.last_day).max() else { return };
+        let of_day = series.iter().filter(|series| series.last_day == day);
+        let hashes: Vec<u64> = of_day.map(|series| self.hash_series(&series.metric)).collect();
+        let metadata = note.summary.metadata.as_ref().filter(|_| metadata).map(|metadata| NotedMetadata {
+            hash: self.hash(&metadata.text),
+            hour: metadata.hour,
+            day: Day::of(metadata.hour),
+        });
+        let id = self.hash(device);
+        let mut shard = self.shard(id);
+        let update = |noted: &mut Noted| noted.update(*first_ts_ms, day, &hashes, metadata);
+        shard.insert(id, Noted::default());
+        shard.update(&id, update);
+    }
+
+    /// Forgets a device: its entry has been removed from the index.
+    pub(super) fn forget(&self, device: &str) {
+        let id = self.hash(device);
+        self.shard(id).update(&id, |noted| *noted = Noted::default());
+    }
+
+    /// Forgets all devices: another index is in use, or another process has changed it.
+    pub(super) fn clear(&self) {
+        self.cleared.fetch_add(1, Ordering::SeqCst);
+        for shard in &*self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.rotate();
+            shard.rotate();
+        }
+    }
+
+    /// Whether the index has all that a write brings.
+    fn has(&self, write: &BucketWrite, first_ts_ms: i64) -> bool {
+        let (id, day) = (self.hash(&write.device), Day::of(write.hour));
+        let metadata = write.metadata.as_deref().map(|metadata| self.hash(metadata));
+        let has_all = |noted: &mut Noted| {
+            first_ts_ms >= noted.first_ts_ms
+                && day <= noted.day
+                && noted.has_series(write.contents.metrics().iter().map(|metric| self.hash_series(metric)))
+                && metadata.is_none_or(|hash| noted.has_metadata(hash, write.hour))
+        };
+        self.shard(id).update(&id, has_all).unwrap_or(false)
+    }
+
+    fn hash(&self, text: &str) -> u64 {
+        self.hasher.hash_one(text)
+    }
+
+    /// The hash of a series and its measurement.
+    fn hash_series(&self, metric: &Metric) -> u64 {
+        self.hash(metric).wrapping_add(metric.measurement().map_or(0, str::len) as u64)
+    }
+
+    fn shard(&self, id: u64) -> MutexGuard<'_, Generations<u64, Noted>> {
+        self.shards[id as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Noted {
+    fn weight(&self) -> usize {
+        DEVICE_WEIGHT + self.series.len()
+    }
+
+    fn has_series(&self, mut hashes: impl Iterator<Item = u64>) -> bool {
+        hashes.all(|hash| self.series.binary_search(&hash).is_ok())
+    }
+
+    /// Whether the index needs no write for metadata of an hour: it has the same, or newer.
+    fn has_metadata(&mut self, hash: u64, hour: Hour) -> bool {
+        let Some(noted) = &mut self.metadata else { return false };
+        if noted.hash != hash {
+            return hour < noted.hour;
+        }
+        let is_noted = Day::of(hour) <= noted.day;
+        if is_noted {
+            noted.hour = noted.hour.max(hour);
+        }
+        is_noted
+    }
+
+    fn update(&mut self, first_ts_ms: i64, day: Day, series: &[u64], metadata: Option<NotedMetadata>) {
+        self.first_ts_ms = self.first_ts_ms.min(first_ts_ms);
+        if day > self.day {
+            self.series.clear();
+            self.day = day;
+        }
+        if day == self.day {
+            self.series.extend_from_slice(series);
+            self.series.sort_unstable();
+            self.series.dedup();
+        }
+        match (metadata, &mut self.metadata) {
+            (Some(newer), Some(known)) if newer.hour < known.hour => {}
+            (Some(newer), known) => *known = Some(newer),
+            (None, _) => {}
+        }
+    }
+}
+
+/// The summary of one write.
+fn summary_of(write: &BucketWrite, span_ms: (i64, i64)) -> DeviceSummary {
+    let contents = &write.contents;
+    let mut has_values = vec![false; contents.metrics().len()];
+    contents.samples().iter().for_each(|sample| has_values[sample.metric as usize] = true);
+    let with_values = contents.metrics().iter().zip(has_values).filter(|(_, has_values)| *has_values);
+    let metrics = with_values.map(|(metric, _)| metric.clone());
+    let summary = DeviceSummary::of_hour(Arc::clone(&write.device), write.hour, span_ms, metrics);
+    summary.with_metadata(write.metadata.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Sample;
+    use crate::store::DeviceSeries;
+
+    /// 2026-04-20T14:00:00Z.
+    const HOUR: i32 = 493_526;
+
+    fn write(device: &str, hour: i32, metrics: &[&str], metadata: Option<&str>) -> Arc<BucketWrite> {
+        let metrics: Vec<Metric> = metrics.iter().map(|name| (*name).into()).collect();
+        let samples = (0..metrics.len()).map(|at| Sample { value: 1.0, offset: 7, metric: at as u32 });
+        let samples: Vec<_> = samples.map(|sample| (sample, sample.metric == 0)).collect();
+        BucketWrite::new(device.into(), Hour(hour), metadata.map(Arc::from), metrics, samples).into()
+    }
+
+    /// Whether the write needs a note, which is then confirmed.
+    fn is_noted(noted: &NotedDevices, write: Arc<BucketWrite>) -> bool {
+        let changes = noted.changes(&[write]);
+        changes.notes.iter().for_each(|note| noted.confirm(&changes, note, true));
+        !changes.notes.is_empty()
+    }
+
+    #[test]
+    fn only_changes_are_noted() {
+        let noted = NotedDevices::default();
+        let day = HOUR - 14;
+        for (nth, (hour, metrics, metadata, expected)) in [
+            (HOUR, &["a", "b"][..], None, true),
+            (HOUR + 1, &["b"], None, false),
+            (HOUR + 2, &["a", "b", "c"], None, true), // a new series
+            (HOUR + 2, &["c", "a"], None, false),
+            (HOUR + 2, &["a"], Some("{}"), true), // metadata
+            (HOUR + 3, &["a"], Some("{}"), false),
+            (HOUR + 3, &["a"], Some("{1}"), true), // other metadata
+            (HOUR + 2, &["a"], Some("{}"), false), // of an older hour
+            (HOUR - 1, &["a"], None, true),        // an earlier reading
+            (HOUR - 1, &["a"], None, false),
+            (day + 24, &["a"], None, true),         // a new day
+            (day + 24, &["a"], Some("{1}"), true),  // the first repetition of the day
+            (day + 30, &["a"], Some("{1}"), false), // the second one
+            (day + 27, &["a"], Some("{2}"), false), // of an hour before the second one
+            (day + 30, &["b"], None, true),         // a series that is new to the day
+            (HOUR, &["a", "b"], None, false),       // of the day before
+            (HOUR, &["a", "c"], None, true),        // of the day before, and not of this day
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            assert_eq!(is_noted(&noted, write("d", hour, metrics, metadata)), expected, "step {nth}");
+            assert!(nth > 0 || is_noted(&noted, write("e", hour, metrics, metadata)), "another device");
+        }
+        noted.forget("d");
+        assert!(is_noted(&noted, write("d", HOUR, &["a"], None)));
+        assert!(!is_noted(&noted, write("e", HOUR, &["a"], None)));
+        noted.clear();
+        assert!(is_noted(&noted, write("e", HOUR, &["a"], None)));
+    }
+
+    #[test]
+    fn the_writes_of_a_device_are_one_note() {
+        let noted = NotedDevices::default();
+        let writes = [
+            write("d", HOUR + 24, &["b"], Some("{1}")),
+            write("e", HOUR, &["a"], None),
+            write("d", HOUR, &["b", "a"], Some("{0}")),
+        ];
+        let changes = noted.changes(&writes);
+        assert_eq!(changes.notes.iter().map(|note| note.writes.clone()).collect::<Vec<_>>(), [vec![0, 2], vec![1]]);
+        let DeviceSummary { metadata, series, first_ts_ms, last_ts_ms, .. } = &changes.notes[0].summary;
+        let day = Day::of(Hour(HOUR));
+        let of = |name: &str, last_day| DeviceSeries { metric: name.into(), last_day };
+        assert_eq!(*series, [of("a", day), of("b", Day(day.0 + 1))]);
+        assert_eq!(metadata.as_ref().map(|metadata| &*metadata.text), Some("{1}"));
+        assert_eq!((*first_ts_ms, *last_ts_ms), (Hour(HOUR).instant_ms(7), Hour(HOUR + 24).instant_ms(7)));
+    }
+
+    #[test]
+    fn what_was_written_to_an_index_that_is_gone_is_not_remembered() {
+        let noted = NotedDevices::default();
+        let one = || write("d", HOUR, &["a"], Some("{}"));
+        let changes = noted.changes(&[one()]);
+        noted.clear();
+        noted.confirm(&changes, &changes.notes[0], true);
+        assert!(is_noted(&noted, one()) && !is_noted(&noted, one()));
+    }
+
+    #[test]
+    fn metadata_that_the_index_did_not_take_is_noted_again() {
+        let noted = NotedDevices::default();
+        let changes = noted.changes(&[write("d", HOUR, &["a"], Some("{}"))]);
+        noted.confirm(&changes, &changes.notes[0], false);
+        assert!(!is_noted(&noted, write("d", HOUR, &["a"], None)));
+        assert!(is_noted(&noted, write("d", HOUR, &["a"], Some("{}"))));
+    }
+}

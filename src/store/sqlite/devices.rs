@@ -1,0 +1,222 @@
+//! The device index: a row in `devices` for each device, and a row in `series` for each of its series.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
+
+use super::error::SqliteError;
+use crate::model::{Day, Hour, Metric};
+use crate::store::device_index::MAX_SERIES;
+use crate::store::{DeviceList, DeviceMetadata, DeviceSeries, DeviceSummary};
+
+/// Adds a note to the row of a device. It changes nothing if the row has all of it.
+const PUT_DEVICE: &str = "INSERT INTO devices (device, metadata, metadata_hour, first_ts, last_ts)
+    VALUES (?1, ?2, ?3, ?4, ?5)
+    ON CONFLICT (device) DO UPDATE SET
+        metadata = CASE WHEN ?3 >= coalesce(metadata_hour, ?3) THEN ?2 ELSE metadata END,
+        metadata_hour = coalesce(max(metadata_hour, ?3), metadata_hour, ?3),
+        first_ts = min(first_ts, ?4),
+        last_ts = max(last_ts, ?5)
+    WHERE ?4 < first_ts OR ?5 > last_ts OR ?3 > coalesce(metadata_hour, ?3 - 1)
+        OR (?3 = metadata_hour AND ?2 <> metadata)";
+const PUT_SERIES: &str = "INSERT INTO series (device, series, last_day, measurement) VALUES (?1, ?2, ?3, ?4)
+    ON CONFLICT (device, series) DO UPDATE SET last_day = max(last_day, ?3), measurement = max(measurement, ?4)
+    WHERE ?3 > last_day OR ?4 > measurement";
+const HAS_SERIES: &str = "SELECT 1 FROM series WHERE device = ?1 AND series = ?2";
+const COUNT_SERIES: &str = "SELECT count(*) FROM series WHERE device = ?1";
+const OLDEST_SERIES: &str = "SELECT series FROM series WHERE device = ?1 ORDER BY last_day, series DESC LIMIT ?2";
+const DELETE_ONE_SERIES: &str = "DELETE FROM series WHERE device = ?1 AND series = ?2";
+const HAS_MORE_SERIES: &str = "UPDATE devices SET more_series = 1 WHERE device = ?1";
+
+const LIST: &str = "SELECT device, metadata, metadata_hour, first_ts, last_ts, more_series FROM devices
+    WHERE device >= ?1 ORDER BY device";
+const ONE: &str =
+    "SELECT device, metadata, metadata_hour, first_ts, last_ts, more_series FROM devices WHERE device = ?1";
+const SERIES: &str = "SELECT series, last_day, measurement FROM series WHERE device = ?1 ORDER BY series";
+const LAST_TS: &str = "SELECT last_ts FROM buckets WHERE device = ?1 ORDER BY hour DESC LIMIT 1";
+
+const HAS_BUCKET: &str = "SELECT 1 FROM buckets WHERE device = ?1 LIMIT 1";
+const DELETE_DEVICE: &str = "DELETE FROM devices WHERE device = ?1";
+const DELETE_SERIES: &str = "DELETE FROM series WHERE device = ?1";
+
+const OLD_BUCKETS: &str = "SELECT device, hour, first_ts, last_ts, metadata FROM buckets ORDER BY device, hour";
+const OLD_ROLLUPS: &str = "SELECT device, hour, metric FROM rollups ORDER BY device, hour, metric";
+
+/// The queries that must seek in a key.
+#[cfg(test)]
+pub(super) const QUERIES: [&str; 9] =
+    [HAS_SERIES, COUNT_SERIES, DELETE_ONE_SERIES, HAS_MORE_SERIES, LIST, ONE, SERIES, LAST_TS, HAS_BUCKET];
+
+/// Adds a note to the index.
+pub(super) fn note(connection: &Connection, note: &DeviceSummary) -> Result<(), SqliteError> {
+    put_device(&mut connection.prepare_cached(PUT_DEVICE)?, note)?;
+    let mut has_series = connection.prepare_cached(HAS_SERIES)?;
+    let mut put_series = connection.prepare_cached(PUT_SERIES)?;
+    let mut has_new = false;
+    for series in &note.series {
+        let (name, measurement) = (&*series.metric, series.metric.measurement().map_or(0, str::len));
+        has_new = has_new || !has_series.exists(params![note.device, name])?;
+        put_series.execute(params![note.device, name, series.last_day.start_ms(), measurement as i64])?;
+    }
+    if has_new { limit_series(connection, &note.device) } else { Ok(()) }
+}
+
+fn put_device(statement: &mut CachedStatement<'_>, note: &DeviceSummary) -> Result<(), SqliteError> {
+    let metadata = note.metadata.as_ref();
+    let (text, hour) = (metadata.map(|of| &*of.text), metadata.map(|of| of.hour.start_ms()));
+    statement.execute(params![note.device, text, hour, note.first_ts_ms, note.last_ts_ms])?;
+    Ok(())
+}
+
+/// Removes the series without a reading for longest if the device has too many.
+fn limit_series(connection: &Connection, device: &str) -> Result<(), SqliteError> {
+    let count: i64 = connection.prepare_cached(COUNT_SERIES)?.query_row([device], |row| row.get(0))?;
+    let too_many = count - MAX_SERIES as i64;
+    if too_many <= 0 {
+        return Ok(());
+    }
+    let mut oldest = connection.prepare_cached(OLDEST_SERIES)?;
+    let oldest = oldest.query_map(params![device, too_many], |row| row.get(0))?;
+    let oldest: Vec<String> = oldest.collect::<Result<_, _>>()?;
+    let mut delete = connection.prepare_cached(DELETE_ONE_SERIES)?;
+    for series in oldest {
+        delete.execute([device, &series])?;
+    }
+    connection.prepare_cached(HAS_MORE_SERIES)?.execute([device])?;
+    Ok(())
+}
+
+/// Removes a device that has no bucket. Returns whether it had none.
+pub(super) fn remove_without_buckets(connection: &Connection, device: &str) -> Result<bool, SqliteError> {
+    if connection.prepare_cached(HAS_BUCKET)?.exists([device])? {
+        return Ok(false);
+    }
+    connection.prepare_cached(DELETE_DEVICE)?.execute([device])?;
+    connection.prepare_cached(DELETE_SERIES)?.execute([device])?;
+    Ok(true)
+}
+
+/// See [`crate::store::Store::devices`].
+pub(super) fn list(
+    connection: &mut Connection,
+    prefix: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<DeviceList, SqliteError> {
+    let transaction = connection.transaction()?;
+    let mut statement = transaction.prepare_cached(LIST)?;
+    let from = after.map(successor).filter(|after| after.as_str() > prefix).unwrap_or_else(|| prefix.to_owned());
+    let mut rows = statement.query([&from])?;
+    let (mut list, mut bytes) = (DeviceList::default(), 0);
+    while list.devices.len() < limit
+        && let Some(row) = rows.next()?
+    {
+        let found = summary(&transaction, row)?;
+        if !found.device.starts_with(prefix) || !list.push(found, &mut bytes) {
+            break;
+        }
+    }
+    Ok(list)
+}
+
+/// The first string after `text`, bytewise.
+pub(super) fn successor(text: &str) -> String {
+    format!("{text}\0")
+}
+
+/// See [`crate::store::Store::device`].
+pub(super) fn one(connection: &mut Connection, device: &str) -> Result<Option<DeviceSummary>, SqliteError> {
+    let transaction = connection.transaction()?;
+    let mut statement = transaction.prepare_cached(ONE)?;
+    let mut rows = statement.query([device])?;
+    rows.next()?.map(|row| summary(&transaction, row)).transpose()
+}
+
+/// The summary of a row of [`LIST`] or [`ONE`].
+fn summary(connection: &Connection, row: &Row<'_>) -> Result<DeviceSummary, SqliteError> {
+    let device: String = row.get(0)?;
+    let metadata = match (row.get::<_, Option<Arc<str>>>(1)?, row.get(2)?) {
+        (Some(text), Some(hour)) => Some(DeviceMetadata { hour: Hour::of(hour), text }),
+        _ => None,
+    };
+    let last_ts_ms = connection.prepare_cached(LAST_TS)?.query_row([&device], |row| row.get(0)).optional()?;
+    let mut statement = connection.prepare_cached(SERIES)?;
+    let series = statement.query_map([&device], |row| {
+        let metric = Metric::of_measurement(row.get_ref(0)?.as_str()?, row.get(2)?);
+        Ok(DeviceSeries { metric, last_day: Day::of(Hour::of(row.get(1)?)) })
+    })?;
+    Ok(DeviceSummary {
+        series: series.collect::<Result<_, _>>()?,
+        metadata,
+        first_ts_ms: row.get(3)?,
+        last_ts_ms: last_ts_ms.map_or_else(|| row.get(4), Ok)?,
+        has_more_series: row.get(5)?,
+        device: device.into(),
+    })
+}
+
+/// Fills the index from the buckets and rollups that the file has: one scan of each table.
+pub(super) fn build(connection: &Connection) -> Result<(), SqliteError> {
+    if connection.prepare_cached("SELECT 1 FROM buckets LIMIT 1")?.exists([])? {
+        tracing::info!("making the device index of the SQLite file, once; this reads all rollups");
+    }
+    let mut put = connection.prepare_cached(PUT_DEVICE)?;
+    let mut buckets = connection.prepare_cached(OLD_BUCKETS)?;
+    let mut rows = buckets.query([])?;
+    let mut of_device: Option<DeviceSummary> = None;
+    while let Some(row) = rows.next()? {
+        let (device, hour, metadata): (String, i64, Option<String>) = (row.get(0)?, row.get(1)?, row.get(4)?);
+        let bucket = DeviceSummary {
+            device: device.into(),
+            metadata: metadata.map(|text| DeviceMetadata { hour: Hour::of(hour), text: text.into() }),
+            series: Vec::new(),
+            has_more_series: false,
+            first_ts_ms: row.get(2)?,
+            last_ts_ms: row.get(3)?,
+        };
+        match &mut of_device {
+            Some(known) if known.device == bucket.device => known.merge(bucket),
+            known => {
+                if let Some(complete) = known.replace(bucket) {
+                    put_device(&mut put, &complete)?;
+                }
+            }
+        }
+    }
+    if let Some(last) = of_device {
+        put_device(&mut put, &last)?;
+    }
+    build_series(connection)
+}
+
+fn build_series(connection: &Connection) -> Result<(), SqliteError> {
+    let mut put = connection.prepare_cached(PUT_SERIES)?;
+    let mut rollups = connection.prepare_cached(OLD_ROLLUPS)?;
+    let mut rows = rollups.query([])?;
+    let mut of_device: BTreeMap<String, i64> = BTreeMap::new();
+    let mut device = String::new();
+    let mut finish = |device: &str, series: &mut BTreeMap<String, i64>| {
+        for (series, hour) in series.iter() {
+            put.execute(params![device, series, Day::of(Hour::of(*hour)).start_ms(), 0])?;
+        }
+        if series.len() > MAX_SERIES {
+            limit_series(connection, device)?;
+        }
+        series.clear();
+        Ok::<(), SqliteError>(())
+    };
+    while let Some(row) = rows.next()? {
+        let (of, hour) = (row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?, row.get(1)?);
+        if of != device {
+            finish(&device, &mut of_device)?;
+            of.clone_into(&mut device);
+        }
+        let metric = row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?;
+        match of_device.get_mut(metric) {
+            Some(last) => *last = hour,
+            None => _ = of_device.insert(metric.to_owned(), hour),
+        }
+    }
+    finish(&device, &mut of_device)
+}
