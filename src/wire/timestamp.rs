@@ -1,4 +1,5 @@
-//! RFC 3339 timestamps, as the text formats write them.
+//! RFC 3339 timestamps, as the text formats write them, and the forms of ISO 8601 that devices send in their
+//! place.
 
 /// Why a text is not a timestamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -20,8 +21,9 @@ pub enum TimestampError {
 /// Parses an RFC 3339 timestamp into Unix milliseconds.
 ///
 /// Years range from 0000 to 9999, offsets from -23:59 to +23:59. Fractions are truncated to the millisecond.
-/// As the RFC allows, `T` and `Z` may be lowercase and a space may replace `T`. A leap second (23:59:60 UTC)
-/// is the second after it, because Unix time has no leap seconds.
+/// As the RFC allows, `T` and `Z` may be lowercase and a space may replace `T`. As ISO 8601 allows, a comma
+/// may begin the fraction, and an offset may be `+0200` (the `%z` of `strftime`) or `+02`. A leap second
+/// (23:59:60 UTC) is the second after it, because Unix time has no leap seconds.
 ///
 /// # Errors
 /// When `text` is not a timestamp.
@@ -76,9 +78,7 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> Result<i64, TimestampErro
 
 /// Removes the fraction of a second from the start, if there is one.
 fn fraction_ms(tail: &[u8]) -> Result<(i64, &[u8]), TimestampError> {
-    let Some(fraction) = tail.strip_prefix(b".") else {
-        return Ok((0, tail));
-    };
+    let [b'.' | b',', fraction @ ..] = tail else { return Ok((0, tail)) };
     let length = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if length == 0 {
         return Err(TimestampError::Form);
@@ -91,8 +91,10 @@ fn fraction_ms(tail: &[u8]) -> Result<(i64, &[u8]), TimestampError> {
 fn offset_s(tail: &[u8]) -> Result<i64, TimestampError> {
     let (sign, h1, h2, m1, m2) = match *tail {
         [b'Z' | b'z'] => return Ok(0),
-        [b'+', h1, h2, b':', m1, m2] => (1, h1, h2, m1, m2),
-        [b'-', h1, h2, b':', m1, m2] => (-1, h1, h2, m1, m2),
+        [b'+', h1, h2, b':', m1, m2] | [b'+', h1, h2, m1, m2] => (1, h1, h2, m1, m2),
+        [b'-', h1, h2, b':', m1, m2] | [b'-', h1, h2, m1, m2] => (-1, h1, h2, m1, m2),
+        [b'+', h1, h2] => (1, h1, h2, b'0', b'0'),
+        [b'-', h1, h2] => (-1, h1, h2, b'0', b'0'),
         [] => return Err(TimestampError::NoOffset),
         _ => return Err(TimestampError::Form),
     };
@@ -135,6 +137,24 @@ mod tests {
     }
 
     #[test]
+    fn the_forms_of_iso_8601_that_devices_send_are_read() {
+        let noon = jiff_ms("2026-04-20T12:00:00.250Z");
+        for text in [
+            "2026-04-20T12:00:00,250Z",
+            "2026-04-20T12:00:00,2509+00:00",
+            "2026-04-20T12:00:00.25+0000",
+            "2026-04-20T12:00:00.25-0000",
+            "2026-04-20T14:00:00,25+0200",
+            "2026-04-20T08:30:00,25-0330",
+            "2026-04-20T12:00:00.25+00",
+            "2026-04-20T14:00:00.25+02",
+            "2026-04-20 07:00:00,25-05",
+        ] {
+            assert_eq!(parse_rfc3339(text), Ok(noon), "{text}");
+        }
+    }
+
+    #[test]
     fn fractions_of_a_millisecond_are_truncated() {
         assert_eq!(parse_rfc3339("1970-01-01T00:00:01.9999999999999Z"), Ok(1_999));
         assert_eq!(parse_rfc3339("1969-12-31T23:59:59.9999Z"), Ok(-1));
@@ -160,9 +180,14 @@ mod tests {
             "+2026-04-20T14:00:10Z",
             "12026-04-20T14:00:10Z",
             "2026-04-20T14:00:10.Z",
-            "2026-04-20T14:00:10,5Z",
-            "2026-04-20T14:00:10+0200",
-            "2026-04-20T14:00:10+02",
+            "2026-04-20T14:00:10,Z",
+            "2026-04-20T14:00:10.5,5Z",
+            "2026-04-20T14:00:10+2",
+            "2026-04-20T14:00:10+020",
+            "2026-04-20T14:00:10+02000",
+            "2026-04-20T14:00:10+02:",
+            "2026-04-20T14:00:10+02:0",
+            "2026-04-20T14:00:10+0a00",
             "2026-04-20T14:00:10Z ",
             " 2026-04-20T14:00:10Z",
             "2026-04-20T14:00:10ZZ",
@@ -185,6 +210,8 @@ mod tests {
             ("2026-04-20T14:60:00Z", "minute"),
             ("2026-04-20T14:00:00+24:00", "offset"),
             ("2026-04-20T14:00:00-01:60", "offset"),
+            ("2026-04-20T14:00:00+2400", "offset"),
+            ("2026-04-20T14:00:00-24", "offset"),
         ] {
             assert_eq!(parse_rfc3339(text), Err(TimestampError::Range(what)), "{text}");
         }
@@ -217,12 +244,14 @@ mod tests {
             (hour, minute, second) in (0i8..=23, 0i8..=59, 0i8..=59),
             fraction in prop::option::of("[0-9]{1,12}"),
             offset_min in -1439i64..=1439,
+            (comma, colon) in (any::<bool>(), any::<bool>()),
         ) {
             let millis: i64 = fraction.as_ref().map_or(0, |digits| format!("{digits:0<3}")[..3].parse().unwrap());
             let (sign, offset) = (if offset_min < 0 { '-' } else { '+' }, offset_min.abs());
             let text = format!(
-                "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{}{sign}{:02}:{:02}",
-                fraction.map_or(String::new(), |digits| format!(".{digits}")), offset / 60, offset % 60,
+                "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{}{sign}{:02}{}{:02}",
+                fraction.map_or(String::new(), |digits| format!("{}{digits}", if comma { ',' } else { '.' })),
+                offset / 60, if colon { ":" } else { "" }, offset % 60,
             );
             let local = civil::date(year, month, day).at(hour, minute, second, 0);
             let epoch = civil::date(1970, 1, 1).at(0, 0, 0, 0);
