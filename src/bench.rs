@@ -84,7 +84,7 @@ fn parse_json() -> Work {
     let body = format!("[{}]", (0..DEVICES).map(object).collect::<Vec<_>>().join(","));
     work(move || {
         let mut counter = Counter::default();
-        json::parse(body.as_bytes(), &mut counter).expect("JSON");
+        json::parse(body.as_bytes(), &json::Options::default(), &mut counter).expect("JSON");
         (counter.check(), body)
     })
 }

@@ -331,6 +331,7 @@ fn bind_udp(config: &Config) -> anyhow::Result<Option<udp::Sockets>> {
         max_datagram_bytes: config.udp.max_datagram_bytes.as_usize(),
         max_sequences: config.udp.max_sequences,
         line_protocol: config.ingest.line_protocol.clone(),
+        json: options::json(config),
     };
     udp::Sockets::bind(options).map(Some).with_context(|| format!("listen on {listen} (udp.listen)"))
 }

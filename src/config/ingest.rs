@@ -20,10 +20,33 @@ pub struct Ingest {
     pub max_metadata_bytes: Bytes,
     /// Case handling of device IDs, in readings and in queries.
     pub device_id_case: DeviceIdCase,
+    /// The choices that JSON leaves to the configuration.
+    pub json: Json,
     /// The choices that line protocol leaves to the configuration.
     pub line_protocol: LineProtocol,
     /// The choices that `SenML` leaves to the configuration.
     pub senml: Senml,
+}
+
+/// The choices that JSON leaves to the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Json {
+    /// The effect of a key without a meaning on its reading.
+    pub unknown_keys: UnknownKeys,
+    /// Whether each other key of a reading is a metric, with dots between the keys of nested objects.
+    pub flat: bool,
+}
+
+/// The effect of a key without a meaning on its reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownKeys {
+    /// The reading is rejected.
+    #[default]
+    Reject,
+    /// The key is skipped and counted.
+    Ignore,
 }
 
 /// The choices that line protocol leaves to the configuration.
@@ -68,6 +91,7 @@ impl Default for Ingest {
             max_metrics_per_reading: 256,
             max_metadata_bytes: Bytes::kib(4),
             device_id_case: DeviceIdCase::Preserve,
+            json: Json::default(),
             line_protocol: LineProtocol::default(),
             senml: Senml::default(),
         }

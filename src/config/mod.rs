@@ -49,7 +49,7 @@ pub use environment::environment;
 pub use error::{ConfigError, Place};
 pub use flush::Flush;
 pub use http::Http;
-pub use ingest::{Ingest, LineProtocol, Senml, Strings};
+pub use ingest::{Ingest, Json, LineProtocol, Senml, Strings, UnknownKeys};
 pub use key::{KEY_ID_MAX_BYTES, Key, is_key_id};
 pub use key_secret::KeySecret;
 pub use limits::Limits;

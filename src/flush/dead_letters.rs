@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(lines.len(), 2);
         for (line, metadata) in lines.iter().zip([r#"{"floor": 2}"#, "-"]) {
             let mut found = Found::default();
-            json::parse(line.as_bytes(), &mut found).unwrap();
+            json::parse(line.as_bytes(), &json::Options::default(), &mut found).unwrap();
             let labelled = format!("{:?}", r#"a{b="c",p=\\}"#);
             let expected = [
                 format!(r#"S1 {metadata} 7200010 [({labelled}, -0.1), ("temp", 1.5)]"#),

@@ -1,4 +1,7 @@
 //! `POST /v1/readings`.
+//!
+//! A browser sends `text/plain`, and bodies without a type, for pages of any site without asking first.
+//! `browser` refuses such requests before they get here, whatever their type.
 
 use std::sync::Arc;
 
@@ -64,8 +67,12 @@ enum MediaType {
 }
 
 impl MediaType {
-    const ALL: [(&str, Self); 6] = [
+    /// The media types by name. A body without one, or of plain text, as small clients send it, must be JSON.
+    const ALL: [(&str, Self); 9] = [
         ("application/json", Self::Json),
+        ("", Self::Json),
+        ("text/json", Self::Json),
+        ("text/plain", Self::Json),
         ("application/x-ndjson", Self::Lines),
         ("application/ndjson", Self::Lines),
         ("application/jsonl", Self::Lines),
@@ -89,11 +96,10 @@ impl MediaType {
 
     fn parse(self, body: &[u8], formats: &Formats, admission: &mut Admission<'_>) -> Result<(), UnreadableBody> {
         match self {
-            Self::Json => {
-                json::parse(body, admission).map_err(|error| (Code::InvalidJson, Problem::invalid_json(&error)))
-            }
+            Self::Json => json::parse(body, &formats.json.at(admission.now_ms()), admission)
+                .map_err(|error| (Code::InvalidJson, Problem::invalid_json(&error))),
             Self::Lines => {
-                json::parse_lines(body, admission);
+                json::parse_lines(body, &formats.json.at(admission.now_ms()), admission);
                 Ok(())
             }
             Self::SenmlJson => {

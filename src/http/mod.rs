@@ -27,7 +27,7 @@ use crate::ingest::Ingest;
 use crate::log::Log;
 use crate::query::Queries;
 use crate::telemetry::{Exposition, Metrics, RefusalLog};
-use crate::wire::senml::NameSplit;
+use crate::wire::{json, senml::NameSplit};
 
 mod admission;
 mod auth;
@@ -51,6 +51,7 @@ mod query;
 mod remarks;
 mod router;
 mod server;
+mod time;
 mod tls;
 
 pub use admission::Admission;
@@ -86,6 +87,8 @@ pub struct Limits {
 pub struct Formats {
     /// The meaning of tags and strings in line protocol.
     pub line_protocol: LineProtocol,
+    /// The choices of JSON.
+    pub json: json::Options,
     /// The rule that splits a `SenML` name into device and metric.
     pub senml_names: NameSplit,
 }

@@ -192,9 +192,11 @@ impl Problem {
     }
 
     pub(super) fn unsupported_media_type(found: &str) -> Self {
+        let is_form = found.starts_with("application/x-www-form-urlencoded");
+        let hint = if is_form { " (curl -d sends this type; curl --json sends JSON)" } else { "" };
         let detail = format!(
             "expected application/json, application/x-ndjson, application/senml+json or application/senml+cbor, \
-             found \"{found}\""
+             found \"{found}\"{hint}"
         );
         Self::new(ProblemCode::UnsupportedMediaType, detail)
     }

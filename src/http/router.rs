@@ -16,7 +16,7 @@ use super::body_completion::BodyCompletion;
 use super::influx::Version;
 use super::problem::Problem;
 use super::server::Peer;
-use super::{App, headers, influx, ingest, operate, query};
+use super::{App, headers, influx, ingest, operate, query, time};
 use crate::config::Scope;
 use crate::telemetry::Limit;
 
@@ -27,6 +27,7 @@ const QUERY: Need = Need::Scope(Scope::Query);
 pub(super) fn router(app: Arc<App>) -> Router {
     Routes::new(&app)
         .add(INGEST, "/v1/readings", post(ingest::readings))
+        .add(Need::AnyToken, "/v1/time", get(time::time))
         .add_query("/v1/rollups", get(query::rollups_of_devices))
         .add_query("/v1/devices", get(query::devices))
         .add_query("/v1/devices/{deviceId}/rollups", get(query::rollups))

@@ -20,13 +20,14 @@ pub(super) fn format_of(content: &[u8]) -> Format {
 pub(super) fn parse(
     content: &[u8],
     format: Format,
+    json: &json::Options,
     mapping: &LineProtocol,
     numbering: Numbering<'_>,
     sink: &mut impl Sink,
 ) {
     let mut sink = Numbered { sink, numbering };
     if format == Format::Json {
-        json::parse_lines(content, &mut sink);
+        json::parse_lines(content, json, &mut sink);
     } else {
         let options = line_protocol::Options { precision: Precision::Nanoseconds, mapping };
         line_protocol::parse(content, &options, &mut sink);
@@ -86,7 +87,9 @@ mod tests {
         let mut sink = RecordingSink::default();
         let sequences = Sequences::new(0, Counter::noop());
         let numbering = Numbering { sequences: &sequences, scope: DeviceScope::all() };
-        parse(content.as_bytes(), format_of(content.as_bytes()), &LineProtocol::default(), numbering, &mut sink);
+        let format = format_of(content.as_bytes());
+        let json = json::Options::default();
+        parse(content.as_bytes(), format, &json, &LineProtocol::default(), numbering, &mut sink);
         let without_lines = sink.0.iter().filter(|entry| !entry.starts_with("line "));
         without_lines.map(|entry| entry.split(": ").next().unwrap_or_default().to_owned()).collect()
     }
@@ -137,7 +140,9 @@ mod tests {
             let sequences = Sequences::new(0, Counter::noop());
             let numbering = Numbering { sequences: &sequences, scope: DeviceScope::all() };
             let mut strict = Strict(Vec::new());
-            parse(content.as_bytes(), format_of(content.as_bytes()), &LineProtocol::default(), numbering, &mut strict);
+            let format = format_of(content.as_bytes());
+            let json = json::Options::default();
+            parse(content.as_bytes(), format, &json, &LineProtocol::default(), numbering, &mut strict);
             assert_eq!(strict.0, [code]);
         }
     }

@@ -6,13 +6,14 @@ use super::datagram;
 use super::sequences::{Numbering, Sequences};
 use crate::access::DeviceScope;
 use crate::config::LineProtocol;
-use crate::wire::fuzz::ParsedBody;
+use crate::wire::{fuzz::ParsedBody, json};
 
 /// The content of a datagram.
 pub fn datagram(content: &[u8]) {
     let mut found = ParsedBody::default();
     let sequences = Sequences::new(4, Counter::noop());
     let numbering = Numbering { sequences: &sequences, scope: DeviceScope::all() };
-    datagram::parse(content, datagram::format_of(content), &LineProtocol::default(), numbering, &mut found);
+    let json = json::Options::default();
+    datagram::parse(content, datagram::format_of(content), &json, &LineProtocol::default(), numbering, &mut found);
     found.check(content);
 }

@@ -32,6 +32,7 @@ use crate::access::Gate;
 use crate::config::LineProtocol;
 use crate::ingest::Ingest;
 use crate::telemetry::{Metrics, RefusalLog};
+use crate::wire::json;
 
 mod datagram;
 mod error;
@@ -63,6 +64,8 @@ pub struct Options {
     pub max_sequences: usize,
     /// The meaning of tags and strings in line protocol.
     pub line_protocol: LineProtocol,
+    /// The choices that JSON leaves to the configuration.
+    pub json: json::Options,
 }
 
 /// Bound sockets that do not receive yet.

@@ -148,7 +148,8 @@ impl Worker {
         self.ingest.begin_datagram(admission, Source::udp(format), scope, quota)?;
         let numbering = Numbering { sequences: &self.sequences, scope };
         let (accepted, rejected) = (admission.accepted(), admission.rejected());
-        datagram::parse(content, format, &self.options.line_protocol, numbering, admission);
+        let json = self.options.json.at(admission.now_ms());
+        datagram::parse(content, format, &json, &self.options.line_protocol, numbering, admission);
         if admission.rejected() > rejected {
             let from = datagram.from.map(tracing::field::display);
             for rejected in admission.listed() {

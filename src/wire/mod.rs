@@ -17,6 +17,7 @@ use crate::model::series::SeriesError;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod json;
+mod labels;
 pub mod line_protocol;
 mod metadata;
 mod problem;

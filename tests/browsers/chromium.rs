@@ -27,6 +27,11 @@ for (const path of ["/write", "/api/v2/write", "/api/v3/write_lp"]) {
     await attempt(path, fetch(server + path, request));
   }
 }
+// JSON, once as plain text and once without a type.
+const object = JSON.stringify({deviceId: "written", value: 1});
+for (const body of [object, new Blob([object])]) {
+  await attempt("/v1/readings", fetch(server + "/v1/readings", {method: "POST", mode: "no-cors", body}));
+}
 await new Promise(loaded => {
   const frame = document.createElement("iframe");
   frame.name = "frame";
@@ -179,9 +184,9 @@ async fn attack(server: &Server, name: &str, script: &str) -> Vec<Value> {
 async fn a_page_of_another_site_stores_and_reads_nothing() {
     let server = Server::start(Setup::default_config()).await;
     let found = attack(&server, "evil.example", CROSS_SITE).await;
-    assert_eq!(found.len(), 8, "{found:?}");
+    assert_eq!(found.len(), 10, "{found:?}");
     assert!(found.iter().all(|attempt| !attempt["text"].as_str().unwrap_or_default().contains("devices")), "{found:?}");
-    assert_eq!(rejected(&server.metrics().await, "foreign_origin"), 7, "each write came, and was refused: {found:?}");
+    assert_eq!(rejected(&server.metrics().await, "foreign_origin"), 9, "each write came, and was refused: {found:?}");
     nothing_is_stored(&server).await;
 }
 

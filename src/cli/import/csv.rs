@@ -351,7 +351,7 @@ mod tests {
                 last = row.line;
                 if let Outcome::Reading { .. } = row.outcome {
                     let mut counted = Counted::default();
-                    json::parse(&text, &mut counted).unwrap();
+                    json::parse(&text, &json::Options::default(), &mut counted).unwrap();
                     prop_assert_eq!((counted.0, counted.1), (1, Vec::new()));
                 }
             }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tidegauge::common::clock::Clock;
-use tidegauge::config::{self, Config, Period};
+use tidegauge::config::{self, Config, Json, Period, UnknownKeys};
 use tidegauge::http::{Formats, Hosts};
 use tidegauge::ingest::Rules;
 use tidegauge::ingest::devices::DeviceLimits;
@@ -15,7 +15,7 @@ use tidegauge::store::UnreadableDocuments;
 use tidegauge::store::mongodb::{MongodbOptions, TimeseriesOptions, TimeseriesSpan};
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::telemetry::Metrics;
-use tidegauge::wire::{self, senml::NameSplit};
+use tidegauge::wire::{self, json, senml::NameSplit};
 use tidegauge::{access, flush, http, pending, query};
 
 use super::super::data_dir::{self, DataDir};
@@ -138,9 +138,16 @@ pub(super) fn devices(config: &Config) -> DeviceLimits {
     }
 }
 
+/// The choices of JSON. The clock of a body is set when it arrives.
+pub(super) fn json(config: &Config) -> json::Options {
+    let Json { unknown_keys, flat } = config.ingest.json;
+    json::Options { ignore_unknown_keys: unknown_keys == UnknownKeys::Ignore, flat, now_ms: 0 }
+}
+
 pub(super) fn formats(config: &Config) -> Formats {
     Formats {
         line_protocol: config.ingest.line_protocol.clone(),
+        json: json(config),
         senml_names: NameSplit::at(config.ingest.senml.separators.as_str()),
     }
 }

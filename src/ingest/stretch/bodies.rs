@@ -86,6 +86,26 @@ pub(super) fn json() -> Vec<Case> {
         }),
         filled(of, "different metrics", IN_READINGS, |at| format!(r#"{{"values":{{"{at}":1}}}}"#)),
         filled(of, "metrics of escapes", IN_VALUES, |at| format!(r#""\u0041{at}":1"#)),
+        filled(of, "readings with an unknown key", IN_READINGS, |_| r#"{"x":1}"#.to_owned()),
+        filled(of, "readings with a key that is nearly known", IN_READINGS, |_| r#"{"timestmp":1}"#.to_owned()),
+        case(of, "an unknown key beside many readings", |bytes| {
+            let start = format!(r#"{{"deviceId":"d","{}":1,"readings":["#, "k".repeat(bytes / 4));
+            fill(bytes, &start, ",", "]}", |_| "{}".to_owned())
+        }),
+        case(of, "a nearly known key beside many readings", |bytes| {
+            fill(bytes, r#"{"device_Id":"d","readings":["#, ",", "]}", |_| "{}".to_owned())
+        }),
+        filled(of, "bad values of one reading", IN_VALUES, |_| r#""":[]"#.to_owned()),
+        filled(of, "values that are not finite", IN_VALUES, |_| r#""":NaN"#.to_owned()),
+        filled(of, "readings with a bad value", IN_READINGS, |_| r#"{"values":{"a":1,"":[]}}"#.to_owned()),
+        filled(of, "null again and again", IN_VALUES, |_| r#""":null"#.to_owned()),
+        filled(of, "readings of other devices", IN_READINGS, |at| format!(r#"{{"deviceId":"{at}","value":1}}"#)),
+        case(of, "readings with metadata of a long device id of escapes", |bytes| {
+            let start = format!(r#"{{"deviceId":"{}","readings":["#, r"\u0041".repeat(bytes / 12));
+            fill(bytes, &start, ",", "]}", |_| r#"{"meta":{},"value":1}"#.to_owned())
+        }),
+        filled(of, "readings with metadata", IN_READINGS, |at| format!(r#"{{"meta":{{"k":"{at}"}},"value":1}}"#)),
+        filled(of, "lines", ["", "\n", ""], |at| format!(r#"{{"deviceId":"{at}","value":1}}"#)),
         filled(of, "unknown keys", ["{", ",", "}"], |at| format!(r#""{at}":[1,{{"x":null}}]"#)),
         filled(of, "a known key again and again", ["{", ",", "}"], |_| r#""deviceId":"d""#.to_owned()),
         filled(of, "readings again and again", ["{", ",", "}"], |_| r#""readings":[{}]"#.to_owned()),
@@ -101,6 +121,79 @@ pub(super) fn json() -> Vec<Case> {
         filled(of, "space", [r#"[{"deviceId":"d","value":1}"#, "", "]"], |_| " \n\t".to_owned()),
         case(of, "space in a reading", |bytes| {
             format!(r#"{{"deviceId":"d",{}"value":1}}"#, " ".repeat(bytes)).into_bytes()
+        }),
+    ]
+}
+
+/// Members of `labels`: so many keys, with values of so many bytes.
+fn labels(count: usize, value_bytes: usize) -> String {
+    let value = "v".repeat(value_bytes);
+    (0..count).map(|key| format!(r#""{key}":"{value}""#)).collect::<Vec<_>>().join(",")
+}
+
+pub(super) fn labelled() -> Vec<Case> {
+    let of = Format::JsonWithLabels;
+    vec![
+        case(of, "many labels with many readings", |bytes| {
+            let start = format!(r#"{{"deviceId":"d","labels":{{{}}},"readings":["#, labels(32, 4));
+            fill(bytes, &start, ",", "]}", |_| r#"{"value":1}"#.to_owned())
+        }),
+        case(of, "a long label with many metrics", |bytes| {
+            let start = format!(r#"{{"deviceId":"d","labels":{{{}}},"readings":["#, labels(1, 490));
+            fill(bytes, &start, ",", "]}", |at| format!(r#"{{"values":{{"{at}":1}}}}"#))
+        }),
+        case(of, "a label of escapes with many readings", |bytes| {
+            let start = format!(r#"{{"deviceId":"d","labels":{{"k":"{}"}},"readings":["#, r"\u007B".repeat(240));
+            fill(bytes, &start, ",", "]}", |_| r#"{"value":1}"#.to_owned())
+        }),
+        case(of, "too long labels with many readings", |bytes| {
+            let start = format!(r#"{{"deviceId":"d","labels":{{{}}},"readings":["#, labels(1, bytes / 2));
+            fill(bytes, &start, ",", "]}", |_| r#"{"value":1}"#.to_owned())
+        }),
+        case(of, "labels of one reading", |bytes| {
+            let start = r#"{"deviceId":"d","value":1,"labels":{"#;
+            fill(bytes, start, ",", "}}", |at| format!(r#""{at}":"v""#))
+        }),
+        filled(of, "readings with labels", IN_READINGS, |at| {
+            format!(r#"{{"labels":{{{}}},"value":1}}"#, labels(1 + at % 32, 1))
+        }),
+        case(of, "a long unit and metric with many readings", |bytes| {
+            let (unit, metric) = ("u".repeat(380), "m".repeat(128));
+            let start = format!(r#"{{"deviceId":"d","unit":"{unit}","metric":"{metric}","readings":["#);
+            fill(bytes, &start, ",", "]}", |_| r#"{"value":1}"#.to_owned())
+        }),
+        case(of, "a long metric of escapes with many readings", |bytes| {
+            let start = format!(r#"{{"deviceId":"d","metric":"{}","readings":["#, r"\u006d".repeat(bytes / 12));
+            fill(bytes, &start, ",", "]}", |_| r#"{"value":1}"#.to_owned())
+        }),
+    ]
+}
+
+pub(super) fn flat() -> Vec<Case> {
+    let of = Format::FlatJson;
+    let in_object = [r#"{"deviceId":"d","#, ",", "}"];
+    vec![
+        filled(of, "metrics", in_object, |at| format!(r#""{at}":1"#)),
+        filled(of, "one metric again and again", in_object, |_| r#""":1"#.to_owned()),
+        filled(of, "texts", in_object, |_| r#""":"""#.to_owned()),
+        filled(of, "lists", in_object, |_| r#""":[]"#.to_owned()),
+        filled(of, "empty objects", in_object, |_| r#""":{}"#.to_owned()),
+        filled(of, "depth again and again", in_object, |_| r#""":{"#.repeat(60) + &"}".repeat(60)),
+        filled(of, "paths of 8 levels", in_object, |_| r#""":{"#.repeat(8) + r#""":1"# + &"}".repeat(8)),
+        case(of, "a long path with many metrics", |bytes| {
+            let start = format!(r#"{{"deviceId":"d","{}":{{"#, "p".repeat(124));
+            fill(bytes, &start, ",", "}}", |at| format!(r#""{}":1"#, at % 1_000))
+        }),
+        case(of, "a path that is too long with many metrics", |bytes| {
+            let start = format!(r#"{{"deviceId":"d","{}":{{"#, "p".repeat(bytes / 2));
+            fill(bytes, &start, ",", "}}", |_| r#""":1"#.to_owned())
+        }),
+        case(of, "a long path with many texts", |bytes| {
+            let start = format!(r#"{{"deviceId":"d","{}":{{"#, "p".repeat(124));
+            fill(bytes, &start, ",", "}}", |_| r#""":"""#.to_owned())
+        }),
+        filled(of, "readings with a long path", IN_READINGS, |_| {
+            format!(r#"{{"{}":{{{}}}}}"#, "p".repeat(120), vec![r#""":1"#; 200].join(","))
         }),
     ]
 }

@@ -44,6 +44,8 @@ struct Most {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
     Json,
+    JsonWithLabels,
+    FlatJson,
     Lines,
     LineProtocol,
     SenmlJson,
@@ -52,11 +54,14 @@ enum Format {
 
 impl Format {
     /// A field of line protocol has 4 bytes and may name a series of 512, in a table of its own, which holds
-    /// at most 65,535 of them. A record of
+    /// at most 65,535 of them. A reading of JSON has 12 bytes and may have labels of 512, which the object
+    /// around it has once. A value of a flat object has 5 bytes and may have a path of 128. A record of
     /// `SenML` in CBOR has 3 bytes and may be that of a device and a metric of 128 bytes each, of which the
     /// base name is made.
     const fn most(self) -> Most {
         match self {
+            Self::JsonWithLabels => Most { in_use: 60, allocated: 140, work: 180, record: 2 },
+            Self::FlatJson => Most { in_use: 8, allocated: 40, work: 60, record: 2 },
             Self::Json => Most { in_use: 8, allocated: 40, work: 12, record: 2 },
             Self::Lines => Most { in_use: 8, allocated: 80, work: 8, record: 2 },
             Self::LineProtocol => Most { in_use: 130, allocated: 220, work: 140, record: 2 },
@@ -137,8 +142,12 @@ fn parse(format: Format, body: &[u8], admission: &mut Admission<'_>) {
     };
     let mapping = LineProtocol::default();
     match format {
-        Format::Json => drop(json::parse(body, admission)),
-        Format::Lines => json::parse_lines(body, admission),
+        Format::FlatJson => {
+            let options = json::Options { flat: true, ..json::Options::default() };
+            drop(json::parse(body, &options, admission));
+        }
+        Format::Json | Format::JsonWithLabels => drop(json::parse(body, &json::Options::default(), admission)),
+        Format::Lines => json::parse_lines(body, &json::Options::default(), admission),
         Format::LineProtocol => {
             let options = line_protocol::Options { precision: Precision::Nanoseconds, mapping: &mapping };
             line_protocol::parse(body, &options, admission);
@@ -174,6 +183,16 @@ fn check(cases: Vec<Case>) {
 #[test]
 fn no_json_costs_more_than_its_size() {
     check(bodies::json());
+}
+
+#[test]
+fn no_json_with_labels_costs_more_than_its_size() {
+    check(bodies::labelled());
+}
+
+#[test]
+fn no_flat_json_costs_more_than_its_size() {
+    check(bodies::flat());
 }
 
 #[test]

@@ -8,9 +8,11 @@ use super::{Case, Format};
 enum Field {
     Text(&'static str, String),
     Number(&'static str, u32),
+    /// `labels` with so many keys, and values of so many bytes.
+    Labels(usize, usize),
 }
 
-use Field::{Number, Text};
+use Field::{Labels, Number, Text};
 
 /// Writes a pack of about `bytes`: first some records, then others by their number.
 struct Pack {
@@ -41,7 +43,7 @@ fn a_and_b(at: usize) -> Vec<Field> {
     vec![name(["a", "b"][at % 2]), value()]
 }
 
-const PACKS: [Pack; 27] = [
+const PACKS: [Pack; 31] = [
     Pack {
         name: "a long base name",
         first: |bytes| vec![vec![Text("bn", "a".repeat(bytes / 2))]],
@@ -167,6 +169,26 @@ const PACKS: [Pack; 27] = [
         record: |at| vec![name("a"), value(), Text("unknown", "x".repeat(at % 50)), Number("also unknown", 1)],
     },
     Pack {
+        name: "empty unknown fields",
+        first: |_| Vec::new(),
+        record: |_| vec![name("a"), value(), Number("", 1), Number("", 1), Number("", 1), Number("", 1)],
+    },
+    Pack {
+        name: "labels",
+        first: |_| vec![vec![Text("bn", format!("a/{}", "m".repeat(120)))]],
+        record: |at| vec![value(), Labels(1 + at % 32, 1)],
+    },
+    Pack {
+        name: "many labels of one record",
+        first: |_| Vec::new(),
+        record: |_| vec![name("a"), value(), Labels(10_000, 1)],
+    },
+    Pack {
+        name: "labels with a long base name and a sum",
+        first: |_| vec![vec![Text("bn", format!("a/{}", "m".repeat(120))), Number("bs", 1)]],
+        record: |at| vec![name((at % 100).to_string()), value(), Labels(1, 1)],
+    },
+    Pack {
         name: "fields again and again",
         first: |_| Vec::new(),
         record: |_| vec![name("a"), name("a"), name("a"), value(), value()],
@@ -189,6 +211,11 @@ fn in_json(pack: &Pack, bytes: usize) -> Vec<u8> {
     let field = |field: &Field| match field {
         Text(label, text) => format!("{label:?}:{text:?}"),
         Number(label, number) => format!("{label:?}:{number}"),
+        Labels(count, bytes) => {
+            let value = "v".repeat(*bytes);
+            let labels: Vec<_> = (0..*count).map(|key| format!(r#""{key}":"{value}""#)).collect();
+            format!(r#""labels":{{{}}}"#, labels.join(","))
+        }
     };
     let record = |record: Vec<Field>| format!("{{{}}}", record.iter().map(field).collect::<Vec<_>>().join(","));
     let first: Vec<_> = (pack.first)(bytes).into_iter().map(record).collect();
@@ -221,6 +248,14 @@ fn put_record(body: &mut Vec<u8>, record: &[Field]) {
             Number(label, number) => {
                 put_label(body, label);
                 put_head(body, 0, usize::try_from(*number).unwrap());
+            }
+            Labels(count, bytes) => {
+                put_text(body, "labels");
+                put_head(body, 5, *count);
+                for key in 0..*count {
+                    put_text(body, &key.to_string());
+                    put_text(body, &"v".repeat(*bytes));
+                }
             }
         }
     }

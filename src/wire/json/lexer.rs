@@ -1,7 +1,10 @@
-//! A strict pull lexer for JSON (RFC 8259).
+//! A strict pull lexer for JSON (RFC 8259), which also knows `NaN` and infinities.
 //!
 //! The caller asks for the [`Kind`] of the next value and then reads or skips it. Strings borrow from the
 //! text unless they have escapes. The lexer does not know what a reading is.
+//!
+//! JSON has no `NaN`, but programs print it where a sensor has failed (`json.dumps` in Python, `%f` in C). As
+//! a kind of its own it costs the value where it is, and not the whole body.
 
 use std::{borrow::Cow, fmt};
 
@@ -20,6 +23,8 @@ pub(in crate::wire) enum Kind {
     Array,
     String,
     Number,
+    /// `NaN`, `Infinity` or `inf` in any case, with or without a minus.
+    NonFinite,
     True,
     False,
     Null,
@@ -33,6 +38,7 @@ impl fmt::Display for Kind {
             Self::Array => "an array",
             Self::String => "a string",
             Self::Number => "a number",
+            Self::NonFinite => "NaN or an infinity",
             Self::True => "true",
             Self::False => "false",
             Self::Null => "null",
@@ -45,6 +51,8 @@ impl fmt::Display for Kind {
 pub(in crate::wire) struct Lexer<'b> {
     pub(super) text: &'b str,
     pub(super) at: usize,
+    /// The byte offset of the last key.
+    key_at: usize,
     depth: usize,
     /// An array or object was entered, and none of its items has been read.
     is_fresh: bool,
@@ -57,7 +65,7 @@ impl<'b> Lexer<'b> {
             .map_err(|error| SyntaxError::new(error.valid_up_to(), "the text is not valid UTF-8"))?;
         work::count(text.len());
         let at = if text.starts_with('\u{FEFF}') { '\u{FEFF}'.len_utf8() } else { 0 };
-        Ok(Self { text, at, depth: 0, is_fresh: false })
+        Ok(Self { text, at, key_at: at, depth: 0, is_fresh: false })
     }
 
     /// The kind of the next value.
@@ -66,9 +74,10 @@ impl<'b> Lexer<'b> {
             Some(b'{') => Ok(Kind::Object),
             Some(b'[') => Ok(Kind::Array),
             Some(b'"') => Ok(Kind::String),
-            Some(b'-' | b'0'..=b'9') => Ok(Kind::Number),
             Some(b't') => Ok(Kind::True),
             Some(b'f') => Ok(Kind::False),
+            Some(b'-' | b'n' | b'N' | b'i' | b'I') if self.non_finite_bytes().is_some() => Ok(Kind::NonFinite),
+            Some(b'-' | b'0'..=b'9') => Ok(Kind::Number),
             Some(b'n') => Ok(Kind::Null),
             _ => Err(self.expected("a value")),
         }
@@ -101,6 +110,7 @@ impl<'b> Lexer<'b> {
         if self.peek() != Some(b'"') {
             return Err(self.expected("a key in double quotes"));
         }
+        self.key_at = self.at;
         let key = self.string()?;
         if self.peek() != Some(b':') {
             return Err(self.expected("':'"));
@@ -166,11 +176,22 @@ impl<'b> Lexer<'b> {
             }
             Kind::String => drop(self.string()?),
             Kind::Number => drop(self.number()?),
+            Kind::NonFinite => self.at += self.non_finite_bytes().unwrap_or_default(),
             Kind::True => self.word("true")?,
             Kind::False => self.word("false")?,
             Kind::Null => self.word("null")?,
         }
         Ok(&self.text[start..self.at])
+    }
+
+    /// The length of the next token if it is `NaN` or an infinity.
+    fn non_finite_bytes(&self) -> Option<usize> {
+        let rest = &self.text.as_bytes()[self.at..];
+        let unsigned = rest.strip_prefix(b"-").unwrap_or(rest);
+        let letters = unsigned.iter().take(9).take_while(|byte| byte.is_ascii_alphanumeric()).count();
+        let word = &unsigned[..letters];
+        let is_known = [&b"nan"[..], b"inf", b"infinity"].iter().any(|known| word.eq_ignore_ascii_case(known));
+        is_known.then_some(rest.len() - unsigned.len() + letters)
     }
 
     /// Whether only white space is left.
@@ -186,6 +207,11 @@ impl<'b> Lexer<'b> {
     /// The byte offset of the next token.
     pub(super) const fn offset(&self) -> usize {
         self.at
+    }
+
+    /// The byte offset of the last key that [`Lexer::key`] returned.
+    pub(super) const fn key_offset(&self) -> usize {
+        self.key_at
     }
 
     /// The text from `start` to the current position.
@@ -264,49 +290,64 @@ mod tests {
     #[test]
     fn every_error_has_its_position() {
         for (json, error) in [
-            ("", "expected a value but found the end at byte 0"),
-            ("[1 2]", "expected ',' or ']' at byte 3"),
-            ("[1", "expected ',' or ']' but found the end at byte 2"),
-            ("[", "expected a value or ']' but found the end at byte 1"),
-            ("[1,]", "expected a value at byte 3"),
-            ("[,1]", "expected a value at byte 1"),
-            ("{\"a\" 1}", "expected ':' at byte 5"),
-            ("{\"a\":1 \"b\":2}", "expected ',' or '}' at byte 7"),
-            ("{\"a\":1,}", "expected a key in double quotes at byte 7"),
-            ("{a:1}", "expected a key in double quotes at byte 1"),
-            ("{", "expected a key in double quotes or '}' but found the end at byte 1"),
-            ("{,}", "expected a key in double quotes at byte 1"),
-            ("01", "a number has no leading zeros at byte 1"),
-            ("-", "expected a digit but found the end at byte 1"),
-            ("1.", "expected a digit but found the end at byte 2"),
-            ("1.e5", "expected a digit at byte 2"),
-            ("1e+", "expected a digit but found the end at byte 3"),
-            ("+1", "expected a value at byte 0"),
-            (".5", "expected a value at byte 0"),
-            ("nul", "expected a value at byte 0"),
-            ("NaN", "expected a value at byte 0"),
-            ("1 1", "expected nothing after the value at byte 2"),
-            ("nullx", "expected nothing after the value at byte 4"),
-            ("\"a", "expected the closing '\"' of a string but found the end at byte 2"),
-            ("\"a\nb\"", "a control character in a string must be escaped at byte 2"),
-            (r#""\x""#, "unknown escape in a string at byte 1"),
-            (r#""\u12G4""#, "expected four hexadecimal digits after \\u at byte 1"),
-            (r#""\u+123""#, "expected four hexadecimal digits after \\u at byte 1"),
-            (r#""\u12é4""#, "expected four hexadecimal digits after \\u at byte 1"),
-            (r#""a\uD83D""#, "an unpaired surrogate in a string at byte 2"),
-            (r#""\uDE00""#, "an unpaired surrogate in a string at byte 1"),
-            (r#""\uD83D\u0041""#, "an unpaired surrogate in a string at byte 1"),
+            ("", "expected a value but found the end at byte 1"),
+            ("[1 2]", "expected ',' or ']' at byte 4"),
+            ("[1", "expected ',' or ']' but found the end at byte 3"),
+            ("[", "expected a value or ']' but found the end at byte 2"),
+            ("[1,]", "expected a value at byte 4"),
+            ("[,1]", "expected a value at byte 2"),
+            ("{\"a\" 1}", "expected ':' at byte 6"),
+            ("{\"a\":1 \"b\":2}", "expected ',' or '}' at byte 8"),
+            ("{\"a\":1,}", "expected a key in double quotes at byte 8"),
+            ("{a:1}", "expected a key in double quotes at byte 2"),
+            ("{", "expected a key in double quotes or '}' but found the end at byte 2"),
+            ("{,}", "expected a key in double quotes at byte 2"),
+            ("01", "a number has no leading zeros at byte 2"),
+            ("-", "expected a digit but found the end at byte 2"),
+            ("1.", "expected a digit but found the end at byte 3"),
+            ("1.e5", "expected a digit at byte 3"),
+            ("1e+", "expected a digit but found the end at byte 4"),
+            ("+1", "expected a value at byte 1"),
+            (".5", "expected a value at byte 1"),
+            ("nul", "expected a value at byte 1"),
+            ("NaNs", "expected a value at byte 1"),
+            ("+inf", "expected a value at byte 1"),
+            ("-infinite", "expected a digit at byte 2"),
+            ("1 1", "expected nothing after the value at byte 3"),
+            ("nullx", "expected nothing after the value at byte 5"),
+            ("\"a", "expected the closing '\"' of a string but found the end at byte 3"),
+            ("\"a\nb\"", "a control character in a string must be escaped at byte 3"),
+            (r#""\x""#, "unknown escape in a string at byte 2"),
+            (r#""\u12G4""#, "expected four hexadecimal digits after \\u at byte 2"),
+            (r#""\u+123""#, "expected four hexadecimal digits after \\u at byte 2"),
+            (r#""\u12é4""#, "expected four hexadecimal digits after \\u at byte 2"),
+            (r#""a\uD83D""#, "an unpaired surrogate in a string at byte 3"),
+            (r#""\uDE00""#, "an unpaired surrogate in a string at byte 2"),
+            (r#""\uD83D\u0041""#, "an unpaired surrogate in a string at byte 2"),
         ] {
             assert_eq!(syntax(json), Err(error.to_owned()), "{json}");
         }
-        assert_eq!(syntax(b"[\"ab\xFF\"]"), Err("the text is not valid UTF-8 at byte 4".to_owned()));
+        assert_eq!(syntax(b"[\"ab\xFF\"]"), Err("the text is not valid UTF-8 at byte 5".to_owned()));
+    }
+
+    #[test]
+    fn numbers_that_are_not_finite_are_a_kind_of_their_own() {
+        for word in ["NaN", "nan", "-nan", "Infinity", "-Infinity", "inf", "-INF"] {
+            for json in [format!(" {word} "), format!("[{word},{word}]"), format!("{{\"a\":{word}}}")] {
+                assert_eq!(syntax(&json), Ok(()), "{json}");
+            }
+            assert_eq!(Lexer::new(word.as_bytes()).unwrap().kind(), Ok(Kind::NonFinite), "{word}");
+        }
+        for json in ["n", "-i", "in", "nul", "nano", "infinity2", "NaN1", "- inf"] {
+            assert!(syntax(json).is_err(), "{json}");
+        }
     }
 
     #[test]
     fn nesting_is_limited() {
         let nested = |levels| "[".repeat(levels) + &"]".repeat(levels);
         assert_eq!(syntax(nested(MAX_DEPTH)), Ok(()));
-        assert_eq!(syntax(nested(MAX_DEPTH + 1)), Err("more than 64 levels of nesting at byte 64".to_owned()));
+        assert_eq!(syntax(nested(MAX_DEPTH + 1)), Err("more than 64 levels of nesting at byte 65".to_owned()));
         assert!(syntax("[".repeat(1_000_000)).is_err());
     }
 

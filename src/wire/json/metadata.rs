@@ -4,28 +4,31 @@ use std::borrow::Cow;
 
 use super::{
     SyntaxError,
+    context::Context,
     lexer::{Kind, Lexer},
     problem::{Parsed, quoted, rejection, repeated},
 };
 use crate::model::{MetadataError, check_metadata_depth, check_metadata_key, check_metadata_number};
-use crate::wire::{Code, Limits, Rejection};
+use crate::wire::{Code, Rejection};
 
-/// Reads metadata. `keys` is a buffer that calls reuse.
+/// Reads metadata. Null is none.
 pub(super) fn read<'b>(
+    key: &str,
     lexer: &mut Lexer<'b>,
-    keys: &mut Vec<Cow<'b, str>>,
-    limits: &Limits,
-) -> Result<Parsed<&'b str>, SyntaxError> {
+    context: &mut Context<'b>,
+) -> Result<Parsed<Option<&'b str>>, SyntaxError> {
     let kind = lexer.kind()?;
     if kind != Kind::Object {
         lexer.skip()?;
-        return Ok(Err(rejection(Code::InvalidMetadata, format!("\"metadata\" must be an object, found {kind}"))));
+        let problem = || rejection(Code::InvalidMetadata, format!("\"{key}\" must be an object, found {kind}"));
+        return Ok(if kind == Kind::Null { Ok(None) } else { Err(problem()) });
     }
     let start = lexer.offset();
+    let (keys, limits) = (&mut context.metadata_keys, context.limits);
     keys.clear();
     let problem = problem(lexer, keys, 1, start.saturating_add(limits.max_metadata_bytes))?;
     let text = lexer.text_from(start);
-    Ok(limits.check_metadata(text.len()).and_then(|()| problem.map_or(Ok(text), Err)))
+    Ok(limits.check_metadata(text.len()).and_then(|()| problem.map_or(Ok(Some(text)), Err)))
 }
 
 #[cold]
@@ -47,7 +50,8 @@ fn problem<'b>(
     }
     if !matches!(kind, Kind::Object | Kind::Array) {
         lexer.skip()?;
-        return Ok(None);
+        return Ok((kind == Kind::NonFinite)
+            .then(|| rejection(Code::InvalidMetadata, "metadata has neither NaN nor infinities")));
     }
     if let Err(error) = check_metadata_depth(depth) {
         lexer.skip()?;
@@ -80,12 +84,15 @@ fn problem<'b>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Limits;
+    use crate::wire::json::Options;
 
     fn checked(json: &str) -> Parsed<&str> {
         let mut lexer = Lexer::new(json.as_bytes()).unwrap();
-        let found = read(&mut lexer, &mut Vec::new(), &Limits::NONE).unwrap();
+        let mut context = Context::new(Options::default(), Limits::NONE, "");
+        let found = read("metadata", &mut lexer, &mut context).unwrap();
         lexer.end().unwrap();
-        found
+        found.map(|text| text.unwrap_or("none"))
     }
 
     #[test]
@@ -98,10 +105,13 @@ mod tests {
 
     #[test]
     fn metadata_is_an_object_of_at_most_8_levels() {
-        for (json, found) in [("null", "null"), ("[1]", "an array"), ("\"x\"", "a string"), ("false", "false")] {
+        for (json, found) in
+            [("NaN", "NaN or an infinity"), ("[1]", "an array"), ("\"x\"", "a string"), ("false", "false")]
+        {
             let detail = format!("\"metadata\" must be an object, found {found}");
             assert_eq!(checked(json), Err(rejection(Code::InvalidMetadata, detail)));
         }
+        assert_eq!(checked("null"), Ok("none"));
         let nested = |levels: usize| format!("{{\"a\":{}{}}}", "[".repeat(levels - 1), "]".repeat(levels - 1));
         assert!(checked(&nested(8)).is_ok());
         assert_eq!(checked(&nested(9)).unwrap_err().code, Code::InvalidMetadata);
@@ -117,6 +127,7 @@ mod tests {
             r#"{"x\u0000":1}"#,
             "{\"a\u{FF0E}b\":1}",
             r#"{"":1}"#,
+            r#"{"x":[NaN]}"#,
             r#"{"deviceId":"x"}"#,
         ] {
             assert_eq!(checked(json).map_err(|problem| problem.code), Err(Code::InvalidMetadata), "{json}");
@@ -130,11 +141,11 @@ mod tests {
     fn metadata_that_is_too_large_is_rejected_without_its_keys() {
         let json = format!("{{{}}}", vec![r#""k":1"#; 1_000].join(","));
         let mut lexer = Lexer::new(json.as_bytes()).unwrap();
-        let mut keys = Vec::new();
         let limits = Limits { max_metadata_bytes: 60, ..Limits::NONE };
-        let refused = read(&mut lexer, &mut keys, &limits).unwrap();
+        let mut context = Context::new(Options::default(), limits, "");
+        let refused = read("metadata", &mut lexer, &mut context).unwrap();
         assert_eq!(refused, Err(limits.check_metadata(json.len()).unwrap_err()));
-        assert!(keys.capacity() < 20, "{}", keys.capacity());
+        assert!(context.metadata_keys.capacity() < 20, "{}", context.metadata_keys.capacity());
     }
 
     #[test]

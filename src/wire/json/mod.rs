@@ -7,21 +7,34 @@
 //! { "deviceId": "S1", "ts": 1776693610000, "values": { "temp": 22.4, "hum": 40 } }
 //! { "deviceId": "S1", "metadata": { "floor": 2 }, "readings": [ { "ts": 1776693610000, "value": 1 } ] }
 //! ```
-//! Keys are in any order; unknown keys are skipped. `ts` is an RFC 3339 string or whole Unix milliseconds; if
-//! it is absent or null, the server's clock counts. Beside `readings` it is the default of the readings.
-//! `value` is the metric `value`, and may occur together with `values`. An object with both a value and
-//! `readings` has all of these readings, its own first. An object may have a `seq`, a whole number from 0
-//! that grows by one with each object of the device, so that lost objects are counted ([`Sink::sequence`]);
-//! any other value of that key is ignored.
+//! **Keys** are in any order, and have other names too (`key`). An unknown key rejects its reading, and
+//! beside `readings` each of them, or it is ignored and counted; flat objects ([`Options::flat`]) have
+//! metrics as keys. An object that has a key twice, perhaps by two names, is rejected, because parsers differ
+//! in which of the two they use. Null stands for an absent value.
+//!
+//! **Time** is an RFC 3339 text or whole Unix milliseconds, or an age in milliseconds, `ageMs`; if there is
+//! none, the server's clock counts. Beside `readings` it is the default of the readings, as are `labels`,
+//! `metric` and `unit`. `value` is the metric that `metric` names, or `value`, and may occur together with
+//! `values`. A unit becomes the label `unit` of the value: metadata would hold only the last one, and values
+//! in different units must not meet in one series. An object with both a value and `readings` has all of
+//! these readings, its own first.
+//!
+//! **Devices.** An element of `readings` may name a device, which then has the reading, and may have
+//! metadata, which is the device's from there on. An object may have a `seq`, a whole number from 0 that
+//! grows by one with each object of the device, so that lost objects are counted ([`Sink::sequence`]).
 //!
 //! Text that is not JSON is a [`SyntaxError`]. JSON that is not a valid reading is one rejection with the
-//! first problem found, and the parser goes on. A problem with an object's device or metadata rejects each of
-//! its readings. A duplicate of a known key is rejected, because parsers differ in which of the two they use.
+//! first problem found, and the parser goes on. A bad value is rejected by itself ([`Sink::reject_value`]). A
+//! problem with an object's device or metadata rejects each of its readings.
 //!
 //! The parser reads the text once, front to back, and allocates nothing for a plain reading. It skips
 //! `readings` at first, and reads them when device and metadata are known. So memory in use is that of one
 //! reading, whatever the size of the body.
 
+mod context;
+mod flat;
+mod key;
+pub(in crate::wire) mod labels;
 pub(in crate::wire) mod lexer;
 mod metadata;
 mod object;
@@ -30,6 +43,7 @@ mod reading;
 mod string;
 #[cfg(test)]
 mod tests;
+mod time;
 
 use self::{
     lexer::{Kind, Lexer},
@@ -38,11 +52,33 @@ use self::{
 };
 use super::{Code, Sink};
 
+/// The text after a place in a line.
+const OF_THE_LINE: &str = " of the line";
+
+/// The options that a body does not have.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// Whether unknown keys are ignored, and do not reject their readings.
+    pub ignore_unknown_keys: bool,
+    /// Whether each other key of a reading is a metric.
+    pub flat: bool,
+    /// The clock that ages refer to, in Unix milliseconds.
+    pub now_ms: i64,
+}
+
+impl Options {
+    /// The same options for a body that arrives at this time, in Unix milliseconds.
+    #[must_use]
+    pub const fn at(self, now_ms: i64) -> Self {
+        Self { now_ms, ..self }
+    }
+}
+
 /// Text that is not strict JSON (RFC 8259), or has more than 64 levels of nesting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{detail} at byte {offset}")]
+#[error("{detail} at byte {}", .offset + 1)]
 pub struct SyntaxError {
-    /// The position, in bytes from the start of the text.
+    /// The position, in bytes from the start of the text. Its text counts them from 1, as all places.
     pub offset: usize,
     /// The problem, without the position.
     pub detail: String,
@@ -57,9 +93,12 @@ impl SyntaxError {
 /// Parses a body that is one JSON value: an object, or an array of objects. A byte order mark before it is
 /// skipped.
 ///
+/// An object that ends where its line ends, and has another value on a later line, is the first line of
+/// NDJSON.
+///
 /// # Errors
 /// When the body is not JSON. `sink` may have the readings before the error; the caller must drop them.
-pub fn parse(body: &[u8], sink: &mut impl Sink) -> Result<(), SyntaxError> {
+pub fn parse(body: &[u8], options: &Options, sink: &mut impl Sink) -> Result<(), SyntaxError> {
     let mut lexer = Lexer::new(body)?;
     if lexer.is_at_end() {
         return Err(SyntaxError::new(
@@ -67,16 +106,46 @@ pub fn parse(body: &[u8], sink: &mut impl Sink) -> Result<(), SyntaxError> {
             "expected an object or an array of objects but the body is empty",
         ));
     }
-    read_value(lexer, &mut Reader::new(sink.limits()), sink)
+    let mut reader = Reader::new(options, sink.limits(), "");
+    if lexer.kind()? != Kind::Object {
+        return read_value(lexer, &mut reader, sink);
+    }
+    let start = lexer.offset();
+    let object = reader.read(&mut lexer, sink)?;
+    let end = lexer.offset();
+    if lexer.is_at_end() {
+        return reader.emit(object, sink);
+    }
+    let is_one_line = !body[start..end].contains(&b'\n');
+    let line_of = |offset: usize| 1 + memchr::memchr_iter(b'\n', &body[..offset]).count() as u64;
+    match body[end..lexer.offset()].iter().position(|&byte| byte == b'\n') {
+        Some(line_end) if is_one_line && matches!(lexer.byte(), Some(b'{' | b'[')) => {
+            sink.line(line_of(start));
+            reader.emit(object, sink)?;
+            reader.start_lines();
+            let rest = end + line_end + 1;
+            read_lines(&body[rest..], line_of(rest), &mut reader, sink);
+            Ok(())
+        }
+        _ if lexer.byte() == Some(b'{') => Err(SyntaxError::new(
+            lexer.offset(),
+            "expected nothing after the value, or a value on each line, which is NDJSON,",
+        )),
+        _ => lexer.end(),
+    }
 }
 
 /// Parses a body with one JSON value per line, an object or an array of objects. Blank lines are skipped.
 ///
 /// It calls [`Sink::line`] before each line that is not blank. A line that is not JSON is one rejection,
 /// whose detail has the position in bytes from the start of the line.
-pub fn parse_lines(body: &[u8], sink: &mut impl Sink) {
-    let mut reader = Reader::new(sink.limits());
-    for (number, line) in (1..).zip(body.split(|&byte| byte == b'\n')) {
+pub fn parse_lines(body: &[u8], options: &Options, sink: &mut impl Sink) {
+    read_lines(body, 1, &mut Reader::new(options, sink.limits(), OF_THE_LINE), sink);
+}
+
+/// Reads lines, of which the first has the number `first`.
+fn read_lines<'b>(body: &'b [u8], first: u64, reader: &mut Reader<'b>, sink: &mut impl Sink) {
+    for (number, line) in (first..).zip(body.split(|&byte| byte == b'\n')) {
         if line.trim_ascii().is_empty() {
             continue;
         }
@@ -84,8 +153,8 @@ pub fn parse_lines(body: &[u8], sink: &mut impl Sink) {
             return;
         }
         sink.line(number);
-        if let Err(error) = read_line(line, &mut reader, sink) {
-            sink.reject(rejection(Code::InvalidJson, format!("{error} of the line")));
+        if let Err(error) = read_line(line, reader, sink) {
+            sink.reject(rejection(Code::InvalidJson, format!("{error}{OF_THE_LINE}")));
         }
     }
 }
@@ -106,7 +175,7 @@ fn read_value<'b>(mut lexer: Lexer<'b>, reader: &mut Reader<'b>, sink: &mut impl
     if lexer.kind()? == Kind::Array {
         lexer.open()?;
         while lexer.element()? {
-            let object = reader.read(&mut lexer)?;
+            let object = reader.read(&mut lexer, sink)?;
             reader.emit(object, sink)?;
             if sink.is_over() {
                 return Ok(());
@@ -114,7 +183,7 @@ fn read_value<'b>(mut lexer: Lexer<'b>, reader: &mut Reader<'b>, sink: &mut impl
         }
         return lexer.end();
     }
-    let object = reader.read(&mut lexer)?;
+    let object = reader.read(&mut lexer, sink)?;
     lexer.end()?;
     reader.emit(object, sink)
 }

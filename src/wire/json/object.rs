@@ -3,50 +3,72 @@
 use std::borrow::Cow;
 
 use super::{
-    SyntaxError,
+    Options, SyntaxError,
+    context::Context,
+    key::Key,
     lexer::{Kind, Lexer},
-    metadata,
-    problem::{Parsed, fill, not_an_object, rejection},
-    reading::Reading,
+    problem::{Parsed, duplicate_of, fill_known, not_an_object, rejection},
+    reading::{OuterNames, Reading},
 };
-use crate::wire::{Code, Incoming, Limits, Sink};
+use crate::wire::{Code, Ignored, Incoming, Limits, Sink};
 
 /// Parses objects and passes on their readings. Objects share its buffers.
 #[derive(Debug)]
 pub(super) struct Reader<'b> {
-    limits: Limits,
-    /// The number of objects with `readings` that were passed on.
+    context: Context<'b>,
+    /// The number of owners that were passed on.
     owners: u32,
-    /// The reading in the object itself. Its time is the default of the `readings`.
+    /// The reading in the object itself. Its time, names and labels are the defaults of the `readings`.
     own: Reading<'b>,
     /// The current element of `readings`.
     inner: Reading<'b>,
-    metadata_keys: Vec<Cow<'b, str>>,
 }
 
 /// The fields of an object, except those of its own reading. `None` is an absent key.
 #[derive(Debug, Default)]
 pub(super) struct Object<'b> {
-    device: Option<Parsed<Cow<'b, str>>>,
-    metadata: Option<Parsed<&'b str>>,
     seq: Option<u64>,
+    has_seq_key: bool,
     /// A bookmark at the array, which is valid JSON.
     readings: Option<Parsed<Lexer<'b>>>,
+    /// Whether the object is a line of a dead-letter file.
+    is_dead_letter: bool,
 }
 
-/// The fields that all readings of an object share.
+/// The fields that the readings of an object share.
+#[derive(Debug)]
 struct Owner<'b> {
-    device: Cow<'b, str>,
+    /// See [`Incoming::owner`].
+    number: Option<u32>,
+    device: Option<Cow<'b, str>>,
     metadata: Option<&'b str>,
 }
 
+/// The owner of one reading.
+#[derive(Debug)]
+struct OwnerOfReading<'o> {
+    number: Option<u32>,
+    device: &'o str,
+    metadata: Option<&'o str>,
+}
+
 impl<'b> Reader<'b> {
-    pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, owners: 0, own: Reading::new(limits), inner: Reading::new(limits), metadata_keys: Vec::new() }
+    pub(super) fn new(options: &Options, limits: Limits, of_the_line: &'static str) -> Self {
+        let context = Context::new(*options, limits, of_the_line);
+        Self { context, owners: 0, own: Reading::default(), inner: Reading::default() }
+    }
+
+    /// From now on, places count from the start of the current line.
+    pub(super) const fn start_lines(&mut self) {
+        self.context.of_the_line = super::OF_THE_LINE;
     }
 
     /// Parses the next value, which should be an object.
-    pub(super) fn read(&mut self, lexer: &mut Lexer<'b>) -> Result<Parsed<Object<'b>>, SyntaxError> {
+    pub(super) fn read(
+        &mut self,
+        lexer: &mut Lexer<'b>,
+        sink: &mut impl Sink,
+    ) -> Result<Parsed<Object<'b>>, SyntaxError> {
         let kind = lexer.kind()?;
         if kind != Kind::Object {
             lexer.skip()?;
@@ -56,16 +78,18 @@ impl<'b> Reader<'b> {
         self.own.clear();
         lexer.open()?;
         while let Some(key) = lexer.key()? {
-            match &*key {
-                "deviceId" => fill(&mut object.device, &key, read_device(lexer)?),
-                "metadata" => {
-                    let found = metadata::read(lexer, &mut self.metadata_keys, &self.limits)?;
-                    fill(&mut object.metadata, &key, found);
+            match Key::of(&key) {
+                Some(known @ Key::Readings) => fill_known(&mut object.readings, known, &key, skip_readings(lexer)?),
+                Some(known @ Key::Sequence) => {
+                    object.seq = read_seq(lexer, sink)?;
+                    if std::mem::replace(&mut object.has_seq_key, true) {
+                        object.seq = None;
+                        self.own.reject(duplicate_of(known, &key));
+                    }
                 }
-                "seq" => object.seq = read_seq(lexer)?,
-                "readings" => fill(&mut object.readings, &key, skip_readings(lexer)?),
-                _ if self.own.read_field(&key, lexer)? => {}
-                _ => drop(lexer.skip()?),
+                Some(known) => self.own.read_field(known, &key, lexer, &mut self.context)?,
+                None if object.has_note(&key) => drop(lexer.skip()?),
+                None => self.own.read_other(key, lexer, &mut self.context, sink)?,
             }
         }
         Ok(Ok(object))
@@ -73,22 +97,25 @@ impl<'b> Reader<'b> {
 
     /// Passes on the readings of the last parsed object.
     pub(super) fn emit(&mut self, object: Parsed<Object<'b>>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
-        let (owner, seq, readings) = match object {
-            Ok(object) => (owner(object.device, object.metadata), object.seq, object.readings),
+        let Object { seq, readings, .. } = match object {
+            Ok(object) => object,
             Err(rejection) => {
                 sink.reject(rejection);
                 return Ok(());
             }
         };
-        if let (Ok(owner), Some(seq)) = (&owner, seq) {
-            sink.sequence(&owner.device, seq);
+        let owner = self.owner();
+        if let (Ok(Owner { device: Some(device), .. }), Some(seq)) = (&owner, seq) {
+            sink.sequence(device, seq);
         }
-        if readings.is_none() || self.own.has_values() {
-            emit(&self.own, &owner, None, &Ok(None), sink);
+        let has_own = self.own.has_values();
+        if readings.is_none() || has_own {
+            let owner = owner.as_ref().map_err(Clone::clone).and_then(Owner::by_ref);
+            emit(&mut self.own, None, owner, &Ok(None), &self.context, sink);
         }
         match readings {
             None => {}
-            Some(Ok(lexer)) => self.emit_readings(lexer, &owner, sink)?,
+            Some(Ok(lexer)) => self.emit_readings(lexer, owner, has_own, sink)?,
             Some(Err(rejection)) => sink.reject(rejection),
         }
         Ok(())
@@ -97,74 +124,133 @@ impl<'b> Reader<'b> {
     fn emit_readings(
         &mut self,
         mut lexer: Lexer<'b>,
-        owner: &Parsed<Owner<'_>>,
+        mut owner: Parsed<Owner<'b>>,
+        has_own: bool,
         sink: &mut impl Sink,
     ) -> Result<(), SyntaxError> {
-        let default_ts_ms = self.own.ts_ms(&Ok(None));
+        let Self { context, owners, own, inner } = self;
+        let default_ts_ms = own.ts_ms(context.options.now_ms, &Ok(None));
+        let names = own.outer_names();
         let mut is_empty = true;
-        let number = self.owners;
-        self.owners += 1;
+        if let Ok(owner) = &mut owner {
+            owner.number = Some(next(owners));
+        }
         lexer.open()?;
         while !sink.is_over() && lexer.element()? {
             is_empty = false;
-            match self.inner.read(&mut lexer)? {
-                Ok(()) => emit(&self.inner, owner, Some(number), &default_ts_ms, sink),
-                Err(rejection) => sink.reject(rejection),
+            if let Err(rejection) = inner.read(&mut lexer, context, sink)? {
+                sink.reject(rejection);
+                continue;
             }
+            let device = inner.device.take();
+            let of_reading = if device.is_none() && !inner.has_metadata() {
+                owner.as_ref().map_err(Clone::clone).and_then(Owner::by_ref)
+            } else {
+                owner
+                    .as_mut()
+                    .map_err(|problem| problem.clone())
+                    .and_then(|owner| owner.of_reading(device.as_ref(), inner.metadata()?, owners))
+            };
+            emit(inner, names.as_ref(), of_reading, &default_ts_ms, context, sink);
         }
-        if is_empty && !self.own.has_values() {
+        if is_empty && !has_own {
             sink.reject(rejection(Code::MissingValues, "\"readings\" is empty"));
         }
         Ok(())
     }
+
+    /// The device and the metadata of the object.
+    fn owner(&mut self) -> Parsed<Owner<'b>> {
+        if let Some(unknown) = self.own.take_unknown_key() {
+            return Err(unknown);
+        }
+        Ok(Owner { number: None, device: self.own.device.take().transpose()?, metadata: self.own.metadata()? })
+    }
 }
 
-fn emit(
-    reading: &Reading<'_>,
-    owner: &Parsed<Owner<'_>>,
-    number: Option<u32>,
+impl Object<'_> {
+    /// Whether the key is one of the notes that a line of a dead-letter file begins with.
+    #[cold]
+    fn has_note(&mut self, key: &str) -> bool {
+        self.is_dead_letter |= key == "refusedAt";
+        self.is_dead_letter && matches!(key, "refusedAt" | "reason" | "detail")
+    }
+}
+
+impl<'b> Owner<'b> {
+    fn by_ref(&self) -> Parsed<OwnerOfReading<'_>> {
+        let missing = || rejection(Code::MissingDeviceId, "there is no \"deviceId\"");
+        let device = self.device.as_deref().ok_or_else(missing)?;
+        Ok(OwnerOfReading { number: self.number, device, metadata: self.metadata })
+    }
+
+    /// The owner of a reading that names a device or has metadata.
+    ///
+    /// Metadata in a reading of this device is the device's from there on. Another device has only its own.
+    #[cold]
+    fn of_reading<'o>(
+        &'o mut self,
+        device: Option<&'o Parsed<Cow<'b, str>>>,
+        metadata: Option<&'b str>,
+        owners: &mut u32,
+    ) -> Parsed<OwnerOfReading<'o>> {
+        if let Some(device) = device {
+            let device = device.as_deref().map_err(Clone::clone)?;
+            if self.device.as_deref() != Some(device) {
+                if self.device.is_none() && self.metadata.is_some() {
+                    let detail = "beside \"readings\" there is \"metadata\" and no \"deviceId\"";
+                    return Err(rejection(Code::MissingDeviceId, detail));
+                }
+                return Ok(OwnerOfReading { number: None, device, metadata });
+            }
+        }
+        if metadata.is_some() {
+            (self.metadata, self.number) = (metadata, Some(next(owners)));
+        }
+        self.by_ref()
+    }
+}
+
+fn next(owners: &mut u32) -> u32 {
+    *owners += 1;
+    *owners - 1
+}
+
+fn emit<'b>(
+    reading: &mut Reading<'b>,
+    outer: Option<&OuterNames<'_, 'b>>,
+    owner: Parsed<OwnerOfReading<'_>>,
     default_ts_ms: &Parsed<Option<i64>>,
+    context: &Context<'b>,
     sink: &mut impl Sink,
 ) {
-    let complete = || {
-        let owner = owner.as_ref().map_err(Clone::clone)?;
-        let ts_ms = reading.ts_ms(default_ts_ms)?;
-        let values = reading.values()?;
-        Ok(Incoming {
-            device: &owner.device,
-            metadata: owner.metadata,
-            owner: number,
-            ts_ms,
-            values,
-            measurement_bytes: 0,
-        })
+    let unknown_key = reading.take_unknown_key();
+    let complete = |sink: &mut _| {
+        let OwnerOfReading { number, device, metadata } = unknown_key.map_or(owner, Err)?;
+        let ts_ms = reading.ts_ms(context.options.now_ms, default_ts_ms)?;
+        let (values, bad_values) = reading.values(outer, context, sink)?;
+        let incoming = Incoming { device, metadata, owner: number, ts_ms, values, measurement_bytes: 0 };
+        Ok((incoming, bad_values))
     };
-    match complete() {
-        Ok(incoming) => sink.reading(incoming),
+    match complete(sink) {
+        Ok((incoming, bad_values)) => {
+            for problem in bad_values {
+                sink.reject_value(problem);
+            }
+            sink.reading(incoming);
+        }
         Err(rejection) => sink.reject(rejection),
     }
 }
 
-fn owner<'b>(device: Option<Parsed<Cow<'b, str>>>, metadata: Option<Parsed<&'b str>>) -> Parsed<Owner<'b>> {
-    let device = device.unwrap_or_else(|| Err(rejection(Code::MissingDeviceId, "there is no \"deviceId\"")))?;
-    Ok(Owner { device, metadata: metadata.transpose()? })
-}
-
-fn read_device<'b>(lexer: &mut Lexer<'b>) -> Result<Parsed<Cow<'b, str>>, SyntaxError> {
+/// Reads a sequence number. A value that is none is ignored.
+fn read_seq(lexer: &mut Lexer<'_>, sink: &mut impl Sink) -> Result<Option<u64>, SyntaxError> {
     let kind = lexer.kind()?;
-    if kind == Kind::String {
-        return Ok(Ok(lexer.string()?));
+    let number = lexer.skip()?.parse().ok().filter(|_| kind == Kind::Number);
+    if number.is_none() && kind != Kind::Null {
+        sink.ignore(Ignored::UnknownKey, "seq");
     }
-    lexer.skip()?;
-    Ok(Err(rejection(Code::InvalidDeviceId, format!("\"deviceId\" must be a string, found {kind}"))))
-}
-
-fn read_seq(lexer: &mut Lexer<'_>) -> Result<Option<u64>, SyntaxError> {
-    if lexer.kind()? == Kind::Number {
-        return Ok(lexer.number()?.parse().ok());
-    }
-    lexer.skip()?;
-    Ok(None)
+    Ok(number)
 }
 
 /// Skips `readings`: the key of their device may follow.

@@ -1,44 +1,96 @@
-//! One reading: its `ts`, `value` and `values`.
+//! One reading: the keys of an object, without `readings`.
 
 use std::borrow::Cow;
 
 use super::{
     SyntaxError,
+    context::Context,
+    key::Key,
     lexer::{Kind, Lexer},
-    problem::{Parsed, duplicate_key, fill, not_an_object, quoted, rejection, repeated},
+    metadata,
+    problem::{Parsed, duplicate_key, duplicate_of, fill_known, not_an_object, quoted, rejection, repeated},
+    time::{read_age, read_ts},
 };
-use crate::wire::{Code, Limits, Rejection, timestamp::parse_rfc3339};
+use crate::wire::labels::{self, Labels};
+use crate::wire::{Code, Ignored, Rejection, Sink};
+
+/// A metric and its value.
+type Value<'b> = (Cow<'b, str>, f64);
 
 /// The fields of a reading that were read so far. Readings share the buffer `values`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Reading<'b> {
-    limits: Limits,
+    pub(super) device: Option<Parsed<Cow<'b, str>>>,
     ts_ms: Option<Parsed<Option<i64>>>,
     /// The first values, up to the limit of a reading.
-    values: Vec<(Cow<'b, str>, f64)>,
+    values: Vec<Value<'b>>,
     /// The number of values beyond the limit.
     surplus: usize,
+    /// The place of the value of the key `value` in `values`.
+    value_at: Option<usize>,
     has_value_key: bool,
     has_values_key: bool,
-    /// The first problem among the values.
+    rare: Rare<'b>,
+    /// Whether `rare` has anything.
+    has_rare: bool,
+}
+
+/// The fields that a plain reading does not have.
+#[derive(Debug, Default)]
+struct Rare<'b> {
+    metadata: Option<Parsed<Option<&'b str>>>,
+    age_ms: Option<Parsed<Option<i64>>>,
+    names: Names<'b>,
+    /// The values that are rejected by themselves.
+    bad_values: Vec<Rejection>,
+    /// The first unknown key.
+    unknown_key: Option<Rejection>,
+    /// The first problem of the whole reading.
     problem: Option<Rejection>,
+    has_null: bool,
+}
+
+/// The fields that complete the names of metrics.
+#[derive(Debug, Default)]
+struct Names<'b> {
+    metric: Option<Parsed<Option<Cow<'b, str>>>>,
+    unit: Option<Parsed<Option<Cow<'b, str>>>>,
+    labels: Option<Parsed<Labels<'b>>>,
+}
+
+/// The texts of no labels.
+static NO_LABELS: [Parsed<String>; 2] = [Ok(String::new()), Ok(String::new())];
+
+/// The names of an object, which apply to each of its `readings` that has none.
+#[derive(Debug)]
+pub(super) struct OuterNames<'o, 'b> {
+    names: &'o Names<'b>,
+    /// The canonical text of the labels of metrics, and that of the metric of `value`.
+    texts: [Parsed<String>; 2],
+}
+
+impl<'o, 'b> OuterNames<'o, 'b> {
+    fn new(names: &'o Names<'b>) -> Self {
+        let text = |unit| labels::text(None, names.labels()?, unit);
+        let unit = pick(None, names.unit.as_ref());
+        Self { names, texts: [text(None), unit.and_then(|unit| text(text_of(unit)))] }
+    }
+}
+
+impl<'b> Names<'b> {
+    fn labels(&self) -> Parsed<Option<&Labels<'b>>> {
+        self.labels.as_ref().map(Parsed::as_ref).transpose().map_err(Clone::clone)
+    }
 }
 
 impl<'b> Reading<'b> {
-    pub(super) const fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            ts_ms: None,
-            values: Vec::new(),
-            surplus: 0,
-            has_value_key: false,
-            has_values_key: false,
-            problem: None,
-        }
-    }
-
     /// Parses an element of `readings`. Returns its kind if it is not an object.
-    pub(super) fn read(&mut self, lexer: &mut Lexer<'b>) -> Result<Parsed<()>, SyntaxError> {
+    pub(super) fn read(
+        &mut self,
+        lexer: &mut Lexer<'b>,
+        context: &mut Context<'b>,
+        sink: &mut impl Sink,
+    ) -> Result<Parsed<()>, SyntaxError> {
         let kind = lexer.kind()?;
         if kind != Kind::Object {
             lexer.skip()?;
@@ -47,8 +99,11 @@ impl<'b> Reading<'b> {
         self.clear();
         lexer.open()?;
         while let Some(key) = lexer.key()? {
-            if !self.read_field(&key, lexer)? {
-                lexer.skip()?;
+            match Key::of(&key) {
+                Some(known) if !matches!(known, Key::Readings | Key::Sequence) => {
+                    self.read_field(known, &key, lexer, context)?;
+                }
+                _ => self.read_other(key, lexer, context, sink)?,
             }
         }
         Ok(Ok(()))
@@ -57,143 +112,354 @@ impl<'b> Reading<'b> {
     /// Clears all fields.
     pub(super) fn clear(&mut self) {
         self.values.clear();
-        *self = Self { values: std::mem::take(&mut self.values), ..Self::new(self.limits) };
-    }
-
-    /// Reads the value of `key` if it is a key of readings; otherwise leaves it unread and returns false.
-    pub(super) fn read_field(&mut self, key: &str, lexer: &mut Lexer<'b>) -> Result<bool, SyntaxError> {
-        match key {
-            "ts" => fill(&mut self.ts_ms, key, read_ts(lexer)?),
-            "value" => {
-                self.once(key, |reading| &mut reading.has_value_key);
-                self.read_value(Cow::Borrowed("value"), lexer)?;
-            }
-            "values" => {
-                self.once(key, |reading| &mut reading.has_values_key);
-                self.read_values(lexer)?;
-            }
-            _ => return Ok(false),
+        (self.device, self.ts_ms) = (None, None);
+        (self.surplus, self.value_at) = (0, None);
+        (self.has_value_key, self.has_values_key) = (false, false);
+        if std::mem::take(&mut self.has_rare) {
+            self.rare = Rare::default();
         }
-        Ok(true)
     }
 
-    /// Whether there is a `value` or `values`, valid or not.
-    pub(super) const fn has_values(&self) -> bool {
-        self.has_value_key || self.has_values_key
+    /// Reads the value of a known key.
+    pub(super) fn read_field(
+        &mut self,
+        known: Key,
+        key: &str,
+        lexer: &mut Lexer<'b>,
+        context: &mut Context<'b>,
+    ) -> Result<(), SyntaxError> {
+        match known {
+            Key::Device => {
+                let found = read_device(key, lexer)?;
+                fill_known(&mut self.device, known, key, found);
+            }
+            Key::Time => {
+                let found = read_ts(key, lexer)?;
+                fill_known(&mut self.ts_ms, known, key, found);
+            }
+            Key::Value => {
+                self.once(known, key, |reading| &mut reading.has_value_key);
+                let place = self.values.len();
+                self.read_value(Cow::Borrowed("value"), lexer, context)?;
+                self.value_at = (self.values.len() > place).then_some(place);
+            }
+            Key::Values => {
+                self.once(known, key, |reading| &mut reading.has_values_key);
+                self.read_values(key, lexer, context)?;
+            }
+            _ => self.read_rare(known, key, lexer, context)?,
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn read_rare(
+        &mut self,
+        known: Key,
+        key: &str,
+        lexer: &mut Lexer<'b>,
+        context: &mut Context<'b>,
+    ) -> Result<(), SyntaxError> {
+        let rare = self.rare();
+        match known {
+            Key::Age => fill_known(&mut rare.age_ms, known, key, read_age(lexer)?),
+            Key::Metric => {
+                fill_known(&mut rare.names.metric, known, key, read_text(key, Code::InvalidMetricName, lexer)?);
+            }
+            Key::Unit => fill_known(&mut rare.names.unit, known, key, read_text(key, Code::InvalidLabel, lexer)?),
+            Key::Labels => fill_known(&mut rare.names.labels, known, key, super::labels::read(lexer)?),
+            Key::Metadata => {
+                let found = metadata::read(key, lexer, context)?;
+                fill_known(&mut rare.metadata, known, key, found);
+            }
+            Key::Device | Key::Time | Key::Value | Key::Values | Key::Readings | Key::Sequence => {
+                lexer.skip()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the value of any other key.
+    #[cold]
+    pub(super) fn read_other(
+        &mut self,
+        key: Cow<'b, str>,
+        lexer: &mut Lexer<'b>,
+        context: &mut Context<'b>,
+        sink: &mut impl Sink,
+    ) -> Result<(), SyntaxError> {
+        if context.options.flat && !matches!(Key::of(&key), Some(Key::Readings | Key::Sequence)) {
+            return self.read_flat(key, lexer, context, sink);
+        }
+        if let Some(unknown) = context.unknown_key(&key, lexer, sink)? {
+            self.rare().unknown_key.get_or_insert(unknown);
+        }
+        Ok(())
+    }
+
+    /// Rejects the whole reading, unless there is a reason already.
+    #[cold]
+    pub(super) fn reject(&mut self, problem: Rejection) {
+        self.rare().problem.get_or_insert(problem);
+    }
+
+    /// The reason to reject all readings of this object: an unknown key.
+    pub(super) fn take_unknown_key(&mut self) -> Option<Rejection> {
+        if self.has_rare { self.rare.unknown_key.take() } else { None }
+    }
+
+    pub(super) const fn has_metadata(&self) -> bool {
+        self.has_rare && self.rare.metadata.is_some()
+    }
+
+    /// The metadata, if there is any.
+    pub(super) fn metadata(&self) -> Parsed<Option<&'b str>> {
+        match &self.rare.metadata {
+            Some(found) if self.has_rare => found.clone(),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether there is a value, valid or not.
+    pub(super) fn has_values(&self) -> bool {
+        !self.values.is_empty()
+            || self.surplus > 0
+            || self.has_rare && (self.rare.problem.is_some() || !self.rare.bad_values.is_empty())
     }
 
     /// The instant in Unix milliseconds, or `default` if the reading has none.
-    pub(super) fn ts_ms(&self, default: &Parsed<Option<i64>>) -> Parsed<Option<i64>> {
+    pub(super) fn ts_ms(&self, now_ms: i64, default: &Parsed<Option<i64>>) -> Parsed<Option<i64>> {
+        if self.has_rare && self.rare.age_ms.is_some() {
+            return self.ts_ms_by_age(now_ms, default);
+        }
         match &self.ts_ms {
             None | Some(Ok(None)) => default.clone(),
             Some(found) => found.clone(),
         }
     }
 
-    /// The values: at least one, and each metric once.
-    pub(super) fn values(&self) -> Parsed<&[(Cow<'b, str>, f64)]> {
-        if let Some(problem) = &self.problem {
-            return Err(problem.clone());
+    #[cold]
+    fn ts_ms_by_age(&self, now_ms: i64, default: &Parsed<Option<i64>>) -> Parsed<Option<i64>> {
+        let ts_ms = self.ts_ms.clone().transpose()?.flatten();
+        match (ts_ms, self.rare.age_ms.clone().transpose()?.flatten()) {
+            (Some(_), Some(_)) => {
+                let names = "a reading has either a time (\"ts\", \"timestamp\" or \"time\") or an \"ageMs\"";
+                Err(rejection(Code::DuplicateKey, format!("{names}, and this has both")))
+            }
+            (None, Some(age_ms)) => Ok(Some(now_ms.saturating_sub(age_ms))),
+            (Some(ts_ms), None) => Ok(Some(ts_ms)),
+            (None, None) => default.clone(),
         }
-        self.limits.check_metrics(self.values.len() + self.surplus)?;
+    }
+
+    /// The names for the `readings` beside the fields of this object, if it has any.
+    pub(super) fn outer_names(&self) -> Option<OuterNames<'_, 'b>> {
+        let Names { metric, unit, labels } = &self.rare.names;
+        let has_names = self.has_rare && (metric.is_some() || unit.is_some() || labels.is_some());
+        has_names.then(|| OuterNames::new(&self.rare.names))
+    }
+
+    /// The values, at least one and each metric once, and the rejections of others.
+    pub(super) fn values(
+        &mut self,
+        outer: Option<&OuterNames<'_, 'b>>,
+        context: &Context<'b>,
+        sink: &mut impl Sink,
+    ) -> Parsed<(&[Value<'b>], Vec<Rejection>)> {
+        let mut bad_values = Vec::new();
+        if self.has_rare || outer.is_some() {
+            bad_values = self.complete(outer, context, sink)?;
+        }
+        context.limits.check_metrics(self.values.len() + self.surplus + bad_values.len())?;
         if self.values.is_empty() {
-            let detail =
-                if self.has_values_key { "\"values\" is empty" } else { "there is no \"value\" and no \"values\"" };
-            return Err(rejection(Code::MissingValues, detail));
+            return Err(self.without_values(bad_values));
         }
         match repeated(self.values.iter().map(|(metric, _)| &**metric)) {
             Some(metric) => Err(duplicate_key(metric)),
-            None => Ok(&self.values),
+            None => Ok((&self.values, bad_values)),
         }
     }
 
-    fn once(&mut self, key: &str, seen: impl Fn(&mut Self) -> &mut bool) {
+    #[cold]
+    fn without_values(&self, bad_values: Vec<Rejection>) -> Rejection {
+        let detail = match (self.rare.has_null && self.has_rare, self.has_values_key) {
+            (true, _) => "there is no value except null, which stands for none",
+            (false, true) => "\"values\" is empty",
+            (false, false) => "there is no \"value\" and no \"values\"",
+        };
+        bad_values.into_iter().next().unwrap_or_else(|| rejection(Code::MissingValues, detail))
+    }
+
+    /// Completes the names of the metrics. Returns the rejections of single values.
+    #[cold]
+    fn complete(
+        &mut self,
+        outer: Option<&OuterNames<'_, 'b>>,
+        context: &Context<'b>,
+        sink: &mut impl Sink,
+    ) -> Parsed<Vec<Rejection>> {
+        if let Some(problem) = self.rare.problem.take() {
+            return Err(problem);
+        }
+        let mut bad_values = std::mem::take(&mut self.rare.bad_values);
+        if !self.has_value_key {
+            let Names { metric, unit, .. } = &self.rare.names;
+            for (key, _) in [("metric", metric), ("unit", unit)].iter().filter(|(_, found)| found.is_some()) {
+                if context.options.flat {
+                    sink.ignore(Ignored::String, key);
+                } else {
+                    let detail = format!("\"{key}\" describes \"value\", and there is none");
+                    bad_values.push(rejection(Code::InvalidValue, detail));
+                }
+            }
+        }
+        let Self { values, rare: Rare { names, .. }, .. } = self;
+        let mut texts = Cow::Borrowed(outer.map_or(&NO_LABELS, |outer| &outer.texts));
+        let unit = pick(names.unit.as_ref(), outer.and_then(|outer| outer.names.unit.as_ref()));
+        if names.labels.is_some() || names.unit.is_some() {
+            let (own, around) = (names.labels()?, outer.map_or(Ok(None), |outer| outer.names.labels())?);
+            let with_unit = |unit| labels::text(own, around, unit);
+            texts = Cow::Owned([with_unit(None), unit.and_then(|unit| with_unit(text_of(unit)))]);
+        }
+        let [labels, labels_of_value] = &*texts;
+        let labels = labels.as_ref().map_err(Clone::clone)?;
+        let metric = pick(names.metric.as_ref(), outer.and_then(|outer| outer.names.metric.as_ref()));
+        let mut places = 0..;
+        values.retain_mut(|(name, _)| {
+            let completed = if places.next() == self.value_at {
+                metric.as_ref().map_err(Clone::clone).and_then(|metric| {
+                    let labels = labels_of_value.as_ref().map_err(Clone::clone)?;
+                    labels::apply(name, *metric, labels)
+                })
+            } else {
+                labels::apply(name, None, labels)
+            };
+            completed.map_err(|problem| bad_values.push(problem)).is_ok()
+        });
+        Ok(bad_values)
+    }
+
+    /// Rejects a value by itself. Values beyond the limit are only counted.
+    #[cold]
+    pub(super) fn bad_value(&mut self, context: &Context<'b>, problem: impl FnOnce() -> Rejection) {
+        if self.values.len() + self.rare().bad_values.len() < context.limits.max_metrics {
+            self.rare.bad_values.push(problem());
+        } else {
+            self.surplus += 1;
+        }
+    }
+
+    fn rare(&mut self) -> &mut Rare<'b> {
+        self.has_rare = true;
+        &mut self.rare
+    }
+
+    fn once(&mut self, known: Key, key: &str, seen: impl Fn(&mut Self) -> &mut bool) {
         if std::mem::replace(seen(self), true) {
-            self.problem.get_or_insert_with(|| duplicate_key(key));
+            self.reject(duplicate_of(known, key));
         }
     }
 
-    fn read_values(&mut self, lexer: &mut Lexer<'b>) -> Result<(), SyntaxError> {
+    fn read_values(&mut self, key: &str, lexer: &mut Lexer<'b>, context: &Context<'b>) -> Result<(), SyntaxError> {
         let kind = lexer.kind()?;
         if kind != Kind::Object {
+            let at = lexer.offset();
             lexer.skip()?;
-            let detail = || format!("\"values\" must be an object of metrics and numbers, found {kind}");
-            self.problem.get_or_insert_with(|| rejection(Code::InvalidValue, detail()));
+            if kind == Kind::Null {
+                self.rare().has_null = true;
+            } else {
+                let detail = || format!("\"{key}\" must be an object of metrics and numbers, found {kind}");
+                self.bad_value(context, || rejection(Code::InvalidValue, detail() + " " + &context.place(at)));
+            }
             return Ok(());
         }
         lexer.open()?;
         while let Some(metric) = lexer.key()? {
-            self.read_value(metric, lexer)?;
+            self.read_value(metric, lexer, context)?;
         }
         Ok(())
     }
 
-    fn read_value(&mut self, metric: Cow<'b, str>, lexer: &mut Lexer<'b>) -> Result<(), SyntaxError> {
+    pub(super) fn read_value(
+        &mut self,
+        metric: Cow<'b, str>,
+        lexer: &mut Lexer<'b>,
+        context: &Context<'b>,
+    ) -> Result<(), SyntaxError> {
         let kind = lexer.kind()?;
         if kind == Kind::Number {
             let number = lexer.number()?.parse().expect("every JSON number is one to Rust");
-            if self.values.len() < self.limits.max_metrics {
-                self.values.push((metric, number));
-            } else {
-                self.surplus += 1;
-            }
+            self.push(metric, number, context);
+            return Ok(());
+        }
+        self.read_other_value(metric, kind, lexer, context)
+    }
+
+    fn push(&mut self, metric: Cow<'b, str>, number: f64, context: &Context<'b>) {
+        if self.values.len() < context.limits.max_metrics {
+            self.values.push((metric, number));
         } else {
-            lexer.skip()?;
-            let detail = || format!("the value of {} must be a number, found {kind}", quoted(&metric));
-            self.problem.get_or_insert_with(|| rejection(Code::InvalidValue, detail()));
+            self.surplus += 1;
+        }
+    }
+
+    /// Reads a value that is not a number: null is no value, a boolean is 1 or 0, others are rejected.
+    #[cold]
+    fn read_other_value(
+        &mut self,
+        metric: Cow<'b, str>,
+        kind: Kind,
+        lexer: &mut Lexer<'b>,
+        context: &Context<'b>,
+    ) -> Result<(), SyntaxError> {
+        let at = lexer.offset();
+        let text = lexer.skip()?;
+        match kind {
+            Kind::True | Kind::False => self.push(metric, f64::from(u8::from(kind == Kind::True)), context),
+            Kind::Null => self.rare().has_null = true,
+            Kind::NonFinite => self.bad_value(context, || {
+                let detail = format!("the value of {} is not a finite number {}", quoted(&metric), context.place(at));
+                rejection(Code::NonFiniteValue, detail)
+            }),
+            _ => self.bad_value(context, || {
+                let is_quoted_number = text.len() < 32 && text.trim_matches('"').parse::<f64>().is_ok();
+                let hint = if is_quoted_number { "; send numbers without quotation marks" } else { "" };
+                let (name, place) = (quoted(&metric), context.place(at));
+                let expected = format!("the value of {name} must be a number or a boolean, found {kind}");
+                rejection(Code::InvalidValue, format!("{expected} {place}{hint}"))
+            }),
         }
         Ok(())
     }
 }
 
-fn read_ts(lexer: &mut Lexer<'_>) -> Result<Parsed<Option<i64>>, SyntaxError> {
-    let invalid = |detail: String| rejection(Code::InvalidTimestamp, detail);
-    Ok(match lexer.kind()? {
-        Kind::String => parse_rfc3339(&lexer.string()?).map(Some).map_err(|error| invalid(error.to_string())),
-        Kind::Number => unix_ms(lexer.number()?)
-            .map(Some)
-            .ok_or_else(|| invalid("a \"ts\" that is a number must be whole Unix milliseconds".to_owned())),
-        Kind::Null => {
-            lexer.skip()?;
-            Ok(None)
-        }
-        kind => {
-            lexer.skip()?;
-            Err(invalid(format!("\"ts\" must be an RFC 3339 string or Unix milliseconds, found {kind}")))
-        }
-    })
+/// The value of the reading, or else the one of the object around it.
+fn pick<'n, T>(own: Option<&'n Parsed<Option<T>>>, outer: Option<&'n Parsed<Option<T>>>) -> Parsed<Option<&'n T>> {
+    let found = own.filter(|own| !matches!(own, Ok(None))).or(outer);
+    found.map_or(Ok(None), |found| found.as_ref().map(Option::as_ref).map_err(Clone::clone))
 }
 
-/// The largest time that may be written as a float, 2^53: up to there a float holds every millisecond.
-fn unix_ms(number: &str) -> Option<i64> {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    number.parse().ok().or_else(|| {
-        let float: f64 = number.parse().ok()?;
-        (float.fract() == 0.0 && float.abs() <= EXACT).then_some(float as i64)
-    })
+/// The text of a unit. An empty one is none.
+fn text_of<'n>(unit: Option<&'n Cow<'_, str>>) -> Option<&'n str> {
+    unit.map(|unit| &**unit).filter(|unit| !unit.is_empty())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unix_milliseconds_are_whole_in_every_notation() {
-        for (number, ms) in [
-            ("0", Some(0)),
-            ("-0", Some(0)),
-            ("-1", Some(-1)),
-            ("1776693610000", Some(1_776_693_610_000)),
-            ("1776693610000.0", Some(1_776_693_610_000)),
-            ("1.77669361e12", Some(1_776_693_610_000)),
-            ("9223372036854775807", Some(i64::MAX)),
-            ("9223372036854775808", None),
-            ("1776693610000.5", None),
-            ("1e-3", None),
-            ("1e300", None),
-            ("1e999", None),
-        ] {
-            assert_eq!(unix_ms(number), ms, "{number}");
-        }
+fn read_device<'b>(key: &str, lexer: &mut Lexer<'b>) -> Result<Parsed<Cow<'b, str>>, SyntaxError> {
+    let kind = lexer.kind()?;
+    if kind == Kind::String {
+        return Ok(Ok(lexer.string()?));
     }
+    lexer.skip()?;
+    Ok(Err(rejection(Code::InvalidDeviceId, format!("\"{key}\" must be a string, found {kind}"))))
+}
+
+/// Reads a text. Null is none.
+fn read_text<'b>(key: &str, code: Code, lexer: &mut Lexer<'b>) -> Result<Parsed<Option<Cow<'b, str>>>, SyntaxError> {
+    let kind = lexer.kind()?;
+    if kind == Kind::String {
+        return Ok(Ok(Some(lexer.string()?)));
+    }
+    lexer.skip()?;
+    let problem = || rejection(code, format!("\"{key}\" must be a string, found {kind}"));
+    Ok(if kind == Kind::Null { Ok(None) } else { Err(problem()) })
 }

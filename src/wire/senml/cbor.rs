@@ -12,11 +12,19 @@ use minicbor::{
 use super::{
     SenmlError, Take,
     field::Field,
-    record::{Item, Record},
+    record::{Item, LABELS, Record},
+};
+use crate::wire::{
+    Code,
+    labels::Labels,
+    problem::{Parsed, rejection},
 };
 
 /// The most levels of nested arrays, maps and tags in the value of a field.
 const MAX_DEPTH: usize = 64;
+
+/// The label of `ut`, which stores nothing.
+const UPDATE_TIME: i128 = 7;
 
 const DECIMAL_FRACTION: Tag = Tag::new(4);
 
@@ -49,25 +57,60 @@ pub(super) fn read<'b>(body: &'b [u8], take: Take<'_, 'b>) -> Result<(), SenmlEr
     if decoder.position() == body.len() {
         return Ok(());
     }
-    Err(SenmlError::Invalid(format!("expected nothing after the pack at byte {}", decoder.position())))
+    Err(SenmlError::Invalid(format!("expected nothing after the pack at byte {}", decoder.position() + 1)))
 }
 
 fn read_field<'b>(decoder: &mut Decoder<'b>, record: &mut Record<'b>) -> Result<(), SenmlError> {
     match decoder.datatype()? {
         Type::String | Type::StringIndef => {
             let label = text(decoder)?;
-            record.put_labelled(&label, item(decoder)?)
+            if label == LABELS {
+                record.put_labels(labels(decoder)?);
+                return Ok(());
+            }
+            let item = item(decoder)?;
+            record.put_labelled(label, item)
         }
         kind if is_integer(kind) => {
-            let label = i64::try_from(decoder.int()?).ok();
+            let label = i128::from(decoder.int()?);
             let item = item(decoder)?;
-            label.and_then(Field::of_number).map_or(Ok(()), |field| record.put(field, item))
+            if let Some(field) = i64::try_from(label).ok().and_then(Field::of_number) {
+                return record.put(field, item);
+            }
+            if label != UPDATE_TIME {
+                record.put_unknown(Cow::Owned(label.to_string()));
+            }
+            Ok(())
         }
         _ => {
+            record.put_unknown(Cow::Borrowed("a label that is neither a text nor a number"));
             skip(decoder, MAX_DEPTH)?;
             skip(decoder, MAX_DEPTH)
         }
     }
+}
+
+/// Reads the labels of a series, a map of texts. Null is none, as a map and as a value.
+fn labels<'b>(decoder: &mut Decoder<'b>) -> Result<Parsed<Labels<'b>>, SenmlError> {
+    let mut labels = Labels::default();
+    if !matches!(decoder.datatype()?, Type::Map | Type::MapIndef) {
+        return Ok(match item(decoder)? {
+            Item::Null => Ok(labels),
+            found => {
+                Err(rejection(Code::InvalidLabel, format!("\"labels\" must be an object of strings, found {found}")))
+            }
+        });
+    }
+    let mut entries = Left(decoder.map()?);
+    while entries.take_one(decoder)? {
+        match (item(decoder)?, item(decoder)?) {
+            (Item::Text(key), Item::Text(value)) => labels.push(key, value),
+            (Item::Text(_), Item::Null) => {}
+            (Item::Text(key), found) => labels.push_invalid(&key, found),
+            (found, _) => labels.push_invalid("", format_args!("{found} as its key")),
+        }
+    }
+    Ok(Ok(labels))
 }
 
 fn item<'b>(decoder: &mut Decoder<'b>) -> Result<Item<'b>, SenmlError> {
@@ -84,7 +127,7 @@ fn item<'b>(decoder: &mut Decoder<'b>) -> Result<Item<'b>, SenmlError> {
             }
             Item::Other("a tagged value")
         }
-        Type::Null => Item::Other("null"),
+        Type::Null => Item::Null,
         Type::Array | Type::ArrayIndef => Item::Other("an array"),
         Type::Map | Type::MapIndef => Item::Other("an object"),
         Type::Bytes | Type::BytesIndef => Item::Other("bytes"),
@@ -122,7 +165,7 @@ fn skip(decoder: &mut Decoder<'_>, depth: usize) -> Result<(), SenmlError> {
     let Some(inner_depth) = depth.checked_sub(1) else {
         return Err(SenmlError::Invalid(format!(
             "more than {MAX_DEPTH} levels of nesting at byte {}",
-            decoder.position()
+            decoder.position() + 1
         )));
     };
     match decoder.datatype()? {
@@ -145,7 +188,7 @@ fn skip(decoder: &mut Decoder<'_>, depth: usize) -> Result<(), SenmlError> {
         }
         // The decoder's own `skip` takes a break for a value.
         Type::Break => {
-            let at = decoder.position();
+            let at = decoder.position() + 1;
             return Err(SenmlError::Invalid(format!("the body is not CBOR: a break without a beginning at byte {at}")));
         }
         _ => decoder.skip()?,

@@ -65,6 +65,11 @@ impl Field {
         LABELS[self as usize].2 < 0
     }
 
+    /// Whether the field has the value of a record. Null stands for none: a sensor has failed.
+    pub(super) const fn is_value(self) -> bool {
+        matches!(self, Self::Value | Self::StringValue | Self::BooleanValue | Self::DataValue | Self::Sum)
+    }
+
     /// The rejection of a record in which this field is not `expected`.
     pub(super) fn rejection(self, expected: &str, found: &impl fmt::Display) -> Rejection {
         let code = match self {

@@ -2,10 +2,10 @@
 
 use super::{
     SenmlError, Take,
-    record::{Item, Record},
+    record::{Item, LABELS, Record},
 };
 use crate::wire::json::{
-    SyntaxError,
+    SyntaxError, labels,
     lexer::{self, Kind, Lexer},
 };
 
@@ -31,7 +31,12 @@ pub(super) fn read<'b>(body: &'b [u8], take: Take<'_, 'b>) -> Result<(), SenmlEr
         let mut record = Record::default();
         lexer.open()?;
         while let Some(label) = lexer.key()? {
-            record.put_labelled(&label, item(&mut lexer)?)?;
+            if label == LABELS {
+                record.put_labels(labels::read(&mut lexer)?);
+            } else {
+                let item = item(&mut lexer)?;
+                record.put_labelled(label, item)?;
+            }
         }
         if !take(&record) {
             return Ok(());
@@ -45,10 +50,11 @@ fn item<'b>(lexer: &mut Lexer<'b>) -> lexer::Result<Item<'b>> {
         Kind::Number => {
             return Ok(Item::Number(lexer.number()?.parse().expect("every JSON number is one to Rust")));
         }
+        Kind::NonFinite => Item::Number(f64::NAN),
         Kind::String => return lexer.string().map(Item::Text),
         Kind::True => Item::Boolean(true),
         Kind::False => Item::Boolean(false),
-        Kind::Null => Item::Other("null"),
+        Kind::Null => Item::Null,
         Kind::Array => Item::Other("an array"),
         Kind::Object => Item::Other("an object"),
     };

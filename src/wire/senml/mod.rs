@@ -19,9 +19,12 @@
 //! - **Units** of the whole pack become metadata of the device: `{"units":{"temp":"Cel"}}`. A sum has no
 //!   entry: its unit is that of its metric times seconds. The last unit of a metric counts. A record is
 //!   rejected if its unit has more than 32 bytes or control characters.
+//! - **Labels** are a field that the RFC does not have, `"labels": {"phase": "L1"}`, with text labels also in
+//!   CBOR. They tell series of one metric apart, and apply to their record only.
 //! - Consecutive records with the same device and time are passed on as one reading.
 //!
-//! A record of base fields only is not a reading. `ut` and unknown fields are skipped. A pack for newer
+//! A record of base fields only is not a reading. Unknown fields are ignored, as the RFC has it, and counted;
+//! `ut` stores nothing. A value that is null is absent. A pack for newer
 //! parsers (a `bver` above 10, a label that ends with `_`) is refused whole, as is a body that is not a pack.
 //! An invalid record is one rejection. An invalid base field rejects its own record and each later record
 //! that needs it.
@@ -122,6 +125,7 @@ fn parse<'b>(
     let mut readings = Readings::new(&devices, options.max_metrics, sink);
     let mut index = 0;
     read(&mut |record| {
+        readings.ignore(record.unknown());
         match resolver.resolve(record) {
             None => {}
             Some(Ok(measurement)) => readings.add(&measurement),

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 
 use super::{resolve::Measurement, units::DeviceTable};
 use crate::{
-    model::check_metric_name,
-    wire::{Incoming, Rejection, Sink, work},
+    model::{is_usual_metric_name, series},
+    wire::{Ignored, Incoming, Rejection, Sink, work},
 };
 
 /// Readings of up to this many values are passed on without an allocation.
@@ -48,16 +48,28 @@ impl<'p, S: Sink> Readings<'p, S> {
             measurement.device.clone_into(&mut self.device);
             self.owner = self.devices.find(measurement.device);
         }
+        let Measurement { metric, labels, .. } = measurement;
         if let Some(value) = measurement.value {
-            self.push(measurement.metric, value);
+            if labels.is_empty() {
+                self.push(metric, value);
+            } else {
+                self.push(&format!("{metric}{labels}"), value);
+            }
         }
         if let Some(sum) = measurement.sum {
-            self.push(&format!("{}_sum", measurement.metric), sum);
+            self.push(&format!("{metric}_sum{labels}"), sum);
         }
     }
 
     pub(super) fn reject(&mut self, rejection: Rejection) {
         self.sink.reject(rejection);
+    }
+
+    /// Counts the unknown fields of a record.
+    pub(super) fn ignore(&mut self, labels: &[Cow<'_, str>]) {
+        for label in labels {
+            self.sink.ignore(Ignored::UnknownKey, label);
+        }
     }
 
     /// Whether the pack is refused in any case.
@@ -71,7 +83,8 @@ impl<'p, S: Sink> Readings<'p, S> {
 
     fn push(&mut self, metric: &str, value: f64) {
         work::count(metric.len());
-        let stands_alone = !value.is_finite() || check_metric_name(metric).is_err();
+        let stands_alone =
+            !value.is_finite() || !is_usual_metric_name(metric) && series::Series::parse(metric).is_err();
         if stands_alone || self.values.ends.len() >= self.max_metrics || !self.values.push(metric, value) {
             self.emit();
             self.values.push(metric, value);

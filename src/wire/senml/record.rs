@@ -6,6 +6,7 @@ use super::{SenmlError, field::Field, name};
 use crate::wire::{
     Code,
     json::problem::fill,
+    labels::{self, Labels},
     problem::{Parsed, quoted, rejection},
     work,
 };
@@ -22,6 +23,7 @@ pub(super) enum Item<'b> {
     Number(f64),
     Text(Cow<'b, str>),
     Boolean(bool),
+    Null,
     /// A kind of value that no field has, in words.
     Other(&'static str),
 }
@@ -33,15 +35,22 @@ impl fmt::Display for Item<'_> {
             Self::Number(_) => "a number",
             Self::Text(_) => "a string",
             Self::Boolean(_) => "a boolean",
+            Self::Null => "null",
             Self::Other(words) => words,
         })
     }
 }
 
+/// The label of the field with the labels of the series. The RFC does not have it.
+pub(super) const LABELS: &str = "labels";
+
 /// The fields of a record, by [`Field`].
 #[derive(Debug, Default)]
 pub(super) struct Record<'b> {
     fields: [Option<Parsed<Item<'b>>>; Field::COUNT],
+    labels: Option<Parsed<Labels<'b>>>,
+    /// The labels of the unknown fields.
+    unknown: Vec<Cow<'b, str>>,
 }
 
 impl<'b> Record<'b> {
@@ -54,14 +63,42 @@ impl<'b> Record<'b> {
         Ok(())
     }
 
-    /// Adds a field by its text label. Unknown fields are skipped if the label allows it.
-    pub(super) fn put_labelled(&mut self, label: &str, item: Item<'b>) -> Result<(), SenmlError> {
-        match Field::of_text(label) {
+    /// Adds a field by its text label. Unknown fields are ignored if the label allows it.
+    pub(super) fn put_labelled(&mut self, label: Cow<'b, str>, item: Item<'b>) -> Result<(), SenmlError> {
+        match Field::of_text(&label) {
             Some(field) => self.put(field, item),
             None if label.ends_with('_') => {
-                Err(SenmlError::Unsupported(format!("the field {} must be supported, and is not", quoted(label))))
+                Err(SenmlError::Unsupported(format!("the field {} must be supported, and is not", quoted(&label))))
             }
-            None => Ok(()),
+            None => {
+                self.put_unknown(label);
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds a field without a meaning. The time until the next update, `ut`, has one that stores nothing.
+    pub(super) fn put_unknown(&mut self, label: Cow<'b, str>) {
+        if label != "ut" {
+            self.unknown.push(label);
+        }
+    }
+
+    /// Adds the labels of the series.
+    pub(super) fn put_labels(&mut self, labels: Parsed<Labels<'b>>) {
+        fill(&mut self.labels, LABELS, labels);
+    }
+
+    /// The labels of the unknown fields.
+    pub(super) fn unknown(&self) -> &[Cow<'b, str>] {
+        &self.unknown
+    }
+
+    /// The canonical text of the labels of the series; empty without any.
+    pub(super) fn series_labels(&self) -> Parsed<String> {
+        match &self.labels {
+            None => Ok(String::new()),
+            Some(labels) => labels::text(Some(labels.as_ref().map_err(Clone::clone)?), None, None),
         }
     }
 
@@ -72,7 +109,7 @@ impl<'b> Record<'b> {
     /// Whether the record has base fields only.
     pub(super) fn is_base(&self) -> bool {
         let mut fields = Field::all().filter(|&field| self.has(field)).peekable();
-        fields.peek().is_some() && fields.all(Field::is_base)
+        self.labels.is_none() && fields.peek().is_some() && fields.all(Field::is_base)
     }
 
     /// The first problem among the base fields.
@@ -83,6 +120,11 @@ impl<'b> Record<'b> {
         self.number(Field::BaseValue)?;
         self.number(Field::BaseSum)?;
         self.number(Field::Version).map(drop)
+    }
+
+    /// Whether the record has a field that is not null.
+    pub(super) const fn has_value(&self, field: Field) -> bool {
+        self.has(field) && !matches!(self.fields[field as usize], Some(Ok(Item::Null)))
     }
 
     pub(super) fn number(&self, field: Field) -> Parsed<Option<f64>> {
@@ -127,6 +169,9 @@ impl<'b> Record<'b> {
         work::count(1);
         let Some(found) = &self.fields[field as usize] else { return Ok(None) };
         let item = found.as_ref().map_err(Clone::clone)?;
+        if field.is_value() && matches!(item, Item::Null) {
+            return Ok(None);
+        }
         read(item).map(Some).ok_or_else(|| field.rejection(expected, item))
     }
 }

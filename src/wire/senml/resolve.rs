@@ -22,6 +22,8 @@ const LAST_EXACT_MS: f64 = 9_007_199_254_740_992.0; // 2^53
 pub(super) struct Measurement<'r> {
     pub(super) device: &'r str,
     pub(super) metric: &'r str,
+    /// The canonical text of the labels; empty without any.
+    pub(super) labels: String,
     pub(super) unit: Option<&'r str>,
     /// The time in Unix milliseconds; `None` is the server's clock.
     pub(super) ts_ms: Option<i64>,
@@ -115,11 +117,12 @@ impl<'o> Resolver<'o> {
         };
         let unit = unit.filter(|unit| !unit.is_empty());
         let (value, sum) = (self.value(record)?, self.sum(record)?);
-        if value.is_none() && !record.has(Field::Sum) {
+        if value.is_none() && !record.has_value(Field::Sum) {
             return Err(rejection(Code::MissingValues, "there is no \"v\", no \"vb\" and no \"s\""));
         }
         let metric = metric.or(unit).unwrap_or("value");
-        Ok(Measurement { device, metric, unit, ts_ms: self.ts_ms(record)?, value, sum })
+        let labels = record.series_labels()?;
+        Ok(Measurement { device, metric, labels, unit, ts_ms: self.ts_ms(record)?, value, sum })
     }
 
     fn ts_ms(&self, record: &Record<'_>) -> Parsed<Option<i64>> {
@@ -138,7 +141,7 @@ impl<'o> Resolver<'o> {
     }
 
     fn value(&self, record: &Record<'_>) -> Parsed<Option<f64>> {
-        let has_other = record.has(Field::StringValue) || record.has(Field::DataValue);
+        let has_other = record.has_value(Field::StringValue) || record.has_value(Field::DataValue);
         match (record.number(Field::Value)?, record.boolean(Field::BooleanValue)?, has_other) {
             (None, None, false) => Ok(None),
             (Some(value), None, false) => Ok(Some(self.value.clone()?.unwrap_or(0.0) + value)),

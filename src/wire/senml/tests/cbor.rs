@@ -52,7 +52,6 @@ fn what_is_no_number_is_named() {
     for (hex, found) in [
         ("61 31", "a string"),
         ("f5", "a boolean"),
-        ("f6", "null"),
         ("f7", "a simple value"),
         ("f8 ff", "a simple value"),
         ("41 00", "bytes"),
@@ -70,11 +69,18 @@ fn what_is_no_number_is_named() {
 }
 
 #[test]
-fn labels_may_be_texts_and_unknown_ones_are_skipped() {
+fn labels_may_be_texts_and_unknown_ones_are_ignored() {
     assert_cbor("81 a2 61 6e 61 61 61 76 05", &["a now value=5"]);
     assert_cbor(
         "81 a8 00 61 61 02 01 07 18 3c 18 63 80 38 63 80 63 666f6f a1 01 02 f6 01 1b ffffffffffffffff 01",
-        &["a now value=1"],
+        &[
+            "ignored UnknownKey 99",
+            "ignored UnknownKey -100",
+            "ignored UnknownKey foo",
+            "ignored UnknownKey a label that is neither a text nor a number",
+            "ignored UnknownKey 18446744073709551615",
+            "a now value=1",
+        ],
     );
     assert_cbor("81 a3 00 61 61 02 01 61 76 01", &["duplicate_key: record [0]: the key \"v\" is duplicated"]);
     assert_cbor(
@@ -122,7 +128,7 @@ fn a_body_that_is_not_a_pack_is_refused_whole() {
     ] {
         assert_eq!(refusal(hex).0, "invalid_senml", "{hex}");
     }
-    assert_eq!(refusal("80 80").1, "expected nothing after the pack at byte 1");
+    assert_eq!(refusal("80 80").1, "expected nothing after the pack at byte 2");
     assert_eq!(refusal("81 80").1, "a record must be a map, found array");
 }
 
@@ -141,11 +147,37 @@ fn a_huge_declared_length_is_the_end_of_the_body() {
 }
 
 #[test]
+fn null_is_no_value() {
+    let none = "missing_values: record [0]: there is no \"v\", no \"vb\" and no \"s\"";
+    assert_cbor("82 a2 00 61 61 02 f6 a2 00 61 62 02 01", &[none, "b now value=1"]);
+}
+
+#[test]
+fn labels_of_a_series_are_a_map_of_texts() {
+    let labels = "66 6c6162656c73";
+    assert_cbor(&format!("81 a3 00 61 61 02 01 {labels} a2 61 62 61 31 61 61 61 32"), &["a now value{a=2,b=1}=1"]);
+    assert_cbor(&format!("81 a3 00 61 61 02 01 {labels} bf 7f 61 62 ff 61 31 61 63 f6 ff"), &["a now value{b=1}=1"]);
+    assert_cbor(&format!("81 a3 00 61 61 02 01 {labels} f6"), &["a now value=1"]);
+    for (map, rejection) in [
+        ("01", "\"labels\" must be an object of strings, found a number"),
+        ("a1 61 61 01", "the label \"a\" must be a string, found a number"),
+        ("a1 01 61 61", "the label \"\" must be a string, found a number as its key"),
+    ] {
+        let rejection = format!("invalid_label: record [0]: {rejection}");
+        assert_cbor(&format!("81 a3 00 61 61 02 01 {labels} {map}"), &[&rejection]);
+    }
+    assert_eq!(refusal(&format!("81 a3 00 61 61 02 01 {labels} bb ffffffffffffffff 61 61 61 61")).0, "invalid_senml");
+}
+
+#[test]
 fn nesting_is_limited() {
     for nest in ["81", "9f", "c1", "a1 01", "bf 01"] {
         let (code, detail) = refusal(&format!("81 a1 18 63 {}", nest.repeat(100_000)));
         assert_eq!(code, "invalid_senml");
         assert!(detail.starts_with("more than 64 levels of nesting at byte "), "{detail}");
     }
-    assert_cbor(&format!("81 a3 00 61 61 02 01 18 63 {} 80", "81".repeat(63)), &["a now value=1"]);
+    assert_cbor(
+        &format!("81 a3 00 61 61 02 01 18 63 {} 80", "81".repeat(63)),
+        &["ignored UnknownKey 99", "a now value=1"],
+    );
 }

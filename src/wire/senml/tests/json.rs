@@ -21,10 +21,10 @@ fn base_fields_apply_until_they_are_replaced() {
 }
 
 #[test]
-fn fields_are_in_any_order_and_unknown_ones_are_skipped() {
+fn fields_are_in_any_order_and_unknown_ones_are_ignored() {
     assert_json(
         r#"[ {"v":1,"ut":"?","x":[{"v_":2}],"n":"temp","l":null,"bn":"a/"}, {"bn":"b/","foo":1}, {"n":"m","v":2} ]"#,
-        &["a now temp=1", "b now m=2"],
+        &["ignored UnknownKey x", "ignored UnknownKey l", "ignored UnknownKey foo", "a now temp=1", "b now m=2"],
     );
     assert_json("[]", &[]);
     assert_json("\u{FEFF} [ {\"\\u006e\":\"\\u0061\",\"v\":1} ] ", &["a now value=1"]);
@@ -114,6 +114,44 @@ fn a_record_has_one_value_field() {
 }
 
 #[test]
+fn null_is_no_value() {
+    let none = "missing_values: record [0]: there is no \"v\", no \"vb\" and no \"s\"";
+    for fields in
+        [r#""n":"a","v":null"#, r#""bn":"a","v":null"#, r#""n":"a","vb":null,"s":null"#, r#""n":"a","vs":null"#]
+    {
+        assert_json(&format!(r#"[{{{fields}}},{{"bn":"b","v":1}}]"#), &[none, "b now value=1"]);
+    }
+    assert_json(r#"[{"n":"a","v":null,"s":2}, {"n":"b","v":1,"s":null}]"#, &["a now value_sum=2", "b now value=1"]);
+    assert_json(r#"[{"n":"a","v":NaN}, {"n":"b","v":1}]"#, &["a now value=NaN", "b now value=1"]);
+}
+
+#[test]
+fn labels_tell_series_of_one_name_apart() {
+    assert_json(
+        r#"[ {"bn":"m/","n":"u","u":"V","v":1,"labels":{"phase":"L2"}}, {"n":"u","v":2,"labels":{"phase":"L1","a":"b"}},
+             {"n":"u","v":3,"s":4,"labels":null}, {"n":"e","s":5,"labels":{"x":"y"}} ]"#,
+        &[r#"m now u{phase=L2}=1 u{a=b,phase=L1}=2 u=3 u_sum=4 e_sum{x=y}=5 {"units":{"u":"V"}}"#],
+    );
+    for (labels, rejection) in [
+        ("5", "invalid_label: record [0]: \"labels\" must be an object of strings, found a number"),
+        (r#"{"a":1}"#, "invalid_label: record [0]: the label \"a\" must be a string, found a number"),
+        (
+            r#"{"a":""}"#,
+            "invalid_label: record [0]: a label has a key and a value without control characters, U+FF0E and U+FF04, \
+             unlike \"a=\"",
+        ),
+        (r#"{},"labels":{}"#, "duplicate_key: record [0]: the key \"labels\" is duplicated"),
+    ] {
+        assert_json(
+            &format!(r#"[{{"n":"a","v":1,"labels":{labels}}},{{"n":"a","v":2}}]"#),
+            &[rejection, "a now value=2"],
+        );
+    }
+    let only_labels = "missing_values: record [0]: there is no \"v\", no \"vb\" and no \"s\"";
+    assert_json(r#"[{"bn":"a","labels":{"a":"b"}},{"v":1}]"#, &[only_labels, "a now value=1"]);
+}
+
+#[test]
 fn a_name_has_its_rules() {
     assert_json(r#"[{"v":1}]"#, &["missing_device_id: record [0]: there is no \"bn\" and no \"n\""]);
     for name in ["/3/0", "a b", "ä"] {
@@ -129,7 +167,6 @@ fn a_field_of_the_wrong_type_rejects_its_record() {
         (r#""n":5,"v":1"#, "invalid_device_id: record [1]: \"n\" must be a string, found a number"),
         (r#""u":{},"v":1"#, "invalid_metadata: record [1]: \"u\" must be a string, found an object"),
         (r#""t":"1","v":1"#, "invalid_timestamp: record [1]: \"t\" must be a number, found a string"),
-        (r#""v":null"#, "invalid_value: record [1]: \"v\" must be a number, found null"),
         (r#""v":true"#, "invalid_value: record [1]: \"v\" must be a number, found a boolean"),
         (r#""vb":1"#, "invalid_value: record [1]: \"vb\" must be a boolean, found a number"),
         (r#""s":[1]"#, "invalid_value: record [1]: \"s\" must be a number, found an array"),
@@ -276,12 +313,12 @@ fn a_pack_for_newer_parsers_is_refused_whole() {
 #[test]
 fn a_body_that_is_not_a_pack_is_refused_whole() {
     for (body, detail) in [
-        ("", "expected a value but found the end at byte 0"),
+        ("", "expected a value but found the end at byte 1"),
         ("{\"n\":\"a\",\"v\":1}", "a pack must be an array of objects, found an object"),
         ("[{\"n\":\"a\",\"v\":1},5]", "a record must be an object, found a number"),
-        ("[{\"n\":\"a\",\"v\":1}", "expected ',' or ']' but found the end at byte 16"),
-        ("[{\"n\":\"a\",\"v\":1}] x", "expected nothing after the value at byte 18"),
-        ("[{\"n\":\"a\",\"v\":01}]", "a number has no leading zeros at byte 15"),
+        ("[{\"n\":\"a\",\"v\":1}", "expected ',' or ']' but found the end at byte 17"),
+        ("[{\"n\":\"a\",\"v\":1}] x", "expected nothing after the value at byte 19"),
+        ("[{\"n\":\"a\",\"v\":01}]", "a number has no leading zeros at byte 16"),
     ] {
         assert_refused(body, "invalid_senml", detail);
     }

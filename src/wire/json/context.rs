@@ -1,0 +1,69 @@
+//! The state that the parsers of objects and readings share: options, limits, buffers.
+
+use std::borrow::Cow;
+
+use super::{
+    Options, SyntaxError,
+    key::Key,
+    lexer::{Kind, Lexer},
+    problem::{quoted, rejection},
+};
+use crate::wire::{Code, Ignored, Limits, Rejection, Sink};
+
+/// The most unknown keys of a body that are compared with the known ones.
+const MAX_HINTS: u32 = 100;
+
+/// The options, the limits and the buffers of a body.
+#[derive(Debug)]
+pub(super) struct Context<'b> {
+    pub(super) options: Options,
+    pub(super) limits: Limits,
+    /// The text after a place: places in a line count from its start.
+    pub(super) of_the_line: &'static str,
+    /// How many hints may still be computed.
+    hints_left: u32,
+    /// A buffer of [`metadata::read`](super::metadata::read).
+    pub(super) metadata_keys: Vec<Cow<'b, str>>,
+}
+
+impl Context<'_> {
+    pub(super) const fn new(options: Options, limits: Limits, of_the_line: &'static str) -> Self {
+        Self { options, limits, of_the_line, hints_left: MAX_HINTS, metadata_keys: Vec::new() }
+    }
+
+    /// The place of a byte, for a detail.
+    pub(super) fn place(&self, offset: usize) -> String {
+        format!("at byte {}{}", offset + 1, self.of_the_line)
+    }
+
+    /// Skips the value of an unknown key. Returns the rejection of its reading, unless unknown keys are
+    /// ignored.
+    #[cold]
+    pub(super) fn unknown_key(
+        &mut self,
+        key: &str,
+        lexer: &mut Lexer<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<Option<Rejection>, SyntaxError> {
+        let (at, kind) = (lexer.key_offset(), lexer.kind()?);
+        lexer.skip()?;
+        if self.options.ignore_unknown_keys {
+            sink.ignore(Ignored::UnknownKey, key);
+            return Ok(None);
+        }
+        let hint = self.hint(key, kind);
+        Ok(Some(rejection(Code::UnknownKey, format!("unknown key {} {}{hint}", quoted(key), self.place(at)))))
+    }
+
+    fn hint(&mut self, key: &str, kind: Kind) -> String {
+        let Some(left) = self.hints_left.checked_sub(1) else { return String::new() };
+        self.hints_left = left;
+        match (Key::meant_by(key), kind) {
+            _ if Key::of(key).is_some() => "; it has its place in the outermost object only".to_owned(),
+            _ if matches!(key, "bn" | "bt" | "n") => "; SenML is of type application/senml+json".to_owned(),
+            (Some(meant), _) => format!("; did you mean \"{meant}\"?"),
+            (None, Kind::Number | Kind::True | Kind::False) => "; metrics belong into \"values\"".to_owned(),
+            _ => String::new(),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The keys of objects: their names, and the names that are probably meant by others.
+
+/// The meaning of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key {
+    Device,
+    Time,
+    Age,
+    Metric,
+    Value,
+    Unit,
+    Values,
+    Labels,
+    Metadata,
+    Readings,
+    Sequence,
+}
+
+/// Each meaning with its names. The first is the one that the documentation uses.
+const NAMES: [(Key, &[&str]); 11] = [
+    (Key::Device, &["deviceId", "device_id", "deviceID", "device", "sensorId", "sensor_id"]),
+    (Key::Time, &["ts", "timestamp", "time"]),
+    (Key::Age, &["ageMs"]),
+    (Key::Metric, &["metric", "name"]),
+    (Key::Value, &["value"]),
+    (Key::Unit, &["unit"]),
+    (Key::Values, &["values", "fields", "measurements"]),
+    (Key::Labels, &["labels"]),
+    (Key::Metadata, &["metadata", "tags", "meta"]),
+    (Key::Readings, &["readings"]),
+    (Key::Sequence, &["seq"]),
+];
+
+/// Names that other programs use, in the form of [`Bare`], and the key that they probably mean.
+const ELSEWHERE: [(&str, &str); 17] = [
+    ("at", "ts"),
+    ("date", "ts"),
+    ("datetime", "ts"),
+    ("epoch", "ts"),
+    ("t", "ts"),
+    ("tsms", "ts"),
+    ("timems", "ts"),
+    ("unixtime", "ts"),
+    ("age", "ageMs"),
+    ("data", "values"),
+    ("metrics", "values"),
+    ("payload", "values"),
+    ("v", "value"),
+    ("val", "value"),
+    ("host", "deviceId"),
+    ("id", "deviceId"),
+    ("sensor", "deviceId"),
+];
+
+/// Longer keys are not compared with the known ones.
+const MAX_COMPARED_BYTES: usize = 24;
+
+impl Key {
+    /// The meaning of a key; `None` if it has none.
+    #[inline]
+    pub(super) fn of(name: &str) -> Option<Self> {
+        match name {
+            "deviceId" => Some(Self::Device),
+            "ts" => Some(Self::Time),
+            "value" => Some(Self::Value),
+            "values" => Some(Self::Values),
+            _ => Self::of_rare(name),
+        }
+    }
+
+    #[inline(never)]
+    fn of_rare(name: &str) -> Option<Self> {
+        NAMES.iter().find(|(_, names)| names.contains(&name)).map(|&(key, _)| key)
+    }
+
+    /// All names of the key.
+    pub(super) fn names(self) -> &'static [&'static str] {
+        NAMES.iter().find(|(key, _)| *key == self).map_or(&[], |(_, names)| names)
+    }
+
+    /// The key that an unknown one probably means: it differs in case, in `_`, in a letter or two, or other
+    /// programs use it.
+    pub(super) fn meant_by(unknown: &str) -> Option<&'static str> {
+        let unknown = Bare::of(unknown)?;
+        if let Some(&(_, meant)) = ELSEWHERE.iter().find(|(name, _)| name.as_bytes() == unknown.letters()) {
+            return Some(meant);
+        }
+        let most = if unknown.letters().len() <= 5 { 1 } else { 2 };
+        let names = NAMES.iter().flat_map(|(_, names)| *names);
+        let distances = names.filter_map(|&name| Some((Bare::of(name)?.distance(&unknown), name)));
+        let near = distances.min_by_key(|&(distance, _)| distance)?;
+        (near.0 <= most && near.0 < unknown.letters().len()).then_some(near.1)
+    }
+}
+
+/// A name without its case, `_`, `-` and spaces.
+struct Bare {
+    letters: [u8; MAX_COMPARED_BYTES],
+    length: usize,
+}
+
+impl Bare {
+    /// `None` if the name is too long to be compared.
+    fn of(name: &str) -> Option<Self> {
+        let mut bare = Self { letters: [0; MAX_COMPARED_BYTES], length: 0 };
+        for byte in name.bytes().filter(|byte| !matches!(byte, b'_' | b'-' | b' ')) {
+            *bare.letters.get_mut(bare.length)? = byte.to_ascii_lowercase();
+            bare.length += 1;
+        }
+        Some(bare)
+    }
+
+    fn letters(&self) -> &[u8] {
+        &self.letters[..self.length]
+    }
+
+    /// The number of letters to insert, remove, replace or swap with their neighbour until both names are
+    /// equal (optimal string alignment).
+    fn distance(&self, other: &Self) -> usize {
+        let (a, b) = (self.letters(), other.letters());
+        let mut before = [0; MAX_COMPARED_BYTES + 1];
+        let mut row: [usize; MAX_COMPARED_BYTES + 1] = std::array::from_fn(|j| j);
+        for i in 1..=a.len() {
+            let mut next = [i; MAX_COMPARED_BYTES + 1];
+            for j in 1..=b.len() {
+                let replaced = row[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+                next[j] = replaced.min(row[j] + 1).min(next[j - 1] + 1);
+                if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                    next[j] = next[j].min(before[j - 2] + 1);
+                }
+            }
+            (before, row) = (row, next);
+        }
+        row[b.len()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_has_one_meaning() {
+        let names: Vec<_> = NAMES.iter().flat_map(|(key, names)| names.iter().map(move |name| (*key, *name))).collect();
+        for &(key, name) in &names {
+            assert_eq!(Key::of(name), Some(key), "{name}");
+            assert_eq!(names.iter().filter(|(_, other)| *other == name).count(), 1, "{name}");
+        }
+        for name in ["", "Ts", "deviceid", "value ", "note"] {
+            assert_eq!(Key::of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_may_mean_a_known_one() {
+        for (unknown, meant) in [
+            ("Time", "time"),
+            ("TS", "ts"),
+            ("ts_ms", "ts"),
+            ("timestmp", "timestamp"),
+            ("time-stamp", "timestamp"),
+            ("deviceid", "deviceId"),
+            ("DEVICE", "device"),
+            ("devcieId", "deviceId"),
+            ("valeu", "value"),
+            ("Values", "values"),
+            ("reading", "readings"),
+            ("age_ms", "ageMs"),
+            ("label", "labels"),
+            ("meta_data", "metadata"),
+            ("datetime", "ts"),
+        ] {
+            assert_eq!(Key::meant_by(unknown), Some(meant), "{unknown}");
+        }
+        for unknown in ["", "_", "x", "temp", "humidity", "temperature", "ü", &"ts".repeat(20), &"ts".repeat(1 << 20)]
+        {
+            assert_eq!(Key::meant_by(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn the_table_of_the_api_has_all_names() {
+        let page = include_str!("../../../docs/http-api.md");
+        for (_, names) in NAMES {
+            let cells: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+            let start = match cells.split_first() {
+                Some((first, [])) => format!("| {first} | | "),
+                Some((first, others)) => format!("| {first} | {} |", others.join(", ")),
+                None => continue,
+            };
+            assert!(page.contains(&start), "docs/http-api.md has no row that begins with {start}");
+        }
+    }
+}

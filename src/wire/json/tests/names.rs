@@ -1,0 +1,102 @@
+//! The names of metrics: `metric`, `unit` and `labels`.
+
+use super::*;
+
+#[test]
+fn a_metric_names_the_value() {
+    for key in ["metric", "name"] {
+        assert_eq!(entries(format!(r#"{{"{key}":"temp","deviceId":"S","value":1}}"#)), ["S now temp=1"]);
+    }
+    assert_eq!(entries(r#"{"deviceId":"S","value":1,"values":{"value":2},"metric":"temp"}"#), ["S now temp=1 value=2"]);
+    assert_eq!(
+        entries(
+            r#"{"deviceId":"S","metric":"temp","readings":[{"value":1},{"value":2,"metric":"hum"},{"values":{"x":3}}]}"#
+        ),
+        ["S now temp=1", "S now hum=2", "S now x=3"]
+    );
+    let twice = "duplicate_key: the key \"temp\" is duplicated";
+    assert_eq!(entries(r#"{"deviceId":"S","value":1,"values":{"temp":2},"metric":"temp"}"#), [twice]);
+}
+
+#[test]
+fn a_metric_that_names_nothing_is_rejected() {
+    let nothing = "invalid_value: \"metric\" describes \"value\", and there is none";
+    assert_eq!(
+        entries(r#"{"deviceId":"S","name":"Kitchen","values":{"t":1}}"#),
+        [&format!("value {nothing}"), "S now t=1"]
+    );
+    assert_eq!(entries(r#"{"deviceId":"S","metric":"temp"}"#), [nothing]);
+    let number = "invalid_metric_name: \"metric\" must be a string, found a number";
+    assert_eq!(entries(r#"{"deviceId":"S","metric":5,"value":1}"#), [number]);
+    assert_eq!(
+        entries(r#"{"deviceId":"S","metric":5,"value":1,"values":{"t":1}}"#),
+        [&format!("value {number}"), "S now t=1"]
+    );
+    assert_eq!(entries(r#"{"deviceId":"S","metric":null,"value":1}"#), ["S now value=1"]);
+}
+
+#[test]
+fn a_unit_is_a_label_of_the_value() {
+    assert_eq!(
+        entries(r#"{"deviceId":"S","metric":"temp","unit":"C","value":1,"values":{"h":2}}"#),
+        ["S now temp{unit=C}=1 h=2"]
+    );
+    assert_eq!(
+        entries(r#"{"deviceId":"S","unit":"C","readings":[{"value":1},{"value":2,"unit":"F"},{"value":3,"unit":""}]}"#),
+        ["S now value{unit=C}=1", "S now value{unit=F}=2", "S now value=3"]
+    );
+    assert_eq!(
+        entries(r#"{"deviceId":"S","unit":5,"value":1}"#),
+        ["invalid_label: \"unit\" must be a string, found a number"]
+    );
+    assert_eq!(
+        entries(r#"{"deviceId":"S","unit":"C","labels":{"unit":"K"},"value":1}"#),
+        ["invalid_label: the label \"unit\" is duplicated"]
+    );
+}
+
+#[test]
+fn labels_tell_series_of_one_metric_apart() {
+    assert_eq!(
+        entries(r#"{"deviceId":"S","labels":{"phase":"L1","b":"x=y"},"values":{"u":230,"i{n=1}":2}}"#),
+        [r"S now u{b=x\=y,phase=L1}=230 i{n=1,b=x\=y,phase=L1}=2"]
+    );
+    assert_eq!(
+        entries(
+            r#"{"deviceId":"S","labels":{"site":"a","n":"0"},"readings":[{"value":1,"labels":{"n":"1"}},{"value":2},
+                {"value":3,"labels":null}]}"#
+        ),
+        ["S now value{n=1,site=a}=1", "S now value{n=0,site=a}=2", "S now value{n=0,site=a}=3"]
+    );
+    assert_eq!(entries(r#"{"deviceId":"S","labels":{"a":null},"value":1}"#), ["S now value=1"]);
+}
+
+#[test]
+fn bad_labels_reject_the_readings_that_have_them() {
+    let many: Vec<_> = (0..33).map(|key| format!(r#""{key}":"v""#)).collect();
+    for (labels, rejection) in [
+        ("[]".to_owned(), "invalid_label: \"labels\" must be an object of strings, found an array"),
+        (r#"{"a":1}"#.to_owned(), "invalid_label: the label \"a\" must be a string, found a number"),
+        (r#"{"a":"1","a":"2"}"#.to_owned(), "invalid_label: the label \"a\" is duplicated"),
+        (format!("{{{}}}", many.join(",")), "too_many_labels: a series has at most 32 labels, this has 33"),
+        (
+            format!(r#"{{"a":"{}"}}"#, "x".repeat(600)),
+            "series_too_long: a metric with its labels has at most 512 bytes, this has 601",
+        ),
+    ] {
+        let one = format!(r#"{{"deviceId":"S","labels":{labels},"value":1}}"#);
+        assert_eq!(entries(one), [rejection]);
+        let some = format!(r#"{{"deviceId":"S","readings":[{{"labels":{labels},"value":1}},{{"value":2}}]}}"#);
+        assert_eq!(entries(some), [rejection, "S now value=2"]);
+        let all = format!(r#"{{"deviceId":"S","labels":{labels},"readings":[{{"value":1}},{{"value":2}}]}}"#);
+        assert_eq!(entries(all), [rejection, rejection]);
+    }
+    let long = format!(
+        r#"{{"deviceId":"S","labels":{{"a":"{}"}},"values":{{"{}":1,"t":2}}}}"#,
+        "x".repeat(450),
+        "m".repeat(100)
+    );
+    let found = entries(long);
+    assert_eq!(found[0], "value series_too_long: a metric with its labels has at most 512 bytes, this has 554");
+    assert!(found[1].starts_with("S now t{a=xxx"), "{}", found[1]);
+}

@@ -1,0 +1,112 @@
+//! The time of a reading: `ts`, or its age.
+
+use super::{
+    SyntaxError,
+    lexer::{Kind, Lexer},
+    problem::{Parsed, rejection},
+};
+use crate::wire::{Code, Rejection, timestamp::parse_rfc3339};
+
+/// The longest text that may be a number, in bytes.
+const MAX_NUMBER_BYTES: usize = 32;
+
+fn invalid(detail: impl Into<String>) -> Rejection {
+    rejection(Code::InvalidTimestamp, detail)
+}
+
+/// Reads a time in Unix milliseconds. Null is no time.
+pub(super) fn read_ts(key: &str, lexer: &mut Lexer<'_>) -> Result<Parsed<Option<i64>>, SyntaxError> {
+    Ok(match lexer.kind()? {
+        Kind::String => {
+            let text = lexer.string()?;
+            parse_rfc3339(&text).or_else(|error| unix_ms_of_text(&text).ok_or(error)).map(Some).map_err(|error| {
+                let hint = seconds_hint(&text);
+                invalid(format!("{error}{hint}"))
+            })
+        }
+        Kind::Number => {
+            let number = lexer.number()?;
+            unix_ms(number).map(Some).ok_or_else(|| not_whole(key, number))
+        }
+        Kind::Null => {
+            lexer.skip()?;
+            Ok(None)
+        }
+        kind => {
+            lexer.skip()?;
+            Err(invalid(format!("\"{key}\" must be an RFC 3339 string or Unix milliseconds, found {kind}")))
+        }
+    })
+}
+
+/// Reads an age in milliseconds. Null is no age.
+pub(super) fn read_age(lexer: &mut Lexer<'_>) -> Result<Parsed<Option<i64>>, SyntaxError> {
+    const EXPECTED: &str = "\"ageMs\" must be a whole number of milliseconds from 0";
+    let kind = lexer.kind()?;
+    if kind == Kind::Number {
+        let age = unix_ms(lexer.number()?).filter(|age| *age >= 0);
+        return Ok(age.map(Some).ok_or_else(|| invalid(EXPECTED)));
+    }
+    lexer.skip()?;
+    Ok(if kind == Kind::Null { Ok(None) } else { Err(invalid(format!("{EXPECTED}, found {kind}"))) })
+}
+
+/// The largest time that may be written as a float, 2^53: up to there a float holds every millisecond.
+fn unix_ms(number: &str) -> Option<i64> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    number.parse().ok().or_else(|| {
+        let float: f64 = number.parse().ok()?;
+        (float.fract() == 0.0 && float.abs() <= EXACT).then_some(float as i64)
+    })
+}
+
+/// A number in quotation marks, as programs write it whose numbers are too short for milliseconds.
+#[cold]
+fn unix_ms_of_text(text: &str) -> Option<i64> {
+    let is_number =
+        text.len() <= MAX_NUMBER_BYTES && text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
+    if is_number { unix_ms(text) } else { None }
+}
+
+#[cold]
+fn not_whole(key: &str, number: &str) -> Rejection {
+    let hint = seconds_hint(number);
+    invalid(format!("a \"{key}\" that is a number must be whole Unix milliseconds{hint}"))
+}
+
+/// A hint for a number with a fraction that is a time of this century in seconds.
+fn seconds_hint(number: &str) -> String {
+    let seconds = Some(number).filter(|number| number.len() <= MAX_NUMBER_BYTES).and_then(|number| number.parse().ok());
+    match seconds {
+        Some(seconds @ 9e8..5e9) => format!("; {seconds} looks like seconds, so multiply it by 1000 and round it"),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unix_milliseconds_are_whole_in_every_notation() {
+        for (number, ms) in [
+            ("0", Some(0)),
+            ("-0", Some(0)),
+            ("-1", Some(-1)),
+            ("1776693610000", Some(1_776_693_610_000)),
+            ("1776693610000.0", Some(1_776_693_610_000)),
+            ("1.77669361e12", Some(1_776_693_610_000)),
+            ("9223372036854775807", Some(i64::MAX)),
+            ("9223372036854775808", None),
+            ("1776693610000.5", None),
+            ("1e-3", None),
+            ("1e300", None),
+            ("1e999", None),
+        ] {
+            assert_eq!((unix_ms(number), unix_ms_of_text(number)), (ms, ms), "{number}");
+        }
+        for text in ["", "inf", "-inf", "nan", "-", "+1", " 1", "1 ", "0x1", &"0".repeat(33)] {
+            assert_eq!(unix_ms_of_text(text), None, "{text}");
+        }
+    }
+}
