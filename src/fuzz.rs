@@ -22,12 +22,16 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 22] = [
     Target { name: "json", run: wire::fuzz::json },
     Target { name: "ndjson", run: wire::fuzz::ndjson },
     Target { name: "line_protocol", run: wire::fuzz::line_protocol },
     Target { name: "senml_json", run: wire::fuzz::senml_json },
     Target { name: "senml_cbor", run: wire::fuzz::senml_cbor },
+    Target { name: "remote_write_1", run: wire::fuzz::remote_write_1 },
+    Target { name: "remote_write_2", run: wire::fuzz::remote_write_2 },
+    Target { name: "otlp", run: wire::fuzz::otlp },
+    Target { name: "otlp_json", run: wire::fuzz::otlp_json },
     Target { name: "timestamp", run: wire::fuzz::timestamp },
     Target { name: "signed_datagram", run: access::fuzz::signed_datagram },
     Target { name: "datagram", run: udp::fuzz::datagram },

@@ -1,6 +1,7 @@
 //! The checks that sections share.
 
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 
 use super::ConfigError;
 use crate::model::{DevicePattern, check_device_id};
@@ -36,6 +37,18 @@ pub(super) fn not_below<T: PartialOrd + Display + Copy>(
 ) -> Result<(), ConfigError> {
     if value < other {
         return Err(ConfigError::invalid(key, format!("is {value}, must be at least {other_key}, which is {other}")));
+    }
+    Ok(())
+}
+
+/// Checks a list of names: their number, and that none is empty.
+pub(super) fn names(key: &'static str, names: &[String], count: RangeInclusive<usize>) -> Result<(), ConfigError> {
+    if !count.contains(&names.len()) {
+        let (found, min, max) = (names.len(), count.start(), count.end());
+        return Err(ConfigError::invalid(key, format!("is a list of {found}, must have {min} to {max} names")));
+    }
+    if names.iter().any(String::is_empty) {
+        return Err(ConfigError::invalid(key, "is a list with an empty name"));
     }
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::check::within;
-use super::{Bytes, ConfigError, Period};
+use super::check::{names, within};
+use super::{Bytes, ConfigError, Otlp, Period, RemoteWrite};
 use crate::model::DeviceIdCase;
 
 /// The rules of admission.
@@ -26,6 +26,10 @@ pub struct Ingest {
     pub line_protocol: LineProtocol,
     /// The choices that `SenML` leaves to the configuration.
     pub senml: Senml,
+    /// The choices that Prometheus remote write leaves to the configuration.
+    pub remote_write: RemoteWrite,
+    /// The choices that OTLP leaves to the configuration.
+    pub otlp: Otlp,
 }
 
 /// The choices that JSON leaves to the configuration.
@@ -94,6 +98,8 @@ impl Default for Ingest {
             json: Json::default(),
             line_protocol: LineProtocol::default(),
             senml: Senml::default(),
+            remote_write: RemoteWrite::default(),
+            otlp: Otlp::default(),
         }
     }
 }
@@ -122,27 +128,17 @@ impl Ingest {
         within("ingest.max_metrics_per_reading", self.max_metrics_per_reading, 1, 4_096)?;
         within("ingest.max_metadata_bytes", self.max_metadata_bytes, Bytes(0), Bytes::kib(64))?;
         self.line_protocol.check()?;
-        self.senml.check()
+        self.senml.check()?;
+        self.remote_write.check()?;
+        self.otlp.check()
     }
 }
 
 impl LineProtocol {
     fn check(&self) -> Result<(), ConfigError> {
-        check_names("ingest.line_protocol.device_tags", &self.device_tags, 1)?;
-        check_names("ingest.line_protocol.metadata_tags", &self.metadata_tags, 0)
+        names("ingest.line_protocol.device_tags", &self.device_tags, 1..=16)?;
+        names("ingest.line_protocol.metadata_tags", &self.metadata_tags, 0..=16)
     }
-}
-
-/// Checks a list of names: at least `min`, at most 16, and none of them empty.
-fn check_names(key: &'static str, names: &[String], min: usize) -> Result<(), ConfigError> {
-    if !(min..=16).contains(&names.len()) {
-        let count = names.len();
-        return Err(ConfigError::invalid(key, format!("is a list of {count}, must have {min} to 16 names")));
-    }
-    if names.iter().any(String::is_empty) {
-        return Err(ConfigError::invalid(key, "is a list with an empty name"));
-    }
-    Ok(())
 }
 
 impl Senml {

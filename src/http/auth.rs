@@ -20,7 +20,9 @@ use super::App;
 use super::browser::BrowserError;
 use super::influx::Version;
 use super::ingest;
+use super::otlp;
 use super::problem::{Problem, Refusals};
+use super::remote_write;
 use super::server::Peer;
 use crate::access::{AuthError, Certificate, Credentials, Grant, Tokens};
 use crate::common::backoff::jittered;
@@ -38,6 +40,10 @@ pub(super) enum Need {
     Scope(Scope),
     /// This scope, for a client of `InfluxDB`, with its schemes of `Authorization` and its format of errors.
     Influx(Version, Scope),
+    /// The scope `ingest`, for a sender of remote write.
+    RemoteWrite,
+    /// The scope `ingest`, for a client of OTLP.
+    Otlp,
     /// Any valid token.
     AnyToken,
     /// The access that `auth.metrics` defines.
@@ -78,7 +84,7 @@ pub(super) async fn authorize(
             if let Some(format) = need.format_of_readings(request.headers()) {
                 app.ingest.count_refused_request(Source::http(format).into(), error.reason());
             }
-            let mut response = need.answer(&error);
+            let mut response = need.answer(&error, request.headers());
             log_refusals(&app, need, &sender(None, address), &mut response);
             response
         }
@@ -141,6 +147,7 @@ fn authorized(
     let tokens = app.gate.tokens();
     let scope = match need {
         Need::Scope(scope) | Need::Influx(_, scope) => Some(scope),
+        Need::RemoteWrite | Need::Otlp => Some(Scope::Ingest),
         Need::AnyToken => None,
         Need::Metrics => (tokens.metrics() == Audience::Admin).then_some(Scope::Admin),
         Need::Health => (tokens.health() == Audience::Admin).then_some(Scope::Admin),
@@ -215,7 +222,7 @@ impl Need {
     }
 
     const fn carries_readings(self) -> bool {
-        matches!(self, Self::Scope(Scope::Ingest) | Self::Influx(_, Scope::Ingest))
+        matches!(self, Self::Scope(Scope::Ingest) | Self::Influx(_, Scope::Ingest) | Self::RemoteWrite | Self::Otlp)
     }
 
     /// The format under which a refused ingest request is counted; `None` for other routes.
@@ -223,6 +230,8 @@ impl Need {
         match self {
             Self::Scope(Scope::Ingest) => Some(ingest::format_of(headers)),
             Self::Influx(_, Scope::Ingest) => Some(Format::LineProtocol),
+            Self::RemoteWrite => Some(Format::RemoteWrite),
+            Self::Otlp => Some(Format::Otlp),
             _ => None,
         }
     }
@@ -237,11 +246,13 @@ impl Need {
         }
     }
 
-    fn answer(self, error: &AccessError) -> Response {
+    fn answer(self, error: &AccessError, headers: &HeaderMap) -> Response {
         let problem = error.problem();
         let is_unauthorized = problem.status() == StatusCode::UNAUTHORIZED;
         let mut response = match self {
             Self::Influx(version, _) => version.failed(&problem),
+            Self::RemoteWrite => remote_write::failed(&problem),
+            Self::Otlp => otlp::Encoding::of(headers).failed(&problem),
             _ => problem.into_response(),
         };
         if is_unauthorized {

@@ -13,6 +13,7 @@ use super::App;
 use super::budget::{Exhausted, Reservation};
 use crate::ingest::RefusalReason;
 use crate::limits::Quota;
+use crate::wire::Format;
 
 /// The memory that a decompressed body gets at first. It doubles as needed.
 const FIRST_BYTES: usize = 16 << 10;
@@ -28,6 +29,9 @@ const INLINE_BYTES: usize = 4 << 10;
 /// RFC 8878 recommends that decoders support it. A stream may declare a far larger window, and the decoder
 /// would allocate it.
 const ZSTD_WINDOW_LOG: u32 = 23;
+
+/// The most bytes that one byte of snappy expands to: an element of three bytes copies at most 64.
+const SNAPPY_MAX_RATIO: usize = 22;
 
 /// A body in memory, with its share of the budget.
 #[derive(Debug)]
@@ -90,9 +94,15 @@ pub(super) fn require_length(headers: &HeaderMap) -> Result<(), BodyError> {
     if is_stated { Ok(()) } else { Err(BodyError::LengthRequired) }
 }
 
-/// Receives a body and decodes its `Content-Encoding`.
-pub(super) async fn receive(app: &App, quota: &Quota, headers: &HeaderMap, body: Body) -> Result<Received, BodyError> {
-    let encoding = Encoding::of(headers)?;
+/// Receives a body of readings in this format, and decodes its `Content-Encoding`.
+pub(super) async fn receive(
+    app: &App,
+    quota: &Quota,
+    format: Format,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Received, BodyError> {
+    let encoding = Encoding::of(headers, format)?;
     let mut reservation = app.budget.reservation(quota);
     let receiving = collect(app, headers, body, &mut reservation);
     let bytes = tokio::time::timeout(app.limits.body_timeout, receiving).await.map_err(|_| BodyError::Timeout)??;
@@ -145,13 +155,21 @@ enum Encoding {
     Gzip,
     Zstd,
     Deflate,
+    /// A block of snappy, without frames.
+    Snappy,
 }
 
 impl Encoding {
-    fn of(headers: &HeaderMap) -> Result<Option<Self>, BodyError> {
-        let Some(value) = headers.get(header::CONTENT_ENCODING) else { return Ok(None) };
+    /// The encoding that the headers name. Remote write is snappy unless they name another one, and no other
+    /// format is: elsewhere `snappy` often means a stream with frames.
+    fn of(headers: &HeaderMap, format: Format) -> Result<Option<Self>, BodyError> {
+        let is_remote_write = format == Format::RemoteWrite;
+        let Some(value) = headers.get(header::CONTENT_ENCODING) else {
+            return Ok(is_remote_write.then_some(Self::Snappy));
+        };
         let name = value.to_str().unwrap_or_default().trim();
         match name.to_ascii_lowercase().as_str() {
+            "snappy" if is_remote_write => Ok(Some(Self::Snappy)),
             "identity" | "" => Ok(None),
             "gzip" | "x-gzip" => Ok(Some(Self::Gzip)),
             "zstd" => Ok(Some(Self::Zstd)),
@@ -172,7 +190,25 @@ fn decompress(bytes: &Bytes, encoding: Encoding, max: usize, reservation: Reserv
         // RFC 9110 defines deflate as zlib; some clients send the bare stream.
         Encoding::Deflate if is_zlib(bytes) => inflate(ZlibDecoder::new(&bytes[..]), max, reservation),
         Encoding::Deflate => inflate(DeflateDecoder::new(&bytes[..]), max, reservation),
+        Encoding::Snappy => unsnap(bytes, max, reservation),
     }
+}
+
+/// Decompresses a block of snappy, which begins with its decompressed length.
+fn unsnap(bytes: &[u8], max: usize, mut reservation: Reservation) -> Result<Received, BodyError> {
+    let not_decompressed = |error: snap::Error| BodyError::NotDecompressed(error.into());
+    let length = snap::raw::decompress_len(bytes).map_err(not_decompressed)?;
+    if length > max {
+        return Err(BodyError::TooLarge(max));
+    }
+    if length > SNAPPY_MAX_RATIO * bytes.len() {
+        let why = format!("{} bytes of snappy cannot become {length}", bytes.len());
+        return Err(BodyError::NotDecompressed(std::io::Error::other(why)));
+    }
+    reservation.grow_to(reservation.held_bytes() + length).map_err(BodyError::NoMemory)?;
+    let mut whole = vec![0; length];
+    snap::raw::Decoder::new().decompress(bytes, &mut whole).map_err(not_decompressed)?;
+    Ok(Received { bytes: whole.into(), reservation })
 }
 
 /// RFC 1950, section 2.2: the method is 8, and the first two bytes are a multiple of 31.
@@ -226,10 +262,11 @@ mod tests {
                 encoder.write_all(bytes).expect("memory");
                 encoder.finish().expect("memory")
             }
+            Encoding::Snappy => snap::raw::Encoder::new().compress_vec(bytes).expect("memory"),
         }
     }
 
-    const ALL: [Encoding; 3] = [Encoding::Gzip, Encoding::Zstd, Encoding::Deflate];
+    const ALL: [Encoding; 4] = [Encoding::Gzip, Encoding::Zstd, Encoding::Deflate, Encoding::Snappy];
 
     #[test]
     fn each_encoding_is_undone_up_to_the_limit_and_no_further() {
@@ -256,5 +293,45 @@ mod tests {
         bare.write_all(b"bare").expect("memory");
         let bare = bare.finish().expect("memory");
         assert_eq!(try_decompress(&bare, Encoding::Deflate, 100, 1 << 20).expect("no zlib header"), b"bare");
+    }
+    #[test]
+    fn snappy_that_claims_more_than_it_has_is_refused_before_memory_is_taken() {
+        let block = encode(&[7; 1_000], Encoding::Snappy);
+        let claim = |length: u32| [&varint(length)[..], &block[2..]].concat();
+        assert_eq!(try_decompress(&claim(1_000), Encoding::Snappy, 1_000, 4_000).expect("the truth"), [7; 1_000]);
+        for (length, max, reason) in [
+            (1_001, 1_001, RefusalReason::InvalidBody),
+            (999, 1_001, RefusalReason::InvalidBody),
+            (1_000_000, 2_000_000, RefusalReason::InvalidBody),
+            (u32::MAX, 2_000_000, RefusalReason::BodyTooLarge),
+        ] {
+            let refused = try_decompress(&claim(length), Encoding::Snappy, max, 4_000).expect_err("not the truth");
+            assert_eq!(refused.reason(), reason, "{length}");
+        }
+        assert!(try_decompress(b"", Encoding::Snappy, 100, 4_000).is_err());
+    }
+
+    fn varint(mut number: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while number >= 0x80 {
+            bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        bytes.push(number as u8);
+        bytes
+    }
+
+    #[test]
+    fn only_remote_write_is_snappy() {
+        let encoding = |name: Option<&'static str>, format| {
+            let header = |name| (header::CONTENT_ENCODING, axum::http::HeaderValue::from_static(name));
+            Encoding::of(&name.map(header).into_iter().collect(), format)
+        };
+        for name in [None, Some("snappy"), Some("Snappy")] {
+            assert_eq!(encoding(name, Format::RemoteWrite).expect("an encoding"), Some(Encoding::Snappy));
+        }
+        assert_eq!(encoding(Some("zstd"), Format::RemoteWrite).expect("an encoding"), Some(Encoding::Zstd));
+        assert_eq!(encoding(None, Format::Otlp).expect("an encoding"), None);
+        assert!(encoding(Some("snappy"), Format::Otlp).is_err());
     }
 }

@@ -39,18 +39,20 @@ pub(super) struct IngestRequest<'a> {
 
 /// The outcome of a request whose body was parsed. Some or all of its readings may be rejected.
 #[derive(Debug)]
-pub(super) struct IngestOutcome {
+pub(super) struct IngestOutcome<T = ()> {
     /// The accepted and rejected readings.
     pub(super) receipt: Receipt,
     /// The body, decompressed.
     pub(super) body: Received,
+    /// The result of the parser.
+    pub(super) parsed: T,
 }
 
 /// Receives the body of a request, parses it with `parse`, and waits until the accepted readings are durable.
-pub(super) async fn receive_readings(
+pub(super) async fn receive_readings<T: Send + 'static>(
     request: IngestRequest<'_>,
-    parse: impl FnOnce(&App, &[u8], &mut Admission<'_>) -> Result<(), UnreadableBody> + Send + 'static,
-) -> Result<IngestOutcome, Problem> {
+    parse: impl FnOnce(&App, &[u8], &mut Admission<'_>) -> Result<T, UnreadableBody> + Send + 'static,
+) -> Result<IngestOutcome<T>, Problem> {
     let IngestRequest { app, grant, format, headers, body, partial } = request;
     let source = Source::http(format);
     let permit = match app.ingest.begin(source, &grant.quota) {
@@ -59,7 +61,7 @@ pub(super) async fn receive_readings(
     };
     let received = async {
         body::require_length(headers)?;
-        body::receive(app, &grant.quota, headers, body).await
+        body::receive(app, &grant.quota, format, headers, body).await
     };
     let body = received.await.inspect_err(|error| {
         app.ingest.count_refused_request(source.into(), error.reason());
@@ -70,17 +72,17 @@ pub(super) async fn receive_readings(
         move || {
             let mut admission = app.ingest.admission(permit, &grant.device_scope, &grant.quota);
             let parsed = parse(&app, &body.bytes, &mut admission);
-            (parsed.map(|()| admission.end()), body) // the body keeps its share of the budget until here
+            (parsed.map(|parsed| (admission.end(), parsed)), body) // the body keeps its share of the budget until here
         }
     };
     let (admitted, body) = run(body_bytes, read).await?;
-    let admitted = admitted.map_err(|(code, problem)| {
+    let (admitted, parsed) = admitted.map_err(|(code, problem)| {
         app.ingest.count_unreadable_request(source.into(), code);
         problem
     })?;
     match app.ingest.finish(admitted, partial).durable().await {
-        Ok(receipt) => Ok(IngestOutcome { receipt, body }),
-        Err(IngestError::NotPartial(receipt)) => Ok(IngestOutcome { receipt: *receipt, body }),
+        Ok(receipt) => Ok(IngestOutcome { receipt, body, parsed }),
+        Err(IngestError::NotPartial(receipt)) => Ok(IngestOutcome { receipt: *receipt, body, parsed }),
         Err(error) => Err(Problem::refused(error, app.pipeline.store_away().is_some())),
     }
 }

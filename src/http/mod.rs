@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use crate::access::Gate;
 use crate::common::clock::Clock;
-use crate::config::LineProtocol;
+use crate::config::{LineProtocol, Otlp, RemoteWrite};
 use crate::flush::Pipeline;
 use crate::ingest::Ingest;
 use crate::log::Log;
@@ -44,12 +44,15 @@ mod ingest;
 mod intake;
 mod linger;
 mod operate;
+mod otlp;
 mod over_capacity;
 mod params;
 mod problem;
 mod query;
 mod remarks;
+mod remote_write;
 mod router;
+mod samples;
 mod server;
 mod time;
 mod tls;
@@ -89,6 +92,10 @@ pub struct Formats {
     pub line_protocol: LineProtocol,
     /// The choices of JSON.
     pub json: json::Options,
+    /// The labels of remote write.
+    pub remote_write: RemoteWrite,
+    /// The attributes of OTLP.
+    pub otlp: Otlp,
     /// The rule that splits a `SenML` name into device and metric.
     pub senml_names: NameSplit,
 }

@@ -17,6 +17,8 @@ use crate::log::AppendError;
 use crate::query::QueryError;
 use crate::telemetry::{Limit, RefusalEntry, What};
 use crate::wire::json::SyntaxError;
+use crate::wire::otlp::OtlpError;
+use crate::wire::remote_write::RemoteWriteError;
 use crate::wire::senml::SenmlError;
 
 mod code;
@@ -180,6 +182,14 @@ impl Problem {
         Self::new(code, error.to_string())
     }
 
+    pub(super) fn invalid_remote_write(error: &RemoteWriteError) -> Self {
+        Self::new(ProblemCode::InvalidRemoteWrite, error.to_string())
+    }
+
+    pub(super) fn invalid_otlp(error: &OtlpError) -> Self {
+        Self::new(ProblemCode::InvalidOtlp, error.to_string())
+    }
+
     pub(super) fn too_many_connections(max: usize) -> Self {
         let detail = format!("{max} connections are open (http.max_connections); try again later");
         Self::new(ProblemCode::TooManyConnections, detail).after(MOMENT)
@@ -199,6 +209,11 @@ impl Problem {
              found \"{found}\"{hint}"
         );
         Self::new(ProblemCode::UnsupportedMediaType, detail)
+    }
+
+    /// The content type is none of those that the path takes.
+    pub(super) fn expected_media_type(expected: &str, found: &str) -> Self {
+        Self::new(ProblemCode::UnsupportedMediaType, format!("expected {expected}, found \"{found}\""))
     }
 
     pub(super) fn internal(why: &str) -> Self {

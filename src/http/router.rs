@@ -16,7 +16,7 @@ use super::body_completion::BodyCompletion;
 use super::influx::Version;
 use super::problem::Problem;
 use super::server::Peer;
-use super::{App, headers, influx, ingest, operate, query, time};
+use super::{App, headers, influx, ingest, operate, otlp, query, remote_write, time};
 use crate::config::Scope;
 use crate::telemetry::Limit;
 
@@ -36,6 +36,8 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .add(Need::Influx(Version::V1, Scope::Ingest), "/write", influx::write(Version::V1))
         .add(Need::Influx(Version::V2, Scope::Ingest), "/api/v2/write", influx::write(Version::V2))
         .add(Need::Influx(Version::V3, Scope::Ingest), "/api/v3/write_lp", influx::write(Version::V3))
+        .add(Need::RemoteWrite, "/api/v1/write", post(remote_write::write))
+        .add(Need::Otlp, "/v1/metrics", post(otlp::metrics))
         // It answers only the statement that writers send first.
         .add(Need::Influx(Version::V1, Scope::Ingest), "/query", get(influx::query).post(influx::query))
         .add(Need::Health, "/ping", get(influx::ping))

@@ -32,7 +32,8 @@ pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 /// name its length alone, obey the same grammar.
 ///
 /// A payload takes at most 3 bytes for each byte of the request body (measured: 2.14), 25 for `SenML` with
-/// long base names (measured: 22.3), and 516 for each series, of which there are at most 65,535.
+/// long base names (measured: 22.3) and for remote write with short samples (measured: 14.1), and 516 for
+/// each series, of which there are at most 65,535.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     payload: Vec<u8>,

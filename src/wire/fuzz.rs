@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 
 use super::line_protocol::Precision;
 use super::{Code, Ignored, Incoming, Rejection, Sink, senml, timestamp::parse_rfc3339};
-use super::{json as json_format, line_protocol as line_format};
+use super::{
+    json as json_format, line_protocol as line_format, otlp as otlp_format, remote_write as remote_write_format,
+};
 use crate::config::LineProtocol;
+use crate::model::series;
 
 /// The clock of bodies.
 const NOW_MS: i64 = 1_776_693_610_000;
@@ -60,6 +63,17 @@ impl ParsedBody {
         assert!(self.lines.last().is_none_or(|&last| last <= lines), "line {:?} of {lines}", self.lines.last());
         for reading in &self.readings {
             Self::check_reading(reading);
+        }
+    }
+
+    /// Panics if a value is not finite, or a series is not in its canonical form.
+    fn check_series(&self) {
+        for (device, _, _, values) in &self.readings {
+            assert!((1..=128).contains(&device.len()), "{device:?} is no device");
+            for (name, value) in values {
+                assert!(value.is_finite(), "{name} is {value}");
+                assert_eq!(series::canonical(name).as_deref(), Ok(&**name));
+            }
         }
     }
 
@@ -153,6 +167,54 @@ fn senml(body: &[u8], parse: impl Fn(&senml::Options, &mut ParsedBody) -> Result
         assert!(metadata.as_ref().is_none_or(|text| text.len() <= options.max_metadata_bytes));
     }
     found.check(body);
+}
+
+/// A body of remote write 1.0.
+pub fn remote_write_1(body: &[u8]) {
+    remote_write(body, remote_write_format::Version::V1);
+}
+
+/// A body of remote write 2.0.
+pub fn remote_write_2(body: &[u8]) {
+    remote_write(body, remote_write_format::Version::V2);
+}
+
+fn remote_write(body: &[u8], version: remote_write_format::Version) {
+    let device_labels = ["instance", "host"].map(str::to_owned);
+    let metadata_labels = ["job", "deviceId"].map(str::to_owned);
+    let options =
+        remote_write_format::Options { version, device_labels: &device_labels, metadata_labels: &metadata_labels };
+    let mut found = ParsedBody::default();
+    drop(remote_write_format::parse(body, &options, &mut found));
+    found.check_series();
+    found.check(body);
+}
+
+/// A body of OTLP in protobuf.
+pub fn otlp(body: &[u8]) {
+    let mut found = ParsedBody::default();
+    drop(otlp_format::parse_protobuf(body, &otlp_options(&otlp_attributes()), &mut found));
+    found.check_series();
+    found.check(body);
+}
+
+/// A body of OTLP in JSON.
+pub fn otlp_json(body: &[u8]) {
+    let mut found = ParsedBody::default();
+    if let Err(error) = otlp_format::parse_json(body, &otlp_options(&otlp_attributes()), &mut found) {
+        let otlp_format::OtlpError::Json(error) = error else { panic!("{error} in protobuf that was written here") };
+        assert!(error.offset <= body.len(), "{error:?} lies behind the end");
+    }
+    found.check_series();
+    found.check(body);
+}
+
+fn otlp_attributes() -> [String; 2] {
+    ["host.name", "service.name"].map(str::to_owned)
+}
+
+const fn otlp_options(device_attributes: &[String]) -> otlp_format::Options<'_> {
+    otlp_format::Options { device_attributes }
 }
 
 /// A timestamp.

@@ -3,6 +3,24 @@
 //! Names and texts have no control characters, so JSON needs escapes for quotes and backslashes only.
 
 use super::work;
+use crate::model::{MetadataError, check_metadata_key};
+
+/// Why a name and a text cannot be a member of metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MemberError {
+    Key(MetadataError),
+    /// The name or the text has a control character.
+    Control,
+}
+
+/// Checks a name and a text that may have control characters.
+pub(super) fn check_member(key: &str, value: &str) -> Result<(), MemberError> {
+    work::count(key.len() + value.len());
+    if key.bytes().chain(value.bytes()).any(|byte| byte < b' ') {
+        return Err(MemberError::Control);
+    }
+    check_metadata_key(key, 1).map_err(MemberError::Key)
+}
 
 /// The length of the text of an object with these members; 0 without members, which are no metadata.
 pub(super) fn bytes<'a>(members: impl Iterator<Item = (&'a str, &'a str)>) -> usize {

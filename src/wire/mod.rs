@@ -16,18 +16,24 @@ use crate::model::series::SeriesError;
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod grouping;
 pub mod json;
 mod labels;
 pub mod line_protocol;
 mod metadata;
+pub mod otlp;
 mod problem;
+mod protobuf;
 #[cfg(test)]
 pub(crate) mod recording_sink;
+pub mod remote_write;
 pub mod senml;
 mod source;
 pub mod timestamp;
+mod values;
 pub(crate) mod work;
 
+pub use protobuf::ProtobufError;
 pub use source::{Format, Protocol, Source, Transport};
 
 /// A reading that a parser found.
@@ -134,6 +140,18 @@ pub enum Ignored {
     String,
     /// A key without a meaning, which the configuration or the format allows.
     UnknownKey,
+    /// The marker of a series that has ended, or a data point without a recorded value.
+    Stale,
+    /// A value of remote write that is no finite number.
+    NonFinite,
+    /// A sample of a histogram or a summary.
+    Histogram,
+    /// An example of a value.
+    Exemplar,
+    /// A unit, a description or a type of a metric, or a label that does not fit into metadata.
+    Metadata,
+    /// An attribute of a resource or a scope that is no text or number, or does not fit into metadata.
+    Attribute,
 }
 
 /// The stable codes of rejected readings and values, in answers and as the `reason` of
@@ -146,6 +164,8 @@ pub enum Code {
     InvalidLine,
     InvalidSenml,
     UnsupportedSenml,
+    InvalidRemoteWrite,
+    InvalidOtlp,
     MissingDeviceId,
     InvalidDeviceId,
     MissingValues,
@@ -178,6 +198,8 @@ impl Code {
             Self::InvalidJson => Some(Format::Json),
             Self::InvalidLine => Some(Format::LineProtocol),
             Self::InvalidSenml | Self::UnsupportedSenml => Some(Format::Senml),
+            Self::InvalidRemoteWrite => Some(Format::RemoteWrite),
+            Self::InvalidOtlp => Some(Format::Otlp),
             _ => None,
         }
     }

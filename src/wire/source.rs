@@ -20,6 +20,10 @@ pub enum Format {
     LineProtocol,
     /// `SenML` in JSON and in CBOR.
     Senml,
+    /// Prometheus remote write 1.0 and 2.0.
+    RemoteWrite,
+    /// OTLP metrics in protobuf and in JSON.
+    Otlp,
 }
 
 /// The transport and the format of one request or datagram.
@@ -41,6 +45,11 @@ pub enum Protocol {
     Influx,
     /// `SenML` over HTTP.
     Senml,
+    /// Prometheus remote write.
+    #[strum(serialize = "remote_write")]
+    RemoteWrite,
+    /// OTLP metrics over HTTP.
+    Otlp,
     /// JSON or line protocol over UDP.
     Udp,
 }
@@ -65,6 +74,8 @@ impl From<Source> for Protocol {
             (Transport::Http, Format::Json) => Self::Http,
             (Transport::Http, Format::LineProtocol) => Self::Influx,
             (Transport::Http, Format::Senml) => Self::Senml,
+            (Transport::Http, Format::RemoteWrite) => Self::RemoteWrite,
+            (Transport::Http, Format::Otlp) => Self::Otlp,
             (Transport::Udp, _) => Self::Udp,
         }
     }
@@ -75,7 +86,7 @@ impl Protocol {
     #[must_use]
     pub const fn transport(self) -> Transport {
         match self {
-            Self::Http | Self::Influx | Self::Senml => Transport::Http,
+            Self::Http | Self::Influx | Self::Senml | Self::RemoteWrite | Self::Otlp => Transport::Http,
             Self::Udp => Transport::Udp,
         }
     }
@@ -84,7 +95,7 @@ impl Protocol {
     #[must_use]
     pub fn carries(self, format: Format) -> bool {
         match self {
-            Self::Udp => format != Format::Senml,
+            Self::Udp => matches!(format, Format::Json | Format::LineProtocol),
             _ => self == Self::from(Source::http(format)),
         }
     }

@@ -148,6 +148,8 @@ pub(super) fn formats(config: &Config) -> Formats {
     Formats {
         line_protocol: config.ingest.line_protocol.clone(),
         json: json(config),
+        remote_write: config.ingest.remote_write.clone(),
+        otlp: config.ingest.otlp.clone(),
         senml_names: NameSplit::at(config.ingest.senml.separators.as_str()),
     }
 }

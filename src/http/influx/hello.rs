@@ -17,6 +17,7 @@ use super::super::problem::Problem;
 use super::answer::{Version, v1};
 use crate::access::Grant;
 use crate::config::Scope;
+use crate::wire::Format;
 
 /// The version of `InfluxDB` that `/ping` reports, for clients that adapt to it.
 const INFLUXDB_VERSION: &str = "1.8.10";
@@ -90,7 +91,7 @@ async fn statement(app: &App, grant: &Grant, uri: &Uri, headers: &HeaderMap, bod
     if let Some(statement) = Params::of(uri).one("q")? {
         return Ok(statement.into_owned());
     }
-    let Received { bytes, .. } = body::receive(app, &grant.quota, headers, body).await?;
+    let Received { bytes, .. } = body::receive(app, &grant.quota, Format::LineProtocol, headers, body).await?;
     let statement = form_urlencoded::parse(&bytes).find(|(name, _)| name == "q").map(|(_, value)| value.into_owned());
     statement.ok_or_else(|| Problem::invalid_parameter("q", "is missing"))
 }

@@ -50,7 +50,7 @@ async fn write_lines(
     let request = IngestRequest { app, grant, format: Format::LineProtocol, headers, body, partial };
     match receive_readings(request, parse).await {
         Ok(IngestOutcome { receipt, .. }) if receipt.is_whole() => StatusCode::NO_CONTENT.into_response(),
-        Ok(IngestOutcome { receipt, body }) => version.rejected(&receipt, &body.bytes, partial),
+        Ok(IngestOutcome { receipt, body, .. }) => version.rejected(&receipt, &body.bytes, partial),
         Err(problem) => version.failed(&problem),
     }
 }

@@ -12,7 +12,7 @@ use crate::access::AuthError;
 use crate::ingest::RateLimitedError;
 use crate::model::check_device_id;
 use crate::store::{Cause, StoreError};
-use crate::wire::{Code, Rejection};
+use crate::wire::{Code, ProtobufError, Rejection};
 
 /// A request of which one reading is rejected; with `wait`, by a rate.
 fn receipt(accepted: u32, wait: Option<Duration>) -> Receipt {
@@ -51,11 +51,17 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
         ProblemCode::InvalidJson => {
             vec![Problem::invalid_json(&SyntaxError { offset: 1, detail: "expected a key".to_owned() })]
         }
+        ProblemCode::InvalidOtlp => {
+            vec![Problem::invalid_otlp(&SyntaxError { offset: 1, detail: "expected a key".to_owned() }.into())]
+        }
         ProblemCode::InvalidParameter => vec![
             Problem::invalid_parameter("limit", "expected a number from 1 to 10000"),
             QueryError::OutOfReach(DeviceScopeError::TooLong(201)).into(),
             QueryError::OutOfReach(check_device_id("").unwrap_err().into()).into(),
         ],
+        ProblemCode::InvalidRemoteWrite => {
+            vec![Problem::invalid_remote_write(&RemoteWriteError::Protobuf(ProtobufError::Truncated))]
+        }
         ProblemCode::InvalidSenml => {
             vec![Problem::invalid_senml(&SenmlError::Invalid("expected an array of records".to_owned()))]
         }

@@ -7,7 +7,10 @@
 
 mod bodies;
 mod counting;
+mod messages;
+mod otlp;
 mod packs;
+mod remote_write;
 
 use std::time::Duration;
 
@@ -18,6 +21,7 @@ use crate::limits::Quota;
 use crate::log::{BatchView, MAX_PAYLOAD_BYTES};
 use crate::model::DeviceIdCase;
 use crate::wire::line_protocol::{self, Precision};
+use crate::wire::remote_write::Version;
 use crate::wire::senml::{self, NameSplit};
 use crate::wire::{self, Limits, Sink, Source, json, work::counted as work};
 
@@ -50,6 +54,10 @@ enum Format {
     LineProtocol,
     SenmlJson,
     SenmlCbor,
+    RemoteWrite1,
+    RemoteWrite2,
+    Otlp,
+    OtlpJson,
 }
 
 impl Format {
@@ -57,7 +65,8 @@ impl Format {
     /// at most 65,535 of them. A reading of JSON has 12 bytes and may have labels of 512, which the object
     /// around it has once. A value of a flat object has 5 bytes and may have a path of 128. A record of
     /// `SenML` in CBOR has 3 bytes and may be that of a device and a metric of 128 bytes each, of which the
-    /// base name is made.
+    /// base name is made. A sample of remote write has 2 bytes and may be that of a device of 128 bytes and a
+    /// series of 512, and in version 2.0 a series has some 20 bytes, whatever the length of its labels.
     const fn most(self) -> Most {
         match self {
             Self::JsonWithLabels => Most { in_use: 60, allocated: 140, work: 180, record: 2 },
@@ -67,6 +76,10 @@ impl Format {
             Self::LineProtocol => Most { in_use: 130, allocated: 220, work: 140, record: 2 },
             Self::SenmlJson => Most { in_use: 50, allocated: 250, work: 100, record: 10 },
             Self::SenmlCbor => Most { in_use: 100, allocated: 600, work: 300, record: 20 },
+            Self::RemoteWrite1 => Most { in_use: 30, allocated: 350, work: 900, record: 11 },
+            Self::RemoteWrite2 => Most { in_use: 110, allocated: 250, work: 250, record: 20 },
+            Self::Otlp => Most { in_use: 10, allocated: 100, work: 220, record: 3 },
+            Self::OtlpJson => Most { in_use: 8, allocated: 80, work: 10, record: 3 },
         }
     }
 }
@@ -141,6 +154,8 @@ fn parse(format: Format, body: &[u8], admission: &mut Admission<'_>) {
         max_metadata_bytes: limits.max_metadata_bytes,
     };
     let mapping = LineProtocol::default();
+    let device_attributes = ["host.name".to_owned(), "service.name".to_owned()];
+    let otlp = wire::otlp::Options { device_attributes: &device_attributes };
     match format {
         Format::FlatJson => {
             let options = json::Options { flat: true, ..json::Options::default() };
@@ -154,6 +169,14 @@ fn parse(format: Format, body: &[u8], admission: &mut Admission<'_>) {
         }
         Format::SenmlJson => drop(senml::parse_json(body, &senml, admission)),
         Format::SenmlCbor => drop(senml::parse_cbor(body, &senml, admission)),
+        Format::RemoteWrite1 | Format::RemoteWrite2 => {
+            let version = if format == Format::RemoteWrite1 { Version::V1 } else { Version::V2 };
+            let (device_labels, metadata_labels) = (&["instance".to_owned()], &["job".to_owned()]);
+            let options = wire::remote_write::Options { version, device_labels, metadata_labels };
+            drop(wire::remote_write::parse(body, &options, admission));
+        }
+        Format::Otlp => drop(wire::otlp::parse_protobuf(body, &otlp, admission)),
+        Format::OtlpJson => drop(wire::otlp::parse_json(body, &otlp, admission)),
     }
 }
 
@@ -213,6 +236,26 @@ fn no_senml_in_json_costs_more_than_its_size() {
 #[test]
 fn no_senml_in_cbor_costs_more_than_its_size() {
     check(packs::cases(Format::SenmlCbor));
+}
+
+#[test]
+fn no_remote_write_1_costs_more_than_its_size() {
+    check(remote_write::version_1());
+}
+
+#[test]
+fn no_remote_write_2_costs_more_than_its_size() {
+    check(remote_write::version_2());
+}
+
+#[test]
+fn no_otlp_in_protobuf_costs_more_than_its_size() {
+    check(otlp::points().into_iter().chain(otlp::resources()).collect());
+}
+
+#[test]
+fn no_otlp_in_json_costs_more_than_its_size() {
+    check(otlp::json());
 }
 
 #[test]

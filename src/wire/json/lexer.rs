@@ -205,7 +205,7 @@ impl<'b> Lexer<'b> {
     }
 
     /// The byte offset of the next token.
-    pub(super) const fn offset(&self) -> usize {
+    pub(in crate::wire) const fn offset(&self) -> usize {
         self.at
     }
 

@@ -1,15 +1,13 @@
 //! The grouping of measurements into readings.
 
-use std::{borrow::Cow, hash::BuildHasher};
+use std::borrow::Cow;
 
-use foldhash::fast::RandomState;
-use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 use super::{resolve::Measurement, units::DeviceTable};
 use crate::{
     model::{is_usual_metric_name, series},
-    wire::{Ignored, Incoming, Rejection, Sink, work},
+    wire::{Ignored, Incoming, Rejection, Sink, values::Values, work},
 };
 
 /// Readings of up to this many values are passed on without an allocation.
@@ -85,7 +83,7 @@ impl<'p, S: Sink> Readings<'p, S> {
         work::count(metric.len());
         let stands_alone =
             !value.is_finite() || !is_usual_metric_name(metric) && series::Series::parse(metric).is_err();
-        if stands_alone || self.values.ends.len() >= self.max_metrics || !self.values.push(metric, value) {
+        if stands_alone || self.values.len() >= self.max_metrics || !self.values.push(metric, value) {
             self.emit();
             self.values.push(metric, value);
         }
@@ -95,7 +93,7 @@ impl<'p, S: Sink> Readings<'p, S> {
     }
 
     fn emit(&mut self) {
-        if self.values.ends.is_empty() {
+        if self.values.len() == 0 {
             return;
         }
         let (owner, metadata) = self.owner;
@@ -112,73 +110,4 @@ impl<'p, S: Sink> Readings<'p, S> {
         drop(values);
         self.values.clear();
     }
-}
-
-/// Up to this many names are compared with each other; more are hashed.
-const FEW: usize = 8;
-
-/// The values of a reading, each metric once.
-#[derive(Debug, Default)]
-struct Values {
-    /// The names of the metrics, concatenated.
-    names: String,
-    /// The end of each name, and its value.
-    ends: Vec<(usize, f64)>,
-    /// The indexes of the names, if there are more than [`FEW`].
-    table: HashTable<usize>,
-    hasher: RandomState,
-}
-
-impl Values {
-    /// Adds a value unless its metric has one already.
-    fn push(&mut self, name: &str, value: f64) -> bool {
-        let count = self.ends.len();
-        if count < FEW {
-            work::count(self.names.len());
-            if self.iter().any(|(other, _)| other == name) {
-                return false;
-            }
-        } else {
-            let places = if count == FEW { 0..count } else { count..count };
-            for place in places {
-                self.index(place);
-            }
-            if self.table.find(self.hasher.hash_one(name), |&place| self.name(place) == name).is_some() {
-                return false;
-            }
-        }
-        self.names.push_str(name);
-        self.ends.push((self.names.len(), value));
-        if count >= FEW {
-            self.index(count);
-        }
-        true
-    }
-
-    fn index(&mut self, place: usize) {
-        let Self { names, ends, table, hasher } = self;
-        let hash = |place: usize| hasher.hash_one(slice(names, ends, place));
-        table.insert_unique(hash(place), place, |&place| hash(place));
-    }
-
-    fn clear(&mut self) {
-        self.names.clear();
-        self.ends.clear();
-        if !self.table.is_empty() {
-            self.table.clear();
-        }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
-        (0..).zip(&self.ends).map(|(place, &(_, value))| (self.name(place), value))
-    }
-
-    fn name(&self, place: usize) -> &str {
-        slice(&self.names, &self.ends, place)
-    }
-}
-
-fn slice<'a>(names: &'a str, ends: &[(usize, f64)], place: usize) -> &'a str {
-    let start = if place == 0 { 0 } else { ends[place - 1].0 };
-    &names[start..ends[place].0]
 }

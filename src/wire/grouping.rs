@@ -1,0 +1,125 @@
+//! The grouping of samples into readings, for formats that send each sample by itself.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use super::{Incoming, Rejection, Sink, values::Values, work};
+
+/// Readings of up to this many values are passed on without an allocation.
+const USUAL_VALUES: usize = 16;
+
+/// Groups consecutive samples with the same device and time, and passes them on as one reading.
+///
+/// A rejected sample is a rejected value of its reading. A repeated series begins another reading: both have
+/// the same identity, so the last one wins.
+#[derive(Debug)]
+pub(super) struct Grouping<'s, S> {
+    sink: &'s mut S,
+    max_metrics: usize,
+    device: String,
+    /// The device's metadata; empty without metadata.
+    metadata: String,
+    /// Whether samples have a device yet.
+    has_device: bool,
+    /// The number of devices so far.
+    owners: u32,
+    ts_ms: Option<i64>,
+    values: Values,
+    /// The rejected samples of the reading.
+    rejected: Vec<Rejection>,
+}
+
+impl<'s, S: Sink> Grouping<'s, S> {
+    pub(super) fn new(sink: &'s mut S) -> Self {
+        let max_metrics = sink.limits().max_metrics;
+        Self {
+            sink,
+            max_metrics,
+            device: String::new(),
+            metadata: String::new(),
+            has_device: false,
+            owners: 0,
+            ts_ms: None,
+            values: Values::default(),
+            rejected: Vec::new(),
+        }
+    }
+
+    /// Sets the device and the metadata of the samples that follow. Empty metadata is none.
+    pub(super) fn set_device(&mut self, device: &str, metadata: &str) {
+        work::count(device.len() + metadata.len());
+        if self.has_device && self.device == device && self.metadata == metadata {
+            return;
+        }
+        self.emit();
+        device.clone_into(&mut self.device);
+        metadata.clone_into(&mut self.metadata);
+        self.has_device = true;
+        self.owners += 1;
+    }
+
+    /// Adds a sample of a valid series, or a rejected one.
+    pub(super) fn add(&mut self, ts_ms: Option<i64>, sample: Result<(&str, f64), &Rejection>) {
+        if self.ts_ms != ts_ms || self.values.len() + self.rejected.len() >= self.max_metrics {
+            self.emit();
+            self.ts_ms = ts_ms;
+        }
+        match sample {
+            Ok((series, value)) => {
+                work::count(series.len());
+                if !self.values.push(series, value) {
+                    self.emit();
+                    self.values.push(series, value);
+                }
+            }
+            Err(rejection) => self.rejected.push(rejection.clone()),
+        }
+    }
+
+    /// Rejects a sample without a device: a reading of its own.
+    pub(super) fn reject(&mut self, rejection: &Rejection) {
+        self.emit();
+        self.sink.reject(rejection.clone());
+    }
+
+    /// The sink, for what is neither a reading nor a rejection.
+    pub(super) const fn sink(&mut self) -> &mut S {
+        self.sink
+    }
+
+    /// Whether the request is refused in any case.
+    pub(super) fn is_over(&self) -> bool {
+        self.sink.is_over()
+    }
+
+    /// Passes on the last reading.
+    pub(super) fn finish(mut self) {
+        self.emit();
+    }
+
+    fn emit(&mut self) {
+        let mut rejected = self.rejected.drain(..);
+        // A reading of which no value is left is rejected as a whole.
+        let whole = if self.values.len() == 0 { rejected.next() } else { None };
+        rejected.for_each(|rejection| self.sink.reject_value(rejection));
+        if let Some(whole) = whole {
+            self.sink.reject(whole);
+        }
+        if self.values.len() == 0 {
+            return;
+        }
+        let values: SmallVec<[_; USUAL_VALUES]> =
+            self.values.iter().map(|(name, value)| (Cow::Borrowed(name), value)).collect();
+        self.sink.reading(Incoming {
+            device: &self.device,
+            metadata: Some(&*self.metadata).filter(|text| !text.is_empty()),
+            owner: Some(self.owners - 1),
+            ts_ms: self.ts_ms,
+            values: &values,
+            measurement_bytes: 0,
+        });
+        drop(values);
+        self.values.clear();
+    }
+}

@@ -1,0 +1,150 @@
+//! OTLP metrics, as protobuf and as JSON.
+//!
+//! A body is an `ExportMetricsServiceRequest`: resources, their scopes, their metrics, and the data points of
+//! each. How data points become readings:
+//! - **Device** is the first attribute of [`Options::device_attributes`] that the resource has. The others of
+//!   them are labels of each series of the resource: two services of one host remain two series.
+//! - **Metadata** of the device are all other attributes of the resource. Those that do not fit are ignored.
+//! - **Metric** is the name as it is, with its dots.
+//! - **Labels** are the attributes of the data point, and `otel.scope.name`, the name of the scope. An
+//!   attribute with an empty value is an absent one. An attribute takes the place of a label of the resource
+//!   or the scope with its name.
+//! - **Value** is the number of a gauge or a sum. A sum is stored as it was sent, whether it is cumulative or
+//!   a delta.
+//! - **Time** is cut off to milliseconds; no time is the server's clock.
+//! - Consecutive data points with the same device and time are passed on as one reading.
+//!
+//! Texts, numbers and booleans are attributes. A data point with any other attribute is rejected, because
+//! without the attribute it could replace another data point; in a resource such an attribute is ignored.
+//! Ignored too, and counted by [`Sink::ignore`]: data points of histograms and summaries, data points without
+//! a recorded value, exemplars, units and descriptions, and fields that OTLP does not have.
+//!
+//! JSON is changed to protobuf first ([`json`]), so that one parser has all rules. The parser reads each
+//! resource, scope and metric twice, because their fields may be in any order, and keeps one data point in
+//! memory.
+
+pub mod answer;
+mod attribute;
+mod json;
+mod point;
+mod resource;
+#[cfg(test)]
+mod tests;
+
+use self::point::Points;
+use self::resource::{Resource, ResourceReader};
+use super::grouping::Grouping;
+use super::json::SyntaxError;
+use super::protobuf::{Fields, ProtobufError, Result};
+use super::{Ignored, Sink};
+
+/// The options that the body does not have.
+#[derive(Debug, Clone, Copy)]
+pub struct Options<'o> {
+    /// The attributes of a resource that may name the device, in order of preference.
+    pub device_attributes: &'o [String],
+}
+
+/// A body is not a request of OTLP.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OtlpError {
+    /// The protobuf is malformed.
+    #[error(transparent)]
+    Protobuf(#[from] ProtobufError),
+    /// The JSON is malformed, or a field of it does not have its type.
+    #[error(transparent)]
+    Json(#[from] SyntaxError),
+}
+
+/// Parses a body in JSON.
+///
+/// # Errors
+/// When the body is not such a request. `sink` may have the readings before the error; the caller must drop
+/// them.
+pub fn parse_json(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) -> std::result::Result<(), OtlpError> {
+    let body = json::to_protobuf(body, &mut |key| sink.ignore(Ignored::UnknownKey, key))?;
+    Ok(parse(&body, options, sink)?)
+}
+
+/// Parses a body in protobuf.
+///
+/// # Errors
+/// When the body is not such a request. `sink` may have the readings before the error; the caller must drop
+/// them.
+pub fn parse_protobuf(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) -> std::result::Result<(), OtlpError> {
+    Ok(parse(body, options, sink)?)
+}
+
+fn parse(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) -> Result<()> {
+    let mut resources = ResourceReader::new(options, sink.limits());
+    let mut points = Points::default();
+    let mut readings = Grouping::new(sink);
+    let mut fields = Fields::of(body);
+    while let Some(field) = fields.next()? {
+        match field.number {
+            1 if readings.is_over() => return Ok(()),
+            1 => read_resource_metrics(field.bytes()?, &mut resources, &mut points, &mut readings)?,
+            _ => readings.sink().ignore(Ignored::UnknownKey, "an unknown field of a request"),
+        }
+    }
+    readings.finish();
+    Ok(())
+}
+
+fn read_resource_metrics<'b, S: Sink>(
+    bytes: &'b [u8],
+    resources: &mut ResourceReader<'b, '_>,
+    points: &mut Points<'b>,
+    readings: &mut Grouping<'_, S>,
+) -> Result<()> {
+    let resource = resources.read(bytes, readings)?;
+    let mut fields = Fields::of(bytes);
+    while let Some(field) = fields.next()? {
+        match field.number {
+            1 | 3 => {} // the resource, and the address of its schema
+            2 => read_scope_metrics(field.bytes()?, &resource, points, readings)?,
+            _ => readings.sink().ignore(Ignored::UnknownKey, "an unknown field of the metrics of a resource"),
+        }
+    }
+    Ok(())
+}
+
+fn read_scope_metrics<'b, S: Sink>(
+    bytes: &'b [u8],
+    resource: &Resource<'b, '_>,
+    points: &mut Points<'b>,
+    readings: &mut Grouping<'_, S>,
+) -> Result<()> {
+    let scope = read_scope(bytes, readings.sink())?;
+    let mut fields = Fields::of(bytes);
+    while let Some(field) = fields.next()? {
+        match field.number {
+            1 | 3 => {} // the scope, and the address of its schema
+            2 if readings.is_over() => return Ok(()),
+            2 => points.read_metric(field.bytes()?, resource, scope, readings)?,
+            _ => readings.sink().ignore(Ignored::UnknownKey, "an unknown field of the metrics of a scope"),
+        }
+    }
+    Ok(())
+}
+
+/// The name of a scope; empty if it has none.
+fn read_scope<'b>(scope_metrics: &'b [u8], sink: &mut impl Sink) -> Result<&'b str> {
+    let mut name = "";
+    let mut fields = Fields::of(scope_metrics);
+    while let Some(field) = fields.next()? {
+        if field.number != 1 {
+            continue;
+        }
+        let mut scope = field.message()?;
+        while let Some(field) = scope.next()? {
+            match field.number {
+                1 => name = field.text()?,
+                2 | 4 => {} // the version, and the number of attributes that the sender dropped
+                3 => sink.ignore(Ignored::Attribute, "an attribute of a scope"),
+                _ => sink.ignore(Ignored::UnknownKey, "an unknown field of a scope"),
+            }
+        }
+    }
+    Ok(name)
+}

@@ -1,0 +1,147 @@
+//! Resources: the device of data points, its metadata, and the labels that a resource gives to its series.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use super::super::grouping::Grouping;
+use super::super::protobuf::{Fields, Result};
+use super::super::{Code, Ignored, Limits, Rejection, Sink, metadata, problem::rejection};
+use super::Options;
+use super::attribute::{Attribute, AttributeValue};
+use crate::model::series::{SERIES_MAX_BYTES, SeriesError};
+use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdError};
+
+/// Labels whose values may be numbers.
+pub(super) type Labels<'b> = Vec<(&'b str, Cow<'b, str>)>;
+
+/// The parts of a resource that its data points need.
+#[derive(Debug)]
+pub(super) struct Resource<'b, 'o> {
+    /// The labels of each of its series, or why each of its data points is rejected.
+    pub(super) labels: std::result::Result<Vec<(&'o str, Cow<'b, str>)>, ResourceRejection>,
+}
+
+/// Why the data points of a resource are rejected.
+#[derive(Debug)]
+pub(super) enum ResourceRejection {
+    /// No device is known, so each data point is a rejected reading.
+    NoDevice(Rejection),
+    /// A label is invalid, so each data point is a rejected value.
+    Label(Rejection),
+}
+
+/// Reads one resource after the other. Resources share its buffers.
+#[derive(Debug)]
+pub(super) struct ResourceReader<'b, 'o> {
+    options: &'o Options<'o>,
+    max_metadata_bytes: usize,
+    /// The attributes that may name the device, in the order of the options.
+    named: Vec<Option<Cow<'b, str>>>,
+    /// The other attributes that fit into the metadata.
+    members: Labels<'b>,
+    member_keys: HashSet<&'b str>,
+    member_bytes: usize,
+    metadata: String,
+}
+
+impl<'b, 'o> ResourceReader<'b, 'o> {
+    pub(super) fn new(options: &'o Options<'o>, limits: Limits) -> Self {
+        Self {
+            options,
+            max_metadata_bytes: limits.max_metadata_bytes,
+            named: Vec::new(),
+            members: Vec::new(),
+            member_keys: HashSet::new(),
+            member_bytes: 0,
+            metadata: String::new(),
+        }
+    }
+
+    /// Reads the resource of a `ResourceMetrics`, and sets the device.
+    pub(super) fn read<S: Sink>(
+        &mut self,
+        resource_metrics: &'b [u8],
+        readings: &mut Grouping<'_, S>,
+    ) -> Result<Resource<'b, 'o>> {
+        self.named.clear();
+        self.named.resize(self.options.device_attributes.len(), None);
+        self.members.clear();
+        self.member_keys.clear();
+        self.member_bytes = "{}".len() - ",".len();
+        let mut fields = Fields::of(resource_metrics);
+        while let Some(field) = fields.next()? {
+            if field.number == 1 {
+                self.read_attributes(field.message()?, readings.sink())?;
+            }
+        }
+        Ok(Resource { labels: self.identify(readings) })
+    }
+
+    fn read_attributes(&mut self, mut resource: Fields<'b>, sink: &mut impl Sink) -> Result<()> {
+        while let Some(field) = resource.next()? {
+            match field.number {
+                1 => {
+                    let Attribute { key, value } = Attribute::read(field.message()?)?;
+                    match value {
+                        AttributeValue::Text(value) => self.put(key, value, sink),
+                        AttributeValue::Empty => {}
+                        AttributeValue::Other => sink.ignore(Ignored::Attribute, key),
+                    }
+                }
+                2 | 3 => {} // the number of attributes that the sender dropped, and references to entities
+                _ => sink.ignore(Ignored::UnknownKey, "an unknown field of a resource"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an attribute, the first of each key.
+    fn put(&mut self, key: &'b str, value: Cow<'b, str>, sink: &mut impl Sink) {
+        if let Some(at) = self.options.device_attributes.iter().position(|name| name == key) {
+            match &mut self.named[at] {
+                free @ None => *free = Some(value),
+                Some(_) => sink.ignore(Ignored::Attribute, key),
+            }
+            return;
+        }
+        // The length is checked first, so that no text that is too long is read.
+        let fits = key.len() + value.len() <= self.max_metadata_bytes
+            && self.member_bytes + metadata::member_bytes(key, &value) <= self.max_metadata_bytes
+            && metadata::check_member(key, &value).is_ok()
+            && self.member_keys.insert(key);
+        if fits {
+            self.member_bytes += metadata::member_bytes(key, &value);
+            self.members.push((key, value));
+        } else {
+            sink.ignore(Ignored::Attribute, key);
+        }
+    }
+
+    /// Sets the device. Returns the labels of its series.
+    fn identify<S: Sink>(
+        &mut self,
+        readings: &mut Grouping<'_, S>,
+    ) -> std::result::Result<Vec<(&'o str, Cow<'b, str>)>, ResourceRejection> {
+        let Some(at) = self.named.iter().position(Option::is_some) else {
+            let looked_for = self.options.device_attributes.join(", ");
+            let what = format!("no attribute of the resource names the device (looked for {looked_for})");
+            return Err(ResourceRejection::NoDevice(rejection(Code::MissingDeviceId, what)));
+        };
+        let device = self.named[at].take().unwrap_or_default();
+        if device.len() > DEVICE_ID_MAX_BYTES {
+            let what = DeviceIdError::TooLong(device.len()).to_string();
+            return Err(ResourceRejection::NoDevice(rejection(Code::InvalidDeviceId, what)));
+        }
+        metadata::write(&mut self.metadata, self.members.iter().map(|(key, value)| (*key, &**value)));
+        readings.set_device(&device, &self.metadata);
+        let named = self.options.device_attributes.iter().zip(&mut self.named);
+        let labels: Vec<_> = named.filter_map(|(key, value)| Some((&**key, value.take()?))).collect();
+        match labels.iter().find(|(_, value)| value.len() > SERIES_MAX_BYTES) {
+            None => Ok(labels),
+            Some((_, value)) => {
+                let error = SeriesError::TooLong(value.len());
+                Err(ResourceRejection::Label(rejection(Code::from(&error), error.to_string())))
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Random requests against a plain model, in both encodings.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use prost::Message;
+
+use super::super::{Options, parse_json, parse_protobuf};
+use super::in_json::in_json;
+use super::messages::*;
+use super::{attribute, device_attributes};
+use crate::wire::fuzz;
+use crate::wire::{Ignored, Incoming, Limits, Rejection, Sink};
+
+/// The last value of each device, time and series, and the number of data points that are missing from it.
+#[derive(Debug, Default, PartialEq)]
+struct Model {
+    values: BTreeMap<(String, Option<i64>, String), f64>,
+    rejected: usize,
+    unsupported: usize,
+    stale: usize,
+}
+
+impl Sink for Model {
+    fn limits(&self) -> Limits {
+        Limits { max_metrics: 3, max_metadata_bytes: 4_096 }
+    }
+
+    fn reading(&mut self, incoming: Incoming<'_>) {
+        assert!(incoming.values.len() <= 3);
+        for (series, value) in incoming.values {
+            let identity = (incoming.device.to_owned(), incoming.ts_ms, series.to_string());
+            self.values.insert(identity, *value);
+        }
+    }
+
+    fn reject(&mut self, _: Rejection) {
+        self.rejected += 1;
+    }
+
+    fn reject_value(&mut self, _: Rejection) {
+        self.rejected += 1;
+    }
+
+    fn ignore(&mut self, what: Ignored, _: &str) {
+        self.unsupported += usize::from(what == Ignored::Histogram);
+        self.stale += usize::from(what == Ignored::Stale);
+    }
+}
+
+/// The model of the data points, one by one.
+fn expected(request: &Request) -> Model {
+    let mut model = Model::default();
+    for of_resource in &request.resource_metrics {
+        let mut resource = BTreeMap::new();
+        for attribute in of_resource.resource.iter().flat_map(|resource| &resource.attributes) {
+            if let Some(Ok(value)) = value_of(attribute) {
+                resource.entry(attribute.key.clone()).or_insert(value);
+            }
+        }
+        let device = device_attributes().iter().find_map(|name| resource.remove(name));
+        resource.retain(|key, _| device_attributes().contains(key));
+        for of_scope in &of_resource.scope_metrics {
+            let mut outer = resource.clone();
+            let scope = of_scope.scope.as_ref().map(|scope| scope.name.clone()).filter(|name| !name.is_empty());
+            outer.extend(scope.map(|name| ("otel.scope.name".to_owned(), name)));
+            for metric in &of_scope.metrics {
+                let (points, is_number) = match &metric.data {
+                    None => continue,
+                    Some(Data::Gauge(numbers) | Data::Sum(numbers)) => (&numbers.data_points, true),
+                    Some(Data::Histogram(numbers) | Data::Summary(numbers)) => (&numbers.data_points, false),
+                };
+                for point in points {
+                    if !is_number {
+                        model.unsupported += 1;
+                    } else if point.flags & 1 == 1 {
+                        model.stale += 1;
+                    } else if let (Some(device), Some((series, value))) = (&device, series_of(metric, point, &outer)) {
+                        let ts_ms = (point.time_unix_nano > 0).then_some((point.time_unix_nano / 1_000_000) as i64);
+                        model.values.insert((device.clone(), ts_ms, series), value);
+                    } else {
+                        model.rejected += 1;
+                    }
+                }
+            }
+        }
+    }
+    model
+}
+
+/// The series and the value of a data point; `None` if it is rejected.
+fn series_of(metric: &Metric, point: &Point, outer: &BTreeMap<String, String>) -> Option<(String, f64)> {
+    let value = match point.value? {
+        Number::AsDouble(double) => Some(double).filter(|double| double.is_finite())?,
+        Number::AsInt(integer) => integer as f64,
+    };
+    let mut labels = outer.clone();
+    let mut inner = BTreeMap::new();
+    for attribute in &point.attributes {
+        if let Some(value) = value_of(attribute)
+            && inner.insert(attribute.key.clone(), value.ok()?).is_some()
+        {
+            return None;
+        }
+    }
+    labels.extend(inner);
+    let labels: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+    (!metric.name.is_empty()).then(|| (format!("{}{labels}", metric.name), value))
+}
+
+/// The text of an attribute, if it has a value.
+fn value_of(attribute: &KeyValue) -> Option<Result<String, ()>> {
+    match attribute.value.as_ref()?.value.as_ref()? {
+        Value::String(text) => (!text.is_empty()).then(|| Ok(text.clone())),
+        Value::Bool(boolean) => Some(Ok(boolean.to_string())),
+        Value::Int(integer) => Some(Ok(integer.to_string())),
+        Value::Double(double) => Some(Ok(double.to_string())),
+        Value::Array(_) | Value::Bytes(_) => Some(Err(())),
+    }
+}
+
+fn any_attribute(keys: &'static [&'static str]) -> impl Strategy<Value = KeyValue> {
+    let value = prop_oneof![
+        6 => "[xyz]{0,3}".prop_map(Value::String),
+        1 => any::<bool>().prop_map(Value::Bool),
+        1 => any::<i64>().prop_map(Value::Int),
+        1 => (-1e3..1e3).prop_map(Value::Double),
+        1 => Just(Value::Array(Empty {})),
+    ];
+    (prop::sample::select(keys), value).prop_map(|(key, value)| attribute(key, value))
+}
+
+fn any_point() -> impl Strategy<Value = Point> {
+    let value = prop_oneof![
+        4 => (-1e3..1e3).prop_map(|double| Some(Number::AsDouble(double))),
+        2 => any::<i64>().prop_map(|integer| Some(Number::AsInt(integer))),
+        1 => Just(Some(Number::AsDouble(f64::NAN))),
+        1 => Just(None),
+    ];
+    let attributes = prop::collection::vec(any_attribute(&["a", "b", "service.name"]), 0..3);
+    (value, attributes, 0u64..3, 0u32..8).prop_map(|(value, attributes, ms, flags)| {
+        let flags = u32::from(flags == 0);
+        Point { attributes, time_unix_nano: ms * 1_000_000, value, flags, ..Point::default() }
+    })
+}
+
+fn any_metric() -> impl Strategy<Value = Metric> {
+    let points = prop::collection::vec(any_point(), 0..4);
+    let numbers = points.prop_map(|data_points| Numbers { data_points, ..Numbers::default() });
+    let data = (numbers, 0..6).prop_map(|(numbers, kind)| match kind {
+        0 => None,
+        1 => Some(Data::Histogram(numbers)),
+        2 => Some(Data::Summary(numbers)),
+        3 => Some(Data::Sum(numbers)),
+        _ => Some(Data::Gauge(numbers)),
+    });
+    ("[mn.]{0,2}", data).prop_map(|(name, data)| Metric { name, unit: String::new(), data })
+}
+
+fn any_request() -> impl Strategy<Value = Request> {
+    let scope = prop::option::of("[st]{0,1}".prop_map(|name| Scope { name, version: String::new() }));
+    let scope_metrics =
+        (scope, prop::collection::vec(any_metric(), 0..4)).prop_map(|(scope, metrics)| ScopeMetrics { scope, metrics });
+    let resource = prop::collection::vec(any_attribute(&["host.name", "service.name", "os"]), 0..4)
+        .prop_map(|attributes| Attributes { attributes });
+    let resource_metrics = (prop::option::of(resource), prop::collection::vec(scope_metrics, 0..3))
+        .prop_map(|(resource, scope_metrics)| ResourceMetrics { resource, scope_metrics, schema_url: String::new() });
+    prop::collection::vec(resource_metrics, 0..4).prop_map(|resource_metrics| Request { resource_metrics })
+}
+
+proptest! {
+    #[test]
+    fn random_requests_are_what_a_plain_model_says(request in any_request()) {
+        let names = device_attributes();
+        let options = Options { device_attributes: &names };
+        let (mut first, mut second) = (Model::default(), Model::default());
+        parse_protobuf(&request.encode_to_vec(), &options, &mut first).unwrap();
+        prop_assert_eq!(&first, &expected(&request));
+        parse_json(in_json(&request).to_string().as_bytes(), &options, &mut second).unwrap();
+        prop_assert_eq!(&second, &first);
+    }
+
+    #[test]
+    fn any_bytes_keep_the_promises(body in prop::collection::vec(any::<u8>(), 0..200)) {
+        fuzz::otlp(&body);
+        fuzz::otlp_json(&body);
+    }
+}

@@ -1,0 +1,220 @@
+//! The labels of a series: its metric, its device, and the text of the series.
+
+use smallvec::SmallVec;
+
+use super::super::protobuf::{Fields, Result};
+use super::super::{
+    Code, Ignored, Limits, Rejection, Sink,
+    grouping::Grouping,
+    metadata,
+    problem::{quoted, rejection, repeated},
+    work,
+};
+use super::{Options, SeriesRejection, Version};
+use crate::model::series::{SERIES_MAX_BYTES, SERIES_MAX_LABELS, SeriesError};
+use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdError, series};
+
+/// The label with the name of the metric.
+const METRIC: &str = "__name__";
+
+/// The longest label that describes a device, in bytes.
+const METADATA_VALUE_MAX_BYTES: usize = 128;
+
+/// Up to this many labels are collected without an allocation.
+const USUAL_METADATA: usize = 4;
+
+/// Reads the labels of one series after the other. Series share its buffers.
+#[derive(Debug)]
+pub(super) struct SeriesReader<'b, 'o> {
+    options: &'o Options<'o>,
+    symbols: &'o [&'b str],
+    max_metadata_bytes: usize,
+    /// The labels that the series has, with the exception of empty ones.
+    labels: Vec<(&'b str, &'b str)>,
+    metric: &'b str,
+    /// The canonical text of the series.
+    text: String,
+    metadata: String,
+}
+
+impl<'b, 'o> SeriesReader<'b, 'o> {
+    pub(super) fn new(options: &'o Options<'o>, symbols: &'o [&'b str], limits: Limits) -> Self {
+        let max_metadata_bytes = limits.max_metadata_bytes;
+        let (labels, text, metadata) = (Vec::new(), String::new(), String::new());
+        Self { options, symbols, max_metadata_bytes, labels, metric: "", text, metadata }
+    }
+
+    /// The metric of the series; empty if it has none.
+    pub(super) const fn metric(&self) -> &'b str {
+        self.metric
+    }
+
+    /// The canonical text of the series.
+    pub(super) fn series(&self) -> &str {
+        &self.text
+    }
+
+    /// Reads the labels of a series, and sets its device.
+    pub(super) fn read<S: Sink>(
+        &mut self,
+        series: &'b [u8],
+        readings: &mut Grouping<'_, S>,
+    ) -> Result<std::result::Result<(), SeriesRejection>> {
+        self.labels.clear();
+        self.metric = "";
+        let read = match self.options.version {
+            Version::V1 => self.read_texts(series)?,
+            Version::V2 => self.read_references(series)?,
+        };
+        Ok(self.identify(read, readings))
+    }
+
+    /// Reads the labels of version 1.0. Returns their number.
+    fn read_texts(&mut self, series: &'b [u8]) -> Result<std::result::Result<usize, Rejection>> {
+        let mut count = 0;
+        let mut fields = Fields::of(series);
+        while let Some(field) = fields.next()? {
+            if field.number == 1 {
+                let (mut key, mut value) = ("", "");
+                let mut label = field.message()?;
+                while let Some(field) = label.next()? {
+                    match field.number {
+                        1 => key = field.text()?,
+                        2 => value = field.text()?,
+                        _ => {}
+                    }
+                }
+                self.push(key, value, &mut count);
+            }
+        }
+        Ok(Ok(count))
+    }
+
+    /// Reads the labels of version 2.0. Returns their number.
+    fn read_references(&mut self, series: &'b [u8]) -> Result<std::result::Result<usize, Rejection>> {
+        let mut count = 0;
+        let mut key = None;
+        let mut fields = Fields::of(series);
+        while let Some(field) = fields.next()? {
+            if field.number != 1 {
+                continue;
+            }
+            let mut references = field.varints()?;
+            while let Some(reference) = references.next()? {
+                let symbol = usize::try_from(reference).ok().and_then(|at| self.symbols.get(at)).copied();
+                let Some(symbol) = symbol else {
+                    let what = format!("a label refers to symbol {reference} of {}", self.symbols.len());
+                    return Ok(Err(rejection(Code::InvalidLabel, what)));
+                };
+                match key.take() {
+                    None => key = Some(symbol),
+                    Some(key) => self.push(key, symbol, &mut count),
+                }
+            }
+        }
+        Ok(match key {
+            None => Ok(count),
+            Some(key) => Err(rejection(Code::InvalidLabel, format!("the label {} has no value", quoted(key)))),
+        })
+    }
+
+    /// Adds a label, unless there are too many of them. It counts all of them.
+    fn push(&mut self, key: &'b str, value: &'b str, count: &mut usize) {
+        if value.is_empty() {
+            return;
+        }
+        *count += 1;
+        if self.labels.len() < self.max_labels() {
+            self.labels.push((key, value));
+        }
+    }
+
+    /// The most labels of a valid series.
+    const fn max_labels(&self) -> usize {
+        SERIES_MAX_LABELS + self.options.metadata_labels.len() + 2
+    }
+
+    fn identify<S: Sink>(
+        &mut self,
+        read: std::result::Result<usize, Rejection>,
+        readings: &mut Grouping<'_, S>,
+    ) -> std::result::Result<(), SeriesRejection> {
+        let read = read.and_then(|count| self.check(count));
+        self.metric = self.take(METRIC).unwrap_or_default();
+        let device = self.options.device_labels.iter().find_map(|label| self.take(label));
+        let device = device.ok_or_else(|| {
+            let looked_for = self.options.device_labels.join(", ");
+            let what = format!("no label of {} names the device (looked for {looked_for})", quoted(self.metric));
+            SeriesRejection::NoDevice(read.clone().err().unwrap_or_else(|| rejection(Code::MissingDeviceId, what)))
+        })?;
+        if device.len() > DEVICE_ID_MAX_BYTES {
+            let what = DeviceIdError::TooLong(device.len()).to_string();
+            return Err(SeriesRejection::NoDevice(rejection(Code::InvalidDeviceId, what)));
+        }
+        self.take_metadata(readings.sink());
+        readings.set_device(device, &self.metadata);
+        read.and_then(|()| self.write()).map_err(SeriesRejection::Series)
+    }
+
+    /// Checks the number of labels, and the length of each, before labels are compared.
+    fn check(&self, count: usize) -> std::result::Result<(), Rejection> {
+        if count > self.max_labels() {
+            return Err(of_series(&SeriesError::TooManyLabels(count)));
+        }
+        let is_metadata = |key: &str| self.options.metadata_labels.iter().any(|label| label == key);
+        for &(key, value) in &self.labels {
+            let longest = key.len().max(value.len());
+            if longest > SERIES_MAX_BYTES && (key.len() > SERIES_MAX_BYTES || !is_metadata(key)) {
+                return Err(of_series(&SeriesError::TooLong(longest)));
+            }
+        }
+        match repeated(self.labels.iter().map(|&(key, _)| key)) {
+            None => Ok(()),
+            Some(key) => Err(of_series(&SeriesError::DuplicateLabel(key.to_owned()))),
+        }
+    }
+
+    /// Removes a label, and returns its value.
+    fn take(&mut self, key: &str) -> Option<&'b str> {
+        work::count(self.labels.len());
+        let at = self.labels.iter().position(|&(known, _)| known == key)?;
+        Some(self.labels.swap_remove(at).1)
+    }
+
+    /// Moves the labels that describe the device to its metadata, as far as they fit.
+    fn take_metadata(&mut self, sink: &mut impl Sink) {
+        let mut members: SmallVec<[(&str, &str); USUAL_METADATA]> = SmallVec::new();
+        let options = self.options;
+        for key in options.metadata_labels {
+            let Some(value) = self.take(key) else { continue };
+            members.push((key, value));
+            let fits = value.len() <= METADATA_VALUE_MAX_BYTES
+                && metadata::check_member(key, value).is_ok()
+                && metadata::bytes(members.iter().copied()) <= self.max_metadata_bytes;
+            if !fits {
+                members.pop();
+                sink.ignore(Ignored::Metadata, key);
+            }
+        }
+        metadata::write(&mut self.metadata, members.into_iter());
+    }
+
+    /// Writes the canonical text of the series.
+    fn write(&mut self) -> std::result::Result<(), Rejection> {
+        if self.metric.is_empty() {
+            let what = format!("a series has no label {METRIC}");
+            return Err(rejection(Code::InvalidMetricName, what));
+        }
+        let bytes =
+            self.metric.len() + self.labels.iter().map(|(key, value)| key.len() + value.len() + 2).sum::<usize>();
+        if bytes > SERIES_MAX_BYTES {
+            return Err(of_series(&SeriesError::TooLong(bytes)));
+        }
+        work::count(bytes);
+        series::write(&mut self.text, self.metric, &mut self.labels).map_err(|error| of_series(&error))
+    }
+}
+
+fn of_series(error: &SeriesError) -> Rejection {
+    rejection(Code::from(error), error.to_string())
+}
