@@ -1,6 +1,7 @@
 //! Unmodified clients from `PyPI`: they send their token, get an error if it is wrong, and their writes can
 //! be read.
 
+use std::collections::BTreeMap;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
@@ -18,8 +19,34 @@ async fn the_python_client_of_influxdb_1_writes() {
     writes("influxdb1.py", "v1").await;
 }
 
-/// Runs a program of `tests/clients`, then reads its writes.
-async fn writes(program: &str, version: &str) {
+#[tokio::test]
+async fn the_python_exporter_of_opentelemetry_writes() {
+    let server = server_after("otlp.py").await;
+    for device in ["otlp-plain", "otlp-gzip"] {
+        let readings = server.readings(device).await;
+        let values = readings.as_array().expect("readings").iter().map(|reading| reading["values"].as_object());
+        let values: BTreeMap<&str, f64> = values
+            .flat_map(|values| values.expect("values").iter())
+            .map(|(series, value)| (series.as_str(), value.as_f64().expect("a number")))
+            .collect();
+        let expected = [
+            ("pump.running{otel.scope.name=pumps,service.instance.id=1,service.name=plant}", -2.0),
+            ("pump.starts{line=a,otel.scope.name=pumps,service.instance.id=1,service.name=plant}", 3.0),
+            ("pump.starts{line=b,otel.scope.name=pumps,service.instance.id=1,service.name=plant,spare=true}", 4.0),
+            ("temp{otel.scope.name=pumps,room=hall,service.instance.id=1,service.name=plant}", 22.5),
+        ];
+        assert_eq!(values, BTreeMap::from(expected), "{device}");
+        let metadata = server.get_json(&format!("/v1/devices?prefix={device}")).await["devices"][0]["metadata"].take();
+        assert_eq!((&metadata["site"], &metadata["floor"]), (&json!("north hall"), &json!("2")));
+        assert_eq!(metadata["telemetry.sdk.language"], "python");
+    }
+    let metrics = server.metrics().await;
+    let of_histograms = [("protocol", "otlp"), ("reason", "histogram")];
+    assert_eq!(metrics.count_where("tidegauge_fields_ignored_total", &of_histograms), 2);
+}
+
+/// A server to which a program of `tests/clients` has written.
+async fn server_after(program: &str) -> Server {
     let tokens = Setup::sqlite().token("operator", "scopes = ['admin']").token("client", "scopes = ['ingest']");
     let server = Server::start(tokens.set("auth.allow_anonymous", true)).await;
     let (program, url) = (format!("{}/tests/clients/{program}", env!("CARGO_MANIFEST_DIR")), server.url().to_owned());
@@ -32,6 +59,12 @@ async fn writes(program: &str, version: &str) {
         python.output().expect("python3 is there")
     };
     succeeded(&tokio::task::spawn_blocking(run).await.expect("no panic"));
+    server
+}
+
+/// Runs a program of `tests/clients`, then reads its writes.
+async fn writes(program: &str, version: &str) {
+    let server = server_after(program).await;
     for compression in ["plain", "gzip"] {
         let batches = server.readings(&format!("{version}-batch-{compression}")).await;
         let expected: Vec<_> = (0..120).map(reading).collect();

@@ -1,0 +1,127 @@
+//! A real Prometheus, which scrapes itself each second and remote-writes its metrics.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::mongod::{free_port, kill_on_exit::KillOnExit};
+use super::{client, wait_until};
+
+/// The samples of one instance: values by time in Unix milliseconds and text of the series.
+pub(crate) type Samples = BTreeMap<(i64, String), f64>;
+
+/// A Prometheus. It is killed at the end.
+pub(crate) struct Prometheus {
+    child: Child,
+    _kill_on_exit: KillOnExit,
+    folder: TempDir,
+    port: u16,
+    client: reqwest::Client,
+}
+
+impl Prometheus {
+    /// Starts a Prometheus that writes to this URL, and waits until it is ready.
+    pub(crate) async fn start(url: &str) -> Self {
+        let folder = TempDir::new().expect("a temporary folder");
+        let port = free_port();
+        let config = format!(
+            "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\n\
+             scrape_configs:\n  - job_name: itself\n    static_configs: [{{ targets: ['127.0.0.1:{port}'] }}]\n\
+             remote_write:\n  - url: {url}/api/v1/write\n    queue_config: {{ batch_send_deadline: 100ms }}\n"
+        );
+        std::fs::write(folder.path().join("prometheus.yml"), config).expect("the folder is writable");
+        let log = File::create(folder.path().join("log")).expect("the folder is writable");
+        let child = Command::new(program())
+            .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("prometheus runs");
+        let kill_on_exit = KillOnExit::new(&child, folder.path());
+        let client = client(None).build().expect("a client");
+        let prometheus = Self { child, _kill_on_exit: kill_on_exit, folder, port, client };
+        let ready = format!("http://{}/-/ready", prometheus.instance());
+        let is_ready = async || {
+            let answer = prometheus.client.get(&ready).send().await;
+            answer.is_ok_and(|answer| answer.status().is_success()).then_some(())
+        };
+        wait_until("Prometheus is ready", is_ready).await;
+        prometheus
+    }
+
+    /// The label `instance` of its own metrics.
+    pub(crate) fn instance(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Its log lines so far.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).expect("there is a log")
+    }
+
+    /// The samples of its own database for a selector with a range, at an instant in Unix milliseconds.
+    pub(crate) async fn samples(&self, selector: &str, at_ms: i64) -> Samples {
+        let form = form_urlencoded::Serializer::new(String::new())
+            .append_pair("query", selector)
+            .append_pair("time", &format!("{}.{:03}", at_ms / 1_000, at_ms % 1_000))
+            .finish();
+        let request = self.client.post(format!("http://{}/api/v1/query", self.instance()));
+        let request = request.header("content-type", "application/x-www-form-urlencoded").body(form);
+        let answer: Value = serde_json::from_slice(
+            &request.send().await.expect("Prometheus answers").bytes().await.expect("the whole answer"),
+        )
+        .expect("JSON");
+        assert_eq!(answer["status"], "success", "{answer}");
+        let mut samples = Samples::new();
+        for series in answer["data"]["result"].as_array().expect("series") {
+            let text = text_of(&series["metric"]);
+            for sample in series["values"].as_array().expect("samples") {
+                let ts_ms = (sample[0].as_f64().expect("a time") * 1_000.0).round() as i64;
+                let value = sample[1].as_str().expect("a text").parse().expect("a number");
+                samples.insert((ts_ms, text.clone()), value);
+            }
+        }
+        samples
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        self.child.kill().expect("our child");
+        self.child.wait().expect("our child");
+        if std::thread::panicking() {
+            eprintln!("--- Prometheus logged:\n{}---", self.log());
+        }
+    }
+}
+
+/// The text of a series: its name, and its labels except `instance`.
+fn text_of(labels: &Value) -> String {
+    let labels: BTreeMap<String, String> = serde_json::from_value(labels.clone()).expect("labels");
+    let others = labels.iter().filter(|(key, _)| !["__name__", "instance"].contains(&key.as_str()));
+    let others: Vec<_> = others.map(|(key, value)| format!("{}={}", escaped(key), escaped(value))).collect();
+    let others = if others.is_empty() { String::new() } else { format!("{{{}}}", others.join(",")) };
+    format!("{}{others}", labels["__name__"])
+}
+
+fn escaped(text: &str) -> String {
+    text.chars().flat_map(|char| r"\{},=".contains(char).then_some('\\').into_iter().chain([char])).collect()
+}
+
+fn program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-prometheus");
+        let output = Command::new(script).stdin(Stdio::null()).output().expect("python3 is there");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim_end())
+    })
+}

@@ -1,0 +1,149 @@
+//! OTLP over HTTP: the answers that its specification demands. `clients` has the real exporter.
+
+use prost::Message;
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Server, Setup, secret_of};
+
+const JSON: &str = "application/json";
+const PROTOBUF: &str = "application/x-protobuf";
+const TS_NS: &str = "1713621610000000000";
+const TS: &str = "2024-04-20T14:00:10.000Z";
+
+/// An `ExportMetricsServiceResponse`.
+#[derive(Clone, PartialEq, Message)]
+struct Response {
+    #[prost(message, optional, tag = "1")]
+    partial_success: Option<PartialSuccess>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PartialSuccess {
+    #[prost(int64, tag = "1")]
+    rejected_data_points: i64,
+    #[prost(string, tag = "2")]
+    error_message: String,
+}
+
+/// A `google.rpc.Status`.
+#[derive(Clone, PartialEq, Message)]
+struct Status {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
+}
+
+/// A request of one resource with these attributes and metrics.
+fn request(attributes: &[(&str, &str)], metrics: &Value) -> Value {
+    let attribute = |(key, value): &(&str, &str)| json!({ "key": key, "value": { "stringValue": value } });
+    let attributes: Vec<_> = attributes.iter().map(attribute).collect();
+    let scope_metrics = json!([{ "scope": { "name": "" }, "metrics": metrics }]);
+    json!({ "resourceMetrics": [{ "resource": { "attributes": attributes }, "scopeMetrics": scope_metrics }] })
+}
+
+async fn export(server: &Server, request: &Value) -> Answer {
+    server.post("/v1/metrics", JSON, request.to_string()).await
+}
+
+#[tokio::test]
+async fn gauges_and_sums_become_readings() {
+    let server = Server::start(Setup::sqlite()).await;
+    let state = json!([{ "key": "state", "value": { "stringValue": "used" } }]);
+    let metrics = json!([
+        { "name": "system.memory.usage", "unit": "By",
+          "sum": { "isMonotonic": false, "aggregationTemporality": 2,
+                   "dataPoints": [{ "asInt": "1024", "timeUnixNano": TS_NS, "attributes": state }] } },
+        { "name": "temp", "gauge": { "dataPoints": [{ "asDouble": 22.5, "timeUnixNano": TS_NS }] } },
+    ]);
+    let resource = [("host.name", "node-1"), ("service.name", "agent"), ("os.type", "linux")];
+    let answer = export(&server, &request(&resource, &metrics)).await;
+    assert_eq!((answer.status, answer.header("content-type"), answer.text()), (200, JSON, "{}"));
+    let values =
+        json!({ "system.memory.usage{service.name=agent,state=used}": 1024.0, "temp{service.name=agent}": 22.5 });
+    assert_eq!(server.readings("node-1").await, json!([{ "ts": TS, "values": values }]));
+    let device = server.get_json("/v1/devices").await["devices"][0].take();
+    assert_eq!(device["metadata"], json!({ "os.type": "linux" }));
+    let metrics = server.metrics().await;
+    assert_eq!(metrics.count_where("tidegauge_readings_accepted_total", &[("protocol", "otlp")]), 1);
+}
+
+#[tokio::test]
+async fn data_points_that_are_not_stored_are_a_partial_success() {
+    let server = Server::start(Setup::sqlite()).await;
+    let metrics = json!([
+        { "name": "temp",
+          "gauge": { "dataPoints": [{ "asDouble": 22.5, "timeUnixNano": TS_NS }, { "timeUnixNano": TS_NS }] } },
+        { "name": "latency", "histogram": { "dataPoints": [{ "count": "3" }, { "count": "4" }] } },
+    ]);
+    let answer = export(&server, &request(&[("device.id", "d")], &metrics)).await;
+    let message = "1 of 2 samples are rejected, the others are stored: device d: a data point of \"temp\" has no \
+                   value; 2 data points of histograms and summaries are not stored";
+    let partial_success = json!({ "rejectedDataPoints": "3", "errorMessage": message });
+    assert_eq!((answer.status, answer.json()), (200, json!({ "partialSuccess": partial_success })));
+    assert_eq!(server.readings("d").await, json!([{ "ts": TS, "values": { "temp": 22.5 } }]));
+    let metrics = json!([{ "name": "latency", "summary": { "dataPoints": [{}] } }]);
+    let answer = export(&server, &request(&[("device.id", "d")], &metrics)).await;
+    assert_eq!((answer.status, &answer.json()["partialSuccess"]["rejectedDataPoints"]), (200, &json!("1")));
+}
+
+#[tokio::test]
+async fn a_request_of_which_nothing_is_stored_is_an_error() {
+    let server = Server::start(Setup::sqlite()).await;
+    let metrics = json!([{ "name": "temp", "gauge": { "dataPoints": [{ "asInt": 1 }] } }]);
+    let answer = export(&server, &request(&[("os.type", "linux")], &metrics)).await;
+    let message = "1 of 1 samples are rejected: no attribute of the resource names the device (looked for device.id, \
+                   host.name, service.instance.id, service.name)";
+    assert_eq!((answer.status, answer.json()), (400, json!({ "code": 3, "message": message })));
+}
+
+#[tokio::test]
+async fn answers_have_the_encoding_of_the_request() {
+    let tokens = Setup::sqlite().token("operator", "scopes = ['admin']").token("writer", "scopes = ['ingest']");
+    let server = Server::start(tokens).await;
+    let send = async |content_type: &str, body: &[u8], token: &str| {
+        let request = server.request(reqwest::Method::POST, "/v1/metrics").header("content-type", content_type);
+        server.send(request.bearer_auth(secret_of(token)).body(body.to_vec())).await
+    };
+    let answer = send(PROTOBUF, &[0x0A, 0x00], "writer").await;
+    assert_eq!((answer.status, answer.header("content-type"), answer.body.len()), (200, PROTOBUF, 0));
+    // A resource with one scope, one gauge and one data point, without a device.
+    let nameless = [0x0A, 0x0B, 0x12, 0x09, 0x12, 0x07, 0x2A, 0x05, 0x0A, 0x03, 0x40, 0x80, 0x00];
+    let answer = send(PROTOBUF, &nameless, "writer").await;
+    let status = Status::decode(answer.body.clone()).expect("a status");
+    assert_eq!((answer.status, status.code, status.message.starts_with("1 of 1 samples are")), (400, 3, true));
+    let summary = [0x0A, 0x08, 0x12, 0x06, 0x12, 0x04, 0x5A, 0x02, 0x0A, 0x00];
+    let answer = send(PROTOBUF, &summary, "writer").await;
+    let partial = Response::decode(answer.body.clone()).expect("a response").partial_success.expect("a partial one");
+    assert_eq!((answer.status, partial.rejected_data_points), (200, 1));
+    for (content_type, body, token, status, code) in [
+        (PROTOBUF, &b"{}"[..], "writer", 400, 3),
+        (PROTOBUF, b"{}", "nobody", 401, 16),
+        (JSON, b"[]", "writer", 400, 3),
+        (JSON, b"{}", "operator", 403, 7),
+        ("text/plain", b"{}", "writer", 415, 3),
+    ] {
+        let answer = send(content_type, body, token).await;
+        assert_eq!(answer.status, status, "{content_type} {token}");
+        let found = if content_type == JSON {
+            answer.json()["code"].take()
+        } else {
+            assert_eq!(answer.header("content-type"), PROTOBUF);
+            json!(Status::decode(answer.body.clone()).expect("a status").code)
+        };
+        assert_eq!(found, code, "{content_type} {token}");
+    }
+}
+
+#[tokio::test]
+async fn the_attributes_that_name_the_device_are_configurable() {
+    let names = toml::Value::from(vec!["plant.unit", "service.name"]);
+    let section: toml::Table = [("device_attributes".to_owned(), names)].into_iter().collect();
+    let server = Server::start(Setup::sqlite().set("ingest.otlp", section)).await;
+    let metrics = json!([{ "name": "temp", "gauge": { "dataPoints": [{ "asInt": 1, "timeUnixNano": TS_NS }] } }]);
+    let resource = [("host.name", "h"), ("plant.unit", "u7"), ("service.name", "s")];
+    assert_eq!(export(&server, &request(&resource, &metrics)).await.status, 200);
+    assert_eq!(server.readings("u7").await[0]["values"], json!({ "temp{service.name=s}": 1.0 }));
+    let device = server.get_json("/v1/devices").await["devices"][0].take();
+    assert_eq!(device["metadata"], json!({ "host.name": "h" }));
+}
