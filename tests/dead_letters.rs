@@ -89,6 +89,21 @@ async fn dead_letters_are_listed_retried_and_then_stored_once() {
 }
 
 #[tokio::test]
+async fn a_series_with_labels_survives_a_dead_letter() {
+    let database = Database::new();
+    let server = a_server_with_dead_letters(&database).await;
+    let values = json!({ r"disk{host=a.b,path=C:\\}": 1.5, "disk": 2.0 });
+    let answer = server.ingest(&json!({ "deviceId": "bad-3", "ts": START_MS, "values": values })).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    wait_for(&server, "tidegauge_readings_dead_lettered_total", 10).await;
+    refuse_bad(&database, false).await;
+    assert_eq!(retry(&server).await.0, Some(0));
+    server.settled().await;
+    let expected = json!([{ "ts": "2024-04-20T14:00:00.000Z", "values": values }]);
+    assert_eq!(server.readings("bad-3").await, expected);
+}
+
+#[tokio::test]
 async fn an_interrupted_retry_is_finished_by_the_next_one() {
     let database = Database::new();
     let server = a_server_with_dead_letters(&database).await;

@@ -71,6 +71,34 @@ async fn the_hourly_report_agrees_with_the_stats_of_every_bucket() {
     }
 }
 
+/// The aggregations of docs/mongodb.md about labels.
+#[tokio::test]
+async fn a_series_with_labels_is_a_field_with_its_text() {
+    let database = Database::new();
+    let server = Server::start(Setup::mongodb(&database)).await;
+    let values = json!({ "cpu_idle{cpu=cpu0}": 90, "cpu_idle{cpu=cpu1}": 70, "load": 0.5, "disk{path=/a.b}": 1 });
+    for at in 0..2 {
+        let reading = json!({ "deviceId": "raspi", "ts": START_MS + at * 10_000, "values": values });
+        assert_eq!(server.ingest(&reading).await.status, 200);
+    }
+    server.settled().await;
+    let avg = doc! { "_id": "$bucket", "avg": { "$avg": "$readings.cpu_idle{cpu=cpu0}" } };
+    let found = database.aggregate("buckets", vec![doc! { "$unwind": "$readings" }, doc! { "$group": avg }]).await;
+    assert_eq!(number(&found[0]["avg"]), 90.0);
+    let of_metric = [
+        doc! { "$project": { "series": { "$objectToArray": "$stats" } } },
+        doc! { "$unwind": "$series" },
+        doc! { "$match": { "series.k": { "$regex": r"^cpu_idle(\{|$)" } } },
+        doc! { "$group": { "_id": "$series.k", "sum": { "$sum": "$series.v.sum" } } },
+        doc! { "$sort": { "_id": 1 } },
+    ];
+    let found = database.aggregate("buckets", of_metric.to_vec()).await;
+    let found: Vec<_> = found.iter().map(|of| (of.get_str("_id").expect("a series"), number(&of["sum"]))).collect();
+    assert_eq!(found, [("cpu_idle{cpu=cpu0}", json!(180.0)), ("cpu_idle{cpu=cpu1}", json!(140.0))]);
+    let named = database.aggregate("buckets", vec![doc! { "$match": { "stats.disk{path=/a\u{FF0E}b}.count": 2 } }]);
+    assert_eq!(named.await.len(), 1, "a full stop is stored as U+FF0E");
+}
+
 #[tokio::test]
 async fn the_buckets_of_a_device_are_found_by_an_index() {
     let database = Database::new();

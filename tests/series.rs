@@ -8,7 +8,7 @@ use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
-use crate::harness::{Database, Server, Setup};
+use crate::harness::{Database, Server, Setup, run};
 
 const HOUR_MS: i64 = 3_600_000;
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
@@ -290,6 +290,23 @@ async fn mongodb_answers_random_selections() {
 async fn a_time_series_answers_random_selections() {
     let database = Database::new();
     random_selections_answer_what_the_model_has(Setup::timeseries(&database), 4).await;
+}
+
+#[tokio::test]
+async fn columns_of_a_table_may_be_series() {
+    let server = Server::start(Setup::sqlite()).await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("table.csv");
+    let table = "ts,\"cpu{host=a,core=1}\",load,x\n2024-04-20T14:00:00Z,1.5,2,3\n2024-04-20T14:00:10Z,,4,\n";
+    std::fs::write(&file, table).expect("the folder is writable");
+    let import = ["import", file.to_str().expect("UTF-8"), "--device", "table", "--url", server.url()];
+    let metrics = ["--metric", "cpu{core=1,host=a}", "--metric", "load", "--metric", "y{k=x\\=1}=x"];
+    let finished = run(&[&import[..], &metrics].concat()).await;
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    let first = json!({ "cpu{core=1,host=a}": 1.5, "load": 2.0, "y{k=x\\=1}": 3.0 });
+    let expected = [(0, first), (10, json!({ "load": 4.0 }))];
+    let expected = expected.map(|(at, values)| json!({ "ts": rfc3339(START_MS + at * 1_000), "values": values }));
+    assert_eq!(server.readings("table").await, json!(expected));
 }
 
 #[tokio::test]
