@@ -8,6 +8,7 @@ mod cli;
 mod clients;
 mod dead_letters;
 mod deploy;
+mod device_index;
 mod failure_details;
 mod faults;
 mod harness;

@@ -73,6 +73,9 @@ pub(crate) async fn check(
         read_rollups(server, device, &mut rollups).await;
     }
     compare(&found, history, findings);
+    for device in devices {
+        check_device(server, device, &found, findings).await;
+    }
     if rollups != fold(&found) {
         findings.wrong.push(differences("rollups of the API", &rollups, "fold of the readings", &fold(&found)));
     }
@@ -129,6 +132,33 @@ async fn read(server: &Server, device: &Arc<str>, found: &mut Found, findings: &
         }
         let Some(cursor) = page["next"].as_str() else { break };
         page = server.get_json(&format!("{path}&cursor={cursor}")).await;
+    }
+}
+
+/// Checks the list of devices and the latest values: they are derived from the device index.
+async fn check_device(server: &Server, device: &Arc<str>, found: &Found, findings: &mut Findings) {
+    let mut latest: BTreeMap<&str, (i64, f64)> = BTreeMap::new();
+    let of_device = found.range((Arc::clone(device), i64::MIN, "")..).take_while(|((of, ..), _)| of == device);
+    for ((_, ts_ms, metric), value) in of_device {
+        latest.insert(metric, (*ts_ms, *value));
+    }
+    let Some(last_ms) = latest.values().map(|(ts_ms, _)| *ts_ms).max() else { return };
+    let listed = server.get_json(&format!("/v1/devices?prefix={}&limit=1", device.replace('/', "%2F"))).await;
+    let listed = &listed["devices"][0];
+    let metrics: Vec<&str> = listed["metrics"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let last_seen: Option<jiff::Timestamp> = listed["lastSeen"].as_str().and_then(|seen| seen.parse().ok());
+    if latest.keys().any(|metric| !metrics.contains(metric)) {
+        findings.wrong.push(format!("{device} is listed with {metrics:?}, and has {latest:?}"));
+    }
+    if last_seen.map(jiff::Timestamp::as_millisecond) != Some(last_ms) {
+        findings.wrong.push(format!("{device} was last seen {last_ms}, and is listed as {listed}"));
+    }
+    let answered = server.get_json(&format!("/v1/devices/{}/latest", device.replace('/', "%2F"))).await;
+    for (metric, (last_ms, value)) in latest {
+        let answered = &answered["metrics"][metric];
+        if (answered["value"].as_f64(), answered.get("ts").map(|_| ts_ms(answered))) != (Some(value), Some(last_ms)) {
+            findings.wrong.push(format!("the latest {metric} of {device} is {value} at {last_ms}, not {answered}"));
+        }
     }
 }
 

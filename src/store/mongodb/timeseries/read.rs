@@ -27,6 +27,9 @@ const BATCH: u32 = 10_000;
 /// The fewest measurements of a batch: the server's default for the first one.
 const BATCH_MIN: u32 = 101;
 
+/// The newest measurements of a device that are searched for metadata. As a rule the first one has it.
+const METADATA_MEASUREMENTS_MAX: i64 = 1_000;
+
 #[async_trait]
 impl Queries for Timeseries {
     async fn add_hour_stats(
@@ -79,9 +82,16 @@ impl Queries for Timeseries {
         Ok(self.read_newest(device).await?.map(|newest| newest.last_ms))
     }
 
-    /// Nothing: the last measurement has the newest metadata.
-    async fn newest_metadata(&self, _device: &str) -> Result<Option<DeviceMetadata>, StoreError> {
-        Ok(None)
+    async fn newest_metadata(&self, device: &str) -> Result<Option<DeviceMetadata>, StoreError> {
+        let find = self.measurements.find(doc! { "meta.deviceId": device }).sort(doc! { "ts": -1 });
+        let find = find.limit(METADATA_MEASUREMENTS_MAX).projection(doc! { "_id": 0, "meta": 1 });
+        let mut newest = None;
+        let visit = |measurement: &RawDocument| {
+            newest = decode_meta(measurement.get_document("meta")?)?;
+            Ok(if newest.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        };
+        self.commands.each_document(self.commands.limited(find), visit).await?;
+        Ok(newest.map(|text| DeviceMetadata { hour: DeviceMetadata::UNKNOWN_HOUR, text }))
     }
 
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {

@@ -1,0 +1,196 @@
+//! The device index: it is never behind the stored readings, it is made for data that has none, and all stores
+//! answer the same from it.
+
+use bson::{Document, doc};
+use serde_json::{Value, json};
+
+use crate::harness::{Database, Mongod, Server, Setup, wait_until};
+
+const HOUR_MS: i64 = 3_600_000;
+const START_MS: i64 = 1_713_571_200_000; // 2024-04-20T00:00:00Z
+
+/// Three devices over three days, with metadata in some hours, and metrics that end.
+async fn ingest_days(server: &Server) {
+    for hour in [0, 5, 23, 24, 30, 60] {
+        let of = |device: &str, values: Value| json!({ "deviceId": device, "ts": START_MS + hour * HOUR_MS, "values": values });
+        let mut described = of("described", json!({ "temp": hour, format!("only-{hour}"): 1 }));
+        if [5, 24].contains(&hour) {
+            described["metadata"] = json!({ "hour": hour, "a.b": ["$c"] });
+        }
+        let silent =
+            if hour < 30 { of("silent", json!({ "battery": hour })) } else { of("other", json!({ "x": hour })) };
+        assert_eq!(
+            server
+                .ingest(&json!([described, silent, of("labels", json!({ "cpu": hour, "cpu{n=0}": 1 }))]))
+                .await
+                .status,
+            200
+        );
+    }
+}
+
+/// The answers from the index.
+async fn answers(server: &Server) -> Vec<Value> {
+    let mut answers = vec![server.get_json("/v1/devices").await];
+    for device in ["described", "silent", "other", "labels"] {
+        answers.push(server.get_json(&format!("/v1/devices/{device}/latest")).await);
+    }
+    answers
+}
+
+fn expect_days(answers: &[Value]) {
+    let listed = &answers[0]["devices"];
+    let metrics = ["only-0", "only-23", "only-24", "only-30", "only-5", "only-60", "temp"];
+    assert_eq!(listed[0]["metrics"], json!(metrics));
+    assert_eq!(listed[0]["metadata"], json!({ "hour": 24, "a.b": ["$c"] }));
+    assert_eq!(listed[0]["firstSeen"], "2024-04-20T00:00:00.000Z");
+    assert_eq!(listed[0]["lastSeen"], "2024-04-22T12:00:00.000Z");
+    assert_eq!(listed[3]["lastSeen"], "2024-04-21T00:00:00.000Z", "{listed}");
+    let latest = &answers[1]["metrics"];
+    assert_eq!(latest["only-5"], json!({ "ts": "2024-04-20T05:00:00.000Z", "value": 1.0 }));
+    assert_eq!(latest["temp"], json!({ "ts": "2024-04-22T12:00:00.000Z", "value": 60.0 }));
+    assert_eq!(answers[2]["metrics"], json!({ "battery": { "ts": "2024-04-21T00:00:00.000Z", "value": 24.0 } }));
+}
+
+async fn answers_before_and_after_a_flush(setup: Setup) -> Vec<Value> {
+    let mut server = Server::start(setup.clone().all_pending()).await;
+    ingest_days(&server).await;
+    let pending = answers(&server).await;
+    expect_days(&pending);
+    assert!(server.terminate().await.success());
+    server.start_again_with(setup).await;
+    server.settled().await;
+    assert_eq!(answers(&server).await, pending, "stored");
+    pending
+}
+
+#[tokio::test]
+async fn all_stores_answer_the_same_before_and_after_a_flush() {
+    let expected = answers_before_and_after_a_flush(Setup::sqlite()).await;
+    let [buckets, timeseries] = [Database::new(), Database::new()];
+    assert_eq!(answers_before_and_after_a_flush(Setup::mongodb(&buckets)).await, expected);
+    assert_eq!(answers_before_and_after_a_flush(Setup::timeseries(&timeseries)).await, expected);
+}
+
+async fn is_complete(database: &Database) {
+    wait_until("the device index is complete", async || {
+        let progress = doc! { "$match": { "_id": { "build": 1 }, "isComplete": true } };
+        (!database.aggregate("devices", vec![progress]).await.is_empty()).then_some(())
+    })
+    .await;
+}
+
+/// Drops the index while tidegauge runs, and while it does not.
+async fn is_built_again(database: &Database, setup: Setup) {
+    let mut server = Server::start(setup).await;
+    ingest_days(&server).await;
+    server.settled().await;
+    is_complete(database).await;
+    let before = answers(&server).await;
+    expect_days(&before);
+    for is_running in [true, false] {
+        if !is_running {
+            assert!(server.terminate().await.success());
+        }
+        database.handle().await.collection::<Document>("devices").drop().await.expect("dropped");
+        if !is_running {
+            server.start_again().await;
+        }
+        is_complete(database).await;
+        assert_eq!(answers(&server).await, before, "dropped while the service runs: {is_running}");
+    }
+    // The entry of a known device is written again, with all that it had.
+    let more = json!({ "deviceId": "silent", "ts": START_MS + 24 * HOUR_MS + 1, "value": 1 });
+    assert_eq!(server.ingest(&more).await.status, 200);
+    server.settled().await;
+    let silent = server.get_json("/v1/devices?prefix=silent").await["devices"][0].take();
+    assert_eq!(silent["metrics"], json!(["battery", "value"]));
+}
+
+#[tokio::test]
+async fn a_dropped_index_of_buckets_is_built_again() {
+    let database = Database::new();
+    is_built_again(&database, Setup::mongodb(&database)).await;
+}
+
+#[tokio::test]
+async fn a_dropped_index_of_a_time_series_is_built_again() {
+    let database = Database::new();
+    is_built_again(&database, Setup::timeseries(&database)).await;
+}
+
+/// The insert of the readings hangs after the index was written, and tidegauge is killed.
+async fn killed_in_between(mongod: &Mongod, database: &Database, setup: Setup, collection: &str) {
+    let mut server = Server::start(setup).await;
+    is_complete(database).await;
+    let admin = mongodb::Client::with_uri_str(mongod.uri()).await.expect("a URI").database("admin");
+    let fail_point = |mode: bson::Bson| {
+        let data = doc! { "failCommands": ["insert"], "errorCode": 11_602 };
+        admin.run_command(doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data })
+    };
+    fail_point("alwaysOn".into()).await.expect("the fail point is there");
+    let reading =
+        json!({ "deviceId": "d", "metadata": { "floor": 2 }, "ts": START_MS, "values": { "temp": 1, "hum": 2 } });
+    assert_eq!(server.ingest(&reading).await.status, 200);
+    wait_until("the index has the device", async || {
+        let of_device = doc! { "$match": { "_id": "d", "series.temp": { "$exists": true } } };
+        (!database.aggregate("devices", vec![of_device]).await.is_empty()).then_some(())
+    })
+    .await;
+    let expected = json!([{
+        "deviceId": "d", "metadata": { "floor": 2 }, "metrics": ["hum", "temp"],
+        "firstSeen": "2024-04-20T00:00:00.000Z", "lastSeen": "2024-04-20T00:00:00.000Z",
+    }]);
+    assert_eq!(database.aggregate(collection, vec![doc! { "$match": {} }]).await, []);
+    assert_eq!(server.get_json("/v1/devices").await["devices"], expected);
+    server.kill9();
+    fail_point("off".into()).await.expect("the fail point is there");
+    server.start_again().await;
+    let metrics = server.settled().await;
+    assert_eq!(metrics.count("tidegauge_readings_stored_total"), 1);
+    assert_eq!(server.get_json("/v1/devices").await["devices"], expected);
+    let latest = server.get_json("/v1/devices/d/latest").await;
+    assert_eq!(latest["metrics"]["temp"], json!({ "ts": "2024-04-20T00:00:00.000Z", "value": 1.0 }));
+}
+
+#[tokio::test]
+async fn a_kill_between_the_index_and_the_bucket_leaves_both_right() {
+    let mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    killed_in_between(&mongod, &database, Setup::mongodb(&database), "buckets").await;
+}
+
+#[tokio::test]
+async fn a_kill_between_the_index_and_the_measurements_leaves_both_right() {
+    let mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    killed_in_between(&mongod, &database, Setup::timeseries(&database), "readings").await;
+}
+
+#[tokio::test]
+async fn two_instances_share_one_index() {
+    let database = Database::new();
+    let servers = [Server::start(Setup::mongodb(&database)).await, Server::start(Setup::mongodb(&database)).await];
+    for (nth, server) in servers.iter().cycle().take(6).enumerate() {
+        let ts = START_MS + nth as i64 * 30 * HOUR_MS;
+        let reading =
+            json!({ "deviceId": "d", "ts": ts, "metadata": { "nth": nth }, "values": { format!("m{nth}"): nth } });
+        assert_eq!(server.ingest(&reading).await.status, 200);
+        server.settled().await;
+        // Metadata of an older hour, through the other one.
+        let late = json!({ "deviceId": "d", "ts": ts - 1, "metadata": { "late": nth }, "values": { "late": nth } });
+        let other = &servers[(nth + 1) % 2];
+        assert_eq!(other.ingest(&late).await.status, 200);
+        other.settled().await;
+        let answers = [server.get_json("/v1/devices").await, other.get_json("/v1/devices").await];
+        assert_eq!(answers[0], answers[1]);
+        let device = &answers[0]["devices"][0];
+        assert_eq!(device["metadata"], json!({ "nth": nth }));
+        let metrics: Vec<String> =
+            ["late".to_owned()].into_iter().chain((0..=nth).map(|nth| format!("m{nth}"))).collect();
+        assert_eq!(device["metrics"], json!(metrics));
+        let latest = [server.get_json("/v1/devices/d/latest").await, other.get_json("/v1/devices/d/latest").await];
+        assert_eq!(latest[0], latest[1]);
+        assert_eq!(latest[0]["metrics"].as_object().map(serde_json::Map::len), Some(nth + 2));
+    }
+}
