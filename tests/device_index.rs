@@ -1,5 +1,5 @@
-//! The device index: it is never behind the stored readings, it is made for data that has none, and all stores
-//! answer the same from it.
+//! The device index: it is never behind the stored readings, it is made for data that has none, and all
+//! stores answer the same from it.
 
 use bson::{Document, doc};
 use serde_json::{Value, json};
@@ -12,7 +12,8 @@ const START_MS: i64 = 1_713_571_200_000; // 2024-04-20T00:00:00Z
 /// Three devices over three days, with metadata in some hours, and metrics that end.
 async fn ingest_days(server: &Server) {
     for hour in [0, 5, 23, 24, 30, 60] {
-        let of = |device: &str, values: Value| json!({ "deviceId": device, "ts": START_MS + hour * HOUR_MS, "values": values });
+        let ts = START_MS + hour * HOUR_MS;
+        let of = |device: &str, values: Value| json!({ "deviceId": device, "ts": ts, "values": values });
         let mut described = of("described", json!({ "temp": hour, format!("only-{hour}"): 1 }));
         if [5, 24].contains(&hour) {
             described["metadata"] = json!({ "hour": hour, "a.b": ["$c"] });
