@@ -175,7 +175,10 @@ pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError
     let saved = Checkpoint::load(folder)?;
     let checkpoint = saved.unwrap_or_default();
     let mut bases = segment::list(folder)?;
-    let needed_from = bases.partition_point(|&base| base <= checkpoint.position).saturating_sub(1);
+    let mut needed_from = bases.partition_point(|&base| base <= checkpoint.position).saturating_sub(1);
+    if needed_from > 0 && needed_from + 1 == bases.len() && is_unfinished(folder, bases[needed_from], checkpoint)? {
+        needed_from -= 1; // the last whole segment stays until another one is durable
+    }
     let stale = bases.drain(..needed_from).map(|base| folder.path_of(&segment::name(base))).collect();
     let claimed = checkpoint.durable;
     let mut inspection =
@@ -195,6 +198,19 @@ pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError
         })?;
     }
     Ok(inspection)
+}
+
+/// Whether a crash cut off the creation of the newest segment, before anything in it was acknowledged.
+fn is_unfinished(folder: &dyn Folder, newest: Position, checkpoint: Checkpoint) -> Result<bool, LogError> {
+    let name = segment::name(newest);
+    let path = folder.path_of(&name);
+    let file = folder.open(&name, OpenMode::Read).map_err(LogError::io("open", &path))?;
+    if newest < checkpoint.durable || file.len().map_err(LogError::io("read", &path))? > Header::BYTES as u64 {
+        return Ok(false);
+    }
+    let mut bytes = Vec::new();
+    file.read_from(0, &mut bytes).map_err(LogError::io("read", &path))?;
+    Ok(matches!(Header::check(&bytes, newest, &path), Err(error) if !matches!(error, LogError::Version { .. })))
 }
 
 /// A segment in memory.

@@ -52,6 +52,27 @@ fn a_power_cut_at_any_call_leaves_a_log_that_opens() {
 }
 
 #[test]
+fn a_power_cut_after_a_failed_segment_keeps_the_last_whole_one() {
+    let append = |sizes: &[u8]| Step::Append(sizes.to_vec());
+    for sync in [Sync::Always, Sync::Every(INTERVAL)] {
+        for (seed, calls) in (0..30).flat_map(|seed| (0..20).map(move |calls| (seed, calls))) {
+            let mut world = World::new(seed, sync);
+            for step in [Step::Restart(End::Close, 33), append(&[0]), append(&[2, 0])] {
+                world.step(&step);
+            }
+            world.disk.set_free_bytes(24); // the next segment gets a part of its header
+            world.append(&[0]);
+            let end = world.log.usage().readable;
+            world.log.cut(end).unwrap();
+            world.maybe_cut.push(world.records.len());
+            for step in [Step::PowerCutAfter(calls), append(&[0]), Step::Restart(End::Close, 33)] {
+                world.step(&step);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_cut_never_moves_back() {
     let mut world = World::new(0, Sync::Always);
     (0..6).for_each(|_| world.append(&[0, 0]));
