@@ -26,7 +26,6 @@ pub(super) struct Remarks {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Overwriting {
-    index: u32,
     device_id: Box<str>,
     ts: String,
     metric: Box<str>,
@@ -35,7 +34,6 @@ struct Overwriting {
 impl Remarks {
     pub(super) fn of(receipt: &Receipt) -> Self {
         let overwriting = |value: &OverwrittenValue| Overwriting {
-            index: value.index,
             device_id: value.device.clone(),
             ts: rfc3339(value.ts_ms),
             metric: value.metric.clone(),

@@ -1,7 +1,10 @@
 //! The check of each reading of a request or batch.
 
 use std::borrow::Cow;
+use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
+
+use foldhash::fast::RandomState;
 
 use crate::access::{DeviceScope, DeviceScopeError};
 use crate::log::{Batch, BatchBuilder, PushError};
@@ -97,6 +100,8 @@ pub struct Admission<'r> {
     owner: Option<Owner>,
     batch: BatchBuilder,
     overwrite_check: OverwriteCheck,
+    /// Hashes device IDs if devices have no limits.
+    hasher: RandomState,
     line: Option<u64>,
     receipt: Receipt,
     /// The rejected values of the reading that is being parsed, which may be rejected as a whole.
@@ -155,6 +160,7 @@ impl<'r> Admission<'r> {
             owner: None,
             batch: BatchBuilder::new(max_payload_bytes),
             overwrite_check: OverwriteCheck::default(),
+            hasher: RandomState::default(),
             line: None,
             receipt: Receipt::default(),
             rejected_values: RejectedValues::default(),
@@ -248,7 +254,9 @@ impl<'r> Admission<'r> {
 
     pub(super) fn finish(self) -> (Batch, Receipt) {
         let retry_after = self.device_check.and_then(RequestCheck::end);
-        (self.batch.finish(), Receipt { retry_after, ..self.receipt })
+        let batch = self.batch.finish();
+        let overwritten = self.overwrite_check.end(&batch, self.scope);
+        (batch, Receipt { retry_after, overwritten, ..self.receipt })
     }
 
     fn admit(&mut self, incoming: &Incoming<'_>) -> Result<(), Rejection> {
@@ -269,9 +277,14 @@ impl<'r> Admission<'r> {
             &*valid_values
         };
         let ts_ms = self.window.check(incoming.ts_ms, self.source)?;
-        if let Some(check) = &mut self.device_check {
-            check.check(device, values)?;
-        }
+        let device_hash = match &mut self.device_check {
+            Some(check) => {
+                let hash = check.hash(device);
+                check.check(hash, device, values)?;
+                hash
+            }
+            None => self.hasher.hash_one(device),
+        };
         let values = values.iter().map(|(name, value)| (&**name, *value));
         let (owner, measurement_bytes) = (incoming.owner, incoming.measurement_bytes);
         self.batch.push_of(owner, device, incoming.metadata, ts_ms, measurement_bytes, values).map_err(|error| {
@@ -281,9 +294,7 @@ impl<'r> Admission<'r> {
             };
             Rejection { code, detail: error.to_string() }
         })?;
-        if let Some(metric) = self.overwrite_check.note(device, ts_ms, &self.batch) {
-            self.receipt.overwritten.add(self.receipt.received, incoming.device, ts_ms, metric);
-        }
+        self.overwrite_check.note(device_hash, ts_ms);
         if known.is_none()
             && let Some(number) = incoming.owner
         {

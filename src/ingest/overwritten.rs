@@ -4,18 +4,22 @@
 //! one. That is rarely meant, so a reading that replaces another value of its request is counted, and the
 //! first of them are named in the answer.
 //!
-//! A table has the hash of device and instant of each reading. Only readings that share both are compared
-//! value by value. The hashes have 64 bits and a random seed, and stand for what they are made of.
-
-use std::hash::BuildHasher;
+//! Each reading leaves a key: a hash of its device and its instant. Only if two keys are equal, the values of
+//! their readings are compared. The keys have 64 bits with a random part, so equal keys are taken for equal
+//! devices and instants.
 
 use foldhash::fast::RandomState;
-use hashbrown::{HashMap, HashTable, hash_table::Entry};
+use hashbrown::{HashMap, HashSet};
 
-use crate::log::BatchBuilder;
+use crate::access::DeviceScope;
+use crate::log::Batch;
+use crate::log::batch_view::{BatchView, Step};
 
 /// The most overwriting readings that an answer names.
 const MAX_NAMED: usize = 10;
+
+/// An odd number whose bits look random: 2^64 divided by the golden ratio.
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The readings of a request that overwrite others of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,8 +33,6 @@ pub struct Overwritten {
 /// A value that a later reading of the same request replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverwrittenValue {
-    /// The position of the later reading in the request, counted from 0.
-    pub index: u32,
     /// The client ID of the device.
     pub device: Box<str>,
     /// The instant, in Unix milliseconds.
@@ -39,75 +41,101 @@ pub struct OverwrittenValue {
     pub metric: Box<str>,
 }
 
-/// The readings of a request or batch that were accepted so far.
+/// The keys of the readings of a request or batch.
 #[derive(Debug, Default)]
 pub(super) struct OverwriteCheck {
-    hasher: RandomState,
-    /// One entry for each device and instant.
-    instants: HashTable<Instant>,
-    /// The values of the instants that more than one reading has, by instant and name in the batch.
-    values: HashMap<(u64, u16), u64, RandomState>,
-    /// The number of the datagram: its readings overwrite no others.
-    datagram: u64,
-}
-
-#[derive(Debug)]
-struct Instant {
-    /// The hash of the device and the instant.
-    key: u64,
-    /// The first reading, in the batch.
-    first: u32,
-    /// Whether the values of the first reading are in [`OverwriteCheck::values`].
-    is_shared: bool,
+    /// One key for each accepted reading, never 0.
+    keys: Vec<u64>,
+    /// Different in each datagram, so that its readings overwrite no others.
+    salt: u64,
 }
 
 impl OverwriteCheck {
     /// Starts the next datagram of a batch.
     pub(super) const fn start_datagram(&mut self) {
-        self.datagram += 1;
+        self.salt = self.salt.wrapping_add(1 << 48);
     }
 
-    /// Notes the last reading of `batch`, and returns the name of the first value that it replaces, if any.
+    /// Notes an accepted reading. `device` is a hash of the device ID.
     #[inline]
-    pub(super) fn note<'b>(&mut self, device: &str, ts_ms: i64, batch: &'b BatchBuilder) -> Option<&'b str> {
-        let key = self.hasher.hash_one((device, ts_ms, self.datagram));
-        let reading = batch.last_reading();
-        match self.instants.entry(key, |known| known.key == key, |known| known.key) {
-            Entry::Vacant(vacant) => {
-                vacant.insert(Instant { key, first: reading, is_shared: false });
-                None
-            }
-            Entry::Occupied(occupied) => {
-                let Instant { first, is_shared, .. } = occupied.into_mut();
-                let first = (!std::mem::replace(is_shared, true)).then_some(*first);
-                self.compare(key, first, reading, batch)
-            }
-        }
+    pub(super) fn note(&mut self, device: u64, ts_ms: i64) {
+        let instant = ts_ms.cast_unsigned().wrapping_add(self.salt).wrapping_mul(SPREAD);
+        self.keys.push((device ^ instant) | 1);
     }
 
-    #[cold]
-    fn compare<'b>(&mut self, key: u64, first: Option<u32>, reading: u32, batch: &'b BatchBuilder) -> Option<&'b str> {
-        for (name, value) in first.into_iter().flat_map(|first| batch.values_of(first)) {
-            self.values.insert((key, name), value.to_bits());
+    /// Finds the overwritten values of the readings that were noted, which are those of `batch`.
+    pub(super) fn end(self, batch: &Batch, scope: &DeviceScope) -> Overwritten {
+        let shared = self.shared_keys();
+        if shared.is_empty() { Overwritten::default() } else { self.compare(&shared, batch, scope) }
+    }
+
+    /// The keys that several readings have.
+    fn shared_keys(&self) -> HashSet<u64, RandomState> {
+        let mut shared = HashSet::default();
+        if self.keys.len() < 2 {
+            return shared;
         }
-        let mut replaced = None;
-        for (name, value) in batch.values_of(reading) {
-            let earlier = self.values.insert((key, name), value.to_bits());
-            if earlier.is_some_and(|earlier| earlier != value.to_bits()) {
-                replaced = replaced.or(Some(name));
+        let slots = (2 * self.keys.len()).next_power_of_two();
+        let (mut table, shift) = (vec![0; slots], 64 - slots.trailing_zeros());
+        for &key in &self.keys {
+            let mut slot = (key.wrapping_mul(SPREAD) >> shift) as usize;
+            loop {
+                match table[slot] {
+                    0 => {
+                        table[slot] = key;
+                        break;
+                    }
+                    found if found == key => {
+                        shared.insert(key);
+                        break;
+                    }
+                    _ => slot = (slot + 1) % slots,
+                }
             }
         }
-        replaced.map(|name| batch.name(name))
+        shared
+    }
+
+    /// Compares the values of the readings that share a key.
+    #[cold]
+    fn compare(&self, shared: &HashSet<u64, RandomState>, batch: &Batch, scope: &DeviceScope) -> Overwritten {
+        let mut found = Overwritten::default();
+        let Ok(view) = BatchView::new(batch.payload()) else { return found };
+        let names = view.names().to_vec();
+        let mut known: HashMap<(u64, u16), u64, RandomState> = HashMap::default();
+        let mut keys = self.keys.iter();
+        let mut device = "";
+        for step in view.steps().flatten() {
+            match step {
+                Step::Group { device: of_group, .. } => device = of_group,
+                Step::Reading { ts_ms, values } => {
+                    let Some(key) = keys.next() else { break };
+                    if !shared.contains(key) {
+                        continue;
+                    }
+                    let mut replaced = None;
+                    for (name, value) in values {
+                        let earlier = known.insert((*key, name), value.to_bits());
+                        if earlier.is_some_and(|earlier| earlier != value.to_bits()) {
+                            replaced = replaced.or(Some(name));
+                        }
+                    }
+                    if let Some(name) = replaced {
+                        let metric = names[usize::from(name)].text;
+                        found.add(scope.to_client_id(device).unwrap_or(device), ts_ms, metric);
+                    }
+                }
+            }
+        }
+        found
     }
 }
 
 impl Overwritten {
-    /// Counts a reading that replaced a value.
-    #[cold]
-    pub(super) fn add(&mut self, index: u32, device: &str, ts_ms: i64, metric: &str) {
+    fn add(&mut self, device: &str, ts_ms: i64, metric: &str) {
         self.readings += 1;
         if self.first.len() < MAX_NAMED {
-            self.first.push(OverwrittenValue { index, device: device.into(), ts_ms, metric: metric.into() });
+            self.first.push(OverwrittenValue { device: device.into(), ts_ms, metric: metric.into() });
         }
     }
 }
@@ -115,40 +143,51 @@ impl Overwritten {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::hash::BuildHasher;
 
     use proptest::prelude::*;
 
     use super::*;
+    use crate::log::BatchBuilder;
 
-    /// The indexes of the readings that replace a value of an earlier one.
-    fn found(readings: &[(u8, i64, BTreeMap<u8, i8>)]) -> Vec<usize> {
-        let (mut check, mut batch, mut found) = (OverwriteCheck::default(), BatchBuilder::default(), Vec::new());
-        for (index, (device, ts_ms, values)) in readings.iter().enumerate() {
+    /// A device, an instant and values.
+    type Reading = (u8, i64, BTreeMap<u8, i8>);
+
+    fn any_reading() -> impl Strategy<Value = Reading> {
+        (0u8..3, 0i64..3, prop::collection::btree_map(0u8..4, 0i8..2, 1..4))
+    }
+
+    /// The devices, instants and metrics of the readings that replace a value of an earlier one.
+    fn found(readings: &[Reading]) -> Vec<(String, i64, String)> {
+        let (mut check, mut batch) = (OverwriteCheck::default(), BatchBuilder::default());
+        let hasher = RandomState::default();
+        for (device, ts_ms, values) in readings {
             let names: Vec<_> = values.iter().map(|(name, value)| (name.to_string(), f64::from(*value))).collect();
             let device = device.to_string();
             batch.push(&device, None, *ts_ms, names.iter().map(|(name, value)| (&**name, *value))).unwrap();
-            if check.note(&device, *ts_ms, &batch).is_some() {
-                found.push(index);
-            }
+            check.note(hasher.hash_one(device), *ts_ms);
         }
-        found
+        let found = check.end(&batch.finish(), DeviceScope::all());
+        assert_eq!(found.first.len(), (found.readings as usize).min(MAX_NAMED));
+        found.first.into_iter().map(|value| (value.device.into(), value.ts_ms, value.metric.into())).collect()
     }
 
     proptest! {
         #[test]
         fn a_reading_overwrites_when_a_map_of_all_values_changes(
-            readings in prop::collection::vec(
-                (0u8..3, 0i64..3, prop::collection::btree_map(0u8..4, 0i8..2, 1..4)), 0..30,
-            ),
+            readings in prop::collection::vec(any_reading(), 0..30),
         ) {
-            let mut known = BTreeMap::new();
-            let expected: Vec<_> = (0..readings.len()).filter(|&index| {
-                let (device, ts_ms, values) = &readings[index];
-                let changes = values.iter().filter(|(name, value)| {
+            let (mut known, mut expected) = (BTreeMap::new(), Vec::new());
+            for (device, ts_ms, values) in &readings {
+                let mut changed = values.iter().filter(|(name, value)| {
                     known.insert((*device, *ts_ms, **name), **value).is_some_and(|earlier| earlier != **value)
                 });
-                changes.count() > 0
-            }).collect();
+                if let Some((name, _)) = changed.next() {
+                    expected.push((device.to_string(), *ts_ms, name.to_string()));
+                }
+                changed.for_each(drop); // the filter also notes the other values
+            }
+            expected.truncate(MAX_NAMED);
             prop_assert_eq!(found(&readings), expected);
         }
     }
@@ -159,7 +198,8 @@ mod tests {
         for value in [1.0, 2.0] {
             batch.push("d", None, 5, [("m", value)].into_iter()).unwrap();
             check.start_datagram();
-            assert_eq!(check.note("d", 5, &batch), None);
+            check.note(7, 5);
         }
+        assert_eq!(check.end(&batch.finish(), DeviceScope::all()), Overwritten::default());
     }
 }

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use self::names::Names;
-use super::batch_view::Values;
 
 mod names;
 
@@ -58,8 +57,6 @@ pub struct BatchBuilder {
     payload: Vec<u8>,
     max_bytes: usize,
     readings: u32,
-    /// The offset of the last reading in the payload.
-    last_reading: usize,
     group: Option<Group>,
     names: Names,
     /// By the number of an owner, the offset of its first group; 0: the owner has no group.
@@ -105,7 +102,6 @@ impl BatchBuilder {
             payload: vec![0; 4],
             max_bytes: max_bytes.min(MAX_PAYLOAD_BYTES),
             readings: 0,
-            last_reading: 0,
             group: None,
             names: Names::default(),
             owners: Vec::new(),
@@ -115,21 +111,6 @@ impl BatchBuilder {
     /// The number of readings pushed so far.
     pub const fn readings(&self) -> u32 {
         self.readings
-    }
-
-    /// The last reading that was pushed, for [`Self::values_of`].
-    pub fn last_reading(&self) -> u32 {
-        offset(self.last_reading)
-    }
-
-    /// The values of a reading: indexes for [`Self::name`], and numbers.
-    pub fn values_of(&self, reading: u32) -> Values<'_> {
-        Values::of_reading(&self.payload[reading as usize..])
-    }
-
-    /// The text of a series by its index.
-    pub fn name(&self, index: u16) -> &str {
-        self.names.text(index)
     }
 
     /// Adds a reading. The caller has checked the device ID and the names.
@@ -214,7 +195,6 @@ impl BatchBuilder {
     ) -> Result<Option<Group>, PushError> {
         let continues = self.group.as_ref().is_some_and(|group| self.continues(group, owner, device, metadata));
         let opened = if continues { None } else { Some(self.open_group(owner, device, metadata)?) };
-        self.last_reading = self.payload.len();
         self.payload.extend_from_slice(&ts_ms.to_le_bytes());
         let count = u16::try_from(values.len()).map_err(|_| PushError::TooLong)?;
         self.payload.extend_from_slice(&count.to_le_bytes());

@@ -152,14 +152,6 @@ pub struct Values<'a> {
     bytes: std::slice::ChunksExact<'a, u8>,
 }
 
-impl<'a> Values<'a> {
-    /// The values of the reading that `bytes` begin with. It must be valid.
-    pub(super) fn of_reading(bytes: &'a [u8]) -> Self {
-        let count = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
-        Self { bytes: bytes[10..10 + count * VALUE_BYTES].chunks_exact(VALUE_BYTES) }
-    }
-}
-
 impl Iterator for Values<'_> {
     type Item = (u16, f64);
 

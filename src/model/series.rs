@@ -114,11 +114,13 @@ pub fn metric_of(series: &str) -> &str {
 ///
 /// The check reads the text once and allocates nothing. It does not recognize texts with escapes or with
 /// characters beyond ASCII, which [`canonical`] checks.
+#[inline]
 #[must_use]
 pub fn is_usual(text: &str) -> bool {
     is_usual_metric_name(text) || is_usual_labelled(text)
 }
 
+#[inline(never)]
 fn is_usual_labelled(text: &str) -> bool {
     let Some((metric, labels)) = text.split_once('{') else { return false };
     let Some(labels) = labels.strip_suffix('}') else { return false };

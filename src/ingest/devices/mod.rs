@@ -171,9 +171,15 @@ impl<'d> RequestCheck<'d> {
         self.new_device_limiter = self.devices.new_device_limiter_of(sender);
     }
 
-    /// Checks an otherwise valid reading of the device with this stored ID.
-    pub(super) fn check(&mut self, device: &str, values: &[(Cow<'_, str>, f64)]) -> Result<(), Rejection> {
-        let (id, metrics) = (self.devices.hash(device), self.devices.metric_set_hash(values));
+    /// A hash of a stored ID, for [`Self::check`].
+    #[inline]
+    pub(super) fn hash(&self, device: &str) -> u64 {
+        self.devices.hash(device)
+    }
+
+    /// Checks an otherwise valid reading of the device with this stored ID, whose hash is `id`.
+    pub(super) fn check(&mut self, id: u64, device: &str, values: &[(Cow<'_, str>, f64)]) -> Result<(), Rejection> {
+        let metrics = self.devices.metric_set_hash(values);
         let result = match self.last {
             Some((last_id, last_metrics, result)) if (last_id, last_metrics) == (id, metrics) => result,
             _ => self.check_cached(id, metrics, values),

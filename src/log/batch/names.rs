@@ -67,11 +67,6 @@ impl Names {
         Ok(index)
     }
 
-    /// The text of a name.
-    pub(super) fn text(&self, index: u16) -> &str {
-        std::str::from_utf8(self.name(index)).expect("`index` got it as text")
-    }
-
     fn name(&self, index: u16) -> &[u8] {
         slice(&self.bytes, self.places[usize::from(index)])
     }

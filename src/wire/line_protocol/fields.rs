@@ -45,12 +45,6 @@ pub(super) struct StringField<'b> {
     pub(super) is_metadata: bool,
 }
 
-enum Value<'b> {
-    Number(f64),
-    String(&'b str, usize),
-    Rejected(Rejection),
-}
-
 impl<'b> Fields<'b> {
     /// Reads the fields: at least one, with any value. Duplicate keys count towards the limit.
     pub(super) fn read(&mut self, scanner: &mut Scanner<'b>, limits: &Limits) -> Parsed<()> {
@@ -62,17 +56,8 @@ impl<'b> Fields<'b> {
         }
         let mut count = 0;
         loop {
-            let (key, value) = read_field(scanner)?;
             count += 1;
-            if count <= limits.max_metrics {
-                match value {
-                    Value::Number(value) => self.numbers.push(Field { key, value }),
-                    Value::String(text, offset) => {
-                        self.strings.push(StringField { key, text, offset, is_metadata: false });
-                    }
-                    Value::Rejected(rejection) => self.rejections.push(rejection),
-                }
-            }
+            self.read_field(scanner, count <= limits.max_metrics)?;
             if !scanner.take_if(b',') {
                 break;
             }
@@ -83,30 +68,44 @@ impl<'b> Fields<'b> {
         }
         Ok(())
     }
-}
 
-fn read_field<'b>(scanner: &mut Scanner<'b>) -> Parsed<(Cow<'b, str>, Value<'b>)> {
-    let key = scanner.name(KEY)?;
-    if key.is_empty() {
-        return Err(scanner.rejection(Code::InvalidLine, "expected the key of a field"));
-    }
-    if !scanner.take_if(b'=') {
-        let what = format!("expected '=' after the field {}", quoted(&key));
-        return Err(scanner.rejection(Code::InvalidLine, &what));
-    }
-    let start = scanner.offset();
-    if scanner.byte() == Some(b'"') {
-        let text = read_string(scanner, &key)?;
-        return Ok((key, Value::String(text, start)));
-    }
-    let value = match number(scanner.value()) {
-        Ok(value) => Value::Number(value),
-        Err(what) => {
-            let what = format!("the value of field {} {what}", quoted(&key));
-            Value::Rejected(rejection_at(start, Code::InvalidValue, &what))
+    #[inline]
+    fn read_field(&mut self, scanner: &mut Scanner<'b>, is_kept: bool) -> Parsed<()> {
+        let key = scanner.name(KEY)?;
+        if key.is_empty() {
+            return Err(scanner.rejection(Code::InvalidLine, "expected the key of a field"));
         }
-    };
-    Ok((key, value))
+        if !scanner.take_if(b'=') {
+            let what = format!("expected '=' after the field {}", quoted(&key));
+            return Err(scanner.rejection(Code::InvalidLine, &what));
+        }
+        if scanner.byte() == Some(b'"') {
+            return self.read_string(scanner, key, is_kept);
+        }
+        let start = scanner.offset();
+        match number(scanner.value()) {
+            Ok(value) if is_kept => self.numbers.push(Field { key, value }),
+            Err(what) if is_kept => self.reject(&key, start, what),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn reject(&mut self, key: &str, offset: usize, what: &str) {
+        let what = format_args!("the value of field {} {what}", quoted(key));
+        self.rejections.push(rejection_at(offset, Code::InvalidValue, what));
+    }
+
+    #[cold]
+    fn read_string(&mut self, scanner: &mut Scanner<'b>, key: Cow<'b, str>, is_kept: bool) -> Parsed<()> {
+        let offset = scanner.offset();
+        let text = read_string(scanner, &key)?;
+        if is_kept {
+            self.strings.push(StringField { key, text, offset, is_metadata: false });
+        }
+        Ok(())
+    }
 }
 
 /// Reads a string, without its quotes and with its escapes.

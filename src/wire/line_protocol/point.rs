@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use memchr::memchr2;
 use smallvec::SmallVec;
 
 use super::{
@@ -54,7 +53,7 @@ struct Point<'b> {
     /// The index of the tag that names the device.
     device: usize,
     ts_ms: Option<i64>,
-    /// Whether the line has a brace, which metric names do not have.
+    /// Whether a name on the line has a brace, which metric names do not have.
     has_brace: bool,
 }
 
@@ -100,8 +99,7 @@ impl<'b> Reader<'b> {
         if !options.mapping.metadata_tags.is_empty() || options.mapping.strings == Strings::Metadata {
             self.write_metadata(device, options.mapping)?;
         }
-        let has_brace = memchr2(b'{', b'}', line.as_bytes()).is_some();
-        Ok(Point { measurement, device, ts_ms, has_brace })
+        Ok(Point { measurement, device, ts_ms, has_brace: scanner.has_brace() })
     }
 
     fn read_tags(&mut self, scanner: &mut Scanner<'b>) -> Parsed<()> {
@@ -199,14 +197,15 @@ impl<'b> Reader<'b> {
             sink.reject(rejections.swap_remove(0));
             return;
         }
-        for string in strings.iter().filter(|string| !string.is_metadata) {
-            sink.ignore(Ignored::String, &string.key);
+        if !strings.is_empty() {
+            let dropped = strings.iter().filter(|string| !string.is_metadata);
+            dropped.for_each(|string| sink.ignore(Ignored::String, &string.key));
+            if numbers.is_empty() {
+                return;
+            }
         }
-        if numbers.is_empty() {
-            return; // only strings
-        }
-        for rejection in rejections.drain(..) {
-            sink.reject_value(rejection);
+        if !rejections.is_empty() {
+            rejections.drain(..).for_each(|rejection| sink.reject_value(rejection));
         }
         self.write_series(&point.measurement);
         let mut series = self.series.as_str();

@@ -15,7 +15,7 @@ use crate::wire::{
 /// The characters that end a kind of name, and that a backslash escapes in it.
 pub(super) struct Ends {
     escapable: &'static [u8],
-    /// The special bytes: the ends, the backslash, control characters.
+    /// The special bytes: the ends, the backslash, control characters, and braces.
     special: [bool; 256],
 }
 
@@ -33,6 +33,8 @@ impl Ends {
             byte += 1;
         }
         special[0x7F] = true;
+        special[b'{' as usize] = true;
+        special[b'}' as usize] = true;
         special[b'\\' as usize] = true;
         let mut at = 0;
         while at < escapable.len() {
@@ -55,12 +57,13 @@ const USUAL_BYTES: usize = 32;
 pub(super) struct Scanner<'b> {
     text: &'b str,
     at: usize,
+    has_brace: bool,
 }
 
 impl<'b> Scanner<'b> {
     /// Starts after the indent of `text`.
     pub(super) fn new(text: &'b str) -> Self {
-        Self { text, at: indent(text.as_bytes()) }
+        Self { text, at: indent(text.as_bytes()), has_brace: false }
     }
 
     /// Reads up to one of `ends`. The name may be empty.
@@ -68,7 +71,9 @@ impl<'b> Scanner<'b> {
     pub(super) fn name(&mut self, ends: &Ends) -> Parsed<Cow<'b, str>> {
         let plain = self.plain(ends);
         match self.byte() {
-            Some(byte) if byte == b'\\' || byte.is_ascii_control() => self.escaped_name(plain, ends).map(Cow::Owned),
+            Some(byte) if byte.is_ascii_control() || matches!(byte, b'\\' | b'{' | b'}') => {
+                self.special_name(plain, ends).map(Cow::Owned)
+            }
             _ => Ok(Cow::Borrowed(plain)),
         }
     }
@@ -93,6 +98,11 @@ impl<'b> Scanner<'b> {
         let is_next = self.byte() == Some(byte);
         self.at += usize::from(is_next);
         is_next
+    }
+
+    /// Whether one of the names had a brace.
+    pub(super) const fn has_brace(&self) -> bool {
+        self.has_brace
     }
 
     /// Skips spaces.
@@ -139,13 +149,18 @@ impl<'b> Scanner<'b> {
         taken
     }
 
-    /// Reads the rest of a name after `start`, from a backslash or a control character on.
+    /// Reads the rest of a name after `start`, from a backslash, a brace or a control character on.
     #[cold]
-    fn escaped_name(&mut self, start: &str, ends: &Ends) -> Parsed<String> {
+    fn special_name(&mut self, start: &str, ends: &Ends) -> Parsed<String> {
         let mut name = String::with_capacity(start.len() + USUAL_BYTES);
         name.push_str(start);
-        while self.take_if(b'\\') {
+        while let Some(special @ (b'\\' | b'{' | b'}')) = self.byte() {
+            self.at += 1;
             match self.byte() {
+                _ if special != b'\\' => {
+                    self.has_brace = true;
+                    name.push(char::from(special));
+                }
                 Some(byte) if ends.escapable.contains(&byte) => {
                     name.push(char::from(byte));
                     self.at += 1;
