@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 22] = [
+pub const TARGETS: [Target; 23] = [
     Target { name: "json", run: wire::fuzz::json },
     Target { name: "ndjson", run: wire::fuzz::ndjson },
     Target { name: "line_protocol", run: wire::fuzz::line_protocol },
@@ -32,6 +32,7 @@ pub const TARGETS: [Target; 22] = [
     Target { name: "remote_write_2", run: wire::fuzz::remote_write_2 },
     Target { name: "otlp", run: wire::fuzz::otlp },
     Target { name: "otlp_json", run: wire::fuzz::otlp_json },
+    Target { name: "webhook", run: wire::fuzz::webhook },
     Target { name: "timestamp", run: wire::fuzz::timestamp },
     Target { name: "signed_datagram", run: access::fuzz::signed_datagram },
     Target { name: "datagram", run: udp::fuzz::datagram },

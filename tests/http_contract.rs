@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::harness::Answer;
 
 /// Asserts that the answer is a problem of RFC 9457 with this status, and returns it.
-fn problem(answer: &Answer, status: u16) -> Value {
+pub(crate) fn problem(answer: &Answer, status: u16) -> Value {
     assert_eq!(answer.status, status, "{}", answer.text());
     assert_eq!(answer.header("content-type"), "application/problem+json");
     let problem = answer.json();

@@ -40,3 +40,4 @@ mod starts;
 mod store_away;
 mod tls;
 mod udp;
+mod webhooks;

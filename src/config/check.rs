@@ -7,7 +7,7 @@ use super::ConfigError;
 use crate::model::{DevicePattern, check_device_id};
 
 /// The longest `device_prefix`. It leaves as many bytes for the device ID itself.
-const PREFIX_MAX_BYTES: usize = 64;
+pub(super) const PREFIX_MAX_BYTES: usize = 64;
 
 /// Whether this may be the name of a token or the id of a key: 1 to `max_bytes` of `A-Z a-z 0-9 . _ -`.
 pub(super) fn is_name(name: &[u8], max_bytes: usize) -> bool {

@@ -17,6 +17,7 @@ mod flush;
 pub mod fuzz;
 mod http;
 mod ingest;
+mod json_path;
 mod key;
 mod key_secret;
 mod limits;
@@ -26,6 +27,7 @@ mod log_filter;
 mod mongodb;
 mod mongodb_uri;
 mod otlp;
+mod path_list;
 mod pending;
 mod query;
 mod remote_write;
@@ -40,6 +42,7 @@ mod token;
 mod token_hash;
 mod udp;
 mod units;
+mod webhook;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -52,6 +55,7 @@ pub use error::{ConfigError, Place};
 pub use flush::Flush;
 pub use http::Http;
 pub use ingest::{Ingest, Json, LineProtocol, Senml, Strings, UnknownKeys};
+pub use json_path::{JsonPath, JsonPathError, Step};
 pub use key::{KEY_ID_MAX_BYTES, Key, is_key_id};
 pub use key_secret::KeySecret;
 pub use limits::Limits;
@@ -61,6 +65,7 @@ pub use log_filter::{LogFilter, LogFilterError};
 pub use mongodb::Mongodb;
 pub use mongodb_uri::{MongodbUri, MongodbUriError};
 pub use otlp::Otlp;
+pub use path_list::{Condition, NamedPath, PathEntry, PathList};
 pub use pending::Pending;
 pub use query::Query;
 pub use remote_write::RemoteWrite;
@@ -75,6 +80,7 @@ pub use token::{Expiry, Scope, Token};
 pub use token_hash::{TokenHash, TokenHashError};
 pub use udp::{Listen, Udp};
 pub use units::{Bytes, Period, UnitError};
+pub use webhook::{DEVICE_SEGMENT, DevicePlace, HookPath, OWN_PATHS, Preset, TimePlace, TimeUnit, Webhook};
 
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -110,6 +116,9 @@ pub struct Config {
     pub query: Query,
     /// The log lines of the process.
     pub telemetry: Telemetry,
+    /// The paths that take payloads in the form of other platforms.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub webhook: Vec<Webhook>,
 }
 
 impl Config {
@@ -133,6 +142,7 @@ impl Config {
         filled.store.kind = Some(self.store_kind());
         filled.limits.token_bytes_in_flight = Some(self.token_bytes_in_flight());
         filled.retention.rollups = Some(self.retention.rollups());
+        filled.webhook = self.webhook.iter().map(Webhook::with_preset).collect();
         match self.store_kind() {
             StoreKind::Sqlite => filled.sqlite.file = Some(self.sqlite_file()),
             StoreKind::Mongodb | StoreKind::MongodbTimeseries => {
@@ -163,6 +173,7 @@ impl Config {
             self.mongodb.check(),
             self.retention.check(),
             self.query.check(),
+            Webhook::check_all(&self.webhook),
         ];
         checked.into_iter().filter_map(Result::err)
     }

@@ -5,6 +5,7 @@ use std::io::Write;
 use super::*;
 
 mod auth;
+mod webhook;
 
 fn load(file: &str, env: &[(&str, &str)], overrides: &[Override]) -> Result<Config, String> {
     let mut stored = tempfile::NamedTempFile::new().expect("a temporary file");

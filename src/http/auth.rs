@@ -44,6 +44,8 @@ pub(super) enum Need {
     RemoteWrite,
     /// The scope `ingest`, for a client of OTLP.
     Otlp,
+    /// The scope `ingest`, for a payload of a webhook.
+    Webhook,
     /// Any valid token.
     AnyToken,
     /// The access that `auth.metrics` defines.
@@ -147,7 +149,7 @@ fn authorized(
     let tokens = app.gate.tokens();
     let scope = match need {
         Need::Scope(scope) | Need::Influx(_, scope) => Some(scope),
-        Need::RemoteWrite | Need::Otlp => Some(Scope::Ingest),
+        Need::RemoteWrite | Need::Otlp | Need::Webhook => Some(Scope::Ingest),
         Need::AnyToken => None,
         Need::Metrics => (tokens.metrics() == Audience::Admin).then_some(Scope::Admin),
         Need::Health => (tokens.health() == Audience::Admin).then_some(Scope::Admin),
@@ -222,7 +224,11 @@ impl Need {
     }
 
     const fn carries_readings(self) -> bool {
-        matches!(self, Self::Scope(Scope::Ingest) | Self::Influx(_, Scope::Ingest) | Self::RemoteWrite | Self::Otlp)
+        match self {
+            Self::Scope(Scope::Ingest) | Self::Influx(_, Scope::Ingest) => true,
+            Self::RemoteWrite | Self::Otlp | Self::Webhook => true,
+            _ => false,
+        }
     }
 
     /// The format under which a refused ingest request is counted; `None` for other routes.
@@ -232,6 +238,7 @@ impl Need {
             Self::Influx(_, Scope::Ingest) => Some(Format::LineProtocol),
             Self::RemoteWrite => Some(Format::RemoteWrite),
             Self::Otlp => Some(Format::Otlp),
+            Self::Webhook => Some(Format::Webhook),
             _ => None,
         }
     }

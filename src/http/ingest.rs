@@ -17,7 +17,7 @@ use super::problem::Problem;
 use super::remarks::Remarks;
 use super::{App, Formats};
 use crate::access::Grant;
-use crate::ingest::{Admission, RefusalReason};
+use crate::ingest::{Admission, Receipt, RefusalReason};
 use crate::wire::{Code, Format, Protocol, json, senml};
 
 /// All readings were accepted.
@@ -46,7 +46,11 @@ pub(super) async fn readings(
         move |app: &App, bytes: &[u8], admission: &mut Admission<'_>| media_type.parse(bytes, &app.formats, admission);
     let format = media_type.format();
     let request = IngestRequest { app: &app, grant: &grant, format, headers: &headers, body, partial };
-    let receipt = receive_readings(request, parse).await?.receipt;
+    answer(receive_readings(request, parse).await?.receipt, partial)
+}
+
+/// The answer to a request whose body was parsed.
+pub(super) fn answer(receipt: Receipt, partial: bool) -> Result<Json<Accepted>, Problem> {
     if receipt.is_whole() {
         return Ok(Json(Accepted { accepted: receipt.accepted, remarks: Remarks::of(&receipt) }));
     }

@@ -56,6 +56,7 @@ mod samples;
 mod server;
 mod time;
 mod tls;
+mod webhook;
 
 pub use admission::Admission;
 pub use browser::Hosts;
@@ -63,6 +64,7 @@ pub use budget::Budget;
 pub use over_capacity::connections_within;
 pub use server::{listen, serve};
 pub use tls::{Tls, TlsError};
+pub use webhook::Webhook;
 
 /// The limits of HTTP requests and answers.
 #[derive(Debug, Clone)]
@@ -98,6 +100,8 @@ pub struct Formats {
     pub otlp: Otlp,
     /// The rule that splits a `SenML` name into device and metric.
     pub senml_names: NameSplit,
+    /// The webhooks, each with a route of its own.
+    pub webhooks: Vec<Webhook>,
 }
 
 /// The rooms and limits that handlers use.

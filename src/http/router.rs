@@ -16,16 +16,18 @@ use super::body_completion::BodyCompletion;
 use super::influx::Version;
 use super::problem::Problem;
 use super::server::Peer;
-use super::{App, headers, influx, ingest, operate, otlp, query, remote_write, time};
-use crate::config::Scope;
+use super::{App, headers, influx, ingest, operate, otlp, query, remote_write, time, webhook};
+use crate::config::{OWN_PATHS, Scope};
 use crate::telemetry::Limit;
 
 const INGEST: Need = Need::Scope(Scope::Ingest);
 const QUERY: Need = Need::Scope(Scope::Query);
 
 /// The routes, each with the access that it requires, and the answers where no route matches.
+///
+/// The routes of the webhooks come last.
 pub(super) fn router(app: Arc<App>) -> Router {
-    Routes::new(&app)
+    let routes = Routes::new(&app)
         .add(INGEST, "/v1/readings", post(ingest::readings))
         .add(Need::AnyToken, "/v1/time", get(time::time))
         .add_query("/v1/rollups", get(query::rollups_of_devices))
@@ -45,7 +47,13 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .add(Need::Metrics, "/metrics", get(operate::metrics))
         .add(Need::Health, "/healthz", get(operate::healthz))
         .add(Need::Health, "/readyz", get(operate::readyz))
-        .add(Need::AnyToken, "/version", get(operate::version))
+        .add(Need::AnyToken, "/version", get(operate::version));
+    debug_assert_eq!(routes.paths, OWN_PATHS, "no webhook may have a path of the server itself");
+    let with_hooks = (0..app.formats.webhooks.len()).fold(routes, |routes, number| {
+        let path = app.formats.webhooks[number].path.clone();
+        routes.add(Need::Webhook, &path, webhook::webhook(number))
+    });
+    with_hooks
         .router
         .fallback(async |uri: Uri| Problem::not_found(uri.path()))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
@@ -57,11 +65,12 @@ pub(super) fn router(app: Arc<App>) -> Router {
 struct Routes {
     app: Arc<App>,
     router: Router<Arc<App>>,
+    paths: Vec<String>,
 }
 
 impl Routes {
     fn new(app: &Arc<App>) -> Self {
-        Self { app: Arc::clone(app), router: Router::new() }
+        Self { app: Arc::clone(app), router: Router::new(), paths: Vec::new() }
     }
 
     /// Adds a query, which also needs a place among the running queries.
@@ -70,7 +79,8 @@ impl Routes {
         self.add(QUERY, path, admitted)
     }
 
-    fn add(self, need: Need, path: &str, methods: MethodRouter<Arc<App>>) -> Self {
+    fn add(mut self, need: Need, path: &str, methods: MethodRouter<Arc<App>>) -> Self {
+        self.paths.push(path.to_owned());
         let state = (Arc::clone(&self.app), need);
         let guarded = methods.route_layer(middleware::from_fn_with_state(state, authorize));
         Self { router: self.router.route(path, guarded), ..self }

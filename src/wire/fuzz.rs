@@ -1,13 +1,17 @@
 //! Invariants fuzzed on the wire formats.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use strum::IntoEnumIterator;
 
 use super::line_protocol::Precision;
+use super::webhook::{self as webhook_format, Hook};
 use super::{Code, Ignored, Incoming, Rejection, Sink, senml, timestamp::parse_rfc3339};
 use super::{
     json as json_format, line_protocol as line_format, otlp as otlp_format, remote_write as remote_write_format,
 };
-use crate::config::LineProtocol;
+use crate::config::{LineProtocol, Preset};
 use crate::model::series;
 
 /// The clock of bodies.
@@ -215,6 +219,28 @@ fn otlp_attributes() -> [String; 2] {
 
 const fn otlp_options(device_attributes: &[String]) -> otlp_format::Options<'_> {
     otlp_format::Options { device_attributes }
+}
+
+/// A payload of each preset, and of hooks that use the whole grammar of paths.
+pub fn webhook(body: &[u8]) {
+    static HOOKS: LazyLock<Vec<Hook>> = LazyLock::new(|| {
+        let presets = Preset::iter().map(|preset| format!("preset = \"{}\"", <&str>::from(preset)));
+        let others = [
+            "metrics = [{ n = \"a[1].b\" }, \"c.*\", \"*\"]\nlabels = [\"l\", \"a[0]\"]\nmetadata = [\"m\", \"c\"]",
+            "metrics = \"l[*].*\"\nlabels = [\"l[*].p\", \"q\"]\ntime = \"t\"\nwhen = [\"l[*].u\", { v = \"x\" }]",
+        ];
+        let all = presets.chain(others.map(str::to_owned));
+        let hook = |keys: String| toml::from_str(&format!("path = \"/h/{{deviceId}}\"\n{keys}")).expect("a hook");
+        all.map(|keys| Hook::new(&hook(keys))).collect()
+    });
+    for hook in HOOKS.iter() {
+        let mut found = ParsedBody::default();
+        if let Err(error) = webhook_format::parse(body, hook, Some("d"), &mut found) {
+            assert!(error.offset <= body.len(), "{error:?} lies behind the end");
+            assert!(found.readings.is_empty() && found.rejections.is_empty(), "nothing of a payload that is not JSON");
+        }
+        found.check(body);
+    }
 }
 
 /// A timestamp.

@@ -31,6 +31,7 @@ pub mod senml;
 mod source;
 pub mod timestamp;
 mod values;
+pub mod webhook;
 pub(crate) mod work;
 
 pub use protobuf::ProtobufError;
@@ -152,6 +153,10 @@ pub enum Ignored {
     Metadata,
     /// An attribute of a resource or a scope that is no text or number, or does not fit into metadata.
     Attribute,
+    /// An array where a webhook takes all numbers.
+    Array,
+    /// A payload that meets no condition of its webhook.
+    Event,
 }
 
 /// The stable codes of rejected readings and values, in answers and as the `reason` of

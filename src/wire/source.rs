@@ -24,6 +24,8 @@ pub enum Format {
     RemoteWrite,
     /// OTLP metrics in protobuf and in JSON.
     Otlp,
+    /// JSON of another platform.
+    Webhook,
 }
 
 /// The transport and the format of one request or datagram.
@@ -50,6 +52,8 @@ pub enum Protocol {
     RemoteWrite,
     /// OTLP metrics over HTTP.
     Otlp,
+    /// JSON of another platform over HTTP.
+    Webhook,
     /// JSON or line protocol over UDP.
     Udp,
 }
@@ -76,6 +80,7 @@ impl From<Source> for Protocol {
             (Transport::Http, Format::Senml) => Self::Senml,
             (Transport::Http, Format::RemoteWrite) => Self::RemoteWrite,
             (Transport::Http, Format::Otlp) => Self::Otlp,
+            (Transport::Http, Format::Webhook) => Self::Webhook,
             (Transport::Udp, _) => Self::Udp,
         }
     }
@@ -86,7 +91,7 @@ impl Protocol {
     #[must_use]
     pub const fn transport(self) -> Transport {
         match self {
-            Self::Http | Self::Influx | Self::Senml | Self::RemoteWrite | Self::Otlp => Transport::Http,
+            Self::Http | Self::Influx | Self::Senml | Self::RemoteWrite | Self::Otlp | Self::Webhook => Transport::Http,
             Self::Udp => Transport::Udp,
         }
     }

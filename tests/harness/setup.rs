@@ -66,6 +66,14 @@ impl Setup {
         self.set("auth.keys", all)
     }
 
+    /// Adds a webhook with these keys.
+    pub(crate) fn webhook(mut self, keys: &str) -> Self {
+        let table: Table = toml::from_str(keys).expect("keys of a webhook");
+        let all = self.sections.entry("webhook").or_insert_with(|| Value::Array(Vec::new()));
+        all.as_array_mut().expect("a list").push(Value::Table(table));
+        self
+    }
+
     /// Sets `section.key` to a value.
     pub(crate) fn set(mut self, name: &str, value: impl Into<Value>) -> Self {
         let (section, key) = name.split_once('.').expect("section.key");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegauge::common::clock::Clock;
 use tidegauge::config::{self, Config, Json, Period, UnknownKeys};
-use tidegauge::http::{Formats, Hosts};
+use tidegauge::http::{Formats, Hosts, Webhook};
 use tidegauge::ingest::Rules;
 use tidegauge::ingest::devices::DeviceLimits;
 use tidegauge::limits::Rate;
@@ -151,6 +151,7 @@ pub(super) fn formats(config: &Config) -> Formats {
         remote_write: config.ingest.remote_write.clone(),
         otlp: config.ingest.otlp.clone(),
         senml_names: NameSplit::at(config.ingest.senml.separators.as_str()),
+        webhooks: config.webhook.iter().map(Webhook::new).collect(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Bodies of JSON and of line protocol that stretch one thing each.
+//! Bodies of JSON, of line protocol and of webhooks that stretch one thing each.
 
 use super::{Case, Format};
 
@@ -292,5 +292,66 @@ pub(super) fn line_protocol() -> Vec<Case> {
         filled(of, "comments", in_lines, |_| "#".to_owned()),
         filled(of, "broken lines", in_lines, |_| "a".to_owned()),
         filled(of, "lines without a device", in_lines, |_| "m f=1".to_owned()),
+    ]
+}
+
+pub(super) fn webhook() -> Vec<Case> {
+    const IN_LIST: [&str; 3] = [r#"{"id":"d","list":["#, ",", "]}"];
+    const IN_ELEMENT: [&str; 3] = [r#"{"id":"d","list":[{"#, ",", "}]}"];
+    let of = Format::Webhook;
+    let after = |bytes, shared: String| {
+        let start = format!(r#"{{"id":"d",{shared},"list":["#);
+        fill(bytes, &start, ",", "]}", |at| format!(r#"{{"x":{}}}"#, at % 10))
+    };
+    vec![
+        filled(of, "elements with a value", IN_LIST, |_| r#"{"x":1}"#.to_owned()),
+        filled(of, "elements with times", IN_LIST, |at| format!(r#"{{"t":{at},"v":{{"x":1}}}}"#)),
+        filled(of, "elements without a value", IN_LIST, |_| "{}".to_owned()),
+        filled(of, "elements that are none", IN_LIST, |_| "1".to_owned()),
+        filled(of, "elements with labels", IN_LIST, |at| format!(r#"{{"x":1,"l":"{at}"}}"#)),
+        filled(of, "elements with different metrics", IN_LIST, |at| format!(r#"{{"{at}":1}}"#)),
+        case(of, "a long label with many elements", move |bytes| {
+            after(bytes, format!(r#""zone":"{}""#, "z".repeat(480)))
+        }),
+        case(of, "a label of escapes with many elements", move |bytes| {
+            after(bytes, format!(r#""zone":"{}""#, "{".repeat(240)))
+        }),
+        case(of, "a label that is too long with many elements", move |bytes| {
+            after(bytes, format!(r#""zone":"{}""#, "z".repeat(bytes / 2)))
+        }),
+        case(of, "much metadata with many elements", move |bytes| {
+            after(bytes, format!(r#""info":"{}""#, "m".repeat(4_000)))
+        }),
+        case(of, "too much metadata with many elements", move |bytes| {
+            after(bytes, format!(r#""info":"{}""#, "m".repeat(bytes / 2)))
+        }),
+        case(of, "a long device with many elements", |bytes| {
+            let start = format!(r#"{{"id":"{}","list":["#, "D".repeat(bytes / 2));
+            fill(bytes, &start, ",", "]}", |_| r#"{"x":1}"#.to_owned())
+        }),
+        filled(of, "metrics of one element", IN_ELEMENT, |at| format!(r#""{at}":1"#)),
+        filled(of, "one metric again and again", IN_ELEMENT, |_| r#""":1"#.to_owned()),
+        filled(of, "metrics of escapes", IN_ELEMENT, |at| format!(r#""\u0041{at}":1"#)),
+        filled(of, "texts", IN_ELEMENT, |at| format!(r#""{at}":"""#)),
+        filled(of, "arrays", IN_ELEMENT, |at| format!(r#""{at}":[1,{{"x":1}}]"#)),
+        filled(of, "ignored keys", IN_ELEMENT, |_| r#""none":1"#.to_owned()),
+        case(of, "metrics below a long key", |bytes| {
+            let start = format!(r#"{{"id":"d","list":[{{"{}":{{"#, "k".repeat(bytes / 2));
+            fill(bytes, &start, ",", "}}]}", |at| format!(r#""{at}":1"#))
+        }),
+        filled(of, "elements below long keys", IN_LIST, |_| format!(r#"{{"{}":{{"x":1}}}}"#, "k".repeat(126))),
+        case(of, "metrics below deep keys", |bytes| {
+            let keys: String = (0..60).map(|_| r#"{"a":"#).collect();
+            fill(bytes, &format!(r#"{{"id":"d","list":[{keys}{{"#), ",", "]}", |at| format!(r#""{at}":1"#))
+        }),
+        filled(of, "deep keys again and again", IN_LIST, |_| r#"{"a":"#.repeat(61) + "1" + &"}".repeat(61)),
+        case(of, "depth", |bytes| br#"{"list":"#.iter().copied().chain(std::iter::repeat_n(b'[', bytes)).collect()),
+        filled(of, "the list again and again", ["{", ",", "}"], |_| r#""list":[{"x":1}]"#.to_owned()),
+        filled(of, "the device again and again", ["{", ",", "}"], |_| r#""id":"d""#.to_owned()),
+        filled(of, "unknown keys", ["{", ",", "}"], |at| format!(r#""{at}":[1,{{"x":null}}]"#)),
+        case(of, "a long value", |bytes| format!(r#"{{"id":"d","list":{{"x":{}}}}}"#, "9".repeat(bytes)).into_bytes()),
+        case(of, "a long time", |bytes| {
+            format!(r#"{{"id":"d","list":{{"x":1,"t":"{}"}}}}"#, "9".repeat(bytes)).into_bytes()
+        }),
     ]
 }

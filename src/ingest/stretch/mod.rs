@@ -23,6 +23,7 @@ use crate::model::DeviceIdCase;
 use crate::wire::line_protocol::{self, Precision};
 use crate::wire::remote_write::Version;
 use crate::wire::senml::{self, NameSplit};
+use crate::wire::webhook::{self, Hook};
 use crate::wire::{self, Limits, Sink, Source, json, work::counted as work};
 
 const NOW_MS: i64 = 1_776_693_610_000;
@@ -58,6 +59,7 @@ enum Format {
     RemoteWrite2,
     Otlp,
     OtlpJson,
+    Webhook,
 }
 
 impl Format {
@@ -80,8 +82,18 @@ impl Format {
             Self::RemoteWrite2 => Most { in_use: 110, allocated: 250, work: 250, record: 20 },
             Self::Otlp => Most { in_use: 10, allocated: 100, work: 220, record: 3 },
             Self::OtlpJson => Most { in_use: 8, allocated: 80, work: 10, record: 3 },
+            Self::Webhook => Most { in_use: 60, allocated: 400, work: 300, record: 2 },
         }
     }
+}
+
+thread_local! {
+    /// A hook whose readings are the elements of an array, or the payload if that is an object.
+    static HOOK: Hook = {
+        let keys = "path = \"/h\"\ndevice = \"id\"\nmetrics = [\"list[*].v.*\", \"list[*].*\"]\ntime = \"list[*].t\"\n\
+            labels = [\"zone\", \"list[*].l\"]\nmetadata = [\"info\"]\nignore = [\"none\"]";
+        Hook::new(&toml::from_str(keys).unwrap())
+    };
 }
 
 /// A body that stretches one thing, of about so many bytes.
@@ -177,6 +189,7 @@ fn parse(format: Format, body: &[u8], admission: &mut Admission<'_>) {
         }
         Format::Otlp => drop(wire::otlp::parse_protobuf(body, &otlp, admission)),
         Format::OtlpJson => drop(wire::otlp::parse_json(body, &otlp, admission)),
+        Format::Webhook => HOOK.with(|hook| drop(webhook::parse(body, hook, None, admission))),
     }
 }
 
@@ -256,6 +269,11 @@ fn no_otlp_in_protobuf_costs_more_than_its_size() {
 #[test]
 fn no_otlp_in_json_costs_more_than_its_size() {
     check(otlp::json());
+}
+
+#[test]
+fn no_payload_of_a_webhook_costs_more_than_its_size() {
+    check(bodies::webhook());
 }
 
 #[test]

@@ -215,7 +215,7 @@ impl<'b> Lexer<'b> {
     }
 
     /// The text from `start` to the current position.
-    pub(super) fn text_from(&self, start: usize) -> &'b str {
+    pub(in crate::wire) fn text_from(&self, start: usize) -> &'b str {
         &self.text[start..self.at]
     }
 

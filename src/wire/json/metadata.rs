@@ -9,7 +9,7 @@ use super::{
     problem::{Parsed, quoted, rejection, repeated},
 };
 use crate::model::{MetadataError, check_metadata_depth, check_metadata_key, check_metadata_number};
-use crate::wire::{Code, Rejection};
+use crate::wire::{Code, Limits, Rejection};
 
 /// Reads metadata. Null is none.
 pub(super) fn read<'b>(
@@ -23,12 +23,20 @@ pub(super) fn read<'b>(
         let problem = || rejection(Code::InvalidMetadata, format!("\"{key}\" must be an object, found {kind}"));
         return Ok(if kind == Kind::Null { Ok(None) } else { Err(problem()) });
     }
+    Ok(check(lexer, &mut context.metadata_keys, &context.limits)?.map(Some))
+}
+
+/// Reads an object of metadata. `keys` is a buffer that calls reuse.
+pub(in crate::wire) fn check<'b>(
+    lexer: &mut Lexer<'b>,
+    keys: &mut Vec<Cow<'b, str>>,
+    limits: &Limits,
+) -> Result<Parsed<&'b str>, SyntaxError> {
     let start = lexer.offset();
-    let (keys, limits) = (&mut context.metadata_keys, context.limits);
     keys.clear();
     let problem = problem(lexer, keys, 1, start.saturating_add(limits.max_metadata_bytes))?;
     let text = lexer.text_from(start);
-    Ok(limits.check_metadata(text.len()).and_then(|()| problem.map_or(Ok(Some(text)), Err)))
+    Ok(limits.check_metadata(text.len()).and_then(|()| problem.map_or(Ok(text), Err)))
 }
 
 #[cold]

@@ -36,7 +36,7 @@ mod flat;
 mod key;
 pub(in crate::wire) mod labels;
 pub(in crate::wire) mod lexer;
-mod metadata;
+pub(in crate::wire) mod metadata;
 mod object;
 pub(in crate::wire) mod problem;
 mod reading;

@@ -1,0 +1,471 @@
+//! `[[webhook]]`: paths that take payloads in the form of other platforms.
+//!
+//! A hook says where in a payload the device, the time and the metrics are. A preset has these keys for one
+//! platform; the keys of the hook itself override them one by one. The presets are the files in `presets`.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use strum::{EnumIter, IntoStaticStr};
+use toml::{Table, Value};
+
+use super::check::PREFIX_MAX_BYTES;
+use super::path_list::{Condition, NamedPath, PathList};
+use super::{ConfigError, JsonPath};
+use crate::model::{check_device_id, check_metadata_key, check_metric_name};
+
+/// The most paths of one key of a hook.
+const MAX_PATHS: usize = 64;
+
+/// The most keys of `ignore`, and names of `parameters`.
+const MAX_NAMES: usize = 32;
+
+/// The longest path of a hook, in bytes.
+const PATH_MAX_BYTES: usize = 128;
+
+/// The segment of a hook's path that is the device ID.
+pub const DEVICE_SEGMENT: &str = "{deviceId}";
+
+/// The paths of the server's own routes, which no hook may have.
+pub const OWN_PATHS: [&str; 19] = [
+    "/v1/readings",
+    "/v1/time",
+    "/v1/rollups",
+    "/v1/devices",
+    "/v1/devices/{deviceId}/rollups",
+    "/v1/devices/{deviceId}/readings",
+    "/v1/devices/{deviceId}/latest",
+    "/write",
+    "/api/v2/write",
+    "/api/v3/write_lp",
+    "/api/v1/write",
+    "/v1/metrics",
+    "/query",
+    "/ping",
+    "/health",
+    "/metrics",
+    "/healthz",
+    "/readyz",
+    "/version",
+];
+
+/// A hook: a path that takes payloads in the form of another platform.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Webhook {
+    /// The path of the URL.
+    pub path: HookPath,
+    /// The platform whose preset has the keys that are not set here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preset: Option<Preset>,
+    /// The place of the device ID, unless the path has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<DevicePlace>,
+    /// A text before each device ID.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_prefix: Option<String>,
+    /// The place of the time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<TimePlace>,
+    /// The unit of a time that is a number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_unit: Option<TimeUnit>,
+    /// The paths of the metrics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<PathList<NamedPath>>,
+    /// The keys below `*` that are no metrics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignore: Option<Vec<String>>,
+    /// The paths of the labels of all metrics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<PathList<NamedPath>>,
+    /// The paths of the device's metadata.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<PathList<NamedPath>>,
+    /// The conditions of which a payload must meet one; any other payload is ignored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub when: Option<PathList<Condition>>,
+    /// The parameters of the query string that are accepted and ignored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<Vec<String>>,
+}
+
+/// A platform with a preset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, EnumIter, IntoStaticStr)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum Preset {
+    /// The Things Stack.
+    Tts,
+    /// `ChirpStack` 4.
+    Chirpstack,
+    /// `Zigbee2MQTT`.
+    Zigbee2mqtt,
+    /// Tasmota.
+    Tasmota,
+    /// Shelly devices of the second generation and later.
+    Shelly,
+    /// `ThingsBoard`, as its devices write to it.
+    Thingsboard,
+}
+
+/// The unit of a time that is a number since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TimeUnit {
+    /// Seconds.
+    S,
+    /// Milliseconds.
+    Ms,
+    /// Microseconds.
+    Us,
+    /// Nanoseconds.
+    Ns,
+}
+
+/// The path of a hook: `/`, and segments of `A-Z a-z 0-9 . _ ~ -`, one of which may be `{deviceId}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HookPath(String);
+
+/// The place of the time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TimePlace {
+    /// None: the server's clock counts. In the configuration the empty text.
+    Clock,
+    /// At this path of the payload.
+    Body(JsonPath),
+}
+
+/// The place of a device ID.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DevicePlace {
+    /// At this path of the payload.
+    Body(JsonPath),
+    /// In this parameter of the query string.
+    Parameter(String),
+}
+
+impl Webhook {
+    /// The hook with the keys of its preset.
+    #[must_use]
+    pub fn with_preset(&self) -> Self {
+        let Some(preset) = self.preset else { return self.clone() };
+        let (own, preset) = (self.clone(), preset.keys());
+        let has_segment = own.path.has_device();
+        Self {
+            path: own.path,
+            preset: own.preset,
+            device: own.device.or(preset.device.filter(|_| !has_segment)),
+            device_prefix: own.device_prefix.or(preset.device_prefix),
+            time: own.time.or(preset.time),
+            time_unit: own.time_unit.or(preset.time_unit),
+            metrics: own.metrics.or(preset.metrics),
+            ignore: own.ignore.or(preset.ignore),
+            labels: own.labels.or(preset.labels),
+            metadata: own.metadata.or(preset.metadata),
+            when: own.when.or(preset.when),
+            parameters: own.parameters.or(preset.parameters),
+        }
+    }
+
+    /// The path of the time.
+    #[must_use]
+    pub fn time_path(&self) -> Option<&JsonPath> {
+        match &self.time {
+            Some(TimePlace::Body(path)) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// The paths of a key.
+    fn named(list: Option<&PathList<NamedPath>>) -> &[NamedPath] {
+        list.map_or(&[], |list| &list.0)
+    }
+
+    /// The paths of the metrics.
+    #[must_use]
+    pub fn metric_paths(&self) -> &[NamedPath] {
+        Self::named(self.metrics.as_ref())
+    }
+
+    /// The paths of the labels.
+    #[must_use]
+    pub fn label_paths(&self) -> &[NamedPath] {
+        Self::named(self.labels.as_ref())
+    }
+
+    /// The paths of the metadata.
+    #[must_use]
+    pub fn metadata_paths(&self) -> &[NamedPath] {
+        Self::named(self.metadata.as_ref())
+    }
+
+    /// The conditions.
+    #[must_use]
+    pub fn conditions(&self) -> &[Condition] {
+        self.when.as_ref().map_or(&[], |list| &list.0)
+    }
+
+    /// Checks all hooks.
+    pub(super) fn check_all(hooks: &[Self]) -> Result<(), ConfigError> {
+        for (place, hook) in hooks.iter().enumerate() {
+            let whose = format!("(webhook {}, {})", place + 1, hook.path);
+            if let Some(other) = hooks[..place].iter().find(|other| overlap(&other.path.0, &hook.path.0)) {
+                let problem = format!("is the path of another webhook: {} {whose}", other.path);
+                return Err(ConfigError::invalid("webhook.path", problem));
+            }
+            let checked = hook.with_preset().check();
+            checked.map_err(|(key, problem)| ConfigError::invalid(key, format!("{problem} {whose}")))?;
+        }
+        Ok(())
+    }
+
+    /// Checks one hook, with the keys of its preset.
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        self.check_device()?;
+        if self.metric_paths().is_empty() {
+            return Err(("webhook.metrics", "has no path, and neither does a preset".to_owned()));
+        }
+        let named = [
+            ("webhook.metrics", self.metric_paths()),
+            ("webhook.labels", self.label_paths()),
+            ("webhook.metadata", self.metadata_paths()),
+        ];
+        for (key, paths) in named {
+            check_names(key, paths)?;
+        }
+        let texts = [("webhook.ignore", &self.ignore), ("webhook.parameters", &self.parameters)];
+        if let Some((key, _)) = texts.into_iter().find(|(_, texts)| texts.as_ref().is_some_and(|t| t.len() > MAX_NAMES))
+        {
+            return Err((key, format!("has more than {MAX_NAMES} names")));
+        }
+        if self.conditions().len() > MAX_PATHS {
+            return Err(("webhook.when", format!("has more than {MAX_PATHS} conditions")));
+        }
+        for (key, path) in self.other_paths() {
+            if path.has_any() {
+                return Err((key, format!("is {path}, and only metrics may end with *")));
+            }
+        }
+        self.check_each()
+    }
+
+    fn check_device(&self) -> Result<(), (&'static str, String)> {
+        match (&self.device, self.path.has_device()) {
+            (Some(_), true) => {
+                return Err(("webhook.device", format!("is set, but the path has {DEVICE_SEGMENT}")));
+            }
+            (None, false) => {
+                let ways =
+                    format!("set a path or \"?parameter\", or put the segment {DEVICE_SEGMENT} into webhook.path");
+                return Err(("webhook.device", format!("is missing: {ways}")));
+            }
+            _ => {}
+        }
+        match &self.device_prefix {
+            Some(prefix) if check_device_id(prefix).is_err() || prefix.len() > PREFIX_MAX_BYTES => {
+                let problem = format!("is not 1 to {PREFIX_MAX_BYTES} bytes of A-Z a-z 0-9 . _ : / -");
+                Err(("webhook.device_prefix", problem))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The path of the device in the payload.
+    #[must_use]
+    pub fn device_path(&self) -> Option<&JsonPath> {
+        match &self.device {
+            Some(DevicePlace::Body(path)) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// All paths but those of metrics, with their keys.
+    fn other_paths(&self) -> impl Iterator<Item = (&'static str, &JsonPath)> {
+        let device = self.device_path().map(|path| ("webhook.device", path));
+        let time = self.time_path().map(|path| ("webhook.time", path));
+        let labels = self.label_paths().iter().map(|label| ("webhook.labels", &label.path));
+        let metadata = self.metadata_paths().iter().map(|metadata| ("webhook.metadata", &metadata.path));
+        let when = self.conditions().iter().map(|condition| ("webhook.when", &condition.path));
+        device.into_iter().chain(time).chain(labels).chain(metadata).chain(when)
+    }
+
+    /// Checks that all paths with `[*]` name the same array, whose elements are the readings.
+    fn check_each(&self) -> Result<(), (&'static str, String)> {
+        let mut metrics = self.metric_paths().iter().map(|metric| metric.path.before_each());
+        let each = metrics.next().flatten();
+        if metrics.any(|other| other != each) {
+            let problem = "must all have [*] behind the same array, or none of them".to_owned();
+            return Err(("webhook.metrics", problem));
+        }
+        for (key, path) in self.other_paths() {
+            if path.before_each().is_some_and(|before| Some(before) != each) {
+                return Err((key, format!("is {path}, but webhook.metrics has no [*] behind that array")));
+            }
+        }
+        // Otherwise the log would repeat what all elements share for each of them.
+        let has_each = |path: &JsonPath| path.before_each().is_some();
+        let of_device = self.device_path().is_some_and(has_each);
+        if self.metadata_paths().iter().any(|entry| has_each(&entry.path) != of_device) {
+            let problem = "must have [*] in its paths if webhook.device has it, and only then".to_owned();
+            return Err(("webhook.metadata", problem));
+        }
+        Ok(())
+    }
+}
+
+/// Checks the names of a list of paths, each by the rule of its kind.
+fn check_names(key: &'static str, paths: &[NamedPath]) -> Result<(), (&'static str, String)> {
+    if paths.len() > MAX_PATHS {
+        return Err((key, format!("has more than {MAX_PATHS} paths")));
+    }
+    let is_metric = key == "webhook.metrics";
+    for (place, NamedPath { name, path }) in paths.iter().enumerate() {
+        if path.has_any() && name.is_some() {
+            return Err((key, format!("names {path}, which has the names of its keys: write the path alone")));
+        }
+        if path.has_any() && is_metric {
+            continue; // for the other keys, `check` refuses it
+        }
+        let Some(name) = name.as_deref().or_else(|| path.last_key()) else {
+            return Err((key, format!("has the path {path} without a name: write {{ name = \"{path}\" }}")));
+        };
+        let checked = match key {
+            "webhook.metrics" => check_metric_name(name).map_err(|error| error.to_string()),
+            "webhook.metadata" => check_metadata_key(name, 1).map_err(|error| error.to_string()),
+            _ if name.is_empty() || name.len() > 64 || name.chars().any(char::is_control) => {
+                Err("the name of a label has 1 to 64 bytes and no control characters".to_owned())
+            }
+            _ => Ok(()),
+        };
+        checked.map_err(|problem| (key, format!("has the name {name:?}: {problem}")))?;
+        if paths[..place].iter().any(|other| other.name() == Some(name)) {
+            return Err((key, format!("has the name {name:?} twice: write {{ name = \"path\" }} for one of them")));
+        }
+    }
+    Ok(())
+}
+
+impl Preset {
+    /// The text of the preset.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Tts => include_str!("presets/tts.toml"),
+            Self::Chirpstack => include_str!("presets/chirpstack.toml"),
+            Self::Zigbee2mqtt => include_str!("presets/zigbee2mqtt.toml"),
+            Self::Tasmota => include_str!("presets/tasmota.toml"),
+            Self::Shelly => include_str!("presets/shelly.toml"),
+            Self::Thingsboard => include_str!("presets/thingsboard.toml"),
+        }
+    }
+
+    /// The keys of the preset; its path has no meaning.
+    fn keys(self) -> Webhook {
+        let mut table: Table = self.text().parse().expect("a preset is TOML");
+        table.insert("path".to_owned(), Value::String("/".to_owned() + self.into()));
+        table.try_into().expect("a preset has the keys of a hook")
+    }
+}
+
+impl HookPath {
+    /// The path as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether a segment is the device ID.
+    #[must_use]
+    pub fn has_device(&self) -> bool {
+        self.0.split('/').any(|segment| segment == DEVICE_SEGMENT)
+    }
+}
+
+/// Whether a URL can match both paths.
+fn overlap(one: &str, other: &str) -> bool {
+    let is_variable = |segment: &str| segment.starts_with('{');
+    one.split('/').count() == other.split('/').count()
+        && one
+            .split('/')
+            .zip(other.split('/'))
+            .all(|(one, other)| one == other || is_variable(one) || is_variable(other))
+}
+
+impl std::str::FromStr for HookPath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_plain = |segment: &str| {
+            let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"._~-".contains(&byte);
+            !matches!(segment, "" | "." | "..") && segment.bytes().all(is_name_byte)
+        };
+        let segments = || text.split('/').skip(1);
+        let variables = segments().filter(|segment| *segment == DEVICE_SEGMENT).count();
+        let is_path = text.starts_with('/')
+            && text.len() <= PATH_MAX_BYTES
+            && variables <= 1
+            && segments().all(|segment| segment == DEVICE_SEGMENT || is_plain(segment));
+        if !is_path {
+            return Err(format!(
+                "expected a path like /hooks/name or /hooks/name/{DEVICE_SEGMENT}: at most {PATH_MAX_BYTES} bytes, \
+                 segments of A-Z a-z 0-9 . _ ~ -"
+            ));
+        }
+        match OWN_PATHS.into_iter().find(|own| overlap(own, text)) {
+            Some(own) => Err(format!("{text} is a path of the server itself ({own})")),
+            None if segments().next() == Some("v1") => {
+                Err("the paths below /v1/ belong to the server itself".to_owned())
+            }
+            None => Ok(Self(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for HookPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for HookPath {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+impl Serialize for DevicePlace {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Body(path) => path.serialize(serializer),
+            Self::Parameter(name) => serializer.serialize_str(&format!("?{name}")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for DevicePlace {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.strip_prefix('?') {
+            Some("" | "partial") => Err(de::Error::custom("expected the name of a parameter behind \"?\"")),
+            Some(name) => Ok(Self::Parameter(name.to_owned())),
+            None => text.parse().map(Self::Body).map_err(de::Error::custom),
+        }
+    }
+}
+
+impl Serialize for TimePlace {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Clock => serializer.serialize_str(""),
+            Self::Body(path) => path.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for TimePlace {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text.is_empty() { Ok(Self::Clock) } else { text.parse().map(Self::Body).map_err(de::Error::custom) }
+    }
+}

@@ -1,0 +1,120 @@
+//! Payloads of other platforms: JSON in any form, of which the configuration says what is where.
+//!
+//! A [`Hook`] is compiled from a [`Webhook`] of the configuration: paths to the device, the time, the
+//! metrics, labels and metadata. A payload is one reading, or each element of the array behind `[*]` is one.
+//! A value behind `[*]` that is not an array counts as its only element.
+//!
+//! - `*` selects every number and boolean below it, at any depth; the names are the dotted paths from there.
+//!   Texts and arrays below it are ignored and counted, `null` is absent. Of several `*`, the first of the
+//!   configuration names a value. A value that another path has taken is no metric.
+//! - Any other path of a metric selects one number or boolean; if something else is there, that value is
+//!   rejected.
+//! - The device is a text or a whole number; the time RFC 3339, or a number in the unit of the hook.
+//! - A payload that meets none of the conditions of the hook is ignored and counted.
+//!
+//! The parser reads the body once, front to back, along a tree of the paths (`tree`). It skips the array
+//! behind `[*]` and reads it when it knows what all elements share. Device, time, and each metric and label
+//! may occur once.
+
+mod found;
+mod time;
+mod tree;
+mod walk;
+
+#[cfg(test)]
+mod tests;
+
+use self::tree::{Role, Tree};
+use self::walk::Walk;
+use super::Sink;
+use super::json::{SyntaxError, lexer::Lexer};
+use crate::config::{Condition, DEVICE_SEGMENT, DevicePlace, JsonPath, NamedPath, TimeUnit, Webhook};
+
+/// A compiled hook.
+#[derive(Debug)]
+pub struct Hook {
+    tree: Tree,
+    /// The place of the device, for messages.
+    device_place: String,
+    device_prefix: String,
+    time_unit: TimeUnit,
+    /// The path of the first metric, or the array behind `[*]`, for messages.
+    metric_place: String,
+    /// The names of the metrics whose paths have no `*`, by the place of the path.
+    metric_names: Vec<String>,
+    /// The keys below `*` that are no metrics.
+    ignored_keys: Vec<String>,
+    label_names: Vec<String>,
+    /// The keys of the metadata, as JSON strings.
+    metadata_keys: Vec<String>,
+    conditions: Vec<Condition>,
+    /// Whether all elements of the array behind `[*]` share device and metadata.
+    is_owner_shared: bool,
+}
+
+impl Hook {
+    /// Compiles a hook. It must be valid, as loading the configuration has checked.
+    #[must_use]
+    pub fn new(hook: &Webhook) -> Self {
+        let hook = hook.with_preset();
+        let names = |paths: &[NamedPath]| paths.iter().map(|path| path.name().unwrap_or_default().to_owned()).collect();
+        let mut tree = Tree::default();
+        let device = hook.device_path();
+        if let Some(path) = device {
+            tree.add(path, Role::Device);
+        }
+        if let Some(path) = hook.time_path() {
+            tree.add(path, Role::Time);
+        }
+        for (place, metric) in hook.metric_paths().iter().enumerate() {
+            tree.add(&metric.path, Role::Metric(place));
+        }
+        for (place, label) in hook.label_paths().iter().enumerate() {
+            tree.add(&label.path, Role::Label(place));
+        }
+        for (place, metadata) in hook.metadata_paths().iter().enumerate() {
+            tree.add(&metadata.path, Role::Metadata(place));
+        }
+        for (place, condition) in hook.conditions().iter().enumerate() {
+            tree.add(&condition.path, Role::Condition(place));
+        }
+        let device_place = match &hook.device {
+            Some(DevicePlace::Body(path)) => format!("{path} in the payload"),
+            Some(DevicePlace::Parameter(name)) => format!("parameter {name} in the query string"),
+            None => format!("segment {DEVICE_SEGMENT} in the path"),
+        };
+        let metric_place = hook.metric_paths().first().map_or("", |metric| metric.path.as_str());
+        let metadata_keys = hook.metadata_paths().iter().map(|path| json_string(path.name().unwrap_or_default()));
+        let is_shared = |path: &JsonPath| path.before_each().is_none();
+        Self {
+            tree,
+            device_place,
+            device_prefix: hook.device_prefix.clone().unwrap_or_default(),
+            time_unit: hook.time_unit.unwrap_or(TimeUnit::Ms),
+            metric_place: metric_place.to_owned(),
+            metric_names: names(hook.metric_paths()),
+            ignored_keys: hook.ignore.clone().unwrap_or_default(),
+            label_names: names(hook.label_paths()),
+            metadata_keys: metadata_keys.collect(),
+            conditions: hook.conditions().to_vec(),
+            is_owner_shared: device.is_none_or(is_shared)
+                && hook.metadata_paths().iter().all(|metadata| is_shared(&metadata.path)),
+        }
+    }
+}
+
+fn json_string(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// Parses a payload. `device` is the device of the URL, for hooks whose device is not in the payload.
+///
+/// # Errors
+/// When the body is not JSON. `sink` has nothing of it then.
+pub fn parse(body: &[u8], hook: &Hook, device: Option<&str>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
+    let mut walk = Walk::new(hook, sink.limits());
+    let mut lexer = Lexer::new(body)?;
+    walk.root(&mut lexer)?;
+    lexer.end()?;
+    walk.emit(device, sink)
+}
