@@ -178,7 +178,7 @@ pub enum MetricNameError {
     #[error("a metric name has at most {METRIC_MAX_BYTES} bytes, this one has {0}")]
     TooLong(usize),
     /// The name holds a control character, at this byte offset.
-    #[error("a metric name has no control characters, there is one at byte {0}")]
+    #[error("a metric name has no control characters, there is one at byte {}", .0 + 1)]
     Control(usize),
     /// The name is `ts`, which is the reading's time.
     #[error("\"ts\" is the time of a reading and cannot name a metric")]
@@ -187,7 +187,7 @@ pub enum MetricNameError {
     #[error("a metric name has no U+FF0E or U+FF04: stored documents use them for '.' and '$'")]
     Escape,
     /// The name holds `{` or `}`, which enclose labels, at this byte offset.
-    #[error("a metric name has no '{{' and no '}}', which enclose labels; there is one at byte {0}")]
+    #[error("a metric name has no '{{' and no '}}', which enclose labels; there is one at byte {}", .0 + 1)]
     Brace(usize),
 }
 

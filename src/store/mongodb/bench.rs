@@ -21,8 +21,8 @@ impl Flush {
         Self(noted)
     }
 
-    /// Checks that the device index has all that these writes bring, and encodes the statements of an `update`
-    /// command that append them. Returns their length in bytes.
+    /// Checks that the device index has all that these writes bring, and encodes the statements of an
+    /// `update` command that append them. Returns their length in bytes.
     ///
     /// # Panics
     /// If the index lacks anything.

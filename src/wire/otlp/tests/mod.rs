@@ -268,14 +268,14 @@ fn json_may_have_other_forms_of_the_same() {
 #[test]
 fn json_of_another_type_is_refused_with_its_place() {
     for (body, error) in [
-        ("", "expected a value but found the end at byte 0"),
-        ("[]", "expected an object, found an array at byte 0"),
-        ("{} x", "expected nothing after the value at byte 3"),
-        (r#"{"resourceMetrics":{}}"#, "expected an array, found an object at byte 19"),
-        (r#"{"resourceMetrics":[1]}"#, "expected an object, found a number at byte 20"),
+        ("", "expected a value but found the end at byte 1"),
+        ("[]", "expected an object, found an array at byte 1"),
+        ("{} x", "expected nothing after the value at byte 4"),
+        (r#"{"resourceMetrics":{}}"#, "expected an array, found an object at byte 20"),
+        (r#"{"resourceMetrics":[1]}"#, "expected an object, found a number at byte 21"),
         (
             r#"{"resourceMetrics":[{"resource":{"attributes":[{"key":1}]}}]}"#,
-            "expected a string, found a number at byte 54",
+            "expected a string, found a number at byte 55",
         ),
     ] {
         assert_eq!(parsed_json(body), Err(error.to_owned()), "{body}");
