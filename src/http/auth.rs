@@ -224,11 +224,14 @@ impl Need {
     }
 
     const fn carries_readings(self) -> bool {
-        match self {
-            Self::Scope(Scope::Ingest) | Self::Influx(_, Scope::Ingest) => true,
-            Self::RemoteWrite | Self::Otlp | Self::Webhook => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Self::Scope(Scope::Ingest)
+                | Self::Influx(_, Scope::Ingest)
+                | Self::RemoteWrite
+                | Self::Otlp
+                | Self::Webhook
+        )
     }
 
     /// The format under which a refused ingest request is counted; `None` for other routes.

@@ -256,7 +256,7 @@ impl<'r> Admission<'r> {
         let retry_after = self.device_check.and_then(RequestCheck::end);
         let batch = self.batch.finish();
         let overwritten = self.overwrite_check.end(&batch, self.scope);
-        (batch, Receipt { retry_after, overwritten, ..self.receipt })
+        (batch, Receipt { overwritten, retry_after, ..self.receipt })
     }
 
     fn admit(&mut self, incoming: &Incoming<'_>) -> Result<(), Rejection> {

@@ -56,7 +56,7 @@ pub enum SeriesError {
     #[error("the label {0:?} is duplicated")]
     DuplicateLabel(String),
     /// The text after the name does not have the form of labels. The number is a byte offset.
-    #[error("labels look like {{key=value,key=value}}; a backslash precedes each of \\ {{ }} , = in them: byte {}", .0 + 1)]
+    #[error("labels look like {{key=value,key=value}}; a backslash precedes each of \\ {{ }} , =: byte {}", .0 + 1)]
     Form(usize),
 }
 
