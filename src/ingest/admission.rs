@@ -1,6 +1,7 @@
 //! The check of each reading of a request or batch.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
@@ -326,7 +327,8 @@ fn is_usual((name, value): &(Cow<'_, str>, f64)) -> bool {
 
 /// The valid values of a reading, with the canonical texts of their series, and the others in `rejected`.
 ///
-/// If no value is valid, the first rejection is that of the reading.
+/// If no value is valid, the first rejection is that of the reading. A series that occurs twice rejects it
+/// too.
 fn valid<'v>(values: &'v Values<'_>, rejected: &mut RejectedValues) -> Result<Vec<(Cow<'v, str>, f64)>, Rejection> {
     let mut valid = Vec::with_capacity(values.len());
     for (name, value) in values {
@@ -340,7 +342,16 @@ fn valid<'v>(values: &'v Values<'_>, rejected: &mut RejectedValues) -> Result<Ve
             Err(error) => rejected.add(Rejection { code: Code::from(&error), detail: error.to_string() }),
         }
     }
-    if valid.is_empty() { Err(rejected.first.swap_remove(0)) } else { Ok(valid) }
+    if valid.is_empty() {
+        return Err(rejected.first.swap_remove(0));
+    }
+    let mut names = HashSet::with_capacity(valid.len());
+    match valid.iter().find(|(name, _)| !names.insert(&**name)) {
+        Some((name, _)) => {
+            Err(Rejection { code: Code::DuplicateKey, detail: format!("the series \"{name}\" is duplicated") })
+        }
+        None => Ok(valid),
+    }
 }
 
 impl Sink for Admission<'_> {
@@ -460,6 +471,13 @@ mod tests {
         assert_eq!(code_of(&RULES, "d", None, None, &[("ts", 1.0)]), Some(Code::InvalidMetricName));
         assert_eq!(code_of(&RULES, "d", None, None, &[("x", f64::INFINITY)]), Some(Code::NonFiniteValue));
         assert_eq!(code_of(&RULES, "d", None, None, &[("x", f64::NAN)]), Some(Code::NonFiniteValue));
+    }
+
+    #[test]
+    fn a_series_that_two_texts_name_is_duplicated() {
+        let twice = &[("x{a=1,b=2}", 1.0), ("x{b=2,a=1}", 1.0)][..];
+        assert_eq!(code_of(&RULES, "d", None, None, twice), Some(Code::DuplicateKey));
+        assert_eq!(code_of(&RULES, "d", None, None, &[("x{b=2,a=1}", 1.0), ("x{b=1,a=1}", 1.0)]), None);
     }
 
     #[test]

@@ -38,8 +38,20 @@ pub fn check_device_id(id: &str) -> Result<(), DeviceIdError> {
     }
 }
 
-pub(super) const fn is_device_id_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'/' | b'-')
+/// The bytes of device IDs. A table is faster than comparisons, and each ID is checked.
+static IS_DEVICE_ID_BYTE: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let ascii = byte as u8;
+        table[byte] = ascii.is_ascii_alphanumeric() || matches!(ascii, b'.' | b'_' | b':' | b'/' | b'-');
+        byte += 1;
+    }
+    table
+};
+
+pub(super) fn is_device_id_byte(byte: u8) -> bool {
+    IS_DEVICE_ID_BYTE[usize::from(byte)]
 }
 
 /// Case handling of device IDs.

@@ -76,8 +76,17 @@ impl<'b> Lexer<'b> {
             Some(b'"') => Ok(Kind::String),
             Some(b't') => Ok(Kind::True),
             Some(b'f') => Ok(Kind::False),
-            Some(b'-' | b'n' | b'N' | b'i' | b'I') if self.non_finite_bytes().is_some() => Ok(Kind::NonFinite),
-            Some(b'-' | b'0'..=b'9') => Ok(Kind::Number),
+            Some(b'0'..=b'9') => Ok(Kind::Number),
+            Some(b'-') if self.text.as_bytes().get(self.at + 1).is_some_and(u8::is_ascii_digit) => Ok(Kind::Number),
+            _ => self.rare_kind(),
+        }
+    }
+
+    #[cold]
+    fn rare_kind(&self) -> Result<Kind> {
+        match self.byte() {
+            _ if self.non_finite_bytes().is_some() => Ok(Kind::NonFinite),
+            Some(b'-') => Ok(Kind::Number),
             Some(b'n') => Ok(Kind::Null),
             _ => Err(self.expected("a value")),
         }

@@ -10,7 +10,7 @@ use super::{
     problem::{Parsed, duplicate_of, fill_known, not_an_object, rejection},
     reading::{OuterNames, Reading},
 };
-use crate::wire::{Code, Ignored, Incoming, Limits, Sink};
+use crate::wire::{Code, Ignored, Incoming, Limits, Rejection, Sink};
 
 /// Parses objects and passes on their readings. Objects share its buffers.
 #[derive(Debug)]
@@ -104,6 +104,13 @@ impl<'b> Reader<'b> {
                 return Ok(());
             }
         };
+        if readings.is_none() && seq.is_none() && self.own.is_plain() {
+            match self.plain() {
+                Ok(incoming) => sink.reading(incoming),
+                Err(rejection) => sink.reject(rejection),
+            }
+            return Ok(());
+        }
         let owner = self.owner();
         if let (Ok(Owner { device: Some(device), .. }), Some(seq)) = (&owner, seq) {
             sink.sequence(device, seq);
@@ -159,6 +166,18 @@ impl<'b> Reader<'b> {
         Ok(())
     }
 
+    /// The reading of an object that has a device, a time and values, and nothing else. That is the usual
+    /// object, and this is its short way.
+    fn plain(&self) -> Parsed<Incoming<'_>> {
+        let device = match &self.own.device {
+            Some(device) => device.as_deref().map_err(Clone::clone)?,
+            None => return Err(without_device()),
+        };
+        let ts_ms = self.own.plain_ts_ms()?;
+        let values = self.own.plain_values(&self.context.limits)?;
+        Ok(Incoming { device, metadata: None, owner: None, ts_ms, values, measurement_bytes: 0 })
+    }
+
     /// The device and the metadata of the object.
     fn owner(&mut self) -> Parsed<Owner<'b>> {
         if let Some(unknown) = self.own.take_unknown_key() {
@@ -179,8 +198,7 @@ impl Object<'_> {
 
 impl<'b> Owner<'b> {
     fn by_ref(&self) -> Parsed<OwnerOfReading<'_>> {
-        let missing = || rejection(Code::MissingDeviceId, "there is no \"deviceId\"");
-        let device = self.device.as_deref().ok_or_else(missing)?;
+        let device = self.device.as_deref().ok_or_else(without_device)?;
         Ok(OwnerOfReading { number: self.number, device, metadata: self.metadata })
     }
 
@@ -209,6 +227,11 @@ impl<'b> Owner<'b> {
         }
         self.by_ref()
     }
+}
+
+#[cold]
+fn without_device() -> Rejection {
+    rejection(Code::MissingDeviceId, "there is no \"deviceId\"")
 }
 
 fn next(owners: &mut u32) -> u32 {

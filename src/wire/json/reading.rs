@@ -12,7 +12,7 @@ use super::{
     time::{read_age, read_ts},
 };
 use crate::wire::labels::{self, Labels};
-use crate::wire::{Code, Ignored, Rejection, Sink};
+use crate::wire::{Code, Ignored, Limits, Rejection, Sink};
 
 /// A metric and its value.
 type Value<'b> = (Cow<'b, str>, f64);
@@ -203,6 +203,28 @@ impl<'b> Reading<'b> {
         self.rare().problem.get_or_insert(problem);
     }
 
+    /// Whether the reading has a device, a time and values only.
+    pub(super) const fn is_plain(&self) -> bool {
+        !self.has_rare
+    }
+
+    /// The instant of a plain reading in Unix milliseconds.
+    pub(super) fn plain_ts_ms(&self) -> Parsed<Option<i64>> {
+        self.ts_ms.as_ref().map_or(Ok(None), Clone::clone)
+    }
+
+    /// The values of a plain reading: at least one, and each metric once.
+    pub(super) fn plain_values(&self, limits: &Limits) -> Parsed<&[Value<'b>]> {
+        limits.check_metrics(self.values.len() + self.surplus)?;
+        if self.values.is_empty() {
+            return Err(self.without_values());
+        }
+        match repeated(self.values.iter().map(|(metric, _)| &**metric)) {
+            Some(metric) => Err(duplicate_key(metric)),
+            None => Ok(&self.values),
+        }
+    }
+
     /// The reason to reject all readings of this object: an unknown key.
     pub(super) fn take_unknown_key(&mut self) -> Option<Rejection> {
         if self.has_rare { self.rare.unknown_key.take() } else { None }
@@ -271,23 +293,20 @@ impl<'b> Reading<'b> {
             bad_values = self.complete(outer, context, sink)?;
         }
         context.limits.check_metrics(self.values.len() + self.surplus + bad_values.len())?;
-        if self.values.is_empty() {
-            return Err(self.without_values(bad_values));
+        if self.values.is_empty() && !bad_values.is_empty() {
+            return Err(bad_values.swap_remove(0));
         }
-        match repeated(self.values.iter().map(|(metric, _)| &**metric)) {
-            Some(metric) => Err(duplicate_key(metric)),
-            None => Ok((&self.values, bad_values)),
-        }
+        Ok((self.plain_values(&context.limits)?, bad_values))
     }
 
     #[cold]
-    fn without_values(&self, bad_values: Vec<Rejection>) -> Rejection {
+    fn without_values(&self) -> Rejection {
         let detail = match (self.rare.has_null && self.has_rare, self.has_values_key) {
             (true, _) => "there is no value except null, which stands for none",
             (false, true) => "\"values\" is empty",
             (false, false) => "there is no \"value\" and no \"values\"",
         };
-        bad_values.into_iter().next().unwrap_or_else(|| rejection(Code::MissingValues, detail))
+        rejection(Code::MissingValues, detail)
     }
 
     /// Completes the names of the metrics. Returns the rejections of single values.
