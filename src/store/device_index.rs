@@ -1,7 +1,7 @@
 //! The device index: what a store keeps of each device beside its readings.
 //!
 //! A store writes the entry of a device when it changes: a new series, other metadata, readings of a new day,
-//! readings before the first ones. [`NotedDevices`](super::noted_devices::NotedDevices) remembers what was
+//! readings before the first ones. `NotedDevices` remembers what was
 //! written, so that a bucket of an unchanged device costs no write. The entry is written before its bucket,
 //! or together with it. So the entry may name a series whose readings are not stored yet, and never lacks one
 //! whose readings are.

@@ -12,6 +12,7 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
 use super::device_index::{DeviceNote, DeviceSummary};
+use crate::common::clock::Clock;
 use crate::common::generations::Generations;
 use crate::model::{BucketWrite, Day, Hour, Metric};
 
@@ -31,6 +32,7 @@ pub(super) struct NotedDevices {
     shards: Box<[Mutex<Generations<u64, Noted>>]>,
     /// Counts how often the table was cleared.
     cleared: AtomicU64,
+    clock: Clock,
 }
 
 /// A record of what was written to the index of one device.
@@ -51,6 +53,9 @@ struct NotedMetadata {
     hour: Hour,
     /// The day of the hour that was written.
     day: Day,
+    /// The day of the clock when the table got to know metadata of this device. Until it ends, the index may
+    /// have newer metadata from before, so that each newer hour is written.
+    since: Day,
 }
 
 /// Notes that are to be written to the index.
@@ -63,9 +68,15 @@ pub(super) struct Notes {
 
 impl Default for NotedDevices {
     fn default() -> Self {
+        Self::new(Clock::system())
+    }
+}
+
+impl NotedDevices {
+    fn new(clock: Clock) -> Self {
         let shard = |_| Mutex::new(Generations::new(MAX_WEIGHT / SHARDS, Noted::weight));
         let shards = (0..SHARDS).map(shard).collect();
-        Self { hasher: RandomState::default(), shards, cleared: AtomicU64::new(0) }
+        Self { hasher: RandomState::default(), shards, cleared: AtomicU64::new(0), clock }
     }
 }
 
@@ -113,6 +124,7 @@ impl NotedDevices {
             hash: self.hash(&metadata.text),
             hour: metadata.hour,
             day: Day::of(metadata.hour),
+            since: Day::of(Hour::of(self.clock.now_ms())),
         });
         let id = self.hash(device);
         let mut shard = self.shard(id);
@@ -179,7 +191,7 @@ impl Noted {
         if noted.hash != hash {
             return hour < noted.hour;
         }
-        let is_noted = Day::of(hour) <= noted.day;
+        let is_noted = hour <= noted.hour || Day::of(hour) <= noted.day && noted.day > noted.since;
         if is_noted {
             noted.hour = noted.hour.max(hour);
         }
@@ -199,7 +211,10 @@ impl Noted {
         }
         match (metadata, &mut self.metadata) {
             (Some(newer), Some(known)) if newer.hour < known.hour => {}
-            (Some(newer), known) => *known = Some(newer),
+            (Some(newer), known) => {
+                let since = known.as_ref().map_or(newer.since, |known| known.since);
+                *known = Some(NotedMetadata { since, ..newer });
+            }
             (None, _) => {}
         }
     }
@@ -241,7 +256,7 @@ mod tests {
 
     #[test]
     fn only_changes_are_noted() {
-        let noted = NotedDevices::default();
+        let noted = NotedDevices::new(Clock::fixed(Hour(HOUR - 48).start_ms()));
         let day = HOUR - 14;
         for (nth, (hour, metrics, metadata, expected)) in [
             (HOUR, &["a", "b"][..], None, true),
@@ -273,6 +288,16 @@ mod tests {
         assert!(!is_noted(&noted, write("e", HOUR, &["a"], None)));
         noted.clear();
         assert!(is_noted(&noted, write("e", HOUR, &["a"], None)));
+    }
+
+    #[test]
+    fn on_its_first_day_the_table_notes_metadata_of_each_newer_hour() {
+        let noted = NotedDevices::new(Clock::fixed(Hour(HOUR).start_ms()));
+        let is_noted = |hour, metadata| is_noted(&noted, write("d", hour, &["a"], Some(metadata)));
+        // An earlier process may have written other metadata of an hour between the two.
+        assert!(is_noted(HOUR - 2, "{2}") && is_noted(HOUR, "{2}") && is_noted(HOUR + 1, "{2}"));
+        assert!(!is_noted(HOUR + 1, "{2}") && !is_noted(HOUR - 1, "{2}"));
+        assert!(is_noted(HOUR + 24, "{2}") && !is_noted(HOUR + 25, "{2}"));
     }
 
     #[test]

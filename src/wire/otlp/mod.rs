@@ -19,7 +19,7 @@
 //! Ignored too, and counted by [`Sink::ignore`]: data points of histograms and summaries, data points without
 //! a recorded value, exemplars, units and descriptions, and fields that OTLP does not have.
 //!
-//! JSON is changed to protobuf first ([`json`]), so that one parser has all rules. The parser reads each
+//! JSON is changed to protobuf first (`json`), so that one parser has all rules. The parser reads each
 //! resource, scope and metric twice, because their fields may be in any order, and keeps one data point in
 //! memory.
 

@@ -7,6 +7,7 @@ use super::super::problem::{Parsed, quoted, rejection};
 use super::Hook;
 use super::time;
 use super::tree::Role;
+use crate::model::series;
 use crate::wire::{Code, Ignored, Limits, Rejection};
 
 /// The values found so far. Elements share the buffers.
@@ -124,6 +125,11 @@ impl<'b> Found<'b> {
                         Err(rejection(Code::InvalidLabel, detail))
                     }
                 };
+                // Each element of an array has this label, so its length is checked here and once.
+                let found = found.and_then(|text| match series::check_length(text.len()) {
+                    Ok(()) => Ok(text),
+                    Err(error) => Err(rejection(Code::from(&error), error.to_string())),
+                });
                 fill(&mut self.labels[path], &hook.label_names[path], found);
             }
             Role::Condition(number) => {

@@ -327,7 +327,9 @@ impl<'b> Walk<'b> {
             let value = self.found.labels[path].as_ref();
             let value = value.or(shared.and_then(|shared| shared.found.labels[path].as_ref()));
             if let Some(value) = value {
-                labels.push((name.as_str(), &**value.as_ref().map_err(Clone::clone)?));
+                let value = value.as_ref().map_err(Clone::clone)?;
+                work::count(value.len());
+                labels.push((name.as_str(), &**value));
             }
         }
         let mut text = String::new();
