@@ -208,8 +208,9 @@ impl<'r> Admission<'r> {
     /// Takes the rejections since the last call, for log lines. The list of rejections starts anew.
     pub fn take_refusals(&mut self) -> Vec<RefusalEntry> {
         let listed = std::mem::take(&mut self.receipt.listed);
-        let logged = std::mem::replace(&mut self.logged, self.receipt.by_code);
-        self.receipt.by_code.since(&logged).refusals(&listed)
+        let all = self.receipt.all_by_code();
+        let logged = std::mem::replace(&mut self.logged, all);
+        all.since(&logged).refusals(&listed)
     }
 
     /// The first hundred rejections so far.
@@ -471,6 +472,19 @@ mod tests {
         assert_eq!(code_of(&RULES, "d", None, None, &[("ts", 1.0)]), Some(Code::InvalidMetricName));
         assert_eq!(code_of(&RULES, "d", None, None, &[("x", f64::INFINITY)]), Some(Code::NonFiniteValue));
         assert_eq!(code_of(&RULES, "d", None, None, &[("x", f64::NAN)]), Some(Code::NonFiniteValue));
+    }
+
+    #[test]
+    fn the_log_lines_of_a_datagram_tell_rejected_values_too() {
+        let mut admission = admission(&RULES, DeviceScope::all(), NOW_MS);
+        let values = [(Cow::Borrowed("x"), 1.0), (Cow::Borrowed("y"), f64::NAN)];
+        let (owner, measurement_bytes) = (None, 0);
+        let incoming = Incoming { device: "d", metadata: None, owner, ts_ms: None, values: &values, measurement_bytes };
+        admission.reading(incoming);
+        let refusals = admission.take_refusals();
+        assert_eq!((refusals.len(), refusals[0].code, refusals[0].count), (1, "non_finite_value", 1));
+        assert!(refusals[0].example.contains("device d: the value of \"y\""), "{}", refusals[0].example);
+        assert_eq!(admission.take_refusals(), []);
     }
 
     #[test]

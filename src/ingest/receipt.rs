@@ -78,9 +78,14 @@ impl Receipt {
     /// The rejections, for log lines.
     #[must_use]
     pub fn refusals(&self) -> Vec<RefusalEntry> {
+        self.all_by_code().refusals(&self.listed)
+    }
+
+    /// The number of rejected readings and values by code.
+    pub(super) fn all_by_code(&self) -> ByCode {
         let mut all = self.by_code;
         all.add(&self.values_by_code);
-        all.refusals(&self.listed)
+        all
     }
 
     /// The number of rejected values of accepted readings.
