@@ -44,6 +44,11 @@ impl<'b> Labels<'b> {
         self.problem.get_or_insert_with(|| rejection(Code::InvalidLabel, detail()));
     }
 
+    /// Whether one of the labels is that of a unit.
+    pub(super) fn has_unit(&self) -> bool {
+        self.kept.iter().any(|(key, _)| key == UNIT)
+    }
+
     fn kept(&self) -> Parsed<&[(Cow<'b, str>, Cow<'b, str>)]> {
         if let Some(problem) = &self.problem {
             return Err(problem.clone());

@@ -160,6 +160,9 @@ impl<'b> Reader<'b> {
             };
             emit(inner, names.as_ref(), of_reading, &default_ts_ms, context, sink);
         }
+        if let Some(names) = names.filter(|_| !is_empty) {
+            names.finish(sink);
+        }
         if is_empty && !has_own {
             sink.reject(rejection(Code::MissingValues, "\"readings\" is empty"));
         }

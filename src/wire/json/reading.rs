@@ -1,6 +1,7 @@
 //! One reading: the keys of an object, without `readings`.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 
 use super::{
     SyntaxError,
@@ -67,17 +68,34 @@ pub(super) struct OuterNames<'o, 'b> {
     names: &'o Names<'b>,
     /// The canonical text of the labels of metrics, and that of the metric of `value`.
     texts: [Parsed<String>; 2],
+    /// Whether a reading had a `value`, which `metric` and `unit` describe.
+    has_described: Cell<bool>,
 }
 
 impl<'o, 'b> OuterNames<'o, 'b> {
     fn new(names: &'o Names<'b>) -> Self {
         let text = |unit| labels::text(None, names.labels()?, unit);
         let unit = pick(None, names.unit.as_ref());
-        Self { names, texts: [text(None), unit.and_then(|unit| text(text_of(unit)))] }
+        let texts = [text(None), unit.and_then(|unit| text(text_of(unit)))];
+        Self { names, texts, has_described: Cell::new(false) }
+    }
+
+    /// Reports `metric` and `unit` if no reading had a `value`.
+    pub(super) fn finish(&self, sink: &mut impl Sink) {
+        if !self.has_described.get() {
+            for (key, _) in self.names.of_value().iter().filter(|(_, is_present)| *is_present) {
+                sink.ignore(Ignored::UnknownKey, key);
+            }
+        }
     }
 }
 
 impl<'b> Names<'b> {
+    /// The keys that describe `value`, and whether each is present.
+    const fn of_value(&self) -> [(&'static str, bool); 2] {
+        [("metric", self.metric.is_some()), ("unit", self.unit.is_some())]
+    }
+
     fn labels(&self) -> Parsed<Option<&Labels<'b>>> {
         self.labels.as_ref().map(Parsed::as_ref).transpose().map_err(Clone::clone)
     }
@@ -321,9 +339,10 @@ impl<'b> Reading<'b> {
             return Err(problem);
         }
         let mut bad_values = std::mem::take(&mut self.rare.bad_values);
-        if !self.has_value_key {
-            let Names { metric, unit, .. } = &self.rare.names;
-            for (key, _) in [("metric", metric), ("unit", unit)].iter().filter(|(_, found)| found.is_some()) {
+        if self.has_value_key {
+            outer.inspect(|outer| outer.has_described.set(true));
+        } else {
+            for (key, _) in self.rare.names.of_value().iter().filter(|(_, is_present)| *is_present) {
                 if context.options.flat {
                     sink.ignore(Ignored::String, key);
                 } else {
@@ -338,7 +357,10 @@ impl<'b> Reading<'b> {
         if names.labels.is_some() || names.unit.is_some() {
             let (own, around) = (names.labels()?, outer.map_or(Ok(None), |outer| outer.names.labels())?);
             let with_unit = |unit| labels::text(own, around, unit);
-            texts = Cow::Owned([with_unit(None), unit.and_then(|unit| with_unit(text_of(unit)))]);
+            // A label "unit" of the reading replaces the unit around it.
+            let is_replaced = names.unit.is_none() && own.is_some_and(Labels::has_unit);
+            let unit = unit.map(|unit| text_of(unit).filter(|_| !is_replaced));
+            texts = Cow::Owned([with_unit(None), unit.and_then(with_unit)]);
         }
         let [labels, labels_of_value] = &*texts;
         let labels = labels.as_ref().map_err(Clone::clone)?;

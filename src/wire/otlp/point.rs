@@ -123,7 +123,7 @@ impl<'b> Points<'b> {
         while let Some(field) = fields.next()? {
             match field.number {
                 2 => {} // the time at which a sum started
-                3 => point.ts_ms = Some((field.fixed64()? / 1_000_000).cast_signed()).filter(|&ms| ms > 0),
+                3 => point.ts_ms = Some(field.fixed64()?).filter(|&ns| ns > 0).map(|ns| (ns / 1_000_000).cast_signed()),
                 4 => point.value = Some(field.double()?),
                 5 => sink.ignore(Ignored::Exemplar, metric.name),
                 6 => point.value = Some(field.fixed64()?.cast_signed() as f64),

@@ -36,6 +36,18 @@ fn a_metric_that_names_nothing_is_rejected() {
 }
 
 #[test]
+fn a_metric_and_a_unit_that_no_reading_needs_are_reported() {
+    assert_eq!(
+        entries(r#"{"deviceId":"S","metric":"temp","unit":"C","readings":[{"values":{"t":1}},{"values":{"t":2}}]}"#),
+        ["S now t=1", "S now t=2", "ignored UnknownKey metric", "ignored UnknownKey unit"]
+    );
+    assert_eq!(
+        entries(r#"{"deviceId":"S","unit":"C","readings":[{"values":{"t":1}},{"value":2}]}"#),
+        ["S now t=1", "S now value{unit=C}=2"]
+    );
+}
+
+#[test]
 fn a_unit_is_a_label_of_the_value() {
     assert_eq!(
         entries(r#"{"deviceId":"S","metric":"temp","unit":"C","value":1,"values":{"h":2}}"#),
@@ -44,6 +56,10 @@ fn a_unit_is_a_label_of_the_value() {
     assert_eq!(
         entries(r#"{"deviceId":"S","unit":"C","readings":[{"value":1},{"value":2,"unit":"F"},{"value":3,"unit":""}]}"#),
         ["S now value{unit=C}=1", "S now value{unit=F}=2", "S now value=3"]
+    );
+    assert_eq!(
+        entries(r#"{"deviceId":"S","unit":"C","readings":[{"value":1,"labels":{"unit":"K"}}]}"#),
+        ["S now value{unit=K}=1"]
     );
     assert_eq!(
         entries(r#"{"deviceId":"S","unit":5,"value":1}"#),
