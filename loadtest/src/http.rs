@@ -13,7 +13,7 @@ use crate::format::Format;
 use crate::latency;
 use crate::pace::Pace;
 use crate::target::Target;
-use crate::workload::{Share, Workload};
+use crate::workload::Workload;
 
 /// How long to wait before a message that was refused for now is sent again.
 const RETRY: Duration = Duration::from_millis(50);
@@ -100,7 +100,7 @@ async fn connection(
     let mut link = Link { sending: &sending, client: None, again: 0 };
     let mut of = OfConnection { nth, messages: 0, readings: 0, again: 0, latencies: latency::histogram() };
     let (mut readings, mut body) = (Vec::new(), String::new());
-    while sending.goes_on(&share, start, of.messages) {
+    while !share.devices().is_empty() && sending.until.goes_on(start, of.messages) {
         share.message(of.messages, &mut readings);
         sending.format.write(&mut body, &readings);
         let due = pace.due(of.messages);
@@ -130,13 +130,23 @@ impl Sending {
             }
         }
     }
+}
 
-    fn goes_on(&self, share: &Share, start: Instant, messages: u64) -> bool {
-        !share.devices().is_empty()
-            && match self.until {
-                Until::Seconds(seconds) => start.elapsed().as_secs_f64() < seconds,
-                Until::Messages(limit) => messages < limit,
-            }
+impl Until {
+    /// Whether to send another message after these.
+    pub(crate) fn goes_on(self, start: Instant, messages: u64) -> bool {
+        match self {
+            Self::Seconds(seconds) => start.elapsed().as_secs_f64() < seconds,
+            Self::Messages(limit) => messages < limit,
+        }
+    }
+
+    /// At most how many messages follow these.
+    pub(crate) const fn left(self, messages: u64) -> u64 {
+        match self {
+            Self::Seconds(_) => u64::MAX,
+            Self::Messages(limit) => limit.saturating_sub(messages),
+        }
     }
 }
 

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::client::Client;
 use crate::format::Format;
 use crate::http::{self, Until};
 use crate::latency::Latency;
@@ -15,7 +14,7 @@ use crate::process::{Process, Usage};
 use crate::target::Target;
 use crate::verify::{self, Verified};
 use crate::workload::{Kind, Workload};
-use crate::{now_ms, udp};
+use crate::{metrics, now_ms, udp};
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
@@ -127,7 +126,7 @@ async fn measure(args: &Args) -> anyhow::Result<Report> {
     let seconds = start.elapsed().as_secs_f64();
     let settling = Instant::now();
     if args.settle || args.verify > 0 {
-        settle(&args.url).await?;
+        metrics::settle(&args.url).await?;
     }
     let drained_after = args.settle.then(|| settling.elapsed().as_secs_f64());
     let processes = processes.iter().map(Process::usage).collect::<Result<_, _>>()?;
@@ -194,23 +193,11 @@ async fn send_datagrams(
         workload: sending.workload.clone(),
         sockets: args.connections,
         rate: sending.rate.context("datagrams take --rate")?,
-        seconds: args.seconds,
+        until: sending.until,
     };
-    let (batch, progress) = (sending.workload.batch, Arc::clone(progress));
-    let readings = tokio::task::spawn_blocking(move || udp::send(&sending, &progress)).await??;
-    Ok(readings / batch)
-}
-
-/// Waits until everything is stored.
-pub(crate) async fn settle(address: &str) -> anyhow::Result<()> {
-    let mut client = Client::connect(address).await?;
-    loop {
-        let (_, metrics) = client.get("/metrics").await?;
-        if String::from_utf8_lossy(metrics).lines().any(|line| line == "tidegauge_readings_pending 0") {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let progress = Arc::clone(progress);
+    let datagrams = tokio::task::spawn_blocking(move || udp::send(&sending, &progress)).await??;
+    Ok(datagrams.iter().sum())
 }
 
 /// Shows on a terminal how it goes.

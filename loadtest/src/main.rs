@@ -5,6 +5,7 @@
 //! loadtest ingest --url 127.0.0.1:8080 --format lines --process tidegauge="$(pgrep -x tidegauge)"
 //! loadtest ingest --url 127.0.0.1:8080 --udp 127.0.0.1:8089 --rate 200000 --batch 1 --format lines
 //! loadtest query --url 127.0.0.1:8080 --path '/v1/devices/device-00000001/rollups' --requests 500
+//! loadtest steady --store mongodb --mongod "$(tests/get-mongod)" --speed 60    hours, in minutes
 //! loadtest bare --listen 127.0.0.1:8090        an axum handler that only reads the body, to compare with
 //! loadtest naive --way push --listen 127.0.0.1:8091 --mongodb-uri mongodb://localhost
 //! loadtest bench --mongod "$(tests/get-mongod)" --runs 3     all of them side by side; `make bench`
@@ -22,10 +23,13 @@ mod format;
 mod http;
 mod ingest;
 mod latency;
+mod metrics;
 mod naive;
 mod pace;
 mod process;
 mod query;
+mod steady;
+mod systems;
 mod target;
 mod udp;
 mod verify;
@@ -44,6 +48,8 @@ enum Command {
     Ingest(ingest::Args),
     /// Repeat one query
     Query(query::Args),
+    /// Measure hours of ordinary operation by a fast clock
+    Steady(steady::Args),
     /// Measure tidegauge beside `VictoriaMetrics`, `InfluxDB` and the naive service
     Bench(bench::Args),
     /// Serve a handler that only reads the body
@@ -60,6 +66,7 @@ enum Command {
 async fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Ingest(args) => ingest::run(&args).await,
+        Command::Steady(args) => steady::run(&args).await,
         Command::Query(args) => query::run(&args).await,
         Command::Bench(args) => bench::run(&args).await,
         Command::Bare { listen } => bare::serve(listen).await,

@@ -3,7 +3,6 @@
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use anyhow::Context;
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, sendmmsg};
 
 use crate::format::Format;
+use crate::http::Until;
 use crate::workload::Workload;
 
 /// Datagrams to a system call.
@@ -25,16 +25,16 @@ pub(crate) struct Sending {
     pub(crate) sockets: u64,
     /// Readings a second.
     pub(crate) rate: f64,
-    pub(crate) seconds: f64,
+    pub(crate) until: Until,
 }
 
-/// Sends for this many seconds and returns the number of sent readings. Adds them to `progress` too.
-pub(crate) fn send(sending: &Sending, progress: &Arc<AtomicU64>) -> anyhow::Result<u64> {
+/// Sends, and returns the number of datagrams by socket. Adds the sent readings to `progress`.
+pub(crate) fn send(sending: &Sending, progress: &AtomicU64) -> anyhow::Result<Vec<u64>> {
     let start = Instant::now();
     std::thread::scope(|scope| {
         let sockets: Vec<_> =
             (0..sending.sockets).map(|nth| scope.spawn(move || socket(sending, nth, start, progress))).collect();
-        sockets.into_iter().map(|one| one.join().expect("a sender panicked")).sum()
+        sockets.into_iter().map(|one| one.join().expect("a sender panicked")).collect()
     })
 }
 
@@ -45,24 +45,26 @@ fn socket(sending: &Sending, nth: u64, start: Instant, progress: &AtomicU64) -> 
     let mut headers = MultiHeaders::preallocate(AT_ONCE as usize, None);
     let addresses = vec![Some(SockaddrIn::from(sending.address)); AT_ONCE as usize];
     let mut bodies = vec![String::new(); AT_ONCE as usize];
-    let (mut message, mut sent) = (0, 0);
+    let mut messages = 0;
     let mut readings = Vec::new();
-    while start.elapsed().as_secs_f64() < sending.seconds {
+    while sending.until.goes_on(start, messages) {
         let mut in_these = 0;
-        for body in &mut bodies {
-            share.message(message, &mut readings);
+        let count = sending.until.left(messages).min(AT_ONCE) as usize;
+        for body in &mut bodies[..count] {
+            share.message(messages, &mut readings);
             sending.format.write(body, &readings);
-            message += 1;
+            messages += 1;
             in_these += readings.len() as u64;
         }
-        let due = start + Duration::from_secs_f64(step * message as f64);
+        let due = start + Duration::from_secs_f64(step * messages as f64);
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        let slices: Vec<[IoSlice<'_>; 1]> = bodies.iter().map(|body| [IoSlice::new(body.as_bytes())]).collect();
+        let slices: Vec<[IoSlice<'_>; 1]> =
+            bodies[..count].iter().map(|body| [IoSlice::new(body.as_bytes())]).collect();
         let flags = MsgFlags::empty();
-        let results = sendmmsg(socket.as_raw_fd(), &mut headers, &slices, &addresses, [], flags).context("send")?;
-        anyhow::ensure!(results.count() as u64 == AT_ONCE, "the system took only a part of the datagrams");
-        sent += in_these;
+        let results = sendmmsg(socket.as_raw_fd(), &mut headers, &slices, &addresses[..count], [], flags);
+        let taken = results.context("send")?.count();
+        anyhow::ensure!(taken == count, "the system took only a part of the datagrams");
         progress.fetch_add(in_these, Ordering::Relaxed);
     }
-    Ok(sent)
+    Ok(messages)
 }

@@ -22,8 +22,23 @@ pub(crate) struct Verified {
     pub(crate) wrong: u64,
 }
 
-/// Count, minimum, maximum and sum of an hour.
-type Fold = (u64, f64, f64, f64);
+/// The stats of an hour.
+#[derive(Debug, Clone, Copy)]
+struct Fold {
+    count: u64,
+    min: f64,
+    max: f64,
+    sum: f64,
+}
+
+impl PartialEq for Fold {
+    /// Exact, but for the sum: it depends on the order in which its values are added.
+    fn eq(&self, other: &Self) -> bool {
+        let sums = (self.sum - other.sum).abs() <= self.sum.abs() * 1e-9;
+        sums && (self.count, self.min.to_bits(), self.max.to_bits())
+            == (other.count, other.min.to_bits(), other.max.to_bits())
+    }
+}
 
 /// Compares the hourly rollups of `sample` devices, evenly spread, with those of the readings that were
 /// acknowledged: so many messages on each connection.
@@ -42,7 +57,7 @@ pub(crate) async fn verify(sending: &Sending, messages: &[u64], sample: u64) -> 
             ensure!(status == 200, "{path}: status {status}: {}", String::from_utf8_lossy(answer));
             let found = found(answer).with_context(|| path.clone())?;
             verified.devices += 1;
-            verified.readings += expected.values().map(|fold| fold.0).sum::<u64>();
+            verified.readings += expected.values().map(|fold| fold.count).sum::<u64>();
             if found != expected {
                 verified.wrong += 1;
                 eprintln!("{} differs: expected {expected:?}, found {found:?}", device_id(device));
@@ -55,12 +70,12 @@ pub(crate) async fn verify(sending: &Sending, messages: &[u64], sample: u64) -> 
 fn expected(share: &Share, device: u64, messages: u64) -> BTreeMap<u64, Fold> {
     let mut hours: BTreeMap<u64, Fold> = BTreeMap::new();
     for reading in share.sent(device, messages) {
-        let (count, min, max, sum) =
-            hours.entry(reading.ts_ms / HOUR_MS).or_insert((0, f64::INFINITY, f64::NEG_INFINITY, 0.0));
-        *count += 1;
-        *min = min.min(reading.value);
-        *max = max.max(reading.value);
-        *sum += reading.value; // quarters of small numbers: exact in whatever order
+        let none = Fold { count: 0, min: f64::INFINITY, max: f64::NEG_INFINITY, sum: 0.0 };
+        let fold = hours.entry(reading.ts_ms / HOUR_MS).or_insert(none);
+        fold.count += 1;
+        fold.min = fold.min.min(reading.value);
+        fold.max = fold.max.max(reading.value);
+        fold.sum += reading.value;
     }
     hours
 }
@@ -74,7 +89,8 @@ fn found(answer: &[u8]) -> anyhow::Result<BTreeMap<u64, Fold>> {
         let number = |field: &str| hour[field].as_f64().with_context(|| format!("no {field}"));
         let ts: jiff::Timestamp = hour["ts"].as_str().context("no ts")?.parse()?;
         let hour_of = u64::try_from(ts.as_millisecond())? / HOUR_MS;
-        Ok((hour_of, (number("count")? as u64, number("min")?, number("max")?, number("sum")?)))
+        let count = number("count")? as u64;
+        Ok((hour_of, Fold { count, min: number("min")?, max: number("max")?, sum: number("sum")? }))
     });
     hours.collect()
 }

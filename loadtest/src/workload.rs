@@ -118,8 +118,8 @@ impl Share {
 
     fn reading(&self, i: u64) -> Reading {
         let (device, tick) = (self.first_device + i % self.devices, i / self.devices);
-        // Each device has its own phase: devices do not send at the same time.
-        let phase_ms = device.wrapping_mul(7_919) % self.workload.step_ms;
+        // Each device has its own phase, so that a message by schedule has readings of the time it is due.
+        let phase_ms = i % self.devices * self.workload.step_ms / self.devices;
         let ts_ms = self.workload.first_ms + tick * self.workload.step_ms + phase_ms;
         Reading { device, ts_ms, value: value(device, tick) }
     }
@@ -133,11 +133,11 @@ impl Share {
     }
 }
 
-/// A temperature that drifts, with noise, in quarters of a degree: as hard to compress as that of a sensor.
+/// A temperature that drifts, with noise, in tenths of a degree: as hard to compress as that of a sensor.
 fn value(device: u64, tick: u64) -> f64 {
     let drift = (device + tick / 360) % 24 * 2;
     let noise = mixed(device << 32 ^ tick) % 8;
-    20.0 + (drift + noise) as f64 / 4.0
+    (200 + drift + noise) as f64 / 10.0
 }
 
 /// A pseudorandom number below 100.

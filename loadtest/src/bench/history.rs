@@ -5,9 +5,10 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use super::loads::workload;
-use super::{Bench, Section, Server, System};
+use super::{Bench, Section};
 use crate::format::Format;
 use crate::http::{self, Sending, Sent, Until};
+use crate::systems::{Environment, Server, System};
 use crate::target::Target;
 use crate::workload::Workload;
 use crate::{now_ms, query};
@@ -65,7 +66,7 @@ impl Bench<'_> {
         if self.system != System::TidegaugeSqlite {
             return Ok(()); // pending is the same whatever the store
         }
-        let nothing_is_due = [("TIDEGAUGE_FLUSH__MAX_AGE", "1h"), ("TIDEGAUGE_PENDING__MAX_BYTES", "4GiB")];
+        let nothing_is_due = Environment::of_config([("flush.max_age", "1h"), ("pending.max_bytes", "4GiB")]);
         let server = Server::start(self.system, &self.args.programs, &nothing_is_due).await?;
         let resident = || Ok::<_, anyhow::Error>(server.processes[0].usage()?.resident_mib * f64::from(1 << 20));
         let before = resident()?;

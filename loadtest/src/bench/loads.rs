@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
-use super::{Bench, Section, Server, System};
+use super::{Bench, Section};
 use crate::format::Format;
 use crate::http::{self, Sending, Until};
 use crate::latency::Latency;
 use crate::process::Process;
+use crate::systems::{Server, System};
 use crate::target::Target;
 use crate::workload::{Kind, Workload};
 use crate::{now_ms, udp};
@@ -128,10 +129,11 @@ impl Bench<'_> {
             workload: of_now(load.batch)?,
             sockets: load.connections,
             rate: f64::INFINITY,
-            seconds: self.args.seconds,
+            until: Until::Seconds(self.args.seconds),
         };
         let start = Instant::now();
-        let sent = tokio::task::spawn_blocking(move || udp::send(&sending, &Arc::new(AtomicU64::new(0)))).await??;
+        let datagrams = tokio::task::spawn_blocking(move || udp::send(&sending, &AtomicU64::new(0))).await??;
+        let sent = datagrams.iter().sum::<u64>() * load.batch;
         let during = server.taken().await? - before; // what still waits in buffers does not count as fast
         let took = start.elapsed().as_secs_f64();
         let taken = server.taken_at_last(STANDS_STILL).await? - before;

@@ -10,14 +10,12 @@ use clap::ValueEnum;
 
 mod history;
 mod loads;
-mod servers;
-mod system;
 mod table;
 
 use loads::LOADS;
-use servers::Server;
-use system::{Programs, System};
 use table::{Section, Table};
+
+use crate::systems::{Environment, Programs, Server, System};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -145,7 +143,7 @@ impl Bench<'_> {
     }
 
     async fn start(&self) -> anyhow::Result<Server> {
-        Server::start(self.system, &self.args.programs, &[("TIDEGAUGE_FLUSH__MAX_AGE", "2s")]).await
+        Server::start(self.system, &self.args.programs, &Environment::of_config([("flush.max_age", "2s")])).await
     }
 }
 
@@ -190,7 +188,7 @@ fn list(what: &str, lines: &[String]) {
 }
 
 /// A description of this machine.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let model =
         read("/proc/cpuinfo").lines().find_map(|line| Some(line.strip_prefix("model name")?.replace(['\t', ':'], "")));

@@ -1,31 +1,37 @@
-//! The compared systems, their promises, and the paths of their programs.
+//! The systems that can be started here: their promises, and the paths of their programs.
+
+mod server;
 
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
+pub(crate) use self::server::{Environment, Server};
 use crate::target::Target;
 
 /// The paths of the programs.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct Programs {
+pub(crate) struct Programs {
     /// The release build of tidegauge
     #[arg(long, default_value = "target/release/tidegauge")]
-    pub(super) tidegauge: PathBuf,
+    pub(crate) tidegauge: PathBuf,
     /// The MongoDB server (`tests/get-mongod` prints one)
     #[arg(long, default_value = "mongod")]
-    pub(super) mongod: PathBuf,
+    pub(crate) mongod: PathBuf,
+    /// The cache of mongod, in GB
+    #[arg(long, default_value_t = 4.0)]
+    pub(crate) mongod_cache_gb: f64,
     /// Debian package victoria-metrics
     #[arg(long, default_value = "victoria-metrics")]
-    pub(super) victoria_metrics: PathBuf,
+    pub(crate) victoria_metrics: PathBuf,
     /// `InfluxDB` 1.x, Debian package influxdb
     #[arg(long, default_value = "influxd")]
-    pub(super) influxd: PathBuf,
+    pub(crate) influxd: PathBuf,
 }
 
 /// A system with its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum System {
+pub(crate) enum System {
     TidegaugeSqlite,
     TidegaugeMongodb,
     TidegaugeTimeseries,
@@ -37,7 +43,7 @@ pub(super) enum System {
 }
 
 impl System {
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::TidegaugeSqlite => "tidegauge sqlite",
             Self::TidegaugeMongodb => "tidegauge mongodb",
@@ -50,7 +56,7 @@ impl System {
         }
     }
 
-    pub(super) const fn target(self) -> Target {
+    pub(crate) const fn target(self) -> Target {
         match self {
             Self::TidegaugeSqlite | Self::TidegaugeMongodb | Self::TidegaugeTimeseries => Target::Tidegauge,
             Self::VictoriaMetrics => Target::VictoriaMetrics,
@@ -60,12 +66,12 @@ impl System {
         }
     }
 
-    pub(super) const fn needs_mongod(self) -> bool {
+    pub(crate) const fn needs_mongod(self) -> bool {
         matches!(self, Self::TidegaugeMongodb | Self::TidegaugeTimeseries | Self::NaiveInsert | Self::NaivePush)
     }
 
     /// The meaning of an answer, which differs between the systems.
-    pub(super) const fn promise(self) -> &'static str {
+    pub(crate) const fn promise(self) -> &'static str {
         match self {
             Self::TidegaugeSqlite | Self::TidegaugeMongodb | Self::TidegaugeTimeseries => {
                 "answers when its log is synced to disk (fdatasync, group commit); each reading is stored once"
@@ -95,7 +101,7 @@ impl System {
 
 impl Programs {
     /// The program that this machine lacks to run a system, for people.
-    pub(super) fn missing(&self, system: System) -> Option<String> {
+    pub(crate) fn missing(&self, system: System) -> Option<String> {
         let (program, remedy) = match system {
             System::Bare => return None,
             System::VictoriaMetrics => (&self.victoria_metrics, "apt-get install victoria-metrics"),
@@ -127,6 +133,7 @@ mod tests {
         let programs = Programs {
             tidegauge: "sh".into(),
             mongod: nowhere.clone(),
+            mongod_cache_gb: 4.0,
             victoria_metrics: "no-such-program-anywhere".into(),
             influxd: "sh".into(),
         };

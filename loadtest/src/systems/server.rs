@@ -1,4 +1,4 @@
-//! The compared systems, each started with no data in its own folder.
+//! A running system, started with no data in its own folder.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use bson::doc;
 
-use super::system::{Programs, System};
+use super::{Programs, System};
 use crate::client::Client;
-use crate::ingest;
+use crate::metrics::{self, Exposition};
 use crate::process::Process;
 use crate::target::Target;
 
@@ -27,25 +27,41 @@ const MERGE: Duration = Duration::from_secs(300);
 const STANDS_STILL: Duration = Duration::from_secs(8);
 
 /// A running system. It is stopped, and its data deleted, when it is dropped.
-pub(super) struct Server {
-    pub(super) address: String,
+pub(crate) struct Server {
+    pub(crate) address: String,
     /// The address for datagrams.
-    pub(super) udp: SocketAddrV4,
+    pub(crate) udp: SocketAddrV4,
     /// The service itself, then its database if that is a process of its own.
-    pub(super) processes: Vec<Process>,
+    pub(crate) processes: Vec<Process>,
+    /// The connection string of its mongod, if it has one.
+    pub(crate) mongodb: Option<String>,
     system: System,
-    mongodb: Option<String>,
     children: Vec<Child>,
     folder: tempfile::TempDir,
 }
 
+/// Variables in the environments of the processes of a system.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Environment {
+    /// Variables of the service alone, for example keys of its configuration.
+    pub(crate) service: Vec<(String, String)>,
+    /// Variables of all processes.
+    pub(crate) all: Vec<(String, String)>,
+}
+
+impl Environment {
+    /// Keys of tidegauge's configuration, each as `section.key`, with their values.
+    pub(crate) fn of_config<'a>(keys: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let variable = |(key, value): (&str, &str)| {
+            (format!("TIDEGAUGE_{}", key.replace('.', "__").to_uppercase()), value.to_owned())
+        };
+        Self { service: keys.into_iter().map(variable).collect(), all: Vec::new() }
+    }
+}
+
 impl Server {
-    /// Starts a system, with these variables in its environment.
-    pub(super) async fn start(
-        system: System,
-        programs: &Programs,
-        environment: &[(&str, &str)],
-    ) -> anyhow::Result<Self> {
+    /// Starts a system.
+    pub(crate) async fn start(system: System, programs: &Programs, environment: &Environment) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("loadtest-").tempdir()?;
         let (port, udp_port) = (free_port()?, free_port()?);
         let mut server = Self {
@@ -58,20 +74,20 @@ impl Server {
             folder,
         };
         if system.needs_mongod() {
-            server.mongodb = Some(server.start_mongod(programs).await?);
+            server.mongodb = Some(server.start_mongod(programs, &environment.all).await?);
         }
         let mut command = server.command(programs)?;
-        command.envs(environment.iter().copied());
-        server.spawn(system.name(), command)?;
+        command.envs(environment.service.iter().cloned());
+        server.spawn(system.name(), command, &environment.all)?;
         server.processes.rotate_right(1); // the service first
         server.wait(system).await?;
         Ok(server)
     }
 
     /// Waits until queries return everything that was acknowledged.
-    pub(super) async fn settle(&self) -> anyhow::Result<()> {
+    pub(crate) async fn settle(&self) -> anyhow::Result<()> {
         match self.system.target() {
-            Target::Tidegauge => ingest::settle(&self.address).await,
+            Target::Tidegauge => metrics::settle(&self.address).await,
             Target::VictoriaMetrics => {
                 Client::connect(&self.address).await?.get("/internal/force_flush").await?;
                 Ok(())
@@ -81,20 +97,14 @@ impl Server {
     }
 
     /// The number of received readings according to the system.
-    pub(super) async fn taken(&self) -> anyhow::Result<u64> {
-        let (path, name) = match self.system.target() {
-            Target::Tidegauge => ("/metrics", "tidegauge_readings_accepted_total{"),
-            Target::VictoriaMetrics => ("/metrics", "vm_rows_inserted_total{type=\"influx\"}"),
+    pub(crate) async fn taken(&self) -> anyhow::Result<u64> {
+        let name = match self.system.target() {
+            Target::Tidegauge => "tidegauge_readings_accepted_total",
+            Target::VictoriaMetrics => "vm_rows_inserted_total{type=\"influx\"}",
             Target::Influxdb => return self.points_written().await,
             Target::Naive | Target::Bare => bail!("{} does not count", self.system.name()),
         };
-        let mut client = Client::connect(&self.address).await?;
-        let (status, metrics) = client.get(path).await?;
-        ensure!(status == 200, "{path}: status {status}");
-        let metrics = std::str::from_utf8(metrics)?;
-        let counts = metrics.lines().filter(|line| line.starts_with(name));
-        let counts = counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
-        Ok(counts.sum::<f64>() as u64)
+        Ok(Exposition::of(&self.address).await?.sum(name) as u64)
     }
 
     async fn points_written(&self) -> anyhow::Result<u64> {
@@ -106,7 +116,7 @@ impl Server {
     }
 
     /// The same number, once it has not changed for this long.
-    pub(super) async fn taken_at_last(&self, stands_still: Duration) -> anyhow::Result<u64> {
+    pub(crate) async fn taken_at_last(&self, stands_still: Duration) -> anyhow::Result<u64> {
         let (mut taken, mut since) = (self.taken().await?, Instant::now());
         while since.elapsed() < stands_still {
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -119,22 +129,14 @@ impl Server {
     }
 
     /// Waits until tidegauge has this many pending readings.
-    pub(super) async fn fed(&self, readings: u64) -> anyhow::Result<()> {
-        let line = format!("tidegauge_readings_pending {readings}");
-        let mut client = Client::connect(&self.address).await?;
-        let deadline = Instant::now() + START;
-        loop {
-            let (_, metrics) = client.get("/metrics").await?;
-            if String::from_utf8_lossy(metrics).lines().any(|found| found == line) {
-                return Ok(());
-            }
-            ensure!(Instant::now() < deadline, "{readings} readings are not pending");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+    pub(crate) async fn fed(&self, readings: u64) -> anyhow::Result<()> {
+        let pending = format!("tidegauge_readings_pending {readings}");
+        let fed = tokio::time::timeout(START, metrics::wait(&self.address, &[pending.as_str()])).await;
+        fed.with_context(|| format!("{readings} readings are not pending"))?
     }
 
     /// The disk space of the data without logs and journals, after the system has compacted it.
-    pub(super) async fn stored_bytes(mut self) -> anyhow::Result<u64> {
+    pub(crate) async fn stored_bytes(mut self) -> anyhow::Result<u64> {
         let data = self.folder.path().join("data");
         match self.system {
             System::TidegaugeSqlite => {
@@ -210,9 +212,9 @@ impl Server {
         })
     }
 
-    fn spawn(&mut self, name: &str, mut command: Command) -> anyhow::Result<()> {
+    fn spawn(&mut self, name: &str, mut command: Command, environment: &[(String, String)]) -> anyhow::Result<()> {
         let log = File::create(self.folder.path().join(format!("{name}.log")))?;
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).envs(environment.iter().cloned());
         let child = command.spawn().with_context(|| format!("start {}", command.get_program().display()))?;
         self.processes.push(Process::watch(name, child.id())?);
         self.children.push(child);
@@ -220,21 +222,22 @@ impl Server {
     }
 
     /// A replica set of one member, as production has at least.
-    async fn start_mongod(&mut self, programs: &Programs) -> anyhow::Result<String> {
+    async fn start_mongod(&mut self, programs: &Programs, environment: &[(String, String)]) -> anyhow::Result<String> {
         let data = self.folder.path().join("mongod");
         std::fs::create_dir(&data)?;
         let port = free_port()?;
         let mut command = Command::new(&programs.mongod);
         command.args(["--replSet", "bench", "--bind_ip", "127.0.0.1", "--port", &port.to_string(), "--dbpath"]);
-        command.arg(data).args(["--wiredTigerCacheSizeGB", "4"]);
-        self.spawn("mongod", command)?;
+        command.arg(data).args(["--wiredTigerCacheSizeGB", &programs.mongod_cache_gb.to_string()]);
+        self.spawn("mongod", command, environment)?;
         let uri = format!("mongodb://127.0.0.1:{port}/?directConnection=true&serverSelectionTimeoutMS=1000");
         let admin = mongodb::Client::with_uri_str(&uri).await?.database("admin");
         let deadline = Instant::now() + START;
         loop {
             let hello = admin.run_command(doc! { "hello": 1 }).await.unwrap_or_default();
             if hello.get_bool("isWritablePrimary").unwrap_or(false) {
-                return Ok(format!("mongodb://127.0.0.1:{port}/?replicaSet=bench"));
+                // A connection may take long where the clock of the client runs fast.
+                return Ok(format!("mongodb://127.0.0.1:{port}/?replicaSet=bench&connectTimeoutMS=600000"));
             }
             if hello.contains_key("isreplicaset") {
                 let member = doc! { "_id": 0, "host": format!("127.0.0.1:{port}") };
@@ -270,6 +273,11 @@ impl Server {
             ensure!(Instant::now() < deadline, "{} did not start: {}", system.name(), self.log(system.name()));
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    }
+
+    /// The last lines that the service has logged.
+    pub(crate) fn last_lines(&self) -> String {
+        self.log(self.system.name())
     }
 
     fn log(&self, name: &str) -> String {

@@ -1,0 +1,71 @@
+//! The metrics that a service exposes at `/metrics`.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+
+use crate::client::Client;
+
+/// The samples of one answer.
+#[derive(Debug)]
+pub(crate) struct Exposition(String);
+
+impl Exposition {
+    /// Asks a service.
+    pub(crate) async fn of(address: &str) -> anyhow::Result<Self> {
+        Self::over(&mut Client::connect(address).await?).await
+    }
+
+    /// Asks over a connection.
+    pub(crate) async fn over(client: &mut Client) -> anyhow::Result<Self> {
+        let (status, text) = client.get("/metrics").await?;
+        ensure!(status == 200, "/metrics: status {status}");
+        Ok(Self(String::from_utf8(text.to_vec())?))
+    }
+
+    /// Whether it has a sample, written as `name value`.
+    fn has(&self, sample: &str) -> bool {
+        self.0.lines().any(|line| line == sample)
+    }
+
+    /// The sum of a metric over its labels, or of one of its samples if the name has labels. 0 without
+    /// samples.
+    pub(crate) fn sum(&self, name: &str) -> f64 {
+        let of_name = |line: &str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
+        let samples = self.0.lines().filter(|line| of_name(line));
+        samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+}
+
+/// Waits until a service exposes these samples.
+pub(crate) async fn wait(address: &str, samples: &[&str]) -> anyhow::Result<()> {
+    let mut client = Client::connect(address).await?;
+    loop {
+        let found = Exposition::over(&mut client).await?;
+        if samples.iter().all(|sample| found.has(sample)) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Waits until tidegauge has stored everything.
+pub(crate) async fn settle(address: &str) -> anyhow::Result<()> {
+    wait(address, &["tidegauge_readings_pending 0"]).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metric_is_the_sum_of_its_samples() {
+        let text =
+            "# HELP a_total Help\n# TYPE a_total counter\na_total{x=\"1\"} 2\na_total{x=\"2\"} 3.5\na_totals 7\nb 1\n";
+        let found = Exposition(text.to_owned());
+        for (name, expected) in [("a_total", 5.5), ("a_total{x=\"2\"}", 3.5), ("b", 1.0), ("c", 0.0)] {
+            assert!((found.sum(name) - expected).abs() < 1e-9, "{name}");
+        }
+        assert!(found.has("b 1") && !found.has("b"));
+    }
+}

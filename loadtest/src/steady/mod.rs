@@ -1,0 +1,285 @@
+//! `loadtest steady`: ordinary operation, hours of it, in minutes.
+//!
+//! A fleet of devices sends a reading each, once a minute, over some hours that contain the turn of a day.
+//! The service and its mongod run with a [`Clock`] that is faster than time, so that everything happens that
+//! happens in these hours: buckets get old, hours end, a day is rolled up, readings of the day before expire,
+//! mongod writes its checkpoints. Processor time is real.
+//!
+//! Before the first hour, each device gets a reading in each of the 23 hours before: those of the day are
+//! rolled up with it, and those of the day before expire meanwhile.
+
+use std::net::SocketAddrV4;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use tokio::task::JoinHandle;
+
+mod clock;
+mod report;
+mod watch;
+
+use self::clock::Clock;
+use self::report::{Outcome, Report};
+use self::watch::Watch;
+use crate::format::Format;
+use crate::http::{self, Sending, Until};
+use crate::metrics;
+use crate::systems::{Environment, Programs, Server, System};
+use crate::target::Target;
+use crate::udp;
+use crate::verify::{self, Verified};
+use crate::workload::{Kind, Workload};
+
+pub(crate) const MINUTE_MS: u64 = 60_000;
+pub(crate) const HOUR_MS: u64 = 60 * MINUTE_MS;
+
+/// The midnight after the first hours: that of 2026-07-01 UTC.
+const MIDNIGHT_MS: u64 = 1_782_864_000_000;
+
+/// How many of the hours are before midnight, at most.
+const HOURS_BEFORE_MIDNIGHT: u64 = 2;
+
+/// The hours before the first one that have readings. The hour between is for the preparations, by real time.
+const EARLIER_HOURS: u64 = 23;
+
+/// The time before the first hour in which the costs at rest are measured.
+const REST_MS: u64 = 10 * MINUTE_MS;
+
+/// The time after the last hour that counts at least, and the limit until all readings must be stored.
+const AFTER_MS: u64 = 15 * MINUTE_MS;
+const STORED_LIMIT_MS: u64 = 6 * HOUR_MS;
+
+/// Configuration beside the defaults. Readings expire after a day, and no timeout ends early because the other
+/// side does not run as fast as the clock.
+const CONFIG: [(&str, &str); 8] = [
+    ("retention.readings", "24h"),
+    ("limits.new_devices_per_minute", "0"),
+    ("mongodb.timeout", "1h"),
+    ("http.header_timeout", "1h"),
+    ("http.body_timeout", "1h"),
+    ("query.timeout", "1h"),
+    ("query.catch_up_timeout", "1m"),
+    ("server.shutdown_grace", "1h"),
+];
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) programs: Programs,
+    /// The store
+    #[arg(long, value_enum, default_value_t = Store::Sqlite)]
+    pub(crate) store: Store,
+    /// Devices, each with a reading a minute
+    #[arg(long, default_value_t = 20_000)]
+    pub(crate) devices: u64,
+    /// Hours; the third one begins at midnight
+    #[arg(long, default_value_t = 3)]
+    pub(crate) hours: u64,
+    /// How many times as fast as time the clock runs
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub(crate) speed: u32,
+    /// The format of the messages
+    #[arg(long, value_enum, default_value_t = Format::Lines)]
+    pub(crate) format: Format,
+    /// Readings per message, each of another device; at most the devices of a connection
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) batch: u64,
+    /// Connections (or sockets) over which the devices are spread
+    #[arg(long, default_value_t = 4)]
+    pub(crate) connections: u64,
+    /// Send datagrams, and not HTTP requests
+    #[arg(long)]
+    pub(crate) udp: bool,
+    /// Configuration of tidegauge, as SECTION.KEY=VALUE; may repeat
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<Setting>,
+    /// Readings of each device in each of the 23 hours before; 0 for none
+    #[arg(long, default_value_t = 1)]
+    pub(crate) earlier_readings: u64,
+    /// Afterwards compare the rollups of this many devices with the acknowledged readings
+    #[arg(long, default_value_t = 100)]
+    pub(crate) verify: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A store of tidegauge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Store {
+    Sqlite,
+    Mongodb,
+    Timeseries,
+}
+
+impl Store {
+    const fn system(self) -> System {
+        match self {
+            Self::Sqlite => System::TidegaugeSqlite,
+            Self::Mongodb => System::TidegaugeMongodb,
+            Self::Timeseries => System::TidegaugeTimeseries,
+        }
+    }
+}
+
+/// A key of the configuration, `section.key`, and its value.
+#[derive(Debug, Clone)]
+pub(crate) struct Setting(String, String);
+
+impl FromStr for Setting {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (key, value) = text.split_once('=').context("it is not KEY=VALUE")?;
+        ensure!(key.contains('.'), "{key} is not SECTION.KEY");
+        Ok(Self(key.to_owned(), value.to_owned()))
+    }
+}
+
+pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
+    let report = measure(args).await?;
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{report}");
+    }
+    let wrong = report.verified().map_or(0, |verified| verified.wrong);
+    ensure!(wrong == 0, "{wrong} devices do not have what was acknowledged");
+    Ok(())
+}
+
+/// Starts a server, runs the hours, and stops it again.
+pub(crate) async fn measure(args: &Args) -> anyhow::Result<Report> {
+    let system = args.store.system();
+    if let Some(why) = args.programs.missing(system) {
+        anyhow::bail!(why);
+    }
+    ensure!(args.devices >= args.connections && args.connections > 0 && args.batch > 0, "a connection has no device");
+    let mut clock = Clock::starting_at(args.start_ms() - HOUR_MS)?;
+    let settings = args.set.iter().map(|Setting(key, value)| (key.as_str(), value.as_str()));
+    let mut environment = Environment::of_config(CONFIG.into_iter().chain(settings));
+    environment.all = clock.environment();
+    let server = Server::start(system, &args.programs, &environment).await?;
+    let measured = args.measure(&mut clock, &server).await;
+    measured.with_context(|| format!("the service logged: {}", server.last_lines()))
+}
+
+impl Args {
+    /// When the first hour begins.
+    fn start_ms(&self) -> u64 {
+        MIDNIGHT_MS - self.hours.min(HOURS_BEFORE_MIDNIGHT) * HOUR_MS
+    }
+
+    fn end_ms(&self) -> u64 {
+        self.start_ms() + self.hours * HOUR_MS
+    }
+
+    async fn measure(&self, clock: &mut Clock, server: &Server) -> anyhow::Result<Report> {
+        self.prepare(server).await?;
+        clock.jump_and_run(self.start_ms() - REST_MS, self.speed)?;
+        let mut watch = Watch::new(server, self.start_ms()).await?;
+        tokio::time::sleep(clock.until(self.start_ms())?).await;
+        let rest = watch.rest(REST_MS).await?;
+
+        let sending = self.sending(server);
+        let sender = self.send(&sending, server.udp);
+        let mut hours = Vec::new();
+        for end_ms in (1..=self.hours).map(|nth| self.start_ms() + nth * HOUR_MS) {
+            hours.push(watch.until(clock, end_ms, &sender).await?);
+        }
+        let sent = sender.await??;
+        let after = watch.until_stored(clock, self.end_ms() + AFTER_MS, self.end_ms() + STORED_LIMIT_MS).await?;
+        clock.slow_down()?;
+        let accepted: u64 = hours.iter().chain([&after]).map(|span| span.readings).sum();
+        let lost = sent.readings.saturating_sub(accepted);
+        let verified = self.verified(&sending, &sent, lost).await?;
+        let behind_seconds = sent.behind_ms / 1_000.0 * f64::from(self.speed);
+        Ok(Report::new(self, rest, hours, after, Outcome { again: sent.again, lost, behind_seconds, verified }))
+    }
+
+    /// Stores the readings of the hours before.
+    async fn prepare(&self, server: &Server) -> anyhow::Result<()> {
+        if self.earlier_readings == 0 {
+            return Ok(());
+        }
+        let mut sending = self.sending(server);
+        let workload = &mut sending.workload;
+        workload.step_ms = HOUR_MS / self.earlier_readings;
+        workload.first_ms = self.start_ms() - (EARLIER_HOURS + 1) * HOUR_MS;
+        let readings = EARLIER_HOURS * self.earlier_readings * (self.devices / self.connections);
+        sending.until = Until::Messages(readings.div_ceil(workload.batch));
+        sending.rate = None;
+        http::send(sending, Arc::new(AtomicU64::new(0))).await?;
+        metrics::wait(&server.address, &["tidegauge_readings_pending 0", "tidegauge_rollup_lag_seconds 0"]).await
+    }
+
+    /// The readings of the hours, each due when the last one of its message is measured.
+    fn sending(&self, server: &Server) -> Sending {
+        let devices = self.devices / self.connections; // of a connection
+        let batch = self.batch.min(devices);
+        let workload = Workload {
+            kind: Kind::Fleet,
+            devices: self.devices,
+            step_ms: MINUTE_MS,
+            batch,
+            late_percent: 0,
+            resent_percent: 0,
+            first_ms: self.start_ms() - batch * MINUTE_MS / devices,
+        };
+        Sending {
+            address: server.address.clone(),
+            target: Target::Tidegauge,
+            format: self.format,
+            connections: self.connections,
+            rate: Some(workload.natural_rate() * f64::from(self.speed)),
+            until: Until::Messages(self.hours * 60 * devices / batch),
+            workload,
+        }
+    }
+
+    /// Begins to send.
+    fn send(&self, sending: &Sending, udp: SocketAddrV4) -> JoinHandle<anyhow::Result<Sent>> {
+        let (sending, progress) = (sending.clone(), Arc::new(AtomicU64::new(0)));
+        if !self.udp {
+            return tokio::spawn(async move {
+                let sent = http::send(sending, progress).await?;
+                let behind_ms = sent.latencies.max() as f64 / 1_000.0;
+                Ok(Sent { messages: sent.messages, readings: sent.readings, again: sent.again, behind_ms })
+            });
+        }
+        tokio::task::spawn_blocking(move || {
+            let rate = sending.rate.context("it has a schedule")?;
+            let Sending { format, workload, connections: sockets, until, .. } = sending;
+            let messages = udp::send(
+                &udp::Sending { address: udp, format, workload: workload.clone(), sockets, rate, until },
+                &progress,
+            )?;
+            let readings = messages.iter().sum::<u64>() * workload.batch;
+            Ok(Sent { messages, readings, again: 0, behind_ms: 0.0 })
+        })
+    }
+
+    /// Compares the rollups with the readings, unless some of these were lost on their way.
+    async fn verified(&self, sending: &Sending, sent: &Sent, lost: u64) -> anyhow::Result<Option<Verified>> {
+        if self.verify == 0 || lost > 0 {
+            return Ok(None);
+        }
+        verify::verify(sending, &sent.messages, self.verify).await.map(Some)
+    }
+}
+
+/// The results of sending.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    /// Messages by connection.
+    messages: Vec<u64>,
+    readings: u64,
+    /// Messages that were refused for now and sent again.
+    again: u64,
+    /// The longest time, real, from the instant when a message was due until its answer.
+    behind_ms: f64,
+}

@@ -1,0 +1,157 @@
+//! The report of `loadtest steady`.
+
+use std::fmt;
+
+use super::watch::Span;
+use super::{Args, Store};
+use crate::verify::Verified;
+
+/// What was measured.
+#[derive(Debug, serde::Serialize)]
+pub(crate) struct Report {
+    command: Vec<String>,
+    machine: String,
+    store: Store,
+    devices: u64,
+    speed: u32,
+    batch: u64,
+    /// Processor time per second without readings, of the service and of mongod.
+    rest: [f64; 2],
+    hours: Vec<Span>,
+    /// From the last hour until all readings were stored.
+    after: Span,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+/// How the sending went.
+#[derive(Debug, serde::Serialize)]
+pub(crate) struct Outcome {
+    /// Messages that were refused for now and sent again.
+    pub(crate) again: u64,
+    /// Readings that were sent and not accepted: datagrams.
+    pub(crate) lost: u64,
+    /// The longest time, simulated, from the instant when a message was due until its answer.
+    pub(crate) behind_seconds: f64,
+    pub(crate) verified: Option<Verified>,
+}
+
+impl Report {
+    pub(super) fn new(args: &Args, rest: [f64; 2], hours: Vec<Span>, after: Span, outcome: Outcome) -> Self {
+        Self {
+            command: std::env::args().collect(),
+            machine: crate::bench::machine(),
+            store: args.store,
+            devices: args.devices,
+            speed: args.speed,
+            batch: args.batch,
+            rest,
+            hours,
+            after,
+            outcome,
+        }
+    }
+
+    /// CPU seconds per million readings, of the service and of mongod, for all that was done.
+    pub(crate) fn cost(&self) -> [f64; 2] {
+        per_million(&self.all(), self.readings())
+    }
+
+    pub(super) const fn verified(&self) -> Option<&Verified> {
+        self.outcome.verified.as_ref()
+    }
+
+    fn all(&self) -> Vec<&Span> {
+        self.hours.iter().chain([&self.after]).collect()
+    }
+
+    fn readings(&self) -> u64 {
+        self.all().iter().map(|span| span.readings).sum()
+    }
+
+    /// The same of a day: 23 hours as the second one, and one as the first of the day.
+    fn cost_of_a_day(&self) -> Option<[f64; 2]> {
+        let (plain, turn) = (self.hours.get(1)?, self.hours.iter().skip(2).find(|hour| hour.name == "00:00")?);
+        let [plain, turn] = [plain, turn].map(|hour| per_million(&[hour], hour.readings));
+        Some([0, 1].map(|at| (plain[at] * 23.0 + turn[at]) / 24.0))
+    }
+}
+
+fn per_million(spans: &[&Span], readings: u64) -> [f64; 2] {
+    [0, 1].map(|at| spans.iter().map(|span| span.cpu_seconds[at]).sum::<f64>() / readings.max(1) as f64 * 1e6)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "`{}`\n\n{}, {} times as fast as time.\n", self.command.join(" "), self.machine, self.speed)?;
+        writeln!(
+            f,
+            "| hour | readings | rejected | service, CPU s per million | mongod | service, MiB | mongod, MiB \
+             | log, MiB | store, MiB | a reading waits, s | at most, s | write commands | buckets | expired |"
+        )?;
+        writeln!(f, "|---|{}", "---:|".repeat(13))?;
+        for hour in &self.hours {
+            row(f, &hour.name, hour, per_million(&[hour], hour.readings))?;
+        }
+        let last_hour = self.hours.last().map_or(0, |hour| hour.readings);
+        row(f, "until stored", &self.after, per_million(&[&self.after], last_hour))?;
+        row(f, "in all", &total(&self.all()), self.cost())?;
+        writeln!(f)?;
+        if let Some([service, mongod]) = self.cost_of_a_day() {
+            writeln!(
+                f,
+                "A day of 23 hours as the second one and one as that of 00:00, CPU s per million: \
+                service {service:.2}, mongod {mongod:.2}, together {:.2}",
+                service + mongod
+            )?;
+        }
+        let [service, mongod] = self.rest.map(|seconds| seconds * 1e3);
+        writeln!(f, "At rest, CPU ms a second: service {service:.2}, mongod {mongod:.2}")?;
+        let Outcome { again, lost, behind_seconds, verified } = &self.outcome;
+        writeln!(
+            f,
+            "Behind the schedule at most {behind_seconds:.1} s; {again} messages sent again; {lost} readings lost"
+        )?;
+        match verified {
+            Some(Verified { devices, readings, wrong }) => {
+                writeln!(f, "Verified {devices} devices, {readings} readings: {wrong} wrong")
+            }
+            None => writeln!(f, "Not verified"),
+        }
+    }
+}
+
+/// The sums of counts, and the largest of sizes.
+fn total(spans: &[&Span]) -> Span {
+    let mut total = Span::default();
+    let mut waited = 0.0;
+    for span in spans {
+        total.seconds += span.seconds;
+        total.readings += span.readings;
+        total.rejected += span.rejected;
+        total.commands += span.commands;
+        total.buckets += span.buckets;
+        total.expired += span.expired;
+        waited += span.wait_seconds * span.readings.max(1) as f64;
+        total.log_mib = total.log_mib.max(span.log_mib);
+        total.store_mib = span.store_mib;
+        total.longest_wait_seconds = total.longest_wait_seconds.max(span.longest_wait_seconds);
+        for at in 0..2 {
+            total.cpu_seconds[at] += span.cpu_seconds[at];
+            total.resident_mib[at] = total.resident_mib[at].max(span.resident_mib[at]);
+        }
+    }
+    total.wait_seconds = waited / total.readings.max(1) as f64;
+    total
+}
+
+fn row(f: &mut fmt::Formatter<'_>, name: &str, span: &Span, cost: [f64; 2]) -> fmt::Result {
+    let Span { readings, rejected, resident_mib, log_mib, store_mib, .. } = span;
+    let Span { wait_seconds, longest_wait_seconds, commands, buckets, expired, .. } = span;
+    writeln!(
+        f,
+        "| {name} | {readings} | {rejected} | {:.2} | {:.2} | {:.0} | {:.0} | {log_mib:.0} | {store_mib:.0} \
+         | {wait_seconds:.0} | {longest_wait_seconds:.0} | {commands} | {buckets} | {expired} |",
+        cost[0], cost[1], resident_mib[0], resident_mib[1]
+    )
+}

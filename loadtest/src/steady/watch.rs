@@ -1,0 +1,197 @@
+//! What a service and its mongod do and take in a span of simulated time.
+
+use bson::doc;
+use tokio::task::JoinHandle;
+
+use super::clock::Clock;
+use super::{HOUR_MS, MINUTE_MS};
+use crate::client::Client;
+use crate::metrics::Exposition;
+use crate::systems::Server;
+
+/// How often the service is asked.
+const TICK_MS: u64 = 5 * MINUTE_MS;
+
+const MIB: f64 = 1_048_576.0;
+
+/// The findings of a span of time.
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub(crate) struct Span {
+    /// The time of day at which it began, for a whole hour.
+    pub(crate) name: String,
+    pub(crate) seconds: f64,
+    /// Readings accepted.
+    pub(crate) readings: u64,
+    /// Readings rejected or refused.
+    pub(crate) rejected: u64,
+    /// Processor time of the service and of mongod.
+    pub(crate) cpu_seconds: [f64; 2],
+    /// Write commands to the store.
+    pub(crate) commands: u64,
+    /// Buckets in them.
+    pub(crate) buckets: u64,
+    /// Documents that mongod deleted because of their age.
+    pub(crate) expired: u64,
+    /// The most memory of the service and of mongod at any tick.
+    pub(crate) resident_mib: [f64; 2],
+    /// The most of the log at any tick.
+    pub(crate) log_mib: f64,
+    /// The store at the end.
+    pub(crate) store_mib: f64,
+    /// How long a reading waits on average until it is stored.
+    pub(crate) wait_seconds: f64,
+    /// The longest that a reading has waited.
+    pub(crate) longest_wait_seconds: f64,
+}
+
+/// Counts that only grow.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    readings: u64,
+    rejected: u64,
+    commands: u64,
+    buckets: u64,
+    expired: u64,
+    cpu_seconds: [f64; 2],
+}
+
+/// Watches a server.
+pub(crate) struct Watch<'a> {
+    server: &'a Server,
+    client: Client,
+    mongodb: Option<mongodb::Client>,
+    before: Counts,
+    /// When the next span begins.
+    from_ms: u64,
+}
+
+impl<'a> Watch<'a> {
+    /// Begins; the first span begins at `from_ms`.
+    pub(crate) async fn new(server: &'a Server, from_ms: u64) -> anyhow::Result<Self> {
+        let client = Client::connect(&server.address).await?;
+        let mongodb = match &server.mongodb {
+            Some(uri) => Some(mongodb::Client::with_uri_str(uri).await?),
+            None => None,
+        };
+        let mut watch = Self { server, client, mongodb, before: Counts::default(), from_ms };
+        watch.before = watch.counts(&Exposition::of(&server.address).await?).await?;
+        Ok(watch)
+    }
+
+    /// The processor time since the beginning, per second of `lasted_ms`, of the service and of mongod.
+    pub(crate) async fn rest(&mut self, lasted_ms: u64) -> anyhow::Result<[f64; 2]> {
+        let before = self.before.cpu_seconds;
+        let exposition = Exposition::over(&mut self.client).await?;
+        self.before = self.counts(&exposition).await?;
+        let seconds = lasted_ms as f64 / 1_000.0;
+        Ok([0, 1].map(|at| (self.before.cpu_seconds[at] - before[at]) / seconds))
+    }
+
+    /// The span until `end_ms`. It ends early if the sender fails.
+    pub(crate) async fn until<T>(
+        &mut self,
+        clock: &Clock,
+        end_ms: u64,
+        sender: &JoinHandle<anyhow::Result<T>>,
+    ) -> anyhow::Result<Span> {
+        let is_over = |at_ms, _: &Gauges| at_ms >= end_ms || (sender.is_finished() && at_ms + MINUTE_MS < end_ms);
+        self.span(clock, is_over).await
+    }
+
+    /// The span until nothing is pending, but at least until `from_ms`.
+    ///
+    /// # Errors
+    /// If readings are pending at `limit_ms`.
+    pub(crate) async fn until_stored(&mut self, clock: &Clock, from_ms: u64, limit_ms: u64) -> anyhow::Result<Span> {
+        let is_over = |at_ms, gauges: &Gauges| at_ms >= limit_ms || (at_ms >= from_ms && gauges.pending == 0.0);
+        let span = self.span(clock, is_over).await?;
+        anyhow::ensure!(
+            self.from_ms < limit_ms,
+            "readings are pending {} hours after the last one",
+            limit_ms / HOUR_MS
+        );
+        Ok(span)
+    }
+
+    async fn span(&mut self, clock: &Clock, is_over: impl Fn(u64, &Gauges) -> bool) -> anyhow::Result<Span> {
+        let mut span = Span { name: time_of_day(self.from_ms)?, ..Span::default() };
+        let (mut at_ms, mut pending, mut ticks) = (self.from_ms, 0.0, 0.0);
+        let exposition = loop {
+            at_ms += TICK_MS;
+            tokio::time::sleep(clock.until(at_ms)?).await;
+            let exposition = Exposition::over(&mut self.client).await?;
+            let gauges = Gauges::of(&exposition);
+            for (at, process) in self.server.processes.iter().enumerate() {
+                span.resident_mib[at] = span.resident_mib[at].max(process.usage()?.resident_mib);
+            }
+            span.log_mib = span.log_mib.max(gauges.log_mib);
+            span.longest_wait_seconds = span.longest_wait_seconds.max(gauges.oldest_seconds);
+            pending += gauges.pending;
+            ticks += 1.0;
+            if is_over(at_ms, &gauges) {
+                break exposition;
+            }
+        };
+        let counts = self.counts(&exposition).await?;
+        let before = std::mem::replace(&mut self.before, counts);
+        span.seconds = (at_ms - self.from_ms) as f64 / 1_000.0;
+        self.from_ms = at_ms;
+        span.readings = counts.readings - before.readings;
+        span.rejected = counts.rejected - before.rejected;
+        span.commands = counts.commands - before.commands;
+        span.buckets = counts.buckets - before.buckets;
+        span.expired = counts.expired - before.expired;
+        span.cpu_seconds = [0, 1].map(|at| counts.cpu_seconds[at] - before.cpu_seconds[at]);
+        span.store_mib = exposition.sum("tidegauge_store_bytes") / MIB;
+        // Little's law: those that wait are as many as arrive in the time for which one waits.
+        span.wait_seconds = pending / ticks * span.seconds / span.readings.max(1) as f64;
+        Ok(span)
+    }
+
+    async fn counts(&self, exposition: &Exposition) -> anyhow::Result<Counts> {
+        let mut cpu_seconds = [0.0; 2];
+        for (at, process) in self.server.processes.iter().enumerate() {
+            cpu_seconds[at] = process.usage()?.cpu_seconds;
+        }
+        let count = |name: &str| exposition.sum(&format!("tidegauge_{name}")) as u64;
+        Ok(Counts {
+            readings: count("readings_accepted_total"),
+            rejected: count("readings_rejected_total"),
+            commands: count("flush_seconds_count"),
+            buckets: count("flush_readings_per_bucket_count"),
+            expired: self.expired().await?,
+            cpu_seconds,
+        })
+    }
+
+    /// Documents that mongod has deleted because of their age.
+    async fn expired(&self) -> anyhow::Result<u64> {
+        let Some(mongodb) = &self.mongodb else { return Ok(0) };
+        let status = mongodb.database("admin").run_command(doc! { "serverStatus": 1 }).await?;
+        Ok(u64::try_from(status.get_document("metrics")?.get_document("ttl")?.get_i64("deletedDocuments")?)?)
+    }
+}
+
+/// What goes up and down.
+struct Gauges {
+    pending: f64,
+    oldest_seconds: f64,
+    log_mib: f64,
+}
+
+impl Gauges {
+    fn of(exposition: &Exposition) -> Self {
+        let gauge = |name: &str| exposition.sum(&format!("tidegauge_{name}"));
+        Self {
+            pending: gauge("readings_pending"),
+            oldest_seconds: gauge("oldest_pending_seconds"),
+            log_mib: gauge("log_bytes") / MIB,
+        }
+    }
+}
+
+/// The time of day, `HH:MM`.
+fn time_of_day(ms: u64) -> anyhow::Result<String> {
+    let instant = jiff::Timestamp::from_millisecond(i64::try_from(ms)?)?.to_zoned(jiff::tz::TimeZone::UTC);
+    Ok(instant.strftime("%H:%M").to_string())
+}
