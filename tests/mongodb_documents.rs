@@ -28,7 +28,7 @@ async fn a_bucket_is_one_plain_document() {
     assert_eq!(bucket.get_datetime("lastTs").expect("a time"), &instant(START_MS + 20_000));
     let created = bucket.get_datetime("createdAt").expect("a time").timestamp_millis();
     assert!((START_MS..START_MS + HOUR_MS).contains(&created), "the TTL anchor lies in the hour: {created}");
-    for (key, expected) in [("part", 0.0), ("schemaVersion", 1.0), ("readingCount", 3.0)] {
+    for (key, expected) in [("part", 0.0), ("schemaVersion", 2.0), ("readingCount", 3.0)] {
         assert_eq!(number(&bucket[key]), expected, "{key}");
     }
     assert!(number(&bucket["rev"]).as_f64() >= Some(1.0), "rev counts the writes");
@@ -37,6 +37,13 @@ async fn a_bucket_is_one_plain_document() {
     assert_eq!(metadata.get_str("zone").expect("a zone"), "Zone 4");
     let stats = bucket.get_document("stats").expect("stats").get_document("value").expect("stats of the metric");
     assert_eq!(["count", "min", "max", "sum"].map(|key| number(&stats[key])), [3.0, 310.0, 312.0, 933.0]);
+    for (key, at, value) in [("first", 0, 310.0), ("last", 20_000, 312.0)] {
+        let end = stats.get_document(key).expect("a value and its instant");
+        assert_eq!(
+            (end.get_datetime("ts").expect("a time"), number(&end["value"])),
+            (&instant(START_MS + at), json!(value))
+        );
+    }
     let readings = bucket.get_array("readings").expect("readings");
     let second = readings[1].as_document().expect("a reading");
     assert_eq!(second.get_datetime("ts").expect("a time"), &instant(START_MS + 10_000));

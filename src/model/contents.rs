@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 pub use self::bucket_write::BucketWrite;
 use super::stats::Fold;
-use super::{HourOffset, Metric, MetricTable, Stats};
+use super::{Hour, HourOffset, Metric, MetricTable, Stats};
 
 /// One value: its offset into the hour, its metric, and the number. The metric is an index into a table
 /// beside the samples.
@@ -154,18 +154,19 @@ impl Contents {
         Some((self.samples.first()?.offset, self.samples.last()?.offset))
     }
 
-    /// The stats of each metric that has a value, in the order of [`Contents::metrics`].
+    /// The stats of each metric that has a value, in the order of [`Contents::metrics`]. The contents are
+    /// those of `hour`.
     #[must_use]
-    pub fn stats(&self) -> Vec<(Metric, Stats)> {
+    pub fn stats(&self, hour: Hour) -> Vec<(Metric, Stats)> {
         let mut folds: Vec<Option<Fold>> = vec![None; self.metrics.len()];
         for sample in &self.samples {
             match &mut folds[sample.metric as usize] {
-                Some(fold) => fold.add(sample.value),
-                empty => *empty = Some(Fold::of(sample.value)),
+                Some(fold) => fold.add(sample.offset, sample.value),
+                empty => *empty = Some(Fold::of(sample.offset, sample.value)),
             }
         }
         let named = self.metrics.iter().zip(folds);
-        named.filter_map(|(metric, fold)| Some((metric.clone(), fold?.finish()))).collect()
+        named.filter_map(|(metric, fold)| Some((metric.clone(), fold?.finish(hour)))).collect()
     }
 
     /// These contents with `newer` added. Identities that both have get the newer value, unless `newer` keeps
@@ -215,6 +216,7 @@ impl PartialEq for Contents {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ValueAt;
 
     pub(super) fn sample(offset: u32, metric: u32, value: f64) -> Sample {
         Sample { value, offset, metric }
@@ -228,7 +230,9 @@ mod tests {
     fn of_one_identity_the_last_value_stays() {
         let contents = Contents::new(table(&["a"]), vec![sample(5, 0, 1.0), sample(3, 0, 2.0), sample(5, 0, 3.0)]);
         assert_eq!(contents.samples(), [sample(3, 0, 2.0), sample(5, 0, 3.0)]);
-        assert_eq!(contents.stats(), [("a".into(), Stats { count: 2, min: 2.0, max: 3.0, sum: 5.0 })]);
+        let [first, last] = [(3, 2.0), (5, 3.0)].map(|(ts_ms, value)| Some(ValueAt { ts_ms, value }));
+        let stats = Stats { count: 2, min: 2.0, max: 3.0, sum: 5.0, first, last };
+        assert_eq!(contents.stats(Hour(0)), [("a".into(), stats)]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Count, minimum, maximum and sum of one metric.
+//! Count, minimum, maximum, sum, first and last value of one metric.
 
-use super::{Metric, MetricTable};
+use super::{Hour, HourOffset, Metric, MetricTable};
 
 /// The stats of one metric over some readings. Never empty: an absent metric has no `Stats`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -13,9 +13,22 @@ pub struct Stats {
     pub max: f64,
     /// The sum of the values; infinite if it is beyond a double.
     pub sum: f64,
+    /// The value of the first instant; `None` if it is not known, because older versions did not store it.
+    pub first: Option<ValueAt>,
+    /// The value of the last instant, or `None` likewise.
+    pub last: Option<ValueAt>,
 }
 
-/// Folds values into [`Stats`], with a sum as accurate as one in twice the precision.
+/// A value and its instant.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ValueAt {
+    /// The instant, in Unix milliseconds.
+    pub ts_ms: i64,
+    /// The value.
+    pub value: f64,
+}
+
+/// Folds values in the order of time into [`Stats`], with a sum as accurate as one in twice the precision.
 ///
 /// It adds the rounding errors of all additions in the end: compensated summation after Kahan and Babuška, in
 /// the variant of Neumaier (ZAMM 54, 1974; "Sum2" in Ogita, Rump and Oishi, SIAM J. Sci. Comput. 26, 2005).
@@ -23,11 +36,16 @@ pub struct Stats {
 /// result can be finite.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fold {
-    stats: Stats,
+    count: u64,
+    min: f64,
+    max: f64,
+    sum: f64,
     /// The sum of the rounding errors.
     lost: f64,
-    /// The factor of `stats.sum`, `lost` and each value: 1, or [`DOWN`].
+    /// The factor of `sum`, `lost` and each value: 1, or [`DOWN`].
     scale: f64,
+    first: (HourOffset, f64),
+    last: (HourOffset, f64),
 }
 
 /// 2^-64: no sum of fewer than 2^64 scaled values leaves the range of a double. Scaling is exact except for
@@ -35,46 +53,58 @@ pub(super) struct Fold {
 const DOWN: f64 = 1.0 / (1_u128 << 64) as f64;
 
 impl Fold {
-    pub(super) const fn of(value: f64) -> Self {
-        Self { stats: Stats::of(value), lost: 0.0, scale: 1.0 }
+    pub(super) const fn of(offset: HourOffset, value: f64) -> Self {
+        let only = (offset, value);
+        Self { count: 1, min: value, max: value, sum: value, lost: 0.0, scale: 1.0, first: only, last: only }
     }
 
-    pub(super) fn add(&mut self, value: f64) {
-        let Stats { count, min, max, sum } = &mut self.stats;
-        *count += 1;
-        *min = min.min(value);
-        *max = max.max(value);
-        if !(*sum + value * self.scale).is_finite() {
-            *sum *= DOWN;
+    pub(super) fn add(&mut self, offset: HourOffset, value: f64) {
+        self.last = (offset, value);
+        self.count += 1;
+        self.min = self.min.min(value);
+        self.max = self.max.max(value);
+        if !(self.sum + value * self.scale).is_finite() {
+            self.sum *= DOWN;
             self.lost *= DOWN;
             self.scale = DOWN;
         }
         let value = value * self.scale;
-        let next = *sum + value;
-        let taken = next - *sum;
-        self.lost += (*sum - (next - taken)) + (value - taken); // the rounding error, exactly (Knuth's TwoSum)
-        *sum = next;
+        let next = self.sum + value;
+        let taken = next - self.sum;
+        self.lost += (self.sum - (next - taken)) + (value - taken); // the rounding error, exactly (Knuth's TwoSum)
+        self.sum = next;
     }
 
-    pub(super) fn finish(self) -> Stats {
-        Stats { sum: (self.stats.sum + self.lost) / self.scale, ..self.stats }
+    /// The stats of the values, which are of this hour.
+    pub(super) fn finish(self, hour: Hour) -> Stats {
+        let Self { count, min, max, sum, lost, scale, first, last } = self;
+        let at = |(offset, value)| Some(ValueAt { ts_ms: hour.instant_ms(offset), value });
+        Stats { count, min, max, sum: (sum + lost) / scale, first: at(first), last: at(last) }
     }
 }
 
 impl Stats {
     /// The stats of a single value.
     #[must_use]
-    pub const fn of(value: f64) -> Self {
-        Self { count: 1, min: value, max: value, sum: value }
+    pub const fn of(ts_ms: i64, value: f64) -> Self {
+        let only = Some(ValueAt { ts_ms, value });
+        Self { count: 1, min: value, max: value, sum: value, first: only, last: only }
     }
 
-    /// Adds one value.
-    pub const fn add(&mut self, value: f64) {
-        self.merge(&Self::of(value));
+    /// Adds the stats of other readings, of any time. What one of them does not know is unknown afterwards.
+    pub fn merge(&mut self, other: &Self) {
+        self.first = both(self.first, other.first).map(|(a, b)| if b.is_before(&a) { b } else { a });
+        self.last = both(self.last, other.last).map(|(a, b)| if a.is_before(&b) { b } else { a });
+        self.add_numbers(other);
     }
 
-    /// Adds the stats of other readings.
-    pub const fn merge(&mut self, other: &Self) {
+    /// Adds the stats of readings that are later than all of these.
+    pub const fn append(&mut self, later: &Self) {
+        self.last = later.last;
+        self.add_numbers(later);
+    }
+
+    const fn add_numbers(&mut self, other: &Self) {
         self.count += other.count;
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
@@ -86,6 +116,17 @@ impl Stats {
     pub const fn avg(&self) -> f64 {
         self.sum / self.count as f64
     }
+}
+
+impl ValueAt {
+    /// Orders values by time. Values of different devices may share an instant; the lower one is first then.
+    fn is_before(&self, other: &Self) -> bool {
+        (self.ts_ms, self.value) < (other.ts_ms, other.value)
+    }
+}
+
+fn both<T>(a: Option<T>, b: Option<T>) -> Option<(T, T)> {
+    Some((a?, b?))
 }
 
 /// Adds stats to known stats, by metric, in linear time. It calls `join` for a metric that both have.
@@ -113,11 +154,11 @@ mod tests {
 
     fn sum_of(values: &[f64]) -> Option<f64> {
         let (first, others) = values.split_first()?;
-        let mut fold = Fold::of(*first);
-        for &value in others {
-            fold.add(value);
+        let mut fold = Fold::of(0, *first);
+        for (&value, offset) in others.iter().zip(1..) {
+            fold.add(offset, value);
         }
-        Some(fold.finish().sum)
+        Some(fold.finish(Hour(0)).sum)
     }
 
     #[test]
@@ -134,6 +175,33 @@ mod tests {
         assert_eq!(sum_of(&[f64::MIN, f64::MIN, f64::MIN, f64::MAX, f64::MAX]), Some(f64::MIN));
         assert_eq!(sum_of(&[f64::MAX, f64::MAX]), Some(f64::INFINITY), "beyond a double");
         assert_eq!(sum_of(&[f64::MIN, f64::MIN]), Some(f64::NEG_INFINITY));
+    }
+
+    #[test]
+    fn the_first_and_the_last_value_are_those_of_the_ends_of_time() {
+        let (early, late) = (Stats::of(1, 5.0), Stats::of(9, -5.0));
+        for (mut one, other) in [(early, late), (late, early)] {
+            one.merge(&other);
+            assert_eq!((one.first, one.last), (early.first, late.last));
+        }
+        let mut appended = early;
+        appended.append(&late);
+        assert_eq!((appended.first, appended.last), (early.first, late.last));
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_invented() {
+        let known = Stats::of(5, 1.0);
+        let old = Stats { first: None, last: None, ..Stats::of(1, 2.0) };
+        for (mut one, other) in [(known, old), (old, known)] {
+            one.merge(&other);
+            assert_eq!((one.count, one.first, one.last), (2, None, None));
+        }
+        let (mut before, mut after) = (old, known);
+        before.append(&known);
+        after.append(&old);
+        assert_eq!((before.first, before.last), (None, known.last));
+        assert_eq!((after.first, after.last), (known.first, None));
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::rollups::{Rollups, Step, merge, repeated, step};
-use crate::model::{Contents, Hour, Metric, Sample, SeriesFilter, Stats};
+use crate::model::{Contents, Hour, Metric, Sample, SeriesFilter, Stats, ValueAt};
 use crate::store::HourStats;
 
 /// The stored and the pending readings of one device.
@@ -20,7 +20,11 @@ impl Merge {
     #[must_use]
     pub fn new(hours: Range<Hour>) -> Self {
         let metrics: Vec<Metric> = vec!["hum".into(), "temp".into()];
-        let stats = |hour: i32| Stats { count: 360, min: f64::from(hour % 20), max: 40.0, sum: 7_200.0 };
+        let stats = |hour: i32| {
+            let [first, last] = [0, 1_790_000].map(|offset| Hour(hour).instant_ms(offset));
+            let [first, last] = [first, last].map(|ts_ms| Some(ValueAt { ts_ms, value: 20.0 }));
+            Stats { count: 360, min: f64::from(hour % 20), max: 40.0, sum: 7_200.0, first, last }
+        };
         let stored = (hours.start.0..hours.end.0).map(|hour| HourStats {
             hour: Hour(hour),
             last_ts_ms: Hour(hour).instant_ms(1_790_000),

@@ -251,13 +251,13 @@ pub(super) fn merge(
         stored.into_iter().map(|hour| (hour.hour, hour.stats)).collect();
     for (hour, contents) in pending {
         let (stats, is_whole) = match repeated.remove(&hour) {
-            Some(stored) => (stored.merge(&contents).stats(), true),
-            None => (contents.stats(), false),
+            Some(stored) => (stored.merge(&contents).stats(hour), true),
+            None => (contents.stats(hour), false),
         };
         let stats = stats.into_iter().filter(|(metric, _)| series.matches(metric));
         join_stats(merged.entry(hour).or_default(), stats, |known, stats| {
             if !is_whole {
-                known.merge(&stats);
+                known.append(&stats);
             } else if stats.count >= known.count {
                 *known = stats;
             }
@@ -273,7 +273,7 @@ pub(super) fn step(hours: BTreeMap<Hour, Vec<(Metric, Stats)>>, step: Step) -> R
         for (metric, stats) in stats {
             let series = rollups.entry(metric).or_default();
             match series.last_mut() {
-                Some((last_ms, last)) if *last_ms == start_ms => last.merge(&stats),
+                Some((last_ms, last)) if *last_ms == start_ms => last.append(&stats),
                 _ => series.push((start_ms, stats)),
             }
         }
@@ -303,7 +303,7 @@ mod tests {
         let of = |(hour, contents): &(Hour, Contents)| HourStats {
             hour: *hour,
             last_ts_ms: hour.instant_ms(contents.span().expect("not empty").1),
-            stats: contents.stats().into_iter().filter(|(name, _)| series.matches(name)).collect(),
+            stats: contents.stats(*hour).into_iter().filter(|(name, _)| series.matches(name)).collect(),
         };
         hours.iter().map(of).collect()
     }
@@ -327,10 +327,11 @@ mod tests {
             }
             let step_of = Step::hours(hours).unwrap();
             let mut expected: BTreeMap<Metric, BTreeMap<i64, Stats>> = BTreeMap::new();
-            for (&(hour, _, metric), &value) in model.iter().filter(|((.., metric), _)| !only_x || *metric == 0) {
+            for (&(hour, offset, metric), &value) in model.iter().filter(|((.., metric), _)| !only_x || *metric == 0) {
                 let of_metric = expected.entry(["x", "y", "z"][metric as usize].into()).or_default();
                 let stats = of_metric.entry(step_of.start_ms(Hour(hour)));
-                stats.and_modify(|stats| stats.add(value.into())).or_insert_with(|| Stats::of(value.into()));
+                let only = Stats::of(Hour(hour).instant_ms(offset), value.into());
+                stats.and_modify(|stats| stats.merge(&only)).or_insert(only);
             }
 
             let (stored, pending) = (by_hour(&stored), by_hour(&pending));
@@ -355,7 +356,7 @@ mod tests {
             let mut left: BTreeMap<Hour, Contents> = by_hour(&left).into_iter().collect();
             left.entry(Hour(0)).or_default();
             let merged = merge(stats.clone(), left, pending.clone(), &SeriesFilter::ALL);
-            let expected = [stats[0].stats[0].clone(), ("y".into(), Stats::of(5.0))];
+            let expected = [stats[0].stats[0].clone(), ("y".into(), Stats::of(1, 5.0))];
             assert_eq!(merged[&Hour(0)], expected);
         }
     }

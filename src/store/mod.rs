@@ -8,9 +8,11 @@
 //!   order among late and resent ones, leaves each identity stored once. Of different values of one identity,
 //!   the one that was *written* last stays, or the first one if [`Store::keeps`] says so. The store does not
 //!   know which value a client sent last: two instances, or one that restarts, may write in another order.
-//! - **Stats equal the readings.** The stats of an hour always equal the count, minimum, maximum and sum of
-//!   its stored readings. When readings expire, their stats stay as they were. (In a store with [`Rollups`],
-//!   stats are as new as the last rollup.)
+//! - **Stats equal the readings.** The stats of an hour always equal the count, minimum, maximum, sum, first
+//!   and last value of its stored readings. When readings expire, their stats stay as they were. (In a store
+//!   with [`Rollups`], stats are as new as the last rollup.) Only stats that an older version has written may
+//!   lack the first and the last value; a write to the same series of the hour adds them, if the readings
+//!   have not expired.
 //! - **Ok means durable.** An `Ok` outcome survives a crash of the store's server or of this machine.
 //! - **The device index is complete** ([`device_index`]): a device, its series and its metadata are in the
 //!   index before a write of their readings succeeds. A device leaves the index when its last readings and

@@ -14,13 +14,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::model::series::SERIES_MAX_BYTES;
-use crate::model::{BucketWrite, Contents, Hour, HourOffset, Metric, Sample, SeriesFilter, Stats};
+use crate::model::{BucketWrite, Contents, Hour, HourOffset, Keep, Metric, Sample, SeriesFilter, Stats};
 use crate::store::{HourStats, Store, Written};
 
 pub(super) mod concurrent;
 pub(super) mod devices;
 pub(super) mod reading;
 pub(super) mod rolling;
+pub(super) mod versions;
 pub(super) mod writing;
 
 /// Repeats a failing attempt for a minute.
@@ -92,6 +93,9 @@ macro_rules! store_scenarios {
             devices_are_paged_in_bytewise_order,
             the_store_answers_a_ping,
         );
+        $crate::store::scenarios::store_scenarios!(@guarded $open, versions:
+            stats_of_an_older_version_stay_beside_those_of_this,
+        );
         $crate::store::scenarios::store_scenarios!(@two $open, concurrent:
             two_writers_of_different_readings_lose_none,
             two_writers_of_different_metrics_lose_none,
@@ -106,7 +110,7 @@ macro_rules! store_scenarios {
             a_device_has_a_bounded_number_of_series,
             a_list_of_devices_with_many_series_is_cut,
         );
-        $crate::store::scenarios::store_scenarios!(@expiring $open, devices:
+        $crate::store::scenarios::store_scenarios!(@guarded $open, devices:
             devices_whose_readings_have_expired_are_listed,
         );
         $crate::store::scenarios::store_scenarios!(@two $open, devices:
@@ -120,7 +124,7 @@ macro_rules! store_scenarios {
             $crate::store::scenarios::$room::$scenario(&store).await;
         }
     )* };
-    (@expiring $open:path, $room:ident: $($scenario:ident,)*) => { $(
+    (@guarded $open:path, $room:ident: $($scenario:ident,)*) => { $(
         #[tokio::test]
         async fn $scenario() {
             let (guard, store, _other) = $open().await;
@@ -141,6 +145,12 @@ pub(super) use store_scenarios;
 pub(super) trait Expiry {
     /// Deletes all readings of a device. Its stats stay.
     async fn expire_readings(&self, store: &dyn Store, device: &str);
+}
+
+/// Turns data into that of an older version.
+pub(super) trait OlderVersion {
+    /// Replaces all stored stats of a device by those of a version without first and last values.
+    async fn make_stats_older(&self, device: &str);
 }
 
 /// 2026-04-20T14:00:00Z.
@@ -238,14 +248,14 @@ async fn expect(store: &dyn Store, device: &str, hour: Hour, model: &Model) {
     let [stats] = &stats[..] else { panic!("{device}: stats of {} hours", stats.len()) };
     let (last, _) = model.keys().next_back().unwrap();
     assert_eq!((stats.hour, stats.last_ts_ms), (hour, hour.instant_ms(*last)), "{device}");
-    assert_eq!(by_name(&stats.stats), fold(model), "{device}: stats");
+    assert_eq!(by_name(&stats.stats), fold(hour, model), "{device}: stats");
 }
 
-fn fold(model: &Model) -> BTreeMap<String, Stats> {
+fn fold(hour: Hour, model: &Model) -> BTreeMap<String, Stats> {
     let mut stats: BTreeMap<String, Stats> = BTreeMap::new();
-    for ((_, metric), value) in model {
-        let fold = stats.entry(metric.clone()).and_modify(|stats| stats.add(*value));
-        fold.or_insert(Stats::of(*value));
+    for ((offset, metric), value) in model {
+        let only = Stats::of(hour.instant_ms(*offset), *value);
+        stats.entry(metric.clone()).and_modify(|stats| stats.append(&only)).or_insert(only);
     }
     stats
 }

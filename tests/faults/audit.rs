@@ -24,8 +24,19 @@ const RANGE: &str = "from=2021-01-01T00:00:00Z&to=2030-01-01T00:00:00Z";
 /// The values in a store, by identity.
 type Found = BTreeMap<Identity, f64>;
 
-/// Count, minimum, maximum and sum by device, start of the hour, and metric.
-type Stats = BTreeMap<Identity, (u64, f64, f64, f64)>;
+/// Stats by device, start of the hour, and metric.
+type Stats = BTreeMap<Identity, Fold>;
+
+/// The stats of the values of an hour.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Fold {
+    count: u64,
+    min: f64,
+    max: f64,
+    sum: f64,
+    /// The first and the last instant with their values. The API does not return them.
+    ends: Option<[(i64, f64); 2]>,
+}
 
 /// The contents of a store.
 #[derive(Debug, Default)]
@@ -76,8 +87,12 @@ pub(crate) async fn check(
     for device in devices {
         check_device(server, device, &found, findings).await;
     }
-    if rollups != fold(&found) {
-        findings.wrong.push(differences("rollups of the API", &rollups, "fold of the readings", &fold(&found)));
+    let mut folded = fold(&found);
+    for fold in folded.values_mut() {
+        fold.ends = None;
+    }
+    if rollups != folded {
+        findings.wrong.push(differences("rollups of the API", &rollups, "fold of the readings", &folded));
     }
     let stored = match store {
         Store::Sqlite => {
@@ -168,8 +183,9 @@ async fn read_rollups(server: &Server, device: &Arc<str>, stats: &mut Stats) {
     for (metric, points) in rollups["metrics"].as_object().expect("metrics") {
         for point in points.as_array().expect("points") {
             let number = |key: &str| point[key].as_f64().unwrap_or_else(|| panic!("no {key} in {point}"));
-            let hour = (point["count"].as_u64().expect("a count"), number("min"), number("max"), number("sum"));
-            let twice = stats.insert((Arc::clone(device), ts_ms(point), known(metric)), hour);
+            let count = point["count"].as_u64().expect("a count");
+            let fold = Fold { count, min: number("min"), max: number("max"), sum: number("sum"), ends: None };
+            let twice = stats.insert((Arc::clone(device), ts_ms(point), known(metric)), fold);
             assert_eq!(twice, None, "two points of one hour: {point}");
         }
     }
@@ -185,8 +201,12 @@ fn fold(found: &Found) -> Stats {
     let mut stats = Stats::new();
     for ((device, ts_ms, metric), &value) in found {
         let hour = (Arc::clone(device), ts_ms - ts_ms.rem_euclid(HOUR_MS), *metric);
-        let stats = stats.entry(hour).or_insert((0, value, value, 0.0));
-        *stats = (stats.0 + 1, stats.1.min(value), stats.2.max(value), stats.3 + value);
+        let at = (*ts_ms, value);
+        let stats = stats.entry(hour);
+        let Fold { count, min, max, sum, ends } =
+            stats.or_insert(Fold { count: 0, min: value, max: value, sum: 0.0, ends: None });
+        (*count, *min, *max, *sum) = (*count + 1, min.min(value), max.max(value), *sum + value);
+        *ends = Some([ends.map_or(at, |[first, _]| first), at]); // identities are in the order of time
     }
     stats
 }

@@ -56,7 +56,7 @@ impl Faulty {
         let mut fold = ByBucket::new();
         for device in self.store.devices("", None, 100).await.unwrap().devices {
             for (hour, contents) in self.store.contents(&device.device, Hour(0)..Hour(1000)).await.unwrap() {
-                fold.insert((Arc::clone(&device.device), hour), contents.stats());
+                fold.insert((Arc::clone(&device.device), hour), contents.stats(hour));
             }
         }
         fold

@@ -68,7 +68,7 @@ struct Point {
 impl Serialize for Points {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.iter().map(|(ts_ms, stats)| {
-            let Stats { count, min, max, sum } = *stats;
+            let Stats { count, min, max, sum, .. } = *stats;
             Point { ts: rfc3339(*ts_ms), count, min, max, avg: stats.avg(), sum }
         }))
     }

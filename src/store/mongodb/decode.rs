@@ -48,13 +48,13 @@ pub(super) fn server_integer(value: &Bson) -> Option<i64> {
     }
 }
 
-/// Checks that a document has the schema version that this program knows.
-pub(super) fn expect_version(document: &RawDocument, known: i32) -> Result<(), DecodeError> {
+/// Checks that a document has a schema version that this program knows: 1 to `newest`.
+pub(super) fn expect_version(document: &RawDocument, newest: i32) -> Result<(), DecodeError> {
     match integer(document, "schemaVersion") {
-        Ok(version) if version == i64::from(known) => Ok(()),
-        Ok(version) => {
-            Err(DecodeError(format!("its schemaVersion is {version}, and this program knows version {known} only")))
-        }
+        Ok(version) if (1..=i64::from(newest)).contains(&version) => Ok(()),
+        Ok(version) => Err(DecodeError(format!(
+            "its schemaVersion is {version}, and this program knows versions up to {newest} only"
+        ))),
         Err(_) => Err(DecodeError("it has no schemaVersion".into())),
     }
 }

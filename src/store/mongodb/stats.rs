@@ -1,11 +1,20 @@
-//! Stats as sub-documents: `{ lux: { count: 360, min: 310, max: 322, sum: 113400 } }`.
+//! Stats as sub-documents:
+//!
+//! ```js
+//! { lux: { count: 360, min: 310, max: 322, sum: 113400,
+//!          first: { ts: ISODate("2026-04-20T14:00:10Z"), value: 320 },
+//!          last: { ts: ISODate("2026-04-20T14:59:50Z"), value: 310 } } }
+//! ```
+//!
+//! Stats of version 1 have neither `first` nor `last`. In both, `ts` precedes `value`: the server compares
+//! documents field by field, so that `$min` and `$max` compare their instants.
 
-use bson::RawDocument;
+use bson::{RawBsonRef, RawDocument};
 
 use super::decode::{DecodeError, number};
 use super::encode::{Encoder, Key};
 use super::names;
-use crate::model::{Metric, Stats};
+use crate::model::{Metric, Stats, ValueAt};
 use crate::store::metric_names::MetricNames;
 
 /// Writes the stats of each metric.
@@ -17,8 +26,21 @@ pub(super) fn encode_stats(fields: &mut Encoder, key: impl Key, stats: &[(Metric
                 of.double("min", stats.min);
                 of.double("max", stats.max);
                 of.double("sum", stats.sum);
+                for (key, value) in [("first", stats.first), ("last", stats.last)] {
+                    if let Some(value) = value {
+                        encode_value_at(of, key, value);
+                    }
+                }
             });
         }
+    });
+}
+
+/// Writes a value and its instant.
+pub(super) fn encode_value_at(fields: &mut Encoder, key: impl Key, ValueAt { ts_ms, value }: ValueAt) {
+    fields.document(key, |of| {
+        of.datetime("ts", ts_ms);
+        of.double("value", value);
     });
 }
 
@@ -37,24 +59,43 @@ pub(super) fn decode_stats(
     Ok(found)
 }
 
-fn decode_stats_of_metric(of: &RawDocument) -> Result<Stats, DecodeError> {
+/// Reads the stats of one metric.
+pub(super) fn decode_stats_of_metric(of: &RawDocument) -> Result<Stats, DecodeError> {
     let (mut count, mut min, mut max, mut sum) = (None, None, None, None);
+    let (mut first, mut last) = (None, None);
     for element in of {
         let (key, value) = element?;
-        let field = match key.as_str() {
-            "count" => &mut count,
-            "min" => &mut min,
-            "max" => &mut max,
-            "sum" => &mut sum,
-            _ => continue,
-        };
-        *field = Some(number(value)?);
+        match key.as_str() {
+            "count" => count = Some(number(value)?),
+            "min" => min = Some(number(value)?),
+            "max" => max = Some(number(value)?),
+            "sum" => sum = Some(number(value)?),
+            "first" => first = Some(decode_value_at(value)?),
+            "last" => last = Some(decode_value_at(value)?),
+            _ => {}
+        }
     }
     match (count, min, max, sum) {
         (Some(count), Some(min), Some(max), Some(sum)) if count >= 1.0 => {
-            Ok(Stats { count: count as u64, min, max, sum })
+            Ok(Stats { count: count as u64, min, max, sum, first, last })
         }
         _ => Err(DecodeError("the stats of a metric are not complete".into())),
+    }
+}
+
+/// Reads a value and its instant.
+fn decode_value_at(of: RawBsonRef<'_>) -> Result<ValueAt, DecodeError> {
+    let (mut ts_ms, mut found) = (None, None);
+    for element in of.as_document().ok_or_else(|| DecodeError("a value and its instant are not a document".into()))? {
+        match element? {
+            (key, RawBsonRef::DateTime(ts)) if key == "ts" => ts_ms = Some(ts.timestamp_millis()),
+            (key, value) if key == "value" => found = Some(number(value)?),
+            _ => {}
+        }
+    }
+    match (ts_ms, found) {
+        (Some(ts_ms), Some(value)) => Ok(ValueAt { ts_ms, value }),
+        _ => Err(DecodeError("a value and its instant are not complete".into())),
     }
 }
 
@@ -69,8 +110,9 @@ mod tests {
 
     #[test]
     fn stats_are_read_as_written_and_only_the_requested_ones() {
-        let beyond = Stats { count: 2, min: f64::MIN, max: f64::MAX, sum: f64::INFINITY };
-        let stats = [("a.b".into(), Stats::of(-0.5)), ("c".into(), beyond)];
+        let old = Stats { first: None, last: None, ..Stats::of(7, f64::MAX) };
+        let beyond = Stats { count: 2, min: f64::MIN, sum: f64::INFINITY, ..old };
+        let stats = [("a.b".into(), Stats::of(-7, -0.5)), ("c".into(), beyond)];
         let document = encoded(&stats);
         let document = document.get_document("stats").unwrap();
         assert_eq!(decode_stats(document, &mut MetricNames::new(&SeriesFilter::ALL)).unwrap(), stats);
@@ -82,7 +124,24 @@ mod tests {
 
     #[test]
     fn incomplete_stats_are_unreadable() {
-        let bad = Encoder::build(|top| top.document("lux", |of| of.int64("count", 1)));
-        assert!(decode_stats(&bad, &mut MetricNames::new(&SeriesFilter::ALL)).is_err());
+        let whole = bson::doc! {
+            "count": 1, "min": 2.0, "max": 2.0, "sum": 2.0,
+            "first": { "ts": bson::DateTime::from_millis(7), "value": 2 },
+        };
+        let is_readable = |stats: &bson::Document| {
+            let document = bson::RawDocumentBuf::try_from(&bson::doc! { "lux": stats.clone() }).unwrap();
+            decode_stats(&document, &mut MetricNames::new(&SeriesFilter::ALL)).is_ok()
+        };
+        assert!(is_readable(&whole));
+        for missing in ["count", "min", "max", "sum"] {
+            let mut bad = whole.clone();
+            bad.remove(missing);
+            assert!(!is_readable(&bad), "{missing}");
+        }
+        for first in [bson::bson!(2.0), bson::bson!({ "value": 2.0 }), bson::bson!({ "ts": 7, "value": 2.0 })] {
+            let mut bad = whole.clone();
+            bad.insert("first", first);
+            assert!(!is_readable(&bad), "{bad}");
+        }
     }
 }

@@ -168,7 +168,7 @@ pub(in crate::store) async fn stats_of_several_devices_come_in_the_order_asked_f
     let stats = |nth: i32, value| HourStats {
         hour: hour(nth),
         last_ts_ms: hour(nth).instant_ms(nth.unsigned_abs()),
-        stats: vec![("a".into(), Stats::of(value))],
+        stats: vec![("a".into(), Stats::of(hour(nth).instant_ms(nth.unsigned_abs()), value))],
     };
     assert_eq!(found, [vec![stats(0, 1.5)], vec![], vec![stats(0, 7.0)], vec![stats(1, 1.5)]]);
     assert!(store.hour_stats(&[], hour(0)..hour(2), &SeriesFilter::ALL).await.unwrap().is_empty());
@@ -177,7 +177,7 @@ pub(in crate::store) async fn stats_of_several_devices_come_in_the_order_asked_f
 pub(in crate::store) async fn stats_are_of_the_metrics_asked_for(store: &dyn Store) {
     let readings: &[Sent<'_>] = &[(1, &[("a", 1.0), ("b.c", 2.0), ("d", 3.0)]), (2, &[("a", 5.0)])];
     write(store, &write_of("asked", HOUR, readings)).await;
-    let fold = fold(&model_of(readings));
+    let fold = fold(HOUR, &model_of(readings));
     for asked in [vec!["a"], vec!["b.c"], vec!["d", "a"], vec!["a", "b.c", "d"], vec!["a", "unknown"]] {
         let found = hour_stats(store, "asked", only(HOUR), &series_of(&asked)).await;
         let expected = fold.iter().filter(|(name, _)| asked.contains(&name.as_str()));
@@ -254,7 +254,7 @@ pub(in crate::store) async fn series_are_selected_by_name_text_and_label(store: 
             let of_hour = |ts_ms: i64| Hour::of(ts_ms) == stats.hour;
             let of_hour = model.iter().filter(|((ts_ms, name), _)| of_hour(*ts_ms) && series.matches(name));
             let of_hour = of_hour.map(|((ts_ms, name), value)| ((Hour::offset_of(*ts_ms), name.clone()), *value));
-            assert_eq!(by_name(&stats.stats), fold(&of_hour.collect()), "{metrics:?} {labels:?}");
+            assert_eq!(by_name(&stats.stats), fold(stats.hour, &of_hour.collect()), "{metrics:?} {labels:?}");
         }
     }
 }

@@ -8,6 +8,8 @@
 //! - **Compaction**: each append leaves a small chunk. Every [`COMPACT_EVERY`]th append joins the small
 //!   chunks of the bucket. It leaves large chunks alone, so that a compaction rewrites at most a few hundred
 //!   KiB, however fast the device sends.
+//! - **Rollups of older versions** lack the first and the last value. A write of one of their metrics is a
+//!   rewrite, which computes both from the readings.
 //! - **Expired readings**: the rollups of a bucket may cover readings that have expired (see
 //!   [`ReadingsState`]). A late write to such an hour is a rewrite. It replaces only rollups of metrics that
 //!   have at least as many values now.
@@ -33,17 +35,22 @@ const SMALL_CHUNK_BYTES: i64 = 16 * 1024;
 
 pub(super) const BUCKET: &str =
     "SELECT first_ts, last_ts, readings, metadata, outlived FROM buckets WHERE device = ?1 AND hour = ?2";
-pub(super) const ROLLUPS: &str = "SELECT metric, count, min, max, sum FROM rollups WHERE device = ?1 AND hour = ?2";
+pub(super) const ROLLUPS: &str =
+    "SELECT metric, count, min, max, sum, first_at, first_value, last_at, last_value FROM rollups
+    WHERE device = ?1 AND hour = ?2";
 pub(super) const LAST_SEQ: &str = "SELECT max(seq) FROM chunks WHERE device = ?1 AND hour = ?2";
 pub(super) const CHUNKS_BELOW: &str =
     "SELECT seq, data FROM chunks WHERE device = ?1 AND hour = ?2 AND length(data) < ?3 ORDER BY seq";
 pub(super) const DELETE_CHUNK: &str = "DELETE FROM chunks WHERE device = ?1 AND hour = ?2 AND seq = ?3";
 const ADD_CHUNK: &str = "INSERT INTO chunks (device, hour, seq, data) VALUES (?1, ?2, ?3, ?4)";
-const PUT_ROLLUP: &str = "INSERT OR REPLACE INTO rollups (device, hour, metric, count, min, max, sum)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-const PUT_ROLLUP_OF_NO_FEWER: &str = "INSERT INTO rollups (device, hour, metric, count, min, max, sum)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-    ON CONFLICT (device, hour, metric) DO UPDATE SET count = ?4, min = ?5, max = ?6, sum = ?7 WHERE ?4 >= count";
+const PUT_ROLLUP: &str = "INSERT OR REPLACE INTO rollups
+        (device, hour, metric, count, min, max, sum, first_at, first_value, last_at, last_value)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
+const PUT_ROLLUP_OF_NO_FEWER: &str = "INSERT INTO rollups
+        (device, hour, metric, count, min, max, sum, first_at, first_value, last_at, last_value)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+    ON CONFLICT (device, hour, metric) DO UPDATE SET count = ?4, min = ?5, max = ?6, sum = ?7,
+        first_at = ?8, first_value = ?9, last_at = ?10, last_value = ?11 WHERE ?4 >= count";
 /// Sets [`ReadingsState::Late`].
 pub(super) const HAS_LATE_READINGS: &str = "UPDATE buckets SET outlived = 2 WHERE device = ?1 AND hour = ?2";
 /// Writes a bucket's row. A REPLACE would change the index by hour each time.
@@ -85,16 +92,17 @@ impl<'a> BucketRows<'a> {
                 self.rewrite(encoder, write, summary)?
             }
             None => {
-                self.append(encoder, write, None, &write.contents.stats(), (first_ts, last_ts))?;
+                self.append(encoder, write, None, &write.contents.stats(write.hour), (first_ts, last_ts))?;
                 write.count_stored(|_| true)
             }
             Some(summary) => {
-                let stats = self.continued_stats(&write.contents)?;
-                if stats.iter().all(|(_, stats)| stats.sum.is_finite()) {
+                let stats = self.continued_stats(write)?;
+                if stats.iter().all(|(_, stats)| stats.sum.is_finite() && stats.first.is_some()) {
                     self.append(encoder, write, Some(summary), &stats, (first_ts, last_ts))?;
                     write.count_stored(|_| true)
                 } else {
-                    self.rewrite(encoder, write, summary)? // the sum of all readings may be finite
+                    // The sum of all readings may be finite, and they have a first value.
+                    self.rewrite(encoder, write, summary)?
                 }
             }
         };
@@ -150,10 +158,10 @@ impl<'a> BucketRows<'a> {
             self.put_chunk(0, &encoder.encode(&merged))?;
             let (mut first_ts, mut last_ts) = (write.hour.instant_ms(first), write.hour.instant_ms(last));
             if summary.readings_state == ReadingsState::Complete {
-                self.put_rollups(PUT_ROLLUP, &merged.stats())?;
+                self.put_rollups(PUT_ROLLUP, &merged.stats(write.hour))?;
             } else {
                 (first_ts, last_ts) = (first_ts.min(summary.first_ts), last_ts.max(summary.last_ts));
-                self.put_rollups(PUT_ROLLUP_OF_NO_FEWER, &merged.stats())?;
+                self.put_rollups(PUT_ROLLUP_OF_NO_FEWER, &merged.stats(write.hour))?;
                 self.prepare(HAS_LATE_READINGS)?.execute(params![self.device, self.hour])?;
             }
             self.put_summary(&BucketSummary { first_ts, last_ts, readings: merged.reading_count() as i64, ..summary })?;
@@ -197,10 +205,10 @@ impl BucketRows<'_> {
         Ok(())
     }
 
-    /// The stored stats of the metrics of `newer`, with its samples added, which are all later. Sums are
+    /// The stored stats of the metrics of `write`, with its samples added, which are all later. Sums are
     /// added as queries add them, so that a flush changes no answer.
-    fn continued_stats(&self, newer: &Contents) -> Result<Vec<(Metric, Stats)>, SqliteError> {
-        let mut continued = newer.stats();
+    fn continued_stats(&self, write: &BucketWrite) -> Result<Vec<(Metric, Stats)>, SqliteError> {
+        let mut continued = write.contents.stats(write.hour);
         let mut table = MetricTable::new(continued.iter().map(|(metric, _)| metric.clone()).collect());
         let mut statement = self.prepare(ROLLUPS)?;
         let mut rows = statement.query(params![self.device, self.hour])?;
@@ -209,7 +217,7 @@ impl BucketRows<'_> {
             if let Some(place) = table.find(name) {
                 let (_, newer) = &mut continued[place as usize];
                 let mut stats = stats_at(row, 1)?;
-                stats.merge(newer);
+                stats.append(newer);
                 *newer = stats;
             }
         }
@@ -218,8 +226,23 @@ impl BucketRows<'_> {
 
     fn put_rollups(&self, sql: &str, stats: &[(Metric, Stats)]) -> Result<(), SqliteError> {
         let mut statement = self.prepare(sql)?;
-        for (metric, Stats { count, min, max, sum }) in stats {
-            statement.execute(params![self.device, self.hour, &**metric, count.cast_signed(), min, max, sum])?;
+        for (metric, Stats { count, min, max, sum, first, last }) in stats {
+            let count = count.cast_signed();
+            let ([first_at, last_at], [first, last]) =
+                ([first, last].map(|of| of.map(|of| of.ts_ms)), [first, last].map(|of| of.map(|of| of.value)));
+            statement.execute(params![
+                self.device,
+                self.hour,
+                &**metric,
+                count,
+                min,
+                max,
+                sum,
+                first_at,
+                first,
+                last_at,
+                last
+            ])?;
         }
         Ok(())
     }

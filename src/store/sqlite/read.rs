@@ -10,17 +10,19 @@ use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
 
 use super::devices::successor;
 use super::error::SqliteError;
-use crate::model::{Contents, Hour, Metric, SeriesFilter, Stats, Wanted, series};
+use crate::model::{Contents, Hour, Metric, SeriesFilter, Stats, ValueAt, Wanted, series};
 use crate::store::hour_samples::HourSamples;
 use crate::store::metric_names::MetricNames;
 use crate::store::readings::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
 use crate::store::{HourStats, UnreadableDocuments};
 
 const HOURS: &str = "SELECT hour, last_ts FROM buckets WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour";
-const ROLLUPS: &str = "SELECT hour, metric, count, min, max, sum FROM rollups
+const ROLLUPS: &str =
+    "SELECT hour, metric, count, min, max, sum, first_at, first_value, last_at, last_value FROM rollups
     WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, metric";
 /// The rollups of the metrics from `?4` to before `?5`, with one seek for each hour.
-const ROLLUPS_OF_METRICS: &str = "SELECT rollups.hour, metric, count, min, max, sum FROM buckets
+const ROLLUPS_OF_METRICS: &str = "SELECT rollups.hour, metric, count, min, max, sum,
+        first_at, first_value, last_at, last_value FROM buckets
     CROSS JOIN rollups ON rollups.device = ?1 AND rollups.hour = buckets.hour AND metric >= ?4 AND metric < ?5
     WHERE buckets.device = ?1 AND buckets.hour >= ?2 AND buckets.hour < ?3 ORDER BY buckets.hour";
 const CHUNKS: &str = "SELECT hour, data FROM chunks WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, seq";
@@ -30,10 +32,22 @@ const ANYTHING: &str = "SELECT 1 FROM buckets LIMIT 1";
 /// The most metrics that a query seeks one by one in each hour. With more, it scans all rollups of the hour.
 const MAX_SEEKS_PER_HOUR: usize = 8;
 
-/// The stats that start at the column `at` of a row: count, min, max, sum.
+/// The stats that start at the column `at` of a row: count, min, max, sum, and the instant and the value of
+/// the first and of the last reading. The last four are NULL in rows of older versions.
 pub(super) fn stats_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Stats> {
     let count: i64 = row.get(at)?;
-    Ok(Stats { count: count.cast_unsigned(), min: row.get(at + 1)?, max: row.get(at + 2)?, sum: row.get(at + 3)? })
+    let value_at = |at| -> rusqlite::Result<Option<ValueAt>> {
+        let Some(ts_ms) = row.get(at)? else { return Ok(None) };
+        Ok(Some(ValueAt { ts_ms, value: row.get(at + 1)? }))
+    };
+    Ok(Stats {
+        count: count.cast_unsigned(),
+        min: row.get(at + 1)?,
+        max: row.get(at + 2)?,
+        sum: row.get(at + 3)?,
+        first: value_at(at + 4)?,
+        last: value_at(at + 6)?,
+    })
 }
 
 /// See [`crate::store::Store::hour_stats`].

@@ -15,7 +15,7 @@ use super::{devices, history};
 use crate::disk;
 
 /// The version of the tables below, kept in the file's `user_version`.
-const VERSION: i32 = 3;
+const VERSION: i32 = 4;
 /// `Tide` in ASCII. It marks the file as tidegauge's own for `file(1)` and for [`open_writer`].
 const APPLICATION_ID: i32 = 0x5469_6465;
 
@@ -23,7 +23,8 @@ const APPLICATION_ID: i32 = 0x5469_6465;
 ///
 /// - `buckets`: one row per bucket. The indexes serve expiry, which asks by hour across all devices. The
 ///   column `outlived` is the [`ReadingsState`]; its name is that of the first files, and stays.
-/// - `rollups`: the stats of one metric in one bucket.
+/// - `rollups`: the stats of one metric in one bucket. Rows of files before version 4 have NULL in the last
+///   four columns.
 /// - `chunks`: the readings of a bucket, as one or more chunks that share no identity. It has a rowid, unlike
 ///   the other tables: blobs are too large for an index, and new ones are all at the end of the table.
 const TABLES: &str = "
@@ -47,6 +48,10 @@ CREATE TABLE rollups (
     min    REAL    NOT NULL,
     max    REAL    NOT NULL,
     sum    REAL    NOT NULL,
+    first_at    INTEGER,
+    first_value REAL,
+    last_at     INTEGER,
+    last_value  REAL,
     PRIMARY KEY (device, hour, metric)
 ) WITHOUT ROWID;
 CREATE TABLE chunks (
@@ -84,6 +89,13 @@ CREATE TABLE series (
 const FROM_1_TO_2: &str = "
 ALTER TABLE buckets ADD COLUMN outlived INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX readings_by_hour ON buckets (hour) WHERE outlived <> 1;";
+
+/// Makes the tables of version 4 from those of version 3. This changes no row.
+const FROM_3_TO_4: &str = "
+ALTER TABLE rollups ADD COLUMN first_at INTEGER;
+ALTER TABLE rollups ADD COLUMN first_value REAL;
+ALTER TABLE rollups ADD COLUMN last_at INTEGER;
+ALTER TABLE rollups ADD COLUMN last_value REAL;";
 
 /// Which readings of a bucket the file has, beside its rollups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,8 +185,11 @@ fn claim(connection: &mut Connection) -> Result<(), SqliteError> {
             if before == 1 {
                 transaction.execute_batch(FROM_1_TO_2)?;
             }
-            transaction.execute_batch(DEVICE_TABLES)?;
-            devices::build(&transaction)?;
+            if before < 3 {
+                transaction.execute_batch(DEVICE_TABLES)?;
+                devices::build(&transaction)?;
+            }
+            transaction.execute_batch(FROM_3_TO_4)?;
             transaction.pragma_update(None, "user_version", VERSION)?;
         }
         (APPLICATION_ID, version) => return Err(SqliteError::UnknownVersion { found: version, known: VERSION }),
@@ -214,12 +229,40 @@ mod tests {
             let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
             assert_eq!(text("journal_mode"), "wal");
             assert_eq!(number("synchronous"), 2, "FULL");
-            assert_eq!((number("application_id"), number("user_version")), (0x5469_6465, 3));
+            assert_eq!((number("application_id"), number("user_version")), (0x5469_6465, 4));
+        }
+    }
+
+    fn to_3() -> String {
+        let columns = ["first_at", "first_value", "last_at", "last_value"];
+        let drop = columns.map(|column| format!("ALTER TABLE rollups DROP COLUMN {column};"));
+        format!("{}PRAGMA user_version = 3;", drop.concat())
+    }
+
+    fn rollups_without_ends(connection: &Connection) -> i64 {
+        let sql = "SELECT count(*) FROM rollups
+            WHERE (first_at, first_value, last_at, last_value) IS (NULL, NULL, NULL, NULL)";
+        connection.query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn rollups_of_version_3_get_empty_columns() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("db");
+        drop(open_writer(&path, BUSY).unwrap());
+        let row = "INSERT INTO rollups VALUES ('d', 0, 'a', 1, 1, 1, 1);
+            INSERT INTO devices VALUES ('d', NULL, NULL, 1, 1, 0)";
+        Connection::open(&path).unwrap().execute_batch(&format!("{}{row}", to_3())).unwrap();
+        for _ in 0..2 {
+            let connection = open_writer(&path, BUSY).unwrap();
+            assert_eq!(rollups_without_ends(&connection), 1);
+            connection.query_row("SELECT 1 FROM devices", [], |_| Ok(())).unwrap();
         }
     }
 
     #[test]
     fn a_file_of_an_older_version_becomes_one_of_this() {
+        let to_3 = to_3();
         let to_2 = "DROP TABLE devices; DROP TABLE series; PRAGMA user_version = 2;";
         let to_1 = "DROP INDEX readings_by_hour; ALTER TABLE buckets DROP COLUMN outlived; PRAGMA user_version = 1;";
         let day = 86_400_000_i64;
@@ -230,7 +273,7 @@ mod tests {
             INSERT INTO rollups VALUES ('d', {day}, 'b', 1, 1, 1, 1), ('d', {day}, 'a', 1, 1, 1, 1),
                 ('d', 2 * {day}, 'a', 1, 1, 1, 1), ('e', {day}, 'c', 1, 1, 1, 1);"#
         );
-        for back in [to_2.to_owned(), format!("{to_2}{to_1}")] {
+        for back in [format!("{to_3}{to_2}"), format!("{to_3}{to_2}{to_1}")] {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("db");
             drop(open_writer(&path, BUSY).unwrap());
@@ -240,6 +283,7 @@ mod tests {
                 let state: ReadingsState =
                     connection.query_row("SELECT outlived FROM buckets", [], |row| row.get(0)).unwrap();
                 assert_eq!(state, ReadingsState::Complete);
+                assert_eq!(rollups_without_ends(&connection), 4);
                 connection.prepare("SELECT 1 FROM buckets INDEXED BY readings_by_hour WHERE outlived <> 1").unwrap();
                 let all = |sql| connection.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
                 let devices =
@@ -255,7 +299,7 @@ mod tests {
     #[test]
     fn a_newer_file_is_refused_with_both_versions() {
         let message = open_error_after("PRAGMA user_version = 7");
-        assert!(message.contains("version 7") && message.contains("version 3"), "{message}");
+        assert!(message.contains("version 7") && message.contains("version 4"), "{message}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::{MS_PER_HOUR, Sample, SeriesFilter, Stats};
-use crate::store::scenarios::{Expiry, store_scenarios};
+use crate::model::{MS_PER_HOUR, Sample, SeriesFilter, Stats, ValueAt};
+use crate::store::scenarios::{Expiry, OlderVersion, store_scenarios};
 
 store_scenarios!(two_handles);
 store_scenarios!(@indexed two_handles);
@@ -17,6 +17,14 @@ fn two_handles() -> impl Future<Output = (TempDir, SqliteStore, SqliteStore)> {
 impl Expiry for TempDir {
     async fn expire_readings(&self, store: &dyn Store, _device: &str) {
         store.expire_readings(i64::MAX).await.unwrap();
+    }
+}
+
+impl OlderVersion for TempDir {
+    async fn make_stats_older(&self, device: &str) {
+        let sql = "UPDATE rollups SET first_at = NULL, first_value = NULL, last_at = NULL, last_value = NULL
+            WHERE device = ?1";
+        assert_ne!(visitor(self).execute(sql, [device]).unwrap(), 0);
     }
 }
 
@@ -145,8 +153,8 @@ async fn rollups_are_the_fold_but_for_one_rounding_an_append() {
             (0..7).map(|at| ((step - late) * 10 + late + at, 0.1 * f64::from(step + at) + 1e9 / f64::from(step + 1)));
         written(&store, write_at("d", Hour(1), values)).await;
         let contents = store.contents("d", Hour(1)..Hour(2)).await.unwrap().remove(0).1;
-        let (found, fold) = (stats(&store, "d").await, contents.stats()[0].1);
-        assert_eq!((found.count, found.min, found.max), (fold.count, fold.min, fold.max), "step {step}");
+        let (found, fold) = (stats(&store, "d").await, contents.stats(Hour(1))[0].1);
+        assert_eq!(Stats { sum: fold.sum, ..found }, fold, "step {step}");
         assert!((found.sum - fold.sum).abs() <= f64::EPSILON * f64::from(step) * fold.sum, "step {step}");
     }
 }
@@ -157,7 +165,8 @@ async fn a_sum_beyond_a_double_is_infinite() {
     written(&store, write_at("d", Hour(1), [(1, f64::MAX), (2, f64::MAX)])).await;
     written(&store, write_at("d", Hour(1), [(3, f64::MIN), (4, 1.0)])).await;
     written(&store, write_at("d", Hour(1), [(5, f64::MAX)])).await;
-    let expected = Stats { count: 5, min: f64::MIN, max: f64::MAX, sum: f64::INFINITY };
+    let at = |offset| Some(ValueAt { ts_ms: Hour(1).instant_ms(offset), value: f64::MAX });
+    let expected = Stats { count: 5, min: f64::MIN, max: f64::MAX, sum: f64::INFINITY, first: at(1), last: at(5) };
     assert_eq!(stats(&store, "d").await, expected);
 }
 
@@ -245,7 +254,7 @@ async fn while_another_process_writes_reads_work_and_writes_are_busy() {
     let write = write_at("d", Hour(1), [(2, 3.0)]);
     let outcomes = store.write(std::slice::from_ref(&write)).await;
     assert!(matches!(&outcomes[..], [Err(WriteError { cause: Cause::Busy, .. })]), "{outcomes:?}");
-    assert_eq!(stats(&store, "d").await, Stats::of(1.0));
+    assert_eq!(stats(&store, "d").await, Stats::of(Hour(1).instant_ms(1), 1.0));
     visitor.execute_batch("ROLLBACK").unwrap();
     assert_eq!(written(&store, write).await, Written { stored: 1, duplicate: 0 });
     assert_eq!(stats(&store, "d").await.count, 2);
@@ -352,7 +361,7 @@ async fn late_readings_do_not_replace_rollups_of_more_that_expired() {
             Written { stored: count, duplicate: 0 }
         );
         let contents = store.contents("d", Hour(1)..Hour(2)).await.unwrap().remove(0).1;
-        let expected = if fewer { before } else { contents.stats()[0].1 };
+        let expected = if fewer { before } else { contents.stats(Hour(1))[0].1 };
         assert_eq!(stats(&store, "d").await, expected, "with {} left", contents.reading_count());
     }
     assert_eq!(store.expire_readings(3 * MS_PER_HOUR).await.unwrap(), 1, "the late ones expire too");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
 
-use super::{Findings, Found, HOUR_MS, Stats, Stored, add, differences, fold, known};
+use super::{Findings, Fold, Found, HOUR_MS, Stats, Stored, add, differences, fold, known};
 use crate::harness::Database;
 
 /// Reads the buckets, whose stats must be the fold of their readings, and the rollups.
@@ -65,7 +65,17 @@ fn add_stats(of: &Document, device: &Arc<str>, hour_ms: i64, stats: &mut Stats) 
     for (metric, of) in of {
         let of = of.as_document().expect("stats");
         let number = |key: &str| number(of.get(key).unwrap_or_else(|| panic!("no {key} in {of}")));
-        let fold = (number("count") as u64, number("min"), number("max"), number("sum"));
+        let end = |key: &str| {
+            let end = of.get_document(key).unwrap_or_else(|_| panic!("no {key} in {of}"));
+            (end.get_datetime("ts").expect("a time").timestamp_millis(), end.get_f64("value").expect("a value"))
+        };
+        let fold = Fold {
+            count: number("count") as u64,
+            min: number("min"),
+            max: number("max"),
+            sum: number("sum"),
+            ends: Some([end("first"), end("last")]),
+        };
         stats.insert((Arc::clone(device), hour_ms, known(metric)), fold);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, Row};
 
-use super::{Findings, Found, HOUR_MS, Identity, Stored, add, chunk, fold, known};
+use super::{Findings, Fold, Found, HOUR_MS, Identity, Stored, add, chunk, fold, known};
 
 /// The database file in a data folder.
 pub(super) fn file_in(data_dir: &Path) -> PathBuf {
@@ -24,10 +24,13 @@ pub(super) fn read(data_dir: &Path, findings: &mut Findings) -> Stored {
             add(identity, value, &mut stored.readings, findings);
         }
     }
-    let rollups = "SELECT device, hour, metric, count, min, max, sum FROM rollups";
+    let rollups = "SELECT device, hour, metric, count, min, max, sum, first_at, first_value, last_at, last_value
+        FROM rollups";
     let stats_of = |row: &Row<'_>| {
         let metric: String = row.get(2)?;
-        Ok((metric, (row.get::<_, i64>(3)? as u64, row.get(4)?, row.get(5)?, row.get(6)?)))
+        let ends = Some([(row.get(7)?, row.get(8)?), (row.get(9)?, row.get(10)?)]);
+        let count = row.get::<_, i64>(3)? as u64;
+        Ok((metric, Fold { count, min: row.get(4)?, max: row.get(5)?, sum: row.get(6)?, ends }))
     };
     for (device, hour_ms, (metric, stats)) in all(&connection, rollups, stats_of) {
         stored.rollups.insert((device, hour_ms, known(&metric)), stats);

@@ -17,8 +17,11 @@ const READING_BYTES: usize = 1 + 8 + 5 + (1 + 3 + 8);
 /// The size of a value without its key: its type, a zero, and the number.
 const VALUE_BYTES: usize = 1 + 1 + 8;
 
+/// The size of a value with its instant, without its key: its type, a zero, and the document.
+const VALUE_AT_BYTES: usize = 1 + 1 + 5 + (1 + 3 + 8) + (1 + 6 + 8);
+
 /// The size of an element of `stats` without its key.
-const STATS_BYTES: usize = 1 + 1 + 5 + (1 + 6 + 8) + 3 * (1 + 4 + 8);
+const STATS_BYTES: usize = 1 + 1 + 5 + (1 + 6 + 8) + 3 * (1 + 4 + 8) + (5 + 4 + 2 * VALUE_AT_BYTES);
 
 /// The most readings and bytes of a document. A bucket with more gets another part.
 #[derive(Debug, Clone, Copy)]
@@ -118,7 +121,7 @@ mod tests {
             let samples = (0..count).flat_map(|offset| [0, 1].map(|metric| Sample { value: 1.5, offset, metric }));
             let contents = Contents::new(vec!["a.b".into(), "temperature".into()], samples.collect());
             let encoded = Encoder::build(|fields| {
-                encode_stats(fields, "stats", &contents.stats());
+                encode_stats(fields, "stats", &contents.stats(Hour(0)));
                 encode_readings(fields, "readings", Hour(0), &contents);
             });
             let (size, exact) = (Size::of(&contents), encoded.as_bytes().len());

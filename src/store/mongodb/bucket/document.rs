@@ -16,8 +16,9 @@ use super::capacity::Size;
 use crate::model::{Contents, Hour, HourOffset};
 use crate::store::HourSamples;
 
-/// The schema version of the documents that this program writes and reads.
-pub(super) const SCHEMA_VERSION: i32 = 1;
+/// The schema version of the documents that this program writes. It reads version 1 too, whose stats have
+/// neither first nor last values.
+pub(super) const SCHEMA_VERSION: i32 = 2;
 
 /// One document of a bucket.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,6 +78,7 @@ impl Body<'_> {
     /// Writes the fields: all but `_id`, `deviceId` and those of [`encode_constant_fields`].
     pub(super) fn encode(&self, fields: &mut Encoder, hour: Hour) {
         let (first, _) = self.contents.span().expect("a part is written for its readings");
+        fields.int32("schemaVersion", SCHEMA_VERSION);
         fields.int64("rev", self.rev);
         if let Some(metadata) = self.metadata {
             metadata::encode(fields, "metadata", metadata);
@@ -88,7 +90,7 @@ impl Body<'_> {
         fields.int64("bytes", self.size.bytes as i64);
         fields.datetime("firstTs", hour.instant_ms(first));
         fields.datetime("lastTs", hour.instant_ms(self.last));
-        encode_stats(fields, "stats", &self.contents.stats());
+        encode_stats(fields, "stats", &self.contents.stats(hour));
         encode_readings(fields, "readings", hour, self.contents);
     }
 }
@@ -97,7 +99,6 @@ impl Body<'_> {
 pub(super) fn encode_constant_fields(fields: &mut Encoder, device: &str, hour: Hour, part: i32) {
     fields.datetime("bucket", hour.start_ms());
     fields.int32("part", part);
-    fields.int32("schemaVersion", SCHEMA_VERSION);
     fields.datetime("createdAt", names::created_at_ms(device, hour));
 }
 
@@ -208,7 +209,7 @@ mod tests {
         let document = encoded(&part());
         let stats =
             decode_stats(document.get_document("stats").unwrap(), &mut MetricNames::new(&SeriesFilter::ALL)).unwrap();
-        assert_eq!(stats, part().contents.stats());
+        assert_eq!(stats, part().contents.stats(HOUR));
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl Schema {
     async fn ensure_collection(&self) -> Result<(), StoreError> {
         let Some(present) = self.collection.present(Kind::Plain).await? else {
             let options = if self.validate {
-                doc! { "validator": validator() }
+                doc! { "validator": validator(SCHEMA_VERSION) }
             } else {
                 doc! {}
             };
@@ -53,11 +53,12 @@ impl Schema {
         let present = present.get_document("options").and_then(|options| options.get_document("validator"));
         let present = present.cloned().unwrap_or_default();
         let wanted = if self.validate {
-            validator()
+            validator(SCHEMA_VERSION)
         } else {
             doc! {}
         };
-        if present == wanted || (!self.validate && present != validator()) {
+        let is_own = || (1..=SCHEMA_VERSION).any(|version| present == validator(version));
+        if present == wanted || (!self.validate && !is_own()) {
             return Ok(());
         }
         self.collection.modify(doc! { "validator": wanted }).await?;
@@ -68,8 +69,9 @@ impl Schema {
 }
 
 /// A `$jsonSchema` of a bucket's document without its readings: the server would check all of them again at
-/// each append.
-fn validator() -> Document {
+/// each append. `newest` is the newest schema version that it accepts.
+fn validator(newest: i32) -> Document {
+    let versions: Vec<i32> = (1..=newest).collect();
     let count = doc! { "bsonType": ["int", "long"], "minimum": 1 };
     let date = doc! { "bsonType": "date" };
     doc! { "$jsonSchema": {
@@ -81,7 +83,7 @@ fn validator() -> Document {
             "deviceId": { "bsonType": "string", "minLength": 1, "maxLength": DEVICE_ID_MAX_BYTES as i32 },
             "bucket": &date,
             "part": { "bsonType": "int", "minimum": 0 },
-            "schemaVersion": { "enum": [SCHEMA_VERSION] },
+            "schemaVersion": { "enum": versions },
             "rev": &count,
             "createdAt": &date,
             "metadata": { "bsonType": "object" },

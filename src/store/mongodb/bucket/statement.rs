@@ -1,19 +1,20 @@
 //! The statements of the fast path: create a bucket's document, or append a flush to it, or do nothing.
 //!
 //! The filter of an append matches only if every reading of the flush is later than all readings of the
-//! bucket, the document has room, and it is the bucket's last part. If it does not match, the upsert tries to
-//! insert. For part 0 that is a duplicate key error, because the `_id` exists. Only the slow path creates
-//! other parts: an append to one of them asks for another `_id` on insert, which makes every insert an error
-//! (66, immutable field), and never takes effect.
+//! bucket, the document has room and is of this schema version, and it is the bucket's last part. If it does
+//! not match, the upsert tries to insert. For part 0 that is a duplicate key error, because the `_id` exists.
+//! Only the slow path creates other parts: an append to one of them asks for another `_id` on insert, which
+//! makes every insert an error (66, immutable field), and never takes effect.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
 use super::super::encode::Encoder;
+use super::super::stats::encode_value_at;
 use super::super::{metadata, names};
 use super::capacity::{Capacity, Size};
-use super::document::{Body, encode_constant_fields, encode_readings};
+use super::document::{Body, SCHEMA_VERSION, encode_constant_fields, encode_readings};
 use crate::model::{BucketWrite, Hour, HourOffset};
 
 /// A write with all that its statement needs.
@@ -52,6 +53,8 @@ pub(super) fn append(statement: &mut Encoder, job: &Job<'_>, part: i32, capacity
     statement.document("q", |filter| {
         filter.string("_id", &names::document_id(device, *hour, part));
         filter.string("deviceId", device);
+        // `$min` would invent the first value of stats that do not have it.
+        filter.int32("schemaVersion", SCHEMA_VERSION);
         filter.document("lastTs", |is| is.datetime("$lt", hour.instant_ms(job.span.0)));
         filter.document("readingCount", |is| is.int64("$lte", before.readings as i64));
         filter.document("bytes", |is| is.int64("$lte", before.bytes as i64));
@@ -64,7 +67,7 @@ pub(super) fn append(statement: &mut Encoder, job: &Job<'_>, part: i32, capacity
 fn operators(update: &mut Encoder, job: &Job<'_>, part: i32) {
     let BucketWrite { device, hour, contents, .. } = job.write;
     let (first_ms, last_ms) = (hour.instant_ms(job.span.0), hour.instant_ms(job.span.1));
-    let stats = contents.stats();
+    let stats = contents.stats(*hour);
     let stats: Vec<(Cow<'_, str>, _)> = stats.iter().map(|(metric, fold)| (names::stored(metric), fold)).collect();
 
     update.document("$push", |push| {
@@ -83,11 +86,17 @@ fn operators(update: &mut Encoder, job: &Job<'_>, part: i32) {
         min.datetime("firstTs", first_ms);
         for (metric, fold) in &stats {
             min.double(["stats.", metric, ".min"], fold.min);
+            if let Some(first) = fold.first {
+                encode_value_at(min, ["stats.", metric, ".first"], first);
+            }
         }
     });
     update.document("$max", |max| {
         for (metric, fold) in &stats {
             max.double(["stats.", metric, ".max"], fold.max);
+            if let Some(last) = fold.last {
+                encode_value_at(max, ["stats.", metric, ".last"], last);
+            }
         }
     });
     update.document("$set", |set| {

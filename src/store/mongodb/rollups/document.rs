@@ -14,8 +14,9 @@ use crate::model::{Hour, Metric, SeriesFilter};
 use crate::store::HourStats;
 use crate::store::metric_names::MetricNames;
 
-/// The schema version of the documents that this program writes and reads.
-const SCHEMA_VERSION: i32 = 1;
+/// The schema version of the documents that this program writes. It reads version 1 too, whose stats have
+/// neither first nor last values. In a document that was of version 1, some hours may lack them still.
+const SCHEMA_VERSION: i32 = 2;
 
 /// The key of each hour of a day: all of one width, so that their sorted order is the order of time.
 const KEYS: [&str; 24] = [
@@ -55,10 +56,10 @@ pub(super) fn put(statement: &mut Encoder, rollup: &HourRollup) {
                 hour.datetime("lastTs", stats.last_ts_ms);
                 encode_stats(hour, "stats", &stats.stats);
             });
+            set.int32("schemaVersion", SCHEMA_VERSION);
         });
         update.document("$setOnInsert", |fields| {
             fields.datetime("day", start_of(day).start_ms());
-            fields.int32("schemaVersion", SCHEMA_VERSION);
             fields.datetime("createdAt", names::day_created_at_ms(device, day));
         });
     });
@@ -195,7 +196,8 @@ mod tests {
         let document = RawDocumentBuf::try_from(&document).unwrap();
         let mut found = Vec::new();
         add_hours(&document, &(Hour(0)..Hour(47)), &mut MetricNames::new(&SeriesFilter::ALL), &mut found).unwrap();
-        let at = |hour, last_ts_ms| HourStats { hour, last_ts_ms, stats: vec![("lux".into(), Stats::of(2.0))] };
+        let old = Stats { first: None, last: None, ..Stats::of(0, 2.0) };
+        let at = |hour, last_ts_ms| HourStats { hour, last_ts_ms, stats: vec![("lux".into(), old)] };
         assert_eq!(found, [at(Hour(37), 13), at(Hour(26), 2)]);
         assert_eq!((rev_of(&document, Hour(26)), rev_of(&document, Hour(27))), (Some(3), None));
     }

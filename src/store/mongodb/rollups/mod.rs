@@ -4,12 +4,14 @@
 //! { _id: "LIGHT-FL02-ZONE4/2026-04-20",
 //!   deviceId: "LIGHT-FL02-ZONE4",            // hashed shard key
 //!   day: ISODate("2026-04-20T00:00:00Z"),
-//!   schemaVersion: 1,
+//!   schemaVersion: 2,
 //!   // retention counts from here: an instant in the day, at a second of the device's own
 //!   createdAt: ISODate("2026-04-20T07:12:31Z"),
 //!   hours: { "14": { rev: 7,
 //!                    firstTs: ISODate("2026-04-20T14:00:10Z"), lastTs: ISODate("2026-04-20T14:59:50Z"),
-//!                    stats: { lux: { count: 360, min: 310, max: 322, sum: 113400 } } } } }
+//!                    stats: { lux: { count: 360, min: 310, max: 322, sum: 113400,
+//!                                    first: { ts: ISODate("2026-04-20T14:00:10Z"), value: 320 },
+//!                                    last: { ts: ISODate("2026-04-20T14:59:50Z"), value: 314 } } } } } }
 //! ```
 //!
 //! A month of hours is some thirty of these documents and hundreds of buckets. A day takes a few KiB, so

@@ -7,10 +7,11 @@ use bson::{DateTime, Document, RawDocument, doc};
 use mongodb::options::ReadConcern;
 
 use super::super::by_device::{ByDevice, of_devices};
-use super::super::decode::{DecodeError, integer, number};
+use super::super::decode::DecodeError;
 use super::super::layout::Queries;
 use super::super::names;
 use super::super::rollups::{HourRollup, Missing};
+use super::super::stats::decode_stats_of_metric;
 use super::Timeseries;
 use super::document::{add_measurement, decode_meta, field_of, metric_of};
 use super::known::LatestKnown;
@@ -184,16 +185,18 @@ fn pipeline(filter: Document) -> Vec<Document> {
     let finite = doc! { "$type": ["double", "int", "long"], "$gte": f64::MIN, "$lte": f64::MAX };
     let identity = doc! { "device": "$device", "ts": "$ts", "field": "$value.k" };
     let hour = doc! { "$dateTrunc": { "date": "$_id.ts", "unit": "hour" } };
+    let value_at = &doc! { "ts": "$_id.ts", "value": "$value" }; // documents are compared field by field
     let of_metric = doc! {
         "_id": { "device": "$_id.device", "hour": hour, "field": "$_id.field" },
         "count": { "$sum": 1 }, "min": { "$min": "$value" }, "max": { "$max": "$value" }, "sum": { "$sum": "$value" },
-        "first": { "$min": "$_id.ts" }, "last": { "$max": "$_id.ts" },
+        "first": { "$min": value_at }, "last": { "$max": value_at },
     };
     let of_hour = doc! {
         "_id": { "device": "$_id.device", "hour": "$_id.hour" },
-        "first": { "$min": "$first" }, "last": { "$max": "$last" },
+        "first": { "$min": "$first.ts" }, "last": { "$max": "$last.ts" },
         "metrics": { "$push": {
             "field": "$_id.field", "count": "$count", "min": "$min", "max": "$max", "sum": "$sum",
+            "first": "$first", "last": "$last",
         } },
     };
     vec![
@@ -216,9 +219,7 @@ fn decode_row(row: &RawDocument, names: &mut MetricNames) -> Result<HourRollup, 
         let metric =
             metric?.as_document().ok_or_else(|| DecodeError("the stats of a metric are not a document".into()))?;
         let Some(name) = metric_of(metric.get_str("field")?).and_then(|name| names.get(&name)) else { continue };
-        let value = |field: &str| metric.get(field)?.map_or_else(|| Err(DecodeError("no value".into())), number);
-        let count = integer(metric, "count")?.unsigned_abs();
-        stats.push((name, Stats { count, min: value("min")?, max: value("max")?, sum: value("sum")? }));
+        stats.push((name, decode_stats_of_metric(metric)?));
     }
     let hour = Hour::of(id.get_datetime("hour")?.timestamp_millis());
     let [first_ts_ms, last_ts_ms] =

@@ -23,11 +23,14 @@ async fn a_bucket_is_the_documented_document() {
     let appended = scratch.buckets().await;
     let expected = doc! {
         "_id": "LIGHT-FL02-ZONE4/2026-04-20T14", "deviceId": device, "bucket": instant(0),
-        "part": 0, "schemaVersion": 1, "rev": 2_i64,
+        "part": 0, "schemaVersion": 2, "rev": 2_i64,
         "createdAt": DateTime::from_millis(created_at_ms(device, HOUR)),
         "metadata": { "floor": 2, "type": "LED-PIR", "zone": "Zone 4" },
-        "readingCount": 3_i64, "bytes": 245_i64, "firstTs": instant(10_000), "lastTs": instant(30_000),
-        "stats": { "lux": { "count": 3_i64, "min": 310.0, "max": 322.0, "sum": 952.0 } },
+        "readingCount": 3_i64, "bytes": 399_i64, "firstTs": instant(10_000), "lastTs": instant(30_000),
+        "stats": { "lux": {
+            "count": 3_i64, "min": 310.0, "max": 322.0, "sum": 952.0,
+            "first": { "ts": instant(10_000), "value": 320.0 }, "last": { "ts": instant(30_000), "value": 322.0 },
+        } },
         "readings": [
             { "ts": instant(10_000), "lux": 320.0 },
             { "ts": instant(20_000), "lux": 310.0 },

@@ -214,7 +214,7 @@ async fn rolling_up_is_safe_to_repeat() {
         for device in ["d", "e"] {
             let range = HOUR..Hour(HOUR.0 + 1);
             let found = store.hour_stats(&[device.into()], range, &SeriesFilter::ALL).await.unwrap().remove(0);
-            assert_eq!(found[0].stats, write_at(device, 0..10).contents.stats());
+            assert_eq!(found[0].stats, write_at(device, 0..10).contents.stats(HOUR));
         }
     }
 }

@@ -79,6 +79,6 @@ async fn expect_instants(store: &BucketStore, device: &str, offsets: impl IntoIt
     let expected = write_at(device, offsets).contents.clone();
     assert_eq!(found, [(HOUR, expected.clone())]);
     let stats = store.hour_stats(&[device.into()], range, &SeriesFilter::ALL).await.unwrap().remove(0);
-    assert_eq!(stats[0].stats, expected.stats());
+    assert_eq!(stats[0].stats, expected.stats(HOUR));
     assert_eq!(stats[0].last_ts_ms, HOUR.instant_ms(expected.span().unwrap().1));
 }

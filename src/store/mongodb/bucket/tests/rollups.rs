@@ -81,7 +81,7 @@ async fn a_rollup_is_the_fold_of_all_parts_and_anyone_can_read_it() {
 
     let day = scratch.rollups().await.remove(0);
     assert_eq!(day.get_str("_id").unwrap(), "a/b/2026-04-20");
-    assert_eq!((day.get_str("deviceId").unwrap(), day.get_i32("schemaVersion").unwrap()), ("a/b", 1));
+    assert_eq!((day.get_str("deviceId").unwrap(), day.get_i32("schemaVersion").unwrap()), ("a/b", 2));
     let midnight = hour(-14).start_ms();
     assert_eq!(day.get_datetime("day").unwrap().timestamp_millis(), midnight);
     let created_ms = day.get_datetime("createdAt").unwrap().timestamp_millis();
@@ -91,10 +91,15 @@ async fn a_rollup_is_the_fold_of_all_parts_and_anyone_can_read_it() {
     let revs: i64 = scratch.buckets().await.iter().map(|part| part.get_i64("rev").unwrap()).sum();
     assert_eq!(entry.get_i64("rev").unwrap(), revs);
     let lux = entry.get_document("stats").unwrap().get_document("lux").unwrap();
-    assert_eq!(lux, &doc! { "count": 20_i64, "min": 0.0, "max": 250.0, "sum": f64::from(190 - 3 + 1000) / 4.0 });
+    let at = |offset, value| doc! { "ts": bson::DateTime::from_millis(HOUR.instant_ms(offset)), "value": value };
+    let expected = doc! {
+        "count": 20_i64, "min": 0.0, "max": 250.0, "sum": f64::from(190 - 3 + 1000) / 4.0,
+        "first": at(0, 0.0), "last": at(19, 4.75),
+    };
+    assert_eq!(lux, &expected);
     assert!(entry.get_document("stats").unwrap().contains_key("a\u{FF0E}b"));
 
-    let fold = stored(&store, "a/b", HOUR).await.stats();
+    let fold = stored(&store, "a/b", HOUR).await.stats(HOUR);
     let answered = stats(&store, "a/b", 0..1).await;
     assert_eq!(by_name(&answered[0].stats), by_name(&fold));
     assert_eq!((answered[0].hour, answered[0].last_ts_ms), (HOUR, HOUR.instant_ms(30)));
@@ -132,7 +137,12 @@ async fn a_query_reads_buckets_only_of_hours_that_are_not_rolled_up() {
     assert_eq!(scratch.examined("rollups").await, 2, "the documents of two days");
     let found = stats(&store, "d", 10..100).await;
     assert!(found.iter().map(|stats| stats.hour).eq((10..40).map(hour)));
-    assert!(found.iter().enumerate().all(|(at, stats)| stats.stats[0].1 == Stats::of((at as f64 + 10.0) / 4.0)));
+    assert!(
+        found
+            .iter()
+            .zip(10..)
+            .all(|(stats, nth)| { stats.stats[0].1 == Stats::of(hour(nth).instant_ms(1), f64::from(nth) / 4.0) })
+    );
     assert_eq!(scratch.examined("buckets").await, 10, "the hours that are open");
     let devices = ["f", "x", "d"].map(Arc::from);
     let found = store.hour_stats(&devices, hour(0)..hour(100), &SeriesFilter::new(["lux"], []).unwrap()).await.unwrap();
@@ -155,7 +165,11 @@ async fn hours_between_rolled_up_ones_are_found_however_many_gaps_there_are() {
         let found = stats(&store, "d", 0..60).await;
         assert!(found.iter().map(|stats| stats.hour).eq((0..60).map(hour)), "round {round}");
         for (at, found) in found.iter().enumerate() {
-            assert_eq!(by_name(&found.stats), by_name(&writes[at].contents.stats()), "hour {at}, round {round}");
+            assert_eq!(
+                by_name(&found.stats),
+                by_name(&writes[at].contents.stats(writes[at].hour)),
+                "hour {at}, round {round}"
+            );
         }
     }
 }
@@ -201,7 +215,7 @@ async fn a_whole_hour_is_rolled_up_and_can_be_gone_on_with_after_it_was_broken_o
     let found = store.hour_stats(&devices, hour(-1)..hour(2), &SeriesFilter::ALL).await.unwrap();
     for (found, write) in found.iter().zip(&writes) {
         assert_eq!(found.len(), 1, "the hours before and after are not touched");
-        assert_eq!(by_name(&found[0].stats), by_name(&write.contents.stats()), "{}", write.device);
+        assert_eq!(by_name(&found[0].stats), by_name(&write.contents.stats(HOUR)), "{}", write.device);
     }
 }
 
@@ -242,7 +256,7 @@ async fn a_rollup_that_arrives_late_does_not_replace_a_newer_one() {
         stats: HourStats {
             hour: HOUR,
             last_ts_ms: HOUR.instant_ms(rev as u32),
-            stats: vec![("lux".into(), Stats { count, min: 0.0, max: 1.0, sum: 1.0 })],
+            stats: vec![("lux".into(), Stats { count, ..Stats::of(HOUR.start_ms(), 1.0) })],
         },
     };
     for (rev, count, expected) in [(5, 5, 5), (4, 4, 5), (5, 9, 5), (7, 6, 6), (5, 5, 6)] {
@@ -340,7 +354,7 @@ async fn random_histories_leave_the_fold_of_everything() {
                 .map(|(nth, values)| {
                     let all: Vec<_> =
                         values.iter().map(|(&(offset, metric), &value)| (offset, metric, value)).collect();
-                    (hour(*nth), by_name(&write_in("d", hour(*nth), &all).contents.stats()))
+                    (hour(*nth), by_name(&write_in("d", hour(*nth), &all).contents.stats(hour(*nth))))
                 })
                 .collect();
             let found: Vec<_> = found.iter().map(|stats| (stats.hour, by_name(&stats.stats))).collect();

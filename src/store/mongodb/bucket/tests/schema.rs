@@ -74,6 +74,30 @@ async fn the_validator_comes_and_goes_with_its_option() {
     assert_eq!(validator(&scratch).await.unwrap_or_default(), doc! {});
 }
 
+/// It would refuse every document of this version.
+#[tokio::test]
+async fn the_validator_of_an_older_version_is_replaced_or_removed() {
+    for validate in [true, false] {
+        let scratch = Scratch::new().await;
+        ensure(&scratch, None, true).await;
+        let newest = validator(&scratch).await.unwrap();
+        let mut older = newest.clone();
+        let schema = older.get_document_mut("$jsonSchema").unwrap().get_document_mut("properties").unwrap();
+        schema.insert("schemaVersion", doc! { "enum": [1] });
+        scratch.run(doc! { "collMod": "buckets", "validator": older }).await;
+        let store = ensure(&scratch, None, validate).await;
+        assert_eq!(
+            validator(&scratch).await.unwrap_or_default(),
+            if validate {
+                newest
+            } else {
+                doc! {}
+            }
+        );
+        write_one(&store, &write_at("d", 0..5)).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_validator_of_somebody_else_stays() {
     let scratch = Scratch::new().await;

@@ -41,7 +41,7 @@ async fn names_that_every_measurement_has_come_back_as_metrics() {
     let mut stats =
         store.hour_stats(&["S1".into()], hours, &SeriesFilter::ALL).await.unwrap().remove(0).remove(0).stats;
     stats.sort_by(|a, b| a.1.min.total_cmp(&b.1.min));
-    assert_eq!(stats, write.contents.stats());
+    assert_eq!(stats, write.contents.stats(HOUR));
 }
 
 /// The server opens another bucket where the order of fields or the type of a value changes, or where `meta`
