@@ -109,6 +109,7 @@ impl Service {
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&dir.join("tidegauge.sqlite"))?);
         let options = flush::Options {
             limits: tidegauge::pending::Limits { max_bytes: 4 << 30, max_readings: 1_000, max_age },
+            gather: Duration::from_secs(1),
             max_in_flight: 4,
             max_buckets_per_write: 1_000,
             max_write_bytes: 8 << 20,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::config::LineProtocol;
 use crate::log::{Batch, Position};
 use crate::model::{BucketWrite, Hour};
-use crate::pending::{Limits, Pending, Take};
+use crate::pending::{Limits, Pending, Reason, Take};
 use crate::wire::line_protocol::{self, Options, Precision};
 use crate::wire::{Ignored, Incoming, Rejection, Sink, json};
 use crate::{ingest, log, query, store};
@@ -159,7 +159,7 @@ fn rollup_merge() -> Work {
 }
 
 fn writes_of(pending: &mut Pending) -> Vec<Arc<BucketWrite>> {
-    pending.take(Take::All, 0, usize::MAX).iter().map(|taken| Arc::new(taken.to_write())).collect()
+    pending.take(Take::All(Reason::Drain), usize::MAX).iter().map(|taken| Arc::new(taken.to_write())).collect()
 }
 
 fn filled(rounds: &[Batch]) -> Pending {

@@ -13,6 +13,8 @@ pub struct Flush {
     pub max_readings: usize,
     /// The age of its oldest pending reading at which a bucket is due. 1ms to 1d.
     pub max_age: Period,
+    /// The time whose due buckets share write commands, at most a tenth of `max_age`. 0ms to 1m.
+    pub gather: Period,
     /// The number of concurrent write commands. 1 to 64.
     pub max_in_flight: usize,
     /// The number of buckets in one write command. 1 to 100,000.
@@ -31,7 +33,8 @@ impl Default for Flush {
     fn default() -> Self {
         Self {
             max_readings: 1_000,
-            max_age: Period::secs(60),
+            max_age: Period::minutes(15),
+            gather: Period::secs(1),
             max_in_flight: 4,
             max_buckets_per_write: 1_000,
             max_write_bytes: Bytes::mib(8),
@@ -47,6 +50,7 @@ impl Flush {
         let (initial, max) = (self.retry_initial, self.retry_max);
         within("flush.max_readings", self.max_readings, 1, 100_000)?;
         within("flush.max_age", self.max_age, Period::millis(1), Period::days(1))?;
+        within("flush.gather", self.gather, Period::millis(0), Period::minutes(1))?;
         within("flush.max_in_flight", self.max_in_flight, 1, 64)?;
         within("flush.max_buckets_per_write", self.max_buckets_per_write, 1, 100_000)?;
         within("flush.max_write_bytes", self.max_write_bytes, Bytes::kib(1), Bytes::mib(16))?;

@@ -62,10 +62,10 @@ fn feed(pipeline: &Pipeline, mut reader: Reader, runtime: &Handle) -> Result<(),
             if state.inserted >= readable {
                 state.stalled_since = None;
             }
-            let (inserted, is_due) = (state.inserted, state.draining || state.pending.is_due(pipeline.now_ms()));
+            let (inserted, is_urgent) = (state.inserted, state.draining || state.pending.is_urgent());
             drop(state);
             pipeline.announced.send_replace(inserted);
-            if is_due {
+            if is_urgent {
                 pipeline.due.notify_one();
             }
             if let Some(error) = &out_of_files {

@@ -23,14 +23,14 @@
 //!   takes no readings with it.
 //! - If the dead-letter file is full, only the refused buckets wait for it.
 //! - Ages and waits are measured by a monotonic clock, so a jump of the wall clock does not change them. It
-//!   is tokio's clock, which tests can set. Only the roller uses the wall clock, to know which hours have
-//!   ended.
+//!   is tokio's clock, which tests can set. The wall clock says only which hours have ended.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use strum::IntoEnumIterator;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -39,7 +39,7 @@ use crate::common::clock::Clock;
 use crate::common::once_per_change::OncePerChange;
 use crate::log::{Log, LogError, Position, Recovery};
 use crate::model::Hour;
-use crate::pending::{Limits, Pending};
+use crate::pending::{Limits, Pending, Reason};
 use crate::store::Store;
 use crate::telemetry::Metrics;
 
@@ -48,6 +48,7 @@ use crate::telemetry::Metrics;
 pub mod bench;
 mod cutter;
 mod dead_letters;
+mod early;
 mod feeder;
 mod indexer;
 mod late;
@@ -65,11 +66,17 @@ use store_state::StoreState;
 use narrow::RefusedMetadata;
 use rollup_progress::RollupProgress;
 
+/// How long the buckets of an hour wait for their turns after its end, at most: long enough that millions of
+/// devices are no burst for the store. `flush.max_age` divided by three, if that is less.
+const SPREAD: Duration = Duration::from_secs(300);
+
 /// The options of a [`Pipeline`].
 #[derive(Debug, Clone)]
 pub struct Options {
     /// When buckets are due, and how much memory pending may take.
     pub limits: Limits,
+    /// The time whose due buckets share write commands, at most a tenth of `limits.max_age`.
+    pub gather: Duration,
     /// The most writes in flight.
     pub max_in_flight: usize,
     /// The most buckets in one write.
@@ -99,7 +106,7 @@ pub struct Pipeline {
     recovered: u64,
     /// Announces [`State::inserted`] to waiting queries, not after each record.
     announced: watch::Sender<Position>,
-    /// Notifies the scheduler that a bucket may be due.
+    /// Notifies the scheduler that a bucket may be due which it does not foresee.
     due: Notify,
     /// Notifies the feeder and the scheduler that a bucket has left pending.
     completed: Notify,
@@ -178,6 +185,8 @@ impl Pipeline {
         let (transient, permanent) = (labels(false), labels(true));
         metrics.flush_seconds.start_with(&[store.name()]);
         metrics.flush_retries_total.start_with(&transient);
+        metrics.flush_buckets_total.start_with(&Reason::iter().map(Reason::into).collect::<Vec<&str>>());
+        metrics.flush_max_age_seconds.set(options.limits.max_age.as_secs_f64());
         metrics.readings_dead_lettered_total.start_with(&permanent);
         if store.rollups().is_some() {
             metrics.rollup_retries_total.start_with(&transient);
@@ -284,6 +293,16 @@ impl Pipeline {
     /// Returns whether a write to the hour must roll it up again.
     fn is_closed(&self, hour: Hour) -> bool {
         hour <= self.newest_closed()
+    }
+
+    /// Returns the time whose due buckets share write commands.
+    fn gather(&self) -> Duration {
+        self.options.gather.min(self.options.limits.max_age / 10)
+    }
+
+    /// Returns for how long the buckets of an hour wait for their turns after its end, at most.
+    fn spread(&self) -> Duration {
+        SPREAD.min(self.options.limits.max_age / 3)
     }
 
     /// Closes all hours up to this one.

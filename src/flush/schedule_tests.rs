@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
 
+use super::scheduler::MAX_SLEEP;
 use super::tests::{Faulty, away};
 use super::*;
 use crate::log::{BatchBuilder, Instruments, Sync};
 use crate::model::BucketWrite;
 use crate::store::WriteError;
 use crate::store::sqlite::SqliteStore;
+use crate::telemetry::Exposition;
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -20,13 +22,14 @@ const fn ms(ms: u64) -> Duration {
 /// Buckets are due by age only, after a second; two writes of one bucket each are under way at most.
 const OPTIONS: Options = Options {
     limits: Limits { max_bytes: 1 << 30, max_readings: 1 << 20, max_age: ms(1_000) },
+    gather: Duration::ZERO,
     max_in_flight: 2,
     max_buckets_per_write: 1,
     max_write_bytes: 1 << 20,
     rollup_delay: ms(60_000),
     rollup_progress: PathBuf::new(),
     retry: ms(100)..=ms(1_600),
-    clock: Clock::system(),
+    clock: Clock::system(), // a stage has a clock of its own
 };
 
 /// A write that reached the store: when, in milliseconds, of which device, how many readings.
@@ -36,6 +39,8 @@ struct Stage {
     pipeline: Arc<Pipeline>,
     noted: Arc<Mutex<Vec<Noted>>>,
     readings: AtomicU32,
+    clock: Clock,
+    exposition: Exposition,
     _folder: TempDir,
 }
 
@@ -47,10 +52,12 @@ impl Stage {
         fault: impl Fn(&BucketWrite) -> Option<WriteError> + Send + std::marker::Sync + 'static,
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        let clock = Clock::fixed(0);
+        let options = Options { clock: clock.clone(), ..options };
         let log = crate::log::Options {
             dir: folder.path().join("log"),
             sync: Sync::Always,
-            segment_bytes: 1 << 20,
+            segment_bytes: 1 << 16,
             max_bytes: 1 << 20,
             min_free: crate::log::MinFree::Bytes(0),
         };
@@ -65,9 +72,9 @@ impl Stage {
         let store = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();
         let store = Arc::new(Faulty { store, fault: Box::new(note), takes, rollups: None });
         let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"), 1 << 20, Clock::system());
-        let pipeline =
-            Pipeline::new(options, Arc::new(log), &recovery, store, dead_letters, Arc::new(Metrics::new().0));
-        Self { pipeline, noted, readings: AtomicU32::new(0), _folder: folder }
+        let (metrics, exposition) = Metrics::new();
+        let pipeline = Pipeline::new(options, Arc::new(log), &recovery, store, dead_letters, Arc::new(metrics));
+        Self { pipeline, noted, readings: AtomicU32::new(0), clock, exposition, _folder: folder }
     }
 
     /// With the scheduler at work.
@@ -88,9 +95,26 @@ impl Stage {
         batch.push(device, None, number.into(), [("m", 1.0)].into_iter()).unwrap();
         let mut state = self.pipeline.lock();
         state.pending.insert(batch.finish().payload(), Position(0), self.pipeline.now_ms()).unwrap();
-        if state.pending.is_due(self.pipeline.now_ms()) {
+        if state.pending.is_urgent() {
             self.pipeline.due.notify_one();
         }
+    }
+
+    /// Lets time pass on both clocks.
+    async fn pass(&self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            let step = ms(50).min(end - Instant::now());
+            self.clock.set(self.clock.now_ms() + step.as_millis() as i64);
+            tokio::time::sleep(step).await;
+        }
+    }
+
+    /// Returns how many buckets were taken for this reason.
+    fn taken(&self, reason: &str) -> u64 {
+        let wanted = format!("tidegauge_flush_buckets_total{{reason=\"{reason}\"}} ");
+        let text = self.exposition.render();
+        text.lines().find_map(|line| line.strip_prefix(&wanted)?.parse().ok()).expect("the metric")
     }
 
     fn noted(&self) -> Vec<Noted> {
@@ -245,4 +269,103 @@ async fn waits_begin_anew_when_the_store_takes_a_part_of_a_write() {
         assert!((wait / 2..=wait + 1).contains(gap), "{gaps:?}");
     }
     assert!(gaps.len() >= 7, "{gaps:?}");
+}
+
+/// Returns how many buckets were written in each interval, by the times of the writes.
+fn per_interval(noted: &[Noted], interval_ms: u64) -> Vec<usize> {
+    let last = noted.last().map_or(0, |(at_ms, ..)| at_ms / interval_ms);
+    (0..=last).map(|interval| noted.iter().filter(|(at_ms, ..)| at_ms / interval_ms == interval).count()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn buckets_that_are_due_within_the_window_share_a_command_and_none_waits_longer_than_max_age() {
+    let options = Options { gather: ms(100), max_buckets_per_write: 100, max_in_flight: 8, ..OPTIONS };
+    let stage = Stage::running(options, Duration::ZERO, |_| None);
+    let mut put = Vec::new();
+    for number in 0..300 {
+        put.push(stage.pipeline.now_ms());
+        stage.put(&format!("device-{number}"));
+        pass(ms(3 + number % 13)).await;
+    }
+    let took_ms = stage.pipeline.now_ms();
+    pass(ms(1_000)).await;
+    let noted = stage.noted();
+    assert_eq!(noted.len(), 300);
+    for ((at_ms, device, _), put_ms) in noted.iter().zip(put) {
+        assert!((900..=1_000).contains(&(at_ms - put_ms)), "{device} was written after {} ms", at_ms - put_ms);
+    }
+    let mut times: Vec<_> = noted.into_iter().map(|(at_ms, ..)| at_ms).collect();
+    times.dedup();
+    assert!(times.len() as u64 <= took_ms / 100 + 1, "{} commands in {took_ms} ms", times.len());
+    assert!(times.windows(2).all(|pair| pair[1] - pair[0] > 100), "{times:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ended_hour_of_a_small_fleet_is_written_at_once_and_without_max_age_it_waits() {
+    let limits = Limits { max_age: ms(3_000_000), ..OPTIONS.limits };
+    let options = Options { limits, gather: ms(1_000), max_buckets_per_write: 100, ..OPTIONS };
+    let stage = Stage::running(options, Duration::ZERO, |_| None);
+    stage.clock.set(3_600_000 - 400_000);
+    (0..40).for_each(|number| stage.put(&format!("device-{number}")));
+    stage.pass(ms(429_900)).await;
+    assert_eq!(stage.noted(), [], "the last readings of the hour are on their way");
+    stage.pass(ms(700)).await;
+    let noted = stage.noted();
+    assert!(noted.len() == 40 && noted.iter().all(|(at_ms, ..)| *at_ms == noted[0].0), "{noted:?}");
+    stage.put("late");
+    stage.pass(ms(299_500)).await;
+    assert_eq!(stage.noted().len(), 40, "more late readings are likely");
+    stage.pass(ms(1_100)).await;
+    assert_eq!(stage.noted().len(), 41);
+    // The clock is set back: the hour has not ended, and the bucket waits for its age.
+    stage.clock.set(0);
+    stage.put("in an hour that is back");
+    stage.pass(ms(2_999_900)).await;
+    assert_eq!(stage.noted().len(), 41);
+    stage.pass(ms(200)).await;
+    assert_eq!(stage.noted().len(), 42);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ended_hour_of_a_large_fleet_is_written_at_a_pace() {
+    // A hundred seconds for the turns of the hour, so five of 500 buckets a second, and at least two.
+    let limits = Limits { max_age: ms(300_000), ..OPTIONS.limits };
+    let options = Options { limits, gather: ms(1_000), max_buckets_per_write: 2, max_in_flight: 1, ..OPTIONS };
+    let stage = Stage::running(options, Duration::ZERO, |_| None);
+    stage.clock.set(3_600_000 - 100_000);
+    (0..500).for_each(|number| stage.put(&format!("device-{number:03}")));
+    stage.pass(ms(300_100)).await;
+    let noted = stage.noted();
+    let paced: Vec<_> = noted.iter().filter(|(at_ms, ..)| *at_ms < 299_000).cloned().collect();
+    assert!((130_000..131_000).contains(&noted[0].0), "it began at {} ms", noted[0].0);
+    assert!(noted.iter().map(|(_, device, _)| device).is_sorted(), "in the order of the age");
+    let mut waiting = 500;
+    for (second, buckets) in per_interval(&paced, 1_000).into_iter().enumerate().skip(131) {
+        assert!(buckets >= 2.min(waiting), "{buckets} buckets in second {second}");
+        assert!(buckets <= waiting.div_ceil(100).max(2) + 1, "{buckets} of {waiting} buckets in second {second}");
+        waiting -= buckets;
+    }
+    assert_eq!(noted.len(), 500, "what has had no turn is written by age");
+    let (turns, age) = (stage.taken("hour"), stage.taken("age"));
+    assert!(turns as usize >= paced.len() && age > 0 && turns + age == 500, "{turns} and {age}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_runs_short_is_relieved_of_its_oldest_readings_before_it_is_full() {
+    let stage = Stage::running(Options { max_buckets_per_write: 100, ..OPTIONS }, Duration::ZERO, |_| None);
+    // The log takes a MiB. The readings of a and b are at its beginning, as far as the scheduler knows.
+    let mut batch = BatchBuilder::default();
+    for number in 0..50_000 {
+        batch.push("c", None, number, [("m", 1.0)].into_iter()).unwrap();
+    }
+    stage.pipeline.log.append(batch.finish()).unwrap().durable().await.unwrap();
+    let usage = stage.pipeline.log.usage();
+    assert!((Position(1)..Position(300_000)).contains(&usage.short_before) && !usage.is_full, "{usage:?}");
+    let put_ms = stage.pipeline.now_ms(); // time has passed, while the writer of the log was at work
+    stage.put("a");
+    stage.put("b");
+    pass(MAX_SLEEP + ms(100)).await;
+    let early: Vec<_> = stage.noted().into_iter().map(|(at_ms, ..)| at_ms - put_ms).collect();
+    assert!(early.len() == 2 && early.iter().all(|&waited_ms| waited_ms <= 600), "{early:?}");
+    assert_eq!((stage.taken("log"), stage.taken("age")), (2, 0));
 }

@@ -1,27 +1,38 @@
 //! The scheduler: takes the buckets that are due, with a bounded number of writes in flight.
+//!
+//! It wakes when the oldest bucket is due, and takes with it all buckets that become old within
+//! `flush.gather`. So there are few write commands, whatever the number of requests, and no bucket waits
+//! longer than `flush.max_age`. Once in each such window it grants turns to the buckets of ended hours: a
+//! full command, or more if many buckets wait, so that they last for [`super::SPREAD`] or little longer.
+//! Other tasks wake it only for what cannot wait: a full bucket, lack of memory, the end of the service.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use strum::IntoEnumIterator;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
+use super::early::Early;
 use super::{Pipeline, write};
-use crate::pending::{Take, TakenBucket};
+use crate::log::Position;
+use crate::pending::{Due, Pending, Reason, Take, TakenBucket};
 
 /// How many buckets are taken or completed before the lock is released to others.
 pub(super) const BUCKETS_PER_TURN: usize = 64;
 
-/// The longest sleep, as a safeguard: a bucket opened meanwhile is due later than the oldest one.
-const MAX_SLEEP: Duration = Duration::from_millis(500);
+/// The longest sleep: how late the scheduler notices that the log runs short, or that an hour has ended.
+pub(super) const MAX_SLEEP: Duration = Duration::from_millis(500);
 
 /// Runs until [`super::Running::drain`] was called and all buckets are written.
 pub(super) async fn run(pipeline: Arc<Pipeline>) {
     let permits = Arc::new(Semaphore::new(pipeline.options.max_in_flight));
     let mut writes = JoinSet::new();
+    let mut scheduler = Scheduler::new(Arc::clone(&pipeline));
     loop {
         let permit = Arc::clone(&permits).acquire_owned().await.expect("never closed");
-        let Some(batch) = next_batch(&pipeline).await else { break };
+        let Some(batch) = scheduler.next_batch().await else { break };
         let pipeline = Arc::clone(&pipeline);
         writes.spawn(async move {
             // On a blocking thread, because sorting large buckets takes milliseconds.
@@ -34,57 +45,131 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
     }
 }
 
-/// Waits until buckets are due and takes them. `None` once draining has ended.
-async fn next_batch(pipeline: &Pipeline) -> Option<Vec<TakenBucket>> {
-    loop {
-        let completed = pipeline.completed.notified();
-        let (batch, finished) = take(pipeline);
-        if !batch.is_empty() {
-            return Some(batch);
+struct Scheduler {
+    pipeline: Arc<Pipeline>,
+    /// Until when buckets that become old share the write commands of the last one that was due.
+    horizon_ms: u64,
+    /// The turns of buckets of ended hours that are left in this window.
+    turns: usize,
+    /// When the next window begins.
+    next_turns: Instant,
+    early: Early,
+}
+
+impl Scheduler {
+    fn new(pipeline: Arc<Pipeline>) -> Self {
+        Self { pipeline, horizon_ms: 0, turns: 0, next_turns: Instant::now(), early: Early::default() }
+    }
+
+    /// Waits until buckets are due and takes them. `None` once draining has ended.
+    async fn next_batch(&mut self) -> Option<Vec<TakenBucket>> {
+        loop {
+            let pipeline = Arc::clone(&self.pipeline);
+            let completed = pipeline.completed.notified();
+            let (batch, finished) = self.take();
+            self.note(&batch);
+            if !batch.is_empty() {
+                return Some(batch);
+            }
+            if finished {
+                return None;
+            }
+            tokio::select! {
+                () = pipeline.due.notified() => {}
+                () = completed => {}
+                () = tokio::time::sleep(self.sleep_for()) => {}
+            }
         }
-        if finished {
-            return None;
+    }
+
+    fn take(&mut self) -> (Vec<TakenBucket>, bool) {
+        let pipeline = Arc::clone(&self.pipeline);
+        let options = &pipeline.options;
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        loop {
+            let log = pipeline.log.usage();
+            let mut state = pipeline.lock();
+            let which = if state.draining {
+                Take::All(Reason::Drain)
+            } else if log.is_full || log.is_disk_full {
+                // A full log accepts no more readings, so waiting would not make the write larger.
+                Take::All(Reason::Log)
+            } else {
+                self.open_windows(&state.pending);
+                Take::Due(Due { log_before: log.short_before, ..self.due() })
+            };
+            let room = (options.max_buckets_per_write - batch.len()).min(BUCKETS_PER_TURN);
+            let taken = state.pending.take(which, room);
+            let finished = state.draining && state.is_finished(log.readable, options.max_in_flight);
+            drop(state);
+            if taken.is_empty() {
+                return (batch, finished);
+            }
+            self.turns -= count(&taken, Reason::Hour);
+            bytes += taken.iter().map(bytes_of).sum::<u64>();
+            batch.extend(taken);
+            if batch.len() >= options.max_buckets_per_write || bytes >= options.max_write_bytes {
+                return (batch, false);
+            }
         }
-        tokio::select! {
-            () = pipeline.due.notified() => {}
-            () = completed => {}
-            () = tokio::time::sleep(sleep_for(pipeline)) => {}
+    }
+
+    /// Opens the window of old buckets if one is due, and grants turns to the buckets of ended hours if it is
+    /// time.
+    fn open_windows(&mut self, pending: &Pending) {
+        let (now, now_ms) = (Instant::now(), self.pipeline.now_ms());
+        if pending.due_at_ms().is_some_and(|due_ms| due_ms <= now_ms) {
+            self.horizon_ms = now_ms + self.pipeline.gather().as_millis() as u64;
         }
+        if now >= self.next_turns {
+            let (gather, spread) = (self.pipeline.gather(), self.pipeline.spread());
+            let share = (pending.buckets() as f64 * gather.as_secs_f64() / spread.as_secs_f64()).ceil();
+            self.turns = self.pipeline.options.max_buckets_per_write.max(share as usize);
+            self.next_turns = now + gather;
+        }
+    }
+
+    fn due(&self) -> Due {
+        Due {
+            now_ms: self.pipeline.now_ms(),
+            wall_ms: self.pipeline.options.clock.now_ms(),
+            horizon_ms: self.horizon_ms,
+            turns: self.turns,
+            spread_ms: self.pipeline.spread().as_millis() as u64,
+            log_before: Position::default(),
+        }
+    }
+
+    fn sleep_for(&self) -> Duration {
+        let due = self.due();
+        let state = self.pipeline.lock();
+        let (due_at_ms, waits_for_turn) = (state.pending.due_at_ms(), state.pending.waits_for_turn(&due));
+        drop(state);
+        let until_due = due_at_ms.map_or(self.pipeline.options.limits.max_age, |due_ms| {
+            Duration::from_millis(due_ms.saturating_sub(due.now_ms))
+        });
+        let until_turn = if waits_for_turn { self.next_turns - Instant::now() } else { MAX_SLEEP };
+        until_due.min(until_turn).min(MAX_SLEEP)
+    }
+
+    /// Records why buckets were taken, and whether memory or the log was too small to let them wait.
+    fn note(&mut self, batch: &[TakenBucket]) {
+        for reason in Reason::iter() {
+            let buckets = count(batch, reason);
+            if buckets > 0 {
+                self.pipeline.metrics.flush_buckets_total.with(reason.into()).increment(buckets as u64);
+            }
+        }
+        let (memory, log) = (count(batch, Reason::Memory) > 0, count(batch, Reason::Log) > 0);
+        self.early.note(&self.pipeline, memory, log);
     }
 }
 
-fn take(pipeline: &Pipeline) -> (Vec<TakenBucket>, bool) {
-    let options = &pipeline.options;
-    let (mut batch, mut bytes) = (Vec::new(), 0);
-    loop {
-        let log = pipeline.log.usage();
-        let mut state = pipeline.lock();
-        // A full log accepts no more readings, so waiting would not make the write larger.
-        let which = if state.draining || log.is_full || log.is_disk_full { Take::All } else { Take::Due };
-        let room = (options.max_buckets_per_write - batch.len()).min(BUCKETS_PER_TURN);
-        let taken = state.pending.take(which, pipeline.now_ms(), room);
-        let finished = state.draining && state.is_finished(log.readable, options.max_in_flight);
-        drop(state);
-        if taken.is_empty() {
-            return (batch, finished);
-        }
-        bytes += taken.iter().map(bytes_of).sum::<u64>();
-        batch.extend(taken);
-        if batch.len() >= options.max_buckets_per_write || bytes >= options.max_write_bytes {
-            return (batch, false);
-        }
-    }
+fn count(taken: &[TakenBucket], reason: Reason) -> usize {
+    taken.iter().filter(|taken| taken.reason() == reason).count()
 }
 
 /// Estimates the bytes of a bucket in a write command.
 fn bytes_of(taken: &TakenBucket) -> u64 {
     300 + taken.values() as u64 * 32
-}
-
-fn sleep_for(pipeline: &Pipeline) -> Duration {
-    let due_at_ms = pipeline.lock().pending.due_at_ms();
-    let until_due = due_at_ms.map_or(pipeline.options.limits.max_age, |due_ms| {
-        Duration::from_millis(due_ms.saturating_sub(pipeline.now_ms()))
-    });
-    until_due.min(MAX_SLEEP)
 }

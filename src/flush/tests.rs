@@ -146,6 +146,7 @@ impl Life {
         let (metrics, exposition) = Metrics::new();
         let options = Options {
             limits,
+            gather: Duration::from_secs(1),
             max_in_flight: 2,
             max_buckets_per_write: 4,
             max_write_bytes: 1 << 20,

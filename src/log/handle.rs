@@ -146,6 +146,10 @@ pub struct Usage {
     pub readable: Position,
     /// Readings acknowledged since the log was opened.
     pub appended_readings: u64,
+    /// The bytes that it may use at the moment: `log.max_bytes`, or what the disk has.
+    pub limit_bytes: u64,
+    /// The log runs short of space while it has readings before this position, so the store should get them.
+    pub short_before: Position,
     /// Appends are refused because the log has reached its limit.
     pub is_full: bool,
     /// Appends are refused because the disk has too little free space, or no file can be opened.
@@ -259,8 +263,13 @@ impl Log {
     pub fn usage(&self) -> Usage {
         let state = self.shared.lock();
         let bytes = state.used_bytes();
+        let limit_bytes = state.reserve.limit(bytes).min(self.options.max_bytes);
+        // A cut removes whole segments. So with the readings behind this position, a quarter remains.
+        let enough_bytes = limit_bytes.saturating_sub(self.options.segment_bytes) / 4 * 3;
         Usage {
             bytes,
+            limit_bytes,
+            short_before: Position(state.readable.0.saturating_sub(enough_bytes)),
             readable: state.readable,
             appended_readings: state.appended_readings,
             is_full: state.fullness.is_refusing(bytes, self.options.max_bytes),

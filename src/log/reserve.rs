@@ -116,6 +116,12 @@ impl Reserve {
         self.space.free.saturating_sub(self.bytes()).saturating_sub(self.written)
     }
 
+    /// The bytes that a log of `used_bytes` may use before it touches the reserve.
+    pub(super) fn limit(&self, used_bytes: u64) -> u64 {
+        let is_known = self.space.total > 0;
+        if is_known { used_bytes.saturating_add(self.spare()) } else { u64::MAX }
+    }
+
     /// The space above the reserve at which appends are accepted again (hysteresis).
     fn margin(&self) -> u64 {
         (self.bytes() / 16).clamp(*MARGIN_BYTES.start(), *MARGIN_BYTES.end())
@@ -140,9 +146,12 @@ mod tests {
     fn the_reserve_stays_free_and_appends_resume_with_a_margin() {
         let (mut reserve, now) = (Reserve::new(MinFree::Bytes(40 * MIB)), Instant::now());
         assert!(reserve.needs_update(1), "the space is unknown");
+        assert_eq!(reserve.limit(5), u64::MAX);
         assert_eq!(reserve.update(space(50), now), None);
         assert!(!reserve.needs_update(2 * MIB) && reserve.needs_update(3 * MIB));
+        assert_eq!(reserve.limit(5 * MIB), 15 * MIB);
         assert_eq!((reserve.take(9 * MIB), reserve.needs_update(1)), (Ok(()), true));
+        assert_eq!(reserve.limit(14 * MIB), 15 * MIB);
         let low = FullnessChange::DiskLow { free: 50 * MIB, min_free: 40 * MIB };
         assert_eq!((reserve.take(2 * MIB), reserve.is_low()), (Err(Some(low)), true));
         assert_eq!((reserve.take(2 * MIB), reserve.update(space(41), now)), (Err(None), None));

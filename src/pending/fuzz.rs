@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Limits, Pending, Take};
+use super::{Limits, Pending, Reason, Take};
 use crate::log::Position;
 
 /// Inserts a payload, takes it and completes it, as the feeder and the scheduler do.
@@ -15,7 +15,7 @@ pub fn payload(bytes: &[u8]) {
     let memory = pending.bytes();
     assert!(memory <= 300 * bytes.len() as u64, "{memory} bytes for a payload of {}", bytes.len());
     let mut accepted = 0;
-    for taken in pending.take(Take::All, 0, usize::MAX) {
+    for taken in pending.take(Take::All(Reason::Drain), usize::MAX) {
         let write = taken.to_write();
         accepted += u64::from(write.accepted);
         assert!(write.contents.samples().iter().all(|sample| sample.offset < 3_600_000), "inside the hour");

@@ -25,6 +25,8 @@ use crate::model::{Hour, Keep};
 mod age_queue;
 mod bucket;
 mod devices;
+#[cfg(test)]
+mod due_tests;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod hash_index;
@@ -40,7 +42,7 @@ mod tests;
 pub use devices::PendingDevice;
 pub use insertion::Insertion;
 pub use snapshot::{BucketSnapshot, PendingHour};
-pub use taking::{Take, TakenBucket};
+pub use taking::{Due, Reason, Take, TakenBucket};
 
 use age_queue::AgeQueue;
 use bucket::OpenBucket;

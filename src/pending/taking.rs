@@ -1,9 +1,16 @@
 //! Taking buckets to write them.
 //!
-//! A bucket is due when it is full (`flush.max_readings`) or old (`flush.max_age`). While memory is short,
-//! the oldest bucket is due. When the service stops, or the disk or the log is full, the scheduler takes all
-//! buckets. The size of the writes adapts to the store: while a slow store keeps the scheduler busy, buckets
-//! grow.
+//! A bucket is due ([`Reason`]) when it is full (`flush.max_readings`) or old (`flush.max_age`). While memory
+//! or the log runs short, the oldest buckets are due. When the service stops, or the disk or the log is full,
+//! the scheduler takes all buckets. The size of the writes adapts to the store: while a slow store keeps the
+//! scheduler busy, buckets grow.
+//!
+//! A bucket of an **ended hour** gets no more readings except late ones, so it is due too, in its **turn**:
+//! the scheduler grants a number of turns in each window of `flush.gather`, and only the oldest bucket can
+//! use one. So the buckets of all devices are not written at the same moment. No queue of ended hours is
+//! needed, because most buckets are opened in the order of their hours. A bucket that was opened after its
+//! hour waits a while, because more late readings of it are likely. The wall clock decides only this; if it
+//! jumps, `flush.max_age` still holds.
 //!
 //! A bucket that was opened while a write of the same device and hour is in flight is *blocked*: it is in no
 //! queue until that write has completed.
@@ -14,13 +21,51 @@ use super::{BucketSnapshot, HourSlot, Key, Pending};
 use crate::log::Position;
 use crate::model::BucketWrite;
 
+/// How long after its end an hour has ended for buckets: the last readings of most devices have arrived.
+const SETTLE_MS: i64 = 30_000;
+
 /// Which buckets to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Take {
     /// The buckets that are due.
-    Due,
-    /// All buckets: the service is about to stop, or the log is full.
-    All,
+    Due(Due),
+    /// All buckets, for this reason.
+    All(Reason),
+}
+
+/// The conditions under which buckets are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Due {
+    /// The time of the clock of the insertions, in milliseconds.
+    pub now_ms: u64,
+    /// The wall clock, in Unix milliseconds.
+    pub wall_ms: i64,
+    /// Buckets that are old at this time are due: now, or some time ahead.
+    pub horizon_ms: u64,
+    /// The number of buckets of ended hours that may be taken.
+    pub turns: usize,
+    /// How long a bucket waits at least for its turn.
+    pub spread_ms: u64,
+    /// Buckets with readings before this position are due, so that the log can be cut.
+    pub log_before: Position,
+}
+
+/// Why a bucket was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::EnumIter, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum Reason {
+    /// It had `flush.max_readings`.
+    Size,
+    /// It was as old as `flush.max_age`.
+    Age,
+    /// Its hour has ended.
+    Hour,
+    /// The memory of pending ran short.
+    Memory,
+    /// The log ran short of space, or was full.
+    Log,
+    /// The service was about to stop.
+    Drain,
 }
 
 /// A bucket that was taken and is not stored yet.
@@ -37,9 +82,16 @@ pub(super) struct InFlight {
 pub struct TakenBucket {
     device: Arc<str>,
     bucket: Arc<BucketSnapshot>,
+    reason: Reason,
 }
 
 impl TakenBucket {
+    /// Why it was taken.
+    #[must_use]
+    pub const fn reason(&self) -> Reason {
+        self.reason
+    }
+
     /// The number of values, repetitions included.
     #[must_use]
     pub fn values(&self) -> usize {
@@ -68,9 +120,10 @@ impl Pending {
         open.into_iter().chain(in_flight).fold(inserted, Position::min)
     }
 
-    /// Returns whether a bucket is due. While memory is short, all buckets may be blocked nevertheless.
-    pub fn is_due(&self, now_ms: u64) -> bool {
-        !self.full.is_empty() || self.is_short_of_memory() || self.due_at_ms().is_some_and(|due_ms| due_ms <= now_ms)
+    /// Returns whether a bucket is due that the scheduler does not foresee: a full one, or because memory is
+    /// short. All buckets may be blocked nevertheless.
+    pub fn is_urgent(&self) -> bool {
+        !self.full.is_empty() || self.is_short_of_memory()
     }
 
     /// Returns when the next bucket is due by age, not counting blocked ones.
@@ -79,28 +132,62 @@ impl Pending {
         Some(self.open[oldest].since_ms.saturating_add(self.max_age_ms()))
     }
 
+    /// Returns whether the oldest bucket waits only for a turn.
+    pub fn waits_for_turn(&self, due: &Due) -> bool {
+        self.by_age.oldest(&self.open).is_some_and(|oldest| self.may_use_turn(oldest, due))
+    }
+
     /// Takes up to `max` buckets: full ones first, then by age.
     ///
     /// They are in flight until [`Self::complete`] is called with each of them.
-    pub fn take(&mut self, which: Take, now_ms: u64, max: usize) -> Vec<TakenBucket> {
+    pub fn take(&mut self, mut which: Take, max: usize) -> Vec<TakenBucket> {
         let mut taken = Vec::new();
         while taken.len() < max
-            && let Some(bucket) = self.next_to_take(which, now_ms)
+            && let Some((bucket, reason)) = self.next_to_take(&which)
         {
-            taken.push(self.take_bucket(bucket));
+            if let (Take::Due(due), Reason::Hour) = (&mut which, reason) {
+                due.turns -= 1;
+            }
+            taken.push(self.take_bucket(bucket, reason));
         }
         taken
     }
 
-    fn next_to_take(&mut self, which: Take, now_ms: u64) -> Option<Key> {
-        self.full.pop_front().or_else(|| {
-            let bucket = self.by_age.oldest(&self.open)?;
-            let is_old = now_ms.saturating_sub(self.open[bucket].since_ms) >= self.max_age_ms();
-            (which == Take::All || is_old || self.is_short_of_memory()).then_some(bucket)
-        })
+    fn next_to_take(&mut self, which: &Take) -> Option<(Key, Reason)> {
+        if let Some(bucket) = self.full.pop_front() {
+            return Some((bucket, Reason::Size));
+        }
+        let bucket = self.by_age.oldest(&self.open)?;
+        let reason = match which {
+            Take::All(reason) => *reason,
+            Take::Due(due) => self.reason_to_take(bucket, due)?,
+        };
+        Some((bucket, reason))
     }
 
-    fn take_bucket(&mut self, bucket: Key) -> TakenBucket {
+    /// Returns why the oldest bucket is due.
+    fn reason_to_take(&self, oldest: Key, due: &Due) -> Option<Reason> {
+        let open = &self.open[oldest];
+        if open.since_ms.saturating_add(self.max_age_ms()) <= due.horizon_ms {
+            Some(Reason::Age)
+        } else if due.turns > 0 && self.may_use_turn(oldest, due) {
+            Some(Reason::Hour)
+        } else if open.position < due.log_before {
+            Some(Reason::Log)
+        } else if self.is_short_of_memory() {
+            Some(Reason::Memory)
+        } else {
+            None
+        }
+    }
+
+    fn may_use_turn(&self, bucket: Key, due: &Due) -> bool {
+        let open = &self.open[bucket];
+        let has_ended = open.hour.end_ms().saturating_add(SETTLE_MS) <= due.wall_ms;
+        has_ended && open.since_ms.saturating_add(due.spread_ms) <= due.now_ms
+    }
+
+    fn take_bucket(&mut self, bucket: Key, reason: Reason) -> TakenBucket {
         self.by_age.remove(&mut self.open, bucket);
         let open = self.open.remove(bucket);
         let device = &mut self.devices[open.device];
@@ -109,7 +196,7 @@ impl Pending {
         let in_flight = self.in_flight.insert(InFlight { bucket: Arc::clone(&bucket), position, since_ms, bytes });
         let at = device.hours.binary_search_by_key(&hour, |slot| slot.hour).expect("an open bucket has a slot");
         device.hours[at] = HourSlot { hour, open: None, in_flight: Some(in_flight) };
-        TakenBucket { device: Arc::clone(&device.id), bucket }
+        TakenBucket { device: Arc::clone(&device.id), bucket, reason }
     }
 
     /// Removes a bucket that was taken, once it is stored or dead-lettered.

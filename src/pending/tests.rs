@@ -30,8 +30,16 @@ fn insert(pending: &mut Pending, at: u64, readings: &[Reading<'_>]) {
     pending.insert(&batch(readings), Position(at), at).unwrap();
 }
 
-fn take(pending: &mut Pending, which: Take, now_ms: u64, max: usize) -> Vec<Arc<BucketWrite>> {
-    pending.take(which, now_ms, max).iter().map(|taken| Arc::new(taken.to_write())).collect()
+const ALL: Take = Take::All(Reason::Drain);
+
+/// Takes what is due by size, age or memory.
+fn due(now_ms: u64) -> Take {
+    let log_before = Position::default();
+    Take::Due(Due { now_ms, wall_ms: 0, horizon_ms: now_ms, turns: 0, spread_ms: 0, log_before })
+}
+
+fn take(pending: &mut Pending, which: Take, max: usize) -> Vec<Arc<BucketWrite>> {
+    pending.take(which, max).iter().map(|taken| Arc::new(taken.to_write())).collect()
 }
 
 fn hours(pending: &Pending, device: &str, hours: std::ops::Range<Hour>) -> Vec<PendingHour> {
@@ -116,11 +124,11 @@ proptest! {
                     accepted += readings.len() as u64;
                 }
                 Operation::Take(max) => {
-                    let taken = take(&mut pending, Take::Due, now_ms, max);
+                    let taken = take(&mut pending, due(now_ms), max);
                     prop_assert!(taken.len() <= max);
                     in_flight.extend(taken);
                 }
-                Operation::TakeAll => in_flight.extend(take(&mut pending, Take::All, now_ms, usize::MAX)),
+                Operation::TakeAll => in_flight.extend(take(&mut pending, ALL, usize::MAX)),
                 Operation::Complete(which) if !in_flight.is_empty() => {
                     let write = in_flight.swap_remove(which.index(in_flight.len()));
                     spread(&mut stored, &write.device, write.hour, &write.contents);
@@ -147,11 +155,11 @@ proptest! {
                 prop_assert!(!is_waiting || cut <= *at, "cut at {cut} passes a reading that is not stored, at {at}");
             }
         }
-        in_flight.extend(take(&mut pending, Take::All, now_ms, usize::MAX));
+        in_flight.extend(take(&mut pending, ALL, usize::MAX));
         for write in in_flight.drain(..) {
             pending.complete(&write);
         }
-        for write in take(&mut pending, Take::All, now_ms, usize::MAX) {
+        for write in take(&mut pending, ALL, usize::MAX) {
             pending.complete(&write);
         }
         prop_assert_eq!((pending.readings(), pending.bytes(), pending.buckets()), (0, 0, 0), "nothing remains");
@@ -169,29 +177,29 @@ fn a_bucket_is_due_when_it_is_full_or_old_or_memory_is_short() {
     }
     let names = |taken: Vec<Arc<BucketWrite>>| taken.iter().map(|write| write.device.to_string()).collect::<Vec<_>>();
     assert_eq!(pending.due_at_ms(), Some(100));
-    assert_eq!(names(take(&mut pending, Take::Due, 99, 10)), ["full"]);
-    assert_eq!(names(take(&mut pending, Take::Due, 100, 10)), ["old"]);
+    assert_eq!(names(take(&mut pending, due(99), 10)), ["full"]);
+    assert_eq!(names(take(&mut pending, due(100), 10)), ["old"]);
 
     let mut pending = Pending::new(Limits { max_bytes: 4 * 300, ..LIMITS });
     insert(&mut pending, 0, &[("first", 0, &[("x", 1.0)])]);
     insert(&mut pending, 1, &[("second", 0, &[("x", 1.0)]), ("third", 0, &[("x", 1.0)])]);
-    assert!(take(&mut pending, Take::Due, 1, 10).is_empty(), "{} bytes are not short", pending.bytes());
+    assert!(take(&mut pending, due(1), 10).is_empty(), "{} bytes are not short", pending.bytes());
     insert(&mut pending, 2, &[("fourth", 0, &[("x", 1.0)])]);
-    assert_eq!(names(take(&mut pending, Take::Due, 2, 1)), ["first"], "the oldest is due when memory is short");
+    assert_eq!(names(take(&mut pending, due(2), 1)), ["first"], "the oldest is due when memory is short");
 }
 
 #[test]
 fn readings_of_a_bucket_in_flight_wait_for_its_completion() {
     let mut pending = Pending::new(LIMITS);
     insert(&mut pending, 0, &[("a", 0, &[("x", 1.0)])]);
-    let first = take(&mut pending, Take::All, 0, 10);
+    let first = take(&mut pending, ALL, 10);
     for at in 1..=5 {
         insert(&mut pending, at, &[("a", at as i64, &[("x", 2.0)])]);
     }
-    assert!(take(&mut pending, Take::All, 1_000, 10).is_empty(), "a write of this bucket is in flight");
+    assert!(take(&mut pending, ALL, 10).is_empty(), "a write of this bucket is in flight");
     assert_eq!(hours(&pending, "a", Hour(0)..Hour(1))[0].contents().samples().len(), 6);
     pending.complete(&first[0]);
-    assert_eq!(take(&mut pending, Take::Due, 6, 10).len(), 1, "full, and no longer blocked");
+    assert_eq!(take(&mut pending, due(6), 10).len(), 1, "full, and no longer blocked");
 }
 
 #[test]
@@ -200,7 +208,7 @@ fn a_bucket_that_was_blocked_is_taken_by_its_age() {
     for (at, device) in [(0, "a"), (1, "b")] {
         insert(&mut pending, at, &[(device, 0, &[("x", 1.0)])]);
     }
-    let first = take(&mut pending, Take::All, 0, 2);
+    let first = take(&mut pending, ALL, 2);
     for (at, device) in [(2, "c"), (3, "b"), (4, "d"), (5, "a"), (6, "e")] {
         insert(&mut pending, at, &[(device, 0, &[("x", 1.0)])]);
     }
@@ -208,7 +216,7 @@ fn a_bucket_that_was_blocked_is_taken_by_its_age() {
         pending.complete(&write);
     }
     assert_eq!((pending.oldest_ms(), pending.cut_position(Position(9))), (Some(2), Position(2)));
-    let order = take(&mut pending, Take::All, 0, 10);
+    let order = take(&mut pending, ALL, 10);
     assert_eq!(order.iter().map(|write| &*write.device).collect::<Vec<_>>(), ["c", "b", "d", "a", "e"]);
 }
 
@@ -216,17 +224,17 @@ fn a_bucket_that_was_blocked_is_taken_by_its_age() {
 fn a_write_that_does_not_end_delays_no_other_bucket() {
     let mut pending = Pending::new(LIMITS);
     insert(&mut pending, 0, &[("a", 0, &[("x", 1.0)])]);
-    let stuck = take(&mut pending, Take::All, 0, 1);
+    let stuck = take(&mut pending, ALL, 1);
     for at in 1..=9 {
         insert(&mut pending, at, &[("a", 0, &[("x", 1.0)]), ("b", 0, &[("x", 1.0)])]);
-        let others = take(&mut pending, Take::All, 0, 10);
+        let others = take(&mut pending, ALL, 10);
         assert_eq!(others.iter().map(|write| &*write.device).collect::<Vec<_>>(), ["b"]);
         pending.complete(&others[0]);
         assert_eq!(pending.cut_position(Position(10)), Position(0));
-        assert_eq!((pending.due_at_ms(), pending.is_due(1_000)), (None, false), "the bucket of a waits for its write");
+        assert_eq!((pending.due_at_ms(), pending.is_urgent()), (None, false), "the bucket of a waits for its write");
     }
     pending.complete(&stuck[0]);
-    assert_eq!((pending.due_at_ms(), pending.is_due(1)), (Some(101), true), "full, and no longer blocked");
+    assert_eq!((pending.due_at_ms(), pending.is_urgent()), (Some(101), true), "full, and no longer blocked");
 }
 
 #[test]
@@ -237,7 +245,7 @@ fn memory_of_unused_names_is_freed() {
         for name in &names {
             insert(&mut pending, round, &[("a", 0, &[(name, 1.0)])]);
         }
-        for write in take(&mut pending, Take::All, 0, 10) {
+        for write in take(&mut pending, ALL, 10) {
             pending.complete(&write);
         }
     }
@@ -304,7 +312,7 @@ fn no_turn_touches_more_than_a_bounded_number_of_values() {
         items
     };
     assert!(touched(&pending) <= ITEMS_PER_TURN + ITEMS_PER_BUCKET + 50, "values of full chunks are not touched");
-    let taken = pending.take(Take::All, 0, 10);
+    let taken = pending.take(ALL, 10);
     assert!(touched(&pending) <= ITEMS_PER_BUCKET, "a bucket in flight is shared");
     assert_eq!(taken[0].to_write().contents.samples().len() as i64, count);
 }

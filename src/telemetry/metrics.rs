@@ -114,6 +114,11 @@ table! {
 
     /// Time of a write command to the store, by store.
     flush_seconds: Labelled<Histogram>, Seconds {store} in SECONDS;
+    /// Buckets written, by the reason why they were due: many readings (size), age (age), the end of their hour
+    /// (hour), lack of memory or of space in the log (memory, log), the end of the service (drain).
+    flush_buckets_total: Labelled<Counter>, Count {reason};
+    /// Age at which a bucket is written at the latest, if the store keeps up.
+    flush_max_age_seconds: Gauge, Seconds;
     /// Readings written to one bucket at once.
     flush_readings_per_bucket: Histogram, Count in COUNTS;
     /// Write commands that failed in whole or in part and were sent again, by reason.
@@ -211,6 +216,7 @@ mod tests {
         metrics.fields_ignored_total.of(Protocol::Influx).with("string").increment(1);
         metrics.readings_dead_lettered_total.with("validation").increment(1);
         metrics.flush_seconds.with("sqlite").record(0.01);
+        metrics.flush_buckets_total.with("age").increment(1);
         metrics.flush_retries_total.with("timeout").increment(1);
         metrics.rollup_retries_total.with("timeout").increment(1);
         metrics.store_unreadable_total.with("readings").increment(1);

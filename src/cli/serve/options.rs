@@ -79,6 +79,7 @@ pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Op
             max_readings: u32::try_from(config.flush.max_readings).unwrap_or(u32::MAX),
             max_age: config.flush.max_age.as_duration(),
         },
+        gather: config.flush.gather.as_duration(),
         max_in_flight: config.flush.max_in_flight,
         max_buckets_per_write: config.flush.max_buckets_per_write,
         max_write_bytes: config.flush.max_write_bytes.0,
