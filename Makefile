@@ -52,7 +52,7 @@ fuzz: ## Fuzz each of TARGETS (all) for SECONDS=30 with coverage; what breaks a 
 soak: ## Run each fault test for SECONDS=30, with a release build; SEED=n repeats the run that printed n
 	FAULT_SECONDS=$(SECONDS) FAULT_SEED=$(SEED) $(CARGO) test --release --test main --locked faults::
 
-bench: ## Measure tidegauge beside what else is installed, RUNS=5 times: Markdown tables with ratios; BENCH='--json' and other options
+bench: ## Measure tidegauge beside what else is installed, RUNS=5 times: Markdown tables with ratios; BENCH='--long', '--only quiet', '--json' and other options
 	$(CARGO) build --release --workspace --locked
 	target/release/loadtest bench --mongod "$$(tests/get-mongod)" --runs $(RUNS) $(BENCH)
 

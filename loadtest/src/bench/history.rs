@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use super::devices::{NOTHING_IS_DUE, hour_ahead_ms};
 use super::loads::workload;
 use super::{Bench, Section};
 use crate::format::Format;
@@ -66,13 +67,12 @@ impl Bench<'_> {
         if self.system != System::TidegaugeSqlite {
             return Ok(()); // pending is the same whatever the store
         }
-        let nothing_is_due = Environment::of_config([("flush.max_age", "1h"), ("pending.max_bytes", "4GiB")]);
+        let nothing_is_due = Environment::of_config(NOTHING_IS_DUE);
         let server = Server::start(self.system, &self.args.programs, &nothing_is_due).await?;
         let resident = || Ok::<_, anyhow::Error>(server.processes[0].usage()?.resident_mib * f64::from(1 << 20));
         let before = resident()?;
-        let hour_ms = now_ms()? / 3_600_000 * 3_600_000 - 3_600_000; // all of them in the hour before this one
         let messages = PENDING_BUCKETS * PENDING_READINGS / CONNECTIONS / BATCH;
-        self.fill(&server, Format::Lines, workload(PENDING_BUCKETS, 60_000, BATCH, hour_ms), messages).await?;
+        self.fill(&server, Format::Lines, workload(PENDING_BUCKETS, 60_000, BATCH, hour_ahead_ms()?), messages).await?;
         server.fed(PENDING_BUCKETS * PENDING_READINGS).await?;
         let question = format!("bytes per pending device-hour of {PENDING_READINGS} readings");
         self.add(Section::Memory, &question, (resident()? - before) / PENDING_BUCKETS as f64);

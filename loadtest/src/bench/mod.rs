@@ -8,8 +8,11 @@
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
 
+mod devices;
 mod history;
+mod hours;
 mod loads;
+mod quiet;
 mod table;
 
 use loads::LOADS;
@@ -33,12 +36,35 @@ pub(crate) struct Args {
     /// Days of history for the queries, of 50 devices with a reading every 10 seconds
     #[arg(long, default_value_t = 30)]
     days: u64,
-    /// The number of runs that measure history and pending memory, which take longest and vary least
+    /// The number of runs that measure other parts than loads, which take longest and vary least
     #[arg(long, default_value_t = 1)]
     history_runs: usize,
+    /// The parts to measure. Default: all
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Measure more devices, a million at most, and the quiet fleet and the hours for longer
+    #[arg(long)]
+    long: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// A part of the measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// As many readings as the system accepts, in requests and datagrams of several sizes
+    Loads,
+    /// Fleets of several sizes
+    Devices,
+    /// A fleet with a few hundred single readings a second
+    Quiet,
+    /// Three hours of a fleet with a reading a minute, by a fast clock
+    Hours,
+    /// Queries and disk space
+    History,
+    /// The memory of pending readings
+    Pending,
 }
 
 /// The results of all runs.
@@ -104,8 +130,30 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs all measurements and records those that failed.
-    async fn all(mut self, with_history: bool) {
+    /// Runs all parts, or only the loads, and records those that failed.
+    async fn all(mut self, not_only_loads: bool) {
+        for &part in Part::value_variants() {
+            if !(self.args.only.is_empty() || self.args.only.contains(&part))
+                || !(part == Part::Loads || not_only_loads)
+            {
+                continue;
+            }
+            let done = match part {
+                Part::Loads => {
+                    self.loads().await;
+                    Ok(())
+                }
+                Part::Devices => self.devices().await,
+                Part::Quiet => self.quiet().await,
+                Part::Hours => self.hours().await,
+                Part::History => self.history().await,
+                Part::Pending => self.pending().await,
+            };
+            self.see_to(part.to_possible_value().expect("no part is hidden").get_name(), done);
+        }
+    }
+
+    async fn loads(&mut self) {
         for load in LOADS {
             if load.suits(self.system) {
                 let done = self.load(load).await;
@@ -117,13 +165,6 @@ impl Bench<'_> {
                 self.add(Section::Memory, &format!("{whose}, the most under any load"), peak_mib);
             }
         }
-        if !with_history {
-            return;
-        }
-        let done = self.history().await;
-        self.see_to("history", done);
-        let done = self.pending().await;
-        self.see_to("pending", done);
     }
 
     fn see_to(&mut self, what: &str, done: anyhow::Result<()>) {

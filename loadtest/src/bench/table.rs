@@ -11,6 +11,10 @@ pub(super) enum Section {
     Latency,
     ServiceCpu,
     MongodCpu,
+    DevicesCpu,
+    QuietCpu,
+    QuietMongodCpu,
+    Hours,
     Lost,
     Query,
     Memory,
@@ -20,6 +24,7 @@ pub(super) enum Section {
 impl Section {
     /// The values of the service and of its database, if that is another process.
     pub(super) const CPU: [Self; 2] = [Self::ServiceCpu, Self::MongodCpu];
+    pub(super) const QUIET_CPU: [Self; 2] = [Self::QuietCpu, Self::QuietMongodCpu];
 
     const fn title(self) -> &'static str {
         match self {
@@ -28,6 +33,15 @@ impl Section {
             Self::Latency => "Answered within, p99, ms. Less is better",
             Self::ServiceCpu => "CPU seconds of the service per million readings, until all are stored. Less is better",
             Self::MongodCpu => "CPU seconds of mongod per million readings, until all are stored. Less is better",
+            Self::DevicesCpu => {
+                "CPU seconds of the service per million readings, until queries return them, by devices. Less is better"
+            }
+            Self::QuietCpu => {
+                "20,000 devices, one reading a minute each, in single POSTs: CPU microseconds of the service per \
+                 reading. Less is better"
+            }
+            Self::QuietMongodCpu => "The same: CPU microseconds of mongod per reading. Less is better",
+            Self::Hours => "Three hours of a fleet with a reading a minute, by a fast clock. Less is better",
             Self::Lost => "Datagrams of the flood that were lost, percent. Less is better",
             Self::Query => "Hourly count, minimum, maximum and mean of readings every 10 s, ms. Less is better",
             Self::Memory => "Memory, MiB unless said otherwise. Less is better",
@@ -125,7 +139,7 @@ fn median(figures: &[f64]) -> f64 {
 }
 
 /// Three significant digits.
-fn short(figure: f64) -> String {
+pub(super) fn short(figure: f64) -> String {
     match figure.abs() {
         large if large >= 100.0 => {
             let digits = format!("{figure:.0}");

@@ -74,7 +74,7 @@ impl Clock {
         self.write(SHORT_NS)
     }
 
-    /// What its wall clock shows, in Unix milliseconds.
+    /// The time of its wall clock, in Unix milliseconds.
     pub(crate) fn now_ms(&self) -> anyhow::Result<u64> {
         let Settings { real_ns, fast_ns, speed } = self.settings;
         Ok(u64::try_from(fast_ns + (monotonic_ns()? - real_ns) * speed + self.wall_ns)? / 1_000_000)

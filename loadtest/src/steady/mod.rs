@@ -52,8 +52,8 @@ const REST_MS: u64 = 10 * MINUTE_MS;
 const AFTER_MS: u64 = 15 * MINUTE_MS;
 const STORED_LIMIT_MS: u64 = 6 * HOUR_MS;
 
-/// Configuration beside the defaults. Readings expire after a day, and no timeout ends early because the other
-/// side does not run as fast as the clock.
+/// Configuration beside the defaults. Readings expire after a day, and no timeout ends early because the
+/// other side does not run as fast as the clock.
 const CONFIG: [(&str, &str); 8] = [
     ("retention.readings", "24h"),
     ("limits.new_devices_per_minute", "0"),
@@ -117,6 +117,16 @@ pub(crate) enum Store {
 }
 
 impl Store {
+    /// The store of a system, if the system is tidegauge.
+    pub(crate) const fn of(system: System) -> Option<Self> {
+        match system {
+            System::TidegaugeSqlite => Some(Self::Sqlite),
+            System::TidegaugeMongodb => Some(Self::Mongodb),
+            System::TidegaugeTimeseries => Some(Self::Timeseries),
+            _ => None,
+        }
+    }
+
     const fn system(self) -> System {
         match self {
             Self::Sqlite => System::TidegaugeSqlite,
@@ -169,6 +179,25 @@ pub(crate) async fn measure(args: &Args) -> anyhow::Result<Report> {
 }
 
 impl Args {
+    /// The defaults, with a fleet of this size.
+    pub(crate) const fn fleet(programs: Programs, store: Store, devices: u64, speed: u32) -> Self {
+        Self {
+            programs,
+            store,
+            devices,
+            hours: 3,
+            speed,
+            format: Format::Lines,
+            batch: 1_000,
+            connections: 4,
+            udp: false,
+            set: Vec::new(),
+            earlier_readings: 1,
+            verify: 100,
+            json: false,
+        }
+    }
+
     /// When the first hour begins.
     fn start_ms(&self) -> u64 {
         MIDNIGHT_MS - self.hours.min(HOURS_BEFORE_MIDNIGHT) * HOUR_MS
@@ -179,7 +208,9 @@ impl Args {
     }
 
     async fn measure(&self, clock: &mut Clock, server: &Server) -> anyhow::Result<Report> {
-        self.prepare(server).await?;
+        if self.earlier_readings > 0 {
+            self.prepare(clock, server).await?;
+        }
         clock.jump_and_run(self.start_ms() - REST_MS, self.speed)?;
         let mut watch = Watch::new(server, self.start_ms()).await?;
         tokio::time::sleep(clock.until(self.start_ms())?).await;
@@ -201,20 +232,22 @@ impl Args {
         Ok(Report::new(self, rest, hours, after, Outcome { again: sent.again, lost, behind_seconds, verified }))
     }
 
-    /// Stores the readings of the hours before.
-    async fn prepare(&self, server: &Server) -> anyhow::Result<()> {
-        if self.earlier_readings == 0 {
-            return Ok(());
-        }
+    /// Sends the readings of the hours before as fast as the service accepts them, and waits until they are
+    /// stored and rolled up, in an hour of the clock.
+    async fn prepare(&self, clock: &mut Clock, server: &Server) -> anyhow::Result<()> {
         let mut sending = self.sending(server);
         let workload = &mut sending.workload;
         workload.step_ms = HOUR_MS / self.earlier_readings;
         workload.first_ms = self.start_ms() - (EARLIER_HOURS + 1) * HOUR_MS;
         let readings = EARLIER_HOURS * self.earlier_readings * (self.devices / self.connections);
-        sending.until = Until::Messages(readings.div_ceil(workload.batch));
+        sending.until = Until::Messages(readings / workload.batch);
         sending.rate = None;
         http::send(sending, Arc::new(AtomicU64::new(0))).await?;
-        metrics::wait(&server.address, &["tidegauge_readings_pending 0", "tidegauge_rollup_lag_seconds 0"]).await
+        clock.jump_and_run(clock.now_ms()?, self.speed)?;
+        let stored = ["tidegauge_readings_pending 0", "tidegauge_rollup_lag_seconds 0"];
+        let left = clock.until(self.start_ms() - REST_MS)?;
+        let stored = tokio::time::timeout(left, metrics::wait(&server.address, &stored)).await;
+        stored.context("the earlier readings are not stored in time: choose a lower --speed")?
     }
 
     /// The readings of the hours, each due when the last one of its message is measured.

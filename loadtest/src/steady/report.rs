@@ -6,7 +6,7 @@ use super::watch::Span;
 use super::{Args, Store};
 use crate::verify::Verified;
 
-/// What was measured.
+/// The results of a run.
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct Report {
     command: Vec<String>,
@@ -59,6 +59,16 @@ impl Report {
 
     pub(super) const fn verified(&self) -> Option<&Verified> {
         self.outcome.verified.as_ref()
+    }
+
+    /// CPU seconds per second without readings, of the service and of mongod.
+    pub(crate) const fn rest(&self) -> [f64; 2] {
+        self.rest
+    }
+
+    /// How long a reading waits on average until it is stored.
+    pub(crate) fn wait_seconds(&self) -> f64 {
+        total(&self.all()).wait_seconds()
     }
 
     fn all(&self) -> Vec<&Span> {
@@ -124,7 +134,6 @@ impl fmt::Display for Report {
 /// The sums of counts, and the largest of sizes.
 fn total(spans: &[&Span]) -> Span {
     let mut total = Span::default();
-    let mut waited = 0.0;
     for span in spans {
         total.seconds += span.seconds;
         total.readings += span.readings;
@@ -132,7 +141,7 @@ fn total(spans: &[&Span]) -> Span {
         total.commands += span.commands;
         total.buckets += span.buckets;
         total.expired += span.expired;
-        waited += span.wait_seconds * span.readings.max(1) as f64;
+        total.waited_seconds += span.waited_seconds;
         total.log_mib = total.log_mib.max(span.log_mib);
         total.store_mib = span.store_mib;
         total.longest_wait_seconds = total.longest_wait_seconds.max(span.longest_wait_seconds);
@@ -141,17 +150,20 @@ fn total(spans: &[&Span]) -> Span {
             total.resident_mib[at] = total.resident_mib[at].max(span.resident_mib[at]);
         }
     }
-    total.wait_seconds = waited / total.readings.max(1) as f64;
     total
 }
 
 fn row(f: &mut fmt::Formatter<'_>, name: &str, span: &Span, cost: [f64; 2]) -> fmt::Result {
     let Span { readings, rejected, resident_mib, log_mib, store_mib, .. } = span;
-    let Span { wait_seconds, longest_wait_seconds, commands, buckets, expired, .. } = span;
+    let Span { longest_wait_seconds, commands, buckets, expired, .. } = span;
     writeln!(
         f,
         "| {name} | {readings} | {rejected} | {:.2} | {:.2} | {:.0} | {:.0} | {log_mib:.0} | {store_mib:.0} \
-         | {wait_seconds:.0} | {longest_wait_seconds:.0} | {commands} | {buckets} | {expired} |",
-        cost[0], cost[1], resident_mib[0], resident_mib[1]
+         | {:.0} | {longest_wait_seconds:.0} | {commands} | {buckets} | {expired} |",
+        cost[0],
+        cost[1],
+        resident_mib[0],
+        resident_mib[1],
+        span.wait_seconds()
     )
 }

@@ -1,11 +1,10 @@
-//! What a service and its mongod do and take in a span of simulated time.
+//! The work and the costs of a service and its mongod in a span of simulated time.
 
 use bson::doc;
 use tokio::task::JoinHandle;
 
 use super::clock::Clock;
 use super::{HOUR_MS, MINUTE_MS};
-use crate::client::Client;
 use crate::metrics::Exposition;
 use crate::systems::Server;
 
@@ -38,10 +37,17 @@ pub(crate) struct Span {
     pub(crate) log_mib: f64,
     /// The store at the end.
     pub(crate) store_mib: f64,
-    /// How long a reading waits on average until it is stored.
-    pub(crate) wait_seconds: f64,
+    /// The time for which readings waited until they were stored, in all.
+    pub(crate) waited_seconds: f64,
     /// The longest that a reading has waited.
     pub(crate) longest_wait_seconds: f64,
+}
+
+impl Span {
+    /// How long a reading waits on average until it is stored (Little's law).
+    pub(crate) fn wait_seconds(&self) -> f64 {
+        if self.readings == 0 { 0.0 } else { self.waited_seconds / self.readings as f64 }
+    }
 }
 
 /// Counts that only grow.
@@ -58,7 +64,6 @@ struct Counts {
 /// Watches a server.
 pub(crate) struct Watch<'a> {
     server: &'a Server,
-    client: Client,
     mongodb: Option<mongodb::Client>,
     before: Counts,
     /// When the next span begins.
@@ -68,12 +73,11 @@ pub(crate) struct Watch<'a> {
 impl<'a> Watch<'a> {
     /// Begins; the first span begins at `from_ms`.
     pub(crate) async fn new(server: &'a Server, from_ms: u64) -> anyhow::Result<Self> {
-        let client = Client::connect(&server.address).await?;
         let mongodb = match &server.mongodb {
             Some(uri) => Some(mongodb::Client::with_uri_str(uri).await?),
             None => None,
         };
-        let mut watch = Self { server, client, mongodb, before: Counts::default(), from_ms };
+        let mut watch = Self { server, mongodb, before: Counts::default(), from_ms };
         watch.before = watch.counts(&Exposition::of(&server.address).await?).await?;
         Ok(watch)
     }
@@ -81,7 +85,7 @@ impl<'a> Watch<'a> {
     /// The processor time since the beginning, per second of `lasted_ms`, of the service and of mongod.
     pub(crate) async fn rest(&mut self, lasted_ms: u64) -> anyhow::Result<[f64; 2]> {
         let before = self.before.cpu_seconds;
-        let exposition = Exposition::over(&mut self.client).await?;
+        let exposition = Exposition::of(&self.server.address).await?;
         self.before = self.counts(&exposition).await?;
         let seconds = lasted_ms as f64 / 1_000.0;
         Ok([0, 1].map(|at| (self.before.cpu_seconds[at] - before[at]) / seconds))
@@ -119,7 +123,7 @@ impl<'a> Watch<'a> {
         let exposition = loop {
             at_ms += TICK_MS;
             tokio::time::sleep(clock.until(at_ms)?).await;
-            let exposition = Exposition::over(&mut self.client).await?;
+            let exposition = Exposition::of(&self.server.address).await?;
             let gauges = Gauges::of(&exposition);
             for (at, process) in self.server.processes.iter().enumerate() {
                 span.resident_mib[at] = span.resident_mib[at].max(process.usage()?.resident_mib);
@@ -143,8 +147,7 @@ impl<'a> Watch<'a> {
         span.expired = counts.expired - before.expired;
         span.cpu_seconds = [0, 1].map(|at| counts.cpu_seconds[at] - before.cpu_seconds[at]);
         span.store_mib = exposition.sum("tidegauge_store_bytes") / MIB;
-        // Little's law: those that wait are as many as arrive in the time for which one waits.
-        span.wait_seconds = pending / ticks * span.seconds / span.readings.max(1) as f64;
+        span.waited_seconds = pending / ticks * span.seconds;
         Ok(span)
     }
 
@@ -172,7 +175,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// What goes up and down.
+/// Values that go up and down.
 struct Gauges {
     pending: f64,
     oldest_seconds: f64,

@@ -1,0 +1,95 @@
+//! The cost of a reading when there are few: a fleet that sends single readings, a few hundred a second.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::table::short;
+use super::{Bench, Section};
+use crate::format::Format;
+use crate::http::{self, Sending, Until};
+use crate::latency::Latency;
+use crate::now_ms;
+use crate::systems::{Environment, Server, System};
+use crate::workload::{Kind, Workload};
+
+/// Devices, each with a reading a minute: 333 readings a second.
+const DEVICES: u64 = 20_000;
+const STEP_MS: u64 = 60_000;
+
+/// Connections that the devices share.
+const CONNECTIONS: u64 = 64;
+
+/// A configuration of tidegauge.
+struct Variation {
+    name: &'static str,
+    config: &'static [(&'static str, &'static str)],
+    /// The systems that are measured with it.
+    systems: &'static [System],
+    /// The time, in seconds, until the work is the same in each second. `None`: soon.
+    warm_up: Option<f64>,
+}
+
+/// The first variation is that of all systems.
+const DEFAULT: Variation = Variation { name: "default configuration", config: &[], systems: &[], warm_up: None };
+
+/// Variations of a long run.
+const VARIATIONS: [Variation; 1] = [Variation {
+    name: "flush.max_age = \"60s\"",
+    config: &[("flush.max_age", "60s")],
+    systems: &[System::TidegaugeMongodb, System::TidegaugeTimeseries],
+    warm_up: Some(70.0),
+}];
+
+impl Bench<'_> {
+    /// Measures the quiet fleet.
+    pub(super) async fn quiet(&mut self) -> anyhow::Result<()> {
+        self.quiet_with(&DEFAULT).await?;
+        for variation in &VARIATIONS {
+            if self.args.long && variation.systems.contains(&self.system) {
+                self.quiet_with(variation).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn quiet_with(&mut self, variation: &Variation) -> anyhow::Result<()> {
+        let seconds = if self.args.long { 90.0 } else { self.args.seconds * 3.0 };
+        let warm_up = variation.warm_up.unwrap_or(self.args.seconds);
+        let environment = Environment::of_config(variation.config.iter().copied());
+        let mut server = Server::start(self.system, &self.args.programs, &environment).await?;
+        let target = self.system.target();
+        let workload = Workload {
+            kind: Kind::Fleet,
+            devices: DEVICES,
+            step_ms: STEP_MS,
+            batch: 1,
+            late_percent: 0,
+            resent_percent: 0,
+            first_ms: now_ms()?,
+        };
+        let sending = Sending {
+            address: server.address.clone(),
+            target,
+            format: if target.reads(Format::Lines) { Format::Lines } else { Format::Json },
+            connections: CONNECTIONS,
+            rate: Some(workload.natural_rate()),
+            until: Until::Seconds(warm_up + seconds),
+            workload,
+        };
+        let progress = Arc::new(AtomicU64::new(0));
+        let sender = tokio::spawn(http::send(sending, Arc::clone(&progress)));
+        tokio::time::sleep(Duration::from_secs_f64(warm_up)).await;
+        server.processes.iter_mut().try_for_each(crate::process::Process::reset)?;
+        let before = progress.load(Ordering::Relaxed);
+        let sent = sender.await??;
+        let readings = sent.readings - before;
+        for (at, process) in server.processes.iter().enumerate() {
+            let us = process.usage()?.cpu_seconds / readings as f64 * 1e6;
+            self.add(Section::QUIET_CPU[at], variation.name, us);
+        }
+        let question = format!("{} devices, single POSTs, {}", short(DEVICES as f64), variation.name);
+        self.add(Section::Latency, &question, Latency::of(&sent.latencies).p99);
+        Ok(())
+    }
+}
