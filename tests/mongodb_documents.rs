@@ -112,9 +112,13 @@ async fn the_buckets_of_a_device_are_found_by_an_index() {
     let server = Server::start(Setup::mongodb(&database)).await;
     assert_eq!(server.ingest(&json!({ "deviceId": "S1", "ts": START_MS, "value": 1 })).await.status, 200);
     server.settled().await;
-    let hours =
-        doc! { "$gte": bson::DateTime::from_millis(START_MS), "$lt": bson::DateTime::from_millis(START_MS + HOUR_MS) };
-    let find = doc! { "find": "buckets", "filter": { "deviceId": "S1", "bucket": hours } };
+    let day = doc! { "deviceId": "S1", "_id": { "$gte": "S1/2024-04-20T00", "$lt": "S1/2024-04-21T00" } };
+    let newest = doc! { "deviceId": "S1", "_id": { "$gte": "S1/", "$lt": "S10" } };
+    for filter in [&day, &newest] {
+        let found = database.handle().await.run_command(doc! { "count": "buckets", "query": filter }).await;
+        assert_eq!(found.expect("a count").get_i32("n").ok(), Some(1), "{filter}");
+    }
+    let find = doc! { "find": "buckets", "filter": day };
     let explain = doc! { "explain": find, "verbosity": "queryPlanner" };
     let plan = database.handle().await.run_command(explain).await.expect("a plan");
     let plan =

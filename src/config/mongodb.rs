@@ -25,10 +25,42 @@ pub struct Mongodb {
     pub max_readings_per_document: usize,
     /// The size of one document, in BSON. More goes into another part. 128KiB to 15MiB.
     pub max_document_bytes: Bytes,
+    /// How the server compresses the collections that tidegauge creates.
+    pub block_compressor: BlockCompressor,
+    /// Whether indexes that no query needs any more are dropped.
+    pub drop_unused_indexes: bool,
     /// Whether the collection gets a `$jsonSchema` validator of everything but the single readings.
     pub validate: bool,
     /// The native time-series collection, if `store.kind` selects it.
     pub timeseries: Timeseries,
+}
+
+/// A block compressor of `WiredTiger`, the server's storage engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BlockCompressor {
+    /// Smallest on disk.
+    #[default]
+    Zstd,
+    /// The server's own default, with less CPU.
+    Snappy,
+    /// Slower than zstd, and no smaller.
+    Zlib,
+    /// No compression.
+    None,
+}
+
+impl BlockCompressor {
+    /// The name for the server.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Zstd => "zstd",
+            Self::Snappy => "snappy",
+            Self::Zlib => "zlib",
+            Self::None => "none",
+        }
+    }
 }
 
 impl Default for Mongodb {
@@ -42,6 +74,8 @@ impl Default for Mongodb {
             timeout: Period::secs(30),
             max_readings_per_document: 3_600,
             max_document_bytes: Bytes::mib(1),
+            block_compressor: BlockCompressor::Zstd,
+            drop_unused_indexes: false,
             validate: false,
             timeseries: Timeseries::default(),
         }

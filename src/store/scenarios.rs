@@ -91,6 +91,7 @@ macro_rules! store_scenarios {
             the_last_hour_is_the_newest_not_the_last_written,
             devices_are_found_by_literal_prefix,
             devices_are_paged_in_bytewise_order,
+            devices_whose_ids_look_like_documents_of_others_stay_apart,
             the_store_answers_a_ping,
         );
         $crate::store::scenarios::store_scenarios!(@guarded $open, versions:

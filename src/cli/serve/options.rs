@@ -42,6 +42,8 @@ pub(super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOptions {
         unreadable_devices: UnreadableDocuments::new(metrics.store_unreadable_total.with("devices")),
         retention: config.retention.readings.period().map(Period::as_duration),
         rollups_retention: config.retention.rollups().period().map(Period::as_duration),
+        block_compressor: mongodb.block_compressor,
+        drop_unused_indexes: mongodb.drop_unused_indexes,
         validate: mongodb.validate,
         max_connections: mongodb_connections(config),
     }

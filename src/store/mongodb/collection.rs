@@ -11,17 +11,19 @@ use mongodb::error::{Error, ErrorKind};
 use mongodb::options::IndexOptions;
 use mongodb::{Database, IndexModel};
 
+use super::connect::BlockCompressor;
 use super::errors::within;
 use crate::store::{Cause, StoreError};
 
-/// The field of most collections that expiry counts from. Queries find the documents of an hour by its
-/// index.
+/// The field of most collections that expiry counts from. The roller finds hours by its index.
 pub(super) const CREATED_AT: &str = "createdAt";
 
 /// The largest `expireAfterSeconds` that the server accepts.
 const EXPIRE_MAX: Duration = Duration::from_secs(i32::MAX as u64);
 
 const NAMESPACE_NOT_FOUND: i32 = 26;
+
+const INDEX_NOT_FOUND: i32 = 27;
 
 const NAMESPACE_EXISTS: i32 = 48;
 
@@ -77,6 +79,8 @@ pub(super) struct ManagedCollection {
     pub(super) database: Database,
     pub(super) name: String,
     pub(super) timeout: Duration,
+    pub(super) compressor: BlockCompressor,
+    pub(super) drop_unused_indexes: bool,
 }
 
 impl ManagedCollection {
@@ -138,16 +142,62 @@ impl ManagedCollection {
         .await
     }
 
+    /// Creates the collection. If the server does not accept the option of the compression (another storage
+    /// engine, some hosted clusters), the collection is created without it.
     pub(super) async fn create(&self, options: Document) -> Result<(), StoreError> {
         let mut create = doc! { "create": &self.name };
         create.extend(options);
+        let mut compressed = create.clone();
+        let config = format!("block_compressor={}", self.compressor.name());
+        compressed.insert("storageEngine", doc! { "wiredTiger": { "configString": config } });
         self.attempt(async {
+            let refused = match self.database.run_command(compressed).await {
+                Err(error) if code(&error) == Some(NAMESPACE_EXISTS) => return Ok(()), // another instance was quicker
+                Err(error) if code(&error).is_some() => error,
+                other => return other.map(drop),
+            };
             match self.database.run_command(create).await {
-                Err(error) if code(&error) == Some(NAMESPACE_EXISTS) => Ok(()), // another instance was quicker
+                Err(error) if code(&error) == Some(NAMESPACE_EXISTS) => return Ok(()),
+                other => other?,
+            };
+            let (collection, compressor) = (self.name.as_str(), self.compressor.name());
+            tracing::warn!(
+                collection,
+                compressor,
+                error = %refused,
+                "the server does not accept mongodb.block_compressor; the collection has the server's default"
+            );
+            Ok(())
+        })
+        .await
+    }
+
+    /// Drops an index that no query needs any more, if there is one and the options ask for it.
+    pub(super) async fn drop_unused_index(&self, name: &str) -> Result<(), StoreError> {
+        let is_it =
+            |index: &IndexModel| index.options.as_ref().and_then(|options| options.name.as_deref()) == Some(name);
+        if !self.indexes().await?.iter().any(is_it) {
+            return Ok(());
+        }
+        let collection = self.name.as_str();
+        if !self.drop_unused_indexes {
+            tracing::info!(
+                collection,
+                index = name,
+                "no query needs this index any more; mongodb.drop_unused_indexes drops it"
+            );
+            return Ok(());
+        }
+        let drop_index = doc! { "dropIndexes": collection, "index": name };
+        self.attempt(async {
+            match self.database.run_command(drop_index).await {
+                Err(error) if code(&error) == Some(INDEX_NOT_FOUND) => Ok(()), // another instance was quicker
                 other => other.map(drop),
             }
         })
-        .await
+        .await?;
+        tracing::info!(collection, index = name, "dropped an index that no query needs");
+        Ok(())
     }
 
     /// Changes options of the collection.

@@ -15,6 +15,7 @@ use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
 use mongodb::{ClientSession, Collection, Database};
 
 use super::collection::ManagedCollection;
+use super::connect::BlockCompressor;
 use super::decode::{DecodeError, server_integer};
 use super::encode::Encoder;
 use super::errors::{self, within};
@@ -64,6 +65,10 @@ pub(super) struct Commands {
     pub(super) timeout: Duration,
     /// How long the server may work on one query.
     pub(super) query_timeout: Duration,
+    /// How the server compresses new collections.
+    pub(super) compressor: BlockCompressor,
+    /// Whether indexes that no query needs any more are dropped.
+    pub(super) drop_unused_indexes: bool,
     /// Counts the documents that reads skip.
     pub(super) unreadable: store::UnreadableDocuments,
 }
@@ -79,7 +84,13 @@ impl Commands {
 
     /// A collection to bring to its schema.
     pub(super) fn managed(&self, collection: &str) -> ManagedCollection {
-        ManagedCollection { database: self.database.clone(), name: collection.to_owned(), timeout: self.timeout }
+        ManagedCollection {
+            database: self.database.clone(),
+            name: collection.to_owned(),
+            timeout: self.timeout,
+            compressor: self.compressor,
+            drop_unused_indexes: self.drop_unused_indexes,
+        }
     }
 
     /// Writes the field `writeConcern`: the server answers when a majority of the members have the write in

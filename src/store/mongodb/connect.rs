@@ -7,8 +7,8 @@ use mongodb::{Client, Database};
 
 use super::servers::Servers;
 use super::uri::{self, UriError};
-pub use crate::config::Granularity;
 use crate::config::MongodbUri;
+pub use crate::config::{BlockCompressor, Granularity};
 use crate::store::UnreadableDocuments;
 
 /// The longest wait for a TCP connection.
@@ -49,6 +49,10 @@ pub struct MongodbOptions {
     pub retention: Option<Duration>,
     /// How long rollups are kept after the end of their day; `None` keeps them forever.
     pub rollups_retention: Option<Duration>,
+    /// How the server compresses the collections that the store creates.
+    pub block_compressor: BlockCompressor,
+    /// Whether indexes that no query needs any more are dropped.
+    pub drop_unused_indexes: bool,
     /// Whether the server checks each document, except its readings, against a `$jsonSchema`.
     pub validate: bool,
     /// The most connections to one server, monitoring aside.

@@ -1,9 +1,8 @@
 //! Lists devices: from the device index, and until that has all devices, by a search in the readings and the
 //! rollups.
 //!
-//! The index has the last instant of a device to the day. The newest document of the device has it exactly,
-//! for one seek. A device that is searched costs one seek in the readings and one in the rollups, which run
-//! at the same time, and one more for its newest hour.
+//! The index has the last instant of a device to the day. The newest document of that day has it exactly, for
+//! one seek. The search looks for the next device in the readings and in the rollups at the same time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,11 +11,10 @@ use futures_util::future::try_join;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::devices::Progress;
-use super::layout::{Devices, Layout};
-use super::rollups::Day;
+use super::layout::Layout;
 use super::seek::{MAX_CONCURRENT_SUMMARIES, Seek};
 use super::store::MongoStore;
-use crate::model::{Hour, Metric, SeriesFilter};
+use crate::model::{Day, Hour, Metric, SeriesFilter};
 use crate::store::{DeviceList, DeviceSeries, DeviceSummary, Store, StoreError};
 
 /// How many devices are added to the index at once.
@@ -24,13 +22,6 @@ const DEVICES_PER_STEP: usize = 100;
 
 /// The hours that one query for the series of a device covers: a year.
 const HOURS_PER_QUERY: i32 = 366 * 24;
-
-/// A device that the search has found: its first entry, and its first day with a rollup.
-struct Found<L: Layout> {
-    device: String,
-    first: Option<<L as Devices>::First>,
-    day: Option<Day>,
-}
 
 impl<L: Layout> MongoStore<L> {
     /// See [`Store::devices`].
@@ -54,8 +45,7 @@ impl<L: Layout> MongoStore<L> {
     pub(super) async fn one_device(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError> {
         let indexed = self.devices.one(device).await?;
         if !self.devices.is_complete() {
-            let searched = self.summaries(self.search(Seek::one(device), 1).await?).await?.pop();
-            return Ok(merged(searched, indexed));
+            return Ok(merged(self.summary(device).await?, indexed));
         }
         match indexed {
             Some(summary) => self.with_last_ts(summary).await.map(Some),
@@ -74,8 +64,8 @@ impl<L: Layout> MongoStore<L> {
         };
         let found = self.search(Seek::new("", after.as_deref()), DEVICES_PER_STEP).await?;
         let is_last = found.len() < DEVICES_PER_STEP;
-        let last = found.last().map(|last| last.device.clone());
-        let summaries = self.summaries(found).await?.into_iter().map(|summary| self.with_all_hours(summary));
+        let last = found.last().cloned();
+        let summaries = self.summaries(&found).await?.into_iter().map(|summary| self.with_all_hours(summary));
         let summaries = stream::iter(summaries.collect::<Vec<_>>()).buffered(MAX_CONCURRENT_SUMMARIES);
         let summaries: Vec<DeviceSummary> = summaries.try_collect().await?;
         self.devices.advance(&summaries, last.as_deref(), is_last).await?;
@@ -90,7 +80,8 @@ impl<L: Layout> MongoStore<L> {
 
     /// The same summary with the exact last instant, if it has not expired.
     async fn with_last_ts(&self, mut summary: DeviceSummary) -> Result<DeviceSummary, StoreError> {
-        let last_ts_ms = match self.layout.last_ts_ms(&summary.device).await? {
+        let noted = Day::of(Hour::of(summary.last_ts_ms));
+        let last_ts_ms = match self.layout.last_ts_ms(&summary.device, Some(noted)).await? {
             None => self.rollups.last_ts_ms(&summary.device).await?,
             known => known,
         };
@@ -99,7 +90,7 @@ impl<L: Layout> MongoStore<L> {
     }
 
     async fn list_of_search(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError> {
-        let searched = self.summaries(self.search(Seek::new(prefix, after), limit).await?).await?;
+        let searched = self.summaries(&self.search(Seek::new(prefix, after), limit).await?).await?;
         let devices: Vec<&str> = searched.iter().map(|summary| &*summary.device).collect();
         let mut indexed = self.devices.some(&devices).await?;
         let (mut list, mut bytes) = (DeviceList::default(), 0);
@@ -113,38 +104,42 @@ impl<L: Layout> MongoStore<L> {
         Ok(list)
     }
 
-    /// Finds devices in the readings and the rollups. The seeks of a device begin after those of the device
-    /// before.
-    async fn search(&self, mut seek: Seek, limit: usize) -> Result<Vec<Found<L>>, StoreError> {
+    /// See [`Store::last_hour`].
+    pub(super) async fn newest_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
+        if !self.devices.is_complete() {
+            return self.layout.last_hour(device, None).await;
+        }
+        match self.devices.one(device).await? {
+            Some(indexed) => self.layout.last_hour(device, Some(Day::of(Hour::of(indexed.last_ts_ms)))).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Finds devices in the readings and the rollups.
+    async fn search(&self, mut seek: Seek, limit: usize) -> Result<Vec<String>, StoreError> {
         let mut found = Vec::new();
         while found.len() < limit {
-            let (first, day) =
-                try_join(self.layout.first_of(seek.rest()), Box::pin(self.rollups.first_day(seek.rest()))).await?;
-            let device_of_first = first.as_ref().map(L::device_of);
-            let next = Seek::next(device_of_first, day.as_ref().map(|day| day.device.as_str()));
-            let Some(device) = next else { break };
+            let (readings, rollups) = (self.layout.next_device(&seek), Box::pin(self.rollups.next_device(&seek)));
+            let (readings, rollups) = try_join(readings, rollups).await?;
+            let Some(device) = Seek::next(readings, rollups) else { break };
             seek.advance(&device);
-            let first = first.filter(|first| L::device_of(first) == device);
-            let day = day.filter(|day| day.device == device);
-            found.push(Found { device, first, day });
+            found.push(device);
         }
         Ok(found)
     }
 
     /// Summarizes devices by their newest hours. Those that have just expired are left out.
-    async fn summaries(&self, found: Vec<Found<L>>) -> Result<Vec<DeviceSummary>, StoreError> {
-        let summaries: Vec<_> = found.into_iter().map(|found| self.summary(found)).collect();
+    async fn summaries(&self, devices: &[String]) -> Result<Vec<DeviceSummary>, StoreError> {
+        let summaries: Vec<_> = devices.iter().map(|device| self.summary(device)).collect();
         let summaries = stream::iter(summaries).buffered(MAX_CONCURRENT_SUMMARIES);
         let summaries: Vec<Option<DeviceSummary>> = summaries.try_collect().await?;
         Ok(summaries.into_iter().flatten().collect())
     }
 
     /// The summary of a device, from its readings if it has any, else from its rollups.
-    async fn summary(&self, Found { first, day, .. }: Found<L>) -> Result<Option<DeviceSummary>, StoreError> {
-        let of_readings = match first {
-            Some(first) => self.layout.summary(first).await?,
-            None => None,
-        };
+    async fn summary(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError> {
+        let (of_readings, day) =
+            try_join(self.layout.summary(device), Box::pin(self.rollups.first_day(device))).await?;
         match (of_readings, day) {
             (Some(summary), None) => Ok(Some(summary)),
             (Some(summary), Some(day)) => {

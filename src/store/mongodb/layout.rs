@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bson::Bson;
 
 use super::by_device::ByDevice;
 use super::collection::Deployment;
 use super::rollups::{HourRollup, Missing, RollupCollection};
-use crate::model::{BucketWrite, Contents, Hour, Keep, SeriesFilter};
+use super::seek::Seek;
+use crate::model::{BucketWrite, Contents, Day, Hour, Keep, SeriesFilter};
 use crate::store::{DeviceMetadata, DeviceSummary, FirstReadings, ReadingsQuery, StoreError, WriteError, Written};
 
 /// One shape of the readings in their collection.
@@ -63,31 +63,26 @@ pub trait Queries {
     /// Reads the last sample of each metric in an hour.
     async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError>;
 
-    /// The last instant of a device that has readings, in Unix milliseconds.
-    async fn last_ts_ms(&self, device: &str) -> Result<Option<i64>, StoreError>;
+    /// The last instant of a device that has readings, in Unix milliseconds. `noted` is its last day
+    /// according to the device index.
+    async fn last_ts_ms(&self, device: &str, noted: Option<Day>) -> Result<Option<i64>, StoreError>;
 
     /// The newest metadata that is stored with readings of a device, and not in its summary. It looks at the
     /// newest hours only.
     async fn newest_metadata(&self, device: &str) -> Result<Option<DeviceMetadata>, StoreError>;
 
-    /// The newest hour of a device that has readings.
-    async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError>;
+    /// The newest hour of a device that has readings. `noted` is its last day according to the device index.
+    async fn last_hour(&self, device: &str, noted: Option<Day>) -> Result<Option<Hour>, StoreError>;
 }
 
 /// The search for devices in the readings of a layout.
 #[async_trait]
 pub trait Devices {
-    /// The first entry of a device that has readings.
-    type First: Send;
+    /// The next device of a search.
+    async fn next_device(&self, seek: &Seek) -> Result<Option<String>, StoreError>;
 
-    /// The first entry of the first device whose ID matches `ids`. One seek in the index.
-    async fn first_of(&self, ids: Bson) -> Result<Option<Self::First>, StoreError>;
-
-    /// The device of an entry.
-    fn device_of(first: &Self::First) -> &str;
-
-    /// The summary of the device of an entry; `None` if its readings have just expired.
-    async fn summary(&self, first: Self::First) -> Result<Option<DeviceSummary>, StoreError>;
+    /// The summary of a device; `None` if it has no readings.
+    async fn summary(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError>;
 }
 
 /// The derivation of rollups from the readings of a layout.

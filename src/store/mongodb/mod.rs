@@ -9,7 +9,7 @@
 //!   whose inserts can be fenced (`insert_sessions`), the causes of errors (`errors`);
 //! - the collection of the rollups (`rollups`), stats (`stats`, `by_device`);
 //! - the collection of the device index (`devices`), and the search for devices that are not in it yet
-//!   (`seek`, `device_search`);
+//!   (`seek`, `id_walk`, `device_search`);
 //! - BSON: `encode`, `decode`, the names of fields (`names`), metadata (`metadata`).
 //!
 //! Only this room knows the driver and BSON.
@@ -29,6 +29,7 @@ mod encode;
 mod errors;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod id_walk;
 mod insert_sessions;
 mod layout;
 mod metadata;
@@ -46,7 +47,7 @@ mod timeseries;
 mod uri;
 
 pub use self::bucket::BucketStore;
-pub use self::connect::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
+pub use self::connect::{BlockCompressor, Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
 pub use self::store::MongoStore;
 pub use self::timeseries::TimeseriesStore;
 pub use self::uri::{UriError, check_uri};

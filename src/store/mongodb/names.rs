@@ -1,11 +1,17 @@
 //! Names in the database: `_id`s, field names, and the instant `createdAt`.
 //!
+//! The `_id`s of a device are in the order of time, because a year has four digits: admission takes the years
+//! 0 to 9999 only. So a range of `_id`s holds a device's documents of a range of time. It may hold documents
+//! of other devices as well: `a/2026-04-20T05` is a device ID too. A query must therefore name its device
+//! besides.
+//!
 //! A field name of MongoDB should contain no `.` and not begin with `$`, because these are the syntax of
 //! paths and operators. In the names of metrics and in the keys of metadata, `.` is stored as U+FF0E and `$`
 //! as U+FF04, the same characters in full width, and mapped back when read. Metric names cannot contain these
 //! two characters.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use bson::{Document, doc};
 
@@ -13,15 +19,49 @@ use crate::model::{Hour, MS_PER_HOUR, SeriesFilter, Wanted};
 
 const SECONDS_PER_DAY: u32 = 86_400;
 
+/// The years whose `_id`s are in the order of time begin with this day and end before the other one, counted
+/// since 1970-01-01.
+const DAYS: Range<i32> = -719_528..2_932_897;
+
+/// Sorts after the `_id` of each document of a device: a day has no hour 24.
+const END_OF_TIME: &str = "9999-12-31T24";
+
 /// `<deviceId>/<YYYY-MM-DDTHH>` for part 0 of a bucket, and a further `/1`, `/2`... for overflow parts.
 ///
 /// The hour has a fixed width, and the number of a part contains no dash. So no two buckets share an `_id`,
 /// though a device ID may contain slashes.
 pub(super) fn document_id(device: &str, hour: Hour, part: i32) -> String {
+    let bucket = format!("{device}/{}", text_of(hour));
+    if part == 0 { bucket } else { format!("{bucket}/{part}") }
+}
+
+/// Matches the `_id`s of all parts of a device's buckets in these hours, and perhaps those of other devices.
+pub(super) fn ids_of_hours(device: &str, hours: &Range<Hour>) -> Document {
+    let bound = |hour: Hour| match hour.0.div_euclid(24) {
+        day if day < DAYS.start => document_id(device, Hour(DAYS.start * 24), 0),
+        day if day >= DAYS.end => format!("{device}/{END_OF_TIME}"),
+        _ => document_id(device, hour, 0),
+    };
+    doc! { "$gte": bound(hours.start), "$lt": bound(hours.end) }
+}
+
+/// Matches the `_id`s of the rollups of a device on the days that have one of these hours, and perhaps those
+/// of other devices.
+pub(super) fn ids_of_days(device: &str, hours: &Range<Hour>) -> Document {
+    let bound = |day: i32| match day {
+        day if day < DAYS.start => day_id(device, DAYS.start),
+        day if day >= DAYS.end => format!("{device}/{END_OF_TIME}"),
+        day => day_id(device, day),
+    };
+    let first = hours.start.0.div_euclid(24);
+    let end = if hours.is_empty() { first } else { (hours.end.0 - 1).div_euclid(24) + 1 };
+    doc! { "$gte": bound(first), "$lt": bound(end) }
+}
+
+fn text_of(hour: Hour) -> String {
     let (year, month, day) = civil_date(hour.0.div_euclid(24));
     let of_day = hour.0.rem_euclid(24);
-    let bucket = format!("{device}/{year:04}-{month:02}-{day:02}T{of_day:02}");
-    if part == 0 { bucket } else { format!("{bucket}/{part}") }
+    format!("{year:04}-{month:02}-{day:02}T{of_day:02}")
 }
 
 /// The `createdAt` of a bucket's documents, in Unix milliseconds.
@@ -122,6 +162,35 @@ mod tests {
         assert_eq!(document_id("a/b", hour, 12), "a/b/2026-04-20T14/12");
         assert_eq!(document_id("d", Hour(-1), 0), "d/1969-12-31T23");
         assert_eq!(document_id("d", Hour::of(951_782_400_000), 0), "d/2000-02-29T00");
+    }
+
+    /// Whether a range of `_id`s has this one.
+    fn has(range: &Document, id: &str) -> bool {
+        range.get_str("$gte").unwrap() <= id && id < range.get_str("$lt").unwrap()
+    }
+
+    #[test]
+    fn a_range_has_the_buckets_of_its_hours() {
+        let first = Hour(DAYS.start * 24);
+        let last = Hour(DAYS.end * 24 - 1);
+        assert_eq!(document_id("a", first, 0), "a/0000-01-01T00");
+        assert_eq!(document_id("a", last, 0), "a/9999-12-31T23");
+        let near = |hour: Hour| (hour.0 - 25..=hour.0 + 25).map(Hour);
+        let stored: Vec<Hour> = [first, Hour(0), Hour(493_526), last].into_iter().flat_map(near).collect();
+        let stored: Vec<Hour> = stored.into_iter().filter(|hour| (first..=last).contains(hour)).collect();
+        let bounds: Vec<Hour> = stored.iter().copied().step_by(3).chain([Hour(i32::MIN), Hour(i32::MAX)]).collect();
+        for (&start, &end) in bounds.iter().flat_map(|start| bounds.iter().map(move |end| (start, end))) {
+            let (hours, days) = (ids_of_hours("a", &(start..end)), ids_of_days("a", &(start..end)));
+            for &hour in &stored {
+                for part in [0, 1, 2, 10, i32::MAX] {
+                    let expected = (start..end).contains(&hour);
+                    assert_eq!(has(&hours, &document_id("a", hour, part)), expected, "{hour:?} in {start:?}..{end:?}");
+                }
+                let day = hour.0.div_euclid(24);
+                let expected = start < end && day * 24 < end.0 && (i64::from(day) + 1) * 24 > start.0.into();
+                assert_eq!(has(&days, &day_id("a", day)), expected, "day {day} in {start:?}..{end:?}");
+            }
+        }
     }
 
     #[test]

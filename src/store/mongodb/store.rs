@@ -44,6 +44,8 @@ impl<L: Layout> MongoStore<L> {
             servers,
             timeout: options.timeout,
             query_timeout: options.query_timeout,
+            compressor: options.block_compressor,
+            drop_unused_indexes: options.drop_unused_indexes,
             unreadable: options.unreadable_readings.clone(),
         };
         let layout = layout(&options, commands.clone());
@@ -168,7 +170,7 @@ impl<L: Layout> Store for MongoStore<L> {
     }
 
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
-        self.layout.last_hour(device).await
+        self.newest_hour(device).await
     }
 
     async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError> {

@@ -334,6 +334,60 @@ pub(in crate::store) async fn devices_are_paged_in_bytewise_order(store: &dyn St
     assert!(names(store, "page:", Some("z"), 1).await.is_empty(), "after one behind the prefix");
 }
 
+pub(in crate::store) async fn devices_whose_ids_look_like_documents_of_others_stay_apart(store: &dyn Store) {
+    let sorted = [
+        "nest/a",
+        "nest/a-",
+        "nest/a-b",
+        "nest/a.b",
+        "nest/a/",
+        "nest/a/1",
+        "nest/a/2026-04-20",
+        "nest/a/2026-04-20/1",
+        "nest/a/2026-04-20T14",
+        "nest/a/2026-04-20T14/1",
+        "nest/a/2026-04-20T14/2026-04-20T14",
+        "nest/a/9",
+        "nest/a0",
+        "nest/b/9",
+    ];
+    let readings: Vec<Sent<'_>> = (0..13).map(|at| (at * 1000, VALUE)).collect(); // of several parts
+    let of = |device| [0, 1, 3].map(|nth| write_of(device, hour(nth), &readings));
+    for outcome in store.write(&sorted.iter().flat_map(|device| of(device)).collect::<Vec<_>>()).await {
+        assert_eq!(outcome.unwrap(), written(13, 0));
+    }
+    let devices: Vec<Arc<str>> = sorted.iter().map(|&device| device.into()).collect();
+    for device in &devices {
+        for nth in [0, 1, 3] {
+            expect(store, device, hour(nth), &model_of(&readings)).await;
+        }
+        assert_eq!(store.contents(device, hour(0)..hour(3)).await.unwrap().len(), 2, "{device}");
+        assert_eq!(store.last_hour(device).await.unwrap(), Some(hour(3)), "{device}");
+        let summary = store.device(device).await.unwrap().expect("it is stored");
+        let span = (hour(0).instant_ms(0), hour(3).instant_ms(12_000));
+        assert_eq!((summary.first_ts_ms, summary.last_ts_ms), span, "{device}");
+    }
+    let found = store.hour_stats(&devices, hour(1)..hour(9), &SeriesFilter::ALL).await.unwrap();
+    for hours in found {
+        assert_eq!(
+            hours.iter().map(|stats| (stats.hour, stats.stats[0].1.count)).collect::<Vec<_>>(),
+            [(hour(1), 13), (hour(3), 13)]
+        );
+    }
+    for limit in [1, 100] {
+        let mut found: Vec<String> = Vec::new();
+        while let page = names(store, "nest/", found.last().map(String::as_str), limit).await
+            && !page.is_empty()
+        {
+            found.extend(page);
+        }
+        assert_eq!(found, sorted, "pages of {limit}");
+    }
+    assert_eq!(names(store, "nest/a/2026-04-20T", None, 2).await, sorted[8..10]);
+    assert_eq!(store.last_hour("nest").await.unwrap(), None);
+    assert_eq!(store.last_hour("nest/b").await.unwrap(), None);
+}
+
 pub(in crate::store) async fn the_store_answers_a_ping(store: &dyn Store) {
     in_the_end(async || store.ping().await).await; // a ping has two seconds, and the first one connects
 }

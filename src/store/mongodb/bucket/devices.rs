@@ -1,29 +1,29 @@
-//! Summarizes devices that are not in the device index yet: seeks in the index `{ deviceId, bucket }`.
-//!
-//! The seek that finds a device finds its first bucket too. One more seek finds its newest bucket.
+//! Finds and summarizes devices that are not in the device index yet, by the `_id`s of their buckets.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use async_trait::async_trait;
-use bson::{Bson, DateTime, Document, RawBsonRef, RawDocument, doc};
+use bson::{Document, RawBsonRef, RawDocument, doc};
 use serde_json::{Map, Value};
 
 use super::super::decode::{DecodeError, expect_version, integer};
+use super::super::id_walk::{Suffix, next_device};
 use super::super::layout::Devices;
 use super::super::metadata;
+use super::super::seek::Seek;
 use super::super::stats::decode_stats;
 use super::Buckets;
 use super::document::{SCHEMA_VERSION, is_full};
-use super::read::bucket_hour;
+use super::read::{ALL_HOURS, bucket_hour};
 use crate::model::{Hour, Metric, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{DeviceSummary, StoreError};
 
 /// The fields of one document that a list of devices needs.
 #[derive(Debug)]
-pub struct PartSummary {
+pub(super) struct PartSummary {
     device: String,
-    hour: Hour,
+    pub(super) hour: Hour,
     part: i64,
     full: bool,
     first_ts_ms: i64,
@@ -34,20 +34,13 @@ pub struct PartSummary {
 
 #[async_trait]
 impl Devices for Buckets {
-    type First = PartSummary;
-
-    async fn first_of(&self, ids: Bson) -> Result<Option<PartSummary>, StoreError> {
-        self.end_part(doc! { "deviceId": ids }, 1).await
+    async fn next_device(&self, seek: &Seek) -> Result<Option<String>, StoreError> {
+        next_device(&self.commands, &self.documents, Suffix::Bucket, seek).await
     }
 
-    fn device_of(first: &PartSummary) -> &str {
-        &first.device
-    }
-
-    async fn summary(&self, first: PartSummary) -> Result<Option<DeviceSummary>, StoreError> {
-        let device = first.device.clone();
-        let newest = self.all_parts(self.end_part(doc! { "deviceId": &device }, -1).await?).await?;
-        let oldest = self.all_parts(Some(first)).await?;
+    async fn summary(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError> {
+        let newest = self.all_parts(self.end_part(device, &ALL_HOURS, -1).await?).await?;
+        let oldest = self.all_parts(self.end_part(device, &ALL_HOURS, 1).await?).await?;
         let Some(last_ts_ms) = newest.iter().map(|part| part.last_ts_ms).max() else { return Ok(None) };
         let first_ts_ms = oldest.iter().map(|part| part.first_ts_ms).min().unwrap_or(last_ts_ms);
         let metadata = newest.iter().rev().find_map(|part| part.metadata.clone());
@@ -59,12 +52,14 @@ impl Devices for Buckets {
 }
 
 impl Buckets {
-    /// The first document (`direction` 1) or the last (-1) of those that `filter` finds, by device and hour.
-    pub(super) async fn end_part(&self, filter: Document, direction: i32) -> Result<Option<PartSummary>, StoreError> {
-        let find = || {
-            let sort = doc! { "deviceId": direction, "bucket": direction };
-            self.documents.find(filter.clone()).sort(sort).projection(summary_fields())
-        };
+    /// A document of the first (`direction` 1) or the last hour (-1) of a device.
+    pub(super) async fn end_part(
+        &self,
+        device: &str,
+        hours: &Range<Hour>,
+        direction: i32,
+    ) -> Result<Option<PartSummary>, StoreError> {
+        let find = || self.of_hours(device, hours).sort(doc! { "_id": direction }).projection(summary_fields());
         self.commands.first_readable(find, PartSummary::decode).await
     }
 
@@ -74,8 +69,7 @@ impl Buckets {
         if part.part == 0 && !part.full {
             return Ok(vec![part]); // there are no others
         }
-        let bucket = doc! { "deviceId": &part.device, "bucket": DateTime::from_millis(part.hour.start_ms()) };
-        let find = self.documents.find(bucket).sort(doc! { "deviceId": 1, "bucket": 1 }).projection(summary_fields());
+        let find = self.of_hours(&part.device, &(part.hour..Hour(part.hour.0 + 1))).projection(summary_fields());
         let mut parts = Vec::new();
         self.commands
             .each_document(find, |document| {

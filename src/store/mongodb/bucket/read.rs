@@ -1,9 +1,10 @@
 //! Reads hours of devices.
 //!
-//! A query names its devices and a range of hours. So it scans one range of the index for each device, and a
-//! query of one device in a sharded cluster runs on one shard. Queries sort by the index alone: the parts of
-//! an hour are returned in the order of their insertion, and merged in that order. Replies are decoded batch
-//! by batch, without documents in between.
+//! A query names its devices and, for each, the `_id`s of a range of hours. So it scans one range of the
+//! index of `_id`s for each device, and a query of one device in a sharded cluster runs on one shard. The
+//! hint keeps the server from trying other indexes: the one that sharding needs, and `{ deviceId, bucket }`
+//! of older collections. The hours of a device are returned in order, but not the parts of an hour, which are
+//! merged in any order. Replies are decoded batch by batch, without documents in between.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,17 +12,20 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bson::{DateTime, Document, RawArray, RawDocument, doc};
+use bson::{DateTime, Document, RawArray, RawBsonRef, RawDocument, RawDocumentBuf, doc};
+use mongodb::action::Find;
+use mongodb::options::Hint;
 
-use super::super::by_device::{ByDevice, of_devices, within};
+use super::super::by_device::ByDevice;
 use super::super::decode::{DecodeError, expect_version, integer};
 use super::super::layout::Queries;
 use super::super::rollups::Missing;
 use super::super::stats::decode_stats;
 use super::super::{metadata, names};
 use super::Buckets;
+use super::devices::PartSummary;
 use super::document::{SCHEMA_VERSION, add_readings};
-use crate::model::{Contents, Hour, SeriesFilter};
+use crate::model::{Contents, Day, Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{
     DeviceMetadata, FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError,
@@ -30,8 +34,14 @@ use crate::store::{
 /// The documents of stats in one batch: a month of hours fits into one reply.
 const STATS_BATCH: u32 = 1_000;
 
-/// The most runs of hours of a device that a query names one by one.
+/// All hours that a device may have.
+pub(super) const ALL_HOURS: Range<Hour> = Hour(i32::MIN)..Hour(i32::MAX);
+
+/// The most runs of hours of a device that are read one by one, whatever is between them.
 const RUNS_MAX: usize = 8;
+
+/// The most ranges of `_id`s in one query.
+const RANGES_MAX: usize = 250;
 
 /// The whole documents in one batch: a day of hours.
 const CONTENTS_BATCH: u32 = 24;
@@ -41,7 +51,7 @@ const CONTENTS_BATCH: u32 = 24;
 const PARTS_BEHIND_CUT: u32 = 2;
 
 /// The newest documents of a device that are searched for metadata: ten days, if it reports every hour.
-const METADATA_DOCUMENTS_MAX: i32 = 240;
+const METADATA_DOCUMENTS_MAX: i64 = 240;
 
 #[async_trait]
 impl Queries for Buckets {
@@ -51,26 +61,24 @@ impl Queries for Buckets {
         series: &SeriesFilter,
         by_device: &mut ByDevice<'_>,
     ) -> Result<(), StoreError> {
-        let Some(filter) = of_missing(missing) else { return Ok(()) };
         let mut names = MetricNames::new(series);
-        // All stats, not only those of `series`: a projection without paths is several times faster.
-        let fields = doc! { "deviceId": 1, "bucket": 1, "schemaVersion": 1, "lastTs": 1, "stats": 1 };
-        let find = self.documents.find(filter).projection(fields).batch_size(STATS_BATCH);
         let mut parts: BTreeMap<(Arc<str>, Hour), HourStats> = BTreeMap::new();
-        self.commands
-            .each_document(self.commands.limited(find), |document| {
-                let (device, hour) = (document.get_str("deviceId")?, bucket_hour(document)?);
-                if by_device.of(device)?.binary_search_by_key(&hour, |stats| stats.hour).is_ok() {
-                    return Ok(ControlFlow::Continue(()));
-                }
-                let stats = hour_stats(document, &mut names)?;
-                match parts.entry((device.into(), hour)) {
-                    Entry::Occupied(mut known) => known.get_mut().merge(stats),
-                    Entry::Vacant(place) => _ = place.insert(stats),
-                }
-                Ok(ControlFlow::Continue(()))
-            })
-            .await?;
+        let mut visit = |document: &RawDocument| {
+            let (device, hour) = (document.get_str("deviceId")?, bucket_hour(document)?);
+            if by_device.of(device)?.binary_search_by_key(&hour, |stats| stats.hour).is_ok() {
+                return Ok(ControlFlow::Continue(()));
+            }
+            let stats = hour_stats(document, &mut names)?;
+            match parts.entry((device.into(), hour)) {
+                Entry::Occupied(mut known) => known.get_mut().merge(stats),
+                Entry::Vacant(place) => _ = place.insert(stats),
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        for filter in filters_of(missing) {
+            let find = self.find(filter).projection(stats_fields()).batch_size(STATS_BATCH);
+            self.commands.each_document(self.commands.limited(find), &mut visit).await?;
+        }
         for ((device, _), stats) in parts {
             by_device.of(&device)?.push(stats);
         }
@@ -82,7 +90,7 @@ impl Queries for Buckets {
     /// them, a second query reads only the parts that begin before the last of these readings.
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
         let batch = u32::try_from(query.max_instants).unwrap_or(CONTENTS_BATCH).clamp(2, CONTENTS_BATCH);
-        let find = self.documents.find(in_range(query)).sort(doc! { "bucket": 1 }).batch_size(batch);
+        let find = self.find(in_range(query)).sort(doc! { "_id": 1 }).batch_size(batch);
         let find = find.projection(doc! { "bucket": 1, "part": 1, "schemaVersion": 1, "readings": 1 });
         let mut gathered = FirstReadingsBuilder::new(query);
         let (mut hour_of_parts, mut parts) = (None, Vec::new()); // which parts of the hour were read
@@ -112,10 +120,8 @@ impl Queries for Buckets {
     }
 
     async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
-        let filter = of_device(device, &(hour..Hour(hour.0 + 1)));
         let find = self
-            .documents
-            .find(filter)
+            .of_hours(device, &(hour..Hour(hour.0 + 1)))
             .projection(doc! { "schemaVersion": 1, "readings": 1 })
             .batch_size(CONTENTS_BATCH);
         let mut samples = HourSamples::last_of_each_metric(hour);
@@ -127,46 +133,53 @@ impl Queries for Buckets {
         Ok(samples.finish().0)
     }
 
-    async fn last_ts_ms(&self, device: &str) -> Result<Option<i64>, StoreError> {
-        let newest = self.all_parts(self.end_part(doc! { "deviceId": device }, -1).await?).await?;
+    async fn last_ts_ms(&self, device: &str, noted: Option<Day>) -> Result<Option<i64>, StoreError> {
+        let newest = self.all_parts(self.newest_part(device, noted).await?).await?;
         Ok(newest.iter().map(|part| part.last_ts_ms).max())
     }
 
     async fn newest_metadata(&self, device: &str) -> Result<Option<DeviceMetadata>, StoreError> {
-        let pipeline = vec![
-            doc! { "$match": { "deviceId": device } },
-            doc! { "$sort": { "deviceId": -1, "bucket": -1 } },
-            doc! { "$limit": METADATA_DOCUMENTS_MAX },
-            doc! { "$match": { "metadata": { "$type": "object" } } },
-            doc! { "$limit": 1 },
-            doc! { "$project": { "bucket": 1, "metadata": 1 } },
-        ];
+        let find = self.of_hours(device, &ALL_HOURS).sort(doc! { "_id": -1 }).limit(METADATA_DOCUMENTS_MAX);
         let mut newest = None;
         let visit = |document: &RawDocument| {
-            let hour = Hour::of(document.get_datetime("bucket")?.timestamp_millis());
-            let text = metadata::to_text(metadata::decode(document.get_document("metadata")?)?);
-            newest = Some(DeviceMetadata { hour, text });
-            Ok(ControlFlow::Break(()))
+            if let Some(RawBsonRef::Document(metadata)) = document.get("metadata")? {
+                let text = metadata::to_text(metadata::decode(metadata)?);
+                newest = Some(DeviceMetadata { hour: bucket_hour(document)?, text });
+            }
+            Ok(if newest.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         };
-        self.commands.each_result(&self.documents, pipeline, visit).await?;
+        let find = find.projection(doc! { "bucket": 1, "metadata": 1 });
+        self.commands.each_document(self.commands.limited(find), visit).await?;
         Ok(newest)
     }
 
-    async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
-        let newest = || {
-            let find = self.documents.find(doc! { "deviceId": device }).sort(doc! { "deviceId": -1, "bucket": -1 });
-            find.projection(doc! { "bucket": 1, "schemaVersion": 1, "lastTs": 1 })
-        };
-        let read = |document: &RawDocument| {
-            expect_version(document, SCHEMA_VERSION)?;
-            document.get_datetime("lastTs")?;
-            bucket_hour(document)
-        };
-        self.commands.first_readable(newest, read).await
+    async fn last_hour(&self, device: &str, noted: Option<Day>) -> Result<Option<Hour>, StoreError> {
+        Ok(self.newest_part(device, noted).await?.map(|part| part.hour))
     }
 }
 
 impl Buckets {
+    /// A query that uses the index of `_id`s.
+    pub(super) fn find(&self, filter: Document) -> Find<'_, RawDocumentBuf> {
+        self.documents.find(filter).hint(Hint::Keys(doc! { "_id": 1 }))
+    }
+
+    /// A query for all documents of a device in some hours.
+    pub(super) fn of_hours(&self, device: &str, hours: &Range<Hour>) -> Find<'_, RawDocumentBuf> {
+        self.find(of_device(device, hours))
+    }
+
+    /// A document of the newest hour of a device. The search begins with the day that the device index has:
+    /// the range of all hours may hold many documents of other devices.
+    async fn newest_part(&self, device: &str, noted: Option<Day>) -> Result<Option<PartSummary>, StoreError> {
+        if let Some(day) = noted
+            && let Some(newest) = self.end_part(device, &day.hours(), -1).await?
+        {
+            return Ok(Some(newest));
+        }
+        self.end_part(device, &ALL_HOURS, -1).await
+    }
+
     /// Reads the parts of an hour that begin before `until_ms`, except those that were read.
     async fn read_other_parts(
         &self,
@@ -179,11 +192,8 @@ impl Buckets {
         let range_ms = query.range_ms.start.max(hour.start_ms())..until_ms;
         let mut filter = in_range(&ReadingsQuery { range_ms, ..query.clone() });
         filter.insert("part", doc! { "$nin": read });
-        let find = self
-            .documents
-            .find(filter)
-            .projection(doc! { "schemaVersion": 1, "readings": 1 })
-            .batch_size(CONTENTS_BATCH);
+        let find = self.find(filter);
+        let find = find.projection(doc! { "schemaVersion": 1, "readings": 1 }).batch_size(CONTENTS_BATCH);
         let visit = |document: &RawDocument| {
             if let Some(samples) = gathered.hour(hour) {
                 add_readings(readings_of(document)?, samples)?;
@@ -215,8 +225,15 @@ pub(super) fn hour_stats(document: &RawDocument, metrics: &mut MetricNames) -> R
     })
 }
 
-fn of_device(device: &str, hours: &Range<Hour>) -> Document {
-    doc! { "deviceId": device, "bucket": within(hours) }
+/// The fields of a document that its stats need: all stats, because a projection without paths is several
+/// times faster.
+fn stats_fields() -> Document {
+    doc! { "deviceId": 1, "bucket": 1, "schemaVersion": 1, "lastTs": 1, "stats": 1 }
+}
+
+/// Matches the documents of a device in some hours.
+pub(super) fn of_device(device: &str, hours: &Range<Hour>) -> Document {
+    doc! { "_id": names::ids_of_hours(device, hours), "deviceId": device }
 }
 
 /// Matches the documents that may have readings of the range: `lastTs` is never before a document's own last
@@ -233,31 +250,37 @@ fn in_range(query: &ReadingsQuery) -> Document {
     filter
 }
 
-/// Matches the documents of the missing hours; `None` if no hour is missing.
-fn of_missing(missing: &[Missing]) -> Option<Document> {
-    let mut clauses: Vec<Document> = missing.iter().flat_map(clauses_of).collect();
-    match clauses.len() {
-        0 | 1 => clauses.pop(),
-        _ => Some(doc! { "$or": clauses }),
-    }
+/// Filters of which each document of the missing hours matches one.
+fn filters_of(missing: &[Missing]) -> Vec<Document> {
+    let of_group = |Missing { devices, runs }: &Missing| {
+        let runs = joined(runs);
+        let of = |device: &Arc<str>| runs.iter().map(|run| of_device(device, run)).collect::<Vec<_>>();
+        devices.iter().flat_map(of).collect::<Vec<_>>()
+    };
+    let ranges: Vec<Document> = missing.iter().flat_map(of_group).collect();
+    ranges.chunks(RANGES_MAX).map(|ranges| doc! { "$or": ranges.to_vec() }).collect()
 }
 
-/// A range of the index for each run of hours.
-///
-/// The server plans each clause. So many runs become one clause: a list of hours, or, if few hours from the
-/// first to the last are known, all of them.
-fn clauses_of(missing: &Missing) -> Vec<Document> {
-    let Missing { devices, runs } = missing;
-    let of = |bucket: Document| doc! { "deviceId": of_devices(devices), "bucket": bucket };
+/// The runs themselves, or one range from the first to the last if there are many runs, and few hours between
+/// them: to read an hour that is known costs less than another range.
+fn joined(runs: &[Range<Hour>]) -> Vec<Range<Hour>> {
     let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Vec::new() };
-    if runs.len() <= RUNS_MAX {
-        return runs.iter().map(|run| of(within(run))).collect();
+    let missing: i64 = runs.iter().map(|run| i64::from(run.end.0) - i64::from(run.start.0)).sum();
+    let all = i64::from(last.end.0) - i64::from(first.start.0);
+    if runs.len() > RUNS_MAX && 2 * missing > all { vec![first.start..last.end] } else { runs.to_vec() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_runs_with_short_gaps_become_one_range() {
+        let runs =
+            |count: i32, length: i32| (0..count).map(|nth| Hour(nth * 10)..Hour(nth * 10 + length)).collect::<Vec<_>>();
+        assert_eq!(joined(&runs(20, 9)), [Hour(0)..Hour(199)]);
+        assert_eq!(joined(&runs(8, 9)), runs(8, 9), "few");
+        assert_eq!(joined(&runs(20, 2)), runs(20, 2), "long gaps");
+        assert_eq!(joined(&[]), []);
     }
-    let hours: Vec<i32> = runs.iter().flat_map(|run| run.start.0..run.end.0).collect();
-    let known = (last.end.0 - first.start.0) as usize - hours.len();
-    if hours.len() > known {
-        return vec![of(within(&(first.start..last.end)))];
-    }
-    let hours: Vec<DateTime> = hours.into_iter().map(|hour| DateTime::from_millis(Hour(hour).start_ms())).collect();
-    vec![of(doc! { "$in": hours })]
 }

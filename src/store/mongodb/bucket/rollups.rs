@@ -7,8 +7,8 @@
 //! Reads are local reads of the primary, which return every acknowledged write. What they return may not be
 //! durable yet; but a majority has the rollup only when it has everything that the primary wrote before.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 use std::mem;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,19 +16,22 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bson::{DateTime, Document, RawDocument, doc};
 
-use super::super::by_device::{of_devices, within};
+use super::super::by_device::within;
 use super::super::command::documents;
 use super::super::decode::{DecodeError, integer};
 use super::super::layout::Derivation;
 use super::super::rollups::{HourRollup, RollupCollection};
 use super::Buckets;
-use super::read::hour_stats;
+use super::read::{hour_stats, of_device};
 use crate::model::{Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{StoreError, WriteError};
 
 /// The documents of one batch.
 const BATCH: u32 = 1_000;
+
+/// The most buckets of one query.
+const BUCKETS_MAX: usize = 250;
 
 /// The rollups of some buckets, from the parts that were read so far.
 type Derived = HashMap<(Arc<str>, Hour), HourRollup>;
@@ -72,26 +75,14 @@ impl Derivation for Buckets {
         Ok(done + rollups.bring_up_to_date(hour, same.into_values().collect()).await?)
     }
 
-    /// Derives buckets with few queries: one for each device or one for each hour, whichever are fewer.
+    /// Derives buckets, many with one query.
     async fn derive(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, StoreError> {
-        let mut by_device: BTreeMap<&str, Vec<DateTime>> = BTreeMap::new();
-        let mut by_hour: BTreeMap<Hour, Vec<&str>> = BTreeMap::new();
-        for (device, hour) in buckets {
-            by_device.entry(device).or_default().push(DateTime::from_millis(hour.start_ms()));
-            by_hour.entry(*hour).or_default().push(device);
-        }
-        let filters: Vec<Document> = if by_device.len() <= by_hour.len() {
-            let of = |(device, hours): (&str, Vec<DateTime>)| doc! { "deviceId": device, "bucket": { "$in": hours } };
-            by_device.into_iter().map(of).collect()
-        } else {
-            let of = |(hour, devices): (Hour, Vec<&str>)| {
-                doc! { "deviceId": of_devices(&devices), "bucket": DateTime::from_millis(hour.start_ms()) }
-            };
-            by_hour.into_iter().map(of).collect()
-        };
+        let of = |(device, hour): &(Arc<str>, Hour)| of_device(device, &(*hour..Hour(hour.0 + 1)));
+        let filters =
+            buckets.chunks(BUCKETS_MAX).map(|buckets| doc! { "$or": buckets.iter().map(of).collect::<Vec<_>>() });
         let (mut derived, mut names) = (Derived::new(), MetricNames::new(&SeriesFilter::ALL));
         for filter in filters {
-            let find = self.documents.find(filter).projection(rollup_fields()).batch_size(BATCH);
+            let find = self.find(filter).projection(rollup_fields()).batch_size(BATCH);
             let add = |document: &RawDocument| {
                 add(&mut derived, document, &mut names)?;
                 Ok(ControlFlow::Continue(()))

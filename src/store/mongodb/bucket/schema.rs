@@ -12,8 +12,8 @@ use super::document::SCHEMA_VERSION;
 use crate::model::DEVICE_ID_MAX_BYTES;
 use crate::store::StoreError;
 
-/// The index that every query uses.
-const QUERY_INDEX: &str = "deviceId_bucket";
+/// The index that queries of older versions used.
+const UNUSED_INDEX: &str = "deviceId_bucket";
 
 /// The time that expiry waits longer, because `createdAt` is up to an hour before the last reading of its
 /// bucket.
@@ -32,7 +32,7 @@ impl Schema {
     pub(super) async fn ensure(&self) -> Result<Deployment, StoreError> {
         let deployment = self.collection.deployment().await?;
         self.ensure_collection().await?;
-        self.collection.ensure_index(QUERY_INDEX, doc! { "deviceId": 1, "bucket": 1 }).await?;
+        self.collection.drop_unused_index(UNUSED_INDEX).await?;
         let expiry = self.retention.map(|retention| retention.saturating_add(HOUR));
         self.collection.ensure_expiry(CREATED_AT, expiry).await?;
         self.collection.ensure_sharding(deployment, "deviceId").await?;

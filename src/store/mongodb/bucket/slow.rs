@@ -14,18 +14,20 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use bson::{DateTime, doc};
+use bson::doc;
 use mongodb::options::ReadConcern;
 
 use super::super::collection::Deployment;
 use super::super::command::id_of;
 use super::super::decode::DecodeError;
 use super::super::encode::Encoder;
+use super::super::id_walk::Suffix;
 use super::super::names;
 use super::super::statements::Verb;
 use super::Buckets;
 use super::document::Part;
 use super::plan::{Change, is_consistent, plan};
+use super::read::of_device;
 use super::statement::{Job, insert_document};
 use crate::common::backoff::Backoff;
 use crate::model::{BucketWrite, Hour};
@@ -77,16 +79,13 @@ impl Buckets {
 
     /// The parts of a bucket from number `from` on, ascending.
     async fn read_parts(&self, device: &str, hour: Hour, from: i32) -> Result<Vec<Part>, StoreError> {
-        let bucket = DateTime::from_millis(hour.start_ms());
-        let find = self
-            .documents
-            .find(doc! { "deviceId": device, "bucket": bucket, "part": { "$gte": from } })
-            .read_concern(ReadConcern::majority());
-        let own_id = names::document_id(device, hour, 0);
+        let mut filter = of_device(device, &(hour..Hour(hour.0 + 1)));
+        filter.insert("part", doc! { "$gte": from });
+        let find = self.find(filter).read_concern(ReadConcern::majority());
         let mut parts: Result<Vec<Part>, DecodeError> = Ok(Vec::new());
         self.commands
             .each_document(find, |document| {
-                if !document.get_str("_id").is_ok_and(|id| id.starts_with(&own_id)) {
+                if !document.get_str("_id").is_ok_and(|id| Suffix::Bucket.device_of(id) == Some(device)) {
                     return Err(DecodeError("its _id is not one that tidegauge writes".into()));
                 }
                 // A part of ours must not be skipped: its readings would be written again, to no end.

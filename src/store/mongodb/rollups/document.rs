@@ -115,7 +115,7 @@ fn entry_of(value: RawBsonRef<'_>) -> Result<&RawDocument, DecodeError> {
 /// The fields of one document that a list of devices needs.
 #[derive(Debug, PartialEq)]
 pub(in super::super) struct Day {
-    pub(in super::super) device: String,
+    pub(super) device: String,
     /// The first instant of the day. If the rollup is of an older version, which did not store it: the start
     /// of the first hour.
     pub(in super::super) first_ts_ms: i64,

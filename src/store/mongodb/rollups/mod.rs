@@ -39,14 +39,13 @@ use std::time::Duration;
 use bson::{RawDocumentBuf, doc};
 use mongodb::Collection;
 
-pub(super) use self::document::Day;
 pub(super) use self::missing::{Missing, missing};
 use super::collection::{CREATED_AT, Deployment, Kind, ManagedCollection};
 use super::command::Commands;
 use crate::store::{HourStats, StoreError};
 
-/// The index that every query uses.
-const QUERY_INDEX: &str = "deviceId_day";
+/// The index that queries of older versions used.
+const UNUSED_INDEX: &str = "deviceId_day";
 
 /// The time that expiry waits longer, because `createdAt` is up to a day before the last reading of its
 /// document.
@@ -83,7 +82,7 @@ impl RollupCollection {
         if self.managed.present(Kind::Plain).await?.is_none() {
             self.managed.create(doc! {}).await?;
         }
-        self.managed.ensure_index(QUERY_INDEX, doc! { "deviceId": 1, "day": 1 }).await?;
+        self.managed.drop_unused_index(UNUSED_INDEX).await?;
         let expiry = self.retention.map(|retention| retention.saturating_add(DAY));
         self.managed.ensure_expiry(CREATED_AT, expiry).await?;
         self.managed.ensure_sharding(deployment, "deviceId").await

@@ -3,17 +3,22 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use bson::doc;
+use bson::{RawDocument, doc};
+use mongodb::options::Hint;
 
-use super::super::by_device::{ByDevice, of_devices, within};
+use super::super::by_device::ByDevice;
+use super::super::names;
 use super::RollupCollection;
-use super::document::{add_hours, day_of, start_of};
+use super::document::add_hours;
 use crate::model::{Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{HourStats, StoreError};
 
 /// The documents of one batch: a month of many devices fits into one reply, or as much as a reply can hold.
 const BATCH: u32 = 10_000;
+
+/// The most devices of one query, each of which is a range of `_id`s.
+const DEVICES_MAX: usize = 250;
 
 impl RollupCollection {
     /// The hours with a rollup, of each of the devices, ascending; see [`crate::store::Store::hour_stats`].
@@ -27,17 +32,19 @@ impl RollupCollection {
         if devices.is_empty() || hours.is_empty() {
             return Ok(by_device.sorted());
         }
-        let days = start_of(day_of(hours.start))..hours.end;
         let mut names = MetricNames::new(series);
-        // Whole documents: a projection would cost the server more than sending them.
-        let find = self.documents.find(doc! { "deviceId": of_devices(devices), "day": within(&days) });
-        self.commands
-            .each_document(self.commands.limited(find.batch_size(BATCH)), |document| {
-                let found = by_device.of(document.get_str("deviceId")?)?;
-                add_hours(document, hours, &mut names, found)?;
-                Ok(ControlFlow::Continue(()))
-            })
-            .await?;
+        let mut visit = |document: &RawDocument| {
+            let found = by_device.of(document.get_str("deviceId")?)?;
+            add_hours(document, hours, &mut names, found)?;
+            Ok(ControlFlow::Continue(()))
+        };
+        for devices in devices.chunks(DEVICES_MAX) {
+            let of = |device: &Arc<str>| doc! { "_id": names::ids_of_days(device, hours), "deviceId": &**device };
+            let filter = doc! { "$or": devices.iter().map(of).collect::<Vec<_>>() };
+            // Whole documents: a projection would cost the server more than sending them.
+            let find = self.documents.find(filter).hint(Hint::Keys(doc! { "_id": 1 })).batch_size(BATCH);
+            self.commands.each_document(self.commands.limited(find), &mut visit).await?;
+        }
         Ok(by_device.sorted())
     }
 }

@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use bson::{DateTime, doc};
+use bson::doc;
+use mongodb::options::Hint;
 
 use super::super::by_device::of_devices;
 use super::super::encode::Encoder;
+use super::super::names;
 use super::super::statements::{Outcome, Verb};
-use super::document::{day_of, key_of, put, rev_of, start_of};
+use super::document::{day_of, key_of, put, rev_of};
 use super::{HourRollup, RollupCollection};
 use crate::model::Hour;
 use crate::store::{StoreError, WriteError};
@@ -84,8 +86,10 @@ impl RollupCollection {
             return Ok(rollups);
         }
         let devices: Vec<&str> = rollups.iter().map(|rollup| &*rollup.device).collect();
-        let day = DateTime::from_millis(start_of(day_of(hour)).start_ms());
-        let find = self.documents.find(doc! { "deviceId": of_devices(&devices), "day": day });
+        let day = day_of(hour);
+        let ids: Vec<String> = devices.iter().map(|device| names::day_id(device, day)).collect();
+        let find = self.documents.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(&devices) });
+        let find = find.hint(Hint::Keys(doc! { "_id": 1 }));
         let fields = doc! { "_id": 0, "deviceId": 1, format!("hours.{}.rev", key_of(hour)): 1 };
         let find = find.projection(fields).batch_size(u32::try_from(devices.len()).unwrap_or(u32::MAX));
         let mut revs: HashMap<String, i64> = HashMap::new();

@@ -16,7 +16,7 @@ use mongodb::Client;
 
 use self::mongod::mongos::{Cluster, Mongos, Sharding, uri_of};
 use self::mongod::replica_set::ReplicaSet;
-use super::MongodbOptions;
+use super::{BlockCompressor, MongodbOptions};
 use crate::model::Hour;
 use crate::store::Store;
 use crate::store::scenarios::{Expiry, OlderVersion};
@@ -116,6 +116,8 @@ impl Scratch {
             unreadable_devices: crate::store::UnreadableDocuments::default(),
             retention: None,
             rollups_retention: None,
+            block_compressor: BlockCompressor::Zstd,
+            drop_unused_indexes: false,
             validate: false,
             max_connections: 10,
         }

@@ -3,9 +3,10 @@
 use std::ops::ControlFlow;
 
 use async_trait::async_trait;
-use bson::{Bson, doc};
+use bson::doc;
 
 use super::super::layout::Devices;
+use super::super::seek::Seek;
 use super::Timeseries;
 use super::times::during_hours;
 use crate::model::{Hour, SeriesFilter};
@@ -14,10 +15,9 @@ use crate::store::{DeviceMetadata, DeviceSummary, StoreError};
 
 #[async_trait]
 impl Devices for Timeseries {
-    type First = String;
-
-    async fn first_of(&self, ids: Bson) -> Result<Option<String>, StoreError> {
-        let find = self.measurements.find(doc! { "meta.deviceId": ids }).sort(doc! { "meta.deviceId": 1 }).limit(1);
+    async fn next_device(&self, seek: &Seek) -> Result<Option<String>, StoreError> {
+        let find =
+            self.measurements.find(doc! { "meta.deviceId": seek.rest() }).sort(doc! { "meta.deviceId": 1 }).limit(1);
         let find = self.commands.limited(find).projection(doc! { "_id": 0, "meta.deviceId": 1 });
         let mut first = None;
         self.commands
@@ -29,16 +29,12 @@ impl Devices for Timeseries {
         Ok(first)
     }
 
-    fn device_of(first: &String) -> &str {
-        first
-    }
-
-    async fn summary(&self, device: String) -> Result<Option<DeviceSummary>, StoreError> {
-        let (Some(first), Some(last)) = (self.read_end(&device, 1).await?, self.read_end(&device, -1).await?) else {
+    async fn summary(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError> {
+        let (Some(first), Some(last)) = (self.read_end(device, 1).await?, self.read_end(device, -1).await?) else {
             return Ok(None);
         };
         let hour = Hour::of(last.last_ms);
-        let newest = doc! { "meta.deviceId": &device, "ts": during_hours(&(hour..Hour(hour.0 + 1))) };
+        let newest = doc! { "meta.deviceId": device, "ts": during_hours(&(hour..Hour(hour.0 + 1))) };
         let hours = self.fold(newest, &mut MetricNames::new(&SeriesFilter::ALL)).await?;
         let metrics = hours.into_iter().flat_map(|of| of.stats.stats).map(|(metric, _)| metric);
         let span_ms = (first.last_ms, last.last_ms);

@@ -16,7 +16,7 @@ use super::Timeseries;
 use super::document::{add_measurement, decode_meta, field_of, metric_of};
 use super::known::LatestKnown;
 use super::times::{during, during_hours, since};
-use crate::model::{Contents, Hour, HourOffset, Metric, SeriesFilter, Stats};
+use crate::model::{Contents, Day, Hour, HourOffset, Metric, SeriesFilter, Stats};
 use crate::store::metric_names::MetricNames;
 use crate::store::{
     DeviceMetadata, FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError,
@@ -79,7 +79,7 @@ impl Queries for Timeseries {
         Ok(samples.finish().0)
     }
 
-    async fn last_ts_ms(&self, device: &str) -> Result<Option<i64>, StoreError> {
+    async fn last_ts_ms(&self, device: &str, _noted: Option<Day>) -> Result<Option<i64>, StoreError> {
         Ok(self.read_newest(device).await?.map(|newest| newest.last_ms))
     }
 
@@ -95,7 +95,7 @@ impl Queries for Timeseries {
         Ok(newest.map(|text| DeviceMetadata { hour: DeviceMetadata::UNKNOWN_HOUR, text }))
     }
 
-    async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
+    async fn last_hour(&self, device: &str, _noted: Option<Day>) -> Result<Option<Hour>, StoreError> {
         Ok(self.read_newest(device).await?.map(|newest| Hour::of(newest.last_ms)))
     }
 }

@@ -2,6 +2,7 @@
 
 use bson::{Bson, DateTime};
 
+use super::super::read::{ALL_HOURS, of_device};
 use super::*;
 use crate::store::mongodb::names::created_at_ms;
 
@@ -103,20 +104,38 @@ async fn the_guides_hourly_report_agrees_with_the_stats_of_every_bucket() {
     }
 }
 
+/// The queries of `read` and `devices`, which all have one of these shapes.
 #[tokio::test]
-async fn the_index_finds_the_hours_of_a_device_in_order() {
+async fn the_index_of_ids_finds_the_hours_of_devices_and_little_else() {
     let scratch = Scratch::new().await;
     let store = scratch.store().await;
-    write_one(&store, &write_at("d", 0..3)).await.unwrap();
-    for (filter, sort) in [
-        (doc! { "deviceId": "d", "bucket": { "$gte": instant(0), "$lt": instant(1) } }, doc! { "bucket": 1 }),
-        (doc! { "deviceId": "d" }, doc! { "deviceId": -1, "bucket": -1 }),
-        (doc! { "deviceId": { "$gt": "c", "$lt": "d\u{7F}" } }, doc! { "deviceId": 1, "bucket": 1 }),
+    let devices: Vec<String> = (0..20).map(|nth| format!("d{nth}")).collect();
+    let hours = || (0..10).map(|nth| Hour(HOUR.0 + nth));
+    let nested = ["d3/2026-04-20T15", "d3/2026-04-20", "d3/7", "d3/x", "d30", "d3-"].map(str::to_owned);
+    let write_of = |device: &String, hour| {
+        let mut write = write_at(device, 0..3);
+        std::sync::Arc::make_mut(&mut write).hour = hour;
+        write
+    };
+    let all = devices.iter().chain(&nested).flat_map(|device| hours().map(move |hour| write_of(device, hour)));
+    assert!(store.write(&all.collect::<Vec<_>>()).await.iter().all(Result::is_ok));
+    let of = |device: &str, from: i32, to: i32| of_device(device, &(Hour(HOUR.0 + from)..Hour(HOUR.0 + to)));
+    let several = devices.iter().flat_map(|device| [of(device, 1, 3), of(device, 6, 9)]).collect::<Vec<_>>();
+    for (filter, sort, expected) in [
+        (of("d5", 2, 6), doc! { "_id": 1 }, 4),
+        (of_device("d5", &ALL_HOURS), doc! { "_id": -1 }, 10),
+        (of("d3", 3, 4), doc! {}, 1),
+        (doc! { "$or": several }, doc! {}, 100),
     ] {
-        let find = doc! { "find": "buckets", "filter": filter, "sort": sort, "limit": 1 };
-        let plan = scratch.run(doc! { "explain": find, "verbosity": "queryPlanner" }).await;
-        let plan = plan.get_document("queryPlanner").unwrap().get_document("winningPlan").unwrap().to_string();
+        let find = doc! { "find": "buckets", "filter": &filter, "sort": sort, "hint": { "_id": 1 } };
+        let explained = scratch.run(doc! { "explain": find, "verbosity": "executionStats" }).await;
+        let plan = explained.get_document("queryPlanner").unwrap().get_document("winningPlan").unwrap().to_string();
         assert!(plan.contains("IXSCAN") && !plan.contains("\"SORT\"") && !plan.contains("COLLSCAN"), "{plan}");
+        let stats = explained.get_document("executionStats").unwrap();
+        let [examined, returned] = ["totalDocsExamined", "nReturned"].map(|name| stats.get_i32(name).unwrap());
+        assert_eq!(returned, expected, "{filter}");
+        // The ranges of d3 have documents of devices whose IDs begin with it.
+        assert!(examined <= expected + 21, "{examined} documents for {expected}: {filter}");
     }
 }
 

@@ -3,8 +3,11 @@
 use bson::{Bson, RawDocumentBuf};
 use tokio::sync::{Mutex, MutexGuard};
 
+use super::schema::compressor;
 use super::*;
+use crate::config::MongodbUri;
 use crate::store::Rollups;
+use crate::store::mongodb::BlockCompressor;
 use crate::store::mongodb::bucket::capacity::Capacity;
 use crate::store::mongodb::bucket::fast::job_of;
 use crate::store::mongodb::bucket::statement::append;
@@ -52,12 +55,16 @@ async fn faulty_store(scratch: &Scratch) -> BucketStore {
 }
 
 async fn faulty_store_with(scratch: &Scratch, options: MongodbOptions) -> BucketStore {
-    let separator = if scratch.uri.contains('?') { '&' } else { '?' };
-    let uri = format!("{}{separator}appName={}", scratch.uri, scratch.name);
+    let uri = faulty_uri(scratch);
     scratch.store().await.ensure_schema().await.unwrap(); // with time enough, however short the timeout of `options` is
-    let store = BucketStore::connect(MongodbOptions { uri: uri.parse().unwrap(), ..options }).await.unwrap();
+    let store = BucketStore::connect(MongodbOptions { uri, ..options }).await.unwrap();
     in_the_end(async || store.ensure_schema().await).await;
     store
+}
+
+fn faulty_uri(scratch: &Scratch) -> MongodbUri {
+    let separator = if scratch.uri.contains('?') { '&' } else { '?' };
+    format!("{}{separator}appName={}", scratch.uri, scratch.name).parse().unwrap()
 }
 
 async fn a_fault_is_transient(how: Document, expected: Cause, applied: bool) {
@@ -277,6 +284,17 @@ async fn a_write_to_an_unreadable_bucket_is_a_permanent_error() {
 }
 
 #[tokio::test]
+async fn a_server_that_refuses_the_compressor_creates_the_collection_without_it() {
+    let scratch = Scratch::new().await;
+    let fault = Fault::inject(&scratch, "create", doc! { "times": 1 }, doc! { "errorCode": 72 }).await;
+    let store = BucketStore::connect(MongodbOptions { uri: faulty_uri(&scratch), ..scratch.options() }).await.unwrap();
+    store.ensure_schema().await.unwrap();
+    fault.remove().await;
+    assert_eq!(compressor(&scratch, "buckets").await, "snappy", "the server's default");
+    assert_eq!(compressor(&scratch, "rollups").await, "zstd");
+}
+
+#[tokio::test]
 async fn a_store_opens_while_the_server_is_down_and_each_call_fails() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let options = MongodbOptions {
@@ -295,6 +313,8 @@ async fn a_store_opens_while_the_server_is_down_and_each_call_fails() {
         unreadable_devices: crate::store::UnreadableDocuments::default(),
         retention: None,
         rollups_retention: None,
+        block_compressor: BlockCompressor::Zstd,
+        drop_unused_indexes: false,
         validate: false,
         max_connections: 2,
     };

@@ -38,29 +38,34 @@ async fn foreign_documents_change_no_answer() {
     assert_eq!(skipped(), [0, 0]);
 
     let mut newer = scratch.buckets().await.remove(1);
-    newer.insert("_id", "d/of-a-newer-version");
+    newer.insert("_id", "d/2026-04-20T14-of-a-newer-version");
     newer.insert("schemaVersion", 3);
     let mut copy = newer.clone();
-    copy.insert("_id", "d/without-stats");
+    copy.insert("_id", "d/2026-04-20T14/without-stats");
     copy.insert("schemaVersion", 1);
     copy.remove("stats");
     let at = |hour: Hour| bson::DateTime::from_millis(hour.start_ms());
     let foreign = [
         doc! { "_id": 1, "hello": "world" },
-        doc! { "_id": 2, "deviceId": "d", "bucket": "not a date" },
-        doc! { "_id": 3, "deviceId": "d", "bucket": at(NEXT), "createdAt": at(NEXT), "part": 0 },
+        doc! { "_id": "d/2026-04-20T13", "deviceId": "d", "bucket": "not a date" },
+        doc! { "_id": "d/2026-04-20T15", "deviceId": "d", "bucket": at(NEXT), "createdAt": at(NEXT), "part": 0 },
         doc! { "_id": 4, "deviceId": "a", "bucket": at(HOUR), "part": 0, "schemaVersion": 1 },
-        doc! { "_id": 5, "deviceId": 7, "bucket": at(HOUR), "createdAt": at(HOUR) },
-        doc! { "_id": 6, "deviceId": "z", "bucket": at(HOUR), "lastTs": f64::NAN, "readings": 5, "stats": [] },
+        doc! { "_id": "a/2026-04-20T14", "deviceId": "a", "bucket": at(HOUR), "part": 0, "schemaVersion": 1 },
+        doc! { "_id": "c/2026-04-20T14", "deviceId": 7, "bucket": at(HOUR), "createdAt": at(HOUR) },
+        doc! { "_id": "z/2026-04-20T14", "deviceId": "z", "lastTs": f64::NAN, "readings": 5, "stats": [] },
+        doc! { "_id": "d/2026-04-20", "deviceId": "d" },
         newer,
         copy,
     ];
     scratch.run(doc! { "insert": "buckets", "documents": foreign.to_vec() }).await;
     let day = bson::DateTime::from_millis(Hour(HOUR.0 - 14).start_ms());
     let foreign = [
-        doc! { "_id": 1, "deviceId": "d", "day": day, "hours": "many" },
-        doc! { "_id": 2, "deviceId": "d", "day": day, "schemaVersion": 1, "hours": { "14": { "stats": 5 }, "99": 1 } },
-        doc! { "_id": 3, "deviceId": "d", "day": day, "schemaVersion": 7, "hours": { "14": { "stats": {} } } },
+        doc! { "_id": "d/2026-04-20-", "deviceId": "d", "day": day, "hours": "many" },
+        doc! { "_id": "d/2026-04-20+", "deviceId": "d", "day": day, "schemaVersion": 1,
+        "hours": { "14": { "stats": 5 }, "99": 1 } },
+        doc! { "_id": "d/2026-04-20/", "deviceId": "d", "day": day, "schemaVersion": 7,
+        "hours": { "14": { "stats": {} } } },
+        doc! { "_id": 4, "deviceId": "d", "day": day },
     ];
     scratch.run(doc! { "insert": "rollups", "documents": foreign.to_vec() }).await;
 

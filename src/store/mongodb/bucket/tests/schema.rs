@@ -8,7 +8,7 @@ use mongodb::Client;
 use super::*;
 use crate::store::Rollups;
 use crate::store::mongodb::tests::mongod::Mongod;
-use crate::store::mongodb::{Granularity, TimeseriesOptions, TimeseriesSpan, TimeseriesStore};
+use crate::store::mongodb::{BlockCompressor, Granularity, TimeseriesOptions, TimeseriesSpan, TimeseriesStore};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -34,18 +34,77 @@ async fn validator(scratch: &Scratch) -> Option<Document> {
 #[tokio::test]
 async fn expiry_is_created_changed_and_dropped_with_the_retention() {
     let scratch = Scratch::new().await;
-    let plain = ["_id_", "deviceId_bucket", "createdAt"].map(|name| (name.to_owned(), None));
+    let plain = ["_id_", "createdAt"].map(|name| (name.to_owned(), None));
     ensure(&scratch, None, false).await;
     assert_eq!(indexes(&scratch).await, plain);
     for days in [1, 1, 30, 7] {
         ensure(&scratch, Some(DAY * days), false).await;
         let expected = ("createdAt".to_owned(), Some(i64::from(days) * 86_400 + 3_600));
-        assert_eq!(indexes(&scratch).await[2..], [expected]);
+        assert_eq!(indexes(&scratch).await[1..], [expected]);
     }
     ensure(&scratch, None, false).await;
     assert_eq!(indexes(&scratch).await, plain);
     ensure(&scratch, Some(Duration::MAX), false).await;
-    assert_eq!(indexes(&scratch).await[2].1, Some(i64::from(i32::MAX)), "as long as the server can");
+    assert_eq!(indexes(&scratch).await[1].1, Some(i64::from(i32::MAX)), "as long as the server can");
+}
+
+#[tokio::test]
+async fn indexes_of_older_versions_stay_until_they_are_to_be_dropped() {
+    let scratch = Scratch::new().await;
+    let older = |name: &str, field: &str| {
+        let index = doc! { "name": format!("deviceId_{field}"), "key": { "deviceId": 1, field: 1 } };
+        doc! { "createIndexes": name, "indexes": [index] }
+    };
+    scratch.run(older("buckets", "bucket")).await;
+    scratch.run(older("rollups", "day")).await;
+    let store = ensure(&scratch, None, false).await;
+    let writes: Vec<_> = ["a", "b", "b/2026-04-20T14"].iter().map(|device| write_at(device, 0..5)).collect();
+    assert!(store.write(&writes).await.iter().all(Result::is_ok));
+    for kept in [true, false] {
+        let options = MongodbOptions { drop_unused_indexes: !kept, ..scratch.options() };
+        let store = BucketStore::connect(options).await.unwrap();
+        store.ensure_schema().await.unwrap();
+        for (name, index) in [("buckets", "deviceId_bucket"), ("rollups", "deviceId_day")] {
+            let found = scratch.all(doc! { "listIndexes": name }).await;
+            let has_it = found.iter().any(|found| found.get_str("name").ok() == Some(index));
+            assert_eq!(has_it, kept, "{found:?}");
+        }
+        for write in &writes {
+            expect_instants(&store, &write.device, 0..5).await;
+        }
+    }
+}
+
+/// The compressor of a collection on disk.
+pub(super) async fn compressor(scratch: &Scratch, name: &str) -> String {
+    let stats = scratch.run(doc! { "collStats": name }).await;
+    let created = stats.get_document("wiredTiger").unwrap().get_str("creationString").unwrap().to_owned();
+    let (_, compressor) = created.split_once("block_compressor=").unwrap();
+    compressor.split(',').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn new_collections_are_compressed_as_configured_and_existing_ones_stay() {
+    let scratch = Scratch::new().await;
+    let open = async |block_compressor| {
+        let options = MongodbOptions { block_compressor, ..scratch.options() };
+        let timeseries = TimeseriesOptions {
+            collection: "readings".into(),
+            span: TimeseriesSpan::Granularity(Granularity::Seconds),
+            max_known_devices: 1_000,
+        };
+        BucketStore::connect(options.clone()).await.unwrap().ensure_schema().await.unwrap();
+        TimeseriesStore::connect(options, timeseries).await.unwrap().ensure_schema().await.unwrap();
+    };
+    for (configured, expected) in [(BlockCompressor::Zstd, "zstd"), (BlockCompressor::Snappy, "zstd")] {
+        open(configured).await;
+        for name in ["buckets", "rollups", "devices", "readings"] {
+            assert_eq!(compressor(&scratch, name).await, expected, "{name}");
+        }
+    }
+    drop_collection(&scratch, "buckets").await;
+    open(BlockCompressor::None).await;
+    assert_eq!(compressor(&scratch, "buckets").await, "none");
 }
 
 #[tokio::test]
@@ -53,7 +112,7 @@ async fn instances_that_start_together_agree_on_one_schema() {
     let scratch = Scratch::new().await;
     let one = || ensure(&scratch, Some(DAY), true);
     tokio::join!(one(), one(), one());
-    assert_eq!(indexes(&scratch).await.len(), 3);
+    assert_eq!(indexes(&scratch).await.len(), 2);
 }
 
 #[tokio::test]
@@ -150,7 +209,7 @@ async fn dropped_rollups_are_another_identity_and_come_back_at_once() {
     assert_ne!(after, before);
     let of_rollups = scratch.all(doc! { "listIndexes": "rollups" }).await;
     let names: Vec<_> = of_rollups.iter().map(|index| index.get_str("name").unwrap()).collect();
-    assert_eq!(names, ["_id_", "deviceId_day", "createdAt"]);
+    assert_eq!(names, ["_id_", "createdAt"]);
     assert_eq!(store.identity().await.unwrap(), after);
 }
 
