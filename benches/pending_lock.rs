@@ -100,6 +100,7 @@ impl Service {
         let log = tidegauge::log::Options {
             dir: dir.join("log"),
             sync: Sync::Always,
+            group_window: Duration::ZERO,
             segment_bytes: 64 << 20,
             max_bytes: 8 << 30,
             min_free: MinFree::Bytes(0),

@@ -41,9 +41,14 @@ fn log_append(criterion: &mut Criterion) {
 }
 
 fn open(dir: &Path) -> Log {
-    let min_free = MinFree::Bytes(0);
-    let options =
-        Options { dir: dir.to_owned(), sync: Sync::Always, segment_bytes: 16 << 20, max_bytes: 1 << 30, min_free };
+    let options = Options {
+        dir: dir.to_owned(),
+        sync: Sync::Always,
+        group_window: Duration::ZERO,
+        segment_bytes: 16 << 20,
+        max_bytes: 1 << 30,
+        min_free: MinFree::Bytes(0),
+    };
     Log::open(options, tidegauge::log::Instruments::default()).expect("an empty folder").0
 }
 

@@ -66,6 +66,7 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let datagrams = sockets.as_ref().map(udp::Sockets::local_addr).transpose()?;
     let (metrics, exposition) = Metrics::new();
     metrics.record_config(true, clock.now_ms());
+    let threads = http::Threads::start().context("start the threads of connections")?;
     let service = Service::start(&config, &data, &clock, Arc::new(metrics), exposition, sockets).await?;
     if let Some(tls) = &tls {
         tls.record_expiry(&service.app.metrics);
@@ -83,7 +84,7 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     announce(&config, &listener, datagrams, &*service.store)?;
     let grace = config.server.shutdown_grace.as_duration();
     let reason = tokio::select! {
-        reason = service.run(listener, tls, signals, grace) => reason,
+        reason = service.run((listener, threads), tls, signals, grace) => reason,
         never = reloading => match never {},
     };
     let stopped = service.stop(reason, grace).await;
@@ -241,6 +242,7 @@ impl Service {
             exposition,
             budget: Budget::new(config.http.max_bytes_in_flight.as_usize()),
             admission: Admission::new(config.query.max_concurrent, config.query.max_bytes_in_flight.as_usize()),
+            main: tokio::runtime::Handle::current(),
             limits: options::http(config),
             formats: options::formats(config),
         };
@@ -255,12 +257,12 @@ impl Service {
     /// Serves until there is a reason to stop, then completes the requests in progress.
     async fn run(
         &self,
-        listener: TcpListener,
+        (listener, threads): (TcpListener, http::Threads),
         tls: Option<Arc<Tls>>,
         mut signals: StopSignals,
         grace: Duration,
     ) -> Reason {
-        let mut http = tokio::spawn(http::serve(listener, Arc::clone(&self.app), tls, self.closing.clone()));
+        let mut http = tokio::spawn(http::serve(listener, threads, Arc::clone(&self.app), tls, self.closing.clone()));
         let reason = tokio::select! {
             _ = signals.terminate.recv() => Reason::Signal("SIGTERM"),
             _ = signals.interrupt.recv() => Reason::Signal("SIGINT"),
@@ -343,7 +345,8 @@ fn open_log(config: &Config, dir: &Path, metrics: &Metrics) -> anyhow::Result<(L
     };
     let (segment_bytes, max_bytes) = (config.log.segment_bytes.0, config.log.max_bytes.0);
     let min_free = options::min_free(config);
-    let options = log::Options { dir: dir.to_owned(), sync, segment_bytes, max_bytes, min_free };
+    let group_window = config.log.group_window.as_duration();
+    let options = log::Options { dir: dir.to_owned(), sync, group_window, segment_bytes, max_bytes, min_free };
     let instruments = Instruments {
         sync_seconds: metrics.log_sync_seconds.clone(),
         group_records: metrics.log_group_records.clone(),

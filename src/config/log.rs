@@ -15,6 +15,8 @@ pub struct Log {
     pub sync: SyncPolicy,
     /// The time between syncs with `sync = "interval"`, which a power cut may lose. 1ms to 1h.
     pub sync_interval: Period,
+    /// How long a record waits for others that are synced with it, unless they are many. 0 to 1s.
+    pub group_window: Period,
     /// The size of a segment. 64KiB to 1GiB, and at most half of `max_bytes`.
     pub segment_bytes: Bytes,
     /// The size of the log, which grows while the store does not keep up. Above it readings are refused.
@@ -85,6 +87,7 @@ impl Default for Log {
         Self {
             sync: SyncPolicy::Always,
             sync_interval: Period::secs(1),
+            group_window: Period::secs(0),
             segment_bytes: Bytes::mib(64),
             max_bytes: Bytes::gib(8),
             min_free_bytes: MinFree::Auto,
@@ -95,6 +98,7 @@ impl Default for Log {
 impl Log {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         within("log.sync_interval", self.sync_interval, Period::millis(1), Period::hours(1))?;
+        within("log.group_window", self.group_window, Period::secs(0), Period::secs(1))?;
         within("log.segment_bytes", self.segment_bytes, Bytes::kib(64), Bytes::gib(1))?;
         // The current segment cannot be removed, so with a single segment the log could stay full forever.
         if self.segment_bytes.0 > self.max_bytes.0 / 2 {

@@ -255,6 +255,7 @@ fn values_without_sense_are_refused_by_key() {
         ("[ingest.line_protocol]\ndevice_tags = [\"\"]", "ingest.line_protocol.device_tags"),
         ("[ingest.senml]\nseparators = \"/ \"", "ingest.senml.separators"),
         ("[log]\nsync_interval = \"0s\"", "log.sync_interval"),
+        ("[log]\ngroup_window = \"1001ms\"", "log.group_window"),
         ("[log]\nsegment_bytes = \"63KiB\"", "log.segment_bytes"),
         ("[log]\nsegment_bytes = \"1MiB\"\nmax_bytes = \"2047KiB\"", "log.segment_bytes"),
         ("[pending]\nmax_bytes = 0", "pending.max_bytes"),

@@ -2,6 +2,9 @@
 //!
 //! It reads and decodes records without the lock of pending, and inserts the readings in turns of bounded
 //! length, so that a large record does not keep other tasks from the lock.
+//!
+//! It does not wake for each record, but for many of them: at the end of a tick, for many bytes, for a query
+//! ([`Pipeline::catch_up`]), or at the end of the log.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,14 +15,25 @@ use tokio::time::Instant;
 
 use super::Pipeline;
 use crate::common::once_per_change::OncePerChange;
-use crate::log::{Reader, Record};
+use crate::log::{Lag, Reader, Record};
 use crate::pending::Insertion;
 
 /// How many records are inserted before waiting queries and the scheduler are notified.
 const RECORDS_PER_NOTIFICATION: usize = 256;
 
-/// The longest wait for a notification before the feeder checks again.
-const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// The longest time for which a record waits in the log, if `flush.max_age` is not short.
+///
+/// It delays the write of a bucket, and with it nothing that a client notices.
+const MAX_TICK: Duration = Duration::from_millis(200);
+
+/// The shortest tick, however short `flush.max_age` is.
+const MIN_TICK: Duration = Duration::from_millis(1);
+
+/// The number of unread bytes that ends a tick: the work of a few milliseconds.
+const MANY_BYTES: u64 = 256 << 10;
+
+/// The wait before the next attempt while pending is full or no file can be opened.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Starts the feeder. It ends when the log is closed and read to its end, or when it is stopped.
 pub(super) fn spawn(pipeline: Arc<Pipeline>) -> std::io::Result<std::thread::JoinHandle<()>> {
@@ -36,7 +50,8 @@ pub(super) fn spawn(pipeline: Arc<Pipeline>) -> std::io::Result<std::thread::Joi
 
 fn feed(pipeline: &Pipeline, mut reader: Reader, runtime: &Handle) -> Result<(), String> {
     let mut no_files = OncePerChange::default(); // the process may open no more files
-    while let Some(readable) = pipeline.log.wait_readable(reader.position(), POLL_INTERVAL) {
+    let lag = Lag { tick: tick(pipeline.options.limits.max_age), bytes: MANY_BYTES };
+    while let Some(readable) = pipeline.log.wait_readable(reader.position(), lag) {
         while reader.position() < readable {
             let mut out_of_files = None;
             for _ in 0..RECORDS_PER_NOTIFICATION {
@@ -72,19 +87,19 @@ fn feed(pipeline: &Pipeline, mut reader: Reader, runtime: &Handle) -> Result<(),
                 if no_files.begins() {
                     tracing::warn!(%error, "cannot open a segment of the log; readings wait in the log until it can");
                 }
-                std::thread::sleep(POLL_INTERVAL);
+                std::thread::sleep(RETRY_INTERVAL);
             } else {
                 no_files.ends();
             }
         }
-        let mut state = pipeline.lock();
-        let has_ended = state.pending.is_half_free() && state.full.ends();
-        drop(state);
-        if has_ended {
-            tracing::info!("pending has room again; readings no longer wait in the log");
-        }
+        pipeline.note_room();
     }
     Ok(())
+}
+
+/// A tenth of `max_age`, within limits: a bucket is written at most so much later than by its age.
+fn tick(max_age: Duration) -> Duration {
+    (max_age / 10).clamp(MIN_TICK, MAX_TICK)
 }
 
 /// Inserts a record into pending. Breaks if the feeder is stopped meanwhile.
@@ -113,7 +128,7 @@ fn insert_record(
             }
             pipeline.announced.send_replace(inserted);
             pipeline.due.notify_one();
-            let _ = runtime.block_on(async { tokio::time::timeout(POLL_INTERVAL, room).await });
+            let _ = runtime.block_on(async { tokio::time::timeout(RETRY_INTERVAL, room).await });
             continue;
         }
         state.inserted_readings += insertion.apply(&mut state.pending, pipeline.now_ms());

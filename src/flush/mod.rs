@@ -4,7 +4,8 @@
 //! log ──feeder──> pending ──scheduler──> store ──> cut the log
 //!        thread    (locked)    tasks
 //! ```
-//! - The **feeder** reads the log in order into pending, and stops while pending is full.
+//! - The **feeder** reads the log in order into pending, many records at once, and stops while pending is
+//!   full.
 //! - The **scheduler** takes the buckets that are due, with a bounded number of writes in flight. A write is
 //!   retried until the store accepts it or refuses it for good.
 //! - The **cutter** cuts the log behind the stored readings about once a second, and has it save its durable
@@ -254,9 +255,23 @@ impl Pipeline {
     pub async fn catch_up(&self, timeout: Duration) -> Option<Duration> {
         let acknowledged = self.log.usage().readable;
         let mut announced = self.announced.subscribe();
+        if *announced.borrow_and_update() >= acknowledged {
+            return None;
+        }
+        self.log.read_up_to(acknowledged);
         match tokio::time::timeout(timeout, announced.wait_for(|&inserted| inserted >= acknowledged)).await {
             Ok(_) => None,
             Err(_) => Some(self.lock().stalled_since.map_or(timeout, |since| since.elapsed())),
+        }
+    }
+
+    /// Logs once that pending has room again, when half of it is free and nothing waits in the log for it.
+    fn note_room(&self) {
+        let mut state = self.lock();
+        let has_ended = state.stalled_since.is_none() && state.pending.is_half_free() && state.full.ends();
+        drop(state);
+        if has_ended {
+            tracing::info!("pending has room again; readings no longer wait in the log");
         }
     }
 

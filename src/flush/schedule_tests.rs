@@ -57,6 +57,7 @@ impl Stage {
         let log = crate::log::Options {
             dir: folder.path().join("log"),
             sync: Sync::Always,
+            group_window: Duration::ZERO,
             segment_bytes: 1 << 16,
             max_bytes: 1 << 20,
             min_free: crate::log::MinFree::Bytes(0),

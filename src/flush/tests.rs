@@ -135,6 +135,7 @@ impl Life {
         let log = crate::log::Options {
             dir: folder.path().join("log"),
             sync: Sync::Always,
+            group_window: Duration::ZERO,
             segment_bytes: 1000,
             max_bytes: 1 << 30,
             min_free: MinFree::Bytes(0),

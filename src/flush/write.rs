@@ -168,4 +168,5 @@ fn complete(pipeline: &Pipeline, done: &[Arc<BucketWrite>]) {
     }
     pipeline.lock().failed_in_a_row = 0;
     pipeline.completed.notify_waiters();
+    pipeline.note_room();
 }

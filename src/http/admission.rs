@@ -10,6 +10,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::App;
 use super::problem::{MOMENT, Problem};
@@ -102,6 +103,8 @@ async fn acquire(semaphore: &Arc<Semaphore>, permits: u32) -> Option<OwnedSemaph
 }
 
 /// Middleware: admits a query and hands its [`Admitted`] to the handler as an `Extension`, or refuses it.
+///
+/// The query runs on the main runtime: on the thread of its connection it would delay other connections.
 pub(super) async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let Some(grant) = request.extensions().get::<Arc<Grant>>().cloned() else {
         return Problem::internal("a query without a grant").into_response();
@@ -110,7 +113,8 @@ pub(super) async fn admit(State(app): State<Arc<App>>, mut request: Request, nex
         Ok(admitted) => {
             let admitted = Arc::new(admitted);
             request.extensions_mut().insert(Arc::clone(&admitted));
-            let answer = next.run(request).await;
+            let query = AbortOnDropHandle::new(app.main.spawn(next.run(request)));
+            let answer = query.await.unwrap_or_else(|error| Problem::internal(&error.to_string()).into_response());
             admitted.hand_over(answer).await
         }
         Err(problem) => problem.into_response(),

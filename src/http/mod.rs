@@ -54,6 +54,7 @@ mod remote_write;
 mod router;
 mod samples;
 mod server;
+mod threads;
 mod time;
 mod tls;
 mod webhook;
@@ -63,6 +64,7 @@ pub use browser::Hosts;
 pub use budget::Budget;
 pub use over_capacity::connections_within;
 pub use server::{listen, serve};
+pub use threads::Threads;
 pub use tls::{Tls, TlsError};
 pub use webhook::Webhook;
 
@@ -134,6 +136,8 @@ pub struct App {
     pub budget: Budget,
     /// The concurrency and the memory of queries.
     pub admission: Admission,
+    /// The runtime of queries.
+    pub main: tokio::runtime::Handle,
     /// The limits.
     pub limits: Limits,
     /// The choices that formats leave to the configuration.

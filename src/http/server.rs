@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use super::linger::LingeringClose;
 use super::over_capacity::OverCapacity;
 use super::router::router;
+use super::threads::Threads;
 use super::tls::{Failure, Tls};
 use super::{App, Limits};
 use crate::access::Certificate;
@@ -49,10 +50,16 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves until `shutdown` is cancelled, then completes the requests in progress.
+/// Serves on `threads` until `shutdown` is cancelled, then completes the requests in progress.
 ///
 /// Returns when the last connection is closed. With `tls` all connections use TLS.
-pub async fn serve(listener: TcpListener, app: Arc<App>, tls: Option<Arc<Tls>>, shutdown: CancellationToken) {
+pub async fn serve(
+    listener: TcpListener,
+    threads: Threads,
+    app: Arc<App>,
+    tls: Option<Arc<Tls>>,
+    shutdown: CancellationToken,
+) {
     let metrics = Arc::clone(&app.metrics);
     let permits = Arc::new(Semaphore::new(app.limits.max_connections));
     let over_capacity = tls.is_none().then(|| OverCapacity::new(app.limits.max_connections));
@@ -91,11 +98,21 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, tls: Option<Arc<Tls>>, 
             }
             continue;
         };
+        let stream = match stream.into_std() {
+            Ok(stream) => stream,
+            Err(error) => {
+                edge.log_refused_connection(Sender::All, "not_accepted", error.to_string());
+                continue;
+            }
+        };
         let edge = edge.clone();
-        tasks.spawn(async move {
+        threads.spawn(&tasks, |place| async move {
             let _open = OpenConnection::count(&edge.metrics);
-            edge.connection(stream, address).await;
-            drop(permit);
+            match TcpStream::from_std(stream) {
+                Ok(stream) => edge.connection(stream, address).await,
+                Err(error) => edge.log_refused_connection(Sender::All, "not_accepted", error.to_string()),
+            }
+            drop((place, permit));
         });
     }
     drop(listener);

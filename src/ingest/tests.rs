@@ -31,6 +31,7 @@ impl Edge {
         let options = Options {
             dir: folder.path().to_owned(),
             sync: Sync::Always,
+            group_window: Duration::ZERO,
             segment_bytes: 1 << 20,
             max_bytes: log_bytes,
             min_free: MinFree::Bytes(0),

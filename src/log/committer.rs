@@ -1,13 +1,13 @@
 //! Group commit: one thread writes all queued batches, syncs them once, and wakes the requests.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use super::Sync;
 use super::appender::{Appender, WriteFailure};
 use super::fullness::{self, FullnessChange};
-use super::handle::{AppendError, Entry, Instruments, Phase, Shared};
+use super::handle::{AppendError, Entry, Instruments, Phase, Shared, State, Writer};
 use super::record;
+use super::{Options, Sync};
 
 /// The most bytes in one group commit. Further batches wait for the next one.
 const GROUP_BYTES: u64 = 8 << 20;
@@ -18,13 +18,15 @@ pub(super) struct Committer {
     shared: Arc<Shared>,
     appender: Appender,
     sync: Sync,
+    group_window: Duration,
     synced_at: Instant,
     instruments: Instruments,
 }
 
 impl Committer {
-    pub(super) fn new(shared: Arc<Shared>, appender: Appender, sync: Sync, instruments: Instruments) -> Self {
-        Self { shared, appender, sync, synced_at: Instant::now(), instruments }
+    pub(super) fn new(shared: Arc<Shared>, appender: Appender, options: &Options, instruments: Instruments) -> Self {
+        let Options { sync, group_window, .. } = *options;
+        Self { shared, appender, sync, group_window, synced_at: Instant::now(), instruments }
     }
 
     /// Runs until the log is closed and all queued batches are written.
@@ -47,22 +49,18 @@ impl Committer {
             if state.phase != Phase::Open {
                 return if self.appender.is_synced() || state.poisoned.is_some() { None } else { Some(Vec::new()) };
             }
-            state.writer_waits = true;
-            state = match self.sync {
+            let sync_in = match self.sync {
                 Sync::Every(interval) if !self.appender.is_synced() => {
-                    let timeout = interval.saturating_sub(self.synced_at.elapsed());
-                    let wait = self.shared.work.wait_timeout(state, timeout);
-                    let (mut state, waited) = wait.unwrap_or_else(std::sync::PoisonError::into_inner);
-                    if waited.timed_out() {
-                        state.writer_waits = false;
-                        return Some(Vec::new());
-                    }
-                    state
+                    Some(interval.saturating_sub(self.synced_at.elapsed()))
                 }
-                _ => self.shared.work.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner),
+                _ => None,
             };
-            state.writer_waits = false;
+            if sync_in.is_some_and(|wait| wait.is_zero()) {
+                return Some(Vec::new());
+            }
+            state = self.wait(state, Writer::WaitsForRecord, sync_in);
         }
+        state = self.gather(state);
         let mut bytes = 0;
         let fits = |entry: &&Entry| {
             bytes += record::encoded_bytes(entry.batch.payload()) as u64;
@@ -70,6 +68,36 @@ impl Committer {
         };
         let count = state.queue.iter().take_while(fits).count().max(1);
         Some(state.queue.drain(..count).collect())
+    }
+
+    /// Waits for more records, until the first one has waited for `log.group_window` or the group is large.
+    fn gather<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while state.phase == Phase::Open && !state.is_group_large() {
+            let waited = state.queue.front().map_or(Duration::ZERO, |first| first.queued_at.elapsed());
+            let wait = self.group_window.saturating_sub(waited);
+            if wait.is_zero() {
+                break;
+            }
+            state = self.wait(state, Writer::Gathers, Some(wait));
+        }
+        state
+    }
+
+    /// Waits until the writer is notified, for at most `limit`.
+    fn wait<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        writer: Writer,
+        limit: Option<Duration>,
+    ) -> MutexGuard<'a, State> {
+        state.writer = writer;
+        let work = &self.shared.work;
+        let mut state = match limit {
+            Some(limit) => work.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0,
+            None => work.wait(state).unwrap_or_else(PoisonError::into_inner),
+        };
+        state.writer = Writer::Works;
+        state
     }
 
     /// Writes a group, syncs it if a sync is due, and resolves its [`Ack`](super::Ack)s.
@@ -132,7 +160,7 @@ impl Committer {
             }
             Err(WriteFailure::Poisoned(why)) => (Some(AppendError::Poisoned(why)), None),
         };
-        let change = {
+        let (change, wakes_readers) = {
             let mut state = self.shared.lock();
             state.queued_bytes -= bytes_of(&group);
             if let Some(AppendError::Poisoned(why)) = &refusal {
@@ -148,10 +176,13 @@ impl Committer {
             if refusal.is_none() {
                 state.appended_readings += group.iter().map(|entry| u64::from(entry.batch.readings())).sum::<u64>();
             }
-            failed.and_then(|(why, free)| state.reserve.failed(why, free, Instant::now()))
+            let change = failed.and_then(|(why, free)| state.reserve.failed(why, free, Instant::now()));
+            (change, state.take_waiting_readers(false))
         };
         fullness::log_change(change);
-        self.shared.progress.notify_all();
+        if wakes_readers {
+            self.shared.progress.notify_all();
+        }
         let outcome = refusal.map_or(Ok(()), Err);
         for entry in group {
             let _ = entry.ack.send(outcome.clone()); // the request may be gone; the append stays
@@ -162,4 +193,59 @@ impl Committer {
 /// The number of bytes in the records of a group.
 fn bytes_of(group: &[Entry]) -> u64 {
     group.iter().map(|entry| record::encoded_bytes(entry.batch.payload()) as u64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::crash_tests::{batch, open_log};
+    use super::super::handle::LARGE_GROUP_RECORDS;
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn a_group_waits_for_its_window_and_takes_what_arrives_meanwhile() {
+        let window = Duration::from_millis(5);
+        let (log, committer, _) = open_log(Sync::Always, window);
+        let (start, _first) = (Instant::now(), log.append(batch(1, 1)).unwrap());
+        std::thread::scope(|scope| {
+            let group = scope.spawn(|| committer.next_group().expect("open").len());
+            while log.shared().lock().writer != Writer::Gathers && !group.is_finished() {
+                std::thread::yield_now();
+            }
+            let _second = log.append(batch(2, 1)).unwrap();
+            assert!((1..=2).contains(&group.join().unwrap()));
+        });
+        assert!(start.elapsed() >= window, "it did not wait");
+    }
+
+    #[test]
+    fn a_large_group_does_not_wait_for_its_window() {
+        let (log, committer, _) = open_log(Sync::Always, HOUR);
+        std::thread::scope(|scope| {
+            let group = scope.spawn(|| committer.next_group().expect("open").len());
+            let acks: Vec<_> = (0..).map(|id| log.append(batch(id, 1)).unwrap()).take(LARGE_GROUP_RECORDS).collect();
+            assert_eq!(group.join().unwrap(), acks.len());
+            // Many bytes are a large group too. It is already queued when the writer looks.
+            let acks: Vec<_> = (0..16).map(|id| log.append(batch(id, 255)).unwrap()).collect();
+            assert_eq!(committer.next_group().expect("open").len(), acks.len());
+        });
+    }
+
+    #[test]
+    fn a_closing_log_does_not_wait_for_the_window() {
+        let (log, committer, recovery) = open_log(Sync::Always, HOUR);
+        std::thread::scope(|scope| {
+            let (ack, running) = (log.append(batch(1, 1)).unwrap(), scope.spawn(|| committer.run()));
+            while log.shared().lock().writer != Writer::Gathers {
+                assert!(!running.is_finished(), "it did not wait for more records");
+                std::thread::yield_now();
+            }
+            log.close();
+            assert_eq!(ack.wait(), Ok(()));
+        });
+        assert!(log.usage().readable > recovery.end);
+    }
 }

@@ -80,7 +80,7 @@ struct World {
     next_id: u32,
 }
 
-fn batch(id: u32, readings: u8) -> Batch {
+pub(super) fn batch(id: u32, readings: u8) -> Batch {
     let mut builder = BatchBuilder::default();
     for reading in 0..=i64::from(readings) {
         builder.push(&format!("device-{id}"), None, reading, [("m", f64::from(id))].into_iter()).unwrap();
@@ -90,8 +90,17 @@ fn batch(id: u32, readings: u8) -> Batch {
 
 fn open(disk: &Disk, sync: Sync, segment_bytes: u64) -> Result<(Log, Committer, Recovery), LogError> {
     let min_free = MinFree::Bytes(0);
-    let options = Options { dir: disk.path().to_owned(), sync, segment_bytes, max_bytes: 1 << 20, min_free };
+    let (dir, group_window) = (disk.path().to_owned(), Duration::ZERO);
+    let options = Options { dir, sync, group_window, segment_bytes, max_bytes: 1 << 20, min_free };
     Log::assemble(Arc::new(disk.clone()), options, Instruments::default())
+}
+
+/// Opens a new log on a sound disk in memory, for tests that run its writer in a thread.
+pub(super) fn open_log(sync: Sync, group_window: Duration) -> (Log, Committer, Recovery) {
+    let (disk, min_free) = (Disk::new(0), MinFree::Bytes(0));
+    let dir = disk.path().to_owned();
+    let options = Options { dir, sync, group_window, segment_bytes: 1 << 20, max_bytes: 1 << 20, min_free };
+    Log::assemble(Arc::new(disk), options, Instruments::default()).unwrap()
 }
 
 impl World {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use metrics::Histogram;
 use tokio::sync::oneshot;
@@ -13,12 +13,18 @@ use super::batch::{Batch, MAX_PAYLOAD_BYTES};
 use super::checkpoint::{Checkpoint, SavedCheckpoint};
 use super::committer::Committer;
 use super::fullness::{self, Fullness};
+use super::reading::Readers;
 use super::record;
 use super::recovery::{self, Recovery};
 use super::reserve::Reserve;
 use super::segment;
 use super::{LogError, Options, Position, Reader};
 use crate::disk::{Folder, OsFolder};
+
+/// The size from which a group does not wait for more records (`log.group_window`), in records and in bytes:
+/// a load that reaches it has many records per sync without the wait.
+pub(super) const LARGE_GROUP_RECORDS: usize = 32;
+const LARGE_GROUP_BYTES: u64 = 64 << 10;
 
 /// An append failed. The log has nothing of it, except after [`AppendError::Poisoned`]: then it is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -96,7 +102,7 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// Wakes the writer when a batch is queued, or the log closes.
     pub(super) work: Condvar,
-    /// Wakes readers when more is readable, or the log closes.
+    /// Wakes readers when enough is readable, or the log closes.
     pub(super) progress: Condvar,
 }
 
@@ -104,7 +110,8 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) queue: VecDeque<Entry>,
     pub(super) queued_bytes: u64,
-    pub(super) writer_waits: bool,
+    pub(super) writer: Writer,
+    pub(super) readers: Readers,
     /// The positions of the segments on disk, ascending. The last one is being written.
     pub(super) bases: Vec<Position>,
     /// The end of the readable records: those that are acknowledged.
@@ -131,10 +138,21 @@ pub(super) enum Phase {
     Closed,
 }
 
+/// The state of the writer thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Writer {
+    Works,
+    /// The next record wakes it.
+    WaitsForRecord,
+    /// It waits for more records of a group: the one that makes the group large wakes it.
+    Gathers,
+}
+
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) batch: Batch,
     pub(super) ack: oneshot::Sender<Result<(), AppendError>>,
+    pub(super) queued_at: Instant,
 }
 
 /// How full the log is.
@@ -186,7 +204,8 @@ impl Log {
         let state = State {
             queue: VecDeque::new(),
             queued_bytes: 0,
-            writer_waits: false,
+            writer: Writer::Works,
+            readers: Readers::default(),
             bases: recovery.bases.clone(),
             readable: recovery.end,
             durable: recovery.end,
@@ -198,7 +217,7 @@ impl Log {
             phase: Phase::Open,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), progress: Condvar::new() });
-        let committer = Committer::new(Arc::clone(&shared), appender, options.sync, instruments);
+        let committer = Committer::new(Arc::clone(&shared), appender, &options, instruments);
         Ok((Self { shared, options, folder, saved, cutting: Mutex::default(), writer: None }, committer, recovery))
     }
 
@@ -226,9 +245,18 @@ impl Log {
             return Err(AppendError::Full(max_bytes));
         }
         let (ack, acked) = oneshot::channel();
-        state.queue.push_back(Entry { batch, ack });
+        state.queue.push_back(Entry { batch, ack, queued_at: Instant::now() });
         state.queued_bytes += bytes;
-        if state.writer_waits {
+        let wakes_writer = match state.writer {
+            Writer::Works => false,
+            Writer::WaitsForRecord => true,
+            Writer::Gathers => state.is_group_large(),
+        };
+        if wakes_writer {
+            state.writer = Writer::Works; // one wake-up is enough
+        }
+        drop(state); // or the writer would wake up only to wait for the lock
+        if wakes_writer {
             self.shared.work.notify_one();
         }
         Ok(Ack(acked))
@@ -245,18 +273,6 @@ impl Log {
     /// position of a cut.
     pub fn reader(&self, position: Position) -> Reader {
         Reader::new(Arc::clone(&self.folder), position)
-    }
-
-    /// Waits for readable records behind `position`, for at most `timeout`, and returns the end of the
-    /// readable records. `None` when the log is closed, all queued batches are written, and none is behind
-    /// `position`.
-    pub fn wait_readable(&self, position: Position, timeout: Duration) -> Option<Position> {
-        let mut state = self.shared.lock();
-        if state.readable <= position && state.phase != Phase::Closed {
-            state =
-                self.shared.progress.wait_timeout(state, timeout).unwrap_or_else(std::sync::PoisonError::into_inner).0;
-        }
-        (state.readable > position || state.phase != Phase::Closed).then_some(state.readable)
     }
 
     /// How full the log is.
@@ -318,16 +334,18 @@ impl Log {
     pub fn check_disk(&self) {
         self.folder.reserve_descriptor();
         let Ok(space) = self.folder.space() else { return };
-        let change = {
+        let (change, must_roll) = {
             let mut state = self.shared.lock();
             let change = state.reserve.update(space, Instant::now());
             let newest = state.bases.last().copied().unwrap_or_default();
             if state.reserve.is_refusing() && state.readable.0 > newest.0 + segment::Header::BYTES as u64 {
                 state.must_roll = true;
-                self.shared.work.notify_one();
             }
-            change
+            (change, state.must_roll)
         };
+        if must_roll {
+            self.shared.work.notify_one();
+        }
         fullness::log_change(change);
     }
 
@@ -357,6 +375,16 @@ impl Drop for Log {
     }
 }
 
+impl Log {
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(super) const fn max_bytes(&self) -> u64 {
+        self.options.max_bytes
+    }
+}
+
 impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -367,5 +395,10 @@ impl State {
     fn used_bytes(&self) -> u64 {
         let oldest = self.bases.first().map_or(self.readable, |&base| base);
         self.readable.0 - oldest.0 + self.queued_bytes
+    }
+
+    /// Whether the queued records are worth a write and a sync of their own.
+    pub(super) fn is_group_large(&self) -> bool {
+        self.queue.len() >= LARGE_GROUP_RECORDS || self.queued_bytes >= LARGE_GROUP_BYTES
     }
 }

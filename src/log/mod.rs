@@ -1,7 +1,8 @@
 //! The write-ahead log: it has every accepted reading, and no other.
 //!
 //! Requests append whole batches. One writer thread writes all queued batches at once, syncs once, and only
-//! then wakes the requests (group commit). The flush side reads the log in order and cuts it behind stored
+//! then wakes the requests (group commit). With a group window it first waits a moment for more batches,
+//! unless many are queued. The flush side reads the log in order and cuts it behind stored
 //! readings. The log is also the queue: memory stays bounded however far the store falls behind, because
 //! readings wait in the log.
 //!
@@ -44,6 +45,7 @@ pub mod fuzz;
 mod handle;
 pub mod quarantine;
 mod reader;
+mod reading;
 mod record;
 pub mod recovery;
 mod reserve;
@@ -58,6 +60,7 @@ pub use batch::{Batch, BatchBuilder, MAX_PAYLOAD_BYTES, PushError};
 pub use batch_view::BatchView;
 pub use handle::{Ack, AppendError, Instruments, Log, Usage};
 pub use reader::{Reader, Record};
+pub use reading::Lag;
 pub use recovery::Recovery;
 pub use reserve::MinFree;
 
@@ -101,6 +104,8 @@ pub struct Options {
     pub dir: PathBuf,
     /// When an append is acknowledged.
     pub sync: Sync,
+    /// How long a record waits for others that are written and synced with it, unless they are many.
+    pub group_window: Duration,
     /// The size in bytes at which a segment ends and the next one starts.
     pub segment_bytes: u64,
     /// The most bytes of the log, on disk and in the queue.

