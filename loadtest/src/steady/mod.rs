@@ -244,10 +244,16 @@ impl Args {
         sending.rate = None;
         http::send(sending, Arc::new(AtomicU64::new(0))).await?;
         clock.jump_and_run(clock.now_ms()?, self.speed)?;
-        let stored = ["tidegauge_readings_pending 0", "tidegauge_rollup_lag_seconds 0"];
-        let left = clock.until(self.start_ms() - REST_MS)?;
-        let stored = tokio::time::timeout(left, metrics::wait(&server.address, &stored)).await;
-        stored.context("the earlier readings are not stored in time: choose a lower --speed")?
+        let is_stored =
+            || metrics::wait(&server.address, &["tidegauge_readings_pending 0", "tidegauge_rollup_lag_seconds 0"]);
+        let until_due = clock.until(self.start_ms() - 2 * REST_MS)?;
+        if let Ok(stored) = tokio::time::timeout(until_due, is_stored()).await {
+            return stored;
+        }
+        // Everything is due. The rest is the work of the store, which takes real time.
+        clock.slow_down()?;
+        let stored = tokio::time::timeout(clock.until(self.start_ms() - REST_MS)?, is_stored()).await;
+        stored.context("the earlier readings are not stored in time")?
     }
 
     /// The readings of the hours, each due when the last one of its message is measured.
