@@ -34,12 +34,20 @@ struct Variation {
 const DEFAULT: Variation = Variation { name: "default configuration", config: &[], systems: &[], warm_up: None };
 
 /// Variations of a long run.
-const VARIATIONS: [Variation; 1] = [Variation {
-    name: "flush.max_age = \"60s\"",
-    config: &[("flush.max_age", "60s")],
-    systems: &[System::TidegaugeMongodb, System::TidegaugeTimeseries],
-    warm_up: Some(70.0),
-}];
+const VARIATIONS: [Variation; 2] = [
+    Variation {
+        name: "flush.max_age = \"60s\"",
+        config: &[("flush.max_age", "60s")],
+        systems: &[System::TidegaugeMongodb, System::TidegaugeTimeseries],
+        warm_up: Some(70.0),
+    },
+    Variation {
+        name: "log.group_window = \"20ms\"",
+        config: &[("log.group_window", "20ms")],
+        systems: &[System::TidegaugeSqlite],
+        warm_up: None,
+    },
+];
 
 impl Bench<'_> {
     /// Measures the quiet fleet.
