@@ -2,6 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use smallvec::SmallVec;
+
 use crate::common::generations::Generations;
 
 /// The number of tables that devices are spread over, each with a lock of its own.
@@ -34,7 +36,7 @@ pub(super) struct HourMetrics {
     /// The hash of the metric set of the last reading: the next reading usually has the same.
     last_set: u64,
     /// Hashes of metric names, ascending.
-    names: Vec<u32>,
+    names: SmallVec<[u32; 4]>,
 }
 
 impl KnownDevices {
