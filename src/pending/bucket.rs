@@ -11,45 +11,79 @@ use crate::model::{HourOffset, Keep};
 /// The memory of a bucket and its device without the readings and the metadata.
 ///
 /// It counts the structs, their places in slabs, indexes and queues, and the allocator's share.
-const FIXED_BYTES: u64 = 230;
+const FIXED_BYTES: u64 = 200;
 
-/// The values of a full chunk: 64 KiB. Snapshots share full chunks.
-pub(super) const CHUNK_VALUES: usize = 4_096;
+/// The values of the first piece: a cache line.
+const FIRST_PIECE_VALUES: usize = 4;
+
+/// The most values of a piece: 64 KiB.
+const PIECE_VALUES_MAX: usize = 4_096;
+
+/// The memory of a full piece without its values.
+const PIECE_BYTES: usize = size_of::<Piece>() + 2 * size_of::<usize>();
 
 /// The bit in [`Arrived::place`] of the first value of a reading. Offsets into the hour need 22 bits.
 pub(super) const STARTS_READING: u32 = 1 << 31;
 
-/// Values in the order in which they were accepted.
-pub(super) type Chunk = Arc<Vec<Arrived>>;
-
+/// An open bucket. A reading changes the fields at the beginning, which are in one or two cache lines.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct OpenBucket {
-    pub(super) device: Key,
-    pub(super) hour: Hour,
-    /// Whether a write of the same device and hour is in flight. If not, the bucket is in the age queue.
-    pub(super) is_blocked: bool,
-    /// The neighbours in the list of the age queue.
-    pub(super) older: Option<Key>,
-    pub(super) newer: Option<Key>,
-    /// The number of readings.
-    pub(super) accepted: u32,
-    /// The position of the first reading in the log.
-    pub(super) position: Position,
-    /// When the first reading was inserted.
-    pub(super) since_ms: u64,
+    /// The values after those of the full pieces. A snapshot copies them.
+    arrived: Vec<Arrived>,
     /// The names that the values refer to.
     pub(super) names: Arc<Names>,
     /// The first and the last instant of the readings.
     pub(super) span: (HourOffset, HourOffset),
+    /// The number of readings.
+    pub(super) accepted: u32,
+    /// Whether a write of the same device and hour is in flight. If not, the bucket is in the age queue.
+    pub(super) is_blocked: bool,
+    pub(super) hour: Hour,
+    pub(super) device: Key,
+    /// The values before those in `arrived`.
+    full: Option<Arc<Piece>>,
     pub(super) metadata: Option<Arc<str>>,
-    /// Full chunks, which a snapshot shares. Most buckets have none.
-    full: Option<Box<FullChunks>>,
-    /// The values after those of the full chunks. A snapshot copies them.
-    arrived: Vec<Arrived>,
+    /// The position of the first reading in the log.
+    pub(super) position: Position,
+    /// When the first reading was inserted.
+    pub(super) since_ms: u64,
+    /// The neighbours in the list of the age queue.
+    pub(super) older: Option<Key>,
+    pub(super) newer: Option<Key>,
 }
 
-#[derive(Debug, Default)]
-struct FullChunks(Vec<Chunk>);
+/// A full piece of the values of a bucket, which snapshots share.
+///
+/// Each piece has twice as many values as the one before, up to a limit. So values never move, and no memory
+/// is freed while a bucket grows.
+#[derive(Debug)]
+pub(super) struct Piece {
+    values: Box<[Arrived]>,
+    /// The piece before.
+    before: Option<Arc<Self>>,
+}
+
+impl Piece {
+    /// Returns this piece and those before it, the newest first.
+    pub(super) fn chain(this: Option<&Arc<Self>>) -> impl Iterator<Item = &Self> {
+        std::iter::successors(this.map(|piece| &**piece), |piece| piece.before.as_deref())
+    }
+
+    pub(super) const fn values(&self) -> &[Arrived] {
+        &self.values
+    }
+}
+
+impl Drop for Piece {
+    /// Frees a long chain without recursion.
+    fn drop(&mut self) {
+        let mut next = self.before.take();
+        while let Some(mut piece) = next.and_then(Arc::into_inner) {
+            next = piece.before.take();
+        }
+    }
+}
 
 /// One value as it was accepted: 16 bytes.
 #[derive(Debug, Clone, Copy)]
@@ -71,26 +105,38 @@ impl OpenBucket {
         is_blocked: bool,
     ) -> Self {
         Self {
-            device,
-            hour,
-            is_blocked,
-            older: None,
-            newer: None,
-            accepted: 0,
-            position,
-            since_ms,
+            arrived: Vec::new(),
             names,
             span: (HourOffset::MAX, 0),
-            metadata: None,
+            accepted: 0,
+            is_blocked,
+            hour,
+            device,
             full: None,
-            arrived: Vec::new(),
+            metadata: None,
+            position,
+            since_ms,
+            older: None,
+            newer: None,
         }
     }
 
     pub(super) fn bytes(&self) -> u64 {
         let metadata = self.metadata.as_ref().map_or(0, |text| text.len());
-        let values = self.full_chunks().len() * CHUNK_VALUES + self.arrived.capacity();
-        FIXED_BYTES + (values * size_of::<Arrived>() + metadata) as u64
+        let full: usize = Piece::chain(self.full.as_ref()).map(|piece| size_of_val(piece.values()) + PIECE_BYTES).sum();
+        FIXED_BYTES + (full + self.arrived.capacity() * size_of::<Arrived>() + metadata) as u64
+    }
+
+    /// Reads the parts that [`Self::push`] changes, for the processor's caches.
+    #[inline]
+    pub(super) fn touch(&self) -> usize {
+        self.arrived.len() + self.span.0 as usize
+    }
+
+    /// Reads the last value, for the processor's caches.
+    #[inline]
+    pub(super) fn touch_values(&self) -> usize {
+        self.arrived.last().map_or(0, |value| value.place as usize)
     }
 
     /// Adds a reading, and returns by how many bytes the bucket has grown.
@@ -101,35 +147,30 @@ impl OpenBucket {
         offset: u32,
         values: impl Iterator<Item = (Key, f64)>,
     ) -> i64 {
-        let before = self.arrived.capacity();
-        let (mut chunked, mut flag) = (0, STARTS_READING);
+        let (mut added, mut flag) = (0, STARTS_READING);
         for (metric, value) in values {
             if self.arrived.len() == self.arrived.capacity() {
-                chunked += self.grow();
+                added += self.grow();
             }
             self.arrived.push(Arrived { value, place: offset | flag, metric });
             flag = 0;
         }
         self.accepted += 1;
         self.span = (self.span.0.min(offset), self.span.1.max(offset));
-        let metadata_bytes = metadata.map_or(0, |metadata| self.set_metadata(metadata));
-        let values = (chunked + self.arrived.capacity()) as i64 - before as i64;
-        values * size_of::<Arrived>() as i64 + metadata_bytes
+        added + metadata.map_or(0, |metadata| self.set_metadata(metadata))
     }
 
-    /// Makes room for a value, and returns how many values moved into a full chunk.
+    /// Begins the next piece, and returns its memory in bytes.
     #[cold]
-    fn grow(&mut self) -> usize {
-        let len = self.arrived.len();
-        if len >= CHUNK_VALUES {
-            let chunk = Arc::new(std::mem::take(&mut self.arrived));
-            self.full.get_or_insert_default().0.push(chunk);
-            CHUNK_VALUES
-        } else {
-            // By a half, not to the double: most of the memory of the process is here.
-            self.arrived.reserve_exact((len / 2).max(2).min(CHUNK_VALUES - len));
-            0
+    fn grow(&mut self) -> i64 {
+        let capacity = (2 * self.arrived.len()).clamp(FIRST_PIECE_VALUES, PIECE_VALUES_MAX);
+        let arrived = std::mem::replace(&mut self.arrived, Vec::with_capacity(capacity));
+        let bytes = capacity * size_of::<Arrived>();
+        if arrived.is_empty() {
+            return bytes as i64;
         }
+        self.full = Some(Arc::new(Piece { values: arrived.into_boxed_slice(), before: self.full.take() }));
+        (bytes + PIECE_BYTES) as i64
     }
 
     /// Sets the metadata, and returns by how many bytes it has added.
@@ -143,38 +184,44 @@ impl OpenBucket {
         added
     }
 
-    fn full_chunks(&self) -> &[Chunk] {
-        self.full.as_ref().map_or(&[], |full| &full.0)
+    /// Returns how many values [`Self::snapshot`] copies.
+    pub(super) const fn snapshot_items(&self) -> usize {
+        self.arrived.len()
     }
 
-    /// Returns how many values and chunks [`Self::snapshot`] touches.
-    pub(super) fn snapshot_items(&self) -> usize {
-        self.full_chunks().len() + self.arrived.len()
-    }
-
-    /// Returns the readings so far. Shares full chunks and copies the other values.
+    /// Returns the readings so far. Shares full pieces and copies the other values.
     pub(super) fn snapshot(&self, keep: Keep) -> BucketSnapshot {
-        let mut chunks = self.full_chunks().to_vec();
-        chunks.push(Arc::new(self.arrived.clone()));
-        self.snapshot_of(chunks, keep)
-    }
-
-    /// Closes the bucket and returns its readings.
-    pub(super) fn into_snapshot(mut self, keep: Keep) -> BucketSnapshot {
-        let mut chunks = self.full.take().unwrap_or_default().0;
-        chunks.push(Arc::new(std::mem::take(&mut self.arrived)));
-        self.snapshot_of(chunks, keep)
-    }
-
-    fn snapshot_of(&self, chunks: Vec<Chunk>, keep: Keep) -> BucketSnapshot {
         BucketSnapshot {
             hour: self.hour,
             accepted: self.accepted,
             metadata: self.metadata.clone(),
             span: self.span,
             names: Arc::clone(&self.names),
-            chunks,
+            full: self.full.clone(),
+            arrived: self.arrived.clone(),
             keep,
         }
+    }
+
+    /// Closes the bucket and returns its readings.
+    pub(super) fn into_snapshot(self, keep: Keep) -> BucketSnapshot {
+        let Self { hour, accepted, metadata, span, names, full, arrived, .. } = self;
+        BucketSnapshot { hour, accepted, metadata, span, names, full, arrived, keep }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_chain_is_freed_without_recursion() {
+        let mut full = None;
+        for _ in 0..200_000 {
+            full = Some(Arc::new(Piece { values: Box::default(), before: full.take() }));
+        }
+        let shared = full.clone();
+        drop(full);
+        assert_eq!(Piece::chain(shared.as_ref()).count(), 200_000);
     }
 }

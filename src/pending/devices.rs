@@ -26,10 +26,10 @@ impl Pending {
     /// At most `limit` of them, and no more than one turn allows. The flag is true if the turn ended first:
     /// the caller goes on after the last device.
     pub fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> (Vec<PendingDevice>, bool) {
-        let id_of = |device: Key| &*self.devices[device].id;
+        let id_of = |device: Key| self.devices[device].id.as_bytes();
         let from = self.sorted.from(|device| is_before(id_of(device), prefix, after));
         let (mut found, mut items) = (Vec::new(), 0);
-        for device in from.take_while(|&device| id_of(device).starts_with(prefix)).take(limit) {
+        for device in from.take_while(|&device| id_of(device).starts_with(prefix.as_bytes())).take(limit) {
             if items >= ITEMS_PER_TURN {
                 return (found, true);
             }
@@ -38,7 +38,7 @@ impl Pending {
             let (newest, touched) = self.snapshot(newest);
             items += touched;
             found.push(PendingDevice {
-                device: Arc::clone(&device.id),
+                device: device.id.to_shared(),
                 first_ts_ms: self.first_ts_ms(device),
                 newest,
                 has_earlier: !earlier.is_empty(),

@@ -1,6 +1,6 @@
 //! Finds keys by text, in hash tables so small that growing one of them takes microseconds.
 
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hasher};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
@@ -31,21 +31,29 @@ impl Default for HashIndex {
 }
 
 impl HashIndex {
+    /// Hashes a text for the other methods.
     #[inline]
-    pub(super) fn find<'a>(&self, text: &str, text_of: impl Fn(Key) -> &'a str) -> Option<Key> {
-        let (table, hash) = self.place_of(text);
-        let is_it = |entry: &Entry| entry.hash == hash && text_of(entry.key) == text;
-        self.tables[table].find(spread(hash), is_it).map(|entry| entry.key)
+    pub(super) fn hash(&self, text: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(text);
+        hasher.finish()
+    }
+
+    /// Returns the key with this hash for which `is_it` is true.
+    #[inline]
+    pub(super) fn find(&self, hash: u64, is_it: impl Fn(Key) -> bool) -> Option<Key> {
+        let (table, hash) = place_of(hash);
+        self.tables[table].find(spread(hash), |entry| entry.hash == hash && is_it(entry.key)).map(|entry| entry.key)
     }
 
     /// Adds a key whose text is not in the index.
-    pub(super) fn insert(&mut self, text: &str, key: Key) {
-        let (table, hash) = self.place_of(text);
+    pub(super) fn insert(&mut self, hash: u64, key: Key) {
+        let (table, hash) = place_of(hash);
         self.tables[table].insert_unique(spread(hash), Entry { hash, key }, |entry| spread(entry.hash));
     }
 
-    pub(super) fn remove(&mut self, text: &str, key: Key) {
-        let (table, hash) = self.place_of(text);
+    pub(super) fn remove(&mut self, hash: u64, key: Key) {
+        let (table, hash) = place_of(hash);
         if let Ok(entry) = self.tables[table].find_entry(spread(hash), |entry| entry.key == key) {
             entry.remove();
         }
@@ -55,12 +63,11 @@ impl HashIndex {
     pub(super) fn is_empty(&self) -> bool {
         self.tables.iter().all(HashTable::is_empty)
     }
+}
 
-    /// The table of a text, and the part of its hash that the table uses.
-    fn place_of(&self, text: &str) -> (usize, u32) {
-        let hash = self.hasher.hash_one(text);
-        ((hash >> 32) as usize % TABLES, hash as u32)
-    }
+/// The table of a text, and the part of its hash that the table uses.
+const fn place_of(hash: u64) -> (usize, u32) {
+    ((hash >> 32) as usize % TABLES, hash as u32)
 }
 
 /// A hash as [`HashTable`] wants it, which uses the lowest and the highest bits.

@@ -1,7 +1,9 @@
 //! Inserting the readings of a record into the buckets, one turn at a time.
 
+use std::hint::black_box;
 use std::sync::Arc;
 
+use super::bucket::OpenBucket;
 use super::names::Names;
 use super::slots::Key;
 use super::{ITEMS_PER_BUCKET, ITEMS_PER_TURN, Pending};
@@ -20,12 +22,29 @@ pub struct Insertion<'a> {
     steps: Steps<'a>,
     /// The steps that are decoded and not applied yet.
     turn: Vec<Step<'a>>,
+    /// The groups of these steps.
+    groups: Vec<Group<'a>>,
     /// The ids of the batch's names, for each generation of names that the buckets use.
     tables: Vec<IdTable>,
-    device: &'a str,
-    metadata: Option<&'a str>,
+    /// The group of the last step.
+    group: Group<'a>,
     /// An old generation of names. It is dropped with the insertion, without the lock.
     old_names: Option<Arc<Names>>,
+}
+
+/// Consecutive readings of one device, and what is known of it before they are inserted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Group<'a> {
+    pub(super) device: &'a str,
+    metadata: Option<&'a str>,
+    /// The hour of the first reading.
+    pub(super) hour: Hour,
+    /// The hash of the device ID in the index of devices.
+    pub(super) hash: u64,
+    /// The device, if it is known.
+    pub(super) known: Option<Key>,
+    /// The open bucket of the device and [`Self::hour`], if there is one.
+    pub(super) bucket: Option<Key>,
 }
 
 #[derive(Debug)]
@@ -47,9 +66,9 @@ impl<'a> Insertion<'a> {
             names: batch.names().to_vec(),
             steps: batch.steps(),
             turn: Vec::new(),
+            groups: Vec::new(),
             tables: Vec::new(),
-            device: "",
-            metadata: None,
+            group: Group::new("", None),
             old_names: None,
         })
     }
@@ -60,18 +79,25 @@ impl<'a> Insertion<'a> {
     /// If the payload is not valid. Earlier turns may have been applied.
     pub fn decode(&mut self) -> Result<bool, BadPayload> {
         let (mut items, mut last) = (0, None);
-        let mut metadata_items = self.metadata.map_or(0, items_of);
+        let mut metadata_items = self.group.metadata.map_or(0, items_of);
         while items < ITEMS_PER_TURN {
             let Some(step) = self.steps.next() else { break };
             let step = step?;
             items += match &step {
-                Step::Group { metadata, .. } => {
+                Step::Group { device, metadata } => {
                     (metadata_items, last) = (metadata.map_or(0, items_of), None);
+                    self.groups.push(Group::new(device, *metadata));
                     1
                 }
                 Step::Reading { ts_ms, values } => {
                     let hour = Hour::of(*ts_ms);
-                    let is_same = last.replace(hour) == Some(hour);
+                    let before = last.replace(hour);
+                    if before.is_none()
+                        && let Some(group) = self.groups.last_mut()
+                    {
+                        group.hour = hour;
+                    }
+                    let is_same = before == Some(hour);
                     values.len() + if is_same { 1 } else { ITEMS_PER_BUCKET + metadata_items }
                 }
             };
@@ -86,19 +112,22 @@ impl<'a> Insertion<'a> {
             self.old_names = pending.names.advance();
         }
         let before = pending.readings();
+        pending.find_groups(&mut self.groups);
+        (self.group.known, self.group.bucket) = (None, None); // it may have been removed since the last turn
+        let mut groups = self.groups.drain(..);
         // The bucket of the last reading, and the table of its names.
         let mut last: Option<(Hour, Key, usize)> = None;
         for step in self.turn.drain(..) {
             match step {
-                Step::Group { device, metadata } => (self.device, self.metadata, last) = (device, metadata, None),
+                Step::Group { .. } => (self.group, last) = (groups.next().expect("each group is in the list"), None),
                 Step::Reading { ts_ms, values } => {
                     let hour = Hour::of(ts_ms);
                     let (bucket, table, metadata) = match last {
                         Some((of_last, bucket, table)) if of_last == hour => (bucket, table, None),
                         _ => {
-                            let bucket = pending.bucket(self.device, hour, self.position, now_ms);
+                            let bucket = pending.bucket(&self.group, hour, self.position, now_ms);
                             let names = &pending.open[bucket].names;
-                            (bucket, table_of(&mut self.tables, names, self.names.len()), self.metadata)
+                            (bucket, table_of(&mut self.tables, names, self.names.len()), self.group.metadata)
                         }
                     };
                     last = Some((hour, bucket, table));
@@ -134,7 +163,37 @@ const fn items_of(metadata: &str) -> usize {
     metadata.len() / 64
 }
 
+impl<'a> Group<'a> {
+    fn new(device: &'a str, metadata: Option<&'a str>) -> Self {
+        Self { device, metadata, hour: Hour(0), hash: 0, known: None, bucket: None }
+    }
+}
+
 impl Pending {
+    /// Finds the devices and buckets of the groups, and brings them into the caches of the processor.
+    ///
+    /// Among many devices, each access to one is a cache miss. The accesses of a pass do not depend on each
+    /// other, so the processor waits for many of them at once. The sums are there for the accesses.
+    fn find_groups(&self, groups: &mut [Group<'_>]) {
+        for group in &mut *groups {
+            group.hash = self.by_id.hash(group.device.as_bytes());
+        }
+        for group in &mut *groups {
+            group.known = self.by_id.find(group.hash, |_| true); // to be compared when it is in the caches
+        }
+        let devices = groups.iter().filter_map(|group| group.known);
+        black_box(devices.map(|device| self.devices[device].hours.len()).sum::<usize>());
+        for group in &mut *groups {
+            group.known = group.known.filter(|&device| self.devices[device].id.as_bytes() == group.device.as_bytes());
+            let hours = group.known.map_or(&[][..], |device| &self.devices[device].hours);
+            let at = hours.binary_search_by_key(&group.hour, |slot| slot.hour);
+            group.bucket = at.ok().and_then(|at| hours[at].open);
+        }
+        let buckets = || groups.iter().filter_map(|group| group.bucket).map(|bucket| &self.open[bucket]);
+        black_box(buckets().map(OpenBucket::touch).sum::<usize>());
+        black_box(buckets().map(OpenBucket::touch_values).sum::<usize>());
+    }
+
     /// Inserts the record at `position`, all turns in a row.
     ///
     /// # Errors

@@ -11,6 +11,10 @@
 //!   send: long work is done in turns of [`ITEMS_PER_TURN`], and queries and writes get a [`BucketSnapshot`],
 //!   which shares the memory of the values and is read without the lock. Tables grow piece by piece.
 //!
+//! A reading touches an entry of the hash index, its device, its bucket and the last value in it. Each is in
+//! one or two cache lines, and none of them moves. With many devices these are cache misses, so a turn finds
+//! all its devices in passes before it inserts the readings (`insertion`).
+//!
 //! Pure: no io, no locks, and the clock is an argument, in milliseconds of any monotonic clock.
 
 use std::collections::VecDeque;
@@ -24,6 +28,7 @@ use crate::model::{Hour, Keep};
 
 mod age_queue;
 mod bucket;
+mod device_id;
 mod devices;
 #[cfg(test)]
 mod due_tests;
@@ -46,7 +51,9 @@ pub use taking::{Due, Reason, Take, TakenBucket};
 
 use age_queue::AgeQueue;
 use bucket::OpenBucket;
+use device_id::DeviceId;
 use hash_index::HashIndex;
+use insertion::Group;
 use names::Generations;
 use slots::{Key, Slots};
 use sorted::SortedDevices;
@@ -88,10 +95,11 @@ pub struct Pending {
     readings: u64,
 }
 
-/// A device that has pending readings.
+/// A device that has pending readings. It fills a cache line.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Device {
-    id: Arc<str>,
+    id: DeviceId,
     /// Ascending by hour; never empty.
     hours: SmallVec<[HourSlot; 1]>,
 }
@@ -158,27 +166,39 @@ impl Pending {
 
     #[inline]
     fn find_device(&self, id: &str) -> Option<Key> {
-        self.by_id.find(id, |device| &*self.devices[device].id)
+        self.find_hashed(id, self.by_id.hash(id.as_bytes()))
+    }
+
+    #[inline]
+    fn find_hashed(&self, id: &str, hash: u64) -> Option<Key> {
+        self.by_id.find(hash, |device| self.devices[device].id.as_bytes() == id.as_bytes())
     }
 
     #[cold]
-    fn add_device(&mut self, id: &str) -> Key {
+    fn add_device(&mut self, id: &str, hash: u64) -> Key {
         let device = self.devices.insert(Device { id: id.into(), hours: SmallVec::new() });
-        self.by_id.insert(id, device);
-        self.sorted.insert(device, |device| &*self.devices[device].id);
+        self.by_id.insert(hash, device);
+        self.sorted.insert(device, |device| self.devices[device].id.as_bytes());
         device
     }
 
     fn remove_device(&mut self, device: Key) {
-        self.sorted.remove(device, |device| &*self.devices[device].id);
-        self.by_id.remove(&self.devices[device].id, device);
+        self.sorted.remove(device, |device| self.devices[device].id.as_bytes());
+        let hash = self.by_id.hash(self.devices[device].id.as_bytes());
+        self.by_id.remove(hash, device);
         self.devices.remove(device);
     }
 
     /// Returns the open bucket of a device and hour. Opens one if there is none.
     #[inline]
-    fn bucket(&mut self, id: &str, hour: Hour, position: Position, now_ms: u64) -> Key {
-        let device = self.find_device(id).unwrap_or_else(|| self.add_device(id));
+    fn bucket(&mut self, group: &Group<'_>, hour: Hour, position: Position, now_ms: u64) -> Key {
+        if let Some(bucket) = group.bucket
+            && hour == group.hour
+        {
+            return bucket;
+        }
+        let device = group.known.or_else(|| self.find_hashed(group.device, group.hash));
+        let device = device.unwrap_or_else(|| self.add_device(group.device, group.hash));
         let hours = &mut self.devices[device].hours;
         let at = match hours.binary_search_by_key(&hour, |slot| slot.hour) {
             Ok(at) => at,

@@ -29,11 +29,12 @@ impl Names {
     pub(super) fn id(&self, Name { text, measurement_bytes }: Name<'_>) -> Key {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let Table { by_id, ids } = &mut *table;
-        if let Some(id) = ids.find(text, |id| &*by_id[id]) {
+        let hash = ids.hash(text.as_bytes());
+        if let Some(id) = ids.find(hash, |id| &*by_id[id] == text) {
             return id;
         }
         let id = by_id.insert(Metric::of_measurement(text, measurement_bytes));
-        ids.insert(text, id);
+        ids.insert(hash, id);
         id
     }
 

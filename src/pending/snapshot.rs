@@ -5,8 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
+use smallvec::SmallVec;
 
-use super::bucket::{Arrived, Chunk, STARTS_READING};
+use super::bucket::{Arrived, Piece, STARTS_READING};
 use super::names::Names;
 use super::slots::Key;
 use super::{HourSlot, ITEMS_PER_BUCKET, ITEMS_PER_TURN, Pending};
@@ -24,7 +25,9 @@ pub struct BucketSnapshot {
     pub(super) metadata: Option<Arc<str>>,
     pub(super) span: (HourOffset, HourOffset),
     pub(super) names: Arc<Names>,
-    pub(super) chunks: Vec<Chunk>,
+    /// The values before those in `arrived`.
+    pub(super) full: Option<Arc<Piece>>,
+    pub(super) arrived: Vec<Arrived>,
     /// Which of several values of one identity is kept.
     pub(super) keep: Keep,
 }
@@ -33,7 +36,7 @@ impl BucketSnapshot {
     /// The number of values, repetitions included.
     #[must_use]
     pub fn values(&self) -> usize {
-        self.chunks.iter().map(|chunk| chunk.len()).sum()
+        Piece::chain(self.full.as_ref()).map(|piece| piece.values().len()).sum::<usize>() + self.arrived.len()
     }
 
     /// Returns the readings, each identity once.
@@ -61,7 +64,10 @@ impl BucketSnapshot {
     }
 
     fn arrived(&self) -> impl Iterator<Item = &Arrived> {
-        self.chunks.iter().flat_map(|chunk| chunk.iter())
+        let mut pieces = SmallVec::<[&[Arrived]; 16]>::new();
+        pieces.push(&self.arrived);
+        pieces.extend(Piece::chain(self.full.as_ref()).map(Piece::values));
+        pieces.into_iter().rev().flatten()
     }
 }
 

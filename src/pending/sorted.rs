@@ -10,6 +10,9 @@ use super::slots::Key;
 /// The longest run, in keys.
 const RUN_MAX: usize = 512;
 
+/// The number of devices that a step of a search compares.
+const PROBES: usize = 7;
+
 /// Keys of devices, sorted by device ID. The caller keeps the IDs, and passes the same `id_of` each time.
 #[derive(Debug, Default)]
 pub(super) struct SortedDevices {
@@ -18,7 +21,7 @@ pub(super) struct SortedDevices {
 }
 
 impl SortedDevices {
-    pub(super) fn insert<'a>(&mut self, device: Key, id_of: impl Fn(Key) -> &'a str) {
+    pub(super) fn insert<'a>(&mut self, device: Key, id_of: impl Fn(Key) -> &'a [u8]) {
         if self.runs.is_empty() {
             self.runs.push(vec![device]);
             return;
@@ -35,7 +38,7 @@ impl SortedDevices {
         self.runs[run].insert(at, device);
     }
 
-    pub(super) fn remove<'a>(&mut self, device: Key, id_of: impl Fn(Key) -> &'a str) {
+    pub(super) fn remove<'a>(&mut self, device: Key, id_of: impl Fn(Key) -> &'a [u8]) {
         let (run, at) = self.place_of(|other| id_of(other) < id_of(device));
         let Some(keys) = self.runs.get_mut(run).filter(|keys| keys.get(at) == Some(&device)) else {
             debug_assert!(false, "a device that is known is in the list");
@@ -76,19 +79,32 @@ impl SortedDevices {
     /// last run.
     fn place_of(&self, is_before: impl Fn(Key) -> bool) -> (usize, usize) {
         let ends_before = |keys: &Vec<Key>| keys.last().is_some_and(|&last| is_before(last));
-        let run = self.runs.partition_point(ends_before);
+        let run = partition_point(&self.runs, ends_before);
         match self.runs.get(run) {
-            Some(keys) => (run, keys.partition_point(|&key| is_before(key))),
+            Some(keys) => (run, partition_point(keys, |&key| is_before(key))),
             None => (run, self.runs.last().map_or(0, Vec::len)),
         }
     }
 }
 
+/// [`slice::partition_point`] with several probes at once. They do not depend on each other, so the processor
+/// waits for their cache misses at the same time.
+fn partition_point<T>(of: &[T], is_before: impl Fn(&T) -> bool) -> usize {
+    let (mut start, mut end) = (0, of.len());
+    while end - start >= PROBES {
+        let step = (end - start) / (PROBES + 1) + 1;
+        let probes = (start..end).skip(step - 1).step_by(step);
+        let before = probes.filter(|&at| is_before(&of[at])).count();
+        (start, end) = (start + before * step, end.min(start + (before + 1) * step - 1));
+    }
+    start + of[start..end].iter().filter(|entry| is_before(entry)).count()
+}
+
 /// Returns whether a device precedes all that start with `prefix` and follow `after`.
-pub(super) fn is_before(id: &str, prefix: &str, after: Option<&str>) -> bool {
+pub(super) fn is_before(id: &[u8], prefix: &str, after: Option<&str>) -> bool {
     match after {
-        Some(after) if after.cmp(prefix) != Ordering::Less => id <= after,
-        _ => id < prefix,
+        Some(after) if after.cmp(prefix) != Ordering::Less => id <= after.as_bytes(),
+        _ => id < prefix.as_bytes(),
     }
 }
 
@@ -104,8 +120,8 @@ mod tests {
         Key::MIN.saturating_add(number)
     }
 
-    fn id_in<'a>(ids: &'a [String]) -> impl Fn(Key) -> &'a str {
-        |key| &ids[key.get() as usize - 1]
+    fn id_in<'a>(ids: &'a [String]) -> impl Fn(Key) -> &'a [u8] {
+        |key| ids[key.get() as usize - 1].as_bytes()
     }
 
     proptest! {
@@ -135,6 +151,16 @@ mod tests {
                 prop_assert!(sorted.from(|other| id_of(other) < id).next() != Some(key));
             }
             prop_assert!(sorted.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_search_finds_each_place() {
+        for len in 0..200 {
+            let all: Vec<usize> = (0..len).collect();
+            for place in 0..=len {
+                assert_eq!(partition_point(&all, |&at| at < place), place, "of {len}");
+            }
         }
     }
 

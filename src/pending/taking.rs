@@ -196,7 +196,7 @@ impl Pending {
         let in_flight = self.in_flight.insert(InFlight { bucket: Arc::clone(&bucket), position, since_ms, bytes });
         let at = device.hours.binary_search_by_key(&hour, |slot| slot.hour).expect("an open bucket has a slot");
         device.hours[at] = HourSlot { hour, open: None, in_flight: Some(in_flight) };
-        TakenBucket { device: Arc::clone(&device.id), bucket, reason }
+        TakenBucket { device: device.id.to_shared(), bucket, reason }
     }
 
     /// Removes a bucket that was taken, once it is stored or dead-lettered.
