@@ -18,6 +18,10 @@ use crate::wire::line_protocol::{self, Options, Precision};
 use crate::wire::{Ignored, Incoming, Rejection, Sink, json};
 use crate::{ingest, log, query, store};
 
+mod fleet;
+
+pub use fleet::{Fleet, Request};
+
 /// Readings in a request, and devices in all.
 const DEVICES: u64 = 1_000;
 
@@ -227,5 +231,18 @@ mod tests {
         for stage in STAGES {
             drop((stage.prepare)()()); // each checks what it has made
         }
+    }
+
+    #[test]
+    fn a_fleet_sends_and_is_flushed() {
+        let mut fleet = Fleet::new(1_500);
+        for round in 0..3 {
+            fleet.begin_round(round * Duration::from_secs(1_800));
+            let batches: Vec<Batch> =
+                (0..).map_while(|nth| fleet.request(nth)).map(|request| request.admit()).collect();
+            assert_eq!(batches.iter().map(Batch::readings).collect::<Vec<_>>(), [1_000, 500]);
+            assert!(batches.iter().all(|batch| fleet.insert(batch) > 0));
+        }
+        assert_eq!((0..5).map(|_| fleet.flush()).collect::<Vec<_>>(), [true, true, true, false, false]);
     }
 }

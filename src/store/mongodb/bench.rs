@@ -8,17 +8,28 @@ use crate::model::BucketWrite;
 use crate::store::noted_devices::NotedDevices;
 
 /// The part of a store that a flush of known devices needs.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Flush(NotedDevices);
 
 impl Flush {
     /// The device index has all that these writes bring.
     #[must_use]
     pub fn after(writes: &[Arc<BucketWrite>]) -> Self {
-        let noted = NotedDevices::default();
-        let changes = noted.changes(writes);
-        changes.notes.iter().for_each(|note| noted.confirm(&changes, note, true));
-        Self(noted)
+        let flush = Self::default();
+        flush.note(writes);
+        flush
+    }
+
+    /// Brings the device index up to date, and encodes the statements.
+    #[must_use]
+    pub fn note_and_encode(&self, writes: &[Arc<BucketWrite>]) -> usize {
+        self.note(writes);
+        statements(writes)
+    }
+
+    fn note(&self, writes: &[Arc<BucketWrite>]) {
+        let changes = self.0.changes(writes);
+        changes.notes.iter().for_each(|note| self.0.confirm(&changes, note, true));
     }
 
     /// Checks that the device index has all that these writes bring, and encodes the statements of an
@@ -29,11 +40,15 @@ impl Flush {
     #[must_use]
     pub fn encode(&self, writes: &[Arc<BucketWrite>]) -> usize {
         assert!(self.0.changes(writes).notes.is_empty());
-        let statements = Encoder::build(|command| {
-            for (at, write) in writes.iter().enumerate() {
-                command.document(at, |statement| bucket::bench::append_one(statement, at, write));
-            }
-        });
-        statements.as_bytes().len()
+        statements(writes)
     }
+}
+
+fn statements(writes: &[Arc<BucketWrite>]) -> usize {
+    let statements = Encoder::build(|command| {
+        for (at, write) in writes.iter().enumerate() {
+            command.document(at, |statement| bucket::bench::append_one(statement, at, write));
+        }
+    });
+    statements.as_bytes().len()
 }

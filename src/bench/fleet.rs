@@ -1,0 +1,97 @@
+//! A fleet of any number of devices, for `benches/devices.rs`.
+
+use std::hash::BuildHasher as _;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+
+use super::{HOUR_MS, id, value};
+use crate::log::{Batch, Position};
+use crate::pending::{Limits, Pending, Reason, Take};
+use crate::{ingest, log, store};
+
+/// Lines in a request.
+const LINES: usize = 1_000;
+
+/// Buckets in a write command.
+const BUCKETS: usize = 1_000;
+
+/// Devices that send one reading each in a round, in an order that is different in each round.
+#[derive(Debug)]
+pub struct Fleet {
+    order: Vec<u32>,
+    pending: Pending,
+    flush: store::mongodb::bench::Flush,
+    readings: u64,
+    now_ms: i64,
+}
+
+/// A request in line protocol, and when it arrives.
+#[derive(Debug)]
+pub struct Request {
+    body: String,
+    now_ms: i64,
+}
+
+impl Fleet {
+    /// Creates the devices.
+    #[must_use]
+    pub fn new(devices: u32) -> Self {
+        let limits = Limits { max_bytes: 1 << 40, max_readings: 3_600, max_age: Duration::from_secs(3_600) };
+        Self {
+            order: (0..devices).collect(),
+            pending: Pending::new(limits),
+            flush: <_>::default(),
+            readings: 0,
+            now_ms: HOUR_MS,
+        }
+    }
+
+    /// Begins a round this long after the first one, with the devices in another order.
+    pub fn begin_round(&mut self, offset: Duration) {
+        self.now_ms = HOUR_MS + offset.as_millis() as i64;
+        let hasher = FixedState::with_seed(self.now_ms as u64);
+        self.order.sort_by_cached_key(|device| hasher.hash_one(device));
+    }
+
+    /// Returns a request of the round; `None` after the last one.
+    #[must_use]
+    pub fn request(&self, nth: usize) -> Option<Request> {
+        let devices = self.order.chunks(LINES).nth(nth)?;
+        let line = |&device: &u32| {
+            let device = u64::from(device);
+            format!("temp,deviceId={} value={} {}000000\n", id(device), value(device, 0), self.now_ms)
+        };
+        Some(Request { body: devices.iter().map(line).collect(), now_ms: self.now_ms })
+    }
+
+    /// Inserts the readings of a record, and returns the bytes of all that are pending.
+    pub fn insert(&mut self, batch: &Batch) -> u64 {
+        self.pending.insert(batch.payload(), Position(self.readings), 0).expect("a payload");
+        self.readings += u64::from(batch.readings());
+        self.pending.bytes()
+    }
+
+    /// Takes the buckets of one write command, encodes and completes them. Returns whether there was any.
+    pub fn flush(&mut self) -> bool {
+        let taken = self.pending.take(Take::All(Reason::Drain), BUCKETS);
+        let writes: Vec<_> = taken.iter().map(|taken| Arc::new(taken.to_write())).collect();
+        black_box(self.flush.note_and_encode(&writes));
+        for write in &writes {
+            self.pending.complete(write);
+        }
+        !writes.is_empty()
+    }
+}
+
+impl Request {
+    /// Parses and admits the readings, and encodes and decodes their record.
+    #[must_use]
+    pub fn admit(&self) -> Batch {
+        let batch = ingest::bench::admit_lines(self.now_ms, &self.body);
+        black_box(log::bench::decode(&log::bench::encode(&batch)));
+        batch
+    }
+}
