@@ -104,7 +104,8 @@ impl fmt::Display for Report {
             row(f, &hour.name, hour, per_million(&[hour], hour.readings))?;
         }
         let last_hour = self.hours.last().map_or(0, |hour| hour.readings);
-        row(f, "until stored", &self.after, per_million(&[&self.after], last_hour))?;
+        let after = Span { waited_seconds: 0.0, ..self.after.clone() }; // of readings that the last hour counts
+        row(f, "until stored", &after, per_million(&[&self.after], last_hour))?;
         row(f, "in all", &total(&self.all()), self.cost())?;
         writeln!(f)?;
         if let Some([service, mongod]) = self.cost_of_a_day() {
