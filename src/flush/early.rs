@@ -1,8 +1,8 @@
 //! Whether memory or the log keeps buckets from waiting for `flush.max_age`.
 //!
-//! Then the store gets more and smaller writes than the configuration promises. It is logged when it has lasted
-//! for a while, with the size that would do, and again when it has ended. Short shortages are normal: after an
-//! outage of the store, or during an import.
+//! Then the store gets more and smaller writes than the configuration promises. A log line says so when it
+//! has lasted for a while, with the size that would do, and another one when it has ended. Short shortages
+//! are normal: after an outage of the store, or during an import.
 
 use std::time::Duration;
 

@@ -46,7 +46,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 struct Model {
     /// The open buckets, in the order in which they were opened.
     open: Vec<Open>,
-    /// Those that became full, or no longer blocked, in that order.
+    /// The full ones, in the order in which they became full, or no longer blocked.
     full: VecDeque<(usize, i32)>,
     in_flight: Vec<Open>,
 }
@@ -157,7 +157,7 @@ proptest! {
                     let by_turn = named.iter().filter(|(_, reason)| *reason == Reason::Hour).count();
                     prop_assert!(by_turn <= turns);
                     prop_assert!(named.first().is_none_or(|(_, reason)| waits || *reason != Reason::Hour));
-                    // Whatever the wall clock says, nothing is older than allowed.
+                    // Nothing is older than allowed, whatever the wall clock says.
                     let is_late = pending.due_at_ms().is_some_and(|due_ms| due_ms <= horizon_ms);
                     prop_assert!(!is_late || taken.len() == max);
                     in_flight.extend(taken.iter().map(TakenBucket::to_write));

@@ -114,8 +114,8 @@ table! {
 
     /// Time of a write command to the store, by store.
     flush_seconds: Labelled<Histogram>, Seconds {store} in SECONDS;
-    /// Buckets written, by the reason why they were due: many readings (size), age (age), the end of their hour
-    /// (hour), lack of memory or of space in the log (memory, log), the end of the service (drain).
+    /// Buckets written, by the reason why they were due: many readings (size), age (age), the end of their
+    /// hour (hour), lack of memory or of space in the log (memory, log), the end of the service (drain).
     flush_buckets_total: Labelled<Counter>, Count {reason};
     /// Age at which a bucket is written at the latest, if the store keeps up.
     flush_max_age_seconds: Gauge, Seconds;

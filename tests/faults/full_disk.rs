@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use super::fault_test::FaultTest;
@@ -79,6 +80,13 @@ async fn slow_flush_server(mebibytes: usize) -> Server {
     Server::start_with_disk_of_data(setup, mebibytes).await
 }
 
+/// Keeps SQLite from accepting writes until the connection is dropped, so that the log fills.
+fn stall(server: &Server) -> Connection {
+    let sqlite = Connection::open(server.data_dir().join("tidegauge.sqlite")).expect("the file of the server");
+    sqlite.execute_batch("PRAGMA busy_timeout = 60000; BEGIN IMMEDIATE").expect("nobody else writes for long");
+    sqlite
+}
+
 const READINGS: i64 = 1_000;
 const METRICS: usize = 20;
 
@@ -120,7 +128,7 @@ async fn recovers(mebibytes: usize) {
     server.disk().fill(((reserve + FREE_MEBIBYTES.min(reserve)) << 20) as u64);
     let mut accepted = 0;
     for round in 0..2 {
-        let before = accepted;
+        let (before, stalled) = (accepted, stall(&server));
         let refused = loop {
             let answer = send(&server, accepted).await;
             if answer.status != 200 {
@@ -135,6 +143,7 @@ async fn recovers(mebibytes: usize) {
         assert!(!refused.header("retry-after").is_empty());
         let ready = server.get("/readyz").await;
         assert_eq!((ready.status, &ready.json()["status"]), (503, &json!("overloaded")), "{}", ready.text());
+        drop(stalled);
         if round == 1 {
             server.kill9();
             server.start_again().await;
@@ -153,10 +162,11 @@ async fn a_log_that_has_filled_its_disk_shrinks_after_the_flush() {
     let setup = Setup::sqlite().set("flush.max_age", "1h").set("flush.max_readings", 100_000);
     let setup = setup.set("log.segment_bytes", "64KiB").set("log.min_free_bytes", 0);
     let mut server = Server::start_with_disk_of_log(setup, DISK_MEBIBYTES).await;
-    let mut accepted = 0;
+    let (mut accepted, stalled) = (0, stall(&server));
     while send(&server, accepted).await.status == 200 {
         accepted += 1;
     }
+    drop(stalled);
     server.kill9();
     server.start_again().await;
     accepted_again(&server, accepted).await;
