@@ -8,6 +8,7 @@
 
 use std::io;
 use std::mem::ManuallyDrop;
+use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -39,8 +40,13 @@ impl Threads {
     /// # Errors
     /// If the system starts no more threads.
     pub fn start() -> io::Result<Self> {
-        let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        (0..count).map(|_| Thread::start()).collect::<io::Result<_>>().map(Self)
+        (0..Self::count()).map(|_| Thread::start()).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// The number of threads.
+    #[must_use]
+    pub fn count() -> usize {
+        std::thread::available_parallelism().map_or(1, NonZero::get)
     }
 
     /// Spawns the task of a connection on the thread with the fewest connections.

@@ -13,6 +13,9 @@ use super::options::mongodb_connections;
 /// Files of the log, of SQLite with its readers, and of the runtime, with some to spare.
 const OTHERS: u64 = 64;
 
+/// Files of the runtime of one thread of connections, rounded up.
+const OF_THREAD: u64 = 4;
+
 /// The servers of a MongoDB replica set. The driver connects to each.
 const MONGODB_SERVERS: u64 = 3;
 
@@ -32,7 +35,7 @@ pub(super) fn raise_limit() {
 pub(super) fn max_connections(config: &Config) -> usize {
     let wanted = config.http.max_connections;
     let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return wanted };
-    let fitting = fitting(limit, config);
+    let fitting = fitting(limit, http::Threads::count(), config);
     if fitting < wanted {
         tracing::warn!(
             limit,
@@ -45,13 +48,13 @@ pub(super) fn max_connections(config: &Config) -> usize {
     fitting.min(wanted)
 }
 
-fn fitting(limit: rlim_t, config: &Config) -> usize {
+fn fitting(limit: rlim_t, threads: usize, config: &Config) -> usize {
     let of_mongodb = if config.store_kind().is_mongodb() {
         MONGODB_SERVERS * (u64::from(mongodb_connections(config)) + MONITORS)
     } else {
         0
     };
-    let reserved = OTHERS + config.udp.sockets as u64 + of_mongodb;
+    let reserved = OTHERS + OF_THREAD * threads as u64 + config.udp.sockets as u64 + of_mongodb;
     let left = limit.saturating_sub(reserved).max(limit / 4);
     http::connections_within(usize::try_from(left).unwrap_or(usize::MAX))
 }
@@ -70,8 +73,9 @@ mod tests {
         for (limit, of_sqlite, of_mongodb) in
             [(1, 1, 1), (20, 3, 3), (100, 17, 13), (1_024, 702, 633), (65_536, 65_214, 65_145)]
         {
-            let found = [&sqlite, &mongodb].map(|config| fitting(limit, config));
+            let found = [&sqlite, &mongodb].map(|config| fitting(limit, 0, config));
             assert_eq!(found, [of_sqlite, of_mongodb], "{limit}");
         }
+        assert_eq!(fitting(65_536, 10, &sqlite), 65_214 - 40, "each thread of connections needs some");
     }
 }
