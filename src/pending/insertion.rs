@@ -11,6 +11,10 @@ use crate::log::Position;
 use crate::log::batch_view::{BadPayload, BatchView, Name, Step, Steps};
 use crate::model::Hour;
 
+/// With at most this many devices, they and their buckets are in the caches of the processor anyway. The
+/// tests have few devices.
+const DEVICES_IN_CACHE: usize = if cfg!(test) { 1 } else { 2_048 };
+
 /// The insertion of one record.
 ///
 /// Call [`Self::decode`] without the lock of pending and [`Self::apply`] with it, until nothing is left to
@@ -177,6 +181,9 @@ impl Pending {
     fn find_groups(&self, groups: &mut [Group<'_>]) {
         for group in &mut *groups {
             group.hash = self.by_id.hash(group.device.as_bytes());
+        }
+        if self.devices.len() <= DEVICES_IN_CACHE {
+            return;
         }
         for group in &mut *groups {
             group.known = self.by_id.find(group.hash, |_| true); // to be compared when it is in the caches
