@@ -4,11 +4,14 @@
 //! rooms measure durations with `Instant` and ask the [`Clock`] for dates alone: the window in which readings
 //! are accepted, the end of hours, and the expiry of tokens, certificates and stored readings.
 
+use std::ops::RangeInclusive;
 #[cfg(test)]
 use std::sync::Arc;
 #[cfg(test)]
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+const MS_PER_DAY: i64 = 86_400_000;
 
 /// The wall clock of the system or, in tests, one that the test sets.
 #[derive(Debug, Clone)]
@@ -61,7 +64,57 @@ impl Clock {
 /// all instants that admission accepts, except two days at the ends that no time zone can show.
 #[must_use]
 pub fn rfc3339(ts_ms: i64) -> String {
-    jiff::Timestamp::from_millisecond(ts_ms).map_or_else(|_| ts_ms.to_string(), |instant| format!("{instant:.3}"))
+    let mut text = Vec::with_capacity(24);
+    write_rfc3339(&mut text, ts_ms);
+    String::from_utf8(text).expect("ASCII")
+}
+
+/// The instants from the year 0 to the last one that jiff can show.
+const USUAL_MS: RangeInclusive<i64> = -62_167_219_200_000..=253_402_207_200_999;
+
+/// Appends an instant in the form of [`rfc3339`]. Answers have tens of thousands.
+pub fn write_rfc3339(text: &mut Vec<u8>, ts_ms: i64) {
+    if !USUAL_MS.contains(&ts_ms) {
+        let unusual = jiff::Timestamp::from_millisecond(ts_ms)
+            .map_or_else(|_| ts_ms.to_string(), |instant| format!("{instant:.3}"));
+        text.extend_from_slice(unusual.as_bytes());
+        return;
+    }
+    let (year, month, day) = civil_date(ts_ms.div_euclid(MS_PER_DAY) as i32);
+    let of_day = ts_ms.rem_euclid(MS_PER_DAY) as i32;
+    let mut form = *b"0000-00-00T00:00:00.000Z";
+    for (number, place) in [
+        (year, 0..4),
+        (month, 5..7),
+        (day, 8..10),
+        (of_day / 3_600_000, 11..13),
+        (of_day / 60_000 % 60, 14..16),
+        (of_day / 1_000 % 60, 17..19),
+        (of_day % 1_000, 20..23),
+    ] {
+        let mut rest = number as u32;
+        for digit in form[place].iter_mut().rev() {
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+    }
+    text.extend_from_slice(&form);
+}
+
+/// The year, month and day of a number of days since 1970-01-01.
+///
+/// Not by jiff: its dates end with the year 9999, and an hour may be later. Source:
+/// <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>.
+pub fn civil_date(days: i32) -> (i32, i32, i32) {
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let of_era = days.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    (year_of_era + era * 400 + i32::from(month <= 2), month, day)
 }
 
 #[cfg(test)]
@@ -82,5 +135,15 @@ mod tests {
         assert_eq!(rfc3339(1_776_693_610_000), "2026-04-20T14:00:10.000Z");
         assert_eq!(rfc3339(-62_167_219_200_000), "0000-01-01T00:00:00.000Z");
         assert_eq!(rfc3339(i64::MIN), i64::MIN.to_string());
+    }
+
+    #[test]
+    fn the_own_form_of_an_instant_is_that_of_jiff() {
+        let (first, last) = (*USUAL_MS.start(), *USUAL_MS.end());
+        let steps = (first..=last).step_by(123_456_789_123).chain((first..=last).step_by(86_400_000 * 3_659));
+        for ts_ms in steps.chain([first - 1, first, -1, 0, 951_782_400_000, 4_107_542_400_000, last, last + 1]) {
+            let jiff = jiff::Timestamp::from_millisecond(ts_ms).map(|instant| format!("{instant:.3}"));
+            assert_eq!(rfc3339(ts_ms), jiff.unwrap_or_else(|_| ts_ms.to_string()));
+        }
     }
 }

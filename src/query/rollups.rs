@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::iter;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use super::{Answer, Queries, QueryError};
 use crate::access::DeviceScope;
-use crate::model::{Contents, Hour, MS_PER_HOUR, Metric, SeriesFilter, Stats, join_stats};
+use crate::model::{Contents, Hour, MS_PER_HOUR, Metric, MetricTable, SeriesFilter, Stats, join_stats};
 use crate::store::{HourStats, Store, StoreError};
 
 /// The most hours of stats in one request to the store, over all its devices.
@@ -67,6 +68,9 @@ pub struct RollupsRequest {
 ///
 /// Ascending. Steps without readings are absent.
 pub type Series = Vec<(i64, Stats)>;
+
+/// The stats of each metric in an hour.
+type MetricsOfHour = (Hour, Vec<(Metric, Stats)>);
 
 /// The rollups of a device by metric.
 pub type Rollups = BTreeMap<Metric, Series>;
@@ -246,39 +250,50 @@ pub(super) fn merge(
     mut repeated: BTreeMap<Hour, Contents>,
     pending: Vec<(Hour, Contents)>,
     series: &SeriesFilter,
-) -> BTreeMap<Hour, Vec<(Metric, Stats)>> {
-    let mut merged: BTreeMap<Hour, Vec<(Metric, Stats)>> =
-        stored.into_iter().map(|hour| (hour.hour, hour.stats)).collect();
+) -> Vec<MetricsOfHour> {
+    let mut merged = Vec::with_capacity(stored.len() + pending.len());
+    let mut stored = stored.into_iter().map(|hour| (hour.hour, hour.stats)).peekable();
     for (hour, contents) in pending {
+        merged.extend(iter::from_fn(|| stored.next_if(|(before, _)| *before < hour)));
+        let same = stored.next_if(|(stored, _)| *stored == hour);
+        let mut of_hour = same.map_or_else(Vec::new, |(_, stats)| stats);
         let (stats, is_whole) = match repeated.remove(&hour) {
             Some(stored) => (stored.merge(&contents).stats(hour), true),
             None => (contents.stats(hour), false),
         };
         let stats = stats.into_iter().filter(|(metric, _)| series.matches(metric));
-        join_stats(merged.entry(hour).or_default(), stats, |known, stats| {
+        join_stats(&mut of_hour, stats, |known, stats| {
             if !is_whole {
                 known.append(&stats);
             } else if stats.count >= known.count {
                 *known = stats;
             }
         });
+        merged.push((hour, of_hour));
     }
+    merged.extend(stored);
     merged
 }
 
-pub(super) fn step(hours: BTreeMap<Hour, Vec<(Metric, Stats)>>, step: Step) -> Rollups {
-    let mut rollups = Rollups::new();
+/// The hours' stats, which are ascending, by steps.
+pub(super) fn step(hours: Vec<MetricsOfHour>, step: Step) -> Rollups {
+    let mut places = MetricTable::default();
+    let mut rollups: Vec<(Metric, Series)> = Vec::new();
     for (hour, stats) in hours {
         let start_ms = step.start_ms(hour);
         for (metric, stats) in stats {
-            let series = rollups.entry(metric).or_default();
+            let place = places.place_of(&metric) as usize;
+            if place == rollups.len() {
+                rollups.push((metric, Series::new()));
+            }
+            let series = &mut rollups[place].1;
             match series.last_mut() {
                 Some((last_ms, last)) if *last_ms == start_ms => last.append(&stats),
                 _ => series.push((start_ms, stats)),
             }
         }
     }
-    rollups
+    rollups.into_iter().collect()
 }
 
 #[cfg(test)]
@@ -357,7 +372,7 @@ mod tests {
             left.entry(Hour(0)).or_default();
             let merged = merge(stats.clone(), left, pending.clone(), &SeriesFilter::ALL);
             let expected = [stats[0].stats[0].clone(), ("y".into(), Stats::of(1, 5.0))];
-            assert_eq!(merged[&Hour(0)], expected);
+            assert_eq!(merged, [(Hour(0), expected.to_vec())]);
         }
     }
 

@@ -6,12 +6,14 @@ use crate::model::{Metric, MetricTable, SeriesFilter};
 pub(super) struct MetricNames {
     known: MetricTable,
     filter: SeriesFilter,
+    /// How many metrics the last hour had: as a rule, so many has the next.
+    pub(super) of_last_hour: usize,
 }
 
 impl MetricNames {
     /// Wants the metrics that match `filter`.
     pub(super) fn new(filter: &SeriesFilter) -> Self {
-        Self { known: MetricTable::default(), filter: filter.clone() }
+        Self { known: MetricTable::default(), filter: filter.clone(), of_last_hour: 0 }
     }
 
     /// The shared name; `None` if the query does not want the metric.

@@ -13,6 +13,7 @@ mod devices;
 mod latest;
 mod readings;
 mod rollups;
+mod rollups_json;
 
 pub(super) use devices::devices;
 pub(super) use latest::latest;

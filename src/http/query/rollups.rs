@@ -1,78 +1,26 @@
 //! `GET /v1/rollups` and `GET /v1/devices/{deviceId}/rollups`.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::Uri;
-use axum::{Extension, Json};
-use serde::{Serialize, Serializer};
+use axum::response::Response;
 
-use super::{Body, answer, open_range};
+use super::open_range;
+use super::rollups_json::{self, OfDevice};
 use crate::access::{DeviceScope, Grant};
-use crate::common::clock::{Clock, rfc3339};
+use crate::common::clock::Clock;
 use crate::http::App;
 use crate::http::admission::Admitted;
 use crate::http::device::{DeviceInPath, normalized};
 use crate::http::params::Params;
 use crate::http::problem::Problem;
-use crate::model::{Metric, Stats};
-use crate::query::{Answer, DevicesRequest, Rollups, RollupsRequest, Series, Step};
+use crate::query::{Answer, DevicesRequest, Rollups, RollupsRequest, Step};
 
 /// The memory of the stats of one step, with their JSON.
-const BYTES_PER_POINT: usize = 200;
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(in crate::http) struct OfDevice {
-    device_id: Arc<str>,
-    step: String,
-    metrics: BTreeMap<Metric, Points>,
-}
-
-#[derive(Debug, Serialize)]
-pub(in crate::http) struct OfDevices {
-    devices: Vec<OfDevice>,
-    next: Option<Arc<str>>,
-}
-
-#[derive(Debug, Serialize)]
-pub(in crate::http) struct Combined {
-    /// The number of devices whose rollups are combined.
-    devices: usize,
-    step: String,
-    metrics: BTreeMap<Metric, Points>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub(in crate::http) enum Several {
-    Apart(OfDevices),
-    Combined(Combined),
-}
-
-/// A series, serialized point by point: a month of fifty devices has thousands of points.
-#[derive(Debug)]
-struct Points(Series);
-
-#[derive(Debug, Serialize)]
-struct Point {
-    ts: String,
-    count: u64,
-    min: f64,
-    max: f64,
-    avg: f64,
-    sum: f64,
-}
-
-impl Serialize for Points {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|(ts_ms, stats)| {
-            let Stats { count, min, max, sum, .. } = *stats;
-            Point { ts: rfc3339(*ts_ms), count, min, max, avg: stats.avg(), sum }
-        }))
-    }
-}
+const BYTES_PER_POINT: usize = 300;
 
 /// `GET /v1/devices/{deviceId}/rollups`
 pub(in crate::http) async fn rollups(
@@ -81,7 +29,7 @@ pub(in crate::http) async fn rollups(
     Extension(admitted): Extension<Arc<Admitted>>,
     DeviceInPath(device): DeviceInPath,
     uri: Uri,
-) -> Result<Json<Body<OfDevice>>, Problem> {
+) -> Result<Response, Problem> {
     let mut params = Params::of(&uri);
     let mut question = Question::of(&mut params, &app.clock)?;
     params.end()?;
@@ -94,7 +42,8 @@ pub(in crate::http) async fn rollups(
     if found.body.is_empty() && is_whole && !app.queries.is_known(&grant.device_scope, device).await? {
         return Err(Problem::unknown_device(device));
     }
-    Ok(answer(found, |rollups| question.of_device(0, rollups)))
+    let Answer { body, lagging, partial } = &found;
+    Ok(rollups_json::of_device(&Answer { body: question.of_device(0, body), lagging: *lagging, partial: *partial }))
 }
 
 /// `GET /v1/rollups`
@@ -103,7 +52,7 @@ pub(in crate::http) async fn of_devices(
     Extension(grant): Extension<Arc<Grant>>,
     Extension(admitted): Extension<Arc<Admitted>>,
     uri: Uri,
-) -> Result<Json<Body<Several>>, Problem> {
+) -> Result<Response, Problem> {
     let mut params = Params::of(&uri);
     let mut question = Question::of(&mut params, &app.clock)?;
     let combined = params.boolean("combine", false)?;
@@ -118,20 +67,15 @@ pub(in crate::http) async fn of_devices(
     if combined {
         let mut rollups = app.queries.combined_rollups(&grant.device_scope, &question.request).await?;
         rollups.partial |= partial;
-        let devices = question.request.devices.len();
-        return Ok(answer(rollups, |rollups| {
-            Several::Combined(Combined { devices, step: question.step, metrics: points(rollups) })
-        }));
+        return Ok(rollups_json::combined(&rollups, question.request.devices.len(), &question.step));
     }
     let mut rollups = app.queries.rollups(&grant.device_scope, &question.request).await?;
     rollups.partial |= partial;
-    Ok(answer(rollups, |rollups| {
-        let devices = &question.request.devices;
-        let is_short = rollups.len() < devices.len();
-        let next = devices[..rollups.len()].last().filter(|_| more || is_short).cloned();
-        let devices = rollups.into_iter().enumerate().map(|(at, rollups)| question.of_device(at, rollups)).collect();
-        Several::Apart(OfDevices { devices, next })
-    }))
+    let devices = &question.request.devices;
+    let is_short = rollups.body.len() < devices.len();
+    let next = devices[..rollups.body.len()].last().filter(|_| more || is_short).map(|last| &**last);
+    let found = rollups.body.iter().enumerate().map(|(at, rollups)| question.of_device(at, rollups)).collect();
+    Ok(rollups_json::of_devices(&Answer { body: (found, next), lagging: rollups.lagging, partial: rollups.partial }))
 }
 
 /// The parameters that both paths have in common.
@@ -150,9 +94,8 @@ impl Question {
         Ok(Self { request: RollupsRequest { devices: Vec::new(), from_ms, to_ms, series, step }, step: text })
     }
 
-    fn of_device(&self, at: usize, rollups: Rollups) -> OfDevice {
-        let device_id = Arc::clone(&self.request.devices[at]);
-        OfDevice { device_id, step: self.step.clone(), metrics: points(rollups) }
+    fn of_device<'a>(&'a self, at: usize, metrics: &'a Rollups) -> OfDevice<'a> {
+        OfDevice { device_id: &self.request.devices[at], step: &self.step, metrics }
     }
 }
 
@@ -209,10 +152,6 @@ impl Which {
             }
         }
     }
-}
-
-fn points(rollups: Rollups) -> BTreeMap<Metric, Points> {
-    rollups.into_iter().map(|(metric, series)| (metric, Points(series))).collect()
 }
 
 /// Reads `step`: hours that divide a day (`1h`, `2h`, ...) or one day (`1d`).

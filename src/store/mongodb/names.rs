@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use bson::{Document, doc};
 
+use crate::common::clock::civil_date;
 use crate::model::{Hour, MS_PER_HOUR, SeriesFilter, Wanted};
 
 const SECONDS_PER_DAY: u32 = 86_400;
@@ -133,22 +134,6 @@ pub(super) fn has_one_of(series: &SeriesFilter, fields: &str, has: impl Fn(&str)
         clauses.push(doc! { "$expr": { "$ne": [wanted, []] } });
     }
     Some(clauses)
-}
-
-/// The year, month and day of a number of days since 1970-01-01.
-///
-/// Not by jiff: its dates end with the year 9999, and an hour may be later. Source:
-/// <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>.
-fn civil_date(days: i32) -> (i32, i32, i32) {
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let of_era = days.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    (year_of_era + era * 400 + i32::from(month <= 2), month, day)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 
 use bson::{RawBsonRef, RawDocument};
 
-use super::decode::{DecodeError, number};
+use super::decode::{DecodeError, elements, number};
 use super::encode::{Encoder, Key};
 use super::names;
 use crate::model::{Metric, Stats, ValueAt};
@@ -49,13 +49,15 @@ pub(super) fn decode_stats(
     document: &RawDocument,
     metrics: &mut MetricNames,
 ) -> Result<Vec<(Metric, Stats)>, DecodeError> {
-    let mut found = Vec::new();
-    for element in document {
+    let mut found = Vec::with_capacity(metrics.of_last_hour);
+    for element in elements(document) {
         let (key, value) = element?;
-        let Some(metric) = metrics.get(&names::original(key.as_str())) else { continue };
+        let key = str::from_utf8(key).map_err(|_| DecodeError("the name of a metric is not UTF-8".into()))?;
+        let Some(metric) = metrics.get(&names::original(key)) else { continue };
         let of = value.as_document().ok_or_else(|| DecodeError("the stats of a metric are not a document".into()))?;
         found.push((metric, decode_stats_of_metric(of)?));
     }
+    metrics.of_last_hour = found.len();
     Ok(found)
 }
 
@@ -63,15 +65,15 @@ pub(super) fn decode_stats(
 pub(super) fn decode_stats_of_metric(of: &RawDocument) -> Result<Stats, DecodeError> {
     let (mut count, mut min, mut max, mut sum) = (None, None, None, None);
     let (mut first, mut last) = (None, None);
-    for element in of {
+    for element in elements(of) {
         let (key, value) = element?;
-        match key.as_str() {
-            "count" => count = Some(number(value)?),
-            "min" => min = Some(number(value)?),
-            "max" => max = Some(number(value)?),
-            "sum" => sum = Some(number(value)?),
-            "first" => first = Some(decode_value_at(value)?),
-            "last" => last = Some(decode_value_at(value)?),
+        match key {
+            b"count" => count = Some(number(value)?),
+            b"min" => min = Some(number(value)?),
+            b"max" => max = Some(number(value)?),
+            b"sum" => sum = Some(number(value)?),
+            b"first" => first = Some(decode_value_at(value)?),
+            b"last" => last = Some(decode_value_at(value)?),
             _ => {}
         }
     }
@@ -86,10 +88,11 @@ pub(super) fn decode_stats_of_metric(of: &RawDocument) -> Result<Stats, DecodeEr
 /// Reads a value and its instant.
 fn decode_value_at(of: RawBsonRef<'_>) -> Result<ValueAt, DecodeError> {
     let (mut ts_ms, mut found) = (None, None);
-    for element in of.as_document().ok_or_else(|| DecodeError("a value and its instant are not a document".into()))? {
+    let of = of.as_document().ok_or_else(|| DecodeError("a value and its instant are not a document".into()))?;
+    for element in elements(of) {
         match element? {
-            (key, RawBsonRef::DateTime(ts)) if key == "ts" => ts_ms = Some(ts.timestamp_millis()),
-            (key, value) if key == "value" => found = Some(number(value)?),
+            (b"ts", RawBsonRef::DateTime(ts)) => ts_ms = Some(ts.timestamp_millis()),
+            (b"value", value) => found = Some(number(value)?),
             _ => {}
         }
     }

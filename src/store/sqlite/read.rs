@@ -111,12 +111,18 @@ fn add_rollups(
     found: &mut [HourStats],
     mut metric_of: impl FnMut(&str) -> Option<Metric>,
 ) -> Result<(), SqliteError> {
-    let mut at = 0;
+    let (mut at, mut of_last_hour) = (0, 0);
     while let Some(row) = rows.next()? {
         let Some(metric) = metric_of(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?) else { continue };
         let hour = Hour::of(row.get(0)?);
-        at += found[at..].iter().take_while(|stats| stats.hour < hour).count();
+        while found.get(at).is_some_and(|stats| stats.hour < hour) {
+            of_last_hour = found[at].stats.len();
+            at += 1;
+        }
         if let Some(stats) = found.get_mut(at).filter(|stats| stats.hour == hour) {
+            if stats.stats.is_empty() {
+                stats.stats.reserve_exact(of_last_hour); // as a rule, it has as many
+            }
             stats.stats.push((metric, stats_at(row, 2)?));
         }
     }

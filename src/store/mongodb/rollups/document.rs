@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use bson::{DateTime, RawBsonRef, RawDocument};
 
-use super::super::decode::{DecodeError, expect_version, integer};
+use super::super::decode::{DecodeError, elements, expect_version, integer};
 use super::super::encode::Encoder;
 use super::super::names;
 use super::super::stats::{decode_stats, encode_stats};
@@ -76,9 +76,9 @@ pub(super) fn add_hours(
     expect_version(document, SCHEMA_VERSION)?;
     let start = Hour::of(document.get_datetime("day")?.timestamp_millis());
     let mut outcome = Ok(());
-    for element in document.get_document("hours")? {
+    for element in elements(document.get_document("hours")?) {
         let (key, value) = element?;
-        match decode_hour(start, key.as_str(), value, hours, metrics) {
+        match decode_hour(start, key, value, hours, metrics) {
             Ok(stats) => found.extend(stats),
             Err(error) => outcome = Err(error),
         }
@@ -89,7 +89,7 @@ pub(super) fn add_hours(
 /// The hour of an entry of a day, if it is in `hours`.
 fn decode_hour(
     start: Hour,
-    key: &str,
+    key: &[u8],
     value: RawBsonRef<'_>,
     hours: &Range<Hour>,
     metrics: &mut MetricNames,
@@ -102,10 +102,15 @@ fn decode_hour(
 }
 
 /// The hour of a key, given the first hour of the day.
-fn hour_at(start: Hour, key: &str) -> Result<Hour, DecodeError> {
-    let of_day = KEYS.iter().position(|known| *known == key);
-    let of_day = of_day.ok_or_else(|| DecodeError("a day has an hour with an unknown key".into()))?;
-    Ok(Hour(start.0.saturating_add(of_day as i32)))
+fn hour_at(start: Hour, key: &[u8]) -> Result<Hour, DecodeError> {
+    let of_day = match key {
+        [tens @ b'0'..=b'2', ones @ b'0'..=b'9'] => i32::from(tens - b'0') * 10 + i32::from(ones - b'0'),
+        _ => 24,
+    };
+    if of_day >= 24 {
+        return Err(DecodeError("a day has an hour with an unknown key".into()));
+    }
+    Ok(Hour(start.0.saturating_add(of_day)))
 }
 
 fn entry_of(value: RawBsonRef<'_>) -> Result<&RawDocument, DecodeError> {
@@ -132,7 +137,7 @@ impl Day {
         let mut hours = BTreeMap::new();
         for element in document.get_document("hours")? {
             let (key, value) = element?;
-            hours.insert(hour_at(start, key.as_str())?, entry_of(value)?);
+            hours.insert(hour_at(start, key.as_str().as_bytes())?, entry_of(value)?);
         }
         let (Some((first_hour, first)), Some((last_hour, last))) = (hours.first_key_value(), hours.last_key_value())
         else {
@@ -152,10 +157,10 @@ impl Day {
 
 fn decode(entry: &RawDocument, hour: Hour, metrics: &mut MetricNames) -> Result<HourStats, DecodeError> {
     let (mut last_ts_ms, mut stats) = (None, None);
-    for element in entry {
+    for element in elements(entry) {
         match element? {
-            (key, RawBsonRef::DateTime(ts)) if key == "lastTs" => last_ts_ms = Some(ts.timestamp_millis()),
-            (key, RawBsonRef::Document(of)) if key == "stats" => stats = Some(decode_stats(of, metrics)?),
+            (b"lastTs", RawBsonRef::DateTime(ts)) => last_ts_ms = Some(ts.timestamp_millis()),
+            (b"stats", RawBsonRef::Document(of)) => stats = Some(decode_stats(of, metrics)?),
             _ => {}
         }
     }
