@@ -70,7 +70,7 @@ pub fn rfc3339(ts_ms: i64) -> String {
 }
 
 /// The instants from the year 0 to the last one that jiff can show.
-const USUAL_MS: RangeInclusive<i64> = -62_167_219_200_000..=253_402_207_200_999;
+const USUAL_MS: RangeInclusive<i64> = -62_167_219_200_000..=253_402_207_199_999;
 
 /// Appends an instant in the form of [`rfc3339`]. Answers have tens of thousands.
 pub fn write_rfc3339(text: &mut Vec<u8>, ts_ms: i64) {
