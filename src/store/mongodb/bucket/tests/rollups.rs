@@ -316,7 +316,7 @@ async fn rollups_expire_by_a_retention_of_their_own() {
         let indexes = scratch.all(doc! { "listIndexes": "rollups" }).await;
         let names: Vec<&str> = indexes.iter().map(|index| index.get_str("name").unwrap()).collect();
         assert_eq!(names, ["_id_", "createdAt"]);
-        let seconds = indexes[2].get("expireAfterSeconds").map(|at| at.to_string().parse::<i64>().unwrap());
+        let seconds = indexes[1].get("expireAfterSeconds").map(|at| at.to_string().parse::<i64>().unwrap());
         assert_eq!(seconds, expected.map(|days: i64| days * 86_400));
     }
 }
