@@ -28,6 +28,9 @@ const PING_MAX: Duration = Duration::from_secs(2);
 /// The documents of one batch in the search for the first that can be read.
 const FIRST_BATCH: u32 = 16;
 
+/// The most results of an aggregation in one batch.
+const RESULTS_BATCH: u32 = 10_000;
+
 /// The longest text that names a document in the log, in characters.
 const NAMED_MAX_CHARS: usize = 200;
 
@@ -154,16 +157,11 @@ impl Commands {
         &self,
         collection: &Collection<RawDocumentBuf>,
         pipeline: Vec<Document>,
-        mut visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, DecodeError>,
+        visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, DecodeError>,
     ) -> Result<(), StoreError> {
-        let aggregate = collection.aggregate(pipeline).max_time(self.timeout).with_type::<RawDocumentBuf>();
-        let mut results = within(self.timeout, aggregate).await?;
-        while let Some(result) = within(self.timeout, async { results.next().await.transpose() }).await? {
-            if self.visit_or_skip(&result, &mut visit).is_break() {
-                break;
-            }
-        }
-        Ok(())
+        let aggregate = collection.aggregate(pipeline).max_time(self.timeout).batch_size(RESULTS_BATCH);
+        let cursor = within(self.timeout, aggregate.batch()).await?;
+        self.each_of(Batches { cursor, timeout: self.timeout }, visit).await
     }
 
     /// Makes the server end a query after `query_timeout`. The server does not notice that a client has
@@ -176,9 +174,16 @@ impl Commands {
     pub(super) async fn each_document(
         &self,
         find: Find<'_, RawDocumentBuf>,
+        visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, DecodeError>,
+    ) -> Result<(), StoreError> {
+        self.each_of(self.batches(find).await?, visit).await
+    }
+
+    async fn each_of(
+        &self,
+        mut batches: Batches,
         mut visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, DecodeError>,
     ) -> Result<(), StoreError> {
-        let mut batches = self.batches(find).await?;
         let mut bytes = 0;
         while let Some(batch) = batches.next().await? {
             for document in documents(&batch)? {

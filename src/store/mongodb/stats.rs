@@ -62,7 +62,7 @@ pub(super) fn decode_stats(
 }
 
 /// Reads the stats of one metric.
-pub(super) fn decode_stats_of_metric(of: &RawDocument) -> Result<Stats, DecodeError> {
+fn decode_stats_of_metric(of: &RawDocument) -> Result<Stats, DecodeError> {
     let (mut count, mut min, mut max, mut sum) = (None, None, None, None);
     let (mut first, mut last) = (None, None);
     for element in elements(of) {

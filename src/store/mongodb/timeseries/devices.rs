@@ -6,11 +6,10 @@ use async_trait::async_trait;
 use bson::doc;
 
 use super::super::layout::Devices;
+use super::super::rollups::Missing;
 use super::super::seek::Seek;
 use super::Timeseries;
-use super::times::during_hours;
 use crate::model::{Hour, SeriesFilter};
-use crate::store::metric_names::MetricNames;
 use crate::store::{DeviceMetadata, DeviceSummary, StoreError};
 
 #[async_trait]
@@ -34,8 +33,8 @@ impl Devices for Timeseries {
             return Ok(None);
         };
         let hour = Hour::of(last.last_ms);
-        let newest = doc! { "meta.deviceId": device, "ts": during_hours(&(hour..Hour(hour.0 + 1))) };
-        let hours = self.fold(newest, &mut MetricNames::new(&SeriesFilter::ALL)).await?;
+        let newest = Missing { devices: vec![device.into()], runs: vec![hour..Hour(hour.0 + 1)] };
+        let hours = self.fold(&[newest], &SeriesFilter::ALL).await?;
         let metrics = hours.into_iter().flat_map(|of| of.stats.stats).map(|(metric, _)| metric);
         let span_ms = (first.last_ms, last.last_ms);
         let summary = DeviceSummary::of_hour(device.into(), hour, span_ms, metrics);

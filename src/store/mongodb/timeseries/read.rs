@@ -1,26 +1,20 @@
-//! Reads hours of devices. An aggregation computes their stats: it counts each identity once.
+//! Reads hours of devices.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 
 use async_trait::async_trait;
-use bson::{DateTime, Document, RawDocument, doc};
-use mongodb::options::ReadConcern;
+use bson::{Document, RawDocument, doc};
 
 use super::super::by_device::{ByDevice, of_devices};
-use super::super::decode::DecodeError;
 use super::super::layout::Queries;
 use super::super::names;
-use super::super::rollups::{HourRollup, Missing};
-use super::super::stats::decode_stats_of_metric;
+use super::super::rollups::Missing;
 use super::Timeseries;
-use super::document::{add_measurement, decode_meta, field_of, metric_of};
+use super::document::{add_measurement, decode_meta, field_of};
 use super::known::LatestKnown;
-use super::times::{during, during_hours, since};
-use crate::model::{Contents, Day, Hour, HourOffset, Metric, SeriesFilter, Stats};
-use crate::store::metric_names::MetricNames;
-use crate::store::{
-    DeviceMetadata, FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError,
-};
+use super::times::{during, during_hours};
+use crate::model::{Contents, Day, Hour, SeriesFilter};
+use crate::store::{DeviceMetadata, FirstReadings, FirstReadingsBuilder, HourSamples, ReadingsQuery, StoreError};
 
 /// The most measurements of a batch.
 const BATCH: u32 = 10_000;
@@ -39,8 +33,7 @@ impl Queries for Timeseries {
         series: &SeriesFilter,
         by_device: &mut ByDevice<'_>,
     ) -> Result<(), StoreError> {
-        let clauses: Vec<Document> = missing.iter().flat_map(clauses_of).collect();
-        for rollup in self.fold(doc! { "$or": clauses }, &mut MetricNames::new(series)).await? {
+        for rollup in self.fold(missing, series).await? {
             by_device.of(&rollup.device)?.push(rollup.stats);
         }
         Ok(())
@@ -101,38 +94,17 @@ impl Queries for Timeseries {
 }
 
 impl Timeseries {
-    /// The rollup of each device and hour of the measurements that match `filter`.
-    pub(super) async fn fold(&self, filter: Document, names: &mut MetricNames) -> Result<Vec<HourRollup>, StoreError> {
-        let mut found = Vec::new();
-        let visit = |row: &RawDocument| {
-            found.push(decode_row(row, names)?);
-            Ok(ControlFlow::Continue(()))
+    /// Whether any of these devices has measurements.
+    pub(super) async fn has_any(&self, devices: &[&str]) -> Result<bool, StoreError> {
+        let find = self.measurements.find(doc! { "meta.deviceId": of_devices(devices) }).limit(1);
+        let mut found = false;
+        let visit = |_: &RawDocument| {
+            found = true;
+            Ok(ControlFlow::Break(()))
         };
-        self.commands.each_result(&self.measurements, pipeline(filter), visit).await?;
-        Ok(found)
-    }
-
-    /// The stored readings of a device within an hour, from one offset to another, both inclusive.
-    ///
-    /// It also returns measurements that a majority does not have yet: an insert may be on its way there.
-    pub(super) async fn read_span(
-        &self,
-        device: &str,
-        hour: Hour,
-        first: HourOffset,
-        last: HourOffset,
-    ) -> Result<Contents, StoreError> {
-        let mut span = since(hour.instant_ms(first));
-        span.insert("$lte", DateTime::from_millis(hour.instant_ms(last)));
-        let filter = doc! { "meta.deviceId": device, "ts": span };
-        let find = self.measurements.find(filter).read_concern(ReadConcern::local()).batch_size(BATCH);
-        let mut stored = HourSamples::all(hour);
-        let visit = |measurement: &RawDocument| {
-            add_measurement(measurement, measurement.get_datetime("ts")?.timestamp_millis(), &mut stored)?;
-            Ok(ControlFlow::Continue(()))
-        };
+        let find = self.commands.limited(find.projection(doc! { "_id": 0, "ts": 1 }));
         self.commands.each_document(find, visit).await?;
-        Ok(stored.finish().0)
+        Ok(found)
     }
 
     /// The newest measurement of a device.
@@ -173,62 +145,4 @@ fn fields_of(series: &SeriesFilter) -> Document {
     let mut fields = doc! { "_id": 0, "ts": 1 };
     fields.extend(texts.map(|text| (field_of(text).into_owned(), 1.into())));
     fields
-}
-
-fn clauses_of(missing: &Missing) -> Vec<Document> {
-    let of = |run: &Range<Hour>| doc! { "meta.deviceId": of_devices(&missing.devices), "ts": during_hours(run) };
-    missing.runs.iter().map(of).collect()
-}
-
-/// Computes stats by device and hour. Of an identity that two writers stored, the lower value counts.
-fn pipeline(filter: Document) -> Vec<Document> {
-    let finite = doc! { "$type": ["double", "int", "long"], "$gte": f64::MIN, "$lte": f64::MAX };
-    let identity = doc! { "device": "$device", "ts": "$ts", "field": "$value.k" };
-    let hour = doc! { "$dateTrunc": { "date": "$_id.ts", "unit": "hour" } };
-    let value_at = &doc! { "ts": "$_id.ts", "value": "$value" }; // documents are compared field by field
-    let of_metric = doc! {
-        "_id": { "device": "$_id.device", "hour": hour, "field": "$_id.field" },
-        "count": { "$sum": 1 }, "min": { "$min": "$value" }, "max": { "$max": "$value" }, "sum": { "$sum": "$value" },
-        "first": { "$min": value_at }, "last": { "$max": value_at },
-    };
-    let of_hour = doc! {
-        "_id": { "device": "$_id.device", "hour": "$_id.hour" },
-        "first": { "$min": "$first.ts" }, "last": { "$max": "$last.ts" },
-        "metrics": { "$push": {
-            "field": "$_id.field", "count": "$count", "min": "$min", "max": "$max", "sum": "$sum",
-            "first": "$first", "last": "$last",
-        } },
-    };
-    vec![
-        doc! { "$match": filter },
-        doc! { "$project": { "device": "$meta.deviceId", "ts": 1, "value": { "$objectToArray": "$$ROOT" } } },
-        doc! { "$unwind": "$value" },
-        doc! { "$match": { "value.k": { "$nin": ["_id", "ts", "meta"] }, "value.v": finite } },
-        doc! { "$group": { "_id": identity, "value": { "$min": "$value.v" } } },
-        doc! { "$group": of_metric },
-        doc! { "$group": of_hour },
-    ]
-}
-
-/// Decodes a rollup. Its `rev` is the number of its values: it grows with each write, because no stored value
-/// is ever replaced. When readings expire it falls, and then the stored rollup stays as it is.
-fn decode_row(row: &RawDocument, names: &mut MetricNames) -> Result<HourRollup, DecodeError> {
-    let id = row.get_document("_id")?;
-    let mut stats = Vec::new();
-    for metric in row.get_array("metrics")? {
-        let metric =
-            metric?.as_document().ok_or_else(|| DecodeError("the stats of a metric are not a document".into()))?;
-        let Some(name) = metric_of(metric.get_str("field")?).and_then(|name| names.get(&name)) else { continue };
-        stats.push((name, decode_stats_of_metric(metric)?));
-    }
-    let hour = Hour::of(id.get_datetime("hour")?.timestamp_millis());
-    let [first_ts_ms, last_ts_ms] =
-        [row.get_datetime("first")?, row.get_datetime("last")?].map(DateTime::timestamp_millis);
-    let values = stats.iter().map(|(_, stats): &(Metric, Stats)| stats.count).sum::<u64>();
-    Ok(HourRollup {
-        device: id.get_str("device")?.into(),
-        rev: i64::try_from(values).unwrap_or(i64::MAX),
-        first_ts_ms,
-        stats: HourStats { hour, last_ts_ms, stats },
-    })
 }

@@ -1,4 +1,4 @@
-//! Derives the rollups of hours by aggregation.
+//! Derives the rollups of hours from their measurements.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -11,9 +11,8 @@ use super::Timeseries;
 use super::times::{during_hours, since};
 use crate::model::{Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
-use crate::store::mongodb::by_device::of_devices;
 use crate::store::mongodb::layout::Derivation;
-use crate::store::mongodb::rollups::{HourRollup, RollupCollection};
+use crate::store::mongodb::rollups::{HourRollup, Missing, RollupCollection};
 use crate::store::{StoreError, WriteError};
 
 #[async_trait]
@@ -32,21 +31,17 @@ impl Derivation for Timeseries {
 
     async fn roll_up_hour(&self, hour: Hour, rollups: &RollupCollection) -> Result<u64, WriteError> {
         let of_hour = doc! { "ts": during_hours(&(hour..Hour(hour.0 + 1))) };
-        let derived = self.fold(of_hour, &mut MetricNames::new(&SeriesFilter::ALL)).await?;
+        let derived = self.gather(of_hour).await?.rollups(&mut MetricNames::new(&SeriesFilter::ALL)).collect();
         rollups.bring_up_to_date(hour, derived).await
     }
 
-    /// Derives buckets, with one query for each hour.
     async fn derive(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, StoreError> {
-        let mut by_hour: BTreeMap<Hour, Vec<&str>> = BTreeMap::new();
+        let mut by_hour: BTreeMap<Hour, Vec<Arc<str>>> = BTreeMap::new();
         for (device, hour) in buckets {
-            by_hour.entry(*hour).or_default().push(device);
+            by_hour.entry(*hour).or_default().push(Arc::clone(device));
         }
-        let mut rollups = Vec::new();
-        for (hour, devices) in by_hour {
-            let filter = doc! { "meta.deviceId": of_devices(&devices), "ts": during_hours(&(hour..Hour(hour.0 + 1))) };
-            rollups.extend(self.fold(filter, &mut MetricNames::new(&SeriesFilter::ALL)).await?);
-        }
-        Ok(rollups)
+        let of_hour = |(hour, devices)| Missing { devices, runs: vec![hour..Hour(hour.0 + 1)] };
+        let of: Vec<Missing> = by_hour.into_iter().map(of_hour).collect();
+        self.fold(&of, &SeriesFilter::ALL).await
     }
 }

@@ -1,15 +1,18 @@
 //! Writes buckets as measurements: new readings at once, other readings after a read of what is stored.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use bson::{DateTime, doc};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde_json::Map;
 
 use super::Timeseries;
 use super::document::{Measurement, Measurements};
 use super::known::WriteGuard;
-use crate::model::{BucketWrite, Contents, HourOffset, Metric};
+use super::times::since;
+use crate::model::{BucketWrite, Contents, Hour, HourOffset, Metric};
+use crate::store::mongodb::by_device::of_devices;
 use crate::store::mongodb::collection::Deployment;
 use crate::store::mongodb::encode::Encoder;
 use crate::store::mongodb::metadata;
@@ -18,6 +21,15 @@ use crate::store::{WriteError, Written};
 
 /// How many reads of what is stored run at the same time.
 const MAX_CONCURRENT_READS: usize = 16;
+
+/// How many unknown devices one query looks for.
+const DEVICES_PER_READ: usize = 1_000;
+
+/// The most writes whose stored readings one query reads.
+const WRITES_PER_READ: usize = 64;
+
+/// The time of which stored readings may be read that no write asked for, besides the span of the write.
+const READ_MORE_MS: i64 = 60_000;
 
 type Outcome = Result<Written, WriteError>;
 
@@ -82,32 +94,68 @@ impl Timeseries {
         writes: &[Arc<BucketWrite>],
         guards: &[WriteGuard<'_>],
     ) -> Result<Vec<Contents>, WriteError> {
-        if guards.iter().any(WriteGuard::is_unknown) {
+        let unknown = guards.iter().zip(writes).filter(|(device, _)| device.is_unknown());
+        let unknown: Vec<(&WriteGuard<'_>, &str)> = unknown.map(|(device, write)| (device, &*write.device)).collect();
+        if !unknown.is_empty() {
             self.sessions.fence().await?;
-            let unknown = guards.iter().zip(writes).filter(|(device, _)| device.is_unknown());
-            let reads = unknown.map(|(device, write)| async move {
-                device.learn(self.read_newest(&write.device).await?);
-                Ok::<(), WriteError>(())
-            });
-            stream::iter(reads.collect::<Vec<_>>()).buffer_unordered(MAX_CONCURRENT_READS).try_collect::<()>().await?;
+            for unknown in unknown.chunks(DEVICES_PER_READ) {
+                self.learn(unknown).await?;
+            }
         }
         let is_new: Vec<bool> = writes.iter().zip(guards).map(|(write, device)| is_surely_new(write, device)).collect();
-        if is_new.contains(&false) {
-            self.sessions.fence().await?;
+        if !is_new.contains(&false) {
+            return Ok(writes.iter().map(|write| write.contents.clone()).collect());
         }
-        let reads = writes.iter().zip(is_new).map(|(write, is_new)| async move {
-            if is_new { Ok(write.contents.clone()) } else { self.without_stored(write).await }
+        self.sessions.fence().await?;
+        let others: Vec<&BucketWrite> =
+            writes.iter().zip(&is_new).filter(|(_, is_new)| !**is_new).map(|(write, _)| &**write).collect();
+        let stored = self.read_stored(&others).await?;
+        let new = writes.iter().zip(is_new).map(|(write, is_new)| match stored.get(&(&*write.device, write.hour)) {
+            Some(stored) if !is_new => without(write, stored),
+            _ => write.contents.clone(),
         });
-        stream::iter(reads.collect::<Vec<_>>()).buffered(MAX_CONCURRENT_READS).try_collect().await
+        Ok(new.collect())
     }
 
-    /// The contents of a write without the values that are stored already.
-    async fn without_stored(&self, write: &BucketWrite) -> Result<Contents, WriteError> {
-        let Some((first, last)) = write.contents.span() else { return Ok(Contents::default()) };
-        let stored = self.read_span(&write.device, write.hour, first, last).await?;
-        let stored: HashSet<(&Metric, HourOffset)> =
-            stored.samples().iter().map(|sample| (stored.metric_of(sample), sample.offset)).collect();
-        Ok(write.contents.filter(|metric, offset| !stored.contains(&(metric, offset))))
+    /// Reads the newest measurement of each of these devices. Most unknown devices are new to the database:
+    /// then one query is enough.
+    async fn learn(&self, unknown: &[(&WriteGuard<'_>, &str)]) -> Result<(), WriteError> {
+        let devices: Vec<&str> = unknown.iter().map(|(_, device)| *device).collect();
+        if !self.has_any(&devices).await? {
+            for (guard, _) in unknown {
+                guard.learn(None);
+            }
+            return Ok(());
+        }
+        let reads = unknown.iter().map(|(guard, device)| async move {
+            guard.learn(self.read_newest(device).await?);
+            Ok::<(), WriteError>(())
+        });
+        stream::iter(reads.collect::<Vec<_>>()).buffer_unordered(MAX_CONCURRENT_READS).try_collect().await
+    }
+
+    /// The stored readings at the times of these writes, and perhaps others of their hours. They include
+    /// measurements that a majority does not have yet: an insert may be on its way there.
+    async fn read_stored<'w>(
+        &self,
+        writes: &[&'w BucketWrite],
+    ) -> Result<HashMap<(&'w str, Hour), Contents>, WriteError> {
+        let of_group = |group: Vec<Spanned<'w>>| async move {
+            let mut span = since(group.iter().map(|of| of.first_ms).min().unwrap_or_default());
+            let last_ms = group.iter().map(|of| of.last_ms).max().unwrap_or_default();
+            span.insert("$lte", DateTime::from_millis(last_ms));
+            let devices: Vec<&str> = group.iter().map(|of| &*of.write.device).collect();
+            let gathered = self.gather(doc! { "meta.deviceId": of_devices(&devices), "ts": span }).await?;
+            let mut found: HashMap<_, _> = gathered.finish().map(|(device, hour, of)| ((device, hour), of)).collect();
+            let stored = group.iter().filter_map(|Spanned { write, .. }| {
+                let contents = found.remove(&(Arc::clone(&write.device), write.hour))?;
+                Some(((&*write.device, write.hour), contents))
+            });
+            Ok::<Vec<_>, WriteError>(stored.collect())
+        };
+        let reads: Vec<_> = groups(writes).into_iter().map(of_group).collect();
+        let found: Vec<Vec<_>> = stream::iter(reads).buffer_unordered(MAX_CONCURRENT_READS).try_collect().await?;
+        Ok(found.into_iter().flatten().collect())
     }
 
     /// Inserts measurements, and replaces the outcomes of the writes of which one failed.
@@ -143,6 +191,49 @@ impl Timeseries {
     }
 }
 
+/// The contents of a write without the values that are stored already.
+fn without(write: &BucketWrite, stored: &Contents) -> Contents {
+    let stored: HashSet<(&Metric, HourOffset)> =
+        stored.samples().iter().map(|sample| (stored.metric_of(sample), sample.offset)).collect();
+    write.contents.filter(|metric, offset| !stored.contains(&(metric, offset)))
+}
+
+/// A write with its first and last instant.
+#[derive(Debug, Clone, Copy)]
+struct Spanned<'w> {
+    write: &'w BucketWrite,
+    first_ms: i64,
+    last_ms: i64,
+}
+
+/// Groups writes whose stored readings are read together: of one hour, and of about the same span, so that
+/// not much more is read of a device than its own span.
+fn groups<'w>(writes: &[&'w BucketWrite]) -> Vec<Vec<Spanned<'w>>> {
+    let spanned = |write: &&'w BucketWrite| {
+        let (first, last) = write.contents.span()?;
+        Some(Spanned { write, first_ms: write.hour.instant_ms(first), last_ms: write.hour.instant_ms(last) })
+    };
+    let mut spanned: Vec<Spanned<'w>> = writes.iter().filter_map(spanned).collect();
+    spanned.sort_by_key(|of| (of.write.hour, (of.last_ms - of.first_ms + READ_MORE_MS).ilog2(), of.first_ms));
+    let mut groups: Vec<Vec<Spanned<'w>>> = Vec::new();
+    let (mut last_ms, mut shortest_ms) = (0, 0);
+    for of in spanned {
+        let own_ms = of.last_ms - of.first_ms;
+        if let Some(group) = groups.last_mut() {
+            let all_ms = of.last_ms.max(last_ms) - group[0].first_ms;
+            let is_near = all_ms <= 2 * own_ms.min(shortest_ms) + READ_MORE_MS;
+            if is_near && group[0].write.hour == of.write.hour && group.len() < WRITES_PER_READ {
+                (last_ms, shortest_ms) = (of.last_ms.max(last_ms), own_ms.min(shortest_ms));
+                group.push(of);
+                continue;
+            }
+        }
+        (last_ms, shortest_ms) = (of.last_ms, own_ms);
+        groups.push(vec![of]);
+    }
+    groups
+}
+
 /// Whether all readings of the write are later than everything that may be stored of the device. A write
 /// without readings counts as new.
 fn is_surely_new(write: &BucketWrite, device: &WriteGuard<'_>) -> bool {
@@ -156,4 +247,36 @@ fn measurements(write: &BucketWrite, device: &WriteGuard<'_>, new: Contents) -> 
         None => Map::new(),
     };
     Ok(Measurements::new(&write.device, write.hour, &metadata, new))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Sample;
+
+    #[test]
+    fn writes_of_about_the_same_span_are_read_together() {
+        let write = |device: &str, hour, first, last| {
+            let samples = [first, last].map(|offset| (Sample { value: 1.0, offset, metric: 0 }, true));
+            BucketWrite::new(device.into(), Hour(hour), None, vec!["a".into()], samples)
+        };
+        let minute = 60_000;
+        let writes = [
+            write("other hour", 2, 0, 3_000_000),
+            write("short and late", 1, 50 * minute, 50 * minute + 5),
+            write("long", 1, 0, 59 * minute),
+            write("as long", 1, minute, 58 * minute),
+            write("short", 1, 0, 5),
+            write("as short", 1, 2_000, 2_500),
+        ];
+        let grouped = groups(&writes.iter().collect::<Vec<_>>());
+        let named: Vec<Vec<&str>> =
+            grouped.iter().map(|group| group.iter().map(|of| &*of.write.device).collect()).collect();
+        let expected: [&[&str]; 4] =
+            [&["short", "as short"], &["short and late"], &["long", "as long"], &["other hour"]];
+        assert_eq!(named, expected);
+        let many: Vec<_> = (0..130).map(|nth| write(&nth.to_string(), 1, 0, 59 * minute)).collect();
+        let sizes: Vec<usize> = groups(&many.iter().collect::<Vec<_>>()).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [64, 64, 2]);
+    }
 }
