@@ -114,6 +114,7 @@ impl Service {
             max_in_flight: 4,
             max_buckets_per_write: 1_000,
             max_write_bytes: 8 << 20,
+            closing: flush::Closing::Daily,
             rollup_delay: Duration::from_secs(240),
             rollup_progress: dir.join("rollups.json"),
             retry: Duration::from_millis(100)..=Duration::from_secs(10),

@@ -184,3 +184,31 @@ async fn dropped_collections_are_recreated_without_a_restart() {
     server.settled().await;
     assert_eq!(answered(&server, &["a", "b"]).await, sent.stats());
 }
+
+/// The day turns while the service is down: the next start rolls up what the last one has stored.
+#[tokio::test]
+async fn a_day_is_rolled_up_once_it_has_ended() {
+    let database = Database::new();
+    let mut server = Server::start_with_clock(setup(&database)).await;
+    let now = json!([{ "deviceId": "a", "values": { "t.c": 1.5 } }, { "deviceId": "b", "values": { "t.c": 2.5 } }]);
+    assert_eq!(server.ingest(&now).await.status, 200);
+    server.settled().await;
+    let query = "/v1/rollups?prefix=&from=2026-01-01T00:00:00Z&to=2033-01-01T00:00:00Z";
+    let before = server.get_json(query).await;
+    assert_eq!(before["devices"].as_array().map(Vec::len), Some(2), "{before}");
+    let start = wait_until("the roller has looked", async || {
+        let progress = std::fs::read_to_string(server.data_dir().join("rollups.json")).ok()?;
+        serde_json::from_str::<Value>(&progress).ok()?["before"].as_str().map(str::to_owned)
+    })
+    .await;
+    assert!(start.ends_with("T00:00:00Z"), "{start}");
+    assert_eq!(to_stored_id(&database).await, Stats::new(), "the day has not ended");
+
+    server.kill9();
+    server.clock().set(25 * 3_600);
+    server.start_again().await;
+    wait_until("the day is rolled up", async || (to_stored_id(&database).await.len() == 2).then_some(())).await;
+    delete_all(&database, "buckets").await;
+    let after = server.get_json(query).await;
+    assert_eq!(after["devices"], before["devices"]);
+}

@@ -1,7 +1,8 @@
-//! Late readings: readings of hours that are closed.
+//! Late readings: readings of days that are closed.
 //!
-//! A write to such an hour is complete only when the rollup includes the readings; until then they stay
-//! pending. After a crash in between, replay of the log repairs this: the next start writes the readings
+//! A write to an hour of such a day is complete only when the rollup includes the readings; until then they
+//! stay pending. The store puts all late hours of a device and day that one write has into their document at
+//! once. After a crash in between, replay of the log repairs this: the next start writes the readings
 //! again, to no effect, and rolls the hour up.
 
 use std::sync::Arc;

@@ -10,21 +10,22 @@
 //!   retried until the store accepts it or refuses it for good.
 //! - The **cutter** cuts the log behind the stored readings about once a second, and has it save its durable
 //!   end.
-//! - The **roller** has the store roll up each hour some minutes after its end, if the store keeps rollups of
-//!   their own. A later write to such an hour rolls it up again before it is complete.
+//! - The **roller** has the store roll up each day some minutes after its end, if the store keeps rollups of
+//!   their own. A later write to an hour of such a day rolls the hour up again before it is complete.
 //! - The **indexer** has the store add the devices to its device index that were stored without one.
 //!
 //! Promises:
 //! - A reading leaves pending only when the store has acknowledged it, or the dead-letter file holds it
 //!   durably.
-//! - The rollup of an hour includes every reading of it that has left pending.
+//! - The rollup of an hour, if there is one, includes every reading of it that has left pending. Once its day
+//!   is rolled up, there is one.
 //! - The log is never cut past a reading that is still pending.
 //! - Each change of the store's state is logged once, not at each retry.
 //! - If the store refuses a bucket for good, only the refused readings are dead-lettered. Refused metadata
 //!   takes no readings with it.
 //! - If the dead-letter file is full, only the refused buckets wait for it.
 //! - Ages and waits are measured by a monotonic clock, so a jump of the wall clock does not change them. It
-//!   is tokio's clock, which tests can set. The wall clock says only which hours have ended.
+//!   is tokio's clock, which tests can set. The wall clock says only which hours and days have ended.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -62,6 +63,7 @@ mod store_state;
 mod write;
 
 pub use dead_letters::DeadLetters;
+pub use roller::Closing;
 use store_state::StoreState;
 
 use narrow::RefusedMetadata;
@@ -84,13 +86,15 @@ pub struct Options {
     pub max_buckets_per_write: usize,
     /// The largest write, in bytes of the readings in memory. A single bucket may exceed it.
     pub max_write_bytes: u64,
-    /// How long after its end an hour is rolled up, if the store keeps rollups of their own.
+    /// Which hours are rolled up together, if the store keeps rollups of their own.
+    pub closing: Closing,
+    /// How long after the end of these hours they are rolled up.
     pub rollup_delay: Duration,
     /// The file that says which hours are rolled up.
     pub rollup_progress: PathBuf,
     /// The waits before retries: the first one to the longest.
     pub retry: std::ops::RangeInclusive<Duration>,
-    /// The wall clock, by which hours end.
+    /// The wall clock, by which days end.
     pub clock: Clock,
 }
 
@@ -178,7 +182,7 @@ impl Pipeline {
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let pending = Pending::new(options.limits).keeping(store.keeps());
-        let closed = roller::newest_closed(options.clock.now_ms(), options.rollup_delay);
+        let closed = options.closing.newest_closed(options.clock.now_ms(), options.rollup_delay);
         let labels = |is_permanent| -> Vec<&'static str> {
             let causes = store.causes().iter().filter(|cause| cause.is_permanent() == is_permanent);
             causes.map(|cause| cause.as_label()).collect()
@@ -231,7 +235,8 @@ impl Pipeline {
     pub fn start(self: &Arc<Self>) -> std::io::Result<Running> {
         let progress = RollupProgress::load(&self.options.rollup_progress);
         if let Some(progress) = &progress {
-            self.close(Hour(progress.next.0 - 1)); // in case the wall clock was set back
+            // In case the wall clock was set back, or a former version has rolled up hours of this day.
+            self.close(Hour(progress.end().0 - 1));
         }
         let feeder = feeder::spawn(Arc::clone(self))?;
         let scheduler = tokio::spawn(scheduler::run(Arc::clone(self)));
@@ -327,7 +332,7 @@ impl Pipeline {
 
     /// Closes all hours that have ended long enough ago.
     fn close_past_hours(&self) {
-        self.close(roller::newest_closed(self.options.clock.now_ms(), self.options.rollup_delay));
+        self.close(self.options.closing.newest_closed(self.options.clock.now_ms(), self.options.rollup_delay));
     }
 
     /// Returns the time for pending: milliseconds of the monotonic clock.

@@ -1,19 +1,26 @@
-//! The roller: a task that rolls up each hour of all devices some minutes after its end.
+//! The roller: a task that rolls up each day of all devices some minutes after its end.
+//!
+//! Queries read the hours of the current day from the readings. So most hours cost no rollup of their own:
+//! the rollups of a device and day are written together, once, as one document. If readings expire too soon
+//! for that, each hour is rolled up after its end ([`Closing`]).
 //!
 //! Two rules keep the rollups complete when readings are late:
-//! - The roller **closes** an hour, in memory, before it rolls the hour up. A write checks only after the
-//!   store has accepted its readings whether the hour is closed. If so, the write rolls the hour up itself
+//! - The roller **closes** a day, in memory, before it rolls the day up. A write checks only after the store
+//!   has accepted its readings whether their hour is closed. If so, the write rolls the hour up itself
 //!   (`late`). If not, the roller has yet to begin, and includes the readings.
-//! - Hours are closed by the wall clock, whether they are rolled up yet or not, so no write depends on the
+//! - Days are closed by the wall clock, whether they are rolled up yet or not, so no write depends on the
 //!   progress of this instance or another one.
 //!
-//! Instances that share a database close an hour at about the same time, each by its own clock. If one
-//! instance stores readings after another one has rolled up the hour, and before it closes the hour itself,
-//! they are in the rollup once it has rolled up the hour too.
+//! Instances that share a database close a day at about the same time, each by its own clock. If one
+//! instance stores readings after another one has rolled up the day, and before it closes the day itself,
+//! they are in the rollup once it has rolled up the day too.
 //!
-//! The progress is saved after the work. An hour that was interrupted is rolled up again, with the same
-//! result.
+//! The roller walks the devices of the store in the order of their IDs, some at a time, one step after the
+//! other. After each step it rests for as long as the step took, so that the flush keeps its share of the
+//! store. It saves the last device from time to time. Steps that an end of the process has undone are
+//! repeated, with the same result.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,22 +28,48 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Pipeline;
-use super::rollup_progress::RollupProgress;
+use super::rollup_progress::{Partial, RollupProgress};
 use crate::common::backoff::Backoff;
 use crate::common::once_per_change::OncePerChange;
-use crate::model::{Hour, MS_PER_HOUR};
-use crate::store::{Rollups, StoreError, WriteError};
+use crate::model::{Day, Hour};
+use crate::store::{RolledUp, Rollups, StoreError, WriteError};
 
-/// The time between two checks whether an hour has ended.
+/// The time between two checks whether a day has ended.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The time between two saves of the progress while many hours are rolled up.
+/// The time between two checks whether the store knows all of its devices.
+const READY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The time between two saves of the progress while many devices are rolled up.
 const SAVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The newest hour that is closed at `now_ms`, if hours are closed `delay` after their end.
-pub(super) fn newest_closed(now_ms: i64, delay: Duration) -> Hour {
-    let delay_ms = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
-    Hour(Hour::of(now_ms.saturating_sub(delay_ms)).0 - 1)
+/// The longest rest between two steps.
+const MAX_REST: Duration = Duration::from_secs(1);
+
+/// Which hours are closed and rolled up together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closing {
+    /// All hours of a UTC day.
+    Daily,
+    /// Each hour, because readings may expire before their day is rolled up.
+    Hourly,
+}
+
+impl Closing {
+    /// The hours that are closed together with this one.
+    const fn hours_with(self, hour: Hour) -> Range<Hour> {
+        match self {
+            Self::Daily => Day::of(hour).hours(),
+            Self::Hourly => hour..Hour(hour.0 + 1),
+        }
+    }
+
+    /// The newest hour that is closed at `now_ms`, if hours are closed `delay` after the last of them ends.
+    pub(super) fn newest_closed(self, now_ms: i64, delay: Duration) -> Hour {
+        let delay_ms = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
+        let open = self.hours_with(Hour::of(now_ms.saturating_sub(delay_ms)));
+        Hour(open.start.0 - 1)
+    }
 }
 
 /// Runs until it is aborted. Returns at once if the store keeps no rollups of their own.
@@ -48,16 +81,16 @@ pub(super) async fn run(pipeline: Arc<Pipeline>, progress: Option<RollupProgress
     loop {
         pipeline.close_past_hours();
         match roller.catch_up().await {
-            Ok(()) => {
+            Ok(is_ready) => {
                 if failing.ends() {
-                    tracing::info!("hours are rolled up again");
+                    tracing::info!("days are rolled up again");
                 }
                 backoff.reset();
-                tokio::time::sleep(INTERVAL).await;
+                tokio::time::sleep(if is_ready { INTERVAL } else { READY_INTERVAL }).await;
             }
             Err(error) => {
                 if failing.begins() {
-                    tracing::warn!(%error, "hours cannot be rolled up; queries read their readings until they can");
+                    tracing::warn!(%error, "days cannot be rolled up; queries read their readings until they can");
                 }
                 pipeline.metrics.rollup_retries_total.with(error.cause.as_label()).increment(1);
                 tokio::time::sleep(backoff.next_wait()).await;
@@ -71,31 +104,46 @@ pub(super) struct Roller<'a> {
     rollups: &'a dyn Rollups,
     progress: Option<RollupProgress>,
     is_saved: bool,
+    saved: Instant,
     /// Whether the progress was found to belong to the collections of this store.
     is_checked: bool,
-    /// The last hour that had ended at the start. The lag counts from it until the first hour that is not
-    /// rolled up is known.
-    started: Hour,
+    /// Since when the first hour that is not rolled up is looked for. Until it is known, the lag counts from
+    /// here.
+    started: Instant,
 }
 
 impl<'a> Roller<'a> {
     pub(super) fn new(pipeline: &'a Pipeline, rollups: &'a dyn Rollups, progress: Option<RollupProgress>) -> Self {
-        Self { pipeline, rollups, progress, is_saved: true, is_checked: false, started: pipeline.newest_closed() }
+        let now = Instant::now();
+        Self { pipeline, rollups, progress, is_saved: true, saved: now, is_checked: false, started: now }
     }
 
-    /// Rolls up the closed hours that are not rolled up yet, one by one.
-    pub(super) async fn catch_up(&mut self) -> Result<(), WriteError> {
+    /// Rolls up the closed hours that are not rolled up yet, day by day. Returns false if it cannot begin,
+    /// because the store is still looking for its devices.
+    pub(super) async fn catch_up(&mut self) -> Result<bool, WriteError> {
         let end = Hour(self.pipeline.newest_closed().0 + 1);
         self.note_lag(end);
+        let is_due = |roller: &Self| !roller.is_checked || roller.next().is_none_or(|next| next < end);
+        match self.rollups.is_ready().await {
+            Ok(true) => {}
+            _ if !is_due(self) => return Ok(true), // then a store that is away is no error
+            Ok(false) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
         let checked = self.check_identity().await;
-        if !self.is_checked || self.progress.as_ref().is_none_or(|progress| progress.next < end) {
-            checked?; // if no hour is due, a store that is away is no error
+        if is_due(self) {
+            checked?;
             self.roll_up_before(end).await?;
         }
         if !self.is_saved {
             self.save().await;
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// The first hour that is not rolled up, if it is known.
+    fn next(&self) -> Option<Hour> {
+        self.progress.as_ref().map(|progress| progress.next)
     }
 
     /// Drops the progress if it belongs to other collections, for example to one that was dropped since.
@@ -105,60 +153,102 @@ impl<'a> Roller<'a> {
             if self.progress.is_some() {
                 tracing::warn!(
                     "the collections are not those of the last start (another database, or dropped and created \
-                     again): all stored hours are rolled up again"
+                     again): all stored days are rolled up again"
                 );
             } else if self.rollups.next_hour(Hour(i32::MIN)).await?.is_some() {
-                tracing::info!("this data folder is new to the database: all stored hours are rolled up once");
+                tracing::info!("this data folder is new to the database: all stored days are rolled up once");
             }
-            self.progress = Some(RollupProgress { identity, next: Hour(i32::MIN) });
+            self.progress = Some(RollupProgress { identity, next: Hour(i32::MIN), partial: None });
+            self.started = Instant::now();
         }
         self.is_checked = true;
         Ok(())
     }
 
     async fn roll_up_before(&mut self, end: Hour) -> Result<(), WriteError> {
-        let mut saved = Instant::now();
-        while let Some(hour) = self.next_hour().await?.filter(|hour| *hour < end) {
-            self.advance(hour); // past hours without readings
+        while let Some((hours, after)) = self.next_hours(end).await? {
             self.note_lag(end);
-            let done = self.rollups.roll_up_hour(hour).await?;
-            self.pipeline.metrics.rollups_written_total.increment(done);
-            tracing::debug!(hour_ms = hour.start_ms(), devices = done, "rolled up an hour");
-            self.advance(Hour(hour.0 + 1));
-            if saved.elapsed() > SAVE_INTERVAL {
-                self.save().await;
-                saved = Instant::now();
-            }
+            self.roll_up_hours(hours, after, end).await?;
         }
         self.advance(end);
         self.note_lag(end);
         Ok(())
     }
 
-    async fn next_hour(&self) -> Result<Option<Hour>, StoreError> {
-        match &self.progress {
-            Some(progress) => self.rollups.next_hour(progress.next).await,
-            None => Ok(None),
+    /// The hours of one day that are rolled up next, and the last device of which they are already.
+    async fn next_hours(&mut self, end: Hour) -> Result<Option<(Range<Hour>, Option<Arc<str>>)>, StoreError> {
+        let Some(RollupProgress { next, partial, .. }) = self.progress.clone() else { return Ok(None) };
+        if let Some(Partial { until, after }) = partial {
+            return Ok(Some((next..until, Some(after))));
         }
+        let Some(first) = self.rollups.next_hour(next).await?.filter(|hour| *hour < end) else { return Ok(None) };
+        let day = Day::of(first).hours();
+        let hours = next.max(day.start)..day.end.min(end);
+        self.advance(hours.start); // past days without readings
+        Ok(Some((hours, None)))
+    }
+
+    /// Rolls up hours of one day, of all devices after `after`.
+    async fn roll_up_hours(
+        &mut self,
+        hours: Range<Hour>,
+        mut after: Option<Arc<str>>,
+        end: Hour,
+    ) -> Result<(), WriteError> {
+        loop {
+            let start = Instant::now();
+            let RolledUp { written, last } = self.rollups.roll_up_devices(hours.clone(), after.as_deref()).await?;
+            self.pipeline.metrics.rollups_written_total.increment(written);
+            let Some(last) = last else { break };
+            self.note_partial(Partial { until: hours.end, after: Arc::clone(&last) });
+            self.note_lag(end);
+            if self.saved.elapsed() > SAVE_INTERVAL {
+                self.save().await;
+            }
+            after = Some(last);
+            tokio::time::sleep(start.elapsed().min(MAX_REST)).await;
+        }
+        tracing::debug!(from_ms = hours.start.start_ms(), until_ms = hours.end.start_ms(), "rolled up hours of a day");
+        self.advance(hours.end);
+        if self.saved.elapsed() > SAVE_INTERVAL {
+            self.save().await;
+        }
+        Ok(())
     }
 
     fn advance(&mut self, next: Hour) {
         if let Some(progress) = self.progress.as_mut().filter(|progress| progress.next < next) {
             progress.next = next;
+            progress.partial = None;
             self.is_saved = false;
         }
     }
 
+    fn note_partial(&mut self, partial: Partial) {
+        if let Some(progress) = &mut self.progress {
+            progress.partial = Some(partial);
+            self.is_saved = false;
+        }
+    }
+
+    /// Sets the lag: the time since the end of the first day that is closed and not rolled up.
     fn note_lag(&self, end: Hour) {
-        let next = self.progress.as_ref().map(|progress| progress.next).filter(|next| *next > Hour(i32::MIN));
-        let hours = (i64::from(end.0) - i64::from(next.unwrap_or(self.started).0)).max(0);
-        self.pipeline.metrics.rollup_lag_seconds.set((hours * MS_PER_HOUR / 1000) as f64);
+        let lag_ms = match self.next().filter(|next| *next > Hour(i32::MIN)) {
+            None => i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX),
+            Some(next) if next < end => {
+                let ended = self.pipeline.options.closing.hours_with(next).end;
+                (self.pipeline.options.clock.now_ms() - ended.start_ms()).max(0)
+            }
+            Some(_) => 0,
+        };
+        self.pipeline.metrics.rollup_lag_seconds.set(lag_ms as f64 / 1000.0);
     }
 
     async fn save(&mut self) {
         let Some(progress) = self.progress.clone() else { return };
         let path = self.pipeline.options.rollup_progress.clone();
         let saved = tokio::task::spawn_blocking(move || progress.save(&path)).await;
+        self.saved = Instant::now();
         match saved.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
             Ok(()) => self.is_saved = true,
             Err(error) => {
@@ -174,11 +264,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_hour_is_closed_the_delay_after_its_end() {
+    fn hours_are_closed_the_delay_after_the_last_of_them_ends() {
         let at = |minutes: i64| minutes * 60_000;
         let delay = Duration::from_secs(240);
         for (minutes, newest) in [(3, -2), (4, -1), (63, -1), (64, 0), (123, 0), (124, 1)] {
-            assert_eq!(newest_closed(at(minutes), delay), Hour(newest), "at minute {minutes}");
+            assert_eq!(Closing::Hourly.newest_closed(at(minutes), delay), Hour(newest), "at minute {minutes}");
+        }
+        for (minutes, newest) in [(3, -25), (4, -1), (1443, -1), (1444, 23), (2883, 23), (2884, 47)] {
+            assert_eq!(Closing::Daily.newest_closed(at(minutes), delay), Hour(newest), "at minute {minutes}");
         }
     }
 }

@@ -1,18 +1,21 @@
 //! The file that says which hours are rolled up.
 //!
 //! ```json
-//! {"identity":"mongodb buckets 5f0a... rollups 77c1...","before":"2026-04-20T15:00:00Z"}
+//! {"identity":"mongodb buckets 5f0a... rollups 77c1...","before":"2026-04-20T00:00:00Z",
+//!  "partial":{"until":"2026-04-21T00:00:00Z","after":"LIGHT-FL02-ZONE4"}}
 //! ```
-//! All hours before that instant are rolled up in the collections that `identity` names. The file only saves
+//! All hours before `before` are rolled up in the collections that `identity` names; and if there is a
+//! `partial`, so are the hours from there until `until` of all devices up to `after`. The file only saves
 //! work: if it is missing or names other collections, all hours are rolled up again, with the same result.
 
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::disk::replace_file;
-use crate::model::Hour;
+use crate::model::{Day, Hour};
 
 /// The contents of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,12 +24,31 @@ pub(super) struct RollupProgress {
     pub(super) identity: String,
     /// The first hour that is not rolled up.
     pub(super) next: Hour,
+    /// How far the roller has come with the hours from there on.
+    pub(super) partial: Option<Partial>,
+}
+
+/// The devices of which some hours are rolled up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Partial {
+    /// The end of the hours.
+    pub(super) until: Hour,
+    /// The last of the devices.
+    pub(super) after: Arc<str>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Encoded {
     identity: String,
     before: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partial: Option<EncodedPartial>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct EncodedPartial {
+    until: String,
+    after: Arc<str>,
 }
 
 impl RollupProgress {
@@ -48,18 +70,45 @@ impl RollupProgress {
         }
     }
 
+    /// The end of the hours that may be rolled up: the first hour of which no device is.
+    pub(super) fn end(&self) -> Hour {
+        self.partial.as_ref().map_or(self.next, |partial| partial.until)
+    }
+
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let Encoded { identity, before } = serde_json::from_slice(bytes).ok()?;
-        let before: jiff::Timestamp = before.parse().ok()?;
-        Some(Self { identity, next: Hour::of(before.as_millisecond()) })
+        let Encoded { identity, before, partial } = serde_json::from_slice(bytes).ok()?;
+        let next = decode_hour(&before)?;
+        let partial = match partial {
+            Some(EncodedPartial { until, after }) => {
+                let until = decode_hour(&until).filter(|until| next < *until && *until <= Day::of(next).hours().end)?;
+                Some(Partial { until, after })
+            }
+            None => None,
+        };
+        Some(Self { identity, next, partial })
     }
 
     /// Replaces the file. After a crash it has the old contents, or once this has returned, the new ones.
     pub(super) fn save(&self, path: &Path) -> std::io::Result<()> {
-        let before = jiff::Timestamp::from_millisecond(self.next.start_ms()).map_err(std::io::Error::other)?;
-        let encoded = Encoded { identity: self.identity.clone(), before: before.to_string() };
+        let partial = match &self.partial {
+            Some(Partial { until, after }) => {
+                Some(EncodedPartial { until: encode_hour(*until)?, after: Arc::clone(after) })
+            }
+            None => None,
+        };
+        let encoded = Encoded { identity: self.identity.clone(), before: encode_hour(self.next)?, partial };
         replace_file(path, &serde_json::to_vec(&encoded)?)
     }
+}
+
+fn encode_hour(hour: Hour) -> std::io::Result<String> {
+    let start = jiff::Timestamp::from_millisecond(hour.start_ms()).map_err(std::io::Error::other)?;
+    Ok(start.to_string())
+}
+
+fn decode_hour(start: &str) -> Option<Hour> {
+    let start: jiff::Timestamp = start.parse().ok()?;
+    Some(Hour::of(start.as_millisecond()))
 }
 
 #[cfg(test)]
@@ -72,12 +121,22 @@ mod tests {
         let path = folder.path().join("rollups.json");
         assert_eq!(RollupProgress::load(&path), None);
         for next in [Hour(-1), Hour(0), Hour(493_527)] {
-            let progress = RollupProgress { identity: "x".to_owned(), next };
-            progress.save(&path).unwrap();
-            assert_eq!(RollupProgress::load(&path), Some(progress));
+            for partial in [Some(Partial { until: Day::of(next).hours().end, after: "a/b \"1\"".into() }), None] {
+                let progress = RollupProgress { identity: "x".to_owned(), next, partial };
+                progress.save(&path).unwrap();
+                assert_eq!(RollupProgress::load(&path), Some(progress));
+            }
         }
         assert!(std::fs::read_to_string(&path).unwrap().contains("\"2026-04-20T15:00:00Z\""));
-        for bad in ["", "{}", r#"{"identity":"x","before":"soon"}"#] {
+        let with = |partial: &str| format!(r#"{{"identity":"x","before":"2026-04-20T15:00:00Z","partial":{partial}}}"#);
+        for bad in [
+            "",
+            "{}",
+            r#"{"identity":"x","before":"soon"}"#,
+            &with(r#"{"until":"2026-04-20T15:00:00Z","after":"d"}"#),
+            &with(r#"{"until":"2026-04-21T01:00:00Z","after":"d"}"#),
+            &with(r#"{"until":"2026-04-21T00:00:00Z"}"#),
+        ] {
             std::fs::write(&path, bad).unwrap();
             assert_eq!(RollupProgress::load(&path), None, "{bad}");
         }

@@ -26,6 +26,7 @@ const OPTIONS: Options = Options {
     max_in_flight: 2,
     max_buckets_per_write: 1,
     max_write_bytes: 1 << 20,
+    closing: Closing::Daily,
     rollup_delay: ms(60_000),
     rollup_progress: PathBuf::new(),
     retry: ms(100)..=ms(1_600),

@@ -11,7 +11,8 @@ use crate::log::{BatchBuilder, Instruments, MinFree, Sync};
 use crate::model::{BucketWrite, Contents, Hour, Metric, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    Cause, DeviceList, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Rollups, StoreError, WriteError, Written,
+    Cause, DeviceList, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, RolledUp, Rollups, StoreError,
+    WriteError, Written,
 };
 use crate::telemetry::Exposition;
 
@@ -145,16 +146,21 @@ impl Life {
         let store = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();
         let store = Arc::new(Faulty { store, fault, takes: Duration::ZERO, rollups });
         let (metrics, exposition) = Metrics::new();
+        let (clock, closing) = match &store.rollups {
+            Some(kept) => (kept.clock.clone(), kept.closing),
+            None => (Clock::system(), Closing::Daily),
+        };
         let options = Options {
             limits,
             gather: Duration::from_secs(1),
             max_in_flight: 2,
             max_buckets_per_write: 4,
             max_write_bytes: 1 << 20,
+            closing,
             rollup_delay: MINUTE,
             rollup_progress: folder.path().join("rollups.json"),
             retry: Duration::from_millis(1)..=Duration::from_millis(5),
-            clock: Clock::system(),
+            clock,
         };
         let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"), 1 << 20, Clock::system());
         let to: Arc<dyn Store> = Arc::<Faulty>::clone(&store);

@@ -193,23 +193,41 @@ pub trait Store: Send + Sync {
 /// Rollups that a store keeps beside the readings: queries read them faster, and they may be kept longer.
 ///
 /// A rollup holds the stats of one device and hour. It is derived from the stored readings, never counted up.
-/// So any instance can derive it again at any time, with the same result. After a write of readings of an
-/// hour that has been rolled up, `flush` rolls the hour up again.
+/// So any instance can derive it again at any time, with the same result. `flush` rolls up the hours of a day
+/// after its end; and after a write of readings of an hour that has been rolled up, it rolls the hour up
+/// again.
 #[async_trait]
 pub trait Rollups: Send + Sync {
     /// Returns a name of the collections of readings and rollups. Under another name, no hour counts as
     /// rolled up.
     async fn identity(&self) -> Result<String, StoreError>;
 
+    /// Returns whether the device index has all devices. Before, devices cannot be rolled up in their order.
+    async fn is_ready(&self) -> Result<bool, StoreError>;
+
     /// Returns the first hour from `from` on of which any device has readings.
     async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError>;
 
-    /// Rolls up an hour of all devices, and returns how many rollups were written.
-    async fn roll_up_hour(&self, hour: Hour) -> Result<u64, WriteError>;
+    /// Rolls up hours of one day, of some devices: the next ones whose ID is greater than `after` (bytewise).
+    /// Its work and memory are bounded, however many devices there are.
+    ///
+    /// Ok means what it means for [`Self::roll_up`], for each of the devices that had readings in these hours
+    /// before this call. A rollup that is refused for good is left out: queries still read its stats from the
+    /// readings.
+    async fn roll_up_devices(&self, hours: Range<Hour>, after: Option<&str>) -> Result<RolledUp, WriteError>;
 
     /// Rolls up hours of devices, each named once. The outcome at index i belongs to the bucket at index i.
     ///
     /// Ok means that the rollup is durable and covers all readings whose write was acknowledged before this
     /// call. A rollup that covers more readings than are stored stays as it is: some have expired.
     async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>>;
+}
+
+/// The outcome of [`Rollups::roll_up_devices`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RolledUp {
+    /// The number of hours of devices whose rollups were written. Those that were stored do not count.
+    pub written: u64,
+    /// The last of the devices; `None` if no device is left.
+    pub last: Option<Arc<str>>,
 }

@@ -141,7 +141,7 @@ table! {
     rollups_written_total: Counter, Count;
     /// Failed attempts to roll up hours, by reason. Each is tried again.
     rollup_retries_total: Labelled<Counter>, Count {reason};
-    /// Time between the first and the last hour whose rollup is overdue. 0 if none is.
+    /// Time since the end of the first day whose rollups are due and not written. 0 if none is.
     rollup_lag_seconds: Gauge, Seconds;
 
     /// Time from the head of a request to its answer, by route, method and status.

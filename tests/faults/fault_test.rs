@@ -57,7 +57,7 @@ impl<'a> FaultTest<'a> {
         let (history, order) = (Arc::new(History::new(rule)), watch::Sender::new(Order::Send));
         let addresses: Vec<_> =
             servers.iter().map(|server| watch::Sender::new(Some(server.url().to_owned()))).collect();
-        let start_ms = two_hours_ago_ms();
+        let start_ms = before_midnight_ms();
         let mut devices = Vec::new();
         let client = |number: usize| {
             let workload = Workload::new(seed, number, start_ms);
@@ -273,9 +273,17 @@ fn from_environment(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a whole number")))
 }
 
-/// The start of the hour two hours ago, so that the readings lie in two past hours and the current one.
-fn two_hours_ago_ms() -> i64 {
-    #[expect(clippy::disallowed_methods, reason = "readings lie within the last hours")]
+/// The start of the last hour of a closed day, so that the readings lie in that hour and in the day after:
+/// from three o'clock on, that is the current day.
+fn before_midnight_ms() -> i64 {
+    closed_before_ms() - 3_600_000
+}
+
+/// The end of the last day (UTC) that ended three hours ago: a server closes it, even if its clock is two
+/// hours behind.
+pub(crate) fn closed_before_ms() -> i64 {
+    #[expect(clippy::disallowed_methods, reason = "readings lie within the last days")]
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as i64;
-    now - now % 3_600_000 - 2 * 3_600_000
+    let then = now - 3 * 3_600_000;
+    then - then % 86_400_000
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tidegauge::common::clock::Clock;
 use tidegauge::config::{self, Config, Json, Period, UnknownKeys};
+use tidegauge::flush::{self, Closing};
 use tidegauge::http::{Formats, Hosts, Webhook};
 use tidegauge::ingest::Rules;
 use tidegauge::ingest::devices::DeviceLimits;
@@ -16,7 +17,7 @@ use tidegauge::store::mongodb::{MongodbOptions, TimeseriesOptions, TimeseriesSpa
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::telemetry::Metrics;
 use tidegauge::wire::{self, json, senml::NameSplit};
-use tidegauge::{access, flush, http, pending, query};
+use tidegauge::{access, http, pending, query};
 
 use super::super::data_dir::{self, DataDir};
 use super::open_files;
@@ -59,10 +60,14 @@ pub(super) fn mongodb_connections(config: &Config) -> u32 {
     u32::try_from(config.flush.max_in_flight).unwrap_or(u32::MAX).saturating_add(QUERY_CONNECTIONS)
 }
 
-/// The wait before an hour is rolled up, after its readings should be stored.
+/// The wait before a day is rolled up, after its readings should be stored.
 ///
 /// Most late readings arrive within minutes, and each write to an hour that is rolled up costs another write.
 const ROLLUP_DELAY: Duration = Duration::from_secs(180);
+
+/// The time for which a day's first readings must stay after the day could be rolled up: for days with many
+/// devices, and for a service that was down.
+const ROLLUP_MARGIN: Duration = Duration::from_secs(43_200);
 
 pub(super) fn timeseries(config: &Config) -> TimeseriesOptions {
     let timeseries = &config.mongodb.timeseries;
@@ -75,6 +80,7 @@ pub(super) fn timeseries(config: &Config) -> TimeseriesOptions {
 }
 
 pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Options {
+    let rollup_delay = config.flush.max_age.as_duration() + ROLLUP_DELAY;
     flush::Options {
         limits: pending::Limits {
             max_bytes: config.pending.max_bytes.0,
@@ -85,10 +91,20 @@ pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Op
         max_in_flight: config.flush.max_in_flight,
         max_buckets_per_write: config.flush.max_buckets_per_write,
         max_write_bytes: config.flush.max_write_bytes.0,
-        rollup_delay: config.flush.max_age.as_duration() + ROLLUP_DELAY,
+        closing: closing(config.retention.readings, rollup_delay),
+        rollup_delay,
         rollup_progress: data.rollup_progress(),
         retry: config.flush.retry_initial.as_duration()..=config.flush.retry_max.as_duration(),
         clock: clock.clone(),
+    }
+}
+
+/// Rolls up each hour by itself if the first readings of a day might expire before the day is rolled up.
+fn closing(retention: config::Keep, rollup_delay: Duration) -> Closing {
+    const DAY: Duration = Duration::from_secs(86_400);
+    match retention.period() {
+        Some(period) if period.as_duration() < DAY + rollup_delay + ROLLUP_MARGIN => Closing::Hourly,
+        _ => Closing::Daily,
     }
 }
 
@@ -188,6 +204,22 @@ pub(super) fn http(config: &Config) -> http::Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn days_are_rolled_up_if_their_first_readings_stay_long_enough() {
+        let delay = Duration::from_secs(240);
+        for (retention, expected) in [
+            ("1h", Closing::Hourly),
+            ("1d", Closing::Hourly),
+            ("36h3m59s", Closing::Hourly),
+            ("36h4m", Closing::Daily),
+            ("2d", Closing::Daily),
+            ("90d", Closing::Daily),
+            ("forever", Closing::Daily),
+        ] {
+            assert_eq!(closing(retention.parse().unwrap(), delay), expected, "{retention}");
+        }
+    }
 
     #[test]
     fn the_reserve_of_a_first_start_is_that_of_later_ones() {

@@ -1,4 +1,4 @@
-//! Hours are rolled up when they close, and again when readings come late.
+//! Days are rolled up when they close, and their hours again when readings come late.
 //!
 //! The store is a real one; its rollups are kept here, derived from what it holds, so that they can fail at
 //! will.
@@ -6,26 +6,55 @@
 use std::collections::BTreeMap;
 
 use super::super::roller::Roller;
-use super::super::rollup_progress::RollupProgress;
+use super::super::rollup_progress::{Partial, RollupProgress};
 use super::*;
-use crate::model::{Sample, Stats};
+use crate::model::{Day, Sample, Stats};
 
 type ByBucket = BTreeMap<(Arc<str>, Hour), Vec<(Metric, Stats)>>;
 
 /// Rollups that outlive the lives of the service.
-#[derive(Default)]
 pub(in crate::flush) struct Kept {
+    pub(super) clock: Clock,
+    pub(super) closing: Closing,
     identity: AtomicU64,
     away: AtomicBool,
-    /// Every so often rolling up a whole hour fails, unless 0.
+    /// Whether the store is still looking for its devices.
+    is_indexing: AtomicBool,
+    /// Every so often a step fails, unless 0.
     fails_every: AtomicU64,
     tries: AtomicU64,
+    /// After so many steps, the next ones wait.
+    stops_after: AtomicU64,
     hours: Mutex<ByBucket>,
-    /// The hours that were rolled up whole, in that order.
-    swept: Mutex<Vec<Hour>>,
+    /// The steps that succeeded: the hours, and the number of devices.
+    steps: Mutex<Vec<(Range<Hour>, usize)>>,
+}
+
+/// The devices of a step.
+const STEP: usize = 2;
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self::new(Clock::system(), Closing::Daily)
+    }
 }
 
 impl Kept {
+    fn new(clock: Clock, closing: Closing) -> Self {
+        Self {
+            clock,
+            closing,
+            identity: AtomicU64::default(),
+            away: AtomicBool::default(),
+            is_indexing: AtomicBool::default(),
+            fails_every: AtomicU64::default(),
+            tries: AtomicU64::default(),
+            stops_after: AtomicU64::new(u64::MAX),
+            hours: Mutex::default(),
+            steps: Mutex::default(),
+        }
+    }
+
     /// Keeps the rollup with more readings if a bucket is rolled up twice at once, as a real store does.
     fn keep(&self, derived: impl IntoIterator<Item = ((Arc<str>, Hour), Vec<(Metric, Stats)>)>) {
         let readings = |stats: &[(Metric, Stats)]| stats.iter().map(|(_, stats)| stats.count).sum::<u64>();
@@ -41,8 +70,9 @@ impl Kept {
         self.hours.lock().unwrap().clone()
     }
 
-    fn swept(&self) -> Vec<Hour> {
-        self.swept.lock().unwrap().clone()
+    /// The steps since the last call.
+    fn take_steps(&self) -> Vec<(Range<Hour>, usize)> {
+        std::mem::take(&mut *self.steps.lock().unwrap())
     }
 }
 
@@ -76,19 +106,33 @@ impl Rollups for Faulty {
         Ok(self.fold().await.keys().map(|(_, hour)| *hour).filter(|hour| *hour >= from).min())
     }
 
-    async fn roll_up_hour(&self, hour: Hour) -> Result<u64, WriteError> {
-        let tries = self.kept().tries.fetch_add(1, Ordering::Relaxed) + 1;
-        let fails_every = self.kept().fails_every.load(Ordering::Relaxed);
-        let mut stats: ByBucket = self.fold().await.into_iter().filter(|((_, of), _)| *of == hour).collect();
-        let done = stats.len() as u64;
+    async fn is_ready(&self) -> Result<bool, StoreError> {
+        Ok(!self.kept().is_indexing.load(Ordering::Relaxed))
+    }
+
+    async fn roll_up_devices(&self, hours: Range<Hour>, after: Option<&str>) -> Result<RolledUp, WriteError> {
+        let kept = self.kept();
+        let tries = kept.tries.fetch_add(1, Ordering::Relaxed) + 1;
+        while tries > kept.stops_after.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(Day::of(hours.start), Day::of(Hour(hours.end.0 - 1)), "hours of one day");
+        let devices = self.store.devices("", after, STEP).await.unwrap().devices;
+        let is_in_step = |device: &Arc<str>| devices.iter().any(|summary| summary.device == *device);
+        let stats = self.fold().await.into_iter();
+        let stats = stats.filter(|((device, hour), _)| is_in_step(device) && hours.contains(hour));
+        let mut stats: ByBucket = stats.collect();
+        let written = stats.len() as u64;
+        let fails_every = kept.fails_every.load(Ordering::Relaxed);
         if fails_every > 0 && tries.is_multiple_of(fails_every) {
             stats.pop_last();
-            self.kept().keep(stats);
+            kept.keep(stats);
             return Err(away());
         }
-        self.kept().keep(stats);
-        self.kept().swept.lock().unwrap().push(hour);
-        Ok(done)
+        kept.keep(stats);
+        kept.steps.lock().unwrap().push((hours, devices.len()));
+        let last = devices.last().filter(|_| devices.len() == STEP);
+        Ok(RolledUp { written, last: last.map(|summary| Arc::clone(&summary.device)) })
     }
 
     async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>> {
@@ -176,19 +220,150 @@ async fn a_crash_between_a_write_and_its_rolling_up_is_mended_by_the_next_start(
 }
 
 #[tokio::test]
-async fn what_was_stored_before_is_rolled_up_hour_by_hour_over_failures() {
+async fn what_was_stored_before_is_rolled_up_day_by_day_over_failures() {
     let (folder, kept) = (folder(), Arc::new(Kept::default()));
     fill(&folder, 0..60).await;
     kept.fails_every.store(3, Ordering::Relaxed);
     let life = begin(&folder, &kept);
     until("the progress includes all hours", || is_caught_up(&life)).await;
     assert_eq!(kept.hours(), life.store.fold().await);
-    assert_eq!(kept.swept(), (0..60).step_by(3).map(Hour).collect::<Vec<_>>());
+    let days = [0, 1, 2].map(|day| Day(day).hours());
+    assert_eq!(kept.take_steps(), days.map(|day| [(day.clone(), 2), (day, 1)]).as_flattened());
     assert_eq!(progress_of(&life).unwrap().next, Hour(life.pipeline.newest_closed().0 + 1));
     assert_eq!(life.count("tidegauge_rollups_written_total"), 60);
-    assert!(life.count(r#"tidegauge_rollup_retries_total{reason="network"}"#) >= 9);
+    assert!(life.count(r#"tidegauge_rollup_retries_total{reason="network"}"#) >= 2);
     assert_eq!(life.count("tidegauge_rollup_lag_seconds"), 0);
     assert_eq!(life.end(MINUTE).await, 0);
+}
+
+#[tokio::test]
+async fn hours_of_the_current_day_are_not_rolled_up_before_its_end() {
+    let clock = Clock::fixed(Hour(20).start_ms());
+    let (folder, kept) = (folder(), Arc::new(Kept::new(clock.clone(), Closing::Daily)));
+    let life = begin(&folder, &kept);
+    life.append(0..400).await; // a bit more than the first hour
+    life.settled().await;
+    until("the roller has looked", || is_caught_up(&life)).await;
+    assert_eq!((kept.hours().len(), kept.take_steps()), (0, vec![]));
+    assert_eq!(life.count("tidegauge_rollups_written_total"), 0);
+
+    let mut roller = Roller::new(&life.pipeline, &*life.store, progress_of(&life));
+    for (now_ms, devices, is_closed) in [
+        (Day(1).start_ms() - 1, 0, false),
+        (Day(1).start_ms() + 59_999, 0, false), // the delay is a minute
+        (Day(1).start_ms() + 60_000, 10, true),
+    ] {
+        clock.set(now_ms);
+        life.pipeline.close_past_hours();
+        assert!(roller.catch_up().await.unwrap());
+        let steps = kept.take_steps();
+        assert_eq!(steps.iter().map(|(_, devices)| devices).sum::<usize>(), devices, "at {now_ms}");
+        assert!(steps.iter().all(|(hours, _)| *hours == Day(0).hours()));
+        assert_eq!(life.pipeline.is_closed(Hour(23)), is_closed);
+        assert!(!life.pipeline.is_closed(Hour(24)));
+    }
+    assert_eq!(kept.hours(), life.store.fold().await);
+    life.append(400..420).await;
+    life.settled().await;
+    assert_eq!(kept.hours(), life.store.fold().await, "late readings of the closed day");
+    assert_eq!(life.end(MINUTE).await, 0);
+}
+
+#[tokio::test]
+async fn the_lag_is_the_time_since_the_end_of_the_first_day_that_is_not_rolled_up() {
+    let clock = Clock::fixed(Day(3).start_ms() + HOUR.as_millis() as i64);
+    let (folder, kept) = (folder(), Arc::new(Kept::new(clock.clone(), Closing::Daily)));
+    fill(&folder, 0..60).await;
+    kept.stops_after.store(3, Ordering::Relaxed);
+    let life = begin(&folder, &kept);
+    until("it is behind by the second day", || life.count("tidegauge_rollup_lag_seconds") == 25 * 3600).await;
+    kept.stops_after.store(u64::MAX, Ordering::Relaxed);
+    until("it has caught up", || is_caught_up(&life)).await;
+    assert_eq!(life.count("tidegauge_rollup_lag_seconds"), 0);
+}
+
+#[tokio::test]
+async fn each_hour_is_rolled_up_by_itself_if_readings_expire_soon() {
+    let clock = Clock::fixed(Hour(7).start_ms() + 60_000);
+    let (folder, kept) = (folder(), Arc::new(Kept::new(clock.clone(), Closing::Hourly)));
+    fill(&folder, 0..12).await;
+    let life = begin(&folder, &kept);
+    until("the closed hours are rolled up", || is_caught_up(&life)).await;
+    assert_eq!(progress_of(&life).unwrap().next, Hour(7));
+    kept.take_steps();
+    clock.set(Hour(10).start_ms() + 60_000);
+    life.pipeline.close_past_hours();
+    let mut roller = Roller::new(&life.pipeline, &*life.store, progress_of(&life));
+    roller.catch_up().await.unwrap();
+    assert_eq!(kept.take_steps(), [(Hour(7)..Hour(10), 2), (Hour(7)..Hour(10), 1)], "the day's document has others");
+    assert_eq!(kept.hours(), life.store.fold().await);
+}
+
+/// A crash in the middle of a day with many devices does not start the day over.
+#[tokio::test]
+async fn the_next_start_goes_on_with_the_device_that_the_last_one_has_reached() {
+    let (folder, kept) = (folder(), Arc::new(Kept::default()));
+    fill(&folder, 0..60).await;
+    kept.stops_after.store(0, Ordering::Relaxed);
+    let life = begin(&folder, &kept);
+    until("it has begun", || kept.tries.load(Ordering::Relaxed) > 0).await;
+    life.running.roller.abort();
+    kept.stops_after.store(u64::MAX, Ordering::Relaxed);
+    let partial = Partial { until: Hour(24), after: "b".into() };
+    let reached = RollupProgress { identity: "0".to_owned(), next: Hour(0), partial: Some(partial) };
+    reached.save(&life.pipeline.options.rollup_progress).unwrap();
+    let reached = progress_of(&life);
+    Roller::new(&life.pipeline, &*life.store, reached).catch_up().await.unwrap();
+    let [first, second, third] = [0, 1, 2].map(|day| Day(day).hours());
+    let all = |day: Range<Hour>| [(day.clone(), 2), (day, 1)];
+    assert_eq!(kept.take_steps(), [[(first, 1)].as_slice(), &all(second), &all(third)].concat());
+    assert_eq!(progress_of(&life).unwrap().partial, None);
+    let of_c = |hours: &ByBucket| hours.keys().filter(|(device, hour)| **device == *"c" && hour.0 < 24).count();
+    assert_eq!(of_c(&kept.hours()), of_c(&life.store.fold().await));
+
+    // A day that is rolled up in part counts as closed, even if the clock is set back.
+    let clock = Clock::fixed(Hour(5).start_ms());
+    let kept = Arc::new(Kept::new(clock, Closing::Daily));
+    let partial = Partial { until: Hour(24), after: "b".into() };
+    let reached = RollupProgress { identity: "0".to_owned(), next: Hour(0), partial: Some(partial) };
+    reached.save(&folder.path().join("rollups.json")).unwrap();
+    drop(life);
+    let life = begin(&folder, &kept);
+    assert!(life.pipeline.is_closed(Hour(23)) && !life.pipeline.is_closed(Hour(24)));
+}
+
+/// A former version has rolled up each hour after its end: these hours of the current day count as closed.
+#[tokio::test]
+async fn hours_that_a_former_version_has_rolled_up_stay_closed() {
+    let clock = Clock::fixed(Hour(30).start_ms());
+    let (folder, kept) = (folder(), Arc::new(Kept::new(clock.clone(), Closing::Daily)));
+    fill(&folder, 0..60).await;
+    let old = r#"{"identity":"0","before":"1970-01-02T04:00:00Z"}"#;
+    std::fs::write(folder.path().join("rollups.json"), old).unwrap();
+    let life = begin(&folder, &kept);
+    life.running.roller.abort();
+    assert!(life.pipeline.is_closed(Hour(27)) && !life.pipeline.is_closed(Hour(28)));
+    clock.set(Hour(49).start_ms());
+    life.pipeline.close_past_hours();
+    Roller::new(&life.pipeline, &*life.store, progress_of(&life)).catch_up().await.unwrap();
+    assert_eq!(kept.take_steps(), [(Hour(28)..Hour(48), 2), (Hour(28)..Hour(48), 1)], "the rest of the day");
+}
+
+#[tokio::test]
+async fn the_roller_waits_until_the_store_knows_its_devices() {
+    let (folder, kept) = (folder(), Arc::new(Kept::default()));
+    fill(&folder, 0..9).await;
+    kept.is_indexing.store(true, Ordering::Relaxed);
+    let life = begin(&folder, &kept);
+    let mut roller = Roller::new(&life.pipeline, &*life.store, None);
+    assert!(!roller.catch_up().await.unwrap());
+    assert_eq!((kept.take_steps(), progress_of(&life)), (vec![], None));
+    life.append(0..20).await;
+    life.settled().await;
+    assert!(!kept.hours().is_empty(), "late readings do not wait");
+    kept.is_indexing.store(false, Ordering::Relaxed);
+    until("the progress includes all hours", || is_caught_up(&life)).await;
+    assert_eq!(kept.hours(), life.store.fold().await);
 }
 
 #[tokio::test]
@@ -198,29 +373,33 @@ async fn a_store_that_never_says_what_to_roll_up_shows_as_lag() {
     kept.away.store(true, Ordering::Relaxed);
     let life = begin(&folder, &kept);
     until("it has failed", || life.count(r#"tidegauge_rollup_retries_total{reason="network"}"#) > 0).await;
-    assert!(life.count("tidegauge_rollup_lag_seconds") >= 3600, "an hour at least is not rolled up");
+    until("it lags", || {
+        life.exposition.render().lines().any(|line| line.starts_with("tidegauge_rollup_lag_seconds 0."))
+    })
+    .await;
     kept.away.store(false, Ordering::Relaxed);
-    until("it has caught up", || life.count("tidegauge_rollup_lag_seconds") == 0).await;
+    until("it has caught up", || is_caught_up(&life)).await;
+    assert_eq!(life.count("tidegauge_rollup_lag_seconds"), 0);
     assert_eq!(kept.hours(), life.store.fold().await);
 }
 
 #[tokio::test]
 async fn the_mark_spares_work_and_without_it_all_is_derived_again() {
     let (folder, kept) = (folder(), Arc::new(Kept::default()));
-    fill(&folder, 0..9).await;
+    fill(&folder, 0..60).await;
     let life = begin(&folder, &kept);
     until("the progress includes all hours", || is_caught_up(&life)).await;
     life.running.roller.abort();
     let look = async |progress| {
-        kept.swept.lock().unwrap().clear();
+        kept.take_steps();
         Roller::new(&life.pipeline, &*life.store, progress).catch_up().await.unwrap();
-        kept.swept().len()
+        kept.take_steps().len()
     };
     assert_eq!(look(progress_of(&life)).await, 0, "all is done");
-    let behind = RollupProgress { next: Hour(4), ..progress_of(&life).unwrap() };
-    assert_eq!(look(Some(behind)).await, 1, "the hour after it");
-    assert_eq!(look(None).await, 3, "the file was deleted");
+    let behind = RollupProgress { next: Hour(48), ..progress_of(&life).unwrap() };
+    assert_eq!(look(Some(behind)).await, 2, "the day after it, in two steps");
+    assert_eq!(look(None).await, 6, "the file was deleted");
     kept.identity.store(7, Ordering::Relaxed);
-    assert_eq!(look(progress_of(&life)).await, 3, "it speaks of another store");
+    assert_eq!(look(progress_of(&life)).await, 6, "it speaks of another store");
     assert_eq!(look(progress_of(&life)).await, 0);
 }

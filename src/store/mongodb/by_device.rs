@@ -1,13 +1,11 @@
 //! Queries for the stats of several devices, and the table of their answers.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
-use bson::{Bson, DateTime, Document, doc};
+use bson::{Bson, doc};
 
 use super::decode::DecodeError;
-use crate::model::Hour;
 use crate::store::HourStats;
 
 /// The stats of several devices, in the order of the devices.
@@ -41,10 +39,4 @@ pub(super) fn of_devices(devices: &[impl AsRef<str>]) -> Bson {
         [device] => device.as_ref().into(),
         several => doc! { "$in": several.iter().map(AsRef::as_ref).collect::<Vec<&str>>() }.into(),
     }
-}
-
-/// Matches the instants of hours.
-pub(super) fn within(hours: &Range<Hour>) -> Document {
-    let [from, to] = [hours.start, hours.end].map(|hour| DateTime::from_millis(hour.start_ms()));
-    doc! { "$gte": from, "$lt": to }
 }

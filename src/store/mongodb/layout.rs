@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use super::by_device::ByDevice;
 use super::collection::Deployment;
-use super::rollups::{HourRollup, Missing, RollupCollection};
+use super::rollups::{HourRollup, Missing};
 use super::seek::Seek;
 use crate::model::{BucketWrite, Contents, Day, Hour, Keep, SeriesFilter};
 use crate::store::{DeviceMetadata, DeviceSummary, FirstReadings, ReadingsQuery, StoreError, WriteError, Written};
@@ -88,11 +88,11 @@ pub trait Devices {
 /// The derivation of rollups from the readings of a layout.
 #[async_trait]
 pub trait Derivation {
+    /// The most hours of devices that are derived in one step of the roller.
+    const HOURS_PER_STEP: usize;
+
     /// The first hour from `from` on of which any device has readings.
     async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError>;
-
-    /// Rolls up an hour of all devices into `rollups`, and returns how many rollups were written.
-    async fn roll_up_hour(&self, hour: Hour, rollups: &RollupCollection) -> Result<u64, WriteError>;
 
     /// Derives the rollups of buckets. A bucket without readings has none.
     async fn derive(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, StoreError>;

@@ -9,7 +9,7 @@ use super::by_device::ByDevice;
 use super::collection::Deployment;
 use super::command::Commands;
 use super::connect::MongodbOptions;
-use super::devices::DeviceIndex;
+use super::devices::{DeviceIndex, Step};
 use super::errors::CAUSES;
 use super::layout::Layout;
 use super::rollups::{RollupCollection, missing};
@@ -17,8 +17,8 @@ use super::schema_state::SchemaState;
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Hour, Keep, SeriesFilter};
 use crate::store::{
-    Cause, DeviceList, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, Rollups, Store, StoreError, WriteError,
-    Written,
+    Cause, DeviceList, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, RolledUp, Rollups, Store, StoreError,
+    WriteError, Written,
 };
 
 /// Readings in a MongoDB collection of one layout, and their rollups in another collection.
@@ -103,6 +103,19 @@ impl<L: Layout> MongoStore<L> {
         let mut outcomes = self.layout.write(&noted, deployment).await.into_iter();
         let mut outcome = || outcomes.next().expect("an outcome for each write");
         failed.into_iter().map(|failed| failed.map_or_else(&mut outcome, Err)).collect()
+    }
+
+    /// The next devices for the roller. An index that was dropped, and may have lacked some of them, is an
+    /// error.
+    async fn next_devices(&self, hours: &Range<Hour>, after: Option<&str>) -> Result<Step, StoreError> {
+        let index = [self.devices.name().to_owned()];
+        let before = self.schema_state.uuid_of(&index).await?;
+        let step = self.devices.step(hours, after, L::HOURS_PER_STEP).await?;
+        let is_unchanged = self.schema_state.is_unchanged().await?;
+        if is_unchanged && self.devices.is_complete() && self.schema_state.uuid_of(&index).await? == before {
+            return Ok(step);
+        }
+        Err(StoreError::new(Cause::Schema, "the device index does not have all devices"))
     }
 
     /// Takes back successful outcomes if the collections are not the ones whose schema was ensured.
@@ -225,9 +238,22 @@ impl<L: Layout> Rollups for MongoStore<L> {
         self.layout.next_hour(from).await
     }
 
-    async fn roll_up_hour(&self, hour: Hour) -> Result<u64, WriteError> {
+    async fn is_ready(&self) -> Result<bool, StoreError> {
         self.deployment().await?;
-        self.layout.roll_up_hour(hour, &self.rollups).await
+        Ok(self.devices.is_complete())
+    }
+
+    async fn roll_up_devices(&self, hours: Range<Hour>, after: Option<&str>) -> Result<RolledUp, WriteError> {
+        self.deployment().await?;
+        let step = self.next_devices(&hours, after).await?;
+        let hours_of = |device: &Arc<str>| {
+            let device = Arc::clone(device);
+            (hours.start.0..hours.end.0).map(move |hour| (Arc::clone(&device), Hour(hour)))
+        };
+        let buckets: Vec<(Arc<str>, Hour)> = step.devices.iter().flat_map(hours_of).collect();
+        let derived = self.layout.derive(&buckets).await?;
+        let written = self.rollups.bring_up_to_date(&hours, derived).await?;
+        Ok(RolledUp { written, last: step.last })
     }
 
     async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>> {

@@ -1,27 +1,45 @@
 //! Scenarios of stores with separate rollups ([`Rollups`]).
 
 use super::*;
-use crate::store::Rollups;
+use crate::model::Day;
+use crate::store::{RolledUp, Rollups, WriteError};
 
 fn rollups(store: &dyn Store) -> &dyn Rollups {
-    store.rollups().expect("a store whose hours are rolled up")
+    store.rollups().expect("a store whose days are rolled up")
+}
+
+/// Rolls up hours of one day of all devices, as the roller does. Returns how many rollups were written.
+pub(in crate::store) async fn roll_up_hours(store: &dyn Store, hours: Range<Hour>) -> Result<u64, WriteError> {
+    while !rollups(store).is_ready().await? {
+        store.build_device_index().await?;
+    }
+    let (mut done, mut after) = (0, None::<Arc<str>>);
+    loop {
+        let RolledUp { written, last } = rollups(store).roll_up_devices(hours.clone(), after.as_deref()).await?;
+        done += written;
+        assert!(last.is_none() || last > after, "{last:?} after {after:?}");
+        let Some(last) = last else { return Ok(done) };
+        after = Some(last);
+    }
 }
 
 /// Hours and devices are found without recorded progress, and both handles then read the same rollups.
-pub(in crate::store) async fn hours_are_rolled_up_one_after_the_other(store: &dyn Store, other: &dyn Store) {
+pub(in crate::store) async fn days_are_rolled_up_one_after_the_other(store: &dyn Store, other: &dyn Store) {
     let readings: Vec<Sent<'_>> = (0..5).map(|at| (at * 1000, [("a", 1.5)].as_slice())).collect();
-    let (devices, hours) = (["rolled-1", "rolled-2"], [-2, 0, 3].map(|nth| Hour(HOUR.0 + nth)));
+    // HOUR is 14:00; one hour is the last of the day before, and one of the day after
+    let (devices, hours) = (["rolled-1", "rolled-2"], [-15, -14, 0, 3, 9, 10].map(|nth| Hour(HOUR.0 + nth)));
     for (device, hour) in devices.iter().flat_map(|device| hours.iter().map(move |hour| (*device, *hour))) {
         assert_eq!(write(store, &write_of(device, hour, &readings)).await, written(5, 0));
     }
-    let mut found = Vec::new();
+    let mut done = Vec::new();
     let mut next = Hour(i32::MIN);
     while let Some(hour) = rollups(other).next_hour(next).await.unwrap() {
-        assert_eq!(rollups(other).roll_up_hour(hour).await.unwrap(), 2, "devices of {hour:?}");
-        found.push(hour);
-        next = Hour(hour.0 + 1);
+        let day = Day::of(hour);
+        done.push((hour, roll_up_hours(other, day.hours()).await.unwrap()));
+        assert_eq!(roll_up_hours(store, day.hours()).await.unwrap(), 0, "the other instance has done so");
+        next = day.hours().end;
     }
-    assert_eq!(found, hours);
+    assert_eq!(done, [(hours[0], 2), (hours[1], 8), (hours[5], 2)]);
     for device in devices {
         for hour in hours {
             expect(store, device, hour, &model_of(&readings)).await;
@@ -38,12 +56,43 @@ pub(in crate::store) async fn hours_soon_after_1970_are_rolled_up(store: &dyn St
     for (start, expected) in [(-9, hours[0]), (0, hours[0]), (1, hours[1]), (2, hours[2]), (31, hours[3])] {
         assert_eq!(rollups(other).next_hour(Hour(start)).await.unwrap(), Some(expected), "from {start}");
     }
-    for hour in hours {
-        assert_eq!(rollups(other).roll_up_hour(hour).await.unwrap(), 1, "{hour:?}");
-        assert!(rollups(other).roll_up(&[("early".into(), hour)]).await.iter().all(Result::is_ok));
+    for (day, expected) in [(Day(-1), 0), (Day(0), 2), (Day(1), 1), (Day::of(HOUR), 1)] {
+        assert_eq!(roll_up_hours(other, day.hours()).await.unwrap(), expected, "{day:?}");
     }
+    let buckets = hours.map(|hour| ("early".into(), hour));
+    assert!(rollups(other).roll_up(&buckets).await.iter().all(Result::is_ok));
     let stats = hour_stats(other, "early", Hour(-9)..Hour(HOUR.0 + 1), &SeriesFilter::ALL).await;
     assert!(stats.iter().map(|stats| stats.hour).eq(hours), "{stats:?}");
+}
+
+/// Late readings of several hours of several days, some rolled up before and some not.
+pub(in crate::store) async fn late_hours_of_a_day_are_rolled_up_together(store: &dyn Store, other: &dyn Store) {
+    let hours: Vec<Hour> = [-20, -15, -14, 0, 1, 9].map(|nth| Hour(HOUR.0 + nth)).into();
+    for &hour in &hours[..4] {
+        write(store, &write_of("late", hour, &[(1000, &[("a", 1.0)])])).await;
+    }
+    assert_eq!(roll_up_hours(store, Day::of(HOUR).hours()).await.unwrap(), 2);
+    let mut buckets = Vec::new();
+    for device in ["late", "later"] {
+        for &hour in &hours {
+            write(store, &write_of(device, hour, &[(500, &[("b", 2.0)]), (2000, &[("a", 4.0)])])).await;
+            buckets.push((device.into(), hour));
+        }
+    }
+    assert!(rollups(other).roll_up(&buckets).await.iter().all(Result::is_ok));
+    assert_eq!(roll_up_hours(other, Day::of(HOUR).hours()).await.unwrap(), 0, "all hours are up to date");
+    for (device, before) in [("late", &hours[..4]), ("later", &[])] {
+        let stats = hour_stats(other, device, Hour(HOUR.0 - 30)..Hour(HOUR.0 + 30), &SeriesFilter::ALL).await;
+        assert!(stats.iter().map(|stats| stats.hour).eq(hours.iter().copied()), "{stats:?}");
+        for of_hour in stats {
+            let sum = |metric: &str| {
+                let found = of_hour.stats.iter().find(|(name, _)| &**name == metric);
+                found.map(|(_, stats)| (stats.count, stats.sum))
+            };
+            let expected = if before.contains(&of_hour.hour) { (2, 5.0) } else { (1, 4.0) };
+            assert_eq!((sum("a"), sum("b")), (Some(expected), Some((1, 2.0))), "{device} {:?}", of_hour.hour);
+        }
+    }
 }
 
 /// All instances know the rollups by the same name.

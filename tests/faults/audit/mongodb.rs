@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bson::{Bson, Document, doc};
 
 use super::{Findings, Fold, Found, HOUR_MS, Stats, Stored, add, differences, fold, known};
+use crate::faults::fault_test::closed_before_ms;
 use crate::harness::Database;
 
 /// Reads the buckets, whose stats must be the fold of their readings, and the rollups.
@@ -30,7 +31,7 @@ pub(super) async fn in_buckets(database: &Database, findings: &mut Findings) -> 
             findings.wrong.push(differences(&format!("stats of {id:?}"), &stats, "fold of its readings", &fold(&own)));
         }
     }
-    Stored { readings, rollups: rollups(database).await }
+    with_rollups(readings, database, findings).await
 }
 
 /// Reads the time-series collection and the rollups.
@@ -44,7 +45,20 @@ pub(super) async fn in_measurements(database: &Database, findings: &mut Findings
             add((Arc::clone(&device), ts_ms, known(metric)), number(value), &mut readings, findings);
         }
     }
-    Stored { readings, rollups: rollups(database).await }
+    with_rollups(readings, database, findings).await
+}
+
+/// Reads the rollups. Each hour of a closed day must have one: its readings stay pending until it is rolled
+/// up. Hours of the current day need none.
+async fn with_rollups(readings: Found, database: &Database, findings: &mut Findings) -> Stored {
+    let rollups = rollups(database).await;
+    let closed_before_ms = closed_before_ms();
+    let folded = fold(&readings);
+    let closed = folded.keys().filter(|(_, hour_ms, _)| *hour_ms < closed_before_ms);
+    for hour in closed.filter(|hour| !rollups.contains_key(*hour)) {
+        findings.wrong.push(format!("{hour:?} of a closed day has readings and no rollup"));
+    }
+    Stored { readings, rollups }
 }
 
 async fn rollups(database: &Database) -> Stats {

@@ -32,8 +32,10 @@ mod document;
 pub(super) mod fuzz;
 mod note;
 mod read;
+mod step;
 
 pub(super) use self::build::Progress;
+pub(super) use self::step::Step;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -89,6 +91,11 @@ impl DeviceIndex {
         self.is_complete.store(false, Ordering::SeqCst);
         self.noted.clear();
         Ok(())
+    }
+
+    /// The name of the collection.
+    pub(super) fn name(&self) -> &str {
+        &self.managed.name
     }
 
     /// Whether the index is known to have all devices.

@@ -38,32 +38,66 @@ pub(super) const fn key_of(hour: Hour) -> &'static str {
     KEYS[hour.0.rem_euclid(24) as usize]
 }
 
-/// Writes the statement that puts an hour into its day's document, unless the stored hour is as new.
-pub(super) fn put(statement: &mut Encoder, rollup: &HourRollup) {
-    let HourRollup { device, rev, first_ts_ms, stats } = rollup;
-    let (day, key) = (day_of(stats.hour), key_of(stats.hour));
+/// Writes the document of a device and day with these hours of it, at least one.
+pub(super) fn insert(document: &mut Encoder, hours: &[&HourRollup]) {
+    let Some(HourRollup { device, stats, .. }) = hours.first() else { return };
+    let day = day_of(stats.hour);
+    document.string("_id", &names::day_id(device, day));
+    document.string("deviceId", device);
+    encode_constant_fields(document, device, day);
+    document.document("hours", |of_day| {
+        for rollup in hours {
+            of_day.document(key_of(rollup.stats.hour), |hour| encode_hour(hour, rollup));
+        }
+    });
+}
+
+/// Writes the statement that puts hours of a device, all of one day, into its document. An hour whose stored
+/// rollup is as new stays as it is.
+pub(super) fn put(statement: &mut Encoder, hours: &[&HourRollup]) {
+    let Some(HourRollup { device, stats, .. }) = hours.first() else { return };
+    let day = day_of(stats.hour);
     statement.document("q", |filter| {
         filter.string("_id", &names::day_id(device, day));
         filter.string("deviceId", device);
-        // `$lt` would not match an hour that does not exist yet.
-        filter.document(["hours.", key, ".rev"], |is| is.document("$not", |is| is.int64("$gte", *rev)));
     });
-    statement.document("u", |update| {
-        update.document("$set", |set| {
-            set.document(["hours.", key], |hour| {
-                hour.int64("rev", *rev);
-                hour.datetime("firstTs", *first_ts_ms);
-                hour.datetime("lastTs", stats.last_ts_ms);
-                encode_stats(hour, "stats", &stats.stats);
+    statement.array("u", |stages| {
+        stages.document(0, |stage| {
+            stage.document("$set", |set| {
+                encode_constant_fields(set, device, day);
+                for rollup in hours {
+                    let key = key_of(rollup.stats.hour);
+                    set.document(["hours.", key], |is| {
+                        is.array("$cond", |cond| {
+                            cond.document(0, |is| {
+                                is.array("$gte", |revs| {
+                                    revs.string(0, &format!("$hours.{key}.rev")); // a missing one is lower
+                                    revs.int64(1, rollup.rev);
+                                });
+                            });
+                            cond.string(1, &format!("$hours.{key}"));
+                            cond.document(2, |is| is.document("$literal", |hour| encode_hour(hour, rollup)));
+                        });
+                    });
+                }
             });
-            set.int32("schemaVersion", SCHEMA_VERSION);
-        });
-        update.document("$setOnInsert", |fields| {
-            fields.datetime("day", start_of(day).start_ms());
-            fields.datetime("createdAt", names::day_created_at_ms(device, day));
         });
     });
     statement.boolean("upsert", true);
+}
+
+/// Writes the fields that all rollups of a device and day have in common, except `_id` and `deviceId`.
+fn encode_constant_fields(fields: &mut Encoder, device: &str, day: i32) {
+    fields.datetime("day", start_of(day).start_ms());
+    fields.int32("schemaVersion", SCHEMA_VERSION);
+    fields.datetime("createdAt", names::day_created_at_ms(device, day));
+}
+
+fn encode_hour(hour: &mut Encoder, HourRollup { rev, first_ts_ms, stats, .. }: &HourRollup) {
+    hour.int64("rev", *rev);
+    hour.datetime("firstTs", *first_ts_ms);
+    hour.datetime("lastTs", stats.last_ts_ms);
+    encode_stats(hour, "stats", &stats.stats);
 }
 
 /// Adds the hours of a document that are in `hours`. If one of them cannot be read, it adds all the others.
@@ -170,10 +204,15 @@ fn decode(entry: &RawDocument, hour: Hour, metrics: &mut MetricNames) -> Result<
     }
 }
 
-/// The `rev` of an hour of a document, if there is one.
-pub(super) fn rev_of(document: &RawDocument, hour: Hour) -> Option<i64> {
-    let hours = document.get_document("hours").ok()?;
-    integer(hours.get_document(key_of(hour)).ok()?, "rev").ok()
+/// Adds the `rev` of each hour of a document of this day that has one.
+pub(super) fn add_revs(document: &RawDocument, day: i32, revs: &mut BTreeMap<Hour, i64>) {
+    let Ok(hours) = document.get_document("hours") else { return };
+    for (key, value) in hours.into_iter().flatten() {
+        let rev = value.as_document().and_then(|hour| integer(hour, "rev").ok());
+        if let (Ok(hour), Some(rev)) = (hour_at(start_of(day), key.as_str().as_bytes()), rev) {
+            revs.insert(hour, rev);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -204,7 +243,9 @@ mod tests {
         let old = Stats { first: None, last: None, ..Stats::of(0, 2.0) };
         let at = |hour, last_ts_ms| HourStats { hour, last_ts_ms, stats: vec![("lux".into(), old)] };
         assert_eq!(found, [at(Hour(37), 13), at(Hour(26), 2)]);
-        assert_eq!((rev_of(&document, Hour(26)), rev_of(&document, Hour(27))), (Some(3), None));
+        let mut revs = BTreeMap::new();
+        add_revs(&document, 1, &mut revs);
+        assert_eq!(revs, [26, 37, 47].map(|hour| (Hour(hour), 3)).into());
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Invariants fuzzed on any document of the rollup collection.
 
+use std::collections::BTreeMap;
+
 use bson::RawDocument;
 
-use super::document::{Day, add_hours, rev_of};
+use super::document::{Day, add_hours, add_revs};
 use crate::model::{Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 
@@ -13,5 +15,7 @@ pub(in super::super) fn document(document: &RawDocument) {
         add_hours(document, &(Hour(i32::MIN)..Hour(i32::MAX)), &mut MetricNames::new(&SeriesFilter::ALL), &mut found);
     assert!(found.len() <= 24, "a day has 24 hours");
     let _ = Day::decode(document);
-    let _ = rev_of(document, Hour(0));
+    let mut revs = BTreeMap::new();
+    add_revs(document, 0, &mut revs);
+    assert!(revs.len() <= 24, "a day has 24 hours");
 }

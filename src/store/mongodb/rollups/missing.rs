@@ -1,6 +1,6 @@
 //! Finds the hours that have no rollup. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,12 +18,23 @@ pub struct Missing {
 
 /// The hours in `hours` that `found`, the hours of each of the devices, ascending, does not have.
 pub(in super::super) fn missing(devices: &[Arc<str>], hours: &Range<Hour>, found: &[Vec<HourStats>]) -> Vec<Missing> {
+    by_runs(devices.iter().zip(found).map(|(device, found)| (device, gaps(hours, found))))
+}
+
+/// The hours of these buckets.
+pub(in super::super) fn grouped(buckets: &[(Arc<str>, Hour)]) -> Vec<Missing> {
+    let mut devices: BTreeMap<&Arc<str>, BTreeSet<Hour>> = BTreeMap::new();
+    for (device, hour) in buckets {
+        devices.entry(device).or_default().insert(*hour);
+    }
+    by_runs(devices.into_iter().map(|(device, hours)| (device, runs(hours))))
+}
+
+/// Groups devices that have the same runs of hours.
+fn by_runs<'a>(devices: impl Iterator<Item = (&'a Arc<str>, Vec<(Hour, Hour)>)>) -> Vec<Missing> {
     let mut groups: BTreeMap<Vec<(Hour, Hour)>, Vec<Arc<str>>> = BTreeMap::new();
-    for (device, found) in devices.iter().zip(found) {
-        let runs = gaps(hours, found);
-        if !runs.is_empty() {
-            groups.entry(runs).or_default().push(Arc::clone(device));
-        }
+    for (device, runs) in devices.filter(|(_, runs)| !runs.is_empty()) {
+        groups.entry(runs).or_default().push(Arc::clone(device));
     }
     let group = |(runs, devices): (Vec<(Hour, Hour)>, _)| Missing {
         devices,
@@ -44,6 +55,19 @@ fn gaps(hours: &Range<Hour>, found: &[HourStats]) -> Vec<(Hour, Hour)> {
     gaps
 }
 
+/// The runs of some hours, ascending.
+fn runs(hours: impl IntoIterator<Item = Hour>) -> Vec<(Hour, Hour)> {
+    let mut runs: Vec<(Hour, Hour)> = Vec::new();
+    for hour in hours {
+        let next = Hour(hour.0 + 1);
+        match runs.last_mut().filter(|(_, end)| *end == hour) {
+            Some((_, end)) => *end = next,
+            None => runs.push((hour, next)),
+        }
+    }
+    runs
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,5 +86,17 @@ mod tests {
         };
         let expected = [of(&[4], &[run(2, 3), run(5, 6)]), of(&[1], &[run(2, 7)]), of(&[0, 3], &[run(5, 7)])];
         assert_eq!(missing(&devices, &run(2, 7), &all), expected);
+    }
+
+    #[test]
+    fn buckets_are_grouped_by_the_hours_of_their_devices() {
+        let bucket = |(device, hour): (&str, i32)| (Arc::from(device), Hour(hour));
+        let buckets: Vec<_> =
+            [("a", 3), ("b", 1), ("a", 1), ("c", 7), ("b", 3), ("a", 2), ("c", 7)].into_iter().map(bucket).collect();
+        let of = |device: &str, runs: &[Range<Hour>]| Missing { devices: vec![device.into()], runs: runs.to_vec() };
+        let run = |from, to| Hour(from)..Hour(to);
+        let expected = [of("b", &[run(1, 2), run(3, 4)]), of("a", &[run(1, 4)]), of("c", &[run(7, 8)])];
+        assert_eq!(grouped(&buckets), expected);
+        assert_eq!(grouped(&[]), []);
     }
 }

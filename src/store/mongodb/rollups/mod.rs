@@ -17,11 +17,14 @@
 //! A month of hours is some thirty of these documents and hundreds of buckets. A day takes a few KiB, so
 //! rollups can be kept for years.
 //!
+//! **Written once.** After the end of a day, each device's hours of it are inserted as one document. Until
+//! then, queries read the buckets of these hours. A late reading replaces its hour in the document.
+//!
 //! **Derived, never counted up.** An hour is written as a whole, derived from its stored readings. Its `rev`
-//! grows with each change of the stored readings, and a statement takes effect only if the stored `rev` is
-//! lower. So it does not matter how often an hour is rolled up, by how many instances, or in which order the
-//! commands arrive: the newest state stays. When readings expire, the `rev` that could be derived falls; so
-//! the rollup stays, and the readings that are left never replace it.
+//! grows with each change of the stored readings, and a statement changes an hour only if the stored `rev` is
+//! lower. So it does not matter how often an hour is rolled up, by how many instances, together with which
+//! other hours, or in which order the commands arrive: the newest state stays. When readings expire, the
+//! `rev` that could be derived falls; so the rollup stays, and the readings that are left never replace it.
 //!
 //! The layout derives the [`HourRollup`]s; this room knows nothing of how readings are stored.
 
@@ -39,7 +42,7 @@ use std::time::Duration;
 use bson::{RawDocumentBuf, doc};
 use mongodb::Collection;
 
-pub(super) use self::missing::{Missing, missing};
+pub(super) use self::missing::{Missing, grouped, missing};
 use super::collection::{CREATED_AT, Deployment, Kind, ManagedCollection};
 use super::command::Commands;
 use crate::store::{HourStats, StoreError};
@@ -64,7 +67,7 @@ pub struct HourRollup {
 
 /// The collection of the rollups.
 #[derive(Debug)]
-pub struct RollupCollection {
+pub(super) struct RollupCollection {
     documents: Collection<RawDocumentBuf>,
     commands: Commands,
     managed: ManagedCollection,

@@ -1,46 +1,53 @@
 //! Writes hours into the documents of their days.
 
-use std::collections::HashMap;
-use std::ops::ControlFlow;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use bson::doc;
+use bson::{Document, doc};
 use mongodb::options::Hint;
 
 use super::super::by_device::of_devices;
 use super::super::encode::Encoder;
 use super::super::names;
 use super::super::statements::{Outcome, Verb};
-use super::document::{day_of, key_of, put, rev_of};
+use super::document::{add_revs, day_of, insert, key_of, put, start_of};
 use super::{HourRollup, RollupCollection};
 use crate::model::Hour;
-use crate::store::{StoreError, WriteError};
+use crate::store::{Cause, StoreError, WriteError};
+
+/// How often a statement is sent again while other writers insert the same document, or hour by hour after
+/// all hours together were refused.
+const ATTEMPTS: usize = 4;
 
 impl RollupCollection {
-    /// Writes the rollups, unless the stored ones are as new. The outcome at index i belongs to the rollup at
-    /// index i. Ok means that this rollup, or a newer one, is durable.
+    /// Writes the rollups, unless the stored ones are as new: one statement for each device and day. The
+    /// outcome at index i belongs to the rollup at index i. Ok means that this rollup, or a newer one, is
+    /// durable.
     pub(in super::super) async fn put_all(&self, rollups: &[HourRollup]) -> Vec<Result<(), WriteError>> {
         let mut outcomes: Vec<Option<Result<(), WriteError>>> = vec![None; rollups.len()];
-        let mut waiting: Vec<usize> = (0..rollups.len()).collect();
+        let mut waiting = by_day(rollups);
         let mut reached = Ok(());
-        // A duplicate key may be due to another hour of the same new document, which was a moment quicker.
-        // When the document exists, it can only mean that the stored hour is as new.
-        for may_race in [true, false] {
-            let mut raced = Vec::new();
-            let statement = |encoder: &mut Encoder, at: &usize| put(encoder, &rollups[*at]);
-            let settle = |&at: &usize, outcome| match outcome {
-                Outcome::Unmet if may_race => raced.push(at),
-                Outcome::Done | Outcome::Unmet => outcomes[at] = Some(Ok(())),
-                Outcome::Failed(error) => outcomes[at] = Some(Err(error)),
+        for _ in 0..ATTEMPTS {
+            let mut again = Vec::new();
+            let statement = |encoder: &mut Encoder, day: &Vec<usize>| put(encoder, &of_day(rollups, day));
+            let settle = |day: &Vec<usize>, outcome| match outcome {
+                Outcome::Done => day.iter().for_each(|&at| outcomes[at] = Some(Ok(()))),
+                Outcome::Unmet => again.push(day.clone()), // another writer was a moment quicker to insert it
+                Outcome::Failed(error) if error.is_permanent() && day.len() > 1 => {
+                    again.extend(day.iter().map(|&at| vec![at])); // as many hours as the server takes
+                }
+                Outcome::Failed(error) => day.iter().for_each(|&at| outcomes[at] = Some(Err(error.clone()))),
             };
             reached = self.commands.write_all(Verb::Update, &self.managed.name, &waiting, statement, settle).await;
-            if reached.is_err() {
+            waiting = again;
+            if reached.is_err() || waiting.is_empty() {
                 break;
             }
-            waiting = raced;
         }
-        let unreached = || Err(reached.clone().expect_err("else each rollup has an outcome"));
-        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unreached)).collect()
+        let contended = || WriteError::new(Cause::Contention, "other writers of the day were quicker".to_owned());
+        let unsettled = || Err(reached.clone().err().unwrap_or_else(contended));
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unsettled)).collect()
     }
 
     /// Writes the rollups that were derived of these buckets. A bucket without readings has none, and its
@@ -57,51 +64,98 @@ impl RollupCollection {
         buckets.iter().map(|bucket| outcomes.remove(bucket).unwrap_or(Ok(()))).collect()
     }
 
-    /// Writes the rollups of an hour that are not stored yet, and returns how many were written. It leaves
-    /// out a rollup with a permanent error: queries still read its stats from the readings.
+    /// Writes the rollups of hours of one day that are not stored yet, and returns how many were written. It
+    /// leaves out a rollup with a permanent error: queries still read its stats from the readings.
+    ///
+    /// If the hours begin with the day, its documents are inserted, which costs the server least. Days that
+    /// have a document already are brought up to date.
     pub(in super::super) async fn bring_up_to_date(
         &self,
-        hour: Hour,
-        rollups: Vec<HourRollup>,
+        hours: &Range<Hour>,
+        mut rollups: Vec<HourRollup>,
     ) -> Result<u64, WriteError> {
-        let outdated = self.outdated(hour, rollups).await?;
-        let mut done = 0;
+        let before = rollups.len();
+        if hours.start == start_of(day_of(hours.start)) {
+            rollups = self.insert_days(rollups).await?;
+        }
+        let mut done = before - rollups.len();
+        let outdated = self.outdated(hours, rollups).await?;
         for (rollup, outcome) in outdated.iter().zip(self.put_all(&outdated).await) {
             match outcome {
                 Ok(()) => done += 1,
                 Err(error) if error.is_permanent() => {
-                    let (device, hour_ms) = (&*rollup.device, hour.start_ms());
+                    let (device, hour_ms) = (&*rollup.device, rollup.stats.hour.start_ms());
                     tracing::warn!(device, hour_ms, %error, "the hour of a device cannot be rolled up");
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(done)
+        Ok(done as u64)
     }
 
-    /// Filters the rollups of one hour: returns those that are not stored or newer than stored. Statements
-    /// that do nothing would cost more than this query.
-    async fn outdated(&self, hour: Hour, mut rollups: Vec<HourRollup>) -> Result<Vec<HourRollup>, StoreError> {
+    /// Inserts the documents of days, and returns the rollups of the others: of those that exist already, and
+    /// of those that the server refuses for good.
+    async fn insert_days(&self, rollups: Vec<HourRollup>) -> Result<Vec<HourRollup>, WriteError> {
+        let days = by_day(&rollups);
+        let mut is_inserted = vec![false; rollups.len()];
+        let mut failed = Ok(());
+        let document = |encoder: &mut Encoder, day: &Vec<usize>| insert(encoder, &of_day(&rollups, day));
+        let settle = |day: &Vec<usize>, outcome| match outcome {
+            Outcome::Done => day.iter().for_each(|&at| is_inserted[at] = true),
+            Outcome::Failed(error) if !error.is_permanent() => failed = Err(error),
+            Outcome::Unmet | Outcome::Failed(_) => {}
+        };
+        self.commands.write_all(Verb::Insert, &self.managed.name, &days, document, settle).await?;
+        failed?;
+        Ok(rollups.into_iter().zip(is_inserted).filter(|(_, inserted)| !inserted).map(|(rollup, _)| rollup).collect())
+    }
+
+    /// Filters the rollups of hours of one day: returns those that are not stored or newer than stored.
+    /// Statements that do nothing would cost more than this query.
+    async fn outdated(&self, hours: &Range<Hour>, mut rollups: Vec<HourRollup>) -> Result<Vec<HourRollup>, StoreError> {
         if rollups.is_empty() {
             return Ok(rollups);
         }
-        let devices: Vec<&str> = rollups.iter().map(|rollup| &*rollup.device).collect();
-        let day = day_of(hour);
-        let ids: Vec<String> = devices.iter().map(|device| names::day_id(device, day)).collect();
+        let mut devices: Vec<&str> = rollups.iter().map(|rollup| &*rollup.device).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        let ids: Vec<String> = devices.iter().map(|device| names::day_id(device, day_of(hours.start))).collect();
         let find = self.documents.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(&devices) });
-        let find = find.hint(Hint::Keys(doc! { "_id": 1 }));
-        let fields = doc! { "_id": 0, "deviceId": 1, format!("hours.{}.rev", key_of(hour)): 1 };
-        let find = find.projection(fields).batch_size(u32::try_from(devices.len()).unwrap_or(u32::MAX));
-        let mut revs: HashMap<String, i64> = HashMap::new();
+        let mut fields = doc! { "_id": 0, "deviceId": 1 };
+        let rev_of = |hour| (format!("hours.{}.rev", key_of(Hour(hour))), 1.into());
+        fields.extend((hours.start.0..hours.end.0).map(rev_of).collect::<Document>());
+        let find = find.hint(Hint::Keys(doc! { "_id": 1 })).projection(fields);
+        let find = find.batch_size(u32::try_from(devices.len()).unwrap_or(u32::MAX));
+        let mut revs: HashMap<String, BTreeMap<Hour, i64>> = HashMap::new();
         self.commands
             .each_document(find, |document| {
-                if let Some(rev) = rev_of(document, hour) {
-                    revs.insert(document.get_str("deviceId")?.to_owned(), rev);
-                }
+                add_revs(
+                    document,
+                    day_of(hours.start),
+                    revs.entry(document.get_str("deviceId")?.to_owned()).or_default(),
+                );
                 Ok(ControlFlow::Continue(()))
             })
             .await?;
-        rollups.retain(|rollup| revs.get(&*rollup.device).is_none_or(|stored| *stored < rollup.rev));
+        let stored = |rollup: &HourRollup| revs.get(&*rollup.device)?.get(&rollup.stats.hour).copied();
+        rollups.retain(|rollup| stored(rollup).is_none_or(|stored| stored < rollup.rev));
         Ok(rollups)
     }
+}
+
+/// The indices of the rollups of each device and day, their hours ascending.
+fn by_day(rollups: &[HourRollup]) -> Vec<Vec<usize>> {
+    let mut days: BTreeMap<(&str, i32), Vec<usize>> = BTreeMap::new();
+    for (at, rollup) in rollups.iter().enumerate() {
+        days.entry((&rollup.device, day_of(rollup.stats.hour))).or_default().push(at);
+    }
+    let mut days: Vec<Vec<usize>> = days.into_values().collect();
+    for day in &mut days {
+        day.sort_unstable_by_key(|&at| rollups[at].stats.hour);
+    }
+    days
+}
+
+fn of_day<'a>(rollups: &'a [HourRollup], day: &[usize]) -> Vec<&'a HourRollup> {
+    day.iter().map(|&at| &rollups[at]).collect()
 }

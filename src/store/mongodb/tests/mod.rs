@@ -47,8 +47,9 @@ macro_rules! on_every_deployment {
             $crate::store::scenarios::store_scenarios!(open $(, $variant)?);
             $crate::store::scenarios::store_scenarios!(@indexed open);
             $crate::store::scenarios::store_scenarios!(@two open, rolling:
-                hours_are_rolled_up_one_after_the_other,
+                days_are_rolled_up_one_after_the_other,
                 hours_soon_after_1970_are_rolled_up,
+                late_hours_of_a_day_are_rolled_up_together,
                 instances_agree_on_what_is_rolled_up,
             );
         }

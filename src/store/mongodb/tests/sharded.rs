@@ -9,8 +9,9 @@ use mongodb::Client;
 
 use super::mongod::mongos::{Cluster, Recorded, SHARDS, Sharding, Verb, uri_of};
 use super::{MongodbOptions, Scratch, mongod};
-use crate::model::{BucketWrite, Hour, Sample, SeriesFilter};
+use crate::model::{BucketWrite, Day, Hour, Sample, SeriesFilter};
 use crate::store::Store;
+use crate::store::scenarios::rolling::roll_up_hours;
 
 /// Enough devices that they cannot all be on one shard by chance.
 const MANY_DEVICES: usize = 30;
@@ -110,7 +111,7 @@ pub(in super::super) async fn each_device_has_its_shard(scratch: &Scratch, store
     assert!(listed.iter().map(|summary| &summary.device).eq(&devices), "in order, over both shards");
     let rollups = store.rollups().unwrap();
     assert_eq!(rollups.next_hour(Hour(0)).await.unwrap(), Some(HOUR));
-    rollups.roll_up_hour(HOUR).await.unwrap();
+    assert_eq!(roll_up_hours(store, Day::of(HOUR).hours()).await.unwrap(), 0, "all of it is done");
     assert_eq!(sharded(&cluster.record_of(&scratch.name)).len(), 3, "readings, rollups, devices");
 }
 

@@ -21,7 +21,7 @@
 //! a start, the store first reads what is stored. **No late inserts** (`insert_sessions`): before such a
 //! read, every insert without an answer is fenced, so that it cannot take effect afterwards.
 //!
-//! **Stats** are folded from the measurements (`fold`). For hours that have ended they are in the rollups, as
+//! **Stats** are folded from the measurements (`fold`). For days that have ended they are in the rollups, as
 //! in bucket mode.
 
 mod devices;

@@ -6,6 +6,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use super::schema::compressor;
 use super::*;
 use crate::config::MongodbUri;
+use crate::model::Day;
 use crate::store::Rollups;
 use crate::store::mongodb::BlockCompressor;
 use crate::store::mongodb::bucket::capacity::Capacity;
@@ -208,15 +209,19 @@ async fn rolling_up_is_safe_to_repeat() {
         let store = faulty_store(&scratch).await;
         write_one(&store, &write_at("d", 0..10)).await.unwrap();
         write_one(&store, &write_at("e", 0..10)).await.unwrap();
-        let fault = Fault::inject(&scratch, "update", doc! { "times": 2 }, how).await;
+        assert!(store.build_device_index().await.unwrap());
+        let fault = Fault::inject(&scratch, "update", doc! { "times": 2 }, how.clone()).await;
         let by_bucket = store.roll_up(&[("d".into(), HOUR)]).await.remove(0);
-        let whole = store.roll_up_hour(HOUR).await;
+        let whole = roll_up_hour(&store, HOUR).await;
         for error in [by_bucket.unwrap_err(), whole.unwrap_err()] {
             assert_eq!(error.cause, expected, "{error}");
         }
         fault.remove().await;
+        let fault = Fault::inject(&scratch, "insert", doc! { "times": 1 }, how).await;
+        assert_eq!(roll_up_hours(&store, Day::of(HOUR).hours()).await.unwrap_err().cause, expected);
+        fault.remove().await;
         store.roll_up(&[("d".into(), HOUR)]).await.remove(0).unwrap();
-        store.roll_up_hour(HOUR).await.unwrap();
+        roll_up_hours(&store, Day::of(HOUR).hours()).await.unwrap();
         scratch.run(doc! { "drop": "buckets" }).await;
         for device in ["d", "e"] {
             let range = HOUR..Hour(HOUR.0 + 1);

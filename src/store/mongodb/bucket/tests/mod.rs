@@ -15,6 +15,7 @@ use bson::{Document, doc};
 use super::{BucketStore, MongodbOptions};
 use crate::model::{BucketWrite, Hour, HourOffset, Sample, SeriesFilter};
 use crate::store::mongodb::tests::{Scratch, on_every_deployment, sharded};
+use crate::store::scenarios::rolling::roll_up_hours;
 use crate::store::{Cause, Store, WriteError, Written};
 
 on_every_deployment!(two_instances);
@@ -66,6 +67,11 @@ fn write_at(device: &str, offsets: impl IntoIterator<Item = HourOffset>) -> Arc<
 
 fn value_at(offset: HourOffset) -> f64 {
     f64::from(offset % 97) + 0.5
+}
+
+/// Rolls up an hour of all devices, and returns how many rollups were written.
+async fn roll_up_hour(store: &BucketStore, hour: Hour) -> Result<u64, WriteError> {
+    roll_up_hours(store, hour..Hour(hour.0 + 1)).await
 }
 
 async fn write_one(store: &BucketStore, write: &Arc<BucketWrite>) -> Result<Written, WriteError> {
