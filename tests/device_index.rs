@@ -120,8 +120,10 @@ async fn a_dropped_index_of_a_time_series_is_built_again() {
     is_built_again(&database, Setup::timeseries(&database)).await;
 }
 
-/// The insert of the readings hangs after the index was written, and tidegauge is killed.
+/// The insert of the readings fails after the index was written, and tidegauge is killed before it tries
+/// again: the second attempt is an update, which would succeed.
 async fn killed_in_between(mongod: &Mongod, database: &Database, setup: Setup, collection: &str) {
+    let setup = setup.set("flush.retry_initial", "1m").set("flush.retry_max", "1m");
     let mut server = Server::start(setup).await;
     is_complete(database).await;
     let admin = mongodb::Client::with_uri_str(mongod.uri()).await.expect("a URI").database("admin");
