@@ -117,6 +117,7 @@ impl Service {
             closing: flush::Closing::Daily,
             rollup_delay: Duration::from_secs(240),
             rollup_progress: dir.join("rollups.json"),
+            closed_hours: dir.join("closed-hours"),
             retry: Duration::from_millis(100)..=Duration::from_secs(10),
             clock: Clock::system(),
         };

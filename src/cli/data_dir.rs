@@ -44,6 +44,11 @@ impl DataDir {
         self.path.join("rollups.json")
     }
 
+    /// The file that says which hours are closed. Without it the clock says so.
+    pub(super) fn closed_hours(&self) -> PathBuf {
+        self.path.join("closed-hours")
+    }
+
     /// The file that names the store of the last start.
     pub(super) fn known_store(&self) -> PathBuf {
         self.path.join("store.json")

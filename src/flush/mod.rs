@@ -28,7 +28,6 @@
 //!   is tokio's clock, which tests can set. The wall clock says only which hours and days have ended.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -48,6 +47,7 @@ use crate::telemetry::Metrics;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod bench;
+mod closed_hours;
 mod cutter;
 mod dead_letters;
 mod early;
@@ -66,6 +66,7 @@ pub use dead_letters::DeadLetters;
 pub use roller::Closing;
 use store_state::StoreState;
 
+use closed_hours::ClosedHours;
 use narrow::RefusedMetadata;
 use rollup_progress::RollupProgress;
 
@@ -92,6 +93,8 @@ pub struct Options {
     pub rollup_delay: Duration,
     /// The file that says which hours are rolled up.
     pub rollup_progress: PathBuf,
+    /// The file that says which hours are closed.
+    pub closed_hours: PathBuf,
     /// The waits before retries: the first one to the longest.
     pub retry: std::ops::RangeInclusive<Duration>,
     /// The wall clock, by which days end.
@@ -123,8 +126,7 @@ pub struct Pipeline {
     cutting: Mutex<()>,
     /// Cancelled when draining begins: waiting writes are retried at once.
     drain_begins: CancellationToken,
-    /// The number of the newest [`Hour`] that is closed.
-    closed: AtomicI32,
+    closed: ClosedHours,
 }
 
 /// The state behind the lock.
@@ -182,7 +184,7 @@ impl Pipeline {
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let pending = Pending::new(options.limits).keeping(store.keeps());
-        let closed = options.closing.newest_closed(options.clock.now_ms(), options.rollup_delay);
+        let closed = ClosedHours::load(store.rollups().is_some().then(|| options.closed_hours.clone()));
         let labels = |is_permanent| -> Vec<&'static str> {
             let causes = store.causes().iter().filter(|cause| cause.is_permanent() == is_permanent);
             causes.map(|cause| cause.as_label()).collect()
@@ -224,7 +226,7 @@ impl Pipeline {
             refused_metadata: RefusedMetadata::default(),
             cutting: Mutex::default(),
             drain_begins: CancellationToken::new(),
-            closed: AtomicI32::new(closed.0),
+            closed,
         })
     }
 
@@ -235,9 +237,9 @@ impl Pipeline {
     pub fn start(self: &Arc<Self>) -> std::io::Result<Running> {
         let progress = RollupProgress::load(&self.options.rollup_progress);
         if let Some(progress) = &progress {
-            // In case the wall clock was set back, or a former version has rolled up hours of this day.
-            self.close(Hour(progress.end().0 - 1));
+            self.closed.close(Hour(progress.end().0 - 1)); // a former version has rolled up hours of this day
         }
+        self.close_past_hours();
         let feeder = feeder::spawn(Arc::clone(self))?;
         let scheduler = tokio::spawn(scheduler::run(Arc::clone(self)));
         let cutter = tokio::spawn(cutter::run(Arc::clone(self)));
@@ -307,7 +309,7 @@ impl Pipeline {
 
     /// Returns the newest closed hour. All hours before it are closed too.
     fn newest_closed(&self) -> Hour {
-        Hour(self.closed.load(Ordering::SeqCst))
+        self.closed.newest()
     }
 
     /// Returns whether a write to the hour must roll it up again.
@@ -325,14 +327,9 @@ impl Pipeline {
         SPREAD.min(self.options.limits.max_age / 3)
     }
 
-    /// Closes all hours up to this one.
-    fn close(&self, hour: Hour) {
-        self.closed.fetch_max(hour.0, Ordering::SeqCst);
-    }
-
-    /// Closes all hours that have ended long enough ago.
+    /// Closes all hours that have ended long enough ago. May write a file, once a day.
     fn close_past_hours(&self) {
-        self.close(self.options.closing.newest_closed(self.options.clock.now_ms(), self.options.rollup_delay));
+        self.closed.close(self.options.closing.newest_closed(self.options.clock.now_ms(), self.options.rollup_delay));
     }
 
     /// Returns the time for pending: milliseconds of the monotonic clock.

@@ -9,7 +9,8 @@
 //!   has accepted its readings whether their hour is closed. If so, the write rolls the hour up itself
 //!   (`late`). If not, the roller has yet to begin, and includes the readings.
 //! - Days are closed by the wall clock, whether they are rolled up yet or not, so no write depends on the
-//!   progress of this instance or another one.
+//!   progress of this instance or another one. They stay closed, whatever happens to the clock or the process
+//!   (`closed_hours`).
 //!
 //! Instances that share a database close a day at about the same time, each by its own clock. If one
 //! instance stores readings after another one has rolled up the day, and before it closes the day itself,
@@ -79,7 +80,9 @@ pub(super) async fn run(pipeline: Arc<Pipeline>, progress: Option<RollupProgress
     let mut backoff = Backoff::new(pipeline.options.retry.clone());
     let mut failing = OncePerChange::default();
     loop {
-        pipeline.close_past_hours();
+        let closing = Arc::clone(&pipeline);
+        // It fails at the end of the runtime, which ends this task too.
+        let _ = tokio::task::spawn_blocking(move || closing.close_past_hours()).await;
         match roller.catch_up().await {
             Ok(is_ready) => {
                 if failing.ends() {

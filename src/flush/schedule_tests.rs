@@ -29,6 +29,7 @@ const OPTIONS: Options = Options {
     closing: Closing::Daily,
     rollup_delay: ms(60_000),
     rollup_progress: PathBuf::new(),
+    closed_hours: PathBuf::new(),
     retry: ms(100)..=ms(1_600),
     clock: Clock::system(), // a stage has a clock of its own
 };

@@ -159,6 +159,7 @@ impl Life {
             closing,
             rollup_delay: MINUTE,
             rollup_progress: folder.path().join("rollups.json"),
+            closed_hours: folder.path().join("closed-hours"),
             retry: Duration::from_millis(1)..=Duration::from_millis(5),
             clock,
         };

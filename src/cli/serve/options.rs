@@ -94,6 +94,7 @@ pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Op
         closing: closing(config.retention.readings, rollup_delay),
         rollup_delay,
         rollup_progress: data.rollup_progress(),
+        closed_hours: data.closed_hours(),
         retry: config.flush.retry_initial.as_duration()..=config.flush.retry_max.as_duration(),
         clock: clock.clone(),
     }

@@ -327,9 +327,32 @@ async fn the_next_start_goes_on_with_the_device_that_the_last_one_has_reached() 
     let partial = Partial { until: Hour(24), after: "b".into() };
     let reached = RollupProgress { identity: "0".to_owned(), next: Hour(0), partial: Some(partial) };
     reached.save(&folder.path().join("rollups.json")).unwrap();
+    std::fs::remove_file(folder.path().join("closed-hours")).unwrap();
     drop(life);
     let life = begin(&folder, &kept);
     assert!(life.pipeline.is_closed(Hour(23)) && !life.pipeline.is_closed(Hour(24)));
+}
+
+/// Neither a crash nor a clock that is set back, nor both, opens a closed day again: there are rollups of it.
+#[tokio::test]
+async fn a_day_stays_closed_if_the_clock_is_set_back_during_a_crash() {
+    let clock = Clock::fixed(Day(2).start_ms());
+    let (folder, kept) = (folder(), Arc::new(Kept::new(clock.clone(), Closing::Daily)));
+    let life = begin(&folder, &kept);
+    life.running.roller.abort(); // the crash comes before it has saved anything
+    life.append(0..20).await;
+    life.settled().await;
+    assert_eq!(kept.hours(), life.store.fold().await);
+    std::fs::remove_file(folder.path().join("rollups.json")).ok();
+    assert_eq!(life.end(MINUTE).await, 0);
+
+    clock.set(Hour(0).start_ms());
+    let life = begin(&folder, &kept);
+    life.running.roller.abort();
+    life.append(20..40).await;
+    life.settled().await;
+    assert_eq!(kept.hours(), life.store.fold().await);
+    assert_eq!(life.stored().await, 120);
 }
 
 /// A former version has rolled up each hour after its end: these hours of the current day count as closed.
