@@ -182,9 +182,9 @@ async fn totals_survive_deletion(database: &Database, setup: Setup, collection: 
 /// Deletes readings as the server's expiry does, once their hours are rolled up.
 async fn expire(server: &Server, database: &Database, collection: &str, filter: Document) {
     wait_until("all hours are rolled up", async || {
-        let lag = server.metrics().await.count("tidegauge_rollup_lag_seconds");
+        let lag = server.metrics().await.value("tidegauge_rollup_lag_seconds");
         let days = database.aggregate("rollups", vec![doc! { "$match": {} }]).await;
-        (lag == 0 && days.len() >= 2).then_some(())
+        (lag == Some(0.0) && days.len() >= 2).then_some(())
     })
     .await;
     database.handle().await.collection::<Document>(collection).delete_many(filter).await.expect("deleted");

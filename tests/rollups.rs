@@ -110,7 +110,7 @@ async fn rollups_survive_kills_and_outlive_their_readings() {
     assert_eq!(to_stored_id(&database).await, sent.stats());
     assert_eq!(answered(&server, &devices).await, sent.stats());
     wait_until("all hours are rolled up", async || {
-        (server.metrics().await.count("tidegauge_rollup_lag_seconds") == 0).then_some(())
+        (server.metrics().await.value("tidegauge_rollup_lag_seconds") == Some(0.0)).then_some(())
     })
     .await;
 
