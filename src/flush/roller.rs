@@ -5,7 +5,7 @@
 //! for that, each hour is rolled up after its end ([`Closing`]).
 //!
 //! Two rules keep the rollups complete when readings are late:
-//! - The roller **closes** a day, in memory, before it rolls the day up. A write checks only after the store
+//! - The roller **closes** a day, durably, before it rolls the day up. A write checks only after the store
 //!   has accepted its readings whether their hour is closed. If so, the write rolls the hour up itself
 //!   (`late`). If not, the roller has yet to begin, and includes the readings.
 //! - Days are closed by the wall clock, whether they are rolled up yet or not, so no write depends on the
