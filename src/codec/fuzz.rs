@@ -1,8 +1,8 @@
-//! Invariants fuzzed on the bytes of a chunk.
+//! Invariants fuzzed on the bytes of chunks and blocks.
 
 use std::collections::HashSet;
 
-use super::{Chunk, ChunkEncoder, ChunkError};
+use super::{BlockEncoder, Blocks, Chunk, ChunkEncoder, ChunkError};
 use crate::model::{Contents, Metric, Sample};
 
 /// A chunk.
@@ -11,6 +11,29 @@ pub fn chunk(bytes: &[u8]) {
         let again = ChunkEncoder::new().expect("memory").encode(&contents);
         assert_eq!(decode(&again), Ok(contents), "encoded and decoded again");
     }
+}
+
+/// Blocks. Each is encoded and decoded again. A byte stands for a bounded number of samples.
+pub fn blocks(bytes: &[u8]) {
+    let (mut encoder, mut count) = (BlockEncoder::new(), 0);
+    for block in Blocks::new(bytes).map_while(Result::ok) {
+        let (mut samples, mut encoded, mut again) = (Vec::new(), Vec::new(), Vec::new());
+        block.append_to(&mut samples);
+        encoder.encode(&samples, &mut encoded);
+        for block in Blocks::new(&encoded) {
+            block.expect("a block").append_to(&mut again);
+        }
+        assert!(same_bits(&samples, &again), "encoded and decoded again");
+        count += samples.len();
+    }
+    assert!(count <= 100 * bytes.len(), "{count} samples of {} bytes", bytes.len());
+}
+
+/// Whether samples are the same to the bit.
+pub(super) fn same_bits(one: &[Sample], other: &[Sample]) -> bool {
+    let is_same =
+        |(one, other): (&Sample, &Sample)| one.key() == other.key() && one.value.to_bits() == other.value.to_bits();
+    one.len() == other.len() && one.iter().zip(other).all(is_same)
 }
 
 /// Decodes a chunk, and checks that its columns are in proportion to its body. If the chunk names a metric

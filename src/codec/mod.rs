@@ -1,14 +1,22 @@
-//! Chunks: the readings of a bucket as compressed columns of bytes.
+//! Readings of a bucket as compressed columns of bytes.
 //!
-//! [`ChunkEncoder`] turns [`Contents`](crate::model::Contents) into a chunk, and [`Chunk`] reads it back.
+//! - **Blocks** are columns of times and values for samples that are sorted by identity: [`BlockEncoder`] and
+//!   [`Blocks`].
+//! - **Chunks** are what SQLite stores, with the names of the metrics: [`ChunkEncoder`] turns
+//!   [`Contents`](crate::model::Contents) into a chunk, and [`Chunk`] reads it back.
+//!
 //! This room knows the model only: no store, no file, no clock. Whatever bytes it decodes, it answers with
-//! columns or with a [`ChunkError`], and takes work and memory in proportion to the body of the chunk.
+//! columns or with a [`ChunkError`], and takes work and memory in proportion to the bytes of a block and to
+//! the body of a chunk.
 
+mod block;
 mod decode;
 mod encode;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod numbers;
 
+pub use block::{Block, BlockEncoder, Blocks, Series};
 pub use decode::{Chunk, ChunkError, Column, Readings};
 pub use encode::ChunkEncoder;
 

@@ -1,0 +1,60 @@
+//! Numbers of variable length (LEB128), and signed numbers in zigzag order.
+
+use super::ChunkError;
+use crate::common::cursor::Cursor;
+
+/// Appends a number as unsigned LEB128.
+pub(super) fn put(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80); // the lowest eight bits
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// Appends a signed number: zigzag, then LEB128.
+pub(super) fn put_signed(out: &mut Vec<u8>, number: i64) {
+    put(out, zigzag(number));
+}
+
+/// Reads a number that [`put`] wrote.
+#[inline]
+pub(super) fn read(cursor: &mut Cursor<'_>) -> Result<u64, ChunkError> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let [byte] = cursor.array()?;
+        let bits = u64::from(byte & 0x7f);
+        if bits << shift >> shift != bits {
+            break;
+        }
+        number |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(ChunkError::Invalid("a number has more than 64 bits"))
+}
+
+/// Reads a number that [`put_signed`] wrote.
+#[inline]
+pub(super) fn read_signed(cursor: &mut Cursor<'_>) -> Result<i64, ChunkError> {
+    read(cursor).map(unzigzag)
+}
+
+/// Small numbers of either sign as small unsigned numbers: 0, -1, 1, -2, ...
+#[inline]
+pub(super) const fn zigzag(number: i64) -> u64 {
+    (number << 1 ^ number >> 63).cast_unsigned()
+}
+
+/// The inverse of [`zigzag`].
+#[inline]
+pub(super) const fn unzigzag(number: u64) -> i64 {
+    (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
+}
+
+/// The number of bits of a number; 0 for 0.
+#[inline]
+pub(super) const fn bits(number: u64) -> u32 {
+    u64::BITS - number.leading_zeros()
+}
