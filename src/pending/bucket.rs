@@ -39,6 +39,8 @@ pub(super) struct OpenBucket {
     pub(super) accepted: u32,
     /// Whether a write of the same device and hour is in flight. If not, the bucket is in the age queue.
     pub(super) is_blocked: bool,
+    /// Whether it was opened before its hour began by the wall clock.
+    pub(super) is_ahead: bool,
     pub(super) hour: Hour,
     pub(super) device: Key,
     /// The values before those in `arrived`.
@@ -110,6 +112,7 @@ impl OpenBucket {
             span: (HourOffset::MAX, 0),
             accepted: 0,
             is_blocked,
+            is_ahead: false,
             hour,
             device,
             full: None,

@@ -49,6 +49,8 @@ struct Model {
     /// The full ones, in the order in which they became full, or no longer blocked.
     full: VecDeque<(usize, i32)>,
     in_flight: Vec<Open>,
+    /// The hour of the wall clock at the last take, if there was one.
+    wall_hour: Option<i32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -57,6 +59,8 @@ struct Open {
     position: u64,
     since_ms: u64,
     readings: u32,
+    /// It was opened before its hour.
+    is_ahead: bool,
 }
 
 impl Model {
@@ -66,8 +70,9 @@ impl Model {
 
     fn insert(&mut self, of: (usize, i32), position: u64, now_ms: u64) {
         let is_blocked = self.is_blocked(of);
+        let is_ahead = self.wall_hour.is_some_and(|hour| of.1 > hour);
         if !self.open.iter().any(|open| open.of == of) {
-            self.open.push(Open { of, position, since_ms: now_ms, readings: 0 });
+            self.open.push(Open { of, position, since_ms: now_ms, readings: 0, is_ahead });
         }
         let open = self.open.iter_mut().find(|open| open.of == of).unwrap();
         open.readings += 1;
@@ -77,25 +82,31 @@ impl Model {
     }
 
     fn take(&mut self, mut due: Due, max: usize) -> Vec<((usize, i32), Reason)> {
+        self.wall_hour = Some(due.wall_ms.div_euclid(3_600_000) as i32);
         let mut taken = Vec::new();
         while taken.len() < max {
-            let oldest = self.open.iter().find(|open| !self.is_blocked(open.of)).copied();
+            let may_use_turn = |open: &Open| {
+                let has_ended = due.wall_ms >= i64::from(open.of.1 + 1) * 3_600_000 + 30_000;
+                has_ended && due.now_ms - open.since_ms >= due.spread_ms && due.turns > 0
+            };
+            let waiting = || self.open.iter().filter(|open| !self.is_blocked(open.of));
+            let oldest = waiting().next().copied();
+            let of_hour =
+                [false, true].into_iter().filter_map(|is_ahead| waiting().find(|open| open.is_ahead == is_ahead));
+            let of_hour = of_hour.copied().find(may_use_turn);
             let (of, reason) = if let Some(of) = self.full.pop_front() {
                 (of, Reason::Size)
             } else if let Some(oldest) = oldest {
-                let age_ms = due.now_ms - oldest.since_ms;
-                let has_ended = due.wall_ms >= i64::from(oldest.of.1 + 1) * 3_600_000 + 30_000;
-                let reason = if oldest.since_ms + MAX_AGE_MS <= due.horizon_ms {
-                    Reason::Age
-                } else if has_ended && age_ms >= due.spread_ms && due.turns > 0 {
+                if oldest.since_ms + MAX_AGE_MS <= due.horizon_ms {
+                    (oldest.of, Reason::Age)
+                } else if let Some(open) = of_hour {
                     due.turns -= 1;
-                    Reason::Hour
+                    (open.of, Reason::Hour)
                 } else if oldest.position < due.log_before.0 {
-                    Reason::Log
+                    (oldest.of, Reason::Log)
                 } else {
                     break;
-                };
-                (oldest.of, reason)
+                }
             } else {
                 break;
             };
@@ -177,4 +188,29 @@ proptest! {
             prop_assert_eq!(pending.oldest_ms(), waiting.map(|bucket| bucket.since_ms).min());
         }
     }
+}
+
+/// Three devices report in hour 0, and the clock of `a` is already in hour 1.
+#[test]
+fn a_device_whose_clock_is_ahead_does_not_hold_up_the_ended_hours_of_others() {
+    let limits = Limits { max_bytes: 1 << 30, max_readings: MAX_READINGS, max_age: Duration::from_secs(86_400) };
+    let mut pending = Pending::new(limits);
+    let take_at = |pending: &mut Pending, wall_ms: i64| -> Vec<(String, i32)> {
+        let now_ms = wall_ms as u64;
+        let log_before = Position(0);
+        let due = Due { now_ms, wall_ms, horizon_ms: now_ms, turns: 9, spread_ms: SPREAD_MS, log_before };
+        let taken = pending.take(Take::Due(due), 9);
+        taken.iter().map(TakenBucket::to_write).map(|write| (write.device.to_string(), write.hour.0)).collect()
+    };
+    assert_eq!(take_at(&mut pending, 3_000_000), []);
+    for (device, hour) in [("b", 0), ("a", 1), ("c", 0), ("d", 0)] {
+        let mut batch = BatchBuilder::default();
+        batch.push(device, None, Hour(hour).start_ms(), [("x", 1.0)].into_iter()).unwrap();
+        pending.insert(batch.finish().payload(), Position(1), 3_000_000).unwrap();
+    }
+    let of_hour = |devices: &[&str], hour| devices.iter().map(|&device| (device.to_owned(), hour)).collect::<Vec<_>>();
+    assert_eq!(take_at(&mut pending, 3_620_000), []);
+    assert_eq!(take_at(&mut pending, 3_630_000), of_hour(&["b", "c", "d"], 0));
+    assert_eq!(take_at(&mut pending, 7_220_000), []);
+    assert_eq!(take_at(&mut pending, 7_230_000), of_hour(&["a"], 1));
 }

@@ -9,8 +9,9 @@
 //! the scheduler grants a number of turns in each window of `flush.gather`, and only the oldest bucket can
 //! use one. So the buckets of all devices are not written at the same moment. No queue of ended hours is
 //! needed, because most buckets are opened in the order of their hours. A bucket that was opened after its
-//! hour waits a while, because more late readings of it are likely. The wall clock decides only this; if it
-//! jumps, `flush.max_age` still holds.
+//! hour waits a while, because more late readings of it are likely. A bucket that was opened before its hour,
+//! for a device whose clock is ahead, waits for that hour's end without holding up the turns of the others.
+//! The wall clock decides only this; if it jumps, `flush.max_age` still holds.
 //!
 //! A bucket that was opened while a write of the same device and hour is in flight is *blocked*: it is in no
 //! queue until that write has completed.
@@ -19,7 +20,7 @@ use std::sync::Arc;
 
 use super::{BucketSnapshot, HourSlot, Key, Pending};
 use crate::log::Position;
-use crate::model::BucketWrite;
+use crate::model::{BucketWrite, Hour};
 
 /// How long after its end an hour has ended for buckets: the last readings of most devices have arrived.
 const SETTLE_MS: i64 = 30_000;
@@ -132,15 +133,18 @@ impl Pending {
         Some(self.open[oldest].since_ms.saturating_add(self.max_age_ms()))
     }
 
-    /// Returns whether the oldest bucket waits only for a turn.
+    /// Returns whether a bucket waits only for a turn.
     pub fn waits_for_turn(&self, due: &Due) -> bool {
-        self.by_age.oldest(&self.open).is_some_and(|oldest| self.may_use_turn(oldest, due))
+        self.next_turn(due).is_some()
     }
 
     /// Takes up to `max` buckets: full ones first, then by age.
     ///
     /// They are in flight until [`Self::complete`] is called with each of them.
     pub fn take(&mut self, mut which: Take, max: usize) -> Vec<TakenBucket> {
+        if let Take::Due(due) = &which {
+            self.wall_hour = Hour::of(due.wall_ms);
+        }
         let mut taken = Vec::new();
         while taken.len() < max
             && let Some((bucket, reason)) = self.next_to_take(&which)
@@ -157,28 +161,32 @@ impl Pending {
         if let Some(bucket) = self.full.pop_front() {
             return Some((bucket, Reason::Size));
         }
-        let bucket = self.by_age.oldest(&self.open)?;
-        let reason = match which {
-            Take::All(reason) => *reason,
-            Take::Due(due) => self.reason_to_take(bucket, due)?,
-        };
-        Some((bucket, reason))
+        let oldest = self.by_age.oldest(&self.open)?;
+        match which {
+            Take::All(reason) => Some((oldest, *reason)),
+            Take::Due(due) => self.next_due(oldest, due),
+        }
     }
 
-    /// Returns why the oldest bucket is due.
-    fn reason_to_take(&self, oldest: Key, due: &Due) -> Option<Reason> {
+    /// Returns the bucket that is due, and why: the oldest one, or that of an ended hour in its turn.
+    fn next_due(&self, oldest: Key, due: &Due) -> Option<(Key, Reason)> {
         let open = &self.open[oldest];
         if open.since_ms.saturating_add(self.max_age_ms()) <= due.horizon_ms {
-            Some(Reason::Age)
-        } else if due.turns > 0 && self.may_use_turn(oldest, due) {
-            Some(Reason::Hour)
-        } else if open.position < due.log_before {
-            Some(Reason::Log)
-        } else if self.is_short_of_memory() {
-            Some(Reason::Memory)
-        } else {
-            None
+            return Some((oldest, Reason::Age));
         }
+        if due.turns > 0
+            && let Some(bucket) = self.next_turn(due)
+        {
+            return Some((bucket, Reason::Hour));
+        }
+        if open.position < due.log_before {
+            return Some((oldest, Reason::Log));
+        }
+        self.is_short_of_memory().then_some((oldest, Reason::Memory))
+    }
+
+    fn next_turn(&self, due: &Due) -> Option<Key> {
+        self.by_age.candidates(&self.open).find(|&bucket| self.may_use_turn(bucket, due))
     }
 
     fn may_use_turn(&self, bucket: Key, due: &Due) -> bool {
@@ -224,7 +232,7 @@ impl Pending {
     fn unblock(&mut self, bucket: Key) {
         let open = &mut self.open[bucket];
         open.is_blocked = false;
-        self.by_age.add_unblocked(open.position, bucket);
+        self.by_age.add_unblocked(open, bucket);
         if open.accepted >= self.limits.max_readings {
             self.full.push_back(bucket);
         }
