@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use crate::common::clock::rfc3339;
+use super::hour_text;
 use crate::disk::replace_file;
 use crate::model::Hour;
 
@@ -48,7 +48,7 @@ impl ClosedHours {
 
 /// The file has the end of the newest closed hour.
 fn write(file: &Path, newest: Hour) -> std::io::Result<()> {
-    let end = rfc3339(Hour(newest.0 + 1).start_ms());
+    let end = hour_text::encode(Hour(newest.0 + 1))?;
     replace_file(file, format!("{end}\n").as_bytes())
 }
 
@@ -61,11 +61,11 @@ fn read(file: &Path) -> Option<Hour> {
             return None;
         }
     };
-    let end: Option<jiff::Timestamp> = text.trim_end().parse().ok();
+    let end = hour_text::decode(text.trim_end());
     if end.is_none() {
         tracing::warn!(file = %file.display(), "the file is damaged; the clock says which hours are closed");
     }
-    end.map(|end| Hour(Hour::of(end.as_millisecond()).0 - 1))
+    end.map(|end| Hour(end.0 - 1))
 }
 
 #[cfg(test)]
@@ -83,7 +83,7 @@ mod tests {
             closed.close(Hour(close));
             assert_eq!((closed.newest(), load().newest()), (Hour(newest), Hour(newest)));
         }
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), "2026-04-20T15:00:00.000Z\n");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "2026-04-20T15:00:00Z\n");
         std::fs::write(&file, "soon").unwrap();
         assert_eq!(load().newest(), Hour(i32::MIN));
     }

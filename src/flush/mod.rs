@@ -52,6 +52,7 @@ mod cutter;
 mod dead_letters;
 mod early;
 mod feeder;
+mod hour_text;
 mod indexer;
 mod late;
 mod locked;
@@ -236,10 +237,9 @@ impl Pipeline {
     /// If the feeder's thread cannot be started.
     pub fn start(self: &Arc<Self>) -> std::io::Result<Running> {
         let progress = RollupProgress::load(&self.options.rollup_progress);
-        if let Some(progress) = &progress {
-            self.closed.close(Hour(progress.end().0 - 1)); // a former version has rolled up hours of this day
-        }
-        self.close_past_hours();
+        // A former version may have rolled up hours of this day.
+        let rolled_up = progress.as_ref().map_or(Hour(i32::MIN), |progress| Hour(progress.end().0 - 1));
+        self.closed.close(self.newest_past_hour().max(rolled_up));
         let feeder = feeder::spawn(Arc::clone(self))?;
         let scheduler = tokio::spawn(scheduler::run(Arc::clone(self)));
         let cutter = tokio::spawn(cutter::run(Arc::clone(self)));
@@ -327,9 +327,14 @@ impl Pipeline {
         SPREAD.min(self.options.limits.max_age / 3)
     }
 
+    /// Returns the newest hour that has ended long enough ago to be closed.
+    fn newest_past_hour(&self) -> Hour {
+        self.options.closing.newest_closed(self.options.clock.now_ms(), self.options.rollup_delay)
+    }
+
     /// Closes all hours that have ended long enough ago. May write a file, once a day.
     fn close_past_hours(&self) {
-        self.closed.close(self.options.closing.newest_closed(self.options.clock.now_ms(), self.options.rollup_delay));
+        self.closed.close(self.newest_past_hour());
     }
 
     /// Returns the time for pending: milliseconds of the monotonic clock.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::hour_text;
 use crate::disk::replace_file;
 use crate::model::{Day, Hour};
 
@@ -77,10 +78,11 @@ impl RollupProgress {
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let Encoded { identity, before, partial } = serde_json::from_slice(bytes).ok()?;
-        let next = decode_hour(&before)?;
+        let next = hour_text::decode(&before)?;
         let partial = match partial {
             Some(EncodedPartial { until, after }) => {
-                let until = decode_hour(&until).filter(|until| next < *until && *until <= Day::of(next).hours().end)?;
+                let until =
+                    hour_text::decode(&until).filter(|until| next < *until && *until <= Day::of(next).hours().end)?;
                 Some(Partial { until, after })
             }
             None => None,
@@ -92,23 +94,13 @@ impl RollupProgress {
     pub(super) fn save(&self, path: &Path) -> std::io::Result<()> {
         let partial = match &self.partial {
             Some(Partial { until, after }) => {
-                Some(EncodedPartial { until: encode_hour(*until)?, after: Arc::clone(after) })
+                Some(EncodedPartial { until: hour_text::encode(*until)?, after: Arc::clone(after) })
             }
             None => None,
         };
-        let encoded = Encoded { identity: self.identity.clone(), before: encode_hour(self.next)?, partial };
+        let encoded = Encoded { identity: self.identity.clone(), before: hour_text::encode(self.next)?, partial };
         replace_file(path, &serde_json::to_vec(&encoded)?)
     }
-}
-
-fn encode_hour(hour: Hour) -> std::io::Result<String> {
-    let start = jiff::Timestamp::from_millisecond(hour.start_ms()).map_err(std::io::Error::other)?;
-    Ok(start.to_string())
-}
-
-fn decode_hour(start: &str) -> Option<Hour> {
-    let start: jiff::Timestamp = start.parse().ok()?;
-    Some(Hour::of(start.as_millisecond()))
 }
 
 #[cfg(test)]
