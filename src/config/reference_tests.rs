@@ -37,6 +37,12 @@ fn every_key_of_the_reference_has_an_explanation() {
     }
 }
 
+#[test]
+fn the_corpus_of_the_fuzz_target_has_the_reference() {
+    let corpus = include_str!("../../tests/fuzz/corpus/config/reference");
+    assert_eq!(corpus, REFERENCE, "tests/fuzz/corpus/config/reference is a link to config/tidegauge.toml");
+}
+
 /// All keys as `section.key`.
 fn keys(config: &toml::Table) -> BTreeSet<String> {
     let names = config.iter().flat_map(|(name, value)| match section_of(value) {
