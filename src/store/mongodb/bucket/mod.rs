@@ -50,7 +50,7 @@
 //!
 //! **Versions.** Stats of `schemaVersion` 1 have no `first` and no `last`. The fast path does not append to
 //! such a document: `$min` would invent its first value. The slow path computes its stats anew, and makes it
-//! one of version 2.
+//! one of version 2. A rollup has the first and the last values from the readings of such a document.
 //!
 //! The fast path adds to `stats.<metric>.sum` and rounds it once for each append; the slow path computes it
 //! anew. Values above 1e290 take the slow path, because a sum that an append made infinite would stay so.

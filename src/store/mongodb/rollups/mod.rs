@@ -65,6 +65,15 @@ pub struct HourRollup {
     pub(super) stats: HourStats,
 }
 
+impl HourRollup {
+    /// Adds other readings of the same device and hour.
+    pub(super) fn add(&mut self, other: Self) {
+        self.rev += other.rev;
+        self.first_ts_ms = self.first_ts_ms.min(other.first_ts_ms);
+        self.stats.merge(other.stats);
+    }
+}
+
 /// The collection of the rollups.
 #[derive(Debug)]
 pub(super) struct RollupCollection {
