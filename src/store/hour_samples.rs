@@ -98,6 +98,11 @@ impl HourSamples {
         self.hour
     }
 
+    /// The number of samples, repetitions included.
+    pub(super) const fn len(&self) -> usize {
+        self.samples.len()
+    }
+
     /// The offsets of the samples that are still needed. The end moves back as samples arrive.
     #[must_use]
     pub const fn window(&self) -> &Range<HourOffset> {

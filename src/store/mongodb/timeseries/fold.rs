@@ -1,10 +1,11 @@
 //! Folds stored measurements into hours. Each identity counts once: of one that two writers stored, the lower
 //! value.
 //!
-//! The server only unpacks the measurements. To group and add them there would cost it six times as much.
+//! The server unpacks the measurements and merges its own buckets in the order of devices and times. To group
+//! and add the measurements there would cost it six times as much. So tidegauge folds each hour while the
+//! measurements arrive, and keeps a bounded number of values, however many an hour has.
 
 use std::collections::HashMap;
-use std::mem;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -20,8 +21,13 @@ use crate::model::{Contents, Hour, Metric, SeriesFilter, Stats};
 use crate::store::metric_names::MetricNames;
 use crate::store::{HourSamples, HourStats, StoreError};
 
-/// The most hours of devices whose measurements are in memory at the same time.
-const HOURS_IN_MEMORY: usize = 64;
+/// The most hours of devices in one query, if it is of more than one device: the server has to answer it
+/// within the time limit of commands.
+const HOURS_PER_QUERY: usize = 600;
+
+/// The values that are in memory at the same time, or as many as the hour has metrics, if these are more. One
+/// instant may exceed it.
+const VALUES_IN_MEMORY: usize = 65_536;
 
 /// Hours of devices, gathered from their measurements.
 #[derive(Debug, Default)]
@@ -52,10 +58,6 @@ impl Gathered {
     pub(super) fn finish(self) -> impl Iterator<Item = (Arc<str>, Hour, Contents)> {
         self.hours.into_iter().map(|(device, samples)| (device, samples.hour(), samples.finish().0))
     }
-
-    pub(super) fn rollups(self, names: &mut MetricNames) -> impl Iterator<Item = HourRollup> {
-        self.finish().filter_map(|(device, hour, contents)| rollup(device, hour, &contents, names))
-    }
 }
 
 impl Timeseries {
@@ -78,16 +80,17 @@ impl Timeseries {
         names: &mut MetricNames,
         rollups: &mut Vec<HourRollup>,
     ) -> Result<(), StoreError> {
-        let hours = usize::try_from(run.end.0.saturating_sub(run.start.0)).unwrap_or(0);
-        if hours > HOURS_IN_MEMORY {
-            for device in devices {
-                self.fold_in_order(device, run, names, rollups).await?;
-            }
-            return Ok(());
-        }
-        for devices in devices.chunks(HOURS_IN_MEMORY / hours.max(1)) {
+        let hours = usize::try_from(i64::from(run.end.0) - i64::from(run.start.0)).unwrap_or(0).max(1);
+        for devices in devices.chunks((HOURS_PER_QUERY / hours).max(1)) {
             let filter = doc! { "meta.deviceId": of_devices(devices), "ts": during_hours(run) };
-            rollups.extend(self.gather(filter).await?.rollups(names));
+            let mut folding = Folding::new(VALUES_IN_MEMORY, names, rollups);
+            let visit = |measurement: &RawDocument| {
+                folding.add(measurement)?;
+                Ok(ControlFlow::Continue(()))
+            };
+            let by_device_and_time = Some(doc! { "meta.deviceId": 1, "ts": 1 });
+            self.commands.each_result(&self.measurements, pipeline(filter, by_device_and_time), visit).await?;
+            folding.end_hour();
         }
         Ok(())
     }
@@ -102,29 +105,72 @@ impl Timeseries {
         self.commands.each_result(&self.measurements, pipeline(filter, None), visit).await?;
         Ok(gathered)
     }
+}
 
-    /// The rollups of many hours of a device, one hour in memory at a time.
-    async fn fold_in_order(
-        &self,
-        device: &Arc<str>,
-        hours: &Range<Hour>,
-        names: &mut MetricNames,
-        rollups: &mut Vec<HourRollup>,
-    ) -> Result<(), StoreError> {
-        let filter = doc! { "meta.deviceId": &**device, "ts": during_hours(hours) };
-        let (mut gathered, mut current) = (Gathered::default(), None);
-        let visit = |measurement: &RawDocument| {
-            let hour = Hour::of(measurement.get_datetime("ts")?.timestamp_millis());
-            if current.replace(hour) != Some(hour) {
-                rollups.extend(mem::take(&mut gathered).rollups(names));
-            }
-            gathered.add(measurement)?;
-            Ok(ControlFlow::Continue(()))
-        };
-        let by_time = Some(doc! { "ts": 1 });
-        self.commands.each_result(&self.measurements, pipeline(filter, by_time), visit).await?;
-        rollups.extend(gathered.rollups(names));
-        Ok(())
+/// Folds the measurements of some devices in the order of devices and times.
+struct Folding<'a> {
+    max_values: usize,
+    names: &'a mut MetricNames,
+    /// The hours that are complete.
+    rollups: &'a mut Vec<HourRollup>,
+    hour: Option<FoldedHour>,
+}
+
+/// An hour of a device that is not complete yet.
+struct FoldedHour {
+    device: Arc<str>,
+    /// The values of the last instants.
+    samples: HourSamples,
+    last_ts_ms: i64,
+    /// The rollup of the values before.
+    folded: Option<HourRollup>,
+}
+
+impl<'a> Folding<'a> {
+    fn new(max_values: usize, names: &'a mut MetricNames, rollups: &'a mut Vec<HourRollup>) -> Self {
+        Self { max_values, names, rollups, hour: None }
+    }
+
+    fn add(&mut self, measurement: &RawDocument) -> Result<(), DecodeError> {
+        let device = measurement.get_str("meta")?;
+        let ts_ms = measurement.get_datetime("ts")?.timestamp_millis();
+        let hour = Hour::of(ts_ms);
+        if !self.hour.as_ref().is_some_and(|of| *of.device == *device && of.samples.hour() == hour) {
+            self.end_hour();
+        }
+        let new =
+            || FoldedHour { device: device.into(), samples: HourSamples::all(hour), last_ts_ms: ts_ms, folded: None };
+        let of = self.hour.get_or_insert_with(new);
+        if ts_ms > of.last_ts_ms && of.samples.len() >= of.metrics().max(self.max_values) {
+            of.fold(self.names);
+        }
+        of.last_ts_ms = ts_ms;
+        add_measurement(measurement, ts_ms, &mut of.samples)
+    }
+
+    /// Completes the hour of the last measurement.
+    fn end_hour(&mut self) {
+        if let Some(mut of) = self.hour.take() {
+            of.fold(self.names);
+            self.rollups.extend(of.folded);
+        }
+    }
+}
+
+impl FoldedHour {
+    fn metrics(&self) -> usize {
+        self.folded.as_ref().map_or(0, |rollup| rollup.stats.stats.len())
+    }
+
+    /// Adds the values of the last instants to the rollup.
+    fn fold(&mut self, names: &mut MetricNames) {
+        let hour = self.samples.hour();
+        let samples = std::mem::replace(&mut self.samples, HourSamples::all(hour));
+        let Some(later) = rollup(Arc::clone(&self.device), hour, &samples.finish().0, names) else { return };
+        match &mut self.folded {
+            Some(folded) => folded.add(later),
+            None => self.folded = Some(later),
+        }
     }
 }
 
@@ -149,4 +195,64 @@ fn rollup(device: Arc<str>, hour: Hour, contents: &Contents, names: &mut MetricN
         first_ts_ms: hour.instant_ms(first),
         stats: HourStats { hour, last_ts_ms: hour.instant_ms(last), stats },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NAMES: [&str; 3] = ["a", "b", "c"];
+
+    /// The offset, the metric and the value; some of them twice, with another value.
+    fn any_values() -> impl Strategy<Value = Vec<(u32, usize, i32)>> {
+        prop::collection::vec((0..40u32, 0..3usize, -9..9i32), 0..120).prop_map(|mut values| {
+            values.sort_by_key(|value| value.0);
+            values
+        })
+    }
+
+    fn contents_of(hour: Hour, values: &[(u32, usize, i32)]) -> Contents {
+        let mut samples = HourSamples::all(hour);
+        for &(offset, metric, value) in values {
+            let metric = samples.metric(NAMES[metric], str::to_owned).unwrap();
+            samples.push(offset, metric, f64::from(value) / 4.0);
+        }
+        samples.finish().0
+    }
+
+    proptest! {
+        #[test]
+        fn an_hour_is_the_same_however_few_values_are_in_memory(
+            hours in prop::collection::vec(((0..2usize, 0..2i32), any_values()), 0..4), max_values in 1..30usize,
+        ) {
+            let mut hours: Vec<((usize, i32), Vec<_>)> = hours;
+            hours.sort_by_key(|hour| hour.0);
+            hours.dedup_by_key(|hour| hour.0);
+            let (mut names, mut rollups) = (MetricNames::new(&SeriesFilter::ALL), Vec::new());
+            let mut folding = Folding::new(max_values, &mut names, &mut rollups);
+            let mut expected = Vec::new();
+            for ((device, hour), values) in &hours {
+                let (device, hour) = (NAMES[*device], Hour(*hour));
+                for &(offset, metric, value) in values {
+                    let measurement = doc! {
+                        "ts": bson::DateTime::from_millis(hour.instant_ms(offset)), "meta": device,
+                        NAMES[metric]: f64::from(value) / 4.0,
+                    };
+                    folding.add(&bson::RawDocumentBuf::try_from(&measurement).unwrap()).unwrap();
+                    let held = folding.hour.as_ref().unwrap();
+                    let of_instant = values.iter().filter(|value| value.0 == offset).count();
+                    prop_assert!(held.samples.len() <= max_values.max(NAMES.len()) + of_instant);
+                }
+                let contents = contents_of(hour, values);
+                expected.extend(rollup(device.into(), hour, &contents, &mut MetricNames::new(&SeriesFilter::ALL)));
+            }
+            folding.end_hour();
+            for rollup in rollups.iter_mut().chain(&mut expected) {
+                rollup.stats.stats.sort_by(|a, b| a.0.cmp(&b.0));
+            }
+            prop_assert_eq!(rollups, expected);
+        }
+    }
 }
