@@ -2,7 +2,8 @@
 //!
 //! The mapping is that of proto3: keys are in lower camel case or as in the schema, whole numbers of 64 bits
 //! may be texts, `NaN` and the infinities are texts, and `null` is an absent field. Unknown keys are ignored,
-//! as OTLP demands, and reported. Fields that the parser does not need are left out.
+//! as OTLP demands, and reported. Fields that the parser does not need are left out. Two members of one
+//! `oneof`, such as `asInt` beside `asDouble`, are an error: in JSON, neither of them is the last.
 //!
 //! The message has at most three times the bytes of the JSON: an empty object of two bytes becomes a key and
 //! a length of six.
@@ -18,6 +19,8 @@ struct Entry {
     name: &'static str,
     number: u32,
     is_list: bool,
+    /// Whether it is a member of the `oneof` of its message. No message has two of them.
+    is_choice: bool,
     form: Form,
 }
 
@@ -39,11 +42,15 @@ enum Form {
 }
 
 const fn one(name: &'static str, number: u32, form: Form) -> Entry {
-    Entry { name, number, is_list: false, form }
+    Entry { name, number, is_list: false, is_choice: false, form }
+}
+
+const fn choice(name: &'static str, number: u32, form: Form) -> Entry {
+    Entry { name, number, is_list: false, is_choice: true, form }
 }
 
 const fn list(name: &'static str, number: u32, form: Form) -> Entry {
-    Entry { name, number, is_list: true, form }
+    Entry { name, number, is_list: true, is_choice: false, form }
 }
 
 const fn unused(name: &'static str) -> Entry {
@@ -64,13 +71,13 @@ const RESOURCE: &[Entry] =
 const ATTRIBUTE: &[Entry] = &[one("key", 1, Form::Text), one("value", 2, Form::Message(ANY_VALUE))];
 
 const ANY_VALUE: &[Entry] = &[
-    one("stringValue", 1, Form::Text),
-    one("boolValue", 2, Form::Boolean),
-    one("intValue", 3, Form::Integer),
-    one("doubleValue", 4, Form::Double),
-    one("arrayValue", 5, Form::Presence),
-    one("kvlistValue", 6, Form::Presence),
-    one("bytesValue", 7, Form::Presence),
+    choice("stringValue", 1, Form::Text),
+    choice("boolValue", 2, Form::Boolean),
+    choice("intValue", 3, Form::Integer),
+    choice("doubleValue", 4, Form::Double),
+    choice("arrayValue", 5, Form::Presence),
+    choice("kvlistValue", 6, Form::Presence),
+    choice("bytesValue", 7, Form::Presence),
 ];
 
 const SCOPE_METRICS: &[Entry] =
@@ -87,11 +94,11 @@ const METRIC: &[Entry] = &[
     one("name", 1, Form::Text),
     one("description", 2, Form::Text),
     one("unit", 3, Form::Text),
-    one("gauge", 5, Form::Message(NUMBERS)),
-    one("sum", 7, Form::Message(NUMBERS)),
-    one("histogram", 9, Form::Message(HISTOGRAM)),
-    one("exponentialHistogram", 10, Form::Message(HISTOGRAM)),
-    one("summary", 11, Form::Message(HISTOGRAM)),
+    choice("gauge", 5, Form::Message(NUMBERS)),
+    choice("sum", 7, Form::Message(NUMBERS)),
+    choice("histogram", 9, Form::Message(HISTOGRAM)),
+    choice("exponentialHistogram", 10, Form::Message(HISTOGRAM)),
+    choice("summary", 11, Form::Message(HISTOGRAM)),
     list("metadata", 12, Form::Presence),
 ];
 
@@ -104,8 +111,8 @@ const POINT: &[Entry] = &[
     list("attributes", 7, Form::Message(ATTRIBUTE)),
     unused("startTimeUnixNano"),
     one("timeUnixNano", 3, Form::Fixed64),
-    one("asDouble", 4, Form::Double),
-    one("asInt", 6, Form::SignedFixed64),
+    choice("asDouble", 4, Form::Double),
+    choice("asInt", 6, Form::SignedFixed64),
     list("exemplars", 5, Form::Presence),
     one("flags", 8, Form::Integer),
 ];
@@ -129,8 +136,15 @@ impl Transcoder<'_> {
     fn fields(&mut self, lexer: &mut Lexer<'_>, entries: &[Entry]) -> Result<()> {
         expect(lexer, Kind::Object)?;
         lexer.open()?;
+        let mut chosen = None;
         while let Some(key) = lexer.key()? {
             if let Some(entry) = entries.iter().find(|entry| is_name(&key, entry.name)) {
+                if entry.is_choice && lexer.kind()? != Kind::Null {
+                    match chosen.replace(entry.name) {
+                        None => {}
+                        Some(first) => return Err(conflict(lexer.offset(), first, entry.name)),
+                    }
+                }
                 self.field(lexer, entry)?;
             } else {
                 (self.unknown)(&key);
@@ -217,6 +231,16 @@ fn is_name(key: &str, name: &str) -> bool {
 fn expect(lexer: &mut Lexer<'_>, kind: Kind) -> Result<()> {
     let found = lexer.kind()?;
     if found == kind { Ok(()) } else { Err(expected(lexer.offset(), &kind.to_string(), found)) }
+}
+
+#[cold]
+fn conflict(offset: usize, first: &str, second: &str) -> SyntaxError {
+    let detail = if first == second {
+        format!("{first} is duplicated")
+    } else {
+        format!("{first} and {second} exclude each other: a message has one of them")
+    };
+    SyntaxError { offset, detail }
 }
 
 #[cold]

@@ -293,10 +293,19 @@ fn json_of_another_type_is_refused_with_its_place() {
         (r#""asInt":"9223372036854775808""#, "expected a whole number of 64 bits"),
         (r#""timeUnixNano":-1"#, "expected a whole number of 64 bits without a sign"),
         (r#""attributes":[{"key":"a","value":{"boolValue":1}}]"#, "expected true or false, found a number"),
+        (r#""asDouble":1,"asInt":"2""#, "asDouble and asInt exclude each other: a message has one of them"),
+        (r#""as_int":1,"asInt":null,"asInt":1"#, "asInt is duplicated"),
+        (
+            r#""attributes":[{"key":"a","value":{"stringValue":"b","intValue":1}}]"#,
+            "stringValue and intValue exclude each other: a message has one of them",
+        ),
     ] {
         let found = of_point(field).unwrap_err();
         assert!(found.starts_with(&format!("{error} at byte ")), "{field}: {found}");
     }
+    assert!(of_point(r#""asInt":null,"asDouble":1"#).is_ok(), "null is an absent field");
+    let kinds = r#"{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"gauge":{},"sum":{}}]}]}]}"#;
+    assert!(parsed_json(kinds).unwrap_err().starts_with("gauge and sum exclude each other"));
 }
 
 #[test]
