@@ -155,7 +155,7 @@ pub enum Ignored {
     Attribute,
     /// An array where a webhook takes all numbers.
     Array,
-    /// A payload that meets no condition of its webhook.
+    /// A payload that meets no condition of its webhook, or whose array of readings is empty.
     Event,
 }
 

@@ -10,7 +10,8 @@
 //! - Any other path of a metric selects one number or boolean; if something else is there, that value is
 //!   rejected.
 //! - The device is a text or a whole number; the time RFC 3339, or a number in the unit of the hook.
-//! - A payload that meets none of the conditions of the hook is ignored and counted.
+//! - A payload that meets none of the conditions of the hook, or whose array behind `[*]` is empty, is
+//!   ignored and counted.
 //!
 //! The parser reads the body once, front to back, along a tree of the paths (`tree`). It skips the array
 //! behind `[*]` and reads it when it knows what all elements share. Device, time, and each metric and label

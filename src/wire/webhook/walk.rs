@@ -213,10 +213,15 @@ impl<'b> Walk<'b> {
             return Ok(());
         }
         lexer.open()?;
+        let mut is_empty = true;
         while !sink.is_over() && lexer.element()? {
+            is_empty = false;
             self.found.clear(self.hook);
             self.value(&mut lexer, Some(node), None, None)?;
             self.emit_reading(Some(&shared), device, sink);
+        }
+        if is_empty && !sink.is_over() {
+            sink.ignore(Ignored::Event, "event");
         }
         Ok(())
     }
