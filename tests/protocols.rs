@@ -56,9 +56,11 @@ async fn readings_that_overwrite_others_of_their_request_are_counted_and_named()
     assert_eq!(answer.json(), json!({ "accepted": 1 }), "an earlier request is not meant");
     let lines = "m,host=c value=1 5\nm,host=c value=2 5\nm,host=c,l=1 value=3 5\n";
     assert_eq!(server.post("/write?precision=s", "text/plain", lines.to_owned()).await.status, 204);
+    let joined = "a,host=c b_c=1 5\na_b,host=c c=2 5\na_b_c,host=c value=3 5\na,host=c,l=1 b_c=4 5\n";
+    assert_eq!(server.post("/write?precision=s", "text/plain", joined.to_owned()).await.status, 204);
     let metrics = server.metrics().await;
     let overwritten = |protocol| metrics.count_where("tidegauge_readings_overwritten_total", &[("protocol", protocol)]);
-    assert_eq!((overwritten("http"), overwritten("influx")), (2, 1));
+    assert_eq!((overwritten("http"), overwritten("influx")), (2, 3), "measurement and field are one name");
 }
 
 pub(crate) fn blocks<'p>(page: &'p str, language: &str) -> impl Iterator<Item = &'p str> {
