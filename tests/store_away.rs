@@ -117,6 +117,29 @@ async fn a_stop_during_an_outage_logs_the_number_of_unstored_readings() {
     assert!(waits.len() == 1 && waits[0].contains("readings=2") && waits[0].contains("the store is away"), "{log}");
 }
 
+/// The store answers until the stop begins, and takes longer than the grace for the pending readings.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_ends_with_its_grace_and_the_next_start_stores_the_rest() {
+    let mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    let setup = Setup::mongodb(&database).set("server.shutdown_grace", "1s").set("flush.max_age", "1h");
+    let mut server = Server::start(setup.set("mongodb.timeout", "1m")).await;
+    send(&server, "a", 0).await;
+    send(&server, "b", 0).await;
+    send(&server, "b", 1).await;
+    mongod.freeze();
+    assert!(server.terminate().await.success(), "{}", server.log());
+    let log = server.logged("the log for the next start").await;
+    let line = log.lines().find(|line| line.contains("not all readings were stored within server.shutdown_grace"));
+    assert!(line.is_some_and(|line| line.contains("readings=3")), "{log}");
+    mongod.thaw();
+    server.start_again().await;
+    assert_eq!(server.metrics().await.count("tidegauge_readings_pending"), 3);
+    assert_eq!(server.readings("b").await.as_array().map(Vec::len), Some(2));
+    assert!(server.terminate().await.success(), "{}", server.log());
+    assert_eq!(database.aggregate("buckets", vec![]).await.len(), 2);
+}
+
 #[tokio::test]
 async fn no_reading_is_lost_when_the_database_file_is_removed() {
     let mut server = Server::start(Setup::sqlite()).await;

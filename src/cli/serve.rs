@@ -304,7 +304,7 @@ impl Service {
         if left > 0 && reported != Some(left) {
             tracing::warn!(
                 readings = left,
-                "not all readings were stored in time; the rest stays in the log for the next start"
+                "not all readings were stored within server.shutdown_grace; these stay in the log for the next start"
             );
         }
         match reason {
