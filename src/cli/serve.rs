@@ -35,9 +35,6 @@ mod store_watch;
 
 use reload::Replaceable;
 
-/// The interval at which the log is checked for failure.
-const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
-
 /// Serves until SIGTERM or SIGINT, then drains.
 pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     if settings.ask_for_json() {
@@ -267,7 +264,7 @@ impl Service {
             _ = signals.terminate.recv() => Reason::Signal("SIGTERM"),
             _ = signals.interrupt.recv() => Reason::Signal("SIGINT"),
             why = self.pipeline.failed() => Reason::Failure(format!("the log cannot be read: {why}")),
-            why = self.log_failed() => Reason::Failure(format!("the log has failed: {why}")),
+            why = self.log.failed() => Reason::Failure(format!("the log has failed: {why}")),
         };
         tracing::info!(%reason, "stopping");
         self.closing.cancel();
@@ -276,15 +273,6 @@ impl Service {
             http.abort();
         }
         reason
-    }
-
-    async fn log_failed(&self) -> String {
-        loop {
-            if let Some(why) = self.log.poisoned() {
-                return why;
-            }
-            tokio::time::sleep(HEALTH_INTERVAL).await;
-        }
     }
 
     /// Stores the pending readings within the grace period. The rest stays in the log.

@@ -77,10 +77,10 @@ fn feed(pipeline: &Pipeline, mut reader: Reader, runtime: &Handle) -> Result<(),
             if state.inserted >= readable {
                 state.stalled_since = None;
             }
-            let (inserted, is_urgent) = (state.inserted, state.draining || state.pending.is_urgent());
+            let (inserted, wakes_scheduler) = (state.inserted, state.wakes_scheduler());
             drop(state);
             pipeline.announced.send_replace(inserted);
-            if is_urgent {
+            if wakes_scheduler {
                 pipeline.due.notify_one();
             }
             if let Some(error) = &out_of_files {

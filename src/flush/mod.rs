@@ -142,6 +142,8 @@ struct State {
     /// Whether pending is full, for the log. It ends when half of the memory is free, or a store that is just
     /// fast enough would cause two lines per write.
     full: OncePerChange,
+    /// The scheduler sleeps until there is something pending.
+    scheduler_is_idle: bool,
     /// Take all buckets, due or not.
     draining: bool,
     /// While draining, the number of buckets that the store did not accept.
@@ -153,6 +155,12 @@ struct State {
 }
 
 impl State {
+    /// Returns whether the feeder has to wake the scheduler, after it has inserted readings.
+    fn wakes_scheduler(&mut self) -> bool {
+        let is_idle = std::mem::take(&mut self.scheduler_is_idle);
+        is_idle || self.draining || self.pending.is_urgent()
+    }
+
     /// Returns whether draining has ended: all readings of the log up to `readable` are stored or given up,
     /// or the store accepts no writes.
     fn is_finished(&self, readable: Position, max_in_flight: usize) -> bool {
@@ -205,6 +213,7 @@ impl Pipeline {
             inserted_readings: 0,
             stalled_since: None,
             full: OncePerChange::default(),
+            scheduler_is_idle: false,
             draining: false,
             given_up: 0,
             failed_in_a_row: 0,

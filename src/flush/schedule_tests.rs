@@ -98,7 +98,7 @@ impl Stage {
         batch.push(device, None, number.into(), [("m", 1.0)].into_iter()).unwrap();
         let mut state = self.pipeline.lock();
         state.pending.insert(batch.finish().payload(), Position(0), self.pipeline.now_ms()).unwrap();
-        if state.pending.is_urgent() {
+        if state.wakes_scheduler() {
             self.pipeline.due.notify_one();
         }
     }

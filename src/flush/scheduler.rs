@@ -4,7 +4,8 @@
 //! `flush.gather`. So there are few write commands, whatever the number of requests, and no bucket waits
 //! longer than `flush.max_age`. Once in each such window it grants turns to the buckets of ended hours: a
 //! full command, or more if many buckets wait, so that they last for [`super::SPREAD`] or little longer.
-//! Other tasks wake it only for what cannot wait: a full bucket, lack of memory, the end of the service.
+//! Other tasks wake it only for what cannot wait: a full bucket, lack of memory, the first reading after an
+//! idle time, the end of the service.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,9 @@ pub(super) const BUCKETS_PER_TURN: usize = 64;
 
 /// The longest sleep: how late the scheduler notices that the log runs short, or that an hour has ended.
 pub(super) const MAX_SLEEP: Duration = Duration::from_millis(500);
+
+/// The longest sleep while nothing is pending. The feeder wakes the scheduler when that changes.
+const IDLE_SLEEP: Duration = Duration::from_secs(10);
 
 /// Runs until [`super::Running::drain`] was called and all buckets are written.
 pub(super) async fn run(pipeline: Arc<Pipeline>) {
@@ -142,7 +146,11 @@ impl Scheduler {
 
     fn sleep_for(&self) -> Duration {
         let due = self.due();
-        let state = self.pipeline.lock();
+        let mut state = self.pipeline.lock();
+        state.scheduler_is_idle = state.pending.buckets() == 0;
+        if state.scheduler_is_idle {
+            return IDLE_SLEEP;
+        }
         let (due_at_ms, waits_for_turn) = (state.pending.due_at_ms(), state.pending.waits_for_turn(&due));
         drop(state);
         let until_due = due_at_ms.map_or(self.pipeline.options.limits.max_age, |due_ms| {

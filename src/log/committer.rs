@@ -183,6 +183,9 @@ impl Committer {
         if wakes_readers {
             self.shared.progress.notify_all();
         }
+        if let Some(AppendError::Poisoned(_)) = &refusal {
+            self.shared.failed.cancel();
+        }
         let outcome = refusal.map_or(Ok(()), Err);
         for entry in group {
             let _ = entry.ack.send(outcome.clone()); // the request may be gone; the append stays

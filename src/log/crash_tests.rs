@@ -8,6 +8,7 @@ mod scenarios;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use proptest::prelude::*;
 
 use super::committer::Committer;
@@ -160,6 +161,7 @@ impl World {
                 Err(error) => panic!("no call has failed, but: {error}"),
             }
         }
+        assert_eq!(self.log.failed().now_or_never(), self.log.poisoned());
     }
 
     fn tick(&mut self) {

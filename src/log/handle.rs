@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use metrics::Histogram;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use super::appender::Appender;
 use super::batch::{Batch, MAX_PAYLOAD_BYTES};
@@ -104,6 +105,8 @@ pub(super) struct Shared {
     pub(super) work: Condvar,
     /// Wakes readers when enough is readable, or the log closes.
     pub(super) progress: Condvar,
+    /// Cancelled when the log is poisoned.
+    pub(super) failed: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -216,7 +219,9 @@ impl Log {
             must_roll: false,
             phase: Phase::Open,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), progress: Condvar::new() });
+        let (state, work, progress, failed) =
+            (Mutex::new(state), Condvar::new(), Condvar::new(), CancellationToken::new());
+        let shared = Arc::new(Shared { state, work, progress, failed });
         let committer = Committer::new(Arc::clone(&shared), appender, &options, instruments);
         Ok((Self { shared, options, folder, saved, cutting: Mutex::default(), writer: None }, committer, recovery))
     }
@@ -296,6 +301,12 @@ impl Log {
     /// The error that poisoned the log, if a write or a sync has failed.
     pub fn poisoned(&self) -> Option<String> {
         self.shared.lock().poisoned.clone()
+    }
+
+    /// Waits until the log is poisoned, and returns the error.
+    pub async fn failed(&self) -> String {
+        self.shared.failed.cancelled().await;
+        self.poisoned().unwrap_or_default()
     }
 
     /// Cuts the log before `position`: saves `position` as the start and the durable end of the log, then

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
-use std::time::Duration;
+use std::os::unix::net::UnixStream;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -80,11 +80,14 @@ impl<'s> Inbox<'s> {
         })
     }
 
-    /// Waits until the kernel has a datagram, for at most `timeout`.
-    pub(super) fn wait(&self, timeout: Duration) -> nix::Result<()> {
-        let mut sockets = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut sockets, PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX)) {
-            Ok(_) | Err(Errno::EINTR) => Ok(()),
+    /// Waits until the kernel has a datagram or the other end of `shutdown` is closed. Returns whether it is
+    /// closed.
+    pub(super) fn wait(&self, shutdown: &UnixStream) -> nix::Result<bool> {
+        let socket = PollFd::new(self.socket.as_fd(), PollFlags::POLLIN);
+        let mut both = [socket, PollFd::new(shutdown.as_fd(), PollFlags::empty())]; // it reports an end always
+        match poll(&mut both, PollTimeout::NONE) {
+            Ok(_) => Ok(both[1].any().unwrap_or(true)),
+            Err(Errno::EINTR) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -118,8 +121,9 @@ mod tests {
                 sender.send(datagram).expect("sent");
             }
             let mut inbox = Inbox::new(&socket, 64);
+            let (open, other_end) = UnixStream::pair().expect("two ends");
             for sent in sent.chunks(MAX_DATAGRAMS) {
-                inbox.wait(Duration::from_secs(10)).expect("a socket");
+                assert!(!inbox.wait(&open).expect("a socket"));
                 assert!(inbox.receive().expect("a socket"));
                 assert_eq!(inbox.datagrams().len(), sent.len());
                 for (sent, datagram) in sent.iter().zip(inbox.datagrams()) {
@@ -129,6 +133,8 @@ mod tests {
             }
             assert!(!inbox.receive().expect("a socket"), "all were received");
             assert_eq!(inbox.datagrams().len(), 0);
+            drop(other_end);
+            assert!(inbox.wait(&open).expect("a socket"), "it waits no longer");
         }
     }
 

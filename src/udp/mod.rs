@@ -23,6 +23,7 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
@@ -124,6 +125,13 @@ impl Sockets {
         let drops =
             drops.inspect_err(|error| tracing::warn!(%error, "cannot read /proc/net/udp; drops are not counted"));
         let sequences = Arc::new(Sequences::new(self.options.max_sequences, metrics.udp_sequence_gaps_total.clone()));
+        let (wakes_at_shutdown, open) = UnixStream::pair()?;
+        let wakes_at_shutdown = Arc::new(wakes_at_shutdown);
+        let cancelled = shutdown.clone();
+        tokio::spawn(async move {
+            cancelled.cancelled().await;
+            drop(open);
+        });
         let threads = TaskTracker::new();
         for (number, socket) in self.bound.into_iter().enumerate() {
             let worker = Worker {
@@ -135,6 +143,7 @@ impl Sockets {
                 refusals: Arc::clone(refusals),
                 gate: Arc::clone(gate),
                 shutdown: shutdown.clone(),
+                wakes_at_shutdown: Arc::clone(&wakes_at_shutdown),
             };
             let running = threads.token();
             let run = move || {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::UdpSocket;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,9 +17,6 @@ use crate::access::{Gate, Keys, Verified};
 use crate::ingest::{Admission, Ingest, RefusalReason, Submission};
 use crate::telemetry::{Metrics, RefusalEntry, RefusalLog, Sender, What};
 use crate::wire::{Protocol, Source};
-
-/// How often an idle thread checks for the shutdown.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The pause after a failed system call: usually the system is out of memory.
 const ERROR_PAUSE: Duration = Duration::from_millis(50);
@@ -69,6 +67,8 @@ pub(super) struct Worker {
     pub(super) refusals: Arc<RefusalLog>,
     pub(super) gate: Arc<Gate>,
     pub(super) shutdown: CancellationToken,
+    /// The other end is closed after the shutdown has begun. That wakes an idle thread.
+    pub(super) wakes_at_shutdown: Arc<UnixStream>,
 }
 
 /// A batch on its way into the log.
@@ -93,9 +93,9 @@ impl Worker {
     pub(super) fn run(self) {
         let mut inbox = Inbox::new(&self.socket, self.options.max_datagram_bytes);
         let mut backlog = Backlog::default();
-        let mut stop_at = None;
+        let (mut is_stopping, mut stop_at) = (false, None);
         loop {
-            let is_stopping = self.shutdown.is_cancelled();
+            is_stopping |= self.shutdown.is_cancelled();
             if is_stopping && Instant::now() >= *stop_at.get_or_insert_with(|| Instant::now() + DRAIN_LIMIT) {
                 break;
             }
@@ -109,8 +109,8 @@ impl Worker {
                 self.settle_oldest(&mut backlog);
             } else if is_stopping {
                 break;
-            } else if let Err(error) = inbox.wait(POLL_INTERVAL) {
-                self.pause_after(error);
+            } else {
+                is_stopping = inbox.wait(&self.wakes_at_shutdown).unwrap_or_else(|error| self.pause_after(error));
             }
         }
         while !backlog.batches.is_empty() {
@@ -195,7 +195,7 @@ impl Worker {
         self.counters.datagrams.increment(datagrams);
     }
 
-    /// Logs a failed system call and pauses. Returns false: no datagram was received.
+    /// Logs a failed system call and pauses. Returns false: it has told nothing.
     fn pause_after(&self, error: nix::Error) -> bool {
         tracing::warn!(%error, "the UDP socket cannot receive; trying again");
         if !self.shutdown.is_cancelled() {
