@@ -15,6 +15,7 @@ mod error;
 mod flush;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod hook_path;
 mod http;
 mod ingest;
 mod json_path;
@@ -53,6 +54,7 @@ pub use auth::{Audience, Auth, CertificateUse};
 pub use environment::environment;
 pub use error::{ConfigError, Place};
 pub use flush::Flush;
+pub use hook_path::{DEVICE_SEGMENT, HookPath, OWN_PATHS};
 pub use http::Http;
 pub use ingest::{Ingest, Json, LineProtocol, Senml, Strings, UnknownKeys};
 pub use json_path::{JsonPath, JsonPathError, Step};
@@ -80,7 +82,7 @@ pub use token::{Expiry, Scope, Token};
 pub use token_hash::{TokenHash, TokenHashError};
 pub use udp::{Listen, Udp};
 pub use units::{Bytes, Period, UnitError};
-pub use webhook::{DEVICE_SEGMENT, DevicePlace, HookPath, OWN_PATHS, Preset, TimePlace, TimeUnit, Webhook};
+pub use webhook::{DevicePlace, Preset, TimePlace, TimeUnit, Webhook};
 
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

@@ -3,15 +3,13 @@
 //! A hook says where in a payload the device, the time and the metrics are. A preset has these keys for one
 //! platform; the keys of the hook itself override them one by one. The presets are the files in `presets`.
 
-use std::fmt;
-
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use strum::{EnumIter, IntoStaticStr};
 use toml::{Table, Value};
 
 use super::check::PREFIX_MAX_BYTES;
 use super::path_list::{Condition, NamedPath, PathList};
-use super::{ConfigError, JsonPath};
+use super::{ConfigError, DEVICE_SEGMENT, HookPath, JsonPath};
 use crate::model::{check_device_id, check_metadata_key, check_metric_name};
 
 /// The most paths of one key of a hook.
@@ -19,35 +17,6 @@ const MAX_PATHS: usize = 64;
 
 /// The most keys of `ignore`, and names of `parameters`.
 const MAX_NAMES: usize = 32;
-
-/// The longest path of a hook, in bytes.
-const PATH_MAX_BYTES: usize = 128;
-
-/// The segment of a hook's path that is the device ID.
-pub const DEVICE_SEGMENT: &str = "{deviceId}";
-
-/// The paths of the server's own routes, which no hook may have.
-pub const OWN_PATHS: [&str; 19] = [
-    "/v1/readings",
-    "/v1/time",
-    "/v1/rollups",
-    "/v1/devices",
-    "/v1/devices/{deviceId}/rollups",
-    "/v1/devices/{deviceId}/readings",
-    "/v1/devices/{deviceId}/latest",
-    "/write",
-    "/api/v2/write",
-    "/api/v3/write_lp",
-    "/api/v1/write",
-    "/v1/metrics",
-    "/query",
-    "/ping",
-    "/health",
-    "/metrics",
-    "/healthz",
-    "/readyz",
-    "/version",
-];
 
 /// A hook: a path that takes payloads in the form of another platform.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -122,10 +91,6 @@ pub enum TimeUnit {
     /// Nanoseconds.
     Ns,
 }
-
-/// The path of a hook: `/`, and segments of `A-Z a-z 0-9 . _ ~ -`, one of which may be `{deviceId}`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct HookPath(String);
 
 /// The place of the time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,7 +175,7 @@ impl Webhook {
     pub(super) fn check_all(hooks: &[Self]) -> Result<(), ConfigError> {
         for (place, hook) in hooks.iter().enumerate() {
             let whose = format!("(webhook {}, {})", place + 1, hook.path);
-            if let Some(other) = hooks[..place].iter().find(|other| overlap(&other.path.0, &hook.path.0)) {
+            if let Some(other) = hooks[..place].iter().find(|other| other.path.overlaps(&hook.path)) {
                 let problem = format!("is the path of another webhook: {} {whose}", other.path);
                 return Err(ConfigError::invalid("webhook.path", problem));
             }
@@ -365,72 +330,6 @@ impl Preset {
         let mut table: Table = self.text().parse().expect("a preset is TOML");
         table.insert("path".to_owned(), Value::String("/".to_owned() + self.into()));
         table.try_into().expect("a preset has the keys of a hook")
-    }
-}
-
-impl HookPath {
-    /// The path as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Whether a segment is the device ID.
-    #[must_use]
-    pub fn has_device(&self) -> bool {
-        self.0.split('/').any(|segment| segment == DEVICE_SEGMENT)
-    }
-}
-
-/// Whether a URL can match both paths.
-fn overlap(one: &str, other: &str) -> bool {
-    let is_variable = |segment: &str| segment.starts_with('{');
-    one.split('/').count() == other.split('/').count()
-        && one
-            .split('/')
-            .zip(other.split('/'))
-            .all(|(one, other)| one == other || is_variable(one) || is_variable(other))
-}
-
-impl std::str::FromStr for HookPath {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let is_plain = |segment: &str| {
-            let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"._~-".contains(&byte);
-            !matches!(segment, "" | "." | "..") && segment.bytes().all(is_name_byte)
-        };
-        let segments = || text.split('/').skip(1);
-        let variables = segments().filter(|segment| *segment == DEVICE_SEGMENT).count();
-        let is_path = text.starts_with('/')
-            && text.len() <= PATH_MAX_BYTES
-            && variables <= 1
-            && segments().all(|segment| segment == DEVICE_SEGMENT || is_plain(segment));
-        if !is_path {
-            return Err(format!(
-                "expected a path like /hooks/name or /hooks/name/{DEVICE_SEGMENT}: at most {PATH_MAX_BYTES} bytes, \
-                 segments of A-Z a-z 0-9 . _ ~ -"
-            ));
-        }
-        match OWN_PATHS.into_iter().find(|own| overlap(own, text)) {
-            Some(own) => Err(format!("{text} is a path of the server itself ({own})")),
-            None if segments().next() == Some("v1") => {
-                Err("the paths below /v1/ belong to the server itself".to_owned())
-            }
-            None => Ok(Self(text.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for HookPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for HookPath {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -10,8 +9,10 @@ use std::sync::{Arc, Mutex};
 use serde::Serialize;
 
 use crate::common::clock::{Clock, rfc3339};
-use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
+use crate::disk::OsFolder;
 use crate::model::{BucketWrite, Metric};
+
+mod file;
 
 /// Appends refused buckets to a file, one JSON object a line.
 ///
@@ -92,7 +93,7 @@ impl DeadLetters {
         let _turn = self.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let _lock = Self::lock(&self.path)?;
         let (folder, name) = OsFolder::of_file(&self.path)?;
-        add_lines(&folder, name, [Ok(line)], self.max_bytes)
+        file::add_lines(&folder, name, [Ok(line)], self.max_bytes)
     }
 
     /// Renames the file at `path` to `taken`, in the same folder, so that later lines go to a new file.
@@ -106,7 +107,7 @@ impl DeadLetters {
     pub fn take(path: &Path, taken: &Path) -> std::io::Result<Option<File>> {
         let _lock = Self::lock(path)?;
         let ((folder, name), (_, taken_name)) = (OsFolder::of_file(path)?, OsFolder::of_file(taken)?);
-        if !take(&folder, name, taken_name)? {
+        if !file::take(&folder, name, taken_name)? {
             return Ok(None);
         }
         let file = File::open(taken)?;
@@ -122,82 +123,8 @@ impl DeadLetters {
     pub fn put_back(path: &Path, taken: &Path, kept: &[Range<u64>]) -> std::io::Result<()> {
         let _lock = Self::lock(path)?;
         let ((folder, name), (_, taken)) = (OsFolder::of_file(path)?, OsFolder::of_file(taken)?);
-        put_back(&folder, name, taken, kept)
+        file::put_back(&folder, name, taken, kept)
     }
-}
-
-fn take(folder: &dyn Folder, name: &str, taken: &str) -> std::io::Result<bool> {
-    match folder.open(taken, OpenMode::Read) {
-        Err(error) if error.kind() == ErrorKind::NotFound => match folder.rename(name, taken) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-            renamed => renamed?,
-        },
-        opened => drop(opened?),
-    }
-    folder.sync()?; // before a new file gets the name
-    Ok(true)
-}
-
-fn put_back(folder: &dyn Folder, name: &str, taken: &str, kept: &[Range<u64>]) -> std::io::Result<()> {
-    if !kept.is_empty() {
-        let taken = folder.open(taken, OpenMode::Read)?;
-        add_lines(folder, name, kept.iter().map(|range| line_at(&*taken, range)), u64::MAX)?;
-    }
-    folder.remove(taken)?;
-    folder.sync()
-}
-
-/// Reads a byte range of a file, and adds a line end.
-fn line_at(file: &dyn OpenFile, range: &Range<u64>) -> std::io::Result<Vec<u8>> {
-    let bytes = range.end.saturating_sub(range.start);
-    let mut line = vec![0; usize::try_from(bytes).map_err(|_| ErrorKind::FileTooLarge)?];
-    if file.fill(&mut line, range.start)? < line.len() {
-        return Err(ErrorKind::UnexpectedEof.into());
-    }
-    line.push(b'\n');
-    Ok(line)
-}
-
-/// Adds whole lines to a file of at most `max_bytes`, and creates the file if it does not exist. When this
-/// returns, the lines survive a crash.
-fn add_lines(
-    folder: &dyn Folder,
-    name: &str,
-    lines: impl IntoIterator<Item = std::io::Result<Vec<u8>>>,
-    max_bytes: u64,
-) -> std::io::Result<()> {
-    let file = folder.open(name, OpenMode::Create)?;
-    let end = file.len()?;
-    if let Err(error) = write_lines(&*file, &folder.path_of(name), end, lines, max_bytes) {
-        let _ = file.set_len(end); // otherwise each retry leaves a piece of a line
-        return Err(error);
-    }
-    file.sync()?;
-    folder.sync() // always: a killed process may have created the file and not synced its name
-}
-
-/// Writes lines at the end of a file. If a crash or a full disk has cut off its last line, a line end
-/// precedes them.
-fn write_lines(
-    file: &dyn OpenFile,
-    path: &Path,
-    mut end: u64,
-    lines: impl IntoIterator<Item = std::io::Result<Vec<u8>>>,
-    max_bytes: u64,
-) -> std::io::Result<()> {
-    let mut last = *b"\n";
-    file.fill(&mut last, end.saturating_sub(1))?;
-    let separator = (last != *b"\n").then(|| Ok(b"\n".to_vec()));
-    for line in separator.into_iter().chain(lines) {
-        let line = line?;
-        if end + line.len() as u64 > max_bytes {
-            let full = format!("{} has reached flush.max_dead_letter_bytes ({max_bytes} bytes)", path.display());
-            return Err(std::io::Error::new(ErrorKind::StorageFull, full));
-        }
-        file.write_all_at(&line, end)?;
-        end += line.len() as u64;
-    }
-    Ok(())
 }
 
 fn line<'a>(write: &'a BucketWrite, reason: &'a str, detail: &'a str, now_ms: i64) -> Line<'a> {
@@ -218,12 +145,10 @@ fn line<'a>(write: &'a BucketWrite, reason: &'a str, detail: &'a str, now_ms: i6
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
     use std::fs::OpenOptions;
-    use std::io::Write;
+    use std::io::{ErrorKind, Write};
 
     use super::*;
-    use crate::disk::faulty::Disk;
     use crate::model::{Hour, Sample};
     use crate::wire::{Ignored, Incoming, Rejection, Sink, json};
 
@@ -349,74 +274,6 @@ mod tests {
         std::fs::rename(&path, folder.path().join("taken")).unwrap();
         letters.append(&refused(None), "next", "").await.unwrap();
         assert_eq!((before.iter().all(|line| !line.contains("next")), lines(&path).len()), (true, 1));
-    }
-
-    fn add(disk: &Disk, name: &str, lines: &[&str]) -> std::io::Result<()> {
-        add_lines(disk, name, lines.iter().map(|line| Ok(format!("{line}\n").into())), 100)
-    }
-
-    /// The lines of a file on a faulty disk; none if it does not exist.
-    fn lines_on(disk: &Disk, name: &str) -> std::io::Result<Vec<String>> {
-        let mut bytes = Vec::new();
-        match disk.open(name, OpenMode::Read) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            opened => opened?.read_from(0, &mut bytes)?,
-        }
-        Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
-    }
-
-    /// A retry. The server accepts the line `sent`, rejects the others, and adds a line meanwhile.
-    fn retry(disk: &Disk, is_added: &Cell<bool>, is_accepted: &Cell<bool>) -> std::io::Result<()> {
-        take(disk, "current", "taken")?;
-        add(disk, "current", &["new"])?;
-        is_added.set(true);
-        let mut end = 0;
-        let mut kept = Vec::new();
-        for line in lines_on(disk, "taken")? {
-            let start = end;
-            end += line.len() as u64 + 1;
-            kept.extend((line != "sent").then_some(start..end - 1));
-        }
-        is_accepted.set(true);
-        put_back(disk, "current", "taken", &kept)
-    }
-
-    #[test]
-    fn a_power_cut_during_a_retry_loses_no_dead_letter() {
-        let mut done = 0;
-        for (seed, calls) in (0..100).flat_map(|seed| (0..40).map(move |calls| (seed, calls))) {
-            let disk = Disk::new(seed);
-            (&disk as &dyn Folder).create("current", b"kept\nsent\n").unwrap();
-            let (is_added, is_accepted) = (Cell::new(false), Cell::new(false));
-            disk.cut_power_after(calls);
-            let is_done = retry(&disk, &is_added, &is_accepted).is_ok();
-            disk.heal();
-            disk.crash();
-            let [current, taken] = ["current", "taken"].map(|name| lines_on(&disk, name).unwrap());
-            let has = |line: &str| current.iter().chain(&taken).any(|found| found == line);
-            let context = format!("seed {seed}, {calls} calls: {current:?}, {taken:?}");
-            assert!(has("kept") && (has("new") || !is_added.get()) && (has("sent") || is_accepted.get()), "{context}");
-            assert!(!is_done || (taken.is_empty() && current == ["new", "kept"]), "done: {context}");
-            done += u32::from(is_done);
-            retry(&disk, &is_added, &is_accepted).unwrap();
-            let after = lines_on(&disk, "current").unwrap();
-            assert!(
-                after.contains(&"kept".to_owned()) && after.contains(&"new".to_owned()),
-                "{context}, then {after:?}"
-            );
-        }
-        assert!(done >= 100, "some of the power cuts come after the end");
-    }
-
-    #[test]
-    fn a_line_that_does_not_fit_on_the_disk_leaves_no_piece() {
-        let disk = Disk::new(0);
-        add(&disk, "letters", &["one"]).unwrap();
-        disk.set_free_bytes(9);
-        add(&disk, "letters", &["two", "three and more"]).unwrap_err();
-        disk.heal();
-        add(&disk, "letters", &["four"]).unwrap();
-        assert_eq!(lines_on(&disk, "letters").unwrap(), ["one", "four"]);
     }
 
     #[test]

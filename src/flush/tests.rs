@@ -16,7 +16,10 @@ use crate::store::{
 };
 use crate::telemetry::Exposition;
 
-pub(super) mod rolling;
+pub(super) mod kept;
+mod rolling;
+
+use kept::Kept;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -44,7 +47,7 @@ pub(super) struct Faulty {
     pub(super) fault: Fault,
     pub(super) takes: Duration,
     /// The rollups, if this is a store that keeps rollups of their own.
-    pub(super) rollups: Option<Arc<rolling::Kept>>,
+    pub(super) rollups: Option<Arc<Kept>>,
 }
 
 #[async_trait]
@@ -131,7 +134,7 @@ impl Life {
         Self::begin_with(folder, limits, fault, None)
     }
 
-    fn begin_with(folder: &Arc<TempDir>, limits: Limits, fault: Fault, rollups: Option<Arc<rolling::Kept>>) -> Self {
+    fn begin_with(folder: &Arc<TempDir>, limits: Limits, fault: Fault, rollups: Option<Arc<Kept>>) -> Self {
         let folder = Arc::clone(folder);
         let log = crate::log::Options {
             dir: folder.path().join("log"),

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::appender::{Appender, WriteFailure};
 use super::fullness::{self, FullnessChange};
-use super::handle::{AppendError, Entry, Instruments, Phase, Shared, State, Writer};
+use super::handle::{AppendError, Instruments};
 use super::record;
+use super::state::{Entry, Phase, Shared, State, Writer};
 use super::{Options, Sync};
 
 /// The most bytes in one group commit. Further batches wait for the next one.
@@ -203,7 +204,7 @@ mod tests {
     use std::time::Duration;
 
     use super::super::crash_tests::{batch, open_log};
-    use super::super::handle::LARGE_GROUP_RECORDS;
+    use super::super::state::LARGE_GROUP_RECORDS;
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3_600);

@@ -50,6 +50,7 @@ mod record;
 pub mod recovery;
 mod reserve;
 mod segment;
+mod state;
 
 #[cfg(test)]
 mod crash_tests;

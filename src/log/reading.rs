@@ -8,7 +8,8 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use super::Position;
-use super::handle::{Log, Phase, State};
+use super::handle::Log;
+use super::state::{Phase, State};
 
 /// How far a waiting reader may stay behind the log.
 #[derive(Debug, Clone, Copy)]

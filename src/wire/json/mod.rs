@@ -37,6 +37,7 @@ mod key;
 pub(in crate::wire) mod labels;
 pub(in crate::wire) mod lexer;
 pub(in crate::wire) mod metadata;
+mod metric_names;
 mod object;
 pub(in crate::wire) mod problem;
 mod reading;

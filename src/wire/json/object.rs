@@ -7,8 +7,9 @@ use super::{
     context::Context,
     key::Key,
     lexer::{Kind, Lexer},
+    metric_names::OuterNames,
     problem::{Parsed, duplicate_of, fill_known, not_an_object, rejection},
-    reading::{OuterNames, Reading},
+    reading::Reading,
 };
 use crate::wire::{Code, Ignored, Incoming, Limits, Rejection, Sink};
 

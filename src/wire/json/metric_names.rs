@@ -1,0 +1,106 @@
+//! The fields that complete the names of metrics: `metric`, `unit` and `labels`, of a reading and around it.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+
+use super::problem::Parsed;
+use crate::wire::labels::{self, Labels};
+use crate::wire::{Ignored, Rejection, Sink};
+
+/// The fields that complete the names of metrics.
+#[derive(Debug, Default)]
+pub(super) struct Names<'b> {
+    pub(super) metric: Option<Parsed<Option<Cow<'b, str>>>>,
+    pub(super) unit: Option<Parsed<Option<Cow<'b, str>>>>,
+    pub(super) labels: Option<Parsed<Labels<'b>>>,
+}
+
+/// The texts of no labels.
+static NO_LABELS: [Parsed<String>; 2] = [Ok(String::new()), Ok(String::new())];
+
+/// The names of an object, which apply to each of its `readings` that has none.
+#[derive(Debug)]
+pub(super) struct OuterNames<'o, 'b> {
+    names: &'o Names<'b>,
+    /// The canonical text of the labels of metrics, and that of the metric of `value`.
+    texts: [Parsed<String>; 2],
+    /// Whether a reading had a `value`, which `metric` and `unit` describe.
+    pub(super) has_described: Cell<bool>,
+}
+
+impl<'o, 'b> OuterNames<'o, 'b> {
+    pub(super) fn new(names: &'o Names<'b>) -> Self {
+        let text = |unit| labels::text(None, names.labels()?, unit);
+        let unit = pick(None, names.unit.as_ref());
+        let texts = [text(None), unit.and_then(|unit| text(text_of(unit)))];
+        Self { names, texts, has_described: Cell::new(false) }
+    }
+
+    /// Reports `metric` and `unit` if no reading had a `value`.
+    pub(super) fn finish(&self, sink: &mut impl Sink) {
+        if !self.has_described.get() {
+            for (key, _) in self.names.of_value().iter().filter(|(_, is_present)| *is_present) {
+                sink.ignore(Ignored::UnknownKey, key);
+            }
+        }
+    }
+}
+
+impl<'b> Names<'b> {
+    /// The keys that describe `value`, and whether each is present.
+    pub(super) const fn of_value(&self) -> [(&'static str, bool); 2] {
+        [("metric", self.metric.is_some()), ("unit", self.unit.is_some())]
+    }
+
+    fn labels(&self) -> Parsed<Option<&Labels<'b>>> {
+        self.labels.as_ref().map(Parsed::as_ref).transpose().map_err(Clone::clone)
+    }
+
+    /// Completes the names of the metrics of `values`. The value of the key `value` is at `value_at`. A value
+    /// whose name cannot be completed goes to `bad_values`.
+    pub(super) fn complete(
+        &self,
+        values: &mut Vec<(Cow<'b, str>, f64)>,
+        value_at: Option<usize>,
+        outer: Option<&OuterNames<'_, 'b>>,
+        bad_values: &mut Vec<Rejection>,
+    ) -> Parsed<()> {
+        let mut texts = Cow::Borrowed(outer.map_or(&NO_LABELS, |outer| &outer.texts));
+        let unit = pick(self.unit.as_ref(), outer.and_then(|outer| outer.names.unit.as_ref()));
+        if self.labels.is_some() || self.unit.is_some() {
+            let (own, around) = (self.labels()?, outer.map_or(Ok(None), |outer| outer.names.labels())?);
+            let with_unit = |unit| labels::text(own, around, unit);
+            // A label "unit" of the reading replaces the unit around it.
+            let is_replaced = self.unit.is_none() && own.is_some_and(Labels::has_unit);
+            let unit = unit.map(|unit| text_of(unit).filter(|_| !is_replaced));
+            texts = Cow::Owned([with_unit(None), unit.and_then(with_unit)]);
+        }
+        let [labels, labels_of_value] = &*texts;
+        let labels = labels.as_ref().map_err(Clone::clone)?;
+        let metric = pick(self.metric.as_ref(), outer.and_then(|outer| outer.names.metric.as_ref()));
+        let mut places = 0..;
+        values.retain_mut(|(name, _)| {
+            let completed = if places.next() == value_at {
+                metric.as_ref().map_err(Clone::clone).and_then(|metric| {
+                    let labels = labels_of_value.as_ref().map_err(Clone::clone)?;
+                    labels::apply(name, *metric, labels)
+                })
+            } else {
+                labels::apply(name, None, labels)
+            };
+            completed.map_err(|problem| bad_values.push(problem)).is_ok()
+        });
+        Ok(())
+    }
+}
+
+/// The value of the reading, or else the one of the object around it.
+fn pick<'n, T>(own: Option<&'n Parsed<Option<T>>>, outer: Option<&'n Parsed<Option<T>>>) -> Parsed<Option<&'n T>> {
+    let found = own.filter(|own| !matches!(own, Ok(None))).or(outer);
+    found.map_or(Ok(None), |found| found.as_ref().map(Option::as_ref).map_err(Clone::clone))
+}
+
+/// The text of a unit. An empty one is none.
+fn text_of<'n>(unit: Option<&'n Cow<'_, str>>) -> Option<&'n str> {
+    unit.map(|unit| &**unit).filter(|unit| !unit.is_empty())
+}
