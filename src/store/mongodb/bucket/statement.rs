@@ -5,6 +5,12 @@
 //! not match, the upsert tries to insert. For part 0 that is a duplicate key error, because the `_id` exists.
 //! Only the slow path creates other parts: an append to one of them asks for another `_id` on insert, which
 //! makes every insert an error (66, immutable field), and never takes effect.
+//!
+//! Alternatives, by the CPU of mongod 6.0.5 relative to this append (one reading to a document of 15, 500 in
+//! a command): 0.9 if a remembered `rev` replaces the conditions beside `lastTs`; 0.95 for a pipeline with
+//! the condition in a `$cond` and only the `_id` in its filter; 0.5 for that filter without any condition,
+//! which stores a resend twice. The insert of a document of its own for each flush costs 0.15, but people
+//! would find as many documents of an hour as there were flushes, and each is one more to remove.
 
 use std::borrow::Cow;
 
@@ -83,7 +89,6 @@ fn operators(update: &mut Encoder, job: &Job<'_>, part: i32) {
         }
     });
     update.document("$min", |min| {
-        min.datetime("firstTs", first_ms);
         for (metric, fold) in &stats {
             min.double(["stats.", metric, ".min"], fold.min);
             if let Some(first) = fold.first {
@@ -106,7 +111,10 @@ fn operators(update: &mut Encoder, job: &Job<'_>, part: i32) {
         }
     });
     update.document("$setOnInsert", |set| match part {
-        0 => encode_constant_fields(set, device, *hour, 0),
+        0 => {
+            encode_constant_fields(set, device, *hour, 0);
+            set.datetime("firstTs", first_ms); // an append is later than all that is stored
+        }
         _ => set.string("_id", ""),
     });
 }
