@@ -229,6 +229,9 @@ impl Server {
         let mut command = Command::new(&programs.mongod);
         command.args(["--replSet", "bench", "--bind_ip", "127.0.0.1", "--port", &port.to_string(), "--dbpath"]);
         command.arg(data).args(["--wiredTigerCacheSizeGB", &programs.mongod_cache_gb.to_string()]);
+        if !environment.is_empty() {
+            command.args(["--slowms", "100000"]); // by a fast clock, each write would be logged as a slow one
+        }
         self.spawn("mongod", command, environment)?;
         let uri = format!("mongodb://127.0.0.1:{port}/?directConnection=true&serverSelectionTimeoutMS=1000");
         let admin = mongodb::Client::with_uri_str(&uri).await?.database("admin");

@@ -11,7 +11,8 @@ use crate::config::MongodbUri;
 pub use crate::config::{BlockCompressor, Granularity};
 use crate::store::UnreadableDocuments;
 
-/// The longest wait for a TCP connection.
+/// The longest wait for a TCP connection, and for the answer to a heartbeat, unless the URI says otherwise
+/// (`connectTimeoutMS`).
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 /// The database and the collections of the store, and their limits.
@@ -94,7 +95,7 @@ impl MongodbOptions {
         client.app_name.get_or_insert_with(|| "tidegauge".into());
         client.max_pool_size = Some(self.max_connections);
         client.server_selection_timeout = Some(self.timeout);
-        client.connect_timeout = Some(self.timeout.min(CONNECT_MAX));
+        client.connect_timeout.get_or_insert(self.timeout.min(CONNECT_MAX));
         let client = Client::with_options(client).map_err(|error| uri::unusable(&self.uri, &error))?;
         Ok((client.database(&self.database), servers))
     }
