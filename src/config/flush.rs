@@ -33,8 +33,8 @@ impl Default for Flush {
     fn default() -> Self {
         Self {
             max_readings: 1_000,
-            max_age: Period::minutes(15),
-            gather: Period::secs(1),
+            max_age: Period::minutes(30),
+            gather: Period::secs(10),
             max_in_flight: 4,
             max_buckets_per_write: 1_000,
             max_write_bytes: Bytes::mib(8),
