@@ -5,8 +5,8 @@
 //! happens in these hours: buckets get old, hours end, a day is rolled up, readings of the day before expire,
 //! mongod writes its checkpoints. Processor time is real.
 //!
-//! Before the first hour, each device gets a reading in each of the 23 hours before: those of the day are
-//! rolled up with it, and those of the day before expire meanwhile.
+//! Before the first hour, each device gets a reading in each of the 23 hours before, which are rolled up with
+//! their day, and in each of some hours of the day before, which expire meanwhile.
 
 use std::net::SocketAddrV4;
 use std::str::FromStr;
@@ -45,6 +45,11 @@ const HOURS_BEFORE_MIDNIGHT: u64 = 2;
 /// The hours before the first one that have readings. The hour between is for the preparations, by real time.
 const EARLIER_HOURS: u64 = 23;
 
+/// How long readings are kept: long enough that the service rolls up whole days, as it does by default (a
+/// day, twelve hours, and some more than `flush.max_age`). Hours that are as old expire from the second hour
+/// on.
+const RETENTION_HOURS: u64 = 38;
+
 /// The time before the first hour in which the costs at rest are measured.
 const REST_MS: u64 = 10 * MINUTE_MS;
 
@@ -52,10 +57,10 @@ const REST_MS: u64 = 10 * MINUTE_MS;
 const AFTER_MS: u64 = 15 * MINUTE_MS;
 const STORED_LIMIT_MS: u64 = 6 * HOUR_MS;
 
-/// Configuration beside the defaults. Readings expire after a day, and no timeout ends early because the
-/// other side does not run as fast as the clock.
+/// Configuration beside the defaults. Readings expire after [`RETENTION_HOURS`], and no timeout ends early
+/// because the other side does not run as fast as the clock.
 const CONFIG: [(&str, &str); 8] = [
-    ("retention.readings", "24h"),
+    ("retention.readings", "38h"),
     ("limits.new_devices_per_minute", "0"),
     ("mongodb.timeout", "1h"),
     ("http.header_timeout", "1h"),
@@ -96,7 +101,7 @@ pub(crate) struct Args {
     /// Configuration of tidegauge, as SECTION.KEY=VALUE; may repeat
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<Setting>,
-    /// Readings of each device in each of the 23 hours before; 0 for none
+    /// Readings of each device in each of the 23 hours before, and in hours that expire; 0 for none
     #[arg(long, default_value_t = 1)]
     pub(crate) earlier_readings: u64,
     /// Afterwards compare the rollups of this many devices with the acknowledged readings
@@ -235,14 +240,17 @@ impl Args {
     /// Sends the readings of the hours before as fast as the service accepts them, and waits until they are
     /// stored and rolled up, in an hour of the clock.
     async fn prepare(&self, clock: &mut Clock, server: &Server) -> anyhow::Result<()> {
-        let mut sending = self.sending(server);
-        let workload = &mut sending.workload;
-        workload.step_ms = HOUR_MS / self.earlier_readings;
-        workload.first_ms = self.start_ms() - (EARLIER_HOURS + 1) * HOUR_MS;
-        let readings = EARLIER_HOURS * self.earlier_readings * (self.devices / self.connections);
-        sending.until = Until::Messages(readings / workload.batch);
-        sending.rate = None;
-        http::send(sending, Arc::new(AtomicU64::new(0))).await?;
+        let expiring = (RETENTION_HOURS, self.hours.min(RETENTION_HOURS - EARLIER_HOURS - 1));
+        for (hours_ago, hours) in [expiring, (EARLIER_HOURS + 1, EARLIER_HOURS)] {
+            let mut sending = self.sending(server);
+            let workload = &mut sending.workload;
+            workload.step_ms = HOUR_MS / self.earlier_readings;
+            workload.first_ms = self.start_ms() - hours_ago * HOUR_MS;
+            let readings = hours * self.earlier_readings * (self.devices / self.connections);
+            sending.until = Until::Messages(readings / workload.batch);
+            sending.rate = None;
+            http::send(sending, Arc::new(AtomicU64::new(0))).await?;
+        }
         clock.jump_and_run(clock.now_ms()?, self.speed)?;
         let is_stored =
             || metrics::wait(&server.address, &["tidegauge_readings_pending 0", "tidegauge_rollup_lag_seconds 0"]);
