@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 24] = [
+pub const TARGETS: [Target; 25] = [
     Target { name: "json", run: wire::fuzz::json },
     Target { name: "ndjson", run: wire::fuzz::ndjson },
     Target { name: "line_protocol", run: wire::fuzz::line_protocol },
@@ -39,6 +39,7 @@ pub const TARGETS: [Target; 24] = [
     Target { name: "log", run: log::fuzz::log },
     Target { name: "checkpoint", run: log::fuzz::checkpoint },
     Target { name: "blocks", run: codec::fuzz::blocks },
+    Target { name: "bson_column", run: codec::fuzz::bson_column },
     Target { name: "chunk", run: codec::fuzz::chunk },
     Target { name: "payload", run: pending::fuzz::payload },
     Target { name: "config", run: config::fuzz::config },

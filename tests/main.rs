@@ -4,6 +4,7 @@ mod as_meant;
 mod auth;
 mod backup;
 mod browsers;
+mod bson_column;
 mod cli;
 mod clients;
 mod dead_letters;

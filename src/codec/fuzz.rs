@@ -1,7 +1,8 @@
-//! Invariants fuzzed on the bytes of chunks and blocks.
+//! Invariants fuzzed on the bytes of chunks, blocks and columns of MongoDB.
 
 use std::collections::HashSet;
 
+use super::bson_column::{ColumnEncoder, Dates, Doubles};
 use super::{BlockEncoder, Blocks, Chunk, ChunkEncoder, ChunkError};
 use crate::model::{Contents, Metric, Sample};
 
@@ -27,6 +28,24 @@ pub fn blocks(bytes: &[u8]) {
         count += samples.len();
     }
     assert!(count <= 100 * bytes.len(), "{count} samples of {} bytes", bytes.len());
+}
+
+/// A column of MongoDB. Its values are encoded and decoded again. A byte stands for a bounded number of
+/// values.
+pub fn bson_column(bytes: &[u8]) {
+    let (mut encoder, most) = (ColumnEncoder::new(), 256 * bytes.len());
+    let (mut dates, mut again) = (Vec::new(), Vec::new());
+    dates.extend(Dates::new(bytes).map_while(Result::ok).flatten());
+    assert!(dates.len() <= most, "{} dates of {} bytes", dates.len(), bytes.len());
+    encoder.dates(dates.iter().copied(), &mut again);
+    assert_eq!(Dates::new(&again).collect::<Result<Option<Vec<_>>, _>>(), Ok(Some(dates)));
+    let (mut doubles, mut again) = (Vec::new(), Vec::new());
+    doubles.extend(Doubles::new(bytes).map_while(Result::ok));
+    assert!(doubles.len() <= most, "{} doubles of {} bytes", doubles.len(), bytes.len());
+    encoder.doubles(doubles.iter().copied(), &mut again);
+    let bits = |value: Option<f64>| value.map(f64::to_bits);
+    let decoded = Doubles::new(&again).map(|value| bits(value.expect("a double")));
+    assert!(decoded.eq(doubles.into_iter().map(bits)), "encoded and decoded again");
 }
 
 /// Whether samples are the same to the bit.

@@ -5,7 +5,7 @@
 pub struct EndOfBytes(pub usize);
 
 /// A place in some bytes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
