@@ -12,6 +12,8 @@ use crate::harness::{Database, Server, Setup, wait_until};
 const HOUR_MS: i64 = 3_600_000;
 const START_MS: i64 = 1_713_571_200_000; // 2024-04-20T00:00:00Z
 const DAY: &str = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
+/// A range that includes [`DAY`], of so many hours that a query asks the store for one device at a time.
+const YEAR: &str = "from=2023-06-01T00:00:00Z&to=2024-05-31T00:00:00Z";
 
 fn rfc3339(ms: i64) -> String {
     let text = bson::DateTime::from_millis(ms - ms.rem_euclid(1_000)).try_to_rfc3339_string();
@@ -273,6 +275,9 @@ async fn pages_add_up(setup: Setup) {
     let (all, pages) = follow(&server, &path, usize::MAX).await;
     assert_eq!((all.len(), pages), (20, 1));
     let combined = server.get_json(&format!("{path}&combine=true")).await;
+    // The store is asked for each device by itself, and for several at the same time.
+    assert_eq!(follow(&server, &format!("/v1/rollups?{YEAR}"), usize::MAX).await, (all.clone(), 1));
+    assert_eq!(server.get_json(&format!("/v1/rollups?{YEAR}&combine=true")).await, combined);
 
     assert!(server.terminate().await.success());
     // 72 points: the answer of `combine`, and that of the largest device.

@@ -101,6 +101,34 @@ pub fn write_rfc3339(text: &mut Vec<u8>, ts_ms: i64) {
     text.extend_from_slice(&form);
 }
 
+/// Instants as text, most of them full hours that follow each other.
+///
+/// The text of an hour is that of another hour of its day with other digits.
+#[derive(Debug, Default)]
+pub struct HourTexts {
+    /// The text of the last instant.
+    text: Vec<u8>,
+    /// The day of the last instant since 1970-01-01, if that was a full hour.
+    day: Option<i64>,
+}
+
+impl HourTexts {
+    /// An instant in the form of [`rfc3339`].
+    pub fn text_of(&mut self, ts_ms: i64) -> &[u8] {
+        let (day, of_day) = (ts_ms.div_euclid(MS_PER_DAY), ts_ms.rem_euclid(MS_PER_DAY));
+        let is_full_hour = of_day % 3_600_000 == 0;
+        if is_full_hour && self.day == Some(day) {
+            let hour = (of_day / 3_600_000) as u8;
+            self.text[11..13].copy_from_slice(&[b'0' + hour / 10, b'0' + hour % 10]);
+        } else {
+            self.text.clear();
+            write_rfc3339(&mut self.text, ts_ms);
+            self.day = (is_full_hour && USUAL_MS.contains(&ts_ms)).then_some(day);
+        }
+        &self.text
+    }
+}
+
 /// The year, month and day of a number of days since 1970-01-01.
 ///
 /// Not by jiff: its dates end with the year 9999, and an hour may be later. Source:
@@ -128,6 +156,16 @@ mod tests {
         assert_eq!(other.now_ms(), -1);
         clock.set(1_776_693_610_000);
         assert_eq!(other.now_ms(), 1_776_693_610_000);
+    }
+
+    #[test]
+    fn hours_that_follow_each_other_have_the_text_of_each() {
+        let mut texts = HourTexts::default();
+        let hours = (-50..50).map(|hour| hour * 3_600_000);
+        let days = [i64::MIN, *USUAL_MS.start(), *USUAL_MS.end(), 253_402_207_200_000, 253_402_210_800_000, i64::MAX];
+        for ts_ms in hours.chain([1, 3_600_000, 3_600_001, 7_200_000]).chain(days) {
+            assert_eq!(texts.text_of(ts_ms), rfc3339(ts_ms).as_bytes());
+        }
     }
 
     #[test]

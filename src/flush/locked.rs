@@ -23,9 +23,12 @@ pub(super) struct Locked<'a> {
 impl Pipeline {
     #[cfg_attr(feature = "bench", track_caller)]
     pub(super) fn lock(&self) -> Locked<'_> {
-        let state = Some(self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        self.locked(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn locked<'a>(&'a self, state: MutexGuard<'a, State>) -> Locked<'a> {
         Locked {
-            state,
+            state: Some(state),
             since: Instant::now(),
             held: &self.metrics.pending_lock_seconds,
             #[cfg(feature = "bench")]
@@ -37,6 +40,13 @@ impl Pipeline {
     #[cfg_attr(feature = "bench", track_caller)]
     pub fn with_pending<T>(&self, look: impl FnOnce(&Pending) -> T) -> T {
         look(&self.lock().pending)
+    }
+
+    /// Returns whether one of a few devices has pending readings in a range; `None` if the lock is in use.
+    #[cfg_attr(feature = "bench", track_caller)]
+    pub fn try_is_pending(&self, devices: &[Arc<str>], hours: &Range<Hour>) -> Option<bool> {
+        let state = self.locked(self.state.try_lock().ok()?);
+        Some(devices.iter().any(|device| state.pending.has_hours(device, hours)))
     }
 
     /// Returns the pending hours of a device in a range, ascending.

@@ -5,14 +5,16 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::App;
+use super::pieces::Pieces;
 use super::problem::{MOMENT, Problem};
 use crate::access::Grant;
 use crate::limits::Quota;
@@ -74,21 +76,26 @@ impl Admitted {
     /// Keeps the memory of the answer until it has been sent.
     async fn hand_over(&self, answer: Response) -> Response {
         let Some(mut memory) = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take() else { return answer };
-        let (head, body) = answer.into_parts();
-        let bytes = match to_bytes(body, usize::MAX).await {
-            Ok(bytes) => bytes,
-            Err(error) => return Problem::internal(&error.to_string()).into_response(),
-        };
-        let blocks = bytes.len().div_ceil(BLOCK_BYTES).min(memory.num_permits());
-        let sent = Sent { bytes, _memory: memory.split(blocks) };
-        Response::from_parts(head, Body::from(Bytes::from_owner(sent)))
+        let (head, mut body) = answer.into_parts();
+        let mut pieces = Vec::new();
+        while let Some(frame) = body.frame().await {
+            match frame {
+                Ok(frame) => pieces.extend(frame.into_data().ok()),
+                Err(error) => return Problem::internal(&error.to_string()).into_response(),
+            }
+        }
+        let bytes: usize = pieces.iter().map(Bytes::len).sum();
+        let blocks = bytes.div_ceil(BLOCK_BYTES).min(memory.num_permits());
+        let memory = Arc::new(memory.split(blocks));
+        let sent = pieces.into_iter().map(|bytes| Bytes::from_owner(Sent { bytes, _memory: Arc::clone(&memory) }));
+        Response::from_parts(head, Body::new(Pieces::new(sent)))
     }
 }
 
-/// An answer that is being sent.
+/// A piece of an answer that is being sent. All pieces of an answer share its memory.
 struct Sent {
     bytes: Bytes,
-    _memory: Option<OwnedSemaphorePermit>,
+    _memory: Arc<Option<OwnedSemaphorePermit>>,
 }
 
 impl AsRef<[u8]> for Sent {
@@ -131,12 +138,17 @@ mod tests {
         let admitted = admission.enter(Quota::unlimited()).await.expect("below the limit");
         admitted.reserve(60 * BLOCK_BYTES).await.expect("below the limit");
         assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (0, 40));
-        let answer = admitted.hand_over(Response::new(Body::from(vec![b'x'; 2 * BLOCK_BYTES + 1]))).await;
+        let pieces = [vec![b'x'; 2 * BLOCK_BYTES], vec![b'y'; 1]].map(Bytes::from);
+        let answer = admitted.hand_over(Response::new(Body::new(Pieces::new(pieces)))).await;
         drop(admitted);
         assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (1, 97));
-        let bytes = to_bytes(answer.into_body(), usize::MAX).await.expect("a body");
-        assert_eq!((bytes.len(), admission.blocks.available_permits()), (2 * BLOCK_BYTES + 1, 97));
-        drop(bytes);
+        let mut body = answer.into_body();
+        let first = body.frame().await.expect("a piece").expect("of memory");
+        let last = body.frame().await.expect("a piece").expect("of memory");
+        drop(body);
+        drop(first);
+        assert_eq!((last.data_ref().map(Bytes::len), admission.blocks.available_permits()), (Some(1), 97));
+        drop(last);
         assert_eq!(admission.blocks.available_permits(), 100);
     }
 

@@ -47,6 +47,7 @@ mod operate;
 mod otlp;
 mod over_capacity;
 mod params;
+mod pieces;
 mod problem;
 mod query;
 mod remarks;

@@ -147,6 +147,13 @@ impl Pending {
         (found, None)
     }
 
+    /// Returns whether a device has pending readings in a range.
+    pub fn has_hours(&self, device: &str, hours: &Range<Hour>) -> bool {
+        let Some(device) = self.find_device(device) else { return false };
+        let slots = &self.devices[device].hours;
+        slots.get(slots.partition_point(|slot| slot.hour < hours.start)).is_some_and(|slot| slot.hour < hours.end)
+    }
+
     /// Takes a snapshot of an hour, and returns it with the work that it took.
     pub(super) fn snapshot(&self, slot: &HourSlot) -> (PendingHour, usize) {
         let open = slot.open.map(|bucket| &self.open[bucket]);

@@ -44,6 +44,7 @@ fn take(pending: &mut Pending, which: Take, max: usize) -> Vec<Arc<BucketWrite>>
 
 fn hours(pending: &Pending, device: &str, hours: std::ops::Range<Hour>) -> Vec<PendingHour> {
     let (mut found, mut rest) = pending.hours(device, hours.clone());
+    assert_eq!(pending.has_hours(device, &hours), !found.is_empty());
     while let Some(next) = rest {
         let turn = pending.hours(device, next..hours.end);
         found.extend(turn.0);

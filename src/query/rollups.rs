@@ -6,16 +6,31 @@ use std::iter;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use super::{Answer, Queries, QueryError};
+use futures_util::{StreamExt, stream};
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{Answer, Queries, QueryError, joined};
 use crate::access::DeviceScope;
 use crate::model::{Contents, Hour, MS_PER_HOUR, Metric, MetricTable, SeriesFilter, Stats, join_stats};
 use crate::store::{HourStats, Store, StoreError};
 
-/// The most hours of stats in one request to the store, over all its devices.
-const HOURS_PER_REQUEST: usize = 100_000;
+/// The most hours of stats that a query holds at once, over all devices that it reads.
+const HOURS_AT_ONCE: usize = 100_000;
+
+/// The hours of stats in one request to the store, over all its devices, unless one device has more: some
+/// milliseconds of work.
+const HOURS_PER_REQUEST: usize = 6_000;
+
+/// The most requests to the store that a query has in flight. While the store answers one, the answer to
+/// another is decoded and converted.
+const REQUESTS_AT_ONCE: usize = 3;
 
 /// The most hours of readings in one request to the store, if they have to be merged.
 const HOURS_PER_FETCH: usize = 48;
+
+/// The metrics of a device for which memory is reserved as if each hour had them.
+const METRICS_OF_ALL_HOURS: usize = 8;
 
 /// A step of a rollup: a number of hours that divides a day, so that steps begin at UTC midnight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,31 +91,35 @@ type MetricsOfHour = (Hour, Vec<(Metric, Stats)>);
 pub type Rollups = BTreeMap<Metric, Series>;
 
 impl Queries {
-    /// Returns the rollups of as many devices as fit into an answer, in the order of the request.
+    /// Returns the rollups of as many devices as fit into an answer, in the order of the request, each
+    /// converted by `convert`, which also gets the index of the device.
     ///
     /// # Errors
     /// If a device is outside of the scope, the range is too long, the first device has more points than an
     /// answer may have, or the store does not answer.
-    pub async fn rollups(
+    pub async fn rollups<T: Send + 'static>(
         &self,
         scope: &DeviceScope,
         request: &RollupsRequest,
-    ) -> Result<Answer<Vec<Rollups>>, QueryError> {
+        convert: impl Fn(usize, &Rollups) -> T + Send + Sync + 'static,
+    ) -> Result<Answer<Vec<T>>, QueryError> {
         let max = self.limits.max_points;
+        let convert = move |at: usize, of_device: Rollups| {
+            let points = points_of(&of_device);
+            (points, (points <= max).then(|| convert(at, &of_device)))
+        };
         let (mut page, mut points) = (Vec::new(), 0);
-        let take = |of_device: Rollups| {
-            let more = points_of(&of_device);
-            if points + more > max && page.is_empty() {
-                return Err(QueryError::TooManyPoints { max, found: more });
-            }
-            if points + more > max {
-                return Ok(ControlFlow::Break(()));
-            }
+        let take = |(more, converted): (usize, Option<T>)| {
+            let Some(converted) = converted.filter(|_| points + more <= max) else {
+                let is_first = page.is_empty();
+                let too_many = QueryError::TooManyPoints { max, found: more };
+                return if is_first { Err(too_many) } else { Ok(ControlFlow::Break(())) };
+            };
             points += more;
-            page.push(of_device);
+            page.push(converted);
             Ok(ControlFlow::Continue(()))
         };
-        Ok(self.each_device(scope, request, take).await?.map(|()| page))
+        Ok(self.each_device(scope, request, convert, take).await?.map(|()| page))
     }
 
     /// Returns the rollups of all devices, combined.
@@ -121,17 +140,21 @@ impl Queries {
             }
             Ok(ControlFlow::Continue(()))
         };
-        Ok(self.each_device(scope, request, take).await?.map(|()| combined.finish()))
+        let answer = self.each_device(scope, request, |_, of_device| of_device, take).await?;
+        Ok(answer.map(|()| combined.finish()))
     }
 
-    /// Calls `take` with the rollups of one device after the other, until it breaks.
+    /// Converts the rollups of each device, and calls `take` with the results in the order of the devices,
+    /// until it breaks.
     ///
-    /// Memory is bounded by one request to the store.
-    async fn each_device(
+    /// The devices are read and converted in groups, a few groups at the same time, each in its own task.
+    /// Memory is bounded by these groups.
+    async fn each_device<T: Send + 'static>(
         &self,
         scope: &DeviceScope,
         request: &RollupsRequest,
-        mut take: impl FnMut(Rollups) -> Result<ControlFlow<()>, QueryError> + Send,
+        convert: impl Fn(usize, Rollups) -> T + Send + Sync + 'static,
+        mut take: impl FnMut(T) -> Result<ControlFlow<()>, QueryError> + Send,
     ) -> Result<Answer<()>, QueryError> {
         let deadline = self.deadline();
         let devices = stored_ids(scope, &request.devices)?;
@@ -140,26 +163,38 @@ impl Queries {
             request.to_ms - i64::from(hours) * MS_PER_HOUR
         });
         let hours = request.step.whole(&self.hours(from_ms, request.to_ms)?);
-        let at_once = HOURS_PER_REQUEST / (hours.end.0.abs_diff(hours.start.0) as usize).max(1);
+        let hours_per_device = (hours.end.0.abs_diff(hours.start.0) as usize).max(1);
+        let per_group = (HOURS_PER_REQUEST / hours_per_device).max(1);
+        let at_once = (HOURS_AT_ONCE / (per_group * hours_per_device)).clamp(1, REQUESTS_AT_ONCE);
         let lagging = self.catch_up().await;
-        let (mut is_pending, mut failed) = (false, None);
-        for devices in devices.chunks(at_once.max(1)) {
-            let pending = self.pending(devices, hours.clone()).await?;
-            is_pending |= pending.iter().any(|hours| !hours.is_empty());
-            let question = self.store.hour_stats(devices, hours.clone(), &request.series);
-            let stored = match self.ask(deadline, question).await {
-                Ok(stored) => stored,
-                Err(error) => {
-                    failed = Some(error);
-                    vec![Vec::new(); devices.len()]
-                }
+
+        let convert = Arc::new(convert);
+        let has_one_group = devices.len() <= per_group;
+        let groups = devices.chunks(per_group).enumerate().map(|(nth, devices)| {
+            let group = Group {
+                queries: self.clone(),
+                deadline,
+                devices: devices.to_vec(),
+                first: nth * per_group,
+                hours: hours.clone(),
+                series: request.series.clone(),
+                step: request.step,
             };
-            for ((device, stored), pending) in devices.iter().zip(stored).zip(pending) {
-                let repeated = match &repeated(&stored, &pending)[..] {
-                    [] => BTreeMap::new(),
-                    hours => self.ask(deadline, fetch(&*self.store, device, hours)).await?,
-                };
-                let of_device = step(merge(stored, repeated, pending, &request.series), request.step);
+            let converted = group.converted(Arc::clone(&convert));
+            async move {
+                if has_one_group {
+                    return converted.await; // the way to a task of its own would take longer
+                }
+                joined(AbortOnDropHandle::new(tokio::spawn(converted))).await?
+            }
+        });
+        let mut groups = stream::iter(groups.collect::<Vec<_>>()).buffered(at_once);
+        let (mut is_pending, mut failed) = (false, None);
+        while let Some(group) = groups.next().await {
+            let group = group?;
+            is_pending |= group.is_pending;
+            failed = failed.or(group.failed);
+            for of_device in group.devices {
                 if take(of_device)?.is_break() {
                     return Ok(Answer { body: (), lagging, partial: failed.is_some() });
                 }
@@ -179,6 +214,50 @@ impl Queries {
         let device = &*scope.to_stored_id(device)?;
         let page = self.page(self.deadline(), device, None, 1).await?;
         Ok(page.devices.first().is_some_and(|first| *first.device == *device))
+    }
+}
+
+/// Some devices of a query: those of one request to the store.
+struct Group {
+    queries: Queries,
+    deadline: Instant,
+    devices: Vec<Arc<str>>,
+    /// The index of the first device among all of the query.
+    first: usize,
+    hours: Range<Hour>,
+    series: SeriesFilter,
+    step: Step,
+}
+
+/// The converted rollups of a group.
+struct Converted<T> {
+    devices: Vec<T>,
+    /// Whether some of the readings are pending.
+    is_pending: bool,
+    /// Why the stored readings are missing.
+    failed: Option<QueryError>,
+}
+
+impl Group {
+    async fn converted<T>(self, convert: Arc<impl Fn(usize, Rollups) -> T>) -> Result<Converted<T>, QueryError> {
+        let Self { queries, deadline, devices, first, hours, series, step: step_of } = self;
+        let pending = queries.pending(&devices, hours.clone()).await?;
+        let is_pending = pending.iter().any(|hours| !hours.is_empty());
+        let (stored, failed) = match queries.ask(deadline, queries.store.hour_stats(&devices, hours, &series)).await {
+            Ok(stored) => (stored, None),
+            Err(error) => (vec![Vec::new(); devices.len()], Some(error)),
+        };
+        let mut converted = Vec::with_capacity(devices.len());
+        for (at, ((device, stored), pending)) in devices.iter().zip(stored).zip(pending).enumerate() {
+            let repeated = match &repeated(&stored, &pending)[..] {
+                [] => BTreeMap::new(),
+                hours => queries.ask(deadline, fetch(&*queries.store, device, hours)).await?,
+            };
+            let of_device = step(merge(stored, repeated, pending, &series), step_of);
+            converted.push(convert(first + at, of_device));
+            tokio::task::yield_now().await;
+        }
+        Ok(Converted { devices: converted, is_pending, failed })
     }
 }
 
@@ -251,6 +330,9 @@ pub(super) fn merge(
     pending: Vec<(Hour, Contents)>,
     series: &SeriesFilter,
 ) -> Vec<MetricsOfHour> {
+    if pending.is_empty() {
+        return stored.into_iter().map(|hour| (hour.hour, hour.stats)).collect();
+    }
     let mut merged = Vec::with_capacity(stored.len() + pending.len());
     let mut stored = stored.into_iter().map(|hour| (hour.hour, hour.stats)).peekable();
     for (hour, contents) in pending {
@@ -279,12 +361,15 @@ pub(super) fn merge(
 pub(super) fn step(hours: Vec<MetricsOfHour>, step: Step) -> Rollups {
     let mut places = MetricTable::default();
     let mut rollups: Vec<(Metric, Series)> = Vec::new();
+    let steps = hours.len().div_ceil(step.0.unsigned_abs() as usize);
     for (hour, stats) in hours {
         let start_ms = step.start_ms(hour);
         for (metric, stats) in stats {
             let place = places.place_of(&metric) as usize;
             if place == rollups.len() {
-                rollups.push((metric, Series::new()));
+                // As a rule, a device has the same metrics in each hour, and few of them.
+                let steps = if rollups.len() < METRICS_OF_ALL_HOURS { steps } else { 0 };
+                rollups.push((metric, Series::with_capacity(steps)));
             }
             let series = &mut rollups[place].1;
             match series.last_mut() {

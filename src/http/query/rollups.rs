@@ -35,15 +35,14 @@ pub(in crate::http) async fn rollups(
     params.end()?;
     admitted.reserve(app.limits.max_points.saturating_mul(BYTES_PER_POINT)).await?;
     question.request.devices = vec![device.into()];
-    let found = app.queries.rollups(&grant.device_scope, &question.request).await?;
-    let found = found.map(|mut devices| devices.pop().unwrap_or_default());
+    let found = app.queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
+    let found = found.map(|mut devices| devices.swap_remove(0));
     let device = &question.request.devices[0];
     let is_whole = !found.partial && found.lagging.is_none();
-    if found.body.is_empty() && is_whole && !app.queries.is_known(&grant.device_scope, device).await? {
+    if found.body.is_empty && is_whole && !app.queries.is_known(&grant.device_scope, device).await? {
         return Err(Problem::unknown_device(device));
     }
-    let Answer { body, lagging, partial } = &found;
-    Ok(rollups_json::of_device(&Answer { body: question.of_device(0, body), lagging: *lagging, partial: *partial }))
+    Ok(rollups_json::of_device(found))
 }
 
 /// `GET /v1/rollups`
@@ -69,13 +68,12 @@ pub(in crate::http) async fn of_devices(
         rollups.partial |= partial;
         return Ok(rollups_json::combined(&rollups, question.request.devices.len(), &question.step));
     }
-    let mut rollups = app.queries.rollups(&grant.device_scope, &question.request).await?;
+    let mut rollups = app.queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
     rollups.partial |= partial;
     let devices = &question.request.devices;
     let is_short = rollups.body.len() < devices.len();
     let next = devices[..rollups.body.len()].last().filter(|_| more || is_short).map(|last| &**last);
-    let found = rollups.body.iter().enumerate().map(|(at, rollups)| question.of_device(at, rollups)).collect();
-    Ok(rollups_json::of_devices(&Answer { body: (found, next), lagging: rollups.lagging, partial: rollups.partial }))
+    Ok(rollups_json::of_devices(rollups, next))
 }
 
 /// The parameters that both paths have in common.
@@ -94,8 +92,10 @@ impl Question {
         Ok(Self { request: RollupsRequest { devices: Vec::new(), from_ms, to_ms, series, step }, step: text })
     }
 
-    fn of_device<'a>(&'a self, at: usize, metrics: &'a Rollups) -> OfDevice<'a> {
-        OfDevice { device_id: &self.request.devices[at], step: &self.step, metrics }
+    /// Returns the function that writes the rollups of the device at an index.
+    fn to_json(&self) -> impl Fn(usize, &Rollups) -> OfDevice + use<> {
+        let (devices, step) = (self.request.devices.clone(), self.step.clone());
+        move |at, rollups| OfDevice::new(&devices[at], &step, rollups)
     }
 }
 

@@ -39,6 +39,41 @@ pub(super) fn elements(document: &RawDocument) -> Elements<'_> {
     Elements { rest: bytes.get(4..bytes.len().saturating_sub(1)).unwrap_or_default() }
 }
 
+/// Reads elements whose order and types are known: those of documents that this program wrote.
+///
+/// A document of another shape is no error: [`elements`] reads it then.
+pub(super) struct UsualElements<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> UsualElements<'a> {
+    pub(super) fn of(document: &'a RawDocument) -> Self {
+        Self { rest: elements(document).rest }
+    }
+
+    /// The value, of 8 bytes, of the next element, if it begins with this type and key.
+    #[inline]
+    pub(super) fn next<const HEAD: usize>(&mut self, head: &[u8; HEAD]) -> Option<[u8; 8]> {
+        self.skip(head)?;
+        let (value, rest) = self.rest.split_first_chunk()?;
+        self.rest = rest;
+        Some(*value)
+    }
+
+    /// Passes over these bytes, if they are the next.
+    #[inline]
+    pub(super) fn skip<const BYTES: usize>(&mut self, bytes: &[u8; BYTES]) -> Option<()> {
+        let (found, rest) = self.rest.split_first_chunk()?;
+        self.rest = rest;
+        (found == bytes).then_some(())
+    }
+
+    /// The bytes of the elements that were not read.
+    pub(super) const fn rest(self) -> &'a [u8] {
+        self.rest
+    }
+}
+
 /// See [`elements`].
 pub(super) struct Elements<'a> {
     rest: &'a [u8],
@@ -67,6 +102,7 @@ fn element(kind: u8, bytes: &[u8]) -> Option<(&[u8], RawBsonRef<'_>, &[u8])> {
     let (value, rest) = rest.split_at_checked(value_bytes(kind, rest)?)?;
     let decoded = match kind {
         0x01 => RawBsonRef::Double(f64::from_le_bytes(value.try_into().ok()?)),
+        0x02 => RawBsonRef::String(str::from_utf8(value.get(4..value.len() - 1)?).ok()?),
         0x03 => RawBsonRef::Document(RawDocument::from_bytes(value).ok()?),
         0x09 => RawBsonRef::DateTime(DateTime::from_millis(i64::from_le_bytes(value.try_into().ok()?))),
         0x10 => RawBsonRef::Int32(i32::from_le_bytes(value.try_into().ok()?)),
@@ -126,13 +162,20 @@ pub(super) fn server_integer(value: &Bson) -> Option<i64> {
 
 /// Checks that a document has a schema version that this program knows: 1 to `newest`.
 pub(super) fn expect_version(document: &RawDocument, newest: i32) -> Result<(), DecodeError> {
-    match integer(document, "schemaVersion") {
-        Ok(version) if (1..=i64::from(newest)).contains(&version) => Ok(()),
-        Ok(version) => Err(DecodeError(format!(
-            "its schemaVersion is {version}, and this program knows versions up to {newest} only"
-        ))),
-        Err(_) => Err(DecodeError("it has no schemaVersion".into())),
+    check_version(document.get("schemaVersion")?, newest)
+}
+
+/// Checks the schema version of a document; see [`expect_version`].
+pub(super) fn check_version(version: Option<RawBsonRef<'_>>, newest: i32) -> Result<(), DecodeError> {
+    let version = match version {
+        Some(RawBsonRef::Int32(version)) => version.into(),
+        Some(RawBsonRef::Int64(version)) => version,
+        _ => return Err(DecodeError("it has no schemaVersion".into())),
+    };
+    if (1..=i64::from(newest)).contains(&version) {
+        return Ok(());
     }
+    Err(DecodeError(format!("its schemaVersion is {version}, and this program knows versions up to {newest} only")))
 }
 
 /// A finite number: the value of a reading.

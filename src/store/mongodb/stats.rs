@@ -11,7 +11,7 @@
 
 use bson::{RawBsonRef, RawDocument};
 
-use super::decode::{DecodeError, elements, number};
+use super::decode::{DecodeError, UsualElements, elements, number};
 use super::encode::{Encoder, Key};
 use super::names;
 use crate::model::{Metric, Stats, ValueAt};
@@ -63,6 +63,11 @@ pub(super) fn decode_stats(
 
 /// Reads the stats of one metric.
 fn decode_stats_of_metric(of: &RawDocument) -> Result<Stats, DecodeError> {
+    usual_stats(of).map_or_else(|| decode_unusual_stats(of), Ok)
+}
+
+/// Reads the stats of one metric, whose fields may be in any order.
+fn decode_unusual_stats(of: &RawDocument) -> Result<Stats, DecodeError> {
     let (mut count, mut min, mut max, mut sum) = (None, None, None, None);
     let (mut first, mut last) = (None, None);
     for element in elements(of) {
@@ -83,6 +88,32 @@ fn decode_stats_of_metric(of: &RawDocument) -> Result<Stats, DecodeError> {
         }
         _ => Err(DecodeError("the stats of a metric are not complete".into())),
     }
+}
+
+/// The stats of one metric in the order in which [`encode_stats`] writes them; `None` if they have another
+/// shape. Answers have tens of thousands.
+fn usual_stats(of: &RawDocument) -> Option<Stats> {
+    const COUNT_MAX: u64 = 1 << f64::MANTISSA_DIGITS; // other counts may differ from their doubles
+    const VALUE_AT: [u8; 4] = 32_i32.to_le_bytes();
+    let mut fields = UsualElements::of(of);
+    let count = u64::from_le_bytes(fields.next(b"\x12count\0")?);
+    let min = f64::from_le_bytes(fields.next(b"\x01min\0")?);
+    let max = f64::from_le_bytes(fields.next(b"\x01max\0")?);
+    let sum = f64::from_le_bytes(fields.next(b"\x01sum\0")?);
+    let value_at = |fields: &mut UsualElements<'_>| {
+        fields.skip(&VALUE_AT)?;
+        let ts_ms = i64::from_le_bytes(fields.next(b"\x09ts\0")?);
+        let value = f64::from_le_bytes(fields.next(b"\x01value\0")?);
+        fields.skip(b"\0")?;
+        Some(ValueAt { ts_ms, value })
+    };
+    fields.skip(b"\x03first\0")?;
+    let first = value_at(&mut fields)?;
+    fields.skip(b"\x03last\0")?;
+    let last = value_at(&mut fields)?;
+    let are_numbers = [min, max, sum, first.value, last.value].iter().all(|number| !number.is_nan());
+    let is_usual = are_numbers && (1..=COUNT_MAX).contains(&count) && fields.rest().is_empty();
+    is_usual.then_some(Stats { count, min, max, sum, first: Some(first), last: Some(last) })
 }
 
 /// Reads a value and its instant.
@@ -123,6 +154,40 @@ mod tests {
             decode_stats(document, &mut MetricNames::new(&SeriesFilter::new(["c"], []).unwrap())).unwrap(),
             stats[1..]
         );
+    }
+
+    #[test]
+    fn stats_of_any_order_and_of_any_numbers_are_read() {
+        let stats = |order: &[&str]| {
+            let at = |ms: i64, value| bson::doc! { "ts": bson::DateTime::from_millis(ms), "value": value };
+            let whole = bson::doc! {
+                "count": 3_i64, "min": -1.5, "max": 9.0, "sum": 8.5, "first": at(-7, 9.0), "last": at(5, -1.5),
+                "people": "add what they like",
+            };
+            let picked: bson::Document =
+                order.iter().map(|key| ((*key).to_owned(), whole.get(key).cloned().unwrap())).collect();
+            bson::RawDocumentBuf::try_from(&picked).unwrap()
+        };
+        let read = |document: &RawDocument| decode_stats_of_metric(document).unwrap();
+        let usual = stats(&["count", "min", "max", "sum", "first", "last"]);
+        let expected = usual_stats(&usual).unwrap();
+        assert_eq!((expected.count, expected.first), (3, Some(ValueAt { ts_ms: -7, value: 9.0 })));
+        assert_eq!(read(&usual), expected);
+        for order in [
+            &["last", "first", "sum", "max", "min", "count"][..],
+            &["count", "min", "max", "sum", "first", "last", "people"],
+        ] {
+            let unusual = stats(order);
+            assert_eq!(usual_stats(&unusual), None);
+            assert_eq!(read(&unusual), expected);
+        }
+        for damaged in 0..usual.as_bytes().len() {
+            let mut bytes = usual.as_bytes().to_vec();
+            bytes[damaged] = !bytes[damaged];
+            let Ok(document) = RawDocument::from_bytes(&bytes) else { continue };
+            let generic = decode_unusual_stats(document).ok();
+            assert!(decode_stats_of_metric(document).ok() == generic, "byte {damaged}");
+        }
     }
 
     #[test]

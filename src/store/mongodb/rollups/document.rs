@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use bson::{DateTime, RawBsonRef, RawDocument};
 
-use super::super::decode::{DecodeError, elements, expect_version, integer};
+use super::super::decode::{DecodeError, UsualElements, check_version, elements, expect_version, integer};
 use super::super::encode::Encoder;
 use super::super::names;
 use super::super::stats::{decode_stats, encode_stats};
@@ -100,17 +100,31 @@ fn encode_hour(hour: &mut Encoder, HourRollup { rev, first_ts_ms, stats, .. }: &
     encode_stats(hour, "stats", &stats.stats);
 }
 
-/// Adds the hours of a document that are in `hours`. If one of them cannot be read, it adds all the others.
-pub(super) fn add_hours(
+/// Adds the hours of a document that are in `hours` to those that `found` has of its device. If one of them
+/// cannot be read, it adds all the others.
+pub(super) fn add_hours<'f>(
     document: &RawDocument,
     hours: &Range<Hour>,
     metrics: &mut MetricNames,
-    found: &mut Vec<HourStats>,
+    found: impl FnOnce(&str) -> Result<&'f mut Vec<HourStats>, DecodeError>,
 ) -> Result<(), DecodeError> {
-    expect_version(document, SCHEMA_VERSION)?;
-    let start = Hour::of(document.get_datetime("day")?.timestamp_millis());
+    let (mut device, mut version, mut day, mut of_day) = (None, None, None, None);
+    for element in elements(document) {
+        match element? {
+            (b"deviceId", RawBsonRef::String(id)) => device = Some(id),
+            (b"schemaVersion", value) => version = Some(value),
+            (b"day", RawBsonRef::DateTime(start)) => day = Some(Hour::of(start.timestamp_millis())),
+            (b"hours", RawBsonRef::Document(hours)) => of_day = Some(hours),
+            _ => {}
+        }
+    }
+    check_version(version, SCHEMA_VERSION)?;
+    let (Some(device), Some(start), Some(of_day)) = (device, day, of_day) else {
+        return Err(DecodeError("it is no rollup of a day".into()));
+    };
+    let found = found(device)?;
     let mut outcome = Ok(());
-    for element in elements(document.get_document("hours")?) {
+    for element in elements(of_day) {
         let (key, value) = element?;
         match decode_hour(start, key, value, hours, metrics) {
             Ok(stats) => found.extend(stats),
@@ -190,6 +204,9 @@ impl Day {
 }
 
 fn decode(entry: &RawDocument, hour: Hour, metrics: &mut MetricNames) -> Result<HourStats, DecodeError> {
+    if let Some((last_ts_ms, stats)) = usual_entry(entry) {
+        return Ok(HourStats { hour, last_ts_ms, stats: decode_stats(stats, metrics)? });
+    }
     let (mut last_ts_ms, mut stats) = (None, None);
     for element in elements(entry) {
         match element? {
@@ -202,6 +219,17 @@ fn decode(entry: &RawDocument, hour: Hour, metrics: &mut MetricNames) -> Result<
         (Some(last_ts_ms), Some(stats)) => Ok(HourStats { hour, last_ts_ms, stats }),
         _ => Err(DecodeError("an hour of a day is not complete".into())),
     }
+}
+
+/// The last instant and the stats of an hour in the order in which [`encode_hour`] writes them; `None` if it
+/// has another shape.
+fn usual_entry(entry: &RawDocument) -> Option<(i64, &RawDocument)> {
+    let mut fields = UsualElements::of(entry);
+    fields.next(b"\x12rev\0")?;
+    fields.next(b"\x09firstTs\0")?;
+    let last_ts_ms = i64::from_le_bytes(fields.next(b"\x09lastTs\0")?);
+    fields.skip(b"\x03stats\0")?;
+    Some((last_ts_ms, RawDocument::from_bytes(fields.rest()).ok()?))
 }
 
 /// Adds the `rev` of each hour of a document of this day that has one.
@@ -235,11 +263,12 @@ mod tests {
             "lux": { "count": 1_i64, "min": 2.0, "max": 2.0, "sum": 2.0 } } }
         };
         let day = bson::DateTime::from_millis(Hour(24).start_ms());
-        let document =
-            doc! { "day": day, "schemaVersion": 1, "hours": { "13": entry(13), "02": entry(2), "23": entry(23) } };
+        let hours = doc! { "13": entry(13), "02": entry(2), "23": entry(23) };
+        let document = doc! { "deviceId": "d", "day": day, "schemaVersion": 1, "hours": hours };
         let document = RawDocumentBuf::try_from(&document).unwrap();
         let mut found = Vec::new();
-        add_hours(&document, &(Hour(0)..Hour(47)), &mut MetricNames::new(&SeriesFilter::ALL), &mut found).unwrap();
+        let mut names = MetricNames::new(&SeriesFilter::ALL);
+        add_hours(&document, &(Hour(0)..Hour(47)), &mut names, |_| Ok(&mut found)).unwrap();
         let old = Stats { first: None, last: None, ..Stats::of(0, 2.0) };
         let at = |hour, last_ts_ms| HourStats { hour, last_ts_ms, stats: vec![("lux".into(), old)] };
         assert_eq!(found, [at(Hour(37), 13), at(Hour(26), 2)]);
@@ -275,11 +304,11 @@ mod tests {
         {
             let mut bad = bad;
             bad.insert("schemaVersion", 1);
+            bad.insert("deviceId", "d");
             let bad = RawDocumentBuf::try_from(&bad).unwrap();
-            assert!(
-                add_hours(&bad, &(Hour(0)..Hour(99)), &mut MetricNames::new(&SeriesFilter::ALL), &mut Vec::new())
-                    .is_err()
-            );
+            let (mut names, mut found) = (MetricNames::new(&SeriesFilter::ALL), Vec::new());
+            assert!(add_hours(&bad, &(Hour(0)..Hour(99)), &mut names, |_| Ok(&mut found)).is_err());
+            assert_eq!(found, []);
         }
     }
 }

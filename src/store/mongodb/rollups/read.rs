@@ -34,8 +34,7 @@ impl RollupCollection {
         }
         let mut names = MetricNames::new(series);
         let mut visit = |document: &RawDocument| {
-            let found = by_device.of(document.get_str("deviceId")?)?;
-            add_hours(document, hours, &mut names, found)?;
+            add_hours(document, hours, &mut names, |device| by_device.of(device))?;
             Ok(ControlFlow::Continue(()))
         };
         for devices in devices.chunks(DEVICES_MAX) {
