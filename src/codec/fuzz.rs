@@ -55,23 +55,17 @@ pub(super) fn same_bits(one: &[Sample], other: &[Sample]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(is_same)
 }
 
-/// Decodes a chunk, and checks that its columns are in proportion to its body. If the chunk names a metric
-/// twice, this returns the columns of the first.
+/// Decodes a chunk, and checks that its samples are in proportion to its body. If the chunk names a metric
+/// twice, this returns the samples of the first.
 pub(super) fn decode(bytes: &[u8]) -> Result<Contents, ChunkError> {
     let chunk = Chunk::decompress(bytes)?;
-    let decoded = chunk.readings()?;
-    let (readings, metrics) = (decoded.offsets().len(), decoded.columns().len());
-    assert!(readings + metrics <= chunk.bytes() && readings * metrics <= 8 * chunk.bytes(), "{readings} x {metrics}");
-    let (mut known, mut names, mut samples) = (HashSet::new(), Vec::new(), Vec::new());
-    for column in decoded.columns() {
-        assert_eq!(column.values().count(), readings);
-        if known.insert(column.metric()) {
-            let metric = u32::try_from(names.len()).expect("fewer than the bytes");
-            names.push(Metric::from(column.metric()));
-            let values = decoded.offsets().iter().zip(column.values());
-            samples.extend(values.filter_map(|(&offset, value)| Some(Sample { value: value?, offset, metric })));
-        }
-    }
-    assert!(samples.len() * size_of::<f64>() <= chunk.bytes(), "{} samples", samples.len());
+    let (mut known, mut names) = (HashSet::new(), Vec::new());
+    let samples = chunk.samples(|name| {
+        let metric = u32::try_from(names.len()).expect("fewer than the bytes");
+        known.insert(name.to_owned()).then(|| names.push(Metric::from(name)))?;
+        Some(metric)
+    })?;
+    assert!(samples.is_sorted_by(|a, b| a.key() < b.key()), "samples ascend");
+    assert!(samples.len() <= 100 * chunk.bytes(), "{} samples of {} bytes", samples.len(), chunk.bytes());
     Ok(Contents::new(names, samples))
 }

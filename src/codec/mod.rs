@@ -15,29 +15,12 @@
 
 mod block;
 pub mod bson_column;
-mod decode;
-mod encode;
+mod chunk;
+mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod numbers;
 
 pub use block::{Block, BlockEncoder, Blocks, Series};
-pub use decode::{Chunk, ChunkError, Column, Readings};
-pub use encode::ChunkEncoder;
-
-/// The format version that [`ChunkEncoder`] writes.
-const VERSION: u8 = 1;
-/// The body is plain.
-const PLAIN: u8 = 0;
-/// The body is one zstd frame.
-const ZSTD: u8 = 1;
-/// Every reading has a value of the metric.
-const ON_EVERY_READING: u8 = 0;
-/// A bitmap says which readings have a value of the metric.
-const ON_SOME_READINGS: u8 = 1;
-
-/// The most bytes of a compressed body. SQLite accepts no larger value either.
-const MAX_BODY_BYTES: usize = 1_000_000_000;
-
-#[cfg(test)]
-mod tests;
+pub use chunk::{Chunk, ChunkEncoder};
+pub use error::ChunkError;

@@ -171,20 +171,12 @@ impl HourSamples {
     /// # Errors
     /// When the bytes are not a chunk.
     pub fn add_chunk(&mut self, bytes: &[u8]) -> Result<(), ChunkError> {
-        let chunk = Chunk::decompress(bytes)?;
-        let readings = chunk.readings()?;
-        let columns = readings.columns().iter();
-        let wanted = columns.filter_map(|column| Some((self.metric(column.metric(), str::to_owned)?, column.values())));
-        let mut wanted: Vec<_> = wanted.collect();
-        for &offset in readings.offsets() {
-            if offset >= self.window.end {
+        let samples = Chunk::decompress(bytes)?.samples(|name| self.metric(name, str::to_owned))?;
+        for sample in samples {
+            if sample.offset >= self.window.end {
                 break; // the end moves back while samples arrive
             }
-            for (metric, values) in &mut wanted {
-                if let Some(value) = values.next().flatten() {
-                    self.push(offset, *metric, value);
-                }
-            }
+            self.push(sample.offset, sample.metric, sample.value);
         }
         Ok(())
     }

@@ -121,7 +121,7 @@ pub trait Store: Send + Sync {
     /// from [`FirstReadings::complete_until_ms`] on, reach the end of the range.
     ///
     /// **Memory.** A call takes up to 100 bytes for each of [`ReadingsQuery::max_values`] and for each value
-    /// of one more instant. It also holds one unit of reading: one unpacked chunk in SQLite (up to 14 bytes
+    /// of one more instant. It also holds one unit of reading: one unpacked chunk in SQLite (16 bytes
     /// for each value of an hour), one reply of the server in MongoDB (up to 16 MiB).
     ///
     /// **Work.** A call scans the range once, even if few readings or none have one of the series.

@@ -6,8 +6,8 @@
 //!   readings, and writes one chunk back. The cost grows with the bucket: some milliseconds for a device that
 //!   sends 100 readings a second. If the merge changes nothing, the write changes no row.
 //! - **Compaction**: each append leaves a small chunk. Every [`COMPACT_EVERY`]th append joins the small
-//!   chunks of the bucket. It leaves large chunks alone, so that a compaction rewrites at most a few hundred
-//!   KiB, however fast the device sends.
+//!   chunks of the bucket. It leaves large chunks alone, so that a compaction rewrites at most some ten KiB,
+//!   however fast the device sends.
 //! - **Rollups of older versions** lack the first and the last value. A write of one of their metrics is a
 //!   rewrite, which computes both from the readings.
 //! - **Expired readings**: the rollups of a bucket may cover readings that have expired (see
@@ -31,7 +31,7 @@ use crate::store::hour_samples::HourSamples;
 /// The number of appends to a bucket between two compactions.
 pub(super) const COMPACT_EVERY: i64 = 16;
 /// The size below which a chunk is small.
-const SMALL_CHUNK_BYTES: i64 = 16 * 1024;
+const SMALL_CHUNK_BYTES: i64 = 4 * 1024;
 
 pub(super) const BUCKET: &str =
     "SELECT first_ts, last_ts, readings, metadata, outlived FROM buckets WHERE device = ?1 AND hour = ?2";

@@ -14,8 +14,9 @@ use super::error::SqliteError;
 use super::{devices, history};
 use crate::disk;
 
-/// The version of the tables below, kept in the file's `user_version`.
-const VERSION: i32 = 4;
+/// The version of the file, kept in its `user_version`. Version 5 has the tables of version 4; its chunks may
+/// be of version 2, which older programs cannot read.
+const VERSION: i32 = 5;
 /// `Tide` in ASCII. It marks the file as tidegauge's own for `file(1)` and for [`open_writer`].
 const APPLICATION_ID: i32 = 0x5469_6465;
 
@@ -189,7 +190,9 @@ fn claim(connection: &mut Connection) -> Result<(), SqliteError> {
                 transaction.execute_batch(DEVICE_TABLES)?;
                 devices::build(&transaction)?;
             }
-            transaction.execute_batch(FROM_3_TO_4)?;
+            if before < 4 {
+                transaction.execute_batch(FROM_3_TO_4)?;
+            }
             transaction.pragma_update(None, "user_version", VERSION)?;
         }
         (APPLICATION_ID, version) => return Err(SqliteError::UnknownVersion { found: version, known: VERSION }),
@@ -229,7 +232,7 @@ mod tests {
             let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
             assert_eq!(text("journal_mode"), "wal");
             assert_eq!(number("synchronous"), 2, "FULL");
-            assert_eq!((number("application_id"), number("user_version")), (0x5469_6465, 4));
+            assert_eq!((number("application_id"), number("user_version")), (0x5469_6465, 5));
         }
     }
 
@@ -299,7 +302,7 @@ mod tests {
     #[test]
     fn a_newer_file_is_refused_with_both_versions() {
         let message = open_error_after("PRAGMA user_version = 7");
-        assert!(message.contains("version 7") && message.contains("version 4"), "{message}");
+        assert!(message.contains("version 7") && message.contains("version 5"), "{message}");
     }
 
     #[test]

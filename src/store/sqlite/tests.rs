@@ -189,6 +189,21 @@ async fn many_appends_leave_few_chunks_and_large_ones_alone() {
 }
 
 #[tokio::test]
+async fn chunks_of_version_1_are_read_and_rewritten() {
+    let (folder, store) = new_store();
+    written(&store, write_at("d", Hour(1), [(0, 1.5), (300, 2.0)])).await;
+    let visitor = visitor(&folder);
+    let version: fn(&Connection) -> Vec<u8> = |visitor| one(visitor, "SELECT substr(data, 1, 1) FROM chunks");
+    let older = "UPDATE chunks SET data = x'01000101610200AC0200000000000000F83F0000000000000040'";
+    assert_eq!(visitor.execute(older, []), Ok(1));
+    let contents = async || store.contents("d", Hour(1)..Hour(2)).await.unwrap().remove(0).1;
+    assert_eq!((version(&visitor), contents().await.samples().len()), (vec![1], 2));
+    written(&store, write_at("d", Hour(1), [(100, 7.0)])).await;
+    assert_eq!(version(&visitor), [2]);
+    assert_eq!(contents().await, write_at("d", Hour(1), [(0, 1.5), (100, 7.0), (300, 2.0)]).contents);
+}
+
+#[tokio::test]
 async fn one_refused_bucket_does_not_block_the_others() {
     let (folder, store) = new_store();
     // the trigger fails the write of the bucket after that of its rollups
