@@ -107,7 +107,7 @@ impl OverwriteCheck {
         let mut device = "";
         for step in view.steps().flatten() {
             match step {
-                Step::Group { device: of_group, .. } => device = of_group,
+                Step::Group { device: of_group, .. } => device = of_group.as_str(),
                 Step::Reading { ts_ms, values } => {
                     let Some(key) = keys.next() else { break };
                     if !shared.contains(key) {

@@ -8,7 +8,7 @@ use super::names::Names;
 use super::slots::Key;
 use super::{ITEMS_PER_BUCKET, ITEMS_PER_TURN, Pending};
 use crate::log::Position;
-use crate::log::batch_view::{BadPayload, BatchView, Name, Step, Steps};
+use crate::log::batch_view::{BadPayload, BatchView, Name, Step, Steps, Text};
 use crate::model::Hour;
 
 /// With at most this many devices, they and their buckets are in the caches of the processor anyway. The
@@ -39,7 +39,7 @@ pub struct Insertion<'a> {
 /// Consecutive readings of one device, and what is known of it before they are inserted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Group<'a> {
-    pub(super) device: &'a str,
+    pub(super) device: Text<'a>,
     metadata: Option<&'a str>,
     /// The hour of the first reading.
     pub(super) hour: Hour,
@@ -72,7 +72,7 @@ impl<'a> Insertion<'a> {
             turn: Vec::new(),
             groups: Vec::new(),
             tables: Vec::new(),
-            group: Group::new("", None),
+            group: Group::new(Text::default(), None),
             old_names: None,
         })
     }
@@ -90,7 +90,7 @@ impl<'a> Insertion<'a> {
             items += match &step {
                 Step::Group { device, metadata } => {
                     (metadata_items, last) = (metadata.map_or(0, items_of), None);
-                    self.groups.push(Group::new(device, *metadata));
+                    self.groups.push(Group::new(*device, *metadata));
                     1
                 }
                 Step::Reading { ts_ms, values } => {
@@ -168,7 +168,7 @@ const fn items_of(metadata: &str) -> usize {
 }
 
 impl<'a> Group<'a> {
-    fn new(device: &'a str, metadata: Option<&'a str>) -> Self {
+    fn new(device: Text<'a>, metadata: Option<&'a str>) -> Self {
         Self { device, metadata, hour: Hour(0), hash: 0, known: None, bucket: None }
     }
 }

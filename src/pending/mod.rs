@@ -169,12 +169,12 @@ impl Pending {
 
     #[inline]
     fn find_device(&self, id: &str) -> Option<Key> {
-        self.find_hashed(id, self.by_id.hash(id.as_bytes()))
+        self.find_hashed(id.as_bytes(), self.by_id.hash(id.as_bytes()))
     }
 
     #[inline]
-    fn find_hashed(&self, id: &str, hash: u64) -> Option<Key> {
-        self.by_id.find(hash, |device| self.devices[device].id.as_bytes() == id.as_bytes())
+    fn find_hashed(&self, id: &[u8], hash: u64) -> Option<Key> {
+        self.by_id.find(hash, |device| self.devices[device].id.as_bytes() == id)
     }
 
     #[cold]
@@ -200,8 +200,8 @@ impl Pending {
         {
             return bucket;
         }
-        let device = group.known.or_else(|| self.find_hashed(group.device, group.hash));
-        let device = device.unwrap_or_else(|| self.add_device(group.device, group.hash));
+        let device = group.known.or_else(|| self.find_hashed(group.device.as_bytes(), group.hash));
+        let device = device.unwrap_or_else(|| self.add_device(group.device.as_str(), group.hash));
         let hours = &mut self.devices[device].hours;
         let at = match hours.binary_search_by_key(&hour, |slot| slot.hour) {
             Ok(at) => at,

@@ -11,7 +11,9 @@ fn unpack(payload: &[u8]) -> Result<Vec<Flat>, BadPayload> {
     let (mut of_group, mut flat) = ((String::new(), None), Vec::new());
     for step in view.steps() {
         match step? {
-            Step::Group { device, metadata } => of_group = (device.to_owned(), metadata.map(str::to_owned)),
+            Step::Group { device, metadata } => {
+                of_group = (device.as_str().to_owned(), metadata.map(str::to_owned));
+            }
             Step::Reading { ts_ms, values } => {
                 let values = values.map(|(name, value)| (names[usize::from(name)].text.to_owned(), value)).collect();
                 flat.push((of_group.0.clone(), of_group.1.clone(), ts_ms, values));
