@@ -6,7 +6,12 @@ use std::ops::{Index, IndexMut};
 /// The place of an entry. Small, because there are millions of them.
 pub(super) type Key = NonZeroU32;
 
+/// The numbers of a chunk.
 const CHUNK_SLOTS: usize = 1_024;
+
+/// The slots of a chunk: all numbers but one. An allocator that aligns 64 KiB to a cache line takes more than
+/// that, and the next of its sizes is a quarter larger.
+const CHUNK_CAPACITY: usize = CHUNK_SLOTS - 1;
 
 /// Entries by [`Key`]. The keys of removed entries are used again.
 #[derive(Debug)]
@@ -59,8 +64,8 @@ impl<T> Slots<T> {
             }
             unreachable!("the list of vacant slots names vacant slots");
         }
-        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK_SLOTS) {
-            self.chunks.push(Vec::with_capacity(CHUNK_SLOTS));
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK_CAPACITY) {
+            self.chunks.push(Vec::with_capacity(CHUNK_CAPACITY));
         }
         let at = self.chunks.len() - 1;
         let chunk = &mut self.chunks[at];
