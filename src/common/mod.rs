@@ -2,6 +2,8 @@
 
 pub mod backoff;
 pub mod clock;
+#[cfg(test)]
+pub(crate) mod counting;
 pub mod cursor;
 pub mod generations;
 pub mod once_per_change;

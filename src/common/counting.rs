@@ -5,11 +5,13 @@ use std::cell::Cell;
 
 /// The memory that some work allocated, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Allocated {
+pub(crate) struct Allocated {
     /// The sum of all allocations, freed or not.
-    pub(super) total: usize,
+    pub(crate) total: usize,
     /// The most bytes in use at once.
-    pub(super) peak: usize,
+    pub(crate) peak: usize,
+    /// The bytes that are in use afterwards.
+    pub(crate) kept: usize,
 }
 
 thread_local! {
@@ -19,12 +21,12 @@ thread_local! {
 }
 
 /// Runs work on this thread and counts its allocations.
-pub(super) fn counted<T>(work: impl FnOnce() -> T) -> (T, Allocated) {
+pub(crate) fn counted<T>(work: impl FnOnce() -> T) -> (T, Allocated) {
     let (total, live) = (TOTAL.get(), LIVE.get());
     PEAK.set(live);
     let done = work();
-    let peak = usize::try_from(PEAK.get() - live).unwrap_or_default();
-    (done, Allocated { total: TOTAL.get() - total, peak })
+    let [peak, kept] = [PEAK.get(), LIVE.get()].map(|bytes| usize::try_from(bytes - live).unwrap_or_default());
+    (done, Allocated { total: TOTAL.get() - total, peak, kept })
 }
 
 struct Counting;
