@@ -9,9 +9,12 @@
 //! - [`Pending::cut_position`] never passes a reading that is not stored.
 //! - Pending is used behind a lock. No call touches more than a bounded number of values, whatever clients
 //!   send: long work is done in turns of [`ITEMS_PER_TURN`], and queries and writes get a [`BucketSnapshot`],
-//!   which shares the memory of the values and is read without the lock. Tables grow piece by piece.
+//!   which shares the memory of most values and is read without the lock. Tables grow piece by piece.
 //!
-//! A reading touches an entry of the hash index, its device, its bucket and the last value in it. Each is in
+//! An open bucket is a stream of bytes (`stream`): a reading takes one to three of them, and a device-hour of
+//! a sensor that sends each minute some 420, its entries in all tables included.
+//!
+//! A reading touches an entry of the hash index, its device, its bucket and the end of its stream. Each is in
 //! one or two cache lines, and none of them moves. With many devices these are cache misses, so a turn finds
 //! all its devices in passes before it inserts the readings (`insertion`).
 //!
@@ -40,6 +43,7 @@ mod names;
 mod slots;
 mod snapshot;
 mod sorted;
+mod stream;
 mod taking;
 #[cfg(test)]
 mod tests;

@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use smallvec::SmallVec;
 
-use super::bucket::{Arrived, Piece, STARTS_READING};
+use super::bucket::OpenBucket;
 use super::names::Names;
 use super::slots::Key;
+use super::stream::{Arrived, Packed};
 use super::{HourSlot, ITEMS_PER_BUCKET, ITEMS_PER_TURN, Pending};
 use crate::model::{BucketWrite, Contents, Hour, HourOffset, Keep, Metric, Sample};
 
@@ -25,9 +25,7 @@ pub struct BucketSnapshot {
     pub(super) metadata: Option<Arc<str>>,
     pub(super) span: (HourOffset, HourOffset),
     pub(super) names: Arc<Names>,
-    /// The values before those in `arrived`.
-    pub(super) full: Option<Arc<Piece>>,
-    pub(super) arrived: Vec<Arrived>,
+    pub(super) stream: Packed,
     /// Which of several values of one identity is kept.
     pub(super) keep: Keep,
 }
@@ -35,39 +33,31 @@ pub struct BucketSnapshot {
 impl BucketSnapshot {
     /// The number of values, repetitions included.
     #[must_use]
-    pub fn values(&self) -> usize {
-        Piece::chain(self.full.as_ref()).map(|piece| piece.values().len()).sum::<usize>() + self.arrived.len()
+    pub const fn values(&self) -> usize {
+        self.stream.values()
     }
 
     /// Returns the readings, each identity once.
     #[must_use]
     pub fn contents(&self) -> Contents {
-        let mut table = Numbering::new(&self.names);
-        let samples = self.arrived().map(|arrived| table.sample(arrived)).collect();
+        let (mut table, mut samples) = (Numbering::new(&self.names), Vec::with_capacity(self.values()));
+        self.stream.each(|arrived| samples.push(table.sample(&arrived)));
         Contents::keeping(self.keep, table.metrics, samples)
     }
 
     /// Makes the write that stores the readings.
     #[must_use]
     pub fn to_write(&self, device: Arc<str>) -> BucketWrite {
-        let mut table = Numbering::new(&self.names);
-        let arrived: Vec<_> =
-            self.arrived().map(|arrived| (table.sample(arrived), arrived.place & STARTS_READING != 0)).collect();
+        let (mut table, mut arrived) = (Numbering::new(&self.names), Vec::with_capacity(self.values()));
+        self.stream.each(|value| arrived.push((table.sample(&value), value.starts_reading)));
         BucketWrite::keeping(self.keep, device, self.hour, self.metadata.clone(), table.metrics, arrived)
     }
 
     /// The metrics that have values.
     fn metrics(&self) -> Vec<Metric> {
         let mut table = Numbering::new(&self.names);
-        self.arrived().for_each(|arrived| _ = table.sample(arrived));
+        self.stream.each(|arrived| _ = table.sample(&arrived));
         table.metrics
-    }
-
-    fn arrived(&self) -> impl Iterator<Item = &Arrived> {
-        let mut pieces = SmallVec::<[&[Arrived]; 16]>::new();
-        pieces.push(&self.arrived);
-        pieces.extend(Piece::chain(self.full.as_ref()).map(Piece::values));
-        pieces.into_iter().rev().flatten()
     }
 }
 
@@ -162,7 +152,7 @@ impl Pending {
             in_flight: slot.in_flight.map(|taken| Arc::clone(&self.in_flight[taken].bucket)),
             open: open.map(|bucket| Arc::new(bucket.snapshot(self.keep))),
         };
-        (hour, ITEMS_PER_BUCKET + open.map_or(0, super::bucket::OpenBucket::snapshot_items))
+        (hour, ITEMS_PER_BUCKET + open.map_or(0, OpenBucket::snapshot_items))
     }
 }
 
@@ -187,7 +177,7 @@ impl<'a> Numbering<'a> {
         let at =
             if self.ids.get(self.guess) == Some(&arrived.metric) { self.guess } else { self.number(arrived.metric) };
         self.guess = if at + 1 < self.ids.len() { at + 1 } else { 0 };
-        Sample { value: arrived.value, offset: arrived.place & !STARTS_READING, metric: at as u32 }
+        Sample { value: arrived.value, offset: arrived.offset, metric: at as u32 }
     }
 
     fn number(&mut self, id: Key) -> usize {
