@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use foldhash::fast::FixedState;
 
-use super::{HOUR_MS, id, value};
+use super::{HOUR_MS, id};
 use crate::log::{Batch, Position};
 use crate::pending::{Limits, Pending, Reason, Take};
 use crate::{ingest, log, store};
@@ -18,7 +18,11 @@ const LINES: usize = 1_000;
 /// Buckets in a write command.
 const BUCKETS: usize = 1_000;
 
-/// Devices that send one reading each in a round, in an order that is different in each round.
+/// The time of a reading is less than so many milliseconds after the beginning of its round.
+const LATE_MS: i64 = 20;
+
+/// Devices that send one reading each in a round, in an order that is different in each round. The values
+/// have one decimal.
 #[derive(Debug)]
 pub struct Fleet {
     order: Vec<u32>,
@@ -60,9 +64,11 @@ impl Fleet {
     #[must_use]
     pub fn request(&self, nth: usize) -> Option<Request> {
         let devices = self.order.chunks(LINES).nth(nth)?;
+        let hasher = FixedState::with_seed(self.now_ms as u64);
         let line = |&device: &u32| {
-            let device = u64::from(device);
-            format!("temp,deviceId={} value={} {}000000\n", id(device), value(device, 0), self.now_ms)
+            let random = hasher.hash_one(!device);
+            let (tenths, ts_ms) = (200 + random % 40, self.now_ms + (random >> 32) as i64 % LATE_MS);
+            format!("temp,deviceId={} value={}.{} {ts_ms}000000\n", id(device.into()), tenths / 10, tenths % 10)
         };
         Some(Request { body: devices.iter().map(line).collect(), now_ms: self.now_ms })
     }
