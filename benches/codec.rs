@@ -2,8 +2,8 @@
 //! `cargo bench --features bench --bench codec`.
 //!
 //! Hours of one series on a grid, 60 or 360 readings each. Blocks and columns of MongoDB include the times;
-//! `pco`, a general codec for columns of numbers, has the values only. `machine_temperature.txt` has the first
-//! 720 values of `realKnownCause/machine_temperature_system_failure` of the Numenta anomaly benchmark.
+//! `pco`, a general codec for columns of numbers, has the values only. `machine_temperature.txt` has the
+//! first 720 values of `realKnownCause/machine_temperature_system_failure` of the Numenta anomaly benchmark.
 
 use std::hint::black_box;
 use std::time::Duration;
