@@ -39,10 +39,14 @@ impl Exposition {
 
 /// Waits until a service exposes these samples.
 pub(crate) async fn wait(address: &str, samples: &[&str]) -> anyhow::Result<()> {
+    wait_until(address, |found| samples.iter().all(|sample| found.has(sample))).await
+}
+
+/// Waits until the metrics of a service meet a condition.
+pub(crate) async fn wait_until(address: &str, is_met: impl Fn(&Exposition) -> bool) -> anyhow::Result<()> {
     let mut client = Client::connect(address).await?;
     loop {
-        let found = Exposition::over(&mut client).await?;
-        if samples.iter().all(|sample| found.has(sample)) {
+        if is_met(&Exposition::over(&mut client).await?) {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -25,11 +25,12 @@ fn loadtest(command: &str, options: &[&str]) -> Value {
 fn hours_pass_by_a_fast_clock_and_every_reading_is_there_once() {
     let fleet = ["--devices", "8", "--connections", "2", "--hours", "1", "--verify", "8"];
     let report = loadtest("steady", &[&fleet[..], &["--speed", "1200"]].concat());
-    assert_eq!(report["verified"], serde_json::json!({ "devices": 8, "readings": 8 * 60, "wrong": 0 }), "{report}");
+    // The first message has the readings of the minute before the hour.
+    assert_eq!(report["verified"], serde_json::json!({ "devices": 8, "readings": 8 * 59, "wrong": 0 }), "{report}");
     assert_eq!(report["hours"][0]["name"], "23:00");
     // The service has lived through the hour: buckets got old and were written.
     assert!(report["hours"][0]["commands"].as_u64() >= Some(1), "{report}");
-    assert_eq!(report["again"], 0, "{report}");
+    assert_eq!((&report["again"], &report["store_away"]), (&0.into(), &0.into()), "{report}");
 }
 
 #[test]

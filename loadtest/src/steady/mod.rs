@@ -2,13 +2,15 @@
 //!
 //! A fleet of devices sends a reading each, once a minute, over some hours that contain the turn of a day.
 //! The service and its mongod run with a [`Clock`] that is faster than time, so that everything happens that
-//! happens in these hours: buckets get old, hours end, a day is rolled up, readings of the day before expire,
-//! mongod writes its checkpoints. Processor time is real.
+//! happens in these hours: buckets get old, hours end, a day is rolled up, readings expire, mongod writes its
+//! checkpoints. Processor time is real.
 //!
-//! Before the first hour, each device gets a reading in each of the 23 hours before, which are rolled up with
-//! their day, and in each of some hours of the day before, which expire meanwhile.
+//! Before the first hour, each device gets readings in two groups of earlier hours: the hours of the day that
+//! ends at midnight, so that the whole day is rolled up, and some hours two days before, which expire
+//! meanwhile.
 
 use std::net::SocketAddrV4;
+use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -42,13 +44,12 @@ const MIDNIGHT_MS: u64 = 1_782_864_000_000;
 /// How many of the hours are before midnight, at most.
 const HOURS_BEFORE_MIDNIGHT: u64 = 2;
 
-/// The hours before the first one that have readings. The hour between is for the preparations, by real time.
-const EARLIER_HOURS: u64 = 23;
+/// The time before the first hour that the preparations may take.
+const PREPARATION_MS: u64 = 2 * HOUR_MS;
 
-/// How long readings are kept: long enough that the service rolls up whole days, as it does by default (a
-/// day, twelve hours, and some more than `flush.max_age`). Hours that are as old expire from the second hour
-/// on.
-const RETENTION_HOURS: u64 = 38;
+/// The age at which readings expire: long enough that days, and not single hours, are rolled up.
+const RETENTION_MS: u64 = 48 * HOUR_MS;
+const RETENTION: &str = "48h";
 
 /// The time before the first hour in which the costs at rest are measured.
 const REST_MS: u64 = 10 * MINUTE_MS;
@@ -57,10 +58,12 @@ const REST_MS: u64 = 10 * MINUTE_MS;
 const AFTER_MS: u64 = 15 * MINUTE_MS;
 const STORED_LIMIT_MS: u64 = 6 * HOUR_MS;
 
-/// Configuration beside the defaults. Readings expire after [`RETENTION_HOURS`], and no timeout ends early
-/// because the other side does not run as fast as the clock.
-const CONFIG: [(&str, &str); 8] = [
-    ("retention.readings", "38h"),
+/// Configuration beside the defaults. Readings expire after two days, those of the hour before the first one
+/// may be sent by the preparations, and no timeout ends early because the other side does not run as fast as
+/// the clock.
+const CONFIG: [(&str, &str); 9] = [
+    ("retention.readings", RETENTION),
+    ("ingest.max_future", "2h"),
     ("limits.new_devices_per_minute", "0"),
     ("mongodb.timeout", "1h"),
     ("http.header_timeout", "1h"),
@@ -101,12 +104,15 @@ pub(crate) struct Args {
     /// Configuration of tidegauge, as SECTION.KEY=VALUE; may repeat
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<Setting>,
-    /// Readings of each device in each of the 23 hours before, and in hours that expire; 0 for none
+    /// Readings of each device in each of the earlier hours; 0 for none
     #[arg(long, default_value_t = 1)]
     pub(crate) earlier_readings: u64,
     /// Afterwards compare the rollups of this many devices with the acknowledged readings
     #[arg(long, default_value_t = 100)]
     pub(crate) verify: u64,
+    /// Leave the folder with the data and the log lines
+    #[arg(long)]
+    pub(crate) keep: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -174,11 +180,15 @@ pub(crate) async fn measure(args: &Args) -> anyhow::Result<Report> {
         anyhow::bail!(why);
     }
     ensure!(args.devices >= args.connections && args.connections > 0 && args.batch > 0, "a connection has no device");
-    let mut clock = Clock::starting_at(args.start_ms() - HOUR_MS)?;
+    let mut clock = Clock::starting_at(args.start_ms() - PREPARATION_MS)?;
     let settings = args.set.iter().map(|Setting(key, value)| (key.as_str(), value.as_str()));
     let mut environment = Environment::of_config(CONFIG.into_iter().chain(settings));
     environment.all = clock.environment();
-    let server = Server::start(system, &args.programs, &environment).await?;
+    let mut server = Server::start(system, &args.programs, &environment).await?;
+    if args.keep {
+        server.keep();
+    }
+    eprintln!("{}", server.places());
     let measured = args.measure(&mut clock, &server).await;
     measured.with_context(|| format!("the service logged: {}", server.last_lines()))
 }
@@ -199,6 +209,7 @@ impl Args {
             set: Vec::new(),
             earlier_readings: 1,
             verify: 100,
+            keep: false,
             json: false,
         }
     }
@@ -234,33 +245,43 @@ impl Args {
         let lost = sent.readings.saturating_sub(accepted);
         let verified = self.verified(&sending, &sent, lost).await?;
         let behind_seconds = sent.behind_ms / 1_000.0 * f64::from(self.speed);
-        Ok(Report::new(self, rest, hours, after, Outcome { again: sent.again, lost, behind_seconds, verified }))
+        let store_away = server.times_logged("the store is away")?;
+        let outcome = Outcome { again: sent.again, lost, behind_seconds, store_away, verified };
+        Ok(Report::new(self, rest, hours, after, outcome))
     }
 
-    /// Sends the readings of the hours before as fast as the service accepts them, and waits until they are
-    /// stored and rolled up, in an hour of the clock.
+    /// The hours that have readings before the first hour.
+    fn earlier_hours(&self) -> [Range<u64>; 2] {
+        // A bucket expires up to an hour late, so those of the first of these hours expire in the first hour.
+        let expiring_ms = self.start_ms() - RETENTION_MS - HOUR_MS;
+        let day_ms = MIDNIGHT_MS - 24 * HOUR_MS;
+        let expired_ms = (expiring_ms + (self.hours + 1) * HOUR_MS).min(day_ms);
+        [expiring_ms..expired_ms, day_ms..self.start_ms()]
+    }
+
+    /// Sends the readings of earlier hours as fast as the service accepts them, and waits until they are
+    /// stored and rolled up.
     async fn prepare(&self, clock: &mut Clock, server: &Server) -> anyhow::Result<()> {
-        let expiring = (RETENTION_HOURS, self.hours.min(RETENTION_HOURS - EARLIER_HOURS - 1));
-        for (hours_ago, hours) in [expiring, (EARLIER_HOURS + 1, EARLIER_HOURS)] {
+        for hours in self.earlier_hours() {
             let mut sending = self.sending(server);
             let workload = &mut sending.workload;
             workload.step_ms = HOUR_MS / self.earlier_readings;
-            workload.first_ms = self.start_ms() - hours_ago * HOUR_MS;
-            let readings = hours * self.earlier_readings * (self.devices / self.connections);
+            workload.first_ms = hours.start;
+            let readings = (hours.end - hours.start) / workload.step_ms * (self.devices / self.connections);
             sending.until = Until::Messages(readings / workload.batch);
             sending.rate = None;
             http::send(sending, Arc::new(AtomicU64::new(0))).await?;
         }
         clock.jump_and_run(clock.now_ms()?, self.speed)?;
-        let is_stored =
-            || metrics::wait(&server.address, &["tidegauge_readings_pending 0", "tidegauge_rollup_lag_seconds 0"]);
         let until_due = clock.until(self.start_ms() - 2 * REST_MS)?;
-        if let Ok(stored) = tokio::time::timeout(until_due, is_stored()).await {
+        if let Ok(stored) = tokio::time::timeout(until_due, is_stored(server, 0)).await {
             return stored;
         }
-        // Everything is due. The rest is the work of the store, which takes real time.
+        // All buckets of ended hours are due. The rest is the work of the store, which takes real time.
+        // With a large `flush.max_age`, those of the hour before the first one stay pending.
         clock.slow_down()?;
-        let stored = tokio::time::timeout(clock.until(self.start_ms() - REST_MS)?, is_stored()).await;
+        let stored = is_stored(server, self.earlier_readings * self.devices);
+        let stored = tokio::time::timeout(clock.until(self.start_ms() - REST_MS)?, stored).await;
         stored.context("the earlier readings are not stored in time")?
     }
 
@@ -315,8 +336,17 @@ impl Args {
         if self.verify == 0 || lost > 0 {
             return Ok(None);
         }
-        verify::verify(sending, &sent.messages, self.verify).await.map(Some)
+        verify::verify(sending, &sent.messages, self.verify, self.start_ms()).await.map(Some)
     }
+}
+
+/// Waits until at most so many readings are pending, and all closed days are rolled up.
+async fn is_stored(server: &Server, pending: u64) -> anyhow::Result<()> {
+    metrics::wait_until(&server.address, |exposition| {
+        exposition.sum("tidegauge_readings_pending") <= pending as f64
+            && exposition.sum("tidegauge_rollup_lag_seconds") == 0.0
+    })
+    .await
 }
 
 /// The results of sending.

@@ -33,6 +33,8 @@ pub(crate) struct Outcome {
     pub(crate) lost: u64,
     /// The longest time, simulated, from the instant when a message was due until its answer.
     pub(crate) behind_seconds: f64,
+    /// How often the service found that the store was away.
+    pub(crate) store_away: u64,
     pub(crate) verified: Option<Verified>,
 }
 
@@ -79,7 +81,7 @@ impl Report {
         self.all().iter().map(|span| span.readings).sum()
     }
 
-    /// The same of a day: 23 hours as the second one, and one as the first of the day.
+    /// The same of a day: 23 times the second hour, and once the hour from 00:00, which rolls up the day.
     fn cost_of_a_day(&self) -> Option<[f64; 2]> {
         let (plain, turn) = (self.hours.get(1)?, self.hours.iter().skip(2).find(|hour| hour.name == "00:00")?);
         let [plain, turn] = [plain, turn].map(|hour| per_million(&[hour], hour.readings));
@@ -97,7 +99,7 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "| hour | readings | rejected | service, CPU s per million | mongod | service, MiB | mongod, MiB \
-             | log, MiB | store, MiB | a reading waits, s | at most, s | write commands | buckets | expired |"
+             | log, MiB | store, MiB | a reading waits, s | at most, s | write commands | buckets | expired by TTL |"
         )?;
         writeln!(f, "|---|{}", "---:|".repeat(13))?;
         for hour in &self.hours {
@@ -111,17 +113,19 @@ impl fmt::Display for Report {
         if let Some([service, mongod]) = self.cost_of_a_day() {
             writeln!(
                 f,
-                "A day of 23 hours as the second one and one as that of 00:00, CPU s per million: \
-                service {service:.2}, mongod {mongod:.2}, together {:.2}",
+                "CPU s per million readings of a whole day, if 23 hours cost as much as that from {} and one as much \
+                as that from 00:00, which rolls up the day: service {service:.2}, mongod {mongod:.2}, together {:.2}",
+                self.hours[1].name,
                 service + mongod
             )?;
         }
         let [service, mongod] = self.rest.map(|seconds| seconds * 1e3);
         writeln!(f, "At rest, CPU ms a second: service {service:.2}, mongod {mongod:.2}")?;
-        let Outcome { again, lost, behind_seconds, verified } = &self.outcome;
+        let Outcome { again, lost, behind_seconds, store_away, verified } = &self.outcome;
         writeln!(
             f,
-            "Behind the schedule at most {behind_seconds:.1} s; {again} messages sent again; {lost} readings lost"
+            "Behind the schedule at most {behind_seconds:.1} s; {again} messages sent again; {lost} readings lost; \
+            the store was away {store_away} times"
         )?;
         match verified {
             Some(Verified { devices, readings, wrong }) => {

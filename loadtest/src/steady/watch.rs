@@ -29,7 +29,7 @@ pub(crate) struct Span {
     pub(crate) commands: u64,
     /// Buckets in them.
     pub(crate) buckets: u64,
-    /// Documents that mongod deleted because of their age.
+    /// Documents that mongod deleted by a TTL index. SQLite deletes without a count.
     pub(crate) expired: u64,
     /// The most memory of the service and of mongod at any tick.
     pub(crate) resident_mib: [f64; 2],
@@ -102,17 +102,17 @@ impl<'a> Watch<'a> {
         self.span(clock, is_over).await
     }
 
-    /// The span until nothing is pending, but at least until `from_ms`.
+    /// The span until nothing is pending and all closed days are rolled up, but at least until `from_ms`.
     ///
     /// # Errors
-    /// If readings are pending at `limit_ms`.
+    /// If readings are pending, or days are not rolled up, at `limit_ms`.
     pub(crate) async fn until_stored(&mut self, clock: &Clock, from_ms: u64, limit_ms: u64) -> anyhow::Result<Span> {
-        let is_over = |at_ms, gauges: &Gauges| at_ms >= limit_ms || (at_ms >= from_ms && gauges.pending == 0.0);
+        let is_over = |at_ms, gauges: &Gauges| at_ms >= limit_ms || (at_ms >= from_ms && gauges.is_all_done());
         let span = self.span(clock, is_over).await?;
         anyhow::ensure!(
             self.from_ms < limit_ms,
-            "readings are pending {} hours after the last one",
-            limit_ms / HOUR_MS
+            "readings are pending, or a day is not rolled up, {} hours after the last reading",
+            (limit_ms - from_ms).div_ceil(HOUR_MS)
         );
         Ok(span)
     }
@@ -180,15 +180,21 @@ struct Gauges {
     pending: f64,
     oldest_seconds: f64,
     log_mib: f64,
+    rollup_lag_seconds: f64,
 }
 
 impl Gauges {
+    fn is_all_done(&self) -> bool {
+        self.pending == 0.0 && self.rollup_lag_seconds == 0.0
+    }
+
     fn of(exposition: &Exposition) -> Self {
         let gauge = |name: &str| exposition.sum(&format!("tidegauge_{name}"));
         Self {
             pending: gauge("readings_pending"),
             oldest_seconds: gauge("oldest_pending_seconds"),
             log_mib: gauge("log_bytes") / MIB,
+            rollup_lag_seconds: gauge("rollup_lag_seconds"),
         }
     }
 }

@@ -278,6 +278,23 @@ impl Server {
         }
     }
 
+    /// Leaves the folder when the system is stopped.
+    pub(crate) fn keep(&mut self) {
+        self.folder.disable_cleanup(true);
+    }
+
+    /// Where the service, its database and their files are, for people.
+    pub(crate) fn places(&self) -> String {
+        let database = self.mongodb.as_ref().map(|uri| format!(", {uri}")).unwrap_or_default();
+        format!("{}: http://{}{database}, files in {}", self.system.name(), self.address, self.folder.path().display())
+    }
+
+    /// How many lines of the service's log contain a text.
+    pub(crate) fn times_logged(&self, text: &str) -> anyhow::Result<u64> {
+        let log = std::fs::read_to_string(self.folder.path().join(format!("{}.log", self.system.name())))?;
+        Ok(log.lines().filter(|line| line.contains(text)).count() as u64)
+    }
+
     /// The last lines that the service has logged.
     pub(crate) fn last_lines(&self) -> String {
         self.log(self.system.name())
