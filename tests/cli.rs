@@ -71,6 +71,13 @@ async fn check_shows_what_is_in_force_with_the_flags_of_the_server() {
         "tidegauge.toml:2:12) is overridden by --data-dir: \"/var/lib/tidegauge\"\n# configuration is valid";
     assert!(finished.stdout.contains(overridden), "{finished:?}");
     assert_eq!(finished.stdout.matches("is overridden by").count(), 1, "{finished:?}");
+    assert!(finished.stdout.contains("\n# rollups are written: with each write\n"), "{finished:?}");
+
+    let config = "[flush]\nmax_age = \"5s\"\n[retention]\nreadings = \"1d\"\n[mongodb]\nuri = \"mongodb://db1\"\n";
+    let finished = with_config("check", config, &[]).await;
+    for line in ["# rollups are written: each hour after its end", "# of flush.gather only 500ms are used"] {
+        assert!(finished.stdout.contains(line), "{line} in {finished:?}");
+    }
 }
 
 #[tokio::test]

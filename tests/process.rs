@@ -56,7 +56,9 @@ async fn with_the_json_format_every_log_line_is_json() {
     server.end();
     let text = logged();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
-    assert_eq!(lines.last().expect("lines")["message"], "stopped", "{text}");
+    assert!(lines.iter().any(|line| line["message"] == "started" && line["store"] == "sqlite"), "{text}");
+    let last = lines.last().expect("lines");
+    assert_eq!((&last["message"], &last["pending_readings"]), (&json!("stopped"), &json!(0)), "{text}");
 
     let refused = run(&["serve", "--log-format", "json", "--http", "nowhere"]).await;
     let error: Value = serde_json::from_str(&refused.stderr).expect("a JSON object");

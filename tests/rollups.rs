@@ -166,6 +166,8 @@ async fn dropped_collections_are_recreated_without_a_restart() {
     let handle = database.handle().await;
     handle.collection::<Document>("rollups").drop().await.expect("dropped");
     wait_until("all is rolled up anew", all_rolled_up).await;
+    server.logged("the collections were dropped or replaced: all stored days").await;
+    server.logged("rolled up the closed hours of a day").await;
     assert_eq!(answered(&server, &["a", "b"]).await, sent.stats());
 
     let indexes = async || {

@@ -9,6 +9,7 @@ use tidegauge::http::Tls;
 use tidegauge::store::mongodb::check_uri;
 use tidegauge::telemetry::logs;
 
+use super::serve::rollups;
 use super::settings::Settings;
 
 mod log;
@@ -49,6 +50,11 @@ pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let text = toml::to_string(&config.filled()).context("the configuration as TOML")?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}")?;
+    writeln!(out, "# rollups are written: {}", rollups(&config))?;
+    let gather_max = config.flush.max_age.as_duration() / 10;
+    if config.flush.gather.as_duration() > gather_max {
+        writeln!(out, "# of flush.gather only {gather_max:?} are used, a tenth of flush.max_age")?;
+    }
     for renamed in remarks.renamed {
         writeln!(out, "# {renamed}")?;
     }

@@ -19,7 +19,7 @@ use tidegauge::query::Queries;
 use tidegauge::store::mongodb::{BucketStore, TimeseriesStore};
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::store::{Store, expiry};
-use tidegauge::telemetry::{Exposition, Metrics, RefusalLog, logs};
+use tidegauge::telemetry::{Exposition, Metrics, RefusalLog, VERSION, logs};
 use tidegauge::{log, udp};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -33,6 +33,7 @@ mod options;
 mod reload;
 mod store_watch;
 
+pub(super) use options::rollups;
 use reload::Replaceable;
 
 /// Serves until SIGTERM or SIGINT, then drains.
@@ -78,15 +79,20 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     // Before the server announces itself: by default these signals end the process at once.
     let reloading = reload::on_hangup(settings, replaceable)?;
     let signals = StopSignals::new()?;
+    tracing::info!(
+        version = VERSION,
+        store = service.store.name(),
+        rollups = options::rollups(&config),
+        pending_readings = service.pipeline.status().pending_readings,
+        "started"
+    );
     announce(&config, &listener, datagrams, &*service.store)?;
     let grace = config.server.shutdown_grace.as_duration();
     let reason = tokio::select! {
         reason = service.run((listener, threads), tls, signals, grace) => reason,
         never = reloading => match never {},
     };
-    let stopped = service.stop(reason, grace).await;
-    tracing::info!("stopped");
-    stopped
+    service.stop(reason, grace).await
 }
 
 /// Makes SIGUSR1 and SIGUSR2 only log a line.
@@ -266,7 +272,8 @@ impl Service {
             why = self.pipeline.failed() => Reason::Failure(format!("the log cannot be read: {why}")),
             why = self.log.failed() => Reason::Failure(format!("the log has failed: {why}")),
         };
-        tracing::info!(%reason, "stopping");
+        let pending_readings = self.pipeline.status().pending_readings;
+        tracing::info!(%reason, pending_readings, "stopping: pending readings are stored first");
         self.closing.cancel();
         if tokio::time::timeout(grace, &mut http).await.is_err() {
             tracing::warn!("some requests were still in progress at the end of server.shutdown_grace");
@@ -295,6 +302,7 @@ impl Service {
                 "not all readings were stored within server.shutdown_grace; these stay in the log for the next start"
             );
         }
+        tracing::info!(pending_readings = left, "stopped");
         match reason {
             Reason::Signal(_) => Ok(()),
             Reason::Failure(why) => Err(anyhow::anyhow!(why)),

@@ -29,6 +29,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Pipeline;
+use super::hour_text;
 use super::rollup_progress::{Partial, RollupProgress};
 use crate::common::backoff::Backoff;
 use crate::common::once_per_change::OncePerChange;
@@ -153,7 +154,9 @@ impl<'a> Roller<'a> {
     async fn check_identity(&mut self) -> Result<(), StoreError> {
         let identity = self.rollups.identity().await?;
         if self.progress.as_ref().is_none_or(|progress| progress.identity != identity) {
-            if self.progress.is_some() {
+            if self.is_checked {
+                tracing::warn!("the collections were dropped or replaced: all stored days are rolled up again");
+            } else if self.progress.is_some() {
                 tracing::warn!(
                     "the collections are not those of the last start (another database, or dropped and created \
                      again): all stored days are rolled up again"
@@ -198,10 +201,12 @@ impl<'a> Roller<'a> {
         mut after: Option<Arc<str>>,
         end: Hour,
     ) -> Result<(), WriteError> {
+        let (begin, mut rollups) = (Instant::now(), 0);
         loop {
             let start = Instant::now();
             let RolledUp { written, last } = self.rollups.roll_up_devices(hours.clone(), after.as_deref()).await?;
             self.pipeline.metrics.rollups_written_total.increment(written);
+            rollups += written;
             let Some(last) = last else { break };
             self.note_partial(Partial { until: hours.end, after: Arc::clone(&last) });
             self.note_lag(end);
@@ -211,7 +216,9 @@ impl<'a> Roller<'a> {
             after = Some(last);
             tokio::time::sleep(start.elapsed().min(MAX_REST)).await;
         }
-        tracing::debug!(from_ms = hours.start.start_ms(), until_ms = hours.end.start_ms(), "rolled up hours of a day");
+        let [from, until] = [hours.start, hours.end].map(|hour| hour_text::encode(hour).unwrap_or_default());
+        let seconds = begin.elapsed().as_secs_f64();
+        tracing::info!(from, until, rollups, seconds, "rolled up the closed hours of a day");
         self.advance(hours.end);
         if self.saved.elapsed() > SAVE_INTERVAL {
             self.save().await;

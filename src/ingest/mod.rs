@@ -121,7 +121,8 @@ impl Ingest {
             metrics.readings_rejected_total.of(protocol).start_with(&all);
             let of_value: Vec<_> = Code::iter().filter(|code| code.is_of_value()).map(Code::as_str).collect();
             metrics.values_rejected_total.of(protocol).start_with(&of_value);
-            let ignored: Vec<_> = Ignored::iter().map(<&str>::from).collect();
+            let ignored = Ignored::iter().filter(|what| protocol.may_ignore(*what));
+            let ignored: Vec<_> = ignored.map(<&str>::from).collect();
             metrics.fields_ignored_total.of(protocol).start_with(&ignored);
         }
         Self { log, rules, devices, metrics, clock }

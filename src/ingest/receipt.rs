@@ -189,6 +189,7 @@ impl Accounts {
             rejected.with(code.into()).increment(count.into());
         }
         for (what, count) in Ignored::iter().zip(self.ignored).filter(|&(_, count)| count > 0) {
+            debug_assert!(self.protocol.may_ignore(what), "{what:?} over {:?} is not exported at zero", self.protocol);
             self.metrics.fields_ignored_total.of(self.protocol).with(what.into()).increment(count.into());
         }
     }

@@ -92,7 +92,8 @@ table! {
     /// Size at which the dead-letter file is full and refused readings stay pending.
     dead_letter_limit_bytes: Gauge, Bytes;
 
-    /// Size of the log on disk.
+    /// Size of the log on disk. It falls by whole segments (log.segment_bytes), so not to 0 when all is
+    /// stored.
     log_bytes: Gauge, Bytes;
     /// Size at which the log is full and readings are refused.
     log_limit_bytes: Gauge, Bytes;
@@ -130,7 +131,8 @@ table! {
     /// Size of the store on disk, read once a minute: the SQLite file and its write-ahead file, or all
     /// collections and indexes of the MongoDB database. 0 until it is known.
     store_bytes: Gauge, Bytes;
-    /// Buckets that could not be appended to and had to be read, merged and written back.
+    /// Buckets that could not be appended to, because readings are late or resent or a document is full. They
+    /// are read, merged and written back, which costs the store more.
     store_slow_path_total: Counter, Count;
 
     /// Documents (MongoDB) or chunks of readings (SQLite) that reads skipped because they are damaged or
@@ -141,7 +143,8 @@ table! {
     rollups_written_total: Counter, Count;
     /// Failed attempts to roll up hours, by reason. Each is tried again.
     rollup_retries_total: Labelled<Counter>, Count {reason};
-    /// Time since the end of the first day whose rollups are due and not written. 0 if none is.
+    /// Time since the end of the first day (hour, if each hour is rolled up by itself) whose rollups are due
+    /// and not written. 0 if none is.
     rollup_lag_seconds: Gauge, Seconds;
 
     /// Time from the head of a request to its answer, by route, method and status.

@@ -159,6 +159,23 @@ pub enum Ignored {
     Event,
 }
 
+impl Ignored {
+    /// Whether a body of this format may have such a part.
+    #[must_use]
+    pub const fn occurs_in(self, format: Format) -> bool {
+        match self {
+            Self::String => matches!(format, Format::Json | Format::LineProtocol | Format::Webhook),
+            Self::UnknownKey => !matches!(format, Format::LineProtocol | Format::Webhook),
+            Self::Stale | Self::Histogram | Self::Exemplar | Self::Metadata => {
+                matches!(format, Format::RemoteWrite | Format::Otlp)
+            }
+            Self::NonFinite => matches!(format, Format::RemoteWrite),
+            Self::Attribute => matches!(format, Format::Otlp),
+            Self::Array | Self::Event => matches!(format, Format::Webhook),
+        }
+    }
+}
+
 /// The stable codes of rejected readings and values, in answers and as the `reason` of
 /// `tidegauge_readings_rejected_total` and `tidegauge_values_rejected_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumCount, EnumIter, IntoStaticStr)]

@@ -1,6 +1,8 @@
 //! How readings arrive: by which transport and in which format.
 
-use strum::{EnumIter, IntoStaticStr};
+use strum::{EnumIter, IntoEnumIterator, IntoStaticStr};
+
+use super::Ignored;
 
 /// The way by which readings arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +14,7 @@ pub enum Transport {
 }
 
 /// An encoding of readings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumIter)]
 pub enum Format {
     /// JSON and NDJSON.
     Json,
@@ -103,5 +105,11 @@ impl Protocol {
             Self::Udp => matches!(format, Format::Json | Format::LineProtocol),
             _ => self == Self::from(Source::http(format)),
         }
+    }
+
+    /// Whether bodies with this label may have such a part.
+    #[must_use]
+    pub fn may_ignore(self, what: Ignored) -> bool {
+        Format::iter().any(|format| self.carries(format) && what.occurs_in(format))
     }
 }

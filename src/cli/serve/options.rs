@@ -69,6 +69,10 @@ const ROLLUP_DELAY: Duration = Duration::from_secs(180);
 /// devices, and for a service that was down.
 const ROLLUP_MARGIN: Duration = Duration::from_secs(43_200);
 
+fn rollup_delay(config: &Config) -> Duration {
+    config.flush.max_age.as_duration() + ROLLUP_DELAY
+}
+
 pub(super) fn timeseries(config: &Config) -> TimeseriesOptions {
     let timeseries = &config.mongodb.timeseries;
     let max_span = timeseries.bucket_max_span.map(Period::as_duration);
@@ -80,7 +84,7 @@ pub(super) fn timeseries(config: &Config) -> TimeseriesOptions {
 }
 
 pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Options {
-    let rollup_delay = config.flush.max_age.as_duration() + ROLLUP_DELAY;
+    let rollup_delay = rollup_delay(config);
     flush::Options {
         limits: pending::Limits {
             max_bytes: config.pending.max_bytes.0,
@@ -106,6 +110,17 @@ fn closing(retention: config::Keep, rollup_delay: Duration) -> Closing {
     match retention.period() {
         Some(period) if period.as_duration() < DAY + rollup_delay + ROLLUP_MARGIN => Closing::Hourly,
         _ => Closing::Daily,
+    }
+}
+
+/// When hours are rolled up, for people.
+pub(in super::super) fn rollups(config: &Config) -> &'static str {
+    if !config.store_kind().is_mongodb() {
+        return "with each write";
+    }
+    match closing(config.retention.readings, rollup_delay(config)) {
+        Closing::Daily => "each day after its end",
+        Closing::Hourly => "each hour after its end, because retention.readings is less than about 36 hours",
     }
 }
 
