@@ -64,7 +64,7 @@ pub use limits::Limits;
 pub use load::{Overridden, Override, Remarks, Renamed};
 pub use log::{Log, MinFree, SyncPolicy};
 pub use log_filter::{LogFilter, LogFilterError};
-pub use mongodb::{BlockCompressor, Mongodb};
+pub use mongodb::{BlockCompressor, BucketLayout, Mongodb};
 pub use mongodb_uri::{MongodbUri, MongodbUriError};
 pub use otlp::Otlp;
 pub use path_list::{Condition, NamedPath, PathEntry, PathList};

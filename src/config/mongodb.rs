@@ -21,6 +21,8 @@ pub struct Mongodb {
     pub devices_collection: String,
     /// The time for one command. 1ms to 1h.
     pub timeout: Period,
+    /// The layout of the documents that are written, if `store.kind` is `mongodb`.
+    pub layout: BucketLayout,
     /// The number of readings in one document. More go into another part. 1 to 100,000.
     pub max_readings_per_document: usize,
     /// The size of one document, in BSON. More goes into another part. 128KiB to 15MiB.
@@ -33,6 +35,17 @@ pub struct Mongodb {
     pub validate: bool,
     /// The native time-series collection, if `store.kind` selects it.
     pub timeseries: Timeseries,
+}
+
+/// The layout of bucket documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BucketLayout {
+    /// The readings are an array, which people can read.
+    #[default]
+    Readable,
+    /// The readings are compressed columns.
+    Packed,
 }
 
 /// A block compressor of `WiredTiger`, the server's storage engine.
@@ -72,6 +85,7 @@ impl Default for Mongodb {
             rollups_collection: "rollups".to_owned(),
             devices_collection: "devices".to_owned(),
             timeout: Period::secs(30),
+            layout: BucketLayout::Readable,
             max_readings_per_document: 3_600,
             max_document_bytes: Bytes::mib(1),
             block_compressor: BlockCompressor::Zstd,

@@ -104,7 +104,7 @@ pub(crate) async fn check(
             }
             sqlite::read(copy.path(), findings)
         }
-        Store::Mongodb(database) => mongodb::in_buckets(database, findings).await,
+        Store::Mongodb(database) | Store::Packed(database) => mongodb::in_buckets(database, findings).await,
         Store::Timeseries(database) => mongodb::in_measurements(database, findings).await,
     };
     if stored.readings != found {

@@ -20,7 +20,7 @@ const HEADER_BYTES: usize = 24;
 /// The size of a segment's header.
 const SEGMENT_HEADER_BYTES: usize = 32;
 
-on_stores!(torn_tails, super::torn, [sqlite, mongodb]);
+on_stores!(torn_tails, super::torn, [sqlite, packed]);
 
 async fn torn(store: Store<'_>) {
     let setup = store.setup_all_pending();

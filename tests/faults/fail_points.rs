@@ -21,6 +21,13 @@ async fn fail_points_with_mongodb() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fail_points_with_packed_documents() {
+    let mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    failing(&mongod, Store::Packed(&database), "failAllInserts").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fail_points_with_mongodb_timeseries() {
     let mongod = Mongod::start();
     let database = Database::on(&mongod);

@@ -4,8 +4,8 @@ use super::fault_test::FaultTest;
 use super::store::{Store, on_stores};
 use crate::harness::Setup;
 
-on_stores!(kill_9, super::killed, [sqlite, mongodb, timeseries]);
-on_stores!(sigterm, super::terminated, [sqlite, mongodb, timeseries]);
+on_stores!(kill_9, super::killed, [sqlite, mongodb, packed, timeseries]);
+on_stores!(sigterm, super::terminated, [sqlite, packed, timeseries]);
 
 async fn killed(store: Store<'_>) {
     let mut test = FaultTest::start("kill -9 of tidegauge", store).await;

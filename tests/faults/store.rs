@@ -8,6 +8,7 @@ use crate::harness::{Database, Setup};
 pub(crate) enum Store<'a> {
     Sqlite,
     Mongodb(&'a Database),
+    Packed(&'a Database),
     Timeseries(&'a Database),
 }
 
@@ -17,6 +18,7 @@ impl Store<'_> {
         match self {
             Self::Sqlite => "sqlite",
             Self::Mongodb(_) => "mongodb",
+            Self::Packed(_) => "mongodb-packed",
             Self::Timeseries(_) => "mongodb-timeseries",
         }
     }
@@ -24,7 +26,7 @@ impl Store<'_> {
     /// Which of several values of one identity must stay.
     pub(crate) const fn rule(self) -> Rule {
         match self {
-            Self::Sqlite | Self::Mongodb(_) => Rule::Last,
+            Self::Sqlite | Self::Mongodb(_) | Self::Packed(_) => Rule::Last,
             Self::Timeseries(_) => Rule::OneOfThem,
         }
     }
@@ -35,6 +37,7 @@ impl Store<'_> {
         let setup = match self {
             Self::Sqlite => Setup::sqlite(),
             Self::Mongodb(database) => Setup::mongodb(database).set("mongodb.max_readings_per_document", 60),
+            Self::Packed(database) => Setup::packed(database).set("mongodb.max_readings_per_document", 60),
             Self::Timeseries(database) => Setup::mongodb(database).set("store.kind", "mongodb-timeseries"),
         };
         setup.set("flush.max_readings", 50).set("log.segment_bytes", "64KiB").set("mongodb.timeout", "2s")
@@ -63,6 +66,12 @@ macro_rules! on_stores {
         #[tokio::test]
         async fn with_mongodb() {
             $run($crate::faults::store::Store::Mongodb(&$crate::harness::Database::new())).await;
+        }
+    };
+    (@one $run:path, packed) => {
+        #[tokio::test]
+        async fn with_packed_documents() {
+            $run($crate::faults::store::Store::Packed(&$crate::harness::Database::new())).await;
         }
     };
     (@one $run:path, timeseries) => {

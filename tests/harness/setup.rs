@@ -39,6 +39,11 @@ impl Setup {
         Self::mongodb(database).set("store.kind", "mongodb-timeseries")
     }
 
+    /// MongoDB buckets whose documents are packed.
+    pub(crate) fn packed(database: &Database) -> Self {
+        Self::mongodb(database).set("mongodb.layout", "packed")
+    }
+
     /// Accepted readings stay pending: no flush is due while a test runs.
     pub(crate) fn all_pending(self) -> Self {
         self.set("flush.max_age", "1d").set("flush.max_readings", 3_600)

@@ -124,6 +124,7 @@ pub(crate) struct Args {
 pub(crate) enum Store {
     Sqlite,
     Mongodb,
+    Packed,
     Timeseries,
 }
 
@@ -133,6 +134,7 @@ impl Store {
         match system {
             System::TidegaugeSqlite => Some(Self::Sqlite),
             System::TidegaugeMongodb => Some(Self::Mongodb),
+            System::TidegaugePacked => Some(Self::Packed),
             System::TidegaugeTimeseries => Some(Self::Timeseries),
             _ => None,
         }
@@ -142,6 +144,7 @@ impl Store {
         match self {
             Self::Sqlite => System::TidegaugeSqlite,
             Self::Mongodb => System::TidegaugeMongodb,
+            Self::Packed => System::TidegaugePacked,
             Self::Timeseries => System::TidegaugeTimeseries,
         }
     }

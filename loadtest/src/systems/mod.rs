@@ -34,6 +34,7 @@ pub(crate) struct Programs {
 pub(crate) enum System {
     TidegaugeSqlite,
     TidegaugeMongodb,
+    TidegaugePacked,
     TidegaugeTimeseries,
     VictoriaMetrics,
     Influxdb,
@@ -47,6 +48,7 @@ impl System {
         match self {
             Self::TidegaugeSqlite => "tidegauge sqlite",
             Self::TidegaugeMongodb => "tidegauge mongodb",
+            Self::TidegaugePacked => "tidegauge packed",
             Self::TidegaugeTimeseries => "tidegauge timeseries",
             Self::VictoriaMetrics => "VictoriaMetrics",
             Self::Influxdb => "InfluxDB 1.x",
@@ -58,7 +60,9 @@ impl System {
 
     pub(crate) const fn target(self) -> Target {
         match self {
-            Self::TidegaugeSqlite | Self::TidegaugeMongodb | Self::TidegaugeTimeseries => Target::Tidegauge,
+            Self::TidegaugeSqlite | Self::TidegaugeMongodb | Self::TidegaugePacked | Self::TidegaugeTimeseries => {
+                Target::Tidegauge
+            }
             Self::VictoriaMetrics => Target::VictoriaMetrics,
             Self::Influxdb => Target::Influxdb,
             Self::NaiveInsert | Self::NaivePush => Target::Naive,
@@ -67,13 +71,20 @@ impl System {
     }
 
     pub(crate) const fn needs_mongod(self) -> bool {
-        matches!(self, Self::TidegaugeMongodb | Self::TidegaugeTimeseries | Self::NaiveInsert | Self::NaivePush)
+        matches!(
+            self,
+            Self::TidegaugeMongodb
+                | Self::TidegaugePacked
+                | Self::TidegaugeTimeseries
+                | Self::NaiveInsert
+                | Self::NaivePush
+        )
     }
 
     /// The meaning of an answer, which differs between the systems.
     pub(crate) const fn promise(self) -> &'static str {
         match self {
-            Self::TidegaugeSqlite | Self::TidegaugeMongodb | Self::TidegaugeTimeseries => {
+            Self::TidegaugeSqlite | Self::TidegaugeMongodb | Self::TidegaugePacked | Self::TidegaugeTimeseries => {
                 "answers when its log is synced to disk (fdatasync, group commit); each reading is stored once"
             }
             Self::VictoriaMetrics => {

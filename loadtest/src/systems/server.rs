@@ -143,7 +143,11 @@ impl Server {
                 self.terminate()?; // what is left then is one file
                 Ok(std::fs::metadata(data.join("tidegauge.sqlite"))?.blocks() * 512)
             }
-            System::TidegaugeMongodb | System::TidegaugeTimeseries | System::NaiveInsert | System::NaivePush => {
+            System::TidegaugeMongodb
+            | System::TidegaugePacked
+            | System::TidegaugeTimeseries
+            | System::NaiveInsert
+            | System::NaivePush => {
                 let uri = self.mongodb.as_deref().context("a store in MongoDB")?;
                 let client = mongodb::Client::with_uri_str(uri).await?;
                 client.database("admin").run_command(doc! { "fsync": 1 }).await?;
@@ -175,12 +179,18 @@ impl Server {
         std::fs::create_dir(&data)?;
         let Self { address, udp, system, mongodb, .. } = self;
         Ok(match *system {
-            System::TidegaugeSqlite | System::TidegaugeMongodb | System::TidegaugeTimeseries => {
+            System::TidegaugeSqlite
+            | System::TidegaugeMongodb
+            | System::TidegaugePacked
+            | System::TidegaugeTimeseries => {
                 let mut command = Command::new(&programs.tidegauge);
                 command.args(["serve", "--http", address, "--udp", &udp.to_string(), "--data-dir"]).arg(data);
                 if let Some(uri) = mongodb {
                     let store = if *system == System::TidegaugeTimeseries { "mongodb-timeseries" } else { "mongodb" };
                     command.args(["--store", store, "--mongodb-uri", uri]);
+                }
+                if *system == System::TidegaugePacked {
+                    command.env("TIDEGAUGE_MONGODB__LAYOUT", "packed");
                 }
                 command
             }

@@ -35,6 +35,7 @@ pub(super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOptions {
         devices_collection: mongodb.devices_collection.clone(),
         timeout: mongodb.timeout.as_duration(),
         query_timeout: config.query.timeout.as_duration(),
+        layout: mongodb.layout,
         max_readings_per_document: u32::try_from(mongodb.max_readings_per_document).unwrap_or(u32::MAX),
         max_document_bytes: mongodb.max_document_bytes.as_usize(),
         slow_writes: metrics.store_slow_path_total.clone(),

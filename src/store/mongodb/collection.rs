@@ -172,6 +172,25 @@ impl ManagedCollection {
         .await
     }
 
+    /// Creates a view of the collection, and returns whether there was none. The server must be able to run
+    /// its stages.
+    pub(super) async fn ensure_view(&self, view: &str, stages: Vec<Document>) -> Result<bool, StoreError> {
+        if !self.list(doc! { "name": view }).await?.is_empty() {
+            return Ok(false);
+        }
+        let mut once = stages.clone();
+        once.push(doc! { "$limit": 1 });
+        self.run(doc! { "aggregate": &self.name, "pipeline": once, "cursor": {} }).await?;
+        let create = doc! { "create": view, "viewOn": &self.name, "pipeline": stages };
+        self.attempt(async {
+            match self.database.run_command(create).await {
+                Err(error) if code(&error) == Some(NAMESPACE_EXISTS) => Ok(false), // another instance was quicker
+                other => other.map(|_| true),
+            }
+        })
+        .await
+    }
+
     /// Drops an index that no query needs any more, if there is one and the options ask for it.
     pub(super) async fn drop_unused_index(&self, name: &str) -> Result<(), StoreError> {
         let is_it =

@@ -8,7 +8,7 @@ use mongodb::{Client, Database};
 use super::servers::Servers;
 use super::uri::{self, UriError};
 use crate::config::MongodbUri;
-pub use crate::config::{BlockCompressor, Granularity};
+pub use crate::config::{BlockCompressor, BucketLayout, Granularity};
 use crate::store::UnreadableDocuments;
 
 /// The longest wait for a TCP connection, and for the answer to a heartbeat, unless the URI says otherwise
@@ -32,6 +32,8 @@ pub struct MongodbOptions {
     pub timeout: Duration,
     /// How long the server may work on one query.
     pub query_timeout: Duration,
+    /// The layout of the documents that are written.
+    pub layout: BucketLayout,
     /// The most readings of a document, at least 1. A bucket with more gets another document. Instances that
     /// write to one database may have different limits.
     pub max_readings_per_document: u32,

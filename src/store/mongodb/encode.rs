@@ -15,6 +15,7 @@ const DOUBLE: u8 = 0x01;
 const STRING: u8 = 0x02;
 const DOCUMENT: u8 = 0x03;
 const ARRAY: u8 = 0x04;
+const BINARY: u8 = 0x05;
 const BOOLEAN: u8 = 0x08;
 const DATETIME: u8 = 0x09;
 const NULL: u8 = 0x0A;
@@ -123,6 +124,16 @@ impl Encoder {
         self.bytes.push(u8::from(value));
     }
 
+    /// Writes bytes of a subtype. `fill` appends them.
+    pub(super) fn binary(&mut self, key: impl Key, subtype: u8, fill: impl FnOnce(&mut Vec<u8>)) {
+        self.begin(BINARY, key);
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0, 0, 0, 0, subtype]);
+        fill(&mut self.bytes);
+        let length = length(self.bytes.len() - start - 5);
+        self.bytes[start..start + 4].copy_from_slice(&length);
+    }
+
     pub(super) fn null(&mut self, key: impl Key) {
         self.begin(NULL, key);
     }
@@ -163,6 +174,7 @@ mod tests {
             top.boolean("boolean", true);
             top.datetime("datetime", 1_776_693_610_000);
             top.null("null");
+            top.binary("binary", 7, |bytes| bytes.extend_from_slice(b"abc"));
             top.document(["stats.", "lux", ".sum"], |_| {});
             top.array("array", |array| {
                 (0..12).for_each(|at| array.document(at, |element| element.int32("at", at as i32)));
@@ -172,8 +184,9 @@ mod tests {
         let array: Vec<Bson> = (0..12).map(|at| doc! { "at": at }.into()).collect();
         let expected = doc! {
             "double": 1.5, "int32": -7, "int64": i64::MAX, "string": "Temp °C", "boolean": true,
-            "datetime": DateTime::from_millis(1_776_693_610_000), "null": Bson::Null, "stats.lux.sum": {},
-            "array": array,
+            "datetime": DateTime::from_millis(1_776_693_610_000), "null": Bson::Null,
+            "binary": bson::Binary { subtype: bson::spec::BinarySubtype::Column, bytes: b"abc".to_vec() },
+            "stats.lux.sum": {}, "array": array,
         };
         assert_eq!(read, expected);
     }

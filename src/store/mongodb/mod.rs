@@ -47,7 +47,9 @@ mod timeseries;
 mod uri;
 
 pub use self::bucket::BucketStore;
-pub use self::connect::{BlockCompressor, Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
+pub use self::connect::{
+    BlockCompressor, BucketLayout, Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan,
+};
 pub use self::store::MongoStore;
 pub use self::timeseries::TimeseriesStore;
 pub use self::uri::{UriError, check_uri};

@@ -27,10 +27,12 @@ pub(super) enum Corruption {
 pub(super) async fn corrupt(what: Corruption, store: Store<'_>, data_dir: &Path, device: &str, ts_ms: i64) {
     let changed = match store {
         Store::Sqlite => in_sqlite(what, data_dir, device, ts_ms),
-        Store::Mongodb(database) | Store::Timeseries(database) if matches!(what, Corruption::Rollup) => {
+        Store::Mongodb(database) | Store::Packed(database) | Store::Timeseries(database)
+            if matches!(what, Corruption::Rollup) =>
+        {
             in_rollups(database, device, ts_ms).await
         }
-        Store::Mongodb(database) => in_bucket(what, database, device, ts_ms).await,
+        Store::Mongodb(database) | Store::Packed(database) => in_bucket(what, database, device, ts_ms).await,
         Store::Timeseries(database) => in_measurements(what, database, device, ts_ms).await,
     };
     assert_ne!(changed, 0, "{what:?} did not change {device} at {ts_ms}");

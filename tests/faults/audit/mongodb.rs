@@ -1,5 +1,6 @@
 //! Reads the collections of MongoDB, document by document.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
@@ -11,7 +12,12 @@ use crate::harness::Database;
 /// Reads the buckets, whose stats must be the fold of their readings, and the rollups.
 pub(super) async fn in_buckets(database: &Database, findings: &mut Findings) -> Stored {
     let mut readings = Found::new();
-    for bucket in database.aggregate("buckets", vec![doc! { "$match": {} }]).await {
+    let mut unpacked = unpacked(database).await;
+    for mut bucket in database.aggregate("buckets", vec![doc! { "$match": {} }]).await {
+        let id = bucket.get_str("_id").expect("an _id").to_owned();
+        if let Some(readings) = unpacked.remove(&id) {
+            bucket.insert("readings", readings);
+        }
         let device: Arc<str> = bucket.get_str("deviceId").expect("a device").into();
         let mut own = Found::new();
         for reading in bucket.get_array("readings").expect("readings") {
@@ -32,6 +38,21 @@ pub(super) async fn in_buckets(database: &Database, findings: &mut Findings) -> 
         }
     }
     with_rollups(readings, database, findings).await
+}
+
+/// The readings of packed documents, by `_id`, as the server unpacks them.
+async fn unpacked(database: &Database) -> HashMap<String, Vec<Document>> {
+    let stages = vec![
+        doc! { "$match": { "schemaVersion": 3 } },
+        doc! { "$set": { "meta": "$_id" } },
+        doc! { "$_unpackBucket": { "timeField": "ts", "metaField": "bucket" } },
+    ];
+    let mut unpacked: HashMap<String, Vec<Document>> = HashMap::new();
+    for mut reading in database.aggregate("buckets", stages).await {
+        let id = reading.remove("bucket").expect("the _id of the document");
+        unpacked.entry(id.as_str().expect("a text").to_owned()).or_default().push(reading);
+    }
+    unpacked
 }
 
 /// Reads the time-series collection and the rollups.

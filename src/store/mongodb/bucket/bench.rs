@@ -8,5 +8,5 @@ use crate::model::BucketWrite;
 
 pub(in super::super) fn append_one(statement: &mut Encoder, at: usize, write: &BucketWrite) {
     let job = job_of(at, write).expect("it has readings");
-    append(statement, &job, 0, Capacity::new(3_600, 8 << 20));
+    append(statement, &job, Capacity::new(3_600, 8 << 20));
 }

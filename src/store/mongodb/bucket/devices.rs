@@ -6,15 +6,16 @@ use async_trait::async_trait;
 use bson::{Document, RawBsonRef, RawDocument, doc};
 use serde_json::{Map, Value};
 
-use super::super::decode::{DecodeError, expect_version, integer};
+use super::super::decode::{DecodeError, integer};
 use super::super::id_walk::{Suffix, next_device};
 use super::super::layout::Devices;
 use super::super::metadata;
 use super::super::seek::Seek;
 use super::super::stats::decode_stats;
 use super::Buckets;
-use super::document::{SCHEMA_VERSION, is_full};
+use super::document::{is_full, layout_of};
 use super::read::{ALL_HOURS, bucket_hour};
+use crate::config::BucketLayout;
 use crate::model::{Hour, Metric, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{DeviceSummary, StoreError};
@@ -25,7 +26,8 @@ pub(super) struct PartSummary {
     device: String,
     pub(super) hour: Hour,
     part: i64,
-    full: bool,
+    /// Whether the bucket may have other parts.
+    may_have_others: bool,
     first_ts_ms: i64,
     pub(super) last_ts_ms: i64,
     metadata: Option<Map<String, Value>>,
@@ -66,8 +68,8 @@ impl Buckets {
     /// All parts of the bucket that `part` belongs to, ascending.
     pub(super) async fn all_parts(&self, part: Option<PartSummary>) -> Result<Vec<PartSummary>, StoreError> {
         let Some(part) = part else { return Ok(Vec::new()) };
-        if part.part == 0 && !part.full {
-            return Ok(vec![part]); // there are no others
+        if !part.may_have_others {
+            return Ok(vec![part]);
         }
         let find = self.of_hours(&part.device, &(part.hour..Hour(part.hour.0 + 1))).projection(summary_fields());
         let mut parts = Vec::new();
@@ -93,14 +95,15 @@ fn summary_fields() -> Document {
 
 impl PartSummary {
     pub(super) fn decode(document: &RawDocument) -> Result<Self, DecodeError> {
-        expect_version(document, SCHEMA_VERSION)?;
+        let layout = layout_of(document)?;
         let metadata = document.get("metadata")?.and_then(RawBsonRef::as_document);
         let stats = decode_stats(document.get_document("stats")?, &mut MetricNames::new(&SeriesFilter::ALL))?;
+        let part = integer(document, "part")?;
         Ok(Self {
             device: document.get_str("deviceId")?.to_owned(),
             hour: bucket_hour(document)?,
-            part: integer(document, "part")?,
-            full: is_full(document)?,
+            part,
+            may_have_others: part > 0 || layout == BucketLayout::Packed || is_full(document)?,
             first_ts_ms: document.get_datetime("firstTs")?.timestamp_millis(),
             last_ts_ms: document.get_datetime("lastTs")?.timestamp_millis(),
             metadata: metadata.map(metadata::decode).transpose()?,

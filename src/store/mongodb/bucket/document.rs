@@ -1,7 +1,8 @@
 //! The bucket document: its fields, written and read.
 //!
 //! Counts are int64, `part` and `schemaVersion` int32, every value, minimum, maximum and sum a double.
-//! Readings are read back without serde, element by element, straight into samples.
+//! Readings are read back without serde, element by element, straight into samples. `schemaVersion` says
+//! which layout a document has; `packed` has the columns of packed ones.
 
 use std::borrow::Cow;
 
@@ -13,18 +14,38 @@ use super::super::encode::{Encoder, Key};
 use super::super::stats::encode_stats;
 use super::super::{metadata, names};
 use super::capacity::Size;
+use super::packed::{Columns, encode_columns, is_dense};
+use crate::config::BucketLayout;
 use crate::model::{Contents, Hour, HourOffset};
 use crate::store::HourSamples;
 
-/// The schema version of the documents that this program writes. It reads version 1 too, whose stats have
-/// neither first nor last values.
-pub(super) const SCHEMA_VERSION: i32 = 2;
+/// The schema version of the readable documents that this program writes. It reads version 1 too, whose stats
+/// have neither first nor last values.
+pub(super) const READABLE_VERSION: i32 = 2;
+
+/// The schema version of packed documents, and the newest one.
+pub(super) const PACKED_VERSION: i32 = 3;
+
+/// The fields that only readable documents have.
+const READABLE_FIELDS: [&str; 2] = ["bytes", "readings"];
+
+/// The fields that only packed documents have.
+const PACKED_FIELDS: [&str; 2] = ["control", "data"];
+
+/// The layout of a document, by its schema version.
+pub(super) fn layout_of(document: &RawDocument) -> Result<BucketLayout, DecodeError> {
+    expect_version(document, PACKED_VERSION)?;
+    let is_packed = integer(document, "schemaVersion")? == i64::from(PACKED_VERSION);
+    Ok(if is_packed { BucketLayout::Packed } else { BucketLayout::Readable })
+}
 
 /// One document of a bucket.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Part {
     /// 0 for the document that every bucket has, counted up for its overflow.
     pub(super) number: i32,
+    /// The layout in which it is stored, or is to be written.
+    pub(super) layout: BucketLayout,
     /// The number of writes to it.
     pub(super) rev: i64,
     /// New instants are never added to it, but to the next part.
@@ -38,9 +59,8 @@ pub(super) struct Part {
 impl Part {
     /// Reads the part of a bucket of the hour `hour`.
     pub(super) fn decode(document: &RawDocument, hour: Hour) -> Result<Self, DecodeError> {
-        expect_version(document, SCHEMA_VERSION)?;
         let mut readings = HourSamples::all(hour);
-        add_readings(document.get_array("readings")?, &mut readings)?;
+        StoredReadings::of(document)?.add_to(&mut readings)?;
         let metadata = match document.get("metadata")? {
             Some(RawBsonRef::Document(metadata)) => Some(metadata::decode(metadata)?),
             _ => None,
@@ -48,6 +68,7 @@ impl Part {
         Ok(Self {
             number: i32::try_from(integer(document, "part")?)
                 .map_err(|_| DecodeError("part is out of range".into()))?,
+            layout: layout_of(document)?,
             rev: integer(document, "rev")?,
             full: is_full(document)?,
             last: offset(hour, document.get_datetime("lastTs")?.timestamp_millis())?,
@@ -56,16 +77,25 @@ impl Part {
         })
     }
 
+    /// Gives the part this layout. Readings that are too sparse for columns stay readable; the part is then
+    /// full, so that nothing is appended to it.
+    pub(super) fn take_layout(&mut self, layout: BucketLayout) {
+        let suits = layout == BucketLayout::Readable || is_dense(&self.contents);
+        self.full |= !suits;
+        self.layout = if suits { layout } else { BucketLayout::Readable };
+    }
+
     /// The fields that change.
     pub(super) fn body(&self) -> Body<'_> {
-        let Self { rev, full, last, ref metadata, ref contents, .. } = *self;
-        Body { rev, full, last, metadata: metadata.as_ref(), size: Size::of(contents), contents }
+        let Self { layout, rev, full, last, ref metadata, ref contents, .. } = *self;
+        Body { layout, rev, full, last, metadata: metadata.as_ref(), size: Size::of(contents), contents }
     }
 }
 
 /// The fields of a part that change.
 #[derive(Debug)]
 pub(super) struct Body<'a> {
+    pub(super) layout: BucketLayout,
     pub(super) rev: i64,
     pub(super) full: bool,
     pub(super) last: HourOffset,
@@ -78,7 +108,11 @@ impl Body<'_> {
     /// Writes the fields: all but `_id`, `deviceId` and those of [`encode_constant_fields`].
     pub(super) fn encode(&self, fields: &mut Encoder, hour: Hour) {
         let (first, _) = self.contents.span().expect("a part is written for its readings");
-        fields.int32("schemaVersion", SCHEMA_VERSION);
+        let version = match self.layout {
+            BucketLayout::Readable => READABLE_VERSION,
+            BucketLayout::Packed => PACKED_VERSION,
+        };
+        fields.int32("schemaVersion", version);
         fields.int64("rev", self.rev);
         if let Some(metadata) = self.metadata {
             metadata::encode(fields, "metadata", metadata);
@@ -87,11 +121,26 @@ impl Body<'_> {
             fields.boolean("full", true);
         }
         fields.int64("readingCount", self.size.readings as i64);
-        fields.int64("bytes", self.size.bytes as i64);
         fields.datetime("firstTs", hour.instant_ms(first));
         fields.datetime("lastTs", hour.instant_ms(self.last));
         encode_stats(fields, "stats", &self.contents.stats(hour));
-        encode_readings(fields, "readings", hour, self.contents);
+        match self.layout {
+            BucketLayout::Readable => {
+                fields.int64("bytes", self.size.bytes as i64);
+                encode_readings(fields, "readings", hour, self.contents);
+            }
+            BucketLayout::Packed => encode_columns(fields, hour, self.contents),
+        }
+    }
+
+    /// Writes the operators that give a stored document these fields, whichever layout it had.
+    pub(super) fn encode_update(&self, update: &mut Encoder, hour: Hour) {
+        update.document("$set", |set| self.encode(set, hour));
+        let others = match self.layout {
+            BucketLayout::Readable => PACKED_FIELDS,
+            BucketLayout::Packed => READABLE_FIELDS,
+        };
+        update.document("$unset", |unset| others.iter().for_each(|field| unset.string(*field, "")));
     }
 }
 
@@ -117,9 +166,31 @@ pub(super) fn encode_readings(fields: &mut Encoder, key: impl Key, hour: Hour, c
     });
 }
 
-/// Adds the readings of a document to those of its hour. If one of them cannot be read, it adds all the
-/// others.
-pub(super) fn add_readings(readings: &RawArray, into: &mut HourSamples) -> Result<(), DecodeError> {
+/// The readings of a document.
+#[derive(Debug)]
+pub(super) enum StoredReadings<'a> {
+    Readable(&'a RawArray),
+    Packed(Columns<'a>),
+}
+
+impl<'a> StoredReadings<'a> {
+    pub(super) fn of(document: &'a RawDocument) -> Result<Self, DecodeError> {
+        Ok(match layout_of(document)? {
+            BucketLayout::Readable => Self::Readable(document.get_array("readings")?),
+            BucketLayout::Packed => Self::Packed(Columns::of(document)?),
+        })
+    }
+
+    /// Adds the readings to those of their hour. If some of them cannot be read, it adds all the others.
+    pub(super) fn add_to(&self, into: &mut HourSamples) -> Result<(), DecodeError> {
+        match self {
+            Self::Readable(readings) => add_readings(readings, into),
+            Self::Packed(columns) => columns.add_to(into),
+        }
+    }
+}
+
+fn add_readings(readings: &RawArray, into: &mut HourSamples) -> Result<(), DecodeError> {
     let mut outcome = Ok(());
     for reading in readings {
         if let Err(error) = add_reading(reading?, into) {
@@ -160,7 +231,8 @@ pub(super) fn is_full(document: &RawDocument) -> Result<bool, DecodeError> {
     Ok(document.get("full")?.is_some())
 }
 
-fn offset(hour: Hour, ts_ms: i64) -> Result<HourOffset, DecodeError> {
+/// The offset of an instant into the hour of its bucket.
+pub(super) fn offset(hour: Hour, ts_ms: i64) -> Result<HourOffset, DecodeError> {
     if Hour::of(ts_ms) == hour {
         Ok(Hour::offset_of(ts_ms))
     } else {
@@ -179,11 +251,12 @@ mod tests {
 
     const HOUR: Hour = Hour(493_526);
 
-    fn part() -> Part {
+    fn part(layout: BucketLayout) -> Part {
         let sample = |offset, metric, value| Sample { value, offset, metric };
         let contents = vec![sample(1, 0, 1.0), sample(1, 1, -2.5), sample(7, 1, 4.0)];
         Part {
             number: 2,
+            layout,
             rev: 3,
             full: true,
             last: 9,
@@ -201,15 +274,19 @@ mod tests {
 
     #[test]
     fn a_part_comes_back_as_it_was_written() {
-        assert_eq!(Part::decode(&encoded(&part()), HOUR).unwrap(), part());
+        for part in [BucketLayout::Readable, BucketLayout::Packed].map(part) {
+            assert_eq!(Part::decode(&encoded(&part), HOUR).unwrap(), part);
+        }
     }
 
     #[test]
     fn stored_stats_are_the_fold_of_the_readings() {
-        let document = encoded(&part());
-        let stats =
-            decode_stats(document.get_document("stats").unwrap(), &mut MetricNames::new(&SeriesFilter::ALL)).unwrap();
-        assert_eq!(stats, part().contents.stats(HOUR));
+        for part in [BucketLayout::Readable, BucketLayout::Packed].map(part) {
+            let document = encoded(&part);
+            let stats = document.get_document("stats").unwrap();
+            let stats = decode_stats(stats, &mut MetricNames::new(&SeriesFilter::ALL)).unwrap();
+            assert_eq!(stats, part.contents.stats(HOUR));
+        }
     }
 
     #[test]
@@ -220,6 +297,8 @@ mod tests {
             doc! { "readings": [ { "lux": 1.0 } ] },
             doc! { "readings": [ { "ts": bson::DateTime::from_millis(0), "lux": 1.0 } ] },
             doc! { "readings": [ { "ts": bson::DateTime::from_millis(HOUR.start_ms()), "lux": "high" } ] },
+            doc! { "schemaVersion": 3, "readings": [] },
+            doc! { "schemaVersion": 3, "control": { "count": 0 } },
         ] {
             assert!(Part::decode(&RawDocumentBuf::try_from(&bad).unwrap(), HOUR).is_err(), "{bad}");
         }

@@ -1,7 +1,8 @@
 //! Writes many buckets: one statement each, many to a command, and the rest on the slow path.
 //!
-//! A flush that is probably the first of its bucket is inserted. If the document exists already, the flush is
-//! appended to it.
+//! In the readable layout, a flush that is probably the first of its bucket is inserted. If the document
+//! exists already, the flush is appended to it. In the packed layout, a flush is inserted as the next part of
+//! its bucket, if it is later than the parts that this instance knows.
 
 use std::sync::Arc;
 
@@ -13,7 +14,9 @@ use super::super::metadata;
 use super::super::statements::{self, Verb};
 use super::Buckets;
 use super::capacity::Size;
+use super::packed::is_dense;
 use super::statement::{Job, append, insert};
+use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Contents};
 use crate::store::{WriteError, Written};
 
@@ -55,17 +58,46 @@ impl Buckets {
         deployment: Deployment,
         outcomes: &mut Outcomes,
     ) -> Result<(), WriteError> {
-        let is_fast = |job: &Job<'_>| self.capacity.fits(job.size) && !has_huge_values(&job.write.contents);
-        let (fitting, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_fast);
-        let is_first = |job: &Job<'_>| self.recent.is_first(&job.write.device, job.write.hour);
-        let (inserts, mut appends): (Vec<_>, Vec<_>) = fitting.into_iter().partition(is_first);
-        appends.extend(self.write_fast(Verb::Insert, inserts, insert, outcomes).await?);
-        let append = |statement: &mut Encoder, job: &Job<'_>| {
-            let part = self.overflowing.last_part(&job.write.device, job.write.hour);
-            append(statement, job, part, self.capacity);
-        };
-        slow.extend(self.write_fast(Verb::Update, appends, append, outcomes).await?);
+        let (fitting, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| self.capacity.fits(job.size));
+        slow.extend(match self.layout {
+            BucketLayout::Readable => self.append_fast(fitting, outcomes).await?,
+            BucketLayout::Packed => self.insert_fast(fitting, outcomes).await?,
+        });
         self.write_all_slowly(&slow, deployment, outcomes).await
+    }
+
+    /// Appends each job to its bucket. Returns the jobs for the slow path.
+    async fn append_fast<'w>(&self, jobs: Vec<Job<'w>>, outcomes: &mut Outcomes) -> Result<Vec<Job<'w>>, WriteError> {
+        let (jobs, mut slow): (Vec<_>, Vec<_>) =
+            jobs.into_iter().partition(|job| !has_huge_values(&job.write.contents));
+        let is_first = |job: &Job<'_>| self.recent.is_first(&job.write.device, job.write.hour);
+        let (inserts, mut appends): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_first);
+        let insert = |statement: &mut Encoder, job: &Job<'_>| insert(statement, job, BucketLayout::Readable);
+        appends.extend(self.write_fast(Verb::Insert, inserts, insert, outcomes).await?);
+        for job in &mut appends {
+            job.part = self.overflowing.last_part(&job.write.device, job.write.hour);
+        }
+        let append = |statement: &mut Encoder, job: &Job<'_>| append(statement, job, self.capacity);
+        slow.extend(self.write_fast(Verb::Update, appends, append, outcomes).await?);
+        Ok(slow)
+    }
+
+    /// Inserts each job as the next part of its bucket. Returns the jobs for the slow path.
+    async fn insert_fast<'w>(&self, jobs: Vec<Job<'w>>, outcomes: &mut Outcomes) -> Result<Vec<Job<'w>>, WriteError> {
+        let (mut inserts, mut slow) = (Vec::with_capacity(jobs.len()), Vec::new());
+        for mut job in jobs {
+            let next = self.known.next_part(&job.write.device, job.write.hour, job.span.0);
+            match next.filter(|_| is_dense(&job.write.contents)) {
+                Some(part) => {
+                    job.part = part;
+                    inserts.push(job);
+                }
+                None => slow.push(job),
+            }
+        }
+        let insert = |statement: &mut Encoder, job: &Job<'_>| insert(statement, job, BucketLayout::Packed);
+        slow.extend(self.write_fast(Verb::Insert, inserts, insert, outcomes).await?);
+        Ok(slow)
     }
 
     /// Writes each job with one statement. Returns the jobs whose statement did nothing.
@@ -79,6 +111,9 @@ impl Buckets {
         let mut unmet = Vec::new();
         let settle = |job: &Job<'_>, outcome| match outcome {
             statements::Outcome::Done => {
+                if self.layout == BucketLayout::Packed {
+                    self.known.note(&job.write.device, job.write.hour, job.part, job.span.1);
+                }
                 let stored = job.write.count_stored(|_| true);
                 outcomes.set(job, Ok(Written { stored, duplicate: job.write.accepted - stored }));
             }
@@ -124,5 +159,5 @@ pub(super) fn job_of(at: usize, write: &BucketWrite) -> Result<Job<'_>, Outcome>
         return Err(Ok(Written { stored: 0, duplicate: write.accepted }));
     };
     let metadata = write.metadata.as_deref().map(metadata::parse).transpose().map_err(Err)?;
-    Ok(Job { at, write, metadata, size: Size::of(&write.contents), span })
+    Ok(Job { at, write, metadata, size: Size::of(&write.contents), span, part: 0 })
 }

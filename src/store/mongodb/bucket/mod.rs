@@ -16,9 +16,12 @@
 //!   readings: [ { ts: ISODate("2026-04-20T14:00:10Z"), lux: 320 }, ... ] }
 //! ```
 //!
-//! People can read these documents with mongosh, Compass or an aggregation. The layout keeps the promises of
-//! [`crate::store`] without bookkeeping beside the document itself, whatever happens to commands on their
-//! way:
+//! This is the readable layout: people can read these documents with mongosh, Compass or an aggregation. In
+//! the packed layout (`packed`), the readings are columns, and each flush is an insert. Both may be in one
+//! collection; an instance writes one of them, and reads both.
+//!
+//! The readable layout keeps the promises of [`crate::store`] without bookkeeping beside the document itself,
+//! whatever happens to commands on their way:
 //!
 //! **Fast path** (`fast`, `statement`). One statement of an `update` command appends a flush to its document,
 //! on the condition that `lastTs` is before the flush's first reading, that the document has room by count
@@ -64,6 +67,7 @@ mod fast;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
 mod overflow;
+mod packed;
 mod plan;
 mod read;
 mod recent_buckets;
@@ -84,6 +88,7 @@ use mongodb::Collection;
 
 use self::capacity::Capacity;
 use self::overflow::Overflowing;
+use self::packed::{KnownParts, view};
 use self::recent_buckets::RecentBuckets;
 use self::schema::Schema;
 use super::collection::Deployment;
@@ -92,6 +97,7 @@ use super::connect::MongodbOptions;
 use super::layout::Layout;
 use super::store::MongoStore;
 use super::uri::UriError;
+use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Keep};
 use crate::store::{StoreError, WriteError, Written};
 
@@ -106,8 +112,14 @@ pub struct Buckets {
     commands: Commands,
     collection: String,
     capacity: Capacity,
+    /// The layout of the documents that this instance writes. It reads both.
+    layout: BucketLayout,
+    /// The readable layout: the buckets that were written to lately.
     recent: RecentBuckets,
+    /// The readable layout: the buckets that have several parts.
     overflowing: Overflowing,
+    /// The packed layout: the last parts.
+    known: KnownParts,
     slow_writes: Counter,
     schema: Schema,
 }
@@ -131,8 +143,10 @@ impl Buckets {
             schema: Schema { collection, retention: options.retention, validate: options.validate },
             collection: options.collection.clone(),
             capacity: Capacity::new(options.max_readings_per_document, options.max_document_bytes),
+            layout: options.layout,
             recent: RecentBuckets::default(),
             overflowing: Overflowing::default(),
+            known: KnownParts::default(),
             slow_writes: options.slow_writes.clone(),
         }
     }
@@ -154,7 +168,12 @@ impl Layout for Buckets {
     }
 
     async fn ensure_schema(&self, _was_ensured: bool) -> Result<Deployment, StoreError> {
-        self.schema.ensure().await
+        self.known.forget(); // the collection may have been dropped
+        let deployment = self.schema.ensure().await?;
+        if self.layout == BucketLayout::Packed {
+            view::ensure(&self.schema.collection).await;
+        }
+        Ok(deployment)
     }
 
     async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, WriteError>> {

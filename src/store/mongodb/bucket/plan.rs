@@ -3,15 +3,20 @@
 //!
 //! - A value whose identity is stored replaces the value in the part that has it.
 //! - A metric that is new to a stored instant joins it if that part has room.
-//! - New instants are added to the last part while it has room, then to new parts.
-//! - A part that gets a successor is marked full first. The mark is never removed, whatever the capacity
-//!   becomes.
+//! - In the readable layout, new instants are added to the last part while it has room, then to new parts. A
+//!   part that gets a successor is marked full first.
+//! - In the packed layout, a new instant that is not later than the `last` of every part is added to the
+//!   first part that is neither before it nor full. A part without room for it is marked full first. Later
+//!   instants go to new parts.
+//! - A part of the other layout is converted and marked full.
+//! - The mark is never removed, whatever the capacity becomes.
 //! - A part without changes is not written.
 
 use serde_json::{Map, Value};
 
 use super::capacity::{Capacity, Keys, Size};
 use super::document::Part;
+use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Contents, HourOffset, Sample};
 
 /// A document to write.
@@ -25,14 +30,14 @@ pub(super) struct Change {
     pub(super) new_keys: Vec<(HourOffset, u32)>,
 }
 
-/// Whether the parts, read from number `from` on, ascending, can be planned on.
+/// Whether the parts, ascending, can be planned on.
 ///
 /// Documents are read one after the other while others write. So a part may have been read before it got a
-/// successor, and new instants may have been added to it since. Every part but the last must be full: nothing
-/// new is added to a full part.
-pub(super) fn is_consistent(parts: &[Part], from: i32) -> bool {
-    let numbered = parts.iter().zip(from..).all(|(part, number)| part.number == number);
-    numbered && parts.iter().rev().skip(1).all(|part| part.full)
+/// successor, and new instants may have been added to it since. Every part but the last must be full, because
+/// nothing new is added to a full part, or packed: then nothing is added to it that is later than its `last`,
+/// and whatever else may have been added has changed its `rev`.
+pub(super) fn is_consistent(parts: &[Part]) -> bool {
+    parts.iter().rev().skip(1).all(|part| part.full || part.layout == BucketLayout::Packed)
 }
 
 /// The changes that merge `write` into `parts`, in the order in which they must be made.
@@ -41,7 +46,12 @@ pub(super) fn plan(
     write: &BucketWrite,
     metadata: Option<&Map<String, Value>>,
     capacity: Capacity,
+    layout: BucketLayout,
 ) -> Vec<Change> {
+    let mut after: Vec<Part> = parts.to_vec();
+    for part in &mut after {
+        part.full |= part.layout != layout;
+    }
     let mut added = vec![Vec::new(); parts.len()];
     let mut sizes: Vec<Size> = parts.iter().map(|part| Size::of(&part.contents)).collect();
     let mut fresh = Vec::new();
@@ -53,23 +63,74 @@ pub(super) fn plan(
         }
     }
     let instants: Vec<&[Sample]> = fresh.chunk_by(|a, b| a.offset == b.offset).collect();
-    let taken = match (parts.last(), sizes.last()) {
-        (Some(last), Some(&size)) if !last.full => count_fitting(&instants, size, &keys, capacity),
-        _ => 0,
+    let overflow = match layout {
+        BucketLayout::Readable => add_to_last(&mut after, &mut added, &sizes, &instants, &keys, capacity),
+        BucketLayout::Packed => add_to_open(&mut after, &mut added, &mut sizes, &instants, &keys, capacity),
     };
-    let (fitting, overflow) = instants.split_at(taken);
-    if let Some(added) = added.last_mut() {
-        added.extend(fitting.iter().copied().flatten());
+    merge_added(&mut after, &added, write);
+    if let Some(last) = after.last_mut()
+        && metadata.is_some()
+        && overflow.is_empty()
+    {
+        last.metadata = metadata.cloned();
     }
-    let mut after = parts_after_merge(parts, &added, write);
-    if let Some(last) = after.last_mut() {
-        last.full |= !overflow.is_empty();
-        if metadata.is_some() && overflow.is_empty() {
-            last.metadata = metadata.cloned();
+    let mut inserted = insertions(after.last(), write, metadata, chunks(&overflow, &keys, capacity), layout);
+    let written = after.iter_mut().chain(inserted.iter_mut().map(|change| &mut change.part));
+    written.for_each(|part| part.take_layout(layout));
+    rewrites(parts, after, &added, write).chain(inserted).collect()
+}
+
+/// Adds new instants to the last part while it has room, and returns the others. If there are others, the
+/// part is full.
+fn add_to_last<'a>(
+    parts: &mut [Part],
+    added: &mut [Vec<Sample>],
+    sizes: &[Size],
+    instants: &[&'a [Sample]],
+    keys: &Keys,
+    capacity: Capacity,
+) -> Vec<&'a [Sample]> {
+    let (Some(last), Some(added), Some(&size)) = (parts.last_mut(), added.last_mut(), sizes.last()) else {
+        return instants.to_vec();
+    };
+    let taken = if last.full { 0 } else { count_fitting(instants, size, keys, capacity) };
+    let (fitting, overflow) = instants.split_at(taken);
+    added.extend(fitting.iter().copied().flatten());
+    last.full |= !overflow.is_empty();
+    overflow.to_vec()
+}
+
+/// Adds new instants to parts that have not ended before them, and returns those that need new parts.
+///
+/// Every writer finds the same part for an instant: of the parts that are neither before it nor full,
+/// the first one.
+fn add_to_open<'a>(
+    parts: &mut [Part],
+    added: &mut [Vec<Sample>],
+    sizes: &mut [Size],
+    instants: &[&'a [Sample]],
+    keys: &Keys,
+    capacity: Capacity,
+) -> Vec<&'a [Sample]> {
+    let mut overflow = Vec::new();
+    for &samples in instants {
+        let mut home = parts.partition_point(|part| part.last < samples[0].offset);
+        while let Some(part) = parts.get_mut(home) {
+            let with_them = sizes[home] + keys.reading(samples);
+            let with_stats = Size { bytes: with_them.bytes + keys.stats_bytes(), ..with_them };
+            if !part.full && capacity.fits(with_stats) {
+                sizes[home] = with_them;
+                break;
+            }
+            part.full = true;
+            home += 1;
+        }
+        match added.get_mut(home) {
+            Some(added) => added.extend(samples),
+            None => overflow.push(samples),
         }
     }
-    let inserted = insertions(after.last(), write, metadata, chunks(overflow, &keys, capacity));
-    rewrites(parts, after, &added, write).chain(inserted).collect()
+    overflow
 }
 
 /// The part with the identity of a sample, or with its instant and room for one more value.
@@ -115,19 +176,16 @@ fn chunks<'a>(mut instants: &'a [&'a [Sample]], keys: &Keys, capacity: Capacity)
     chunks
 }
 
-/// The parts after each has merged its added samples.
-fn parts_after_merge(parts: &[Part], added: &[Vec<Sample>], write: &BucketWrite) -> Vec<Part> {
+/// Merges its added samples into each part.
+fn merge_added(parts: &mut [Part], added: &[Vec<Sample>], write: &BucketWrite) {
     let mut last = 0;
-    let merge = |(part, added): (&Part, &Vec<Sample>)| {
-        let mut part = part.clone();
+    for (part, added) in parts.iter_mut().zip(added) {
         if !added.is_empty() {
             part.contents = part.contents.merge(&Contents::new(write.contents.metrics().to_vec(), added.clone()));
             part.last = part.last.max(last).max(part.contents.span().map_or(0, |(_, last)| last));
         }
         last = last.max(part.last);
-        part
-    };
-    parts.iter().zip(added).map(merge).collect()
+    }
 }
 
 /// The changes to the parts whose contents changed.
@@ -154,6 +212,7 @@ fn insertions(
     write: &BucketWrite,
     metadata: Option<&Map<String, Value>>,
     chunks: Vec<&[&[Sample]]>,
+    layout: BucketLayout,
 ) -> Vec<Change> {
     let metadata = metadata.or(before.and_then(|part| part.metadata.as_ref()));
     let mut last = before.map_or(0, |part| part.last);
@@ -164,7 +223,8 @@ fn insertions(
         last = last.max(contents.span().map_or(0, |(_, last)| last));
         let new_keys = contents.samples().iter().map(Sample::key).collect();
         let number = first_number + at as i32;
-        let part = Part { number, rev: 1, full: at + 1 < count, last, metadata: metadata.cloned(), contents };
+        let full = layout == BucketLayout::Readable && at + 1 < count;
+        let part = Part { number, layout, rev: 1, full, last, metadata: metadata.cloned(), contents };
         Change { part, guard: None, new_keys }
     };
     chunks.into_iter().enumerate().map(insert).collect()
@@ -179,6 +239,15 @@ mod tests {
     use super::super::super::metadata;
     use super::*;
     use crate::model::Hour;
+
+    fn plan(
+        parts: &[Part],
+        write: &BucketWrite,
+        metadata: Option<&Map<String, Value>>,
+        capacity: Capacity,
+    ) -> Vec<Change> {
+        super::plan(parts, write, metadata, capacity, BucketLayout::Readable)
+    }
 
     fn cap(readings: u32) -> Capacity {
         Capacity::new(readings, 1 << 20)
@@ -215,7 +284,7 @@ mod tests {
         let more = plan(&parts, &write(&(20..34).collect::<Vec<_>>(), "a", 1.0), None, cap(10));
         apply(&mut parts, more);
         assert_eq!(counts(&parts), [(10, true), (10, true), (10, true), (4, false)]);
-        assert!(is_consistent(&parts, 0));
+        assert!(is_consistent(&parts));
     }
 
     #[test]
@@ -235,7 +304,7 @@ mod tests {
         let first = plan(&[], &write(&[0, 1, 2], "a", 1.0), None, cap(2));
         apply(&mut parts, first.into_iter().take(1).collect()); // and then the writer died
         assert_eq!(counts(&parts), [(2, true)]);
-        assert!(is_consistent(&parts, 0));
+        assert!(is_consistent(&parts));
         let changes = plan(&parts, &write(&[0, 1, 2], "a", 1.0), None, cap(2));
         apply(&mut parts, changes);
         assert_eq!(counts(&parts), [(2, true), (1, false)]);
@@ -301,10 +370,53 @@ mod tests {
     fn parts_seen_at_different_times_are_noticed() {
         let mut parts = Vec::new();
         apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), None, cap(2)));
-        assert!(is_consistent(&parts, 0));
-        assert!(is_consistent(&[], 0));
-        assert!(!is_consistent(&parts[1..], 0) && is_consistent(&parts[1..], 1));
+        assert!(is_consistent(&parts));
+        assert!(is_consistent(&[]));
         parts[0].full = false;
-        assert!(!is_consistent(&parts, 0));
+        assert!(!is_consistent(&parts));
+    }
+
+    #[test]
+    fn packed_parts_keep_their_range_of_time() {
+        let plan = |parts: &[Part], offsets: &[u32], capacity| {
+            super::plan(parts, &write(offsets, "a", 1.0), None, cap(capacity), BucketLayout::Packed)
+        };
+        let state = |parts: &[Part]| -> Vec<_> {
+            parts.iter().map(|part| (part.contents.reading_count(), part.last, part.full)).collect()
+        };
+        let mut parts = Vec::new();
+        apply(&mut parts, plan(&[], &[10, 20], 3));
+        let changes = plan(&parts, &[30, 40], 3);
+        apply(&mut parts, changes);
+        assert_eq!(state(&parts), [(2, 20, false), (2, 40, false)], "a later flush is another part");
+        let changes = plan(&parts, &[35, 15, 50], 3);
+        apply(&mut parts, changes);
+        assert_eq!(state(&parts), [(3, 20, false), (3, 40, false), (1, 50, false)], "each reading has its part");
+        let changes = plan(&parts, &[16], 3);
+        apply(&mut parts, changes);
+        assert_eq!(state(&parts), [(3, 20, true), (3, 40, true), (2, 50, false)], "the next part with room");
+        let changes = plan(&parts, &[1, 2, 60], 3);
+        apply(&mut parts, changes);
+        assert_eq!(state(&parts), [(3, 20, true), (3, 40, true), (3, 50, true), (2, 60, false)]);
+        assert!(is_consistent(&parts));
+        assert_eq!(plan(&parts, &[1, 16, 35, 60], 3), []);
+    }
+
+    #[test]
+    fn parts_of_the_other_layout_are_converted_and_full() {
+        let (readable, packed) = (BucketLayout::Readable, BucketLayout::Packed);
+        let state = |parts: &[Part]| -> Vec<_> { parts.iter().map(|part| (part.layout, part.full)).collect() };
+        let mut parts = Vec::new();
+        apply(&mut parts, super::plan(&[], &write(&[10], "a", 1.0), None, cap(9), readable));
+        let changes = super::plan(&parts, &write(&[5, 20], "a", 1.0), None, cap(9), packed);
+        apply(&mut parts, changes);
+        assert_eq!(state(&parts), [(packed, true), (packed, false)]);
+        assert_eq!(parts[1].contents.reading_count(), 2, "even a late reading is not added to the first part");
+        let changes = super::plan(&parts, &write(&[20], "a", 1.0), None, cap(9), readable);
+        apply(&mut parts, changes);
+        assert_eq!(state(&parts), [(readable, true), (readable, true)], "by a resent reading");
+        let changes = super::plan(&parts, &write(&[30], "a", 1.0), None, cap(9), readable);
+        apply(&mut parts, changes);
+        assert_eq!(state(&parts), [(readable, true), (readable, true), (readable, false)]);
     }
 }

@@ -12,7 +12,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bson::{DateTime, Document, RawArray, RawBsonRef, RawDocument, RawDocumentBuf, doc};
+use bson::{DateTime, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use mongodb::action::Find;
 use mongodb::options::Hint;
 
@@ -24,7 +24,7 @@ use super::super::stats::decode_stats;
 use super::super::{metadata, names};
 use super::Buckets;
 use super::devices::PartSummary;
-use super::document::{SCHEMA_VERSION, add_readings};
+use super::document::{PACKED_VERSION, StoredReadings};
 use crate::model::{Contents, Day, Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{
@@ -41,7 +41,7 @@ pub(super) const ALL_HOURS: Range<Hour> = Hour(i32::MIN)..Hour(i32::MAX);
 const RUNS_MAX: usize = 8;
 
 /// The most ranges of `_id`s in one query.
-const RANGES_MAX: usize = 250;
+pub(super) const RANGES_MAX: usize = 250;
 
 /// The whole documents in one batch: a day of hours.
 const CONTENTS_BATCH: u32 = 24;
@@ -91,12 +91,15 @@ impl Queries for Buckets {
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
         let batch = u32::try_from(query.max_instants).unwrap_or(CONTENTS_BATCH).clamp(2, CONTENTS_BATCH);
         let find = self.find(in_range(query)).sort(doc! { "_id": 1 }).batch_size(batch);
-        let find = find.projection(doc! { "bucket": 1, "part": 1, "schemaVersion": 1, "readings": 1 });
+        let mut fields = readings_fields();
+        fields.extend(doc! { "bucket": 1, "part": 1 });
+        let find = find.projection(fields);
         let mut gathered = FirstReadingsBuilder::new(query);
         let (mut hour_of_parts, mut parts) = (None, Vec::new()); // which parts of the hour were read
         let (mut read_behind_cut, mut unfinished) = (0, None);
         let visit = |document: &RawDocument| {
-            let (hour, part, readings) = (bucket_hour(document)?, integer(document, "part")?, readings_of(document)?);
+            let (hour, part) = (bucket_hour(document)?, integer(document, "part")?);
+            let readings = StoredReadings::of(document)?;
             if hour_of_parts.replace(hour) != Some(hour) {
                 parts.clear();
             }
@@ -104,7 +107,7 @@ impl Queries for Buckets {
             if samples.is_cut() {
                 read_behind_cut += 1;
             }
-            let taken = add_readings(readings, samples);
+            let taken = readings.add_to(samples);
             parts.push(part);
             if samples.is_cut() && read_behind_cut >= PARTS_BEHIND_CUT {
                 unfinished = Some(hour.instant_ms(samples.window().end));
@@ -120,13 +123,11 @@ impl Queries for Buckets {
     }
 
     async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
-        let find = self
-            .of_hours(device, &(hour..Hour(hour.0 + 1)))
-            .projection(doc! { "schemaVersion": 1, "readings": 1 })
-            .batch_size(CONTENTS_BATCH);
+        let find =
+            self.of_hours(device, &(hour..Hour(hour.0 + 1))).projection(readings_fields()).batch_size(CONTENTS_BATCH);
         let mut samples = HourSamples::last_of_each_metric(hour);
         let visit = |document: &RawDocument| {
-            add_readings(readings_of(document)?, &mut samples)?;
+            StoredReadings::of(document)?.add_to(&mut samples)?;
             Ok(ControlFlow::Continue(()))
         };
         self.commands.each_document(self.commands.limited(find), visit).await?;
@@ -193,10 +194,10 @@ impl Buckets {
         let mut filter = in_range(&ReadingsQuery { range_ms, ..query.clone() });
         filter.insert("part", doc! { "$nin": read });
         let find = self.find(filter);
-        let find = find.projection(doc! { "schemaVersion": 1, "readings": 1 }).batch_size(CONTENTS_BATCH);
+        let find = find.projection(readings_fields()).batch_size(CONTENTS_BATCH);
         let visit = |document: &RawDocument| {
             if let Some(samples) = gathered.hour(hour) {
-                add_readings(readings_of(document)?, samples)?;
+                StoredReadings::of(document)?.add_to(samples)?;
             }
             Ok(ControlFlow::Continue(()))
         };
@@ -209,15 +210,14 @@ pub(super) fn bucket_hour(document: &RawDocument) -> Result<Hour, DecodeError> {
     Ok(Hour::of(document.get_datetime("bucket")?.timestamp_millis()))
 }
 
-/// The readings of a document.
-fn readings_of(document: &RawDocument) -> Result<&RawArray, DecodeError> {
-    expect_version(document, SCHEMA_VERSION)?;
-    Ok(document.get_array("readings")?)
+/// The fields of a document that its [`StoredReadings`] need.
+fn readings_fields() -> Document {
+    doc! { "schemaVersion": 1, "readings": 1, "control": 1, "data": 1 }
 }
 
 /// The stats of a document.
 pub(super) fn hour_stats(document: &RawDocument, metrics: &mut MetricNames) -> Result<HourStats, DecodeError> {
-    expect_version(document, SCHEMA_VERSION)?;
+    expect_version(document, PACKED_VERSION)?;
     Ok(HourStats {
         hour: bucket_hour(document)?,
         last_ts_ms: document.get_datetime("lastTs")?.timestamp_millis(),

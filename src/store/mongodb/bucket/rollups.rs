@@ -1,8 +1,7 @@
 //! Derives the [`rollups`](super::super::rollups) of hours from the parts of their buckets.
 //!
-//! Buckets are read by the `_id`s that they may have: part 0 of each, and where that is marked `full`,
-//! further parts, twice as many at each round. So reading costs one seek for each hour of a device, however
-//! many days are stored, and needs no other index.
+//! Buckets are read by ranges of `_id`s, which have all parts of the hours of a device that follow one
+//! another. So reading costs one seek for each day of a device, and needs no other index.
 //!
 //! The `rev` of a rollup is the sum of the `rev`s of the bucket's parts, each of which only grows. The store
 //! reads parts one after the other while others write, so a sum may combine parts that never existed at the
@@ -20,8 +19,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bson::{DateTime, Document, RawDocument, RawDocumentBuf, doc};
-use mongodb::action::Find;
+use bson::{DateTime, Document, RawDocument, doc};
 
 use super::super::by_device::of_devices;
 use super::super::decode::{DecodeError, integer};
@@ -29,8 +27,8 @@ use super::super::layout::Derivation;
 use super::super::names;
 use super::super::rollups::HourRollup;
 use super::Buckets;
-use super::document::{add_readings, is_full};
-use super::read::hour_stats;
+use super::document::StoredReadings;
+use super::read::{RANGES_MAX, hour_stats};
 use crate::model::{Hour, Metric, SeriesFilter, Stats};
 use crate::store::metric_names::MetricNames;
 use crate::store::{HourSamples, HourStats, StoreError};
@@ -41,14 +39,15 @@ const BATCH: u32 = 1_000;
 /// The whole documents of one batch: those of a day.
 const READINGS_BATCH: u32 = 24;
 
-/// The most `_id`s in one query.
-const IDS_PER_QUERY: usize = 10_000;
-
-/// The most parts of a bucket in one round.
-const PARTS_PER_ROUND: i32 = 64;
-
 /// The rollups of some buckets, from the parts that were read so far.
 type Derived = HashMap<(Arc<str>, Hour), HourRollup>;
+
+/// Hours of a device that follow one another.
+#[derive(Debug, PartialEq)]
+struct Run {
+    device: Arc<str>,
+    hours: Range<Hour>,
+}
 
 #[async_trait]
 impl Derivation for Buckets {
@@ -68,57 +67,42 @@ impl Derivation for Buckets {
     }
 
     async fn derive(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, StoreError> {
-        let mut derived = Derived::with_capacity(buckets.len());
-        let mut continued = self.derive_parts(buckets, 0..1, &mut derived).await?;
-        let mut parts = 1..2;
-        while !continued.is_empty() {
-            continued = self.derive_parts(&continued, parts.clone(), &mut derived).await?;
-            parts = parts.end..parts.end + (2 * (parts.end - parts.start)).min(PARTS_PER_ROUND);
+        let (mut derived, mut names) = (Derived::with_capacity(buckets.len()), MetricNames::new(&SeriesFilter::ALL));
+        for runs in runs_of(buckets).chunks(RANGES_MAX) {
+            self.derive_runs(runs, &mut names, &mut derived).await?;
         }
         Ok(derived.into_values().collect())
     }
 }
 
 impl Buckets {
-    /// Adds these parts of buckets. Returns the buckets that have more.
-    async fn derive_parts(
+    /// Adds the parts of the buckets of some runs.
+    async fn derive_runs(
         &self,
-        buckets: &[(Arc<str>, Hour)],
-        parts: Range<i32>,
+        runs: &[Run],
+        names: &mut MetricNames,
         derived: &mut Derived,
-    ) -> Result<Vec<(Arc<str>, Hour)>, StoreError> {
-        let (mut continued, mut without_ends) = (Vec::new(), Vec::new());
-        let mut names = MetricNames::new(&SeriesFilter::ALL);
-        for buckets in buckets.chunks((IDS_PER_QUERY / parts.len()).max(1)) {
-            let mut known: HashSet<&Arc<str>> = HashSet::with_capacity(buckets.len());
-            known.extend(buckets.iter().map(|(device, _)| device));
-            let devices: Vec<&Arc<str>> = known.iter().copied().collect();
-            let ids_of = |(device, hour): &(Arc<str>, Hour)| {
-                let (device, hour) = (Arc::clone(device), *hour);
-                parts.clone().map(move |part| names::document_id(&device, hour, part))
-            };
-            let ids: Vec<String> = buckets.iter().flat_map(ids_of).collect();
-            let find = self.find_parts(ids, &devices).projection(rollup_fields()).batch_size(BATCH);
-            let visit = |document: &RawDocument| {
-                let device = document.get_str("deviceId")?;
-                let device =
-                    known.get(&Arc::from(device)).ok_or_else(|| DecodeError("its device was not asked for".into()))?;
-                let part = part_of(Arc::clone(device), document, &mut names)?;
-                let number = integer(document, "part")?;
-                if number == i64::from(parts.end - 1) && is_full(document)? {
-                    continued.push((Arc::clone(device), part.stats.hour));
-                }
-                if has_ends(&part.stats) {
-                    add(derived, part);
-                } else {
-                    without_ends.push((Arc::clone(device), document.get_str("_id")?.to_owned()));
-                }
-                Ok(ControlFlow::Continue(()))
-            };
-            self.commands.each_document(find, visit).await?;
-            self.derive_from_readings(std::mem::take(&mut without_ends), &mut names, derived).await?;
-        }
-        Ok(continued)
+    ) -> Result<(), StoreError> {
+        let known: HashSet<&Arc<str>> = runs.iter().map(|run| &run.device).collect();
+        let devices: Vec<&Arc<str>> = known.iter().copied().collect();
+        let ranges: Vec<Document> =
+            runs.iter().map(|run| doc! { "_id": names::ids_of_hours(&run.device, &run.hours) }).collect();
+        let find = self.find(doc! { "$or": ranges, "deviceId": of_devices(&devices) });
+        let mut without_ends = Vec::new();
+        let visit = |document: &RawDocument| {
+            let device = document.get_str("deviceId")?;
+            let device =
+                known.get(&Arc::from(device)).ok_or_else(|| DecodeError("its device was not asked for".into()))?;
+            let part = part_of(Arc::clone(device), document, names)?;
+            if has_ends(&part.stats) {
+                add(derived, part);
+            } else {
+                without_ends.push((Arc::clone(device), document.get_str("_id")?.to_owned()));
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        self.commands.each_document(find.projection(rollup_fields()).batch_size(BATCH), visit).await?;
+        self.derive_from_readings(without_ends, names, derived).await
     }
 
     /// Adds parts whose stats lack the first and the last values.
@@ -134,26 +118,34 @@ impl Buckets {
         let (mut devices, ids): (Vec<Arc<str>>, Vec<String>) = parts.into_iter().unzip();
         devices.dedup();
         let fields = doc! { "readings": 1 }.into_iter().chain(rollup_fields()).collect::<Document>();
-        let find = self.find_parts(ids, &devices).projection(fields).batch_size(READINGS_BATCH);
+        let find = self.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(&devices) });
         let visit = |document: &RawDocument| {
             let mut part = part_of(document.get_str("deviceId")?.into(), document, names)?;
             add_ends(&mut part.stats, document);
             add(derived, part);
             Ok(ControlFlow::Continue(()))
         };
-        self.commands.each_document(find, visit).await
+        self.commands.each_document(find.projection(fields).batch_size(READINGS_BATCH), visit).await
     }
+}
 
-    fn find_parts(&self, ids: Vec<String>, devices: &[impl AsRef<str>]) -> Find<'_, RawDocumentBuf> {
-        self.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(devices) })
+/// Joins the buckets of a device that follow one another.
+fn runs_of(buckets: &[(Arc<str>, Hour)]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (device, hour) in buckets {
+        let next = Hour(hour.0.saturating_add(1));
+        match runs.last_mut() {
+            Some(run) if run.device == *device && run.hours.end == *hour => run.hours.end = next,
+            _ => runs.push(Run { device: Arc::clone(device), hours: *hour..next }),
+        }
     }
+    runs
 }
 
 /// The fields of a bucket's document that its rollup is derived from.
 fn rollup_fields() -> Document {
     doc! {
-        "deviceId": 1, "bucket": 1, "part": 1, "schemaVersion": 1, "full": 1, "rev": 1, "firstTs": 1, "lastTs": 1,
-        "stats": 1,
+        "deviceId": 1, "bucket": 1, "schemaVersion": 1, "rev": 1, "firstTs": 1, "lastTs": 1, "stats": 1,
     }
 }
 
@@ -173,8 +165,7 @@ fn has_ends(of: &HourStats) -> bool {
 /// Adds the first and the last values from the readings of the part, if all of these can be read.
 fn add_ends(to: &mut HourStats, document: &RawDocument) {
     let mut readings = HourSamples::all(to.hour);
-    let of_part = document.get_array("readings").map_err(DecodeError::from);
-    if of_part.and_then(|of_part| add_readings(of_part, &mut readings)).is_err() {
+    if StoredReadings::of(document).and_then(|of_part| of_part.add_to(&mut readings)).is_err() {
         return;
     }
     let fold: HashMap<Metric, Stats> = readings.finish().0.stats(to.hour).into_iter().collect();

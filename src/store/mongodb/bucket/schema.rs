@@ -8,7 +8,7 @@ use std::time::Duration;
 use bson::{Document, doc};
 
 use super::super::collection::{CREATED_AT, Deployment, Kind, ManagedCollection};
-use super::document::SCHEMA_VERSION;
+use super::document::PACKED_VERSION;
 use crate::model::DEVICE_ID_MAX_BYTES;
 use crate::store::StoreError;
 
@@ -44,7 +44,7 @@ impl Schema {
     async fn ensure_collection(&self) -> Result<(), StoreError> {
         let Some(present) = self.collection.present(Kind::Plain).await? else {
             let options = if self.validate {
-                doc! { "validator": validator(SCHEMA_VERSION) }
+                doc! { "validator": validator(PACKED_VERSION) }
             } else {
                 doc! {}
             };
@@ -53,11 +53,11 @@ impl Schema {
         let present = present.get_document("options").and_then(|options| options.get_document("validator"));
         let present = present.cloned().unwrap_or_default();
         let wanted = if self.validate {
-            validator(SCHEMA_VERSION)
+            validator(PACKED_VERSION)
         } else {
             doc! {}
         };
-        let is_own = || (1..=SCHEMA_VERSION).any(|version| present == validator(version));
+        let is_own = || (1..=PACKED_VERSION).any(|version| present == validator(version));
         if present == wanted || (!self.validate && !is_own()) {
             return Ok(());
         }
@@ -69,15 +69,24 @@ impl Schema {
 }
 
 /// A `$jsonSchema` of a bucket's document without its readings: the server would check all of them again at
-/// each append. `newest` is the newest schema version that it accepts.
+/// each append. `newest` is the newest schema version that it accepts. From version 3 on, a document may be
+/// packed.
 fn validator(newest: i32) -> Document {
     let versions: Vec<i32> = (1..=newest).collect();
     let count = doc! { "bsonType": ["int", "long"], "minimum": 1 };
     let date = doc! { "bsonType": "date" };
-    doc! { "$jsonSchema": {
+    let of_all = ["deviceId", "bucket", "part", "schemaVersion", "rev", "createdAt", "readingCount"];
+    let of_readable = ["bytes", "firstTs", "lastTs", "stats", "readings"];
+    let (mut required, mut layouts) = (of_all.to_vec(), doc! {});
+    if newest < PACKED_VERSION {
+        required.extend(of_readable);
+    } else {
+        required.extend(["firstTs", "lastTs", "stats"]);
+        layouts.insert("anyOf", [doc! { "required": ["bytes", "readings"] }, doc! { "required": ["control", "data"] }]);
+    }
+    let mut schema = doc! {
         "bsonType": "object",
-        "required": ["deviceId", "bucket", "part", "schemaVersion", "rev", "createdAt", "readingCount", "bytes",
-            "firstTs", "lastTs", "stats", "readings"],
+        "required": required,
         "properties": {
             "_id": { "bsonType": "string" },
             "deviceId": { "bsonType": "string", "minLength": 1, "maxLength": DEVICE_ID_MAX_BYTES as i32 },
@@ -95,5 +104,7 @@ fn validator(newest: i32) -> Document {
             "stats": { "bsonType": "object" },
             "readings": { "bsonType": "array", "minItems": 1 },
         },
-    } }
+    };
+    schema.extend(layouts);
+    doc! { "$jsonSchema": schema }
 }

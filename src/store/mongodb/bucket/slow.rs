@@ -30,6 +30,7 @@ use super::plan::{Change, is_consistent, plan};
 use super::read::of_device;
 use super::statement::{Job, insert_document};
 use crate::common::backoff::Backoff;
+use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Hour};
 use crate::store::{Cause, StoreError, WriteError, Written};
 
@@ -45,14 +46,18 @@ const MAX_WAIT: Duration = Duration::from_millis(500);
 
 impl Buckets {
     pub(super) async fn write_slowly(&self, job: &Job<'_>, deployment: Deployment) -> Result<Written, WriteError> {
-        let mut stored_keys = HashSet::new();
+        let (mut stored_keys, mut seen) = (HashSet::new(), Vec::new());
         let mut backoff = Backoff::new(FIRST_WAIT..=MAX_WAIT);
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
                 tokio::time::sleep(backoff.next_wait()).await;
             }
             let (parts, from) = self.read_relevant_parts(job).await?;
-            if is_consistent(&parts, from) && self.change(job, &parts, deployment, &mut stored_keys).await? {
+            let numbers: Vec<i32> = parts.iter().map(|part| part.number).collect();
+            // A part that two reads in succession lack is not on its way: it has expired, or was deleted.
+            let is_whole = numbers.iter().copied().eq((from..).take(numbers.len())) || numbers == seen;
+            seen = numbers;
+            if is_whole && is_consistent(&parts) && self.change(job, &parts, deployment, &mut stored_keys).await? {
                 let stored = job.write.count_stored(|sample| stored_keys.contains(&sample.key()));
                 return Ok(Written { stored, duplicate: job.write.accepted - stored });
             }
@@ -112,8 +117,9 @@ impl Buckets {
         stored_keys: &mut HashSet<(u32, u32)>,
     ) -> Result<bool, WriteError> {
         self.slow_writes.increment(1);
-        let mut changes = plan(parts, job.write, job.metadata.as_ref(), self.capacity);
-        let last = changes.iter().map(|change| change.part.number).chain(parts.iter().map(|part| part.number)).max();
+        let mut changes = plan(parts, job.write, job.metadata.as_ref(), self.capacity, self.layout);
+        let after = parts.iter().chain(changes.iter().map(|change| &change.part));
+        let last = after.max_by_key(|part| part.number).map(|part| (part.number, part.last));
         if changes.is_empty() && deployment == Deployment::Standalone {
             changes.extend(parts.last().map(unchanged));
         }
@@ -123,7 +129,11 @@ impl Buckets {
             }
             stored_keys.extend(change.new_keys);
         }
-        self.overflowing.note(&job.write.device, job.write.hour, last.unwrap_or(0));
+        let (BucketWrite { device, hour, .. }, Some((number, last))) = (job.write, last) else { return Ok(true) };
+        match self.layout {
+            BucketLayout::Readable => self.overflowing.note(device, *hour, number),
+            BucketLayout::Packed => self.known.note(device, *hour, number, last),
+        }
         Ok(true)
     }
 
@@ -138,7 +148,7 @@ impl Buckets {
                     filter.string("deviceId", device);
                     filter.int64("rev", *rev);
                 });
-                statement.document("u", |update| update.document("$set", |set| part.body().encode(set, hour)));
+                statement.document("u", |update| part.body().encode_update(update, hour));
             }
         };
         let (command, _) = self.commands.write_command(verb, &self.collection, std::slice::from_ref(change), encode);

@@ -20,7 +20,8 @@ use super::super::encode::Encoder;
 use super::super::stats::encode_value_at;
 use super::super::{metadata, names};
 use super::capacity::{Capacity, Size};
-use super::document::{Body, SCHEMA_VERSION, encode_constant_fields, encode_readings};
+use super::document::{Body, READABLE_VERSION, encode_constant_fields, encode_readings};
+use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Hour, HourOffset};
 
 /// A write with all that its statement needs.
@@ -34,14 +35,16 @@ pub(super) struct Job<'a> {
     pub(super) size: Size,
     /// Its first and its last instant.
     pub(super) span: (HourOffset, HourOffset),
+    /// The part that the fast path writes to.
+    pub(super) part: i32,
 }
 
-/// Writes the statement that inserts a job as part 0 of its bucket.
-pub(super) fn insert(statement: &mut Encoder, job: &Job<'_>) {
+/// Writes the statement that inserts a job as a part of its bucket.
+pub(super) fn insert(statement: &mut Encoder, job: &Job<'_>, layout: BucketLayout) {
     let BucketWrite { device, hour, contents, .. } = job.write;
     let metadata = job.metadata.as_ref();
-    let body = Body { rev: 1, full: false, last: job.span.1, metadata, size: job.size, contents };
-    insert_document(statement, device, *hour, 0, &body);
+    let body = Body { layout, rev: 1, full: false, last: job.span.1, metadata, size: job.size, contents };
+    insert_document(statement, device, *hour, job.part, &body);
 }
 
 /// Writes the statement that inserts a part of a bucket.
@@ -52,15 +55,15 @@ pub(super) fn insert_document(statement: &mut Encoder, device: &str, hour: Hour,
     body.encode(statement, hour);
 }
 
-/// Writes the statement that appends a job to a part.
-pub(super) fn append(statement: &mut Encoder, job: &Job<'_>, part: i32, capacity: Capacity) {
-    let BucketWrite { device, hour, .. } = job.write;
+/// Writes the statement that appends a job to its part.
+pub(super) fn append(statement: &mut Encoder, job: &Job<'_>, capacity: Capacity) {
+    let (BucketWrite { device, hour, .. }, part) = (job.write, job.part);
     let before = capacity.largest_before(job.size);
     statement.document("q", |filter| {
         filter.string("_id", &names::document_id(device, *hour, part));
         filter.string("deviceId", device);
         // `$min` would invent the first value of stats that do not have it.
-        filter.int32("schemaVersion", SCHEMA_VERSION);
+        filter.int32("schemaVersion", READABLE_VERSION);
         filter.document("lastTs", |is| is.datetime("$lt", hour.instant_ms(job.span.0)));
         filter.document("readingCount", |is| is.int64("$lte", before.readings as i64));
         filter.document("bytes", |is| is.int64("$lte", before.bytes as i64));

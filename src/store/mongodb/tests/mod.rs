@@ -16,7 +16,7 @@ use mongodb::Client;
 
 use self::mongod::mongos::{Cluster, Mongos, Sharding, uri_of};
 use self::mongod::replica_set::ReplicaSet;
-use super::{BlockCompressor, MongodbOptions};
+use super::{BlockCompressor, BucketLayout, MongodbOptions};
 use crate::model::Hour;
 use crate::store::Store;
 use crate::store::scenarios::{Expiry, OlderVersion};
@@ -109,6 +109,7 @@ impl Scratch {
             devices_collection: "devices".into(),
             timeout: Duration::from_secs(60), // tests of the timeout set their own
             query_timeout: Duration::from_secs(60),
+            layout: BucketLayout::Readable,
             max_readings_per_document: 1000,
             max_document_bytes: 1 << 20,
             slow_writes: metrics::Counter::noop(),
@@ -165,6 +166,7 @@ impl OlderVersion for Scratch {
         for collection in ["buckets", "rollups"] {
             let find = doc! { "find": collection, "filter": { "deviceId": device }, "batchSize": 1000 };
             for mut document in self.all(find).await {
+                assert!(!document.contains_key("control"), "no older version wrote packed documents");
                 document.insert("schemaVersion", 1);
                 if let Ok(stats) = document.get_document_mut("stats") {
                     remove_ends(stats);

@@ -8,11 +8,11 @@ use super::*;
 use crate::config::MongodbUri;
 use crate::model::Day;
 use crate::store::Rollups;
-use crate::store::mongodb::BlockCompressor;
 use crate::store::mongodb::bucket::capacity::Capacity;
 use crate::store::mongodb::bucket::fast::job_of;
 use crate::store::mongodb::bucket::statement::append;
 use crate::store::mongodb::statements::Verb;
+use crate::store::mongodb::{BlockCompressor, BucketLayout};
 use crate::store::scenarios::in_the_end;
 
 /// A server has one `failCommand`, so only one test at a time may use it.
@@ -239,7 +239,7 @@ async fn a_command_that_lands_twice_stores_once() {
     let (first, second) = (write_at("d", 0..10), write_at("d", 10..20));
     let command = |write: &BucketWrite| -> RawDocumentBuf {
         let jobs = [job_of(0, write).unwrap()];
-        let encode = |statement: &mut _, job: &_| append(statement, job, 0, Capacity::new(1_000, 1 << 20));
+        let encode = |statement: &mut _, job: &_| append(statement, job, Capacity::new(1_000, 1 << 20));
         store.commands.write_command(Verb::Update, "buckets", &jobs, encode).0
     };
     assert_eq!(store.commands.send(command(&first)).await.unwrap().errors, []);
@@ -310,6 +310,7 @@ async fn a_store_opens_while_the_server_is_down_and_each_call_fails() {
         devices_collection: "devices".into(),
         timeout: Duration::from_millis(200),
         query_timeout: Duration::from_millis(200),
+        layout: BucketLayout::Readable,
         max_readings_per_document: 10,
         max_document_bytes: 1 << 20,
         slow_writes: metrics::Counter::noop(),

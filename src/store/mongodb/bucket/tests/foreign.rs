@@ -39,7 +39,7 @@ async fn foreign_documents_change_no_answer() {
 
     let mut newer = scratch.buckets().await.remove(1);
     newer.insert("_id", "d/2026-04-20T14-of-a-newer-version");
-    newer.insert("schemaVersion", 3);
+    newer.insert("schemaVersion", 4);
     let mut copy = newer.clone();
     copy.insert("_id", "d/2026-04-20T14/without-stats");
     copy.insert("schemaVersion", 1);
@@ -102,11 +102,11 @@ async fn a_write_to_a_document_of_a_newer_version_fails_and_names_both_versions(
     let scratch = Scratch::new().await;
     let store = scratch.store().await;
     write_one(&store, &write_at("d", 0..5)).await.unwrap();
-    let newer = doc! { "q": { "deviceId": "d" }, "u": { "$set": { "schemaVersion": 3 } } };
+    let newer = doc! { "q": { "deviceId": "d" }, "u": { "$set": { "schemaVersion": 4 } } };
     scratch.run(doc! { "update": "buckets", "updates": [newer] }).await;
     let error = write_one(&store, &write_at("d", 2..5)).await.unwrap_err();
     assert_eq!(error.cause, Cause::UnreadableDocument);
-    for words in ["d/2026-04-20T14", "schemaVersion is 3", "knows versions up to 2 only"] {
+    for words in ["d/2026-04-20T14", "schemaVersion is 4", "knows versions up to 3 only"] {
         assert!(error.detail.contains(words), "{error}");
     }
     let (stats, counts, last_hour, devices) = answers(&store).await;

@@ -3,6 +3,7 @@
 mod documents;
 pub(in crate::store::mongodb) mod faults;
 mod foreign;
+mod packed;
 mod parts;
 mod rollups;
 mod schema;

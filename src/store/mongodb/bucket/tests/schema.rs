@@ -141,8 +141,12 @@ async fn the_validator_of_an_older_version_is_replaced_or_removed() {
         ensure(&scratch, None, true).await;
         let newest = validator(&scratch).await.unwrap();
         let mut older = newest.clone();
-        let schema = older.get_document_mut("$jsonSchema").unwrap().get_document_mut("properties").unwrap();
-        schema.insert("schemaVersion", doc! { "enum": [1] });
+        let schema = older.get_document_mut("$jsonSchema").unwrap();
+        schema.remove("anyOf");
+        let of_readable = ["bytes", "firstTs", "lastTs", "stats", "readings"];
+        let of_all = ["deviceId", "bucket", "part", "schemaVersion", "rev", "createdAt", "readingCount"];
+        schema.insert("required", [&of_all[..], &of_readable].concat());
+        schema.get_document_mut("properties").unwrap().insert("schemaVersion", doc! { "enum": [1] });
         scratch.run(doc! { "collMod": "buckets", "validator": older }).await;
         let store = ensure(&scratch, None, validate).await;
         assert_eq!(

@@ -1,0 +1,41 @@
+//! The view `<collection>_unpacked`: the readings of packed documents, one by one.
+//!
+//! It is a convenience for people. The server unpacks columns with a stage that its vendor uses but does not
+//! document (`$_unpackBucket`), so a later version may not have it. tidegauge itself never reads the view,
+//! and starts without it.
+//!
+//! The stage pushes conditions on readings down to fields that only the server's own buckets have, and so
+//! would find nothing. A computed field hides a reading from that: conditions on `ts` and `values` apply to
+//! unpacked readings. Those on `meta._id` and `meta.deviceId` apply to documents, before these are unpacked.
+
+use bson::{Document, doc};
+
+use super::super::super::collection::ManagedCollection;
+use super::super::document::PACKED_VERSION;
+use super::TIME;
+
+/// The field in which the stage puts the `_id` and the device. No series has such a name.
+const OF_DOCUMENT: &str = "{meta}";
+
+/// Creates the view if the server can unpack. Otherwise it logs one line.
+pub(in super::super) async fn ensure(collection: &ManagedCollection) {
+    let view = format!("{}_unpacked", collection.name);
+    match collection.ensure_view(&view, stages()).await {
+        Ok(true) => tracing::info!(view, "created a view of the packed readings"),
+        Ok(false) => {}
+        Err(error) => tracing::info!(view, %error, "there is no view of the packed readings: use the API to read them"),
+    }
+}
+
+/// The stages of the view.
+fn stages() -> Vec<Document> {
+    vec![
+        doc! { "$match": { "schemaVersion": PACKED_VERSION } },
+        doc! { "$set": { "meta": { "_id": "$_id", "deviceId": "$deviceId", "metadata": "$metadata" } } },
+        doc! { "$_unpackBucket": { "timeField": TIME, "metaField": OF_DOCUMENT } },
+        doc! { "$project": {
+            "_id": 0, "meta": format!("${OF_DOCUMENT}"), TIME: { "$add": [format!("${TIME}"), 0] }, "values": "$$ROOT",
+        } },
+        doc! { "$unset": [format!("values.{TIME}"), format!("values.{OF_DOCUMENT}")] },
+    ]
+}
