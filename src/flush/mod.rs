@@ -73,8 +73,9 @@ use closed_hours::ClosedHours;
 use narrow::RefusedMetadata;
 use rollup_progress::RollupProgress;
 
-/// How long the buckets of an hour wait for their turns after its end, at most: long enough that millions of
-/// devices are no burst for the store. `flush.max_age` divided by three, if that is less.
+/// The time over which the buckets of an hour are written after its end: long enough that millions of devices
+/// are no burst for the store. Those that have had no turn after twice the time are written without one.
+/// `flush.max_age` divided by three, if that is less.
 const SPREAD: Duration = Duration::from_secs(300);
 
 /// The options of a [`Pipeline`].
@@ -194,7 +195,8 @@ impl Pipeline {
         dead_letters: DeadLetters,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
-        let pending = Pending::new(options.limits).keeping(store.keeps());
+        let mut pending = Pending::new(options.limits).keeping(store.keeps());
+        pending.note_wall_clock(options.clock.now_ms());
         let closed = ClosedHours::load(store.rollups().is_some().then(|| options.closed_hours.clone()));
         let labels = |is_permanent| -> Vec<&'static str> {
             let causes = store.causes().iter().filter(|cause| cause.is_permanent() == is_permanent);
@@ -333,7 +335,7 @@ impl Pipeline {
         self.options.gather.min(self.options.limits.max_age / 10)
     }
 
-    /// Returns for how long the buckets of an hour wait for their turns after its end, at most.
+    /// Returns the time over which the buckets of an hour are written after its end.
     fn spread(&self) -> Duration {
         SPREAD.min(self.options.limits.max_age / 3)
     }

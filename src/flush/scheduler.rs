@@ -109,7 +109,7 @@ impl Scheduler {
             if taken.is_empty() {
                 return (batch, finished);
             }
-            self.turns -= count(&taken, Reason::Hour);
+            self.turns = self.turns.saturating_sub(count(&taken, Reason::Hour));
             bytes += taken.iter().map(bytes_of).sum::<u64>();
             batch.extend(taken);
             if batch.len() >= options.max_buckets_per_write || bytes >= options.max_write_bytes {

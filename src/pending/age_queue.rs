@@ -1,76 +1,110 @@
-//! The open buckets by age.
+//! The open buckets that no write in flight blocks: by age, and by their turns after the ends of their hours.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
+use super::Hour;
 use super::bucket::OpenBucket;
 use super::slots::{Key, Slots};
 use crate::log::Position;
 
-/// The open buckets that no write in flight blocks, by the position of their first reading.
+/// The buckets of one line for turns, by the position of their first reading.
 ///
-/// A linked list through the buckets themselves: a bucket leaves it in constant time, wherever it stands. Few
-/// buckets are in the sets beside it, as a rule.
-#[derive(Debug, Default)]
-pub(super) struct AgeQueue {
-    /// The ends of the list.
+/// A linked list through the buckets themselves: a bucket leaves it in constant time, wherever it stands.
+#[derive(Debug, Default, Clone, Copy)]
+struct List {
     oldest: Option<Key>,
     newest: Option<Key>,
-    /// Buckets that a write blocked when they were opened, and that have their places inside the list.
+}
+
+/// A line for turns: of an hour, or `None` for all late buckets, which wait equally long for their turns.
+type Line = Option<Hour>;
+
+/// All lines with an hour.
+const OF_HOURS: (Bound<Line>, Bound<Line>) = (Bound::Excluded(None), Bound::Unbounded);
+
+/// The buckets in two orders: by the position of their first reading, and by their turns.
+#[derive(Debug, Default)]
+pub(super) struct AgeQueue {
+    /// The lines. There are few hours, as a rule.
+    lines: BTreeMap<Line, List>,
+    /// The first bucket of each line. The first of all is the oldest bucket.
+    heads: BTreeSet<(Position, Line)>,
+    /// Buckets that a write blocked when they were opened, and that have their places inside the lines. Few,
+    /// as a rule.
     unblocked: BTreeSet<(Position, Key)>,
-    /// Buckets that were opened before their hours began. They wait longer for the ends of their hours than
-    /// the buckets around them, and must not hold up the turns of those.
-    ahead: BTreeSet<(Position, Key)>,
+    /// The same buckets by line.
+    unblocked_by_line: BTreeSet<(Line, Position, Key)>,
+}
+
+fn line_of(bucket: &OpenBucket) -> Line {
+    (!bucket.is_late).then_some(bucket.hour)
 }
 
 impl AgeQueue {
     /// Adds a bucket that has just been opened.
     pub(super) fn append(&mut self, open: &mut Slots<OpenBucket>, bucket: Key) {
-        if open[bucket].is_ahead {
-            self.ahead.insert((open[bucket].position, bucket));
-            return;
-        }
-        let before = self.newest.replace(bucket);
+        let (line, position) = (line_of(&open[bucket]), open[bucket].position);
+        let list = self.lines.entry(line).or_default();
+        let before = list.newest.replace(bucket);
         open[bucket].older = before;
-        match before {
-            Some(before) => open[before].newer = Some(bucket),
-            None => self.oldest = Some(bucket),
+        if let Some(before) = before {
+            open[before].newer = Some(bucket);
+        } else {
+            list.oldest = Some(bucket);
+            self.heads.insert((position, line));
         }
     }
 
     /// Adds a bucket that a write blocked until now.
     pub(super) fn add_unblocked(&mut self, open: &OpenBucket, bucket: Key) {
-        let set = if open.is_ahead { &mut self.ahead } else { &mut self.unblocked };
-        set.insert((open.position, bucket));
+        self.unblocked.insert((open.position, bucket));
+        self.unblocked_by_line.insert((line_of(open), open.position, bucket));
     }
 
     pub(super) fn remove(&mut self, open: &mut Slots<OpenBucket>, bucket: Key) {
+        let line = line_of(&open[bucket]);
         let OpenBucket { position, older, newer, .. } = open[bucket];
-        if self.unblocked.remove(&(position, bucket)) || self.ahead.remove(&(position, bucket)) {
+        if self.unblocked.remove(&(position, bucket)) {
+            self.unblocked_by_line.remove(&(line, position, bucket));
             return;
         }
-        match older {
-            Some(older) => open[older].newer = newer,
-            None => self.oldest = newer,
-        }
+        let Some(list) = self.lines.get_mut(&line) else { return };
         match newer {
             Some(newer) => open[newer].older = older,
-            None => self.newest = older,
+            None => list.newest = older,
+        }
+        if let Some(older) = older {
+            open[older].newer = newer;
+            return;
+        }
+        list.oldest = newer;
+        self.heads.remove(&(position, line));
+        match newer {
+            Some(newer) => _ = self.heads.insert((open[newer].position, line)),
+            None => _ = self.lines.remove(&line),
         }
     }
 
-    pub(super) fn oldest(&self, open: &Slots<OpenBucket>) -> Option<Key> {
-        self.next_in_turn(open).into_iter().chain(self.ahead.first().copied()).min().map(|(_, bucket)| bucket)
+    /// The bucket with the oldest first reading.
+    pub(super) fn oldest(&self) -> Option<Key> {
+        let listed = self.heads.first().and_then(|&(position, line)| Some((position, self.lines.get(&line)?.oldest?)));
+        listed.into_iter().chain(self.unblocked.first().copied()).min().map(|(_, bucket)| bucket)
     }
 
-    /// The buckets that may use the next turn: the oldest one, and the oldest of those that were opened
-    /// before their hours began.
-    pub(super) fn candidates(&self, open: &Slots<OpenBucket>) -> impl Iterator<Item = Key> {
-        self.next_in_turn(open).into_iter().chain(self.ahead.first().copied()).map(|(_, bucket)| bucket)
+    /// The oldest bucket of the first hour, of those that were opened before their hours had ended.
+    pub(super) fn first_on_time(&self, open: &Slots<OpenBucket>) -> Option<(Hour, Key)> {
+        let listed = self.lines.range(OF_HOURS).next();
+        let listed = listed.and_then(|(&line, list)| Some((line, open[list.oldest?].position, list.oldest?)));
+        let unblocked = self.unblocked_by_line.range((Some(Hour(i32::MIN)), Position(0), Key::MIN)..).next();
+        let (line, _, bucket) = listed.into_iter().chain(unblocked.copied()).min()?;
+        Some((line?, bucket))
     }
 
-    /// The oldest bucket that was opened in its hour or later.
-    fn next_in_turn(&self, open: &Slots<OpenBucket>) -> Option<(Position, Key)> {
-        let listed = self.oldest.map(|bucket| (open[bucket].position, bucket));
-        listed.into_iter().chain(self.unblocked.first().copied()).min()
+    /// The oldest bucket of those that were opened after their hours had ended.
+    pub(super) fn first_late(&self, open: &Slots<OpenBucket>) -> Option<Key> {
+        let listed = self.lines.get(&None).and_then(|list| Some((None, open[list.oldest?].position, list.oldest?)));
+        let unblocked = self.unblocked_by_line.first().copied().filter(|(line, ..)| line.is_none());
+        listed.into_iter().chain(unblocked).min().map(|(_, _, bucket)| bucket)
     }
 }

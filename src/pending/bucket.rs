@@ -30,8 +30,8 @@ pub(super) struct OpenBucket {
     pub(super) accepted: u32,
     /// Whether a write of the same device and hour is in flight. If not, the bucket is in the age queue.
     pub(super) is_blocked: bool,
-    /// Whether it was opened before its hour began by the wall clock.
-    pub(super) is_ahead: bool,
+    /// Whether it was opened after its hour had ended by the wall clock.
+    pub(super) is_late: bool,
     pub(super) hour: Hour,
     pub(super) device: Key,
     pub(super) metadata: Option<Arc<str>>,
@@ -59,7 +59,7 @@ impl OpenBucket {
             span: (HourOffset::MAX, 0),
             accepted: 0,
             is_blocked,
-            is_ahead: false,
+            is_late: false,
             hour,
             device,
             metadata: None,

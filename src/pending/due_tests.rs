@@ -49,8 +49,8 @@ struct Model {
     /// The full ones, in the order in which they became full, or no longer blocked.
     full: VecDeque<(usize, i32)>,
     in_flight: Vec<Open>,
-    /// The hour of the wall clock at the last take, if there was one.
-    wall_hour: Option<i32>,
+    /// The wall clock at the last take, if there was one.
+    wall_ms: Option<i64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -59,8 +59,12 @@ struct Open {
     position: u64,
     since_ms: u64,
     readings: u32,
-    /// It was opened before its hour.
-    is_ahead: bool,
+    /// It was opened after its hour had ended.
+    is_late: bool,
+}
+
+fn has_ended(hour: i32, wall_ms: i64) -> bool {
+    wall_ms >= i64::from(hour + 1) * 3_600_000 + 30_000
 }
 
 impl Model {
@@ -70,9 +74,9 @@ impl Model {
 
     fn insert(&mut self, of: (usize, i32), position: u64, now_ms: u64) {
         let is_blocked = self.is_blocked(of);
-        let is_ahead = self.wall_hour.is_some_and(|hour| of.1 > hour);
+        let is_late = self.wall_ms.is_some_and(|wall_ms| has_ended(of.1, wall_ms));
         if !self.open.iter().any(|open| open.of == of) {
-            self.open.push(Open { of, position, since_ms: now_ms, readings: 0, is_ahead });
+            self.open.push(Open { of, position, since_ms: now_ms, readings: 0, is_late });
         }
         let open = self.open.iter_mut().find(|open| open.of == of).unwrap();
         open.readings += 1;
@@ -82,25 +86,24 @@ impl Model {
     }
 
     fn take(&mut self, mut due: Due, max: usize) -> Vec<((usize, i32), Reason)> {
-        self.wall_hour = Some(due.wall_ms.div_euclid(3_600_000) as i32);
+        self.wall_ms = Some(due.wall_ms);
         let mut taken = Vec::new();
         while taken.len() < max {
-            let may_use_turn = |open: &Open| {
-                let has_ended = due.wall_ms >= i64::from(open.of.1 + 1) * 3_600_000 + 30_000;
-                has_ended && due.now_ms - open.since_ms >= due.spread_ms && due.turns > 0
-            };
+            let (on_time_ms, late_ms) = if due.turns > 0 { (0, SPREAD_MS) } else { (2 * SPREAD_MS, 2 * SPREAD_MS) };
             let waiting = || self.open.iter().filter(|open| !self.is_blocked(open.of));
             let oldest = waiting().next().copied();
-            let of_hour =
-                [false, true].into_iter().filter_map(|is_ahead| waiting().find(|open| open.is_ahead == is_ahead));
-            let of_hour = of_hour.copied().find(may_use_turn);
+            let on_time = waiting().filter(|open| !open.is_late).min_by_key(|open| open.of.1);
+            let on_time = on_time.filter(|open| has_ended(open.of.1, due.wall_ms - on_time_ms as i64));
+            let late = waiting().find(|open| open.is_late);
+            let late = late.filter(|open| due.now_ms - open.since_ms >= late_ms);
+            let of_hour = on_time.or(late).copied();
             let (of, reason) = if let Some(of) = self.full.pop_front() {
                 (of, Reason::Size)
             } else if let Some(oldest) = oldest {
                 if oldest.since_ms + MAX_AGE_MS <= due.horizon_ms {
                     (oldest.of, Reason::Age)
                 } else if let Some(open) = of_hour {
-                    due.turns -= 1;
+                    due.turns = due.turns.saturating_sub(1);
                     (open.of, Reason::Hour)
                 } else if oldest.position < due.log_before.0 {
                     (oldest.of, Reason::Log)
@@ -165,8 +168,6 @@ proptest! {
                         })
                         .collect();
                     prop_assert_eq!(&named, &model.take(due, max));
-                    let by_turn = named.iter().filter(|(_, reason)| *reason == Reason::Hour).count();
-                    prop_assert!(by_turn <= turns);
                     prop_assert!(named.first().is_none_or(|(_, reason)| waits || *reason != Reason::Hour));
                     // Nothing is older than allowed, whatever the wall clock says.
                     let is_late = pending.due_at_ms().is_some_and(|due_ms| due_ms <= horizon_ms);
@@ -190,27 +191,66 @@ proptest! {
     }
 }
 
-/// Three devices report in hour 0, and the clock of `a` is already in hour 1.
-#[test]
-fn a_device_whose_clock_is_ahead_does_not_hold_up_the_ended_hours_of_others() {
-    let limits = Limits { max_bytes: 1 << 30, max_readings: MAX_READINGS, max_age: Duration::from_secs(86_400) };
-    let mut pending = Pending::new(limits);
-    let take_at = |pending: &mut Pending, wall_ms: i64| -> Vec<(String, i32)> {
-        let now_ms = wall_ms as u64;
-        let log_before = Position(0);
-        let due = Due { now_ms, wall_ms, horizon_ms: now_ms, turns: 9, spread_ms: SPREAD_MS, log_before };
-        let taken = pending.take(Take::Due(due), 9);
-        taken.iter().map(TakenBucket::to_write).map(|write| (write.device.to_string(), write.hour.0)).collect()
+const PATIENT: Limits = Limits { max_bytes: 1 << 30, max_readings: 1 << 20, max_age: Duration::from_secs(86_400) };
+
+/// Inserts a reading of a device at the beginning of an hour.
+fn insert(pending: &mut Pending, device: &str, hour: i32, position: u64, now_ms: u64) {
+    let mut batch = BatchBuilder::default();
+    batch.push(device, None, Hour(hour).start_ms(), [("x", 1.0)].into_iter()).unwrap();
+    pending.insert(batch.finish().payload(), Position(position), now_ms).unwrap();
+}
+
+/// Takes with this many turns, when both clocks have the same time.
+fn take_at(pending: &mut Pending, now_ms: u64, turns: usize) -> Vec<(String, i32)> {
+    let due = Due {
+        now_ms,
+        wall_ms: now_ms as i64,
+        horizon_ms: now_ms,
+        turns,
+        spread_ms: SPREAD_MS,
+        log_before: Position(0),
     };
-    assert_eq!(take_at(&mut pending, 3_000_000), []);
-    for (device, hour) in [("b", 0), ("a", 1), ("c", 0), ("d", 0)] {
-        let mut batch = BatchBuilder::default();
-        batch.push(device, None, Hour(hour).start_ms(), [("x", 1.0)].into_iter()).unwrap();
-        pending.insert(batch.finish().payload(), Position(1), 3_000_000).unwrap();
+    let taken = pending.take(Take::Due(due), 99);
+    assert!(taken.iter().all(|taken| taken.reason() == Reason::Hour));
+    taken.iter().map(TakenBucket::to_write).map(|write| (write.device.to_string(), write.hour.0)).collect()
+}
+
+fn of_hour(devices: &[&str], hour: i32) -> Vec<(String, i32)> {
+    devices.iter().map(|&device| (device.to_owned(), hour)).collect()
+}
+
+/// The clock of `a` is in the next hour already, that of `z` days ahead, and that of `y` hours behind.
+#[test]
+fn neither_early_nor_late_devices_hold_up_the_ended_hours_of_others() {
+    let mut pending = Pending::new(PATIENT);
+    assert_eq!(take_at(&mut pending, 3_000_000, 9), []);
+    for (device, hour) in [("z", 480), ("b", 0), ("a", 1), ("c", 0), ("y", -5), ("d", 0)] {
+        insert(&mut pending, device, hour, 1, 3_000_000);
     }
-    let of_hour = |devices: &[&str], hour| devices.iter().map(|&device| (device.to_owned(), hour)).collect::<Vec<_>>();
-    assert_eq!(take_at(&mut pending, 3_620_000), []);
-    assert_eq!(take_at(&mut pending, 3_630_000), of_hour(&["b", "c", "d"], 0));
-    assert_eq!(take_at(&mut pending, 7_220_000), []);
-    assert_eq!(take_at(&mut pending, 7_230_000), of_hour(&["a"], 1));
+    assert_eq!(take_at(&mut pending, 3_000_000 + SPREAD_MS - 1, 9), []);
+    assert_eq!(take_at(&mut pending, 3_000_000 + SPREAD_MS, 9), of_hour(&["y"], -5));
+    assert_eq!(take_at(&mut pending, 3_629_999, 9), []);
+    assert_eq!(take_at(&mut pending, 3_630_000, 9), of_hour(&["b", "c", "d"], 0));
+    assert_eq!(take_at(&mut pending, 7_229_999, 9), []);
+    assert_eq!(take_at(&mut pending, 7_230_000, 9), of_hour(&["a"], 1));
+}
+
+/// A bucket that is opened shortly before its hour ends is due with the hour, and a late reading does not
+/// wait for the buckets of the current hour, all of which are older.
+#[test]
+fn a_bucket_of_an_ended_hour_waits_for_no_other_bucket_and_not_long_for_a_turn() {
+    let mut pending = Pending::new(PATIENT);
+    assert_eq!(take_at(&mut pending, 3_000_000, 9), []);
+    insert(&mut pending, "old", 1, 1, 3_000_000);
+    insert(&mut pending, "just before", 0, 2, 3_599_999);
+    assert_eq!(take_at(&mut pending, 3_630_000, 9), of_hour(&["just before"], 0));
+    for (position, device) in (3..).zip(["b", "c"]) {
+        insert(&mut pending, device, 0, position, 4_000_000);
+    }
+    assert_eq!(take_at(&mut pending, 4_000_000 + SPREAD_MS - 1, 9), []);
+    assert_eq!(take_at(&mut pending, 4_000_000 + SPREAD_MS, 1), of_hour(&["b"], 0));
+    assert_eq!(take_at(&mut pending, 4_000_000 + 2 * SPREAD_MS - 1, 0), []);
+    assert_eq!(take_at(&mut pending, 4_000_000 + 2 * SPREAD_MS, 0), of_hour(&["c"], 0));
+    assert_eq!(take_at(&mut pending, 7_230_000 + 2 * SPREAD_MS - 1, 0), []);
+    assert_eq!(take_at(&mut pending, 7_230_000 + 2 * SPREAD_MS, 0), of_hour(&["old"], 1));
 }

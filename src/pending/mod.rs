@@ -93,8 +93,8 @@ pub struct Pending {
     in_flight: Slots<InFlight>,
     /// The open buckets that no write blocks.
     by_age: AgeQueue,
-    /// The hour of the wall clock when buckets were last taken by it.
-    wall_hour: Hour,
+    /// The newest ended hour, as far as it is known.
+    ended: Hour,
     /// The full ones among them.
     full: VecDeque<Key>,
     bytes: u64,
@@ -131,7 +131,7 @@ impl Pending {
             open: Slots::default(),
             in_flight: Slots::default(),
             by_age: AgeQueue::default(),
-            wall_hour: Hour(i32::MAX), // not known yet
+            ended: Hour(i32::MIN), // not known yet
             full: VecDeque::new(),
             bytes: 0,
             readings: 0,
@@ -226,7 +226,7 @@ impl Pending {
         let is_blocked = slot.in_flight.is_some();
         let names = Arc::clone(self.names.current());
         let mut bucket = OpenBucket::new(device, slot.hour, names, position, now_ms, is_blocked);
-        bucket.is_ahead = slot.hour > self.wall_hour;
+        bucket.is_late = slot.hour <= self.ended;
         self.bytes += bucket.bytes();
         let bucket = self.open.insert(bucket);
         slot.open = Some(bucket);

@@ -6,12 +6,12 @@
 //! scheduler busy, buckets grow.
 //!
 //! A bucket of an **ended hour** gets no more readings except late ones, so it is due too, in its **turn**:
-//! the scheduler grants a number of turns in each window of `flush.gather`, and only the oldest bucket can
-//! use one. So the buckets of all devices are not written at the same moment. No queue of ended hours is
-//! needed, because most buckets are opened in the order of their hours. A bucket that was opened after its
-//! hour waits a while, because more late readings of it are likely. A bucket that was opened before its hour,
-//! for a device whose clock is ahead, waits for that hour's end without holding up the turns of the others.
-//! The wall clock decides only this; if it jumps, `flush.max_age` still holds.
+//! the scheduler grants a number of turns in each window of `flush.gather`. So the buckets of all devices are
+//! not written at the same moment. Buckets that were opened before their hours had ended use the turns in the
+//! order of the hours, so neither the current hour nor a device whose clock is ahead holds them up. A *late*
+//! bucket, which was opened after its hour had ended, waits a while (`Due::spread_ms`), because more readings
+//! of the hour are likely. A bucket that has had no turn for twice that time needs none. The wall clock
+//! decides only this; if it jumps, `flush.max_age` still holds.
 //!
 //! A bucket that was opened while a write of the same device and hour is in flight is *blocked*: it is in no
 //! queue until that write has completed.
@@ -24,6 +24,11 @@ use crate::model::{BucketWrite, Hour};
 
 /// How long after its end an hour has ended for buckets: the last readings of most devices have arrived.
 const SETTLE_MS: i64 = 30_000;
+
+/// Returns the newest hour that has ended for buckets.
+fn newest_ended(wall_ms: i64) -> Hour {
+    Hour(Hour::of(wall_ms.saturating_sub(SETTLE_MS)).0.saturating_sub(1))
+}
 
 /// Which buckets to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +50,7 @@ pub struct Due {
     pub horizon_ms: u64,
     /// The number of buckets of ended hours that may be taken.
     pub turns: usize,
-    /// How long a bucket waits at least for its turn.
+    /// How long a late bucket waits for its turn at least. Any bucket that waits twice as long needs no turn.
     pub spread_ms: u64,
     /// Buckets with readings before this position are due, so that the log can be cut.
     pub log_before: Position,
@@ -110,13 +115,13 @@ impl Pending {
     /// Returns when the oldest reading was inserted.
     pub fn oldest_ms(&self) -> Option<u64> {
         // A blocked bucket is younger than the write that blocks it.
-        let open = self.by_age.oldest(&self.open).map(|bucket| self.open[bucket].since_ms);
+        let open = self.by_age.oldest().map(|bucket| self.open[bucket].since_ms);
         open.into_iter().chain(self.in_flight.iter().map(|taken| taken.since_ms)).min()
     }
 
     /// Returns the position before which the log is no longer needed, if it was inserted up to `inserted`.
     pub fn cut_position(&self, inserted: Position) -> Position {
-        let open = self.by_age.oldest(&self.open).map(|bucket| self.open[bucket].position);
+        let open = self.by_age.oldest().map(|bucket| self.open[bucket].position);
         let in_flight = self.in_flight.iter().map(|taken| taken.position);
         open.into_iter().chain(in_flight).fold(inserted, Position::min)
     }
@@ -129,7 +134,7 @@ impl Pending {
 
     /// Returns when the next bucket is due by age, not counting blocked ones.
     pub fn due_at_ms(&self) -> Option<u64> {
-        let oldest = self.by_age.oldest(&self.open)?;
+        let oldest = self.by_age.oldest()?;
         Some(self.open[oldest].since_ms.saturating_add(self.max_age_ms()))
     }
 
@@ -143,14 +148,14 @@ impl Pending {
     /// They are in flight until [`Self::complete`] is called with each of them.
     pub fn take(&mut self, mut which: Take, max: usize) -> Vec<TakenBucket> {
         if let Take::Due(due) = &which {
-            self.wall_hour = Hour::of(due.wall_ms);
+            self.note_wall_clock(due.wall_ms);
         }
         let mut taken = Vec::new();
         while taken.len() < max
             && let Some((bucket, reason)) = self.next_to_take(&which)
         {
             if let (Take::Due(due), Reason::Hour) = (&mut which, reason) {
-                due.turns -= 1;
+                due.turns = due.turns.saturating_sub(1);
             }
             taken.push(self.take_bucket(bucket, reason));
         }
@@ -161,7 +166,7 @@ impl Pending {
         if let Some(bucket) = self.full.pop_front() {
             return Some((bucket, Reason::Size));
         }
-        let oldest = self.by_age.oldest(&self.open)?;
+        let oldest = self.by_age.oldest()?;
         match which {
             Take::All(reason) => Some((oldest, *reason)),
             Take::Due(due) => self.next_due(oldest, due),
@@ -174,9 +179,8 @@ impl Pending {
         if open.since_ms.saturating_add(self.max_age_ms()) <= due.horizon_ms {
             return Some((oldest, Reason::Age));
         }
-        if due.turns > 0
-            && let Some(bucket) = self.next_turn(due)
-        {
+        let of_hour = if due.turns > 0 { self.next_turn(due) } else { self.next_without_turn(due) };
+        if let Some(bucket) = of_hour {
             return Some((bucket, Reason::Hour));
         }
         if open.position < due.log_before {
@@ -185,14 +189,29 @@ impl Pending {
         self.is_short_of_memory().then_some((oldest, Reason::Memory))
     }
 
+    /// Returns the bucket of an ended hour that may use the next turn.
     fn next_turn(&self, due: &Due) -> Option<Key> {
-        self.by_age.candidates(&self.open).find(|&bucket| self.may_use_turn(bucket, due))
+        self.first_of_ended(due, 0, due.spread_ms)
     }
 
-    fn may_use_turn(&self, bucket: Key, due: &Due) -> bool {
-        let open = &self.open[bucket];
-        let has_ended = open.hour.end_ms().saturating_add(SETTLE_MS) <= due.wall_ms;
-        has_ended && open.since_ms.saturating_add(due.spread_ms) <= due.now_ms
+    /// Returns a bucket of an ended hour that has had no turn for long.
+    fn next_without_turn(&self, due: &Due) -> Option<Key> {
+        let long_ms = due.spread_ms.saturating_mul(2);
+        self.first_of_ended(due, long_ms, long_ms)
+    }
+
+    /// Returns the first bucket whose hour has ended that long ago, or the first late one that is that old.
+    fn first_of_ended(&self, due: &Due, on_time_ms: u64, late_ms: u64) -> Option<Key> {
+        let ended = newest_ended(due.wall_ms.saturating_sub_unsigned(on_time_ms));
+        let on_time =
+            self.by_age.first_on_time(&self.open).filter(|(hour, _)| *hour <= ended).map(|(_, bucket)| bucket);
+        let is_old = |bucket: &Key| self.open[*bucket].since_ms.saturating_add(late_ms) <= due.now_ms;
+        on_time.or_else(|| self.by_age.first_late(&self.open).filter(is_old))
+    }
+
+    /// Notes which hours have ended. Buckets that are opened for these hours from now on are late.
+    pub fn note_wall_clock(&mut self, wall_ms: i64) {
+        self.ended = newest_ended(wall_ms);
     }
 
     fn take_bucket(&mut self, bucket: Key, reason: Reason) -> TakenBucket {
