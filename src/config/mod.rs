@@ -206,6 +206,9 @@ impl Config {
         if self.store_kind().is_mongodb() && self.mongodb.uri.is_none() {
             return Err(ConfigError::invalid("store.kind", "is a MongoDB store, so mongodb.uri must be set"));
         }
+        if self.store_kind() == StoreKind::MongodbTimeseries {
+            return self.retention.check_for_timeseries();
+        }
         if self.store_kind() != StoreKind::Mongodb {
             return Ok(());
         }

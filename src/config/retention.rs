@@ -12,7 +12,8 @@ use super::{ConfigError, Period, UnitError};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retention {
-    /// The retention of readings: 1h to 24855d, the maximum of a TTL index of MongoDB, or forever.
+    /// The retention of readings: 1h to 24855d, the maximum of a TTL index of MongoDB, or forever. In a time
+    /// series at least 2h.
     pub readings: Keep,
     /// The retention of rollups, at least that of readings.
     ///
@@ -44,6 +45,22 @@ impl Retention {
         check("retention.readings", self.readings)?;
         check("retention.rollups", self.rollups())?;
         not_below("retention.rollups", self.rollups(), "retention.readings", self.readings)
+    }
+
+    /// Checks that the readings of an hour stay in a time series until it is rolled up, with some time left.
+    ///
+    /// MongoDB deletes measurements by their own time, so those at the beginning of an hour expire first.
+    /// Bucket documents stay for an hour longer, and SQLite rolls up an hour with each write.
+    pub(super) fn check_for_timeseries(&self) -> Result<(), ConfigError> {
+        let (readings, min) = (self.readings, Period::hours(2));
+        if readings < Keep::For(min) {
+            let problem = format!(
+                "is {readings}, must be at least {min} with store.kind = \"mongodb-timeseries\": MongoDB deletes each \
+                 measurement by its own time, and an hour is rolled up 20 minutes after its end"
+            );
+            return Err(ConfigError::invalid("retention.readings", problem));
+        }
+        Ok(())
     }
 
     /// The retention of rollups in use.
@@ -111,6 +128,16 @@ mod tests {
             assert_eq!(keep.to_string().parse(), Ok(keep));
         }
         assert!("always".parse::<Keep>().is_err());
+    }
+
+    #[test]
+    fn measurements_are_kept_until_their_hours_are_rolled_up() {
+        let of = |readings| Retention { readings, rollups: None };
+        for enough in [Keep::For(Period::hours(2)), Keep::Forever] {
+            assert!(of(enough).check_for_timeseries().is_ok());
+        }
+        let message = of(Keep::For(Period::hours(1))).check_for_timeseries().unwrap_err().to_string();
+        assert!(message.contains("is 1h, must be at least 2h"), "{message}");
     }
 
     #[test]

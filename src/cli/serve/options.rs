@@ -61,19 +61,17 @@ pub(super) fn mongodb_connections(config: &Config) -> u32 {
     u32::try_from(config.flush.max_in_flight).unwrap_or(u32::MAX).saturating_add(QUERY_CONNECTIONS)
 }
 
-/// The wait before a day is rolled up, after its readings should be stored.
+/// The wait after the end of an hour or day before it is closed and rolled up.
 ///
-/// Most late readings arrive within minutes, and each write to an hour that is rolled up costs another write.
-const ROLLUP_DELAY: Duration = Duration::from_secs(180);
+/// By then, the buckets of its hours are stored: each is written within eleven minutes of its hour's end,
+/// whatever `flush.max_age`. Most late readings arrive within minutes, too, and each write to an hour that is
+/// rolled up costs another write. No option changes the wait: instances that share a database must agree, and
+/// the shortest retention leaves time for it (`retention.readings` in `src/config`).
+const ROLLUP_DELAY: Duration = Duration::from_secs(1_200);
 
 /// The time for which a day's first readings must stay after the day could be rolled up: for days with many
 /// devices, and for a service that was down.
 const ROLLUP_MARGIN: Duration = Duration::from_secs(43_200);
-
-fn rollup_delay(config: &Config) -> Duration {
-    config.flush.max_age.as_duration() + ROLLUP_DELAY
-}
-
 pub(super) fn timeseries(config: &Config) -> TimeseriesOptions {
     let timeseries = &config.mongodb.timeseries;
     let max_span = timeseries.bucket_max_span.map(Period::as_duration);
@@ -85,7 +83,6 @@ pub(super) fn timeseries(config: &Config) -> TimeseriesOptions {
 }
 
 pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Options {
-    let rollup_delay = rollup_delay(config);
     flush::Options {
         limits: pending::Limits {
             max_bytes: config.pending.max_bytes.0,
@@ -96,8 +93,8 @@ pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Op
         max_in_flight: config.flush.max_in_flight,
         max_buckets_per_write: config.flush.max_buckets_per_write,
         max_write_bytes: config.flush.max_write_bytes.0,
-        closing: closing(config.retention.readings, rollup_delay),
-        rollup_delay,
+        closing: closing(config.retention.readings),
+        rollup_delay: ROLLUP_DELAY,
         rollup_progress: data.rollup_progress(),
         closed_hours: data.closed_hours(),
         retry: config.flush.retry_initial.as_duration()..=config.flush.retry_max.as_duration(),
@@ -106,10 +103,10 @@ pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Op
 }
 
 /// Rolls up each hour by itself if the first readings of a day might expire before the day is rolled up.
-fn closing(retention: config::Keep, rollup_delay: Duration) -> Closing {
+fn closing(retention: config::Keep) -> Closing {
     const DAY: Duration = Duration::from_secs(86_400);
     match retention.period() {
-        Some(period) if period.as_duration() < DAY + rollup_delay + ROLLUP_MARGIN => Closing::Hourly,
+        Some(period) if period.as_duration() < DAY + ROLLUP_DELAY + ROLLUP_MARGIN => Closing::Hourly,
         _ => Closing::Daily,
     }
 }
@@ -119,7 +116,7 @@ pub(in super::super) fn rollups(config: &Config) -> &'static str {
     if !config.store_kind().is_mongodb() {
         return "with each write";
     }
-    match closing(config.retention.readings, rollup_delay(config)) {
+    match closing(config.retention.readings) {
         Closing::Daily => "each day after its end",
         Closing::Hourly => "each hour after its end, because retention.readings is less than about 36 hours",
     }
@@ -224,17 +221,42 @@ mod tests {
 
     #[test]
     fn days_are_rolled_up_if_their_first_readings_stay_long_enough() {
-        let delay = Duration::from_secs(240);
         for (retention, expected) in [
             ("1h", Closing::Hourly),
             ("1d", Closing::Hourly),
-            ("36h3m59s", Closing::Hourly),
-            ("36h4m", Closing::Daily),
+            ("36h19m59s", Closing::Hourly),
+            ("36h20m", Closing::Daily),
             ("2d", Closing::Daily),
             ("90d", Closing::Daily),
             ("forever", Closing::Daily),
         ] {
-            assert_eq!(closing(retention.parse().unwrap(), delay), expected, "{retention}");
+            assert_eq!(closing(retention.parse().unwrap()), expected, "{retention}");
+        }
+    }
+
+    /// A measurement at the beginning of an hour is deleted after the retention; a bucket document an hour
+    /// later.
+    #[test]
+    fn the_shortest_retention_leaves_time_to_roll_up_and_max_age_changes_no_delay() {
+        let hour = Duration::from_secs(3_600);
+        for (store, shortest, expires_later) in [("mongodb", "1h", hour), ("mongodb-timeseries", "2h", Duration::ZERO)]
+        {
+            for max_age in ["1ms", "15m", "1d"] {
+                let environment = [
+                    ("TIDEGAUGE_STORE__KIND", store),
+                    ("TIDEGAUGE_MONGODB__URI", "mongodb://h"),
+                    ("TIDEGAUGE_RETENTION__READINGS", shortest),
+                    ("TIDEGAUGE_FLUSH__MAX_AGE", max_age),
+                ];
+                let environment = environment.map(|(key, value)| (key.to_owned(), value.to_owned()));
+                let config = Config::load(None, environment.into_iter(), &[]).unwrap();
+                let folder = tempfile::tempdir().unwrap();
+                let data = DataDir::lock(folder.path()).unwrap();
+                let options = flush(&config, &data, &Clock::system());
+                assert_eq!(options.rollup_delay, ROLLUP_DELAY, "{max_age}");
+                let kept = config.retention.readings.period().unwrap().as_duration() + expires_later;
+                assert!(kept >= hour + options.rollup_delay + Duration::from_secs(1_800), "{store}");
+            }
         }
     }
 
