@@ -10,9 +10,14 @@ use tokio::time::Instant;
 
 use super::Pipeline;
 use crate::common::once_per_change::OncePerChange;
+use crate::config::Bytes;
 
 /// How long a shortage lasts before it is logged, and how long it is over before that is logged.
 const LASTING: Duration = Duration::from_secs(120);
+
+/// The longest wait of a reading for its turn after the end of its hour, and the hour: a longer
+/// `flush.max_age` needs no more space.
+const LONGEST_WAIT: Duration = Duration::from_secs(3_600 + 660);
 
 /// The shortages, for the log lines.
 #[derive(Debug, Default)]
@@ -42,14 +47,17 @@ impl Early {
         let is_away = (memory || log) && pipeline.store_state.away().is_some(); // then it is no matter of size
         match self.memory.note(memory && !is_away, now) {
             Some(Change::Begins) => {
-                let (seconds, used_bytes) = waiting(pipeline, |state| state.pending.bytes());
-                let max_bytes = pipeline.options.limits.max_bytes;
+                let (seconds, used) = waiting(pipeline, |state| {
+                    let fixed_bytes = state.pending.fixed_bytes();
+                    Used { fixed_bytes, growing_bytes: state.pending.bytes().saturating_sub(fixed_bytes) }
+                });
+                let limit = pipeline.options.limits.max_bytes;
                 tracing::warn!(
-                    max_bytes,
+                    limit = %as_configured(limit),
+                    needed = %as_configured(used.needed(seconds, max_age).max(limit)),
                     oldest_seconds = seconds.round(),
-                    needed_bytes = needed(used_bytes, seconds, max_age).max(max_bytes),
-                    "the memory of pending (pending.max_bytes) is too small for the load: buckets are written before \
-                     flush.max_age, which costs the store more writes"
+                    "the memory of pending is too small for the load: buckets are written before flush.max_age, which \
+                     costs the store more writes; raise pending.max_bytes to what is needed, or lower flush.max_age"
                 );
             }
             Some(Change::Ends) => tracing::info!("the memory of pending is enough for flush.max_age again"),
@@ -58,16 +66,18 @@ impl Early {
         match self.log.note(log && !is_away, now) {
             Some(Change::Begins) => {
                 let usage = pipeline.log.usage();
-                let (seconds, used_bytes) = waiting(pipeline, |state| {
-                    usage.readable.0.saturating_sub(state.pending.cut_position(state.inserted).0)
+                let (seconds, used) = waiting(pipeline, |state| {
+                    let cut = state.pending.cut_position(state.inserted);
+                    Used { fixed_bytes: 0, growing_bytes: usage.readable.0.saturating_sub(cut.0) }
                 });
                 tracing::warn!(
-                    limit_bytes = usage.limit_bytes,
-                    bytes_per_second = (used_bytes as f64 / seconds).round(),
+                    limit = %as_configured(usage.limit_bytes),
+                    needed = %as_configured(used.needed(seconds, max_age).max(usage.limit_bytes)),
                     oldest_seconds = seconds.round(),
-                    needed_bytes = needed(used_bytes, seconds, max_age).max(usage.limit_bytes),
-                    "the log (log.max_bytes, or its disk) is too small for the load: buckets are written before \
-                     flush.max_age, which costs the store more writes"
+                    bytes_per_second = (used.growing_bytes as f64 / seconds).round(),
+                    "the log is too small for the load: buckets are written before flush.max_age, which costs the \
+                     store more writes; raise log.max_bytes to what is needed (or free space on its disk), or lower \
+                     flush.max_age"
                 );
             }
             Some(Change::Ends) => tracing::info!("the log is large enough for flush.max_age again"),
@@ -92,18 +102,37 @@ impl Shortage {
 }
 
 /// Returns for how many seconds the oldest reading has waited, and what `used` returns.
-fn waiting(pipeline: &Pipeline, used: impl FnOnce(&super::State) -> u64) -> (f64, u64) {
+fn waiting(pipeline: &Pipeline, used: impl FnOnce(&super::State) -> Used) -> (f64, Used) {
     let state = pipeline.lock();
     let since_ms = state.pending.oldest_ms().unwrap_or_default();
     let waited_ms = pipeline.now_ms().saturating_sub(since_ms).max(1);
     (waited_ms as f64 / 1e3, used(&state))
 }
 
-/// Estimates the size with which readings may wait for `max_age`, if `used_bytes` hold those of `seconds`.
-///
-/// Buckets are written early while more than three quarters are in use.
-fn needed(used_bytes: u64, seconds: f64, max_age: Duration) -> u64 {
-    (used_bytes as f64 / seconds * max_age.as_secs_f64() / 0.75) as u64
+/// The space in use.
+#[derive(Debug, Clone, Copy)]
+struct Used {
+    /// For devices and hours, whatever the number of their readings.
+    fixed_bytes: u64,
+    /// For readings.
+    growing_bytes: u64,
+}
+
+impl Used {
+    /// Estimates the size with which readings may wait for `max_age`, if the space holds those of `seconds`.
+    ///
+    /// Buckets are written early while more than three quarters are in use.
+    fn needed(self, seconds: f64, max_age: Duration) -> u64 {
+        let longer = (max_age.min(LONGEST_WAIT).as_secs_f64() / seconds).max(1.0);
+        ((self.fixed_bytes as f64 + self.growing_bytes as f64 * longer) / 0.75) as u64
+    }
+}
+
+/// A size as an operator writes it: rounded up to whole KiB, MiB or GiB with two digits or more.
+fn as_configured(bytes: u64) -> Bytes {
+    let units = [1_u64 << 30, 1 << 20, 1 << 10];
+    let unit = units.into_iter().find(|unit| bytes >= 10 * unit).unwrap_or(1);
+    Bytes(bytes.div_ceil(unit).saturating_mul(unit))
 }
 
 #[cfg(test)]
@@ -132,6 +161,33 @@ mod tests {
 
     #[test]
     fn the_size_that_would_do_is_that_of_the_load() {
-        assert_eq!(needed(3_000, 10.0, Duration::from_secs(100)), 40_000);
+        let used = |fixed_bytes, growing_bytes| Used { fixed_bytes, growing_bytes };
+        assert_eq!(used(0, 3_000).needed(10.0, Duration::from_secs(100)), 40_000);
+        // A thousand devices with 200 readings a second of 16 bytes, after three seconds and after a minute.
+        let max_age = Duration::from_secs(900);
+        assert_eq!(used(200_000, 9_600).needed(3.0, max_age), (200_000 + 2_880_000) * 4 / 3);
+        assert_eq!(used(200_000, 192_000).needed(60.0, max_age), (200_000 + 2_880_000) * 4 / 3);
+        // Nothing waits for much longer than an hour, and readings that have waited need their space.
+        let needed = |seconds| used(0, 3_000).needed(1.0, Duration::from_secs(seconds));
+        assert_eq!((needed(86_400), needed(0)), (needed(4_260), 4_000));
+    }
+
+    #[test]
+    fn sizes_are_shown_as_an_operator_writes_them() {
+        for (bytes, shown) in [
+            (0, "0B"),
+            (10_239, "10239B"),
+            (10_240, "10KiB"),
+            (78_571_428, "75MiB"),
+            (64 << 20, "64MiB"),
+            ((64 << 20) + 1, "65MiB"),
+            (8 << 30, "8GiB"),
+            ((8 << 30) + 1, "8193MiB"),
+            (11_000_000_000, "11GiB"),
+        ] {
+            let configured = as_configured(bytes);
+            assert_eq!(configured.to_string(), shown);
+            assert!(configured.0 >= bytes && shown.parse() == Ok(configured));
+        }
     }
 }

@@ -12,7 +12,7 @@ use crate::model::{HourOffset, Keep};
 /// The memory of a bucket and its device without the readings and the metadata.
 ///
 /// It counts the structs and their places in slabs, indexes and queues.
-const FIXED_BYTES: u64 = 224;
+pub(super) const FIXED_BYTES: u64 = 224;
 
 /// The work of copying a piece of a stream, in the unit of [`super::ITEMS_PER_TURN`].
 const ITEMS_PER_PIECE: usize = 8;

@@ -161,6 +161,11 @@ impl Pending {
         self.bytes
     }
 
+    /// The part of [`Self::bytes`] that does not grow with the readings: that of the buckets themselves.
+    pub const fn fixed_bytes(&self) -> u64 {
+        self.buckets() as u64 * bucket::FIXED_BYTES
+    }
+
     /// The number of readings that were inserted and are not stored, repetitions included.
     pub const fn readings(&self) -> u64 {
         self.readings
