@@ -114,7 +114,11 @@ impl ManagedCollection {
 
     /// The entries of the collections that match `filter` in the server's list. They must fit into one reply.
     pub(super) async fn list(&self, filter: Document) -> Result<Vec<Document>, StoreError> {
-        let reply = self.run(doc! { "listCollections": 1, "filter": filter }).await?;
+        self.first_batch(doc! { "listCollections": 1, "filter": filter }).await
+    }
+
+    async fn first_batch(&self, command: Document) -> Result<Vec<Document>, StoreError> {
+        let reply = self.run(command).await?;
         let first = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok();
         Ok(first.into_iter().flatten().filter_map(|found| found.as_document().cloned()).collect())
     }
@@ -191,14 +195,24 @@ impl ManagedCollection {
         .await
     }
 
-    /// Drops an index that no query needs any more, if there is one and the options ask for it.
-    pub(super) async fn drop_unused_index(&self, name: &str) -> Result<(), StoreError> {
-        let is_it =
-            |index: &IndexModel| index.options.as_ref().and_then(|options| options.name.as_deref()) == Some(name);
-        if !self.indexes().await?.iter().any(is_it) {
+    /// Drops an index that older versions created and no query needs any more, if there is one and the
+    /// options ask for it. An index of the operator that only resembles it stays.
+    pub(super) async fn drop_unused_index(&self, name: &str, keys: &Document) -> Result<(), StoreError> {
+        let listed = self.first_batch(doc! { "listIndexes": &self.name }).await?;
+        let collection = self.name.as_str();
+        let resembles = |index: &&Document| has_name(index, name) || has_keys(index, keys);
+        for index in listed.iter().filter(|index| !is_index(index, name, keys)).filter(resembles) {
+            let (index, unused) = (index.get_str("name").unwrap_or_default(), name);
+            tracing::info!(
+                collection,
+                index,
+                "this index resembles {unused} of older versions, but has another name, other keys or options of its \
+                 own; it stays, and no query of tidegauge needs it"
+            );
+        }
+        if !listed.iter().any(|index| is_index(index, name, keys)) {
             return Ok(());
         }
-        let collection = self.name.as_str();
         if !self.drop_unused_indexes {
             tracing::info!(
                 collection,
@@ -315,6 +329,20 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }
 
+/// Whether a listed index has this name and these keys, and no options of its own.
+fn is_index(listed: &Document, name: &str, keys: &Document) -> bool {
+    let is_plain = listed.keys().all(|field| ["v", "key", "name", "ns", "background"].contains(&field.as_str()));
+    is_plain && has_name(listed, name) && has_keys(listed, keys)
+}
+
+fn has_name(listed: &Document, name: &str) -> bool {
+    listed.get_str("name").is_ok_and(|found| found == name)
+}
+
+fn has_keys(listed: &Document, keys: &Document) -> bool {
+    listed.get_document("key").is_ok_and(|found| found.iter().eq(keys)) // in their order
+}
+
 fn code(error: &Error) -> Option<i32> {
     match &*error.kind {
         ErrorKind::Command(refusal) => Some(refusal.code),
@@ -325,6 +353,23 @@ fn code(error: &Error) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_index_is_known_by_its_name_its_keys_and_no_options() {
+        let keys = doc! { "deviceId": 1, "bucket": 1 };
+        let listed = |name: &str, key: Document| doc! { "v": 2, "key": key, "name": name };
+        let is_it = |listed: &Document| is_index(listed, "deviceId_bucket", &keys);
+        assert!(is_it(&listed("deviceId_bucket", keys.clone())));
+        for other in [doc! { "deviceId": 1, "bucket": -1, "x": 1 }, doc! { "bucket": 1, "deviceId": 1 }, doc! {}] {
+            assert!(!is_it(&listed("deviceId_bucket", other)));
+        }
+        assert!(!is_it(&listed("deviceId_1_bucket_1", keys.clone())));
+        for option in ["unique", "sparse", "partialFilterExpression", "expireAfterSeconds", "collation", "hidden"] {
+            let mut with_option = listed("deviceId_bucket", keys.clone());
+            with_option.insert(option, true);
+            assert!(!is_it(&with_option), "{option}");
+        }
+    }
 
     #[test]
     fn the_kind_of_a_server_follows_from_its_hello() {

@@ -32,7 +32,7 @@ impl Schema {
     pub(super) async fn ensure(&self) -> Result<Deployment, StoreError> {
         let deployment = self.collection.deployment().await?;
         self.ensure_collection().await?;
-        self.collection.drop_unused_index(UNUSED_INDEX).await?;
+        self.collection.drop_unused_index(UNUSED_INDEX, &doc! { "deviceId": 1, "bucket": 1 }).await?;
         let expiry = self.retention.map(|retention| retention.saturating_add(HOUR));
         self.collection.ensure_expiry(CREATED_AT, expiry).await?;
         self.collection.ensure_sharding(deployment, "deviceId").await?;

@@ -94,7 +94,7 @@ impl RollupCollection {
         if self.managed.present(Kind::Plain).await?.is_none() {
             self.managed.create(doc! {}).await?;
         }
-        self.managed.drop_unused_index(UNUSED_INDEX).await?;
+        self.managed.drop_unused_index(UNUSED_INDEX, &doc! { "deviceId": 1, "day": 1 }).await?;
         let expiry = self.retention.map(|retention| retention.saturating_add(DAY));
         self.managed.ensure_expiry(CREATED_AT, expiry).await?;
         self.managed.ensure_sharding(deployment, "deviceId").await

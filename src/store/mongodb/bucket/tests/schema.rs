@@ -75,6 +75,21 @@ async fn indexes_of_older_versions_stay_until_they_are_to_be_dropped() {
     }
 }
 
+#[tokio::test]
+async fn an_index_of_the_operator_stays_though_it_has_the_name_or_the_keys_of_an_older_one() {
+    let scratch = Scratch::new().await;
+    let create = |name: &str, keys: Document| {
+        doc! { "createIndexes": "buckets", "indexes": [{ "name": name, "key": keys }] }
+    };
+    scratch.run(create("deviceId_bucket", doc! { "deviceId": 1, "bucket": -1, "x": 1 })).await;
+    scratch.run(create("by_device", doc! { "deviceId": 1, "bucket": 1 })).await;
+    let options = MongodbOptions { drop_unused_indexes: true, ..scratch.options() };
+    BucketStore::connect(options).await.unwrap().ensure_schema().await.unwrap();
+    let found = scratch.all(doc! { "listIndexes": "buckets" }).await;
+    let names: Vec<_> = found.iter().map(|index| index.get_str("name").unwrap()).collect();
+    assert_eq!(names, ["_id_", "deviceId_bucket", "by_device", "createdAt"]);
+}
+
 /// The compressor of a collection on disk.
 pub(super) async fn compressor(scratch: &Scratch, name: &str) -> String {
     let stats = scratch.run(doc! { "collStats": name }).await;
