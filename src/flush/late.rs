@@ -28,7 +28,13 @@ pub(super) async fn roll_up(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) {
                 Ok(()) => pipeline.metrics.rollups_written_total.increment(1),
                 Err(error) if error.is_permanent() => {
                     let (device, hour_ms) = (&*bucket.0, bucket.1.start_ms());
-                    tracing::error!(device, hour_ms, %error, "cannot roll up the hour of stored late readings");
+                    tracing::error!(
+                        device,
+                        hour_ms,
+                        %error,
+                        "cannot roll up the hour of stored late readings; queries read its readings until they expire"
+                    );
+                    pipeline.metrics.rollups_refused_total.increment(1);
                 }
                 Err(error) => {
                     pipeline.metrics.rollup_retries_total.with(error.cause.as_label()).increment(1);

@@ -204,8 +204,10 @@ impl<'a> Roller<'a> {
         let (begin, mut rollups) = (Instant::now(), 0);
         loop {
             let start = Instant::now();
-            let RolledUp { written, last } = self.rollups.roll_up_devices(hours.clone(), after.as_deref()).await?;
+            let RolledUp { written, refused, last } =
+                self.rollups.roll_up_devices(hours.clone(), after.as_deref()).await?;
             self.pipeline.metrics.rollups_written_total.increment(written);
+            self.pipeline.metrics.rollups_refused_total.increment(refused);
             rollups += written;
             let Some(last) = last else { break };
             self.note_partial(Partial { until: hours.end, after: Arc::clone(&last) });

@@ -219,7 +219,8 @@ pub trait Rollups: Send + Sync {
     /// Rolls up hours of devices, each named once. The outcome at index i belongs to the bucket at index i.
     ///
     /// Ok means that the rollup is durable and covers all readings whose write was acknowledged before this
-    /// call. A rollup that covers more readings than are stored stays as it is: some have expired.
+    /// call. A rollup that covers more readings than are stored stays as it is: some have expired. After a
+    /// permanent error, there is no rollup of the hour: queries read its stats from the readings.
     async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>>;
 }
 
@@ -228,6 +229,8 @@ pub trait Rollups: Send + Sync {
 pub struct RolledUp {
     /// The number of hours of devices whose rollups were written. Those that were stored do not count.
     pub written: u64,
+    /// The number of hours of devices whose rollups were refused for good.
+    pub refused: u64,
     /// The last of the devices; `None` if no device is left.
     pub last: Option<Arc<str>>,
 }

@@ -140,6 +140,9 @@ table! {
 
     /// Hours of devices rolled up, for the first time or again.
     rollups_written_total: Counter, Count;
+    /// Hours of devices that the store refuses to roll up, for example because the document of the day would
+    /// be too large. Queries read their readings until these expire.
+    rollups_refused_total: Counter, Count;
     /// Failed attempts to roll up hours, by reason. Each is tried again.
     rollup_retries_total: Labelled<Counter>, Count {reason};
     /// Time since the end of the first day (hour, if each hour is rolled up by itself) whose rollups are due

@@ -127,7 +127,7 @@ impl Rollups for Faulty {
         kept.keep(stats);
         kept.steps.lock().unwrap().push((hours, devices.len()));
         let last = devices.last().filter(|_| devices.len() == STEP);
-        Ok(RolledUp { written, last: last.map(|summary| Arc::clone(&summary.device)) })
+        Ok(RolledUp { written, refused: 0, last: last.map(|summary| Arc::clone(&summary.device)) })
     }
 
     async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>> {

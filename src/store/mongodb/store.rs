@@ -252,8 +252,8 @@ impl<L: Layout> Rollups for MongoStore<L> {
         };
         let buckets: Vec<(Arc<str>, Hour)> = step.devices.iter().flat_map(hours_of).collect();
         let derived = self.layout.derive(&buckets).await?;
-        let written = self.rollups.bring_up_to_date(&hours, derived).await?;
-        Ok(RolledUp { written, last: step.last })
+        let (written, refused) = self.rollups.bring_up_to_date(&hours, derived).await?;
+        Ok(RolledUp { written, refused, last: step.last })
     }
 
     async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>> {

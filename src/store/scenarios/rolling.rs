@@ -15,7 +15,7 @@ pub(in crate::store) async fn roll_up_hours(store: &dyn Store, hours: Range<Hour
     }
     let (mut done, mut after) = (0, None::<Arc<str>>);
     loop {
-        let RolledUp { written, last } = rollups(store).roll_up_devices(hours.clone(), after.as_deref()).await?;
+        let RolledUp { written, last, .. } = rollups(store).roll_up_devices(hours.clone(), after.as_deref()).await?;
         done += written;
         assert!(last.is_none() || last > after, "{last:?} after {after:?}");
         let Some(last) = last else { return Ok(done) };

@@ -18,6 +18,9 @@ use crate::store::metric_names::MetricNames;
 /// neither first nor last values. In a document that was of version 1, some hours may lack them still.
 const SCHEMA_VERSION: i32 = 2;
 
+/// The field of an hour that has no rollup, because the document would be too large with it.
+const LEFT_OUT: &str = "tooLarge";
+
 /// The key of each hour of a day: all of one width, so that their sorted order is the order of time.
 const KEYS: [&str; 24] = [
     "00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13", "14", "15", "16", "17", "18",
@@ -55,6 +58,11 @@ pub(super) fn insert(document: &mut Encoder, hours: &[&HourRollup]) {
 /// Writes the statement that puts hours of a device, all of one day, into its document. An hour whose stored
 /// rollup is as new stays as it is.
 pub(super) fn put(statement: &mut Encoder, hours: &[&HourRollup]) {
+    put_as(statement, hours, encode_hour);
+}
+
+/// Writes that statement, with what `encode` makes of each hour.
+fn put_as(statement: &mut Encoder, hours: &[&HourRollup], encode: impl Fn(&mut Encoder, &HourRollup)) {
     let Some(HourRollup { device, stats, .. }) = hours.first() else { return };
     let day = day_of(stats.hour);
     statement.document("q", |filter| {
@@ -76,7 +84,7 @@ pub(super) fn put(statement: &mut Encoder, hours: &[&HourRollup]) {
                                 });
                             });
                             cond.string(1, &format!("$hours.{key}"));
-                            cond.document(2, |is| is.document("$literal", |hour| encode_hour(hour, rollup)));
+                            cond.document(2, |is| is.document("$literal", |hour| encode(hour, rollup)));
                         });
                     });
                 }
@@ -84,6 +92,15 @@ pub(super) fn put(statement: &mut Encoder, hours: &[&HourRollup]) {
         });
     });
     statement.boolean("upsert", true);
+}
+
+/// Writes the statement that leaves an hour out of its document, because this would be too large with it. An
+/// hour whose stored rollup is as new stays as it is. The `rev` says so of older rollups later.
+pub(super) fn leave_out(statement: &mut Encoder, rollup: &HourRollup) {
+    put_as(statement, &[rollup], |hour, rollup| {
+        hour.int64("rev", rollup.rev);
+        hour.boolean(LEFT_OUT, true);
+    });
 }
 
 /// Writes the fields that all rollups of a device and day have in common, except `_id` and `deviceId`.
@@ -146,7 +163,15 @@ fn decode_hour(
     if !hours.contains(&hour) {
         return Ok(None);
     }
-    decode(entry_of(value)?, hour, metrics).map(Some)
+    let entry = entry_of(value)?;
+    match decode(entry, hour, metrics) {
+        Err(_) if is_left_out(entry) => Ok(None),
+        decoded => decoded.map(Some),
+    }
+}
+
+fn is_left_out(entry: &RawDocument) -> bool {
+    entry.get_bool(LEFT_OUT).unwrap_or(false)
 }
 
 /// The hour of a key, given the first hour of the day.
@@ -185,7 +210,10 @@ impl Day {
         let mut hours = BTreeMap::new();
         for element in document.get_document("hours")? {
             let (key, value) = element?;
-            hours.insert(hour_at(start, key.as_str().as_bytes())?, entry_of(value)?);
+            let entry = entry_of(value)?;
+            if !is_left_out(entry) {
+                hours.insert(hour_at(start, key.as_str().as_bytes())?, entry);
+            }
         }
         let (Some((first_hour, first)), Some((last_hour, last))) = (hours.first_key_value(), hours.last_key_value())
         else {
@@ -294,6 +322,23 @@ mod tests {
             assert_eq!((day.first_ts_ms, day.last_ts_ms), (Hour(26).instant_ms(expected), Hour(37).instant_ms(3)));
             assert_eq!((&*day.device, day.metrics), ("d", ["a", "b"].map(Metric::from).to_vec()));
         }
+    }
+
+    #[test]
+    fn an_hour_that_was_left_out_has_a_rev_and_no_stats() {
+        let lux = doc! { "lux": { "count": 1_i64, "min": 2.0, "max": 2.0, "sum": 2.0 } };
+        let ts = bson::DateTime::from_millis(Hour(13).instant_ms(5));
+        let hour = doc! { "rev": 3_i64, "lastTs": ts, "stats": lux };
+        let day = doc! { "deviceId": "d", "day": bson::DateTime::from_millis(0), "schemaVersion": 2,
+        "hours": { "13": hour, "14": { "rev": 7_i64, "tooLarge": true } } };
+        let day = RawDocumentBuf::try_from(&day).unwrap();
+        let (mut metrics, mut found) = (MetricNames::new(&SeriesFilter::ALL), Vec::new());
+        add_hours(&day, &(Hour(0)..Hour(24)), &mut metrics, |_| Ok(&mut found)).unwrap();
+        assert_eq!(found.iter().map(|stats| stats.hour).collect::<Vec<_>>(), [Hour(13)]);
+        let mut revs = BTreeMap::new();
+        add_revs(&day, 0, &mut revs);
+        assert_eq!(revs, [(Hour(13), 3), (Hour(14), 7)].into());
+        assert_eq!(Day::decode(&day).unwrap().last_ts_ms, Hour(13).instant_ms(5));
     }
 
     #[test]

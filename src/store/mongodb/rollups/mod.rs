@@ -26,6 +26,10 @@
 //! other hours, or in which order the commands arrive: the newest state stays. When readings expire, the
 //! `rev` that could be derived falls; so the rollup stays, and the readings that are left never replace it.
 //!
+//! **Too large.** A document may have 16 MiB. An hour that does not fit into its day's document, or that the
+//! server refuses for another reason, is left out: it has no rollup, and an older one in the document becomes
+//! `{ rev: 9, tooLarge: true }`. Queries read the readings of such an hour, until they expire.
+//!
 //! The layout derives the [`HourRollup`]s; this room knows nothing of how readings are stored.
 
 mod devices;

@@ -11,7 +11,7 @@ use super::super::by_device::of_devices;
 use super::super::encode::Encoder;
 use super::super::names;
 use super::super::statements::{Outcome, Verb};
-use super::document::{add_revs, day_of, insert, key_of, put, start_of};
+use super::document::{add_revs, day_of, insert, key_of, leave_out, put, start_of};
 use super::{HourRollup, RollupCollection};
 use crate::model::Hour;
 use crate::store::{Cause, StoreError, WriteError};
@@ -23,7 +23,8 @@ const ATTEMPTS: usize = 4;
 impl RollupCollection {
     /// Writes the rollups, unless the stored ones are as new: one statement for each device and day. The
     /// outcome at index i belongs to the rollup at index i. Ok means that this rollup, or a newer one, is
-    /// durable.
+    /// durable. After a permanent error the document has no older rollup of the hour either, so that queries
+    /// read its stats from the readings.
     pub(in super::super) async fn put_all(&self, rollups: &[HourRollup]) -> Vec<Result<(), WriteError>> {
         let mut outcomes: Vec<Option<Result<(), WriteError>>> = vec![None; rollups.len()];
         let mut waiting = by_day(rollups);
@@ -45,9 +46,36 @@ impl RollupCollection {
                 break;
             }
         }
+        if reached.is_ok() {
+            self.leave_out_refused(rollups, &mut outcomes).await;
+        }
         let contended = || WriteError::new(Cause::Contention, "other writers of the day were quicker".to_owned());
         let unsettled = || Err(reached.clone().err().unwrap_or_else(contended));
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unsettled)).collect()
+    }
+
+    /// Leaves the hours that were refused for good out of their documents. If that fails, the outcome is the
+    /// error of this attempt, which is transient.
+    async fn leave_out_refused(&self, rollups: &[HourRollup], outcomes: &mut [Option<Result<(), WriteError>>]) {
+        let is_refused =
+            |outcome: &Option<Result<(), WriteError>>| matches!(outcome, Some(Err(error)) if error.is_permanent());
+        let refused: Vec<usize> = (0..rollups.len()).filter(|&at| is_refused(&outcomes[at])).collect();
+        if refused.is_empty() {
+            return;
+        }
+        let statement = |encoder: &mut Encoder, &at: &usize| leave_out(encoder, &rollups[at]);
+        let mut again: Vec<(usize, WriteError)> = Vec::new();
+        let settle = |&at: &usize, outcome| match outcome {
+            Outcome::Failed(error) if !error.is_permanent() => again.push((at, error)),
+            Outcome::Done | Outcome::Unmet | Outcome::Failed(_) => {}
+        };
+        let reached = self.commands.write_all(Verb::Update, &self.managed.name, &refused, statement, settle).await;
+        if let Err(error) = reached {
+            again = refused.iter().map(|&at| (at, error.clone())).collect();
+        }
+        for (at, error) in again {
+            outcomes[at] = Some(Err(error));
+        }
     }
 
     /// Writes the rollups that were derived of these buckets. A bucket without readings has none, and its
@@ -64,8 +92,9 @@ impl RollupCollection {
         buckets.iter().map(|bucket| outcomes.remove(bucket).unwrap_or(Ok(()))).collect()
     }
 
-    /// Writes the rollups of hours of one day that are not stored yet, and returns how many were written. It
-    /// leaves out a rollup with a permanent error: queries still read its stats from the readings.
+    /// Writes the rollups of hours of one day that are not stored yet. Returns how many were written, and how
+    /// many were refused. It leaves out a rollup with a permanent error: queries still read its stats from
+    /// the readings.
     ///
     /// If the hours begin with the day, its documents are inserted, which costs the server least. Days that
     /// have a document already are brought up to date.
@@ -73,24 +102,30 @@ impl RollupCollection {
         &self,
         hours: &Range<Hour>,
         mut rollups: Vec<HourRollup>,
-    ) -> Result<u64, WriteError> {
+    ) -> Result<(u64, u64), WriteError> {
         let before = rollups.len();
         if hours.start == start_of(day_of(hours.start)) {
             rollups = self.insert_days(rollups).await?;
         }
-        let mut done = before - rollups.len();
+        let (mut done, mut refused) = (before - rollups.len(), 0);
         let outdated = self.outdated(hours, rollups).await?;
         for (rollup, outcome) in outdated.iter().zip(self.put_all(&outdated).await) {
             match outcome {
                 Ok(()) => done += 1,
                 Err(error) if error.is_permanent() => {
                     let (device, hour_ms) = (&*rollup.device, rollup.stats.hour.start_ms());
-                    tracing::warn!(device, hour_ms, %error, "the hour of a device cannot be rolled up");
+                    tracing::error!(
+                        device,
+                        hour_ms,
+                        %error,
+                        "the hour of a device cannot be rolled up; queries read its readings until they expire"
+                    );
+                    refused += 1;
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(done as u64)
+        Ok((done as u64, refused))
     }
 
     /// Inserts the documents of days, and returns the rollups of the others: of those that exist already, and

@@ -250,6 +250,34 @@ async fn a_rollup_that_arrives_late_does_not_replace_a_newer_one() {
     }
 }
 
+/// Two hours that fit into the document of their day alone, and not together.
+#[tokio::test]
+async fn an_hour_that_makes_its_day_too_large_has_no_rollup_and_no_older_one() {
+    let scratch = Scratch::new().await;
+    let store = scratch.store().await;
+    let rollup = |nth: i32, rev, metrics: i32| {
+        let name =
+            |metric: i32| Metric::from(&*format!("{metric}{}", "x".repeat(if metric == 0 { 0 } else { 100_000 })));
+        let stats = (0..metrics).map(|metric| (name(metric), Stats::of(hour(nth).start_ms(), 1.0))).collect();
+        let stats = HourStats { hour: hour(nth), last_ts_ms: hour(nth).start_ms(), stats };
+        HourRollup { device: "d".into(), rev, first_ts_ms: hour(nth).start_ms(), stats }
+    };
+    let found = async || {
+        let found = stats(&store, "d", 0..2).await;
+        found.iter().map(|found| (found.hour.0 - HOUR.0, found.stats.len())).collect::<Vec<_>>()
+    };
+    let outcomes = store.rollups.put_all(&[rollup(0, 1, 1), rollup(1, 1, 90)]).await;
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    assert_eq!(found().await, [(0, 1), (1, 90)]);
+    let refused = store.rollups.put_all(&[rollup(0, 2, 90)]).await.remove(0).unwrap_err();
+    assert_eq!(refused.cause, Cause::TooLarge);
+    assert_eq!(found().await, [(1, 90)]);
+    store.rollups.put_all(&[rollup(0, 1, 1)]).await.remove(0).unwrap();
+    assert_eq!(found().await, [(1, 90)], "an older rollup does not come back");
+    store.rollups.put_all(&[rollup(0, 3, 2)]).await.remove(0).unwrap();
+    assert_eq!(found().await, [(0, 2), (1, 90)]);
+}
+
 #[tokio::test]
 async fn a_bucket_that_is_not_readable_does_not_hold_up_the_others() {
     let scratch = Scratch::new().await;

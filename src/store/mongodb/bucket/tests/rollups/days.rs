@@ -132,7 +132,7 @@ async fn a_day_that_the_server_refuses_is_written_hour_by_hour() {
         rollup("small", 0, 1),
         rollup("small", 1, 1),
     ];
-    assert_eq!(store.rollups.bring_up_to_date(&Day::of(HOUR).hours(), rollups).await.unwrap(), 4);
+    assert_eq!(store.rollups.bring_up_to_date(&Day::of(HOUR).hours(), rollups).await.unwrap(), (4, 1));
     assert_eq!((stats(&store, "large", 0..9).await.len(), stats(&store, "small", 0..9).await.len()), (2, 2));
 }
 
