@@ -13,8 +13,9 @@ use super::Pipeline;
 /// The time between two probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long the answer to a probe may take. A store that hangs is away.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long the answer to a probe may take. A store that hangs is away. MongoDB has a limit of its own, from
+/// `mongodb.timeout`, which is shorter and has a better error.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// The state of the store, shared.
 #[derive(Debug, Default)]

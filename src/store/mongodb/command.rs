@@ -22,8 +22,10 @@ use super::errors::{self, within};
 use super::servers::Servers;
 use crate::store::{self, Cause, StoreError, WriteError};
 
-/// The longest wait for the answer to a ping.
-const PING_MAX: Duration = Duration::from_secs(2);
+/// The bounds of the wait for the answer to a ping. A server that is busy for a moment is not away; and
+/// queries should not wait long for one that is.
+const PING_MIN: Duration = Duration::from_secs(2);
+const PING_MAX: Duration = Duration::from_secs(10);
 
 /// The documents of one batch in the search for the first that can be read.
 const FIRST_BATCH: u32 = 16;
@@ -129,7 +131,7 @@ impl Commands {
 
     /// Checks that the server answers.
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
-        let ping = within(self.timeout.min(PING_MAX), self.database.run_command(doc! { "ping": 1 }));
+        let ping = within(ping_timeout(self.timeout), self.database.run_command(doc! { "ping": 1 }));
         ping.await.map(drop).map_err(|error| match self.servers.why_unreachable(error.cause) {
             Some(trouble) => StoreError::new(error.cause, trouble),
             None => StoreError::new(error.cause, WriteError::from(error).to_string()), // names the cause
@@ -141,7 +143,7 @@ impl Commands {
         &self,
         look: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<(), StoreError> {
-        let (answer, _) = tokio::join!(self.ping(), tokio::time::timeout(PING_MAX, look));
+        let (answer, _) = tokio::join!(self.ping(), tokio::time::timeout(ping_timeout(self.timeout), look));
         answer
     }
 
@@ -325,9 +327,22 @@ fn integer(reply: &Document, field: &str) -> i64 {
     reply.get(field).and_then(server_integer).unwrap_or(0)
 }
 
+/// Returns the longest wait for the answer to a ping: a third of that for another command, within bounds.
+fn ping_timeout(timeout: Duration) -> Duration {
+    (timeout / 3).clamp(PING_MIN, PING_MAX).min(timeout)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ping_may_take_a_third_of_the_time_for_a_command() {
+        for (timeout_ms, ping_ms) in [(1, 1), (2_000, 2_000), (5_000, 2_000), (15_000, 5_000), (30_000, 10_000)] {
+            assert_eq!(ping_timeout(Duration::from_millis(timeout_ms)), Duration::from_millis(ping_ms));
+        }
+        assert_eq!(ping_timeout(Duration::from_secs(3_600)), PING_MAX);
+    }
 
     #[test]
     fn errors_inside_an_ok_reply_are_found() {
