@@ -5,11 +5,15 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use super::hour_text;
 use crate::disk::replace_file;
 use crate::model::Hour;
+
+/// How far the end of the newest closed hour is ahead of the clock when that is logged. Small corrections of
+/// the clock are normal.
+const AHEAD_MS: i64 = 3_600_000;
 
 /// All hours up to the newest closed one are closed.
 #[derive(Debug)]
@@ -18,13 +22,15 @@ pub(super) struct ClosedHours {
     file: Option<PathBuf>,
     /// The number of the newest closed [`Hour`].
     newest: AtomicI32,
+    /// Whether it was logged that hours are closed that have not ended.
+    is_ahead: AtomicBool,
 }
 
 impl ClosedHours {
     /// Reads the file. Logs a warning if it exists and cannot be read.
     pub(super) fn load(file: Option<PathBuf>) -> Self {
         let newest = file.as_deref().and_then(read).unwrap_or(Hour(i32::MIN));
-        Self { file, newest: AtomicI32::new(newest.0) }
+        Self { file, newest: AtomicI32::new(newest.0), is_ahead: AtomicBool::new(false) }
     }
 
     pub(super) fn newest(&self) -> Hour {
@@ -43,6 +49,29 @@ impl ClosedHours {
             tracing::warn!(%file, %error, "cannot save which hours are closed; do not set the clock back");
         }
         self.newest.fetch_max(newest.0, Ordering::SeqCst);
+    }
+
+    /// Logs a warning, once, if hours are closed that have not ended: the clock was ahead.
+    pub(super) fn warn_if_ahead(&self, now_ms: i64) {
+        let until = Hour(self.newest().0.saturating_add(1));
+        let is_ahead = until.start_ms().saturating_sub(now_ms) > AHEAD_MS;
+        let was_ahead = self.is_ahead.swap(is_ahead, Ordering::Relaxed);
+        let (Some(file), true, false, Ok(until)) = (&self.file, is_ahead, was_ahead, hour_text::encode(until)) else {
+            return;
+        };
+        tracing::warn!(
+            file = %file.display(),
+            until,
+            "the clock was ahead: all hours until then count as closed, so each write rolls up its hour again. Nothing \
+             is lost or wrong, but writes cost about twice as much until then; do not just remove the file: \
+             docs/reliability.md, \"Clock jumps\", says how to undo it"
+        );
+    }
+
+    /// Whether the warning holds.
+    #[cfg(test)]
+    fn is_ahead(&self) -> bool {
+        self.is_ahead.load(Ordering::Relaxed)
     }
 }
 
@@ -84,6 +113,15 @@ mod tests {
             assert_eq!((closed.newest(), load().newest()), (Hour(newest), Hour(newest)));
         }
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "2026-04-20T15:00:00Z\n");
+        for (now_ms, is_ahead) in [
+            (Hour(493_526).start_ms(), false),
+            (Hour(493_526).start_ms() - 1, true),
+            (Hour(493_000).start_ms(), true),
+            (Hour(493_527).start_ms(), false),
+        ] {
+            closed.warn_if_ahead(now_ms);
+            assert_eq!(closed.is_ahead(), is_ahead, "at {now_ms}");
+        }
         std::fs::write(&file, "soon").unwrap();
         assert_eq!(load().newest(), Hour(i32::MIN));
     }

@@ -348,6 +348,7 @@ impl Pipeline {
     /// Closes all hours that have ended long enough ago. May write a file, once a day.
     fn close_past_hours(&self) {
         self.closed.close(self.newest_past_hour());
+        self.closed.warn_if_ahead(self.options.clock.now_ms());
     }
 
     /// Returns the time for pending: milliseconds of the monotonic clock.
