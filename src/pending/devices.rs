@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::slots::Key;
 use super::sorted::is_before;
-use super::{Device, ITEMS_PER_TURN, Pending, PendingHour};
+use super::{HourSlot, ITEMS_PER_TURN, Pending, PendingHour};
 use crate::model::HourOffset;
 
 /// A device that has pending readings.
@@ -34,21 +34,21 @@ impl Pending {
                 return (found, true);
             }
             let device = &self.devices[device];
-            let [earlier @ .., newest] = &device.hours[..] else { continue };
-            let (newest, touched) = self.snapshot(newest);
+            let (Some(first), Some(last)) = (device.hours.first(), device.hours.last()) else { continue };
+            let has_earlier = first.hour < last.hour;
+            let (newest, touched) = self.snapshot(last);
             items += touched;
             found.push(PendingDevice {
                 device: device.id.to_shared(),
-                first_ts_ms: self.first_ts_ms(device),
+                first_ts_ms: self.first_ts_ms(first),
                 newest,
-                has_earlier: !earlier.is_empty(),
+                has_earlier,
             });
         }
         (found, false)
     }
 
-    fn first_ts_ms(&self, device: &Device) -> i64 {
-        let Some(first) = device.hours.first() else { return 0 };
+    fn first_ts_ms(&self, first: &HourSlot) -> i64 {
         let open = first.open.map(|bucket| self.open[bucket].span.0);
         let in_flight = first.in_flight.map(|taken| self.in_flight[taken].bucket.span.0);
         let offset: Option<HourOffset> = open.into_iter().chain(in_flight).min();

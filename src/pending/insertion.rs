@@ -189,12 +189,11 @@ impl Pending {
             group.known = self.by_id.find(group.hash, |_| true); // to be compared when it is in the caches
         }
         let devices = groups.iter().filter_map(|group| group.known);
-        black_box(devices.map(|device| self.devices[device].hours.len()).sum::<usize>());
+        black_box(devices.filter(|&device| self.devices[device].hours.is_empty()).count());
         for group in &mut *groups {
             group.known = group.known.filter(|&device| self.devices[device].id.as_bytes() == group.device.as_bytes());
-            let hours = group.known.map_or(&[][..], |device| &self.devices[device].hours);
-            let at = hours.binary_search_by_key(&group.hour, |slot| slot.hour);
-            group.bucket = at.ok().and_then(|at| hours[at].open);
+            let slot = group.known.and_then(|device| self.devices[device].hours.find(group.hour));
+            group.bucket = slot.and_then(|slot| slot.open);
         }
         let buckets = || groups.iter().filter_map(|group| group.bucket).map(|bucket| &self.open[bucket]);
         black_box(buckets().map(OpenBucket::touch).sum::<usize>());

@@ -24,8 +24,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use crate::log::Position;
 use crate::model::{Hour, Keep};
 
@@ -38,6 +36,7 @@ mod due_tests;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod hash_index;
+mod hours;
 mod insertion;
 mod names;
 mod slots;
@@ -57,6 +56,7 @@ use age_queue::AgeQueue;
 use bucket::OpenBucket;
 use device_id::DeviceId;
 use hash_index::HashIndex;
+use hours::Hours;
 use insertion::Group;
 use names::Generations;
 use slots::{Key, Slots};
@@ -106,8 +106,8 @@ pub struct Pending {
 #[repr(align(64))]
 struct Device {
     id: DeviceId,
-    /// Ascending by hour; never empty.
-    hours: SmallVec<[HourSlot; 1]>,
+    /// Never empty.
+    hours: Hours,
 }
 
 /// The pending part of one device and hour: at least one of the two.
@@ -188,7 +188,7 @@ impl Pending {
 
     #[cold]
     fn add_device(&mut self, id: &str, hash: u64) -> Key {
-        let device = self.devices.insert(Device { id: id.into(), hours: SmallVec::new() });
+        let device = self.devices.insert(Device { id: id.into(), hours: Hours::EMPTY });
         self.by_id.insert(hash, device);
         self.sorted.insert(device, |device| self.devices[device].id.as_bytes());
         device
@@ -212,30 +212,27 @@ impl Pending {
         let device = group.known.or_else(|| self.find_hashed(group.device.as_bytes(), group.hash));
         let device = device.unwrap_or_else(|| self.add_device(group.device.as_str(), group.hash));
         let hours = &mut self.devices[device].hours;
-        let at = match hours.binary_search_by_key(&hour, |slot| slot.hour) {
-            Ok(at) => at,
-            Err(at) => {
-                hours.insert(at, HourSlot { hour, open: None, in_flight: None });
-                at
-            }
-        };
-        if let Some(bucket) = hours[at].open {
-            return bucket;
+        match hours.find(hour).and_then(|slot| slot.open) {
+            Some(bucket) => bucket,
+            None => self.open_bucket(device, hour, position, now_ms),
         }
-        self.open_bucket(device, at, position, now_ms)
     }
 
     #[cold]
-    fn open_bucket(&mut self, device: Key, at: usize, position: Position, now_ms: u64) -> Key {
-        let slot = &mut self.devices[device].hours[at];
-        let is_blocked = slot.in_flight.is_some();
+    fn open_bucket(&mut self, device: Key, hour: Hour, position: Position, now_ms: u64) -> Key {
+        let hours = &mut self.devices[device].hours;
+        // Only a write in flight has left a slot for an hour without an open bucket.
+        let slot = hours.find_mut(hour);
+        let is_blocked = slot.is_some();
         let names = Arc::clone(self.names.current());
-        let mut bucket = OpenBucket::new(device, slot.hour, names, position, now_ms, is_blocked);
-        bucket.is_late = slot.hour <= self.ended;
+        let mut bucket = OpenBucket::new(device, hour, names, position, now_ms, is_blocked);
+        bucket.is_late = hour <= self.ended;
         self.bytes += bucket.bytes();
         let bucket = self.open.insert(bucket);
-        slot.open = Some(bucket);
-        if !is_blocked {
+        if let Some(slot) = slot {
+            slot.open = Some(bucket);
+        } else {
+            hours.insert(HourSlot { hour, open: Some(bucket), in_flight: None });
             self.by_age.append(&mut self.open, bucket);
         }
         bucket

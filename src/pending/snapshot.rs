@@ -124,9 +124,8 @@ impl Pending {
     pub fn hours(&self, device: &str, hours: Range<Hour>) -> (Vec<PendingHour>, Option<Hour>) {
         let Some(device) = self.find_device(device) else { return (Vec::new(), None) };
         let slots = &self.devices[device].hours;
-        let from = slots.partition_point(|slot| slot.hour < hours.start);
         let (mut found, mut items) = (Vec::new(), 0);
-        for slot in slots[from..].iter().take_while(|slot| slot.hour < hours.end) {
+        for slot in slots.from(hours.start).take_while(|slot| slot.hour < hours.end) {
             if items >= ITEMS_PER_TURN {
                 return (found, Some(slot.hour));
             }
@@ -141,7 +140,7 @@ impl Pending {
     pub fn has_hours(&self, device: &str, hours: &Range<Hour>) -> bool {
         let Some(device) = self.find_device(device) else { return false };
         let slots = &self.devices[device].hours;
-        slots.get(slots.partition_point(|slot| slot.hour < hours.start)).is_some_and(|slot| slot.hour < hours.end)
+        slots.from(hours.start).next().is_some_and(|slot| slot.hour < hours.end)
     }
 
     /// Takes a snapshot of an hour, and returns it with the work that it took.

@@ -221,8 +221,8 @@ impl Pending {
         let (hour, position, since_ms, bytes) = (open.hour, open.position, open.since_ms, open.bytes());
         let bucket = Arc::new(open.into_snapshot(self.keep));
         let in_flight = self.in_flight.insert(InFlight { bucket: Arc::clone(&bucket), position, since_ms, bytes });
-        let at = device.hours.binary_search_by_key(&hour, |slot| slot.hour).expect("an open bucket has a slot");
-        device.hours[at] = HourSlot { hour, open: None, in_flight: Some(in_flight) };
+        let slot = device.hours.find_mut(hour).expect("an open bucket has a slot");
+        *slot = HourSlot { hour, open: None, in_flight: Some(in_flight) };
         TakenBucket { device: device.id.to_shared(), bucket, reason }
     }
 
@@ -232,12 +232,12 @@ impl Pending {
     pub fn complete(&mut self, write: &BucketWrite) -> Arc<BucketSnapshot> {
         let device = self.find_device(&write.device).expect("a device with a write in flight is known");
         let hours = &mut self.devices[device].hours;
-        let at = hours.binary_search_by_key(&write.hour, |slot| slot.hour).expect("a write in flight has a slot");
-        let taken = hours[at].in_flight.take().expect("the write is in flight");
-        if let Some(bucket) = hours[at].open {
+        let slot = hours.find_mut(write.hour).expect("a write in flight has a slot");
+        let taken = slot.in_flight.take().expect("the write is in flight");
+        if let Some(bucket) = slot.open {
             self.unblock(bucket);
         } else {
-            hours.remove(at);
+            hours.remove(write.hour);
             if hours.is_empty() {
                 self.remove_device(device);
             }

@@ -364,7 +364,7 @@ fn no_turn_touches_more_than_a_bounded_number_of_values() {
 
     let touched = |pending: &Pending| {
         let device = pending.find_device("large").unwrap();
-        let (hour, items) = pending.snapshot(&pending.devices[device].hours[0]);
+        let (hour, items) = pending.snapshot(pending.devices[device].hours.first().unwrap());
         assert_eq!((hour.values(), hour.contents().samples().len()), (count as usize, count as usize));
         items
     };
