@@ -181,7 +181,7 @@ async fn dropped_collections_are_recreated_without_a_restart() {
     handle.collection::<Document>("buckets").drop().await.expect("dropped");
     wait_until("the indexes are there again", async || (indexes().await.ok()? == before).then_some(())).await;
     let log = server.logged("collections were dropped or replaced").await;
-    assert_eq!(log.matches("collections were dropped or replaced").count(), 2, "one line for each drop: {log}");
+    assert_eq!(log.matches("collections were dropped or replaced;").count(), 2, "one line for each drop: {log}");
     sent.send(&server, "a", 0, 1).await;
     server.settled().await;
     assert_eq!(answered(&server, &["a", "b"]).await, sent.stats());
