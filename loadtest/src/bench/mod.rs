@@ -263,7 +263,7 @@ mod tests {
     fn what_is_not_installed_is_left_out_by_name_unless_it_was_asked_for() {
         let (systems, absent) = chosen(&["--tidegauge", "sh"]).unwrap();
         assert_eq!(systems, [System::TidegaugeSqlite, System::Bare]);
-        assert_eq!(absent.len(), 6, "{absent:?}");
+        assert_eq!(absent.len(), 7, "{absent:?}");
         let refused = chosen(&["--tidegauge", "sh", "--systems", "influxdb"]).unwrap_err().to_string();
         assert!(refused.starts_with("InfluxDB 1.x: /no/influxd is not installed"), "{refused}");
         assert!(
