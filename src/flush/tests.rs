@@ -11,8 +11,8 @@ use crate::log::{BatchBuilder, Instruments, MinFree, Sync};
 use crate::model::{BucketWrite, Contents, Hour, Metric, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    Cause, DeviceList, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, RolledUp, Rollups, StoreError,
-    WriteError, Written,
+    Cause, DeviceList, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, RolledUp, Rollups, StatsNeeds,
+    StoreError, WriteError, Written,
 };
 use crate::telemetry::Exposition;
 
@@ -74,8 +74,9 @@ impl Store for Faulty {
         d: &[Arc<str>],
         h: Range<Hour>,
         m: &SeriesFilter,
+        n: StatsNeeds,
     ) -> Result<Vec<Vec<HourStats>>, StoreError> {
-        self.store.hour_stats(d, h, m).await
+        self.store.hour_stats(d, h, m, n).await
     }
 
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {

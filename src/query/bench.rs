@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::rollups::{Rollups, Step, merge, repeated, step};
+use super::rollups::merge::{merge, repeated};
+use super::rollups::step::step;
+use super::rollups::{Rollups, Step};
 use crate::model::{Contents, Hour, Metric, Sample, SeriesFilter, Stats, ValueAt};
 use crate::store::HourStats;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{Answer, Queries, QueryError, blocking};
 use crate::access::DeviceScope;
 use crate::model::{Contents, Day, Hour, Keep, Metric, SeriesFilter};
-use crate::store::{HourSamples, Store, StoreError};
+use crate::store::{HourSamples, StatsNeeds, Store, StoreError};
 
 /// The most days, besides the newest hour, that are searched for series which have been silent since.
 const MAX_DAYS: usize = 32;
@@ -86,7 +86,7 @@ async fn latest_stored(store: &dyn Store, device: &str, series: &SeriesFilter) -
     latest.has_more = known.has_more_series || silent.len() > MAX_DAYS;
     for (day, metrics) in silent.into_iter().rev().take(MAX_DAYS) {
         let wanted = SeriesFilter::new(metrics.iter().map(|metric| &**metric), []).unwrap_or_default();
-        let stats = store.hour_stats(&[device.into()], day.hours(), &wanted).await?;
+        let stats = store.hour_stats(&[device.into()], day.hours(), &wanted, StatsNeeds::Numbers).await?;
         let mut last_hours: BTreeMap<&Metric, Hour> = BTreeMap::new();
         for hour in stats.iter().flatten() {
             let of_hour = hour.stats.iter().map(|(metric, _)| metric).filter(|metric| metrics.contains(*metric));

@@ -45,7 +45,7 @@ mod rollups;
 pub use devices::{Device, DevicesRequest};
 pub use latest::Latest;
 pub use readings::{Page, ReadingAt, ReadingsRequest};
-pub use rollups::{Rollups, RollupsRequest, Series, Step};
+pub use rollups::{Column, Columns, Rollups, RollupsRequest, Series, Step};
 
 /// The most devices that a query looks up in pending under one lock.
 const DEVICES_PER_LOOK: usize = 16;

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::iter;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -10,10 +9,21 @@ use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use self::combined::Combined;
+use self::merge::{merge, repeated};
+use self::step::step;
 use super::{Answer, Queries, QueryError, joined};
 use crate::access::DeviceScope;
-use crate::model::{Contents, Hour, MS_PER_HOUR, Metric, MetricTable, SeriesFilter, Stats, join_stats};
-use crate::store::{HourStats, Store, StoreError};
+use crate::model::{Contents, Hour, MS_PER_HOUR, Metric, SeriesFilter, Stats};
+use crate::store::{StatsNeeds, Store, StoreError};
+
+mod columns;
+mod combined;
+pub(super) mod merge;
+pub(super) mod step;
+
+pub use columns::{Column, Columns};
+pub use step::Step;
 
 /// The most hours of stats that a query holds at once, over all devices that it reads.
 const HOURS_AT_ONCE: usize = 100_000;
@@ -29,41 +39,6 @@ const REQUESTS_AT_ONCE: usize = 3;
 /// The most hours of readings in one request to the store, if they have to be merged.
 const HOURS_PER_FETCH: usize = 48;
 
-/// The metrics of a device for which memory is reserved as if each hour had them.
-const METRICS_OF_ALL_HOURS: usize = 8;
-
-/// A step of a rollup: a number of hours that divides a day, so that steps begin at UTC midnight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step(i32);
-
-impl Step {
-    /// One hour.
-    pub const HOUR: Self = Self(1);
-
-    /// Returns a step of 1, 2, 3, 4, 6, 8, 12 or 24 hours.
-    pub const fn hours(hours: u32) -> Option<Self> {
-        if matches!(hours, 1 | 2 | 3 | 4 | 6 | 8 | 12 | 24) { Some(Self(hours as i32)) } else { None }
-    }
-
-    /// Returns the default range: 24 steps, or 30 days if the step is a day.
-    pub const fn default_hours(self) -> u32 {
-        if self.0 == 24 { 30 * 24 } else { 24 * self.0.unsigned_abs() }
-    }
-
-    /// Returns the hours of all steps that these hours touch.
-    const fn whole(self, hours: &Range<Hour>) -> Range<Hour> {
-        let Self(hours_of_step) = self;
-        let start = hours.start.0.div_euclid(hours_of_step) * hours_of_step;
-        let end = (hours.end.0 + hours_of_step - 1).div_euclid(hours_of_step) * hours_of_step;
-        Hour(start)..Hour(end)
-    }
-
-    /// Returns the start of the step that includes `hour`, in Unix milliseconds.
-    const fn start_ms(self, hour: Hour) -> i64 {
-        Hour(hour.0.div_euclid(self.0) * self.0).start_ms()
-    }
-}
-
 /// A request for rollups.
 #[derive(Debug, Clone)]
 pub struct RollupsRequest {
@@ -77,15 +52,14 @@ pub struct RollupsRequest {
     pub series: SeriesFilter,
     /// The step.
     pub step: Step,
+    /// The columns.
+    pub columns: Columns,
 }
 
 /// The rollups of one metric: the start of each step, in Unix milliseconds, and its stats.
 ///
 /// Ascending. Steps without readings are absent.
 pub type Series = Vec<(i64, Stats)>;
-
-/// The stats of each metric in an hour.
-type MetricsOfHour = (Hour, Vec<(Metric, Stats)>);
 
 /// The rollups of a device by metric.
 pub type Rollups = BTreeMap<Metric, Series>;
@@ -179,6 +153,7 @@ impl Queries {
                 hours: hours.clone(),
                 series: request.series.clone(),
                 step: request.step,
+                needs: request.columns.needs(),
             };
             let converted = group.converted(Arc::clone(&convert));
             async move {
@@ -227,6 +202,7 @@ struct Group {
     hours: Range<Hour>,
     series: SeriesFilter,
     step: Step,
+    needs: StatsNeeds,
 }
 
 /// The converted rollups of a group.
@@ -240,10 +216,11 @@ struct Converted<T> {
 
 impl Group {
     async fn converted<T>(self, convert: Arc<impl Fn(usize, Rollups) -> T>) -> Result<Converted<T>, QueryError> {
-        let Self { queries, deadline, devices, first, hours, series, step: step_of } = self;
+        let Self { queries, deadline, devices, first, hours, series, step: step_of, needs } = self;
         let pending = queries.pending(&devices, hours.clone()).await?;
         let is_pending = pending.iter().any(|hours| !hours.is_empty());
-        let (stored, failed) = match queries.ask(deadline, queries.store.hour_stats(&devices, hours, &series)).await {
+        let stored = queries.store.hour_stats(&devices, hours, &series, needs);
+        let (stored, failed) = match queries.ask(deadline, stored).await {
             Ok(stored) => (stored, None),
             Err(error) => (vec![Vec::new(); devices.len()], Some(error)),
         };
@@ -275,40 +252,6 @@ fn stored_ids<'d>(scope: &DeviceScope, devices: &'d [Arc<str>]) -> Result<Cow<'d
     stored.map(Cow::Owned)
 }
 
-/// The combined rollups of several devices.
-#[derive(Default)]
-struct Combined {
-    series: BTreeMap<Metric, BTreeMap<i64, Stats>>,
-    points: usize,
-}
-
-impl Combined {
-    fn add(&mut self, of_device: Rollups) {
-        for (metric, series) in of_device {
-            let steps = self.series.entry(metric).or_default();
-            let before = steps.len();
-            for (start_ms, stats) in series {
-                steps.entry(start_ms).and_modify(|known| known.merge(&stats)).or_insert(stats);
-            }
-            self.points += steps.len() - before;
-        }
-    }
-
-    fn finish(self) -> Rollups {
-        self.series.into_iter().map(|(metric, steps)| (metric, steps.into_iter().collect())).collect()
-    }
-}
-
-/// Returns the hours in which pending readings may repeat or precede stored ones.
-pub(super) fn repeated(stored: &[HourStats], pending: &[(Hour, Contents)]) -> Vec<Hour> {
-    let is_repeated = |stored: &&HourStats| {
-        let Ok(at) = pending.binary_search_by_key(&stored.hour, |(hour, _)| *hour) else { return false };
-        let first = pending[at].1.span().map(|(first, _)| stored.hour.instant_ms(first));
-        first.is_some_and(|first_ms| first_ms <= stored.last_ts_ms)
-    };
-    stored.iter().filter(is_repeated).map(|stored| stored.hour).collect()
-}
-
 /// Fetches the stored readings of these hours. An hour whose readings have expired is empty.
 async fn fetch(store: &dyn Store, device: &str, hours: &[Hour]) -> Result<BTreeMap<Hour, Contents>, StoreError> {
     let mut fetched: BTreeMap<Hour, Contents> = hours.iter().map(|hour| (*hour, Contents::default())).collect();
@@ -317,159 +260,4 @@ async fn fetch(store: &dyn Store, device: &str, hours: &[Hour]) -> Result<BTreeM
         fetched.extend(store.contents(device, range).await?);
     }
     Ok(fetched)
-}
-
-/// Merges `stored` stats, the stored readings of `repeated` hours and the pending readings to stats by hour.
-///
-/// The readings of a repeated hour may have expired while its stats are kept. The stats then stay as they
-/// are, because they may include the pending readings. This case shows in the count: a merge of all readings
-/// has at least as many values as the stored stats.
-pub(super) fn merge(
-    stored: Vec<HourStats>,
-    mut repeated: BTreeMap<Hour, Contents>,
-    pending: Vec<(Hour, Contents)>,
-    series: &SeriesFilter,
-) -> Vec<MetricsOfHour> {
-    if pending.is_empty() {
-        return stored.into_iter().map(|hour| (hour.hour, hour.stats)).collect();
-    }
-    let mut merged = Vec::with_capacity(stored.len() + pending.len());
-    let mut stored = stored.into_iter().map(|hour| (hour.hour, hour.stats)).peekable();
-    for (hour, contents) in pending {
-        merged.extend(iter::from_fn(|| stored.next_if(|(before, _)| *before < hour)));
-        let same = stored.next_if(|(stored, _)| *stored == hour);
-        let mut of_hour = same.map_or_else(Vec::new, |(_, stats)| stats);
-        let (stats, is_whole) = match repeated.remove(&hour) {
-            Some(stored) => (stored.merge(&contents).stats(hour), true),
-            None => (contents.stats(hour), false),
-        };
-        let stats = stats.into_iter().filter(|(metric, _)| series.matches(metric));
-        join_stats(&mut of_hour, stats, |known, stats| {
-            if !is_whole {
-                known.append(&stats);
-            } else if stats.count >= known.count {
-                *known = stats;
-            }
-        });
-        merged.push((hour, of_hour));
-    }
-    merged.extend(stored);
-    merged
-}
-
-/// The hours' stats, which are ascending, by steps.
-pub(super) fn step(hours: Vec<MetricsOfHour>, step: Step) -> Rollups {
-    let mut places = MetricTable::default();
-    let mut rollups: Vec<(Metric, Series)> = Vec::new();
-    let steps = hours.len().div_ceil(step.0.unsigned_abs() as usize);
-    for (hour, stats) in hours {
-        let start_ms = step.start_ms(hour);
-        for (metric, stats) in stats {
-            let place = places.place_of(&metric) as usize;
-            if place == rollups.len() {
-                // As a rule, a device has the same metrics in each hour, and few of them.
-                let steps = if rollups.len() < METRICS_OF_ALL_HOURS { steps } else { 0 };
-                rollups.push((metric, Series::with_capacity(steps)));
-            }
-            let series = &mut rollups[place].1;
-            match series.last_mut() {
-                Some((last_ms, last)) if *last_ms == start_ms => last.append(&stats),
-                _ => series.push((start_ms, stats)),
-            }
-        }
-    }
-    rollups.into_iter().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::model::Sample;
-
-    type Values = Vec<(i32, u32, u32, i32)>; // hour, offset, metric, value
-
-    fn by_hour(values: &Values) -> Vec<(Hour, Contents)> {
-        let mut hours: BTreeMap<Hour, Vec<Sample>> = BTreeMap::new();
-        for &(hour, offset, metric, value) in values {
-            hours.entry(Hour(hour)).or_default().push(Sample { value: f64::from(value), offset, metric });
-        }
-        let metrics: Vec<Metric> = vec!["x".into(), "y".into(), "z".into()];
-        hours.into_iter().map(|(hour, samples)| (hour, Contents::new(metrics.clone(), samples))).collect()
-    }
-
-    fn stored_stats(hours: &[(Hour, Contents)], series: &SeriesFilter) -> Vec<HourStats> {
-        let of = |(hour, contents): &(Hour, Contents)| HourStats {
-            hour: *hour,
-            last_ts_ms: hour.instant_ms(contents.span().expect("not empty").1),
-            stats: contents.stats(*hour).into_iter().filter(|(name, _)| series.matches(name)).collect(),
-        };
-        hours.iter().map(of).collect()
-    }
-
-    fn any_values() -> impl Strategy<Value = Values> {
-        prop::collection::vec((-2..3i32, 0..20u32, 0..3u32, -50..50i32), 0..60)
-    }
-
-    proptest! {
-        #[test]
-        fn stored_and_pending_merge_to_the_fold_of_all_identities(
-            stored in any_values(),
-            pending in any_values(),
-            only_x in any::<bool>(),
-            hours in prop::sample::select(vec![1, 2, 24])
-        ) {
-            let series = if only_x { SeriesFilter::new(["x"], []).unwrap() } else { SeriesFilter::ALL };
-            let mut model: BTreeMap<(i32, u32, u32), i32> = BTreeMap::new();
-            for &(hour, offset, metric, value) in stored.iter().chain(&pending) {
-                model.insert((hour, offset, metric), value);
-            }
-            let step_of = Step::hours(hours).unwrap();
-            let mut expected: BTreeMap<Metric, BTreeMap<i64, Stats>> = BTreeMap::new();
-            for (&(hour, offset, metric), &value) in model.iter().filter(|((.., metric), _)| !only_x || *metric == 0) {
-                let of_metric = expected.entry(["x", "y", "z"][metric as usize].into()).or_default();
-                let stats = of_metric.entry(step_of.start_ms(Hour(hour)));
-                let only = Stats::of(Hour(hour).instant_ms(offset), value.into());
-                stats.and_modify(|stats| stats.merge(&only)).or_insert(only);
-            }
-
-            let (stored, pending) = (by_hour(&stored), by_hour(&pending));
-            let stats = stored_stats(&stored, &series);
-            let repeated = repeated(&stats, &pending);
-            let repeated = stored.into_iter().filter(|(hour, _)| repeated.contains(hour)).collect();
-            let rollups = step(merge(stats, repeated, pending, &series), step_of);
-
-            let expected = expected.into_iter().map(|(metric, series)| (metric, series.into_iter().collect()));
-            let expected: Rollups = expected.collect();
-            prop_assert_eq!(rollups, expected);
-        }
-    }
-
-    #[test]
-    fn stats_of_readings_that_expired_are_not_replaced_by_fewer() {
-        let all = by_hour(&vec![(0, 1, 0, 1), (0, 2, 0, 2), (0, 3, 0, 3)]);
-        let pending = by_hour(&vec![(0, 2, 0, 9), (0, 1, 1, 5)]);
-        for left in [Vec::new(), vec![(0, 3, 0, 3)]] {
-            let stats = stored_stats(&all, &SeriesFilter::ALL);
-            assert_eq!(repeated(&stats, &pending), [Hour(0)]);
-            let mut left: BTreeMap<Hour, Contents> = by_hour(&left).into_iter().collect();
-            left.entry(Hour(0)).or_default();
-            let merged = merge(stats.clone(), left, pending.clone(), &SeriesFilter::ALL);
-            let expected = [stats[0].stats[0].clone(), ("y".into(), Stats::of(1, 5.0))];
-            assert_eq!(merged, [(Hour(0), expected.to_vec())]);
-        }
-    }
-
-    #[test]
-    fn steps_begin_at_utc_midnight_before_and_after_1970() {
-        let day = Step::hours(24).unwrap();
-        assert_eq!(day.start_ms(Hour(23)), 0);
-        assert_eq!(day.start_ms(Hour(-1)), -24 * 3_600_000);
-        assert_eq!(Step::hours(5), None);
-        for (hours, whole) in [(0..24, 0..24), (1..2, 0..24), (-1..1, -24..24), (23..25, 0..48), (-24..0, -24..0)] {
-            assert_eq!(day.whole(&(Hour(hours.start)..Hour(hours.end))), Hour(whole.start)..Hour(whole.end));
-        }
-        assert_eq!(Step::hours(0), None);
-    }
 }

@@ -79,6 +79,15 @@ impl HourStats {
     }
 }
 
+/// The stats that a query needs. A store may leave out others, if it is faster without them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatsNeeds {
+    /// Count, minimum, maximum and sum. The first and the last value may be `None`.
+    Numbers,
+    /// All that are stored.
+    All,
+}
+
 /// The identity and the age of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
@@ -110,11 +119,13 @@ pub trait Store: Send + Sync {
     ///
     /// The hours of a device are those in `hours` that have readings, or had readings that have expired,
     /// ascending. An hour with readings but with none of the series is in the answer, with empty stats.
+    /// `needs` says which stats may be left out.
     async fn hour_stats(
         &self,
         devices: &[Arc<str>],
         hours: Range<Hour>,
         series: &SeriesFilter,
+        needs: StatsNeeds,
     ) -> Result<Vec<Vec<HourStats>>, StoreError>;
 
     /// Returns the first readings of a range. The answer covers at least one instant: repeated calls, each

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::model::series::SERIES_MAX_BYTES;
 use crate::model::{BucketWrite, Contents, Hour, HourOffset, Keep, Metric, Sample, SeriesFilter, Stats};
-use crate::store::{HourStats, Store, Written};
+use crate::store::{HourStats, StatsNeeds, Store, Written};
 
 pub(super) mod concurrent;
 pub(super) mod devices;
@@ -236,7 +236,7 @@ fn only(hour: Hour) -> Range<Hour> {
 }
 
 async fn hour_stats(store: &dyn Store, device: &str, hours: Range<Hour>, series: &SeriesFilter) -> Vec<HourStats> {
-    let mut found = store.hour_stats(&[device.into()], hours, series).await.unwrap();
+    let mut found = store.hour_stats(&[device.into()], hours, series, StatsNeeds::All).await.unwrap();
     assert_eq!(found.len(), 1, "the stats of one device");
     found.remove(0)
 }

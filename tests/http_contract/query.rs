@@ -77,6 +77,12 @@ async fn assert_rollups(server: &Server) {
     assert_eq!(numbers(&lux_only["metrics"]["lux"]), numbers(&json!(day)));
     assert!(lux_only["metrics"].get("temp").is_none(), "{lux_only}");
 
+    let path = format!("/v1/devices/LIGHT-1/rollups?{RANGE}&metric=lux&step=1d");
+    let asked = server.get_json(&format!("{path}&fn=last,count&fn=max")).await;
+    let last = json!({ "ts": "2024-04-20T15:00:00.000Z", "value": 5.0 });
+    let day = json!({ "ts": "2024-04-20T00:00:00.000Z", "count": 3, "max": 322.0, "last": last });
+    assert_eq!(asked["metrics"]["lux"], json!([day]));
+
     let to = START_MS + HOUR_MS; // exclusive
     let first = server.get_json(&format!("/v1/devices/LIGHT-1/rollups?from={START_MS}&to={to}&step=1h")).await;
     assert_eq!(numbers(&first["metrics"]["lux"]), numbers(&json!(lux[..1])));
@@ -156,6 +162,8 @@ async fn bad_parameters_are_named_in_a_problem() {
         "rollups?from=2024-04-21T00:00:00Z&to=2024-04-20T00:00:00Z",
         &format!("rollups?{RANGE}&step=banana"),
         &format!("rollups?{RANGE}&step=7m"),
+        &format!("rollups?{RANGE}&fn=median"),
+        &format!("rollups?{RANGE}&fn="),
         &format!("readings?{RANGE}&limit=0"),
         &format!("readings?{RANGE}&limit=many"),
         &format!("readings?{RANGE}&cursor=made-up"),

@@ -7,9 +7,10 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
+use strum::IntoEnumIterator;
 
 use super::open_range;
-use super::rollups_json::{self, OfDevice};
+use super::rollups_json::{self, Form, OfDevice};
 use crate::access::{DeviceScope, Grant};
 use crate::common::clock::Clock;
 use crate::http::App;
@@ -17,7 +18,7 @@ use crate::http::admission::Admitted;
 use crate::http::device::{DeviceInPath, normalized};
 use crate::http::params::Params;
 use crate::http::problem::Problem;
-use crate::query::{Answer, DevicesRequest, Rollups, RollupsRequest, Step};
+use crate::query::{Answer, Column, Columns, DevicesRequest, Rollups, RollupsRequest, Step};
 
 /// The memory of the stats of one step, with their JSON.
 const BYTES_PER_POINT: usize = 300;
@@ -66,7 +67,7 @@ pub(in crate::http) async fn of_devices(
     if combined {
         let mut rollups = app.queries.combined_rollups(&grant.device_scope, &question.request).await?;
         rollups.partial |= partial;
-        return Ok(rollups_json::combined(&rollups, question.request.devices.len(), &question.step));
+        return Ok(rollups_json::combined(&rollups, question.request.devices.len(), &question.form));
     }
     let mut rollups = app.queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
     rollups.partial |= partial;
@@ -79,8 +80,7 @@ pub(in crate::http) async fn of_devices(
 /// The parameters that both paths have in common.
 struct Question {
     request: RollupsRequest,
-    /// The step in the words of the client.
-    step: String,
+    form: Form,
 }
 
 impl Question {
@@ -88,14 +88,16 @@ impl Question {
     fn of(params: &mut Params<'_>, clock: &Clock) -> Result<Self, Problem> {
         let (from_ms, to_ms) = open_range(params, clock)?;
         let (step, text) = step(params)?;
+        let columns = columns(params)?;
         let series = params.series()?;
-        Ok(Self { request: RollupsRequest { devices: Vec::new(), from_ms, to_ms, series, step }, step: text })
+        let request = RollupsRequest { devices: Vec::new(), from_ms, to_ms, series, step, columns };
+        Ok(Self { request, form: Form { step: text, columns } })
     }
 
     /// Returns the function that writes the rollups of the device at an index.
     fn to_json(&self) -> impl Fn(usize, &Rollups) -> OfDevice + use<> {
-        let (devices, step) = (self.request.devices.clone(), self.step.clone());
-        move |at, rollups| OfDevice::new(&devices[at], &step, rollups)
+        let (devices, form) = (self.request.devices.clone(), self.form.clone());
+        move |at, rollups| OfDevice::new(&devices[at], &form, rollups)
     }
 }
 
@@ -164,4 +166,18 @@ fn step(params: &mut Params<'_>) -> Result<(Step, String), Problem> {
     let step = hours.and_then(Step::hours);
     let step = step.ok_or_else(|| Problem::invalid_parameter("step", "expected 1h, 2h, 3h, 4h, 6h, 8h, 12h or 1d"))?;
     Ok((step, text.into_owned()))
+}
+
+/// Reads `fn`: columns, separated by commas, in one parameter or in several.
+fn columns(params: &mut Params<'_>) -> Result<Columns, Problem> {
+    let values = params.all("fn");
+    let mut columns = Columns::NONE;
+    for name in values.iter().flat_map(|value| value.split(',')) {
+        let column = name.parse::<Column>().map_err(|_| {
+            let known: Vec<&str> = Column::iter().map(Into::into).collect();
+            Problem::invalid_parameter("fn", format!("expected some of {}", known.join(",")))
+        })?;
+        columns = columns.with(column);
+    }
+    Ok(if values.is_empty() { Columns::default() } else { columns })
 }

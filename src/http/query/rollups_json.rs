@@ -8,12 +8,22 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::common::clock::HourTexts;
+use crate::common::clock::{HourTexts, write_rfc3339};
 use crate::http::pieces::Pieces;
-use crate::query::{Answer, Rollups, Series};
+use crate::model::{Stats, ValueAt};
+use crate::query::{Answer, Column, Columns, Rollups, Series};
 
 /// The usual length of a point, to reserve memory.
 const POINT_BYTES: usize = 120;
+
+/// The form of the answer to a question.
+#[derive(Debug, Clone)]
+pub(super) struct Form {
+    /// The step in the words of the client.
+    pub(super) step: String,
+    /// The columns of each point.
+    pub(super) columns: Columns,
+}
 
 /// The rollups of one device.
 pub(super) struct OfDevice {
@@ -24,14 +34,14 @@ pub(super) struct OfDevice {
 }
 
 impl OfDevice {
-    pub(super) fn new(device_id: &str, step: &str, metrics: &Rollups) -> Self {
+    pub(super) fn new(device_id: &str, form: &Form, metrics: &Rollups) -> Self {
         let points: usize = metrics.values().map(Vec::len).sum();
         let mut json = Vec::with_capacity(256 + points * POINT_BYTES);
         json.push(b',');
         braces(&mut json, |object| {
             value(object.field("deviceId"), device_id);
-            value(object.field("step"), step);
-            write_metrics(object.field("metrics"), metrics);
+            value(object.field("step"), &form.step);
+            write_metrics(object.field("metrics"), form, metrics);
         });
         Self { json, is_empty: metrics.is_empty() }
     }
@@ -62,13 +72,13 @@ pub(super) fn of_devices(answer: Answer<Vec<OfDevice>>, next: Option<&str>) -> R
 }
 
 /// The response for `devices` devices whose rollups are combined.
-pub(super) fn combined(answer: &Answer<Rollups>, devices: usize, step: &str) -> Response {
+pub(super) fn combined(answer: &Answer<Rollups>, devices: usize, form: &Form) -> Response {
     let points: usize = answer.body.values().map(Vec::len).sum();
     let mut json = Vec::with_capacity(256 + points * POINT_BYTES);
     braces(&mut json, |object| {
         value(object.field("devices"), &devices);
-        value(object.field("step"), step);
-        write_metrics(object.field("metrics"), &answer.body);
+        value(object.field("step"), &form.step);
+        write_metrics(object.field("metrics"), form, &answer.body);
         write_notes(object, answer);
     });
     response([json.into()])
@@ -88,31 +98,70 @@ fn response(json: impl IntoIterator<Item = Bytes>) -> Response {
     ([(CONTENT_TYPE, "application/json")], Body::new(Pieces::new(json))).into_response()
 }
 
-fn write_metrics(json: &mut Vec<u8>, rollups: &Rollups) {
+fn write_metrics(json: &mut Vec<u8>, form: &Form, rollups: &Rollups) {
+    let columns: Vec<Column> = form.columns.iter().collect();
     braces(json, |object| {
         for (metric, series) in rollups {
-            write_points(object.field(metric), series);
+            write_points(object.field(metric), &columns, series);
         }
     });
 }
 
-fn write_points(json: &mut Vec<u8>, series: &Series) {
+fn write_points(json: &mut Vec<u8>, columns: &[Column], series: &Series) {
     let mut hours = HourTexts::default();
     array(json, series, |json, (ts_ms, stats)| {
         json.extend_from_slice(br#"{"ts":""#);
         json.extend_from_slice(hours.text_of(*ts_ms));
-        json.extend_from_slice(br#"","count":"#);
-        value(json, &stats.count);
-        json.extend_from_slice(br#","min":"#);
-        write_number(json, stats.min);
-        json.extend_from_slice(br#","max":"#);
-        write_number(json, stats.max);
-        json.extend_from_slice(br#","avg":"#);
-        value(json, &stats.avg()); // seldom a short decimal; null if it is infinite
-        json.extend_from_slice(br#","sum":"#);
-        write_number(json, stats.sum);
+        json.push(b'"');
+        for column in columns {
+            write_column(json, *column, stats);
+        }
         json.push(b'}');
     });
+}
+
+/// Writes the field of a column, and the comma before it.
+fn write_column(json: &mut Vec<u8>, column: Column, stats: &Stats) {
+    match column {
+        Column::Count => {
+            json.extend_from_slice(br#","count":"#);
+            value(json, &stats.count);
+        }
+        Column::Min => {
+            json.extend_from_slice(br#","min":"#);
+            write_number(json, stats.min);
+        }
+        Column::Max => {
+            json.extend_from_slice(br#","max":"#);
+            write_number(json, stats.max);
+        }
+        Column::Avg => {
+            json.extend_from_slice(br#","avg":"#);
+            value(json, &stats.avg()); // seldom a short decimal; null if it is infinite
+        }
+        Column::Sum => {
+            json.extend_from_slice(br#","sum":"#);
+            write_number(json, stats.sum);
+        }
+        Column::First => {
+            json.extend_from_slice(br#","first":"#);
+            write_value_at(json, stats.first);
+        }
+        Column::Last => {
+            json.extend_from_slice(br#","last":"#);
+            write_value_at(json, stats.last);
+        }
+    }
+}
+
+/// Writes a value with its instant, or null.
+fn write_value_at(json: &mut Vec<u8>, value_at: Option<ValueAt>) {
+    let Some(ValueAt { ts_ms, value }) = value_at else { return json.extend_from_slice(b"null") };
+    json.extend_from_slice(br#"{"ts":""#);
+    write_rfc3339(json, ts_ms);
+    json.extend_from_slice(br#"","value":"#);
+    write_number(json, value);
+    json.push(b'}');
 }
 
 /// Writes a number like [`value`], and faster if it has at most three decimals, as values of sensors have.
@@ -184,12 +233,15 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::model::Stats;
 
     async fn text(response: Response) -> String {
         assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
         let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
         String::from_utf8(body.to_vec()).unwrap()
+    }
+
+    fn form(step: &str) -> Form {
+        Form { step: step.to_owned(), columns: Columns::default() }
     }
 
     fn rollups() -> Rollups {
@@ -211,7 +263,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_json_of_a_device_has_its_fields_in_order() {
-        let device = || OfDevice::new("d\n1", "1h", &rollups());
+        let device = || OfDevice::new("d\n1", &form("1h"), &rollups());
         let json = text(of_device(answer(device()))).await;
         assert!(json.starts_with(r#"{"deviceId":"d\n1","step":"1h","metrics":{"a \"b\" \\é":[{"ts":"2026-"#), "{json}");
         assert_eq!(
@@ -224,15 +276,30 @@ mod tests {
 
     #[tokio::test]
     async fn several_devices_are_apart_or_combined() {
-        let device = |device_id| OfDevice::new(device_id, "1d", &rollups());
+        let device = |device_id| OfDevice::new(device_id, &form("1d"), &rollups());
         let of = |id: &str| json!({ "deviceId": id, "step": "1d", "metrics": points() });
         let parsed = async |response| serde_json::from_str::<Value>(&text(response).await).unwrap();
         let apart = parsed(of_devices(answer(vec![device("a"), device("b")]), Some("b"))).await;
         assert_eq!(apart, json!({ "devices": [of("a"), of("b")], "next": "b" }));
         let none = text(of_devices(Answer { partial: true, ..answer(Vec::new()) }, None)).await;
         assert_eq!(none, r#"{"devices":[],"next":null,"partial":true}"#);
-        let together = parsed(combined(&answer(rollups()), 7, "1h")).await;
+        let together = parsed(combined(&answer(rollups()), 7, &form("1h"))).await;
         assert_eq!(together, json!({ "devices": 7, "step": "1h", "metrics": points() }));
+    }
+
+    #[tokio::test]
+    async fn a_point_has_the_columns_of_the_request() {
+        let columns = Columns::NONE.with(Column::Last).with(Column::Max).with(Column::First);
+        let form = Form { step: "1h".to_owned(), columns };
+        let device = text(of_device(answer(OfDevice::new("d", &form, &rollups())))).await;
+        let points = &serde_json::from_str::<Value>(&device).unwrap()["metrics"][r#"a "b" \é"#];
+        let only = json!({ "ts": "1970-01-01T00:00:00.000Z", "value": 20.0 });
+        let expected = json!([
+            { "ts": "2026-04-20T14:00:00.000Z", "max": 20.0, "first": only, "last": only },
+            { "ts": "2026-04-20T15:00:00.000Z", "max": 1e300, "first": null, "last": null },
+        ]);
+        assert_eq!(*points, expected);
+        assert!(device.contains(r#""max":20.0,"first":{"ts""#), "in the order of an answer: {device}");
     }
 
     proptest! {

@@ -15,7 +15,7 @@ use super::layout::Layout;
 use super::seek::{MAX_CONCURRENT_SUMMARIES, Seek};
 use super::store::MongoStore;
 use crate::model::{Day, Hour, Metric, SeriesFilter};
-use crate::store::{DeviceList, DeviceSeries, DeviceSummary, Store, StoreError};
+use crate::store::{DeviceList, DeviceSeries, DeviceSummary, StatsNeeds, Store, StoreError};
 
 /// How many devices are added to the index at once.
 const DEVICES_PER_STEP: usize = 100;
@@ -157,8 +157,14 @@ impl<L: Layout> MongoStore<L> {
         let mut end = last.0 + 1;
         while end > first.0 {
             let start = (end - HOURS_PER_QUERY).max(first.0);
-            let hours =
-                self.hour_stats(&[Arc::clone(&summary.device)], Hour(start)..Hour(end), &SeriesFilter::ALL).await?;
+            let hours = self
+                .hour_stats(
+                    &[Arc::clone(&summary.device)],
+                    Hour(start)..Hour(end),
+                    &SeriesFilter::ALL,
+                    StatsNeeds::Numbers,
+                )
+                .await?;
             let mut last_hours: BTreeMap<Metric, Hour> = BTreeMap::new();
             for hour in hours.into_iter().flatten() {
                 last_hours.extend(hour.stats.into_iter().map(|(metric, _)| (metric, hour.hour))); // ascending

@@ -17,8 +17,8 @@ use super::schema_state::SchemaState;
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Hour, Keep, SeriesFilter};
 use crate::store::{
-    Cause, DeviceList, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, RolledUp, Rollups, Store, StoreError,
-    WriteError, Written,
+    Cause, DeviceList, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, RolledUp, Rollups, StatsNeeds, Store,
+    StoreError, WriteError, Written,
 };
 
 /// Readings in a MongoDB collection of one layout, and their rollups in another collection.
@@ -163,6 +163,7 @@ impl<L: Layout> Store for MongoStore<L> {
         devices: &[Arc<str>],
         hours: Range<Hour>,
         series: &SeriesFilter,
+        _needs: StatsNeeds, // the documents are read as a whole
     ) -> Result<Vec<Vec<HourStats>>, StoreError> {
         let rolled_up = self.rollups.read(devices, &hours, series).await?;
         let missing = missing(devices, &hours, &rolled_up);

@@ -164,14 +164,14 @@ pub(in crate::store) async fn stats_of_several_devices_come_in_the_order_asked_f
         assert_eq!(outcome.unwrap(), written(1, 0));
     }
     let asked = ["several:c", "nobody", "several:b", "several:a"].map(Arc::from);
-    let found = store.hour_stats(&asked, hour(0)..hour(2), &series_of(&["a"])).await.unwrap();
+    let found = store.hour_stats(&asked, hour(0)..hour(2), &series_of(&["a"]), StatsNeeds::All).await.unwrap();
     let stats = |nth: i32, value| HourStats {
         hour: hour(nth),
         last_ts_ms: hour(nth).instant_ms(nth.unsigned_abs()),
         stats: vec![("a".into(), Stats::of(hour(nth).instant_ms(nth.unsigned_abs()), value))],
     };
     assert_eq!(found, [vec![stats(0, 1.5)], vec![], vec![stats(0, 7.0)], vec![stats(1, 1.5)]]);
-    assert!(store.hour_stats(&[], hour(0)..hour(2), &SeriesFilter::ALL).await.unwrap().is_empty());
+    assert!(store.hour_stats(&[], hour(0)..hour(2), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap().is_empty());
 }
 
 pub(in crate::store) async fn stats_are_of_the_metrics_asked_for(store: &dyn Store) {
@@ -367,7 +367,7 @@ pub(in crate::store) async fn devices_whose_ids_look_like_documents_of_others_st
         let span = (hour(0).instant_ms(0), hour(3).instant_ms(12_000));
         assert_eq!((summary.first_ts_ms, summary.last_ts_ms), span, "{device}");
     }
-    let found = store.hour_stats(&devices, hour(1)..hour(9), &SeriesFilter::ALL).await.unwrap();
+    let found = store.hour_stats(&devices, hour(1)..hour(9), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap();
     for hours in found {
         assert_eq!(
             hours.iter().map(|stats| (stats.hour, stats.stats[0].1.count)).collect::<Vec<_>>(),

@@ -43,7 +43,7 @@ use self::file::DatabaseFile;
 use self::readers::Readers;
 use self::write::Writer;
 use super::{
-    Cause, DeviceList, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, Store, StoreError,
+    Cause, DeviceList, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, StatsNeeds, Store, StoreError,
     UnreadableDocuments, WriteError, Written,
 };
 use crate::model::{BucketWrite, Contents, Hour, SeriesFilter};
@@ -163,6 +163,7 @@ impl Store for SqliteStore {
         devices: &[Arc<str>],
         hours: Range<Hour>,
         series: &SeriesFilter,
+        _needs: StatsNeeds,
     ) -> Result<Vec<Vec<HourStats>>, StoreError> {
         let (devices, series) = (devices.to_vec(), series.clone());
         self.read(move |connection| read::hour_stats(connection, &devices, &hours, &series)).await

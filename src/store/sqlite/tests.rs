@@ -58,7 +58,9 @@ async fn written(store: &SqliteStore, write: Arc<BucketWrite>) -> Written {
 }
 
 async fn stats(store: &SqliteStore, device: &str) -> Stats {
-    store.hour_stats(&[device.into()], Hour(0)..Hour(9), &SeriesFilter::ALL).await.unwrap()[0][0].stats[0].1
+    store.hour_stats(&[device.into()], Hour(0)..Hour(9), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap()[0][0].stats
+        [0]
+    .1
 }
 
 #[tokio::test]
@@ -348,18 +350,18 @@ async fn rollups_outlive_their_readings() {
     three_hours_of_many(&store).await;
     let all = Hour(0)..Hour(9);
     let devices = ["d7".into(), "d8".into()];
-    let before = store.hour_stats(&devices, all.clone(), &SeriesFilter::ALL).await.unwrap();
+    let before = store.hour_stats(&devices, all.clone(), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap();
     assert_eq!(store.expire_readings(MS_PER_HOUR - 1).await.unwrap(), 0);
     for (end, gone, left) in [(2, 1_200, 600), (2, 0, 600), (3, 600, 0)] {
         assert_eq!(store.expire_readings(end * MS_PER_HOUR).await.unwrap(), gone);
         assert_eq!(one::<u32>(&visitor(&folder), "SELECT count(*) FROM chunks"), left);
-        assert_eq!(store.hour_stats(&devices, all.clone(), &SeriesFilter::ALL).await.unwrap(), before);
+        assert_eq!(store.hour_stats(&devices, all.clone(), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap(), before);
         let last = store.last_hour("d7").await.unwrap();
         assert_eq!(last, (left > 0).then_some(Hour(2)), "an hour without readings is not the last hour");
     }
     assert!(store.contents("d7", all.clone()).await.unwrap().is_empty());
     assert_eq!(store.expire_rollups(3 * MS_PER_HOUR).await.unwrap(), 1_800);
-    assert_eq!(store.hour_stats(&devices, all, &SeriesFilter::ALL).await.unwrap(), [vec![], vec![]]);
+    assert_eq!(store.hour_stats(&devices, all, &SeriesFilter::ALL, StatsNeeds::All).await.unwrap(), [vec![], vec![]]);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use super::Scratch;
 use super::mongod::Mongod;
 use crate::model::{BucketWrite, Hour, Sample, SeriesFilter};
 use crate::store::mongodb::{BucketStore, Granularity, TimeseriesOptions, TimeseriesSpan, TimeseriesStore};
-use crate::store::{Cause, ReadingsQuery, Store, StoreError};
+use crate::store::{Cause, ReadingsQuery, StatsNeeds, Store, StoreError};
 
 const HOUR: Hour = Hour(493_526);
 
@@ -18,7 +18,7 @@ async fn ask_everything(store: &dyn Store) -> Vec<(&'static str, Result<(), Stor
         ("readings", store.readings(&ReadingsQuery::all("d", &hours)).await.map(drop)),
         ("latest", store.latest("d", HOUR).await.map(drop)),
         ("last_hour", store.last_hour("d").await.map(drop)),
-        ("hour_stats", store.hour_stats(&devices, hours, &SeriesFilter::ALL).await.map(drop)),
+        ("hour_stats", store.hour_stats(&devices, hours, &SeriesFilter::ALL, StatsNeeds::All).await.map(drop)),
         ("devices", store.devices("", None, 10).await.map(drop)),
     ]
 }

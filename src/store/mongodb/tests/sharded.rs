@@ -10,8 +10,8 @@ use mongodb::Client;
 use super::mongod::mongos::{Cluster, Recorded, SHARDS, Sharding, Verb, uri_of};
 use super::{MongodbOptions, Scratch, mongod};
 use crate::model::{BucketWrite, Day, Hour, Sample, SeriesFilter};
-use crate::store::Store;
 use crate::store::scenarios::rolling::roll_up_hours;
+use crate::store::{StatsNeeds, Store};
 
 /// Enough devices that they cannot all be on one shard by chance.
 const MANY_DEVICES: usize = 30;
@@ -93,7 +93,10 @@ pub(in super::super) async fn each_device_has_its_shard(scratch: &Scratch, store
     let before = cluster.record_of(&scratch.name).len();
     let hours = Hour(HOUR.0 - 2)..Hour(HOUR.0 + 2);
     for device in &devices {
-        let stats = store.hour_stats(std::slice::from_ref(device), hours.clone(), &SeriesFilter::ALL).await.unwrap();
+        let stats = store
+            .hour_stats(std::slice::from_ref(device), hours.clone(), &SeriesFilter::ALL, StatsNeeds::All)
+            .await
+            .unwrap();
         assert_eq!(stats[0][0].stats[0].1.count, 4);
         let contents = store.contents(device, hours.clone()).await.unwrap();
         assert_eq!(contents[0].1.samples().len(), 4);
@@ -105,7 +108,7 @@ pub(in super::super) async fn each_device_has_its_shard(scratch: &Scratch, store
     let used: BTreeSet<usize> = asked.iter().flat_map(|asked| asked.shards.clone()).collect();
     assert_eq!(used.len(), SHARDS);
 
-    let several = store.hour_stats(&devices, hours.clone(), &SeriesFilter::ALL).await.unwrap();
+    let several = store.hour_stats(&devices, hours.clone(), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap();
     assert!(several.iter().all(|of| of[0].stats[0].1.count == 4), "of devices of both shards");
     let listed = store.devices("", None, 1_000).await.unwrap().devices;
     assert!(listed.iter().map(|summary| &summary.device).eq(&devices), "in order, over both shards");

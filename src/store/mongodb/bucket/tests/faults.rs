@@ -225,7 +225,8 @@ async fn rolling_up_is_safe_to_repeat() {
         scratch.run(doc! { "drop": "buckets" }).await;
         for device in ["d", "e"] {
             let range = HOUR..Hour(HOUR.0 + 1);
-            let found = store.hour_stats(&[device.into()], range, &SeriesFilter::ALL).await.unwrap().remove(0);
+            let found =
+                store.hour_stats(&[device.into()], range, &SeriesFilter::ALL, StatsNeeds::All).await.unwrap().remove(0);
             assert_eq!(found[0].stats, write_at(device, 0..10).contents.stats(HOUR));
         }
     }

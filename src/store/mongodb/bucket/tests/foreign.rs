@@ -11,7 +11,8 @@ const NEXT: Hour = Hour(HOUR.0 + 1);
 /// The answers of every query about the device `d`, and the list of devices.
 async fn answers(store: &BucketStore) -> (Vec<HourStats>, Vec<(Hour, usize)>, Option<Hour>, Vec<String>) {
     let hours = Hour(HOUR.0 - 9)..Hour(HOUR.0 + 9);
-    let stats = store.hour_stats(&["d".into()], hours.clone(), &SeriesFilter::ALL).await.unwrap().remove(0);
+    let stats =
+        store.hour_stats(&["d".into()], hours.clone(), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap().remove(0);
     let contents = store.contents("d", hours).await.unwrap();
     let counts = contents.iter().map(|(hour, contents)| (*hour, contents.reading_count())).collect();
     let devices = store.devices("", None, 10).await.unwrap().devices;

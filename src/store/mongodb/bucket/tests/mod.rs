@@ -17,7 +17,7 @@ use super::{BucketStore, MongodbOptions};
 use crate::model::{BucketWrite, Hour, HourOffset, Sample, SeriesFilter};
 use crate::store::mongodb::tests::{Scratch, on_every_deployment, sharded};
 use crate::store::scenarios::rolling::roll_up_hours;
-use crate::store::{Cause, Store, WriteError, Written};
+use crate::store::{Cause, StatsNeeds, Store, WriteError, Written};
 
 on_every_deployment!(two_instances);
 
@@ -85,7 +85,7 @@ async fn expect_instants(store: &BucketStore, device: &str, offsets: impl IntoIt
     let found = store.contents(device, range.clone()).await.unwrap();
     let expected = write_at(device, offsets).contents.clone();
     assert_eq!(found, [(HOUR, expected.clone())]);
-    let stats = store.hour_stats(&[device.into()], range, &SeriesFilter::ALL).await.unwrap().remove(0);
+    let stats = store.hour_stats(&[device.into()], range, &SeriesFilter::ALL, StatsNeeds::All).await.unwrap().remove(0);
     assert_eq!(stats[0].stats, expected.stats(HOUR));
     assert_eq!(stats[0].last_ts_ms, HOUR.instant_ms(expected.span().unwrap().1));
 }

@@ -217,7 +217,7 @@ async fn wide_readings_stay_within_the_size_of_a_document() {
         found.samples().iter().map(|sample| ((sample.offset, found.metric_of(sample).clone()), sample.value)).collect();
     assert_eq!(found, expected);
     let stats = store
-        .hour_stats(&["wide".into()], HOUR..Hour(HOUR.0 + 1), &SeriesFilter::ALL)
+        .hour_stats(&["wide".into()], HOUR..Hour(HOUR.0 + 1), &SeriesFilter::ALL, StatsNeeds::All)
         .await
         .unwrap()
         .remove(0)

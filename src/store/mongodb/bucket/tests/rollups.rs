@@ -40,7 +40,11 @@ async fn roll_up(store: &BucketStore, device: &str, hour: Hour) {
 
 /// The stats as a query gets them.
 async fn stats(store: &BucketStore, device: &str, nths: std::ops::Range<i32>) -> Vec<HourStats> {
-    store.hour_stats(&[device.into()], hour(nths.start)..hour(nths.end), &SeriesFilter::ALL).await.unwrap().remove(0)
+    store
+        .hour_stats(&[device.into()], hour(nths.start)..hour(nths.end), &SeriesFilter::ALL, StatsNeeds::All)
+        .await
+        .unwrap()
+        .remove(0)
 }
 
 async fn stored(store: &BucketStore, device: &str, hour: Hour) -> Contents {
@@ -178,7 +182,10 @@ async fn a_query_reads_buckets_only_of_hours_that_are_not_rolled_up() {
     );
     assert_eq!(scratch.examined("buckets").await, 10, "the hours that are open");
     let devices = ["f", "x", "d"].map(Arc::from);
-    let found = store.hour_stats(&devices, hour(0)..hour(100), &SeriesFilter::new(["lux"], []).unwrap()).await.unwrap();
+    let found = store
+        .hour_stats(&devices, hour(0)..hour(100), &SeriesFilter::new(["lux"], []).unwrap(), StatsNeeds::All)
+        .await
+        .unwrap();
     assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [40, 0, 40]);
     assert_eq!(scratch.examined("buckets").await, 30, "the open hours of two devices");
 }

@@ -38,8 +38,13 @@ async fn names_that_every_measurement_has_come_back_as_metrics() {
     let hours = HOUR..Hour(HOUR.0 + 1);
     let found = store.contents("S1", hours.clone()).await.unwrap();
     assert_eq!(found, [(HOUR, write.contents.clone())]);
-    let mut stats =
-        store.hour_stats(&["S1".into()], hours, &SeriesFilter::ALL).await.unwrap().remove(0).remove(0).stats;
+    let mut stats = store
+        .hour_stats(&["S1".into()], hours, &SeriesFilter::ALL, StatsNeeds::All)
+        .await
+        .unwrap()
+        .remove(0)
+        .remove(0)
+        .stats;
     stats.sort_by(|a, b| a.1.min.total_cmp(&b.1.min));
     assert_eq!(stats, write.contents.stats(HOUR));
 }

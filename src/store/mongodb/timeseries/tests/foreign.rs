@@ -15,7 +15,7 @@ async fn foreign_measurements_change_no_answer() {
     write_one(&store, &write_at("d", 0..5)).await.unwrap();
     let hours = HOUR..Hour(HOUR.0 + 1);
     let answers = async || {
-        let stats = store.hour_stats(&["d".into()], hours.clone(), &SeriesFilter::ALL).await.unwrap();
+        let stats = store.hour_stats(&["d".into()], hours.clone(), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap();
         let devices = store.devices("", None, 9).await.unwrap().devices;
         (stats, store.contents("d", hours.clone()).await.unwrap(), store.last_hour("d").await.unwrap(), devices)
     };

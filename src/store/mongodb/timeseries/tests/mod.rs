@@ -14,7 +14,7 @@ use super::TimeseriesStore;
 use crate::model::{BucketWrite, Hour, HourOffset, Sample, SeriesFilter};
 use crate::store::mongodb::tests::{Scratch, on_every_deployment, sharded};
 use crate::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
-use crate::store::{Cause, Store, WriteError, Written};
+use crate::store::{Cause, StatsNeeds, Store, WriteError, Written};
 
 on_every_deployment!(two_instances, first_value_stays);
 

@@ -69,7 +69,7 @@ async fn a_whole_day_is_rolled_up_and_can_be_gone_on_with_after_it_was_broken_of
 
     scratch.delete_buckets(doc! {}).await;
     let devices: Vec<Arc<str>> = (0..1_500).map(|nth| device(nth).into()).collect();
-    let found = stores[0].hour_stats(&devices, hour(-20)..hour(20), &SeriesFilter::ALL).await.unwrap();
+    let found = stores[0].hour_stats(&devices, hour(-20)..hour(20), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap();
     for (found, write) in found.iter().zip(&writes) {
         let of_hour = found.iter().find(|stats| stats.hour == HOUR).unwrap();
         assert_eq!(by_name(&of_hour.stats), by_name(&write.contents.stats(HOUR)), "{}", write.device);
@@ -155,7 +155,9 @@ async fn instances_that_roll_up_hours_of_the_same_new_day_lose_none() {
         let outcomes = futures_util::future::join_all(rolling).await;
         assert!(outcomes.iter().flatten().all(Result::is_ok));
         scratch.delete_buckets(doc! {}).await;
-        for found in stores[0].hour_stats(&devices, hour(0)..hour(8), &SeriesFilter::ALL).await.unwrap() {
+        for found in
+            stores[0].hour_stats(&devices, hour(0)..hour(8), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap()
+        {
             assert_eq!(found.len(), 8, "round {round}");
         }
     }

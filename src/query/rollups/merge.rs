@@ -1,0 +1,141 @@
+//! The merge of stored and pending hours.
+
+use std::collections::BTreeMap;
+use std::iter;
+
+use crate::model::{Contents, Hour, Metric, SeriesFilter, Stats, join_stats};
+use crate::store::HourStats;
+
+/// The stats of each metric in an hour.
+pub(in crate::query) type MetricsOfHour = (Hour, Vec<(Metric, Stats)>);
+
+/// Returns the hours in which pending readings may repeat or precede stored ones.
+pub(in crate::query) fn repeated(stored: &[HourStats], pending: &[(Hour, Contents)]) -> Vec<Hour> {
+    let is_repeated = |stored: &&HourStats| {
+        let Ok(at) = pending.binary_search_by_key(&stored.hour, |(hour, _)| *hour) else { return false };
+        let first = pending[at].1.span().map(|(first, _)| stored.hour.instant_ms(first));
+        first.is_some_and(|first_ms| first_ms <= stored.last_ts_ms)
+    };
+    stored.iter().filter(is_repeated).map(|stored| stored.hour).collect()
+}
+
+/// Merges `stored` stats, the stored readings of `repeated` hours and the pending readings to stats by hour.
+///
+/// The readings of a repeated hour may have expired while its stats are kept. The stats then stay as they
+/// are, because they may include the pending readings. This case shows in the count: a merge of all readings
+/// has at least as many values as the stored stats.
+pub(in crate::query) fn merge(
+    stored: Vec<HourStats>,
+    mut repeated: BTreeMap<Hour, Contents>,
+    pending: Vec<(Hour, Contents)>,
+    series: &SeriesFilter,
+) -> Vec<MetricsOfHour> {
+    if pending.is_empty() {
+        return stored.into_iter().map(|hour| (hour.hour, hour.stats)).collect();
+    }
+    let mut merged = Vec::with_capacity(stored.len() + pending.len());
+    let mut stored = stored.into_iter().map(|hour| (hour.hour, hour.stats)).peekable();
+    for (hour, contents) in pending {
+        merged.extend(iter::from_fn(|| stored.next_if(|(before, _)| *before < hour)));
+        let same = stored.next_if(|(stored, _)| *stored == hour);
+        let mut of_hour = same.map_or_else(Vec::new, |(_, stats)| stats);
+        let (stats, is_whole) = match repeated.remove(&hour) {
+            Some(stored) => (stored.merge(&contents).stats(hour), true),
+            None => (contents.stats(hour), false),
+        };
+        let stats = stats.into_iter().filter(|(metric, _)| series.matches(metric));
+        join_stats(&mut of_hour, stats, |known, stats| {
+            if !is_whole {
+                known.append(&stats);
+            } else if stats.count >= known.count {
+                *known = stats;
+            }
+        });
+        merged.push((hour, of_hour));
+    }
+    merged.extend(stored);
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::Rollups;
+    use super::super::step::{Step, step};
+    use super::*;
+    use crate::model::Sample;
+
+    type Values = Vec<(i32, u32, u32, i32)>; // hour, offset, metric, value
+
+    fn by_hour(values: &Values) -> Vec<(Hour, Contents)> {
+        let mut hours: BTreeMap<Hour, Vec<Sample>> = BTreeMap::new();
+        for &(hour, offset, metric, value) in values {
+            hours.entry(Hour(hour)).or_default().push(Sample { value: f64::from(value), offset, metric });
+        }
+        let metrics: Vec<Metric> = vec!["x".into(), "y".into(), "z".into()];
+        hours.into_iter().map(|(hour, samples)| (hour, Contents::new(metrics.clone(), samples))).collect()
+    }
+
+    fn stored_stats(hours: &[(Hour, Contents)], series: &SeriesFilter) -> Vec<HourStats> {
+        let of = |(hour, contents): &(Hour, Contents)| HourStats {
+            hour: *hour,
+            last_ts_ms: hour.instant_ms(contents.span().expect("not empty").1),
+            stats: contents.stats(*hour).into_iter().filter(|(name, _)| series.matches(name)).collect(),
+        };
+        hours.iter().map(of).collect()
+    }
+
+    fn any_values() -> impl Strategy<Value = Values> {
+        prop::collection::vec((-2..3i32, 0..20u32, 0..3u32, -50..50i32), 0..60)
+    }
+
+    proptest! {
+        #[test]
+        fn stored_and_pending_merge_to_the_fold_of_all_identities(
+            stored in any_values(),
+            pending in any_values(),
+            only_x in any::<bool>(),
+            hours in prop::sample::select(vec![1, 2, 24])
+        ) {
+            let series = if only_x { SeriesFilter::new(["x"], []).unwrap() } else { SeriesFilter::ALL };
+            let mut model: BTreeMap<(i32, u32, u32), i32> = BTreeMap::new();
+            for &(hour, offset, metric, value) in stored.iter().chain(&pending) {
+                model.insert((hour, offset, metric), value);
+            }
+            let step_of = Step::hours(hours).unwrap();
+            let mut expected: BTreeMap<Metric, BTreeMap<i64, Stats>> = BTreeMap::new();
+            for (&(hour, offset, metric), &value) in model.iter().filter(|((.., metric), _)| !only_x || *metric == 0) {
+                let of_metric = expected.entry(["x", "y", "z"][metric as usize].into()).or_default();
+                let stats = of_metric.entry(step_of.start_ms(Hour(hour)));
+                let only = Stats::of(Hour(hour).instant_ms(offset), value.into());
+                stats.and_modify(|stats| stats.merge(&only)).or_insert(only);
+            }
+
+            let (stored, pending) = (by_hour(&stored), by_hour(&pending));
+            let stats = stored_stats(&stored, &series);
+            let repeated = repeated(&stats, &pending);
+            let repeated = stored.into_iter().filter(|(hour, _)| repeated.contains(hour)).collect();
+            let rollups = step(merge(stats, repeated, pending, &series), step_of);
+
+            let expected = expected.into_iter().map(|(metric, series)| (metric, series.into_iter().collect()));
+            let expected: Rollups = expected.collect();
+            prop_assert_eq!(rollups, expected);
+        }
+    }
+
+    #[test]
+    fn stats_of_readings_that_expired_are_not_replaced_by_fewer() {
+        let all = by_hour(&vec![(0, 1, 0, 1), (0, 2, 0, 2), (0, 3, 0, 3)]);
+        let pending = by_hour(&vec![(0, 2, 0, 9), (0, 1, 1, 5)]);
+        for left in [Vec::new(), vec![(0, 3, 0, 3)]] {
+            let stats = stored_stats(&all, &SeriesFilter::ALL);
+            assert_eq!(repeated(&stats, &pending), [Hour(0)]);
+            let mut left: BTreeMap<Hour, Contents> = by_hour(&left).into_iter().collect();
+            left.entry(Hour(0)).or_default();
+            let merged = merge(stats.clone(), left, pending.clone(), &SeriesFilter::ALL);
+            let expected = [stats[0].stats[0].clone(), ("y".into(), Stats::of(1, 5.0))];
+            assert_eq!(merged, [(Hour(0), expected.to_vec())]);
+        }
+    }
+}
