@@ -1,13 +1,14 @@
 //! The rows of one bucket, and the ways in which a write changes them.
 //!
-//! - **Append**, the usual way: all new readings are later than the stored ones. They become one more chunk,
-//!   and the write adds them to the rollups. It reads only the bucket's row and rollups.
+//! - **Append**, the usual way: all new readings are later than the stored ones. They become the first chunk
+//!   of the bucket, or one more, and the write adds them to the rollups. It reads only the bucket's row and
+//!   rollups.
 //! - **Rewrite**, for late and resent readings: the write reads all chunks of the bucket, merges the new
-//!   readings, and writes one chunk back. The cost grows with the bucket: some milliseconds for a device that
-//!   sends 100 readings a second. If the merge changes nothing, the write changes no row.
+//!   readings, and writes one chunk back, as the first. The cost grows with the bucket: some milliseconds for
+//!   a device that sends 100 readings a second. If the merge changes nothing, the write changes no row.
 //! - **Compaction**: each append leaves a small chunk. Every [`COMPACT_EVERY`]th append joins the small
-//!   chunks of the bucket. It leaves large chunks alone, so that a compaction rewrites at most some ten KiB,
-//!   however fast the device sends.
+//!   chunks of the bucket, in the first chunk unless that is large. It leaves large chunks alone, so that a
+//!   compaction rewrites at most some ten KiB, however fast the device sends.
 //! - **Rollups of older versions** lack the first and the last value. A write of one of their metrics is a
 //!   rewrite, which computes both from the readings.
 //! - **Expired readings**: the rollups of a bucket may cover readings that have expired (see
@@ -18,7 +19,7 @@
 //! append rounds the sum once. If a sum is beyond a double, each write folds it from all samples. A fold of
 //! finite values is never NaN, which SQLite could not store.
 
-use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 
 use super::error::SqliteError;
 use super::read::stats_at;
@@ -34,14 +35,17 @@ pub(super) const COMPACT_EVERY: i64 = 16;
 const SMALL_CHUNK_BYTES: i64 = 4 * 1024;
 
 pub(super) const BUCKET: &str =
-    "SELECT first_ts, last_ts, readings, metadata, outlived FROM buckets WHERE device = ?1 AND hour = ?2";
+    "SELECT first_ts, last_ts, readings, metadata, outlived, first_chunk FROM buckets WHERE device = ?1 AND hour = ?2";
 pub(super) const ROLLUPS: &str =
     "SELECT metric, count, min, max, sum, first_at, first_value, last_at, last_value FROM rollups
     WHERE device = ?1 AND hour = ?2";
 pub(super) const LAST_SEQ: &str = "SELECT max(seq) FROM chunks WHERE device = ?1 AND hour = ?2";
+pub(super) const FIRST_CHUNK_BELOW: &str = "SELECT data FROM first_chunks WHERE id = ?1 AND length(data) < ?2";
 pub(super) const CHUNKS_BELOW: &str =
     "SELECT seq, data FROM chunks WHERE device = ?1 AND hour = ?2 AND length(data) < ?3 ORDER BY seq";
 pub(super) const DELETE_CHUNK: &str = "DELETE FROM chunks WHERE device = ?1 AND hour = ?2 AND seq = ?3";
+/// Gives a new chunk, whose `id` is NULL, the next number.
+const PUT_FIRST_CHUNK: &str = "INSERT OR REPLACE INTO first_chunks (id, data) VALUES (?1, ?2)";
 const ADD_CHUNK: &str = "INSERT INTO chunks (device, hour, seq, data) VALUES (?1, ?2, ?3, ?4)";
 const PUT_ROLLUP: &str = "INSERT OR REPLACE INTO rollups
         (device, hour, metric, count, min, max, sum, first_at, first_value, last_at, last_value)
@@ -54,9 +58,10 @@ const PUT_ROLLUP_OF_NO_FEWER: &str = "INSERT INTO rollups
 /// Sets [`ReadingsState::Late`].
 pub(super) const HAS_LATE_READINGS: &str = "UPDATE buckets SET outlived = 2 WHERE device = ?1 AND hour = ?2";
 /// Writes a bucket's row. A REPLACE would change the index by hour each time.
-const PUT_BUCKET: &str = "INSERT INTO buckets (device, hour, first_ts, last_ts, readings, metadata)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-    ON CONFLICT (device, hour) DO UPDATE SET first_ts = ?3, last_ts = ?4, readings = ?5, metadata = ?6";
+const PUT_BUCKET: &str = "INSERT INTO buckets (device, hour, first_ts, last_ts, readings, metadata, first_chunk)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+    ON CONFLICT (device, hour)
+        DO UPDATE SET first_ts = ?3, last_ts = ?4, readings = ?5, metadata = ?6, first_chunk = ?7";
 
 /// The rows of one bucket, inside a transaction that writes.
 pub(super) struct BucketRows<'a> {
@@ -73,6 +78,17 @@ struct BucketSummary {
     readings: i64,
     metadata: Option<String>,
     readings_state: ReadingsState,
+    /// The number of the first chunk, if there is one.
+    first_chunk: Option<i64>,
+}
+
+/// Some chunks of a bucket.
+struct Chunks {
+    /// Whether the first chunk is among them.
+    has_first: bool,
+    /// The numbers of the others.
+    seqs: Vec<i64>,
+    contents: Contents,
 }
 
 impl<'a> BucketRows<'a> {
@@ -122,19 +138,31 @@ impl<'a> BucketRows<'a> {
         let added = contents.reading_count() as i64;
         let metadata = write.metadata.as_deref().map(str::to_owned);
         let Some(before) = before else {
-            self.put_chunk(0, &encoder.encode(contents))?;
+            let first_chunk = Some(self.put_first_chunk(None, &encoder.encode(contents))?);
             let readings_state = ReadingsState::Complete;
-            return self.put_summary(&BucketSummary { first_ts, last_ts, readings: added, metadata, readings_state });
+            let readings = added;
+            return self.put_summary(&BucketSummary {
+                first_ts,
+                last_ts,
+                readings,
+                metadata,
+                readings_state,
+                first_chunk,
+            });
         };
+        let seq = self.next_seq()?;
+        self.put_chunk(seq, &encoder.encode(contents))?;
+        let mut first_chunk = before.first_chunk;
+        if seq % COMPACT_EVERY == COMPACT_EVERY - 1 {
+            first_chunk = self.compact(encoder, first_chunk, seq)?;
+        }
         self.put_summary(&BucketSummary {
             last_ts,
             readings: before.readings + added,
             metadata: metadata.or(before.metadata),
+            first_chunk,
             ..before
-        })?;
-        let seq = self.next_seq()?;
-        self.put_chunk(seq, &encoder.encode(contents))?;
-        if seq % COMPACT_EVERY == COMPACT_EVERY - 1 { self.compact(encoder, seq) } else { Ok(()) }
+        })
     }
 
     /// Merges the new readings, and returns how many of the accepted readings were new.
@@ -144,7 +172,7 @@ impl<'a> BucketRows<'a> {
         write: &BucketWrite,
         mut summary: BucketSummary,
     ) -> Result<u32, SqliteError> {
-        let (seqs, stored) = self.chunks_below(i64::MAX)?;
+        let Chunks { seqs, contents: stored, .. } = self.chunks_below(i64::MAX, summary.first_chunk)?;
         let new = &write.contents;
         let value_before = |sample: &Sample| stored.value(sample.offset, new.metric_of(sample));
         let brings_metadata = write.metadata.is_some() && write.metadata.as_deref() != summary.metadata.as_deref();
@@ -155,7 +183,7 @@ impl<'a> BucketRows<'a> {
             let merged = stored.merge(new);
             let (first, last) = merged.span().expect("the merge has the new readings");
             self.delete_chunks(&seqs)?;
-            self.put_chunk(0, &encoder.encode(&merged))?;
+            let first_chunk = Some(self.put_first_chunk(summary.first_chunk, &encoder.encode(&merged))?);
             let (mut first_ts, mut last_ts) = (write.hour.instant_ms(first), write.hour.instant_ms(last));
             if summary.readings_state == ReadingsState::Complete {
                 self.put_rollups(PUT_ROLLUP, &merged.stats(write.hour))?;
@@ -164,19 +192,33 @@ impl<'a> BucketRows<'a> {
                 self.put_rollups(PUT_ROLLUP_OF_NO_FEWER, &merged.stats(write.hour))?;
                 self.prepare(HAS_LATE_READINGS)?.execute(params![self.device, self.hour])?;
             }
-            self.put_summary(&BucketSummary { first_ts, last_ts, readings: merged.reading_count() as i64, ..summary })?;
+            let readings = merged.reading_count() as i64;
+            self.put_summary(&BucketSummary { first_ts, last_ts, readings, first_chunk, ..summary })?;
         } else if brings_metadata {
             self.put_summary(&summary)?;
         }
         Ok(write.count_stored(|sample| value_before(sample).is_none()))
     }
 
-    /// Joins the small chunks into one, with the number `last_seq` if that chunk is small too.
-    fn compact(&self, encoder: &mut ChunkEncoder, last_seq: i64) -> Result<(), SqliteError> {
-        let (seqs, contents) = self.chunks_below(SMALL_CHUNK_BYTES)?;
+    /// Joins the small chunks into one: the first, or another one if the first is large. Returns the number
+    /// of the first chunk.
+    fn compact(
+        &self,
+        encoder: &mut ChunkEncoder,
+        first_chunk: Option<i64>,
+        last_seq: i64,
+    ) -> Result<Option<i64>, SqliteError> {
+        let Chunks { has_first, seqs, contents } = self.chunks_below(SMALL_CHUNK_BYTES, first_chunk)?;
+        if seqs.is_empty() {
+            return Ok(first_chunk);
+        }
         self.delete_chunks(&seqs)?;
-        let seq = if seqs.contains(&last_seq) { last_seq } else { last_seq + 1 };
-        if contents.is_empty() { Ok(()) } else { self.put_chunk(seq, &encoder.encode(&contents)) }
+        let joined = encoder.encode(&contents);
+        if has_first || first_chunk.is_none() {
+            return self.put_first_chunk(first_chunk, &joined).map(Some);
+        }
+        self.put_chunk(if seqs.contains(&last_seq) { last_seq } else { last_seq + 1 }, &joined)?;
+        Ok(first_chunk)
     }
 }
 
@@ -194,13 +236,14 @@ impl BucketRows<'_> {
                 readings: row.get(2)?,
                 metadata: row.get(3)?,
                 readings_state: row.get(4)?,
+                first_chunk: row.get(5)?,
             })
         });
         Ok(row.optional()?)
     }
 
     fn put_summary(&self, to: &BucketSummary) -> Result<(), SqliteError> {
-        let values = params![self.device, self.hour, to.first_ts, to.last_ts, to.readings, to.metadata];
+        let values = params![self.device, self.hour, to.first_ts, to.last_ts, to.readings, to.metadata, to.first_chunk];
         self.prepare(PUT_BUCKET)?.execute(values)?;
         Ok(())
     }
@@ -252,6 +295,11 @@ impl BucketRows<'_> {
         Ok(last.map_or(0, |last| last + 1))
     }
 
+    /// Writes the first chunk in the place of the one with the number `id`, and returns its number.
+    fn put_first_chunk(&self, id: Option<i64>, chunk: &[u8]) -> Result<i64, SqliteError> {
+        Ok(self.prepare(PUT_FIRST_CHUNK)?.insert(params![id, chunk])?)
+    }
+
     fn put_chunk(&self, seq: i64, chunk: &[u8]) -> Result<(), SqliteError> {
         self.prepare(ADD_CHUNK)?.execute(params![self.device, self.hour, seq, chunk])?;
         Ok(())
@@ -265,17 +313,29 @@ impl BucketRows<'_> {
         Ok(())
     }
 
-    /// The chunks of fewer than `bytes` bytes: their numbers and their contents.
-    fn chunks_below(&self, bytes: i64) -> Result<(Vec<i64>, Contents), SqliteError> {
+    /// The chunks of fewer than `bytes` bytes.
+    fn chunks_below(&self, bytes: i64, first_chunk: Option<i64>) -> Result<Chunks, SqliteError> {
         let mut samples = HourSamples::all(Hour::of(self.hour));
+        let mut has_first = false;
+        let mut statement = self.prepare(FIRST_CHUNK_BELOW)?;
+        let mut rows = statement.query(params![first_chunk, bytes])?;
+        if let Some(row) = rows.next()? {
+            has_first = true;
+            add_chunk(row, 0, &mut samples)?;
+        }
         let mut seqs = Vec::new();
         let mut statement = self.prepare(CHUNKS_BELOW)?;
         let mut rows = statement.query(params![self.device, self.hour, bytes])?;
         while let Some(row) = rows.next()? {
             seqs.push(row.get(0)?);
-            let chunk = row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?;
-            samples.add_chunk(chunk).map_err(SqliteError::Chunk)?;
+            add_chunk(row, 1, &mut samples)?;
         }
-        Ok((seqs, samples.finish().0))
+        Ok(Chunks { has_first, seqs, contents: samples.finish().0 })
     }
+}
+
+/// Adds the samples of the chunk in the column `at` of a row.
+fn add_chunk(row: &Row<'_>, at: usize, into: &mut HourSamples) -> Result<(), SqliteError> {
+    let chunk = row.get_ref(at)?.as_blob().map_err(rusqlite::Error::from)?;
+    into.add_chunk(chunk).map_err(SqliteError::Chunk)
 }

@@ -27,19 +27,27 @@ pub(super) struct Expiry {
     deletes_buckets: bool,
 }
 
+const DELETE_FIRST_CHUNK: &str =
+    "DELETE FROM first_chunks WHERE id = (SELECT first_chunk FROM buckets WHERE device = ?1 AND hour = ?2)";
 const DELETE_CHUNKS: &str = "DELETE FROM chunks WHERE device = ?1 AND hour = ?2";
 
 /// Deletes readings, keeps the rollups of their hour, and sets [`super::schema::ReadingsState::Expired`].
 pub(super) const READINGS: Expiry = Expiry {
     oldest: "SELECT device, hour FROM buckets WHERE outlived <> 1 AND hour <= ?1 ORDER BY hour LIMIT ?2",
-    each: &[DELETE_CHUNKS, "UPDATE buckets SET outlived = 1 WHERE device = ?1 AND hour = ?2"],
+    each: &[
+        DELETE_FIRST_CHUNK,
+        DELETE_CHUNKS,
+        "UPDATE buckets SET outlived = 1, first_chunk = NULL WHERE device = ?1 AND hour = ?2",
+    ],
     deletes_buckets: false,
 };
 
 /// Deletes readings and rollups.
 pub(super) const ROLLUPS: Expiry = Expiry {
-    oldest: "SELECT device, hour FROM buckets WHERE hour <= ?1 ORDER BY hour LIMIT ?2",
+    oldest: "SELECT device, hour FROM buckets WHERE outlived = 1 AND hour <= ?1
+        UNION ALL SELECT device, hour FROM buckets WHERE outlived <> 1 AND hour <= ?1 ORDER BY hour LIMIT ?2",
     each: &[
+        DELETE_FIRST_CHUNK,
         DELETE_CHUNKS,
         "DELETE FROM rollups WHERE device = ?1 AND hour = ?2",
         "DELETE FROM buckets WHERE device = ?1 AND hour = ?2",

@@ -14,20 +14,23 @@ use super::error::SqliteError;
 use super::{devices, history};
 use crate::disk;
 
-/// The version of the file, kept in its `user_version`. Version 5 has the tables of version 4; its chunks may
-/// be of version 2, which older programs cannot read.
-const VERSION: i32 = 5;
+/// The version of the file, kept in its `user_version`. Version 5 has the tables of version 4, and chunks of
+/// version 2. Since version 6 the first chunks have a table of their own.
+const VERSION: i32 = 6;
 /// `Tide` in ASCII. It marks the file as tidegauge's own for `file(1)` and for [`open_writer`].
 const APPLICATION_ID: i32 = 0x5469_6465;
 
 /// The tables. Times are Unix milliseconds; `hour` is the start of the hour.
 ///
-/// - `buckets`: one row per bucket. The indexes serve expiry, which asks by hour across all devices. The
-///   column `outlived` is the [`ReadingsState`]; its name is that of the first files, and stays.
+/// - `buckets`: one row per bucket. The indexes serve expiry, which asks by hour across all devices; each
+///   bucket is in one of them. The column `outlived` is the [`ReadingsState`]; its name is that of the first
+///   files, and stays. `first_chunk` is NULL if the readings have expired, or are all in `chunks`.
 /// - `rollups`: the stats of one metric in one bucket. Rows of files before version 4 have NULL in the last
 ///   four columns.
-/// - `chunks`: the readings of a bucket, as one or more chunks that share no identity. It has a rowid, unlike
-///   the other tables: blobs are too large for an index, and new ones are all at the end of the table.
+/// - `first_chunks`: the readings of a bucket as a chunk; as a rule, a bucket has no other. New ones are all
+///   at the end of the table, which fills its pages, and the number in `buckets` is their only key.
+/// - `chunks`: further chunks of a bucket, and all chunks of those that versions before 6 wrote. The chunks
+///   of a bucket share no identity. Unlike `buckets` it has a rowid: blobs are too large for an index.
 const TABLES: &str = "
 CREATE TABLE buckets (
     device   TEXT    NOT NULL,
@@ -37,10 +40,15 @@ CREATE TABLE buckets (
     readings INTEGER NOT NULL,
     metadata TEXT,
     outlived INTEGER NOT NULL DEFAULT 0,
+    first_chunk INTEGER,
     PRIMARY KEY (device, hour)
 ) WITHOUT ROWID;
-CREATE INDEX buckets_by_hour ON buckets (hour);
 CREATE INDEX readings_by_hour ON buckets (hour) WHERE outlived <> 1;
+CREATE INDEX expired_by_hour ON buckets (hour) WHERE outlived = 1;
+CREATE TABLE first_chunks (
+    id   INTEGER PRIMARY KEY,
+    data BLOB    NOT NULL
+);
 CREATE TABLE rollups (
     device TEXT    NOT NULL,
     hour   INTEGER NOT NULL,
@@ -97,6 +105,13 @@ ALTER TABLE rollups ADD COLUMN first_at INTEGER;
 ALTER TABLE rollups ADD COLUMN first_value REAL;
 ALTER TABLE rollups ADD COLUMN last_at INTEGER;
 ALTER TABLE rollups ADD COLUMN last_value REAL;";
+
+/// Makes the tables of version 6 from those of version 5. This changes no row, and reads `buckets` once.
+const FROM_5_TO_6: &str = "
+ALTER TABLE buckets ADD COLUMN first_chunk INTEGER;
+CREATE TABLE first_chunks (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE INDEX expired_by_hour ON buckets (hour) WHERE outlived = 1;
+DROP INDEX buckets_by_hour;";
 
 /// Which readings of a bucket the file has, beside its rollups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,6 +208,7 @@ fn claim(connection: &mut Connection) -> Result<(), SqliteError> {
             if before < 4 {
                 transaction.execute_batch(FROM_3_TO_4)?;
             }
+            transaction.execute_batch(FROM_5_TO_6)?;
             transaction.pragma_update(None, "user_version", VERSION)?;
         }
         (APPLICATION_ID, version) => return Err(SqliteError::UnknownVersion { found: version, known: VERSION }),
@@ -207,6 +223,18 @@ fn claim(connection: &mut Connection) -> Result<(), SqliteError> {
     history::ensure(&transaction)?;
     Ok(transaction.commit()?)
 }
+
+/// Makes a file of version 5 from one of version 6.
+#[cfg(test)]
+pub(super) const FROM_6_TO_5: &str = "
+INSERT INTO chunks (device, hour, seq, data) SELECT device, hour,
+    (SELECT count(*) FROM chunks WHERE (chunks.device, chunks.hour) = (buckets.device, buckets.hour)), data
+    FROM buckets JOIN first_chunks ON id = first_chunk;
+DROP TABLE first_chunks;
+ALTER TABLE buckets DROP COLUMN first_chunk;
+DROP INDEX expired_by_hour;
+CREATE INDEX buckets_by_hour ON buckets (hour);
+PRAGMA user_version = 5;";
 
 #[cfg(test)]
 mod tests {
@@ -232,14 +260,14 @@ mod tests {
             let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
             assert_eq!(text("journal_mode"), "wal");
             assert_eq!(number("synchronous"), 2, "FULL");
-            assert_eq!((number("application_id"), number("user_version")), (0x5469_6465, 5));
+            assert_eq!((number("application_id"), number("user_version")), (0x5469_6465, 6));
         }
     }
 
     fn to_3() -> String {
         let columns = ["first_at", "first_value", "last_at", "last_value"];
         let drop = columns.map(|column| format!("ALTER TABLE rollups DROP COLUMN {column};"));
-        format!("{}PRAGMA user_version = 3;", drop.concat())
+        format!("{FROM_6_TO_5}{}PRAGMA user_version = 3;", drop.concat())
     }
 
     fn rollups_without_ends(connection: &Connection) -> i64 {
@@ -288,6 +316,7 @@ mod tests {
                 assert_eq!(state, ReadingsState::Complete);
                 assert_eq!(rollups_without_ends(&connection), 4);
                 connection.prepare("SELECT 1 FROM buckets INDEXED BY readings_by_hour WHERE outlived <> 1").unwrap();
+                connection.prepare("SELECT 1 FROM buckets INDEXED BY expired_by_hour WHERE outlived = 1").unwrap();
                 let all = |sql| connection.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
                 let devices =
                     all("SELECT group_concat(concat_ws(' ', device, metadata, metadata_hour, first_ts, last_ts), ', ')
@@ -302,7 +331,7 @@ mod tests {
     #[test]
     fn a_newer_file_is_refused_with_both_versions() {
         let message = open_error_after("PRAGMA user_version = 7");
-        assert!(message.contains("version 7") && message.contains("version 5"), "{message}");
+        assert!(message.contains("version 7") && message.contains("version 6"), "{message}");
     }
 
     #[test]

@@ -178,13 +178,14 @@ async fn many_appends_leave_few_chunks_and_large_ones_alone() {
     let noise = |at: u32| (at, f64::from(at).sin()); // does not compress
     written(&store, write_at("d", Hour(1), (0..3000).map(noise))).await;
     let visitor = visitor(&folder);
-    let large: i64 = one(&visitor, "SELECT rowid FROM chunks");
+    let large = || one::<i64>(&visitor, "SELECT length(data) FROM buckets JOIN first_chunks ON id = first_chunk");
+    let before = large();
     for step in 0..200 {
         written(&store, write_at("d", Hour(1), (0..2).map(|at| noise(3000 + step * 2 + at)))).await;
     }
     let chunks: i64 = one(&visitor, "SELECT count(*) FROM chunks");
     assert!(chunks <= bucket::COMPACT_EVERY + 1, "{chunks}");
-    assert_eq!(one::<i64>(&visitor, "SELECT min(rowid) FROM chunks"), large);
+    assert_eq!(large(), before);
     assert_eq!(one::<i64>(&visitor, "SELECT readings FROM buckets"), 3400);
     let contents = store.contents("d", Hour(1)..Hour(2)).await.unwrap().remove(0).1;
     assert_eq!(contents, write_at("d", Hour(1), (0..3400).map(noise)).contents);
@@ -195,8 +196,8 @@ async fn chunks_of_version_1_are_read_and_rewritten() {
     let (folder, store) = new_store();
     written(&store, write_at("d", Hour(1), [(0, 1.5), (300, 2.0)])).await;
     let visitor = visitor(&folder);
-    let version: fn(&Connection) -> Vec<u8> = |visitor| one(visitor, "SELECT substr(data, 1, 1) FROM chunks");
-    let older = "UPDATE chunks SET data = x'01000101610200AC0200000000000000F83F0000000000000040'";
+    let version: fn(&Connection) -> Vec<u8> = |visitor| one(visitor, "SELECT substr(data, 1, 1) FROM first_chunks");
+    let older = "UPDATE first_chunks SET data = x'01000101610200AC0200000000000000F83F0000000000000040'";
     assert_eq!(visitor.execute(older, []), Ok(1));
     let contents = async || store.contents("d", Hour(1)..Hour(2)).await.unwrap().remove(0).1;
     assert_eq!((version(&visitor), contents().await.samples().len()), (vec![1], 2));
@@ -206,11 +207,46 @@ async fn chunks_of_version_1_are_read_and_rewritten() {
 }
 
 #[tokio::test]
+async fn chunks_of_a_file_of_version_5_are_read_and_become_first_chunks() {
+    let (folder, store) = new_store();
+    let values = |range: Range<u32>| range.map(|at| (at * 10, f64::from(at)));
+    for device in ["late", "append", "expire"] {
+        for part in [0..50, 50..60, 60..70] {
+            written(&store, write_at(device, Hour(1), values(part))).await;
+        }
+    }
+    drop(store);
+    let visitor = visitor(&folder);
+    visitor.execute_batch(schema::FROM_6_TO_5).unwrap();
+    let store = SqliteStore::open(&file_in(&folder)).unwrap();
+    let contents = async |device| store.contents(device, Hour(0)..Hour(9)).await.unwrap().remove(0).1;
+    let chunks = |device| {
+        let count = |sql: &str| visitor.query_row(sql, [device], |row| row.get::<_, i64>(0)).unwrap();
+        let first = "SELECT count(*) FROM buckets JOIN first_chunks ON id = first_chunk WHERE device = ?1";
+        (count(first), count("SELECT count(*) FROM chunks WHERE device = ?1"))
+    };
+    for device in ["late", "append", "expire"] {
+        assert_eq!(contents(device).await, write_at("d", Hour(1), values(0..70)).contents);
+        assert_eq!(chunks(device), (0, 3));
+    }
+    written(&store, write_at("late", Hour(1), [(1, 7.0)])).await;
+    assert_eq!((contents("late").await.reading_count(), chunks("late")), (71, (1, 0)));
+    for at in 70..100 {
+        written(&store, write_at("append", Hour(1), values(at..at + 1))).await;
+        assert_eq!(contents("append").await, write_at("d", Hour(1), values(0..at + 1)).contents);
+    }
+    assert_eq!(chunks("append").0, 1);
+    assert_eq!(store.expire_readings(i64::MAX).await.unwrap(), 3);
+    assert_eq!(one::<i64>(&visitor, "SELECT (SELECT count(*) FROM first_chunks) + count(*) FROM chunks"), 0);
+    assert_eq!(store.expire_rollups(i64::MAX).await.unwrap(), 3);
+}
+
+#[tokio::test]
 async fn one_refused_bucket_does_not_block_the_others() {
     let (folder, store) = new_store();
     // the trigger fails the write of the bucket after that of its rollups
     let refuse =
-        "CREATE TRIGGER refuse BEFORE INSERT ON chunks WHEN new.device = 'bad' BEGIN SELECT raise(ABORT, 'no'); END";
+        "CREATE TRIGGER refuse BEFORE INSERT ON buckets WHEN new.device = 'bad' BEGIN SELECT raise(ABORT, 'no'); END";
     visitor(&folder).execute_batch(refuse).unwrap();
     let writes = ["a", "bad", "z"].map(|device| write_at(device, Hour(1), [(1, 1.0)]));
     let outcomes = store.write(&writes).await;
@@ -227,7 +263,9 @@ async fn a_damaged_chunk_refuses_its_late_readings_only() {
     let (folder, store) = new_store();
     let writes = ["a", "bad"].map(|device| write_at(device, Hour(1), [(1, 1.0)]));
     store.write(&writes).await.into_iter().for_each(|outcome| assert!(outcome.is_ok()));
-    visitor(&folder).execute_batch("UPDATE chunks SET data = x'010007' WHERE device = 'bad'").unwrap();
+    let damage = "UPDATE first_chunks SET data = x'010007'
+        WHERE id = (SELECT first_chunk FROM buckets WHERE device = 'bad')";
+    visitor(&folder).execute_batch(damage).unwrap();
     let outcomes = store.write(&["a", "bad"].map(|device| write_at(device, Hour(1), [(0, 1.0)]))).await;
     assert!(outcomes[0].is_ok());
     assert!(matches!(&outcomes[1], Err(WriteError { cause: Cause::UnreadableChunk, .. })), "{outcomes:?}");
@@ -337,7 +375,8 @@ async fn hours_that_ended_before_are_deleted_and_no_others() {
     let end_of_the_second = 2 * MS_PER_HOUR;
     assert_eq!(store.expire_rollups(end_of_the_second).await.unwrap(), 1_200);
     assert_eq!(store.expire_rollups(end_of_the_second).await.unwrap(), 0);
-    for table in ["buckets", "rollups", "chunks"] {
+    assert_eq!(one::<u32>(&visitor(&folder), "SELECT count(*) FROM first_chunks"), 600);
+    for table in ["buckets", "rollups"] {
         let left = format!("SELECT count(*) FROM {table} WHERE hour = {end_of_the_second}");
         assert_eq!(one::<u32>(&visitor(&folder), &left), 600, "{table}");
         assert_eq!(one::<u32>(&visitor(&folder), &format!("SELECT count(*) FROM {table}")), 600, "{table}");
@@ -354,7 +393,7 @@ async fn rollups_outlive_their_readings() {
     assert_eq!(store.expire_readings(MS_PER_HOUR - 1).await.unwrap(), 0);
     for (end, gone, left) in [(2, 1_200, 600), (2, 0, 600), (3, 600, 0)] {
         assert_eq!(store.expire_readings(end * MS_PER_HOUR).await.unwrap(), gone);
-        assert_eq!(one::<u32>(&visitor(&folder), "SELECT count(*) FROM chunks"), left);
+        assert_eq!(one::<u32>(&visitor(&folder), "SELECT count(*) FROM first_chunks"), left);
         assert_eq!(store.hour_stats(&devices, all.clone(), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap(), before);
         let last = store.last_hour("d7").await.unwrap();
         assert_eq!(last, (left > 0).then_some(Hour(2)), "an hour without readings is not the last hour");

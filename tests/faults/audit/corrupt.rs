@@ -51,7 +51,8 @@ fn in_sqlite(what: Corruption, data_dir: &Path, device: &str, ts_ms: i64) -> usi
     }
     let mut values = Vec::new();
     {
-        let sql = "SELECT data FROM chunks WHERE device = ?1 AND hour = ?2 ORDER BY seq";
+        let sql = "SELECT data FROM buckets JOIN first_chunks ON id = first_chunk WHERE device = ?1 AND hour = ?2
+            UNION ALL SELECT data FROM chunks WHERE device = ?1 AND hour = ?2";
         let mut statement = transaction.prepare(sql).expect("the tables are there");
         let rows = statement.query_map(params![device, hour], |row| row.get::<_, Vec<u8>>(0)).expect("rows");
         for row in rows {
@@ -59,7 +60,13 @@ fn in_sqlite(what: Corruption, data_dir: &Path, device: &str, ts_ms: i64) -> usi
         }
     }
     let changed = change(what, &mut values, offset);
-    transaction.execute("DELETE FROM chunks WHERE device = ?1 AND hour = ?2", params![device, hour]).expect("deleted");
+    for sql in [
+        "DELETE FROM first_chunks WHERE id = (SELECT first_chunk FROM buckets WHERE device = ?1 AND hour = ?2)",
+        "UPDATE buckets SET first_chunk = NULL WHERE device = ?1 AND hour = ?2",
+        "DELETE FROM chunks WHERE device = ?1 AND hour = ?2",
+    ] {
+        transaction.execute(sql, params![device, hour]).expect("deleted");
+    }
     for (seq, value) in values.iter().enumerate() {
         let sql = "INSERT INTO chunks (device, hour, seq, data) VALUES (?1, ?2, ?3, ?4)";
         transaction.execute(sql, params![device, hour, seq as i64, chunk::encode(value)]).expect("inserted");

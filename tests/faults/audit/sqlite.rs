@@ -8,6 +8,10 @@ use rusqlite::{Connection, Row};
 
 use super::{Findings, Fold, Found, HOUR_MS, Identity, Stored, add, chunk, fold, known};
 
+/// All chunks.
+const CHUNKS: &str = "SELECT device, hour, data FROM buckets JOIN first_chunks ON id = first_chunk
+    UNION ALL SELECT device, hour, data FROM chunks";
+
 /// The database file in a data folder.
 pub(super) fn file_in(data_dir: &Path) -> PathBuf {
     data_dir.join("tidegauge.sqlite")
@@ -17,7 +21,7 @@ pub(super) fn file_in(data_dir: &Path) -> PathBuf {
 pub(super) fn read(data_dir: &Path, findings: &mut Findings) -> Stored {
     let connection = Connection::open(file_in(data_dir)).expect("the file is there");
     let mut stored = Stored::default();
-    for (device, hour_ms, bytes) in all(&connection, "SELECT device, hour, data FROM chunks", |row| row.get(2)) {
+    for (device, hour_ms, bytes) in all(&connection, CHUNKS, |row| row.get(2)) {
         let bytes: Vec<u8> = bytes;
         for chunk::Sample { offset, metric, value } in chunk::decode(&bytes) {
             let identity = (Arc::clone(&device), hour_ms + i64::from(offset), known(&metric));
