@@ -204,7 +204,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::workload::Kind;
+    use crate::workload::{Kind, Values};
 
     /// Serves these answers, each after its delay, and from then on 200 at once.
     async fn server(answers: impl IntoIterator<Item = (u16, Duration)>) -> String {
@@ -230,6 +230,7 @@ mod tests {
             late_percent: 0,
             resent_percent: 0,
             first_ms: 0,
+            values: Values::Decimal,
         };
         let (target, format, until) = (Target::Tidegauge, Format::Json, Until::Messages(messages));
         let sending = Sending { address, target, format, workload, connections: 1, rate, until };

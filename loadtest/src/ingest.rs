@@ -13,7 +13,7 @@ use crate::latency::Latency;
 use crate::process::{Process, Usage};
 use crate::target::Target;
 use crate::verify::{self, Verified};
-use crate::workload::{Kind, Workload};
+use crate::workload::{Kind, Values, Workload};
 use crate::{metrics, now_ms, udp};
 
 #[derive(Debug, Clone, clap::Args)]
@@ -170,6 +170,7 @@ impl Args {
             late_percent,
             resent_percent,
             first_ms: now_ms()? - back_ms,
+            values: Values::Decimal,
         };
         let until = match self.readings_per_device {
             Some(each) => Until::Messages((each * self.devices / self.connections).div_ceil(workload.batch)),

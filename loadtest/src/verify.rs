@@ -110,7 +110,7 @@ mod tests {
     use crate::format::Format;
     use crate::http::Until;
     use crate::target::Target;
-    use crate::workload::{Kind, Reading, Workload};
+    use crate::workload::{Kind, Reading, Values, Workload};
 
     const MESSAGES: [u64; 2] = [40, 30];
 
@@ -123,6 +123,7 @@ mod tests {
             late_percent: 10,
             resent_percent: 10,
             first_ms: 1_776_693_600_000,
+            values: Values::Decimal,
         };
         let (target, format, until) = (Target::Tidegauge, Format::Json, Until::Messages(0));
         Sending { address, target, format, workload, connections: 2, rate: None, until }

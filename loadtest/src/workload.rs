@@ -5,6 +5,8 @@
 //! reading i is that of device `i % n` at tick `i / n`. Some readings are delayed, and some are sent again,
 //! [`LAG`] readings later.
 
+use std::sync::Arc;
+
 use clap::ValueEnum;
 
 /// How many readings of a connection pass before one that was held back, or is sent again, follows.
@@ -24,6 +26,22 @@ pub(crate) enum Kind {
     Late,
 }
 
+/// A kind of values.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Values {
+    /// A temperature that drifts, with noise, in tenths of a degree: as hard to compress as that of a sensor.
+    #[default]
+    Decimal,
+    /// An integer that grows by 1 to 9.
+    Counter,
+    /// 0 or 1, perhaps another one every half an hour, if the step is 10 seconds.
+    Switch,
+    /// Random doubles from 0 to 100, of 53 bits.
+    Noise,
+    /// These values; each device begins at another one.
+    Series(Arc<[f64]>),
+}
+
 /// The parameters of the whole workload.
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Workload {
@@ -40,6 +58,8 @@ pub(crate) struct Workload {
     pub(crate) resent_percent: u64,
     /// When the first tick is, in Unix milliseconds.
     pub(crate) first_ms: u64,
+    #[serde(skip)]
+    pub(crate) values: Values,
 }
 
 /// One reading.
@@ -121,7 +141,7 @@ impl Share {
         // Each device has its own phase, so that a message by schedule has readings of the time it is due.
         let phase_ms = i % self.devices * self.workload.step_ms / self.devices;
         let ts_ms = self.workload.first_ms + tick * self.workload.step_ms + phase_ms;
-        Reading { device, ts_ms, value: value(device, tick) }
+        Reading { device, ts_ms, value: self.workload.values.of(device, tick) }
     }
 
     fn is_late(&self, i: u64) -> bool {
@@ -133,11 +153,21 @@ impl Share {
     }
 }
 
-/// A temperature that drifts, with noise, in tenths of a degree: as hard to compress as that of a sensor.
-fn value(device: u64, tick: u64) -> f64 {
-    let drift = (device + tick / 360) % 24 * 2;
-    let noise = mixed(device << 32 ^ tick) % 8;
-    (200 + drift + noise) as f64 / 10.0
+impl Values {
+    /// The value of a device at a tick.
+    fn of(&self, device: u64, tick: u64) -> f64 {
+        let random = |tick| mixed(device << 32 ^ tick);
+        match self {
+            Self::Decimal => {
+                let drift = (device + tick / 360) % 24 * 2;
+                (200 + drift + random(tick) % 8) as f64 / 10.0
+            }
+            Self::Counter => (tick * 5 + random(tick) % 5) as f64,
+            Self::Switch => (random(tick / 180) % 2) as f64,
+            Self::Noise => (random(tick) >> 11) as f64 / (1_u64 << 53) as f64 * 100.0,
+            Self::Series(values) => values[(device * 601 + tick) as usize % values.len()],
+        }
+    }
 }
 
 /// A pseudorandom number below 100.
@@ -167,6 +197,7 @@ mod tests {
             late_percent,
             resent_percent,
             first_ms: 1_000,
+            values: Values::Decimal,
         }
     }
 
@@ -175,6 +206,18 @@ mod tests {
         let workload = workload(0, 0);
         let all: Vec<u64> = (0..3).flat_map(|nth| workload.share(nth, 3).devices()).collect();
         assert_eq!(all, (0..7).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn values_are_of_their_kind() {
+        let of = |values: Values| (0..1_000).map(move |tick| values.of(3, tick)).collect::<Vec<_>>();
+        assert!(of(Values::Decimal).iter().all(|value| (value * 10.0).fract() < 1e-9));
+        assert!(of(Values::Counter).windows(2).all(|pair| (1.0..=9.0).contains(&(pair[1] - pair[0]))));
+        let changes = of(Values::Switch).windows(2).filter(|pair| pair[0].to_bits() != pair[1].to_bits()).count();
+        assert!((1..=5).contains(&changes), "{changes}");
+        assert!(of(Values::Noise).iter().all(|value| (0.0..100.0).contains(value) && value.fract() > 0.0));
+        let series = of(Values::Series([1.5, 2.5, 3.5].into()));
+        assert_eq!(series[..4], [1.5, 2.5, 3.5, 1.5]);
     }
 
     #[test]

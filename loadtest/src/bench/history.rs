@@ -17,15 +17,15 @@ use crate::{now_ms, query};
 /// How long a query is repeated.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
-const DAY_MS: u64 = 86_400_000;
+pub(super) const DAY_MS: u64 = 86_400_000;
 
 /// Devices with history, each with a reading every [`STEP_MS`].
 const DEVICES: u64 = 50;
 const STEP_MS: u64 = 10_000;
 
 /// Connections, and readings per request.
-const CONNECTIONS: u64 = 4;
-const BATCH: u64 = 1_000;
+pub(super) const CONNECTIONS: u64 = 4;
+pub(super) const BATCH: u64 = 1_000;
 
 /// Pending device-hours, and the readings of each.
 const PENDING_BUCKETS: u64 = 100_000;
@@ -79,7 +79,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    async fn fill(
+    pub(super) async fn fill(
         &mut self,
         server: &Server,
         format: Format,

@@ -14,7 +14,7 @@ use crate::latency::Latency;
 use crate::process::Process;
 use crate::systems::{Server, System};
 use crate::target::Target;
-use crate::workload::{Kind, Workload};
+use crate::workload::{Kind, Values, Workload};
 use crate::{now_ms, udp};
 
 /// How long the count of a server must be unchanged until the flood counts as over.
@@ -162,7 +162,8 @@ fn of_now(batch: u64) -> anyhow::Result<Workload> {
 
 /// A steady load without late or resent readings.
 pub(super) const fn workload(devices: u64, step_ms: u64, batch: u64, first_ms: u64) -> Workload {
-    Workload { kind: Kind::Factory, devices, step_ms, batch, late_percent: 0, resent_percent: 0, first_ms }
+    let values = Values::Decimal;
+    Workload { kind: Kind::Factory, devices, step_ms, batch, late_percent: 0, resent_percent: 0, first_ms, values }
 }
 
 fn reset(processes: &mut [Process]) -> anyhow::Result<()> {

@@ -11,6 +11,7 @@ use clap::ValueEnum;
 mod devices;
 mod history;
 mod hours;
+mod kinds;
 mod loads;
 mod quiet;
 mod table;
@@ -39,6 +40,9 @@ pub(crate) struct Args {
     /// The number of runs that measure other parts than loads, which take longest and vary least
     #[arg(long, default_value_t = 1)]
     history_runs: usize,
+    /// A CSV file with a number in the second column, as the fifth kind of data. Default: none
+    #[arg(long, value_name = "FILE")]
+    series: Option<std::path::PathBuf>,
     /// The parts to measure. Default: all
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
@@ -63,6 +67,8 @@ enum Part {
     Hours,
     /// Queries and disk space
     History,
+    /// CPU and disk space for several kinds of data
+    Kinds,
     /// The memory of pending readings
     Pending,
 }
@@ -147,6 +153,7 @@ impl Bench<'_> {
                 Part::Quiet => self.quiet().await,
                 Part::Hours => self.hours().await,
                 Part::History => self.history().await,
+                Part::Kinds => self.kinds().await,
                 Part::Pending => self.pending().await,
             };
             self.see_to(part.to_possible_value().expect("no part is hidden").get_name(), done);

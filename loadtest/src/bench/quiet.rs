@@ -11,7 +11,7 @@ use crate::http::{self, Sending, Until};
 use crate::latency::Latency;
 use crate::now_ms;
 use crate::systems::{Environment, Server, System};
-use crate::workload::{Kind, Workload};
+use crate::workload::{Kind, Values, Workload};
 
 /// Devices, each with a reading a minute: 333 readings a second.
 const DEVICES: u64 = 20_000;
@@ -75,6 +75,7 @@ impl Bench<'_> {
             late_percent: 0,
             resent_percent: 0,
             first_ms: now_ms()?,
+            values: Values::Decimal,
         };
         let sending = Sending {
             address: server.address.clone(),

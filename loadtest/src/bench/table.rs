@@ -19,12 +19,16 @@ pub(super) enum Section {
     Query,
     Memory,
     Disk,
+    KindsDisk,
+    KindsCpu,
+    KindsMongodCpu,
 }
 
 impl Section {
     /// The values of the service and of its database, if that is another process.
     pub(super) const CPU: [Self; 2] = [Self::ServiceCpu, Self::MongodCpu];
     pub(super) const QUIET_CPU: [Self; 2] = [Self::QuietCpu, Self::QuietMongodCpu];
+    pub(super) const KINDS_CPU: [Self; 2] = [Self::KindsCpu, Self::KindsMongodCpu];
 
     const fn title(self) -> &'static str {
         match self {
@@ -46,6 +50,11 @@ impl Section {
             Self::Query => "Hourly count, minimum, maximum and mean of readings every 10 s, ms. Less is better",
             Self::Memory => "Memory, MiB unless said otherwise. Less is better",
             Self::Disk => "Disk. Less is better",
+            Self::KindsDisk => "Bytes on disk per reading, by kind of data, logs and journals aside. Less is better",
+            Self::KindsCpu => {
+                "CPU seconds of the service per million readings, until all are stored, by kind of data. Less is better"
+            }
+            Self::KindsMongodCpu => "The same: CPU seconds of mongod per million readings. Less is better",
         }
     }
 }

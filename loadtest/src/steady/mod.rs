@@ -33,7 +33,7 @@ use crate::systems::{Environment, Programs, Server, System};
 use crate::target::Target;
 use crate::udp;
 use crate::verify::{self, Verified};
-use crate::workload::{Kind, Workload};
+use crate::workload::{Kind, Values, Workload};
 
 pub(crate) const MINUTE_MS: u64 = 60_000;
 pub(crate) const HOUR_MS: u64 = 60 * MINUTE_MS;
@@ -300,6 +300,7 @@ impl Args {
             late_percent: 0,
             resent_percent: 0,
             first_ms: self.start_ms() - batch * MINUTE_MS / devices,
+            values: Values::Decimal,
         };
         Sending {
             address: server.address.clone(),
