@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::block_in_place;
 use tokio::time::timeout;
 
-use super::fault_test::FaultTest;
+use super::fault_test::{FaultTest, seed};
 use super::store::Store;
 use crate::harness::{Database, ReplicaSet};
 
@@ -18,21 +18,23 @@ const FROZEN_MAX: Duration = Duration::from_secs(15);
 const KINDS: usize = 3;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_primary_fails_over_with_mongodb() {
+async fn the_primary_fails_over_with_buckets() {
     let mut set = block_in_place(ReplicaSet::start);
     let database = Database::at(set.uri());
-    failing_over(&mut set, Store::Mongodb(&database)).await;
+    let seed = seed();
+    failing_over(&mut set, Store::of_buckets(&database, seed), seed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_primary_fails_over_with_mongodb_timeseries() {
     let mut set = block_in_place(ReplicaSet::start);
     let database = Database::at(set.uri());
-    failing_over(&mut set, Store::Timeseries(&database)).await;
+    failing_over(&mut set, Store::Timeseries(&database), seed()).await;
 }
 
-async fn failing_over(set: &mut ReplicaSet, store: Store<'_>) {
-    let mut test = FaultTest::start("primary killed, stepped down, frozen", store).await;
+async fn failing_over(set: &mut ReplicaSet, store: Store<'_>, seed: u64) {
+    let fault = "primary killed, stepped down, frozen";
+    let mut test = FaultTest::start_with_seed(fault, store, store.setup(), seed).await;
     test.wait_for_store().await; // the collections exist: this test is about writes, not about creating them
     let mut kind = test.random_below(KINDS);
     while test.next_fault(KINDS as u64) {

@@ -48,12 +48,20 @@ impl<'a> FaultTest<'a> {
 
     /// Starts a test with one server and another configuration.
     pub(crate) async fn start_with_setup(fault: &'static str, store: Store<'a>, setup: Setup) -> Self {
-        Self::start_on(fault, store, store.rule(), vec![Server::start(setup).await])
+        Self::start_with_seed(fault, store, setup, seed()).await
+    }
+
+    /// Starts a test with one server and this seed.
+    pub(crate) async fn start_with_seed(fault: &'static str, store: Store<'a>, setup: Setup, seed: u64) -> Self {
+        Self::start_seeded(fault, store, store.rule(), vec![Server::start(setup).await], seed)
     }
 
     /// Starts a test with these servers, which share a store.
     pub(crate) fn start_on(fault: &'static str, store: Store<'a>, rule: Rule, servers: Vec<Server>) -> Self {
-        let seed = seed();
+        Self::start_seeded(fault, store, rule, servers, seed())
+    }
+
+    fn start_seeded(fault: &'static str, store: Store<'a>, rule: Rule, servers: Vec<Server>, seed: u64) -> Self {
         let (history, order) = (Arc::new(History::new(rule)), watch::Sender::new(Order::Send));
         let addresses: Vec<_> =
             servers.iter().map(|server| watch::Sender::new(Some(server.url().to_owned()))).collect();

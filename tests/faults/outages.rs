@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::fault_test::FaultTest;
+use super::fault_test::{FaultTest, seed};
 use super::store::Store;
 use crate::harness::{Database, Mongod, wait_until};
 
@@ -19,6 +19,13 @@ async fn kill_9_of_mongod_with_mongodb() {
     let mut mongod = Mongod::start();
     let database = Database::on(&mongod);
     killed(&mut mongod, Store::Mongodb(&database)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_9_of_mongod_with_packed_documents() {
+    let mut mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    killed(&mut mongod, Store::Packed(&database)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -49,22 +56,23 @@ async fn killed(mongod: &mut Mongod, store: Store<'_>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_buffers_an_outage_with_mongodb() {
+async fn the_log_buffers_an_outage_with_buckets() {
     let mut mongod = Mongod::start();
     let database = Database::on(&mongod);
-    down_for_long(&mut mongod, Store::Mongodb(&database)).await;
+    let seed = seed();
+    down_for_long(&mut mongod, Store::of_buckets(&database, seed), seed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_buffers_an_outage_with_mongodb_timeseries() {
     let mut mongod = Mongod::start();
     let database = Database::on(&mongod);
-    down_for_long(&mut mongod, Store::Timeseries(&database)).await;
+    down_for_long(&mut mongod, Store::Timeseries(&database), seed()).await;
 }
 
-async fn down_for_long(mongod: &mut Mongod, store: Store<'_>) {
+async fn down_for_long(mongod: &mut Mongod, store: Store<'_>, seed: u64) {
     let setup = store.setup().set("pending.max_bytes", PENDING_BYTES as i64);
-    let mut test = FaultTest::start_with_setup("mongod down, the log is the buffer", store, setup).await;
+    let mut test = FaultTest::start_with_seed("mongod down, the log is the buffer", store, setup, seed).await;
     while test.next_fault(2) {
         test.wait_for_some_acks(300).await;
         mongod.kill9();
@@ -89,10 +97,10 @@ async fn down_for_long(mongod: &mut Mongod, store: Store<'_>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_outage_fills_the_log_with_mongodb() {
+async fn an_outage_fills_the_log_with_packed_documents() {
     let mut mongod = Mongod::start();
     let database = Database::on(&mongod);
-    let store = Store::Mongodb(&database);
+    let store = Store::Packed(&database);
     let setup = store.setup().set("pending.max_bytes", PENDING_BYTES as i64).set("log.max_bytes", "256KiB");
     let mut test = FaultTest::start_with_setup("mongod down until the log is full", store, setup).await;
     while test.next_fault(2) {

@@ -12,6 +12,13 @@ pub(crate) enum Store<'a> {
     Timeseries(&'a Database),
 }
 
+impl<'a> Store<'a> {
+    /// Buckets in one of the layouts, which the seed decides.
+    pub(crate) const fn of_buckets(database: &'a Database, seed: u64) -> Self {
+        if seed.is_multiple_of(2) { Self::Packed(database) } else { Self::Mongodb(database) }
+    }
+}
+
 impl Store<'_> {
     /// Its name in the report.
     pub(crate) const fn name(self) -> &'static str {
