@@ -65,7 +65,8 @@ pub struct Written {
 pub struct HourStats {
     /// The hour.
     pub hour: Hour,
-    /// The last stored instant of the hour, of any metric, in Unix milliseconds.
+    /// An instant in Unix milliseconds: no reading that the stats cover is later. As a rule, the last stored
+    /// instant of the hour, of any metric.
     pub last_ts_ms: i64,
     /// The stats of each requested series that has values.
     pub stats: Vec<(Metric, Stats)>,

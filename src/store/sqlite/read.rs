@@ -16,14 +16,15 @@ use crate::store::metric_names::MetricNames;
 use crate::store::readings::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
 use crate::store::{HourStats, UnreadableDocuments};
 
-const HOURS: &str = "SELECT hour, last_ts FROM buckets WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour";
-const ROLLUPS: &str =
-    "SELECT hour, metric, count, min, max, sum, first_at, first_value, last_at, last_value FROM rollups
-    WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, metric";
-/// The rollups of the metrics from `?4` to before `?5`, with one seek for each hour.
-const ROLLUPS_OF_METRICS: &str = "SELECT rollups.hour, metric, count, min, max, sum,
+/// The rollups of all metrics. Every hour has one, so this needs no row of `buckets`. The rollups of older
+/// versions have no last instant.
+const ROLLUPS: &str = "SELECT hour, last_at, metric, count, min, max, sum, first_at, first_value, last_at, last_value
+    FROM rollups WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, metric";
+/// The rollups of the metrics from `?4` to before `?5`, with one seek for each hour. An hour without any of
+/// them has a row with NULLs.
+const ROLLUPS_OF_METRICS: &str = "SELECT buckets.hour, last_ts, metric, count, min, max, sum,
         first_at, first_value, last_at, last_value FROM buckets
-    CROSS JOIN rollups ON rollups.device = ?1 AND rollups.hour = buckets.hour AND metric >= ?4 AND metric < ?5
+    LEFT JOIN rollups ON rollups.device = ?1 AND rollups.hour = buckets.hour AND metric >= ?4 AND metric < ?5
     WHERE buckets.device = ?1 AND buckets.hour >= ?2 AND buckets.hour < ?3 ORDER BY buckets.hour";
 const CHUNKS: &str = "SELECT hour, data FROM buckets CROSS JOIN first_chunks ON id = first_chunk
         WHERE device = ?1 AND hour >= ?2 AND hour < ?3
@@ -64,7 +65,7 @@ pub(super) fn hour_stats(
     devices.iter().map(|device| hour_stats_of(&transaction, device, hours, series, &mut names)).collect()
 }
 
-/// The stats of one device. Two scans run side by side: one for the hours, one for their rollups.
+/// The stats of one device.
 fn hour_stats_of(
     connection: &Connection,
     device: &str,
@@ -73,12 +74,7 @@ fn hour_stats_of(
     names: &mut MetricNames,
 ) -> Result<Vec<HourStats>, SqliteError> {
     let range = params![device, hours.start.start_ms(), hours.end.start_ms()];
-    let mut statement = connection.prepare_cached(HOURS)?;
-    let found = statement.query_map(range, |row| {
-        Ok(HourStats { hour: Hour::of(row.get(0)?), last_ts_ms: row.get(1)?, stats: Vec::new() })
-    })?;
-    let mut found = found.collect::<Result<Vec<_>, _>>()?;
-
+    let mut found = Vec::new();
     let wanted = series.metrics().map(Vec::from_iter).filter(|wanted| wanted.len() <= MAX_SEEKS_PER_HOUR);
     let Some(wanted) = wanted else {
         let mut statement = connection.prepare_cached(ROLLUPS)?;
@@ -107,26 +103,31 @@ fn key_range(wanted: Wanted<'_>) -> ([String; 2], impl Fn(&str) -> bool) {
     })
 }
 
-/// Adds rows of rollups, ascending by hour, to the hours that `found` has.
+/// Adds rows of [`ROLLUPS`] or [`ROLLUPS_OF_METRICS`] to `found`, which is empty or has all of their hours.
 fn add_rollups(
     mut rows: Rows<'_>,
-    found: &mut [HourStats],
+    found: &mut Vec<HourStats>,
     mut metric_of: impl FnMut(&str) -> Option<Metric>,
 ) -> Result<(), SqliteError> {
     let (mut at, mut of_last_hour) = (0, 0);
     while let Some(row) = rows.next()? {
-        let Some(metric) = metric_of(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?) else { continue };
         let hour = Hour::of(row.get(0)?);
         while found.get(at).is_some_and(|stats| stats.hour < hour) {
             of_last_hour = found[at].stats.len();
             at += 1;
         }
-        if let Some(stats) = found.get_mut(at).filter(|stats| stats.hour == hour) {
-            if stats.stats.is_empty() {
-                stats.stats.reserve_exact(of_last_hour); // as a rule, it has as many
-            }
-            stats.stats.push((metric, stats_at(row, 2)?));
+        let last_ts_ms = row.get::<_, Option<i64>>(1)?.unwrap_or(hour.end_ms());
+        if at == found.len() {
+            found.push(HourStats { hour, last_ts_ms, stats: Vec::new() });
         }
+        let of_hour = &mut found[at];
+        of_hour.last_ts_ms = of_hour.last_ts_ms.max(last_ts_ms);
+        let Some(name) = row.get_ref(2)?.as_str_or_null().map_err(rusqlite::Error::from)? else { continue };
+        let Some(metric) = metric_of(name) else { continue };
+        if of_hour.stats.is_empty() {
+            of_hour.stats.reserve_exact(of_last_hour); // as a rule, it has as many
+        }
+        of_hour.stats.push((metric, stats_at(row, 3)?));
     }
     Ok(())
 }
@@ -196,7 +197,7 @@ mod tests {
     fn every_query_seeks_in_a_key_and_sorts_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let connection = schema::open_writer(&folder.path().join("db"), Duration::from_secs(5)).unwrap();
-        let reading = [HOURS, ROLLUPS, ROLLUPS_OF_METRICS, CHUNKS, LAST_READINGS];
+        let reading = [ROLLUPS, ROLLUPS_OF_METRICS, CHUNKS, LAST_READINGS];
         let writing = [
             bucket::BUCKET,
             bucket::ROLLUPS,
