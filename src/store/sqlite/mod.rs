@@ -163,10 +163,10 @@ impl Store for SqliteStore {
         devices: &[Arc<str>],
         hours: Range<Hour>,
         series: &SeriesFilter,
-        _needs: StatsNeeds,
+        needs: StatsNeeds,
     ) -> Result<Vec<Vec<HourStats>>, StoreError> {
         let (devices, series) = (devices.to_vec(), series.clone());
-        self.read(move |connection| read::hour_stats(connection, &devices, &hours, &series)).await
+        self.read(move |connection| read::hour_stats(connection, &devices, &hours, &series, needs)).await
     }
 
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {

@@ -14,14 +14,19 @@ use crate::model::{Contents, Hour, Metric, SeriesFilter, Stats, ValueAt, Wanted,
 use crate::store::hour_samples::HourSamples;
 use crate::store::metric_names::MetricNames;
 use crate::store::readings::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
-use crate::store::{HourStats, UnreadableDocuments};
+use crate::store::{HourStats, StatsNeeds, UnreadableDocuments};
 
-/// The rollups of all metrics. Every hour has one, so this needs no row of `buckets`. The rollups of older
-/// versions have no last instant.
+/// The rollups of all metrics: numbers only, or with the first and the last value. Every hour has one, so it
+/// needs no row of `buckets`. The rollups of older versions have no last instant.
+const NUMBERS: &str = "SELECT hour, last_at, metric, count, min, max, sum FROM rollups
+    WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, metric";
 const ROLLUPS: &str = "SELECT hour, last_at, metric, count, min, max, sum, first_at, first_value, last_at, last_value
     FROM rollups WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, metric";
 /// The rollups of the metrics from `?4` to before `?5`, with one seek for each hour. An hour without any of
 /// them has a row with NULLs.
+const NUMBERS_OF_METRICS: &str = "SELECT buckets.hour, last_ts, metric, count, min, max, sum FROM buckets
+    LEFT JOIN rollups ON rollups.device = ?1 AND rollups.hour = buckets.hour AND metric >= ?4 AND metric < ?5
+    WHERE buckets.device = ?1 AND buckets.hour >= ?2 AND buckets.hour < ?3 ORDER BY buckets.hour";
 const ROLLUPS_OF_METRICS: &str = "SELECT buckets.hour, last_ts, metric, count, min, max, sum,
         first_at, first_value, last_at, last_value FROM buckets
     LEFT JOIN rollups ON rollups.device = ?1 AND rollups.hour = buckets.hour AND metric >= ?4 AND metric < ?5
@@ -38,19 +43,18 @@ const MAX_SEEKS_PER_HOUR: usize = 8;
 /// The stats that start at the column `at` of a row: count, min, max, sum, and the instant and the value of
 /// the first and of the last reading. The last four are NULL in rows of older versions.
 pub(super) fn stats_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Stats> {
-    let count: i64 = row.get(at)?;
     let value_at = |at| -> rusqlite::Result<Option<ValueAt>> {
         let Some(ts_ms) = row.get(at)? else { return Ok(None) };
         Ok(Some(ValueAt { ts_ms, value: row.get(at + 1)? }))
     };
-    Ok(Stats {
-        count: count.cast_unsigned(),
-        min: row.get(at + 1)?,
-        max: row.get(at + 2)?,
-        sum: row.get(at + 3)?,
-        first: value_at(at + 4)?,
-        last: value_at(at + 6)?,
-    })
+    Ok(Stats { first: value_at(at + 4)?, last: value_at(at + 6)?, ..numbers_at(row, at)? })
+}
+
+/// The same without the first and the last value.
+fn numbers_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Stats> {
+    let count: i64 = row.get(at)?;
+    let [min, max, sum] = [row.get(at + 1)?, row.get(at + 2)?, row.get(at + 3)?];
+    Ok(Stats { count: count.cast_unsigned(), min, max, sum, first: None, last: None })
 }
 
 /// See [`crate::store::Store::hour_stats`].
@@ -59,10 +63,11 @@ pub(super) fn hour_stats(
     devices: &[Arc<str>],
     hours: &Range<Hour>,
     series: &SeriesFilter,
+    needs: StatsNeeds,
 ) -> Result<Vec<Vec<HourStats>>, SqliteError> {
     let transaction = connection.transaction()?;
     let mut names = MetricNames::new(series);
-    devices.iter().map(|device| hour_stats_of(&transaction, device, hours, series, &mut names)).collect()
+    devices.iter().map(|device| hour_stats_of(&transaction, device, hours, series, needs, &mut names)).collect()
 }
 
 /// The stats of one device.
@@ -71,21 +76,27 @@ fn hour_stats_of(
     device: &str,
     hours: &Range<Hour>,
     series: &SeriesFilter,
+    needs: StatsNeeds,
     names: &mut MetricNames,
 ) -> Result<Vec<HourStats>, SqliteError> {
+    let (all_metrics, of_metrics) = match needs {
+        StatsNeeds::Numbers => (NUMBERS, NUMBERS_OF_METRICS),
+        StatsNeeds::All => (ROLLUPS, ROLLUPS_OF_METRICS),
+    };
     let range = params![device, hours.start.start_ms(), hours.end.start_ms()];
     let mut found = Vec::new();
     let wanted = series.metrics().map(Vec::from_iter).filter(|wanted| wanted.len() <= MAX_SEEKS_PER_HOUR);
     let Some(wanted) = wanted else {
-        let mut statement = connection.prepare_cached(ROLLUPS)?;
-        add_rollups(statement.query(range)?, &mut found, |text| names.get(text))?;
+        let mut statement = connection.prepare_cached(all_metrics)?;
+        add_rollups(statement.query(range)?, needs, &mut found, |text| names.get(text))?;
         return Ok(found);
     };
-    let mut statement = connection.prepare_cached(ROLLUPS_OF_METRICS)?;
+    let mut statement = connection.prepare_cached(of_metrics)?;
     for wanted in &wanted {
         let ([first, end], is_wanted) = key_range(*wanted);
         let range = params![device, hours.start.start_ms(), hours.end.start_ms(), first, end];
-        add_rollups(statement.query(range)?, &mut found, |text| if is_wanted(text) { names.get(text) } else { None })?;
+        let metric_of = |text: &str| if is_wanted(text) { names.get(text) } else { None };
+        add_rollups(statement.query(range)?, needs, &mut found, metric_of)?;
     }
     Ok(found)
 }
@@ -103,9 +114,10 @@ fn key_range(wanted: Wanted<'_>) -> ([String; 2], impl Fn(&str) -> bool) {
     })
 }
 
-/// Adds rows of [`ROLLUPS`] or [`ROLLUPS_OF_METRICS`] to `found`, which is empty or has all of their hours.
+/// Adds rows of rollups with what a query needs to `found`, which is empty or has all of their hours.
 fn add_rollups(
     mut rows: Rows<'_>,
+    needs: StatsNeeds,
     found: &mut Vec<HourStats>,
     mut metric_of: impl FnMut(&str) -> Option<Metric>,
 ) -> Result<(), SqliteError> {
@@ -127,7 +139,11 @@ fn add_rollups(
         if of_hour.stats.is_empty() {
             of_hour.stats.reserve_exact(of_last_hour); // as a rule, it has as many
         }
-        of_hour.stats.push((metric, stats_at(row, 3)?));
+        let stats = match needs {
+            StatsNeeds::Numbers => numbers_at(row, 3)?,
+            StatsNeeds::All => stats_at(row, 3)?,
+        };
+        of_hour.stats.push((metric, stats));
     }
     Ok(())
 }
@@ -197,7 +213,7 @@ mod tests {
     fn every_query_seeks_in_a_key_and_sorts_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let connection = schema::open_writer(&folder.path().join("db"), Duration::from_secs(5)).unwrap();
-        let reading = [ROLLUPS, ROLLUPS_OF_METRICS, CHUNKS, LAST_READINGS];
+        let reading = [NUMBERS, NUMBERS_OF_METRICS, ROLLUPS, ROLLUPS_OF_METRICS, CHUNKS, LAST_READINGS];
         let writing = [
             bucket::BUCKET,
             bucket::ROLLUPS,
