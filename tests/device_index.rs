@@ -128,7 +128,8 @@ async fn killed_in_between(mongod: &Mongod, database: &Database, setup: Setup, c
     is_complete(database).await;
     let admin = mongodb::Client::with_uri_str(mongod.uri()).await.expect("a URI").database("admin");
     let fail_point = |mode: bson::Bson| {
-        let data = doc! { "failCommands": ["insert"], "errorCode": 11_602 };
+        let namespace = format!("{}.{collection}", database.name);
+        let data = doc! { "failCommands": ["insert"], "namespace": namespace, "errorCode": 11_602 };
         admin.run_command(doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data })
     };
     fail_point("alwaysOn".into()).await.expect("the fail point is there");

@@ -87,6 +87,12 @@ impl Commands {
         self.database.collection_with_options(collection, options)
     }
 
+    /// A collection to read from what a majority of the members has.
+    pub(super) fn durable(&self, collection: &str) -> Collection<RawDocumentBuf> {
+        let options = CollectionOptions::builder().read_concern(ReadConcern::majority()).build();
+        self.database.collection_with_options(collection, options)
+    }
+
     /// A collection to bring to its schema.
     pub(super) fn managed(&self, collection: &str) -> ManagedCollection {
         ManagedCollection {

@@ -25,6 +25,8 @@ pub(super) enum Verb<'a> {
     Insert,
     /// Each statement updates one document, or inserts it.
     Update,
+    /// Each statement updates the documents that match its filter, and inserts none.
+    UpdateMatching,
     /// Each statement inserts a document that the server takes any number of times. So a command is not
     /// repeated in parts, and it is sent in a session that can be fenced, if there is one.
     InsertMeasurements(Option<&'a InsertSessions>),
@@ -35,15 +37,23 @@ impl Verb<'_> {
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Insert | Self::InsertMeasurements(_) => ("insert", "documents"),
-            Self::Update => ("update", "updates"),
+            Self::Update | Self::UpdateMatching => ("update", "updates"),
         }
     }
 
     /// Whether a statement does nothing when it is sent again.
     const fn is_idempotent(self) -> bool {
         match self {
-            Self::Insert | Self::Update => true,
+            Self::Insert | Self::Update | Self::UpdateMatching => true,
             Self::InsertMeasurements(_) => false,
+        }
+    }
+
+    /// Whether each statement without an error has taken effect on one document.
+    const fn is_of_one_document(self) -> bool {
+        match self {
+            Self::Insert | Self::Update | Self::InsertMeasurements(_) => true,
+            Self::UpdateMatching => false,
         }
     }
 }
@@ -51,7 +61,8 @@ impl Verb<'_> {
 /// The outcome of a statement.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// It took effect, and a majority of the members has it in their journals.
+    /// It took effect, and a majority of the members has it in their journals. ([`Verb::UpdateMatching`]: it
+    /// was executed.)
     Done,
     /// It did nothing. The document that it should insert exists already and, for an upsert, does not match
     /// its filter; or it is a document that the upsert must not insert.
@@ -61,6 +72,7 @@ pub(super) enum Outcome {
 
 impl Commands {
     /// Sends the statement that `encode` writes for each of `items`, and calls `settle` with its outcome.
+    /// Returns the number of documents that were matched, inserted or upserted.
     ///
     /// # Errors
     /// When no server is reachable: then `settle` was not called for the statements that were not sent, or
@@ -72,8 +84,8 @@ impl Commands {
         items: &[T],
         encode: impl Fn(&mut Encoder, &T),
         mut settle: impl FnMut(&T, Outcome),
-    ) -> Result<(), WriteError> {
-        let mut waiting = vec![items];
+    ) -> Result<u64, WriteError> {
+        let (mut waiting, mut documents) = (vec![items], 0);
         while let Some(items) = waiting.pop().filter(|items| !items.is_empty()) {
             let (command, taken) = self.write_command(verb, collection, items, &encode);
             let (sent, rest) = items.split_at(taken);
@@ -82,10 +94,13 @@ impl Commands {
             }
             let answer = match verb {
                 Verb::InsertMeasurements(Some(sessions)) => sessions.send(command).await,
-                Verb::Insert | Verb::Update | Verb::InsertMeasurements(None) => self.send(command).await,
+                Verb::Insert | Verb::Update | Verb::UpdateMatching | Verb::InsertMeasurements(None) => {
+                    self.send(command).await
+                }
             };
             let error = match answer {
-                Ok(reply) if reply.accounts_for(sent.len()) => {
+                Ok(reply) if reply.accounts_for(sent.len()) || !verb.is_of_one_document() => {
+                    documents += u64::try_from(reply.n).unwrap_or(0);
                     settle_each(verb, &reply, sent, &mut settle);
                     continue;
                 }
@@ -105,7 +120,7 @@ impl Commands {
                 settle(item, Outcome::Failed(error.clone()));
             }
         }
-        Ok(())
+        Ok(documents)
     }
 
     /// Builds a command of as many of the items, in order, as fit into one, at least one. Returns it and

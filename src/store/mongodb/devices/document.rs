@@ -13,8 +13,36 @@ use crate::store::{DeviceMetadata, DeviceSeries, DeviceSummary};
 /// The schema version of the documents that this program writes and reads.
 const SCHEMA_VERSION: i32 = 1;
 
-/// Writes the statement that adds a note to the document of its device. With metadata, it does nothing if the
-/// stored metadata is of a newer hour.
+/// Writes the document of a new device.
+pub(super) fn insert(document: &mut Encoder, note: &DeviceSummary, of_note: Option<(Hour, &Map<String, Value>)>) {
+    document.string("_id", &note.device);
+    document.string("deviceId", &note.device);
+    document.int32("schemaVersion", SCHEMA_VERSION);
+    document.datetime("firstTs", note.first_ts_ms);
+    document.datetime("lastTs", note.last_ts_ms);
+    if let Some((hour, object)) = of_note {
+        metadata::encode(document, "metadata", object);
+        document.datetime("metadataHour", hour.start_ms());
+    }
+    document.document("series", |series| {
+        for DeviceSeries { metric, last_day } in &note.series {
+            series.document(&*names::stored(metric), |of| {
+                of.datetime("lastDay", last_day.start_ms());
+                if metric.measurement().is_some() {
+                    of.int32("measurement", measurement_length(metric));
+                }
+            });
+        }
+    });
+    if note.has_more_series {
+        document.boolean("moreSeries", true);
+    }
+}
+
+/// Writes the statement that adds a note to the document of its device, whatever the document has. With
+/// metadata, it does nothing if the stored metadata is of a newer hour.
+///
+/// It costs the server three times as much as an update of [`super::change`].
 pub(super) fn put(statement: &mut Encoder, note: &DeviceSummary, of_note: Option<(Hour, &Map<String, Value>)>) {
     statement.document("q", |filter| {
         filter.string("_id", &note.device);
@@ -43,11 +71,11 @@ fn fields(set: &mut Encoder, note: &DeviceSummary, of_note: Option<(Hour, &Map<S
         let name = names::stored(metric);
         let (day, measurement) = (["series.", &name, ".lastDay"], ["series.", &name, ".measurement"]);
         set.document(day, |is| one_of(is, "$max", &format!("${}", day.concat()), last_day.start_ms()));
-        if let Some(of_metric) = metric.measurement() {
+        if metric.measurement().is_some() {
             set.document(measurement, |is| {
                 is.array("$max", |values| {
                     values.string(0, &format!("${}", measurement.concat()));
-                    values.int32(1, of_metric.len() as i32);
+                    values.int32(1, measurement_length(metric));
                 });
             });
         }
@@ -55,6 +83,11 @@ fn fields(set: &mut Encoder, note: &DeviceSummary, of_note: Option<(Hour, &Map<S
     if note.has_more_series {
         set.boolean("moreSeries", true);
     }
+}
+
+/// The length of the measurement's name, which begins the name of the metric; 0 if it is not known.
+pub(super) fn measurement_length(metric: &Metric) -> i32 {
+    metric.measurement().map_or(0, |name| name.len() as i32)
 }
 
 /// The lesser or the greater of a stored instant and this one.

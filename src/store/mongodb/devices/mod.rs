@@ -5,17 +5,20 @@
 //!   deviceId: "LIGHT-FL02-ZONE4",                // hashed shard key
 //!   schemaVersion: 1,
 //!   firstTs: ISODate("2026-04-20T14:00:10Z"),    // the first reading ever
-//!   lastTs: ISODate("2026-07-31T00:00:10Z"),     // the last reading when the document was written
+//!   lastTs: ISODate("2026-07-31T00:00:00Z"),     // an instant of the day of the last reading, not after it
 //!   metadata: { floor: 2, zone: "Zone 4" }, metadataHour: ISODate("2026-07-31T00:00:00Z"),
 //!   series: { lux: { lastDay: ISODate("2026-07-31T00:00:00Z") },
 //!             "cpu_usage{cpu=0}": { lastDay: ISODate("2026-07-30T00:00:00Z"), measurement: 3 } },
 //!   moreSeries: true }                           // if there were too many
 //! ```
 //!
-//! **Idempotent and in any order** (`document`). A statement is an upsert with a pipeline of `$min`, `$max`
-//! and the newest series. Metadata is written on the condition that the stored metadata is not of a newer
-//! hour. So it does not matter how often a statement is sent, by how many instances, or in which order the
-//! statements arrive, except for different metadata of one hour.
+//! **Idempotent and in any order** (`document`, `change`). A statement inserts a missing document, or has
+//! `$min`, `$max` and metadata. Metadata is written on the condition that the stored metadata is not of a
+//! newer hour. So it does not matter how often a statement is sent, by how many instances, or in which order
+//! the statements arrive, except for different metadata of one hour.
+//!
+//! **Only what a document lacks** (`note`). It is read first, as a majority of the members has it. At the turn
+//! of a day, one statement updates many documents, except in a sharded cluster.
 //!
 //! **Before the bucket** (`note`). The document of a device is durable before a bucket that needs it is sent.
 //!
@@ -27,6 +30,7 @@
 //! **Expiry.** A TTL index on `lastTs` removes a device after the last of its readings and rollups.
 
 mod build;
+mod change;
 mod document;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
@@ -58,6 +62,9 @@ const DAYS: Duration = Duration::from_secs(2 * 86_400);
 #[derive(Debug)]
 pub(super) struct DeviceIndex {
     documents: Collection<RawDocumentBuf>,
+    /// The same, as a majority of the members has them.
+    durable: Collection<RawDocumentBuf>,
+    is_sharded: AtomicBool,
     commands: Commands,
     managed: ManagedCollection,
     retention: Option<Duration>,
@@ -71,6 +78,8 @@ impl DeviceIndex {
     pub(super) fn new(commands: Commands, name: &str, retention: Option<Duration>) -> Self {
         Self {
             documents: commands.reading(name),
+            durable: commands.durable(name),
+            is_sharded: AtomicBool::new(false),
             managed: commands.managed(name),
             commands,
             retention,
@@ -88,6 +97,7 @@ impl DeviceIndex {
         let expiry = self.retention.map(|retention| retention.saturating_add(DAYS));
         self.managed.ensure_expiry(AGE_FIELD, expiry).await?;
         self.managed.ensure_sharding(deployment, "deviceId").await?;
+        self.is_sharded.store(deployment == Deployment::Sharded, Ordering::SeqCst);
         self.is_complete.store(false, Ordering::SeqCst);
         self.noted.clear();
         Ok(())

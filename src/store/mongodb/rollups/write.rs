@@ -40,7 +40,8 @@ impl RollupCollection {
                 }
                 Outcome::Failed(error) => day.iter().for_each(|&at| outcomes[at] = Some(Err(error.clone()))),
             };
-            reached = self.commands.write_all(Verb::Update, &self.managed.name, &waiting, statement, settle).await;
+            let name = &self.managed.name;
+            reached = self.commands.write_all(Verb::Update, name, &waiting, statement, settle).await.map(drop);
             waiting = again;
             if reached.is_err() || waiting.is_empty() {
                 break;

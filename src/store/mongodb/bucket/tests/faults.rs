@@ -68,12 +68,19 @@ fn faulty_uri(scratch: &Scratch) -> MongodbUri {
     format!("{}{separator}appName={}", scratch.uri, scratch.name).parse().unwrap()
 }
 
+/// A fault of the commands on one collection.
+fn on(collection: &str, scratch: &Scratch, how: &Document) -> Document {
+    let mut how = how.clone();
+    how.insert("namespace", format!("{}.{collection}", scratch.name));
+    how
+}
+
 async fn a_fault_is_transient(how: Document, expected: Cause, applied: bool) {
     let scratch = Scratch::new().await;
     let store = faulty_store(&scratch).await;
     for (command, readings) in [("insert", 0..10), ("update", 10..20)] {
         let writes = [write_at("a", readings.clone()), write_at("b", readings.clone())];
-        let fault = Fault::inject(&scratch, command, doc! { "times": 1 }, how.clone()).await;
+        let fault = Fault::inject(&scratch, command, doc! { "times": 1 }, on("buckets", &scratch, &how)).await;
         for outcome in store.write(&writes).await {
             let error = outcome.unwrap_err();
             assert_eq!(error.cause, expected);
@@ -106,7 +113,7 @@ async fn no_bucket_is_written_before_its_device_is_in_the_index() {
         assert!(store.build_device_index().await.unwrap());
         write_one(&store, &write_at("known", 0..10)).await.unwrap();
         let writes = [write_at("new", 0..10), write_at("known", 10..20)];
-        let fault = Fault::inject(&scratch, "update", doc! { "times": 1 }, how).await;
+        let fault = Fault::inject(&scratch, "insert", doc! { "times": 1 }, on("devices", &scratch, &how)).await;
         let outcomes = store.write(&writes).await;
         fault.remove().await;
         assert_eq!(outcomes[0].as_ref().unwrap_err().cause, expected);
