@@ -12,6 +12,7 @@ mod deploy;
 mod device_index;
 mod failure_details;
 mod faults;
+mod files;
 mod harness;
 mod hostile_http;
 mod http_contract;

@@ -11,7 +11,7 @@ use tidegauge::access::{Gate, Tokens};
 use tidegauge::common::clock::Clock;
 use tidegauge::config::{Auth, Config, Period, StoreKind, SyncPolicy};
 use tidegauge::flush::{DeadLetters, Pipeline, Running};
-use tidegauge::http::{self, Admission, App, Budget, Tls};
+use tidegauge::http::{self, App, Budget, Tls};
 use tidegauge::ingest::Ingest;
 use tidegauge::ingest::devices::Devices;
 use tidegauge::log::{Instruments, Log, Recovery, Sync};
@@ -244,7 +244,7 @@ impl Service {
             refusals,
             exposition,
             budget: Budget::new(config.http.max_bytes_in_flight.as_usize()),
-            admission: Admission::new(config.query.max_concurrent, config.query.max_bytes_in_flight.as_usize()),
+            admission: options::queries(config),
             main: tokio::runtime::Handle::current(),
             limits: options::http(config),
             formats: options::formats(config),

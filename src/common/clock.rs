@@ -129,6 +129,42 @@ impl HourTexts {
     }
 }
 
+/// Instants of one hour as text. Files have millions.
+#[derive(Debug)]
+pub struct HourInstants {
+    /// The text of the last instant.
+    text: Vec<u8>,
+    start_ms: i64,
+    is_usual: bool,
+}
+
+impl HourInstants {
+    /// The instants of the hour that begins at `start_ms`.
+    #[must_use]
+    pub fn new(start_ms: i64) -> Self {
+        let mut text = Vec::with_capacity(24);
+        write_rfc3339(&mut text, start_ms);
+        let is_usual = start_ms % 3_600_000 == 0 && USUAL_MS.contains(&start_ms);
+        Self { text, start_ms, is_usual: is_usual && USUAL_MS.contains(&(start_ms + 3_599_999)) }
+    }
+
+    /// An instant in the form of [`rfc3339`]: `offset_ms`, less than an hour, after the start.
+    pub fn text_of(&mut self, offset_ms: u32) -> &[u8] {
+        if !self.is_usual {
+            self.text.clear();
+            write_rfc3339(&mut self.text, self.start_ms + i64::from(offset_ms));
+            return &self.text;
+        }
+        let (seconds, ms) = (offset_ms / 1_000, offset_ms % 1_000);
+        let two = |number: u32| [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
+        self.text[14..16].copy_from_slice(&two(seconds / 60));
+        self.text[17..19].copy_from_slice(&two(seconds % 60));
+        self.text[20] = b'0' + (ms / 100) as u8;
+        self.text[21..23].copy_from_slice(&two(ms % 100));
+        &self.text
+    }
+}
+
 /// The year, month and day of a number of days since 1970-01-01.
 ///
 /// Not by jiff: its dates end with the year 9999, and an hour may be later. Source:
@@ -165,6 +201,17 @@ mod tests {
         let days = [i64::MIN, *USUAL_MS.start(), *USUAL_MS.end(), 253_402_207_200_000, 253_402_210_800_000, i64::MAX];
         for ts_ms in hours.chain([1, 3_600_000, 3_600_001, 7_200_000]).chain(days) {
             assert_eq!(texts.text_of(ts_ms), rfc3339(ts_ms).as_bytes());
+        }
+    }
+
+    #[test]
+    fn instants_of_an_hour_have_the_text_of_each() {
+        let ends = [*USUAL_MS.start(), 253_402_203_600_000, 253_402_207_200_000, -377_705_116_800_000, 1];
+        for start_ms in ends.into_iter().chain([-3_600_000, 0, 1_776_693_600_000]) {
+            let mut instants = HourInstants::new(start_ms);
+            for offset in (0..3_600_000).step_by(7_919).chain([3_599_999, 0, 999, 1_000]) {
+                assert_eq!(instants.text_of(offset), rfc3339(start_ms + i64::from(offset)).as_bytes());
+            }
         }
     }
 

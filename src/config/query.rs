@@ -27,6 +27,8 @@ pub struct Query {
     pub max_concurrent: usize,
     /// The number of concurrent queries with one token. 1 to 10,000.
     pub max_concurrent_per_token: usize,
+    /// The number of concurrent queries whose answer is a file. 1 to 10,000.
+    pub max_files: usize,
     /// The estimated memory of all concurrent queries together. 1MiB to 1024GiB.
     pub max_bytes_in_flight: Bytes,
 }
@@ -43,6 +45,7 @@ impl Default for Query {
             max_devices: 1_000,
             max_concurrent: 32,
             max_concurrent_per_token: 16,
+            max_files: 8,
             max_bytes_in_flight: Bytes::mib(256),
         }
     }
@@ -60,6 +63,7 @@ impl Query {
         within("query.max_devices", self.max_devices, 1, 100_000)?;
         within("query.max_concurrent", self.max_concurrent, 1, 10_000)?;
         within("query.max_concurrent_per_token", self.max_concurrent_per_token, 1, 10_000)?;
+        within("query.max_files", self.max_files, 1, 10_000)?;
         within("query.max_bytes_in_flight", self.max_bytes_in_flight, Bytes::mib(1), Bytes::gib(1024))
     }
 }

@@ -1,12 +1,14 @@
 //! Admission of queries: concurrency limits per token and in total, and a memory limit.
 //!
 //! A query that exceeds a limit waits for a moment, in order of arrival, and is then refused. Once its answer
-//! exists, it frees its place and all memory except that of the answer, which it frees after sending it.
+//! exists, it frees its place and all memory except that of the answer, which it frees after sending it. A
+//! file holds all of it until its end, so it needs a place among the files too.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
+use axum::http::header::CONTENT_LENGTH;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
@@ -14,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::App;
+use super::delivery::{self, Delivery};
 use super::pieces::Pieces;
 use super::problem::{MOMENT, Problem};
 use crate::access::Grant;
@@ -27,6 +30,7 @@ const BLOCK_BYTES: usize = 1024;
 #[derive(Debug)]
 pub struct Admission {
     queries: Arc<Semaphore>,
+    files: Arc<Semaphore>,
     blocks: Arc<Semaphore>,
     max_blocks: u32,
 }
@@ -34,18 +38,29 @@ pub struct Admission {
 /// The place and the memory that one query holds.
 #[derive(Debug)]
 pub(super) struct Admitted {
+    files: Arc<Semaphore>,
     blocks: Arc<Semaphore>,
     max_blocks: u32,
     memory: Mutex<Option<OwnedSemaphorePermit>>,
     _places: Vec<OwnedSemaphorePermit>,
 }
 
+/// The places and the memory of a query whose answer is a file. They are free when the file has ended.
+#[derive(Debug)]
+pub(super) struct Lease {
+    _admitted: Arc<Admitted>,
+    _place: OwnedSemaphorePermit,
+    _memory: Option<OwnedSemaphorePermit>,
+}
+
 impl Admission {
-    /// Admits `queries` concurrent queries, which together use up to `bytes`.
-    pub fn new(queries: usize, bytes: usize) -> Self {
+    /// Admits `queries` concurrent queries, which together use up to `bytes`. Of these, `files` may answer
+    /// with a file.
+    pub fn new(queries: usize, files: usize, bytes: usize) -> Self {
         let max_blocks = u32::try_from(bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
         Self {
             queries: Arc::new(Semaphore::new(queries)),
+            files: Arc::new(Semaphore::new(files)),
             blocks: Arc::new(Semaphore::new(max_blocks as usize)),
             max_blocks,
         }
@@ -59,8 +74,8 @@ impl Admission {
         }
         let place = acquire(&self.queries, 1).await;
         places.push(place.ok_or_else(|| Problem::too_many_queries(Limit::Queries))?);
-        let (blocks, max_blocks) = (Arc::clone(&self.blocks), self.max_blocks);
-        Ok(Admitted { blocks, max_blocks, memory: Mutex::new(None), _places: places })
+        let [files, blocks] = [&self.files, &self.blocks].map(Arc::clone);
+        Ok(Admitted { files, blocks, max_blocks: self.max_blocks, memory: Mutex::new(None), _places: places })
     }
 }
 
@@ -73,10 +88,18 @@ impl Admitted {
         Ok(())
     }
 
-    /// Keeps the memory of the answer until it has been sent.
-    async fn hand_over(&self, answer: Response) -> Response {
+    /// Reserves a place among the files, and memory until the end of the file.
+    pub(super) async fn lease(self: Arc<Self>, bytes: usize) -> Result<Lease, Problem> {
+        let place = acquire(&self.files, 1).await.ok_or_else(|| Problem::too_many_queries(Limit::Files))?;
+        self.reserve(bytes).await?;
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(Lease { _admitted: self, _place: place, _memory: memory })
+    }
+
+    /// Finishes an answer, and keeps its memory until it has been sent. A file keeps its own.
+    async fn hand_over(&self, answer: Response, delivery: Delivery) -> Response {
         let Some(mut memory) = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take() else { return answer };
-        let (head, mut body) = answer.into_parts();
+        let (mut head, mut body) = answer.into_parts();
         let mut pieces = Vec::new();
         while let Some(frame) = body.frame().await {
             match frame {
@@ -84,10 +107,15 @@ impl Admitted {
                 Err(error) => return Problem::internal(&error.to_string()).into_response(),
             }
         }
+        let pieces = match delivery.finish(&mut head, pieces).await {
+            Ok(pieces) => pieces,
+            Err(error) => return Problem::internal(&error.to_string()).into_response(),
+        };
         let bytes: usize = pieces.iter().map(Bytes::len).sum();
         let blocks = bytes.div_ceil(BLOCK_BYTES).min(memory.num_permits());
         let memory = Arc::new(memory.split(blocks));
         let sent = pieces.into_iter().map(|bytes| Bytes::from_owner(Sent { bytes, _memory: Arc::clone(&memory) }));
+        head.headers.remove(CONTENT_LENGTH); // that of the body before compression
         Response::from_parts(head, Body::new(Pieces::new(sent)))
     }
 }
@@ -120,9 +148,15 @@ pub(super) async fn admit(State(app): State<Arc<App>>, mut request: Request, nex
         Ok(admitted) => {
             let admitted = Arc::new(admitted);
             request.extensions_mut().insert(Arc::clone(&admitted));
-            let query = AbortOnDropHandle::new(app.main.spawn(next.run(request)));
-            let answer = query.await.unwrap_or_else(|error| Problem::internal(&error.to_string()).into_response());
-            admitted.hand_over(answer).await
+            let delivery = Delivery::of(request.headers());
+            let query = app.main.spawn(async move {
+                let answer = next.run(request).await;
+                admitted.hand_over(answer, delivery).await
+            });
+            let answer = AbortOnDropHandle::new(query).await;
+            let mut answer = answer.unwrap_or_else(|error| Problem::internal(&error.to_string()).into_response());
+            delivery::vary(answer.headers_mut());
+            answer
         }
         Err(problem) => problem.into_response(),
     }
@@ -130,16 +164,22 @@ pub(super) async fn admit(State(app): State<Arc<App>>, mut request: Request, nex
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderMap;
+
     use super::*;
+
+    fn no_wishes() -> Delivery {
+        Delivery::of(&HeaderMap::new())
+    }
 
     #[tokio::test]
     async fn an_answer_holds_its_memory_until_it_is_sent() {
-        let admission = Admission::new(1, 100 * BLOCK_BYTES);
+        let admission = Admission::new(1, 1, 100 * BLOCK_BYTES);
         let admitted = admission.enter(Quota::unlimited()).await.expect("below the limit");
         admitted.reserve(60 * BLOCK_BYTES).await.expect("below the limit");
         assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (0, 40));
         let pieces = [vec![b'x'; 2 * BLOCK_BYTES], vec![b'y'; 1]].map(Bytes::from);
-        let answer = admitted.hand_over(Response::new(Body::new(Pieces::new(pieces)))).await;
+        let answer = admitted.hand_over(Response::new(Body::new(Pieces::new(pieces))), no_wishes()).await;
         drop(admitted);
         assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (1, 97));
         let mut body = answer.into_body();
@@ -153,8 +193,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_file_holds_its_places_and_its_memory_until_it_ends() {
+        let admission = Admission::new(3, 1, 10 * BLOCK_BYTES);
+        let enter = async || Arc::new(admission.enter(Quota::unlimited()).await.expect("below the limit"));
+        let admitted = enter().await;
+        let lease = Arc::clone(&admitted).lease(4 * BLOCK_BYTES).await.expect("the first");
+        let answer = admitted.hand_over(Response::new(Body::empty()), no_wishes()).await;
+        drop((admitted, answer));
+        assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (2, 6));
+        let refused = enter().await.lease(1).await.expect_err("one file at a time");
+        assert!(refused.detail().contains("query.max_files"), "{}", refused.detail());
+        drop(lease);
+        assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (3, 10));
+        drop(enter().await.lease(1).await.expect("the place is free again"));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_query_above_the_memory_limit_runs_alone() {
-        let admission = Admission::new(2, 10 * BLOCK_BYTES);
+        let admission = Admission::new(2, 1, 10 * BLOCK_BYTES);
         let one = admission.enter(Quota::unlimited()).await.expect("below the limit");
         one.reserve(usize::MAX).await.expect("all of it");
         let other = admission.enter(Quota::unlimited()).await.expect("below the limit");

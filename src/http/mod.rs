@@ -35,7 +35,10 @@ mod body;
 mod body_completion;
 mod browser;
 mod budget;
+mod delivery;
 mod device;
+mod file;
+mod format;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod headers;
@@ -55,6 +58,7 @@ mod remote_write;
 mod router;
 mod samples;
 mod server;
+
 mod threads;
 mod time;
 mod tls;

@@ -211,6 +211,19 @@ impl Problem {
         Self::new(ProblemCode::UnsupportedMediaType, detail)
     }
 
+    /// The client accepts none of the media types that the path offers.
+    pub(super) fn not_acceptable(offered: &[&str], accepted: &str) -> Self {
+        let detail = format!("this path answers with {}, the request accepts \"{accepted}\"", offered.join(", "));
+        Self::new(ProblemCode::NotAcceptable, detail)
+    }
+
+    /// A client of HTTP/1.0 asks for a file.
+    pub(super) fn file_over_http_1_0() -> Self {
+        let detail = "a file needs HTTP/1.1, because HTTP/1.0 cannot show that an answer was interrupted; a proxy \
+                      must use HTTP/1.1 too (nginx: proxy_http_version 1.1)";
+        Self::new(ProblemCode::HttpVersionNotSupported, detail)
+    }
+
     /// The content type is none of those that the path takes.
     pub(super) fn expected_media_type(expected: &str, found: &str) -> Self {
         Self::new(ProblemCode::UnsupportedMediaType, format!("expected {expected}, found \"{found}\""))
@@ -339,6 +352,7 @@ impl From<QueryError> for Problem {
             QueryError::OutOfReach(DeviceScopeError::Invalid(_) | DeviceScopeError::TooLong(_)) => {
                 Self::invalid_parameter("device", detail)
             }
+            QueryError::TooManyColumns { .. } => Self::new(ProblemCode::TooManyColumns, detail),
             QueryError::TooManyDevices(_) => Self::new(ProblemCode::TooManyDevices, detail),
             QueryError::Timeout(limit) => {
                 let detail =

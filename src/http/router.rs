@@ -30,6 +30,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
     let routes = Routes::new(&app)
         .add(INGEST, "/v1/readings", post(ingest::readings))
         .add(Need::AnyToken, "/v1/time", get(time::time))
+        .add_query("/v1/readings", get(query::readings_of_devices))
         .add_query("/v1/rollups", get(query::rollups_of_devices))
         .add_query("/v1/devices", get(query::devices))
         .add_query("/v1/devices/{deviceId}/rollups", get(query::rollups))
@@ -80,7 +81,9 @@ impl Routes {
     }
 
     fn add(mut self, need: Need, path: &str, methods: MethodRouter<Arc<App>>) -> Self {
-        self.paths.push(path.to_owned());
+        if !self.paths.iter().any(|known| known == path) {
+            self.paths.push(path.to_owned()); // a path may have a route for each method
+        }
         let state = (Arc::clone(&self.app), need);
         let guarded = methods.route_layer(middleware::from_fn_with_state(state, authorize));
         Self { router: self.router.route(path, guarded), ..self }

@@ -38,13 +38,15 @@ use crate::store::{Cause, Store, StoreError};
 #[doc(hidden)]
 pub mod bench;
 mod devices;
+mod export;
 mod latest;
 mod readings;
 mod rollups;
 
 pub use devices::{Device, DevicesRequest};
+pub use export::{Export, ExportRequest, ExportedDevices};
 pub use latest::Latest;
-pub use readings::{Page, ReadingAt, ReadingsRequest};
+pub use readings::{Page, ReadingAt, ReadingSlices, ReadingsRequest, Slice, SliceHour};
 pub use rollups::{Column, Columns, Rollups, RollupsRequest, Series, Step};
 
 /// The most devices that a query looks up in pending under one lock.
@@ -101,6 +103,15 @@ pub enum QueryError {
         seconds: u64,
         /// Its last error.
         why: String,
+    },
+    /// Not all series of the device fit into the columns of a file.
+    #[error(
+        "the device has more than {max} series, too many for columns; select some with `metric`, or ask \
+         /v1/readings?device= for one row per value"
+    )]
+    TooManyColumns {
+        /// The limit.
+        max: usize,
     },
     /// It took longer than [`Limits::timeout`].
     #[error("the query took longer than {0:?} (query.timeout); ask for less")]
@@ -168,7 +179,9 @@ impl Queries {
         }
     }
 
-    async fn catch_up(&self) -> Option<Duration> {
+    /// Waits until the acknowledged readings are in pending. `Some`: those acknowledged within this time may
+    /// be missing.
+    pub async fn catch_up(&self) -> Option<Duration> {
         self.pipeline.catch_up(self.limits.catch_up).await
     }
 

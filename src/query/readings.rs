@@ -1,4 +1,7 @@
-//! Readings, a page at a time.
+//! Readings: a page at a time, or slice by slice to the end of a range.
+//!
+//! A slice is a few ten thousand values, merged from the store and from pending. Each slice is a query of its
+//! own, with its own deadline. So a reader that pauses holds one slice, and nothing in the store.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -6,8 +9,11 @@ use std::sync::Arc;
 
 use super::{Answer, Queries, QueryError, blocking};
 use crate::access::DeviceScope;
-use crate::model::{Contents, Hour, Metric, SeriesFilter};
+use crate::model::{Contents, Hour, Metric, Sample, SeriesFilter};
 use crate::store::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
+
+/// The most values of a slice. The readings of one more instant may exceed it.
+const VALUES_PER_SLICE: usize = 1 << 16;
 
 /// A request for readings.
 #[derive(Debug, Clone)]
@@ -40,6 +46,34 @@ pub struct Page {
     pub readings: Vec<ReadingAt>,
     /// The first instant of the next page, in Unix milliseconds, if there is one.
     pub next_ms: Option<i64>,
+}
+
+/// The readings of a range, slice by slice, in time order.
+pub struct ReadingSlices {
+    queries: Queries,
+    /// Its range begins where the last slice ended.
+    query: ReadingsQuery,
+    /// How many readings may still follow.
+    left: usize,
+}
+
+/// Some readings of a device in time order.
+#[derive(Debug)]
+pub struct Slice {
+    hours: BTreeMap<Hour, Contents>,
+    /// Later readings of `hours` belong to the next slice.
+    until_ms: i64,
+}
+
+/// The readings of a slice in one hour.
+#[derive(Debug, Clone, Copy)]
+pub struct SliceHour<'b> {
+    /// The hour.
+    pub hour: Hour,
+    /// The table of the metrics.
+    pub metrics: &'b [Metric],
+    /// The values, by instant.
+    pub samples: &'b [Sample],
 }
 
 impl Queries {
@@ -79,7 +113,8 @@ impl Queries {
             };
             let until_ms = stored.complete_until_ms.min(pending.complete_until_ms);
             query.range_ms.start = until_ms;
-            for reading in blocking(move || merged(stored.hours, pending.hours, until_ms)).await? {
+            let merge = move || Slice::merged(stored.hours, pending.hours, until_ms).into_readings();
+            for reading in blocking(merge).await? {
                 if values > 0 && values + reading.values.len() > self.limits.max_points {
                     page.next_ms = Some(reading.ts_ms);
                     break;
@@ -95,8 +130,26 @@ impl Queries {
         Ok(Answer { body: page, lagging, partial })
     }
 
+    /// Returns the readings of a range slice by slice, up to the limit. The range may have any length.
+    ///
+    /// # Errors
+    /// If the device is outside of the scope.
+    pub fn reading_slices(&self, scope: &DeviceScope, request: &ReadingsRequest) -> Result<ReadingSlices, QueryError> {
+        let query = ReadingsQuery {
+            device: scope.to_stored_id(&request.device)?.as_ref().into(),
+            range_ms: request.from_ms..request.to_ms,
+            series: request.series.clone(),
+            max_instants: 0,
+            max_values: VALUES_PER_SLICE,
+        };
+        Ok(ReadingSlices { queries: self.clone(), query, left: request.limit })
+    }
+
     /// Returns the answer of [`crate::store::Store::readings`] as if the pending readings were a store.
     async fn first_pending(&self, query: &ReadingsQuery) -> Result<FirstReadings, QueryError> {
+        if self.pipeline.try_is_pending(std::slice::from_ref(&query.device), &query.hours()) == Some(false) {
+            return Ok(FirstReadings { hours: Vec::new(), complete_until_ms: query.range_ms.end });
+        }
         let (pipeline, query) = (Arc::clone(&self.pipeline), query.clone());
         blocking(move || {
             let hours = pipeline.pending_hours(&query.device, query.hours());
@@ -111,22 +164,109 @@ impl Queries {
     }
 }
 
-/// Merges the pending hours over the stored ones, and returns the readings before an instant.
-fn merged(stored: Vec<(Hour, Contents)>, pending: Vec<(Hour, Contents)>, until_ms: i64) -> Vec<ReadingAt> {
-    let mut hours: BTreeMap<Hour, Contents> = stored.into_iter().collect();
-    for (hour, contents) in pending {
-        match hours.entry(hour) {
-            Entry::Occupied(mut stored) => *stored.get_mut() = stored.get().merge(&contents),
-            Entry::Vacant(place) => _ = place.insert(contents),
+impl ReadingSlices {
+    /// The memory that the query for one slice takes.
+    pub const MAX_BYTES: usize = 100 * VALUES_PER_SLICE;
+
+    /// How many readings may still follow.
+    #[must_use]
+    pub const fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Returns the next readings, at least one. `None`: the range or the limit has ended.
+    ///
+    /// # Errors
+    /// If the store does not answer, or the slice takes too long. Stored readings are never left out.
+    pub async fn next(&mut self) -> Result<Option<Slice>, QueryError> {
+        let Self { queries, query, left } = self;
+        while query.range_ms.start < query.range_ms.end && *left > 0 {
+            query.max_instants = (*left).min(VALUES_PER_SLICE);
+            let deadline = queries.deadline();
+            // Pending first: a reading that is stored in between is then in both, not in neither.
+            let pending = queries.first_pending(query).await?;
+            let stored = queries.ask(deadline, queries.store.readings(query)).await?;
+            let until_ms = stored.complete_until_ms.min(pending.complete_until_ms);
+            query.range_ms.start = until_ms;
+            let mut slice = if pending.hours.is_empty() {
+                Slice::merged(stored.hours, Vec::new(), until_ms)
+            } else {
+                blocking(move || Slice::merged(stored.hours, pending.hours, until_ms)).await?
+            };
+            if *left < usize::MAX {
+                *left -= slice.limit(*left);
+            }
+            if !slice.is_empty() {
+                return Ok(Some(slice));
+            }
         }
+        Ok(None)
     }
-    let mut readings = Vec::new();
-    for (hour, contents) in hours {
-        let before = contents.readings().take_while(|reading| hour.instant_ms(reading.offset) < until_ms);
-        readings.extend(before.map(|reading| {
-            let values = reading.samples.iter().map(|sample| (contents.metric_of(sample).clone(), sample.value));
-            ReadingAt { ts_ms: hour.instant_ms(reading.offset), values: values.collect() }
-        }));
+}
+
+impl Slice {
+    /// The memory of a slice.
+    pub const MAX_BYTES: usize = 2 * size_of::<Sample>() * VALUES_PER_SLICE;
+
+    /// Merges the pending hours over the stored ones, for the readings before an instant.
+    fn merged(stored: Vec<(Hour, Contents)>, pending: Vec<(Hour, Contents)>, until_ms: i64) -> Self {
+        let mut hours: BTreeMap<Hour, Contents> = stored.into_iter().collect();
+        for (hour, contents) in pending {
+            match hours.entry(hour) {
+                Entry::Occupied(mut stored) => *stored.get_mut() = stored.get().merge(&contents),
+                Entry::Vacant(place) => _ = place.insert(contents),
+            }
+        }
+        Self { hours, until_ms }
     }
-    readings
+
+    /// The readings by hour, ascending. None of the hours is empty.
+    pub fn hours(&self) -> impl Iterator<Item = SliceHour<'_>> {
+        let hours = self.hours.iter().map(|(&hour, contents)| {
+            let end = contents.samples().partition_point(|sample| hour.instant_ms(sample.offset) < self.until_ms);
+            SliceHour { hour, metrics: contents.metrics(), samples: &contents.samples()[..end] }
+        });
+        hours.filter(|hour| !hour.samples.is_empty())
+    }
+
+    /// Whether there is no reading.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.hours().next().is_none()
+    }
+
+    /// Keeps the first `max` readings, and returns their number.
+    fn limit(&mut self, max: usize) -> usize {
+        let ts_of = |hour: SliceHour<'_>, samples: &[Sample]| hour.hour.instant_ms(samples[0].offset);
+        let instants = self.hours().flat_map(|hour| hour.instants().map(move |samples| ts_of(hour, samples)));
+        let (mut readings, mut until_ms) = (0, self.until_ms);
+        for ts_ms in instants {
+            if readings == max {
+                until_ms = ts_ms;
+                break;
+            }
+            readings += 1;
+        }
+        self.until_ms = until_ms;
+        readings
+    }
+
+    fn into_readings(self) -> Vec<ReadingAt> {
+        let of_hour = |hour: SliceHour<'_>| -> Vec<ReadingAt> {
+            let value = |sample: &Sample| (hour.metrics[sample.metric as usize].clone(), sample.value);
+            let reading = |samples: &[Sample]| {
+                let ts_ms = hour.hour.instant_ms(samples[0].offset);
+                ReadingAt { ts_ms, values: samples.iter().map(value).collect() }
+            };
+            hour.instants().map(reading).collect()
+        };
+        self.hours().flat_map(of_hour).collect()
+    }
+}
+
+impl<'b> SliceHour<'b> {
+    /// The values of each instant.
+    pub fn instants(self) -> impl Iterator<Item = &'b [Sample]> {
+        self.samples.chunk_by(|a, b| a.offset == b.offset)
+    }
 }

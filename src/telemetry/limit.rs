@@ -40,6 +40,8 @@ pub enum Limit {
     Queries,
     #[strum(serialize = "query.max_concurrent_per_token")]
     TokenQueries,
+    #[strum(serialize = "query.max_files")]
+    Files,
     #[strum(serialize = "query.max_bytes_in_flight")]
     QueryBytes,
 }

@@ -67,6 +67,13 @@ async fn memory_of_queries() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn files_of_all() {
+    let set = |setup: Setup| setup.set("query.max_files", 1);
+    let file = "/v1/devices/d/readings?format=csv";
+    one_of_two_is_refused(set, ["greedy", "other"], file, (Limit::Files, 503, "overloaded")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_query_that_takes_too_long_names_the_key() {
     let (server, mongod, database) = frozen(|setup| setup.set("query.timeout", "500ms")).await;
     for path in [LATEST, "/v1/devices/d/readings", "/v1/devices/d/rollups", "/v1/devices"] {

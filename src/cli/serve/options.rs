@@ -202,6 +202,11 @@ pub(super) fn query(config: &Config) -> query::Limits {
     }
 }
 
+pub(super) fn queries(config: &Config) -> http::Admission {
+    let limits = &config.query;
+    http::Admission::new(limits.max_concurrent, limits.max_files, limits.max_bytes_in_flight.as_usize())
+}
+
 pub(super) fn http(config: &Config) -> http::Limits {
     http::Limits {
         max_connections: open_files::max_connections(config),

@@ -70,6 +70,9 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
             .map(|error| Problem::refused(IngestError::Failed(error), false))
             .into(),
         ProblemCode::MethodNotAllowed => vec![Problem::method_not_allowed()],
+        ProblemCode::HttpVersionNotSupported => vec![Problem::file_over_http_1_0()],
+        ProblemCode::NotAcceptable => vec![Problem::not_acceptable(&["text/csv"], "image/png")],
+        ProblemCode::TooManyColumns => vec![QueryError::TooManyColumns { max: 1_000 }.into()],
         ProblemCode::NotFound => vec![Problem::not_found("/v2")],
         ProblemCode::Overloaded => vec![
             BodyError::NoMemory(Exhausted::All).into(),

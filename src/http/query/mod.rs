@@ -1,6 +1,10 @@
 //! The query paths, `/v1/devices` and `/v1/rollups`.
 
+use std::time::Duration;
+
 use axum::Json;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
 use serde::Serialize;
 
 use super::params::Params;
@@ -14,10 +18,11 @@ mod latest;
 mod readings;
 mod rollups;
 mod rollups_json;
+mod rows;
 
 pub(super) use devices::devices;
 pub(super) use latest::latest;
-pub(super) use readings::readings;
+pub(super) use readings::{of_devices as readings_of_devices, readings};
 pub(super) use rollups::{of_devices as rollups_of_devices, rollups};
 
 /// The default length of a range: one day.
@@ -39,6 +44,17 @@ fn answer<A, B>(answer: Answer<A>, make: impl FnOnce(A) -> B) -> Json<Body<B>> {
     Json(Body { answer: make(answer.body), lagging_seconds, partial: answer.partial })
 }
 
+/// The header of answers without a place for `laggingSeconds`.
+const LAGGING_SECONDS: HeaderName = HeaderName::from_static("tidegauge-lagging-seconds");
+
+/// Notes in a header that acknowledged readings may be missing.
+fn mark_lagging(response: &mut Response, lagging: Option<Duration>) {
+    if let Some(lagging) = lagging {
+        let seconds = HeaderValue::try_from(lagging.as_secs_f64().to_string()).expect("a number is ASCII");
+        response.headers_mut().insert(LAGGING_SECONDS, seconds);
+    }
+}
+
 /// Reads `from` (inclusive) and `to` (exclusive); the default is the last day up to now.
 fn range(params: &mut Params<'_>, clock: &Clock) -> Result<(i64, i64), Problem> {
     let (from_ms, to_ms) = open_range(params, clock)?;
@@ -53,4 +69,18 @@ fn open_range(params: &mut Params<'_>, clock: &Clock) -> Result<(Option<i64>, i6
         return Err(Problem::invalid_parameter("from", "must be before `to`"));
     }
     Ok((from_ms, to_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_its_lag_in_a_header() {
+        let mut response = Response::default();
+        mark_lagging(&mut response, None);
+        assert!(response.headers().is_empty());
+        mark_lagging(&mut response, Some(Duration::from_millis(1_500)));
+        assert_eq!(response.headers()["tidegauge-lagging-seconds"], "1.5");
+    }
 }

@@ -1,22 +1,31 @@
-//! `GET /v1/devices/{deviceId}/readings`.
+//! `GET /v1/devices/{deviceId}/readings` and `GET /v1/readings`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
-use axum::http::Uri;
-use axum::{Extension, Json};
+use axum::http::{HeaderMap, Uri, Version};
+use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 
-use super::{Body, answer, range};
+use super::rows::{Columns, Lines, Values};
+use super::{answer, mark_lagging, range};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::http::App;
-use crate::http::admission::Admitted;
-use crate::http::device::DeviceInPath;
+use crate::http::admission::{Admitted, Lease};
+use crate::http::device::{DeviceInPath, normalized};
+use crate::http::file::{self, FILE_BYTES, Rows};
+use crate::http::format::{Encoding, Format};
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::model::{Metric, SeriesFilter, Wanted};
-use crate::query::ReadingsRequest;
+use crate::query::{ExportRequest, ExportedDevices, ReadingsRequest};
+
+/// The most columns of a file of one device.
+const MAX_COLUMNS: usize = 1_000;
 
 #[derive(Debug, Serialize)]
 pub(in crate::http) struct Readings {
@@ -35,37 +44,151 @@ fn as_map<S: Serializer>(values: &[(Metric, f64)], serializer: S) -> Result<S::O
     serializer.collect_map(values.iter().map(|(metric, value)| (metric, value)))
 }
 
+/// The rest of a request for readings, beside its parameters.
+struct Asked {
+    app: Arc<App>,
+    grant: Arc<Grant>,
+    admitted: Arc<Admitted>,
+    version: Version,
+    headers: HeaderMap,
+}
+
 /// `GET /v1/devices/{deviceId}/readings`
 pub(in crate::http) async fn readings(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
     Extension(admitted): Extension<Arc<Admitted>>,
     DeviceInPath(device): DeviceInPath,
+    version: Version,
+    headers: HeaderMap,
     uri: Uri,
-) -> Result<Json<Body<Readings>>, Problem> {
+) -> Result<Response, Problem> {
     let mut params = Params::of(&uri);
-    let (mut from_ms, to_ms) = range(&mut params, &app.clock)?;
-    let limit = params.limit(app.limits.default_readings, app.limits.max_readings)?;
-    if let Some(cursor) = params.one("cursor")? {
-        let place = cursor.parse().ok().filter(|place| (from_ms..to_ms).contains(place));
-        from_ms = place.ok_or_else(|| Problem::invalid_parameter("cursor", "is not a `next` of this range"))?;
+    let format = Format::choose(&mut params, &headers, &Format::ALL)?;
+    let asked = Asked { app, grant, admitted, version, headers };
+    if format == Format::Json { asked.page(device, params).await } else { asked.file(format, device, params).await }
+}
+
+/// `GET /v1/readings`
+pub(in crate::http) async fn of_devices(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
+    version: Version,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let mut params = Params::of(&uri);
+    let format = Format::choose(&mut params, &headers, &Format::FILES)?;
+    Asked { app, grant, admitted, version, headers }.file_of_devices(format, params).await
+}
+
+impl Asked {
+    /// A page of readings as JSON.
+    async fn page(self, device: String, mut params: Params<'_>) -> Result<Response, Problem> {
+        let Self { app, grant, admitted, .. } = self;
+        let (mut from_ms, to_ms) = range(&mut params, &app.clock)?;
+        let limit = params.limit(app.limits.default_readings, app.limits.max_readings)?;
+        if let Some(cursor) = params.one("cursor")? {
+            let place = cursor.parse().ok().filter(|place| (from_ms..to_ms).contains(place));
+            from_ms = place.ok_or_else(|| Problem::invalid_parameter("cursor", "is not a `next` of this range"))?;
+        }
+        let series = params.series()?;
+        params.end()?;
+        admitted.reserve(bytes_of_page(limit, &series, app.limits.max_points)).await?;
+        let request = ReadingsRequest { device, from_ms, to_ms, series, limit };
+        let page = app.queries.readings(&grant.device_scope, &request).await?;
+        let page = answer(page, |page| Readings {
+            readings: page
+                .readings
+                .into_iter()
+                .map(|mut reading| {
+                    reading.values.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+                    Reading { ts: rfc3339(reading.ts_ms), values: reading.values }
+                })
+                .collect(),
+            next: page.next_ms.map(|next_ms| next_ms.to_string()),
+        });
+        Ok(page.into_response())
     }
-    let series = params.series()?;
-    params.end()?;
-    admitted.reserve(bytes_of_page(limit, &series, app.limits.max_points)).await?;
-    let page =
-        app.queries.readings(&grant.device_scope, &ReadingsRequest { device, from_ms, to_ms, series, limit }).await?;
-    Ok(answer(page, |page| Readings {
-        readings: page
-            .readings
-            .into_iter()
-            .map(|mut reading| {
-                reading.values.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-                Reading { ts: rfc3339(reading.ts_ms), values: reading.values }
-            })
-            .collect(),
-        next: page.next_ms.map(|next_ms| next_ms.to_string()),
-    }))
+
+    /// All readings of a device in a range, as a file.
+    async fn file(self, format: Format, device: String, params: Params<'_>) -> Result<Response, Problem> {
+        let devices = ExportedDevices::Named(vec![device.as_str().into()]);
+        params.exclude(&["cursor"], "a format that has no pages")?;
+        let request = self.export_request(devices, params)?;
+        let lease = self.admit_file().await?;
+        let lagging = self.app.queries.catch_up().await;
+        let name = format!("readings-{device}");
+        let response = if format == Format::Csv {
+            let (scope, series) = (&self.grant.device_scope, (&request.series, request.from_ms));
+            let columns = self.app.queries.columns(scope, &device, series, MAX_COLUMNS).await?;
+            self.respond(lease, request, Columns::new(columns)).await?
+        } else {
+            self.respond(lease, request, Lines).await?
+        };
+        Ok(as_file(response, format, &name, lagging))
+    }
+
+    /// All readings of several devices in a range, as a file.
+    async fn file_of_devices(self, format: Format, mut params: Params<'_>) -> Result<Response, Problem> {
+        let named = params.all("device");
+        params.exclude(&["cursor"], "a format that has no pages")?;
+        let max = self.app.limits.max_devices;
+        let devices = if named.is_empty() {
+            ExportedDevices::Listed(super::devices::request(&mut params, max)?)
+        } else {
+            params.exclude(&["prefix"], "device")?;
+            if named.len() > max {
+                let why = format!("at most {max} devices (query.max_devices)");
+                return Err(Problem::invalid_parameter("device", why));
+            }
+            let mut known = HashSet::with_capacity(named.len());
+            let mut devices = Vec::with_capacity(named.len());
+            for name in named {
+                let device: Arc<str> = normalized(&self.grant.device_scope, "device", &name)?.into();
+                if known.insert(Arc::clone(&device)) {
+                    devices.push(device);
+                }
+            }
+            ExportedDevices::Named(devices)
+        };
+        let request = self.export_request(devices, params)?;
+        let lease = self.admit_file().await?;
+        let lagging = self.app.queries.catch_up().await;
+        let response = if format == Format::Csv {
+            self.respond(lease, request, Values).await?
+        } else {
+            self.respond(lease, request, Lines).await?
+        };
+        Ok(as_file(response, format, "readings", lagging))
+    }
+
+    /// Reads the parameters except those that select the devices.
+    fn export_request(&self, devices: ExportedDevices, mut params: Params<'_>) -> Result<ExportRequest, Problem> {
+        let (from_ms, to_ms) = range(&mut params, &self.app.clock)?;
+        let limit = params.limit(usize::MAX, usize::MAX)?;
+        let series = params.series()?;
+        params.end()?;
+        Ok(ExportRequest { devices, from_ms, to_ms, series, limit })
+    }
+
+    async fn admit_file(&self) -> Result<Lease, Problem> {
+        file::check_version(self.version)?;
+        Arc::clone(&self.admitted).lease(FILE_BYTES).await
+    }
+
+    async fn respond(&self, lease: Lease, request: ExportRequest, rows: impl Rows) -> Result<Response, Problem> {
+        let export = self.app.queries.export(Arc::clone(&self.grant), request)?;
+        let encoding = Encoding::choose(&self.headers);
+        file::respond(lease, export, rows, encoding, self.app.limits.body_timeout).await
+    }
+}
+
+fn as_file(mut response: Response, format: Format, name: &str, lagging: Option<Duration>) -> Response {
+    format.mark_file(&mut response, name);
+    mark_lagging(&mut response, lagging);
+    response
 }
 
 /// The largest memory of a page: stored and pending samples, the readings made of them, and their JSON.

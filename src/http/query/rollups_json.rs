@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::common::clock::{HourTexts, write_rfc3339};
+use crate::http::format::write_number;
 use crate::http::pieces::Pieces;
 use crate::model::{Stats, ValueAt};
 use crate::query::{Answer, Column, Columns, Rollups, Series};
@@ -164,27 +165,6 @@ fn write_value_at(json: &mut Vec<u8>, value_at: Option<ValueAt>) {
     json.push(b'}');
 }
 
-/// Writes a number like [`value`], and faster if it has at most three decimals, as values of sensors have.
-///
-/// Two decimals of at most 15 digits are never the same double. So if the double next to such a decimal is
-/// the number, no shorter text is the number, and serde writes this decimal too.
-fn write_number(json: &mut Vec<u8>, number: f64) {
-    let magnitude = number.abs();
-    let thousandths = (magnitude * 1e3 + 0.5) as u64;
-    if thousandths >= 1_000_000_000_000_000 || (thousandths as f64 / 1e3).to_bits() != magnitude.to_bits() {
-        return value(json, &number);
-    }
-    if number.is_sign_negative() {
-        json.push(b'-');
-    }
-    value(json, &(thousandths / 1_000));
-    let decimals = thousandths % 1_000;
-    let digit = |place: u64| b'0' + (decimals / place % 10) as u8;
-    let text = [b'.', digit(100), digit(10), digit(1)];
-    let unused = usize::from(decimals.is_multiple_of(10)) + usize::from(decimals.is_multiple_of(100));
-    json.extend_from_slice(&text[..4 - unused]);
-}
-
 /// An object that is being written.
 struct Object<'a> {
     json: &'a mut Vec<u8>,
@@ -229,7 +209,6 @@ fn value<T: Serialize + ?Sized>(json: &mut Vec<u8>, value: &T) {
 mod tests {
     use std::time::Duration;
 
-    use proptest::prelude::*;
     use serde_json::{Value, json};
 
     use super::*;
@@ -300,33 +279,5 @@ mod tests {
         ]);
         assert_eq!(*points, expected);
         assert!(device.contains(r#""max":20.0,"first":{"ts""#), "in the order of an answer: {device}");
-    }
-
-    proptest! {
-        #[test]
-        fn numbers_are_written_as_serde_does(
-            digits in any::<i64>(),
-            shift in 0..64,
-            decimals in 0..6,
-            bits in any::<u64>(),
-        ) {
-            let decimal = (digits >> shift) as f64 / 10_f64.powi(decimals);
-            let beside = f64::from_bits(decimal.to_bits() ^ 1);
-            for number in [decimal, -decimal, beside, f64::from_bits(bits), f64::from_bits(bits % (1 << 60))] {
-                let mut json = Vec::new();
-                write_number(&mut json, number);
-                prop_assert_eq!(String::from_utf8(json).unwrap(), serde_json::to_string(&number).unwrap());
-            }
-        }
-    }
-
-    #[test]
-    fn numbers_at_the_ends_are_written_as_serde_does() {
-        for number in [0.0, -0.0, 0.001, 0.0005, 1e12, 999_999_999_999.999, 1e15, f64::MAX, f64::MIN_POSITIVE, f64::NAN]
-        {
-            let mut json = Vec::new();
-            write_number(&mut json, number);
-            assert_eq!(String::from_utf8(json).unwrap(), serde_json::to_string(&number).unwrap());
-        }
     }
 }

@@ -1,0 +1,144 @@
+//! Exports: the readings of one or many devices, slice by slice, device after device.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::readings::{ReadingSlices, ReadingsRequest, Slice};
+use super::{Answer, DevicesRequest, Queries, QueryError, blocking};
+use crate::access::{DeviceScope, Grant};
+use crate::model::{Day, Hour, Metric, SeriesFilter};
+use crate::store::{Cause, StoreError};
+
+/// A request for the readings of devices.
+#[derive(Debug, Clone)]
+pub struct ExportRequest {
+    /// The devices.
+    pub devices: ExportedDevices,
+    /// The first instant, in Unix milliseconds.
+    pub from_ms: i64,
+    /// The end of the range, exclusive, in Unix milliseconds.
+    pub to_ms: i64,
+    /// The series.
+    pub series: SeriesFilter,
+    /// The most readings of all devices together; `usize::MAX` for all.
+    pub limit: usize,
+}
+
+/// The devices of an export, by client ID.
+#[derive(Debug, Clone)]
+pub enum ExportedDevices {
+    /// These, in this order.
+    Named(Vec<Arc<str>>),
+    /// Those that a list has, page by page of the limit of the request.
+    Listed(DevicesRequest),
+}
+
+/// The readings of devices, slice by slice.
+pub struct Export {
+    queries: Queries,
+    grant: Arc<Grant>,
+    request: ExportRequest,
+    /// The next devices, the last one first.
+    next: Vec<Arc<str>>,
+    /// The request for the devices after `next`.
+    list: Option<DevicesRequest>,
+    open: Option<(Arc<str>, ReadingSlices)>,
+}
+
+impl Queries {
+    /// Returns the readings of devices slice by slice. The range may have any length.
+    ///
+    /// # Errors
+    /// If a named device is outside of the scope.
+    pub fn export(&self, grant: Arc<Grant>, request: ExportRequest) -> Result<Export, QueryError> {
+        let (next, list) = match &request.devices {
+            ExportedDevices::Named(devices) => (devices.iter().rev().cloned().collect(), None),
+            ExportedDevices::Listed(list) => (Vec::new(), Some(list.clone())),
+        };
+        for device in &next {
+            grant.device_scope.to_stored_id(device)?;
+        }
+        Ok(Export { queries: self.clone(), grant, request, next, list, open: None })
+    }
+
+    /// Returns the series that a device may have in a range from `from_ms` on, sorted.
+    ///
+    /// # Errors
+    /// If these are more than `max`, the device is outside of the scope, or the store does not answer.
+    pub async fn columns(
+        &self,
+        scope: &DeviceScope,
+        device: &str,
+        (series, from_ms): (&SeriesFilter, i64),
+        max: usize,
+    ) -> Result<Vec<Metric>, QueryError> {
+        let deadline = self.deadline();
+        let stored_id: Arc<str> = scope.to_stored_id(device)?.as_ref().into();
+        // Pending first: a series that is stored in between is then in both, not in neither.
+        let (pipeline, of_device) = (Arc::clone(&self.pipeline), Arc::clone(&stored_id));
+        let mut found: BTreeSet<Metric> = blocking(move || {
+            let mut found = BTreeSet::new();
+            pipeline.each_pending_hour(&of_device, Hour::of(from_ms)..Hour(i32::MAX), |hour| {
+                found.extend(hour.metrics());
+            });
+            found
+        })
+        .await?;
+        if let Some(texts) = series.texts() {
+            found.extend(texts.map(Metric::from)); // the device may lack some of them
+        } else if let Some(known) = self.ask(deadline, self.store.device(&stored_id)).await? {
+            if known.has_more_series {
+                return Err(QueryError::TooManyColumns { max });
+            }
+            let first_day = Day::of(Hour::of(from_ms));
+            let in_range = known.series.into_iter().filter(|series| series.last_day >= first_day);
+            found.extend(in_range.map(|series| series.metric));
+        }
+        found.retain(|metric| series.matches(metric));
+        if found.len() > max { Err(QueryError::TooManyColumns { max }) } else { Ok(found.into_iter().collect()) }
+    }
+}
+
+impl Export {
+    /// Returns the next readings and the client ID of their device. `None`: the export is complete.
+    ///
+    /// # Errors
+    /// If the store does not answer, or one step takes too long. Stored readings are never left out.
+    pub async fn next(&mut self) -> Result<Option<(Arc<str>, Slice)>, QueryError> {
+        while self.request.limit > 0 {
+            if let Some((device, slices)) = &mut self.open {
+                if let Some(slice) = slices.next().await? {
+                    return Ok(Some((Arc::clone(device), slice)));
+                }
+                self.request.limit = slices.left();
+                self.open = None;
+            } else if let Some(device) = self.next.pop() {
+                let ExportRequest { from_ms, to_ms, limit, .. } = self.request;
+                let (series, of) = (self.request.series.clone(), device.to_string());
+                let request = ReadingsRequest { device: of, from_ms, to_ms, series, limit };
+                let slices = self.queries.reading_slices(&self.grant.device_scope, &request)?;
+                self.open = Some((device, slices));
+            } else if let Some(list) = self.list.take() {
+                self.next_page(list).await?;
+            } else {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    async fn next_page(&mut self, mut list: DevicesRequest) -> Result<(), QueryError> {
+        let found = self.queries.device_ids(&self.grant.device_scope, &list).await?;
+        let Answer { body: (mut devices, more), partial, .. } = found;
+        if partial {
+            return Err(StoreError::new(Cause::Network, "only pending devices are known").into());
+        }
+        if let Some(last) = devices.last().filter(|_| more) {
+            list.after = Some(last.to_string());
+            self.list = Some(list);
+        }
+        devices.reverse();
+        self.next = devices;
+        Ok(())
+    }
+}
