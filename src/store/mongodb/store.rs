@@ -58,7 +58,12 @@ impl<L: Layout> MongoStore<L> {
             .map(|(of_readings, of_rollups)| of_readings.saturating_add(layout.expiry_delay()).max(of_rollups));
         Ok(Self {
             schema_state: SchemaState::new(commands.managed(&options.rollups_collection), names),
-            rollups: RollupCollection::new(of_rollups, &options.rollups_collection, options.rollups_retention),
+            rollups: RollupCollection::new(
+                of_rollups,
+                &options.rollups_collection,
+                options.rollups_retention,
+                options.layout,
+            ),
             devices: DeviceIndex::new(of_devices, &options.devices_collection, retention),
             commands,
             layout,

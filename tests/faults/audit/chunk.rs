@@ -32,7 +32,7 @@ fn decode_body(mut body: &[u8]) -> Vec<Sample> {
     samples
 }
 
-fn decode_block(body: &mut &[u8], metrics: &[String], samples: &mut Vec<Sample>) {
+pub(super) fn decode_block(body: &mut &[u8], metrics: &[String], samples: &mut Vec<Sample>) {
     let mut metric = 0;
     let mut times: Vec<Vec<i64>> = Vec::new();
     for _ in 0..number(body) {

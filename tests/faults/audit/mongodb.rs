@@ -1,11 +1,11 @@
 //! Reads the collections of MongoDB, document by document.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
 
-use super::{Findings, Fold, Found, HOUR_MS, Stats, Stored, add, differences, fold, known};
+use super::{Findings, Fold, Found, HOUR_MS, Stats, Stored, add, chunk, differences, fold, known};
 use crate::faults::fault_test::closed_before_ms;
 use crate::harness::Database;
 
@@ -87,6 +87,9 @@ async fn rollups(database: &Database) -> Stats {
     for day in database.aggregate("rollups", vec![doc! { "$match": {} }]).await {
         let device = day.get_str("deviceId").expect("a device").into();
         let start_ms = day.get_datetime("day").expect("a day").timestamp_millis();
+        if let Some(Bson::Binary(columns)) = day.get("columns") {
+            add_columns(&columns.bytes, day.get_array("metrics").expect("metrics"), &device, start_ms, &mut stats);
+        }
         for (of_day, hour) in day.get_document("hours").expect("hours") {
             let hour_ms = start_ms + of_day.parse::<i64>().expect("an hour of the day") * HOUR_MS;
             let hour = hour.as_document().expect("an hour");
@@ -94,6 +97,28 @@ async fn rollups(database: &Database) -> Stats {
         }
     }
     stats
+}
+
+/// Adds the hours of a packed document. Those in `hours` are newer.
+fn add_columns(mut columns: &[u8], metrics: &[Bson], device: &Arc<str>, start_ms: i64, stats: &mut Stats) {
+    let numbers: Vec<String> = (0..3 + 8 * metrics.len()).map(|number| number.to_string()).collect();
+    let mut samples = Vec::new();
+    chunk::decode_block(&mut columns, &numbers, &mut samples);
+    let values: BTreeMap<(u32, usize), f64> = samples
+        .iter()
+        .map(|sample| ((sample.offset, sample.metric.parse().expect("a number")), sample.value))
+        .collect();
+    for (place, metric) in metrics.iter().enumerate() {
+        for hour in 0..24 {
+            let of = |field: usize| values.get(&(hour, 3 + 8 * place + field)).copied();
+            let Some(count) = of(0) else { continue };
+            let number = |field| of(field).expect("complete stats");
+            let hour_ms = start_ms + i64::from(hour) * HOUR_MS;
+            let ends = [4, 6].map(|field| (hour_ms + number(field) as i64, number(field + 1)));
+            let fold = Fold { count: count as u64, min: number(1), max: number(2), sum: number(3), ends: Some(ends) };
+            stats.insert((Arc::clone(device), hour_ms, known(metric.as_str().expect("a name"))), fold);
+        }
+    }
 }
 
 fn add_stats(of: &Document, device: &Arc<str>, hour_ms: i64, stats: &mut Stats) {

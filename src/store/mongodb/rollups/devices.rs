@@ -7,6 +7,7 @@ use super::super::id_walk::{Suffix, next_device};
 use super::super::names;
 use super::super::seek::Seek;
 use super::RollupCollection;
+use super::columns::{COLUMNS, METRICS};
 use super::document::Day;
 use crate::model::Hour;
 use crate::store::{DeviceSummary, StoreError};
@@ -38,7 +39,7 @@ impl RollupCollection {
     async fn day_at_end(&self, device: &str, direction: i32) -> Result<Option<Day>, StoreError> {
         let all = names::ids_of_days(device, &(Hour(i32::MIN)..Hour(i32::MAX)));
         let find = || {
-            let fields = doc! { "deviceId": 1, "day": 1, "schemaVersion": 1, "hours": 1 };
+            let fields = doc! { "deviceId": 1, "day": 1, "schemaVersion": 1, METRICS: 1, COLUMNS: 1, "hours": 1 };
             let find = self.documents.find(doc! { "_id": all.clone(), "deviceId": device }).projection(fields);
             find.sort(doc! { "_id": direction }).hint(Hint::Keys(doc! { "_id": 1 }))
         };

@@ -10,6 +10,8 @@ use super::super::encode::Encoder;
 use super::super::names;
 use super::super::stats::{decode_stats, encode_stats};
 use super::HourRollup;
+use super::columns::{self, Packed, PackedDay, PackedHour};
+use crate::config::BucketLayout;
 use crate::model::{Hour, Metric, SeriesFilter};
 use crate::store::HourStats;
 use crate::store::metric_names::MetricNames;
@@ -17,6 +19,9 @@ use crate::store::metric_names::MetricNames;
 /// The schema version of the documents that this program writes. It reads version 1 too, whose stats have
 /// neither first nor last values. In a document that was of version 1, some hours may lack them still.
 const SCHEMA_VERSION: i32 = 2;
+
+/// The schema version of packed documents.
+const PACKED: i32 = 3;
 
 /// The field of an hour that has no rollup, because the document would be too large with it.
 const LEFT_OUT: &str = "tooLarge";
@@ -41,13 +46,20 @@ pub(super) const fn key_of(hour: Hour) -> &'static str {
     KEYS[hour.0.rem_euclid(24) as usize]
 }
 
-/// Writes the document of a device and day with these hours of it, at least one.
-pub(super) fn insert(document: &mut Encoder, hours: &[&HourRollup]) {
+/// Writes the document of a device and day with these hours of it, at least one: packed, if it is to be and
+/// the hours fit into columns.
+pub(super) fn insert(document: &mut Encoder, hours: &[&HourRollup], layout: BucketLayout) {
     let Some(HourRollup { device, stats, .. }) = hours.first() else { return };
     let day = day_of(stats.hour);
     document.string("_id", &names::day_id(device, day));
     document.string("deviceId", device);
     encode_constant_fields(document, device, day);
+    let packed = if layout == BucketLayout::Packed { Packed::of(hours) } else { None };
+    document.int32("schemaVersion", if packed.is_some() { PACKED } else { SCHEMA_VERSION });
+    if let Some(packed) = packed {
+        packed.encode(document);
+        return document.document("hours", |_| {});
+    }
     document.document("hours", |of_day| {
         for rollup in hours {
             of_day.document(key_of(rollup.stats.hour), |hour| encode_hour(hour, rollup));
@@ -73,6 +85,12 @@ fn put_as(statement: &mut Encoder, hours: &[&HourRollup], encode: impl Fn(&mut E
         stages.document(0, |stage| {
             stage.document("$set", |set| {
                 encode_constant_fields(set, device, day);
+                set.document("schemaVersion", |is| {
+                    is.array("$max", |of| {
+                        of.string(0, "$schemaVersion"); // a packed document stays one
+                        of.int32(1, SCHEMA_VERSION);
+                    });
+                });
                 for rollup in hours {
                     let key = key_of(rollup.stats.hour);
                     set.document(["hours.", key], |is| {
@@ -106,7 +124,6 @@ pub(super) fn leave_out(statement: &mut Encoder, rollup: &HourRollup) {
 /// Writes the fields that all rollups of a device and day have in common, except `_id` and `deviceId`.
 fn encode_constant_fields(fields: &mut Encoder, device: &str, day: i32) {
     fields.datetime("day", start_of(day).start_ms());
-    fields.int32("schemaVersion", SCHEMA_VERSION);
     fields.datetime("createdAt", names::day_created_at_ms(device, day));
 }
 
@@ -135,20 +152,50 @@ pub(super) fn add_hours<'f>(
             _ => {}
         }
     }
-    check_version(version, SCHEMA_VERSION)?;
+    check_version(version, PACKED)?;
     let (Some(device), Some(start), Some(of_day)) = (device, day, of_day) else {
         return Err(DecodeError("it is no rollup of a day".into()));
     };
     let found = found(device)?;
-    let mut outcome = Ok(());
+    let (mut packed, mut outcome) = packed_day(document, version, start, metrics);
     for element in elements(of_day) {
         let (key, value) = element?;
-        match decode_hour(start, key, value, hours, metrics) {
-            Ok(stats) => found.extend(stats),
-            Err(error) => outcome = Err(error),
+        if supersedes(start, key, value, &mut packed)? {
+            match decode_hour(start, key, value, hours, metrics) {
+                Ok(stats) => found.extend(stats),
+                Err(error) => outcome = Err(error),
+            }
         }
     }
+    found.extend(packed.into_iter().flatten().map(|hour| hour.stats).filter(|stats| hours.contains(&stats.hour)));
     outcome
+}
+
+/// The hours in the columns of a document. If they cannot be read, none.
+fn packed_day(
+    document: &RawDocument,
+    version: Option<RawBsonRef<'_>>,
+    start: Hour,
+    metrics: &mut MetricNames,
+) -> (PackedDay, Result<(), DecodeError>) {
+    const NONE: PackedDay = [const { None }; 24];
+    if version != Some(RawBsonRef::Int32(PACKED)) {
+        return (NONE, Ok(()));
+    }
+    columns::decode(document, start, metrics).map_or_else(|error| (NONE, Err(error)), |day| (day, Ok(())))
+}
+
+/// Whether an entry of `hours` is newer than its hour in the columns. If so, it removes that one.
+fn supersedes(start: Hour, key: &[u8], entry: RawBsonRef<'_>, packed: &mut PackedDay) -> Result<bool, DecodeError> {
+    let in_columns = &mut packed[(hour_at(start, key)?.0 - start.0).unsigned_abs() as usize % 24];
+    let is_newer = match in_columns {
+        Some(hour) => integer(entry_of(entry)?, "rev")? > hour.rev,
+        None => true,
+    };
+    if is_newer {
+        *in_columns = None;
+    }
+    Ok(is_newer)
 }
 
 /// The hour of an entry of a day, if it is in `hours`.
@@ -190,6 +237,12 @@ fn entry_of(value: RawBsonRef<'_>) -> Result<&RawDocument, DecodeError> {
     value.as_document().ok_or_else(|| DecodeError("an hour is not a document".into()))
 }
 
+/// An hour of a document.
+enum OfDay<'a> {
+    Entry(&'a RawDocument),
+    Packed(PackedHour),
+}
+
 /// The fields of one document that a list of devices needs.
 #[derive(Debug, PartialEq)]
 pub(in super::super) struct Day {
@@ -205,29 +258,38 @@ pub(in super::super) struct Day {
 
 impl Day {
     pub(super) fn decode(document: &RawDocument) -> Result<Self, DecodeError> {
-        expect_version(document, SCHEMA_VERSION)?;
+        expect_version(document, PACKED)?;
         let start = Hour::of(document.get_datetime("day")?.timestamp_millis());
+        let mut names = MetricNames::new(&SeriesFilter::ALL);
+        let (mut packed, read) = packed_day(document, document.get("schemaVersion")?, start, &mut names);
+        read?;
         let mut hours = BTreeMap::new();
         for element in document.get_document("hours")? {
             let (key, value) = element?;
-            let entry = entry_of(value)?;
-            if !is_left_out(entry) {
-                hours.insert(hour_at(start, key.as_str().as_bytes())?, entry);
+            let (key, entry) = (key.as_str().as_bytes(), entry_of(value)?);
+            if supersedes(start, key, value, &mut packed)? && !is_left_out(entry) {
+                hours.insert(hour_at(start, key)?, OfDay::Entry(entry));
             }
         }
-        let (Some((first_hour, first)), Some((last_hour, last))) = (hours.first_key_value(), hours.last_key_value())
-        else {
+        hours.extend(packed.into_iter().flatten().map(|hour| (hour.stats.hour, OfDay::Packed(hour))));
+        let (Some((first_hour, first)), last) = (hours.first_key_value(), hours.last_key_value()) else {
             return Err(DecodeError("a day has no hour".into()));
         };
-        let last = decode(last, *last_hour, &mut MetricNames::new(&SeriesFilter::ALL))?;
+        let first_ts_ms = match first {
+            OfDay::Entry(entry) => {
+                entry.get_datetime("firstTs").map_or(first_hour.start_ms(), DateTime::timestamp_millis)
+            }
+            OfDay::Packed(hour) => hour.first_ts_ms,
+        };
+        let last = match last {
+            Some((hour, OfDay::Entry(entry))) => decode(entry, *hour, &mut names)?,
+            Some((_, OfDay::Packed(hour))) => hour.stats.clone(),
+            None => return Err(DecodeError("a day has no hour".into())),
+        };
         let mut metrics: Vec<Metric> = last.stats.into_iter().map(|(metric, _)| metric).collect();
         metrics.sort_unstable();
-        Ok(Self {
-            device: document.get_str("deviceId")?.to_owned(),
-            first_ts_ms: first.get_datetime("firstTs").map_or(first_hour.start_ms(), DateTime::timestamp_millis),
-            last_ts_ms: last.last_ts_ms,
-            metrics,
-        })
+        let device = document.get_str("deviceId")?.to_owned();
+        Ok(Self { device, first_ts_ms, last_ts_ms: last.last_ts_ms, metrics })
     }
 }
 
@@ -262,11 +324,14 @@ fn usual_entry(entry: &RawDocument) -> Option<(i64, &RawDocument)> {
 
 /// Adds the `rev` of each hour of a document of this day that has one.
 pub(super) fn add_revs(document: &RawDocument, day: i32, revs: &mut BTreeMap<Hour, i64>) {
+    let mut no_metrics = MetricNames::new(&SeriesFilter::ALL);
+    let packed = columns::decode(document, start_of(day), &mut no_metrics).unwrap_or([const { None }; 24]);
+    revs.extend(packed.into_iter().flatten().map(|hour| (hour.stats.hour, hour.rev)));
     let Ok(hours) = document.get_document("hours") else { return };
     for (key, value) in hours.into_iter().flatten() {
         let rev = value.as_document().and_then(|hour| integer(hour, "rev").ok());
         if let (Ok(hour), Some(rev)) = (hour_at(start_of(day), key.as_str().as_bytes()), rev) {
-            revs.insert(hour, rev);
+            revs.entry(hour).and_modify(|known| *known = rev.max(*known)).or_insert(rev);
         }
     }
 }

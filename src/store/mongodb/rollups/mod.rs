@@ -30,8 +30,14 @@
 //! server refuses for another reason, is left out: it has no rollup, and an older one in the document becomes
 //! `{ rev: 9, tooLarge: true }`. Queries read the readings of such an hour, until they expire.
 //!
+//! **Packed.** With the layout `packed`, the documents of whole days have the hours as columns, in a
+//! twentieth of the bytes: `schemaVersion` 3, `metrics` and `columns` (`columns.rs`). A later correction of
+//! an hour is in `hours`, as above; of an hour that is in both, the one with the higher `rev` counts. All
+//! layouts read both kinds.
+//!
 //! The layout derives the [`HourRollup`]s; this room knows nothing of how readings are stored.
 
+mod columns;
 mod devices;
 mod document;
 #[cfg(any(test, fuzzing))]
@@ -49,6 +55,7 @@ use mongodb::Collection;
 pub(super) use self::missing::{Missing, grouped, missing};
 use super::collection::{CREATED_AT, Deployment, Kind, ManagedCollection};
 use super::command::Commands;
+use crate::config::BucketLayout;
 use crate::store::{HourStats, StoreError};
 
 /// The index that queries of older versions used.
@@ -85,12 +92,14 @@ pub(super) struct RollupCollection {
     commands: Commands,
     managed: ManagedCollection,
     retention: Option<Duration>,
+    /// The layout of new documents of whole days.
+    layout: BucketLayout,
 }
 
 impl RollupCollection {
     /// Rollups are kept for `retention`; `None` keeps them forever.
-    pub(super) fn new(commands: Commands, name: &str, retention: Option<Duration>) -> Self {
-        Self { documents: commands.reading(name), managed: commands.managed(name), commands, retention }
+    pub(super) fn new(commands: Commands, name: &str, retention: Option<Duration>, layout: BucketLayout) -> Self {
+        Self { documents: commands.reading(name), managed: commands.managed(name), commands, retention, layout }
     }
 
     /// Creates the collection and its indexes, and changes what differs from the options.

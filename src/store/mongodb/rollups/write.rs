@@ -11,6 +11,7 @@ use super::super::by_device::of_devices;
 use super::super::encode::Encoder;
 use super::super::names;
 use super::super::statements::{Outcome, Verb};
+use super::columns::{COLUMNS, METRICS};
 use super::document::{add_revs, day_of, insert, key_of, leave_out, put, start_of};
 use super::{HourRollup, RollupCollection};
 use crate::model::Hour;
@@ -135,7 +136,8 @@ impl RollupCollection {
         let days = by_day(&rollups);
         let mut is_inserted = vec![false; rollups.len()];
         let mut failed = Ok(());
-        let document = |encoder: &mut Encoder, day: &Vec<usize>| insert(encoder, &of_day(&rollups, day));
+        let layout = self.layout;
+        let document = |encoder: &mut Encoder, day: &Vec<usize>| insert(encoder, &of_day(&rollups, day), layout);
         let settle = |day: &Vec<usize>, outcome| match outcome {
             Outcome::Done => day.iter().for_each(|&at| is_inserted[at] = true),
             Outcome::Failed(error) if !error.is_permanent() => failed = Err(error),
@@ -157,7 +159,7 @@ impl RollupCollection {
         devices.dedup();
         let ids: Vec<String> = devices.iter().map(|device| names::day_id(device, day_of(hours.start))).collect();
         let find = self.documents.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(&devices) });
-        let mut fields = doc! { "_id": 0, "deviceId": 1 };
+        let mut fields = doc! { "_id": 0, "deviceId": 1, METRICS: 1, COLUMNS: 1 };
         let rev_of = |hour| (format!("hours.{}.rev", key_of(Hour(hour))), 1.into());
         fields.extend((hours.start.0..hours.end.0).map(rev_of).collect::<Document>());
         let find = find.hint(Hint::Keys(doc! { "_id": 1 })).projection(fields);

@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::model::Metric;
+use crate::model::{Day, Metric};
+use crate::store::Rollups;
 use crate::store::mongodb::BucketLayout;
 use crate::store::mongodb::tests::counter;
 use crate::store::scenarios::{OlderVersion, store_scenarios};
@@ -74,6 +75,48 @@ async fn a_flush_is_one_insert_and_a_late_reading_finds_its_part() {
     expect_instants(&store, "d", (0..100).chain(500..505).chain(1_000..1_110).chain(2_000..2_100)).await;
     assert_eq!(roll_up_hour(&store, HOUR).await.unwrap(), 1);
     expect_instants(&store, "d", (0..100).chain(500..505).chain(1_000..1_110).chain(2_000..2_100)).await;
+}
+
+#[tokio::test]
+async fn a_day_is_rolled_up_as_columns_and_a_late_hour_counts_instead_of_its_own() {
+    let scratch = Scratch::new().await;
+    let (store, readable) = (scratch.packed_store(1_000).await, scratch.store_with_capacity(1_000).await);
+    let day = Day::of(HOUR).hours();
+    write_one(&store, &write_at("d", 0..100)).await.unwrap();
+    write_one(&store, &write_at("e", 0..7)).await.unwrap();
+    for store in [&store, &readable] {
+        while !store.build_device_index().await.unwrap() {}
+    }
+    let days = async || {
+        let found = scratch.all(doc! { "find": "rollups", "sort": { "_id": 1 } }).await;
+        let of = |day: &Document| (day.get_i32("schemaVersion").unwrap(), day.get_document("hours").unwrap().len());
+        (found.iter().map(of).collect::<Vec<_>>(), found)
+    };
+    assert_eq!(roll_up_hours(&store, day.clone()).await.unwrap(), 2);
+    let (found, before) = days().await;
+    assert_eq!(found, [(3, 0); 2]);
+    for store in [&store, &readable] {
+        assert_eq!(roll_up_hours(store, day.clone()).await.unwrap(), 0, "each hour is stored");
+        assert!(store.roll_up(&[("d".into(), HOUR)]).await[0].is_ok(), "which may write it again");
+    }
+    for (late, store) in [(200..210, &readable), (300..310, &store)] {
+        write_one(store, &write_at("d", late.clone())).await.unwrap();
+        assert!(store.roll_up(&[("d".into(), HOUR)]).await[0].is_ok());
+        let (found, now) = days().await;
+        assert_eq!(found, [(3, 1), (3, 0)]);
+        assert_eq!(now[1], before[1]);
+    }
+    expect_instants(&readable, "d", (0..100).chain(200..210).chain(300..310)).await;
+    scratch.run(doc! { "delete": "buckets", "deletes": [{ "q": {}, "limit": 0 }] }).await;
+    for store in [&store, &readable] {
+        let devices = ["d".into(), "e".into()];
+        let found = store.hour_stats(&devices, day.clone(), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap();
+        let written: [Vec<u32>; 2] = [(0..100).chain(200..210).chain(300..310).collect(), (0..7).collect()];
+        for (found, offsets) in found.iter().zip(written) {
+            assert_eq!(found.len(), 1);
+            assert_eq!(found[0].stats, write_at("d", offsets).contents.stats(HOUR));
+        }
+    }
 }
 
 #[tokio::test]
