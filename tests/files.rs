@@ -200,6 +200,44 @@ async fn what_no_file_can_be_is_refused() {
     assert_eq!(cells(&some)[0].len(), 1 + 8);
 }
 
+#[tokio::test]
+async fn latest_values_and_devices_are_tables_too() {
+    let server = half_pending(Setup::sqlite()).await;
+    let reading = json!({ "deviceId": "z", "ts": START_MS, "metadata": { "room": "a, \"b\"" }, "value": 1 });
+    assert_eq!(server.ingest(&reading).await.status, 200);
+
+    let latest = server.get_json("/v1/devices/x:1/latest").await;
+    let of = |(series, at): (&String, &Value)| -> Value {
+        json!({ "deviceId": "x:1", "ts": at["ts"], "series": series, "value": at["value"] })
+    };
+    let expected: Vec<Value> = latest["metrics"].as_object().expect("metrics").iter().map(of).collect();
+    assert_eq!(lines(&file(&server, "/v1/devices/x:1/latest?", "ndjson").await), expected);
+    let columns = ["deviceId", "ts", "series", "value"];
+    assert_eq!(cells(&file(&server, "/v1/devices/x:1/latest?", "csv").await), as_cells(&columns, &expected));
+
+    let mut expected = server.get_json("/v1/devices").await["devices"].take();
+    let expected = expected.as_array_mut().expect("devices");
+    for device in expected.iter_mut() {
+        device["moreMetrics"] = json!(false);
+    }
+    assert_eq!(lines(&file(&server, "/v1/devices?", "ndjson").await), *expected);
+    let columns = ["deviceId", "firstSeen", "lastSeen", "metadata", "metrics", "moreMetrics"];
+    assert_eq!(cells(&file(&server, "/v1/devices?", "csv").await), as_cells(&columns, expected));
+
+    let first = server.get_as("/v1/devices?limit=2", "text/csv").await;
+    assert_eq!(first.header("content-disposition"), "attachment; filename=\"devices.csv\"");
+    let next = first.header("link").strip_prefix('<').and_then(|link| link.strip_suffix(">; rel=\"next\""));
+    let last = server.get_as(next.expect("a link"), "text/csv").await;
+    assert_eq!((cells(first.text()).len(), cells(last.text())[1][0].as_str(), last.header("link")), (3, "z", ""));
+}
+
+/// Objects as the header and the rows of CSV.
+fn as_cells(columns: &[&str], objects: &[Value]) -> Vec<Vec<String>> {
+    let cell = |value: &Value| value.as_str().map_or_else(|| value.to_string().replace("null", ""), str::to_owned);
+    let rows = objects.iter().map(|object| columns.iter().map(|column| cell(&object[column])).collect());
+    std::iter::once(columns.iter().map(|&column| column.to_owned()).collect()).chain(rows).collect()
+}
+
 fn decoded(answer: &Answer) -> Vec<u8> {
     let mut text = Vec::new();
     match answer.header("content-encoding") {

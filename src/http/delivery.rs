@@ -1,9 +1,9 @@
 //! The delivery of whole answers of queries: entity tags and compression.
 //!
-//! The tag is a hash of the answer before compression. So it changes exactly when the answer changes, on every
-//! instance and in every store: by a late reading, by another value, by a note that readings are missing. It
-//! saves the transfer, not the query. Streams have no tag, because their headers are sent before their end is
-//! known.
+//! The tag is a hash of the answer before compression. So it changes exactly when the answer changes, on each
+//! instance and in each store: by a late reading, by another value, by a note that readings are missing. It
+//! saves the transfer, not the query. Files of readings have no tag, because their headers are sent before
+//! their end is known.
 //!
 //! A late reading may change any range. So no answer is fresh for a time (`no-cache`): a client keeps it, and
 //! asks whether it is still the same.
@@ -28,7 +28,7 @@ const INLINE_MAX: usize = 32 << 10;
 /// The bytes of the hash that a tag shows.
 const TAG_BYTES: usize = 16;
 
-/// What a client asks about the delivery of an answer.
+/// The wishes of a client about the delivery of an answer.
 #[derive(Debug)]
 pub(super) struct Delivery {
     encoding: Encoding,

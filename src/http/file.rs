@@ -73,7 +73,8 @@ pub(super) struct Output {
     timeout: Duration,
 }
 
-/// What one stage passes to the next one. A queue that closes without an end means that the stage failed.
+/// An element that one stage passes to the next one. A queue that closes without an end means that the stage
+/// failed.
 enum Step<T> {
     Next(T),
     End,

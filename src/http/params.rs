@@ -117,6 +117,11 @@ impl<'a> Params<'a> {
         }
     }
 
+    /// The parameters that were not read.
+    pub(super) fn into_rest(self) -> impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)> {
+        self.left.into_iter()
+    }
+
     /// Refuses the parameters that were not read.
     pub(super) fn end(self) -> Result<(), Problem> {
         match self.left.first() {

@@ -7,7 +7,6 @@ use super::readings::{ReadingSlices, ReadingsRequest, Slice};
 use super::{Answer, DevicesRequest, Queries, QueryError, blocking};
 use crate::access::{DeviceScope, Grant};
 use crate::model::{Day, Hour, Metric, SeriesFilter};
-use crate::store::{Cause, StoreError};
 
 /// A request for the readings of devices.
 #[derive(Debug, Clone)]
@@ -29,7 +28,7 @@ pub struct ExportRequest {
 pub enum ExportedDevices {
     /// These, in this order.
     Named(Vec<Arc<str>>),
-    /// Those that a list has, page by page of the limit of the request.
+    /// All that a list has, page by page of the limit of the request.
     Listed(DevicesRequest),
 }
 
@@ -131,7 +130,7 @@ impl Export {
         let found = self.queries.device_ids(&self.grant.device_scope, &list).await?;
         let Answer { body: (mut devices, more), partial, .. } = found;
         if partial {
-            return Err(StoreError::new(Cause::Network, "only pending devices are known").into());
+            return Err(QueryError::incomplete());
         }
         if let Some(last) = devices.last().filter(|_| more) {
             list.after = Some(last.to_string());

@@ -118,6 +118,14 @@ pub enum QueryError {
     Timeout(Duration),
 }
 
+impl QueryError {
+    /// The store did not answer a part of a query whose answer must be whole.
+    #[must_use]
+    pub fn incomplete() -> Self {
+        Self::Store(StoreError::new(Cause::Network, "only pending readings are known"))
+    }
+}
+
 impl From<StoreError> for QueryError {
     fn from(error: StoreError) -> Self {
         Self::Store(error)

@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
-use axum::http::Uri;
-use axum::{Extension, Json};
+use axum::http::{HeaderMap, Uri};
+use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{Body, answer};
+use super::answer;
+use super::table::{Table, complete, next_page};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::http::App;
 use crate::http::admission::Admitted;
+use crate::http::format::Format;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::model::{Metric, check_device_id};
@@ -45,18 +48,41 @@ pub(in crate::http) async fn devices(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
     Extension(admitted): Extension<Arc<Admitted>>,
+    headers: HeaderMap,
     uri: Uri,
-) -> Result<Json<Body<Devices>>, Problem> {
+) -> Result<Response, Problem> {
     let mut params = Params::of(&uri);
+    let format = Format::choose(&mut params, &headers, &Format::ALL)?;
     let limit = params.limit(100, app.limits.max_devices)?;
     let request = request(&mut params, limit)?;
     params.end()?;
     admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE)).await?;
     let found = app.queries.devices(&grant.device_scope, &request).await?;
-    Ok(answer(found, |(devices, more)| {
+    if format != Format::Json {
+        let ((devices, more), lagging) = complete(found)?;
+        let next = devices.last().filter(|_| more).map(|last| next_page(&uri, &last.id));
+        return Ok(table(format, &devices).into_response("devices", next, lagging));
+    }
+    let answer = answer(found, |(devices, more)| {
         let next = devices.last().filter(|_| more).map(|last| last.id.to_string());
         Devices { devices: devices.into_iter().map(device).collect(), next }
-    }))
+    });
+    Ok(answer.into_response())
+}
+
+/// The devices as rows. Metadata and metrics are JSON.
+fn table(format: Format, devices: &[query::Device]) -> Table {
+    let columns = &["deviceId", "firstSeen", "lastSeen", "metadata", "metrics", "moreMetrics"];
+    let mut table = Table::new(format, columns);
+    for device in devices {
+        table.text(&device.id);
+        table.instant(device.first_ts_ms);
+        table.instant(device.last_ts_ms);
+        table.json(device.metadata.as_deref().unwrap_or("null"));
+        table.json(&serde_json::to_string(&device.metrics).expect("texts are JSON"));
+        table.json(if device.has_more_metrics { "true" } else { "false" });
+    }
+    table
 }
 
 /// Reads `prefix` and `cursor`.

@@ -3,17 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
-use axum::http::Uri;
-use axum::{Extension, Json};
+use axum::http::{HeaderMap, Uri};
+use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::{Body, answer};
+use super::answer;
+use super::table::{Table, complete};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::http::App;
 use crate::http::admission::Admitted;
 use crate::http::device::DeviceInPath;
+use crate::http::format::Format;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::model::Metric;
@@ -43,9 +46,11 @@ pub(in crate::http) async fn latest(
     Extension(grant): Extension<Arc<Grant>>,
     Extension(admitted): Extension<Arc<Admitted>>,
     DeviceInPath(device): DeviceInPath,
+    headers: HeaderMap,
     uri: Uri,
-) -> Result<Json<Body<Latest>>, Problem> {
+) -> Result<Response, Problem> {
     let mut params = Params::of(&uri);
+    let format = Format::choose(&mut params, &headers, &Format::ALL)?;
     let series = params.series()?;
     params.end()?;
     admitted.reserve(ANSWER_BYTES).await?;
@@ -53,10 +58,22 @@ pub(in crate::http) async fn latest(
     if latest.body.is_none() && latest.lagging.is_none() {
         return Err(Problem::unknown_device(&device));
     }
-    Ok(answer(latest, |latest| {
+    if format != Format::Json {
+        let (latest, lagging) = complete(latest)?;
+        let mut table = Table::new(format, &["deviceId", "ts", "series", "value"]);
+        for (metric, (ts_ms, value)) in latest.unwrap_or_default().values {
+            table.text(&device);
+            table.instant(ts_ms);
+            table.text(&metric);
+            table.number(value);
+        }
+        return Ok(table.into_response(&format!("latest-{device}"), None, lagging));
+    }
+    let answer = answer(latest, |latest| {
         let query::Latest { values, has_more } = latest.unwrap_or_default();
         let values =
             values.into_iter().map(|(metric, (ts_ms, value))| (metric, LatestValue { ts: rfc3339(ts_ms), value }));
         Latest { device_id: device, metrics: values.collect(), more_metrics: has_more }
-    }))
+    });
+    Ok(answer.into_response())
 }

@@ -19,6 +19,7 @@ mod readings;
 mod rollups;
 mod rollups_json;
 mod rows;
+mod table;
 
 pub(super) use devices::devices;
 pub(super) use latest::latest;

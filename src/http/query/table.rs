@@ -1,0 +1,161 @@
+//! Tables: answers of one page as CSV or NDJSON.
+//!
+//! CSV has a row per entry, with a header. NDJSON has an object per entry, with the same columns as keys.
+
+use std::time::Duration;
+
+use axum::http::header::LINK;
+use axum::http::{HeaderValue, Uri};
+use axum::response::{IntoResponse, Response};
+
+use super::mark_lagging;
+use crate::common::clock::write_rfc3339;
+use crate::http::format::{Format, write_cell, write_number};
+use crate::http::params::Params;
+use crate::http::problem::Problem;
+use crate::query::{Answer, QueryError};
+
+/// A table that is being written.
+pub(super) struct Table {
+    format: Format,
+    columns: &'static [&'static str],
+    text: Vec<u8>,
+    /// The number of cells of the last row.
+    cells: usize,
+}
+
+impl Table {
+    /// A table without rows. `format` is not JSON.
+    pub(super) fn new(format: Format, columns: &'static [&'static str]) -> Self {
+        let mut table = Self { format, columns, text: Vec::new(), cells: 0 };
+        if format == Format::Csv {
+            table.text.extend_from_slice(columns.join(",").as_bytes());
+            table.text.extend_from_slice(b"\r\n");
+        }
+        table
+    }
+
+    /// Writes a text.
+    pub(super) fn text(&mut self, text: &str) {
+        self.json_or_cell(text, |table| {
+            serde_json::to_writer(&mut table.text, text).expect("a Vec takes every write");
+        });
+    }
+
+    /// Writes JSON, in CSV as a text. Null is an empty cell.
+    pub(super) fn json(&mut self, json: &str) {
+        let cell = if json == "null" { "" } else { json };
+        self.json_or_cell(cell, |table| table.text.extend_from_slice(json.as_bytes()));
+    }
+
+    /// Writes an instant, in Unix milliseconds.
+    pub(super) fn instant(&mut self, ts_ms: i64) {
+        let mut text = Vec::with_capacity(24);
+        write_rfc3339(&mut text, ts_ms);
+        self.text(std::str::from_utf8(&text).expect("ASCII"));
+    }
+
+    /// Writes a number.
+    pub(super) fn number(&mut self, number: f64) {
+        self.begin_cell();
+        write_number(&mut self.text, number);
+        self.end_cell();
+    }
+
+    fn json_or_cell(&mut self, cell: &str, write_json: impl FnOnce(&mut Self)) {
+        self.begin_cell();
+        if self.format == Format::Csv {
+            write_cell(&mut self.text, cell);
+        } else {
+            write_json(self);
+        }
+        self.end_cell();
+    }
+
+    fn begin_cell(&mut self) {
+        let is_first = self.cells == 0;
+        match self.format {
+            Format::Csv if is_first => {}
+            Format::Csv => self.text.push(b','),
+            _ => {
+                let (before, column) = (if is_first { '{' } else { ',' }, self.columns[self.cells]);
+                self.text.extend_from_slice(format!("{before}\"{column}\":").as_bytes());
+            }
+        }
+        self.cells += 1;
+    }
+
+    fn end_cell(&mut self) {
+        if self.cells == self.columns.len() {
+            self.cells = 0;
+            self.text.extend_from_slice(if self.format == Format::Csv { b"\r\n" } else { b"}\n" });
+        }
+    }
+
+    /// The response of the file `name`, if nothing stored is missing in it. `next` is the address of the next
+    /// page.
+    pub(super) fn into_response(self, name: &str, next: Option<String>, lagging: Option<Duration>) -> Response {
+        debug_assert_eq!(self.cells, 0, "the last row is complete");
+        let mut response = self.text.into_response();
+        self.format.mark_file(&mut response, name);
+        mark_lagging(&mut response, lagging);
+        if let Some(next) = next.and_then(|next| HeaderValue::try_from(format!("<{next}>; rel=\"next\"")).ok()) {
+            response.headers_mut().insert(LINK, next);
+        }
+        response
+    }
+}
+
+/// Refuses an answer without the stored readings: a table has no place to say so.
+pub(super) fn complete<T>(answer: Answer<T>) -> Result<(T, Option<Duration>), Problem> {
+    let Answer { body, lagging, partial } = answer;
+    if partial { Err(QueryError::incomplete().into()) } else { Ok((body, lagging)) }
+}
+
+/// The address of the next page: that of `uri` with another cursor.
+pub(super) fn next_page(uri: &Uri, cursor: &str) -> String {
+    let mut params = Params::of(uri);
+    params.all("cursor");
+    let rest = params.into_rest();
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.extend_pairs(rest).append_pair("cursor", cursor);
+    format!("{}?{}", uri.path(), query.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn text(format: Format) -> String {
+        let mut table = Table::new(format, &["a", "b", "c", "d"]);
+        for text in ["x", "y \"z\", é"] {
+            table.text(text);
+            table.number(0.5);
+            table.instant(0);
+            table.json(if text == "x" { r#"["a",1]"# } else { "null" });
+        }
+        let body = axum::body::to_bytes(table.into_response("t", None, None).into_body(), usize::MAX).await;
+        String::from_utf8(body.unwrap().to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_table_has_the_same_cells_in_both_formats() {
+        assert_eq!(
+            text(Format::Csv).await,
+            "a,b,c,d\r\nx,0.5,1970-01-01T00:00:00.000Z,\"[\"\"a\"\",1]\"\r\n\
+             \"y \"\"z\"\", é\",0.5,1970-01-01T00:00:00.000Z,\r\n"
+        );
+        assert_eq!(
+            text(Format::Ndjson).await,
+            "{\"a\":\"x\",\"b\":0.5,\"c\":\"1970-01-01T00:00:00.000Z\",\"d\":[\"a\",1]}\n\
+             {\"a\":\"y \\\"z\\\", é\",\"b\":0.5,\"c\":\"1970-01-01T00:00:00.000Z\",\"d\":null}\n"
+        );
+    }
+
+    #[test]
+    fn the_next_page_has_the_same_parameters() {
+        let uri = "/v1/devices?format=csv&cursor=a&prefix=x%26y&limit=2".parse().unwrap();
+        assert_eq!(next_page(&uri, "b:c"), "/v1/devices?format=csv&prefix=x%26y&limit=2&cursor=b%3Ac");
+        assert_eq!(next_page(&"/v1/devices".parse().unwrap(), "b"), "/v1/devices?cursor=b");
+    }
+}
