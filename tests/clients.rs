@@ -87,8 +87,8 @@ fn reading(second: u32) -> Value {
     json!({ "ts": ts, "values": { series("temp"): temp, series("hum"): hum, series("open"): open } })
 }
 
-/// The folder of the clients.
-fn clients() -> &'static str {
+/// The folder of the clients, and of the packages that the tests of `clients/python` need.
+pub(crate) fn clients() -> &'static str {
     static FOLDER: OnceLock<String> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-python-clients");

@@ -29,6 +29,7 @@ mod pages;
 mod paging;
 mod process;
 mod protocols;
+mod python_client;
 mod readme;
 mod refusal_log;
 mod remote_write;
