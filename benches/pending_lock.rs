@@ -127,6 +127,7 @@ impl Service {
         let limits = query::Limits {
             max_hours: 24,
             max_points: 100_000,
+            max_values_read: 1_000_000,
             catch_up: Duration::from_secs(1),
             timeout: Duration::from_secs(60),
         };

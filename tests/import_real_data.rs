@@ -2,7 +2,7 @@
 //! hourly rollups that equal independently computed ones: in every store, pending or stored, imported
 //! twice, shuffled, through two servers at once, and over a `kill -9`.
 
-mod series;
+pub(crate) mod series;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -20,6 +20,7 @@ mod import_real_data;
 mod influx;
 mod limits;
 mod lists;
+mod local_steps;
 mod metadata;
 mod mongodb_connection;
 mod mongodb_documents;

@@ -116,6 +116,12 @@ async fn rollups_survive_kills_and_outlive_their_readings() {
 
     delete_all(&database, "buckets").await;
     assert_eq!(answered(&server, &devices).await, sent.stats(), "without any readings");
+    let path = format!("/v1/devices/a/rollups?from={START_MS}&to={}", START_MS + HOURS * HOUR_MS);
+    for parameters in ["step=1d&tz=Asia/Kathmandu", "fn=increase", "step=5m&fn=increase"] {
+        let refused = server.get(&format!("{path}&{parameters}")).await;
+        assert_eq!((refused.status, &refused.json()["code"]), (400, &json!("readings_expired")), "{parameters}");
+    }
+    assert_eq!(server.get_json(&format!("{path}&step=5m")).await["metrics"], json!({}), "no reading is left");
 }
 
 #[tokio::test]

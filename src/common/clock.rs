@@ -181,6 +181,28 @@ pub fn civil_date(days: i32) -> (i32, i32, i32) {
     (year_of_era + era * 400 + i32::from(month <= 2), month, day)
 }
 
+/// The number of days from 1970-01-01 to a date: the inverse of [`civil_date`], from the same source.
+pub fn days_since_1970(year: i32, month: i32, day: i32) -> i32 {
+    let year = year - i32::from(month <= 2);
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let from_march = if month > 2 { month - 3 } else { month + 9 };
+    let of_year = (153 * from_march + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + of_year - 719_468
+}
+
+/// Appends an instant in RFC 3339 with milliseconds, by a local clock with this offset from UTC. Offsets have
+/// whole minutes in RFC 3339; those of history are shortened to them.
+pub fn write_local_rfc3339(text: &mut Vec<u8>, ts_ms: i64, offset_ms: i64) {
+    let minutes = offset_ms / 60_000;
+    write_rfc3339(text, ts_ms + minutes * 60_000);
+    if text.pop_if(|last| *last == b'Z').is_some() {
+        let sign = if minutes < 0 { '-' } else { '+' };
+        let (hours, minutes) = (minutes.abs() / 60, minutes.abs() % 60);
+        text.extend_from_slice(format!("{sign}{hours:02}:{minutes:02}").as_bytes());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,5 +252,26 @@ mod tests {
             let jiff = jiff::Timestamp::from_millisecond(ts_ms).map(|instant| format!("{instant:.3}"));
             assert_eq!(rfc3339(ts_ms), jiff.unwrap_or_else(|_| ts_ms.to_string()));
         }
+    }
+
+    #[test]
+    fn days_are_counted_back_from_their_dates() {
+        for days in (-800_000..3_000_000).step_by(97).chain(-1_500..1_500) {
+            let (year, month, day) = civil_date(days);
+            assert_eq!(days_since_1970(year, month, day), days);
+        }
+    }
+
+    #[test]
+    fn a_local_instant_has_the_offset_of_its_clock() {
+        let local = |offset_ms| {
+            let mut text = Vec::new();
+            write_local_rfc3339(&mut text, 1_776_693_610_000, offset_ms);
+            String::from_utf8(text).unwrap()
+        };
+        assert_eq!(local(20_700_000), "2026-04-20T19:45:10.000+05:45");
+        assert_eq!(local(-12_600_000), "2026-04-20T10:30:10.000-03:30");
+        assert_eq!(local(-2_670_000), "2026-04-20T13:16:10.000-00:44", "of Liberia until 1972");
+        assert_eq!(local(0), "2026-04-20T14:00:10.000+00:00");
     }
 }

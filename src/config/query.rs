@@ -13,6 +13,8 @@ pub struct Query {
     pub max_hours: u32,
     /// The number of values in one answer: hours times metrics. 1 to 10,000,000.
     pub max_points: usize,
+    /// The number of values that a query for rollups may read from readings. 1 to 1,000,000,000.
+    pub max_values_read: u64,
     /// The number of readings in one page. 1 to 1,000,000.
     pub max_readings: usize,
     /// The number of readings in one page if the query has no limit. 1 to `max_readings`.
@@ -38,6 +40,7 @@ impl Default for Query {
         Self {
             max_hours: 87_840,
             max_points: 100_000,
+            max_values_read: 5_000_000,
             max_readings: 10_000,
             default_readings: 1_000,
             catch_up_timeout: Period::secs(2),
@@ -55,6 +58,7 @@ impl Query {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         within("query.max_hours", self.max_hours, 1, 876_600)?;
         within("query.max_points", self.max_points, 1, 10_000_000)?;
+        within("query.max_values_read", self.max_values_read, 1, 1_000_000_000)?;
         within("query.max_readings", self.max_readings, 1, 1_000_000)?;
         within("query.default_readings", self.default_readings, 1, 1_000_000)?;
         not_below("query.max_readings", self.max_readings, "query.default_readings", self.default_readings)?;

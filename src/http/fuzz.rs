@@ -43,7 +43,7 @@ pub fn query_string(text: &[u8]) {
         assert!((1..=1_000).contains(&limit));
     }
     for name in ["from", "to"] {
-        if let Ok(Some(ms)) = params.instant_ms(name) {
+        if let Ok(Some(ms)) = params.instant_ms(name, 0) {
             assert!((-62_167_219_200_000..=253_402_300_800_000).contains(&ms), "{ms} is outside the years 0 to 9999");
         }
     }

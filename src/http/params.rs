@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use axum::http::Uri;
 
 use super::problem::Problem;
-use crate::model::SeriesFilter;
+use crate::model::{MS_PER_HOUR, SeriesFilter};
 use crate::wire::timestamp;
 
 /// The years 0 to 9999, in Unix milliseconds.
@@ -48,9 +48,13 @@ impl<'a> Params<'a> {
         if values.is_empty() { Ok(value) } else { Err(Problem::invalid_parameter(name, "is present more than once")) }
     }
 
-    /// Reads an instant: RFC 3339 or Unix milliseconds.
-    pub(super) fn instant_ms(&mut self, name: &str) -> Result<Option<i64>, Problem> {
+    /// Reads an instant: RFC 3339, Unix milliseconds, `now`, or a time before now such as `-24h`.
+    pub(super) fn instant_ms(&mut self, name: &str, now_ms: i64) -> Result<Option<i64>, Problem> {
         let Some(value) = self.one(name)? else { return Ok(None) };
+        if let Some(relative) = relative_ms(&value, now_ms) {
+            let outside = || Problem::invalid_parameter(name, "is too long ago");
+            return if RANGE_MS.contains(&relative) { Ok(Some(relative)) } else { Err(outside()) };
+        }
         let ms = match value.parse::<i64>() {
             Ok(seconds) if SECONDS.contains(&seconds) => {
                 let problem = format!(
@@ -62,7 +66,8 @@ impl<'a> Params<'a> {
             Ok(ms) => ms,
             // In a query string a bare + means a space, but people write the offset of a time with a bare +.
             Err(_) => timestamp::parse_rfc3339(&value.replace(' ', "+")).map_err(|error| {
-                Problem::invalid_parameter(name, format!("expected RFC 3339 or Unix milliseconds: {error}"))
+                let expected = "expected RFC 3339, Unix milliseconds, `now` or a time before now such as -24h";
+                Problem::invalid_parameter(name, format!("{expected}: {error}"))
             })?,
         };
         if RANGE_MS.contains(&ms) {
@@ -131,6 +136,30 @@ impl<'a> Params<'a> {
     }
 }
 
+/// Returns the instant of `now` or of a time before now; `None` if the text is neither. A time that is too
+/// long ago for an instant is the first instant of all.
+fn relative_ms(text: &str, now_ms: i64) -> Option<i64> {
+    if text == "now" {
+        return Some(now_ms);
+    }
+    let length = text.strip_prefix('-')?;
+    let unit = length.char_indices().next_back()?;
+    let unit_ms = match unit.1 {
+        's' => 1_000,
+        'm' => 60_000,
+        'h' => MS_PER_HOUR,
+        'd' => 24 * MS_PER_HOUR,
+        'w' => 7 * 24 * MS_PER_HOUR,
+        _ => return None,
+    };
+    let number = &length[..unit.0];
+    if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let before = number.parse::<i64>().map_or(i64::MAX, |number| number.saturating_mul(unit_ms));
+    Some(now_ms.saturating_sub(before))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,9 +179,40 @@ mod tests {
         assert_eq!(refused.detail(), "metric: a query may name 256 metrics, this one names 257");
     }
 
+    const NOW_MS: i64 = 1_795_297_114_567;
+
+    #[test]
+    fn an_instant_may_be_before_now() {
+        let instant = |text: &str| Params::of(&format!("/?to={text}").parse().expect("a URI")).instant_ms("to", NOW_MS);
+        for (text, before_ms) in
+            [("now", 0), ("-0s", 0), ("-90s", 90_000), ("-15m", 900_000), ("-24h", 86_400_000), ("-30d", 2_592_000_000)]
+        {
+            assert_eq!(instant(text).expect(text), Some(NOW_MS - before_ms), "{text}");
+        }
+        assert_eq!(instant("-1w").expect("a week"), instant("-7d").expect("seven days"));
+        assert_eq!(instant("-24").expect("a number"), Some(-24));
+        for text in [
+            "-",
+            "-h",
+            "24h",
+            "+24h",
+            "-1y",
+            "--1h",
+            "-1.5h",
+            "-1h30m",
+            "now-1h",
+            "-99999999999999999999h",
+            "-999999w",
+            "-%C3%A9",
+        ] {
+            instant(text).expect_err(text);
+        }
+    }
+
     #[test]
     fn an_instant_in_seconds_is_refused_with_what_to_write() {
-        let instant = |text: &str| Params::of(&format!("/?from={text}").parse().expect("a URI")).instant_ms("from");
+        let instant =
+            |text: &str| Params::of(&format!("/?from={text}").parse().expect("a URI")).instant_ms("from", NOW_MS);
         for (text, ms) in [("0", 0), ("-1", -1), ("1795297114000", 1_795_297_114_000), ("1199999999", 1_199_999_999)] {
             assert_eq!(instant(text).expect(text), Some(ms), "{text}");
         }

@@ -347,7 +347,11 @@ impl From<QueryError> for Problem {
         let detail = error.to_string();
         match error {
             QueryError::RangeTooLong { .. } => Self::new(ProblemCode::RangeTooLong, detail),
-            QueryError::TooManyPoints { .. } => Self::new(ProblemCode::TooManyPoints, detail),
+            QueryError::TooManyPoints { .. } | QueryError::TooManySteps { .. } => {
+                Self::new(ProblemCode::TooManyPoints, detail)
+            }
+            QueryError::TooManyValues { .. } => Self::new(ProblemCode::TooManyValues, detail),
+            QueryError::ReadingsExpired { .. } => Self::new(ProblemCode::ReadingsExpired, detail),
             QueryError::OutOfReach(DeviceScopeError::Forbidden(_)) => Self::new(ProblemCode::DeviceForbidden, detail),
             QueryError::OutOfReach(DeviceScopeError::Invalid(_) | DeviceScopeError::TooLong(_)) => {
                 Self::invalid_parameter("device", detail)

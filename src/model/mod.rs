@@ -22,4 +22,5 @@ pub use metadata::{
 };
 pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, MetricTable, check_metric_name, is_usual_metric_name};
 pub use series_filter::{SeriesFilter, Wanted};
+pub(crate) use stats::Fold;
 pub use stats::{Stats, ValueAt, join_stats};

@@ -35,7 +35,7 @@ pub struct ValueAt {
 /// If the sum leaves the range of a double on its way, the fold continues with a scaled sum, so that the
 /// result can be finite.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Fold {
+pub(crate) struct Fold {
     count: u64,
     min: f64,
     max: f64,
@@ -53,12 +53,12 @@ pub(super) struct Fold {
 const DOWN: f64 = 1.0 / (1_u128 << 64) as f64;
 
 impl Fold {
-    pub(super) const fn of(offset: HourOffset, value: f64) -> Self {
+    pub(crate) const fn of(offset: HourOffset, value: f64) -> Self {
         let only = (offset, value);
         Self { count: 1, min: value, max: value, sum: value, lost: 0.0, scale: 1.0, first: only, last: only }
     }
 
-    pub(super) fn add(&mut self, offset: HourOffset, value: f64) {
+    pub(crate) fn add(&mut self, offset: HourOffset, value: f64) {
         self.last = (offset, value);
         self.count += 1;
         self.min = self.min.min(value);
@@ -76,7 +76,7 @@ impl Fold {
     }
 
     /// The stats of the values, which are of this hour.
-    pub(super) fn finish(self, hour: Hour) -> Stats {
+    pub(crate) fn finish(self, hour: Hour) -> Stats {
         let Self { count, min, max, sum, lost, scale, first, last } = self;
         let at = |(offset, value)| Some(ValueAt { ts_ms: hour.instant_ms(offset), value });
         Stats { count, min, max, sum: (sum + lost) / scale, first: at(first), last: at(last) }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::rollups::fold::fold;
 use super::rollups::merge::{merge, repeated};
-use super::rollups::step::step;
-use super::rollups::{Rollups, Step};
+use super::rollups::{Grid, Rollups, Step, Zone, part_of};
 use crate::model::{Contents, Hour, Metric, Sample, SeriesFilter, Stats, ValueAt};
 use crate::store::HourStats;
 
@@ -14,7 +14,7 @@ use crate::store::HourStats;
 pub struct Merge {
     stored: Vec<HourStats>,
     pending: Vec<(Hour, Contents)>,
-    hours: usize,
+    grid: Grid,
 }
 
 impl Merge {
@@ -35,15 +35,18 @@ impl Merge {
         let sample = |at: u32| Sample { value: 21.5, offset: 1_800_000 + at / 2 * 10_000, metric: at % 2 };
         let last = Contents::new(metrics.clone(), (0..360).map(sample).collect());
         let pending = vec![(Hour(hours.end.0 - 1), last)];
-        Self { stored: stored.collect(), pending, hours: hours.end.0.abs_diff(hours.start.0) as usize }
+        let grid = Grid::new(Step::HOUR, &Zone::UTC, &(hours.start.start_ms()..hours.end.start_ms()));
+        Self { stored: stored.collect(), pending, grid }
     }
 
     /// Merges them into hourly rollups.
     #[must_use]
     pub fn run(self) -> Rollups {
         assert!(repeated(&self.stored, &self.pending).is_empty(), "pending readings are later");
-        let rollups = step(merge(self.stored, BTreeMap::new(), self.pending, &SeriesFilter::ALL), Step::HOUR);
-        assert!(rollups.values().all(|series| series.len() == self.hours));
+        let hours = merge(self.stored, BTreeMap::new(), self.pending, &SeriesFilter::ALL);
+        let most = hours.len();
+        let rollups = fold(hours.into_iter().map(part_of), most, &self.grid, false);
+        assert!(rollups.values().all(|series| series.len() == self.grid.starts().len()));
         rollups
     }
 }

@@ -47,7 +47,9 @@ pub use devices::{Device, DevicesRequest};
 pub use export::{Export, ExportRequest, ExportedDevices};
 pub use latest::Latest;
 pub use readings::{Page, ReadingAt, ReadingSlices, ReadingsRequest, Slice, SliceHour};
-pub use rollups::{Column, Columns, Rollups, RollupsRequest, Series, Step};
+pub use rollups::{
+    Column, Columns, Fill, Grid, LocalTime, Point, Rollups, RollupsRequest, Series, Step, StepError, Zone,
+};
 
 /// The most devices that a query looks up in pending under one lock.
 const DEVICES_PER_LOOK: usize = 16;
@@ -59,10 +61,23 @@ pub struct Limits {
     pub max_hours: u32,
     /// The most points (steps times metrics) in one answer.
     pub max_points: usize,
+    /// The most values that a query for rollups may read from readings.
+    pub max_values_read: u64,
     /// How long a query waits until the acknowledged readings are in pending.
     pub catch_up: Duration,
     /// How long a query may take.
     pub timeout: Duration,
+}
+
+impl Limits {
+    /// Checks how many hours a range of instants touches.
+    fn check_range(&self, from_ms: i64, to_ms: i64) -> Result<(), QueryError> {
+        let asked = i64::from(Hour::at_or_after(to_ms).0) - i64::from(Hour::of(from_ms).0);
+        if asked > i64::from(self.max_hours) {
+            return Err(QueryError::RangeTooLong { max: self.max_hours, asked: asked.unsigned_abs() });
+        }
+        Ok(())
+    }
 }
 
 /// Why a query was not answered.
@@ -79,13 +94,53 @@ pub enum QueryError {
     /// The rollups of one device, or combined ones, have more points than [`Limits::max_points`].
     #[error(
         "the answer has {found} points or more, and at most {max} are allowed (query.max_points); ask for a shorter \
-         range, fewer metrics, or a longer step"
+         range, fewer metrics, or a longer step{fits}"
     )]
     TooManyPoints {
         /// The limit.
         max: usize,
         /// The points of one device, or of the devices combined so far.
         found: usize,
+        /// A step that would fit, after a comma.
+        fits: String,
+    },
+    /// The range has more steps than an answer may have points.
+    #[error(
+        "the range has {found} steps of {step}, and an answer has at most {max} points (query.max_points); ask for \
+         {hours} hours at most, or for a longer step"
+    )]
+    TooManySteps {
+        /// The limit.
+        max: usize,
+        /// The steps of the range.
+        found: usize,
+        /// The step.
+        step: String,
+        /// The longest range with this step, in hours.
+        hours: u64,
+    },
+    /// The rollups need more readings than [`Limits::max_values_read`].
+    #[error(
+        "the answer would be made of {found} values of readings, more than {max} (query.max_values_read); ask for \
+         about {hours} hours at once, fewer metrics, or steps that begin at full hours in UTC, without increase"
+    )]
+    TooManyValues {
+        /// The limit.
+        max: u64,
+        /// The values of this device and of those before it.
+        found: u64,
+        /// The hours of a range that would fit.
+        hours: u64,
+    },
+    /// The rollups need readings that have expired.
+    #[error("{}", expired(hour, after, *increases))]
+    ReadingsExpired {
+        /// The start of the last hour whose readings are missing, in RFC 3339.
+        hour: String,
+        /// Its end.
+        after: String,
+        /// Whether an increase needs them, and not only a step that begins inside of the hour.
+        increases: bool,
     },
     /// The device is outside of the device scope.
     #[error(transparent)]
@@ -118,11 +173,25 @@ pub enum QueryError {
     Timeout(Duration),
 }
 
+fn expired(hour: &str, after: &str, increases: bool) -> String {
+    let why = if increases { "increase needs all readings" } else { "a step begins or ends inside of it" };
+    let instead = if increases { "other functions" } else { "steps that begin at full hours in UTC" };
+    format!(
+        "the readings of the hour from {hour} have expired (retention.readings) or cannot be read, and {why}; ask for \
+         {instead}, or for a range whose steps begin after {after}"
+    )
+}
+
 impl QueryError {
     /// The store did not answer a part of a query whose answer must be whole.
     #[must_use]
     pub fn incomplete() -> Self {
         Self::Store(StoreError::new(Cause::Network, "only pending readings are known"))
+    }
+
+    /// Whether one device exceeds what an answer can have, so that a page can end before it.
+    const fn is_limit(&self) -> bool {
+        matches!(self, Self::TooManyPoints { .. } | Self::TooManyValues { .. } | Self::ReadingsExpired { .. })
     }
 }
 
@@ -209,16 +278,6 @@ impl Queries {
             snapshot.iter().map(|hour| (hour.hour, hour.contents())).collect()
         };
         blocking(move || devices.iter().map(contents_of).collect()).await
-    }
-
-    /// Returns the hours that a range of instants touches.
-    fn hours(&self, from_ms: i64, to_ms: i64) -> Result<Range<Hour>, QueryError> {
-        let hours = Hour::of(from_ms)..Hour::at_or_after(to_ms);
-        let asked = i64::from(hours.end.0) - i64::from(hours.start.0);
-        if asked > i64::from(self.limits.max_hours) {
-            return Err(QueryError::RangeTooLong { max: self.limits.max_hours, asked: asked.unsigned_abs() });
-        }
-        Ok(hours)
     }
 }
 

@@ -87,7 +87,7 @@ impl Queries {
     pub async fn readings(&self, scope: &DeviceScope, request: &ReadingsRequest) -> Result<Answer<Page>, QueryError> {
         let deadline = self.deadline();
         let device = scope.to_stored_id(&request.device)?;
-        self.hours(request.from_ms, request.to_ms)?;
+        self.limits.check_range(request.from_ms, request.to_ms)?;
         let lagging = self.catch_up().await;
         let mut page = Page { readings: Vec::new(), next_ms: None };
         let (mut values, mut partial) = (0, false);

@@ -1,4 +1,12 @@
 //! Rollups: stats over steps of time.
+//!
+//! A [`Grid`] has the steps of a range. Where steps begin at full hours, they are folded from the stats of
+//! hours, stored and pending ones merged. The readings are read of the hours inside of which a step begins:
+//! all hours with steps of minutes, the edges with local days of zones such as `Asia/Kathmandu`. Increases of
+//! counters also need the readings of hours that may hide a restart.
+//!
+//! All readings that a query needs are counted by their stats before the first is read, and they are read a
+//! page at a time.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,20 +18,36 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::combined::Combined;
-use self::merge::{merge, repeated};
-use self::step::step;
+use self::fold::fold;
+use self::merge::{MetricsOfHour, merge, repeated};
+use self::parts::Part;
+use self::plan::Plan;
+use self::read::{Hours, ReadBudget};
 use super::{Answer, Queries, QueryError, joined};
 use crate::access::DeviceScope;
-use crate::model::{Contents, Hour, MS_PER_HOUR, Metric, SeriesFilter, Stats};
-use crate::store::{StatsNeeds, Store, StoreError};
+use crate::model::{Contents, Hour, Metric, SeriesFilter, Stats};
+use crate::store::{HourStats, Store, StoreError};
 
 mod columns;
 mod combined;
+mod fill;
+pub(super) mod fold;
+mod grid;
+mod increase;
 pub(super) mod merge;
-pub(super) mod step;
+mod parts;
+mod plan;
+mod read;
+mod step;
+#[cfg(test)]
+mod tests;
+mod zone;
 
 pub use columns::{Column, Columns};
-pub use step::Step;
+pub use fill::Fill;
+pub use grid::Grid;
+pub use step::{Step, StepError};
+pub use zone::{LocalTime, Zone};
 
 /// The most hours of stats that a query holds at once, over all devices that it reads.
 const HOURS_AT_ONCE: usize = 100_000;
@@ -44,7 +68,7 @@ const HOURS_PER_FETCH: usize = 48;
 pub struct RollupsRequest {
     /// The client IDs of the devices, each once.
     pub devices: Vec<Arc<str>>,
-    /// The first instant, in Unix milliseconds. `None`: [`Step::default_hours`] before `to_ms`.
+    /// The first instant, in Unix milliseconds. `None`: [`Step::default_range_ms`] before `to_ms`.
     pub from_ms: Option<i64>,
     /// The end of the range, exclusive, in Unix milliseconds. The answer has all steps that it touches.
     pub to_ms: i64,
@@ -52,97 +76,129 @@ pub struct RollupsRequest {
     pub series: SeriesFilter,
     /// The step.
     pub step: Step,
+    /// The zone of the local clock that the steps follow.
+    pub zone: Zone,
     /// The columns.
     pub columns: Columns,
+    /// The points of steps without readings.
+    pub fill: Fill,
 }
 
-/// The rollups of one metric: the start of each step, in Unix milliseconds, and its stats.
-///
-/// Ascending. Steps without readings are absent.
-pub type Series = Vec<(i64, Stats)>;
+/// A point: the stats of a series in a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    /// The start of the step, in Unix milliseconds.
+    pub start_ms: i64,
+    /// The stats.
+    pub stats: Stats,
+    /// The increase of a counter; 0 if the request does not ask for it.
+    pub increase: f64,
+    /// Whether the step has no readings, so that [`Fill`] has made the point.
+    pub is_filled: bool,
+}
+
+impl Point {
+    /// The number of values.
+    #[must_use]
+    pub const fn count(&self) -> u64 {
+        if self.is_filled { 0 } else { self.stats.count }
+    }
+}
+
+/// The points of a series, ascending. Steps without readings are absent, unless they are filled.
+pub type Series = Vec<Point>;
 
 /// The rollups of a device by metric.
 pub type Rollups = BTreeMap<Metric, Series>;
 
 impl Queries {
     /// Returns the rollups of as many devices as fit into an answer, in the order of the request, each
-    /// converted by `convert`, which also gets the index of the device.
+    /// converted by `convert`, which also gets the index of the device and the local time of the steps.
     ///
     /// # Errors
     /// If a device is outside of the scope, the range is too long, the first device has more points than an
-    /// answer may have, or the store does not answer.
+    /// answer may have or needs more readings than a query may read, or the store does not answer.
     pub async fn rollups<T: Send + 'static>(
         &self,
         scope: &DeviceScope,
         request: &RollupsRequest,
-        convert: impl Fn(usize, &Rollups) -> T + Send + Sync + 'static,
+        convert: impl Fn(usize, &Rollups, &LocalTime) -> T + Send + Sync + 'static,
     ) -> Result<Answer<Vec<T>>, QueryError> {
         let max = self.limits.max_points;
-        let convert = move |at: usize, of_device: Rollups| {
-            let points = points_of(&of_device);
-            (points, (points <= max).then(|| convert(at, &of_device)))
+        let plan = Arc::new(Plan::new(request, &self.limits)?);
+        let convert = {
+            let plan = Arc::clone(&plan);
+            move |at: usize, mut of_device: Rollups| {
+                let points = plan.points_of(&of_device, max)?;
+                plan.fill(&mut of_device);
+                Ok((points, convert(at, &of_device, plan.grid.local_time())))
+            }
         };
         let (mut page, mut points) = (Vec::new(), 0);
-        let take = |(more, converted): (usize, Option<T>)| {
-            let Some(converted) = converted.filter(|_| points + more <= max) else {
-                let is_first = page.is_empty();
-                let too_many = QueryError::TooManyPoints { max, found: more };
-                return if is_first { Err(too_many) } else { Ok(ControlFlow::Break(())) };
-            };
-            points += more;
-            page.push(converted);
-            Ok(ControlFlow::Continue(()))
+        let take = |converted: Result<(usize, T), QueryError>| match converted {
+            Ok((more, converted)) if points + more <= max => {
+                points += more;
+                page.push(converted);
+                Ok(ControlFlow::Continue(()))
+            }
+            Err(error) if page.is_empty() => Err(error),
+            Ok(_) | Err(_) => Ok(ControlFlow::Break(())),
         };
-        Ok(self.each_device(scope, request, convert, take).await?.map(|()| page))
+        Ok(self.each_device(scope, &request.devices, plan, convert, take).await?.map(|()| page))
     }
 
-    /// Returns the rollups of all devices, combined.
+    /// Returns the rollups of all devices, combined, and the local time of the steps.
     ///
     /// # Errors
-    /// Those of [`Self::rollups`], and if the result has more points than an answer may have.
+    /// Those of [`Self::rollups`], for all devices, and if the result has more points than an answer may
+    /// have.
     pub async fn combined_rollups(
         &self,
         scope: &DeviceScope,
         request: &RollupsRequest,
-    ) -> Result<Answer<Rollups>, QueryError> {
+    ) -> Result<Answer<(Rollups, LocalTime)>, QueryError> {
         let max = self.limits.max_points;
+        let plan = Arc::new(Plan::new(request, &self.limits)?);
         let mut combined = Combined::default();
-        let take = |of_device: Rollups| {
-            combined.add(of_device);
+        let take = |of_device: Result<Rollups, QueryError>| {
+            combined.add(of_device?);
             if combined.points > max {
-                return Err(QueryError::TooManyPoints { max, found: combined.points });
+                return Err(plan.too_many_points(max, combined.points));
             }
             Ok(ControlFlow::Continue(()))
         };
-        let answer = self.each_device(scope, request, |_, of_device| of_device, take).await?;
-        Ok(answer.map(|()| combined.finish()))
+        let convert = |_: usize, of_device: Rollups| Ok(of_device);
+        let answer = self.each_device(scope, &request.devices, Arc::clone(&plan), convert, take).await?;
+        let mut combined = combined.finish();
+        plan.points_of(&combined, max)?;
+        plan.fill(&mut combined);
+        Ok(answer.map(|()| (combined, plan.grid.local_time().clone())))
     }
 
     /// Converts the rollups of each device, and calls `take` with the results in the order of the devices,
-    /// until it breaks.
+    /// until it breaks or there was an error of a device.
     ///
     /// The devices are read and converted in groups, a few groups at the same time, each in its own task.
-    /// Memory is bounded by these groups.
+    /// Memory is bounded by these groups. If readings are needed, the groups follow each other, so that their
+    /// number counts in the order of the devices.
     async fn each_device<T: Send + 'static>(
         &self,
         scope: &DeviceScope,
-        request: &RollupsRequest,
-        convert: impl Fn(usize, Rollups) -> T + Send + Sync + 'static,
-        mut take: impl FnMut(T) -> Result<ControlFlow<()>, QueryError> + Send,
+        devices: &[Arc<str>],
+        plan: Arc<Plan>,
+        convert: impl Fn(usize, Rollups) -> Result<T, QueryError> + Send + Sync + 'static,
+        mut take: impl FnMut(Result<T, QueryError>) -> Result<ControlFlow<()>, QueryError> + Send,
     ) -> Result<Answer<()>, QueryError> {
         let deadline = self.deadline();
-        let devices = stored_ids(scope, &request.devices)?;
-        let from_ms = request.from_ms.unwrap_or_else(|| {
-            let hours = request.step.default_hours().min(self.limits.max_hours.saturating_sub(1)).max(1);
-            request.to_ms - i64::from(hours) * MS_PER_HOUR
-        });
-        let hours = request.step.whole(&self.hours(from_ms, request.to_ms)?);
-        let hours_per_device = (hours.end.0.abs_diff(hours.start.0) as usize).max(1);
-        let per_group = (HOURS_PER_REQUEST / hours_per_device).max(1);
-        let at_once = (HOURS_AT_ONCE / (per_group * hours_per_device)).clamp(1, REQUESTS_AT_ONCE);
+        let devices = stored_ids(scope, devices)?;
+        let size_of_device = plan.size_of_device().max(1);
+        let per_group = (HOURS_PER_REQUEST / size_of_device).max(1);
+        let at_once = (HOURS_AT_ONCE / (per_group * size_of_device)).clamp(1, REQUESTS_AT_ONCE);
+        let at_once = if plan.reads { 1 } else { at_once };
         let lagging = self.catch_up().await;
 
         let convert = Arc::new(convert);
+        let budget = Arc::new(ReadBudget::new(self.limits.max_values_read));
         let has_one_group = devices.len() <= per_group;
         let groups = devices.chunks(per_group).enumerate().map(|(nth, devices)| {
             let group = Group {
@@ -150,10 +206,8 @@ impl Queries {
                 deadline,
                 devices: devices.to_vec(),
                 first: nth * per_group,
-                hours: hours.clone(),
-                series: request.series.clone(),
-                step: request.step,
-                needs: request.columns.needs(),
+                plan: Arc::clone(&plan),
+                budget: Arc::clone(&budget),
             };
             let converted = group.converted(Arc::clone(&convert));
             async move {
@@ -199,15 +253,14 @@ struct Group {
     devices: Vec<Arc<str>>,
     /// The index of the first device among all of the query.
     first: usize,
-    hours: Range<Hour>,
-    series: SeriesFilter,
-    step: Step,
-    needs: StatsNeeds,
+    plan: Arc<Plan>,
+    budget: Arc<ReadBudget>,
 }
 
 /// The converted rollups of a group.
 struct Converted<T> {
-    devices: Vec<T>,
+    /// The devices up to the first one that exceeds a limit.
+    devices: Vec<Result<T, QueryError>>,
     /// Whether some of the readings are pending.
     is_pending: bool,
     /// Why the stored readings are missing.
@@ -215,31 +268,75 @@ struct Converted<T> {
 }
 
 impl Group {
-    async fn converted<T>(self, convert: Arc<impl Fn(usize, Rollups) -> T>) -> Result<Converted<T>, QueryError> {
-        let Self { queries, deadline, devices, first, hours, series, step: step_of, needs } = self;
-        let pending = queries.pending(&devices, hours.clone()).await?;
+    async fn converted<T>(
+        self,
+        convert: Arc<impl Fn(usize, Rollups) -> Result<T, QueryError>>,
+    ) -> Result<Converted<T>, QueryError> {
+        let Self { queries, deadline, devices, first, plan, .. } = &self;
+        let pending = queries.pending(devices, plan.hours.clone()).await?;
         let is_pending = pending.iter().any(|hours| !hours.is_empty());
-        let stored = queries.store.hour_stats(&devices, hours, &series, needs);
-        let (stored, failed) = match queries.ask(deadline, stored).await {
+        let stored = queries.store.hour_stats(devices, plan.hours.clone(), &plan.series, plan.columns.needs());
+        let (stored, failed) = match queries.ask(*deadline, stored).await {
             Ok(stored) => (stored, None),
             Err(error) => (vec![Vec::new(); devices.len()], Some(error)),
         };
         let mut converted = Vec::with_capacity(devices.len());
         for (at, ((device, stored), pending)) in devices.iter().zip(stored).zip(pending).enumerate() {
-            let repeated = match &repeated(&stored, &pending)[..] {
-                [] => BTreeMap::new(),
-                hours => queries.ask(deadline, fetch(&*queries.store, device, hours)).await?,
+            let of_device = match self.rollups_of(device, stored, pending).await {
+                Err(error) if !error.is_limit() => return Err(error),
+                of_device => of_device.and_then(|rollups| convert(first + at, rollups)),
             };
-            let of_device = step(merge(stored, repeated, pending, &series), step_of);
-            converted.push(convert(first + at, of_device));
+            let is_last = of_device.is_err();
+            converted.push(of_device);
+            if is_last {
+                break;
+            }
             tokio::task::yield_now().await;
         }
         Ok(Converted { devices: converted, is_pending, failed })
     }
+
+    /// Returns the rollups of one device.
+    async fn rollups_of(
+        &self,
+        device: &Arc<str>,
+        stored: Vec<HourStats>,
+        pending: Vec<(Hour, Contents)>,
+    ) -> Result<Rollups, QueryError> {
+        let Self { queries, deadline, plan, budget, .. } = self;
+        let increases = plan.counts_increase();
+        if !plan.reads {
+            let hours = self.merged(device, stored, pending).await?;
+            let most = hours.len();
+            return Ok(fold(hours.into_iter().map(part_of), most, &plan.grid, increases));
+        }
+        let hours = Hours::of(plan, stored, pending);
+        let mut parts = read::read(queries, *deadline, plan, budget, device, &hours).await?;
+        parts.extend(self.merged(device, hours.stored, hours.pending).await?.into_iter().map(part_of));
+        parts.sort_by_key(|part| part.ts_ms);
+        let most = parts.len();
+        Ok(fold(parts.into_iter(), most, &plan.grid, increases))
+    }
+
+    /// Returns the stats of hours.
+    async fn merged(
+        &self,
+        device: &str,
+        stored: Vec<HourStats>,
+        pending: Vec<(Hour, Contents)>,
+    ) -> Result<Vec<MetricsOfHour>, QueryError> {
+        let Self { queries, deadline, plan, .. } = self;
+        let repeated = match &repeated(&stored, &pending)[..] {
+            [] => BTreeMap::new(),
+            hours => queries.ask(*deadline, fetch(&*queries.store, device, hours)).await?,
+        };
+        Ok(merge(stored, repeated, pending, &plan.series))
+    }
 }
 
-fn points_of(rollups: &Rollups) -> usize {
-    rollups.values().map(Vec::len).sum()
+/// An hour as a part.
+pub(super) fn part_of((hour, stats): MetricsOfHour) -> Part {
+    Part { ts_ms: hour.start_ms(), stats, growth: Vec::new() }
 }
 
 /// Returns the stored IDs of devices.

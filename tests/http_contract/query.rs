@@ -83,6 +83,23 @@ async fn assert_rollups(server: &Server) {
     let day = json!({ "ts": "2024-04-20T00:00:00.000Z", "count": 3, "max": 322.0, "last": last });
     assert_eq!(asked["metrics"]["lux"], json!([day]));
 
+    let path = format!("/v1/devices/LIGHT-1/rollups?{RANGE}&metric=lux");
+    let filled =
+        server.get_json(&format!("{path}&step=6h&fn=count,max,increase&fill=previous&tz=Asia/Kathmandu")).await;
+    let point = |ts: &str, local: &str, count: u32, max: Option<f64>, increase: Option<f64>| json!({ "ts": ts, "local": local, "count": count, "max": max, "increase": increase });
+    let quarters = [
+        point("2024-04-19T18:15:00.000Z", "2024-04-20T00:00:00.000+05:45", 0, None, None),
+        point("2024-04-20T00:15:00.000Z", "2024-04-20T06:00:00.000+05:45", 0, None, None),
+        point("2024-04-20T06:15:00.000Z", "2024-04-20T12:00:00.000+05:45", 0, None, None),
+        point("2024-04-20T12:15:00.000Z", "2024-04-20T18:00:00.000+05:45", 3, Some(322.0), Some(17.0)),
+        point("2024-04-20T18:15:00.000Z", "2024-04-21T00:00:00.000+05:45", 0, Some(322.0), Some(17.0)),
+    ];
+    assert_eq!(filled["metrics"]["lux"], json!(quarters));
+    let minutes = server.get_json(&format!("{path}&step=1m&fn=count&fill=none")).await;
+    assert_eq!(minutes["metrics"]["lux"].as_array().map(Vec::len), Some(2), "{minutes}");
+    let none = server.get_json("/v1/devices/LIGHT-1/rollups?from=-24h&to=now&fill=null").await;
+    assert_eq!(none["metrics"], json!({}), "a series without readings in the range is not filled");
+
     let to = START_MS + HOUR_MS; // exclusive
     let first = server.get_json(&format!("/v1/devices/LIGHT-1/rollups?from={START_MS}&to={to}&step=1h")).await;
     assert_eq!(numbers(&first["metrics"]["lux"]), numbers(&json!(lux[..1])));
@@ -163,6 +180,10 @@ async fn bad_parameters_are_named_in_a_problem() {
         &format!("rollups?{RANGE}&step=banana"),
         &format!("rollups?{RANGE}&step=7m"),
         &format!("rollups?{RANGE}&fn=median"),
+        &format!("rollups?{RANGE}&tz=Mars/Olympus"),
+        &format!("rollups?{RANGE}&fill=linear"),
+        "rollups?from=-1y",
+        "readings?to=tomorrow",
         &format!("rollups?{RANGE}&fn="),
         &format!("readings?{RANGE}&limit=0"),
         &format!("readings?{RANGE}&limit=many"),
@@ -171,6 +192,25 @@ async fn bad_parameters_are_named_in_a_problem() {
         let answer = server.get(&format!("/v1/devices/a/{query}")).await;
         assert!(problem(&answer, 400)["detail"].is_string(), "{query}: {}", answer.text());
     }
+}
+
+#[tokio::test]
+async fn rollups_that_read_too_many_values_are_refused_or_end_a_page() {
+    let server = Server::start(Setup::sqlite().set("query.max_values_read", 4)).await;
+    ingest_two_devices(&server).await;
+    server.settled().await;
+    let refused = server.get(&format!("/v1/rollups?{RANGE}&step=1m&combine=true")).await;
+    let refused = problem(&refused, 400);
+    assert_eq!(refused["code"], "too_many_values");
+    assert!(refused["detail"].as_str().is_some_and(|detail| detail.contains("5 values")), "{refused}");
+    let page = server.get_json(&format!("/v1/rollups?{RANGE}&step=1m")).await;
+    assert_eq!((page["devices"].as_array().map(Vec::len), &page["next"]), (Some(1), &json!("LIGHT-1")));
+    let page = server.get_json(&format!("/v1/rollups?{RANGE}&step=1m&cursor=LIGHT-1")).await;
+    assert_eq!((page["devices"].as_array().map(Vec::len), &page["next"]), (Some(1), &Value::Null));
+    let alone = server.get(&format!("/v1/devices/LIGHT-1/rollups?{RANGE}&step=1m&metric=lux&metric=temp")).await;
+    assert_eq!(alone.status, 200, "{}", alone.text());
+    let long = server.get("/v1/devices/LIGHT-1/rollups?from=-10w&step=1m").await;
+    assert_eq!(problem(&long, 400)["code"], "too_many_points");
 }
 
 #[tokio::test]

@@ -65,6 +65,11 @@ impl Series {
         Self(self.by_instant().into_iter().collect())
     }
 
+    /// The readings: Unix milliseconds and values.
+    pub(crate) fn values(&self) -> impl Iterator<Item = (i64, f64)> {
+        self.0.iter().copied()
+    }
+
     /// The same readings in another order, the same for the same seed.
     pub(crate) fn shuffled(mut self, seed: u64) -> Self {
         let mut state = seed;

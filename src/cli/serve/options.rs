@@ -197,6 +197,7 @@ pub(super) fn query(config: &Config) -> query::Limits {
     query::Limits {
         max_hours: config.query.max_hours,
         max_points: config.query.max_points,
+        max_values_read: config.query.max_values_read,
         catch_up: config.query.catch_up_timeout.as_duration(),
         timeout: config.query.timeout.as_duration(),
     }

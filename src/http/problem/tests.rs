@@ -29,6 +29,21 @@ fn receipt(accepted: u32, wait: Option<Duration>) -> Receipt {
     receipt
 }
 
+/// The problems of rollups.
+fn of_rollups(code: ProblemCode) -> Vec<Problem> {
+    let [hour, after] = ["2026-04-20T18:00:00.000Z", "2026-04-20T19:00:00.000Z"].map(str::to_owned);
+    let expired = |increases| QueryError::ReadingsExpired { hour: hour.clone(), after: after.clone(), increases };
+    let errors = match code {
+        ProblemCode::TooManyPoints => vec![
+            QueryError::TooManyPoints { max: 100_000, found: 100_001, fits: ", such as 2h".into() },
+            QueryError::TooManySteps { max: 100_000, found: 129_600, step: "1m".into(), hours: 1_666 },
+        ],
+        ProblemCode::TooManyValues => vec![QueryError::TooManyValues { max: 5_000_000, found: 10_000_000, hours: 360 }],
+        _ => vec![expired(false), expired(true)],
+    };
+    errors.into_iter().map(Into::into).collect()
+}
+
 /// At least one problem of each code, and one of each text that this room makes of an error.
 fn examples(code: ProblemCode) -> Vec<Problem> {
     let seconds = Duration::from_secs;
@@ -104,7 +119,7 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
         ],
         ProblemCode::TooManyConnections => vec![Problem::too_many_connections(1_024)],
         ProblemCode::TooManyDevices => vec![QueryError::TooManyDevices(100_000).into()],
-        ProblemCode::TooManyPoints => vec![QueryError::TooManyPoints { max: 100_000, found: 100_001 }.into()],
+        ProblemCode::TooManyPoints | ProblemCode::TooManyValues | ProblemCode::ReadingsExpired => of_rollups(code),
         ProblemCode::TooManyReadings => vec![Problem::refused(IngestError::TooManyReadings(100_000), false)],
         ProblemCode::Unauthorized => [
             AuthError::NoToken,

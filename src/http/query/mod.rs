@@ -64,8 +64,9 @@ fn range(params: &mut Params<'_>, clock: &Clock) -> Result<(i64, i64), Problem> 
 
 /// Reads `from` (inclusive), if present, and `to` (exclusive), by default now.
 fn open_range(params: &mut Params<'_>, clock: &Clock) -> Result<(Option<i64>, i64), Problem> {
-    let (from_ms, to_ms) = (params.instant_ms("from")?, params.instant_ms("to")?);
-    let to_ms = to_ms.unwrap_or_else(|| clock.now_ms() + 1);
+    let now_ms = clock.now_ms();
+    let (from_ms, to_ms) = (params.instant_ms("from", now_ms)?, params.instant_ms("to", now_ms)?);
+    let to_ms = to_ms.unwrap_or(now_ms + 1);
     if from_ms.is_some_and(|from_ms| from_ms >= to_ms) {
         return Err(Problem::invalid_parameter("from", "must be before `to`"));
     }

@@ -7,7 +7,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
-use strum::IntoEnumIterator;
+use strum::{IntoEnumIterator, VariantNames};
 
 use super::open_range;
 use super::rollups_json::{self, Form, OfDevice};
@@ -18,10 +18,18 @@ use crate::http::admission::Admitted;
 use crate::http::device::{DeviceInPath, normalized};
 use crate::http::params::Params;
 use crate::http::problem::Problem;
-use crate::query::{Answer, Column, Columns, DevicesRequest, Rollups, RollupsRequest, Step};
+use crate::query::{
+    Answer, Column, Columns, DevicesRequest, Fill, LocalTime, Rollups, RollupsRequest, Step, StepError, Zone,
+};
 
-/// The memory of the stats of one step, with their JSON.
-const BYTES_PER_POINT: usize = 300;
+/// The memory of the stats of one step, with the JSON of the usual columns.
+const BYTES_PER_POINT: usize = 330;
+
+/// The memory of the JSON of an instant, with another value.
+const BYTES_PER_INSTANT: usize = 70;
+
+/// The memory of a page of readings that a query for rollups reads.
+const BYTES_OF_READINGS: usize = 4 << 20;
 
 /// `GET /v1/devices/{deviceId}/rollups`
 pub(in crate::http) async fn rollups(
@@ -34,7 +42,7 @@ pub(in crate::http) async fn rollups(
     let mut params = Params::of(&uri);
     let mut question = Question::of(&mut params, &app.clock)?;
     params.end()?;
-    admitted.reserve(app.limits.max_points.saturating_mul(BYTES_PER_POINT)).await?;
+    admitted.reserve(question.bytes(app.limits.max_points)).await?;
     question.request.devices = vec![device.into()];
     let found = app.queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
     let found = found.map(|mut devices| devices.swap_remove(0));
@@ -58,7 +66,7 @@ pub(in crate::http) async fn of_devices(
     let combined = params.boolean("combine", false)?;
     let which = Which::of(&app, &grant.device_scope, &mut params, combined)?;
     params.end()?;
-    admitted.reserve(app.limits.max_points.saturating_mul(BYTES_PER_POINT)).await?;
+    admitted.reserve(question.bytes(app.limits.max_points)).await?;
     let (more, partial) = which.resolve(&app, &grant, &mut question.request.devices).await?;
     if combined && more {
         let why = format!("more than {} devices match (query.max_devices)", app.limits.max_devices);
@@ -88,16 +96,28 @@ impl Question {
     fn of(params: &mut Params<'_>, clock: &Clock) -> Result<Self, Problem> {
         let (from_ms, to_ms) = open_range(params, clock)?;
         let (step, text) = step(params)?;
+        let zone = zone(params)?;
+        let is_local = zone.is_some();
+        let zone = zone.unwrap_or(Zone::UTC);
         let columns = columns(params)?;
+        let fill = fill(params)?;
         let series = params.series()?;
-        let request = RollupsRequest { devices: Vec::new(), from_ms, to_ms, series, step, columns };
-        Ok(Self { request, form: Form { step: text, columns } })
+        let request = RollupsRequest { devices: Vec::new(), from_ms, to_ms, series, step, zone, columns, fill };
+        Ok(Self { request, form: Form { step: text, columns, is_local } })
+    }
+
+    /// The largest memory of an answer.
+    fn bytes(&self, max_points: usize) -> usize {
+        let Form { columns, is_local, .. } = self.form;
+        let instants = [columns.has(Column::First), columns.has(Column::Last), is_local];
+        let instants = instants.into_iter().filter(|has| *has).count();
+        max_points.saturating_mul(BYTES_PER_POINT + instants * BYTES_PER_INSTANT) + BYTES_OF_READINGS
     }
 
     /// Returns the function that writes the rollups of the device at an index.
-    fn to_json(&self) -> impl Fn(usize, &Rollups) -> OfDevice + use<> {
+    fn to_json(&self) -> impl Fn(usize, &Rollups, &LocalTime) -> OfDevice + use<> {
         let (devices, form) = (self.request.devices.clone(), self.form.clone());
-        move |at, rollups| OfDevice::new(&devices[at], &form, rollups)
+        move |at, rollups, local| OfDevice::new(&devices[at], &form, rollups, local)
     }
 }
 
@@ -156,16 +176,25 @@ impl Which {
     }
 }
 
-/// Reads `step`: hours that divide a day (`1h`, `2h`, ...) or one day (`1d`).
+/// Reads `step`, by default one hour.
 fn step(params: &mut Params<'_>) -> Result<(Step, String), Problem> {
     let Some(text) = params.one("step")? else { return Ok((Step::HOUR, "1h".to_owned())) };
-    let hours = match &*text {
-        "1d" => Some(24),
-        text => text.strip_suffix('h').and_then(|hours| hours.parse().ok()),
-    };
-    let step = hours.and_then(Step::hours);
-    let step = step.ok_or_else(|| Problem::invalid_parameter("step", "expected 1h, 2h, 3h, 4h, 6h, 8h, 12h or 1d"))?;
+    let step = text.parse().map_err(|why: StepError| Problem::invalid_parameter("step", why.to_string()))?;
     Ok((step, text.into_owned()))
+}
+
+/// Reads `tz`, the name of a time zone.
+fn zone(params: &mut Params<'_>) -> Result<Option<Zone>, Problem> {
+    let Some(name) = params.one("tz")? else { return Ok(None) };
+    let why = "expected the name of a time zone in the IANA database, such as Europe/Berlin";
+    Zone::named(&name).ok_or_else(|| Problem::invalid_parameter("tz", why)).map(Some)
+}
+
+/// Reads `fill`.
+fn fill(params: &mut Params<'_>) -> Result<Fill, Problem> {
+    let Some(text) = params.one("fill")? else { return Ok(Fill::None) };
+    let why = || Problem::invalid_parameter("fill", format!("expected one of {}", Fill::VARIANTS.join(", ")));
+    text.parse().map_err(|_| why())
 }
 
 /// Reads `fn`: columns, separated by commas, in one parameter or in several.

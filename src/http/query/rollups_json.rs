@@ -8,11 +8,11 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::common::clock::{HourTexts, write_rfc3339};
+use crate::common::clock::{HourTexts, write_local_rfc3339, write_rfc3339};
 use crate::http::format::write_number;
 use crate::http::pieces::Pieces;
-use crate::model::{Stats, ValueAt};
-use crate::query::{Answer, Column, Columns, Rollups, Series};
+use crate::model::ValueAt;
+use crate::query::{Answer, Column, Columns, LocalTime, Point, Rollups, Series};
 
 /// The usual length of a point, to reserve memory.
 const POINT_BYTES: usize = 120;
@@ -24,6 +24,8 @@ pub(super) struct Form {
     pub(super) step: String,
     /// The columns of each point.
     pub(super) columns: Columns,
+    /// Whether each point has the local time at which it starts.
+    pub(super) is_local: bool,
 }
 
 /// The rollups of one device.
@@ -35,14 +37,14 @@ pub(super) struct OfDevice {
 }
 
 impl OfDevice {
-    pub(super) fn new(device_id: &str, form: &Form, metrics: &Rollups) -> Self {
+    pub(super) fn new(device_id: &str, form: &Form, metrics: &Rollups, local: &LocalTime) -> Self {
         let points: usize = metrics.values().map(Vec::len).sum();
         let mut json = Vec::with_capacity(256 + points * POINT_BYTES);
         json.push(b',');
         braces(&mut json, |object| {
             value(object.field("deviceId"), device_id);
             value(object.field("step"), &form.step);
-            write_metrics(object.field("metrics"), form, metrics);
+            write_metrics(object.field("metrics"), form, metrics, local);
         });
         Self { json, is_empty: metrics.is_empty() }
     }
@@ -73,13 +75,14 @@ pub(super) fn of_devices(answer: Answer<Vec<OfDevice>>, next: Option<&str>) -> R
 }
 
 /// The response for `devices` devices whose rollups are combined.
-pub(super) fn combined(answer: &Answer<Rollups>, devices: usize, form: &Form) -> Response {
-    let points: usize = answer.body.values().map(Vec::len).sum();
+pub(super) fn combined(answer: &Answer<(Rollups, LocalTime)>, devices: usize, form: &Form) -> Response {
+    let (rollups, local) = &answer.body;
+    let points: usize = rollups.values().map(Vec::len).sum();
     let mut json = Vec::with_capacity(256 + points * POINT_BYTES);
     braces(&mut json, |object| {
         value(object.field("devices"), &devices);
         value(object.field("step"), &form.step);
-        write_metrics(object.field("metrics"), form, &answer.body);
+        write_metrics(object.field("metrics"), form, rollups, local);
         write_notes(object, answer);
     });
     response([json.into()])
@@ -99,34 +102,41 @@ fn response(json: impl IntoIterator<Item = Bytes>) -> Response {
     ([(CONTENT_TYPE, "application/json")], Body::new(Pieces::new(json))).into_response()
 }
 
-fn write_metrics(json: &mut Vec<u8>, form: &Form, rollups: &Rollups) {
+fn write_metrics(json: &mut Vec<u8>, form: &Form, rollups: &Rollups, local: &LocalTime) {
+    let local = form.is_local.then_some(local);
     let columns: Vec<Column> = form.columns.iter().collect();
     braces(json, |object| {
         for (metric, series) in rollups {
-            write_points(object.field(metric), &columns, series);
+            write_points(object.field(metric), &columns, series, local);
         }
     });
 }
 
-fn write_points(json: &mut Vec<u8>, columns: &[Column], series: &Series) {
+fn write_points(json: &mut Vec<u8>, columns: &[Column], series: &Series, local: Option<&LocalTime>) {
     let mut hours = HourTexts::default();
-    array(json, series, |json, (ts_ms, stats)| {
+    array(json, series, |json, point| {
         json.extend_from_slice(br#"{"ts":""#);
-        json.extend_from_slice(hours.text_of(*ts_ms));
+        json.extend_from_slice(hours.text_of(point.start_ms));
         json.push(b'"');
+        if let Some(local) = local {
+            json.extend_from_slice(br#","local":""#);
+            write_local_rfc3339(json, point.start_ms, local.offset_ms_at(point.start_ms));
+            json.push(b'"');
+        }
         for column in columns {
-            write_column(json, *column, stats);
+            write_column(json, *column, point);
         }
         json.push(b'}');
     });
 }
 
 /// Writes the field of a column, and the comma before it.
-fn write_column(json: &mut Vec<u8>, column: Column, stats: &Stats) {
+fn write_column(json: &mut Vec<u8>, column: Column, point: &Point) {
+    let stats = &point.stats;
     match column {
         Column::Count => {
             json.extend_from_slice(br#","count":"#);
-            value(json, &stats.count);
+            value(json, &point.count());
         }
         Column::Min => {
             json.extend_from_slice(br#","min":"#);
@@ -151,6 +161,10 @@ fn write_column(json: &mut Vec<u8>, column: Column, stats: &Stats) {
         Column::Last => {
             json.extend_from_slice(br#","last":"#);
             write_value_at(json, stats.last);
+        }
+        Column::Increase => {
+            json.extend_from_slice(br#","increase":"#);
+            write_number(json, point.increase);
         }
     }
 }
@@ -212,6 +226,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::model::Stats;
+    use crate::query::Zone;
 
     async fn text(response: Response) -> String {
         assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
@@ -220,12 +236,17 @@ mod tests {
     }
 
     fn form(step: &str) -> Form {
-        Form { step: step.to_owned(), columns: Columns::default() }
+        Form { step: step.to_owned(), columns: Columns::default(), is_local: false }
+    }
+
+    fn berlin() -> LocalTime {
+        Zone::named("Europe/Berlin").unwrap().local_time(0..2_000_000_000_000)
     }
 
     fn rollups() -> Rollups {
         let two = Stats { count: 2, min: -0.5, max: 1e300, sum: f64::INFINITY, first: None, last: None };
-        let series = vec![(1_776_693_600_000, Stats::of(0, 20.0)), (1_776_697_200_000, two)];
+        let point = |start_ms, stats| Point { start_ms, stats, increase: 0.5, is_filled: false };
+        let series = vec![point(1_776_693_600_000, Stats::of(0, 20.0)), point(1_776_697_200_000, two)];
         [(r#"a "b" \é"#.into(), series), ("c".into(), Vec::new())].into_iter().collect()
     }
 
@@ -242,7 +263,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_json_of_a_device_has_its_fields_in_order() {
-        let device = || OfDevice::new("d\n1", &form("1h"), &rollups());
+        let device = || OfDevice::new("d\n1", &form("1h"), &rollups(), &berlin());
         let json = text(of_device(answer(device()))).await;
         assert!(json.starts_with(r#"{"deviceId":"d\n1","step":"1h","metrics":{"a \"b\" \\é":[{"ts":"2026-"#), "{json}");
         assert_eq!(
@@ -255,27 +276,29 @@ mod tests {
 
     #[tokio::test]
     async fn several_devices_are_apart_or_combined() {
-        let device = |device_id| OfDevice::new(device_id, &form("1d"), &rollups());
+        let device = |device_id| OfDevice::new(device_id, &form("1d"), &rollups(), &berlin());
         let of = |id: &str| json!({ "deviceId": id, "step": "1d", "metrics": points() });
         let parsed = async |response| serde_json::from_str::<Value>(&text(response).await).unwrap();
         let apart = parsed(of_devices(answer(vec![device("a"), device("b")]), Some("b"))).await;
         assert_eq!(apart, json!({ "devices": [of("a"), of("b")], "next": "b" }));
         let none = text(of_devices(Answer { partial: true, ..answer(Vec::new()) }, None)).await;
         assert_eq!(none, r#"{"devices":[],"next":null,"partial":true}"#);
-        let together = parsed(combined(&answer(rollups()), 7, &form("1h"))).await;
+        let together = parsed(combined(&answer((rollups(), berlin())), 7, &form("1h"))).await;
         assert_eq!(together, json!({ "devices": 7, "step": "1h", "metrics": points() }));
     }
 
     #[tokio::test]
     async fn a_point_has_the_columns_of_the_request() {
-        let columns = Columns::NONE.with(Column::Last).with(Column::Max).with(Column::First);
-        let form = Form { step: "1h".to_owned(), columns };
-        let device = text(of_device(answer(OfDevice::new("d", &form, &rollups())))).await;
+        let columns = Columns::NONE.with(Column::Increase).with(Column::Last).with(Column::Max).with(Column::First);
+        let form = Form { step: "1h".to_owned(), columns, is_local: true };
+        let device = text(of_device(answer(OfDevice::new("d", &form, &rollups(), &berlin())))).await;
         let points = &serde_json::from_str::<Value>(&device).unwrap()["metrics"][r#"a "b" \é"#];
         let only = json!({ "ts": "1970-01-01T00:00:00.000Z", "value": 20.0 });
         let expected = json!([
-            { "ts": "2026-04-20T14:00:00.000Z", "max": 20.0, "first": only, "last": only },
-            { "ts": "2026-04-20T15:00:00.000Z", "max": 1e300, "first": null, "last": null },
+            { "ts": "2026-04-20T14:00:00.000Z", "local": "2026-04-20T16:00:00.000+02:00", "max": 20.0,
+              "first": only, "last": only, "increase": 0.5 },
+            { "ts": "2026-04-20T15:00:00.000Z", "local": "2026-04-20T17:00:00.000+02:00", "max": 1e300,
+              "first": null, "last": null, "increase": 0.5 },
         ]);
         assert_eq!(*points, expected);
         assert!(device.contains(r#""max":20.0,"first":{"ts""#), "in the order of an answer: {device}");

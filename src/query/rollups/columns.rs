@@ -22,6 +22,8 @@ pub enum Column {
     First,
     /// The last value and its instant.
     Last,
+    /// The growth of a counter.
+    Increase,
 }
 
 /// A set of columns.
@@ -52,11 +54,12 @@ impl Columns {
     /// The stats that the columns are made of.
     #[must_use]
     pub const fn needs(self) -> StatsNeeds {
-        if self.has(Column::First) || self.has(Column::Last) { StatsNeeds::All } else { StatsNeeds::Numbers }
+        let ends = self.has(Column::First) || self.has(Column::Last) || self.has(Column::Increase);
+        if ends { StatsNeeds::All } else { StatsNeeds::Numbers }
     }
 }
 
-/// Those of a request that names none.
+/// The columns of a request that names none.
 impl Default for Columns {
     fn default() -> Self {
         Self::NONE.with(Column::Count).with(Column::Min).with(Column::Max).with(Column::Avg).with(Column::Sum)

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::Rollups;
+use super::{Point, Rollups};
 use crate::model::{Metric, Stats};
 
 /// The combined rollups of several devices.
 #[derive(Default)]
 pub(super) struct Combined {
-    series: BTreeMap<Metric, BTreeMap<i64, Stats>>,
+    series: BTreeMap<Metric, BTreeMap<i64, (Stats, f64)>>,
     pub(super) points: usize,
 }
 
@@ -17,14 +17,19 @@ impl Combined {
         for (metric, series) in of_device {
             let steps = self.series.entry(metric).or_default();
             let before = steps.len();
-            for (start_ms, stats) in series {
-                steps.entry(start_ms).and_modify(|known| known.merge(&stats)).or_insert(stats);
+            for Point { start_ms, stats, increase, .. } in series {
+                let known = steps.entry(start_ms).and_modify(|(known, increases)| {
+                    known.merge(&stats);
+                    *increases += increase;
+                });
+                known.or_insert((stats, increase));
             }
             self.points += steps.len() - before;
         }
     }
 
     pub(super) fn finish(self) -> Rollups {
-        self.series.into_iter().map(|(metric, steps)| (metric, steps.into_iter().collect())).collect()
+        let point = |(start_ms, (stats, increase))| Point { start_ms, stats, increase, is_filled: false };
+        self.series.into_iter().map(|(metric, steps)| (metric, steps.into_iter().map(point).collect())).collect()
     }
 }

@@ -59,76 +59,14 @@ pub(in crate::query) fn merge(
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
-    use super::super::Rollups;
-    use super::super::step::{Step, step};
+    use super::super::tests::{by_hour, stored_stats};
     use super::*;
-    use crate::model::Sample;
-
-    type Values = Vec<(i32, u32, u32, i32)>; // hour, offset, metric, value
-
-    fn by_hour(values: &Values) -> Vec<(Hour, Contents)> {
-        let mut hours: BTreeMap<Hour, Vec<Sample>> = BTreeMap::new();
-        for &(hour, offset, metric, value) in values {
-            hours.entry(Hour(hour)).or_default().push(Sample { value: f64::from(value), offset, metric });
-        }
-        let metrics: Vec<Metric> = vec!["x".into(), "y".into(), "z".into()];
-        hours.into_iter().map(|(hour, samples)| (hour, Contents::new(metrics.clone(), samples))).collect()
-    }
-
-    fn stored_stats(hours: &[(Hour, Contents)], series: &SeriesFilter) -> Vec<HourStats> {
-        let of = |(hour, contents): &(Hour, Contents)| HourStats {
-            hour: *hour,
-            last_ts_ms: hour.instant_ms(contents.span().expect("not empty").1),
-            stats: contents.stats(*hour).into_iter().filter(|(name, _)| series.matches(name)).collect(),
-        };
-        hours.iter().map(of).collect()
-    }
-
-    fn any_values() -> impl Strategy<Value = Values> {
-        prop::collection::vec((-2..3i32, 0..20u32, 0..3u32, -50..50i32), 0..60)
-    }
-
-    proptest! {
-        #[test]
-        fn stored_and_pending_merge_to_the_fold_of_all_identities(
-            stored in any_values(),
-            pending in any_values(),
-            only_x in any::<bool>(),
-            hours in prop::sample::select(vec![1, 2, 24])
-        ) {
-            let series = if only_x { SeriesFilter::new(["x"], []).unwrap() } else { SeriesFilter::ALL };
-            let mut model: BTreeMap<(i32, u32, u32), i32> = BTreeMap::new();
-            for &(hour, offset, metric, value) in stored.iter().chain(&pending) {
-                model.insert((hour, offset, metric), value);
-            }
-            let step_of = Step::hours(hours).unwrap();
-            let mut expected: BTreeMap<Metric, BTreeMap<i64, Stats>> = BTreeMap::new();
-            for (&(hour, offset, metric), &value) in model.iter().filter(|((.., metric), _)| !only_x || *metric == 0) {
-                let of_metric = expected.entry(["x", "y", "z"][metric as usize].into()).or_default();
-                let stats = of_metric.entry(step_of.start_ms(Hour(hour)));
-                let only = Stats::of(Hour(hour).instant_ms(offset), value.into());
-                stats.and_modify(|stats| stats.merge(&only)).or_insert(only);
-            }
-
-            let (stored, pending) = (by_hour(&stored), by_hour(&pending));
-            let stats = stored_stats(&stored, &series);
-            let repeated = repeated(&stats, &pending);
-            let repeated = stored.into_iter().filter(|(hour, _)| repeated.contains(hour)).collect();
-            let rollups = step(merge(stats, repeated, pending, &series), step_of);
-
-            let expected = expected.into_iter().map(|(metric, series)| (metric, series.into_iter().collect()));
-            let expected: Rollups = expected.collect();
-            prop_assert_eq!(rollups, expected);
-        }
-    }
 
     #[test]
     fn stats_of_readings_that_expired_are_not_replaced_by_fewer() {
-        let all = by_hour(&vec![(0, 1, 0, 1), (0, 2, 0, 2), (0, 3, 0, 3)]);
-        let pending = by_hour(&vec![(0, 2, 0, 9), (0, 1, 1, 5)]);
-        for left in [Vec::new(), vec![(0, 3, 0, 3)]] {
+        let all = by_hour(&[(1, 0, 1), (2, 0, 2), (3, 0, 3)]);
+        let pending = by_hour(&[(2, 0, 9), (1, 1, 5)]);
+        for left in [vec![], vec![(3, 0, 3)]] {
             let stats = stored_stats(&all, &SeriesFilter::ALL);
             assert_eq!(repeated(&stats, &pending), [Hour(0)]);
             let mut left: BTreeMap<Hour, Contents> = by_hour(&left).into_iter().collect();

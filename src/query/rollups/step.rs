@@ -1,68 +1,141 @@
-//! Steps of time, and the stats of hours by steps.
+//! The steps that rollups may have.
 
-use std::ops::Range;
+use std::fmt;
+use std::str::FromStr;
 
-use super::merge::MetricsOfHour;
-use super::{Rollups, Series};
-use crate::model::{Hour, Metric, MetricTable};
+use crate::model::MS_PER_HOUR;
 
-/// The metrics of a device for which memory is reserved as if each hour had them.
-const METRICS_OF_ALL_HOURS: usize = 8;
+/// The milliseconds of a minute and of a day in UTC.
+const MS_PER_MINUTE: i64 = 60_000;
+const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
 
-/// A step of a rollup: a number of hours that divides a day, so that steps begin at UTC midnight.
+/// The mean milliseconds of a month of the Gregorian calendar.
+const MS_PER_MONTH: i64 = 2_629_746_000;
+
+/// A step of rollups: a length of the local clock or calendar. Those of less than a day divide an hour or a
+/// day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step(i32);
+pub struct Step(pub(super) Unit);
 
-impl Step {
-    /// One hour.
-    pub const HOUR: Self = Self(1);
+/// A number of minutes, hours or months; a day; a week.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    Minutes(u8),
+    Hours(u8),
+    Day,
+    Week,
+    Months(u8),
+}
 
-    /// Returns a step of 1, 2, 3, 4, 6, 8, 12 or 24 hours.
-    pub const fn hours(hours: u32) -> Option<Self> {
-        if matches!(hours, 1 | 2 | 3 | 4 | 6 | 8 | 12 | 24) { Some(Self(hours as i32)) } else { None }
-    }
+/// All steps, ascending.
+const STEPS: [(&str, Unit); 23] = [
+    ("1m", Unit::Minutes(1)),
+    ("2m", Unit::Minutes(2)),
+    ("3m", Unit::Minutes(3)),
+    ("4m", Unit::Minutes(4)),
+    ("5m", Unit::Minutes(5)),
+    ("6m", Unit::Minutes(6)),
+    ("10m", Unit::Minutes(10)),
+    ("12m", Unit::Minutes(12)),
+    ("15m", Unit::Minutes(15)),
+    ("20m", Unit::Minutes(20)),
+    ("30m", Unit::Minutes(30)),
+    ("1h", Unit::Hours(1)),
+    ("2h", Unit::Hours(2)),
+    ("3h", Unit::Hours(3)),
+    ("4h", Unit::Hours(4)),
+    ("6h", Unit::Hours(6)),
+    ("8h", Unit::Hours(8)),
+    ("12h", Unit::Hours(12)),
+    ("1d", Unit::Day),
+    ("1w", Unit::Week),
+    ("1mo", Unit::Months(1)),
+    ("3mo", Unit::Months(3)),
+    ("1y", Unit::Months(12)),
+];
 
-    /// Returns the default range: 24 steps, or 30 days if the step is a day.
-    pub const fn default_hours(self) -> u32 {
-        if self.0 == 24 { 30 * 24 } else { 24 * self.0.unsigned_abs() }
-    }
+/// The units that a text may have, with their usual milliseconds.
+const UNITS: [(&str, i64); 8] = [
+    ("ms", 1),
+    ("s", 1_000),
+    ("m", MS_PER_MINUTE),
+    ("h", MS_PER_HOUR),
+    ("d", MS_PER_DAY),
+    ("w", 7 * MS_PER_DAY),
+    ("mo", MS_PER_MONTH),
+    ("y", 12 * MS_PER_MONTH),
+];
 
-    /// Returns the hours of all steps that these hours touch.
-    pub(super) const fn whole(self, hours: &Range<Hour>) -> Range<Hour> {
-        let Self(hours_of_step) = self;
-        let start = hours.start.0.div_euclid(hours_of_step) * hours_of_step;
-        let end = (hours.end.0 + hours_of_step - 1).div_euclid(hours_of_step) * hours_of_step;
-        Hour(start)..Hour(end)
-    }
+/// Why a text is no [`Step`], and which steps there are.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StepError {
+    /// The text is a length of time, but none of a step.
+    #[error("is no step of rollups; the nearest are {0}")]
+    NoStep(String),
+    /// The text is no length of time.
+    #[error("expected one of {}", STEPS.map(|(text, _)| text).join(", "))]
+    NoLength,
+}
 
-    /// Returns the start of the step that includes `hour`, in Unix milliseconds.
-    pub(super) const fn start_ms(self, hour: Hour) -> i64 {
-        Hour(hour.0.div_euclid(self.0) * self.0).start_ms()
+impl FromStr for Step {
+    type Err = StepError;
+
+    fn from_str(text: &str) -> Result<Self, StepError> {
+        let text = if text == "24h" { "1d" } else { text };
+        if let Some((_, unit)) = STEPS.iter().find(|(name, _)| *name == text) {
+            return Ok(Self(*unit));
+        }
+        let digits = text.find(|letter: char| !letter.is_ascii_digit()).ok_or(StepError::NoLength)?;
+        let (number, unit) = text.split_at(digits);
+        let number: i64 = number.parse().map_err(|_| StepError::NoLength)?;
+        let (_, ms) = UNITS.iter().find(|(name, _)| *name == unit).ok_or(StepError::NoLength)?;
+        let ms = ms.saturating_mul(number);
+        let longer = STEPS.partition_point(|(_, unit)| Self(*unit).usual_ms() < ms);
+        let near = STEPS.iter().skip(longer.saturating_sub(1)).take(if longer == 0 { 1 } else { 2 });
+        Err(StepError::NoStep(near.map(|(text, _)| *text).collect::<Vec<_>>().join(" and ")))
     }
 }
 
-/// The hours' stats, which are ascending, by steps.
-pub(in crate::query) fn step(hours: Vec<MetricsOfHour>, step: Step) -> Rollups {
-    let mut places = MetricTable::default();
-    let mut rollups: Vec<(Metric, Series)> = Vec::new();
-    let steps = hours.len().div_ceil(step.0.unsigned_abs() as usize);
-    for (hour, stats) in hours {
-        let start_ms = step.start_ms(hour);
-        for (metric, stats) in stats {
-            let place = places.place_of(&metric) as usize;
-            if place == rollups.len() {
-                // As a rule, a device has the same metrics in each hour, and few of them.
-                let steps = if rollups.len() < METRICS_OF_ALL_HOURS { steps } else { 0 };
-                rollups.push((metric, Series::with_capacity(steps)));
-            }
-            let series = &mut rollups[place].1;
-            match series.last_mut() {
-                Some((last_ms, last)) if *last_ms == start_ms => last.append(&stats),
-                _ => series.push((start_ms, stats)),
-            }
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = STEPS.iter().find(|(_, unit)| *unit == self.0).map_or("", |(text, _)| *text);
+        f.write_str(text)
+    }
+}
+
+impl Step {
+    /// One hour.
+    pub const HOUR: Self = Self(Unit::Hours(1));
+
+    /// Returns the milliseconds of the step without changes of the local clock, and of a mean month.
+    #[must_use]
+    pub const fn usual_ms(self) -> i64 {
+        match self.0 {
+            Unit::Minutes(minutes) => minutes as i64 * MS_PER_MINUTE,
+            Unit::Hours(hours) => hours as i64 * MS_PER_HOUR,
+            Unit::Day => MS_PER_DAY,
+            Unit::Week => 7 * MS_PER_DAY,
+            Unit::Months(months) => months as i64 * MS_PER_MONTH,
         }
     }
-    rollups.into_iter().collect()
+
+    /// Returns the length of the default range in milliseconds: 24 steps of hours, weeks or months, 60 of
+    /// minutes, 30 days.
+    #[must_use]
+    pub const fn default_range_ms(self) -> i64 {
+        let steps = match self.0 {
+            Unit::Minutes(_) => 60,
+            Unit::Day => 30,
+            Unit::Hours(_) | Unit::Week | Unit::Months(_) => 24,
+        };
+        steps * self.usual_ms()
+    }
+
+    /// Returns the shortest step with which so many points of this step become at most `max`.
+    pub(super) fn with_fewer_points(self, points: usize, max: usize) -> Option<Self> {
+        let fits = |step: &Self| points as f64 * self.usual_ms() as f64 <= max as f64 * step.usual_ms() as f64;
+        STEPS.iter().map(|(_, unit)| Self(*unit)).find(fits)
+    }
 }
 
 #[cfg(test)]
@@ -70,14 +143,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_begin_at_utc_midnight_before_and_after_1970() {
-        let day = Step::hours(24).unwrap();
-        assert_eq!(day.start_ms(Hour(23)), 0);
-        assert_eq!(day.start_ms(Hour(-1)), -24 * 3_600_000);
-        assert_eq!(Step::hours(5), None);
-        for (hours, whole) in [(0..24, 0..24), (1..2, 0..24), (-1..1, -24..24), (23..25, 0..48), (-24..0, -24..0)] {
-            assert_eq!(day.whole(&(Hour(hours.start)..Hour(hours.end))), Hour(whole.start)..Hour(whole.end));
+    fn each_step_has_its_text_and_they_ascend() {
+        for (text, unit) in STEPS {
+            assert_eq!(text.parse(), Ok(Step(unit)));
+            assert_eq!(Step(unit).to_string(), text);
         }
-        assert_eq!(Step::hours(0), None);
+        assert!(STEPS.is_sorted_by(|(_, a), (_, b)| Step(*a).usual_ms() < Step(*b).usual_ms()));
+        assert_eq!("24h".parse(), Ok(Step(Unit::Day)));
+    }
+
+    #[test]
+    fn another_length_is_refused_with_the_nearest_steps() {
+        for (text, near) in [
+            ("7m", "6m and 10m"),
+            ("60m", "30m and 1h"),
+            ("5h", "4h and 6h"),
+            ("36h", "1d and 1w"),
+            ("30s", "1m"),
+            ("0h", "1m"),
+            ("2mo", "1mo and 3mo"),
+            ("99999999999999y", "1y"),
+        ] {
+            let refused = text.parse::<Step>().expect_err(text);
+            assert_eq!(refused, StepError::NoStep(near.to_owned()), "{text}");
+        }
+        for text in ["", "5", "h", "banana", "-1h", "1.5h", "1 h", "99999999999999999999h", "1H", "１h"] {
+            assert_eq!(text.parse::<Step>(), Err(StepError::NoLength), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_longer_step_makes_fewer_points() {
+        assert_eq!(Step(Unit::Minutes(1)).with_fewer_points(129_600, 100_000), Some(Step(Unit::Minutes(2))));
+        assert_eq!(Step::HOUR.with_fewer_points(usize::MAX, 1), None);
     }
 }

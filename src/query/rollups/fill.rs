@@ -1,0 +1,83 @@
+//! Points for steps without readings.
+
+use strum::{EnumString, VariantNames};
+
+use super::{Point, Rollups};
+use crate::model::Stats;
+
+/// The point of a step without readings, in each series that has other points.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
+pub enum Fill {
+    /// No point.
+    #[default]
+    None,
+    /// A point without values.
+    Null,
+    /// The values of the point before it.
+    Previous,
+}
+
+impl Fill {
+    /// The number of points of some rollups, once they are filled.
+    pub(super) fn points_of(self, rollups: &Rollups, steps: usize) -> usize {
+        match self {
+            Self::None => rollups.values().map(Vec::len).sum(),
+            Self::Null | Self::Previous => rollups.len().saturating_mul(steps),
+        }
+    }
+
+    /// Adds the points of steps without readings. `starts` are those of all steps.
+    pub(super) fn apply(self, rollups: &mut Rollups, starts: &[i64]) {
+        if self == Self::None {
+            return;
+        }
+        for series in rollups.values_mut() {
+            let mut known = std::mem::take(series).into_iter().peekable();
+            let mut before = NO_VALUES;
+            series.reserve_exact(starts.len());
+            series.extend(starts.iter().map(|&start_ms| {
+                let Some(point) = known.next_if(|point| point.start_ms == start_ms) else {
+                    return Point { start_ms, is_filled: true, ..before };
+                };
+                if self == Self::Previous {
+                    before = point;
+                }
+                point
+            }));
+        }
+    }
+}
+
+/// A point without values.
+const NO_VALUES: Point = Point {
+    start_ms: 0,
+    stats: Stats { count: 0, min: f64::NAN, max: f64::NAN, sum: f64::NAN, first: None, last: None },
+    increase: f64::NAN,
+    is_filled: true,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_of_a_series_has_a_point() {
+        let point = |start_ms| Point { start_ms, stats: Stats::of(start_ms, 7.0), increase: 1.0, is_filled: false };
+        let sparse: Rollups = [("a".into(), vec![point(20), point(40)])].into_iter().collect();
+        let starts = [10, 20, 30, 40, 50];
+        let filled = |fill: Fill| {
+            let mut rollups = sparse.clone();
+            fill.apply(&mut rollups, &starts);
+            assert_eq!(fill.points_of(&sparse, 5), rollups["a"].len());
+            rollups["a"].iter().map(|point| (point.start_ms, point.count(), point.stats.avg())).collect::<Vec<_>>()
+        };
+        assert_eq!(filled(Fill::None), [(20, 1, 7.0), (40, 1, 7.0)]);
+        let null = filled(Fill::Null);
+        assert_eq!(null.iter().map(|(start_ms, ..)| *start_ms).collect::<Vec<_>>(), starts);
+        assert!([0, 2, 4].iter().all(|at| null[*at].1 == 0 && null[*at].2.is_nan()), "{null:?}");
+        let previous = filled(Fill::Previous);
+        assert_eq!(previous[1..], [(20, 1, 7.0), (30, 0, 7.0), (40, 1, 7.0), (50, 0, 7.0)]);
+        assert!(previous[0].2.is_nan(), "nothing is before it");
+    }
+}

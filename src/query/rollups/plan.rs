@@ -1,0 +1,102 @@
+//! What a query for rollups reads.
+
+use std::ops::Range;
+
+use super::increase::{LOOK_BACK_MS, growth_of};
+use super::{Column, Columns, Fill, Grid, Rollups, RollupsRequest, Step};
+use crate::model::{Hour, MS_PER_HOUR, SeriesFilter, Stats};
+use crate::query::{Limits, QueryError};
+use crate::store::HourStats;
+
+/// The steps of a query, and what it needs for them.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) grid: Grid,
+    pub(super) step: Step,
+    pub(super) series: SeriesFilter,
+    pub(super) columns: Columns,
+    pub(super) fill: Fill,
+    /// The hours of the steps and, for increases, those before that count.
+    pub(super) hours: Range<Hour>,
+    /// Whether some hours may need their readings.
+    pub(super) reads: bool,
+}
+
+impl Plan {
+    pub(super) fn new(request: &RollupsRequest, limits: &Limits) -> Result<Self, QueryError> {
+        let RollupsRequest { to_ms, step, columns, fill, .. } = *request;
+        let from_ms = request.from_ms.unwrap_or_else(|| {
+            let longest_ms = i64::from(limits.max_hours.saturating_sub(1).max(1)) * MS_PER_HOUR;
+            to_ms - step.default_range_ms().min(longest_ms)
+        });
+        limits.check_range(from_ms, to_ms)?;
+        // A range of hours is within the limits already.
+        let most = limits.max_points.max(limits.max_hours as usize);
+        let steps = Grid::most_steps(step, &(from_ms..to_ms)) as usize;
+        if step.usual_ms() < MS_PER_HOUR && steps > most {
+            let step = step.to_string();
+            let fits = (most as u64).saturating_mul((to_ms - from_ms).unsigned_abs() / MS_PER_HOUR.unsigned_abs());
+            let hours = fits / steps as u64;
+            return Err(QueryError::TooManySteps { max: most, found: steps, step, hours });
+        }
+        let grid = Grid::new(step, &request.zone, &(from_ms..to_ms));
+        let counts_increase = columns.has(Column::Increase);
+        let mut hours = grid.hours();
+        if counts_increase {
+            hours.start = Hour::of(grid.range_ms().start - LOOK_BACK_MS);
+        }
+        let reads = counts_increase || grid.has_cuts();
+        Ok(Self { grid, step, series: request.series.clone(), columns, fill, hours, reads })
+    }
+
+    pub(super) const fn counts_increase(&self) -> bool {
+        self.columns.has(Column::Increase)
+    }
+
+    /// The hours or steps of a device, whichever are more.
+    pub(super) fn size_of_device(&self) -> usize {
+        (self.hours.end.0.abs_diff(self.hours.start.0) as usize).max(self.grid.starts().len())
+    }
+
+    /// Whether the answer needs the readings of an hour, of which these stats are stored.
+    pub(super) fn needs_readings(&self, hour: Hour, stored: Option<&HourStats>, is_pending: bool) -> bool {
+        if !self.grid.cuts_of(hour).is_empty() {
+            return true;
+        }
+        if !self.counts_increase() {
+            return false;
+        }
+        let is_before = hour.end_ms() <= self.grid.range_ms().start;
+        let is_known = |stored: &HourStats| {
+            let known = |stats: &Stats| if is_before { stats.last.is_some() } else { growth_of(stats).is_some() };
+            stored.stats.iter().all(|(_, stats)| known(stats))
+        };
+        is_pending || !stored.is_none_or(is_known)
+    }
+
+    /// Whether a step or an increase would be wrong without the readings of an hour that have expired. Steps
+    /// of minutes are those of the readings that are left.
+    pub(super) fn needs_all_readings(&self) -> bool {
+        self.counts_increase() || self.step.usual_ms() >= MS_PER_HOUR
+    }
+
+    /// The number of points of some rollups in an answer; an error if they are more than it may have.
+    pub(super) fn points_of(&self, rollups: &Rollups, max: usize) -> Result<usize, QueryError> {
+        let found = self.fill.points_of(rollups, self.grid.starts().len());
+        if found <= max { Ok(found) } else { Err(self.too_many_points(max, found)) }
+    }
+
+    pub(super) fn too_many_points(&self, max: usize, found: usize) -> QueryError {
+        let fits = self.step.with_fewer_points(found, max);
+        QueryError::TooManyPoints {
+            max,
+            found,
+            fits: fits.map_or_else(String::new, |step| format!(", such as {step}")),
+        }
+    }
+
+    /// Adds the points of steps without readings.
+    pub(super) fn fill(&self, rollups: &mut Rollups) {
+        self.fill.apply(rollups, self.grid.starts());
+    }
+}

@@ -1,0 +1,239 @@
+//! Rollups against a plain model: every reading by itself, in the order of time.
+
+use proptest::prelude::*;
+
+use super::increase::{LOOK_BACK_MS, grown};
+use super::parts::Splitter;
+use super::read::add_page;
+use super::zone::tests::zone;
+use super::*;
+use crate::model::{MS_PER_HOUR, Sample, ValueAt};
+use crate::query::Limits;
+use crate::store::FirstReadings;
+
+/// The instant, the metric (x, y or z) and the value of readings.
+type Values = Vec<(i64, u32, i32)>;
+
+const NAMES: [&str; 3] = ["x", "y", "z"];
+
+pub(super) fn by_hour(values: &[(i64, u32, i32)]) -> Vec<(Hour, Contents)> {
+    let mut hours: BTreeMap<Hour, Vec<Sample>> = BTreeMap::new();
+    for &(ts_ms, metric, value) in values {
+        let sample = Sample { value: f64::from(value), offset: Hour::offset_of(ts_ms), metric };
+        hours.entry(Hour::of(ts_ms)).or_default().push(sample);
+    }
+    let metrics: Vec<Metric> = NAMES.map(Into::into).to_vec();
+    hours.into_iter().map(|(hour, samples)| (hour, Contents::new(metrics.clone(), samples))).collect()
+}
+
+pub(super) fn stored_stats(hours: &[(Hour, Contents)], series: &SeriesFilter) -> Vec<HourStats> {
+    let of = |(hour, contents): &(Hour, Contents)| HourStats {
+        hour: *hour,
+        last_ts_ms: hour.instant_ms(contents.span().expect("not empty").1),
+        stats: contents.stats(*hour).into_iter().filter(|(name, _)| series.matches(name)).collect(),
+    };
+    hours.iter().map(of).collect()
+}
+
+/// The first readings of a range, as a store returns them.
+fn page_of(
+    stored: &[(Hour, Contents)],
+    range_ms: &Range<i64>,
+    instants: usize,
+    series: &SeriesFilter,
+) -> FirstReadings {
+    let mut left = instants;
+    let mut page = FirstReadings { hours: Vec::new(), complete_until_ms: range_ms.end };
+    for (hour, contents) in stored {
+        let mut until_ms = None;
+        let mut last = None;
+        let found = contents.filter(|metric, offset| {
+            let ts_ms = hour.instant_ms(offset);
+            let is_wanted = until_ms.is_none() && range_ms.contains(&ts_ms) && series.matches(metric);
+            if is_wanted && last != Some(ts_ms) {
+                if left == 0 {
+                    until_ms = Some(ts_ms);
+                    return false;
+                }
+                left -= 1;
+                last = Some(ts_ms);
+            }
+            is_wanted
+        });
+        if !found.is_empty() {
+            page.hours.push((*hour, found));
+        }
+        if let Some(until_ms) = until_ms {
+            page.complete_until_ms = until_ms;
+            break;
+        }
+    }
+    page
+}
+
+/// The rollups of stored and pending readings, as [`Group::rollups_of`] makes them.
+fn rollups_of(plan: &Plan, stored: &[(Hour, Contents)], pending: Vec<(Hour, Contents)>, page: usize) -> Rollups {
+    let in_plan = |hour: &Hour| plan.hours.contains(hour);
+    let stored: Vec<_> = stored.iter().filter(|(hour, _)| in_plan(hour)).cloned().collect();
+    let pending = pending.into_iter().filter(|(hour, _)| in_plan(hour)).collect();
+    let hours = Hours::of(plan, stored_stats(&stored, &plan.series), pending);
+    let mut splitter = Splitter::new(&plan.grid, &plan.series);
+    for (hour, contents) in hours.only_pending() {
+        splitter.add(*hour, contents);
+    }
+    for run in hours.runs() {
+        let mut range_ms = run[0].0.start_ms()..run[run.len() - 1].0.end_ms();
+        while !range_ms.is_empty() {
+            let found = page_of(&stored, &range_ms, page, &plan.series);
+            let until_ms = found.complete_until_ms;
+            add_page(&mut splitter, found, range_ms.start, &hours.to_split);
+            range_ms.start = until_ms;
+        }
+    }
+    let mut parts = splitter.finish();
+    let repeated = repeated(&hours.stored, &hours.pending);
+    let repeated = stored.into_iter().filter(|(hour, _)| repeated.contains(hour)).collect();
+    parts.extend(merge(hours.stored, repeated, hours.pending, &plan.series).into_iter().map(part_of));
+    parts.sort_by_key(|part| part.ts_ms);
+    let most = parts.len();
+    fold(parts.into_iter(), most, &plan.grid, plan.counts_increase())
+}
+
+/// The rollups of the readings by identity.
+fn model_of(plan: &Plan, readings: &BTreeMap<(u32, i64), i32>) -> Rollups {
+    let mut rollups = Rollups::new();
+    let mut before: Option<(u32, ValueAt)> = None;
+    let starts = plan.grid.starts();
+    let increases = plan.counts_increase();
+    for (&(metric, ts_ms), &value) in readings {
+        let value = f64::from(value);
+        let before = before.replace((metric, ValueAt { ts_ms, value }));
+        if !plan.series.matches(&Metric::from(NAMES[metric as usize])) || !plan.grid.range_ms().contains(&ts_ms) {
+            continue;
+        }
+        let start_ms = starts[starts.partition_point(|start| *start <= ts_ms) - 1];
+        let before = before.filter(|(of, at)| *of == metric && at.ts_ms >= start_ms - LOOK_BACK_MS);
+        let growth = before.map_or(0.0, |(_, at)| if increases { grown(at.value, value) } else { 0.0 });
+        let series = rollups.entry(NAMES[metric as usize].into()).or_default();
+        let stats = Stats::of(ts_ms, value);
+        match series.last_mut().filter(|point: &&mut Point| point.start_ms == start_ms) {
+            Some(point) => {
+                point.stats.append(&stats);
+                point.increase += growth;
+            }
+            None => series.push(Point { start_ms, stats, increase: growth, is_filled: false }),
+        }
+    }
+    rollups
+}
+
+const LIMITS: Limits = Limits {
+    max_hours: 10_000,
+    max_points: 1_000_000,
+    max_values_read: 1_000_000,
+    catch_up: std::time::Duration::ZERO,
+    timeout: std::time::Duration::ZERO,
+};
+
+/// Some minutes before the clocks of Berlin, New York or Lord Howe change, or at the start of 1970.
+fn any_start() -> impl Strategy<Value = i64> {
+    prop::sample::select(vec![0, 1_711_846_800_000, 1_729_990_800_000, 1_710_054_000_000, 1_712_415_600_000])
+}
+
+/// Minutes that are near each other, or up to nine days apart; few different values, so that many restart.
+fn any_values() -> impl Strategy<Value = Vec<(i64, u32, i32)>> {
+    let minute = prop_oneof![6 => -400..400_i64, 1 => -13_000..13_000_i64];
+    prop::collection::vec((minute, 0..3_u32, -3..9_i32), 0..50)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn stored_and_pending_merge_to_the_fold_of_all_identities(
+        start_ms in any_start(),
+        stored in any_values(),
+        pending in any_values(),
+        only_x in any::<bool>(),
+        increase in any::<bool>(),
+        name in prop::sample::select(vec![
+            "UTC", "Europe/Berlin", "Asia/Kathmandu", "America/New_York", "Australia/Lord_Howe",
+        ]),
+        step in prop::sample::select(vec!["5m", "1h", "2h", "6h", "1d", "1w", "1mo"]),
+        range in (-600..300_i64, 1..900_i64),
+        page in 1..9_usize,
+    ) {
+        let series = if only_x { SeriesFilter::new(["x"], []).unwrap() } else { SeriesFilter::ALL };
+        let at = |values: Values| -> Values {
+            values.into_iter().map(|(minute, metric, value)| (start_ms + minute * 60_000, metric, value)).collect()
+        };
+        let (stored, pending) = (at(stored), at(pending));
+        let columns = Columns::NONE.with(if increase { Column::Increase } else { Column::Last });
+        let from_ms = start_ms + range.0 * 60_000;
+        let request = RollupsRequest {
+            devices: Vec::new(),
+            from_ms: Some(from_ms),
+            to_ms: from_ms + range.1 * 60_000,
+            series,
+            step: step.parse().unwrap(),
+            zone: zone(name),
+            columns,
+            fill: Fill::None,
+        };
+        let plan = Plan::new(&request, &LIMITS).unwrap();
+        let identities = stored.iter().chain(&pending).map(|&(ts_ms, metric, value)| ((metric, ts_ms), value));
+        let expected = model_of(&plan, &identities.collect());
+        prop_assert_eq!(rollups_of(&plan, &by_hour(&stored), by_hour(&pending), page), expected);
+    }
+}
+
+#[test]
+fn a_query_reads_only_the_hours_that_steps_cut() {
+    let plan = |name: &str, step: &str| {
+        let request = RollupsRequest {
+            devices: Vec::new(),
+            from_ms: Some(0),
+            to_ms: 3 * 24 * MS_PER_HOUR,
+            series: SeriesFilter::ALL,
+            step: step.parse().unwrap(),
+            zone: zone(name),
+            columns: Columns::default(),
+            fill: Fill::None,
+        };
+        Plan::new(&request, &LIMITS).unwrap()
+    };
+    let hours: Values = (-48..120).map(|hour| (hour * MS_PER_HOUR + 1, 0, 1)).collect();
+    let read = |name: &str, step: &str| {
+        let plan = plan(name, step);
+        let stored = by_hour(&hours).into_iter().filter(|(hour, _)| plan.hours.contains(hour)).collect::<Vec<_>>();
+        let hours = Hours::of(&plan, stored_stats(&stored, &plan.series), Vec::new());
+        hours.runs().flatten().map(|(hour, _)| hour.0).collect::<Vec<_>>()
+    };
+    assert!(read("Europe/Berlin", "1d").is_empty());
+    assert_eq!(read("Asia/Kolkata", "1d"), [-6, 18, 42, 66, 90], "18:30 in UTC");
+    assert_eq!(read("UTC", "30m").len(), 72);
+    assert!(!plan("Europe/Berlin", "1h").reads);
+}
+
+#[test]
+fn limits_are_checked_before_steps_are_made_and_say_what_fits() {
+    let refused = |step: &str, days: i64| {
+        let request = RollupsRequest {
+            devices: Vec::new(),
+            from_ms: Some(0),
+            to_ms: days * 24 * MS_PER_HOUR,
+            series: SeriesFilter::ALL,
+            step: step.parse().unwrap(),
+            zone: Zone::UTC,
+            columns: Columns::default(),
+            fill: Fill::Null,
+        };
+        let limits = Limits { max_hours: 876_600, max_points: 1_000_000, ..LIMITS };
+        Plan::new(&request, &limits)
+            .map(|plan| plan.points_of(&model_of(&plan, &[((0, 1), 1), ((1, 1), 1)].into()), 100))
+    };
+    let steps = refused("1m", 36_000).expect_err("too many").to_string();
+    assert!(steps.contains("steps of 1m") && steps.contains("ask for 16665 hours at most"), "{steps}");
+    let points = refused("1h", 30).expect("a plan").expect_err("too many").to_string();
+    assert!(points.contains("1440 points") && points.contains("a longer step, such as 1d"), "{points}");
+}
