@@ -8,7 +8,7 @@ mod bucket_write;
 
 use std::collections::HashSet;
 
-pub use self::bucket_write::BucketWrite;
+pub use self::bucket_write::{Arrivals, BucketWrite};
 use super::{Fold, Hour, HourOffset, Metric, MetricTable, Stats};
 
 /// One value: its offset into the hour, its metric, and the number. The metric is an index into a table

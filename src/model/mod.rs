@@ -13,7 +13,7 @@ pub mod series;
 mod series_filter;
 mod stats;
 
-pub use contents::{BucketWrite, Contents, Keep, Reading, Sample};
+pub use contents::{Arrivals, BucketWrite, Contents, Keep, Reading, Sample};
 pub use device::{DEVICE_ID_MAX_BYTES, DeviceIdCase, DeviceIdError, check_device_id};
 pub use device_pattern::{DevicePattern, DevicePatternError};
 pub use hour::{Day, Hour, HourOffset, MS_PER_HOUR};

@@ -9,9 +9,9 @@ use foldhash::fast::FixedState;
 use super::bucket::OpenBucket;
 use super::names::Names;
 use super::slots::Key;
-use super::stream::{Arrived, Packed};
+use super::stream::{self, Packed};
 use super::{HourSlot, ITEMS_PER_BUCKET, ITEMS_PER_TURN, Pending};
-use crate::model::{BucketWrite, Contents, Hour, HourOffset, Keep, Metric, Sample};
+use crate::model::{Arrivals, BucketWrite, Contents, Hour, HourOffset, Keep, Metric, Sample};
 
 /// The readings of one bucket at one moment, in the order in which they were accepted.
 ///
@@ -48,8 +48,8 @@ impl BucketSnapshot {
     /// Makes the write that stores the readings.
     #[must_use]
     pub fn to_write(&self, device: Arc<str>) -> BucketWrite {
-        let (mut table, mut arrived) = (Numbering::new(&self.names), Vec::with_capacity(self.values()));
-        self.stream.each(|value| arrived.push((table.sample(&value), value.starts_reading)));
+        let (mut table, mut arrived) = (Numbering::new(&self.names), Arrivals::with_capacity(self.values()));
+        self.stream.each(|value| arrived.push(table.sample(&value), value.starts_reading));
         BucketWrite::keeping(self.keep, device, self.hour, self.metadata.clone(), table.metrics, arrived)
     }
 
@@ -155,12 +155,15 @@ impl Pending {
     }
 }
 
+/// The most metrics among which a search takes less time than a table.
+const FEW_METRICS: usize = 8;
+
 /// Numbers the metrics of one bucket from 0.
 struct Numbering<'a> {
     names: &'a Names,
     /// Ids in [`Names`], by number.
     ids: Vec<Key>,
-    /// Numbers by id.
+    /// Numbers by id, if there are more than a few.
     numbers: HashMap<Key, u32, FixedState>,
     metrics: Vec<Metric>,
     /// The number after the last one, for readings of one kind carry the same metrics in the same order.
@@ -172,7 +175,7 @@ impl<'a> Numbering<'a> {
         Self { names, ids: Vec::new(), numbers: HashMap::default(), metrics: Vec::new(), guess: 0 }
     }
 
-    fn sample(&mut self, arrived: &Arrived) -> Sample {
+    fn sample(&mut self, arrived: &stream::Arrived) -> Sample {
         let at =
             if self.ids.get(self.guess) == Some(&arrived.metric) { self.guess } else { self.number(arrived.metric) };
         self.guess = if at + 1 < self.ids.len() { at + 1 } else { 0 };
@@ -180,11 +183,22 @@ impl<'a> Numbering<'a> {
     }
 
     fn number(&mut self, id: Key) -> usize {
-        let number = *self.numbers.entry(id).or_insert_with(|| {
-            self.ids.push(id);
-            self.metrics.push(self.names.name(id));
-            self.ids.len() as u32 - 1
-        });
-        number as usize
+        let known = if self.ids.len() <= FEW_METRICS {
+            self.ids.iter().position(|known| *known == id)
+        } else {
+            self.numbers.get(&id).map(|number| *number as usize)
+        };
+        known.unwrap_or_else(|| self.add(id))
+    }
+
+    fn add(&mut self, id: Key) -> usize {
+        let number = self.ids.len();
+        self.ids.push(id);
+        self.metrics.push(self.names.name(id));
+        if number >= FEW_METRICS {
+            let new = self.numbers.len()..; // all of them when the table begins
+            self.numbers.extend(self.ids[new.clone()].iter().copied().zip(new.start as u32..));
+        }
+        number
     }
 }

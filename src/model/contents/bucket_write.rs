@@ -34,10 +34,14 @@ impl BucketWrite {
         metrics: Vec<Metric>,
         arrived: impl IntoIterator<Item = (Sample, bool)>,
     ) -> Self {
-        Self::keeping(Keep::Last, device, hour, metadata, metrics, arrived)
+        let mut all = Arrivals::default();
+        for (sample, starts_reading) in arrived {
+            all.push(sample, starts_reading);
+        }
+        Self::keeping(Keep::Last, device, hour, metadata, metrics, all)
     }
 
-    /// The same; `keep` says which of two values with the same identity stays.
+    /// The same of samples that are gathered; `keep` says which of two values with the same identity stays.
     #[must_use]
     pub fn keeping(
         keep: Keep,
@@ -45,17 +49,16 @@ impl BucketWrite {
         hour: Hour,
         metadata: Option<Arc<str>>,
         metrics: Vec<Metric>,
-        arrived: impl IntoIterator<Item = (Sample, bool)>,
+        arrived: Arrivals,
     ) -> Self {
-        let mut accepted = 0;
-        let numbered = arrived.into_iter().map(|(sample, starts_reading)| {
-            accepted += u32::from(starts_reading);
-            (sample, accepted - 1)
-        });
-        let mut numbered: Vec<(Sample, u32)> = numbered.collect();
-        keep.one_of_each(&mut numbered, |(sample, _)| sample.key(), |kept, later| kept.0.value = later.0.value);
-        let (samples, arrivals) = numbered.into_iter().unzip();
-        Self { device, hour, metadata, contents: Contents::keeping(keep, metrics, samples), accepted, arrivals }
+        let Arrivals { mut samples, readings: mut arrivals, accepted, is_unsorted } = arrived;
+        if is_unsorted {
+            let mut numbered: Vec<(Sample, u32)> = samples.into_iter().zip(arrivals).collect();
+            keep.one_of_each(&mut numbered, |(sample, _)| sample.key(), |kept, later| kept.0.value = later.0.value);
+            (samples, arrivals) = numbered.into_iter().unzip();
+        }
+        debug_assert!(samples.is_sorted_by(|a, b| a.key() < b.key()), "each identity once, ascending");
+        Self { device, hour, metadata, contents: Contents { metrics, samples, keep }, accepted, arrivals }
     }
 
     /// The same write with other metadata, or none.
@@ -126,6 +129,34 @@ impl BucketWrite {
     }
 }
 
+/// Samples in the order of their arrival, and the number of the accepted reading of each.
+#[derive(Debug, Default)]
+pub struct Arrivals {
+    samples: Vec<Sample>,
+    readings: Vec<u32>,
+    accepted: u32,
+    /// Whether a sample does not follow the one before it by [`Sample::key`].
+    is_unsorted: bool,
+}
+
+impl Arrivals {
+    /// No samples, with room for some.
+    #[must_use]
+    pub fn with_capacity(samples: usize) -> Self {
+        let (samples, readings) = (Vec::with_capacity(samples), Vec::with_capacity(samples));
+        Self { samples, readings, accepted: 0, is_unsorted: false }
+    }
+
+    /// Adds a sample. The flag says whether it is the first of its reading.
+    #[inline]
+    pub fn push(&mut self, sample: Sample, starts_reading: bool) {
+        self.accepted += u32::from(starts_reading);
+        self.is_unsorted |= self.samples.last().is_some_and(|last| last.key() >= sample.key());
+        self.samples.push(sample);
+        self.readings.push(self.accepted - 1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::{sample, table};
@@ -154,7 +185,11 @@ mod tests {
         let arrived = [sample(5, 0, 1.0), sample(3, 0, 2.0), sample(5, 0, 3.0)];
         let first = Contents::keeping(Keep::First, table(&["a"]), arrived.to_vec());
         let arrived = arrived.map(|sample| (sample, true));
-        let write = BucketWrite::keeping(Keep::First, "d".into(), Hour(0), None, table(&["a"]), arrived);
+        let mut all = Arrivals::default();
+        for (sample, starts_reading) in arrived {
+            all.push(sample, starts_reading);
+        }
+        let write = BucketWrite::keeping(Keep::First, "d".into(), Hour(0), None, table(&["a"]), all);
         assert_eq!((&write.contents, write.accepted, write.count_stored(|_| true)), (&first, 3, 2));
     }
 
