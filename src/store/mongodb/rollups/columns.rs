@@ -1,9 +1,9 @@
 //! The hours of a day as columns, written and read: `metrics` and `columns` of a packed document.
 //!
-//! `columns` is a [block](crate::codec::Block). Its instants are the hours of the day, 0 to 23, and its series
-//! are numbered: 0 to 2 are the `rev` and the first and last instant of each hour; metric n of `metrics` has
-//! the eight from 3 + 8n on, in the order of [`Field`]. An instant is a distance from the start of its hour. A
-//! missing first or last value has no sample.
+//! `columns` is a [block](crate::codec::Block). Its instants are the hours of the day, 0 to 23, and its
+//! series are numbered: 0 to 2 are the `rev` and the first and last instant of each hour; metric n of
+//! `metrics` has the eight from 3 + 8n on, in the order of [`Field`]. An instant is a distance from the start
+//! of its hour. A missing first or last value has no sample.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub(super) const COLUMNS: &str = "columns";
 /// The subtype of binary data that MongoDB leaves to its users.
 const USER_DEFINED: u8 = 0x80;
 
-/// The most bytes of a block. A byte may stand for some hundred values, so this bounds the memory of a reader.
+/// The most bytes of a block. A byte may stand for some hundred values, so this bounds the memory of reads.
 const BYTES_MAX: usize = 256 << 10;
 /// The most metrics, so that the numbers of series stay small.
 const METRICS_MAX: usize = 10_000;

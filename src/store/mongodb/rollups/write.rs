@@ -14,12 +14,17 @@ use super::super::statements::{Outcome, Verb};
 use super::columns::{COLUMNS, METRICS};
 use super::document::{add_revs, day_of, insert, key_of, leave_out, put, start_of};
 use super::{HourRollup, RollupCollection};
+use crate::config::BucketLayout;
 use crate::model::Hour;
 use crate::store::{Cause, StoreError, WriteError};
 
 /// How often a statement is sent again while other writers insert the same document, or hour by hour after
 /// all hours together were refused.
 const ATTEMPTS: usize = 4;
+
+/// The fewest hours of a day that are inserted as columns before the day is known to be complete. Hours that
+/// follow are put beside the columns.
+const PACKED_HOURS_MIN: usize = 6;
 
 impl RollupCollection {
     /// Writes the rollups, unless the stored ones are as new: one statement for each device and day. The
@@ -87,11 +92,33 @@ impl RollupCollection {
         buckets: &[(Arc<str>, Hour)],
         rollups: Vec<HourRollup>,
     ) -> Vec<Result<(), WriteError>> {
+        let rollups = match self.insert_packed(rollups).await {
+            Ok(others) => others,
+            Err(error) => return vec![Err(error); buckets.len()],
+        };
         let outcomes = self.put_all(&rollups).await;
         let bucket = |rollup: HourRollup| (rollup.device, rollup.stats.hour);
         let mut outcomes: HashMap<(Arc<str>, Hour), Result<(), WriteError>> =
             rollups.into_iter().map(bucket).zip(outcomes).collect();
         buckets.iter().map(|bucket| outcomes.remove(bucket).unwrap_or(Ok(()))).collect()
+    }
+
+    /// Inserts the documents of days with many hours as columns, as of a history that is imported. Returns
+    /// the rollups of the other days, and of those that have a document.
+    async fn insert_packed(&self, rollups: Vec<HourRollup>) -> Result<Vec<HourRollup>, WriteError> {
+        if self.layout != BucketLayout::Packed {
+            return Ok(rollups);
+        }
+        let mut is_packed = vec![false; rollups.len()];
+        for at in by_day(&rollups).into_iter().filter(|day| day.len() >= PACKED_HOURS_MIN).flatten() {
+            is_packed[at] = true;
+        }
+        let (packed, others): (Vec<_>, Vec<_>) = rollups.into_iter().zip(is_packed).partition(|(_, packed)| *packed);
+        let mut others: Vec<HourRollup> = others.into_iter().map(|(rollup, _)| rollup).collect();
+        if !packed.is_empty() {
+            others.extend(self.insert_days(packed.into_iter().map(|(rollup, _)| rollup).collect()).await?);
+        }
+        Ok(others)
     }
 
     /// Writes the rollups of hours of one day that are not stored yet. Returns how many were written, and how

@@ -120,6 +120,31 @@ async fn a_day_is_rolled_up_as_columns_and_a_late_hour_counts_instead_of_its_own
 }
 
 #[tokio::test]
+async fn many_late_hours_of_a_day_are_rolled_up_as_columns() {
+    let scratch = Scratch::new().await;
+    let store = scratch.packed_store(1_000).await;
+    let hours = Day::of(HOUR).hours();
+    let write_in = |hour: i32| {
+        let mut write = write_at("d", 0..=hour.unsigned_abs() % 5);
+        Arc::make_mut(&mut write).hour = Hour(hour);
+        write
+    };
+    let buckets: Vec<_> = (hours.start.0..hours.end.0).map(|hour| (Arc::from("d"), Hour(hour))).collect();
+    for (_, hour) in &buckets {
+        write_one(&store, &write_in(hour.0)).await.unwrap();
+    }
+    for buckets in [&buckets[..10], &buckets[10..20], &buckets[20..]] {
+        assert!(store.roll_up(buckets).await.iter().all(Result::is_ok));
+    }
+    let day = scratch.all(doc! { "find": "rollups" }).await.remove(0);
+    assert_eq!((day.get_i32("schemaVersion").unwrap(), day.get_document("hours").unwrap().len()), (3, 14));
+    scratch.run(doc! { "delete": "buckets", "deletes": [{ "q": {}, "limit": 0 }] }).await;
+    let found = store.hour_stats(&["d".into()], hours, &SeriesFilter::ALL, StatsNeeds::All).await.unwrap().remove(0);
+    let expected = buckets.iter().map(|(_, hour)| (*hour, write_in(hour.0).contents.stats(*hour)));
+    assert_eq!(found.into_iter().map(|of| (of.hour, of.stats)).collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+}
+
+#[tokio::test]
 async fn the_server_unpacks_the_readings_for_a_view() {
     let scratch = Scratch::new().await;
     let store = scratch.packed_store(1_000).await;
