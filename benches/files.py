@@ -96,7 +96,8 @@ def measure(server, port, name, path, rows, encoding):
     seconds, cpu = time.monotonic() - start, cpu_seconds(server.pid) - cpu
     assert encoding != "identity" or abs(lines - rows) <= 1, (lines, rows)
     more = memory_mib(server.pid, "VmHWM") - memory
-    print(f"| {name} | {rows / seconds / 1e6:.1f} | {cpu / rows * 1e9:.0f} | {size / 1e6:.0f} | {more:.0f} |", flush=True)
+    figures = f"{rows / seconds / 1e6:.1f} | {cpu / rows * 1e9:.0f} | {size / 1e6:.0f} | {more:.0f}"
+    print(f"| {name} | {figures} |", flush=True)
 
 
 def main():

@@ -231,6 +231,54 @@ async fn latest_values_and_devices_are_tables_too() {
     assert_eq!((cells(first.text()).len(), cells(last.text())[1][0].as_str(), last.header("link")), (3, "z", ""));
 }
 
+#[tokio::test]
+async fn rollups_are_tables_too() {
+    let server = half_pending(Setup::sqlite()).await;
+    let columns = ["count", "min", "max", "avg", "sum", "first", "last"];
+    let asked = format!("{RANGE}&tz=Asia/Kathmandu&fill=null&fn={}", columns.join(","));
+    let flat = |of: &Value, device: Option<&str>| -> Vec<Value> {
+        let series = of["metrics"].as_object().expect("metrics").iter();
+        let points =
+            series.flat_map(|(series, points)| points.as_array().expect("points").iter().map(move |at| (series, at)));
+        points
+            .map(|(series, point)| {
+                let mut row = point.clone();
+                row["series"] = json!(series);
+                if let Some(device) = device {
+                    row["deviceId"] = json!(device);
+                }
+                for column in ["first", "last"] {
+                    let of_column = row[column].take();
+                    row[format!("{column}Ts")] = of_column["ts"].clone();
+                    row[column] = of_column["value"].clone();
+                }
+                row
+            })
+            .collect()
+    };
+    let names = ["ts", "local", "series", "count", "min", "max", "avg", "sum", "first", "firstTs", "last", "lastTs"];
+    let with_device: Vec<&str> = std::iter::once("deviceId").chain(names).collect();
+
+    let path = format!("/v1/devices/x:1/rollups?{asked}");
+    let expected = flat(&server.get_json(&path).await, Some("x:1"));
+    assert!(expected.iter().any(|row| row["min"].is_null()) && expected.len() > 8, "{expected:?}");
+    assert_eq!(lines(&file(&server, &path, "ndjson").await), expected);
+    assert_eq!(cells(&file(&server, &path, "csv").await), as_cells(&with_device, &expected));
+
+    let path = format!("/v1/rollups?{asked}");
+    let of_all = server.get_json(&path).await;
+    let of_devices = of_all["devices"].as_array().expect("devices").iter();
+    let expected: Vec<Value> = of_devices.flat_map(|of| flat(of, of["deviceId"].as_str())).collect();
+    assert_eq!(lines(&file(&server, &path, "ndjson").await), expected);
+    assert_eq!(cells(&file(&server, &path, "csv").await), as_cells(&with_device, &expected));
+    let first = server.get_as(&format!("{path}&limit=1"), "text/csv").await;
+    assert!(first.header("link").contains("&cursor=x%3A1>; rel=\"next\""), "{}", first.header("link"));
+
+    let path = format!("/v1/rollups?{asked}&combine=true");
+    let expected = flat(&server.get_json(&path).await, None);
+    assert_eq!(cells(&file(&server, &path, "csv").await), as_cells(&names, &expected));
+}
+
 /// Objects as the header and the rows of CSV.
 fn as_cells(columns: &[&str], objects: &[Value]) -> Vec<Vec<String>> {
     let cell = |value: &Value| value.as_str().map_or_else(|| value.to_string().replace("null", ""), str::to_owned);

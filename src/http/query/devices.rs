@@ -61,7 +61,7 @@ pub(in crate::http) async fn devices(
     if format != Format::Json {
         let ((devices, more), lagging) = complete(found)?;
         let next = devices.last().filter(|_| more).map(|last| next_page(&uri, &last.id));
-        return Ok(table(format, &devices).into_response("devices", next, lagging));
+        return Ok(table(format, &devices).into_response([], "devices", next, lagging));
     }
     let answer = answer(found, |(devices, more)| {
         let next = devices.last().filter(|_| more).map(|last| last.id.to_string());
@@ -72,7 +72,7 @@ pub(in crate::http) async fn devices(
 
 /// The devices as rows. Metadata and metrics are JSON.
 fn table(format: Format, devices: &[query::Device]) -> Table {
-    let columns = &["deviceId", "firstSeen", "lastSeen", "metadata", "metrics", "moreMetrics"];
+    let columns = ["deviceId", "firstSeen", "lastSeen", "metadata", "metrics", "moreMetrics"];
     let mut table = Table::new(format, columns);
     for device in devices {
         table.text(&device.id);

@@ -60,14 +60,14 @@ pub(in crate::http) async fn latest(
     }
     if format != Format::Json {
         let (latest, lagging) = complete(latest)?;
-        let mut table = Table::new(format, &["deviceId", "ts", "series", "value"]);
+        let mut table = Table::new(format, ["deviceId", "ts", "series", "value"]);
         for (metric, (ts_ms, value)) in latest.unwrap_or_default().values {
             table.text(&device);
             table.instant(ts_ms);
             table.text(&metric);
             table.number(value);
         }
-        return Ok(table.into_response(&format!("latest-{device}"), None, lagging));
+        return Ok(table.into_response([], &format!("latest-{device}"), None, lagging));
     }
     let answer = answer(latest, |latest| {
         let query::Latest { values, has_more } = latest.unwrap_or_default();

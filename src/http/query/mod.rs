@@ -18,6 +18,7 @@ mod latest;
 mod readings;
 mod rollups;
 mod rollups_json;
+mod rollups_table;
 mod rows;
 mod table;
 

@@ -5,17 +5,20 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::Uri;
+use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use strum::{IntoEnumIterator, VariantNames};
 
 use super::open_range;
 use super::rollups_json::{self, Form, OfDevice};
+use super::rollups_table;
+use super::table::{complete, next_page};
 use crate::access::{DeviceScope, Grant};
 use crate::common::clock::Clock;
 use crate::http::App;
 use crate::http::admission::Admitted;
 use crate::http::device::{DeviceInPath, normalized};
+use crate::http::format::Format;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::query::{
@@ -28,6 +31,9 @@ const BYTES_PER_POINT: usize = 330;
 /// The memory of the JSON of an instant, with another value.
 const BYTES_PER_INSTANT: usize = 70;
 
+/// The memory of the device ID and the series in each row.
+const BYTES_OF_NAMES: usize = 200;
+
 /// The memory of a page of readings that a query for rollups reads.
 const BYTES_OF_READINGS: usize = 4 << 20;
 
@@ -37,10 +43,11 @@ pub(in crate::http) async fn rollups(
     Extension(grant): Extension<Arc<Grant>>,
     Extension(admitted): Extension<Arc<Admitted>>,
     DeviceInPath(device): DeviceInPath,
+    headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri);
-    let mut question = Question::of(&mut params, &app.clock)?;
+    let mut question = Question::of(&mut params, &headers, &app.clock)?;
     params.end()?;
     admitted.reserve(question.bytes(app.limits.max_points)).await?;
     question.request.devices = vec![device.into()];
@@ -51,6 +58,11 @@ pub(in crate::http) async fn rollups(
     if found.body.is_empty && is_whole && !app.queries.is_known(&grant.device_scope, device).await? {
         return Err(Problem::unknown_device(device));
     }
+    if question.form.format != Format::Json {
+        let name = format!("rollups-{device}");
+        let (found, lagging) = complete(found)?;
+        return Ok(rollups_table::respond(true, &question.form, [found.text], &name, (None, lagging)));
+    }
     Ok(rollups_json::of_device(found))
 }
 
@@ -59,10 +71,11 @@ pub(in crate::http) async fn of_devices(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
     Extension(admitted): Extension<Arc<Admitted>>,
+    headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri);
-    let mut question = Question::of(&mut params, &app.clock)?;
+    let mut question = Question::of(&mut params, &headers, &app.clock)?;
     let combined = params.boolean("combine", false)?;
     let which = Which::of(&app, &grant.device_scope, &mut params, combined)?;
     params.end()?;
@@ -75,6 +88,11 @@ pub(in crate::http) async fn of_devices(
     if combined {
         let mut rollups = app.queries.combined_rollups(&grant.device_scope, &question.request).await?;
         rollups.partial |= partial;
+        if question.form.format != Format::Json {
+            let ((rollups, local), lagging) = complete(rollups)?;
+            let rows = rollups_table::rows(None, &question.form, &rollups, &local);
+            return Ok(rollups_table::respond(false, &question.form, [rows], "rollups", (None, lagging)));
+        }
         return Ok(rollups_json::combined(&rollups, question.request.devices.len(), &question.form));
     }
     let mut rollups = app.queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
@@ -82,6 +100,12 @@ pub(in crate::http) async fn of_devices(
     let devices = &question.request.devices;
     let is_short = rollups.body.len() < devices.len();
     let next = devices[..rollups.body.len()].last().filter(|_| more || is_short).map(|last| &**last);
+    if question.form.format != Format::Json {
+        let next = next.map(|last| next_page(&uri, last));
+        let (devices, lagging) = complete(rollups)?;
+        let rows = devices.into_iter().map(|device| device.text);
+        return Ok(rollups_table::respond(true, &question.form, rows, "rollups", (next, lagging)));
+    }
     Ok(rollups_json::of_devices(rollups, next))
 }
 
@@ -93,7 +117,8 @@ struct Question {
 
 impl Question {
     /// Reads all parameters except the devices.
-    fn of(params: &mut Params<'_>, clock: &Clock) -> Result<Self, Problem> {
+    fn of(params: &mut Params<'_>, headers: &HeaderMap, clock: &Clock) -> Result<Self, Problem> {
+        let format = Format::choose(params, headers, &Format::ALL)?;
         let (from_ms, to_ms) = open_range(params, clock)?;
         let (step, text) = step(params)?;
         let zone = zone(params)?;
@@ -103,15 +128,16 @@ impl Question {
         let fill = fill(params)?;
         let series = params.series()?;
         let request = RollupsRequest { devices: Vec::new(), from_ms, to_ms, series, step, zone, columns, fill };
-        Ok(Self { request, form: Form { step: text, columns, is_local } })
+        Ok(Self { request, form: Form { step: text, columns, is_local, format } })
     }
 
     /// The largest memory of an answer.
     fn bytes(&self, max_points: usize) -> usize {
-        let Form { columns, is_local, .. } = self.form;
+        let Form { columns, is_local, format, .. } = self.form;
+        let of_names = if format == Format::Json { 0 } else { BYTES_OF_NAMES };
         let instants = [columns.has(Column::First), columns.has(Column::Last), is_local];
         let instants = instants.into_iter().filter(|has| *has).count();
-        max_points.saturating_mul(BYTES_PER_POINT + instants * BYTES_PER_INSTANT) + BYTES_OF_READINGS
+        max_points.saturating_mul(BYTES_PER_POINT + of_names + instants * BYTES_PER_INSTANT) + BYTES_OF_READINGS
     }
 
     /// Returns the function that writes the rollups of the device at an index.

@@ -8,8 +8,9 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::rollups_table;
 use crate::common::clock::{HourTexts, write_local_rfc3339, write_rfc3339};
-use crate::http::format::write_number;
+use crate::http::format::{Format, write_number};
 use crate::http::pieces::Pieces;
 use crate::model::ValueAt;
 use crate::query::{Answer, Column, Columns, LocalTime, Point, Rollups, Series};
@@ -26,18 +27,23 @@ pub(super) struct Form {
     pub(super) columns: Columns,
     /// Whether each point has the local time at which it starts.
     pub(super) is_local: bool,
+    pub(super) format: Format,
 }
 
 /// The rollups of one device.
 pub(super) struct OfDevice {
-    /// An object, and before it the comma that separates it from others.
-    json: Vec<u8>,
+    /// An object, and before it the comma that separates it from others; or, in other formats, rows.
+    pub(super) text: Vec<u8>,
     /// Whether the device has no points.
     pub(super) is_empty: bool,
 }
 
 impl OfDevice {
     pub(super) fn new(device_id: &str, form: &Form, metrics: &Rollups, local: &LocalTime) -> Self {
+        let is_empty = metrics.is_empty();
+        if form.format != Format::Json {
+            return Self { text: rollups_table::rows(Some(device_id), form, metrics, local), is_empty };
+        }
         let points: usize = metrics.values().map(Vec::len).sum();
         let mut json = Vec::with_capacity(256 + points * POINT_BYTES);
         json.push(b',');
@@ -46,13 +52,13 @@ impl OfDevice {
             value(object.field("step"), &form.step);
             write_metrics(object.field("metrics"), form, metrics, local);
         });
-        Self { json, is_empty: metrics.is_empty() }
+        Self { text: json, is_empty }
     }
 }
 
 /// The response for one device.
 pub(super) fn of_device(answer: Answer<OfDevice>) -> Response {
-    let Answer { body: OfDevice { mut json, .. }, lagging, partial } = answer;
+    let Answer { body: OfDevice { text: mut json, .. }, lagging, partial } = answer;
     json.pop();
     let mut object = Object { json: &mut json, is_empty: false };
     write_notes(&mut object, &Answer { body: (), lagging, partial });
@@ -68,7 +74,7 @@ pub(super) fn of_devices(answer: Answer<Vec<OfDevice>>, next: Option<&str>) -> R
     value(object.field("next"), &next);
     write_notes(&mut object, &Answer { body: (), lagging, partial });
     end.push(b'}');
-    let devices = devices.into_iter().map(|device| Bytes::from(device.json)).enumerate();
+    let devices = devices.into_iter().map(|device| Bytes::from(device.text)).enumerate();
     let devices = devices.map(|(at, json)| if at == 0 { json.slice(1..) } else { json });
     let start = Bytes::from_static(br#"{"devices":["#);
     response([start].into_iter().chain(devices).chain([end.into()]))
@@ -236,7 +242,7 @@ mod tests {
     }
 
     fn form(step: &str) -> Form {
-        Form { step: step.to_owned(), columns: Columns::default(), is_local: false }
+        Form { step: step.to_owned(), columns: Columns::default(), is_local: false, format: Format::Json }
     }
 
     fn berlin() -> LocalTime {
@@ -290,7 +296,7 @@ mod tests {
     #[tokio::test]
     async fn a_point_has_the_columns_of_the_request() {
         let columns = Columns::NONE.with(Column::Increase).with(Column::Last).with(Column::Max).with(Column::First);
-        let form = Form { step: "1h".to_owned(), columns, is_local: true };
+        let form = Form { step: "1h".to_owned(), columns, is_local: true, format: Format::Json };
         let device = text(of_device(answer(OfDevice::new("d", &form, &rollups(), &berlin())))).await;
         let points = &serde_json::from_str::<Value>(&device).unwrap()["metrics"][r#"a "b" \é"#];
         let only = json!({ "ts": "1970-01-01T00:00:00.000Z", "value": 20.0 });

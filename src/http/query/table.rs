@@ -4,21 +4,23 @@
 
 use std::time::Duration;
 
+use axum::body::{Body, Bytes};
 use axum::http::header::LINK;
 use axum::http::{HeaderValue, Uri};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
 use super::mark_lagging;
 use crate::common::clock::write_rfc3339;
 use crate::http::format::{Format, write_cell, write_number};
 use crate::http::params::Params;
+use crate::http::pieces::Pieces;
 use crate::http::problem::Problem;
 use crate::query::{Answer, QueryError};
 
-/// A table that is being written.
+/// Rows of a table that are being written.
 pub(super) struct Table {
     format: Format,
-    columns: &'static [&'static str],
+    columns: Vec<&'static str>,
     text: Vec<u8>,
     /// The number of cells of the last row.
     cells: usize,
@@ -26,13 +28,8 @@ pub(super) struct Table {
 
 impl Table {
     /// A table without rows. `format` is not JSON.
-    pub(super) fn new(format: Format, columns: &'static [&'static str]) -> Self {
-        let mut table = Self { format, columns, text: Vec::new(), cells: 0 };
-        if format == Format::Csv {
-            table.text.extend_from_slice(columns.join(",").as_bytes());
-            table.text.extend_from_slice(b"\r\n");
-        }
-        table
+    pub(super) fn new(format: Format, columns: impl Into<Vec<&'static str>>) -> Self {
+        Self { format, columns: columns.into(), text: Vec::new(), cells: 0 }
     }
 
     /// Writes a text.
@@ -55,8 +52,11 @@ impl Table {
         self.text(std::str::from_utf8(&text).expect("ASCII"));
     }
 
-    /// Writes a number.
+    /// Writes a number. One that is not finite is null.
     pub(super) fn number(&mut self, number: f64) {
+        if !number.is_finite() {
+            return self.json("null");
+        }
         self.begin_cell();
         write_number(&mut self.text, number);
         self.end_cell();
@@ -92,12 +92,26 @@ impl Table {
         }
     }
 
-    /// The response of the file `name`, if nothing stored is missing in it. `next` is the address of the next
-    /// page.
-    pub(super) fn into_response(self, name: &str, next: Option<String>, lagging: Option<Duration>) -> Response {
+    /// The rows.
+    pub(super) fn into_rows(self) -> Vec<u8> {
         debug_assert_eq!(self.cells, 0, "the last row is complete");
-        let mut response = self.text.into_response();
-        self.format.mark_file(&mut response, name);
+        self.text
+    }
+
+    /// The response of the file `name`: these rows, and `others` after them. `next` is the address of the
+    /// next page.
+    pub(super) fn into_response(
+        self,
+        others: impl IntoIterator<Item = Vec<u8>>,
+        name: &str,
+        next: Option<String>,
+        lagging: Option<Duration>,
+    ) -> Response {
+        let (format, header) = (self.format, format!("{}\r\n", self.columns.join(",")));
+        let header = (format == Format::Csv).then(|| header.into_bytes());
+        let rows = std::iter::once(self.into_rows()).chain(others);
+        let mut response = Response::new(Body::new(Pieces::new(header.into_iter().chain(rows).map(Bytes::from))));
+        format.mark_file(&mut response, name);
         mark_lagging(&mut response, lagging);
         if let Some(next) = next.and_then(|next| HeaderValue::try_from(format!("<{next}>; rel=\"next\"")).ok()) {
             response.headers_mut().insert(LINK, next);
@@ -127,14 +141,14 @@ mod tests {
     use super::*;
 
     async fn text(format: Format) -> String {
-        let mut table = Table::new(format, &["a", "b", "c", "d"]);
+        let mut table = Table::new(format, ["a", "b", "c", "d"]);
         for text in ["x", "y \"z\", é"] {
             table.text(text);
             table.number(0.5);
             table.instant(0);
             table.json(if text == "x" { r#"["a",1]"# } else { "null" });
         }
-        let body = axum::body::to_bytes(table.into_response("t", None, None).into_body(), usize::MAX).await;
+        let body = axum::body::to_bytes(table.into_response([], "t", None, None).into_body(), usize::MAX).await;
         String::from_utf8(body.unwrap().to_vec()).unwrap()
     }
 
