@@ -22,7 +22,7 @@ use tidegauge::common::clock::Clock;
 use tidegauge::flush::bench::{Hold, take_holds};
 use tidegauge::flush::{self, DeadLetters, Pipeline, Running};
 use tidegauge::log::{BatchBuilder, Instruments, Log, MinFree, Sync};
-use tidegauge::query::{self, DevicesRequest, Queries};
+use tidegauge::query::{self, DeviceSelection, DevicesRequest, Queries};
 use tidegauge::store::Store;
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::telemetry::Metrics;
@@ -172,10 +172,10 @@ impl Service {
             tokio::spawn(async move {
                 let mut after = None;
                 while !stop.load(Ordering::Relaxed) {
-                    let request = DevicesRequest { prefix: String::new(), after, limit: 1_000 };
+                    let selection = DeviceSelection::default();
+                    let request = DevicesRequest { selection, after, limit: 1_000, now_ms: 0 };
                     let page = queries.devices(DeviceScope::all(), &request).await.expect("the store answers");
-                    let (devices, more) = page.body;
-                    after = devices.last().filter(|_| more).map(|last| last.id.to_string());
+                    after = page.body.next.map(|next| next.to_string());
                     pages.fetch_add(1, Ordering::Relaxed);
                 }
             })

@@ -37,6 +37,7 @@ mod remote_write;
 mod resending;
 mod revision;
 mod rollups;
+mod selecting;
 mod senml;
 mod series;
 mod sharding;

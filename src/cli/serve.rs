@@ -249,6 +249,12 @@ impl Service {
             limits: options::http(config),
             formats: options::formats(config),
         };
+        let silent_after = config.devices.silent_after.as_duration();
+        if !silent_after.is_zero() {
+            let (queries, gauge, clock) = (app.queries.clone(), app.metrics.devices_silent.clone(), clock.clone());
+            let count = async move { queries.count_silent_devices(silent_after, &clock, &gauge).await };
+            helpers.push(tokio::spawn(count));
+        }
         let closing = CancellationToken::new();
         let receiving = sockets
             .map(|sockets| sockets.start(&app.gate, &app.ingest, &app.metrics, &app.refusals, &closing))

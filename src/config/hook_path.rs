@@ -11,11 +11,13 @@ const PATH_MAX_BYTES: usize = 128;
 pub const DEVICE_SEGMENT: &str = "{deviceId}";
 
 /// The paths of the server's own routes, which no hook may have.
-pub const OWN_PATHS: [&str; 19] = [
+pub const OWN_PATHS: [&str; 21] = [
     "/v1/readings",
     "/v1/time",
     "/v1/rollups",
+    "/v1/latest",
     "/v1/devices",
+    "/v1/devices/{deviceId}",
     "/v1/devices/{deviceId}/rollups",
     "/v1/devices/{deviceId}/readings",
     "/v1/devices/{deviceId}/latest",

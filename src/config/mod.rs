@@ -9,6 +9,7 @@
 
 mod auth;
 mod check;
+mod devices;
 mod difference;
 mod environment;
 mod error;
@@ -51,6 +52,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use auth::{Audience, Auth, CertificateUse};
+pub use devices::Devices;
 pub use environment::environment;
 pub use error::{ConfigError, Place};
 pub use flush::Flush;
@@ -116,6 +118,8 @@ pub struct Config {
     pub retention: Retention,
     /// The limits of queries.
     pub query: Query,
+    /// The devices as a whole.
+    pub devices: Devices,
     /// The log lines of the process.
     pub telemetry: Telemetry,
     /// The paths that take payloads in the form of other platforms.

@@ -91,12 +91,16 @@ impl Store for Faulty {
         self.store.last_hour(device).await
     }
 
-    async fn devices(&self, prefix: &str, after: Option<&str>, max: usize) -> Result<DeviceList, StoreError> {
-        self.store.devices(prefix, after, max).await
+    async fn entries(&self, prefix: &str, after: Option<&str>, max: usize) -> Result<DeviceList, StoreError> {
+        self.store.entries(prefix, after, max).await
     }
 
-    async fn device(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError> {
-        self.store.device(device).await
+    async fn entries_of(&self, devices: &[Arc<str>]) -> Result<Vec<DeviceSummary>, StoreError> {
+        self.store.entries_of(devices).await
+    }
+
+    async fn last_instants(&self, entries: &[DeviceSummary], now: Hour) -> Result<Vec<i64>, StoreError> {
+        self.store.last_instants(entries, now).await
     }
 
     async fn bytes(&self) -> Result<u64, StoreError> {

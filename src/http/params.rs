@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use axum::http::Uri;
 
 use super::problem::Problem;
-use crate::model::{MS_PER_HOUR, SeriesFilter};
+use crate::model::{MS_PER_HOUR, MetadataFilter, SeriesFilter};
 use crate::wire::timestamp;
 
 /// The years 0 to 9999, in Unix milliseconds.
@@ -20,6 +20,9 @@ const MAX_METRICS: usize = 256;
 
 /// The start of the parameters that name a label. The key of the label follows.
 const LABEL: &str = "label.";
+
+/// The start of the parameters that name metadata. The key follows, and `!` if the value is excluded.
+const METADATA: &str = "meta.";
 
 /// Numbers that are probably Unix seconds: 2008 to 2049. As milliseconds they are in January 1970.
 const SECONDS: RangeInclusive<i64> = 1_200_000_000..=2_500_000_000;
@@ -112,6 +115,23 @@ impl<'a> Params<'a> {
         let labels = labels.iter().map(|(name, value)| (&name[LABEL.len()..], &**value));
         SeriesFilter::new(metrics.iter().map(|metric| &**metric), labels)
             .map_err(|why| Problem::invalid_parameter("label", why))
+    }
+
+    /// Reads all parameters `meta.<key>`, which select devices by their metadata.
+    pub(super) fn metadata(&mut self) -> Result<MetadataFilter, Problem> {
+        let conditions: Vec<_> = self.left.extract_if(.., |(name, _)| name.starts_with(METADATA)).collect();
+        let conditions = conditions.iter().map(|(name, value)| (&name[METADATA.len()..], &**value));
+        MetadataFilter::new(conditions).map_err(|why| Problem::invalid_parameter("meta", why))
+    }
+
+    /// Whether a parameter is left.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.left.iter().any(|(key, _)| key == name)
+    }
+
+    /// Whether a parameter `meta.<key>` is left.
+    pub(super) fn has_metadata(&self) -> bool {
+        self.left.iter().any(|(key, _)| key.starts_with(METADATA))
     }
 
     /// Refuses the parameters `names`, which have no meaning together with `other`.

@@ -8,6 +8,7 @@ mod device;
 mod device_pattern;
 mod hour;
 mod metadata;
+mod metadata_filter;
 mod metric;
 pub mod series;
 mod series_filter;
@@ -20,6 +21,7 @@ pub use hour::{Day, Hour, HourOffset, MS_PER_HOUR};
 pub use metadata::{
     METADATA_MAX_DEPTH, MetadataError, check_metadata_depth, check_metadata_key, check_metadata_number,
 };
+pub use metadata_filter::{MetadataFilter, MetadataFilterError};
 pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, MetricTable, check_metric_name, is_usual_metric_name};
 pub use series_filter::{SeriesFilter, Wanted};
 pub(crate) use stats::Fold;

@@ -2,28 +2,57 @@
 //!
 //! The pending readings of a device are summed up like those of the store, and merged over them by the same
 //! rules. So a list is the same before and after a flush.
+//!
+//! A selection by metadata or silence is a scan of the device index. One request looks at a bounded number of
+//! entries, so a page may have few devices, or none, and more may follow. The index has last instants to the
+//! day, so only devices that may be silent, and those of the answer, are looked up exactly.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::vec;
 
 use tokio::time::Instant;
 
 use super::{Answer, Queries, QueryError, blocking};
-use crate::access::DeviceScope;
+use crate::access::{DeviceScope, IdRange};
 use crate::flush::Pipeline;
-use crate::model::{Hour, Metric};
+use crate::model::{Day, Hour, MetadataFilter, Metric};
 use crate::pending::{PendingDevice, PendingHour};
 use crate::store::{DeviceList, DeviceSummary};
+
+/// Selects devices.
+#[derive(Debug, Clone, Default)]
+pub struct DeviceSelection {
+    /// Client IDs, each once. `None`: any.
+    pub ids: Option<Vec<Arc<str>>>,
+    /// The start of the client IDs.
+    pub prefix: String,
+    /// The metadata.
+    pub metadata: MetadataFilter,
+    /// Only devices whose last instant is before this one, in Unix milliseconds.
+    pub silent_since_ms: Option<i64>,
+}
 
 /// A request for a list of devices.
 #[derive(Debug, Clone)]
 pub struct DevicesRequest {
-    /// The start of the client IDs.
-    pub prefix: String,
+    /// The devices.
+    pub selection: DeviceSelection,
     /// The list begins after this client ID.
     pub after: Option<String>,
     /// The most devices in the answer, at least 1.
     pub limit: usize,
+    /// The instant of the request, in Unix milliseconds.
+    pub now_ms: i64,
+}
+
+/// A page of a list, in the order of the IDs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listed<T> {
+    /// The devices of the page.
+    pub devices: Vec<T>,
+    /// The client ID after which the list continues; `None` at its end.
+    pub next: Option<Arc<str>>,
 }
 
 /// A device in the answer.
@@ -43,11 +72,17 @@ pub struct Device {
     pub last_ts_ms: i64,
 }
 
-/// How many devices are fetched at once if some are outside of the device scope.
+/// How many devices are fetched at once if some of them may not be in the answer.
 const DEVICES_PER_FETCH: usize = 1_000;
 
-/// The most devices that are fetched for one page.
+/// The most devices outside of the device scope that are fetched for one page.
 const MAX_FETCHED: usize = 100_000;
+
+/// The most devices that one page looks at, if it selects by metadata or silence.
+const MAX_LOOKED_AT: usize = 10_000;
+
+/// The number of exact last instants after which a page ends.
+const MAX_LOOKED_UP: usize = 2_000;
 
 /// How many pending devices are summed up before the size of the list is checked.
 const PENDING_PER_STEP: usize = 64;
@@ -61,9 +96,41 @@ pub(super) struct DevicePage {
     partial: bool,
 }
 
+/// The part of each device that a list keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keeping {
+    Ids,
+    /// Entries with their series. So the list ends with a page of the store that ended early.
+    Entries,
+}
+
+/// The devices of a request that may match, some at a time.
+enum Pages {
+    /// The stored IDs that are left, ascending.
+    Named(vec::IntoIter<Arc<str>>),
+    Ranges {
+        /// The ranges that are left, the next one last.
+        ranges: Vec<IdRange>,
+        after: Option<String>,
+        step: usize,
+    },
+}
+
+impl DeviceSelection {
+    /// Whether the IDs decide.
+    #[must_use]
+    pub fn is_by_id(&self) -> bool {
+        self.metadata.is_all() && self.silent_since_ms.is_none()
+    }
+
+    fn matches_metadata(&self, summary: &DeviceSummary) -> bool {
+        self.metadata.matches(summary.metadata.as_ref().map(|metadata| &*metadata.text))
+    }
+}
+
 impl Queries {
-    /// Returns devices in the order of their IDs, and whether there are more. It returns fewer than the limit
-    /// if they have many metrics.
+    /// Returns devices in the order of their IDs. It returns fewer than the limit if they have many metrics,
+    /// or if few of those that it has looked at match.
     ///
     /// # Errors
     /// If too many devices outside of the scope precede the first one inside, or the store does not answer.
@@ -71,11 +138,19 @@ impl Queries {
         &self,
         scope: &DeviceScope,
         request: &DevicesRequest,
-    ) -> Result<Answer<(Vec<Device>, bool)>, QueryError> {
-        self.list(scope, request, true, |device| device).await
+    ) -> Result<Answer<Listed<Device>>, QueryError> {
+        let deadline = self.deadline();
+        let Answer { body: Listed { devices, next }, lagging, partial } =
+            self.list(deadline, scope, request, Keeping::Entries, |id, summary| (id, summary)).await?;
+        let (ids, mut summaries): (Vec<Arc<str>>, Vec<DeviceSummary>) = devices.into_iter().unzip();
+        if !partial {
+            self.make_exact(deadline, summaries.iter_mut().collect(), request.now_ms).await?;
+        }
+        let devices = ids.into_iter().zip(summaries).map(|(id, summary)| Device::new(id, summary)).collect();
+        Ok(Answer { body: Listed { devices, next }, lagging, partial })
     }
 
-    /// Returns the client IDs of devices in their order, and whether there are more.
+    /// Returns the client IDs of devices in their order.
     ///
     /// # Errors
     /// Those of [`Self::devices`].
@@ -83,51 +158,101 @@ impl Queries {
         &self,
         scope: &DeviceScope,
         request: &DevicesRequest,
-    ) -> Result<Answer<(Vec<Arc<str>>, bool)>, QueryError> {
-        self.list(scope, request, false, |device| device.id).await
+    ) -> Result<Answer<Listed<Arc<str>>>, QueryError> {
+        self.list(self.deadline(), scope, request, Keeping::Ids, |id, _| id).await
     }
 
-    /// Lists what `keep` keeps of each device. `ends_when_cut` says whether the list ends with a page of the
-    /// store that ended early.
-    async fn list<T>(
+    /// Returns the entry of a device in the store, without pending readings.
+    pub(super) async fn entry(
         &self,
+        deadline: Instant,
+        device: &Arc<str>,
+    ) -> Result<Option<DeviceSummary>, QueryError> {
+        Ok(self.ask(deadline, self.store.entries_of(std::slice::from_ref(device))).await?.pop())
+    }
+
+    /// Lists what `keep` keeps of the client ID and the entry of each device.
+    pub(super) async fn list<T>(
+        &self,
+        deadline: Instant,
         scope: &DeviceScope,
         request: &DevicesRequest,
-        ends_when_cut: bool,
-        keep: impl Fn(Device) -> T,
-    ) -> Result<Answer<(Vec<T>, bool)>, QueryError> {
-        let deadline = self.deadline();
+        keeping: Keeping,
+        keep: impl Fn(Arc<str>, DeviceSummary) -> T,
+    ) -> Result<Answer<Listed<T>>, QueryError> {
         let lagging = self.catch_up().await;
-        let wanted = request.limit + 1; // one more tells whether there is a next page
-        let (mut found, mut fetched, mut partial) = (Vec::new(), 0, false);
-        for range in scope.ranges(&request.prefix) {
-            let mut after = request.after.as_deref().map(|after| scope.with_prefix(after));
-            let mut step = if range.is_one_id { 1 } else { wanted };
-            while found.len() < wanted {
-                let page = self.page(deadline, &range.prefix, after.as_deref(), step).await?;
-                partial |= page.partial;
-                let is_last = range.is_one_id || (page.devices.len() < step && !page.is_cut);
-                fetched += page.devices.len();
-                after = page.devices.last().map(|last| last.device.to_string());
-                let in_range = page.devices.into_iter().filter(|summary| range.holds(&summary.device));
-                found.extend(in_range.filter_map(|summary| in_scope(scope, summary)).map(&keep));
-                if is_last {
-                    break;
+        let DevicesRequest { selection, limit, now_ms, .. } = request;
+        let mut pages = Pages::new(scope, request);
+        let (mut found, mut partial) = (Vec::new(), false);
+        let (mut outside, mut looked_at, mut looked_up) = (0, 0, 0);
+        let (mut last_found, mut last_looked_at) = (None, None);
+        while let Some(page) = pages.next(self, deadline).await? {
+            partial |= page.partial;
+            let fetched = page.devices.len();
+            let inside = page.devices.into_iter().filter_map(|summary| Some((client_id(scope, &summary)?, summary)));
+            let mut inside: Vec<(Arc<str>, DeviceSummary)> = inside.collect();
+            outside += fetched - inside.len();
+            looked_at += inside.len();
+            last_looked_at = inside.last().map(|(id, _)| Arc::clone(id)).or(last_looked_at);
+            inside.retain(|(_, summary)| selection.matches_metadata(summary));
+            if let Some(since_ms) = selection.silent_since_ms {
+                looked_up += self.keep_silent(deadline, &mut inside, since_ms, *now_ms, page.partial).await?;
+            }
+            for (id, summary) in inside {
+                if found.len() == *limit {
+                    return Ok(Answer { body: Listed { devices: found, next: last_found }, lagging, partial });
                 }
-                let is_short = page.is_cut && ends_when_cut && !found.is_empty();
-                if is_short || (found.len() < wanted && fetched > MAX_FETCHED) {
-                    if found.is_empty() {
-                        return Err(QueryError::TooManyDevices(fetched));
-                    }
-                    found.truncate(request.limit);
-                    return Ok(Answer { body: (found, true), lagging, partial }); // a short page
+                last_found = Some(Arc::clone(&id));
+                found.push(keep(id, summary));
+            }
+            let is_short = page.is_cut && keeping == Keeping::Entries && !found.is_empty();
+            let is_long = !selection.is_by_id() && (looked_at >= MAX_LOOKED_AT || looked_up >= MAX_LOOKED_UP);
+            if (is_short || is_long || outside > MAX_FETCHED) && !pages.is_done() {
+                if last_looked_at.is_none() {
+                    return Err(QueryError::TooManyDevices(outside));
                 }
-                step = step.max(DEVICES_PER_FETCH);
+                return Ok(Answer { body: Listed { devices: found, next: last_looked_at }, lagging, partial });
             }
         }
-        let more = found.len() > request.limit;
-        found.truncate(request.limit);
-        Ok(Answer { body: (found, more), lagging, partial })
+        Ok(Answer { body: Listed { devices: found, next: None }, lagging, partial })
+    }
+
+    /// Keeps the devices without a reading since an instant. Returns how many it has looked up.
+    async fn keep_silent(
+        &self,
+        deadline: Instant,
+        devices: &mut Vec<(Arc<str>, DeviceSummary)>,
+        since_ms: i64,
+        now_ms: i64,
+        partial: bool,
+    ) -> Result<usize, QueryError> {
+        devices.retain(|(_, summary)| summary.last_ts_ms < since_ms);
+        let mut uncertain: Vec<&mut DeviceSummary> = devices.iter_mut().map(|(_, summary)| summary).collect();
+        uncertain.retain(|summary| Day(Day::of(Hour::of(summary.last_ts_ms)).0 + 1).start_ms() > since_ms);
+        let looked_up = uncertain.len();
+        if !partial {
+            self.make_exact(deadline, uncertain, now_ms).await?;
+        }
+        devices.retain(|(_, summary)| summary.last_ts_ms < since_ms);
+        Ok(looked_up)
+    }
+
+    /// Replaces last instants that are exact to the day. Those of pending readings are exact.
+    async fn make_exact(
+        &self,
+        deadline: Instant,
+        entries: Vec<&mut DeviceSummary>,
+        now_ms: i64,
+    ) -> Result<(), QueryError> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let of_store: Vec<DeviceSummary> = entries.iter().map(|entry| entry.without_series()).collect();
+        let exact = self.ask(deadline, self.store.last_instants(&of_store, Hour::of(now_ms))).await?;
+        for (entry, exact_ms) in entries.into_iter().zip(exact) {
+            entry.last_ts_ms = entry.last_ts_ms.max(exact_ms);
+        }
+        Ok(())
     }
 
     /// Returns the first devices whose stored IDs start with `prefix` and follow `after`.
@@ -140,7 +265,7 @@ impl Queries {
     ) -> Result<DevicePage, QueryError> {
         let (pipeline, of_prefix, from) = (Arc::clone(&self.pipeline), prefix.to_owned(), after.map(str::to_owned));
         let pending = blocking(move || pending_devices(&pipeline, &of_prefix, from, limit)).await?;
-        let (stored, partial) = match self.ask(deadline, self.store.devices(prefix, after, limit)).await {
+        let (stored, partial) = match self.ask(deadline, self.store.entries(prefix, after, limit)).await {
             Ok(stored) => (stored, false),
             Err(_) if !pending.devices.is_empty() => (DeviceList::default(), true),
             Err(error) => return Err(error),
@@ -148,26 +273,106 @@ impl Queries {
         let is_cut = stored.is_cut || pending.is_cut;
         let ends = [&stored, &pending].map(|list| list.devices.last().filter(|_| list.is_cut));
         let end = ends.into_iter().flatten().map(|last| Arc::clone(&last.device)).min();
-        let mut devices: BTreeMap<Arc<str>, DeviceSummary> = BTreeMap::new();
-        for summary in stored.devices.into_iter().chain(pending.devices) {
-            match devices.get_mut(&summary.device) {
-                Some(known) => known.merge(summary),
-                None => _ = devices.insert(Arc::clone(&summary.device), summary),
-            }
-        }
         let is_before_end = |summary: &DeviceSummary| end.as_ref().is_none_or(|end| summary.device <= *end);
-        let devices = devices.into_values().take_while(is_before_end).take(limit).collect();
+        let devices = merged(stored.devices, pending.devices).take_while(is_before_end).take(limit).collect();
         Ok(DevicePage { devices, is_cut, partial })
+    }
+
+    /// Returns those of the devices that are known, in the order of their stored IDs.
+    async fn page_of(&self, deadline: Instant, devices: Vec<Arc<str>>) -> Result<DevicePage, QueryError> {
+        let (pipeline, wanted) = (Arc::clone(&self.pipeline), devices.clone());
+        let pending = blocking(move || {
+            let of = |device: &Arc<str>| {
+                let found = pipeline.pending_devices(device, None, 1, |found| sum_up(&pipeline, &found));
+                found.into_iter().find(|found| found.device == *device)
+            };
+            wanted.iter().filter_map(of).collect::<Vec<_>>()
+        })
+        .await?;
+        let (stored, partial) = match self.ask(deadline, self.store.entries_of(&devices)).await {
+            Ok(stored) => (stored, false),
+            Err(_) if !pending.is_empty() => (Vec::new(), true),
+            Err(error) => return Err(error),
+        };
+        Ok(DevicePage { devices: merged(stored, pending).collect(), is_cut: false, partial })
     }
 }
 
-/// Returns a device with its client ID if it is inside of the scope.
-fn in_scope(scope: &DeviceScope, summary: DeviceSummary) -> Option<Device> {
-    let DeviceSummary { device, metadata, series, has_more_series, first_ts_ms, last_ts_ms } = summary;
-    let id = if scope.is_all() { device } else { scope.to_client_id(&device)?.into() };
-    let metadata = metadata.map(|metadata| metadata.text);
-    let metrics = series.into_iter().map(|series| series.metric).collect();
-    Some(Device { id, metadata, metrics, has_more_metrics: has_more_series, first_ts_ms, last_ts_ms })
+impl Pages {
+    fn new(scope: &DeviceScope, request: &DevicesRequest) -> Self {
+        let DeviceSelection { ids, prefix, .. } = &request.selection;
+        let after = request.after.as_deref();
+        if let Some(ids) = ids {
+            let is_left = |id: &&Arc<str>| id.starts_with(&**prefix) && after.is_none_or(|after| ***id > *after);
+            let to_stored = |id: &Arc<str>| scope.to_stored_id(id).ok().map(Arc::from);
+            let mut stored: Vec<Arc<str>> = ids.iter().filter(is_left).filter_map(to_stored).collect();
+            stored.sort_unstable();
+            return Self::Named(stored.into_iter());
+        }
+        let mut ranges = scope.ranges(prefix);
+        ranges.reverse();
+        // One more than the limit tells whether more follow.
+        let step = if request.selection.is_by_id() { request.limit + 1 } else { DEVICES_PER_FETCH };
+        Self::Ranges { ranges, after: after.map(|after| scope.with_prefix(after)), step }
+    }
+
+    fn is_done(&self) -> bool {
+        match self {
+            Self::Named(left) => left.len() == 0,
+            Self::Ranges { ranges, .. } => ranges.is_empty(),
+        }
+    }
+
+    async fn next(&mut self, queries: &Queries, deadline: Instant) -> Result<Option<DevicePage>, QueryError> {
+        match self {
+            Self::Named(left) => {
+                let some: Vec<_> = left.by_ref().take(DEVICES_PER_FETCH).collect();
+                if some.is_empty() { Ok(None) } else { queries.page_of(deadline, some).await.map(Some) }
+            }
+            Self::Ranges { ranges, after, step } => {
+                let Some(range) = ranges.last() else { return Ok(None) };
+                let limit = if range.is_one_id { 1 } else { *step };
+                let mut page = queries.page(deadline, &range.prefix, after.as_deref(), limit).await?;
+                let is_last = range.is_one_id || (page.devices.len() < limit && !page.is_cut);
+                if let Some(last) = page.devices.last() {
+                    *after = Some(last.device.to_string());
+                }
+                page.devices.retain(|summary| range.holds(&summary.device));
+                if is_last {
+                    ranges.pop();
+                }
+                *step = (*step).max(DEVICES_PER_FETCH);
+                Ok(Some(page))
+            }
+        }
+    }
+}
+
+/// Returns the client ID of a device that is inside of the scope.
+fn client_id(scope: &DeviceScope, summary: &DeviceSummary) -> Option<Arc<str>> {
+    let device = &summary.device;
+    if scope.is_all() { Some(Arc::clone(device)) } else { Some(scope.to_client_id(device)?.into()) }
+}
+
+/// Merges pending devices over stored ones. Returns them in the order of their IDs.
+fn merged(stored: Vec<DeviceSummary>, pending: Vec<DeviceSummary>) -> impl Iterator<Item = DeviceSummary> {
+    let mut devices: BTreeMap<Arc<str>, DeviceSummary> = BTreeMap::new();
+    for summary in stored.into_iter().chain(pending) {
+        match devices.get_mut(&summary.device) {
+            Some(known) => known.merge(summary),
+            None => _ = devices.insert(Arc::clone(&summary.device), summary),
+        }
+    }
+    devices.into_values()
+}
+
+impl Device {
+    fn new(id: Arc<str>, summary: DeviceSummary) -> Self {
+        let DeviceSummary { metadata, series, has_more_series, first_ts_ms, last_ts_ms, .. } = summary;
+        let metadata = metadata.map(|metadata| metadata.text);
+        let metrics = series.into_iter().map(|series| series.metric).collect();
+        Self { id, metadata, metrics, has_more_metrics: has_more_series, first_ts_ms, last_ts_ms }
+    }
 }
 
 /// Sums up pending devices.

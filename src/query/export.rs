@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::readings::{ReadingSlices, ReadingsRequest, Slice};
-use super::{Answer, DevicesRequest, Queries, QueryError, blocking};
+use super::{Answer, DevicesRequest, Listed, Queries, QueryError, blocking};
 use crate::access::{DeviceScope, Grant};
 use crate::model::{Day, Hour, Metric, SeriesFilter};
 
@@ -85,7 +85,7 @@ impl Queries {
         .await?;
         if let Some(texts) = series.texts() {
             found.extend(texts.map(Metric::from)); // the device may lack some of them
-        } else if let Some(known) = self.ask(deadline, self.store.device(&stored_id)).await? {
+        } else if let Some(known) = self.entry(deadline, &stored_id).await? {
             if known.has_more_series {
                 return Err(QueryError::TooManyColumns { max });
             }
@@ -128,11 +128,11 @@ impl Export {
 
     async fn next_page(&mut self, mut list: DevicesRequest) -> Result<(), QueryError> {
         let found = self.queries.device_ids(&self.grant.device_scope, &list).await?;
-        let Answer { body: (mut devices, more), partial, .. } = found;
+        let Answer { body: Listed { mut devices, next }, partial, .. } = found;
         if partial {
             return Err(QueryError::incomplete());
         }
-        if let Some(last) = devices.last().filter(|_| more) {
+        if let Some(last) = next {
             list.after = Some(last.to_string());
             self.list = Some(list);
         }

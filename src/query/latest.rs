@@ -12,7 +12,7 @@ use crate::model::{Contents, Day, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{HourSamples, StatsNeeds, Store, StoreError};
 
 /// The most days, besides the newest hour, that are searched for series which have been silent since.
-const MAX_DAYS: usize = 32;
+pub(super) const MAX_DAYS: usize = 32;
 
 /// The latest values of a device.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl Queries {
         let deadline = self.deadline();
         let device = &*scope.to_stored_id(device)?;
         let lagging = self.catch_up().await;
-        let pending = self.latest_pending(device).await?;
+        let pending = self.latest_pending(vec![device.into()]).await?.remove(0);
         let (stored, partial) = match self.ask(deadline, latest_stored(&*self.store, device, series)).await {
             Ok(stored) => (stored, false),
             Err(_) if !pending.values.is_empty() => (None, true),
@@ -54,19 +54,19 @@ impl Queries {
         Ok(Answer { body: Some(latest), lagging, partial })
     }
 
-    /// Returns the last pending value of each metric of a device.
-    async fn latest_pending(&self, device: &str) -> Result<Latest, QueryError> {
-        let (pipeline, device) = (Arc::clone(&self.pipeline), device.to_owned());
-        blocking(move || {
+    /// Returns the last pending value of each metric of each device.
+    pub(super) async fn latest_pending(&self, devices: Vec<Arc<str>>) -> Result<Vec<Latest>, QueryError> {
+        let pipeline = Arc::clone(&self.pipeline);
+        let of = move |device: &Arc<str>| {
             let mut latest = Latest::default();
-            pipeline.each_pending_hour(&device, Hour(i32::MIN)..Hour(i32::MAX), |hour| {
+            pipeline.each_pending_hour(device, Hour(i32::MIN)..Hour(i32::MAX), |hour| {
                 let mut samples = HourSamples::last_of_each_metric(hour.hour);
                 samples.extend(&hour.contents());
                 latest.add_hour(hour.hour, &samples.finish().0);
             });
             latest
-        })
-        .await
+        };
+        blocking(move || devices.iter().map(of).collect()).await
     }
 }
 
@@ -76,7 +76,7 @@ async fn latest_stored(store: &dyn Store, device: &str, series: &SeriesFilter) -
     let Some(newest) = store.last_hour(device).await? else { return Ok(None) };
     let mut latest = Latest::default();
     latest.add_hour(newest, &store.latest(device, newest).await?);
-    let Some(known) = store.device(device).await? else { return Ok(Some(latest)) };
+    let Some(known) = store.entries_of(&[device.into()]).await?.pop() else { return Ok(Some(latest)) };
     let mut silent: BTreeMap<Day, BTreeSet<Metric>> = BTreeMap::new();
     for of_device in known.series {
         if series.matches(&of_device.metric) && !latest.values.contains_key(&of_device.metric) {
@@ -101,7 +101,7 @@ async fn latest_stored(store: &dyn Store, device: &str, series: &SeriesFilter) -
 
 impl Latest {
     /// Adds the last value of each metric in an hour.
-    fn add_hour(&mut self, hour: Hour, contents: &Contents) {
+    pub(super) fn add_hour(&mut self, hour: Hour, contents: &Contents) {
         for sample in contents.samples() {
             let value = (hour.instant_ms(sample.offset), sample.value);
             self.add(contents.metric_of(sample).clone(), value, Keep::Last);
@@ -109,7 +109,7 @@ impl Latest {
     }
 
     /// Adds a value. `keep` says which of two values at the same instant stays.
-    fn add(&mut self, metric: Metric, value: (i64, f64), keep: Keep) {
+    pub(super) fn add(&mut self, metric: Metric, value: (i64, f64), keep: Keep) {
         let known = self.values.entry(metric).or_insert(value);
         if value.0 > known.0 || (value.0 == known.0 && keep == Keep::Last) {
             *known = value;

@@ -40,10 +40,12 @@ pub mod bench;
 mod devices;
 mod export;
 mod latest;
+mod latest_list;
 mod readings;
 mod rollups;
+mod silence;
 
-pub use devices::{Device, DevicesRequest};
+pub use devices::{Device, DeviceSelection, DevicesRequest, Listed};
 pub use export::{Export, ExportRequest, ExportedDevices};
 pub use latest::Latest;
 pub use readings::{Page, ReadingAt, ReadingSlices, ReadingsRequest, Slice, SliceHour};

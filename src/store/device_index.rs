@@ -109,6 +109,19 @@ impl DeviceSummary {
         Self { metadata: text.map(|text| DeviceMetadata { hour, text }), ..self }
     }
 
+    /// The same without its series.
+    #[must_use]
+    pub fn without_series(&self) -> Self {
+        Self {
+            device: Arc::clone(&self.device),
+            metadata: self.metadata.clone(),
+            series: Vec::new(),
+            has_more_series: self.has_more_series,
+            first_ts_ms: self.first_ts_ms,
+            last_ts_ms: self.last_ts_ms,
+        }
+    }
+
     /// Adds another summary of the same device. Its metadata counts as written last.
     pub fn merge(&mut self, newer: Self) {
         self.metadata = DeviceMetadata::newest(self.metadata.take(), newer.metadata);

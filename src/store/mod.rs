@@ -89,6 +89,13 @@ pub enum StatsNeeds {
     All,
 }
 
+/// The first of the hours that [`Store::recent_stats`] returns: the one before `now`, so that most devices
+/// have readings in them.
+#[must_use]
+pub const fn recent_from(now: Hour) -> Hour {
+    Hour(now.0 - 1)
+}
+
 /// The identity and the age of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
@@ -129,6 +136,12 @@ pub trait Store: Send + Sync {
         needs: StatsNeeds,
     ) -> Result<Vec<Vec<HourStats>>, StoreError>;
 
+    /// Returns the stats of the last hours up to `now`, and of all later ones: a few hours of each device, as
+    /// [`Self::hour_stats`] does, but an hour whose readings have expired may be missing.
+    async fn recent_stats(&self, devices: &[Arc<str>], now: Hour) -> Result<Vec<Vec<HourStats>>, StoreError> {
+        self.hour_stats(devices, recent_from(now)..Hour(i32::MAX), &SeriesFilter::ALL, StatsNeeds::All).await
+    }
+
     /// Returns the first readings of a range. The answer covers at least one instant: repeated calls, each
     /// from [`FirstReadings::complete_until_ms`] on, reach the end of the range.
     ///
@@ -154,12 +167,36 @@ pub trait Store: Send + Sync {
     /// Returns up to `limit` devices whose ID starts with `prefix` and is greater than `after` (bytewise),
     /// ascending by ID. A device is listed if it has readings, or stats of readings that have expired.
     ///
+    /// The last instant of a summary is exact to the day, and not too late; see [`Self::last_instants`].
+    ///
     /// **Memory.** The series of all devices but the last take at most 2 MiB: [`DeviceList::is_cut`] says
     /// that the list ended there.
-    async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError>;
+    async fn entries(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError>;
 
-    /// Returns one device; `None` if it is not known.
-    async fn device(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError>;
+    /// Returns those of the devices that are known, as [`Self::entries`] does, in any order.
+    async fn entries_of(&self, devices: &[Arc<str>]) -> Result<Vec<DeviceSummary>, StoreError>;
+
+    /// Returns the exact last instant of each of `entries`, in Unix milliseconds; of a device without
+    /// readings and rollups, that of the entry. It is fast for devices with readings of the hours around
+    /// `now`.
+    async fn last_instants(&self, entries: &[DeviceSummary], now: Hour) -> Result<Vec<i64>, StoreError>;
+
+    /// Returns a list of devices with their exact last instants.
+    #[cfg(test)]
+    async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError> {
+        let mut list = self.entries(prefix, after, limit).await?;
+        let instants = self.last_instants(&list.devices, Hour(0)).await?;
+        list.devices.iter_mut().zip(instants).for_each(|(device, last_ts_ms)| device.last_ts_ms = last_ts_ms);
+        Ok(list)
+    }
+
+    /// Returns one device with its exact last instant.
+    #[cfg(test)]
+    async fn device(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError> {
+        let Some(mut entry) = self.entries_of(&[device.into()]).await?.pop() else { return Ok(None) };
+        entry.last_ts_ms = self.last_instants(std::slice::from_ref(&entry), Hour(0)).await?[0];
+        Ok(Some(entry))
+    }
 
     /// Adds some of the devices to the device index that were stored before there was one. Returns whether
     /// the index has all devices; until then, `flush` calls it again and again. A list of devices is complete

@@ -1,28 +1,35 @@
-//! `GET /v1/devices`.
+//! `GET /v1/devices` and `GET /v1/devices/{deviceId}`, and the parameters that select devices.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::answer;
 use super::table::{Table, complete, next_page};
+use super::{Body, answer};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
+use crate::config::Period;
 use crate::http::App;
 use crate::http::admission::Admitted;
+use crate::http::device::{DeviceInPath, normalized};
 use crate::http::format::Format;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::model::{Metric, check_device_id};
-use crate::query::{self, DevicesRequest};
+use crate::query::{self, Answer, DeviceSelection, DevicesRequest, Listed, QueryError};
 
 /// The estimated memory of a device, with its metadata and the names of its metrics.
 const BYTES_PER_DEVICE: usize = 2 << 10;
+
+/// The memory of a device with the most metrics.
+const ONE_DEVICE_BYTES: usize = 2 << 20;
 
 #[derive(Debug, Serialize)]
 pub(in crate::http) struct Devices {
@@ -32,7 +39,7 @@ pub(in crate::http) struct Devices {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Device {
+pub(in crate::http) struct Device {
     #[serde(rename = "deviceId")]
     id: String,
     metadata: Option<Box<RawValue>>,
@@ -54,18 +61,20 @@ pub(in crate::http) async fn devices(
     let mut params = Params::of(&uri);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
     let limit = params.limit(100, app.limits.max_devices)?;
-    let request = request(&mut params, limit)?;
+    let silent_for = silent_for(&mut params)?;
+    let mut request = request(&app, &grant, &mut params, limit)?;
     params.end()?;
+    request.selection.silent_since_ms = silent_for.map(|period_ms| request.now_ms.saturating_sub(period_ms));
     admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE)).await?;
     let found = app.queries.devices(&grant.device_scope, &request).await?;
     if format != Format::Json {
-        let ((devices, more), lagging) = complete(found)?;
-        let next = devices.last().filter(|_| more).map(|last| next_page(&uri, &last.id));
+        let (Listed { devices, next }, lagging) = complete(found)?;
+        let next = next.map(|next| next_page(&uri, &next));
         return Ok(table(format, &devices).into_response([], "devices", next, lagging));
     }
-    let answer = answer(found, |(devices, more)| {
-        let next = devices.last().filter(|_| more).map(|last| last.id.to_string());
-        Devices { devices: devices.into_iter().map(device).collect(), next }
+    let answer = answer(found, |Listed { devices, next }| Devices {
+        devices: devices.into_iter().map(Device::from).collect(),
+        next: next.map(|next| next.to_string()),
     });
     Ok(answer.into_response())
 }
@@ -85,15 +94,71 @@ fn table(format: Format, devices: &[query::Device]) -> Table {
     table
 }
 
-/// Reads `prefix` and `cursor`.
-pub(super) fn request(params: &mut Params<'_>, limit: usize) -> Result<DevicesRequest, Problem> {
+/// `GET /v1/devices/{deviceId}`
+pub(in crate::http) async fn device(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
+    DeviceInPath(device): DeviceInPath,
+    uri: Uri,
+) -> Result<Json<Body<Device>>, Problem> {
+    Params::of(&uri).end()?;
+    admitted.reserve(ONE_DEVICE_BYTES).await?;
+    grant.device_scope.to_stored_id(&device).map_err(QueryError::from)?;
+    let selection = DeviceSelection { ids: Some(vec![device.as_str().into()]), ..DeviceSelection::default() };
+    let request = DevicesRequest { selection, after: None, limit: 1, now_ms: app.clock.now_ms() };
+    let Answer { body, lagging, partial } = app.queries.devices(&grant.device_scope, &request).await?;
+    let found = body.devices.into_iter().next().ok_or_else(|| Problem::unknown_device(&device))?;
+    Ok(answer(Answer { body: found, lagging, partial }, Device::from))
+}
+
+/// Reads the parameters that select devices, and `cursor`: a page of a list in the order of the IDs.
+pub(super) fn request(
+    app: &App,
+    grant: &Grant,
+    params: &mut Params<'_>,
+    limit: usize,
+) -> Result<DevicesRequest, Problem> {
     let prefix = params.one("prefix")?.unwrap_or_default().into_owned();
     check_prefix(&prefix)?;
-    let after = params.one("cursor")?.map(std::borrow::Cow::into_owned);
+    let ids = named(app, grant, params)?;
+    if ids.is_some() && !prefix.is_empty() {
+        return Err(Problem::invalid_parameter("prefix", "cannot be combined with device"));
+    }
+    let after = params.one("cursor")?.map(Cow::into_owned);
     if let Some(cursor) = &after {
         check_device_id(cursor).map_err(|error| Problem::invalid_parameter("cursor", error))?;
     }
-    Ok(DevicesRequest { prefix, after, limit })
+    let selection = DeviceSelection { ids, prefix, metadata: params.metadata()?, silent_since_ms: None };
+    Ok(DevicesRequest { selection, after, limit, now_ms: app.clock.now_ms() })
+}
+
+/// Reads all parameters `device`, each ID once. `None`: there is none.
+pub(super) fn named(app: &App, grant: &Grant, params: &mut Params<'_>) -> Result<Option<Vec<Arc<str>>>, Problem> {
+    let named = params.all("device");
+    if named.len() > app.limits.max_devices {
+        let why = format!("at most {} devices (query.max_devices)", app.limits.max_devices);
+        return Err(Problem::invalid_parameter("device", why));
+    }
+    let mut known = HashSet::with_capacity(named.len());
+    let mut devices = Vec::with_capacity(named.len());
+    for name in &named {
+        let device: Arc<str> = normalized(&grant.device_scope, "device", name)?.into();
+        if known.insert(Arc::clone(&device)) {
+            devices.push(device);
+        }
+    }
+    for device in &devices {
+        grant.device_scope.to_stored_id(device).map_err(QueryError::from)?; // refuses devices outside of the scope
+    }
+    Ok(if named.is_empty() { None } else { Some(devices) })
+}
+
+/// Reads `silent_for`, in milliseconds.
+fn silent_for(params: &mut Params<'_>) -> Result<Option<i64>, Problem> {
+    let Some(text) = params.one("silent_for")? else { return Ok(None) };
+    let period = text.parse::<Period>().map_err(|why| Problem::invalid_parameter("silent_for", why))?;
+    Ok(Some(i64::try_from(period.as_millis()).unwrap_or(i64::MAX)))
 }
 
 /// Refuses a prefix with which no device ID can start, because it must be a mistake.
@@ -108,13 +173,15 @@ fn check_prefix(prefix: &str) -> Result<(), Problem> {
     }
 }
 
-fn device(device: query::Device) -> Device {
-    Device {
-        id: device.id.to_string(),
-        metadata: device.metadata.and_then(|text| RawValue::from_string(text.to_string()).ok()),
-        metrics: device.metrics,
-        more_metrics: device.has_more_metrics,
-        first_seen: rfc3339(device.first_ts_ms),
-        last_seen: rfc3339(device.last_ts_ms),
+impl From<query::Device> for Device {
+    fn from(device: query::Device) -> Self {
+        Self {
+            id: device.id.to_string(),
+            metadata: device.metadata.and_then(|text| RawValue::from_string(text.to_string()).ok()),
+            metrics: device.metrics,
+            more_metrics: device.has_more_metrics,
+            first_seen: rfc3339(device.first_ts_ms),
+            last_seen: rfc3339(device.last_ts_ms),
+        }
     }
 }

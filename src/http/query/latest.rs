@@ -1,4 +1,4 @@
-//! `GET /v1/devices/{deviceId}/latest`.
+//! `GET /v1/devices/{deviceId}/latest` and `GET /v1/latest`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::answer;
-use super::table::{Table, complete};
+use super::table::{Table, complete, next_page};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::http::App;
@@ -20,10 +20,13 @@ use crate::http::format::Format;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::model::Metric;
-use crate::query;
+use crate::query::{self, Listed};
 
 /// The memory of an answer with some thousands of metrics.
 const ANSWER_BYTES: usize = 2 << 20;
+
+/// The estimated memory of a device in a list, with its metrics.
+const BYTES_PER_DEVICE: usize = 2 << 10;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -32,6 +35,12 @@ pub(in crate::http) struct Latest {
     metrics: BTreeMap<Metric, LatestValue>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     more_metrics: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub(in crate::http) struct LatestOfDevices {
+    devices: Vec<Latest>,
+    next: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -60,20 +69,62 @@ pub(in crate::http) async fn latest(
     }
     if format != Format::Json {
         let (latest, lagging) = complete(latest)?;
-        let mut table = Table::new(format, ["deviceId", "ts", "series", "value"]);
-        for (metric, (ts_ms, value)) in latest.unwrap_or_default().values {
-            table.text(&device);
-            table.instant(ts_ms);
-            table.text(&metric);
-            table.number(value);
-        }
+        let mut table = table(format);
+        add_rows(&mut table, &device, &latest.unwrap_or_default());
         return Ok(table.into_response([], &format!("latest-{device}"), None, lagging));
     }
-    let answer = answer(latest, |latest| {
-        let query::Latest { values, has_more } = latest.unwrap_or_default();
-        let values =
-            values.into_iter().map(|(metric, (ts_ms, value))| (metric, LatestValue { ts: rfc3339(ts_ms), value }));
-        Latest { device_id: device, metrics: values.collect(), more_metrics: has_more }
+    let answer = answer(latest, |latest| Latest::new(device, latest.unwrap_or_default()));
+    Ok(answer.into_response())
+}
+
+/// `GET /v1/latest`
+pub(in crate::http) async fn latest_of_devices(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let mut params = Params::of(&uri);
+    let format = Format::choose(&mut params, &headers, &Format::ALL)?;
+    let limit = params.limit(100, app.limits.max_devices)?;
+    let series = params.series()?;
+    let request = super::devices::request(&app, &grant, &mut params, limit)?;
+    params.end()?;
+    admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE)).await?;
+    let found = app.queries.latest_of_devices(&grant.device_scope, &request, &series).await?;
+    if format != Format::Json {
+        let (Listed { devices, next }, lagging) = complete(found)?;
+        let mut table = table(format);
+        for (device, latest) in &devices {
+            add_rows(&mut table, device, latest);
+        }
+        return Ok(table.into_response([], "latest", next.map(|next| next_page(&uri, &next)), lagging));
+    }
+    let answer = answer(found, |Listed { devices, next }| LatestOfDevices {
+        devices: devices.into_iter().map(|(id, latest)| Latest::new(id.to_string(), latest)).collect(),
+        next: next.map(|next| next.to_string()),
     });
     Ok(answer.into_response())
+}
+
+/// A table with a row for each value.
+fn table(format: Format) -> Table {
+    Table::new(format, ["deviceId", "ts", "series", "value"])
+}
+
+fn add_rows(table: &mut Table, device: &str, latest: &query::Latest) {
+    for (metric, (ts_ms, value)) in &latest.values {
+        table.text(device);
+        table.instant(*ts_ms);
+        table.text(metric);
+        table.number(*value);
+    }
+}
+
+impl Latest {
+    fn new(device_id: String, query::Latest { values, has_more }: query::Latest) -> Self {
+        let value = |(metric, (ts_ms, value))| (metric, LatestValue { ts: rfc3339(ts_ms), value });
+        Self { device_id, metrics: values.into_iter().map(value).collect(), more_metrics: has_more }
+    }
 }

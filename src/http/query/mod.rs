@@ -22,8 +22,8 @@ mod rollups_table;
 mod rows;
 mod table;
 
-pub(super) use devices::devices;
-pub(super) use latest::latest;
+pub(super) use devices::{device, devices};
+pub(super) use latest::{latest, latest_of_devices};
 pub(super) use readings::{of_devices as readings_of_devices, readings};
 pub(super) use rollups::{of_devices as rollups_of_devices, rollups};
 

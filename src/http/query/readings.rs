@@ -1,6 +1,5 @@
 //! `GET /v1/devices/{deviceId}/readings` and `GET /v1/readings`.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::http::App;
 use crate::http::admission::{Admitted, Lease};
-use crate::http::device::{DeviceInPath, normalized};
+use crate::http::device::DeviceInPath;
 use crate::http::file::{self, FILE_BYTES, Rows};
 use crate::http::format::{Encoding, Format};
 use crate::http::params::Params;
@@ -132,26 +131,13 @@ impl Asked {
 
     /// All readings of several devices in a range, as a file.
     async fn file_of_devices(self, format: Format, mut params: Params<'_>) -> Result<Response, Problem> {
-        let named = params.all("device");
         params.exclude(&["cursor"], "a format that has no pages")?;
-        let max = self.app.limits.max_devices;
-        let devices = if named.is_empty() {
-            ExportedDevices::Listed(super::devices::request(&mut params, max)?)
-        } else {
+        let devices = if params.has("device") && !params.has_metadata() {
             params.exclude(&["prefix"], "device")?;
-            if named.len() > max {
-                let why = format!("at most {max} devices (query.max_devices)");
-                return Err(Problem::invalid_parameter("device", why));
-            }
-            let mut known = HashSet::with_capacity(named.len());
-            let mut devices = Vec::with_capacity(named.len());
-            for name in named {
-                let device: Arc<str> = normalized(&self.grant.device_scope, "device", &name)?.into();
-                if known.insert(Arc::clone(&device)) {
-                    devices.push(device);
-                }
-            }
-            ExportedDevices::Named(devices)
+            ExportedDevices::Named(super::devices::named(&self.app, &self.grant, &mut params)?.unwrap_or_default())
+        } else {
+            let max = self.app.limits.max_devices;
+            ExportedDevices::Listed(super::devices::request(&self.app, &self.grant, &mut params, max)?)
         };
         let request = self.export_request(devices, params)?;
         let lease = self.admit_file().await?;

@@ -1,6 +1,5 @@
 //! `GET /v1/rollups` and `GET /v1/devices/{deviceId}/rollups`.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -13,16 +12,16 @@ use super::open_range;
 use super::rollups_json::{self, Form, OfDevice};
 use super::rollups_table;
 use super::table::{complete, next_page};
-use crate::access::{DeviceScope, Grant};
+use crate::access::Grant;
 use crate::common::clock::Clock;
 use crate::http::App;
 use crate::http::admission::Admitted;
-use crate::http::device::{DeviceInPath, normalized};
+use crate::http::device::DeviceInPath;
 use crate::http::format::Format;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::query::{
-    Answer, Column, Columns, DevicesRequest, Fill, LocalTime, Rollups, RollupsRequest, Step, StepError, Zone,
+    Answer, Column, Columns, DevicesRequest, Fill, Listed, LocalTime, Rollups, RollupsRequest, Step, StepError, Zone,
 };
 
 /// The memory of the stats of one step, with the JSON of the usual columns.
@@ -77,11 +76,11 @@ pub(in crate::http) async fn of_devices(
     let mut params = Params::of(&uri);
     let mut question = Question::of(&mut params, &headers, &app.clock)?;
     let combined = params.boolean("combine", false)?;
-    let which = Which::of(&app, &grant.device_scope, &mut params, combined)?;
+    let which = Which::of(&app, &grant, &mut params, combined)?;
     params.end()?;
     admitted.reserve(question.bytes(app.limits.max_points)).await?;
-    let (more, partial) = which.resolve(&app, &grant, &mut question.request.devices).await?;
-    if combined && more {
+    let (next, partial) = which.resolve(&app, &grant, combined, &mut question.request.devices).await?;
+    if combined && (next.is_some() || question.request.devices.len() > app.limits.max_devices) {
         let why = format!("more than {} devices match (query.max_devices)", app.limits.max_devices);
         return Err(Problem::invalid_parameter("prefix", why));
     }
@@ -99,7 +98,8 @@ pub(in crate::http) async fn of_devices(
     rollups.partial |= partial;
     let devices = &question.request.devices;
     let is_short = rollups.body.len() < devices.len();
-    let next = devices[..rollups.body.len()].last().filter(|_| more || is_short).map(|last| &**last);
+    let last = devices[..rollups.body.len()].last();
+    let next = if is_short { last } else { next.as_ref() }.map(|next| &**next);
     if question.form.format != Format::Json {
         let next = next.map(|last| next_page(&uri, last));
         let (devices, lagging) = complete(rollups)?;
@@ -147,6 +147,9 @@ impl Question {
     }
 }
 
+/// The most pages of a list of devices that are read for one combined answer.
+const PAGES_MAX: usize = 10;
+
 /// The devices of a query.
 enum Which {
     Named(Vec<Arc<str>>),
@@ -154,51 +157,54 @@ enum Which {
 }
 
 impl Which {
-    fn of(app: &App, scope: &DeviceScope, params: &mut Params<'_>, combined: bool) -> Result<Self, Problem> {
-        let named = params.all("device");
-        if named.is_empty() {
-            let max = app.limits.max_devices;
-            if combined {
-                params.exclude(&["limit"], "combine=true, which includes all devices")?;
+    fn of(app: &App, grant: &Grant, params: &mut Params<'_>, combined: bool) -> Result<Self, Problem> {
+        let max = app.limits.max_devices;
+        if combined {
+            params.exclude(&["limit"], "combine=true, which includes all devices")?;
+        }
+        if params.has("device") && !params.has_metadata() {
+            params.exclude(&["prefix", "limit"], "device")?;
+            let mut devices = super::devices::named(app, grant, params)?.unwrap_or_default();
+            if let Some(cursor) = params.one("cursor")? {
+                let last = devices.iter().position(|device| **device == *cursor);
+                let unknown = || Problem::invalid_parameter("cursor", "is not a `next` of these devices");
+                devices.drain(..=last.ok_or_else(unknown)?);
             }
-            let limit = if combined { max } else { params.limit(100, max)? };
-            return Ok(Self::Listed(super::devices::request(params, limit)?));
+            return Ok(Self::Named(devices));
         }
-        params.exclude(&["prefix", "limit"], "device")?;
-        if named.len() > app.limits.max_devices {
-            let why = format!("at most {} devices (query.max_devices)", app.limits.max_devices);
-            return Err(Problem::invalid_parameter("device", why));
-        }
-        let mut known = HashSet::with_capacity(named.len());
-        let mut devices = Vec::with_capacity(named.len());
-        for name in named {
-            let device: Arc<str> = normalized(scope, "device", &name)?.into();
-            if known.insert(Arc::clone(&device)) {
-                devices.push(device);
-            }
-        }
-        if let Some(cursor) = params.one("cursor")? {
-            let last = devices.iter().position(|device| **device == *cursor);
-            let last = last.ok_or_else(|| Problem::invalid_parameter("cursor", "is not a `next` of these devices"))?;
-            devices.drain(..=last);
-        }
-        Ok(Self::Named(devices))
+        let limit = if combined { max } else { params.limit(100, max)? };
+        Ok(Self::Listed(super::devices::request(app, grant, params, limit)?))
     }
 
-    /// Puts the devices into `into`, and returns whether more match and whether some may be missing.
-    async fn resolve(self, app: &App, grant: &Grant, into: &mut Vec<Arc<str>>) -> Result<(bool, bool), Problem> {
-        match self {
+    /// Puts the devices into `into`. Returns the client ID after which more may follow, and whether some may
+    /// be missing. A combined answer needs all of them, up to the limit.
+    async fn resolve(
+        self,
+        app: &App,
+        grant: &Grant,
+        combined: bool,
+        into: &mut Vec<Arc<str>>,
+    ) -> Result<(Option<Arc<str>>, bool), Problem> {
+        let mut request = match self {
             Self::Named(devices) => {
                 *into = devices;
-                Ok((false, false))
+                return Ok((None, false));
             }
-            Self::Listed(request) => {
-                let Answer { body: (devices, more), partial, .. } =
-                    app.queries.device_ids(&grant.device_scope, &request).await?;
-                *into = devices;
-                Ok((more, partial))
+            Self::Listed(request) => request,
+        };
+        let mut is_partial = false;
+        for _ in 0..PAGES_MAX {
+            let found = app.queries.device_ids(&grant.device_scope, &request).await?;
+            let Answer { body: Listed { devices, next }, partial, .. } = found;
+            is_partial |= partial;
+            into.extend(devices);
+            if next.is_none() || !combined || into.len() > request.limit {
+                return Ok((next, is_partial));
             }
+            request.after = next.map(|next| next.to_string());
         }
+        let why = "the devices are too many to look at the metadata of each; use a longer prefix";
+        Err(Problem::invalid_parameter("combine", why))
     }
 }
 

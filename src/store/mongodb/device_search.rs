@@ -1,8 +1,8 @@
 //! Lists devices: from the device index, and until that has all devices, by a search in the readings and the
 //! rollups.
 //!
-//! The index has the last instant of a device to the day. The newest document of that day has it exactly, for
-//! one seek. The search looks for the next device in the readings and in the rollups at the same time.
+//! The index has the last instant of a device to the day. The newest document of that day has it exactly.
+//! The search looks for the next device in the readings and in the rollups at the same time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,12 +10,14 @@ use std::sync::Arc;
 use futures_util::future::try_join;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
+use super::by_device::ByDevice;
 use super::devices::Progress;
 use super::layout::Layout;
+use super::rollups::Missing;
 use super::seek::{MAX_CONCURRENT_SUMMARIES, Seek};
 use super::store::MongoStore;
 use crate::model::{Day, Hour, Metric, SeriesFilter};
-use crate::store::{DeviceList, DeviceSeries, DeviceSummary, StatsNeeds, Store, StoreError};
+use crate::store::{DeviceList, DeviceSeries, DeviceSummary, HourStats, StatsNeeds, Store, StoreError, recent_from};
 
 /// How many devices are added to the index at once.
 const DEVICES_PER_STEP: usize = 100;
@@ -24,7 +26,7 @@ const DEVICES_PER_STEP: usize = 100;
 const HOURS_PER_QUERY: i32 = 366 * 24;
 
 impl<L: Layout> MongoStore<L> {
-    /// See [`Store::devices`].
+    /// See [`Store::entries`].
     pub(super) async fn list_devices(
         &self,
         prefix: &str,
@@ -34,23 +36,66 @@ impl<L: Layout> MongoStore<L> {
         if !self.devices.is_complete() {
             return self.list_of_search(prefix, after, limit).await;
         }
-        let mut list = self.devices.list(Seek::new(prefix, after).rest(), limit).await?;
-        let exact = list.devices.drain(..).map(|summary| self.with_last_ts(summary));
-        let exact = stream::iter(exact.collect::<Vec<_>>()).buffered(MAX_CONCURRENT_SUMMARIES);
-        list.devices = exact.try_collect().await?;
-        Ok(list)
+        self.devices.list(Seek::new(prefix, after).rest(), limit).await
     }
 
-    /// See [`Store::device`].
-    pub(super) async fn one_device(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError> {
-        let indexed = self.devices.one(device).await?;
-        if !self.devices.is_complete() {
-            return Ok(merged(self.summary(device).await?, indexed));
+    /// See [`Store::entries_of`].
+    pub(super) async fn some_devices(&self, devices: &[Arc<str>]) -> Result<Vec<DeviceSummary>, StoreError> {
+        let names: Vec<&str> = devices.iter().map(|device| &**device).collect();
+        let mut indexed = self.devices.some(&names).await?;
+        if self.devices.is_complete() {
+            return Ok(indexed.into_values().collect());
         }
-        match indexed {
-            Some(summary) => self.with_last_ts(summary).await.map(Some),
-            None => Ok(None),
+        let searched: Vec<_> = names.iter().map(|device| self.summary(device)).collect();
+        let searched = stream::iter(searched).buffered(MAX_CONCURRENT_SUMMARIES);
+        let searched: Vec<Option<DeviceSummary>> = searched.try_collect().await?;
+        let found = searched.into_iter().zip(names);
+        Ok(found.filter_map(|(searched, device)| merged(searched, indexed.remove(device))).collect())
+    }
+
+    /// See [`Store::last_instants`]. The stats of the hours around `now` have the last instants of most
+    /// devices; the newest documents of the others are looked up one by one.
+    pub(super) async fn exact_last_instants(
+        &self,
+        entries: &[DeviceSummary],
+        now: Hour,
+    ) -> Result<Vec<i64>, StoreError> {
+        let mut instants: Vec<Option<i64>> = vec![None; entries.len()];
+        if L::STATS_ARE_STORED {
+            let from = Day::of(recent_from(now));
+            let is_recent = |at: &usize| Day::of(Hour::of(entries[*at].last_ts_ms)) >= from;
+            let recent: Vec<usize> = (0..entries.len()).filter(is_recent).collect();
+            let devices: Vec<_> = recent.iter().map(|at| Arc::clone(&entries[*at].device)).collect();
+            for (at, hours) in recent.into_iter().zip(self.stats_of_recent_hours(&devices, now).await?) {
+                instants[at] = hours.iter().map(|hour| hour.last_ts_ms).max();
+            }
         }
+        let exact = entries.iter().zip(instants).map(|(entry, known)| async move {
+            match known {
+                Some(known) => Ok(known),
+                None => self.last_ts_ms(entry).await,
+            }
+        });
+        stream::iter(exact.collect::<Vec<_>>()).buffered(MAX_CONCURRENT_SUMMARIES).try_collect().await
+    }
+
+    /// See [`Store::recent_stats`].
+    pub(super) async fn stats_of_recent_hours(
+        &self,
+        devices: &[Arc<str>],
+        now: Hour,
+    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
+        let near = recent_from(now)..Hour(now.0 + 2);
+        let mut found = ByDevice::new(devices, vec![Vec::new(); devices.len()]);
+        if !devices.is_empty() {
+            self.layout.add_recent_stats(devices, &near, &mut found).await?;
+            // As a rule no device has later readings, which one seek tells.
+            if self.layout.next_hour(near.end).await?.is_some() {
+                let later = Missing { devices: devices.to_vec(), runs: vec![near.end..Hour(i32::MAX)] };
+                self.layout.add_hour_stats(&[later], &SeriesFilter::ALL, &mut found).await?;
+            }
+        }
+        Ok(found.sorted())
     }
 
     /// Adds the next devices to the index; see [`Store::build_device_index`].
@@ -78,15 +123,14 @@ impl<L: Layout> MongoStore<L> {
         Ok(is_last)
     }
 
-    /// The same summary with the exact last instant, if it has not expired.
-    async fn with_last_ts(&self, mut summary: DeviceSummary) -> Result<DeviceSummary, StoreError> {
-        let noted = Day::of(Hour::of(summary.last_ts_ms));
-        let last_ts_ms = match self.layout.last_ts_ms(&summary.device, Some(noted)).await? {
-            None => self.rollups.last_ts_ms(&summary.device).await?,
+    /// The exact last instant of a device, if it has not expired.
+    async fn last_ts_ms(&self, entry: &DeviceSummary) -> Result<i64, StoreError> {
+        let noted = Day::of(Hour::of(entry.last_ts_ms));
+        let last_ts_ms = match self.layout.last_ts_ms(&entry.device, Some(noted)).await? {
+            None => self.rollups.last_ts_ms(&entry.device).await?,
             known => known,
         };
-        summary.last_ts_ms = last_ts_ms.unwrap_or(summary.last_ts_ms);
-        Ok(summary)
+        Ok(last_ts_ms.unwrap_or(entry.last_ts_ms))
     }
 
     async fn list_of_search(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError> {

@@ -1,6 +1,7 @@
 //! The seam between the store and the shape of the readings in their collection.
 
 use std::fmt::Debug;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,9 @@ pub trait Layout: Queries + Devices + Derivation + Debug + Send + Sync {
 
     /// Which of several values of one identity stays.
     const KEEPS: Keep;
+
+    /// Whether the stats of an hour are stored, so that they cost less than its readings.
+    const STATS_ARE_STORED: bool;
 
     /// The beginning of [`Rollups::identity`](crate::store::Rollups::identity).
     const IDENTITY: &'static str;
@@ -56,6 +60,17 @@ pub trait Queries {
         series: &SeriesFilter,
         found: &mut ByDevice<'_>,
     ) -> Result<(), StoreError>;
+
+    /// Adds the stats of a few hours. Most devices have readings in most of them.
+    async fn add_recent_stats(
+        &self,
+        devices: &[Arc<str>],
+        hours: &Range<Hour>,
+        found: &mut ByDevice<'_>,
+    ) -> Result<(), StoreError> {
+        let missing = Missing { devices: devices.to_vec(), runs: vec![hours.clone()] };
+        self.add_hour_stats(&[missing], &SeriesFilter::ALL, found).await
+    }
 
     /// Reads the first readings of a range.
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError>;

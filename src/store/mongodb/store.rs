@@ -180,6 +180,10 @@ impl<L: Layout> Store for MongoStore<L> {
         Ok(by_device.sorted())
     }
 
+    async fn recent_stats(&self, devices: &[Arc<str>], now: Hour) -> Result<Vec<Vec<HourStats>>, StoreError> {
+        self.stats_of_recent_hours(devices, now).await
+    }
+
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
         self.layout.readings(query).await
     }
@@ -192,12 +196,16 @@ impl<L: Layout> Store for MongoStore<L> {
         self.newest_hour(device).await
     }
 
-    async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError> {
+    async fn entries(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError> {
         self.list_devices(prefix, after, limit).await
     }
 
-    async fn device(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError> {
-        self.one_device(device).await
+    async fn entries_of(&self, devices: &[Arc<str>]) -> Result<Vec<DeviceSummary>, StoreError> {
+        self.some_devices(devices).await
+    }
+
+    async fn last_instants(&self, entries: &[DeviceSummary], now: Hour) -> Result<Vec<i64>, StoreError> {
+        self.exact_last_instants(entries, now).await
     }
 
     async fn build_device_index(&self) -> Result<bool, StoreError> {

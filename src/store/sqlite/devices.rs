@@ -97,7 +97,7 @@ pub(super) fn remove_without_buckets(connection: &Connection, device: &str) -> R
     Ok(true)
 }
 
-/// See [`crate::store::Store::devices`].
+/// See [`crate::store::Store::entries`].
 pub(super) fn list(
     connection: &mut Connection,
     prefix: &str,
@@ -125,12 +125,30 @@ pub(super) fn successor(text: &str) -> String {
     format!("{text}\0")
 }
 
-/// See [`crate::store::Store::device`].
-pub(super) fn one(connection: &mut Connection, device: &str) -> Result<Option<DeviceSummary>, SqliteError> {
+/// See [`crate::store::Store::entries_of`].
+pub(super) fn some(connection: &mut Connection, devices: &[Arc<str>]) -> Result<Vec<DeviceSummary>, SqliteError> {
     let transaction = connection.transaction()?;
     let mut statement = transaction.prepare_cached(ONE)?;
-    let mut rows = statement.query([device])?;
-    rows.next()?.map(|row| summary(&transaction, row)).transpose()
+    let mut found = Vec::new();
+    for device in devices {
+        let mut rows = statement.query([device])?;
+        if let Some(row) = rows.next()? {
+            found.push(summary(&transaction, row)?);
+        }
+    }
+    Ok(found)
+}
+
+/// See [`crate::store::Store::last_instants`]. Each device has the last instant of its entry beside it.
+pub(super) fn last_instants(connection: &mut Connection, entries: &[(Arc<str>, i64)]) -> Result<Vec<i64>, SqliteError> {
+    let transaction = connection.transaction()?;
+    let mut statement = transaction.prepare_cached(LAST_TS)?;
+    let mut instants = Vec::with_capacity(entries.len());
+    for (device, of_entry) in entries {
+        let last_ts_ms = statement.query_row([device], |row| row.get(0)).optional()?;
+        instants.push(last_ts_ms.unwrap_or(*of_entry));
+    }
+    Ok(instants)
 }
 
 /// The summary of a row of [`LIST`] or [`ONE`].
@@ -140,7 +158,6 @@ fn summary(connection: &Connection, row: &Row<'_>) -> Result<DeviceSummary, Sqli
         (Some(text), Some(hour)) => Some(DeviceMetadata { hour: Hour::of(hour), text }),
         _ => None,
     };
-    let last_ts_ms = connection.prepare_cached(LAST_TS)?.query_row([&device], |row| row.get(0)).optional()?;
     let mut statement = connection.prepare_cached(SERIES)?;
     let series = statement.query_map([&device], |row| {
         let metric = Metric::of_measurement(row.get_ref(0)?.as_str()?, row.get(2)?);
@@ -150,7 +167,7 @@ fn summary(connection: &Connection, row: &Row<'_>) -> Result<DeviceSummary, Sqli
         series: series.collect::<Result<_, _>>()?,
         metadata,
         first_ts_ms: row.get(3)?,
-        last_ts_ms: last_ts_ms.map_or_else(|| row.get(4), Ok)?,
+        last_ts_ms: row.get(4)?,
         has_more_series: row.get(5)?,
         device: device.into(),
     })

@@ -184,14 +184,19 @@ impl Store for SqliteStore {
         self.read(move |connection| read::last_hour(connection, &device)).await
     }
 
-    async fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError> {
+    async fn entries(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError> {
         let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
         self.read(move |connection| devices::list(connection, &prefix, after.as_deref(), limit)).await
     }
 
-    async fn device(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError> {
-        let device = device.to_owned();
-        self.read(move |connection| devices::one(connection, &device)).await
+    async fn entries_of(&self, devices: &[Arc<str>]) -> Result<Vec<DeviceSummary>, StoreError> {
+        let devices = devices.to_vec();
+        self.read(move |connection| devices::some(connection, &devices)).await
+    }
+
+    async fn last_instants(&self, entries: &[DeviceSummary], _now: Hour) -> Result<Vec<i64>, StoreError> {
+        let entries: Vec<_> = entries.iter().map(|entry| (Arc::clone(&entry.device), entry.last_ts_ms)).collect();
+        self.read(move |connection| devices::last_instants(connection, &entries)).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -158,6 +158,7 @@ impl Layout for Buckets {
     const KEEPS: Keep = Keep::Last;
     const IDENTITY: &'static str = "mongodb buckets";
     const CONFIRMS_WRITES: bool = false;
+    const STATS_ARE_STORED: bool = true;
 
     fn expiry_delay(&self) -> Duration {
         schema::HOUR

@@ -6,8 +6,8 @@
 //! of older collections. The hours of a device are returned in order, but not the parts of an hour, which are
 //! merged in any order. Replies are decoded batch by batch, without documents in between.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use bson::{DateTime, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use mongodb::action::Find;
 use mongodb::options::Hint;
 
-use super::super::by_device::ByDevice;
+use super::super::by_device::{ByDevice, of_devices};
 use super::super::decode::{DecodeError, expect_version, integer};
 use super::super::layout::Queries;
 use super::super::rollups::Missing;
@@ -24,7 +24,8 @@ use super::super::stats::decode_stats;
 use super::super::{metadata, names};
 use super::Buckets;
 use super::devices::PartSummary;
-use super::document::{PACKED_VERSION, StoredReadings};
+use super::document::{PACKED_VERSION, StoredReadings, is_full, layout_of};
+use crate::config::BucketLayout;
 use crate::model::{Contents, Day, Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{
@@ -33,6 +34,9 @@ use crate::store::{
 
 /// The documents of stats in one batch: a month of hours fits into one reply.
 const STATS_BATCH: u32 = 1_000;
+
+/// The documents of recent hours in one batch: of some thousand devices.
+const RECENT_BATCH: u32 = 10_000;
 
 /// All hours that a device may have.
 pub(super) const ALL_HOURS: Range<Hour> = Hour(i32::MIN)..Hour(i32::MAX);
@@ -83,6 +87,51 @@ impl Queries for Buckets {
             by_device.of(&device)?.push(stats);
         }
         Ok(())
+    }
+
+    /// Names the first part of each hour by its `_id`, which costs the server a third of a range for each
+    /// device. Other parts are read as ranges, where there may be some.
+    async fn add_recent_stats(
+        &self,
+        devices: &[Arc<str>],
+        hours: &Range<Hour>,
+        by_device: &mut ByDevice<'_>,
+    ) -> Result<(), StoreError> {
+        let missing = |devices: &[Arc<str>]| [Missing { devices: devices.to_vec(), runs: vec![hours.clone()] }];
+        if self.layout == BucketLayout::Packed {
+            return self.add_hour_stats(&missing(devices), &SeriesFilter::ALL, by_device).await;
+        }
+        let mut names = MetricNames::new(&SeriesFilter::ALL);
+        let (mut found, mut in_parts) = (Vec::new(), BTreeSet::new());
+        let visit = |document: &RawDocument| {
+            let device: Arc<str> = document.get_str("deviceId")?.into();
+            if layout_of(document)? == BucketLayout::Packed || is_full(document)? {
+                in_parts.insert(device);
+            } else {
+                found.push((device, hour_stats(document, &mut names)?));
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        let of = |device: &Arc<str>| {
+            let hours = hours.start.0..hours.end.0;
+            hours.map(|hour| names::document_id(device, Hour(hour), 0)).collect()
+        };
+        let ids: Vec<Vec<String>> = devices.iter().map(of).collect();
+        let mut fields = stats_fields();
+        fields.extend(doc! { "full": 1 });
+        let filter = doc! { "_id": { "$in": ids.concat() }, "deviceId": of_devices(devices) };
+        let find = self.find(filter).projection(fields).batch_size(RECENT_BATCH);
+        self.commands.each_document(self.commands.limited(find), visit).await?;
+        for (device, stats) in found {
+            if !in_parts.contains(&device) {
+                by_device.of(&device)?.push(stats);
+            }
+        }
+        let in_parts: Vec<Arc<str>> = in_parts.into_iter().collect();
+        if in_parts.is_empty() {
+            return Ok(());
+        }
+        self.add_hour_stats(&missing(&in_parts), &SeriesFilter::ALL, by_device).await
     }
 
     /// Reads the documents of the range in the order of their hours, and stops after the last hour that is

@@ -100,6 +100,7 @@ impl Layout for Timeseries {
     const KEEPS: Keep = Keep::First;
     const IDENTITY: &'static str = "mongodb-timeseries readings";
     const CONFIRMS_WRITES: bool = true;
+    const STATS_ARE_STORED: bool = false;
 
     fn expiry_delay(&self) -> Duration {
         self.schema.longest_bucket()

@@ -1,0 +1,19 @@
+//! `[devices]`: the devices as a whole.
+
+use serde::{Deserialize, Serialize};
+
+use super::Period;
+
+/// The devices as a whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Devices {
+    /// The time without a reading after which `tidegauge_devices_silent` counts a device. 0s: it counts none.
+    pub silent_after: Period,
+}
+
+impl Default for Devices {
+    fn default() -> Self {
+        Self { silent_after: Period::hours(1) }
+    }
+}

@@ -1,0 +1,271 @@
+//! The filter of devices by their metadata.
+//!
+//! A condition names a member of the metadata by its key, a member of an object in it by the keys with dots
+//! in between (a key may itself contain dots), and the texts that it may have. A string, `true`, `false` and
+//! `null` match their text. A number matches each spelling of the same number. An array matches if one of its
+//! elements does; an object matches no text.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Number, Value};
+
+/// Selects devices. Cheap to clone.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct MetadataFilter {
+    conditions: Arc<[Condition]>,
+}
+
+/// The texts that a member may have, or must not have.
+#[derive(Debug, Clone, PartialEq)]
+struct Condition {
+    key: Box<str>,
+    is_negated: bool,
+    /// One of them has to match; of a negated condition, none.
+    patterns: Vec<TextPattern>,
+}
+
+/// A text, or the start of texts.
+#[derive(Debug, Clone, PartialEq)]
+struct TextPattern {
+    text: Box<str>,
+    is_start: bool,
+}
+
+/// Why a condition is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MetadataFilterError {
+    /// It names no member.
+    #[error("names no key of the metadata; write meta.KEY=VALUE")]
+    NoKey,
+    /// A `*` is not at the end.
+    #[error("a `*` stands for any rest, so it must be the last character; write \\* for the character itself")]
+    StarInside,
+    /// There are more values than one filter may have.
+    #[error("a query may have {MAX_VALUES} values for metadata, this one has {0}")]
+    TooMany(usize),
+}
+
+/// The most values of a filter.
+const MAX_VALUES: usize = 64;
+
+impl MetadataFilter {
+    /// Matches devices whose metadata meets all `conditions`: a key and a value, which may end with `*` for
+    /// any rest. If the key ends with `!`, the member must not have the value. Values of the same key are
+    /// alternatives.
+    ///
+    /// # Errors
+    /// When a condition has no key or a misplaced `*`, or there are too many of them.
+    pub fn new<'a>(conditions: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, MetadataFilterError> {
+        let mut of_keys: Vec<Condition> = Vec::new();
+        let mut values = 0;
+        for (name, value) in conditions {
+            values += 1;
+            let (key, is_negated) = name.strip_suffix('!').map_or((name, false), |key| (key, true));
+            if key.is_empty() {
+                return Err(MetadataFilterError::NoKey);
+            }
+            let pattern = value.parse()?;
+            if values > MAX_VALUES {
+                continue; // counted only
+            }
+            match of_keys.iter_mut().find(|of| *of.key == *key && of.is_negated == is_negated) {
+                Some(known) => known.patterns.push(pattern),
+                None => of_keys.push(Condition { key: key.into(), is_negated, patterns: vec![pattern] }),
+            }
+        }
+        if values > MAX_VALUES {
+            Err(MetadataFilterError::TooMany(values))
+        } else {
+            Ok(Self { conditions: of_keys.into() })
+        }
+    }
+
+    /// Whether devices match whatever their metadata is.
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        self.conditions.is_empty()
+    }
+
+    /// Whether a device with this metadata, the text of a JSON object, matches.
+    #[must_use]
+    pub fn matches(&self, metadata: Option<&str>) -> bool {
+        if self.is_all() {
+            return true;
+        }
+        let object: Map<String, Value> = metadata.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        self.conditions.iter().all(|condition| condition.is_met_by(&object))
+    }
+}
+
+impl Condition {
+    fn is_met_by(&self, object: &Map<String, Value>) -> bool {
+        has_member(object, &self.key, &|value| self.has(value)) != self.is_negated
+    }
+
+    fn has(&self, value: &Value) -> bool {
+        match value {
+            Value::Array(elements) => elements.iter().any(|element| !element.is_array() && self.has(element)),
+            Value::Object(_) => false,
+            scalar => self.patterns.iter().any(|pattern| pattern.matches(scalar)),
+        }
+    }
+}
+
+/// Whether a member with this key, or these keys, is as wanted.
+///
+/// Each member is reached by one way of splitting the keys, so no member is looked at twice.
+fn has_member(object: &Map<String, Value>, keys: &str, is_wanted: &impl Fn(&Value) -> bool) -> bool {
+    if object.get(keys).is_some_and(is_wanted) {
+        return true;
+    }
+    let splits = keys.match_indices('.').map(|(at, _)| (&keys[..at], &keys[at + 1..]));
+    splits.into_iter().any(|(key, rest)| match object.get(key) {
+        Some(Value::Object(inner)) => has_member(inner, rest, is_wanted),
+        _ => false,
+    })
+}
+
+impl std::str::FromStr for TextPattern {
+    type Err = MetadataFilterError;
+
+    /// A backslash takes the meaning from a `*` or a backslash that follows it.
+    fn from_str(value: &str) -> Result<Self, MetadataFilterError> {
+        let (mut text, mut is_start) = (String::with_capacity(value.len()), false);
+        let mut characters = value.chars().peekable();
+        while let Some(character) = characters.next() {
+            match character {
+                '*' if characters.peek().is_some() => return Err(MetadataFilterError::StarInside),
+                '*' => is_start = true,
+                '\\' => text.push(characters.next_if(|next| matches!(next, '*' | '\\')).unwrap_or('\\')),
+                other => text.push(other),
+            }
+        }
+        Ok(Self { text: text.into(), is_start })
+    }
+}
+
+impl TextPattern {
+    fn matches(&self, scalar: &Value) -> bool {
+        match scalar {
+            Value::String(text) => self.is_text(text),
+            Value::Bool(value) => self.is_text(if *value { "true" } else { "false" }),
+            Value::Null => self.is_text("null"),
+            Value::Number(number) => {
+                self.is_text(&number.to_string()) || (!self.is_start && is_number(&self.text, number))
+            }
+            Value::Array(_) | Value::Object(_) => false,
+        }
+    }
+
+    fn is_text(&self, text: &str) -> bool {
+        if self.is_start { text.starts_with(&*self.text) } else { *text == *self.text }
+    }
+}
+
+/// Whether a text is a number, and the same one. Whole numbers are compared exactly.
+fn is_number(text: &str, number: &Number) -> bool {
+    match (text.parse::<i128>(), number.as_i128()) {
+        (Ok(whole), Some(number)) => whole == number,
+        _ => text.parse::<f64>().is_ok_and(|value| Some(value) == number.as_f64()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn is_met(conditions: &[(&str, &str)], metadata: &Value) -> bool {
+        MetadataFilter::new(conditions.iter().copied()).unwrap().matches(Some(&metadata.to_string()))
+    }
+
+    #[test]
+    fn conditions_compare_texts_and_numbers() {
+        let metadata = json!({
+            "floor": 2, "level": 2.0, "big": 9_007_199_254_740_993_i64, "zone": "Zone 4", "star": "a*",
+            "slash": "a\\b", "on": true, "none": null, "tags": ["x", 7, ["deep"]],
+            "at": { "city": "Graz", "x.y": { "z": 1 } }, "at.city": "Linz",
+        });
+        for (name, value, expected) in [
+            ("floor", "2", true),
+            ("floor", "2.0", true),
+            ("floor", "2e0", true),
+            ("floor", "3", false),
+            ("floor", "2*", true),
+            ("level", "2", true),
+            ("level", "2.0", true),
+            ("big", "9007199254740993", true),
+            ("big", "9007199254740992", false),
+            ("zone", "Zone 4", true),
+            ("zone", "Zone", false),
+            ("zone", "Zone*", true),
+            ("zone", "zone*", false),
+            ("zone", "*", true),
+            ("star", "a\\*", true),
+            ("star", "a*", true),
+            ("zone", "Zone\\*", false),
+            ("slash", "a\\b", true),
+            ("slash", "a\\\\b", true),
+            ("slash", "a\\\\*", true),
+            ("on", "true", true),
+            ("on", "1", false),
+            ("none", "null", true),
+            ("tags", "x", true),
+            ("tags", "7", true),
+            ("tags", "deep", false),
+            ("at", "*", false),
+            ("at.city", "Graz", true),
+            ("at.city", "Linz", true),
+            ("at.x.y.z", "1", true),
+            ("at.x", "*", false),
+            ("nothing", "*", false),
+            ("floor!", "2", false),
+            ("floor!", "3", true),
+            ("at.city!", "Graz", false),
+            ("nothing!", "*", true),
+            ("zone!", "*", false),
+        ] {
+            assert_eq!(is_met(&[(name, value)], &metadata), expected, "{name}={value}");
+        }
+        assert!(is_met(&[("floor", "1"), ("zone", "Zone*"), ("floor", "2")], &metadata), "one of the values");
+        assert!(!is_met(&[("floor", "2"), ("zone", "Hall")], &metadata), "all of the keys");
+        assert!(!is_met(&[("floor!", "1"), ("floor!", "2")], &metadata), "none of the values");
+        assert!(is_met(&[("floor", "*"), ("floor!", "3")], &metadata));
+    }
+
+    #[test]
+    fn a_device_without_metadata_meets_only_negated_conditions() {
+        let filter = |name, value| MetadataFilter::new([(name, value)]).unwrap();
+        for metadata in [None, Some("{}"), Some("no JSON")] {
+            assert!(!filter("floor", "*").matches(metadata) && filter("floor!", "2").matches(metadata));
+            assert!(MetadataFilter::default().matches(metadata));
+        }
+    }
+
+    #[test]
+    fn what_is_no_condition_is_an_error() {
+        let error = |name, value| MetadataFilter::new([(name, value)]).unwrap_err();
+        assert_eq!([error("", "x"), error("!", "x")], [MetadataFilterError::NoKey, MetadataFilterError::NoKey]);
+        assert_eq!(
+            [error("a", "*b"), error("a", "**")],
+            [MetadataFilterError::StarInside, MetadataFilterError::StarInside]
+        );
+        let many = |count| MetadataFilter::new(std::iter::repeat_n(("a", "b"), count));
+        assert_eq!(many(MAX_VALUES + 3), Err(MetadataFilterError::TooMany(MAX_VALUES + 3)));
+        assert!(many(MAX_VALUES).is_ok());
+    }
+
+    proptest! {
+        /// Escaped as documented, any text matches itself alone, and its start.
+        #[test]
+        fn any_text_can_be_written(text in r"[ab*\\é]{0,6}", other in r"[ab*\\é]{0,6}") {
+            let escaped = text.replace('\\', r"\\").replace('*', r"\*");
+            let metadata = json!({ "a": &other });
+            prop_assert_eq!(is_met(&[("a", &escaped)], &metadata), text == other);
+            prop_assert_eq!(is_met(&[("a", &format!("{escaped}*"))], &metadata), other.starts_with(&text));
+            prop_assert_eq!(is_met(&[("a!", &escaped)], &metadata), text != other);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The number of devices that have been silent for long.
+
+use std::time::Duration;
+
+use super::devices::{DeviceSelection, DevicesRequest, Keeping};
+use super::{Queries, QueryError};
+use crate::access::DeviceScope;
+use crate::common::clock::Clock;
+use crate::store::{Cause, StoreError};
+use crate::telemetry::Gauge;
+
+/// The wait after each page of devices. A page looks at up to 10,000 entries of the device index, or looks
+/// some thousand devices up. So a pass takes few percent of a processor, and a million devices some minutes.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// The wait after each pass.
+const REST: Duration = Duration::from_secs(60);
+
+/// The most silent devices of one page.
+const PAGE: usize = 10_000;
+
+impl Queries {
+    /// Counts the devices without a reading for `silent_after`, again and again, and sets `gauge` after each
+    /// pass over the device index. While the store is away, the gauge keeps its value.
+    pub async fn count_silent_devices(&self, silent_after: Duration, clock: &Clock, gauge: &Gauge) {
+        loop {
+            match self.pass(silent_after, clock).await {
+                Ok(silent) => gauge.set(silent as f64),
+                Err(error) => tracing::debug!(%error, "the silent devices were not counted"),
+            }
+            tokio::time::sleep(REST).await;
+        }
+    }
+
+    async fn pass(&self, silent_after: Duration, clock: &Clock) -> Result<u64, QueryError> {
+        let silent_after_ms = i64::try_from(silent_after.as_millis()).unwrap_or(i64::MAX);
+        let (mut silent, mut after) = (0, None);
+        loop {
+            let now_ms = clock.now_ms();
+            let silent_since_ms = Some(now_ms.saturating_sub(silent_after_ms));
+            let selection = DeviceSelection { silent_since_ms, ..DeviceSelection::default() };
+            let request = DevicesRequest { selection, after, limit: PAGE, now_ms };
+            let page = self.list(self.deadline(), DeviceScope::all(), &request, Keeping::Ids, |_, _| ()).await?;
+            if page.partial {
+                return Err(StoreError::new(Cause::Network, "only pending devices are known").into());
+            }
+            silent += page.body.devices.len() as u64;
+            let Some(next) = page.body.next else { return Ok(silent) };
+            after = Some(next.to_string());
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
