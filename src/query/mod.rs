@@ -39,6 +39,7 @@ use crate::store::{Cause, Store, StoreError};
 pub mod bench;
 mod devices;
 mod export;
+mod groups;
 mod latest;
 mod latest_list;
 mod readings;
@@ -47,6 +48,7 @@ mod silence;
 
 pub use devices::{Device, DeviceSelection, DevicesRequest, Listed};
 pub use export::{Export, ExportRequest, ExportedDevices};
+pub use groups::{DeviceGroup, DeviceGroups};
 pub use latest::Latest;
 pub use readings::{Page, ReadingAt, ReadingSlices, ReadingsRequest, Slice, SliceHour};
 pub use rollups::{

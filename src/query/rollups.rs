@@ -10,6 +10,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::iter;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -129,7 +130,7 @@ impl Queries {
         let convert = {
             let plan = Arc::clone(&plan);
             move |at: usize, mut of_device: Rollups| {
-                let points = plan.points_of(&of_device, max)?;
+                let points = plan.points_of([&of_device], max)?;
                 plan.fill(&mut of_device);
                 Ok((points, convert(at, &of_device, plan.grid.local_time())))
             }
@@ -147,7 +148,8 @@ impl Queries {
         Ok(self.each_device(scope, &request.devices, plan, convert, take).await?.map(|()| page))
     }
 
-    /// Returns the rollups of all devices, combined, and the local time of the steps.
+    /// Returns the combined rollups of each group of devices, and the local time of the steps. `group_of` has
+    /// the index of the group of each device, from 0 on.
     ///
     /// # Errors
     /// Those of [`Self::rollups`], for all devices, and if the result has more points than an answer may
@@ -156,22 +158,25 @@ impl Queries {
         &self,
         scope: &DeviceScope,
         request: &RollupsRequest,
-    ) -> Result<Answer<(Rollups, LocalTime)>, QueryError> {
+        group_of: &[usize],
+    ) -> Result<Answer<(Vec<Rollups>, LocalTime)>, QueryError> {
         let max = self.limits.max_points;
         let plan = Arc::new(Plan::new(request, &self.limits)?);
-        let mut combined = Combined::default();
-        let take = |of_device: Result<Rollups, QueryError>| {
-            combined.add(of_device?);
-            if combined.points > max {
-                return Err(plan.too_many_points(max, combined.points));
-            }
-            Ok(ControlFlow::Continue(()))
+        let groups = group_of.iter().max().map_or(1, |last| last + 1);
+        let mut combined: Vec<Combined> = iter::repeat_with(Combined::default).take(groups).collect();
+        let mut points = 0;
+        let take = |of_device: Result<(usize, Rollups), QueryError>| {
+            let (at, rollups) = of_device?;
+            points += combined[group_of[at]].add(rollups);
+            if points > max { Err(plan.too_many_points(max, points)) } else { Ok(ControlFlow::Continue(())) }
         };
-        let convert = |_: usize, of_device: Rollups| Ok(of_device);
+        let convert = |at: usize, of_device: Rollups| Ok((at, of_device));
         let answer = self.each_device(scope, &request.devices, Arc::clone(&plan), convert, take).await?;
-        let mut combined = combined.finish();
+        let mut combined: Vec<Rollups> = combined.into_iter().map(Combined::finish).collect();
         plan.points_of(&combined, max)?;
-        plan.fill(&mut combined);
+        for rollups in &mut combined {
+            plan.fill(rollups);
+        }
         Ok(answer.map(|()| (combined, plan.grid.local_time().clone())))
     }
 

@@ -125,6 +125,11 @@ async fn assert_rollups_of_devices(server: &Server) {
     let lux = [point("2024-04-20T14:00:00.000Z", 3, 5.0, 322.0, 637.0)];
     assert_eq!((&combined["devices"], numbers(&combined["metrics"]["lux"])), (&json!(2), numbers(&json!(lux))));
     assert_eq!(combined["metrics"]["value"], two["metrics"]["value"]);
+    let groups =
+        server.get_json(&format!("{path}&combine=by:floor,room&device=LIGHT-2&device=LIGHT-1&device=none")).await;
+    let group = |floor: Value, devices: u32, metrics: &Value| json!({ "by": { "floor": floor, "room": null }, "devices": devices, "step": "2h", "metrics": metrics });
+    let without = group(Value::Null, 2, &two["metrics"]);
+    assert_eq!(groups, json!({ "groups": [without, group(json!(2), 1, &one["metrics"])] }));
     assert_eq!(
         server.get_json(&format!("{path}&combine=true&device=LIGHT-1")).await["metrics"],
         one["metrics"],
@@ -182,6 +187,7 @@ async fn bad_parameters_are_named_in_a_problem() {
         &format!("rollups?{RANGE}&fn=median"),
         &format!("rollups?{RANGE}&tz=Mars/Olympus"),
         &format!("rollups?{RANGE}&fill=linear"),
+        &format!("rollups?{RANGE}&combine=by:floor"),
         "rollups?from=-1y",
         "readings?to=tomorrow",
         &format!("rollups?{RANGE}&fn="),
@@ -239,6 +245,8 @@ async fn parameters_that_cannot_be_combined_are_named() {
         ("device=a&limit=3", "limit cannot be combined with device"),
         ("device=a&cursor=b", "cursor: is not a `next` of these devices"),
         ("combine=true&limit=3", "limit cannot be combined with combine=true"),
+        ("combine=by:", "combine: expected true, false, or by:KEY"),
+        ("combine=by:floor&limit=3", "limit cannot be combined with combine=true"),
         ("device=a&colour=3", "colour: this path has no such parameter"),
     ] {
         let answer = server.get(&format!("/v1/rollups?{RANGE}&{query}")).await;

@@ -50,7 +50,7 @@ def questions_of(device, readings):
             ("1mo", (first + 9 * DAY, last - 9 * DAY)),
         ]:
             starts = clock[zone].starts(step, start, end)
-            for columns in [COLUMNS, "increase"] if step not in ("1w", "1mo") else [COLUMNS]:
+            for columns in [COLUMNS, "increase"] if step in ("1h", "1d") else [COLUMNS]:
                 parameters = {"step": step, "tz": zone, "from": start, "to": end, "fn": columns}
                 yield device, parameters, expected(readings, starts, start, end, columns)
 

@@ -75,7 +75,8 @@ pub(in crate::http) async fn of_devices(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri);
     let mut question = Question::of(&mut params, &headers, &app.clock)?;
-    let combined = params.boolean("combine", false)?;
+    let combine = Combine::of(&mut params, question.form.format)?;
+    let combined = combine != Combine::No;
     let which = Which::of(&app, &grant, &mut params, combined)?;
     params.end()?;
     admitted.reserve(question.bytes(app.limits.max_points)).await?;
@@ -85,14 +86,7 @@ pub(in crate::http) async fn of_devices(
         return Err(Problem::invalid_parameter("prefix", why));
     }
     if combined {
-        let mut rollups = app.queries.combined_rollups(&grant.device_scope, &question.request).await?;
-        rollups.partial |= partial;
-        if question.form.format != Format::Json {
-            let ((rollups, local), lagging) = complete(rollups)?;
-            let rows = rollups_table::rows(None, &question.form, &rollups, &local);
-            return Ok(rollups_table::respond(false, &question.form, [rows], "rollups", (None, lagging)));
-        }
-        return Ok(rollups_json::combined(&rollups, question.request.devices.len(), &question.form));
+        return combine.answer(&app, &grant, &question, partial).await;
     }
     let mut rollups = app.queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
     rollups.partial |= partial;
@@ -107,6 +101,63 @@ pub(in crate::http) async fn of_devices(
         return Ok(rollups_table::respond(true, &question.form, rows, "rollups", (next, lagging)));
     }
     Ok(rollups_json::of_devices(rollups, next))
+}
+
+/// The devices whose rollups are combined.
+#[derive(Debug, PartialEq)]
+enum Combine {
+    No,
+    All,
+    /// The devices with the same values of these keys of their metadata.
+    By(Vec<String>),
+}
+
+/// The most keys of metadata by which devices are combined.
+const MAX_KEYS: usize = 8;
+
+/// The longest key.
+const MAX_KEY_BYTES: usize = 256;
+
+impl Combine {
+    /// Reads `combine`.
+    fn of(params: &mut Params<'_>, format: Format) -> Result<Self, Problem> {
+        match params.one("combine")?.as_deref() {
+            None | Some("false" | "0") => Ok(Self::No),
+            Some("true" | "1") => Ok(Self::All),
+            Some(by) if by.starts_with("by:") && format != Format::Json => {
+                Err(Problem::invalid_parameter("combine", "by: has answers in JSON only"))
+            }
+            Some(by) => {
+                let keys: Vec<String> =
+                    by.strip_prefix("by:").into_iter().flat_map(|keys| keys.split(',')).map(str::to_owned).collect();
+                let is_key = |key: &String| (1..=MAX_KEY_BYTES).contains(&key.len());
+                let is_valid = (1..=MAX_KEYS).contains(&keys.len()) && keys.iter().all(is_key);
+                let why = "expected true, false, or by:KEY of the metadata, or up to eight keys with commas between";
+                if is_valid { Ok(Self::By(keys)) } else { Err(Problem::invalid_parameter("combine", why)) }
+            }
+        }
+    }
+
+    /// Answers for the devices of the question. `partial`: some devices may be missing.
+    async fn answer(self, app: &App, grant: &Grant, question: &Question, partial: bool) -> Result<Response, Problem> {
+        let Question { request, form } = question;
+        let scope = &grant.device_scope;
+        let Self::By(keys) = self else {
+            let one_group = vec![0; request.devices.len()];
+            let mut rollups = app.queries.combined_rollups(scope, request, &one_group).await?;
+            rollups.partial |= partial;
+            if form.format != Format::Json {
+                let ((rollups, local), lagging) = complete(rollups)?;
+                let rows = rollups.iter().map(|rollups| rollups_table::rows(None, form, rollups, &local));
+                return Ok(rollups_table::respond(false, form, rows, "rollups", (None, lagging)));
+            }
+            return Ok(rollups_json::combined(&rollups, request.devices.len(), form));
+        };
+        let groups = app.queries.device_groups(scope, &request.devices, &keys).await?;
+        let mut rollups = app.queries.combined_rollups(scope, request, &groups.body.group_of).await?;
+        rollups.partial |= partial || groups.partial;
+        Ok(rollups_json::combined_groups(&rollups, &groups.body.groups, &keys, form))
+    }
 }
 
 /// The parameters that both paths have in common.

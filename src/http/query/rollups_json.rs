@@ -13,7 +13,7 @@ use crate::common::clock::{HourTexts, write_local_rfc3339, write_rfc3339};
 use crate::http::format::{Format, write_number};
 use crate::http::pieces::Pieces;
 use crate::model::ValueAt;
-use crate::query::{Answer, Column, Columns, LocalTime, Point, Rollups, Series};
+use crate::query::{Answer, Column, Columns, DeviceGroup, LocalTime, Point, Rollups, Series};
 
 /// The usual length of a point, to reserve memory.
 const POINT_BYTES: usize = 120;
@@ -81,17 +81,51 @@ pub(super) fn of_devices(answer: Answer<Vec<OfDevice>>, next: Option<&str>) -> R
 }
 
 /// The response for `devices` devices whose rollups are combined.
-pub(super) fn combined(answer: &Answer<(Rollups, LocalTime)>, devices: usize, form: &Form) -> Response {
+pub(super) fn combined(answer: &Answer<(Vec<Rollups>, LocalTime)>, devices: usize, form: &Form) -> Response {
     let (rollups, local) = &answer.body;
-    let points: usize = rollups.values().map(Vec::len).sum();
-    let mut json = Vec::with_capacity(256 + points * POINT_BYTES);
+    let mut json = Vec::new();
     braces(&mut json, |object| {
-        value(object.field("devices"), &devices);
-        value(object.field("step"), &form.step);
-        write_metrics(object.field("metrics"), form, rollups, local);
+        for rollups in rollups {
+            write_combined(object, devices, form, rollups, local);
+        }
         write_notes(object, answer);
     });
     response([json.into()])
+}
+
+/// The response for groups of devices by `keys` of their metadata, each combined.
+pub(super) fn combined_groups(
+    answer: &Answer<(Vec<Rollups>, LocalTime)>,
+    groups: &[DeviceGroup],
+    keys: &[String],
+    form: &Form,
+) -> Response {
+    let (rollups, local) = &answer.body;
+    let groups: Vec<_> = groups.iter().zip(rollups).collect();
+    let mut json = Vec::new();
+    braces(&mut json, |object| {
+        array(object.field("groups"), &groups, |json, (group, rollups)| {
+            braces(json, |object| {
+                braces(object.field("by"), |by| {
+                    for (key, of_group) in keys.iter().zip(&group.values) {
+                        value(by.field(key), of_group);
+                    }
+                });
+                write_combined(object, group.devices, form, rollups, local);
+            });
+        });
+        write_notes(object, answer);
+    });
+    response([json.into()])
+}
+
+/// Writes the fields of combined rollups.
+fn write_combined(object: &mut Object<'_>, devices: usize, form: &Form, rollups: &Rollups, local: &LocalTime) {
+    let points: usize = rollups.values().map(Vec::len).sum();
+    object.json.reserve(256 + points * POINT_BYTES);
+    value(object.field("devices"), &devices);
+    value(object.field("step"), &form.step);
+    write_metrics(object.field("metrics"), form, rollups, local);
 }
 
 /// Writes what may be missing in an answer.
@@ -289,7 +323,7 @@ mod tests {
         assert_eq!(apart, json!({ "devices": [of("a"), of("b")], "next": "b" }));
         let none = text(of_devices(Answer { partial: true, ..answer(Vec::new()) }, None)).await;
         assert_eq!(none, r#"{"devices":[],"next":null,"partial":true}"#);
-        let together = parsed(combined(&answer((rollups(), berlin())), 7, &form("1h"))).await;
+        let together = parsed(combined(&answer((vec![rollups()], berlin())), 7, &form("1h"))).await;
         assert_eq!(together, json!({ "devices": 7, "step": "1h", "metrics": points() }));
     }
 

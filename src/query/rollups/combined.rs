@@ -9,11 +9,12 @@ use crate::model::{Metric, Stats};
 #[derive(Default)]
 pub(super) struct Combined {
     series: BTreeMap<Metric, BTreeMap<i64, (Stats, f64)>>,
-    pub(super) points: usize,
 }
 
 impl Combined {
-    pub(super) fn add(&mut self, of_device: Rollups) {
+    /// Adds the rollups of a device, and returns the number of new points.
+    pub(super) fn add(&mut self, of_device: Rollups) -> usize {
+        let mut points = 0;
         for (metric, series) in of_device {
             let steps = self.series.entry(metric).or_default();
             let before = steps.len();
@@ -24,8 +25,9 @@ impl Combined {
                 });
                 known.or_insert((stats, increase));
             }
-            self.points += steps.len() - before;
+            points += steps.len() - before;
         }
+        points
     }
 
     pub(super) fn finish(self) -> Rollups {

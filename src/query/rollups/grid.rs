@@ -6,8 +6,8 @@
 //! that the clock skips as a whole does not exist.
 //!
 //! A step of an hour or less begins whenever the local clock shows a multiple of it, also for the second
-//! time; and where the clock skips such an instant, after the gap. So an hour that the clock repeats is a step
-//! of its own.
+//! time; and where the clock skips such an instant, after the gap. So an hour that the clock repeats is a
+//! step of its own.
 
 use std::ops::Range;
 
@@ -315,7 +315,8 @@ mod tests {
             prop_assert!(grid.bounds.is_sorted_by(|a, b| a < b));
             let (starts, range) = (grid.starts(), grid.range_ms());
             prop_assert!(starts[0] <= from && starts.get(1).is_none_or(|next| *next > from));
-            prop_assert!(range.end >= from + quarters * QUARTER && starts[starts.len() - 1] < from + quarters * QUARTER);
+            let to = from + quarters * QUARTER;
+            prop_assert!(range.end >= to && starts[starts.len() - 1] < to);
             // Each step has one name by the clock; the next one has another.
             let before = zone(name).local_time(range.start - 100 * MS_PER_DAY..range.end + 100 * MS_PER_DAY);
             let is_fine = step.usual_ms() <= MS_PER_HOUR;

@@ -1,4 +1,4 @@
-//! What a query for rollups reads.
+//! The plan of a query for rollups: its steps, and the data that they need.
 
 use std::ops::Range;
 
@@ -81,8 +81,14 @@ impl Plan {
     }
 
     /// The number of points of some rollups in an answer; an error if they are more than it may have.
-    pub(super) fn points_of(&self, rollups: &Rollups, max: usize) -> Result<usize, QueryError> {
-        let found = self.fill.points_of(rollups, self.grid.starts().len());
+    pub(super) fn points_of<'r>(
+        &self,
+        rollups: impl IntoIterator<Item = &'r Rollups>,
+        max: usize,
+    ) -> Result<usize, QueryError> {
+        let steps = self.grid.starts().len();
+        let of_each = rollups.into_iter().map(|rollups| self.fill.points_of(rollups, steps));
+        let found = of_each.fold(0_usize, usize::saturating_add);
         if found <= max { Ok(found) } else { Err(self.too_many_points(max, found)) }
     }
 

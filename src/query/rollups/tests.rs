@@ -230,7 +230,7 @@ fn limits_are_checked_before_steps_are_made_and_say_what_fits() {
         };
         let limits = Limits { max_hours: 876_600, max_points: 1_000_000, ..LIMITS };
         Plan::new(&request, &limits)
-            .map(|plan| plan.points_of(&model_of(&plan, &[((0, 1), 1), ((1, 1), 1)].into()), 100))
+            .map(|plan| plan.points_of([&model_of(&plan, &[((0, 1), 1), ((1, 1), 1)].into())], 100))
     };
     let steps = refused("1m", 36_000).expect_err("too many").to_string();
     assert!(steps.contains("steps of 1m") && steps.contains("ask for 16665 hours at most"), "{steps}");

@@ -1,0 +1,115 @@
+//! Groups of devices by their metadata.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::devices::Keeping;
+use super::{Answer, DeviceSelection, DevicesRequest, Queries, QueryError};
+use crate::access::DeviceScope;
+use crate::store::DeviceSummary;
+
+/// Devices with the same values of some keys of their metadata.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeviceGroup {
+    /// The value of each key, in the order of the request; null for devices without the key.
+    pub values: Vec<Value>,
+    /// The number of devices.
+    pub devices: usize,
+}
+
+/// Groups, in the order of their first devices.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DeviceGroups {
+    /// The groups.
+    pub groups: Vec<DeviceGroup>,
+    /// The index of the group of each device of the request.
+    pub group_of: Vec<usize>,
+}
+
+impl Queries {
+    /// Groups devices, by client ID, by keys of their metadata. A key with dots also names a member of an object
+    /// in the metadata.
+    ///
+    /// # Errors
+    /// If a device is outside of the scope, or the store does not answer.
+    pub async fn device_groups(
+        &self,
+        scope: &DeviceScope,
+        devices: &[Arc<str>],
+        keys: &[String],
+    ) -> Result<Answer<DeviceGroups>, QueryError> {
+        let values_of = |metadata: Option<&str>| -> Vec<Value> {
+            let metadata = metadata.and_then(|metadata| serde_json::from_str(metadata).ok());
+            let metadata: Map<String, Value> = metadata.unwrap_or_default();
+            keys.iter().map(|key| member(&metadata, key).cloned().unwrap_or_default()).collect()
+        };
+        let selection = DeviceSelection { ids: Some(devices.to_vec()), ..DeviceSelection::default() };
+        let request = DevicesRequest { selection, after: None, limit: devices.len().max(1), now_ms: 0 };
+        let keep = |id: Arc<str>, summary: DeviceSummary| {
+            (id, values_of(summary.metadata.as_ref().map(|metadata| &*metadata.text)))
+        };
+        let listed = self.list(self.deadline(), scope, &request, Keeping::Ids, keep).await?;
+        Ok(listed.map(|listed| {
+            let mut known: HashMap<Arc<str>, Vec<Value>> = listed.devices.into_iter().collect();
+            let (mut found, mut places) = (DeviceGroups::default(), HashMap::new());
+            for device in devices {
+                found.add(known.remove(device).unwrap_or_else(|| values_of(None)), &mut places);
+            }
+            found
+        }))
+    }
+}
+
+impl DeviceGroups {
+    /// Adds a device with these values. `places` has the index of each group by the text of its values.
+    fn add(&mut self, values: Vec<Value>, places: &mut HashMap<String, usize>) {
+        let text = Value::Array(values.clone()).to_string();
+        let place = *places.entry(text).or_insert(self.groups.len());
+        if place == self.groups.len() {
+            self.groups.push(DeviceGroup { values, devices: 0 });
+        }
+        self.groups[place].devices += 1;
+        self.group_of.push(place);
+    }
+}
+
+/// Returns the member of an object that a key names, itself or with dots between the keys of objects.
+fn member<'v>(object: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
+    object.get(key).or_else(|| {
+        let mut dots = key.match_indices('.').map(|(at, _)| at);
+        dots.find_map(|at| member(object.get(&key[..at])?.as_object()?, &key[at + 1..]))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn devices_with_equal_values_are_one_group() {
+        let (mut found, mut places) = (DeviceGroups::default(), HashMap::new());
+        for values in [json!([2, "a"]), json!(["2", "a"]), json!([2, "a"]), json!([null, "a"])] {
+            found.add(values.as_array().unwrap().clone(), &mut places);
+        }
+        assert_eq!(found.group_of, [0, 1, 0, 2]);
+        assert_eq!(found.groups.iter().map(|group| group.devices).collect::<Vec<_>>(), [2, 1, 1]);
+    }
+
+    #[test]
+    fn a_key_with_dots_names_a_member_of_an_object() {
+        let metadata = json!({ "floor": 2, "room": { "name": "x", "a.b": { "c": 7 } }, "site.name": "hall" });
+        let metadata = metadata.as_object().unwrap();
+        for (key, value) in
+            [("floor", json!(2)), ("room.name", json!("x")), ("room.a.b.c", json!(7)), ("site.name", json!("hall"))]
+        {
+            assert_eq!(member(metadata, key), Some(&value), "{key}");
+        }
+        for key in ["", ".", "floor.x", "room.", "site", "room.a"] {
+            assert_eq!(member(metadata, key), None, "{key}");
+        }
+    }
+}
