@@ -29,8 +29,8 @@ pub struct DeviceGroups {
 }
 
 impl Queries {
-    /// Groups devices, by client ID, by keys of their metadata. A key with dots also names a member of an object
-    /// in the metadata.
+    /// Groups devices, by client ID, by keys of their metadata. A key with dots also names a member of an
+    /// object in the metadata.
     ///
     /// # Errors
     /// If a device is outside of the scope, or the store does not answer.

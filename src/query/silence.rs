@@ -11,10 +11,10 @@ use crate::telemetry::Gauge;
 
 /// The wait after each page of devices. A page looks at up to 10,000 entries of the device index, or looks
 /// some thousand devices up. So a pass takes few percent of a processor, and a million devices some minutes.
-const PAUSE: Duration = Duration::from_secs(2);
+const PAGE_WAIT: Duration = Duration::from_secs(2);
 
 /// The wait after each pass.
-const REST: Duration = Duration::from_secs(60);
+const PASS_WAIT: Duration = Duration::from_secs(60);
 
 /// The most silent devices of one page.
 const PAGE: usize = 10_000;
@@ -28,7 +28,7 @@ impl Queries {
                 Ok(silent) => gauge.set(silent as f64),
                 Err(error) => tracing::debug!(%error, "the silent devices were not counted"),
             }
-            tokio::time::sleep(REST).await;
+            tokio::time::sleep(PASS_WAIT).await;
         }
     }
 
@@ -47,7 +47,7 @@ impl Queries {
             silent += page.body.devices.len() as u64;
             let Some(next) = page.body.next else { return Ok(silent) };
             after = Some(next.to_string());
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(PAGE_WAIT).await;
         }
     }
 }

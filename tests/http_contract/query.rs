@@ -86,13 +86,12 @@ async fn assert_rollups(server: &Server) {
     let path = format!("/v1/devices/LIGHT-1/rollups?{RANGE}&metric=lux");
     let filled =
         server.get_json(&format!("{path}&step=6h&fn=count,max,increase&fill=previous&tz=Asia/Kathmandu")).await;
-    let point = |ts: &str, local: &str, count: u32, max: Option<f64>, increase: Option<f64>| json!({ "ts": ts, "local": local, "count": count, "max": max, "increase": increase });
     let quarters = [
-        point("2024-04-19T18:15:00.000Z", "2024-04-20T00:00:00.000+05:45", 0, None, None),
-        point("2024-04-20T00:15:00.000Z", "2024-04-20T06:00:00.000+05:45", 0, None, None),
-        point("2024-04-20T06:15:00.000Z", "2024-04-20T12:00:00.000+05:45", 0, None, None),
-        point("2024-04-20T12:15:00.000Z", "2024-04-20T18:00:00.000+05:45", 3, Some(322.0), Some(17.0)),
-        point("2024-04-20T18:15:00.000Z", "2024-04-21T00:00:00.000+05:45", 0, Some(322.0), Some(17.0)),
+        local_point("2024-04-19T18:15:00.000Z", "2024-04-20T00:00:00.000+05:45", 0, None, None),
+        local_point("2024-04-20T00:15:00.000Z", "2024-04-20T06:00:00.000+05:45", 0, None, None),
+        local_point("2024-04-20T06:15:00.000Z", "2024-04-20T12:00:00.000+05:45", 0, None, None),
+        local_point("2024-04-20T12:15:00.000Z", "2024-04-20T18:00:00.000+05:45", 3, Some(322.0), Some(17.0)),
+        local_point("2024-04-20T18:15:00.000Z", "2024-04-21T00:00:00.000+05:45", 0, Some(322.0), Some(17.0)),
     ];
     assert_eq!(filled["metrics"]["lux"], json!(quarters));
     let minutes = server.get_json(&format!("{path}&step=1m&fn=count&fill=none")).await;
@@ -127,9 +126,8 @@ async fn assert_rollups_of_devices(server: &Server) {
     assert_eq!(combined["metrics"]["value"], two["metrics"]["value"]);
     let groups =
         server.get_json(&format!("{path}&combine=by:floor,room&device=LIGHT-2&device=LIGHT-1&device=none")).await;
-    let group = |floor: Value, devices: u32, metrics: &Value| json!({ "by": { "floor": floor, "room": null }, "devices": devices, "step": "2h", "metrics": metrics });
-    let without = group(Value::Null, 2, &two["metrics"]);
-    assert_eq!(groups, json!({ "groups": [without, group(json!(2), 1, &one["metrics"])] }));
+    let without = group_by_floor(&Value::Null, 2, &two["metrics"]);
+    assert_eq!(groups, json!({ "groups": [without, group_by_floor(&json!(2), 1, &one["metrics"])] }));
     assert_eq!(
         server.get_json(&format!("{path}&combine=true&device=LIGHT-1")).await["metrics"],
         one["metrics"],
@@ -276,4 +274,12 @@ fn numbers(value: &Value) -> Value {
         Value::Object(members) => members.iter().map(|(key, member)| (key.clone(), numbers(member))).collect(),
         other => other.clone(),
     }
+}
+
+fn local_point(ts: &str, local: &str, count: u32, max: Option<f64>, increase: Option<f64>) -> Value {
+    json!({ "ts": ts, "local": local, "count": count, "max": max, "increase": increase })
+}
+
+fn group_by_floor(floor: &Value, devices: u32, metrics: &Value) -> Value {
+    json!({ "by": { "floor": floor, "room": null }, "devices": devices, "step": "2h", "metrics": metrics })
 }
