@@ -191,24 +191,65 @@ impl Contents {
         Self { metrics: self.metrics.clone(), samples: samples.copied().collect(), keep: self.keep }
     }
 
-    /// The value of an identity.
+    /// The samples whose identities `other` does not have.
     #[must_use]
+    pub fn without(&self, other: &Self) -> Self {
+        let others = other.values_for(&self.metrics);
+        let samples = self.samples.iter().filter(|sample| others.of(sample).is_none()).copied().collect();
+        Self { metrics: self.metrics.clone(), samples, keep: self.keep }
+    }
+
+    /// The values by identity, for samples whose metrics are those of another table.
+    #[must_use]
+    pub fn values_for(&self, metrics: &[Metric]) -> Values<'_> {
+        let mut own = MetricTable::new(self.metrics.clone());
+        Values { samples: &self.samples, places: metrics.iter().map(|metric| own.find(metric)).collect() }
+    }
+
+    /// The value of an identity. It searches all names, so it is for tests only.
+    #[cfg(test)]
     pub fn value(&self, offset: HourOffset, metric: &str) -> Option<f64> {
-        let metric = self.metrics.iter().position(|known| &**known == metric)?;
-        let key = (offset, u32::try_from(metric).ok()?);
+        self.values_for(&[metric.into()]).of(&Sample { value: 0.0, offset, metric: 0 })
+    }
+}
+
+/// Finds values of contents for samples with another table of metrics. The names of both tables are compared
+/// once, and not for each sample.
+#[derive(Debug)]
+pub struct Values<'a> {
+    samples: &'a [Sample],
+    /// For each metric of the other table its place in the table of the contents.
+    places: Vec<Option<u32>>,
+}
+
+impl Values<'_> {
+    /// The value that has the identity of `sample`.
+    #[must_use]
+    pub fn of(&self, sample: &Sample) -> Option<f64> {
+        let key = (sample.offset, self.places[sample.metric as usize]?);
         let at = self.samples.binary_search_by_key(&key, Sample::key).ok()?;
         Some(self.samples[at].value)
+    }
+
+    /// Whether the identity of `sample` has its value.
+    #[must_use]
+    pub fn has(&self, sample: &Sample) -> bool {
+        self.of(sample).is_some_and(|value| value == sample.value)
     }
 }
 
 /// Equal if they have the same values of the same identities, in any order of their metric tables.
 impl PartialEq for Contents {
     fn eq(&self, other: &Self) -> bool {
-        self.samples.len() == other.samples.len()
-            && self
-                .samples
-                .iter()
-                .all(|sample| other.value(sample.offset, self.metric_of(sample)) == Some(sample.value))
+        if self.samples.len() != other.samples.len() {
+            return false;
+        }
+        if self.metrics == other.metrics {
+            let is_same = |(a, b): (&Sample, &Sample)| a.key() == b.key() && a.value == b.value;
+            return self.samples.iter().zip(&other.samples).all(is_same);
+        }
+        let others = other.values_for(&self.metrics);
+        self.samples.iter().all(|sample| others.has(sample))
     }
 }
 

@@ -54,7 +54,30 @@ impl Deref for Metric {
     type Target = str;
 
     fn deref(&self) -> &str {
+        #[cfg(test)]
+        reads::count();
         &self.text
+    }
+}
+
+/// Counts the reads of names, which are the work of comparing and hashing them.
+#[cfg(test)]
+pub mod reads {
+    use std::cell::Cell;
+
+    thread_local! {
+        static DONE: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn count() {
+        DONE.set(DONE.get() + 1);
+    }
+
+    /// Does `work`, and returns how often it has read a name.
+    pub fn during<T>(work: impl FnOnce() -> T) -> (T, usize) {
+        let before = DONE.get();
+        let done = work();
+        (done, DONE.get() - before)
     }
 }
 
@@ -66,6 +89,8 @@ impl Borrow<str> for Metric {
 
 impl PartialEq for Metric {
     fn eq(&self, other: &Self) -> bool {
+        #[cfg(test)]
+        reads::count();
         self.text == other.text
     }
 }
@@ -86,6 +111,8 @@ impl Ord for Metric {
 
 impl Hash for Metric {
     fn hash<H: Hasher>(&self, state: &mut H) {
+        #[cfg(test)]
+        reads::count();
         self.text.hash(state);
     }
 }

@@ -14,7 +14,7 @@ pub mod series;
 mod series_filter;
 mod stats;
 
-pub use contents::{Arrivals, BucketWrite, Contents, Keep, Reading, Sample};
+pub use contents::{Arrivals, BucketWrite, Contents, Keep, Reading, Sample, Values};
 pub use device::{DEVICE_ID_MAX_BYTES, DeviceIdCase, DeviceIdError, check_device_id};
 pub use device_pattern::{DevicePattern, DevicePatternError};
 pub use hour::{Day, Hour, HourOffset, MS_PER_HOUR};
@@ -22,6 +22,8 @@ pub use metadata::{
     METADATA_MAX_DEPTH, MetadataError, check_metadata_depth, check_metadata_key, check_metadata_number,
 };
 pub use metadata_filter::{MetadataFilter, MetadataFilterError};
+#[cfg(test)]
+pub use metric::reads;
 pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, MetricTable, check_metric_name, is_usual_metric_name};
 pub use series_filter::{SeriesFilter, Wanted};
 pub(crate) use stats::Fold;

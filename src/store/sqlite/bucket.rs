@@ -25,7 +25,7 @@ use super::error::SqliteError;
 use super::read::stats_at;
 use super::schema::ReadingsState;
 use crate::codec::ChunkEncoder;
-use crate::model::{BucketWrite, Contents, Hour, Metric, MetricTable, Sample, Stats};
+use crate::model::{BucketWrite, Contents, Hour, Metric, MetricTable, Stats};
 use crate::store::Written;
 use crate::store::hour_samples::HourSamples;
 
@@ -174,12 +174,12 @@ impl<'a> BucketRows<'a> {
     ) -> Result<u32, SqliteError> {
         let Chunks { seqs, contents: stored, .. } = self.chunks_below(i64::MAX, summary.first_chunk)?;
         let new = &write.contents;
-        let value_before = |sample: &Sample| stored.value(sample.offset, new.metric_of(sample));
+        let before = stored.values_for(new.metrics());
         let brings_metadata = write.metadata.is_some() && write.metadata.as_deref() != summary.metadata.as_deref();
         if brings_metadata {
             summary.metadata = write.metadata.as_deref().map(str::to_owned);
         }
-        if new.samples().iter().any(|sample| value_before(sample) != Some(sample.value)) {
+        if !new.samples().iter().all(|sample| before.has(sample)) {
             let merged = stored.merge(new);
             let (first, last) = merged.span().expect("the merge has the new readings");
             self.delete_chunks(&seqs)?;
@@ -197,7 +197,7 @@ impl<'a> BucketRows<'a> {
         } else if brings_metadata {
             self.put_summary(&summary)?;
         }
-        Ok(write.count_stored(|sample| value_before(sample).is_none()))
+        Ok(write.count_stored(|sample| before.of(sample).is_none()))
     }
 
     /// Joins the small chunks into one: the first, or another one if the first is large. Returns the number

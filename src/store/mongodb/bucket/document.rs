@@ -80,9 +80,14 @@ impl Part {
     /// Gives the part this layout. Readings that are too sparse for columns stay readable; the part is then
     /// full, so that nothing is appended to it.
     pub(super) fn take_layout(&mut self, layout: BucketLayout) {
-        let suits = layout == BucketLayout::Readable || is_dense(&self.contents);
+        let suits = self.suits(layout);
         self.full |= !suits;
         self.layout = if suits { layout } else { BucketLayout::Readable };
+    }
+
+    /// Whether the part can be written in this layout.
+    pub(super) fn suits(&self, layout: BucketLayout) -> bool {
+        layout == BucketLayout::Readable || is_dense(&self.contents)
     }
 
     /// The fields that change.

@@ -154,7 +154,7 @@ fn has_huge_values(contents: &Contents) -> bool {
 }
 
 /// Makes the job of a write, unless its outcome is known without the server.
-pub(super) fn job_of(at: usize, write: &BucketWrite) -> Result<Job<'_>, Outcome> {
+pub(super) fn job_of(at: usize, write: &Arc<BucketWrite>) -> Result<Job<'_>, Outcome> {
     let Some(span) = write.contents.span() else {
         return Err(Ok(Written { stored: 0, duplicate: write.accepted }));
     };

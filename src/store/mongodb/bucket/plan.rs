@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use super::capacity::{Capacity, Keys, Size};
 use super::document::Part;
 use crate::config::BucketLayout;
-use crate::model::{BucketWrite, Contents, HourOffset, Sample};
+use crate::model::{BucketWrite, Contents, HourOffset, MetricTable, Sample};
 
 /// A document to write.
 #[derive(Debug, PartialEq)]
@@ -40,6 +40,17 @@ pub(super) fn is_consistent(parts: &[Part]) -> bool {
     parts.iter().rev().skip(1).all(|part| part.full || part.layout == BucketLayout::Packed)
 }
 
+/// A part, and what a write changes in it.
+struct Draft<'a> {
+    before: &'a Part,
+    full: bool,
+    last: HourOffset,
+    /// The new metadata, if the write brings some.
+    metadata: Option<&'a Map<String, Value>>,
+    size: Size,
+    added: Vec<Sample>,
+}
+
 /// The changes that merge `write` into `parts`, in the order in which they must be made.
 pub(super) fn plan(
     parts: &[Part],
@@ -48,54 +59,128 @@ pub(super) fn plan(
     capacity: Capacity,
     layout: BucketLayout,
 ) -> Vec<Change> {
-    let mut after: Vec<Part> = parts.to_vec();
-    for part in &mut after {
-        part.full |= part.layout != layout;
-    }
-    let mut added = vec![Vec::new(); parts.len()];
-    let mut sizes: Vec<Size> = parts.iter().map(|part| Size::of(&part.contents)).collect();
+    let mut drafts: Vec<Draft<'_>> = parts.iter().map(|part| Draft::of(part, layout)).collect();
     let mut fresh = Vec::new();
     let keys = Keys::of(&write.contents);
-    for &sample in write.contents.samples() {
-        match part_for(parts, &mut sizes, write, sample, &keys, capacity) {
-            Some(at) => added[at].push(sample),
+    for (&sample, home) in write.contents.samples().iter().zip(find_homes(parts, &write.contents)) {
+        match part_for(&mut drafts, home, &sample, &keys, capacity) {
+            Some(at) => drafts[at].added.push(sample),
             None => fresh.push(sample),
         }
     }
     let instants: Vec<&[Sample]> = fresh.chunk_by(|a, b| a.offset == b.offset).collect();
     let overflow = match layout {
-        BucketLayout::Readable => add_to_last(&mut after, &mut added, &sizes, &instants, &keys, capacity),
-        BucketLayout::Packed => add_to_open(&mut after, &mut added, &mut sizes, &instants, &keys, capacity),
+        BucketLayout::Readable => add_to_last(&mut drafts, &instants, &keys, capacity),
+        BucketLayout::Packed => add_to_open(&mut drafts, &instants, &keys, capacity),
     };
-    merge_added(&mut after, &added, write);
-    if let Some(last) = after.last_mut()
-        && metadata.is_some()
+    move_last_instants(&mut drafts);
+    if let Some(last) = drafts.last_mut()
         && overflow.is_empty()
     {
-        last.metadata = metadata.cloned();
+        last.metadata = metadata;
     }
-    let mut inserted = insertions(after.last(), write, metadata, chunks(&overflow, &keys, capacity), layout);
-    let written = after.iter_mut().chain(inserted.iter_mut().map(|change| &mut change.part));
-    written.for_each(|part| part.take_layout(layout));
-    rewrites(parts, after, &added, write).chain(inserted).collect()
+    let mut inserted = insertions(drafts.last(), write, metadata, chunks(&overflow, &keys, capacity), layout);
+    for change in &mut inserted {
+        change.part.take_layout(layout);
+    }
+    drafts.into_iter().filter_map(|draft| draft.into_change(write, layout)).chain(inserted).collect()
+}
+
+impl<'a> Draft<'a> {
+    fn of(part: &'a Part, layout: BucketLayout) -> Self {
+        Self {
+            before: part,
+            full: part.full || part.layout != layout,
+            last: part.last,
+            metadata: None,
+            size: Size::of(&part.contents),
+            added: Vec::new(),
+        }
+    }
+
+    /// The change of the part; `None` if it stays as it is.
+    fn into_change(self, write: &BucketWrite, layout: BucketLayout) -> Option<Change> {
+        let Self { before, full, last, metadata, added, .. } = self;
+        let stored = before.contents.values_for(write.contents.metrics());
+        let is_changed = added.iter().any(|sample| !stored.has(sample))
+            || (full, last) != (before.full, before.last)
+            || metadata.is_some_and(|metadata| before.metadata.as_ref() != Some(metadata));
+        if !is_changed && (before.layout == layout || !before.suits(layout)) {
+            return None;
+        }
+        let new_keys = added.iter().filter(|sample| stored.of(sample).is_none()).map(Sample::key).collect();
+        let mut part = Part {
+            rev: before.rev + 1,
+            full,
+            last,
+            metadata: metadata.or(before.metadata.as_ref()).cloned(),
+            contents: if added.is_empty() {
+                before.contents.clone()
+            } else {
+                before.contents.merge(&Contents::new(write.contents.metrics().to_vec(), added))
+            },
+            ..*before
+        };
+        part.take_layout(layout);
+        Some(Change { part, guard: Some(before.rev), new_keys })
+    }
+}
+
+/// The parts that have a sample of the write, or others of its instant: the first of each.
+#[derive(Debug, Clone, Copy, Default)]
+struct Home {
+    value: Option<usize>,
+    instant: Option<usize>,
+}
+
+/// Finds the home of each sample. The work is linear in the stored values of the write's span, and names are
+/// compared once for each part.
+fn find_homes(parts: &[Part], contents: &Contents) -> Vec<Home> {
+    let samples = contents.samples();
+    let mut homes = vec![Home::default(); samples.len()];
+    let Some((first, last)) = contents.span() else { return homes };
+    let mut metrics = MetricTable::new(contents.metrics().to_vec());
+    for (number, part) in parts.iter().enumerate() {
+        let stored = part.contents.samples();
+        let begin = stored.partition_point(|sample| sample.offset < first);
+        let end = stored.partition_point(|sample| sample.offset <= last);
+        if begin == end {
+            continue;
+        }
+        let places: Vec<Option<u32>> = part.contents.metrics().iter().map(|metric| metrics.find(metric)).collect();
+        let mut rest = 0; // the samples before it are earlier than the next stored reading
+        for reading in stored[begin..end].chunk_by(|a, b| a.offset == b.offset) {
+            let offset = reading[0].offset;
+            rest += samples[rest..].partition_point(|sample| sample.offset < offset);
+            let count = samples[rest..].partition_point(|sample| sample.offset == offset);
+            let (samples, homes) = (&samples[rest..rest + count], &mut homes[rest..rest + count]);
+            if homes.first().is_some_and(|home| home.instant.is_none()) {
+                for home in &mut *homes {
+                    home.instant = Some(number);
+                }
+            }
+            for metric in reading.iter().filter_map(|sample| places[sample.metric as usize]) {
+                if let Ok(at) = samples.binary_search_by_key(&metric, |sample| sample.metric) {
+                    homes[at].value.get_or_insert(number);
+                }
+            }
+        }
+    }
+    homes
 }
 
 /// Adds new instants to the last part while it has room, and returns the others. If there are others, the
 /// part is full.
 fn add_to_last<'a>(
-    parts: &mut [Part],
-    added: &mut [Vec<Sample>],
-    sizes: &[Size],
+    drafts: &mut [Draft<'_>],
     instants: &[&'a [Sample]],
     keys: &Keys,
     capacity: Capacity,
 ) -> Vec<&'a [Sample]> {
-    let (Some(last), Some(added), Some(&size)) = (parts.last_mut(), added.last_mut(), sizes.last()) else {
-        return instants.to_vec();
-    };
-    let taken = if last.full { 0 } else { count_fitting(instants, size, keys, capacity) };
+    let Some(last) = drafts.last_mut() else { return instants.to_vec() };
+    let taken = if last.full { 0 } else { count_fitting(instants, last.size, keys, capacity) };
     let (fitting, overflow) = instants.split_at(taken);
-    added.extend(fitting.iter().copied().flatten());
+    last.added.extend(fitting.iter().copied().flatten());
     last.full |= !overflow.is_empty();
     overflow.to_vec()
 }
@@ -105,28 +190,26 @@ fn add_to_last<'a>(
 /// Every writer finds the same part for an instant: of the parts that are neither before it nor full,
 /// the first one.
 fn add_to_open<'a>(
-    parts: &mut [Part],
-    added: &mut [Vec<Sample>],
-    sizes: &mut [Size],
+    drafts: &mut [Draft<'_>],
     instants: &[&'a [Sample]],
     keys: &Keys,
     capacity: Capacity,
 ) -> Vec<&'a [Sample]> {
     let mut overflow = Vec::new();
     for &samples in instants {
-        let mut home = parts.partition_point(|part| part.last < samples[0].offset);
-        while let Some(part) = parts.get_mut(home) {
-            let with_them = sizes[home] + keys.reading(samples);
+        let mut home = drafts.partition_point(|draft| draft.last < samples[0].offset);
+        while let Some(draft) = drafts.get_mut(home) {
+            let with_them = draft.size + keys.reading(samples);
             let with_stats = Size { bytes: with_them.bytes + keys.stats_bytes(), ..with_them };
-            if !part.full && capacity.fits(with_stats) {
-                sizes[home] = with_them;
+            if !draft.full && capacity.fits(with_stats) {
+                draft.size = with_them;
                 break;
             }
-            part.full = true;
+            draft.full = true;
             home += 1;
         }
-        match added.get_mut(home) {
-            Some(added) => added.extend(samples),
+        match drafts.get_mut(home) {
+            Some(draft) => draft.added.extend(samples),
             None => overflow.push(samples),
         }
     }
@@ -134,24 +217,14 @@ fn add_to_open<'a>(
 }
 
 /// The part with the identity of a sample, or with its instant and room for one more value.
-fn part_for(
-    parts: &[Part],
-    sizes: &mut [Size],
-    write: &BucketWrite,
-    sample: Sample,
-    keys: &Keys,
-    capacity: Capacity,
-) -> Option<usize> {
-    let metric = write.contents.metric_of(&sample);
-    if let Some(at) = parts.iter().position(|part| part.contents.value(sample.offset, metric).is_some()) {
-        return Some(at);
+fn part_for(drafts: &mut [Draft<'_>], home: Home, sample: &Sample, keys: &Keys, capacity: Capacity) -> Option<usize> {
+    if home.value.is_some() {
+        return home.value;
     }
-    let at = parts.iter().position(|part| holds(&part.contents, sample.offset))?;
-    let with_it = Size { bytes: sizes[at].bytes + keys.joining_bytes(&sample), ..sizes[at] };
-    capacity.has_bytes_for(with_it).then(|| {
-        sizes[at] = with_it;
-        at
-    })
+    let size = &mut drafts[home.instant?].size;
+    let with_it = Size { bytes: size.bytes + keys.joining_bytes(sample), ..*size };
+    capacity.has_bytes_for(with_it).then(|| *size = with_it)?;
+    home.instant
 }
 
 /// The number of instants that fit into a part of this size.
@@ -176,47 +249,29 @@ fn chunks<'a>(mut instants: &'a [&'a [Sample]], keys: &Keys, capacity: Capacity)
     chunks
 }
 
-/// Merges its added samples into each part.
-fn merge_added(parts: &mut [Part], added: &[Vec<Sample>], write: &BucketWrite) {
+/// Moves the last instant of each part to which samples were added. It never falls from part to part.
+fn move_last_instants(drafts: &mut [Draft<'_>]) {
     let mut last = 0;
-    for (part, added) in parts.iter_mut().zip(added) {
-        if !added.is_empty() {
-            part.contents = part.contents.merge(&Contents::new(write.contents.metrics().to_vec(), added.clone()));
-            part.last = part.last.max(last).max(part.contents.span().map_or(0, |(_, last)| last));
+    for draft in drafts {
+        if let Some(added) = draft.added.iter().map(|sample| sample.offset).max() {
+            let stored = draft.before.contents.span().map_or(0, |(_, last)| last);
+            draft.last = draft.last.max(last).max(stored).max(added);
         }
-        last = last.max(part.last);
+        last = last.max(draft.last);
     }
-}
-
-/// The changes to the parts whose contents changed.
-fn rewrites(
-    before: &[Part],
-    after: Vec<Part>,
-    added: &[Vec<Sample>],
-    write: &BucketWrite,
-) -> impl Iterator<Item = Change> {
-    before.iter().zip(after).zip(added).filter(|((before, after), _)| *before != after).map(
-        |((before, mut after), added)| {
-            let is_new =
-                |sample: &&Sample| before.contents.value(sample.offset, write.contents.metric_of(sample)).is_none();
-            let new_keys = added.iter().filter(is_new).map(Sample::key).collect();
-            after.rev += 1;
-            Change { part: after, guard: Some(before.rev), new_keys }
-        },
-    )
 }
 
 /// The new parts after `before` for `chunks` of instants.
 fn insertions(
-    before: Option<&Part>,
+    before: Option<&Draft<'_>>,
     write: &BucketWrite,
     metadata: Option<&Map<String, Value>>,
     chunks: Vec<&[&[Sample]]>,
     layout: BucketLayout,
 ) -> Vec<Change> {
-    let metadata = metadata.or(before.and_then(|part| part.metadata.as_ref()));
-    let mut last = before.map_or(0, |part| part.last);
-    let first_number = before.map_or(0, |part| part.number + 1);
+    let metadata = metadata.or(before.and_then(|draft| draft.before.metadata.as_ref()));
+    let mut last = before.map_or(0, |draft| draft.last);
+    let first_number = before.map_or(0, |draft| draft.before.number + 1);
     let count = chunks.len();
     let insert = |(at, chunk): (usize, &[&[Sample]])| {
         let contents = Contents::new(write.contents.metrics().to_vec(), chunk.concat());
@@ -230,15 +285,11 @@ fn insertions(
     chunks.into_iter().enumerate().map(insert).collect()
 }
 
-fn holds(contents: &Contents, offset: HourOffset) -> bool {
-    contents.samples().binary_search_by_key(&offset, |sample| sample.offset).is_ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::super::metadata;
     use super::*;
-    use crate::model::Hour;
+    use crate::model::{Hour, Metric, reads};
 
     fn plan(
         parts: &[Part],
@@ -338,6 +389,29 @@ mod tests {
         assert_eq!(changes.len(), 1);
         assert_eq!((changes[0].part.number, changes[0].guard, changes[0].new_keys.len()), (1, Some(1), 0));
         assert_eq!(changes[0].part.contents.value(2, "a"), Some(9.0));
+    }
+
+    #[test]
+    fn names_are_compared_once_for_each_part_and_not_for_each_value() {
+        const METRICS: u32 = 50;
+        let names: Vec<Metric> = (0..METRICS).map(|metric| format!("metric {metric}").as_str().into()).collect();
+        let write = |instants: u32, value: f64| {
+            let of = |offset: u32| (0..METRICS).map(move |metric| (Sample { value, offset, metric }, metric == 0));
+            BucketWrite::new("d".into(), Hour(0), None, names.clone(), (0..instants).flat_map(of))
+        };
+        for layout in [BucketLayout::Readable, BucketLayout::Packed] {
+            let reads_of = |instants: u32| {
+                let mut parts = Vec::new();
+                apply(&mut parts, super::plan(&[], &write(instants, 1.0), None, cap(10), layout));
+                assert_eq!(parts.len(), instants as usize / 10);
+                let resend = || super::plan(&parts, &write(instants, 1.0), None, cap(10), layout);
+                let rewrite = || super::plan(&parts, &write(instants, 2.0), None, cap(10), layout);
+                let ((same, same_reads), (changed, changed_reads)) = (reads::during(resend), reads::during(rewrite));
+                assert_eq!((same.len(), changed.len()), (0, parts.len()));
+                same_reads.max(changed_reads) / (parts.len() * METRICS as usize)
+            };
+            assert!(reads_of(20) < 30 && reads_of(200) < 30, "{} reads of each name", reads_of(200));
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::doc;
@@ -44,6 +45,10 @@ const FIRST_WAIT: Duration = Duration::from_millis(4);
 /// The longest wait between two attempts.
 const MAX_WAIT: Duration = Duration::from_millis(500);
 
+/// The most values that are merged on the thread of the caller, in some hundred microseconds. A merge of more
+/// runs on a blocking thread, so that other requests go on meanwhile.
+const VALUES_PER_TURN: usize = 4_096;
+
 impl Buckets {
     pub(super) async fn write_slowly(&self, job: &Job<'_>, deployment: Deployment) -> Result<Written, WriteError> {
         let (mut stored_keys, mut seen) = (HashSet::new(), Vec::new());
@@ -57,7 +62,7 @@ impl Buckets {
             // A part that two reads in succession lack is not on its way: it has expired, or was deleted.
             let is_whole = numbers.iter().copied().eq((from..).take(numbers.len())) || numbers == seen;
             seen = numbers;
-            if is_whole && is_consistent(&parts) && self.change(job, &parts, deployment, &mut stored_keys).await? {
+            if is_whole && is_consistent(&parts) && self.change(job, parts, deployment, &mut stored_keys).await? {
                 let stored = job.write.count_stored(|sample| stored_keys.contains(&sample.key()));
                 return Ok(Written { stored, duplicate: job.write.accepted - stored });
             }
@@ -71,7 +76,7 @@ impl Buckets {
     /// These are all parts of the bucket. Or, if all readings of the job are later than the `last` of the
     /// last part that this instance knows, only that part and the parts after it.
     async fn read_relevant_parts(&self, job: &Job<'_>) -> Result<(Vec<Part>, i32), StoreError> {
-        let BucketWrite { device, hour, .. } = job.write;
+        let BucketWrite { device, hour, .. } = &**job.write;
         let known = self.overflowing.last_part(device, *hour);
         if known > 0 {
             let parts = self.read_parts(device, *hour, known).await?;
@@ -112,24 +117,32 @@ impl Buckets {
     async fn change(
         &self,
         job: &Job<'_>,
-        parts: &[Part],
+        parts: Vec<Part>,
         deployment: Deployment,
         stored_keys: &mut HashSet<(u32, u32)>,
     ) -> Result<bool, WriteError> {
         self.slow_writes.increment(1);
-        let mut changes = plan(parts, job.write, job.metadata.as_ref(), self.capacity, self.layout);
-        let after = parts.iter().chain(changes.iter().map(|change| &change.part));
-        let last = after.max_by_key(|part| part.number).map(|part| (part.number, part.last));
-        if changes.is_empty() && deployment == Deployment::Standalone {
-            changes.extend(parts.last().map(unchanged));
-        }
+        let values = parts.iter().map(|part| part.contents.samples().len()).sum::<usize>();
+        let (capacity, layout) = (self.capacity, self.layout);
+        let (write, metadata) = (Arc::clone(job.write), job.metadata.clone());
+        let merge = move || {
+            let mut changes = plan(&parts, &write, metadata.as_ref(), capacity, layout);
+            let after = parts.iter().chain(changes.iter().map(|change| &change.part));
+            let last = after.max_by_key(|part| part.number).map(|part| (part.number, part.last));
+            if changes.is_empty() && deployment == Deployment::Standalone {
+                changes.extend(parts.last().map(unchanged));
+            }
+            (changes, last)
+        };
+        let is_long = values + job.write.contents.samples().len() > VALUES_PER_TURN;
+        let (changes, last) = if is_long { blocking(merge).await? } else { merge() };
         for change in changes {
             if !self.make(&job.write.device, job.write.hour, &change).await? {
                 return Ok(false);
             }
             stored_keys.extend(change.new_keys);
         }
-        let (BucketWrite { device, hour, .. }, Some((number, last))) = (job.write, last) else { return Ok(true) };
+        let (BucketWrite { device, hour, .. }, Some((number, last))) = (&**job.write, last) else { return Ok(true) };
         match self.layout {
             BucketLayout::Readable => self.overflowing.note(device, *hour, number),
             BucketLayout::Packed => self.known.note(device, *hour, number, last),
@@ -158,6 +171,17 @@ impl Buckets {
             Some(error) if error.is_duplicate_key() => Ok(false),
             Some(error) => Err(error.to_error()),
         }
+    }
+}
+
+/// Runs a long merge on a blocking thread. The caller panics if the merge panics.
+async fn blocking<T: Send + 'static>(merge: impl FnOnce() -> T + Send + 'static) -> Result<T, WriteError> {
+    match tokio::task::spawn_blocking(merge).await {
+        Ok(merged) => Ok(merged),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(WriteError::new(Cause::Stopping, "the runtime is stopping")),
+        },
     }
 }
 

@@ -13,6 +13,7 @@
 //! would find as many documents of an hour as there were flushes, and each is one more to remove.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -29,7 +30,7 @@ use crate::model::{BucketWrite, Hour, HourOffset};
 pub(super) struct Job<'a> {
     /// The index of the write in its call.
     pub(super) at: usize,
-    pub(super) write: &'a BucketWrite,
+    pub(super) write: &'a Arc<BucketWrite>,
     pub(super) metadata: Option<Map<String, Value>>,
     /// The size of the write, at least one reading.
     pub(super) size: Size,
@@ -41,7 +42,7 @@ pub(super) struct Job<'a> {
 
 /// Writes the statement that inserts a job as a part of its bucket.
 pub(super) fn insert(statement: &mut Encoder, job: &Job<'_>, layout: BucketLayout) {
-    let BucketWrite { device, hour, contents, .. } = job.write;
+    let BucketWrite { device, hour, contents, .. } = &**job.write;
     let metadata = job.metadata.as_ref();
     let body = Body { layout, rev: 1, full: false, last: job.span.1, metadata, size: job.size, contents };
     insert_document(statement, device, *hour, job.part, &body);
@@ -57,7 +58,7 @@ pub(super) fn insert_document(statement: &mut Encoder, device: &str, hour: Hour,
 
 /// Writes the statement that appends a job to its part.
 pub(super) fn append(statement: &mut Encoder, job: &Job<'_>, capacity: Capacity) {
-    let (BucketWrite { device, hour, .. }, part) = (job.write, job.part);
+    let (BucketWrite { device, hour, .. }, part) = (&**job.write, job.part);
     let before = capacity.largest_before(job.size);
     statement.document("q", |filter| {
         filter.string("_id", &names::document_id(device, *hour, part));
@@ -74,7 +75,7 @@ pub(super) fn append(statement: &mut Encoder, job: &Job<'_>, capacity: Capacity)
 }
 
 fn operators(update: &mut Encoder, job: &Job<'_>, part: i32) {
-    let BucketWrite { device, hour, contents, .. } = job.write;
+    let BucketWrite { device, hour, contents, .. } = &**job.write;
     let (first_ms, last_ms) = (hour.instant_ms(job.span.0), hour.instant_ms(job.span.1));
     let stats = contents.stats(*hour);
     let stats: Vec<(Cow<'_, str>, _)> = stats.iter().map(|(metric, fold)| (names::stored(metric), fold)).collect();

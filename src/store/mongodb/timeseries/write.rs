@@ -1,6 +1,6 @@
 //! Writes buckets as measurements: new readings at once, other readings after a read of what is stored.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bson::{DateTime, doc};
@@ -11,7 +11,7 @@ use super::Timeseries;
 use super::document::{Measurement, Measurements};
 use super::known::WriteGuard;
 use super::times::since;
-use crate::model::{BucketWrite, Contents, Hour, HourOffset, Metric};
+use crate::model::{BucketWrite, Contents, Hour};
 use crate::store::mongodb::by_device::of_devices;
 use crate::store::mongodb::collection::Deployment;
 use crate::store::mongodb::encode::Encoder;
@@ -70,8 +70,8 @@ impl Timeseries {
         let (mut outcomes, mut inserts) = (Vec::with_capacity(writes.len()), Vec::new());
         let mut found_stored = false;
         for (at, ((write, device), new)) in writes.iter().zip(&guards).zip(new).enumerate() {
-            let stored =
-                write.count_stored(|sample| new.value(sample.offset, write.contents.metric_of(sample)).is_some());
+            let values = new.values_for(write.contents.metrics());
+            let stored = write.count_stored(|sample| values.of(sample).is_some());
             outcomes.push(Ok(Written { stored, duplicate: write.accepted - stored }));
             found_stored |= new.samples().len() < write.contents.samples().len();
             if !new.is_empty() {
@@ -111,7 +111,7 @@ impl Timeseries {
             writes.iter().zip(&is_new).filter(|(_, is_new)| !**is_new).map(|(write, _)| &**write).collect();
         let stored = self.read_stored(&others).await?;
         let new = writes.iter().zip(is_new).map(|(write, is_new)| match stored.get(&(&*write.device, write.hour)) {
-            Some(stored) if !is_new => without(write, stored),
+            Some(stored) if !is_new => write.contents.without(stored),
             _ => write.contents.clone(),
         });
         Ok(new.collect())
@@ -189,13 +189,6 @@ impl Timeseries {
             }
         }
     }
-}
-
-/// The contents of a write without the values that are stored already.
-fn without(write: &BucketWrite, stored: &Contents) -> Contents {
-    let stored: HashSet<(&Metric, HourOffset)> =
-        stored.samples().iter().map(|sample| (stored.metric_of(sample), sample.offset)).collect();
-    write.contents.filter(|metric, offset| !stored.contains(&(metric, offset)))
 }
 
 /// A write with its first and last instant.

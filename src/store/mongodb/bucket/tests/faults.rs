@@ -246,7 +246,8 @@ async fn a_command_that_lands_twice_stores_once() {
     store.ensure_schema().await.unwrap();
     let (first, second) = (write_at("d", 0..10), write_at("d", 10..20));
     let command = |write: &BucketWrite| -> RawDocumentBuf {
-        let jobs = [job_of(0, write).unwrap()];
+        let write = Arc::new(write.clone());
+        let jobs = [job_of(0, &write).unwrap()];
         let encode = |statement: &mut _, job: &_| append(statement, job, Capacity::new(1_000, 1 << 20));
         store.commands.write_command(Verb::Update, "buckets", &jobs, encode).0
     };
