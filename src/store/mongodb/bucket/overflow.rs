@@ -1,5 +1,6 @@
 //! The buckets that have more than one part, as far as this instance knows: their flushes are appended to the
-//! last part, and the slow path need not read the others.
+//! last part, and the slow path need not read the others. Of packed buckets, only those with more parts than
+//! `packed/known_parts.rs` can count are here.
 //!
 //! An entry that is out of date does no harm: a part with a successor is marked full, and an append to a part
 //! that does not exist any more does nothing.

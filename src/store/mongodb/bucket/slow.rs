@@ -27,6 +27,7 @@ use super::super::names;
 use super::super::statements::Verb;
 use super::Buckets;
 use super::document::Part;
+use super::packed::PART_MAX;
 use super::plan::{Change, is_consistent, plan};
 use super::read::of_device;
 use super::statement::{Job, insert_document};
@@ -77,7 +78,11 @@ impl Buckets {
     /// last part that this instance knows, only that part and the parts after it.
     async fn read_relevant_parts(&self, job: &Job<'_>) -> Result<(Vec<Part>, i32), StoreError> {
         let BucketWrite { device, hour, .. } = &**job.write;
-        let known = self.overflowing.last_part(device, *hour);
+        let known = match self.layout {
+            BucketLayout::Readable => 0,
+            BucketLayout::Packed => self.known.last_part(device, *hour).unwrap_or(0),
+        };
+        let known = known.max(self.overflowing.last_part(device, *hour));
         if known > 0 {
             let parts = self.read_parts(device, *hour, known).await?;
             if parts.first().is_some_and(|part| part.number == known && part.last < job.span.0) {
@@ -145,7 +150,12 @@ impl Buckets {
         let (BucketWrite { device, hour, .. }, Some((number, last))) = (&**job.write, last) else { return Ok(true) };
         match self.layout {
             BucketLayout::Readable => self.overflowing.note(device, *hour, number),
-            BucketLayout::Packed => self.known.note(device, *hour, number, last),
+            BucketLayout::Packed => {
+                self.known.note(device, *hour, number, last);
+                if number >= PART_MAX {
+                    self.overflowing.note(device, *hour, number);
+                }
+            }
         }
         Ok(true)
     }

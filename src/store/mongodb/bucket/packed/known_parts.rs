@@ -25,7 +25,7 @@ const MAX: usize = 7 << 17;
 const OFFSET_BITS: u32 = 22;
 
 /// The highest number of a part that is remembered.
-const PART_MAX: i32 = (1 << (32 - OFFSET_BITS)) - 1;
+pub(in super::super) const PART_MAX: i32 = (1 << (32 - OFFSET_BITS)) - 1;
 
 /// The last part of each bucket, and its last instant.
 ///
@@ -56,6 +56,11 @@ impl KnownParts {
         };
         let (part, last) = ((known >> OFFSET_BITS) as i32, known & ((1 << OFFSET_BITS) - 1));
         (first > last && part < PART_MAX).then_some(part + 1)
+    }
+
+    /// The number of the last known part of a bucket, at most [`PART_MAX`].
+    pub(in super::super) fn last_part(&self, device: &str, hour: Hour) -> Option<i32> {
+        self.with_shard(device, hour, |shard, key| shard.parts.update(&key, |known| (*known >> OFFSET_BITS) as i32))
     }
 
     /// Remembers the last part of a bucket, and its last instant.
@@ -107,6 +112,7 @@ mod tests {
         known.note("d", Hour(7), 4, 10);
         assert_eq!([9, 10, 11].map(|first| known.next_part("d", Hour(7), first)), [None, None, Some(5)]);
         assert_eq!(known.next_part("d", Hour(8), 0), Some(0), "another bucket");
+        assert_eq!([7, 8].map(|hour| known.last_part("d", Hour(hour))), [Some(4), None]);
         known.note("d", Hour(7), PART_MAX + 5, 10);
         assert_eq!(known.next_part("d", Hour(7), 11), None, "a number that does not fit");
         known.forget();

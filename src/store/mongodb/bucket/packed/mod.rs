@@ -52,7 +52,7 @@ mod known_parts;
 pub(super) mod view;
 
 pub(super) use self::columns::{Columns, encode_columns, is_dense};
-pub(super) use self::known_parts::KnownParts;
+pub(super) use self::known_parts::{KnownParts, PART_MAX};
 
 /// The most instants times metrics of a packed document.
 const CELLS_MAX: usize = 1 << 19;

@@ -259,3 +259,58 @@ async fn a_validator_accepts_both_layouts() {
         assert_eq!(write_one(&store, &write_at("d", [from + 3])).await.unwrap().stored, 0);
     }
 }
+
+impl Scratch {
+    /// The number of bucket documents that queries have returned since the profiler was started.
+    async fn documents_read(&self) -> i64 {
+        let queries = doc! { "op": { "$in": ["query", "getmore"] }, "ns": { "$regex": r"\.buckets$" } };
+        let all = self.all(doc! { "find": "system.profile", "filter": queries, "batchSize": 10_000 }).await;
+        all.iter().map(|entry| i64::from(entry.get_i32("nreturned").unwrap())).sum()
+    }
+
+    /// Writes flushes that are later and later, and returns how many documents each of them read on average.
+    async fn documents_read_by(&self, stores: &[&BucketStore], flushes: &[Arc<BucketWrite>]) -> f64 {
+        let before = self.documents_read().await;
+        for (write, store) in flushes.iter().zip(stores.iter().cycle()) {
+            assert_eq!(write_one(store, write).await.unwrap().duplicate, 0);
+        }
+        (self.documents_read().await - before) as f64 / flushes.len() as f64
+    }
+}
+
+#[tokio::test]
+async fn a_later_flush_reads_the_last_part_alone() {
+    let scratch = Scratch::new().await;
+    let (one, other) = (scratch.packed_store(1_000).await, scratch.packed_store(1_000).await);
+    one.ensure_schema().await.unwrap();
+    scratch.run(doc! { "profile": 2 }).await;
+    let flushes = |device: &str| -> Vec<_> {
+        (0..20).map(|flush| write_at(device, (0..10).map(move |at| flush * 1_000 + at))).collect()
+    };
+    let read = scratch.documents_read_by(&[&one, &other], &flushes("two instances")).await;
+    assert!(read <= 3.0, "two instances in turn: {read} parts for each flush");
+
+    let metrics: Vec<Metric> = (0..800).map(|metric: u32| metric.to_string().as_str().into()).collect();
+    let sparse = |flush: u32| -> Arc<BucketWrite> {
+        let sample = |at: u32| (Sample { value: 1.0, offset: flush * 1_000 + at, metric: at }, true);
+        BucketWrite::new("sparse".into(), HOUR, None, metrics.clone(), (0..800).map(sample)).into()
+    };
+    let read = scratch.documents_read_by(&[&one], &(0..8).map(sparse).collect::<Vec<_>>()).await;
+    assert!(read <= 2.0, "sparse readings: {read} parts for each flush");
+
+    let flushes = flushes("many parts");
+    write_one(&one, &flushes[0]).await.unwrap();
+    let first =
+        scratch.buckets().await.into_iter().find(|part| part.get_str("deviceId").unwrap() == "many parts").unwrap();
+    let copy = |part: i32| {
+        let mut copy = first.clone();
+        copy.insert("_id", format!("many parts/2026-04-20T14/{part}"));
+        copy.insert("part", part);
+        copy
+    };
+    let copies: Vec<Document> = (1..1_100).map(copy).collect();
+    scratch.run(doc! { "insert": "buckets", "documents": copies }).await;
+    write_one(&one, &flushes[1]).await.unwrap();
+    let read = scratch.documents_read_by(&[&one], &flushes[2..]).await;
+    assert!(read <= 2.0, "more parts than known numbers: {read} parts for each flush");
+}
