@@ -22,6 +22,14 @@ impl DeviceId {
         }
     }
 
+    /// The memory outside the entry.
+    pub(super) const fn allocated_bytes(&self) -> u64 {
+        match self {
+            Self::Inline { .. } => 0,
+            Self::Boxed(bytes) => bytes.len() as u64,
+        }
+    }
+
     /// Makes a copy that others can share.
     pub(super) fn to_shared(&self) -> Arc<str> {
         std::str::from_utf8(self.as_bytes()).expect("an ID was made of a text").into()

@@ -21,5 +21,5 @@ pub fn payload(bytes: &[u8]) {
         assert!(write.contents.samples().iter().all(|sample| sample.offset < 3_600_000), "inside the hour");
         pending.complete(&write);
     }
-    assert_eq!((pending.readings(), pending.bytes(), pending.buckets()), (0, 0, 0), "{accepted} readings were taken");
+    assert_eq!((pending.readings(), pending.bytes, pending.buckets()), (0, 0, 0), "{accepted} readings were taken");
 }

@@ -66,6 +66,9 @@ use taking::InFlight;
 /// The work of one turn, in values that are inserted or copied: some ten to some hundred microseconds.
 pub const ITEMS_PER_TURN: usize = 4_096;
 
+/// The names that no bucket has any more may take one part in this many of the memory.
+const NAMES_SHARE: u64 = 8;
+
 /// The work of finding or opening a bucket, in the same unit.
 const ITEMS_PER_BUCKET: usize = 32;
 
@@ -97,6 +100,7 @@ pub struct Pending {
     ended: Hour,
     /// The full ones among them.
     full: VecDeque<Key>,
+    /// The memory of the buckets and the device IDs.
     bytes: u64,
     readings: u64,
 }
@@ -124,7 +128,7 @@ impl Pending {
         Self {
             limits,
             keep: Keep::default(),
-            names: Generations::default(),
+            names: Generations::new(limits.max_bytes / NAMES_SHARE),
             devices: Slots::default(),
             by_id: HashIndex::default(),
             sorted: SortedDevices::default(),
@@ -147,18 +151,20 @@ impl Pending {
     }
 
     /// Returns whether the memory is used up. Nothing should be inserted until a bucket is stored.
-    pub const fn is_full(&self) -> bool {
-        self.bytes >= self.limits.max_bytes
+    ///
+    /// Without a bucket it is never full: names that are left are freed when more readings are inserted.
+    pub fn is_full(&self) -> bool {
+        self.buckets() > 0 && self.bytes() >= self.limits.max_bytes
     }
 
     /// Returns whether at most half of the memory is used.
-    pub const fn is_half_free(&self) -> bool {
-        self.bytes <= self.limits.max_bytes / 2
+    pub fn is_half_free(&self) -> bool {
+        self.buckets() == 0 || self.bytes() <= self.limits.max_bytes / 2
     }
 
-    /// The memory in use, in bytes; estimated.
-    pub const fn bytes(&self) -> u64 {
-        self.bytes
+    /// The memory in use, names included, in bytes; estimated.
+    pub fn bytes(&self) -> u64 {
+        self.bytes + self.names.bytes()
     }
 
     /// The part of [`Self::bytes`] that does not grow with the readings: that of the buckets themselves.
@@ -188,7 +194,9 @@ impl Pending {
 
     #[cold]
     fn add_device(&mut self, id: &str, hash: u64) -> Key {
-        let device = self.devices.insert(Device { id: id.into(), hours: Hours::EMPTY });
+        let id = DeviceId::from(id);
+        self.bytes += id.allocated_bytes();
+        let device = self.devices.insert(Device { id, hours: Hours::EMPTY });
         self.by_id.insert(hash, device);
         self.sorted.insert(device, |device| self.devices[device].id.as_bytes());
         device
@@ -198,7 +206,7 @@ impl Pending {
         self.sorted.remove(device, |device| self.devices[device].id.as_bytes());
         let hash = self.by_id.hash(self.devices[device].id.as_bytes());
         self.by_id.remove(hash, device);
-        self.devices.remove(device);
+        self.bytes -= self.devices.remove(device).id.allocated_bytes();
     }
 
     /// Returns the open bucket of a device and hour. Opens one if there is none.

@@ -4,6 +4,7 @@
 //! lives as long as something refers to it. So unused names are freed without a search for them, and a query
 //! resolves names without the lock of pending.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use super::hash_index::HashIndex;
@@ -14,9 +15,18 @@ use crate::model::Metric;
 /// The smallest number of names that a generation holds before the next one begins.
 const NAMES_MIN: usize = 10_000;
 
+/// The memory of a name besides its text: its entries in the table and in the index, and its allocation.
+const NAME_BYTES: usize = 64;
+
 /// One generation: gives each metric name an id.
-#[derive(Debug, Default)]
-pub(super) struct Names(RwLock<Table>);
+#[derive(Debug)]
+pub(super) struct Names {
+    table: RwLock<Table>,
+    /// The memory of this generation, in bytes; estimated.
+    bytes: AtomicU64,
+    /// The memory of all generations that something refers to.
+    held: Arc<AtomicU64>,
+}
 
 #[derive(Debug, Default)]
 struct Table {
@@ -25,9 +35,13 @@ struct Table {
 }
 
 impl Names {
+    fn new(held: &Arc<AtomicU64>) -> Arc<Self> {
+        Arc::new(Self { table: RwLock::default(), bytes: AtomicU64::default(), held: Arc::clone(held) })
+    }
+
     /// Returns the id of a name. A new name gets a new id; a known one keeps its measurement.
     pub(super) fn id(&self, Name { text, measurement_bytes }: Name<'_>) -> Key {
-        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let Table { by_id, ids } = &mut *table;
         let hash = ids.hash(text.as_bytes());
         if let Some(id) = ids.find(hash, |id| &*by_id[id] == text) {
@@ -35,16 +49,29 @@ impl Names {
         }
         let id = by_id.insert(Metric::of_measurement(text, measurement_bytes));
         ids.insert(hash, id);
+        let bytes = (text.len() + NAME_BYTES) as u64;
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.held.fetch_add(bytes, Ordering::Relaxed);
         id
     }
 
     /// Returns the name of an id that [`Self::id`] returned.
     pub(super) fn name(&self, id: Key) -> Metric {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).by_id[id].clone()
+        self.table.read().unwrap_or_else(PoisonError::into_inner).by_id[id].clone()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).by_id.len()
+        self.table.read().unwrap_or_else(PoisonError::into_inner).by_id.len()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.bytes(), Ordering::Relaxed);
     }
 }
 
@@ -55,15 +82,24 @@ pub(super) struct Generations {
     older: Vec<Weak<Names>>,
     /// The next generation begins when the current one has more names.
     max_names: usize,
-}
-
-impl Default for Generations {
-    fn default() -> Self {
-        Self { current: Arc::default(), older: Vec::new(), max_names: NAMES_MIN }
-    }
+    /// The same in bytes, while none of the older generations is in use.
+    max_bytes: u64,
+    /// The memory of all generations that something refers to.
+    held: Arc<AtomicU64>,
 }
 
 impl Generations {
+    /// Holds no names. A generation grows to `max_bytes` even if none of the older ones is in use.
+    pub(super) fn new(max_bytes: u64) -> Self {
+        let held = Arc::default();
+        Self { current: Names::new(&held), older: Vec::new(), max_names: NAMES_MIN, max_bytes, held }
+    }
+
+    /// The memory of the names, in bytes; estimated. A name counts once for each generation that has it.
+    pub(super) fn bytes(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
     pub(super) const fn current(&self) -> &Arc<Names> {
         &self.current
     }
@@ -73,13 +109,15 @@ impl Generations {
     /// The more names of older generations are in use, the larger a generation grows. The caller drops the
     /// returned one without the lock of pending.
     pub(super) fn advance(&mut self) -> Option<Arc<Names>> {
-        if self.current.len() <= self.max_names {
+        let (names, bytes) = (self.current.len(), self.current.bytes());
+        let bytes_of_older = self.bytes().saturating_sub(bytes);
+        if names <= self.max_names && bytes <= self.max_bytes.max(bytes_of_older.saturating_mul(2)) {
             return None;
         }
         self.older.retain(|older| older.strong_count() > 0);
         let in_use: usize = self.older.iter().filter_map(Weak::upgrade).map(|older| older.len()).sum();
         self.max_names = NAMES_MIN.max(2 * in_use);
-        let old = std::mem::take(&mut self.current);
+        let old = std::mem::replace(&mut self.current, Names::new(&self.held));
         self.older.push(Arc::downgrade(&old));
         Some(old)
     }

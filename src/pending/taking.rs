@@ -262,7 +262,7 @@ impl Pending {
     }
 
     /// Returns whether buckets are taken before they are due, so that memory is rarely used up.
-    const fn is_short_of_memory(&self) -> bool {
-        self.bytes > self.limits.max_bytes / 4 * 3
+    fn is_short_of_memory(&self) -> bool {
+        self.bytes() > self.limits.max_bytes / 4 * 3
     }
 }

@@ -164,7 +164,7 @@ proptest! {
         for write in take(&mut pending, ALL, usize::MAX) {
             pending.complete(&write);
         }
-        prop_assert_eq!((pending.readings(), pending.bytes(), pending.buckets()), (0, 0, 0), "nothing remains");
+        prop_assert_eq!((pending.readings(), pending.bytes, pending.buckets()), (0, 0, 0), "nothing remains");
         prop_assert!(pending.devices.is_empty() && pending.by_id.is_empty() && pending.sorted.is_empty());
         prop_assert_eq!(pending.cut_position(Position(position)), Position(position));
     }
@@ -252,6 +252,34 @@ fn memory_of_unused_names_is_freed() {
         }
     }
     assert!(pending.names.len() <= 11_000, "{} names are held", pending.names.len());
+}
+
+#[test]
+fn names_count_as_memory_and_leave_the_count_when_they_are_freed() {
+    const NAME_BYTES: u64 = 500;
+    let mut pending = Pending::new(Limits { max_bytes: 4 << 20, ..LIMITS });
+    let send = |pending: &mut Pending, round: u64| {
+        let names: Vec<String> = (0..100).map(|name| format!("{round:08}-{name:0491}")).collect();
+        let values: Vec<(&str, f64)> = names.iter().map(|name| (name.as_str(), 1.0)).collect();
+        insert(pending, round, &[(&format!("{round:0128}"), 0, &values)]);
+    };
+    for round in 0..10 {
+        send(&mut pending, round);
+        let names = (round + 1) * 100 * NAME_BYTES;
+        assert!(pending.bytes() >= names + (round + 1) * 128, "{} bytes for names of {names}", pending.bytes());
+    }
+    let rounds = (10..).take_while(|&round| {
+        send(&mut pending, round);
+        !pending.is_full()
+    });
+    let rounds = rounds.count() as u64 + 11;
+    assert!(rounds * 100 * NAME_BYTES <= 4 << 20, "full after {rounds} rounds");
+    for write in take(&mut pending, ALL, usize::MAX) {
+        pending.complete(&write);
+    }
+    assert!(!pending.is_full() && pending.is_half_free(), "nothing is left to write");
+    send(&mut pending, rounds);
+    assert!(pending.bytes() < 1 << 20, "{} bytes after all but 100 names were freed", pending.bytes());
 }
 
 /// Fills pending with an hour of a fleet, and returns it with the bytes that were allocated for it.

@@ -101,7 +101,7 @@ table! {
     /// Records of the log that were written together and share a sync.
     log_group_records: Histogram, Count in COUNTS;
 
-    /// Memory of the pending readings.
+    /// Memory of the pending readings, and of the names of their series.
     pending_bytes: Gauge, Bytes;
     /// Memory at which no more readings are read from the log.
     pending_limit_bytes: Gauge, Bytes;
