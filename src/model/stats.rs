@@ -11,7 +11,7 @@ pub struct Stats {
     pub min: f64,
     /// The largest value.
     pub max: f64,
-    /// The sum of the values; infinite if it is beyond a double.
+    /// The sum of the values; infinite if it, or the sum of some of them, is beyond a double. Never NaN.
     pub sum: f64,
     /// The value of the first instant; `None` if it is not known, because older versions did not store it.
     pub first: Option<ValueAt>,
@@ -108,7 +108,8 @@ impl Stats {
         self.count += other.count;
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
-        self.sum += other.sum;
+        let sum = self.sum + other.sum;
+        self.sum = if sum.is_nan() { f64::INFINITY } else { sum }; // of both infinities: it is not known
     }
 
     /// The arithmetic mean.
@@ -175,6 +176,17 @@ mod tests {
         assert_eq!(sum_of(&[f64::MIN, f64::MIN, f64::MIN, f64::MAX, f64::MAX]), Some(f64::MIN));
         assert_eq!(sum_of(&[f64::MAX, f64::MAX]), Some(f64::INFINITY), "beyond a double");
         assert_eq!(sum_of(&[f64::MIN, f64::MIN]), Some(f64::NEG_INFINITY));
+    }
+
+    #[test]
+    fn a_sum_of_both_infinities_is_infinite() {
+        let of = |sum| Stats { sum, ..Stats::of(1, 1.0) };
+        for (one, other) in [(f64::INFINITY, f64::NEG_INFINITY), (f64::NEG_INFINITY, f64::INFINITY)] {
+            let (mut merged, mut appended) = (of(one), of(one));
+            merged.merge(&of(other));
+            appended.append(&of(other));
+            assert_eq!((merged.sum, appended.sum), (f64::INFINITY, f64::INFINITY));
+        }
     }
 
     #[test]

@@ -76,7 +76,8 @@ fn decode_unusual_stats(of: &RawDocument) -> Result<Stats, DecodeError> {
             b"count" => count = Some(number(value)?),
             b"min" => min = Some(number(value)?),
             b"max" => max = Some(number(value)?),
-            b"sum" => sum = Some(number(value)?),
+            // Earlier versions wrote a NaN if the parts of an hour had both infinities.
+            b"sum" => sum = Some(if is_nan(value) { f64::INFINITY } else { number(value)? }),
             b"first" => first = Some(decode_value_at(value)?),
             b"last" => last = Some(decode_value_at(value)?),
             _ => {}
@@ -88,6 +89,10 @@ fn decode_unusual_stats(of: &RawDocument) -> Result<Stats, DecodeError> {
         }
         _ => Err(DecodeError("the stats of a metric are not complete".into())),
     }
+}
+
+fn is_nan(value: RawBsonRef<'_>) -> bool {
+    value.as_f64().is_some_and(f64::is_nan)
 }
 
 /// The stats of one metric in the order in which [`encode_stats`] writes them; `None` if they have another
@@ -188,6 +193,14 @@ mod tests {
             let generic = decode_unusual_stats(document).ok();
             assert!(decode_stats_of_metric(document).ok() == generic, "byte {damaged}");
         }
+    }
+
+    #[test]
+    fn a_sum_that_is_nan_is_not_known_and_costs_nothing_else() {
+        let of = |sum| Stats { count: 4, sum, ..Stats::of(7, 1.5) };
+        let document = encoded(&[("a".into(), of(f64::NAN)), ("b".into(), of(2.0))]);
+        let found = decode_stats(document.get_document("stats").unwrap(), &mut MetricNames::new(&SeriesFilter::ALL));
+        assert_eq!(found.unwrap(), [("a".into(), of(f64::INFINITY)), ("b".into(), of(2.0))]);
     }
 
     #[test]

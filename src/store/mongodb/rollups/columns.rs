@@ -194,6 +194,7 @@ impl OfMetric {
             let (Some(min), Some(max), Some(sum)) = (min, max, sum) else {
                 return Err(invalid("the stats of a metric are not complete"));
             };
+            let sum = if sum.is_nan() { f64::INFINITY } else { sum }; // as in other stats
             if [min, max, sum]
                 .iter()
                 .chain(&[first, last].map(|of| of.map_or(0.0, |of| of.value)))
