@@ -231,21 +231,22 @@ impl Values<'_> {
         Some(self.samples[at].value)
     }
 
-    /// Whether the identity of `sample` has its value.
+    /// Whether the identity of `sample` has its value, to the bit: 0.0 and -0.0 differ.
     #[must_use]
     pub fn has(&self, sample: &Sample) -> bool {
-        self.of(sample).is_some_and(|value| value == sample.value)
+        self.of(sample).is_some_and(|value| value.to_bits() == sample.value.to_bits())
     }
 }
 
-/// Equal if they have the same values of the same identities, in any order of their metric tables.
+/// Equal if they have the same values of the same identities, in any order of their metric tables. Values are
+/// equal if their bits are: 0.0 and -0.0 differ.
 impl PartialEq for Contents {
     fn eq(&self, other: &Self) -> bool {
         if self.samples.len() != other.samples.len() {
             return false;
         }
         if self.metrics == other.metrics {
-            let is_same = |(a, b): (&Sample, &Sample)| a.key() == b.key() && a.value == b.value;
+            let is_same = |(a, b): (&Sample, &Sample)| a.key() == b.key() && a.value.to_bits() == b.value.to_bits();
             return self.samples.iter().zip(&other.samples).all(is_same);
         }
         let others = other.values_for(&self.metrics);
@@ -292,6 +293,17 @@ mod tests {
         let two = Contents::new(table(&["b", "a"]), vec![sample(1, 0, 2.0), sample(1, 1, 1.0)]);
         assert_eq!(one, two);
         assert_ne!(one, Contents::new(table(&["a", "b"]), vec![sample(1, 0, 1.0), sample(1, 1, 3.0)]));
+    }
+
+    #[test]
+    fn values_are_compared_to_the_bit() {
+        let of = |value| Contents::new(table(&["a"]), vec![sample(1, 0, value)]);
+        let with_another_table = Contents::new(table(&["b", "a"]), vec![sample(1, 1, -0.0)]);
+        assert_eq!(of(-0.0), with_another_table);
+        assert!(of(0.0) != of(-0.0) && of(0.0) != with_another_table);
+        let (table, positive) = (table(&["a"]), of(0.0));
+        let stored = positive.values_for(&table);
+        assert!(stored.has(&sample(1, 0, 0.0)) && !stored.has(&sample(1, 0, -0.0)));
     }
 
     #[test]

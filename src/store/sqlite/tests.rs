@@ -443,3 +443,13 @@ async fn a_file_that_cannot_be_opened_is_named() {
     let message = SqliteStore::open(&path).err().unwrap().to_string();
     assert!(message.contains(path.to_str().unwrap()), "{message}");
 }
+
+#[tokio::test]
+async fn the_sign_of_a_rewritten_zero_is_stored() {
+    let (_folder, store) = new_store();
+    for value in [0.0, -0.0, 0.0] {
+        written(&store, write_at("d", Hour(7), [(5, value)])).await;
+        let contents = store.contents("d", Hour(7)..Hour(8)).await.unwrap();
+        assert_eq!(contents[0].1.value(5, "a").map(f64::to_bits), Some(f64::to_bits(value)));
+    }
+}

@@ -415,6 +415,15 @@ mod tests {
     }
 
     #[test]
+    fn the_sign_of_a_zero_is_a_change() {
+        let mut parts = Vec::new();
+        apply(&mut parts, plan(&[], &write(&[0], "a", 0.0), None, cap(2)));
+        let changes = plan(&parts, &write(&[0], "a", -0.0), None, cap(2));
+        assert_eq!(changes.len(), 1);
+        assert_eq!(changes[0].part.contents.value(0, "a").map(f64::to_bits), Some((-0.0_f64).to_bits()));
+    }
+
+    #[test]
     fn another_metric_joins_its_instant_even_in_a_full_part() {
         let mut parts = Vec::new();
         apply(&mut parts, plan(&[], &write(&[0, 1, 2], "a", 1.0), None, cap(2)));
