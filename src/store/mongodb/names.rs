@@ -65,6 +65,16 @@ fn text_of(hour: Hour) -> String {
     format!("{year:04}-{month:02}-{day:02}T{of_day:02}")
 }
 
+/// Whether an `_id` is that of a part of a bucket of this hour, whatever the device.
+pub(super) fn is_id_of_hour(id: &str, hour: Hour) -> bool {
+    let before_part = match id.rsplit_once('/') {
+        Some((before, part)) if part.bytes().all(|byte| byte.is_ascii_digit()) => before,
+        _ => id,
+    };
+    DAYS.contains(&hour.0.div_euclid(24))
+        && before_part.strip_suffix(&*text_of(hour)).is_some_and(|device| device.ends_with('/'))
+}
+
 /// The `createdAt` of a bucket's documents, in Unix milliseconds.
 ///
 /// It is an instant in the hour, whole seconds after its start, fixed for each device by the CRC-32 (IEEE) of

@@ -59,6 +59,9 @@ pub(super) struct Part {
 impl Part {
     /// Reads the part of a bucket of the hour `hour`.
     pub(super) fn decode(document: &RawDocument, hour: Hour) -> Result<Self, DecodeError> {
+        if document.get_datetime("bucket")?.timestamp_millis() != hour.start_ms() {
+            return Err(DecodeError("its bucket is not the hour of its _id".into()));
+        }
         let mut readings = HourSamples::all(hour);
         StoredReadings::of(document)?.add_to(&mut readings)?;
         let metadata = match document.get("metadata")? {

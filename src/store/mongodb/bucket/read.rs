@@ -254,9 +254,15 @@ impl Buckets {
     }
 }
 
-/// The hour of a document's bucket.
+/// The hour of a document's bucket. Its `_id` has the same one: queries ask for `_id`s, and go on after the
+/// hour that they found.
 pub(super) fn bucket_hour(document: &RawDocument) -> Result<Hour, DecodeError> {
-    Ok(Hour::of(document.get_datetime("bucket")?.timestamp_millis()))
+    let hour = Hour::of(document.get_datetime("bucket")?.timestamp_millis());
+    if names::is_id_of_hour(document.get_str("_id")?, hour) {
+        Ok(hour)
+    } else {
+        Err(DecodeError("its bucket is not the hour of its _id".into()))
+    }
 }
 
 /// The fields of a document that its [`StoredReadings`] need.

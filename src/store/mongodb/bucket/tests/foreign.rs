@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
+use crate::store::mongodb::BucketLayout;
 use crate::store::mongodb::tests::counter;
-use crate::store::{HourStats, Rollups, UnreadableDocuments};
+use crate::store::{HourStats, ReadingsQuery, Rollups, UnreadableDocuments};
 
 const NEXT: Hour = Hour(HOUR.0 + 1);
 
@@ -127,4 +128,37 @@ async fn a_rollup_of_a_newer_version_is_skipped_and_counted() {
     scratch.run(doc! { "update": "rollups", "updates": [newer] }).await;
     assert_eq!(answers(&store).await, before, "the buckets have the same stats");
     assert!(skipped.load(Ordering::Relaxed) >= 2, "by hour and in the list of devices");
+}
+
+#[tokio::test]
+async fn a_document_whose_bucket_is_not_that_of_its_id_is_skipped_and_holds_up_no_page() {
+    let (of_readings, skipped) = counter();
+    for layout in [BucketLayout::Readable, BucketLayout::Packed] {
+        let scratch = Scratch::new().await;
+        let unreadable_readings = UnreadableDocuments::new(of_readings.clone());
+        let options = MongodbOptions { layout, unreadable_readings, ..scratch.options() };
+        let store = BucketStore::connect(MongodbOptions { max_readings_per_document: 40, ..options }).await.unwrap();
+        for part in 0..3 {
+            write_one(&store, &write_at("d", (0..40).map(|at| part * 1_000 + at))).await.unwrap();
+        }
+        for hour in [Hour(HOUR.0 - 1), NEXT, Hour(-2_000_000), Hour(2_000_000)] {
+            let set = |hour: Hour| doc! { "$set": { "bucket": bson::DateTime::from_millis(hour.start_ms()) } };
+            let update = |to| doc! { "update": "buckets", "updates": [ { "q": { "part": 1 }, "u": set(to) } ] };
+            scratch.run(update(hour)).await;
+            let before = skipped.load(Ordering::Relaxed);
+            let mut query = ReadingsQuery { max_instants: 7, ..ReadingsQuery::all("d", &(HOUR..NEXT)) };
+            let (mut found, mut pages) = (0, 0);
+            while query.range_ms.start < query.range_ms.end {
+                let page = store.readings(&query).await.unwrap();
+                assert!(page.complete_until_ms > query.range_ms.start, "{hour:?}: each page makes progress");
+                found += page.hours.iter().map(|(_, contents)| contents.reading_count()).sum::<usize>();
+                (query.range_ms.start, pages) = (page.complete_until_ms, pages + 1);
+            }
+            assert_eq!(found, 80, "all but the part");
+            assert!(pages < 20 && skipped.load(Ordering::Relaxed) > before, "{pages} pages");
+            let late = write_one(&store, &write_at("d", 500..501)).await;
+            assert!(matches!(late, Err(WriteError { cause: Cause::UnreadableDocument, .. })), "{late:?}");
+            scratch.run(update(HOUR)).await;
+        }
+    }
 }
