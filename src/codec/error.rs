@@ -16,6 +16,9 @@ pub enum ChunkError {
     Invalid(&'static str),
 }
 
+/// The error of a chunk or block with more than [`VALUES_MAX`](super::VALUES_MAX) values.
+pub(super) const TOO_MANY_VALUES: ChunkError = ChunkError::Invalid("it has too many values");
+
 impl From<EndOfBytes> for ChunkError {
     fn from(_: EndOfBytes) -> Self {
         Self::Truncated

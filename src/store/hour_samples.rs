@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::codec::{Chunk, ChunkError};
+use crate::codec::{Chunk, ChunkError, VALUES_MAX};
 use crate::model::{self, Contents, Hour, HourOffset, MS_PER_HOUR, Metric, Sample, SeriesFilter};
 
 /// The window of a whole hour.
@@ -172,6 +172,9 @@ impl HourSamples {
     /// When the bytes are not a chunk.
     pub fn add_chunk(&mut self, bytes: &[u8]) -> Result<(), ChunkError> {
         let samples = Chunk::decompress(bytes)?.samples(|name| self.metric(name, str::to_owned))?;
+        if matches!(self.keep, Keep::All) && self.samples.len() + samples.len() > VALUES_MAX {
+            return Err(ChunkError::Invalid("its hour has too many values"));
+        }
         for sample in samples {
             if sample.offset >= self.window.end {
                 break; // the end moves back while samples arrive

@@ -5,7 +5,8 @@ use std::ops::Range;
 use super::BLOCK_INSTANTS;
 use super::integers::Integers;
 use super::values::Values;
-use crate::codec::{ChunkError, numbers};
+use crate::codec::error::TOO_MANY_VALUES;
+use crate::codec::{ChunkError, VALUES_MAX, numbers};
 use crate::common::cursor::Cursor;
 use crate::model::{HourOffset, MS_PER_HOUR, Sample};
 
@@ -120,6 +121,9 @@ impl<'a> Block<'a> {
 
     fn read_offsets(&mut self, cursor: &mut Cursor<'a>, count: usize) -> Result<Range<usize>, ChunkError> {
         let start = self.offsets.len();
+        if start + count > VALUES_MAX {
+            return Err(TOO_MANY_VALUES);
+        }
         let mut next = 0;
         self.offsets.reserve(count);
         for offset in Integers::read(cursor, count)? {

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::io::Read;
 
 use super::{MAX_BODY_BYTES, PLAIN, VERSION, ZSTD, version_1};
-use crate::codec::{Blocks, ChunkError, numbers};
+use crate::codec::error::TOO_MANY_VALUES;
+use crate::codec::{Blocks, ChunkError, VALUES_MAX, numbers};
 use crate::common::cursor::Cursor;
 use crate::model::Sample;
 
@@ -77,8 +78,13 @@ impl<'a> Chunk<'a> {
 
 fn samples_of_blocks(blocks: Blocks<'_>, metrics: &[Option<u32>]) -> Result<Vec<Sample>, ChunkError> {
     let (mut samples, mut end) = (Vec::new(), 0);
+    let mut values = 0;
     for block in blocks {
         let block = block?;
+        values += block.series().map(|series| series.offsets().len()).sum::<usize>();
+        if values > VALUES_MAX {
+            return Err(TOO_MANY_VALUES);
+        }
         let (start, start_offset) = (samples.len(), end);
         for series in block.series() {
             let metric = metrics.get(series.metric() as usize);

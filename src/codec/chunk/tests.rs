@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::codec::ChunkError;
 use crate::codec::fuzz::decode;
+use crate::codec::{ChunkError, numbers};
 use crate::model::{Contents, HourOffset, Metric, Sample};
 
 fn contents(metrics: &[&str], samples: &[(HourOffset, u32, f64)]) -> Contents {
@@ -152,4 +152,26 @@ proptest! {
         let _ = decode(&chunk);
         let _ = decode(&chunk[..at]);
     }
+}
+
+/// Constant columns that share their times take 5 bytes for 512 values.
+#[test]
+fn a_chunk_that_claims_too_many_values_fails_before_it_takes_memory() {
+    const SERIES: usize = 40_000;
+    let number = |number: u64| {
+        let mut bytes = Vec::new();
+        numbers::put(&mut bytes, number);
+        bytes
+    };
+    let names = (0..SERIES).flat_map(|series| [&[5], format!("{series:05}").as_bytes()].concat());
+    let times = [number(2 * 512 - 2), vec![0, 0, 2]].concat(); // on a line, 1 ms apart
+    let column = [0, 0, 0, 0]; // whole numbers, and each is 0
+    let first = [number(SERIES as u64), vec![0], times, column.to_vec()].concat();
+    let others = (1..SERIES).flat_map(|_| [&[1, 1], &column[..]].concat());
+    let body = number(SERIES as u64).into_iter().chain(names).chain(first).chain(others);
+    let chunk: Vec<u8> = [VERSION, PLAIN].into_iter().chain(body).collect();
+    let (outcome, allocated) =
+        crate::common::counting::counted(|| Chunk::decompress(&chunk).and_then(|chunk| chunk.samples(|_| Some(0))));
+    assert_eq!(outcome, Err(ChunkError::Invalid("it has too many values")));
+    assert!(allocated.peak < 32 * chunk.len(), "{} bytes for a chunk of {}", allocated.peak, chunk.len());
 }

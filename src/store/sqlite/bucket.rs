@@ -24,7 +24,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 use super::error::SqliteError;
 use super::read::stats_at;
 use super::schema::ReadingsState;
-use crate::codec::ChunkEncoder;
+use crate::codec::{ChunkEncoder, ChunkError, VALUES_MAX};
 use crate::model::{BucketWrite, Contents, Hour, Metric, MetricTable, Stats};
 use crate::store::Written;
 use crate::store::hour_samples::HourSamples;
@@ -62,6 +62,9 @@ const PUT_BUCKET: &str = "INSERT INTO buckets (device, hour, first_ts, last_ts, 
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
     ON CONFLICT (device, hour)
         DO UPDATE SET first_ts = ?3, last_ts = ?4, readings = ?5, metadata = ?6, first_chunk = ?7";
+
+/// The error of a write to an hour that then has more values than a chunk.
+const TOO_MANY_VALUES: SqliteError = SqliteError::Chunk(ChunkError::Invalid("its hour has too many values"));
 
 /// The rows of one bucket, inside a transaction that writes.
 pub(super) struct BucketRows<'a> {
@@ -102,6 +105,9 @@ impl<'a> BucketRows<'a> {
         let Some((first, last)) = write.contents.span() else {
             return Ok(Written { stored: 0, duplicate: write.accepted });
         };
+        if write.contents.samples().len() > VALUES_MAX {
+            return Err(TOO_MANY_VALUES);
+        }
         let (first_ts, last_ts) = (write.hour.instant_ms(first), write.hour.instant_ms(last));
         let stored = match self.summary()? {
             Some(summary) if first_ts <= summary.last_ts || summary.readings_state != ReadingsState::Complete => {
@@ -181,6 +187,9 @@ impl<'a> BucketRows<'a> {
         }
         if !new.samples().iter().all(|sample| before.has(sample)) {
             let merged = stored.merge(new);
+            if merged.samples().len() > VALUES_MAX {
+                return Err(TOO_MANY_VALUES);
+            }
             let (first, last) = merged.span().expect("the merge has the new readings");
             self.delete_chunks(&seqs)?;
             let first_chunk = Some(self.put_first_chunk(summary.first_chunk, &encoder.encode(&merged))?);

@@ -85,6 +85,7 @@ use async_trait::async_trait;
 use bson::RawDocumentBuf;
 use metrics::Counter;
 use mongodb::Collection;
+use tokio::sync::Semaphore;
 
 use self::capacity::Capacity;
 use self::overflow::Overflowing;
@@ -120,6 +121,8 @@ pub struct Buckets {
     overflowing: Overflowing,
     /// The packed layout: the last parts.
     known: KnownParts,
+    /// A permit to merge an hour of very many values: they take much memory.
+    large_hours: Semaphore,
     slow_writes: Counter,
     schema: Schema,
 }
@@ -147,6 +150,7 @@ impl Buckets {
             recent: RecentBuckets::default(),
             overflowing: Overflowing::default(),
             known: KnownParts::default(),
+            large_hours: Semaphore::new(1),
             slow_writes: options.slow_writes.clone(),
         }
     }

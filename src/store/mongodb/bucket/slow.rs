@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use bson::doc;
 use mongodb::options::ReadConcern;
+use tokio::sync::SemaphorePermit;
 
 use super::super::collection::Deployment;
 use super::super::command::id_of;
@@ -31,6 +32,7 @@ use super::packed::PART_MAX;
 use super::plan::{Change, is_consistent, plan};
 use super::read::of_device;
 use super::statement::{Job, insert_document};
+use crate::codec::VALUES_MAX;
 use crate::common::backoff::Backoff;
 use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Hour};
@@ -50,6 +52,12 @@ const MAX_WAIT: Duration = Duration::from_millis(500);
 /// runs on a blocking thread, so that other requests go on meanwhile.
 const VALUES_PER_TURN: usize = 4_096;
 
+/// The most values of an hour that are read while other hours are. One larger hour is read at a time.
+const VALUES_AT_ONCE: usize = if cfg!(test) { 1 << 13 } else { 1 << 20 };
+
+/// The most values of an hour that is merged. The tests have smaller hours.
+const HOUR_VALUES_MAX: usize = if cfg!(test) { 1 << 19 } else { VALUES_MAX };
+
 impl Buckets {
     pub(super) async fn write_slowly(&self, job: &Job<'_>, deployment: Deployment) -> Result<Written, WriteError> {
         let (mut stored_keys, mut seen) = (HashSet::new(), Vec::new());
@@ -58,7 +66,7 @@ impl Buckets {
             if attempt > 0 {
                 tokio::time::sleep(backoff.next_wait()).await;
             }
-            let (parts, from) = self.read_relevant_parts(job).await?;
+            let (parts, from, _permit) = self.read_relevant_parts(job).await?;
             let numbers: Vec<i32> = parts.iter().map(|part| part.number).collect();
             // A part that two reads in succession lack is not on its way: it has expired, or was deleted.
             let is_whole = numbers.iter().copied().eq((from..).take(numbers.len())) || numbers == seen;
@@ -72,32 +80,49 @@ impl Buckets {
         Err(WriteError::new(Cause::Contention, detail))
     }
 
-    /// The parts that a job may change, and the number of the first of them.
+    /// The parts that a job may change, the number of the first of them, and the permit for a large hour.
     ///
     /// These are all parts of the bucket. Or, if all readings of the job are later than the `last` of the
     /// last part that this instance knows, only that part and the parts after it.
-    async fn read_relevant_parts(&self, job: &Job<'_>) -> Result<(Vec<Part>, i32), StoreError> {
+    async fn read_relevant_parts(
+        &self,
+        job: &Job<'_>,
+    ) -> Result<(Vec<Part>, i32, Option<SemaphorePermit<'_>>), StoreError> {
         let BucketWrite { device, hour, .. } = &**job.write;
         let known = match self.layout {
             BucketLayout::Readable => 0,
             BucketLayout::Packed => self.known.last_part(device, *hour).unwrap_or(0),
         };
         let known = known.max(self.overflowing.last_part(device, *hour));
-        if known > 0 {
-            let parts = self.read_parts(device, *hour, known).await?;
-            if parts.first().is_some_and(|part| part.number == known && part.last < job.span.0) {
-                return Ok((parts, known));
-            }
+        if known > 0
+            && let Some(parts) = self.read_parts(device, *hour, known, VALUES_AT_ONCE).await?
+            && parts.first().is_some_and(|part| part.number == known && part.last < job.span.0)
+        {
+            return Ok((parts, known, None));
         }
-        Ok((self.read_parts(device, *hour, 0).await?, 0))
+        if let Some(parts) = self.read_parts(device, *hour, 0, VALUES_AT_ONCE).await? {
+            return Ok((parts, 0, None));
+        }
+        let permit = self.large_hours.acquire().await.expect("the semaphore is never closed");
+        match self.read_parts(device, *hour, 0, HOUR_VALUES_MAX).await? {
+            Some(parts) => Ok((parts, 0, Some(permit))),
+            None => Err(DecodeError(format!("its hour has more than {HOUR_VALUES_MAX} values")).into()),
+        }
     }
 
-    /// The parts of a bucket from number `from` on, ascending.
-    async fn read_parts(&self, device: &str, hour: Hour, from: i32) -> Result<Vec<Part>, StoreError> {
+    /// The parts of a bucket from number `from` on, ascending; `None` if they have more than `max_values`.
+    async fn read_parts(
+        &self,
+        device: &str,
+        hour: Hour,
+        from: i32,
+        max_values: usize,
+    ) -> Result<Option<Vec<Part>>, StoreError> {
         let mut filter = of_device(device, &(hour..Hour(hour.0 + 1)));
         filter.insert("part", doc! { "$gte": from });
         let find = self.find(filter).read_concern(ReadConcern::majority());
         let mut parts: Result<Vec<Part>, DecodeError> = Ok(Vec::new());
+        let mut values = 0;
         self.commands
             .each_document(find, |document| {
                 if !document.get_str("_id").is_ok_and(|id| Suffix::Bucket.device_of(id) == Some(device)) {
@@ -105,7 +130,13 @@ impl Buckets {
                 }
                 // A part of ours must not be skipped: its readings would be written again, to no end.
                 match (Part::decode(document, hour), &mut parts) {
-                    (Ok(part), Ok(parts)) => parts.push(part),
+                    (Ok(part), Ok(parts)) => {
+                        values += part.contents.samples().len();
+                        parts.push(part);
+                        if values > max_values {
+                            return Ok(ControlFlow::Break(()));
+                        }
+                    }
                     (Err(error), _) => parts = Err(DecodeError(format!("{}: {}", id_of(document), error.0))),
                     (Ok(_), Err(_)) => {}
                 }
@@ -113,8 +144,11 @@ impl Buckets {
             })
             .await?;
         let mut parts = parts?;
+        if values > max_values {
+            return Ok(None);
+        }
         parts.sort_by_key(|part| part.number);
-        Ok(parts)
+        Ok(Some(parts))
     }
 
     /// Makes the changes of a job one after the other, and returns whether all were made. Adds the keys of

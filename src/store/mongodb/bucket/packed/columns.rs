@@ -7,7 +7,7 @@ use super::super::super::decode::{DecodeError, integer};
 use super::super::super::encode::Encoder;
 use super::super::super::names;
 use super::super::document::offset;
-use super::{CELLS_MAX, TIME};
+use super::{CELLS_MAX, INSTANTS_MAX, TIME};
 use crate::codec::ChunkError;
 use crate::codec::bson_column::{ColumnEncoder, Dates, Doubles};
 use crate::model::{Contents, Hour, HourOffset};
@@ -99,7 +99,8 @@ impl<'a> Columns<'a> {
         let count = integer(document.get_document("control")?, "count")?;
         let count = usize::try_from(count).map_err(|_| DecodeError("control.count is below 0".into()))?;
         let data = document.get_document("data")?;
-        if data.iter().count().saturating_mul(count) > 2 * CELLS_MAX {
+        let metrics = data.iter().count().saturating_sub(1); // one column is that of the instants
+        if count > INSTANTS_MAX || metrics.saturating_mul(count) > CELLS_MAX {
             return Err(DecodeError("it has too many instants and metrics".into()));
         }
         Ok(Self { count, data })
@@ -258,6 +259,7 @@ mod tests {
         for (field, value, lost) in [
             ("control.count", bson::Bson::from(-1), "document"),
             ("control.count", (1_i64 << 40).into(), "document"),
+            ("control.count", 100_001.into(), "document"),
             ("control.count", 1.into(), "all"),
             ("control.count", 3.into(), "all"),
             ("data.ts", column(&[0]).into(), "all"),

@@ -57,5 +57,8 @@ pub(super) use self::known_parts::{KnownParts, PART_MAX};
 /// The most instants times metrics of a packed document.
 const CELLS_MAX: usize = 1 << 19;
 
+/// The most instants of a packed document: the highest `mongodb.max_readings_per_document`.
+const INSTANTS_MAX: usize = 100_000;
+
 /// The name of the column of the instants. No metric has this name.
 const TIME: &str = "ts";

@@ -314,3 +314,23 @@ async fn a_later_flush_reads_the_last_part_alone() {
     let read = scratch.documents_read_by(&[&one], &flushes[2..]).await;
     assert!(read <= 2.0, "more parts than known numbers: {read} parts for each flush");
 }
+
+#[tokio::test]
+async fn an_hour_of_too_many_values_is_not_merged() {
+    const METRICS: u32 = 250;
+    let scratch = Scratch::new().await;
+    let store = scratch.packed_store(2_000).await;
+    let metrics: Vec<Metric> = (0..METRICS).map(|metric| metric.to_string().as_str().into()).collect();
+    let write = |offsets: std::ops::Range<u32>| -> Arc<BucketWrite> {
+        let reading = |offset| (0..METRICS).map(move |metric| (Sample { value: 1.0, offset, metric }, metric == 0));
+        BucketWrite::new("d".into(), HOUR, None, metrics.clone(), offsets.flat_map(reading)).into()
+    };
+    for from in [1_000, 2_000] {
+        write_one(&store, &write(from..from + 1_000)).await.unwrap();
+    }
+    assert_eq!(write_one(&store, &write_at("d", 0..1)).await.unwrap(), Written { stored: 1, duplicate: 0 });
+    write_one(&store, &write(3_000..4_000)).await.unwrap();
+    let error = write_one(&store, &write_at("d", 1..2)).await.unwrap_err();
+    assert_eq!(error.cause, Cause::UnreadableDocument);
+    assert!(error.detail.contains("its hour has more than 524288 values"), "{error}");
+}
