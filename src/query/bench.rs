@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::rollups::fold::fold;
+use super::rollups::fold::fold_hours;
 use super::rollups::merge::{merge, repeated};
-use super::rollups::{Grid, Rollups, Step, Zone, part_of};
+use super::rollups::{Grid, Rollups, Step, Zone};
 use crate::model::{Contents, Hour, Metric, Sample, SeriesFilter, Stats, ValueAt};
 use crate::store::HourStats;
 
@@ -44,8 +44,7 @@ impl Merge {
     pub fn run(self) -> Rollups {
         assert!(repeated(&self.stored, &self.pending).is_empty(), "pending readings are later");
         let hours = merge(self.stored, BTreeMap::new(), self.pending, &SeriesFilter::ALL);
-        let most = hours.len();
-        let rollups = fold(hours.into_iter().map(part_of), most, &self.grid, false);
+        let rollups = fold_hours(hours, &self.grid);
         assert!(rollups.values().all(|series| series.len() == self.grid.starts().len()));
         rollups
     }

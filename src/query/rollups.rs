@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::combined::Combined;
-use self::fold::fold;
+use self::fold::{fold_hours, fold_parts};
 use self::merge::{MetricsOfHour, merge, repeated};
 use self::parts::Part;
 use self::plan::Plan;
@@ -309,18 +309,14 @@ impl Group {
         pending: Vec<(Hour, Contents)>,
     ) -> Result<Rollups, QueryError> {
         let Self { queries, deadline, plan, budget, .. } = self;
-        let increases = plan.counts_increase();
         if !plan.reads {
-            let hours = self.merged(device, stored, pending).await?;
-            let most = hours.len();
-            return Ok(fold(hours.into_iter().map(part_of), most, &plan.grid, increases));
+            return Ok(fold_hours(self.merged(device, stored, pending).await?, &plan.grid));
         }
         let hours = Hours::of(plan, stored, pending);
         let mut parts = read::read(queries, *deadline, plan, budget, device, &hours).await?;
         parts.extend(self.merged(device, hours.stored, hours.pending).await?.into_iter().map(part_of));
         parts.sort_by_key(|part| part.ts_ms);
-        let most = parts.len();
-        Ok(fold(parts.into_iter(), most, &plan.grid, increases))
+        Ok(fold_parts(parts, &plan.grid, plan.counts_increase()))
     }
 
     /// Returns the stats of hours.
@@ -340,7 +336,7 @@ impl Group {
 }
 
 /// An hour as a part.
-pub(super) fn part_of((hour, stats): MetricsOfHour) -> Part {
+fn part_of((hour, stats): MetricsOfHour) -> Part {
     Part { ts_ms: hour.start_ms(), stats, growth: Vec::new() }
 }
 

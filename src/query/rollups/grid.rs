@@ -112,11 +112,13 @@ impl<'g> Walk<'g> {
     /// Returns the start of the step that includes an instant, which is not before the last one. `None`: it
     /// is outside of all steps.
     pub(super) fn start_of(&mut self, ts_ms: i64) -> Option<i64> {
-        while self.bounds.get(self.at + 1).is_some_and(|end| *end <= ts_ms) {
+        loop {
+            let (start, end) = (*self.bounds.get(self.at)?, *self.bounds.get(self.at + 1)?);
+            if ts_ms < end {
+                return (start <= ts_ms).then_some(start);
+            }
             self.at += 1;
         }
-        let is_inside = ts_ms >= self.bounds[self.at] && self.at + 1 < self.bounds.len();
-        is_inside.then(|| self.bounds[self.at])
     }
 }
 

@@ -95,8 +95,7 @@ fn rollups_of(plan: &Plan, stored: &[(Hour, Contents)], pending: Vec<(Hour, Cont
     let repeated = stored.into_iter().filter(|(hour, _)| repeated.contains(hour)).collect();
     parts.extend(merge(hours.stored, repeated, hours.pending, &plan.series).into_iter().map(part_of));
     parts.sort_by_key(|part| part.ts_ms);
-    let most = parts.len();
-    fold(parts.into_iter(), most, &plan.grid, plan.counts_increase())
+    fold_parts(parts, &plan.grid, plan.counts_increase())
 }
 
 /// The rollups of the readings by identity.
