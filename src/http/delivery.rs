@@ -1,9 +1,9 @@
 //! The delivery of whole answers of queries: entity tags and compression.
 //!
-//! The tag is a hash of the answer before compression. So it changes exactly when the answer changes, on each
-//! instance and in each store: by a late reading, by another value, by a note that readings are missing. It
-//! saves the transfer, not the query. Files of readings have no tag, because their headers are sent before
-//! their end is known.
+//! The tag is a hash (XXH3, 128 bits) of the answer before compression. So it changes exactly when the
+//! answer changes, on each instance and in each store: by a late reading, by another value, by a note that
+//! readings are missing. It saves the transfer, not the query. Files of readings have no tag, because their
+//! headers are sent before their end is known.
 //!
 //! A late reading may change any range. So no answer is fresh for a time (`no-cache`): a client keeps it, and
 //! asks whether it is still the same.
@@ -15,7 +15,7 @@ use axum::http::header::{
     CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode, response};
-use sha2::{Digest, Sha256};
+use xxhash_rust::xxh3::Xxh3Default;
 
 use super::format::{Encoder, Encoding};
 
@@ -24,9 +24,6 @@ const COMPRESS_FROM: usize = 1 << 10;
 
 /// The largest answer that is compressed without the way to a blocking thread.
 const INLINE_MAX: usize = 32 << 10;
-
-/// The bytes of the hash that a tag shows.
-const TAG_BYTES: usize = 16;
 
 /// The wishes of a client about the delivery of an answer.
 #[derive(Debug)]
@@ -77,13 +74,11 @@ pub(super) fn vary(headers: &mut HeaderMap) {
 }
 
 fn tag(body: &[Bytes]) -> String {
-    let mut hash = Sha256::new();
+    let mut hash = Xxh3Default::new();
     for piece in body {
         hash.update(piece);
     }
-    let mut shown = [0; TAG_BYTES];
-    shown.copy_from_slice(&hash.finalize()[..TAG_BYTES]);
-    format!("{:032x}", u128::from_be_bytes(shown))
+    format!("{:032x}", hash.digest128())
 }
 
 /// Whether a value of `If-None-Match` names the tag, strong or weak, or is `*`.

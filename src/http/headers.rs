@@ -4,8 +4,9 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
 /// The headers of every answer, unless a handler sets its own.
 ///
-/// Answers are data for one client: caches must not store them, and browsers must not guess their type, run
-/// or frame them, or let other sites read them. No header names the server or its version.
+/// Answers are data for one client: caches must not store them (the client itself may keep one with an entity
+/// tag, see `delivery`), and browsers must not guess their type, run or frame them, or let other sites read
+/// them. No header names the server or its version.
 const STRICT: [(HeaderName, HeaderValue); 4] = [
     (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),

@@ -225,18 +225,18 @@ async fn parameters_are_plain_text() {
 #[tokio::test]
 async fn every_answer_has_strict_headers_and_none_names_the_server() {
     let server = Server::start(tokens()).await;
-    for answer in [
-        get(&server, "all", "/v1/devices").await,
-        ingest(&server, "all", &reading("d", 1.0)).await,
-        server.get("/v1/devices").await,
-        server.get("/nothing").await,
-        server.get("/healthz").await,
-        server.send(server.request(Method::PUT, "/v1/readings")).await,
-        super::post(&server, "all", "/write", "text/plain", "m,device=d v=1").await,
-        get(&server, "operator", "/metrics").await,
+    for (answer, caching) in [
+        (get(&server, "all", "/v1/devices").await, "private, no-cache"),
+        (ingest(&server, "all", &reading("d", 1.0)).await, "no-store"),
+        (server.get("/v1/devices").await, "no-store"),
+        (server.get("/nothing").await, "no-store"),
+        (server.get("/healthz").await, "no-store"),
+        (server.send(server.request(Method::PUT, "/v1/readings")).await, "no-store"),
+        (super::post(&server, "all", "/write", "text/plain", "m,device=d v=1").await, "no-store"),
+        (get(&server, "operator", "/metrics").await, "no-store"),
     ] {
         assert_eq!(answer.header("x-content-type-options"), "nosniff");
-        assert_eq!(answer.header("cache-control"), "no-store");
+        assert_eq!(answer.header("cache-control"), caching);
         assert_eq!(answer.header("content-security-policy"), "default-src 'none'; frame-ancestors 'none'");
         for name in ["server", "x-powered-by", "via", "access-control-allow-origin"] {
             assert_eq!(answer.header(name), "", "{name}");
