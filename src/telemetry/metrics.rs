@@ -128,7 +128,8 @@ table! {
     /// Whether the store answers: 1 or 0.
     store_up: Gauge, Count;
     /// Devices that have been silent for longer than the configuration allows, counted by a look through the
-    /// device index after each minute. 0 until the first count is complete.
+    /// device index each quarter of that time, at least a minute and at most 15. 0 until the first count is
+    /// complete.
     devices_silent: Gauge, Count;
     /// Size of the store on disk, read once a minute: the SQLite file and its write-ahead file, or all
     /// collections and indexes of the MongoDB database. 0 until it is known.
