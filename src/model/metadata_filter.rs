@@ -99,7 +99,7 @@ impl MetadataFilter {
 
 impl Condition {
     fn is_met_by(&self, object: &Map<String, Value>) -> bool {
-        has_member(object, &self.key, &|value| self.has(value)) != self.is_negated
+        find_member(object, &self.key, &|value| self.has(value).then_some(())).is_some() != self.is_negated
     }
 
     fn has(&self, value: &Value) -> bool {
@@ -111,17 +111,18 @@ impl Condition {
     }
 }
 
-/// Whether a member with this key, or these keys, is as wanted.
+/// Returns the first result of `look` for a member of the metadata that `keys` names: by its key, or by the
+/// keys of objects inside each other, with dots in between.
 ///
 /// Each member is reached by one way of splitting the keys, so no member is looked at twice.
-fn has_member(object: &Map<String, Value>, keys: &str, is_wanted: &impl Fn(&Value) -> bool) -> bool {
-    if object.get(keys).is_some_and(is_wanted) {
-        return true;
-    }
-    let splits = keys.match_indices('.').map(|(at, _)| (&keys[..at], &keys[at + 1..]));
-    splits.into_iter().any(|(key, rest)| match object.get(key) {
-        Some(Value::Object(inner)) => has_member(inner, rest, is_wanted),
-        _ => false,
+pub fn find_member<'v, T>(
+    object: &'v Map<String, Value>,
+    keys: &str,
+    look: &impl Fn(&'v Value) -> Option<T>,
+) -> Option<T> {
+    object.get(keys).and_then(look).or_else(|| {
+        let mut splits = keys.match_indices('.').map(|(at, _)| (&keys[..at], &keys[at + 1..]));
+        splits.find_map(|(key, rest)| find_member(object.get(key)?.as_object()?, rest, look))
     })
 }
 

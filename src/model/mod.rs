@@ -21,7 +21,7 @@ pub use hour::{Day, Hour, HourOffset, MS_PER_HOUR};
 pub use metadata::{
     METADATA_MAX_DEPTH, MetadataError, check_metadata_depth, check_metadata_key, check_metadata_number,
 };
-pub use metadata_filter::{MetadataFilter, MetadataFilterError};
+pub use metadata_filter::{MetadataFilter, MetadataFilterError, find_member};
 #[cfg(test)]
 pub use metric::reads;
 pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, MetricTable, check_metric_name, is_usual_metric_name};

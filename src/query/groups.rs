@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::devices::Keeping;
 use super::{Answer, DeviceSelection, DevicesRequest, Queries, QueryError};
 use crate::access::DeviceScope;
+use crate::model::find_member;
 use crate::store::DeviceSummary;
 
 /// Devices with the same values of some keys of their metadata.
@@ -43,7 +44,9 @@ impl Queries {
         let values_of = |metadata: Option<&str>| -> Vec<Value> {
             let metadata = metadata.and_then(|metadata| serde_json::from_str(metadata).ok());
             let metadata: Map<String, Value> = metadata.unwrap_or_default();
-            keys.iter().map(|key| member(&metadata, key).cloned().unwrap_or_default()).collect()
+            keys.iter()
+                .map(|key| find_member(&metadata, key, &|value| Some(value.clone())).unwrap_or_default())
+                .collect()
         };
         let selection = DeviceSelection { ids: Some(devices.to_vec()), ..DeviceSelection::default() };
         let request = DevicesRequest { selection, after: None, limit: devices.len().max(1), now_ms: 0 };
@@ -75,14 +78,6 @@ impl DeviceGroups {
     }
 }
 
-/// Returns the member of an object that a key names, itself or with dots between the keys of objects.
-fn member<'v>(object: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
-    object.get(key).or_else(|| {
-        let mut dots = key.match_indices('.').map(|(at, _)| at);
-        dots.find_map(|at| member(object.get(&key[..at])?.as_object()?, &key[at + 1..]))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -106,10 +101,10 @@ mod tests {
         for (key, value) in
             [("floor", json!(2)), ("room.name", json!("x")), ("room.a.b.c", json!(7)), ("site.name", json!("hall"))]
         {
-            assert_eq!(member(metadata, key), Some(&value), "{key}");
+            assert_eq!(find_member(metadata, key, &Some), Some(&value), "{key}");
         }
         for key in ["", ".", "floor.x", "room.", "site", "room.a"] {
-            assert_eq!(member(metadata, key), None, "{key}");
+            assert_eq!(find_member(metadata, key, &Some), None, "{key}");
         }
     }
 }

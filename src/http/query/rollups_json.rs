@@ -305,7 +305,8 @@ mod tests {
     async fn the_json_of_a_device_has_its_fields_in_order() {
         let device = || OfDevice::new("d\n1", &form("1h"), &rollups(), &berlin());
         let json = text(of_device(answer(device()))).await;
-        assert!(json.starts_with(r#"{"deviceId":"d\n1","step":"1h","metrics":{"a \"b\" \\é":[{"ts":"2026-"#), "{json}");
+        let start = r#"{"deviceId":"d\n1","step":"1h","metrics":{"a \"b\" \\é":[{"ts":"2026-"#;
+        assert!(json.starts_with(start), "{json}");
         assert_eq!(
             serde_json::from_str::<Value>(&json).unwrap(),
             json!({ "deviceId": "d\n1", "step": "1h", "metrics": points() })
