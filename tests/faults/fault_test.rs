@@ -187,12 +187,13 @@ impl<'a> FaultTest<'a> {
         self.addresses[which].send_replace(Some(url));
     }
 
-    /// Pauses the clients until all pending readings are stored.
-    pub(crate) async fn drain(&self) {
+    /// Pauses the clients until all pending readings are stored and `drained` is true.
+    pub(crate) async fn drain_until(&self, what: &str, mut drained: impl AsyncFnMut() -> bool) {
         self.order.send_replace(Order::Wait);
         for server in &self.servers {
             server.settled().await;
         }
+        wait_until(what, async || drained().await.then_some(())).await;
         self.order.send_replace(Order::Send);
     }
 

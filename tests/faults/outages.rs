@@ -87,9 +87,8 @@ async fn down_for_long(mongod: &mut Mongod, store: Store<'_>, seed: u64) {
             test.kill_and_restart(0).await;
         }
         tokio::task::block_in_place(|| mongod.start_again());
-        test.drain().await;
-        wait_until("the log is cut", async || {
-            (test.servers[0].metrics().await.count("tidegauge_log_bytes") < DRAINED_BYTES).then_some(())
+        test.drain_until("the log is cut", async || {
+            test.servers[0].metrics().await.count("tidegauge_log_bytes") < DRAINED_BYTES
         })
         .await;
     }
