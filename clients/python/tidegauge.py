@@ -158,6 +158,8 @@ class Rollup:
     first: Optional[Sample] = None
     last: Optional[Sample] = None
     increase: Optional[float] = None
+    #: The values of the metadata that the combined devices have in common, if the query combined `by:` them.
+    group: Optional[Mapping[str, Any]] = None
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ class Rows(List[Row]):
 
     def to_frame(self) -> Any:
         """The rows as a pandas `DataFrame`. The index is `ts` in UTC; devices are indexed by their ID. `first` and
-        `last` are values, beside columns `first_ts` and `last_ts`."""
+        `last` are values, beside columns `first_ts` and `last_ts`. Groups `by:floor` have a column `by_floor`."""
         pandas = importlib.import_module("pandas")
         columns: Dict[str, List[Any]] = {}
         for row in self:
@@ -204,6 +206,9 @@ class Rows(List[Row]):
             samples: List[Optional[Sample]] = columns[name]
             columns[name] = [sample and sample.value for sample in samples]
             columns[f"{name}_ts"] = [sample and sample.ts for sample in samples]
+        groups: List[Mapping[str, Any]] = [group or {} for group in columns.pop("group", [])]
+        for key in dict.fromkeys(key for group in groups for key in group):
+            columns[f"by_{key}"] = [group.get(key) for group in groups]
         # Without rows the kind of the rows is not known, so the frame has no columns either.
         frame = pandas.DataFrame(columns or {"ts": []})
         for name in {"ts", "first_ts", "last_ts", "first_seen", "last_seen"} & set(frame.columns):
@@ -686,12 +691,13 @@ class Client:
         self, device: Union[str, Sequence[str], None] = None, start: Optional[Time] = None,
         end: Optional[Time] = None, *, step: Optional[str] = None, prefix: Optional[str] = None,
         metric: Union[str, Sequence[str], None] = None, labels: Optional[Mapping[str, str]] = None,
-        fn: Union[str, Sequence[str], None] = None, combine: bool = False, **params: Param,
+        fn: Union[str, Sequence[str], None] = None, combine: Union[bool, str] = False, **params: Param,
     ) -> Rows[Rollup]:
         """The rollups of a device, of several, or of all whose ID begins with `prefix`.
 
-        `fn` selects the columns, such as `["min", "last"]`. `combine` folds the series of all devices into one of
-        each. One device that is unknown raises a 404.
+        `fn` selects the columns, such as `["min", "last"]`. `combine=True` folds the series of all devices into
+        one of each, `combine="by:floor"` those of each `group` of devices with the same `floor` in their metadata.
+        One device that is unknown raises a 404.
         """
         columns = fn if fn is None or isinstance(fn, str) else ",".join(fn)
         pairs = _pairs(params, start, end, metric, labels) + _pairs({"step": step, "fn": columns})
@@ -705,12 +711,13 @@ class Client:
                 _remark(rows, answer)
                 rows.extend(_rollups(device, answer))
             return rows
-        pairs += _pairs({"device": device, "prefix": prefix, "combine": True if combine else None})
+        pairs += _pairs({"device": device, "prefix": prefix, "combine": combine or None})
         if combine:
             answer = self._get("/v1/rollups", pairs)
             with _checked("/v1/rollups"):
                 _remark(rows, answer)
-                rows.extend(_rollups(None, answer))
+                for group in answer.get("groups", [answer]):
+                    rows.extend(_rollups(None, group))
             return rows
         for page in self._pages("/v1/rollups", pairs, None, "devices"):
             with _checked("/v1/rollups"):
@@ -933,7 +940,8 @@ def _rollups(device: Optional[str], answer: Any) -> Iterator[Rollup]:
             yield Rollup(
                 device, series, _instant(point["ts"]), None if count is None else int(count), _float(point.get("min")),
                 _float(point.get("max")), _float(point.get("avg")), _float(point.get("sum")),
-                _sample(point.get("first")), _sample(point.get("last")), _float(point.get("increase")))
+                _sample(point.get("first")), _sample(point.get("last")), _float(point.get("increase")),
+                answer.get("by"))
 
 
 def _latest(answer: Any) -> Iterator[Latest]:
