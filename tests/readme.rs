@@ -1,5 +1,6 @@
 //! The examples of the README and its pages are true: each `$ curl` in a `console` block runs against a
-//! server, in order, and must print the text below it, in which `...` matches anything.
+//! server, in order, and must print the text below it, in which `...` matches anything. Blocks marked
+//! `console demo` run against a demo (`tests/demo.rs`).
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -12,12 +13,12 @@ const ADDRESSES: [&str; 2] = ["http://127.0.0.1:8080", "http://localhost:8080"];
 
 #[tokio::test]
 async fn the_curl_examples_print_what_the_readme_shows() {
-    print_what_is_shown("README.md").await;
+    print_what_a_server_shows("README.md").await;
 }
 
 #[tokio::test]
 async fn the_curl_examples_print_what_the_page_of_protocols_shows() {
-    print_what_is_shown("docs/protocols.md").await;
+    print_what_a_server_shows("docs/protocols.md").await;
 }
 
 #[test]
@@ -38,16 +39,21 @@ fn hints_are_printed_on_terminals_only() {
 
 #[tokio::test]
 async fn the_curl_examples_print_what_the_page_of_the_api_shows() {
-    print_what_is_shown("docs/http-api.md").await;
+    print_what_a_server_shows("docs/http-api.md").await;
 }
 
-async fn print_what_is_shown(page: &str) {
+async fn print_what_a_server_shows(page: &str) {
     let text = std::fs::read_to_string(format!("{}/{page}", env!("CARGO_MANIFEST_DIR"))).expect("there is a page");
-    let examples: Vec<Example> = console_blocks(&text).flat_map(examples).collect();
-    assert!(!examples.is_empty(), "no `$ curl` in a console block of {page}");
     let server = Server::start(Setup::default_config()).await;
+    print_what_is_shown(page, blocks(&text, "console"), server.url()).await;
+}
+
+/// Runs the `$ curl` examples of some blocks of a page against a server.
+pub(crate) async fn print_what_is_shown(page: &str, blocks: impl Iterator<Item = &str>, url: &str) {
+    let examples: Vec<Example> = blocks.flat_map(examples).collect();
+    assert!(!examples.is_empty(), "no `$ curl` in these blocks of {page}");
     for example in examples {
-        let printed = shell(&example.command, server.url()).await;
+        let printed = shell(&example.command, url).await;
         assert!(
             matches(&example.output, &printed),
             "$ {}\n--- {page} shows:\n{}\n--- it printed:\n{printed}",
@@ -62,8 +68,10 @@ struct Example {
     output: String,
 }
 
-fn console_blocks(readme: &str) -> impl Iterator<Item = &str> {
-    readme.split("```console\n").skip(1).map(|block| block.split("```").next().unwrap_or_default())
+/// The blocks of a page that are marked with these words.
+pub(crate) fn blocks<'p>(page: &'p str, words: &'p str) -> impl Iterator<Item = &'p str> {
+    let marked = page.split("```").skip(1).step_by(2).filter_map(|block| block.split_once('\n'));
+    marked.filter(move |(mark, _)| *mark == words).map(|(_, block)| block)
 }
 
 /// The commands of a block that begin with `curl`. A command goes on over lines that end with a backslash,

@@ -18,6 +18,7 @@ mod client;
 mod credential;
 mod data_dir;
 mod dead_letters;
+mod demo;
 mod import;
 mod key;
 mod serve;
@@ -41,6 +42,8 @@ pub(crate) struct Cli {
 
 const HELP: &str = "\
 Examples:
+  tidegauge demo
+      Serve a simulated factory with a week of history, on 127.0.0.1:8080, until Ctrl-C
   tidegauge
       Serve with the defaults: HTTP on 127.0.0.1:8080, UDP on 127.0.0.1:8089, SQLite and the log in ./data
   tidegauge serve --config /etc/tidegauge/tidegauge.toml --data-dir /var/lib/tidegauge
@@ -62,6 +65,8 @@ corrected), 1 for every other error.";
 enum Command {
     /// Run the server (the default)
     Serve(Settings),
+    /// Serve a simulated factory, to try tidegauge out
+    Demo(demo::DemoArgs),
     /// Send readings from CSV and NDJSON files to a running server
     Import(import::ImportArgs),
     /// List the readings that the store refused permanently, or send them again
@@ -89,6 +94,7 @@ fn counted(count: u64, one: &str) -> String {
 pub(crate) async fn run(command_line: Cli) -> ExitCode {
     let done = match command_line.command.unwrap_or(Command::Serve(command_line.serve)) {
         Command::Serve(settings) => serve::run(&settings).await,
+        Command::Demo(args) => demo::run(&args).await,
         Command::Import(args) => import::run(args).await,
         Command::DeadLetters(args) => dead_letters::run(args).await,
         Command::Check(args) => check::run(&args).await,

@@ -1,4 +1,6 @@
 //! `tidegauge serve`: starts all rooms, runs them, and stops them in order.
+//!
+//! `tidegauge demo` serves in the same way, with a configuration of its own.
 
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
@@ -7,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::future::OptionFuture;
 use tidegauge::access::{Gate, Tokens};
 use tidegauge::common::clock::Clock;
 use tidegauge::config::{Auth, Config, Period, StoreKind, SyncPolicy};
@@ -22,7 +25,6 @@ use tidegauge::store::{Store, expiry};
 use tidegauge::telemetry::{Exposition, Metrics, RefusalLog, VERSION, logs};
 use tidegauge::{log, udp};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::data_dir::{self, DataDir};
@@ -31,10 +33,12 @@ use super::settings::Settings;
 mod open_files;
 mod options;
 mod reload;
+mod signals;
 mod store_watch;
 
 pub(super) use options::rollups;
 use reload::Replaceable;
+use signals::StopSignals;
 
 /// Serves until SIGTERM or SIGINT, then drains.
 pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
@@ -43,14 +47,25 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     }
     let (config, remarks) = settings.load_and_compare()?;
     logs::init(&config.telemetry)?;
-    open_files::raise_limit();
     for renamed in remarks.renamed {
         tracing::warn!("{renamed}");
     }
     for overridden in remarks.overridden {
         tracing::info!("{overridden}");
     }
-    ignore_user_signals()?;
+    serve(&config, Some(settings), |listening| announce(&config, listening)).await
+}
+
+/// Serves with a configuration until SIGTERM or SIGINT, then drains.
+///
+/// SIGHUP reloads the settings if there are any, else it stops the server too.
+pub(super) async fn serve(
+    config: &Config,
+    settings: Option<&Settings>,
+    announce: impl FnOnce(Listening) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    open_files::raise_limit();
+    signals::ignore_user_signals()?;
     let Auth { allow_anonymous, tokens, keys, .. } = &config.auth;
     if *allow_anonymous && !(tokens.is_empty() && keys.is_empty()) {
         tracing::warn!("there are tokens or keys, but auth.allow_anonymous admits every client without one");
@@ -60,12 +75,12 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let data = DataDir::lock(&config.server.data_dir)?;
     let listen = config.http.listen;
     let listener = http::listen(listen).with_context(|| format!("listen on {listen} (http.listen)"))?;
-    let sockets = bind_udp(&config)?;
+    let sockets = bind_udp(config)?;
     let datagrams = sockets.as_ref().map(udp::Sockets::local_addr).transpose()?;
     let (metrics, exposition) = Metrics::new();
     metrics.record_config(true, clock.now_ms());
     let threads = http::Threads::start().context("start the threads of connections")?;
-    let service = Service::start(&config, &data, &clock, Arc::new(metrics), exposition, sockets).await?;
+    let service = Service::start(config, &data, &clock, Arc::new(metrics), exposition, sockets).await?;
     if let Some(tls) = &tls {
         tls.record_expiry(&service.app.metrics);
     }
@@ -77,52 +92,40 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
         clock,
     };
     // Before the server announces itself: by default these signals end the process at once.
-    let reloading = reload::on_hangup(settings, replaceable)?;
-    let signals = StopSignals::new()?;
+    let reloading = settings.map(|settings| reload::on_hangup(settings, replaceable)).transpose()?;
+    let signals = StopSignals::new(settings.is_none())?;
     tracing::info!(
         version = VERSION,
         store = service.store.name(),
-        rollups = options::rollups(&config),
+        rollups = options::rollups(config),
         pending_readings = service.pipeline.status().pending_readings,
         "started"
     );
-    announce(&config, &listener, datagrams, &*service.store)?;
+    announce(Listening { http: listener.local_addr()?, udp: datagrams, store: service.store.name() })?;
     let grace = config.server.shutdown_grace.as_duration();
     let reason = tokio::select! {
         reason = service.run((listener, threads), tls, signals, grace) => reason,
-        never = reloading => match never {},
+        Some(never) = OptionFuture::from(reloading) => match never {},
     };
     service.stop(reason, grace).await
 }
 
-/// Makes SIGUSR1 and SIGUSR2 only log a line.
-///
-/// By default they end a process, and tools send them by habit, for example after the rotation of log files.
-fn ignore_user_signals() -> std::io::Result<()> {
-    for (name, kind) in [("SIGUSR1", SignalKind::user_defined1()), ("SIGUSR2", SignalKind::user_defined2())] {
-        let mut received = signal(kind)?;
-        tokio::spawn(async move {
-            while received.recv().await.is_some() {
-                tracing::info!(signal = name, "does nothing; SIGHUP reloads tokens, keys and certificates");
-            }
-        });
-    }
-    Ok(())
+/// Where a server listens, and its store.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Listening {
+    pub(super) http: SocketAddr,
+    pub(super) udp: Option<SocketAddr>,
+    store: &'static str,
 }
 
 /// Prints the addresses in a line for programs and, on a terminal, first commands for people.
-fn announce(
-    config: &Config,
-    listener: &TcpListener,
-    datagrams: Option<SocketAddr>,
-    store: &dyn Store,
-) -> anyhow::Result<()> {
-    let address = listener.local_addr()?;
-    let udp = datagrams.map_or_else(|| "off".to_owned(), |address| address.to_string());
+fn announce(config: &Config, listening: Listening) -> anyhow::Result<()> {
+    let Listening { http: address, udp, store } = listening;
+    let udp = udp.map_or_else(|| "off".to_owned(), |address| address.to_string());
     let data = config.server.data_dir.display();
     let mut out = std::io::stdout().lock();
     let tls = if config.http.tls.is_on() { "on" } else { "off" };
-    let (http, store, data) = (address.to_string(), store.name(), data.to_string());
+    let (http, data) = (address.to_string(), data.to_string());
     let fields = [("http", &*http), ("tls", tls), ("udp", &*udp), ("store", store), ("data", &*data)];
     if let Some(line) = logs::json_line("INFO", "listening", &fields) {
         writeln!(out, "{line}")?;
@@ -144,19 +147,6 @@ fn hint(out: &mut impl Write, config: &Config, address: SocketAddr) -> std::io::
     let reading = r#"{"deviceId":"S1","values":{"temp":22.4}}"#;
     writeln!(out, "try it:    {curl} {scheme}://{address}/v1/readings --json '{reading}'")?;
     writeln!(out, "and then:  {curl} {scheme}://{address}/v1/devices/S1/rollups")
-}
-
-/// The signals that stop the service in order.
-struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl StopSignals {
-    /// Handles the signals, which then no longer end the process by themselves.
-    fn new() -> std::io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
 }
 
 /// Why the service stops.
@@ -273,8 +263,7 @@ impl Service {
     ) -> Reason {
         let mut http = tokio::spawn(http::serve(listener, threads, Arc::clone(&self.app), tls, self.closing.clone()));
         let reason = tokio::select! {
-            _ = signals.terminate.recv() => Reason::Signal("SIGTERM"),
-            _ = signals.interrupt.recv() => Reason::Signal("SIGINT"),
+            name = signals.received() => Reason::Signal(name),
             why = self.pipeline.failed() => Reason::Failure(format!("the log cannot be read: {why}")),
             why = self.log.failed() => Reason::Failure(format!("the log has failed: {why}")),
         };

@@ -58,7 +58,13 @@ impl Sender {
         Self::new(server.http()?, server.url(), server.token()?, retry_for)
     }
 
-    fn new(http: ClientBuilder, url: &str, token: Option<String>, retry_for: Duration) -> anyhow::Result<Self> {
+    /// A sender to the server with this URL.
+    pub(in crate::cli) fn new(
+        http: ClientBuilder,
+        url: &str,
+        token: Option<String>,
+        retry_for: Duration,
+    ) -> anyhow::Result<Self> {
         let client = http.connect_timeout(CONNECT_TIMEOUT).timeout(REQUEST_TIMEOUT).build()?;
         Ok(Self { client, url: format!("{}/v1/readings", url.trim_end_matches('/')), token, retry_for })
     }
