@@ -2,6 +2,7 @@
 
 use super::ChunkError;
 use crate::common::cursor::Cursor;
+use crate::common::zigzag::{unzigzag, zigzag};
 
 /// Appends a number as unsigned LEB128.
 pub(super) fn put(out: &mut Vec<u8>, mut number: u64) {
@@ -39,18 +40,6 @@ pub(super) fn read(cursor: &mut Cursor<'_>) -> Result<u64, ChunkError> {
 #[inline]
 pub(super) fn read_signed(cursor: &mut Cursor<'_>) -> Result<i64, ChunkError> {
     read(cursor).map(unzigzag)
-}
-
-/// Small numbers of either sign as small unsigned numbers: 0, -1, 1, -2, ...
-#[inline]
-pub(super) const fn zigzag(number: i64) -> u64 {
-    (number << 1 ^ number >> 63).cast_unsigned()
-}
-
-/// The inverse of [`zigzag`].
-#[inline]
-pub(super) const fn unzigzag(number: u64) -> i64 {
-    (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
 }
 
 /// The number of bits of a number; 0 for 0.

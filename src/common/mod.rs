@@ -7,3 +7,4 @@ pub(crate) mod counting;
 pub mod cursor;
 pub mod generations;
 pub mod once_per_change;
+pub mod zigzag;

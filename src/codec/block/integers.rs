@@ -8,8 +8,9 @@
 
 use super::bits::{BitReader, BitWriter, packed_bytes};
 use crate::codec::ChunkError;
-use crate::codec::numbers::{self, bits, unzigzag, zigzag};
+use crate::codec::numbers::{self, bits};
 use crate::common::cursor::Cursor;
+use crate::common::zigzag::{unzigzag, zigzag};
 
 /// The bits of the shape byte that are the width of the residuals. [`WIDTH_64`] stands for 64 bits.
 const WIDTH: u8 = 0x3f;

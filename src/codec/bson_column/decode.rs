@@ -3,8 +3,8 @@
 use super::simple8b::{Slot, Unpacked};
 use super::{DATE, DOUBLE, END, PLAIN, SCALES, scaled, unscaled};
 use crate::codec::ChunkError;
-use crate::codec::numbers::unzigzag;
 use crate::common::cursor::Cursor;
+use crate::common::zigzag::unzigzag;
 
 /// A part of a column.
 enum Item {

@@ -2,7 +2,7 @@
 
 use super::simple8b::{Slot, TOO_LARGE, Words};
 use super::{DATE, DOUBLE, END, PLAIN, SCALES, scaled};
-use crate::codec::numbers::zigzag;
+use crate::common::zigzag::zigzag;
 
 /// The bits of an increment of bits that most doubles have.
 const BITS_OF_PLAIN: usize = 56;

@@ -2,6 +2,7 @@
 
 use super::pieces::Packed;
 use super::{DELTA, LONG, NEW_SERIES, NO_ENTRY, OTHER_SERIES, RESCALED, STARTS_READING, Series, Times, WHOLE, decimal};
+use crate::common::zigzag::unzigzag;
 use crate::model::HourOffset;
 use crate::pending::slots::Key;
 
@@ -163,8 +164,7 @@ impl Reader<'_> {
     }
 
     fn signed_number(&mut self) -> i64 {
-        let number = self.number();
-        (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
+        unzigzag(self.number())
     }
 }
 

@@ -9,6 +9,7 @@ use super::{
     DELTA, LONG, NEW_SERIES, NO_ENTRY, OTHER_SERIES, RESCALED, SERIES_MAX, SHORTENED, SKIP_MAX, STARTS_READING, Series,
     TOKEN_BYTES_MAX, Times, WHOLE, decimal,
 };
+use crate::common::zigzag::zigzag;
 use crate::model::HourOffset;
 use crate::pending::slots::Key;
 
@@ -327,9 +328,4 @@ const fn fits<const BITS: u32>(number: i64) -> bool {
 #[inline]
 const fn low<const BITS: u32>(number: i64) -> u32 {
     number as u32 & ((1 << BITS) - 1)
-}
-
-/// Small numbers for small absolute values.
-const fn zigzag(number: i64) -> u64 {
-    (number << 1 ^ number >> 63).cast_unsigned()
 }
