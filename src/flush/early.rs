@@ -19,6 +19,24 @@ const LASTING: Duration = Duration::from_secs(120);
 /// `flush.max_age` needs no more space.
 const LONGEST_WAIT: Duration = Duration::from_secs(3_600 + 660);
 
+/// The log lines about a shortage.
+struct Lines {
+    begins: &'static str,
+    ends: &'static str,
+}
+
+const OF_MEMORY: Lines = Lines {
+    begins: "the memory of pending is too small for the load: buckets are written before flush.max_age, which costs \
+             the store more writes; raise pending.max_bytes to what is needed, or lower flush.max_age",
+    ends: "the memory of pending is enough for flush.max_age again",
+};
+
+const OF_LOG: Lines = Lines {
+    begins: "the log is too small for the load: buckets are written before flush.max_age, which costs the store more \
+             writes; raise log.max_bytes to what is needed (or free space on its disk), or lower flush.max_age",
+    ends: "the log is large enough for flush.max_age again",
+};
+
 /// The shortages, for the log lines.
 #[derive(Debug, Default)]
 pub(super) struct Early {
@@ -34,7 +52,7 @@ struct Shortage {
 }
 
 /// A change that is to be logged.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     Begins,
     Ends,
@@ -45,44 +63,40 @@ impl Early {
     pub(super) fn note(&mut self, pipeline: &Pipeline, memory: bool, log: bool) {
         let (now, max_age) = (Instant::now(), pipeline.options.limits.max_age);
         let is_away = (memory || log) && pipeline.store_state.away().is_some(); // then it is no matter of size
-        match self.memory.note(memory && !is_away, now) {
-            Some(Change::Begins) => {
-                let (seconds, used) = waiting(pipeline, |state| {
-                    let fixed_bytes = state.pending.fixed_bytes();
-                    Used { fixed_bytes, growing_bytes: state.pending.bytes().saturating_sub(fixed_bytes) }
-                });
-                let limit = pipeline.options.limits.max_bytes;
-                tracing::warn!(
-                    limit = %as_configured(limit),
-                    needed = %as_configured(used.needed(seconds, max_age).max(limit)),
-                    oldest_seconds = seconds.round(),
-                    "the memory of pending is too small for the load: buckets are written before flush.max_age, which \
-                     costs the store more writes; raise pending.max_bytes to what is needed, or lower flush.max_age"
-                );
-            }
-            Some(Change::Ends) => tracing::info!("the memory of pending is enough for flush.max_age again"),
-            None => {}
+        report(self.memory.note(memory && !is_away, now), &OF_MEMORY, max_age, || {
+            let (seconds, used) = waiting(pipeline, |state| {
+                let fixed_bytes = state.pending.fixed_bytes();
+                Used { fixed_bytes, growing_bytes: state.pending.bytes().saturating_sub(fixed_bytes) }
+            });
+            (pipeline.options.limits.max_bytes, seconds, used)
+        });
+        report(self.log.note(log && !is_away, now), &OF_LOG, max_age, || {
+            let usage = pipeline.log.usage();
+            let (seconds, used) = waiting(pipeline, |state| {
+                let cut = state.pending.cut_position(state.inserted);
+                Used { fixed_bytes: 0, growing_bytes: usage.readable.0.saturating_sub(cut.0) }
+            });
+            (usage.limit_bytes, seconds, used)
+        });
+    }
+}
+
+/// Logs a change, if there is one. `measure` returns the limit, for how many seconds the oldest reading has
+/// waited, and the space in use.
+fn report(change: Option<Change>, lines: &Lines, max_age: Duration, measure: impl FnOnce() -> (u64, f64, Used)) {
+    match change {
+        Some(Change::Begins) => {
+            let (limit, seconds, used) = measure();
+            tracing::warn!(
+                limit = %as_configured(limit),
+                needed = %as_configured(used.needed(seconds, max_age).max(limit)),
+                oldest_seconds = seconds.round(),
+                bytes_per_second = (used.growing_bytes as f64 / seconds).round(),
+                "{}", lines.begins
+            );
         }
-        match self.log.note(log && !is_away, now) {
-            Some(Change::Begins) => {
-                let usage = pipeline.log.usage();
-                let (seconds, used) = waiting(pipeline, |state| {
-                    let cut = state.pending.cut_position(state.inserted);
-                    Used { fixed_bytes: 0, growing_bytes: usage.readable.0.saturating_sub(cut.0) }
-                });
-                tracing::warn!(
-                    limit = %as_configured(usage.limit_bytes),
-                    needed = %as_configured(used.needed(seconds, max_age).max(usage.limit_bytes)),
-                    oldest_seconds = seconds.round(),
-                    bytes_per_second = (used.growing_bytes as f64 / seconds).round(),
-                    "the log is too small for the load: buckets are written before flush.max_age, which costs the \
-                     store more writes; raise log.max_bytes to what is needed (or free space on its disk), or lower \
-                     flush.max_age"
-                );
-            }
-            Some(Change::Ends) => tracing::info!("the log is large enough for flush.max_age again"),
-            None => {}
-        }
+        Some(Change::Ends) => tracing::info!("{}", lines.ends),
+        None => {}
     }
 }
 
