@@ -182,7 +182,7 @@ impl Files {
             return Err(Usage(format!("there is no data folder {folder}; name it with --data-dir or --config")).into());
         }
         let current = data_dir::dead_letters(&data_dir);
-        Ok(Self { taken: current.with_extension("retrying.ndjson"), current })
+        Ok(Self { taken: DeadLetters::taken_path(&current), current })
     }
 
     /// Takes the file away from the server, unless an earlier `retry` has left one. `None`: there is none.

@@ -1,16 +1,20 @@
 //! The dead-letter file: readings that the store refuses permanently.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::common::clock::{Clock, rfc3339};
 use crate::disk::OsFolder;
-use crate::model::{BucketWrite, Metric};
+use crate::model::{BucketWrite, Deletion, Metric};
+
+use self::file::Change;
 
 mod file;
 
@@ -49,6 +53,33 @@ struct LineReading {
     values: BTreeMap<Metric, f64>,
 }
 
+/// The device of a line.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct DeviceOf<'a> {
+    #[serde(borrow)]
+    device_id: std::borrow::Cow<'a, str>,
+}
+
+/// A line that was read back.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OwnedLine {
+    refused_at: String,
+    reason: String,
+    detail: String,
+    device_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<Box<RawValue>>,
+    readings: Vec<OwnedReading>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct OwnedReading {
+    ts: i64,
+    values: BTreeMap<String, Box<RawValue>>,
+}
+
 impl DeadLetters {
     /// The file at `path`. The first refused reading creates it; it grows to `max_bytes`.
     pub fn new(path: PathBuf, max_bytes: u64, clock: Clock) -> Self {
@@ -85,6 +116,41 @@ impl DeadLetters {
         let (this, write, detail) = (self.clone(), Arc::clone(write), detail.to_owned());
         let appended = tokio::task::spawn_blocking(move || this.append_now(&write, reason, &detail)).await;
         appended.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+    }
+
+    /// Removes the readings that a deletion selects, and returns their number. When this returns, they do not
+    /// come back after a crash.
+    ///
+    /// The file of a retry that is running stays as it is: what it sends comes after the deletion.
+    pub(super) async fn delete(&self, deletion: &Deletion) -> std::io::Result<u64> {
+        let (this, deletion) = (self.clone(), deletion.clone());
+        let deleted = tokio::task::spawn_blocking(move || this.delete_now(&deletion)).await;
+        deleted.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+    }
+
+    fn delete_now(&self, deletion: &Deletion) -> std::io::Result<u64> {
+        let _turn = self.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let taken = Self::taken_path(&self.path);
+        if !self.path.exists() && !taken.exists() {
+            return Ok(0);
+        }
+        let _lock = Self::lock(&self.path)?;
+        let deleted = delete_of(&self.path, deletion)?;
+        match File::open(&taken) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(deleted),
+            Err(error) => Err(error),
+            Ok(file) => match file.try_lock() {
+                Ok(()) => Ok(deleted + delete_of(&taken, deletion)?),
+                Err(TryLockError::WouldBlock) => Ok(deleted),
+                Err(TryLockError::Error(error)) => Err(error),
+            },
+        }
+    }
+
+    /// The path of the file that a retry of the file at `path` takes away.
+    #[must_use]
+    pub fn taken_path(path: &Path) -> PathBuf {
+        path.with_extension("retrying.ndjson")
     }
 
     fn append_now(&self, write: &BucketWrite, reason: &str, detail: &str) -> std::io::Result<()> {
@@ -143,10 +209,54 @@ fn line<'a>(write: &'a BucketWrite, reason: &'a str, detail: &'a str, now_ms: i6
     }
 }
 
+/// Removes from one file what a deletion selects, and returns the number of readings.
+fn delete_of(path: &Path, deletion: &Deletion) -> std::io::Result<u64> {
+    if !path.exists() {
+        return Ok(0);
+    }
+    let (folder, name) = OsFolder::of_file(path)?;
+    let mut deleted = 0;
+    file::rewrite(&folder, name, &format!("{name}.new"), |line| {
+        let (left, count) = without(line, deletion);
+        deleted += count;
+        left
+    })?;
+    Ok(deleted)
+}
+
+/// Returns what a deletion leaves of a line, and the number of readings that it removes. A line that is no
+/// dead letter stays as it is.
+fn without(line: &[u8], deletion: &Deletion) -> (Change, u64) {
+    // Most lines are of other devices, and are not parsed as a whole.
+    let is_of_device = serde_json::from_slice::<DeviceOf<'_>>(line).is_ok_and(|of| *of.device_id == *deletion.device);
+    let Some(mut letter) = is_of_device.then(|| serde_json::from_slice::<OwnedLine>(line).ok()).flatten() else {
+        return (Change::Keep, 0);
+    };
+    let (mut deleted, mut has_changed) = (0, false);
+    letter.readings.retain_mut(|reading| {
+        if !deletion.has_instant(reading.ts) {
+            return true;
+        }
+        let before = reading.values.len();
+        reading.values.retain(|metric, _| !deletion.series.matches(metric));
+        has_changed |= reading.values.len() < before;
+        deleted += u64::from(reading.values.len() < before);
+        !reading.values.is_empty()
+    });
+    match (has_changed, letter.readings.is_empty()) {
+        (false, _) => (Change::Keep, 0),
+        (true, true) => (Change::Remove, deleted),
+        (true, false) => match serde_json::to_vec(&letter) {
+            Ok(line) => (Change::Replace(line), deleted),
+            Err(_) => (Change::Keep, 0),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::OpenOptions;
-    use std::io::{ErrorKind, Write};
+    use std::io::Write;
 
     use super::*;
     use crate::model::{Hour, Sample};
@@ -189,6 +299,34 @@ mod tests {
 
     fn lines(path: &Path) -> Vec<String> {
         std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[tokio::test]
+    async fn a_deletion_leaves_its_readings_neither_here_nor_in_a_file_that_no_retry_holds() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dead-letters.ndjson");
+        let taken = DeadLetters::taken_path(&path);
+        let letters = dead_letters(path.clone(), 1 << 20);
+        let append = async || letters.append(&refused(Some(r#"{"floor": 2}"#)), "validation", "why").await.unwrap();
+        append().await;
+        let before = lines(&path).remove(0);
+        let held = DeadLetters::take(&path, &taken).unwrap();
+        append().await;
+        let of = |range_ms, names: &[&str]| {
+            let series = crate::model::SeriesFilter::new(names.iter().copied(), []).unwrap();
+            Deletion { device: "S1".into(), range_ms, series }
+        };
+        assert_eq!(letters.delete(&of(None, &["nothing"])).await.unwrap(), 0);
+        assert_eq!(letters.delete(&of(Some(0..7_200_011), &["temp"])).await.unwrap(), 1);
+        let without_temp = before.replace(r#","temp":1.5"#, "");
+        assert_eq!((lines(&path), lines(&taken)), (vec![without_temp], vec![before.clone()]), "a retry runs");
+        drop(held);
+        assert_eq!(letters.delete(&of(Some(7_200_011..i64::MAX), &[])).await.unwrap(), 2);
+        assert_eq!((lines(&path).len(), lines(&taken).len()), (1, 1));
+        let other = Deletion::of_device("S10".into());
+        assert_eq!(letters.delete(&other).await.unwrap(), 0);
+        assert_eq!(letters.delete(&Deletion::of_device("S1".into())).await.unwrap(), 2);
+        assert_eq!((lines(&path).len(), lines(&taken).len()), (0, 0));
     }
 
     #[tokio::test]

@@ -3,9 +3,15 @@
 //! It reads and decodes records without the lock of pending, and inserts the readings in turns of bounded
 //! length, so that a large record does not keep other tasks from the lock.
 //!
+//! A deletion that the log had when it was opened removes the readings before it as they are read: those that
+//! were stored before a crash are not stored again. One that the store had executed then is not executed
+//! again. Any other removes pending readings here, in the order of the log ([`crate::pending`]); the deleter
+//! does the rest.
+//!
 //! It does not wake for each record, but for many of them: at the end of a tick, for many bytes, for a query
 //! ([`Pipeline::catch_up`]), or at the end of the log.
 
+use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +21,9 @@ use tokio::time::Instant;
 
 use super::Pipeline;
 use crate::common::once_per_change::OncePerChange;
-use crate::log::{Lag, Reader, Record};
-use crate::pending::Insertion;
+use crate::log::{DeletionRecord, Kind, Lag, Reader, Record};
+use crate::model::{Deletion, Hour};
+use crate::pending::{DeletionsByDevice, HourErasure, Insertion, LeftOut};
 
 /// How many records are inserted before waiting queries and the scheduler are notified.
 const RECORDS_PER_NOTIFICATION: usize = 256;
@@ -48,7 +55,44 @@ pub(super) fn spawn(pipeline: Arc<Pipeline>) -> std::io::Result<std::thread::Joi
     })
 }
 
+/// The deletions that the log had when it was opened.
+#[derive(Debug)]
+struct Replay {
+    /// The deletions that the feeder has not reached yet, in the order of the log.
+    ahead: DeletionsByDevice,
+    /// The hours of which readings were left out. An earlier process may have sent them to the store.
+    left_out: HashMap<Arc<str>, BTreeSet<Hour>>,
+}
+
+impl Replay {
+    fn new(pipeline: &Pipeline) -> Self {
+        let mut ahead = DeletionsByDevice::new();
+        for deletion in pipeline.replayed.iter().map(|replayed| &replayed.begun.deletion) {
+            ahead.entry(Arc::clone(&deletion.device)).or_default().push(Arc::clone(deletion));
+        }
+        Self { ahead, left_out: HashMap::new() }
+    }
+
+    /// Notes that the feeder has reached the next deletion of a device.
+    fn reach(&mut self, deletion: &Deletion) {
+        if let Some(ahead) = self.ahead.get_mut(&deletion.device) {
+            ahead.remove(0);
+            if ahead.is_empty() {
+                self.ahead.remove(&deletion.device);
+            }
+        }
+    }
+
+    /// The hours of a deletion of which readings were left out.
+    fn left_out_of(&self, deletion: &Deletion) -> BTreeSet<Hour> {
+        self.left_out
+            .get(&deletion.device)
+            .map_or_else(BTreeSet::new, |of| of.range(deletion.hours()).copied().collect())
+    }
+}
+
 fn feed(pipeline: &Pipeline, mut reader: Reader, runtime: &Handle) -> Result<(), String> {
+    let mut replay = Replay::new(pipeline);
     let mut no_files = OncePerChange::default(); // the process may open no more files
     let lag = Lag { tick: tick(pipeline.options.limits.max_age), bytes: MANY_BYTES };
     while let Some(readable) = pipeline.log.wait_readable(reader.position(), lag) {
@@ -64,7 +108,12 @@ fn feed(pipeline: &Pipeline, mut reader: Reader, runtime: &Handle) -> Result<(),
                     }
                     Err(error) => return Err(error.to_string()),
                 };
-                let inserted = insert_record(pipeline, &record, runtime);
+                let inserted = match record.kind {
+                    Kind::Readings => {
+                        insert_record(pipeline, &record, &mut replay, runtime).map_err(|error| error.to_string())
+                    }
+                    Kind::Deletion => delete(pipeline, &record, &mut replay).map(|()| ControlFlow::Continue(())),
+                };
                 if inserted.map_err(|error| format!("record at position {}: {error}", record.position))?.is_break() {
                     return Ok(());
                 }
@@ -108,9 +157,10 @@ fn tick(max_age: Duration) -> Duration {
 fn insert_record(
     pipeline: &Pipeline,
     record: &Record<'_>,
+    replay: &mut Replay,
     runtime: &Handle,
 ) -> Result<ControlFlow<()>, crate::log::batch_view::BadPayload> {
-    let mut insertion = Insertion::new(record.payload, record.position)?;
+    let mut insertion = Insertion::new(record.payload, record.position)?.without(&replay.ahead);
     let mut is_decoded = insertion.decode()?;
     while is_decoded {
         let room = pipeline.completed.notified(); // before the check of pending, so that it misses no completion
@@ -131,12 +181,52 @@ fn insert_record(
             let _ = runtime.block_on(async { tokio::time::timeout(RETRY_INTERVAL, room).await });
             continue;
         }
-        state.inserted_readings += insertion.apply(&mut state.pending, pipeline.now_ms());
+        let LeftOut { readings, hours } = insertion.take_left_out();
+        state.inserted_readings += readings + insertion.apply(&mut state.pending, pipeline.now_ms());
         if insertion.is_over() {
             state.inserted = record.next;
         }
         drop(state);
+        pipeline.metrics.readings_deleted_total.increment(readings);
+        for (device, hour) in hours {
+            match replay.left_out.get_mut(device) {
+                Some(hours) => _ = hours.insert(hour),
+                None => _ = replay.left_out.insert(device.into(), BTreeSet::from([hour])),
+            }
+        }
         is_decoded = insertion.decode()?;
     }
     Ok(ControlFlow::Continue(()))
+}
+
+/// Begins a deletion: removes the pending readings that precede it, and blocks the hours until the store has
+/// executed it.
+fn delete(pipeline: &Pipeline, record: &Record<'_>, replay: &mut Replay) -> Result<(), String> {
+    let DeletionRecord::Begun(begun) = DeletionRecord::of(record.payload)? else { return Ok(()) };
+    let replayed = pipeline.replayed.iter().find(|replayed| replayed.begun.id == begun.id);
+    if let Some(replayed) = replayed {
+        replay.reach(&begun.deletion);
+        if replayed.is_executed {
+            return Ok(());
+        }
+    }
+    let (id, deletion) = (begun.id, Arc::clone(&begun.deletion));
+    let unanswered = replay.left_out_of(&deletion);
+    pipeline.lock().pending.begin_deletion(begun, unanswered, record.position, pipeline.now_ms());
+    let mut next = Some(deletion.hours().start);
+    while let Some(from) = next {
+        let (hours, after) = pipeline.lock().pending.hours(&deletion.device, from..deletion.hours().end);
+        for hour in hours {
+            let erasure = HourErasure::of(&hour, &deletion); // reads up to all values of a bucket
+            let erased = pipeline.lock().pending.erase(id, &deletion.device, erasure);
+            pipeline.metrics.readings_deleted_total.increment(erased.0);
+        }
+        next = after;
+    }
+    let mut state = pipeline.lock();
+    state.pending.end_erasure(id);
+    state.inserted = record.next;
+    drop(state);
+    pipeline.deleting.wake();
+    Ok(())
 }

@@ -14,9 +14,12 @@ use crate::model::{BucketWrite, Hour};
 
 /// Rolls up the hours of these writes again. Retries until all of them are rolled up.
 pub(super) async fn roll_up(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) {
+    roll_up_hours(pipeline, writes.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect()).await;
+}
+
+/// The same for hours of devices.
+pub(super) async fn roll_up_hours(pipeline: &Pipeline, mut waiting: Vec<(Arc<str>, Hour)>) {
     let Some(rollups) = pipeline.store.rollups() else { return };
-    let mut waiting: Vec<(Arc<str>, Hour)> =
-        writes.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect();
     let mut backoff = Backoff::new(pipeline.options.retry.clone());
     while !waiting.is_empty() {
         let outcomes = rollups.roll_up(&waiting).await;
@@ -32,7 +35,7 @@ pub(super) async fn roll_up(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) {
                         device,
                         hour_ms,
                         %error,
-                        "cannot roll up the hour of stored late readings; queries read its readings until they expire"
+                        "cannot roll up the hour again; queries read its readings until they expire"
                     );
                     pipeline.metrics.rollups_refused_total.increment(1);
                 }

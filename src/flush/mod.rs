@@ -8,6 +8,8 @@
 //!   full.
 //! - The **scheduler** takes the buckets that are due, with a bounded number of writes in flight. A write is
 //!   retried until the store accepts it or refuses it for good.
+//! - The **deleter** has the store execute deletions, each after the writes that precede it in the log and
+//!   before those that follow ([`crate::pending`]).
 //! - The **cutter** cuts the log behind the stored readings about once a second, and has it save its durable
 //!   end.
 //! - The **roller** has the store roll up each day some minutes after its end, if the store keeps rollups of
@@ -15,8 +17,10 @@
 //! - The **indexer** has the store add the devices to its device index that were stored without one.
 //!
 //! Promises:
-//! - A reading leaves pending only when the store has acknowledged it, or the dead-letter file holds it
-//!   durably.
+//! - A reading leaves pending only when the store has acknowledged it, the dead-letter file holds it durably,
+//!   or a deletion that follows it in the log removes it.
+//! - A deletion that was acknowledged removes all readings that were acknowledged before, wherever they are,
+//!   and none that were acknowledged after it.
 //! - The rollup of an hour, if there is one, includes every reading of it that has left pending. Once its day
 //!   is rolled up, there is one.
 //! - The log is never cut past a reading that is still pending.
@@ -38,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::common::clock::Clock;
 use crate::common::once_per_change::OncePerChange;
-use crate::log::{Log, LogError, Position, Recovery};
+use crate::log::{Log, LogError, Position, RecoveredDeletion, Recovery};
 use crate::model::Hour;
 use crate::pending::{Limits, Pending, Reason};
 use crate::store::Store;
@@ -50,6 +54,7 @@ pub mod bench;
 mod closed_hours;
 mod cutter;
 mod dead_letters;
+mod deleter;
 mod early;
 mod feeder;
 mod hour_text;
@@ -65,11 +70,13 @@ mod store_state;
 mod write;
 
 pub use dead_letters::DeadLetters;
+pub use deleter::{DeletionError, DeletionOutcome};
 pub use roller::Closing;
 pub use running::Running;
 use store_state::StoreState;
 
 use closed_hours::ClosedHours;
+use deleter::Deleting;
 use narrow::RefusedMetadata;
 use rollup_progress::RollupProgress;
 
@@ -131,6 +138,9 @@ pub struct Pipeline {
     /// Cancelled when draining begins: waiting writes are retried at once.
     drain_begins: CancellationToken,
     closed: ClosedHours,
+    deleting: Deleting,
+    /// The deletions that the log had when it was opened.
+    replayed: Vec<RecoveredDeletion>,
 }
 
 /// The state behind the lock.
@@ -168,7 +178,8 @@ impl State {
     /// or the store accepts no writes.
     fn is_finished(&self, readable: Position, max_in_flight: usize) -> bool {
         let is_inserted = self.inserted >= readable || (self.given_up > 0 && self.pending.is_full());
-        (is_inserted && self.pending.buckets() == self.given_up) || self.failed_in_a_row >= max_in_flight
+        let is_empty = self.pending.buckets() == self.given_up && self.pending.deletions() == 0;
+        (is_inserted && is_empty) || self.failed_in_a_row >= max_in_flight
     }
 }
 
@@ -241,10 +252,12 @@ impl Pipeline {
             cutting: Mutex::default(),
             drain_begins: CancellationToken::new(),
             closed,
+            deleting: Deleting::default(),
+            replayed: recovery.deletions.clone(),
         })
     }
 
-    /// Starts the feeder, the scheduler, the cutter, the roller and the indexer.
+    /// Starts the feeder, the scheduler, the deleter, the cutter, the roller and the indexer.
     ///
     /// # Errors
     /// If the feeder's thread cannot be started.
@@ -258,8 +271,9 @@ impl Pipeline {
         let cutter = tokio::spawn(cutter::run(Arc::clone(self)));
         let roller = tokio::spawn(roller::run(Arc::clone(self), progress));
         let indexer = tokio::spawn(indexer::run(Arc::clone(self)));
+        let deleter = tokio::spawn(deleter::run(Arc::clone(self)));
         let watch = tokio::spawn(store_state::watch(Arc::clone(self)));
-        Ok(Running { pipeline: Arc::clone(self), feeder, scheduler, cutter, roller, indexer, watch })
+        Ok(Running { pipeline: Arc::clone(self), feeder, scheduler, cutter, roller, indexer, deleter, watch })
     }
 
     /// Waits until the feeder fails to read the log, and returns the reason.

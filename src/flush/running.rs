@@ -13,6 +13,7 @@ pub struct Running {
     pub(super) cutter: tokio::task::JoinHandle<()>,
     pub(super) roller: tokio::task::JoinHandle<()>,
     pub(super) indexer: tokio::task::JoinHandle<()>,
+    pub(super) deleter: tokio::task::JoinHandle<()>,
     pub(super) watch: tokio::task::JoinHandle<()>,
 }
 
@@ -22,7 +23,7 @@ impl Running {
     /// Readings that the store does not accept at the first attempt stay in the log. If the store does not
     /// answer, all do, without a wait. The log must be closed.
     pub async fn drain(self, grace: Duration) -> u64 {
-        let Self { pipeline, feeder, mut scheduler, cutter, roller, indexer, watch } = self;
+        let Self { pipeline, feeder, mut scheduler, cutter, roller, indexer, deleter, watch } = self;
         roller.abort(); // the next start continues its work
         indexer.abort(); // likewise
         pipeline.lock().draining = true;
@@ -31,6 +32,7 @@ impl Running {
         if pipeline.store_state.is_silent() || tokio::time::timeout(grace, &mut scheduler).await.is_err() {
             scheduler.abort();
         }
+        deleter.abort(); // the next start executes what is left
         cutter.abort();
         watch.abort();
         pipeline.lock().stopped = true;

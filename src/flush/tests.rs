@@ -1,5 +1,6 @@
 //! From a real log to a real store, over everything that may go wrong on the way.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -8,14 +9,15 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::log::{BatchBuilder, Instruments, MinFree, Sync};
-use crate::model::{BucketWrite, Contents, Hour, Metric, SeriesFilter};
+use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    Cause, DeviceList, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, RolledUp, Rollups, StatsNeeds,
-    StoreError, WriteError, Written,
+    Cause, Deleted, Deletions, DeviceList, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, RolledUp, Rollups,
+    StatsNeeds, StoreError, WriteError, Written,
 };
 use crate::telemetry::Exposition;
 
+mod deleting;
 pub(super) mod kept;
 mod rolling;
 
@@ -111,6 +113,10 @@ impl Store for Faulty {
         self.store.ping().await
     }
 
+    fn deletions(&self) -> Option<&dyn Deletions> {
+        Some(self)
+    }
+
     fn rollups(&self) -> Option<&dyn Rollups> {
         self.rollups.as_ref().map(|_| self as &dyn Rollups)
     }
@@ -121,6 +127,16 @@ impl Store for Faulty {
 
     async fn expire_rollups(&self, oldest_ms: i64) -> Result<u64, StoreError> {
         self.store.expire_rollups(oldest_ms).await
+    }
+}
+
+#[async_trait]
+impl Deletions for Faulty {
+    async fn delete(&self, deletion: &Deletion, unanswered: &BTreeSet<Hour>) -> Result<Deleted, WriteError> {
+        tokio::time::sleep(self.takes).await;
+        let none = BucketWrite::new(Arc::clone(&deletion.device), Hour(0), None, Vec::new(), []);
+        (self.fault)(&none).map_or(Ok(()), Err)?;
+        self.store.delete(deletion, unanswered).await
     }
 }
 

@@ -35,6 +35,7 @@ mod body;
 mod body_completion;
 mod browser;
 mod budget;
+mod deletion;
 mod delivery;
 mod device;
 mod file;

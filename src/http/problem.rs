@@ -12,6 +12,7 @@ use super::browser::BrowserError;
 use super::budget::Exhausted;
 use super::remarks::Remarks;
 use crate::access::DeviceScopeError;
+use crate::flush::DeletionError;
 use crate::ingest::{IngestError, Listed, Receipt};
 use crate::log::AppendError;
 use crate::query::QueryError;
@@ -164,6 +165,14 @@ impl Problem {
 
     pub(super) fn unknown_device(device: &str) -> Self {
         Self::new(ProblemCode::UnknownDevice, format!("no reading of device \"{device}\" is known"))
+    }
+
+    pub(super) fn too_many_deletions(error: &DeletionError) -> Self {
+        Self::new(ProblemCode::Overloaded, error.to_string()).after(STORE_AWAY)
+    }
+
+    pub(super) fn deletion_unsupported(why: &str) -> Self {
+        Self::new(ProblemCode::DeletionUnsupported, why)
     }
 
     pub(super) fn invalid_parameter(name: &str, why: impl std::fmt::Display) -> Self {

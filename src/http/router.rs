@@ -8,7 +8,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::Uri;
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 
 use super::admission::admit;
 use super::auth::{Need, authorize};
@@ -16,12 +16,13 @@ use super::body_completion::BodyCompletion;
 use super::influx::Version;
 use super::problem::Problem;
 use super::server::Peer;
-use super::{App, headers, influx, ingest, operate, otlp, query, remote_write, time, webhook};
+use super::{App, deletion, headers, influx, ingest, operate, otlp, query, remote_write, time, webhook};
 use crate::config::{OWN_PATHS, Scope};
 use crate::telemetry::Limit;
 
 const INGEST: Need = Need::Scope(Scope::Ingest);
 const QUERY: Need = Need::Scope(Scope::Query);
+const ADMIN: Need = Need::Scope(Scope::Admin);
 
 /// The routes, each with the access that it requires, and the answers where no route matches.
 ///
@@ -38,6 +39,8 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .add_query("/v1/devices/{deviceId}/rollups", get(query::rollups))
         .add_query("/v1/devices/{deviceId}/readings", get(query::readings))
         .add_query("/v1/devices/{deviceId}/latest", get(query::latest))
+        .add(ADMIN, "/v1/devices/{deviceId}", delete(deletion::device))
+        .add(ADMIN, "/v1/devices/{deviceId}/readings", delete(deletion::readings))
         .add(Need::Influx(Version::V1, Scope::Ingest), "/write", influx::write(Version::V1))
         .add(Need::Influx(Version::V2, Scope::Ingest), "/api/v2/write", influx::write(Version::V2))
         .add(Need::Influx(Version::V3, Scope::Ingest), "/api/v3/write_lp", influx::write(Version::V3))

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::batch::Batch;
 use super::checkpoint::{Checkpoint, SavedCheckpoint};
-use super::record;
+use super::record::{self, Kind};
 use super::segment;
 use super::{LogError, Position};
 use crate::disk::{Folder, OpenFile, OpenMode, Space};
@@ -34,6 +34,8 @@ pub(super) struct Appender {
     file: Box<dyn OpenFile>,
     /// The position of the newest segment.
     base: Position,
+    /// The version of the newest segment, or the lowest that it may have.
+    version: u32,
     /// The position of the next record.
     end: Position,
     /// The end of the synced records.
@@ -52,7 +54,8 @@ impl Appender {
     ) -> Result<Self, LogError> {
         let name = segment::name(base);
         let file = folder.open(&name, OpenMode::Write).map_err(LogError::io("open", &folder.path_of(&name)))?;
-        Ok(Self { folder, saved, segment_bytes, file, base, end, durable: end, buffer: Vec::new() })
+        let version = segment::WITHOUT_DELETIONS;
+        Ok(Self { folder, saved, segment_bytes, file, base, version, end, durable: end, buffer: Vec::new() })
     }
 
     pub(super) const fn end(&self) -> Position {
@@ -79,18 +82,24 @@ impl Appender {
     /// Starts the next segment if the newest one has records. So the log can remove the newest one once its
     /// readings are stored.
     pub(super) fn end_segment(&mut self) -> Result<(), WriteFailure> {
-        if self.end.0 > self.base.0 + segment::Header::BYTES as u64 { self.roll() } else { Ok(()) }
+        if self.end.0 > self.base.0 + segment::Header::BYTES as u64 {
+            self.roll(segment::WITHOUT_DELETIONS)
+        } else {
+            Ok(())
+        }
     }
 
     /// Writes the batches, one record each, with one call. Does not sync them.
-    pub(super) fn write<'a>(&mut self, batches: impl Iterator<Item = &'a Batch>) -> Result<(), WriteFailure> {
-        if self.end.0 - self.base.0 >= self.segment_bytes {
-            self.roll()?;
+    pub(super) fn write<'a>(&mut self, batches: impl Iterator<Item = &'a Batch> + Clone) -> Result<(), WriteFailure> {
+        let has_deletion = batches.clone().any(|batch| batch.kind() == Kind::Deletion);
+        let version = if has_deletion { segment::WITH_DELETIONS } else { segment::WITHOUT_DELETIONS };
+        if self.end.0 - self.base.0 >= self.segment_bytes || version > self.version {
+            self.roll(version)?;
         }
         self.buffer.clear();
         for batch in batches {
             let position = Position(self.end.0 + self.buffer.len() as u64);
-            record::encode(&mut self.buffer, position, self.durable, batch.readings(), batch.payload());
+            record::encode(&mut self.buffer, position, self.durable, batch.kind(), batch.readings(), batch.payload());
         }
         if let Err(error) = self.file.write_all_at(&self.buffer, self.end.0 - self.base.0) {
             return Err(self.undo_write(&error));
@@ -110,16 +119,16 @@ impl Appender {
 
     /// Starts the next segment. It syncs the previous one first, so that only the newest can have a torn
     /// tail.
-    fn roll(&mut self) -> Result<(), WriteFailure> {
+    fn roll(&mut self, version: u32) -> Result<(), WriteFailure> {
         if !self.is_synced() {
             self.sync()?;
         }
-        self.file = segment::create(&*self.folder, self.end).map_err(|error| match error {
+        self.file = segment::create(&*self.folder, self.end, version).map_err(|error| match error {
             LogError::Io { error, .. } if is_disk_full(&error) => WriteFailure::DiskFull(error.to_string()),
             other if other.is_out_of_files() => WriteFailure::OutOfFiles(other.to_string()),
             other => WriteFailure::Poisoned(other.to_string()),
         })?;
-        self.base = self.end;
+        (self.base, self.version) = (self.end, version);
         self.end = Position(self.base.0 + segment::Header::BYTES as u64);
         self.durable = self.end;
         // If this fails, the next cut saves it and reports the error.

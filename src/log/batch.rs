@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use self::names::Names;
+use super::record::Kind;
 
 mod names;
 
@@ -10,10 +11,11 @@ mod names;
 /// is far below the limit of its field.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 
-/// The accepted readings of one request or datagram, encoded as the payload of one record.
+/// The payload of one record: the accepted readings of one request or datagram, or a
+/// [`super::DeletionRecord`].
 ///
 /// # Grammar
-/// All numbers are little-endian.
+/// This is the grammar of readings. All numbers are little-endian.
 /// ```text
 /// payload  = names_at:u32 group* names        names_at: offset of `names` in the payload
 /// group    = owner count:u32 reading{count}
@@ -37,6 +39,7 @@ pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 pub struct Batch {
     payload: Vec<u8>,
     readings: u32,
+    kind: Kind,
 }
 
 impl Batch {
@@ -48,6 +51,15 @@ impl Batch {
     /// The number of readings in the batch.
     pub const fn readings(&self) -> u32 {
         self.readings
+    }
+
+    /// The kind of the record.
+    pub(super) const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(super) const fn of_deletion(payload: Vec<u8>) -> Self {
+        Self { payload, readings: 0, kind: Kind::Deletion }
     }
 }
 
@@ -179,7 +191,7 @@ impl BatchBuilder {
         self.payload[..4].copy_from_slice(&names_at.to_le_bytes());
         self.names.append_to(&mut self.payload);
         debug_assert!(self.payload.len() <= self.max_bytes || self.readings == 0);
-        Batch { payload: self.payload, readings: self.readings }
+        Batch { payload: self.payload, readings: self.readings, kind: Kind::Readings }
     }
 
     /// Appends a reading, and returns the group that it opens, if any. After an error the caller cuts off the

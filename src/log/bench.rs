@@ -6,7 +6,7 @@ use super::{Batch, Position, record};
 #[must_use]
 pub fn encode(batch: &Batch) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(record::encoded_bytes(batch.payload()));
-    record::encode(&mut bytes, Position(64), Position(64), batch.readings(), batch.payload());
+    record::encode(&mut bytes, Position(64), Position(64), batch.kind(), batch.readings(), batch.payload());
     bytes
 }
 

@@ -111,14 +111,14 @@ fn put(disk: &Disk, name: &str, bytes: &[u8]) {
 fn correct_checksums(segment: &mut [u8], base: u64) {
     const HEADER: usize = segment::Header::BYTES;
     let Some(header) = segment.get_mut(..HEADER) else { return };
-    header.copy_from_slice(&segment::Header::encode(Position(base)));
+    header.copy_from_slice(&segment::Header::encode(Position(base), segment::WITH_DELETIONS));
     let mut at = HEADER;
     while let Some(header) = segment.get(at..).and_then(record::Header::decode) {
         let position = Position(base.wrapping_add(at as u64));
         let (start, end) = (at + record::Header::BYTES, at + header.record_bytes());
         let Some(payload) = segment.get(start..start + header.len as usize) else { return };
         let mut right = Vec::new();
-        record::encode(&mut right, position, header.durable, header.readings, payload);
+        record::encode(&mut right, position, header.durable, header.kind, header.readings, payload);
         let Some(there) = segment.get_mut(at..end) else { return };
         there.copy_from_slice(&right);
         at = end;

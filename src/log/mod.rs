@@ -1,4 +1,5 @@
-//! The write-ahead log: it has every accepted reading, and no other.
+//! The write-ahead log: it has every accepted reading, and no other; and every accepted deletion, in its
+//! place between them.
 //!
 //! Requests append whole batches. One writer thread writes all queued batches at once, syncs once, and only
 //! then wakes the requests (group commit). With a group window it first waits a moment for more batches,
@@ -39,6 +40,7 @@ pub mod batch_view;
 pub mod bench;
 pub mod checkpoint;
 mod committer;
+mod deletion_record;
 mod fullness;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -59,10 +61,12 @@ mod tests;
 
 pub use batch::{Batch, BatchBuilder, MAX_PAYLOAD_BYTES, PushError};
 pub use batch_view::BatchView;
+pub use deletion_record::{BegunDeletion, DeletionRecord};
 pub use handle::{Ack, AppendError, Instruments, Log, Usage};
 pub use reader::{Reader, Record};
 pub use reading::Lag;
-pub use recovery::Recovery;
+pub use record::Kind;
+pub use recovery::{RecoveredDeletion, Recovery};
 pub use reserve::MinFree;
 
 /// A position in the log: bytes since the beginning of its first segment.

@@ -6,8 +6,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::record::Kind;
 use super::recovery::Damage;
-use super::segment::{self, Header};
+use super::segment::{self, Header, WITH_DELETIONS};
 use super::{LogError, Position, checkpoint, record};
 use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
 
@@ -66,12 +67,13 @@ fn fill(file: &dyn OpenFile, damage: &Damage) -> Result<(), LogError> {
     }
     let mut start = damage.offset;
     if start < Header::BYTES as u64 {
-        file.write_all_at(&Header::encode(damage.base), 0).map_err(LogError::io("write", &damage.path))?;
+        file.write_all_at(&Header::encode(damage.base, WITH_DELETIONS), 0)
+            .map_err(LogError::io("write", &damage.path))?;
         start = Header::BYTES as u64;
     }
     while let Some(payload) = filler_payload(end.saturating_sub(start)) {
         let mut filler = Vec::new();
-        record::encode(&mut filler, Position(damage.base.0 + start), Position(0), 0, &vec![0; payload]);
+        record::encode(&mut filler, Position(damage.base.0 + start), Position(0), Kind::Readings, 0, &vec![0; payload]);
         file.write_all_at(&filler, start).map_err(LogError::io("write", &damage.path))?;
         start += filler.len() as u64;
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::record::{self, Header};
+use super::record::{self, Header, Kind};
 use super::segment;
 use super::{LogError, Position};
 use crate::disk::{Folder, OpenFile, OpenMode};
@@ -28,9 +28,11 @@ pub struct Record<'a> {
     pub position: Position,
     /// The position of the next record.
     pub next: Position,
+    /// The kind of the record.
+    pub kind: Kind,
     /// The number of readings in the payload.
     pub readings: u32,
-    /// The payload, see [`super::Batch`].
+    /// The payload: of a [`super::Batch`], or of a [`super::DeletionRecord`].
     pub payload: &'a [u8],
 }
 
@@ -61,9 +63,10 @@ impl Reader {
                 return Err(self.damaged());
             };
             self.position = Position(position.0 + header.record_bytes() as u64);
-            if header.readings > 0 {
+            if !header.is_filler() {
                 let payload = &self.buffer[start + Header::BYTES..][..header.len as usize];
-                return Ok(Some(Record { position, next: self.position, readings: header.readings, payload }));
+                let Header { kind, readings, .. } = header;
+                return Ok(Some(Record { position, next: self.position, kind, readings, payload }));
             }
         }
         Ok(None)

@@ -1,27 +1,51 @@
-//! Records: batches in a segment.
+//! Records: batches and deletions in a segment.
 
 use super::{MAX_PAYLOAD_BYTES, Position};
 
 /// Records start at multiples of this many bytes, so that a search for the next one tries few offsets.
 pub(super) const ALIGNMENT: usize = Position::ALIGNMENT as usize;
 
-/// `TGR1`, the first bytes of each record.
-const MAGIC: [u8; 4] = *b"TGR1";
+/// The kinds of records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A [`super::Batch`] of readings, or filler.
+    Readings,
+    /// A [`super::DeletionRecord`].
+    Deletion,
+}
+
+impl Kind {
+    /// The first bytes of each record.
+    const fn magic(self) -> [u8; 4] {
+        match self {
+            Self::Readings => *b"TGR1",
+            Self::Deletion => *b"TGD1",
+        }
+    }
+
+    fn of(magic: &[u8]) -> Option<Self> {
+        [Self::Readings, Self::Deletion].into_iter().find(|kind| kind.magic() == *magic)
+    }
+}
 
 /// The header of a record.
 ///
 /// # Grammar
 /// Little-endian; the record starts at a multiple of 8 and is padded with zeros to the next.
 /// ```text
-/// record = magic:"TGR1" crc:u32 len:u32 readings:u32 durable:u64 payload{len} padding
+/// record = magic crc:u32 len:u32 readings:u32 durable:u64 payload{len} padding
+/// magic  = "TGR1"    readings
+///        | "TGD1"    a deletion; only in segments of version 2
 /// ```
 /// `crc` is the CRC-32 (IEEE) of the record's own position (u64) followed by everything from `len` to the end
 /// of the payload. So a record that appears at another position, left over from an earlier use of the blocks,
 /// fails the check. `durable` is the durable end of the log when this record was written. It tells a torn
-/// tail from damage: a bad record before the `durable` of a later record was acknowledged. A record with no
-/// readings is filler from a repair; readers skip it.
+/// tail from damage: a bad record before the `durable` of a later record was acknowledged. A record of
+/// readings without any is filler from a repair; readers skip it. The `crc` of a deletion begins with its
+/// magic, so that neither kind of record is taken for the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
+    pub(super) kind: Kind,
     pub(super) crc: u32,
     pub(super) len: u32,
     pub(super) readings: u32,
@@ -37,12 +61,19 @@ impl Header {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let durable = u64::from(u32_at(16)) | u64::from(u32_at(20)) << 32;
         let len = u32_at(8);
-        (bytes[..4] == MAGIC && len as usize <= MAX_PAYLOAD_BYTES).then(|| Self {
+        let kind = Kind::of(&bytes[..4])?;
+        (len as usize <= MAX_PAYLOAD_BYTES).then(|| Self {
+            kind,
             crc: u32_at(4),
             len,
             readings: u32_at(12),
             durable: Position(durable),
         })
+    }
+
+    /// Whether the record only fills the place of damaged ones.
+    pub(super) fn is_filler(&self) -> bool {
+        self.kind == Kind::Readings && self.readings == 0
     }
 
     /// The number of bytes in the record, padding included.
@@ -61,16 +92,23 @@ fn padded(bytes: usize) -> usize {
 }
 
 /// Appends to `to` the record that the log will have at `position`.
-pub(super) fn encode(to: &mut Vec<u8>, position: Position, durable: Position, readings: u32, payload: &[u8]) {
+pub(super) fn encode(
+    to: &mut Vec<u8>,
+    position: Position,
+    durable: Position,
+    kind: Kind,
+    readings: u32,
+    payload: &[u8],
+) {
     let start = to.len();
-    to.extend_from_slice(&MAGIC);
+    to.extend_from_slice(&kind.magic());
     to.extend_from_slice(&[0; 4]);
     let len = u32::try_from(payload.len()).expect("a batch has at most MAX_PAYLOAD_BYTES");
     to.extend_from_slice(&len.to_le_bytes());
     to.extend_from_slice(&readings.to_le_bytes());
     to.extend_from_slice(&durable.0.to_le_bytes());
     to.extend_from_slice(payload);
-    let crc = checksum(position, &to[start + 8..]);
+    let crc = checksum(kind, position, &to[start + 8..]);
     to[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
     to.resize(start + padded(to.len() - start), 0);
 }
@@ -83,11 +121,14 @@ pub(super) fn decode(bytes: &[u8], position: Position) -> Option<(Header, &[u8])
     let header = Header::decode(bytes).filter(|header| header.durable <= position)?;
     bytes.get(..header.record_bytes())?;
     let end = Header::BYTES + header.len as usize;
-    (checksum(position, &bytes[8..end]) == header.crc).then(|| (header, &bytes[Header::BYTES..end]))
+    (checksum(header.kind, position, &bytes[8..end]) == header.crc).then(|| (header, &bytes[Header::BYTES..end]))
 }
 
-fn checksum(position: Position, bytes: &[u8]) -> u32 {
+fn checksum(kind: Kind, position: Position, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
+    if kind == Kind::Deletion {
+        hasher.update(&kind.magic());
+    }
     hasher.update(&position.0.to_le_bytes());
     hasher.update(bytes);
     hasher.finalize()
@@ -100,27 +141,33 @@ mod tests {
     #[test]
     fn a_record_is_read_back_only_at_its_own_position() {
         let mut bytes = Vec::new();
-        encode(&mut bytes, Position(64), Position(40), 3, b"hello");
+        encode(&mut bytes, Position(64), Position(40), Kind::Readings, 3, b"hello");
         assert_eq!(bytes.len(), encoded_bytes(b"hello"));
         assert_eq!(bytes.len() % ALIGNMENT, 0);
         let (header, payload) = decode(&bytes, Position(64)).expect("whole");
         assert_eq!((header.readings, header.durable, payload), (3, Position(40), &b"hello"[..]));
         assert!(decode(&bytes, Position(72)).is_none());
         bytes.clear();
-        encode(&mut bytes, Position(64), Position(72), 3, b"hello");
+        encode(&mut bytes, Position(64), Position(72), Kind::Readings, 3, b"hello");
         assert!(decode(&bytes, Position(64)).is_none(), "it claims a durable end beyond its position");
     }
 
     #[test]
     fn a_record_with_any_bit_flipped_or_byte_missing_is_none() {
         let mut bytes = Vec::new();
-        encode(&mut bytes, Position(64), Position(40), 3, b"hello");
-        let payload_end = Header::BYTES + 5;
-        for bit in 0..payload_end * 8 {
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(decode(&bytes, Position(64)).is_none(), "bit {bit}");
-            bytes[bit / 8] ^= 1 << (bit % 8);
+        for kind in [Kind::Deletion, Kind::Readings] {
+            bytes.clear();
+            encode(&mut bytes, Position(64), Position(40), kind, 3, b"hello");
+            let payload_end = Header::BYTES + 5;
+            for bit in 0..payload_end * 8 {
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert!(decode(&bytes, Position(64)).is_none(), "bit {bit}");
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
         }
+        let mut other = bytes.clone();
+        other[..4].copy_from_slice(b"TGD1");
+        assert!(decode(&other, Position(64)).is_none(), "readings are no deletion");
         for len in 0..bytes.len() {
             assert!(decode(&bytes[..len], Position(64)).is_none(), "{len} bytes");
         }
@@ -135,7 +182,7 @@ mod tests {
             0, 0, 0, 0, 0, 0,
         ];
         let mut bytes = Vec::new();
-        encode(&mut bytes, Position(32), Position(8), 1, b"hi");
+        encode(&mut bytes, Position(32), Position(8), Kind::Readings, 1, b"hi");
         assert_eq!(bytes, golden);
     }
 }

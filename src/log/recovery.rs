@@ -19,7 +19,8 @@
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::{Checkpoint, CheckpointFile, SavedCheckpoint};
-use super::record::{self, ALIGNMENT};
+use super::deletion_record::{BegunDeletion, DeletionRecord};
+use super::record::{self, ALIGNMENT, Kind};
 use super::segment::{self, Header};
 use super::{LogError, Position};
 use crate::disk::{Folder, OpenMode, OsFolder};
@@ -35,7 +36,20 @@ pub struct Recovery {
     pub readings: u64,
     /// The torn tail that recovery cut off.
     pub torn: Option<Torn>,
+    /// The deletions between the two, in order.
+    pub deletions: Vec<RecoveredDeletion>,
     pub(super) bases: Vec<Position>,
+}
+
+/// A deletion that recovery found in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecoveredDeletion {
+    /// Its place: it removes the readings before.
+    pub position: Position,
+    /// The deletion.
+    pub begun: BegunDeletion,
+    /// Whether the store has executed it.
+    pub is_executed: bool,
 }
 
 /// The state of a log folder, found without changing anything.
@@ -51,6 +65,8 @@ pub struct Inspection {
     pub damage: Vec<Damage>,
     /// The torn tail.
     pub torn: Option<Torn>,
+    /// The deletions in these segments, in order.
+    pub deletions: Vec<RecoveredDeletion>,
     /// The furthest position that a record or the checkpoint claims to be durable.
     pub(super) claimed: Position,
 }
@@ -130,7 +146,7 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, SavedCheckpoint)
         Position(last.base.0 + last.bytes)
     } else {
         let base = found.checkpoint.position.max(found.checkpoint.durable);
-        segment::create(folder, base)?;
+        segment::create(folder, base, segment::WITHOUT_DELETIONS)?;
         bases.push(base);
         Position(base.0 + Header::BYTES as u64)
     };
@@ -146,6 +162,7 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, SavedCheckpoint)
         end,
         readings: segments.iter().map(|segment| segment.readings).sum(),
         torn: found.torn,
+        deletions: found.deletions,
         bases,
     };
     Ok((recovery, saved))
@@ -181,8 +198,15 @@ pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError
     }
     let stale = bases.drain(..needed_from).map(|base| folder.path_of(&segment::name(base))).collect();
     let claimed = checkpoint.durable;
-    let mut inspection =
-        Inspection { checkpoint, segments: Vec::new(), stale, damage: Vec::new(), torn: None, claimed };
+    let mut inspection = Inspection {
+        checkpoint,
+        segments: Vec::new(),
+        stale,
+        damage: Vec::new(),
+        torn: None,
+        deletions: Vec::new(),
+        claimed,
+    };
     inspection.find_missing_start(folder, saved.is_some(), bases.first().copied());
     let mut bytes = Vec::new();
     for (at, &base) in bases.iter().enumerate() {
@@ -285,6 +309,7 @@ impl Inspection {
             let kept = &segment.bytes[..offset(torn.offset)];
             scan = Scan::of(&LoadedSegment { bytes: kept, ..*segment }, start);
         }
+        self.add_deletions(segment, &scan)?;
         self.segments.push(Segment {
             path: segment.path.to_owned(),
             base: segment.base,
@@ -292,6 +317,26 @@ impl Inspection {
             records: scan.records,
             readings: scan.readings,
         });
+        Ok(())
+    }
+
+    fn add_deletions(&mut self, segment: &LoadedSegment<'_>, scan: &Scan) -> Result<(), LogError> {
+        for range in &scan.deletions {
+            let damaged =
+                |detail| LogError::Damaged { path: segment.path.to_owned(), offset: range.start as u64, detail };
+            match DeletionRecord::of(&segment.bytes[range.clone()]).map_err(damaged)? {
+                DeletionRecord::Begun(begun) => {
+                    let position = segment.position(range.start - record::Header::BYTES);
+                    self.deletions.push(RecoveredDeletion { position, begun, is_executed: false });
+                }
+                DeletionRecord::Executed { id } => {
+                    let begun = self.deletions.iter_mut().rev().find(|found| found.begun.id == id);
+                    if let Some(found) = begun {
+                        found.is_executed = true;
+                    }
+                }
+            }
+        }
         Ok(())
     }
 
@@ -347,6 +392,8 @@ struct Scan {
     claimed: Position,
     /// The offsets of bytes that are no good record.
     gaps: Vec<std::ops::Range<usize>>,
+    /// The offsets of the payloads of deletions.
+    deletions: Vec<std::ops::Range<usize>>,
 }
 
 impl Scan {
@@ -354,8 +401,12 @@ impl Scan {
         let mut scan = Self::default();
         let mut at = start;
         while at < segment.bytes.len() {
-            if let Some((header, _)) = record::decode(&segment.bytes[at..], segment.position(at)) {
-                scan.records += u64::from(header.readings > 0);
+            if let Some((header, payload)) = record::decode(&segment.bytes[at..], segment.position(at)) {
+                scan.records += u64::from(!header.is_filler());
+                if header.kind == Kind::Deletion {
+                    let start = at + record::Header::BYTES;
+                    scan.deletions.push(start..start + payload.len());
+                }
                 scan.readings += u64::from(header.readings);
                 scan.claimed = scan.claimed.max(header.durable);
                 at += header.record_bytes();

@@ -191,6 +191,14 @@ impl Contents {
         Self { metrics: self.metrics.clone(), samples: samples.copied().collect(), keep: self.keep }
     }
 
+    /// The samples for which `is_in_first` holds, and the others.
+    #[must_use]
+    pub fn partition(&self, is_in_first: impl FnMut(&Sample) -> bool) -> (Self, Self) {
+        let (first, other) = self.samples.iter().copied().partition(is_in_first);
+        let of = |samples| Self { metrics: self.metrics.clone(), samples, keep: self.keep };
+        (of(first), of(other))
+    }
+
     /// The samples whose identities `other` does not have.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {

@@ -4,6 +4,7 @@
 //! readings in these types.
 
 mod contents;
+mod deletion;
 mod device;
 mod device_pattern;
 mod hour;
@@ -15,6 +16,7 @@ mod series_filter;
 mod stats;
 
 pub use contents::{Arrivals, BucketWrite, Contents, Keep, Reading, Sample, Values};
+pub use deletion::Deletion;
 pub use device::{DEVICE_ID_MAX_BYTES, DeviceIdCase, DeviceIdError, check_device_id};
 pub use device_pattern::{DevicePattern, DevicePatternError};
 pub use hour::{Day, Hour, HourOffset, MS_PER_HOUR};

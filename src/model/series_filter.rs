@@ -3,19 +3,23 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::series::{self, SeriesError};
 
 /// Selects series of a device.
 ///
 /// A series matches if it has one of the wanted names or texts, or none are wanted, and if it has, for each
 /// wanted label key, one of the values wanted for it. Cheap to clone.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct SeriesFilter {
     /// `None`: every series matches.
     parts: Option<Arc<Parts>>,
 }
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Parts {
     /// Names of metrics. All label sets of them match.
     names: BTreeSet<Box<str>>,

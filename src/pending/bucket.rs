@@ -1,13 +1,14 @@
 //! An open bucket: readings of one device and hour, in the order in which they were accepted.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::names::Names;
 use super::slots::Key;
 use super::snapshot::BucketSnapshot;
-use super::stream::Stream;
+use super::stream::{Arrived, Stream};
 use super::{Hour, Position};
-use crate::model::{HourOffset, Keep};
+use crate::model::{Deletion, HourOffset, Keep};
 
 /// The memory of a bucket and its device without the readings and the metadata.
 ///
@@ -28,7 +29,8 @@ pub(super) struct OpenBucket {
     pub(super) span: (HourOffset, HourOffset),
     /// The number of readings.
     pub(super) accepted: u32,
-    /// Whether a write of the same device and hour is in flight. If not, the bucket is in the age queue.
+    /// Whether a write of the same device and hour is in flight, or a deletion is to be executed first. If
+    /// not, the bucket is in the age queue.
     pub(super) is_blocked: bool,
     /// Whether it was opened after its hour had ended by the wall clock.
     pub(super) is_late: bool,
@@ -42,6 +44,47 @@ pub(super) struct OpenBucket {
     /// The neighbours in the list of the age queue.
     pub(super) older: Option<Key>,
     pub(super) newer: Option<Key>,
+}
+
+/// The readings of a bucket that a deletion leaves.
+#[derive(Debug)]
+pub(super) struct Remaining {
+    stream: Stream,
+    span: (HourOffset, HourOffset),
+    pub(super) accepted: u32,
+    /// The number of readings that lose a value.
+    pub(super) touched: u32,
+}
+
+impl BucketSnapshot {
+    /// The readings that a deletion leaves; `None` if it removes no value.
+    pub(super) fn without(&self, deletion: &Deletion) -> Option<Remaining> {
+        let mut selected: HashMap<Key, bool> = HashMap::new();
+        // Whether the values that follow begin a reading that has none left yet, and whether it has lost one.
+        let (mut left, mut starts_reading, mut has_lost) = (Remaining::default(), false, false);
+        self.stream.each(|Arrived { value, offset, metric, starts_reading: starts }| {
+            starts_reading |= starts;
+            has_lost &= !starts;
+            let of_series =
+                *selected.entry(metric).or_insert_with(|| deletion.series.matches(&self.names.name(metric)));
+            if of_series && deletion.has_instant(self.hour.instant_ms(offset)) {
+                left.touched += u32::from(!has_lost);
+                has_lost = true;
+                return;
+            }
+            left.stream.push(offset, starts_reading, metric, value);
+            left.accepted += u32::from(starts_reading);
+            left.span = (left.span.0.min(offset), left.span.1.max(offset));
+            starts_reading = false;
+        });
+        (left.touched > 0).then_some(left)
+    }
+}
+
+impl Default for Remaining {
+    fn default() -> Self {
+        Self { stream: Stream::default(), span: (HourOffset::MAX, 0), accepted: 0, touched: 0 }
+    }
 }
 
 impl OpenBucket {
@@ -68,6 +111,13 @@ impl OpenBucket {
             older: None,
             newer: None,
         }
+    }
+
+    /// Puts other readings into the bucket. Returns the memory of those before, to be dropped without a lock.
+    pub(super) fn replace(&mut self, with: Remaining) -> Stream {
+        let Remaining { stream, span, accepted, .. } = with;
+        (self.span, self.accepted) = (span, accepted);
+        std::mem::replace(&mut self.stream, stream)
     }
 
     pub(super) fn bytes(&self) -> u64 {

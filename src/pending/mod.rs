@@ -6,7 +6,8 @@
 //! Promises:
 //! - At most one write of a bucket is in flight. Readings that arrive meanwhile wait in a new bucket.
 //! - Queries see the readings of a write in flight until the store has them.
-//! - [`Pending::cut_position`] never passes a reading that is not stored.
+//! - [`Pending::cut_position`] never passes a reading that is not stored, or a deletion that the store has
+//!   not executed.
 //! - Pending is used behind a lock. No call touches more than a bounded number of values, whatever clients
 //!   send: long work is done in turns of [`ITEMS_PER_TURN`], and queries and writes get a [`BucketSnapshot`],
 //!   which shares the memory of most values and is read without the lock. Tables grow piece by piece.
@@ -29,6 +30,7 @@ use crate::model::{Hour, Keep};
 
 mod age_queue;
 mod bucket;
+mod deletions;
 mod device_id;
 mod devices;
 #[cfg(test)]
@@ -47,13 +49,15 @@ mod taking;
 #[cfg(test)]
 mod tests;
 
+pub use deletions::{DeletionStep, HourErasure, NextDeletion};
 pub use devices::PendingDevice;
-pub use insertion::Insertion;
+pub use insertion::{DeletionsByDevice, Insertion, LeftOut};
 pub use snapshot::{BucketSnapshot, PendingHour};
 pub use taking::{Due, Reason, Take, TakenBucket};
 
 use age_queue::AgeQueue;
 use bucket::OpenBucket;
+use deletions::PendingDeletion;
 use device_id::DeviceId;
 use hash_index::HashIndex;
 use hours::Hours;
@@ -100,6 +104,8 @@ pub struct Pending {
     ended: Hour,
     /// The full ones among them.
     full: VecDeque<Key>,
+    /// The deletions that the store has not executed, in the order of the log.
+    deletions: VecDeque<PendingDeletion>,
     /// The memory of the buckets and the device IDs.
     bytes: u64,
     readings: u64,
@@ -137,6 +143,7 @@ impl Pending {
             by_age: AgeQueue::default(),
             ended: Hour(i32::MIN), // not known yet
             full: VecDeque::new(),
+            deletions: VecDeque::new(),
             bytes: 0,
             readings: 0,
         }
@@ -228,10 +235,11 @@ impl Pending {
 
     #[cold]
     fn open_bucket(&mut self, device: Key, hour: Hour, position: Position, now_ms: u64) -> Key {
+        let is_deleting = self.is_deleting(device, hour);
         let hours = &mut self.devices[device].hours;
         // Only a write in flight has left a slot for an hour without an open bucket.
         let slot = hours.find_mut(hour);
-        let is_blocked = slot.is_some();
+        let is_blocked = slot.is_some() || is_deleting;
         let names = Arc::clone(self.names.current());
         let mut bucket = OpenBucket::new(device, hour, names, position, now_ms, is_blocked);
         bucket.is_late = hour <= self.ended;
@@ -241,7 +249,9 @@ impl Pending {
             slot.open = Some(bucket);
         } else {
             hours.insert(HourSlot { hour, open: Some(bucket), in_flight: None });
-            self.by_age.append(&mut self.open, bucket);
+            if !is_blocked {
+                self.by_age.append(&mut self.open, bucket);
+            }
         }
         bucket
     }

@@ -14,7 +14,8 @@
 //! decides only this; if it jumps, `flush.max_age` still holds.
 //!
 //! A bucket that was opened while a write of the same device and hour is in flight is *blocked*: it is in no
-//! queue until that write has completed.
+//! queue until that write has completed. A deletion blocks the buckets of its hours in the same way
+//! (`deletions`).
 
 use std::sync::Arc;
 
@@ -116,14 +117,15 @@ impl Pending {
     pub fn oldest_ms(&self) -> Option<u64> {
         // A blocked bucket is younger than the write that blocks it.
         let open = self.by_age.oldest().map(|bucket| self.open[bucket].since_ms);
-        open.into_iter().chain(self.in_flight.iter().map(|taken| taken.since_ms)).min()
+        let in_flight = self.in_flight.iter().map(|taken| taken.since_ms);
+        open.into_iter().chain(in_flight).chain(self.deletions_since_ms()).min()
     }
 
     /// Returns the position before which the log is no longer needed, if it was inserted up to `inserted`.
     pub fn cut_position(&self, inserted: Position) -> Position {
         let open = self.by_age.oldest().map(|bucket| self.open[bucket].position);
         let in_flight = self.in_flight.iter().map(|taken| taken.position);
-        open.into_iter().chain(in_flight).fold(inserted, Position::min)
+        open.into_iter().chain(in_flight).chain(self.deletion_positions()).fold(inserted, Position::min)
     }
 
     /// Returns whether a bucket is due that the scheduler does not foresee: a full one, or because memory is
@@ -248,7 +250,11 @@ impl Pending {
         taken.bucket
     }
 
-    fn unblock(&mut self, bucket: Key) {
+    /// Lets a bucket be taken that a write or a deletion has blocked, unless a deletion blocks it.
+    pub(super) fn unblock(&mut self, bucket: Key) {
+        if self.is_deleting(self.open[bucket].device, self.open[bucket].hour) {
+            return;
+        }
         let open = &mut self.open[bucket];
         open.is_blocked = false;
         self.by_age.add_unblocked(open, bucket);

@@ -37,6 +37,7 @@ use crate::store::{Cause, Store, StoreError};
 #[cfg(any(test, feature = "bench"))]
 #[doc(hidden)]
 pub mod bench;
+mod count;
 mod devices;
 mod export;
 mod groups;

@@ -22,13 +22,14 @@
 //! - **Errors have a cause.** After a transient error the same write may be retried, forever; after a
 //!   permanent one a retry never helps ([`Cause::is_permanent`]).
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{BucketWrite, Contents, Hour, Keep, Metric, SeriesFilter, Stats, join_stats};
+use crate::model::{BucketWrite, Contents, Deletion, Hour, Keep, Metric, SeriesFilter, Stats, join_stats};
 
 pub mod device_index;
 mod error;
@@ -229,6 +230,11 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// How readings are deleted before they expire; `None` if the store cannot.
+    fn deletions(&self) -> Option<&dyn Deletions> {
+        None
+    }
+
     /// Frees the disk space that the store keeps for later writes, if that takes no wait. `flush` calls it
     /// from time to time while the disk of the log is full, which may be the disk of the store too.
     async fn reclaim(&self) {}
@@ -271,6 +277,38 @@ pub trait Rollups: Send + Sync {
     /// call. A rollup that covers more readings than are stored stays as it is: some have expired. After a
     /// permanent error, there is no rollup of the hour: queries read its stats from the readings.
     async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>>;
+}
+
+/// The deletion of readings before they expire.
+#[async_trait]
+pub trait Deletions: Send + Sync {
+    /// Why the store cannot execute a deletion, if it cannot.
+    fn refusal(&self, _deletion: &Deletion) -> Option<&'static str> {
+        None
+    }
+
+    /// Removes all stored values that the deletion selects.
+    ///
+    /// `unanswered` are hours of the device for which an earlier process may have sent writes that were not
+    /// answered, and that are not sent again.
+    ///
+    /// Ok means that the removal is durable, that the stats of the hours are those of the readings that are
+    /// left, and that no write that was sent before takes effect any more. A repetition removes nothing else.
+    /// The caller sends no write of these hours meanwhile.
+    ///
+    /// The stats of readings that have expired go if the range covers their hour. A device without any hour
+    /// left leaves the device index; a series leaves it if its deletion has no range.
+    async fn delete(&self, deletion: &Deletion, unanswered: &BTreeSet<Hour>) -> Result<Deleted, WriteError>;
+}
+
+/// The outcome of [`Deletions::delete`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Deleted {
+    /// The number of stored readings that had a value removed.
+    pub readings: u64,
+    /// Hours without a rollup of which one may have been derived before the deletion. The caller rolls up
+    /// the closed ones ([`Rollups::roll_up`]).
+    pub hours: BTreeSet<Hour>,
 }
 
 /// The outcome of [`Rollups::roll_up_devices`].

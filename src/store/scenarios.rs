@@ -6,8 +6,9 @@
 //! these devices.
 //!
 //! A store that keeps the first value of an identity passes `first_value_stays`, and runs other scenarios
-//! where this matters. A store that keeps the writes of a bucket apart, and adds their stats, passes
-//! `in_parts`; there is no older version of it.
+//! where this matters. A store that can delete runs `@deleting`, or
+//! `@deleting_devices` if it deletes whole devices only. A store that keeps the writes of a bucket
+//! apart, and adds their stats, passes `in_parts`; there is no older version of it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,6 +20,7 @@ use crate::model::{BucketWrite, Contents, Hour, HourOffset, Keep, Metric, Sample
 use crate::store::{HourStats, StatsNeeds, Store, Written};
 
 pub(super) mod concurrent;
+pub(super) mod deleting;
 pub(super) mod devices;
 pub(super) mod reading;
 pub(super) mod rolling;
@@ -125,6 +127,22 @@ macro_rules! store_scenarios {
         );
         $crate::store::scenarios::store_scenarios!(@two $open, devices:
             two_writers_of_one_device_leave_one_entry,
+        );
+    };
+    (@deleting_devices $open:path) => {
+        $crate::store::scenarios::store_scenarios!(@one $open, deleting:
+            a_device_is_deleted_with_all_that_belongs_to_it,
+        );
+    };
+    (@deleting $open:path) => {
+        $crate::store::scenarios::store_scenarios!(@deleting_devices $open);
+        $crate::store::scenarios::store_scenarios!(@one $open, deleting:
+            random_writes_and_deletions_leave_what_a_map_would_hold,
+            readings_can_be_written_again_after_they_were_deleted,
+            a_series_that_is_deleted_leaves_the_device_index,
+        );
+        $crate::store::scenarios::store_scenarios!(@guarded $open, deleting:
+            of_expired_readings_a_deletion_removes_the_stats_of_whole_hours,
         );
     };
     (@one $open:path, $room:ident: $($scenario:ident,)*) => { $(

@@ -58,7 +58,8 @@ macro_rules! table {
 table! {
     /// Readings received. Each is accepted or rejected.
     readings_received_total: PerVariant<Protocol, Counter>, Count {protocol};
-    /// Readings accepted into the log. Each is pending until it is stored, a duplicate or dead-lettered.
+    /// Readings accepted into the log. Each is pending until it is stored, a duplicate, dead-lettered or
+    /// deleted.
     readings_accepted_total: PerVariant<Protocol, Counter>, Count {protocol};
     /// Readings rejected, by code. A refused request or datagram that was not parsed counts as one reading.
     readings_rejected_total: PerVariant<Protocol, Labelled<Counter>>, Count {protocol, reason};
@@ -80,6 +81,8 @@ table! {
     /// Readings that the store already had, or that a later reading of the same instant replaced before the
     /// flush.
     readings_duplicate_total: Counter, Count;
+    /// Pending readings that a deletion removed. Stored readings that it removed count as stored.
+    readings_deleted_total: Counter, Count;
     /// Readings that the store refused permanently and that are in the dead-letter file.
     readings_dead_lettered_total: Labelled<Counter>, Count {reason};
     /// Metadata that the store refused permanently, once for each change of a device. The readings are stored

@@ -55,11 +55,11 @@ impl Metrics {
         }
         let recovered = of("recovered_total");
         let [stored, duplicate, pending] = ["stored_total", "duplicate_total", "pending"].map(of);
-        let dead_lettered = of("dead_lettered_total");
-        if recovered + accepted != stored + duplicate + pending + dead_lettered {
+        let [dead_lettered, deleted] = ["dead_lettered_total", "deleted_total"].map(of);
+        if recovered + accepted != stored + duplicate + pending + dead_lettered + deleted {
             return Err(format!(
                 "recovered {recovered} + accepted {accepted} != stored {stored} + duplicate {duplicate} \
-                 + pending {pending} + dead-lettered {dead_lettered}"
+                 + pending {pending} + dead-lettered {dead_lettered} + deleted {deleted}"
             ));
         }
         Ok(())

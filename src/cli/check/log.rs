@@ -53,6 +53,10 @@ fn report(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyho
         let [bytes, records, readings] = [segment.bytes, segment.records, segment.readings].map(HumanCount);
         writeln!(out, "  {}: {bytes} bytes, {records} records, {readings} readings", name(&segment.path))?;
     }
+    let deletions = found.deletions.iter().filter(|deletion| !deletion.is_executed).count();
+    if deletions > 0 {
+        writeln!(out, "  {} deletions that the store has not executed yet", HumanCount(deletions as u64))?;
+    }
     for path in &found.stale {
         writeln!(out, "  {}: no longer needed, the next start removes it", name(path))?;
     }

@@ -1,6 +1,6 @@
 //! Durable changes of a file of lines: lines are added, the file is taken away, lines are put back.
 
-use std::io::ErrorKind;
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::ops::Range;
 use std::path::Path;
 
@@ -27,6 +27,69 @@ pub(super) fn put_back(folder: &dyn Folder, name: &str, taken: &str, kept: &[Ran
     }
     folder.remove(taken)?;
     folder.sync()
+}
+
+/// The change of a line.
+pub(super) enum Change {
+    Keep,
+    Remove,
+    Replace(Vec<u8>),
+}
+
+/// Changes the lines of a file, one after the other, by way of a new file named `new`. Writes nothing if all
+/// lines stay.
+pub(super) fn rewrite(
+    folder: &dyn Folder,
+    name: &str,
+    new: &str,
+    mut change: impl FnMut(&[u8]) -> Change,
+) -> std::io::Result<()> {
+    let old = folder.open(name, OpenMode::Read)?;
+    let mut has_changed = false;
+    {
+        let new = folder.open(new, OpenMode::Truncate)?;
+        let (mut lines, mut end) = (BufReader::new(FileBytes { file: &*old, at: 0 }), 0);
+        let mut line = Vec::new();
+        while lines.read_until(b'\n', &mut line)? > 0 {
+            let text = line.strip_suffix(b"\n").unwrap_or(&line);
+            match change(text) {
+                Change::Keep => {}
+                Change::Remove => {
+                    line.clear();
+                    has_changed = true;
+                }
+                Change::Replace(with) => {
+                    line = with;
+                    line.push(b'\n');
+                    has_changed = true;
+                }
+            }
+            new.write_all_at(&line, end)?;
+            end += line.len() as u64;
+            line.clear();
+        }
+        new.sync()?;
+    }
+    if has_changed {
+        folder.rename(new, name)?;
+    } else {
+        folder.remove(new)?;
+    }
+    folder.sync()
+}
+
+/// Reads a file from its beginning.
+struct FileBytes<'a> {
+    file: &'a dyn OpenFile,
+    at: u64,
+}
+
+impl Read for FileBytes<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.file.read_at(bytes, self.at)?;
+        self.at += count as u64;
+        Ok(count)
+    }
 }
 
 /// Reads a byte range of a file, and adds a line end.

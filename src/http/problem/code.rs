@@ -9,6 +9,7 @@ use axum::http::StatusCode;
 pub(in crate::http) enum ProblemCode {
     BodyTimeout,
     BodyTooLarge,
+    DeletionUnsupported,
     DeviceForbidden,
     Forbidden,
     ForeignOrigin,
@@ -97,6 +98,7 @@ impl ProblemCode {
             Self::RateLimited => (StatusCode::TOO_MANY_REQUESTS, "Rate limited"),
             Self::HttpVersionNotSupported => (StatusCode::HTTP_VERSION_NOT_SUPPORTED, "HTTP version not supported"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "Internal error"),
+            Self::DeletionUnsupported => (StatusCode::NOT_IMPLEMENTED, "Deletion unsupported"),
             Self::LogFailed => (StatusCode::SERVICE_UNAVAILABLE, "Log failed"),
             Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "Overloaded"),
             Self::QueryTimeout => (StatusCode::SERVICE_UNAVAILABLE, "Query timeout"),

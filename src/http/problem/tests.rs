@@ -51,6 +51,9 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
     match code {
         ProblemCode::BodyTimeout => vec![BodyError::Timeout.into()],
         ProblemCode::BodyTooLarge => vec![BodyError::TooLarge(16_777_216).into()],
+        ProblemCode::DeletionUnsupported => {
+            vec![Problem::deletion_unsupported("this store deletes whole devices only")]
+        }
         ProblemCode::DeviceForbidden => {
             vec![QueryError::OutOfReach(DeviceScopeError::Forbidden("S1".to_owned())).into()]
         }
@@ -95,6 +98,7 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
             overloaded(AppendError::Full(4 << 30), true),
             overloaded(AppendError::DiskFull, false),
             overloaded(AppendError::OutOfFiles, false),
+            Problem::too_many_deletions(&DeletionError::TooMany),
             Problem::too_many_queries(Limit::Queries),
             Problem::too_many_queries(Limit::QueryBytes),
         ],

@@ -302,7 +302,7 @@ async fn random_writes(store: &dyn Store, apply: fn(&mut Model, Model)) {
             let next = if again {
                 sent[random.random_range(0..sent.len())].clone()
             } else {
-                random_write(&mut random, &device, step)
+                random_write(&mut random, &device, HOUR, step)
             };
             let is_new =
                 |sample: &Sample| !model.contains_key(&(sample.offset, next.contents.metric_of(sample).to_string()));
@@ -317,7 +317,7 @@ async fn random_writes(store: &dyn Store, apply: fn(&mut Model, Model)) {
 }
 
 /// A random write, mostly after the stored readings, so that all ways of writing are used.
-fn random_write(random: &mut StdRng, device: &str, step: u32) -> Arc<BucketWrite> {
+pub(super) fn random_write(random: &mut StdRng, device: &str, hour: Hour, step: u32) -> Arc<BucketWrite> {
     let metrics = ["a", "b", "c"];
     let from = if random.random_range(0..3) == 0 { 0 } else { step * 10 };
     let readings: Vec<(HourOffset, Vec<(&str, f64)>)> = (0..random.random_range(1..8))
@@ -328,5 +328,5 @@ fn random_write(random: &mut StdRng, device: &str, step: u32) -> Arc<BucketWrite
         })
         .collect();
     let readings: Vec<Sent<'_>> = readings.iter().map(|(offset, values)| (*offset, values.as_slice())).collect();
-    write_of(device, HOUR, &readings)
+    write_of(device, hour, &readings)
 }

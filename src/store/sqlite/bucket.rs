@@ -14,6 +14,7 @@
 //! - **Expired readings**: the rollups of a bucket may cover readings that have expired (see
 //!   [`ReadingsState`]). A late write to such an hour is a rewrite. It replaces only rollups of metrics that
 //!   have at least as many values now.
+//! - **Deletion** of some readings: the others become one chunk, and the rollups are folded anew (`delete`).
 //!
 //! In each case the chunks of a bucket share no identity, and its rollups are the fold of its samples; each
 //! append rounds the sum once. If a sum is beyond a double, each write folds it from all samples. A fold of
@@ -22,10 +23,11 @@
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 
 use super::error::SqliteError;
+use super::expire;
 use super::read::stats_at;
 use super::schema::ReadingsState;
 use crate::codec::{ChunkEncoder, ChunkError, VALUES_MAX};
-use crate::model::{BucketWrite, Contents, Hour, Metric, MetricTable, Stats};
+use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, MetricTable, Stats};
 use crate::store::Written;
 use crate::store::hour_samples::HourSamples;
 
@@ -50,6 +52,8 @@ const ADD_CHUNK: &str = "INSERT INTO chunks (device, hour, seq, data) VALUES (?1
 const PUT_ROLLUP: &str = "INSERT OR REPLACE INTO rollups
         (device, hour, metric, count, min, max, sum, first_at, first_value, last_at, last_value)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
+pub(super) const DELETE_ROLLUPS: &str = "DELETE FROM rollups WHERE device = ?1 AND hour = ?2";
+pub(super) const DELETE_ROLLUP: &str = "DELETE FROM rollups WHERE device = ?1 AND hour = ?2 AND metric = ?3";
 const PUT_ROLLUP_OF_NO_FEWER: &str = "INSERT INTO rollups
         (device, hour, metric, count, min, max, sum, first_at, first_value, last_at, last_value)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
@@ -98,6 +102,11 @@ impl<'a> BucketRows<'a> {
     /// The rows of the bucket of `write`.
     pub(super) fn of(connection: &'a Connection, write: &'a BucketWrite) -> Self {
         Self { connection, device: &write.device, hour: write.hour.start_ms() }
+    }
+
+    /// The rows of the bucket of a device and hour.
+    pub(super) const fn at(connection: &'a Connection, device: &'a str, hour: Hour) -> Self {
+        Self { connection, device, hour: hour.start_ms() }
     }
 
     /// Adds the new readings of `write` to the bucket.
@@ -228,6 +237,72 @@ impl<'a> BucketRows<'a> {
         }
         self.put_chunk(if seqs.contains(&last_seq) { last_seq } else { last_seq + 1 }, &joined)?;
         Ok(first_chunk)
+    }
+}
+
+/// Deletions.
+impl BucketRows<'_> {
+    /// Removes the bucket with all that belongs to it, and returns the number of its readings.
+    pub(super) fn remove(&self) -> Result<u64, SqliteError> {
+        let Some(summary) = self.summary()? else { return Ok(0) };
+        for sql in expire::ROLLUPS.each {
+            self.prepare(sql)?.execute(params![self.device, self.hour])?;
+        }
+        let has_readings = summary.readings_state != ReadingsState::Expired;
+        Ok(if has_readings { summary.readings.cast_unsigned() } else { 0 })
+    }
+
+    /// Removes the values that a deletion selects, and returns the number of readings that had some.
+    pub(super) fn delete(&self, encoder: &mut ChunkEncoder, deletion: &Deletion) -> Result<u64, SqliteError> {
+        let Some(summary) = self.summary()? else { return Ok(0) };
+        let hour = Hour::of(self.hour);
+        let Chunks { seqs, contents: stored, .. } = self.chunks_below(i64::MAX, summary.first_chunk)?;
+        let (selected, left) = deletion.split(hour, &stored);
+        let is_complete = summary.readings_state == ReadingsState::Complete;
+        if !selected.is_empty() {
+            match left.span() {
+                None if is_complete => return self.remove(),
+                None => self.expire()?,
+                Some((first, last)) => {
+                    self.delete_chunks(&seqs)?;
+                    let first_chunk = Some(self.put_first_chunk(summary.first_chunk, &encoder.encode(&left))?);
+                    let readings = left.reading_count() as i64;
+                    let mut after = BucketSummary { readings, first_chunk, ..summary };
+                    if is_complete {
+                        (after.first_ts, after.last_ts) = (hour.instant_ms(first), hour.instant_ms(last));
+                        self.prepare(DELETE_ROLLUPS)?.execute(params![self.device, self.hour])?;
+                        self.put_rollups(PUT_ROLLUP, &left.stats(hour))?;
+                    }
+                    self.put_summary(&after)?;
+                }
+            }
+        }
+        if !is_complete && deletion.covers(hour) {
+            self.delete_rollups(deletion)?;
+        }
+        Ok(selected.reading_count() as u64)
+    }
+
+    /// Removes the readings of an hour, and leaves the rollups of those that had expired before.
+    fn expire(&self) -> Result<(), SqliteError> {
+        for sql in expire::READINGS.each {
+            self.prepare(sql)?.execute(params![self.device, self.hour])?;
+        }
+        Ok(())
+    }
+
+    /// Removes the rollups of the series that a deletion selects, and the bucket if it has no other.
+    fn delete_rollups(&self, deletion: &Deletion) -> Result<(), SqliteError> {
+        let metrics: Vec<String> = self
+            .prepare(ROLLUPS)?
+            .query_map(params![self.device, self.hour], |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        let (selected, left): (Vec<_>, Vec<_>) = metrics.iter().partition(|metric| deletion.series.matches(metric));
+        let mut delete = self.prepare(DELETE_ROLLUP)?;
+        for metric in selected {
+            delete.execute(params![self.device, self.hour, metric])?;
+        }
+        if left.is_empty() { self.remove().map(drop) } else { Ok(()) }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 
 use super::error::SqliteError;
-use crate::model::{Day, Hour, Metric};
+use crate::model::{Day, Deletion, Hour, Metric};
 use crate::store::device_index::MAX_SERIES;
 use crate::store::{DeviceList, DeviceMetadata, DeviceSeries, DeviceSummary};
 
@@ -36,6 +36,11 @@ const ONE: &str =
 const SERIES: &str = "SELECT series, last_day, measurement FROM series WHERE device = ?1 ORDER BY series";
 const LAST_TS: &str = "SELECT last_ts FROM buckets WHERE device = ?1 ORDER BY hour DESC LIMIT 1";
 
+/// Sets the first and the last instant to those of the buckets.
+const UPDATE_SPAN: &str = "UPDATE devices SET
+        first_ts = (SELECT first_ts FROM buckets WHERE device = ?1 ORDER BY hour LIMIT 1),
+        last_ts = (SELECT last_ts FROM buckets WHERE device = ?1 ORDER BY hour DESC LIMIT 1)
+    WHERE device = ?1 AND EXISTS (SELECT 1 FROM buckets WHERE device = ?1)";
 const HAS_BUCKET: &str = "SELECT 1 FROM buckets WHERE device = ?1 LIMIT 1";
 const DELETE_DEVICE: &str = "DELETE FROM devices WHERE device = ?1";
 const DELETE_SERIES: &str = "DELETE FROM series WHERE device = ?1";
@@ -45,8 +50,8 @@ const OLD_ROLLUPS: &str = "SELECT device, hour, metric FROM rollups ORDER BY dev
 
 /// The queries that must seek in a key.
 #[cfg(test)]
-pub(super) const QUERIES: [&str; 9] =
-    [HAS_SERIES, COUNT_SERIES, DELETE_ONE_SERIES, HAS_MORE_SERIES, LIST, ONE, SERIES, LAST_TS, HAS_BUCKET];
+pub(super) const QUERIES: [&str; 10] =
+    [HAS_SERIES, COUNT_SERIES, DELETE_ONE_SERIES, HAS_MORE_SERIES, LIST, ONE, SERIES, LAST_TS, UPDATE_SPAN, HAS_BUCKET];
 
 /// Adds a note to the index.
 pub(super) fn note(connection: &Connection, note: &DeviceSummary) -> Result<(), SqliteError> {
@@ -95,6 +100,25 @@ pub(super) fn remove_without_buckets(connection: &Connection, device: &str) -> R
     connection.prepare_cached(DELETE_DEVICE)?.execute([device])?;
     connection.prepare_cached(DELETE_SERIES)?.execute([device])?;
     Ok(true)
+}
+
+/// Brings the entry of a device up to date after a deletion.
+pub(super) fn delete(connection: &Connection, deletion: &Deletion) -> Result<(), SqliteError> {
+    let device = &*deletion.device;
+    if remove_without_buckets(connection, device)? {
+        return Ok(());
+    }
+    connection.prepare_cached(UPDATE_SPAN)?.execute([device])?;
+    if deletion.range_ms.is_some() {
+        return Ok(());
+    }
+    let mut series = connection.prepare_cached(SERIES)?;
+    let series: Vec<String> = series.query_map([device], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let mut delete = connection.prepare_cached(DELETE_ONE_SERIES)?;
+    for series in series.iter().filter(|series| deletion.series.matches(series)) {
+        delete.execute([device, series])?;
+    }
+    Ok(())
 }
 
 /// See [`crate::store::Store::entries`].

@@ -22,7 +22,7 @@ pub(super) struct Expiry {
     /// Selects the oldest buckets that have something to delete.
     oldest: &'static str,
     /// Run for each of these buckets.
-    each: &'static [&'static str],
+    pub(super) each: &'static [&'static str],
     /// Whether the buckets themselves go.
     deletes_buckets: bool,
 }

@@ -18,6 +18,7 @@
 //! All calls into SQLite run on tokio's blocking threads. Only this room knows SQLite.
 
 mod bucket;
+mod delete;
 mod devices;
 mod error;
 mod expire;
@@ -28,6 +29,7 @@ mod readers;
 mod schema;
 mod write;
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -43,10 +45,10 @@ use self::file::DatabaseFile;
 use self::readers::Readers;
 use self::write::Writer;
 use super::{
-    Cause, DeviceList, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, StatsNeeds, Store, StoreError,
-    UnreadableDocuments, WriteError, Written,
+    Cause, Deleted, Deletions, DeviceList, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, StatsNeeds,
+    Store, StoreError, UnreadableDocuments, WriteError, Written,
 };
-use crate::model::{BucketWrite, Contents, Hour, SeriesFilter};
+use crate::model::{BucketWrite, Contents, Deletion, Hour, SeriesFilter};
 
 /// How long a connection waits for another process that holds the file before it answers `busy`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -225,6 +227,10 @@ impl Store for SqliteStore {
         self.expire(expire::ROLLUPS, oldest_ms).await
     }
 
+    fn deletions(&self) -> Option<&dyn Deletions> {
+        Some(self)
+    }
+
     /// Truncates the write-ahead file. A write in progress does so itself on a full disk.
     async fn reclaim(&self) {
         if let Ok(writer) = Arc::clone(&self.writer).try_lock_owned() {
@@ -239,6 +245,21 @@ impl Store for SqliteStore {
             Ok(())
         };
         Ok(self.with_writer(checkpoint).await?)
+    }
+}
+
+#[async_trait]
+impl Deletions for SqliteStore {
+    /// Deletes batch by batch, so that writes get their turns in between.
+    async fn delete(&self, deletion: &Deletion, _unanswered: &BTreeSet<Hour>) -> Result<Deleted, WriteError> {
+        let (mut readings, mut next) = (0, Some(deletion.hours().start));
+        while let Some(from) = next {
+            let deletion = deletion.clone();
+            let batch = move |writer: &mut Writer| writer.delete_some(&deletion, from);
+            let deleted = self.with_writer(batch).await.map_err(|error| WriteError::from(&error))?;
+            (readings, next) = (readings + deleted.readings, deleted.next);
+        }
+        Ok(Deleted { readings, hours: BTreeSet::new() })
     }
 }
 

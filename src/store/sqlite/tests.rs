@@ -6,6 +6,7 @@ use crate::store::scenarios::{Expiry, OlderVersion, store_scenarios};
 
 store_scenarios!(two_handles);
 store_scenarios!(@indexed two_handles);
+store_scenarios!(@deleting two_handles);
 
 fn two_handles() -> impl Future<Output = (TempDir, SqliteStore, SqliteStore)> {
     let folder = tempfile::tempdir().unwrap();

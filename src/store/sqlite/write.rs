@@ -32,7 +32,7 @@ const DATA_VERSION: &str = "PRAGMA data_version";
 /// The writing connection of a store.
 pub(super) struct Writer {
     pub(super) connection: Connection,
-    encoder: ChunkEncoder,
+    pub(super) encoder: ChunkEncoder,
     /// The most buckets in a transaction since the disk was full. It doubles with each successful
     /// transaction.
     max_buckets: Option<usize>,

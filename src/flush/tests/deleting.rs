@@ -1,0 +1,182 @@
+//! Deletions among readings, over kills and faults, against a plain map.
+
+use std::collections::BTreeMap;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+use crate::flush::DeletionOutcome;
+
+/// The values by device, time and metric.
+type Model = BTreeMap<(String, i64, String), f64>;
+
+const DEVICES: [&str; 2] = ["a", "b"];
+const METRICS: [&str; 3] = ["m", "n", "m{x=1}"];
+const HOURS: i64 = 4;
+
+/// A random deletion: of a device, of all of some series, or of a range of one or all.
+fn random_deletion(random: &mut StdRng) -> Deletion {
+    let device = DEVICES[random.random_range(0..2)].into();
+    let series = match random.random_range(0..3) {
+        0 => SeriesFilter::new([METRICS[random.random_range(0..3)]], []).unwrap(),
+        _ => SeriesFilter::ALL,
+    };
+    let hour_ms = 3_600_000;
+    let range_ms = match random.random_range(0..5) {
+        0 => None,
+        1 => {
+            let from = random.random_range(0..HOURS);
+            Some(from * hour_ms..(from + random.random_range(1..3)) * hour_ms)
+        }
+        _ => {
+            let from = random.random_range(0..HOURS * hour_ms);
+            Some(from..from + random.random_range(1..2 * hour_ms))
+        }
+    };
+    Deletion { device, range_ms, series }
+}
+
+fn delete(model: &mut Model, deletion: &Deletion) {
+    model.retain(|(device, ts_ms, metric), _| {
+        let is_named = deletion.series.matches(metric);
+        let is_in_range = deletion.range_ms.as_ref().is_none_or(|range| range.contains(ts_ms));
+        **device != *deletion.device || !is_named || !is_in_range
+    });
+}
+
+async fn append(life: &Life, random: &mut StdRng, model: &mut Model) {
+    let mut batch = BatchBuilder::default();
+    for _ in 0..random.random_range(1..20) {
+        let device = DEVICES[random.random_range(0..2)];
+        // few different times, so that readings are sent again after they were deleted
+        let ts_ms = random.random_range(0..HOURS * 60) * 60_000;
+        let metrics = &METRICS[random.random_range(0..3)..];
+        let values: Vec<(&str, f64)> = metrics.iter().map(|metric| (*metric, random.random::<f64>())).collect();
+        batch.push(device, None, ts_ms, values.iter().copied()).unwrap();
+        model.extend(values.into_iter().map(|(metric, value)| ((device.into(), ts_ms, metric.into()), value)));
+    }
+    life.log.append(batch.finish()).unwrap().durable().await.unwrap();
+}
+
+/// Ends a life as a kill does.
+async fn kill(life: Life) {
+    let Life { log, running, store, pipeline, .. } = life;
+    let Running { feeder, scheduler, deleter, cutter, roller, indexer, watch, .. } = running;
+    for task in [scheduler, deleter, cutter, roller, indexer, watch] {
+        task.abort();
+        let _ = task.await;
+    }
+    pipeline.lock().stopped = true;
+    log.close();
+    tokio::task::spawn_blocking(move || feeder.join().unwrap()).await.unwrap();
+    store.store.close().await.unwrap(); // no transaction of this life commits in the next one
+}
+
+async fn stored(life: &Life) -> Model {
+    let mut found = Model::new();
+    for device in DEVICES {
+        for (hour, contents) in life.store.contents(device, Hour(0)..Hour(1000)).await.unwrap() {
+            for sample in contents.samples() {
+                let metric = contents.metric_of(sample).to_string();
+                found.insert((device.to_owned(), hour.instant_ms(sample.offset), metric), sample.value);
+            }
+            let (devices, hours) = ([device.into()], hour..Hour(hour.0 + 1));
+            let stats = life.store.hour_stats(&devices, hours, &SeriesFilter::ALL, StatsNeeds::All);
+            let mut stats = stats.await.unwrap().remove(0).remove(0).stats;
+            let mut fold = contents.stats(hour);
+            stats.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+            fold.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+            for ((metric, stats), (_, fold)) in stats.iter_mut().zip(&fold) {
+                assert!((stats.sum - fold.sum).abs() < 1e-9, "{metric}"); // one rounding an append
+                stats.sum = fold.sum;
+            }
+            assert_eq!(stats, fold, "{device}, {hour:?}");
+        }
+    }
+    found
+}
+
+fn balance(life: &Life, recovered: u64) {
+    let of = |what: &str| life.count(&format!("tidegauge_readings_{what}_total"));
+    let status = life.pipeline.status();
+    let out = of("stored") + of("duplicate") + of("deleted") + status.pending_readings;
+    assert_eq!(recovered + life.log.usage().appended_readings, out, "{status:?}");
+}
+
+#[tokio::test]
+async fn what_was_deleted_stays_away_and_what_came_later_stays_over_kills_and_faults() {
+    for seed in 0..12 {
+        let (folder, mut random, mut model) = (folder(), StdRng::seed_from_u64(seed), Model::new());
+        for life_number in 0..5 {
+            let limits = if random.random() { EAGER } else { PATIENT };
+            let away = Arc::new(AtomicBool::new(random.random_range(0..3) == 0));
+            let is_away = Arc::clone(&away);
+            let life =
+                Life::begin(&folder, limits, Box::new(move |_| is_away.load(Ordering::Relaxed).then(super::away)));
+            let recovered = life.pipeline.recovered;
+            for _ in 0..random.random_range(1..25) {
+                match random.random_range(0..10) {
+                    0..6 => append(&life, &mut random, &mut model).await,
+                    6..9 => {
+                        let deletion = random_deletion(&mut random);
+                        delete(&mut model, &deletion);
+                        let max_wait = Duration::from_millis(random.random_range(0..3));
+                        life.pipeline.delete(deletion, "test", max_wait).await.unwrap();
+                    }
+                    _ => away.store(random.random_range(0..3) == 0, Ordering::Relaxed),
+                }
+                if random.random_range(0..4) == 0 {
+                    tokio::time::sleep(Duration::from_millis(random.random_range(0..12))).await;
+                }
+            }
+            let place = format!("seed {seed}, life {life_number}");
+            match random.random_range(0..3) {
+                0 => kill(life).await,
+                1 => _ = life.end(MINUTE).await,
+                _ => {
+                    away.store(false, Ordering::Relaxed);
+                    assert_eq!(life.pipeline.catch_up(MINUTE).await, None);
+                    balance(&life, recovered);
+                    assert_eq!(life.end(MINUTE).await, 0, "{place}");
+                    let life = Life::begin(&folder, EAGER, sound());
+                    until("deletions are executed", || life.pipeline.with_pending(Pending::deletions) == 0).await;
+                    life.settled().await;
+                    assert_eq!(stored(&life).await, model, "{place}");
+                    kill(life).await;
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_deletion_that_was_executed_is_not_executed_again_after_a_crash() {
+    let folder = folder();
+    let life = Life::begin(&folder, EAGER, sound());
+    let append = async |life: &Life, ts_ms| {
+        let mut batch = BatchBuilder::default();
+        batch.push("a", None, ts_ms, [("m", 1.0)].into_iter()).unwrap();
+        life.log.append(batch.finish()).unwrap().durable().await.unwrap();
+    };
+    append(&life, 1).await;
+    life.settled().await;
+    kill(life).await;
+    let life = Life::begin(&folder, PATIENT, sound());
+    append(&life, 7_200_000).await; // no write takes it, so the log is not cut behind it
+    append(&life, 2).await;
+    let deletion = Deletion { device: "a".into(), range_ms: Some(0..1000), series: SeriesFilter::ALL };
+    let outcome = life.pipeline.delete(deletion, "test", MINUTE).await.unwrap();
+    // The one that was stored may be in the log still, and then counts twice.
+    assert!(matches!(outcome, DeletionOutcome::Executed(2 | 3)), "{outcome:?}");
+    kill(life).await;
+    let other = SqliteStore::open(&folder.path().join("tidegauge.sqlite")).unwrap();
+    let samples = [(crate::model::Sample { value: 5.0, offset: 3, metric: 0 }, true)];
+    let write = BucketWrite::new("a".into(), Hour(0), None, vec!["m".into()], samples);
+    other.write(&[Arc::new(write)]).await.remove(0).unwrap();
+    let life = Life::begin(&folder, EAGER, sound());
+    life.settled().await;
+    let found = stored(&life).await;
+    let times: Vec<i64> = found.keys().map(|(_, ts_ms, _)| *ts_ms).collect();
+    assert_eq!(times, [3, 7_200_000], "what another instance has stored since is still there");
+}

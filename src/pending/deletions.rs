@@ -1,0 +1,235 @@
+//! Deletions: they remove pending readings, and wait here until the store has executed them.
+//!
+//! A deletion removes what precedes it in the log and nothing that follows. The feeder is the only one who
+//! inserts readings, so when it reaches a deletion, all that precedes it is in pending or in the store:
+//!
+//! - **Open buckets** of its hours lose the readings that it selects. The feeder reads a snapshot of each
+//!   without the lock, and puts back what is left ([`Pending::erase`]). If the bucket has been taken
+//!   meanwhile, it is in flight.
+//! - **Buckets in flight** are written as they are. The store executes the deletion after these writes
+//!   ([`Pending::next_deletion`]).
+//! - **Later readings** of its hours must not be stored before, or the store would remove them too. So from
+//!   the beginning ([`Pending::begin_deletion`]) to the end ([`Pending::finish_deletion`]), all open buckets
+//!   of its hours are blocked.
+//!
+//! The log is not cut behind a deletion, nor behind a bucket that it blocks. Deletions are executed one after
+//! the other, in the order of the log.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::slots::Key;
+use super::{ITEMS_PER_TURN, Pending, PendingHour};
+use crate::log::{BegunDeletion, Position};
+use crate::model::{Deletion, Hour};
+
+/// A deletion that the store has not executed.
+#[derive(Debug)]
+pub(super) struct PendingDeletion {
+    begun: BegunDeletion,
+    unanswered: Arc<BTreeSet<Hour>>,
+    hours: Range<Hour>,
+    /// The place of the deletion, or of the first reading of a bucket that it blocks.
+    position: Position,
+    since_ms: u64,
+    /// The number of pending readings that have lost a value.
+    erased: u64,
+    progress: Progress,
+}
+
+/// How far a deletion is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// It removes readings of open buckets.
+    Erases,
+    /// It waits for the writes in flight of the hours from this one on.
+    WaitsFrom(Hour),
+    /// The store has executed it. The buckets of the hours from this one on may still be blocked.
+    UnblocksFrom(Hour),
+}
+
+/// The first deletion, if it can be executed now.
+#[derive(Debug)]
+pub enum NextDeletion {
+    /// There is none, or a write in flight precedes it.
+    None,
+    /// More work under the lock is needed to tell. Ask again.
+    Again,
+    /// No write precedes it, and none follows before it is finished.
+    Ready(DeletionStep),
+}
+
+/// A deletion for the store.
+#[derive(Debug, Clone)]
+pub struct DeletionStep {
+    /// The deletion.
+    pub begun: BegunDeletion,
+    /// Hours of which an earlier process may have sent writes to the store that are not sent again.
+    pub unanswered: Arc<BTreeSet<Hour>>,
+    /// The number of pending readings that have lost a value.
+    pub erased: u64,
+}
+
+impl Pending {
+    /// Adds a deletion, before the readings that follow it in the log. From now on no bucket of its hours is
+    /// opened unblocked.
+    pub fn begin_deletion(
+        &mut self,
+        begun: BegunDeletion,
+        unanswered: BTreeSet<Hour>,
+        position: Position,
+        now_ms: u64,
+    ) {
+        let (hours, unanswered) = (begun.deletion.hours(), Arc::new(unanswered));
+        let (since_ms, erased, progress) = (now_ms, 0, Progress::Erases);
+        self.deletions.push_back(PendingDeletion { begun, unanswered, hours, position, since_ms, erased, progress });
+    }
+
+    /// Removes the readings of one hour that the deletion selects, and blocks what is left. The erasure is of
+    /// a snapshot that was taken after the deletion began, and nothing was inserted since. Returns the number
+    /// of removed readings, and memory to be dropped without the lock.
+    pub fn erase(&mut self, id: u64, device: &str, erasure: HourErasure) -> (u64, impl Sized + use<>) {
+        let HourErasure { hour, left } = erasure;
+        let Some(device) = self.find_device(device) else { return (0, None) };
+        let Some(slot) = self.devices[device].hours.find_mut(hour) else { return (0, None) };
+        let Some(bucket) = slot.open else { return (0, None) };
+        let is_only = slot.in_flight.is_none();
+        if !std::mem::replace(&mut self.open[bucket].is_blocked, true) {
+            self.by_age.remove(&mut self.open, bucket);
+            self.full.retain(|full| *full != bucket);
+        }
+        let Some(deletion) = self.deletions.iter_mut().find(|pending| pending.begun.id == id) else {
+            return (0, None);
+        };
+        deletion.position = deletion.position.min(self.open[bucket].position);
+        let Some(left) = left else { return (0, None) };
+        let open = &mut self.open[bucket];
+        let (bytes, accepted, stays) = (open.bytes(), open.accepted, left.accepted > 0);
+        let removed = u64::from(accepted - left.accepted);
+        deletion.erased += u64::from(left.touched);
+        self.readings -= removed;
+        let before = open.replace(left);
+        self.bytes = self.bytes - bytes + open.bytes();
+        if !stays {
+            self.bytes -= self.open[bucket].bytes();
+            self.open.remove(bucket);
+            if is_only {
+                self.devices[device].hours.remove(hour);
+                if self.devices[device].hours.is_empty() {
+                    self.remove_device(device);
+                }
+            } else if let Some(slot) = self.devices[device].hours.find_mut(hour) {
+                slot.open = None;
+            }
+        }
+        (removed, Some(before))
+    }
+
+    /// Notes that all open buckets of a deletion have been erased.
+    pub fn end_erasure(&mut self, id: u64) {
+        if let Some(deletion) = self.deletions.iter_mut().find(|pending| pending.begun.id == id) {
+            deletion.progress = Progress::WaitsFrom(deletion.hours.start);
+        }
+    }
+
+    /// Returns the first deletion once no write of its hours is in flight.
+    pub fn next_deletion(&mut self) -> NextDeletion {
+        let Some(first) = self.deletions.front() else { return NextDeletion::None };
+        let Progress::WaitsFrom(from) = first.progress else { return NextDeletion::None };
+        let (until, mut next) = (first.hours.end, None);
+        if let Some(device) = self.find_device(&first.begun.deletion.device) {
+            let slots = self.devices[device].hours.from(from).take_while(|slot| slot.hour < until);
+            for (at, slot) in slots.enumerate() {
+                if slot.in_flight.is_some() || at >= ITEMS_PER_TURN {
+                    next = Some((slot.hour, slot.in_flight.is_some()));
+                    break;
+                }
+            }
+        }
+        let Some(first) = self.deletions.front_mut() else { return NextDeletion::None };
+        match next {
+            // The hours before stay without a write, for their buckets are blocked.
+            Some((hour, is_in_flight)) => {
+                first.progress = Progress::WaitsFrom(hour);
+                if is_in_flight { NextDeletion::None } else { NextDeletion::Again }
+            }
+            None => NextDeletion::Ready(DeletionStep {
+                begun: first.begun.clone(),
+                unanswered: Arc::clone(&first.unanswered),
+                erased: first.erased,
+            }),
+        }
+    }
+
+    /// Ends the first deletion, after the store has executed it: its buckets may be taken again. Returns
+    /// whether it is finished; if not, call it again.
+    pub fn finish_deletion(&mut self) -> bool {
+        let Some(first) = self.deletions.front_mut() else { return true };
+        let from = match first.progress {
+            Progress::UnblocksFrom(from) => from,
+            _ => first.hours.start,
+        };
+        first.progress = Progress::UnblocksFrom(from);
+        let until = first.hours.end;
+        let deletion = Arc::clone(&first.begun.deletion);
+        let (mut blocked, mut next) = (Vec::new(), None);
+        if let Some(device) = self.find_device(&deletion.device) {
+            for slot in self.devices[device].hours.from(from).take_while(|slot| slot.hour < until) {
+                if blocked.len() >= ITEMS_PER_TURN / 8 {
+                    next = Some(slot.hour);
+                    break;
+                }
+                // A write that is in flight now blocks its bucket itself.
+                blocked.extend(slot.open.filter(|bucket| slot.in_flight.is_none() && self.open[*bucket].is_blocked));
+            }
+        }
+        for bucket in blocked {
+            self.unblock(bucket);
+        }
+        match (next, self.deletions.front_mut()) {
+            (Some(hour), Some(first)) => first.progress = Progress::UnblocksFrom(hour),
+            _ => _ = self.deletions.pop_front(),
+        }
+        next.is_none()
+    }
+
+    /// The number of deletions that the store has not executed.
+    pub fn deletions(&self) -> usize {
+        self.deletions.len()
+    }
+
+    /// Whether a deletion blocks the buckets of an hour.
+    pub(super) fn is_deleting(&self, device: Key, hour: Hour) -> bool {
+        let id = || self.devices[device].id.as_bytes();
+        self.deletions.iter().any(|pending| {
+            !matches!(pending.progress, Progress::UnblocksFrom(_))
+                && pending.hours.contains(&hour)
+                && pending.begun.deletion.device.as_bytes() == id()
+        })
+    }
+
+    pub(super) fn deletion_positions(&self) -> impl Iterator<Item = Position> {
+        self.deletions.iter().map(|pending| pending.position)
+    }
+
+    pub(super) fn deletions_since_ms(&self) -> impl Iterator<Item = u64> {
+        self.deletions.iter().map(|pending| pending.since_ms)
+    }
+}
+
+/// The readings that a deletion leaves in the open bucket of one hour. Made without the lock.
+#[derive(Debug)]
+pub struct HourErasure {
+    hour: Hour,
+    /// `None`: all of it.
+    left: Option<super::bucket::Remaining>,
+}
+
+impl HourErasure {
+    /// Computes it from a snapshot. Reads all values of the open bucket, if the deletion may select some.
+    #[must_use]
+    pub fn of(hour: &PendingHour, deletion: &Deletion) -> Self {
+        Self { hour: hour.hour, left: hour.open.as_ref().and_then(|open| open.without(deletion)) }
+    }
+}

@@ -1,0 +1,166 @@
+//! Deletions, against a plain map.
+
+use std::collections::BTreeSet;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+use crate::model::{Deletion, MS_PER_HOUR};
+use crate::store::Deleted;
+
+/// The hours of a device.
+type Hours = BTreeMap<Hour, Model>;
+
+/// Executes a deletion, twice, and returns the hours that are to be rolled up if they are closed.
+async fn delete(store: &dyn Store, hours: &mut Hours, deletion: &Deletion) -> BTreeSet<Hour> {
+    let is_selected = |hour: Hour, (offset, metric): &(HourOffset, String)| deletion.selects(hour, *offset, metric);
+    let mut readings = 0;
+    for (&hour, model) in hours.iter_mut() {
+        let mut selected: Vec<HourOffset> =
+            model.keys().filter(|identity| is_selected(hour, identity)).map(|(offset, _)| *offset).collect();
+        selected.dedup();
+        readings += selected.len() as u64;
+        model.retain(|identity, _| !is_selected(hour, identity));
+    }
+    hours.retain(|_, model| !model.is_empty());
+    let deletions = store.deletions().expect("the store can delete");
+    let unanswered = BTreeSet::new();
+    assert_eq!(deletions.delete(deletion, &unanswered).await.unwrap().readings, readings, "{deletion:?}");
+    let again = deletions.delete(deletion, &unanswered).await.unwrap();
+    assert_eq!(again.readings, 0, "a repetition of {deletion:?}");
+    again.hours
+}
+
+/// Rolls up hours again, as after late readings.
+async fn roll_up(store: &dyn Store, device: &str, hours: impl IntoIterator<Item = Hour>) {
+    let Some(rollups) = store.rollups() else { return };
+    let buckets: Vec<(Arc<str>, Hour)> = hours.into_iter().map(|hour| (device.into(), hour)).collect();
+    for outcome in rollups.roll_up(&buckets).await {
+        outcome.unwrap();
+    }
+}
+
+async fn expect_hours(store: &dyn Store, device: &str, hours: &Hours) {
+    let found = store.contents(device, Hour(0)..Hour(1_000_000)).await.unwrap();
+    let found: Vec<Hour> = found.into_iter().map(|(hour, _)| hour).collect();
+    assert_eq!(found, hours.keys().copied().collect::<Vec<_>>());
+    for (hour, model) in hours {
+        expect(store, device, *hour, model).await;
+    }
+    let known = store.device(device).await.unwrap();
+    assert_eq!(known.is_some(), !hours.is_empty(), "{device}: the device index");
+    if let (Some(known), Some((first, model))) = (known, hours.first_key_value()) {
+        let (offset, _) = model.keys().next().unwrap();
+        assert_eq!(known.first_ts_ms, first.instant_ms(*offset), "{device}: first seen");
+    }
+}
+
+/// With an odd seed, all hours are closed.
+pub(in crate::store) async fn random_writes_and_deletions_leave_what_a_map_would_hold(store: &dyn Store) {
+    for seed in 0..4 {
+        let is_closed = seed % 2 == 1;
+        let device = format!("deleted-{seed}");
+        let other = format!("deleted-{seed}0"); // an ID that begins with the other
+        let (mut random, mut hours) = (StdRng::seed_from_u64(seed), Hours::new());
+        let kept = write_of(&other, HOUR, &[(5, &[("a", 1.0)])]);
+        write(store, &kept).await;
+        for step in 0..30 {
+            let hour = Hour(HOUR.0 + random.random_range(0..4));
+            let mut changed = BTreeSet::from([hour]);
+            if step % 5 < 3 {
+                let next = super::writing::random_write(&mut random, &device, hour, step);
+                write(store, &next).await;
+                hours.entry(hour).or_default().extend(samples_of(&next.contents));
+            } else {
+                let series =
+                    if random.random() { series_of(&[["a", "b", "c"][step as usize % 3]]) } else { SeriesFilter::ALL };
+                let from = hour.start_ms() + if random.random() { 0 } else { random.random_range(0..300) };
+                let range = from..from + [MS_PER_HOUR, 2 * MS_PER_HOUR, 20, 100][random.random_range(0..4)];
+                let range_ms = (random.random_range(0..6) > 0).then_some(range);
+                changed =
+                    delete(store, &mut hours, &Deletion { device: device.as_str().into(), range_ms, series }).await;
+            }
+            if is_closed {
+                roll_up(store, &device, changed).await;
+            }
+            expect_hours(store, &device, &hours).await;
+        }
+        delete(store, &mut hours, &Deletion::of_device(device.as_str().into())).await;
+        expect_hours(store, &device, &hours).await;
+        expect(store, &other, HOUR, &model_of(&[(5, &[("a", 1.0)])])).await;
+    }
+}
+
+pub(in crate::store) async fn a_device_is_deleted_with_all_that_belongs_to_it(store: &dyn Store) {
+    let readings: [Sent<'_>; 2] = [(1, &[("a", 1.0), ("b", 2.0)]), (9, &[("a", 3.0)])];
+    let others = [("gone-", HOUR), ("gon", HOUR)].map(|(device, hour)| write_of(device, hour, &readings));
+    for other in &others {
+        write(store, other).await;
+    }
+    for _ in 0..2 {
+        let hours = [HOUR, Hour(HOUR.0 + 1), Hour(HOUR.0 + 40)];
+        for hour in hours {
+            write(store, &write_of("gone", hour, &readings)).await;
+        }
+        roll_up(store, "gone", hours).await;
+        let mut hours: Hours = hours.into_iter().map(|hour| (hour, model_of(&readings))).collect();
+        expect_hours(store, "gone", &hours).await;
+        let changed = delete(store, &mut hours, &Deletion::of_device("gone".into())).await;
+        roll_up(store, "gone", changed).await;
+        expect_hours(store, "gone", &hours).await;
+        assert_eq!(store.last_hour("gone").await.unwrap(), None);
+        let stats = hour_stats(store, "gone", HOUR..Hour(HOUR.0 + 99), &SeriesFilter::ALL).await;
+        assert_eq!(stats, []);
+    }
+    for other in &others {
+        expect(store, &other.device, HOUR, &model_of(&readings)).await;
+    }
+}
+
+/// A write that is sent again after the deletion is a new one: a client may correct readings in this way.
+pub(in crate::store) async fn readings_can_be_written_again_after_they_were_deleted(store: &dyn Store) {
+    let readings: [Sent<'_>; 2] = [(1, &[("a", 1.0), ("b", 2.0)]), (9, &[("a", 3.0)])];
+    let sent = write_of("corrected", HOUR, &readings);
+    for _ in 0..3 {
+        assert_eq!(write(store, &sent).await, written(2, 0));
+        expect(store, "corrected", HOUR, &model_of(&readings)).await;
+        let mut hours = Hours::from([(HOUR, model_of(&readings))]);
+        delete(store, &mut hours, &Deletion::of_device("corrected".into())).await;
+        expect_hours(store, "corrected", &hours).await;
+    }
+}
+
+pub(in crate::store) async fn a_series_that_is_deleted_leaves_the_device_index(store: &dyn Store) {
+    let readings: [Sent<'_>; 1] = [(1, &[("a", 1.0), ("b", 2.0)])];
+    write(store, &write_of("unlisted", HOUR, &readings)).await;
+    let mut hours = Hours::from([(HOUR, model_of(&readings))]);
+    delete(store, &mut hours, &Deletion { device: "unlisted".into(), range_ms: None, series: series_of(&["b"]) }).await;
+    let series = async || store.device("unlisted").await.unwrap().unwrap().series;
+    assert_eq!(series().await.iter().map(|series| &*series.metric).collect::<Vec<_>>(), ["a"]);
+    write(store, &write_of("unlisted", HOUR, &readings)).await;
+    assert_eq!(series().await.len(), 2, "it comes back with its readings");
+}
+
+pub(in crate::store) async fn of_expired_readings_a_deletion_removes_the_stats_of_whole_hours<E: Expiry>(
+    guard: &E,
+    store: &dyn Store,
+) {
+    write(store, &write_of("outlived", HOUR, &[(1, &[("a", 1.0), ("b", 2.0)]), (9, &[("a", 3.0)])])).await;
+    guard.expire_readings(store, "outlived").await;
+    let deletions = store.deletions().expect("the store can delete");
+    let whole = HOUR.start_ms()..HOUR.end_ms();
+    let stats = async || hour_stats(store, "outlived", only(HOUR), &SeriesFilter::ALL).await;
+    let before = stats().await;
+    let of = |range, series| Deletion { device: "outlived".into(), range_ms: Some(range), series };
+    let delete = async |range, series| {
+        let deleted = deletions.delete(&of(range, series), &BTreeSet::new()).await.unwrap();
+        assert_eq!(deleted, Deleted::default());
+    };
+    delete(whole.start..whole.end - 1, SeriesFilter::ALL).await;
+    assert_eq!(stats().await, before);
+    delete(whole.clone(), series_of(&["a"])).await;
+    assert_eq!(by_name(&stats().await[0].stats).into_keys().collect::<Vec<_>>(), ["b"]);
+    delete(whole, SeriesFilter::ALL).await;
+    assert_eq!((stats().await, store.device("outlived").await.unwrap()), (Vec::new(), None));
+}

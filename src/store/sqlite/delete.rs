@@ -1,0 +1,73 @@
+//! Deletions: remove readings before they expire, some hours of a device in each transaction.
+//!
+//! An hour that loses everything leaves all tables. Of any other, the chunks are merged into one with what is
+//! left, and the rollups are folded again. If the readings of an hour have expired, it cannot be folded: the
+//! rollups of a series go if the range covers the hour, and else stay.
+
+use rusqlite::{Connection, params};
+
+use super::bucket::BucketRows;
+use super::devices;
+use super::error::SqliteError;
+use super::history;
+use super::write::{Writer, begin};
+use crate::codec::ChunkEncoder;
+use crate::model::{Deletion, Hour};
+
+/// The number of hours that one transaction reads and rewrites: few, so that a write does not wait long.
+const BATCH: i64 = 100;
+
+/// The next hours of a range that have a bucket.
+const HOURS: &str = "SELECT hour FROM buckets WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour LIMIT ?4";
+
+#[cfg(test)]
+pub(super) const QUERIES: [&str; 1] = [HOURS];
+
+/// The result of one batch.
+#[derive(Debug)]
+pub(super) struct Deleted {
+    /// The number of readings that had a value removed.
+    pub(super) readings: u64,
+    /// Where the next batch begins; `None` after the last one.
+    pub(super) next: Option<Hour>,
+}
+
+impl Writer {
+    /// Executes a deletion for some of its hours from `from` on.
+    pub(super) fn delete_some(&mut self, deletion: &Deletion, from: Hour) -> Result<Deleted, SqliteError> {
+        let Self { connection, encoder, .. } = self;
+        let transaction = begin(connection)?;
+        let before = transaction.total_changes();
+        let hours = hours(&transaction, deletion, from)?;
+        let mut readings = 0;
+        for hour in &hours {
+            readings += delete_of_hour(&transaction, encoder, deletion, Hour::of(*hour))?;
+        }
+        let next = hours.last().filter(|_| hours.len() as i64 == BATCH).map(|hour| Hour(Hour::of(*hour).0 + 1));
+        if next.is_none() {
+            devices::delete(&transaction, deletion)?;
+        }
+        history::count(&transaction, before)?;
+        transaction.commit()?;
+        // The next write may have to bring the device back into the index.
+        self.noted.forget(&deletion.device);
+        Ok(Deleted { readings, next })
+    }
+}
+
+fn hours(connection: &Connection, deletion: &Deletion, from: Hour) -> Result<Vec<i64>, SqliteError> {
+    let mut statement = connection.prepare_cached(HOURS)?;
+    let range = params![&*deletion.device, from.start_ms(), deletion.hours().end.start_ms(), BATCH];
+    Ok(statement.query_map(range, |row| row.get(0))?.collect::<Result<_, _>>()?)
+}
+
+/// Executes a deletion for one hour, and returns the number of readings that had a value removed.
+fn delete_of_hour(
+    connection: &Connection,
+    encoder: &mut ChunkEncoder,
+    deletion: &Deletion,
+    hour: Hour,
+) -> Result<u64, SqliteError> {
+    let rows = BucketRows::at(connection, &deletion.device, hour);
+    if deletion.covers(hour) && deletion.series.is_all() { rows.remove() } else { rows.delete(encoder, deletion) }
+}
