@@ -21,6 +21,7 @@ mod audit;
 mod client;
 mod clock;
 mod damage;
+mod deletions;
 mod fail_points;
 mod failover;
 mod fault_test;

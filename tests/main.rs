@@ -8,6 +8,7 @@ mod bson_column;
 mod cli;
 mod clients;
 mod dead_letters;
+mod deletion;
 mod demo;
 mod deploy;
 mod device_index;

@@ -226,23 +226,22 @@ impl Commands {
         self.unreadable.skip(|| id_of(document), error);
     }
 
-    /// The first document of a query that `read` can decode. As a rule that is the very first, so the query
-    /// asks for that one alone; `find` builds it again if it is not.
+    /// The first document of a query that `read` can decode, and takes. As a rule that is the very first, so
+    /// the query asks for that one alone; `find` builds it again if it is not.
     pub(super) async fn first_readable<'q, T>(
         &self,
         find: impl Fn() -> Find<'q, RawDocumentBuf>,
-        mut read: impl FnMut(&RawDocument) -> Result<T, DecodeError>,
+        mut read: impl FnMut(&RawDocument) -> Result<Option<T>, DecodeError>,
     ) -> Result<Option<T>, StoreError> {
         for query in [find().limit(1), find().batch_size(FIRST_BATCH)] {
-            let (mut found, mut is_readable) = (None, true);
+            let (mut found, mut is_empty) = (None, true);
             let visit = |document: &RawDocument| {
-                is_readable = false;
-                found = Some(read(document)?);
-                is_readable = true;
-                Ok(ControlFlow::Break(()))
+                is_empty = false;
+                found = read(document)?;
+                Ok(if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             };
             self.each_document(self.limited(query), visit).await?;
-            if is_readable {
+            if found.is_some() || is_empty {
                 return Ok(found);
             }
         }

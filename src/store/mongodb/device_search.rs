@@ -181,7 +181,7 @@ impl<L: Layout> MongoStore<L> {
     }
 
     /// The summary of a device, from its readings if it has any, else from its rollups.
-    async fn summary(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError> {
+    pub(super) async fn summary(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError> {
         let (of_readings, day) =
             try_join(self.layout.summary(device), Box::pin(self.rollups.first_day(device))).await?;
         match (of_readings, day) {
@@ -196,7 +196,7 @@ impl<L: Layout> MongoStore<L> {
     }
 
     /// Adds the series of all hours, and the newest metadata.
-    async fn with_all_hours(&self, mut summary: DeviceSummary) -> Result<DeviceSummary, StoreError> {
+    pub(super) async fn with_all_hours(&self, mut summary: DeviceSummary) -> Result<DeviceSummary, StoreError> {
         let (first, last) = (Hour::of(summary.first_ts_ms), Hour::of(summary.last_ts_ms));
         let mut end = last.0 + 1;
         while end > first.0 {

@@ -1,5 +1,6 @@
 //! The seam between the store and the shape of the readings in their collection.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,8 +12,10 @@ use super::by_device::ByDevice;
 use super::collection::Deployment;
 use super::rollups::{HourRollup, Missing};
 use super::seek::Seek;
-use crate::model::{BucketWrite, Contents, Day, Hour, Keep, SeriesFilter};
-use crate::store::{DeviceMetadata, DeviceSummary, FirstReadings, ReadingsQuery, StoreError, WriteError, Written};
+use crate::model::{BucketWrite, Contents, Day, Deletion, Hour, Keep, SeriesFilter};
+use crate::store::{
+    Deleted, DeviceMetadata, DeviceSummary, FirstReadings, ReadingsQuery, StoreError, WriteError, Written,
+};
 
 /// One shape of the readings in their collection.
 ///
@@ -36,6 +39,9 @@ pub trait Layout: Queries + Devices + Derivation + Debug + Send + Sync {
     /// missing collection makes the server create a plain one.
     const CONFIRMS_WRITES: bool;
 
+    /// Why only whole devices can be deleted, if that is so.
+    const DELETES_DEVICES_ONLY: Option<&'static str>;
+
     /// The time after the retention of readings within which the server has deleted them.
     fn expiry_delay(&self) -> Duration;
 
@@ -48,6 +54,15 @@ pub trait Layout: Queries + Devices + Derivation + Debug + Send + Sync {
 
     /// Writes buckets; see [`Store::write`](crate::store::Store::write).
     async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, WriteError>>;
+
+    /// Deletes readings; see [`Deletions::delete`](crate::store::Deletions::delete). The rollups are not of
+    /// concern here. If only whole devices can be deleted, no write is in progress.
+    async fn delete(
+        &self,
+        deletion: &Deletion,
+        unanswered: &BTreeSet<Hour>,
+        deployment: Deployment,
+    ) -> Result<Deleted, WriteError>;
 }
 
 /// The queries of a layout. [`Store`](crate::store::Store) has the same ones.

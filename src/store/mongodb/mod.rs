@@ -23,6 +23,7 @@ mod collection;
 mod command;
 mod connect;
 mod decode;
+mod deletion;
 mod device_search;
 mod devices;
 mod encode;

@@ -27,6 +27,8 @@ pub(super) enum Verb<'a> {
     Update,
     /// Each statement updates the documents that match its filter, and inserts none.
     UpdateMatching,
+    /// Each statement deletes the documents that match its filter.
+    DeleteMatching,
     /// Each statement inserts a document that the server takes any number of times. So a command is not
     /// repeated in parts, and it is sent in a session that can be fenced, if there is one.
     InsertMeasurements(Option<&'a InsertSessions>),
@@ -38,13 +40,14 @@ impl Verb<'_> {
         match self {
             Self::Insert | Self::InsertMeasurements(_) => ("insert", "documents"),
             Self::Update | Self::UpdateMatching => ("update", "updates"),
+            Self::DeleteMatching => ("delete", "deletes"),
         }
     }
 
     /// Whether a statement does nothing when it is sent again.
     const fn is_idempotent(self) -> bool {
         match self {
-            Self::Insert | Self::Update | Self::UpdateMatching => true,
+            Self::Insert | Self::Update | Self::UpdateMatching | Self::DeleteMatching => true,
             Self::InsertMeasurements(_) => false,
         }
     }
@@ -53,7 +56,7 @@ impl Verb<'_> {
     const fn is_of_one_document(self) -> bool {
         match self {
             Self::Insert | Self::Update | Self::InsertMeasurements(_) => true,
-            Self::UpdateMatching => false,
+            Self::UpdateMatching | Self::DeleteMatching => false,
         }
     }
 }
@@ -61,8 +64,8 @@ impl Verb<'_> {
 /// The outcome of a statement.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// It took effect, and a majority of the members has it in their journals. ([`Verb::UpdateMatching`]: it
-    /// was executed.)
+    /// It took effect, and a majority of the members has it in their journals. (A verb that names documents
+    /// by a filter: it was executed.)
     Done,
     /// It did nothing. The document that it should insert exists already and, for an upsert, does not match
     /// its filter; or it is a document that the upsert must not insert.
@@ -72,7 +75,7 @@ pub(super) enum Outcome {
 
 impl Commands {
     /// Sends the statement that `encode` writes for each of `items`, and calls `settle` with its outcome.
-    /// Returns the number of documents that were matched, inserted or upserted.
+    /// Returns the number of documents that were matched, inserted, upserted or deleted.
     ///
     /// # Errors
     /// When no server is reachable: then `settle` was not called for the statements that were not sent, or
@@ -94,9 +97,7 @@ impl Commands {
             }
             let answer = match verb {
                 Verb::InsertMeasurements(Some(sessions)) => sessions.send(command).await,
-                Verb::Insert | Verb::Update | Verb::UpdateMatching | Verb::InsertMeasurements(None) => {
-                    self.send(command).await
-                }
+                _ => self.send(command).await,
             };
             let error = match answer {
                 Ok(reply) if reply.accounts_for(sent.len()) || !verb.is_of_one_document() => {
@@ -121,6 +122,23 @@ impl Commands {
             }
         }
         Ok(documents)
+    }
+
+    /// Sends one statement. Returns the number of documents that were matched, inserted, upserted or deleted.
+    pub(super) async fn write_one(
+        &self,
+        verb: Verb<'_>,
+        collection: &str,
+        encode: impl Fn(&mut Encoder),
+    ) -> Result<u64, WriteError> {
+        let mut failed = Ok(());
+        let settle = |(): &(), outcome| {
+            if let Outcome::Failed(error) = outcome {
+                failed = Err(error);
+            }
+        };
+        let documents = self.write_all(verb, collection, &[()], |statement, ()| encode(statement), settle).await?;
+        failed.map(|()| documents)
     }
 
     /// Builds a command of as many of the items, in order, as fit into one, at least one. Returns it and

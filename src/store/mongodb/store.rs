@@ -1,9 +1,11 @@
 //! The store of every layout: the connection, the schema, the rollups, the device index.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tokio::sync::RwLock;
 
 use super::by_device::ByDevice;
 use super::collection::Deployment;
@@ -15,10 +17,10 @@ use super::layout::Layout;
 use super::rollups::{RollupCollection, missing};
 use super::schema_state::SchemaState;
 use super::uri::UriError;
-use crate::model::{BucketWrite, Contents, Hour, Keep, SeriesFilter};
+use crate::model::{BucketWrite, Contents, Deletion, Hour, Keep, SeriesFilter};
 use crate::store::{
-    Cause, DeviceList, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, RolledUp, Rollups, StatsNeeds, Store,
-    StoreError, WriteError, Written,
+    Cause, Deleted, Deletions, DeviceList, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, RolledUp, Rollups,
+    StatsNeeds, Store, StoreError, WriteError, Written,
 };
 
 /// Readings in a MongoDB collection of one layout, and their rollups in another collection.
@@ -28,6 +30,9 @@ pub struct MongoStore<L> {
     pub(super) rollups: RollupCollection,
     pub(super) devices: DeviceIndex,
     schema_state: SchemaState,
+    /// Writes and rollups share it. A deletion has it alone while it changes the device index: a write in
+    /// progress relies on what it found there.
+    pub(super) changes: RwLock<()>,
     pub(super) layout: L,
 }
 
@@ -65,6 +70,7 @@ impl<L: Layout> MongoStore<L> {
                 options.layout,
             ),
             devices: DeviceIndex::new(of_devices, &options.devices_collection, retention),
+            changes: RwLock::default(),
             commands,
             layout,
         })
@@ -152,6 +158,7 @@ impl<L: Layout> Store for MongoStore<L> {
     }
 
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
+        let _shared = self.changes.read().await;
         let mut outcomes = match self.deployment().await {
             Ok(deployment) => self.write_noted(writes, deployment).await,
             Err(error) => vec![Err(error.into()); writes.len()],
@@ -221,6 +228,10 @@ impl<L: Layout> Store for MongoStore<L> {
         self.commands.database_bytes().await
     }
 
+    fn deletions(&self) -> Option<&dyn Deletions> {
+        Some(self)
+    }
+
     fn rollups(&self) -> Option<&dyn Rollups> {
         Some(self)
     }
@@ -259,6 +270,7 @@ impl<L: Layout> Rollups for MongoStore<L> {
 
     async fn roll_up_devices(&self, hours: Range<Hour>, after: Option<&str>) -> Result<RolledUp, WriteError> {
         self.deployment().await?;
+        let _shared = self.changes.read().await;
         let step = self.next_devices(&hours, after).await?;
         let hours_of = |device: &Arc<str>| {
             let device = Arc::clone(device);
@@ -271,6 +283,7 @@ impl<L: Layout> Rollups for MongoStore<L> {
     }
 
     async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>> {
+        let _shared = self.changes.read().await;
         let derived = match self.deployment().await {
             Ok(_) => self.layout.derive(buckets).await,
             Err(error) => Err(error),
@@ -279,5 +292,20 @@ impl<L: Layout> Rollups for MongoStore<L> {
             Ok(rollups) => self.rollups.put_derived(buckets, rollups).await,
             Err(error) => vec![Err(error.into()); buckets.len()],
         }
+    }
+}
+
+#[async_trait]
+impl<L: Layout> Deletions for MongoStore<L> {
+    fn refusal(&self, deletion: &Deletion) -> Option<&'static str> {
+        L::DELETES_DEVICES_ONLY.filter(|_| !deletion.is_of_device())
+    }
+
+    async fn delete(&self, deletion: &Deletion, unanswered: &BTreeSet<Hour>) -> Result<Deleted, WriteError> {
+        let deleted = match self.deployment().await {
+            Ok(deployment) => self.delete_all(deletion, unanswered, deployment).await,
+            Err(error) => Err(error.into()),
+        };
+        deleted.map_err(|error| self.commands.servers.explain(error))
     }
 }

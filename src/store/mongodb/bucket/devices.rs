@@ -13,7 +13,7 @@ use super::super::metadata;
 use super::super::seek::Seek;
 use super::super::stats::decode_stats;
 use super::Buckets;
-use super::document::{is_full, layout_of};
+use super::document::{is_emptied, is_full, layout_of};
 use super::read::{ALL_HOURS, bucket_hour};
 use crate::config::BucketLayout;
 use crate::model::{Hour, Metric, SeriesFilter};
@@ -75,7 +75,7 @@ impl Buckets {
         let mut parts = Vec::new();
         self.commands
             .each_document(find, |document| {
-                parts.push(PartSummary::decode(document)?);
+                parts.extend(PartSummary::decode(document)?);
                 Ok(ControlFlow::Continue(()))
             })
             .await?;
@@ -94,12 +94,16 @@ fn summary_fields() -> Document {
 }
 
 impl PartSummary {
-    pub(super) fn decode(document: &RawDocument) -> Result<Self, DecodeError> {
+    /// Reads a document; `None` if a deletion has emptied it.
+    pub(super) fn decode(document: &RawDocument) -> Result<Option<Self>, DecodeError> {
+        if is_emptied(document)? {
+            return Ok(None);
+        }
         let layout = layout_of(document)?;
         let metadata = document.get("metadata")?.and_then(RawBsonRef::as_document);
         let stats = decode_stats(document.get_document("stats")?, &mut MetricNames::new(&SeriesFilter::ALL))?;
         let part = integer(document, "part")?;
-        Ok(Self {
+        Ok(Some(Self {
             device: document.get_str("deviceId")?.to_owned(),
             hour: bucket_hour(document)?,
             part,
@@ -108,6 +112,6 @@ impl PartSummary {
             last_ts_ms: document.get_datetime("lastTs")?.timestamp_millis(),
             metadata: metadata.map(metadata::decode).transpose()?,
             metrics: stats.into_iter().map(|(metric, _)| metric).collect(),
-        })
+        }))
     }
 }

@@ -90,7 +90,7 @@ impl Part {
 
     /// Whether the part can be written in this layout.
     pub(super) fn suits(&self, layout: BucketLayout) -> bool {
-        layout == BucketLayout::Readable || is_dense(&self.contents)
+        layout == BucketLayout::Readable || (!self.contents.is_empty() && is_dense(&self.contents))
     }
 
     /// The fields that change.
@@ -113,9 +113,10 @@ pub(super) struct Body<'a> {
 }
 
 impl Body<'_> {
-    /// Writes the fields: all but `_id`, `deviceId` and those of [`encode_constant_fields`].
+    /// Writes the fields: all but `_id`, `deviceId` and those of [`encode_constant_fields`]. A part without
+    /// readings is readable, and begins where it ends.
     pub(super) fn encode(&self, fields: &mut Encoder, hour: Hour) {
-        let (first, _) = self.contents.span().expect("a part is written for its readings");
+        let first = self.contents.span().map_or(self.last, |(first, _)| first);
         let version = match self.layout {
             BucketLayout::Readable => READABLE_VERSION,
             BucketLayout::Packed => PACKED_VERSION,
@@ -148,7 +149,14 @@ impl Body<'_> {
             BucketLayout::Readable => PACKED_FIELDS,
             BucketLayout::Packed => READABLE_FIELDS,
         };
-        update.document("$unset", |unset| others.iter().for_each(|field| unset.string(*field, "")));
+        update.document("$unset", |unset| {
+            for field in others {
+                unset.string(field, "");
+            }
+            if self.contents.is_empty() {
+                unset.string("metadata", "");
+            }
+        });
     }
 }
 
@@ -232,6 +240,11 @@ fn add_values(reading: &RawDocument, offset: HourOffset, into: &mut HourSamples)
         }
     }
     outcome
+}
+
+/// Whether a deletion has emptied the document. It has no stats then.
+pub(super) fn is_emptied(document: &RawDocument) -> Result<bool, DecodeError> {
+    Ok(document.get_document("stats")?.is_empty())
 }
 
 /// Whether the document is marked full.

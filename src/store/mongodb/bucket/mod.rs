@@ -48,6 +48,9 @@
 //! the same reason `lastTs` never falls from part to part, even when a later part holds older readings: the
 //! `lastTs` of a part covers that part and all parts before it.
 //!
+//! **Deletions** (`delete`) empty documents, and do not remove them, so that a late command finds its `_id`
+//! taken and its `rev` higher.
+//!
 //! **Rollups** (`rollups`). The rollup of an hour is derived from the `stats` and `rev` of the bucket's
 //! parts. All layouts share one collection of rollups, which queries read first.
 //!
@@ -61,6 +64,7 @@
 #[cfg(any(test, feature = "bench"))]
 pub(super) mod bench;
 mod capacity;
+mod delete;
 mod devices;
 mod document;
 mod fast;
@@ -78,6 +82,7 @@ mod statement;
 #[cfg(test)]
 pub(super) mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,8 +104,8 @@ use super::layout::Layout;
 use super::store::MongoStore;
 use super::uri::UriError;
 use crate::config::BucketLayout;
-use crate::model::{BucketWrite, Keep};
-use crate::store::{StoreError, WriteError, Written};
+use crate::model::{BucketWrite, Deletion, Hour, Keep};
+use crate::store::{Deleted, StoreError, WriteError, Written};
 
 /// Readings in MongoDB as one document per device and hour.
 pub type BucketStore = MongoStore<Buckets>;
@@ -163,6 +168,7 @@ impl Layout for Buckets {
     const IDENTITY: &'static str = "mongodb buckets";
     const CONFIRMS_WRITES: bool = false;
     const STATS_ARE_STORED: bool = true;
+    const DELETES_DEVICES_ONLY: Option<&'static str> = None;
 
     fn expiry_delay(&self) -> Duration {
         schema::HOUR
@@ -183,5 +189,14 @@ impl Layout for Buckets {
 
     async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, WriteError>> {
         self.write_buckets(writes, deployment).await
+    }
+
+    async fn delete(
+        &self,
+        deletion: &Deletion,
+        unanswered: &BTreeSet<Hour>,
+        deployment: Deployment,
+    ) -> Result<Deleted, WriteError> {
+        self.delete_readings(deletion, unanswered, deployment).await
     }
 }

@@ -24,7 +24,7 @@ use super::super::stats::decode_stats;
 use super::super::{metadata, names};
 use super::Buckets;
 use super::devices::PartSummary;
-use super::document::{PACKED_VERSION, StoredReadings, is_full, layout_of};
+use super::document::{PACKED_VERSION, StoredReadings, is_emptied, is_full, layout_of};
 use crate::config::BucketLayout;
 use crate::model::{Contents, Day, Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
@@ -69,7 +69,8 @@ impl Queries for Buckets {
         let mut parts: BTreeMap<(Arc<str>, Hour), HourStats> = BTreeMap::new();
         let mut visit = |document: &RawDocument| {
             let (device, hour) = (document.get_str("deviceId")?, bucket_hour(document)?);
-            if by_device.of(device)?.binary_search_by_key(&hour, |stats| stats.hour).is_ok() {
+            let is_known = by_device.of(device)?.binary_search_by_key(&hour, |stats| stats.hour).is_ok();
+            if is_known || is_emptied(document)? {
                 return Ok(ControlFlow::Continue(()));
             }
             let stats = hour_stats(document, &mut names)?;

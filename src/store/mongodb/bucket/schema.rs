@@ -44,7 +44,7 @@ impl Schema {
     async fn ensure_collection(&self) -> Result<(), StoreError> {
         let Some(present) = self.collection.present(Kind::Plain).await? else {
             let options = if self.validate {
-                doc! { "validator": validator(PACKED_VERSION) }
+                doc! { "validator": validator() }
             } else {
                 doc! {}
             };
@@ -53,11 +53,11 @@ impl Schema {
         let present = present.get_document("options").and_then(|options| options.get_document("validator"));
         let present = present.cloned().unwrap_or_default();
         let wanted = if self.validate {
-            validator(PACKED_VERSION)
+            validator()
         } else {
             doc! {}
         };
-        let is_own = || (1..=PACKED_VERSION).any(|version| present == validator(version));
+        let is_own = || present == validator() || older_validators().any(|older| older == present);
         if present == wanted || (!self.validate && !is_own()) {
             return Ok(());
         }
@@ -69,11 +69,21 @@ impl Schema {
 }
 
 /// A `$jsonSchema` of a bucket's document without its readings: the server would check all of them again at
-/// each append. `newest` is the newest schema version that it accepts. From version 3 on, a document may be
-/// packed.
-fn validator(newest: i32) -> Document {
+/// each append.
+fn validator() -> Document {
+    schema(PACKED_VERSION, 0)
+}
+
+/// The validators of older versions, which had no deletions.
+fn older_validators() -> impl Iterator<Item = Document> {
+    (1..=PACKED_VERSION).map(|newest| schema(newest, 1))
+}
+
+/// `newest` is the newest schema version that it accepts. From version 3 on, a document may be packed. A
+/// document has at least `min_readings`.
+fn schema(newest: i32, min_readings: i32) -> Document {
     let versions: Vec<i32> = (1..=newest).collect();
-    let count = doc! { "bsonType": ["int", "long"], "minimum": 1 };
+    let count = |minimum: i32| doc! { "bsonType": ["int", "long"], "minimum": minimum };
     let date = doc! { "bsonType": "date" };
     let of_all = ["deviceId", "bucket", "part", "schemaVersion", "rev", "createdAt", "readingCount"];
     let of_readable = ["bytes", "firstTs", "lastTs", "stats", "readings"];
@@ -93,16 +103,16 @@ fn validator(newest: i32) -> Document {
             "bucket": &date,
             "part": { "bsonType": "int", "minimum": 0 },
             "schemaVersion": { "enum": versions },
-            "rev": &count,
+            "rev": count(1),
             "createdAt": &date,
             "metadata": { "bsonType": "object" },
             "full": { "bsonType": "bool" },
-            "readingCount": &count,
-            "bytes": count,
+            "readingCount": count(min_readings),
+            "bytes": count(min_readings),
             "firstTs": &date,
             "lastTs": date,
             "stats": { "bsonType": "object" },
-            "readings": { "bsonType": "array", "minItems": 1 },
+            "readings": { "bsonType": "array", "minItems": min_readings },
         },
     };
     schema.extend(layouts);

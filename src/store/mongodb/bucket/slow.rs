@@ -60,24 +60,17 @@ const HOUR_VALUES_MAX: usize = if cfg!(test) { 1 << 19 } else { VALUES_MAX };
 
 impl Buckets {
     pub(super) async fn write_slowly(&self, job: &Job<'_>, deployment: Deployment) -> Result<Written, WriteError> {
-        let (mut stored_keys, mut seen) = (HashSet::new(), Vec::new());
-        let mut backoff = Backoff::new(FIRST_WAIT..=MAX_WAIT);
-        for attempt in 0..ATTEMPTS {
-            if attempt > 0 {
-                tokio::time::sleep(backoff.next_wait()).await;
-            }
+        let mut stored_keys = HashSet::new();
+        let mut attempts = Attempts::new();
+        loop {
             let (parts, from, _permit) = self.read_relevant_parts(job).await?;
-            let numbers: Vec<i32> = parts.iter().map(|part| part.number).collect();
-            // A part that two reads in succession lack is not on its way: it has expired, or was deleted.
-            let is_whole = numbers.iter().copied().eq((from..).take(numbers.len())) || numbers == seen;
-            seen = numbers;
+            let is_whole = attempts.is_whole(&parts, from);
             if is_whole && is_consistent(&parts) && self.change(job, parts, deployment, &mut stored_keys).await? {
                 let stored = job.write.count_stored(|sample| stored_keys.contains(&sample.key()));
                 return Ok(Written { stored, duplicate: job.write.accepted - stored });
             }
+            attempts.wait().await?;
         }
-        let detail = format!("other writers of the bucket were quicker {ATTEMPTS} times");
-        Err(WriteError::new(Cause::Contention, detail))
     }
 
     /// The parts that a job may change, the number of the first of them, and the permit for a large hour.
@@ -100,12 +93,22 @@ impl Buckets {
         {
             return Ok((parts, known, None));
         }
-        if let Some(parts) = self.read_parts(device, *hour, 0, VALUES_AT_ONCE).await? {
-            return Ok((parts, 0, None));
+        let (parts, permit) = self.read_all_parts(device, *hour).await?;
+        Ok((parts, 0, permit))
+    }
+
+    /// All parts of a bucket, and the permit for a large hour.
+    pub(super) async fn read_all_parts(
+        &self,
+        device: &str,
+        hour: Hour,
+    ) -> Result<(Vec<Part>, Option<SemaphorePermit<'_>>), StoreError> {
+        if let Some(parts) = self.read_parts(device, hour, 0, VALUES_AT_ONCE).await? {
+            return Ok((parts, None));
         }
         let permit = self.large_hours.acquire().await.expect("the semaphore is never closed");
-        match self.read_parts(device, *hour, 0, HOUR_VALUES_MAX).await? {
-            Some(parts) => Ok((parts, 0, Some(permit))),
+        match self.read_parts(device, hour, 0, HOUR_VALUES_MAX).await? {
+            Some(parts) => Ok((parts, Some(permit))),
             None => Err(DecodeError(format!("its hour has more than {HOUR_VALUES_MAX} values")).into()),
         }
     }
@@ -195,7 +198,7 @@ impl Buckets {
     }
 
     /// Makes one change, and returns whether it was still possible.
-    async fn make(&self, device: &str, hour: Hour, change: &Change) -> Result<bool, WriteError> {
+    pub(super) async fn make(&self, device: &str, hour: Hour, change: &Change) -> Result<bool, WriteError> {
         let verb = if change.guard.is_some() { Verb::Update } else { Verb::Insert };
         let encode = |statement: &mut Encoder, Change { part, guard, .. }: &Change| match guard {
             None => insert_document(statement, device, hour, part.number, &part.body()),
@@ -218,6 +221,44 @@ impl Buckets {
     }
 }
 
+/// The attempts to change a bucket.
+#[derive(Debug)]
+pub(super) struct Attempts {
+    made: u32,
+    backoff: Backoff,
+    /// The numbers of the parts that the last attempt found.
+    seen: Vec<i32>,
+}
+
+impl Attempts {
+    pub(super) fn new() -> Self {
+        Self { made: 0, backoff: Backoff::new(FIRST_WAIT..=MAX_WAIT), seen: Vec::new() }
+    }
+
+    /// Whether all parts from number `from` on were read. A part that two reads in succession lack is not on
+    /// its way: it has expired, or a person has removed it.
+    pub(super) fn is_whole(&mut self, parts: &[Part], from: i32) -> bool {
+        let numbers: Vec<i32> = parts.iter().map(|part| part.number).collect();
+        let is_whole = numbers.iter().copied().eq((from..).take(numbers.len())) || numbers == self.seen;
+        self.seen = numbers;
+        is_whole
+    }
+
+    /// Waits before the next attempt.
+    ///
+    /// # Errors
+    /// After too many attempts.
+    pub(super) async fn wait(&mut self) -> Result<(), WriteError> {
+        self.made += 1;
+        if self.made >= ATTEMPTS {
+            let detail = format!("other writers of the bucket were quicker {ATTEMPTS} times");
+            return Err(WriteError::new(Cause::Contention, detail));
+        }
+        tokio::time::sleep(self.backoff.next_wait()).await;
+        Ok(())
+    }
+}
+
 /// Runs a long merge on a blocking thread. The caller panics if the merge panics.
 async fn blocking<T: Send + 'static>(merge: impl FnOnce() -> T + Send + 'static) -> Result<T, WriteError> {
     match tokio::task::spawn_blocking(merge).await {
@@ -230,6 +271,6 @@ async fn blocking<T: Send + 'static>(merge: impl FnOnce() -> T + Send + 'static)
 }
 
 /// A change that writes a part back as it is.
-fn unchanged(part: &Part) -> Change {
+pub(super) fn unchanged(part: &Part) -> Change {
     Change { part: Part { rev: part.rev + 1, ..part.clone() }, guard: Some(part.rev), new_keys: Vec::new() }
 }

@@ -27,10 +27,14 @@
 //! `{ _id: { build: 1 } }` is the progress. It vanishes with the collection, so a collection that was dropped
 //! is built again.
 //!
+//! **Deletions** (`delete`) remove the document of a device without readings and rollups. No write may be in
+//! progress meanwhile: it may have found in the document all that it needs.
+//!
 //! **Expiry.** A TTL index on `lastTs` removes a device after the last of its readings and rollups.
 
 mod build;
 mod change;
+mod delete;
 mod document;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;

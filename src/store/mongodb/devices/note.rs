@@ -57,7 +57,7 @@ impl DeviceIndex {
     }
 
     /// Adds devices to the index that were stored without it.
-    pub(super) async fn add(&self, summaries: &[DeviceSummary]) -> Result<(), StoreError> {
+    pub(in super::super) async fn add(&self, summaries: &[DeviceSummary]) -> Result<(), StoreError> {
         let outcomes = self.put_all(&summaries.iter().collect::<Vec<_>>()).await;
         for (summary, outcome) in summaries.iter().zip(outcomes) {
             match outcome {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use bson::{DateTime, RawBsonRef, RawDocument};
 
@@ -213,12 +214,18 @@ fn decode_hour(
     let entry = entry_of(value)?;
     match decode(entry, hour, metrics) {
         Err(_) if is_left_out(entry) => Ok(None),
+        Ok(decoded) if decoded.stats.is_empty() && is_emptied(entry) => Ok(None),
         decoded => decoded.map(Some),
     }
 }
 
 fn is_left_out(entry: &RawDocument) -> bool {
     entry.get_bool(LEFT_OUT).unwrap_or(false)
+}
+
+/// Whether a deletion has removed all readings of an hour.
+fn is_emptied(entry: &RawDocument) -> bool {
+    entry.get_document("stats").is_ok_and(RawDocument::is_empty)
 }
 
 /// The hour of a key, given the first hour of the day.
@@ -257,7 +264,8 @@ pub(in super::super) struct Day {
 }
 
 impl Day {
-    pub(super) fn decode(document: &RawDocument) -> Result<Self, DecodeError> {
+    /// Reads a document; `None` if no hour of it has a rollup.
+    pub(super) fn decode(document: &RawDocument) -> Result<Option<Self>, DecodeError> {
         expect_version(document, PACKED)?;
         let start = Hour::of(document.get_datetime("day")?.timestamp_millis());
         let mut names = MetricNames::new(&SeriesFilter::ALL);
@@ -267,13 +275,13 @@ impl Day {
         for element in document.get_document("hours")? {
             let (key, value) = element?;
             let (key, entry) = (key.as_str().as_bytes(), entry_of(value)?);
-            if supersedes(start, key, value, &mut packed)? && !is_left_out(entry) {
+            if supersedes(start, key, value, &mut packed)? && !is_left_out(entry) && !is_emptied(entry) {
                 hours.insert(hour_at(start, key)?, OfDay::Entry(entry));
             }
         }
         hours.extend(packed.into_iter().flatten().map(|hour| (hour.stats.hour, OfDay::Packed(hour))));
-        let (Some((first_hour, first)), last) = (hours.first_key_value(), hours.last_key_value()) else {
-            return Err(DecodeError("a day has no hour".into()));
+        let (Some((first_hour, first)), Some(last)) = (hours.first_key_value(), hours.last_key_value()) else {
+            return Ok(None);
         };
         let first_ts_ms = match first {
             OfDay::Entry(entry) => {
@@ -282,14 +290,13 @@ impl Day {
             OfDay::Packed(hour) => hour.first_ts_ms,
         };
         let last = match last {
-            Some((hour, OfDay::Entry(entry))) => decode(entry, *hour, &mut names)?,
-            Some((_, OfDay::Packed(hour))) => hour.stats.clone(),
-            None => return Err(DecodeError("a day has no hour".into())),
+            (hour, OfDay::Entry(entry)) => decode(entry, *hour, &mut names)?,
+            (_, OfDay::Packed(hour)) => hour.stats.clone(),
         };
         let mut metrics: Vec<Metric> = last.stats.into_iter().map(|(metric, _)| metric).collect();
         metrics.sort_unstable();
         let device = document.get_str("deviceId")?.to_owned();
-        Ok(Self { device, first_ts_ms, last_ts_ms: last.last_ts_ms, metrics })
+        Ok(Some(Self { device, first_ts_ms, last_ts_ms: last.last_ts_ms, metrics }))
     }
 }
 
@@ -320,6 +327,34 @@ fn usual_entry(entry: &RawDocument) -> Option<(i64, &RawDocument)> {
     let last_ts_ms = i64::from_le_bytes(fields.next(b"\x09lastTs\0")?);
     fields.skip(b"\x03stats\0")?;
     Some((last_ts_ms, RawDocument::from_bytes(fields.rest()).ok()?))
+}
+
+/// The rollups of a document, those of emptied hours included.
+pub(super) fn rollups_of(document: &RawDocument) -> Result<Vec<HourRollup>, DecodeError> {
+    expect_version(document, PACKED)?;
+    let device: Arc<str> = document.get_str("deviceId")?.into();
+    let start = Hour::of(document.get_datetime("day")?.timestamp_millis());
+    let mut names = MetricNames::new(&SeriesFilter::ALL);
+    let (mut packed, read) = packed_day(document, document.get("schemaVersion")?, start, &mut names);
+    read?;
+    let mut rollups = Vec::new();
+    for element in document.get_document("hours")? {
+        let (key, value) = element?;
+        let (key, entry) = (key.as_str().as_bytes(), entry_of(value)?);
+        if supersedes(start, key, value, &mut packed)? && !is_left_out(entry) {
+            let (hour, rev) = (hour_at(start, key)?, integer(entry, "rev")?);
+            let first_ts_ms = entry.get_datetime("firstTs").map_or(hour.start_ms(), DateTime::timestamp_millis);
+            let stats = decode(entry, hour, &mut names)?;
+            rollups.push(HourRollup { device: Arc::clone(&device), rev, first_ts_ms, stats });
+        }
+    }
+    rollups.extend(packed.into_iter().flatten().map(|PackedHour { rev, first_ts_ms, stats }| HourRollup {
+        device: Arc::clone(&device),
+        rev,
+        first_ts_ms,
+        stats,
+    }));
+    Ok(rollups)
 }
 
 /// Adds the `rev` of each hour of a document of this day that has one.
@@ -383,7 +418,7 @@ mod tests {
         for (first, expected) in [(first, 5), (old, 0)] {
             let day =
                 doc! { "deviceId": "d", "day": at(24, 0), "schemaVersion": 1, "hours": { "13": &last, "02": first } };
-            let day = Day::decode(&RawDocumentBuf::try_from(&day).unwrap()).unwrap();
+            let day = Day::decode(&RawDocumentBuf::try_from(&day).unwrap()).unwrap().unwrap();
             assert_eq!((day.first_ts_ms, day.last_ts_ms), (Hour(26).instant_ms(expected), Hour(37).instant_ms(3)));
             assert_eq!((&*day.device, day.metrics), ("d", ["a", "b"].map(Metric::from).to_vec()));
         }
@@ -403,7 +438,21 @@ mod tests {
         let mut revs = BTreeMap::new();
         add_revs(&day, 0, &mut revs);
         assert_eq!(revs, [(Hour(13), 3), (Hour(14), 7)].into());
-        assert_eq!(Day::decode(&day).unwrap().last_ts_ms, Hour(13).instant_ms(5));
+        assert_eq!(Day::decode(&day).unwrap().unwrap().last_ts_ms, Hour(13).instant_ms(5));
+    }
+
+    #[test]
+    fn an_hour_that_was_emptied_has_a_rev_and_no_stats() {
+        let stats = HourStats { hour: Hour(14), last_ts_ms: Hour(14).start_ms(), stats: Vec::new() };
+        let emptied = HourRollup { device: "d".into(), rev: 9, first_ts_ms: Hour(14).start_ms(), stats };
+        let day = Encoder::build(|top| insert(top, &[&emptied], BucketLayout::Readable));
+        let (mut metrics, mut found) = (MetricNames::new(&SeriesFilter::ALL), Vec::new());
+        add_hours(&day, &(Hour(0)..Hour(24)), &mut metrics, |_| Ok(&mut found)).unwrap();
+        assert_eq!((found, Day::decode(&day).unwrap()), (Vec::new(), None));
+        let mut revs = BTreeMap::new();
+        add_revs(&day, 0, &mut revs);
+        assert_eq!(revs, [(Hour(14), 9)].into());
+        assert_eq!(rollups_of(&day).unwrap(), [emptied]);
     }
 
     #[test]

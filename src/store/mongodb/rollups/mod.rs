@@ -26,6 +26,9 @@
 //! other hours, or in which order the commands arrive: the newest state stays. When readings expire, the
 //! `rev` that could be derived falls; so the rollup stays, and the readings that are left never replace it.
 //!
+//! **Deleted.** An hour that a deletion has emptied has a rollup without stats, `{ rev: 9, ..., stats: {} }`.
+//! It keeps older rollups from coming back; queries read it as an hour without a rollup.
+//!
 //! **Too large.** A document may have 16 MiB. An hour that does not fit into its day's document, or that the
 //! server refuses for another reason, is left out: it has no rollup, and an older one in the document becomes
 //! `{ rev: 9, tooLarge: true }`. Queries read the readings of such an hour, until they expire.
@@ -38,6 +41,7 @@
 //! The layout derives the [`HourRollup`]s; this room knows nothing of how readings are stored.
 
 mod columns;
+mod delete;
 mod devices;
 mod document;
 #[cfg(any(test, fuzzing))]
@@ -78,10 +82,22 @@ pub struct HourRollup {
 
 impl HourRollup {
     /// Adds other readings of the same device and hour.
-    pub(super) fn add(&mut self, other: Self) {
+    pub(super) fn add(&mut self, mut other: Self) {
+        if self.is_empty() {
+            std::mem::swap(self, &mut other);
+        }
         self.rev += other.rev;
+        if other.is_empty() {
+            return;
+        }
         self.first_ts_ms = self.first_ts_ms.min(other.first_ts_ms);
         self.stats.merge(other.stats);
+    }
+
+    /// Whether a deletion has removed all readings of the hour. Its entry then has no stats: it only keeps
+    /// older rollups away.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.stats.stats.is_empty()
     }
 }
 

@@ -159,7 +159,10 @@ impl RollupCollection {
 
     /// Inserts the documents of days, and returns the rollups of the others: of those that exist already, and
     /// of those that the server refuses for good.
+    ///
+    /// Hours that were emptied are not inserted.
     async fn insert_days(&self, rollups: Vec<HourRollup>) -> Result<Vec<HourRollup>, WriteError> {
+        let (mut others, rollups): (Vec<_>, Vec<_>) = rollups.into_iter().partition(HourRollup::is_empty);
         let days = by_day(&rollups);
         let mut is_inserted = vec![false; rollups.len()];
         let mut failed = Ok(());
@@ -172,7 +175,8 @@ impl RollupCollection {
         };
         self.commands.write_all(Verb::Insert, &self.managed.name, &days, document, settle).await?;
         failed?;
-        Ok(rollups.into_iter().zip(is_inserted).filter(|(_, inserted)| !inserted).map(|(rollup, _)| rollup).collect())
+        others.extend(rollups.into_iter().zip(is_inserted).filter(|(_, inserted)| !inserted).map(|(rollup, _)| rollup));
+        Ok(others)
     }
 
     /// Filters the rollups of hours of one day: returns those that are not stored or newer than stored.

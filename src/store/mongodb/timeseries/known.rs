@@ -72,6 +72,14 @@ impl KnownDevices {
         WriteGuard { known: self, device: Arc::clone(device) }
     }
 
+    /// Forgets a device without a running write.
+    pub(super) fn forget(&self, device: &str) {
+        let mut table = self.lock();
+        if table.devices.get(device).is_some_and(|known| known.writes == 0) {
+            table.devices.remove(device);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -21,9 +21,13 @@
 //! a start, the store first reads what is stored. **No late inserts** (`insert_sessions`): before such a
 //! read, every insert without an answer is fenced, so that it cannot take effect afterwards.
 //!
+//! **Deletions** (`delete`) are of whole devices: before version 7.0, the server deletes measurements by
+//! `meta` only.
+//!
 //! **Stats** are folded from the measurements (`fold`). For days that have ended they are in the rollups, as
 //! in bucket mode.
 
+mod delete;
 mod devices;
 mod document;
 mod fold;
@@ -36,6 +40,7 @@ mod tests;
 mod times;
 mod write;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,8 +57,8 @@ use super::insert_sessions::InsertSessions;
 use super::layout::Layout;
 use super::store::MongoStore;
 use super::uri::UriError;
-use crate::model::{BucketWrite, Keep};
-use crate::store::{StoreError, WriteError, Written};
+use crate::model::{BucketWrite, Deletion, Hour, Keep};
+use crate::store::{Deleted, StoreError, WriteError, Written};
 
 /// Readings in a native time-series collection of MongoDB.
 pub type TimeseriesStore = MongoStore<Timeseries>;
@@ -101,6 +106,8 @@ impl Layout for Timeseries {
     const IDENTITY: &'static str = "mongodb-timeseries readings";
     const CONFIRMS_WRITES: bool = true;
     const STATS_ARE_STORED: bool = false;
+    const DELETES_DEVICES_ONLY: Option<&'static str> =
+        Some("a time-series collection of MongoDB deletes whole devices only");
 
     fn expiry_delay(&self) -> Duration {
         self.schema.longest_bucket()
@@ -117,5 +124,14 @@ impl Layout for Timeseries {
 
     async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, WriteError>> {
         self.write_buckets(writes, deployment).await
+    }
+
+    async fn delete(
+        &self,
+        deletion: &Deletion,
+        _unanswered: &BTreeSet<Hour>,
+        _deployment: Deployment,
+    ) -> Result<Deleted, WriteError> {
+        Ok(Deleted { readings: self.delete_device(&deletion.device).await?, ..Deleted::default() })
     }
 }

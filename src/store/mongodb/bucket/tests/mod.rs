@@ -1,5 +1,6 @@
 //! The store against real servers.
 
+mod deleting;
 mod devices;
 mod documents;
 pub(in crate::store::mongodb) mod faults;

@@ -161,7 +161,11 @@ async fn the_validator_of_an_older_version_is_replaced_or_removed() {
         let of_readable = ["bytes", "firstTs", "lastTs", "stats", "readings"];
         let of_all = ["deviceId", "bucket", "part", "schemaVersion", "rev", "createdAt", "readingCount"];
         schema.insert("required", [&of_all[..], &of_readable].concat());
-        schema.get_document_mut("properties").unwrap().insert("schemaVersion", doc! { "enum": [1] });
+        let properties = schema.get_document_mut("properties").unwrap();
+        properties.insert("schemaVersion", doc! { "enum": [1] });
+        for (field, minimum) in [("readingCount", "minimum"), ("bytes", "minimum"), ("readings", "minItems")] {
+            properties.get_document_mut(field).unwrap().insert(minimum, 1);
+        }
         scratch.run(doc! { "collMod": "buckets", "validator": older }).await;
         let store = ensure(&scratch, None, validate).await;
         assert_eq!(

@@ -18,6 +18,17 @@ use crate::store::{Cause, StatsNeeds, Store, WriteError, Written};
 
 on_every_deployment!(two_instances, first_value_stays);
 
+mod deleting {
+    use super::{Scratch, Store, two_instances};
+    use crate::store::scenarios::store_scenarios;
+
+    async fn open() -> (Scratch, impl Store, impl Store) {
+        two_instances(Scratch::on_a_sharded_cluster().await).await
+    }
+
+    store_scenarios!(@deleting_devices open);
+}
+
 #[tokio::test]
 async fn on_a_cluster_each_device_has_its_shard() {
     let scratch = Scratch::on_a_sharded_cluster().await;

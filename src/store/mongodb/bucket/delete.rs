@@ -1,0 +1,234 @@
+//! Deletions: documents are emptied, and not removed.
+//!
+//! A command that timed out may reach the server after the deletion. So the document of an emptied part stays
+//! until it expires: its `_id` is taken, its `rev` has grown, and it is marked full. A late insert, append or
+//! write-back of this part does nothing. New readings get a new part, on the slow path.
+//!
+//! An emptied document is readable, with `readingCount: 0`, no readings, no stats and no metadata. Its
+//! `firstTs` is its `lastTs`. Queries skip it. Its `rev` counts in the rollup of the hour, which is therefore
+//! newer than any that was derived before.
+//!
+//! `lastTs` falls to the last instant that is left in a part and those before it. That is safe, because the
+//! part is full: readings are never added to it. An instance that remembers the higher `lastTs` inserts later
+//! readings than that, as it would have before.
+//!
+//! **Whole hours**, as a rule nearly all of them, are emptied by one statement for many documents. Of the
+//! others each part is read, and written back without the selected values, as on the slow path (`slow`).
+//!
+//! **Hours without an answer.** The log of an instance that was killed may have readings that it had sent to
+//! the store, and that are not sent again because of the deletion. Such a command may have been the insert of
+//! a part that does not exist yet. So these hours get one more part, which is empty: a *fence*.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use bson::doc;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+
+use super::super::collection::Deployment;
+use super::super::decode::integer;
+use super::super::encode::Encoder;
+use super::super::id_walk::Suffix;
+use super::super::statements::Verb;
+use super::Buckets;
+use super::document::{Part, READABLE_VERSION};
+use super::plan::{Change, is_consistent};
+use super::read::bucket_hour;
+use super::slow::{Attempts, unchanged};
+use crate::config::BucketLayout;
+use crate::model::{Contents, Deletion, Hour, HourOffset};
+use crate::store::{Deleted, StoreError, WriteError};
+
+/// The most documents that one statement empties.
+const DOCUMENTS_PER_STATEMENT: usize = 500;
+
+/// The documents of one batch of the search for them.
+const BATCH: u32 = 10_000;
+
+/// How many hours are read and written back at the same time.
+const MAX_CONCURRENT_HOURS: usize = 8;
+
+/// The fields that an emptied document does not have.
+const FIELDS_OF_READINGS: [&str; 3] = ["metadata", "control", "data"];
+
+/// The documents that a deletion touches.
+#[derive(Debug, Default)]
+struct Touched {
+    /// All hours that have a document.
+    hours: BTreeSet<Hour>,
+    /// The documents that are emptied, and the number of their readings.
+    whole: Vec<(String, u64)>,
+    /// The hours whose parts are read.
+    partial: BTreeSet<Hour>,
+}
+
+impl Buckets {
+    /// Executes a deletion; see [`crate::store::Deletions::delete`].
+    pub(super) async fn delete_readings(
+        &self,
+        deletion: &Deletion,
+        unanswered: &BTreeSet<Hour>,
+        deployment: Deployment,
+    ) -> Result<Deleted, WriteError> {
+        let Touched { hours, whole, partial } = self.touched(deletion, unanswered).await?;
+        let mut readings = 0;
+        for documents in whole.chunks(DOCUMENTS_PER_STATEMENT) {
+            self.empty(&deletion.device, documents).await?;
+            readings += documents.iter().map(|(_, readings)| readings).sum::<u64>();
+        }
+        let of_hours = partial.into_iter().map(|hour| {
+            let is_fenced = unanswered.contains(&hour);
+            async move { self.delete_of_hour(deletion, hour, is_fenced, deployment).await }
+        });
+        let of_hours: Vec<_> = of_hours.collect();
+        let counts: Vec<u64> = stream::iter(of_hours).buffer_unordered(MAX_CONCURRENT_HOURS).try_collect().await?;
+        Ok(Deleted { readings: readings + counts.iter().sum::<u64>(), hours })
+    }
+
+    /// Finds the documents.
+    ///
+    /// Emptied ones are emptied again: on a standalone server, only a write makes it certain that an earlier
+    /// one is durable.
+    async fn touched(&self, deletion: &Deletion, unanswered: &BTreeSet<Hour>) -> Result<Touched, StoreError> {
+        let is_whole = |hour| deletion.covers(hour) && deletion.series.is_all() && !unanswered.contains(&hour);
+        let mut touched = Touched { partial: unanswered.clone(), hours: unanswered.clone(), ..Touched::default() };
+        let find = self.of_hours(&deletion.device, &deletion.hours()).batch_size(BATCH);
+        let find = find.projection(doc! { "bucket": 1, "readingCount": 1 });
+        self.commands
+            .each_document(find, |document| {
+                let id = document.get_str("_id")?;
+                if Suffix::Bucket.device_of(id) != Some(&*deletion.device) {
+                    return Ok(ControlFlow::Continue(()));
+                }
+                let hour = bucket_hour(document)?;
+                touched.hours.insert(hour);
+                if is_whole(hour) {
+                    let readings = integer(document, "readingCount").unwrap_or(0);
+                    touched.whole.push((id.to_owned(), u64::try_from(readings).unwrap_or(0)));
+                } else {
+                    touched.partial.insert(hour);
+                }
+                Ok(ControlFlow::Continue(()))
+            })
+            .await?;
+        Ok(touched)
+    }
+
+    /// Empties documents, all parts of whole hours.
+    async fn empty(&self, device: &str, documents: &[(String, u64)]) -> Result<(), WriteError> {
+        let encode = |statement: &mut Encoder| {
+            statement.document("q", |filter| {
+                filter.document("_id", |is| {
+                    is.array("$in", |ids| documents.iter().enumerate().for_each(|(at, (id, _))| ids.string(at, id)));
+                });
+                filter.string("deviceId", device);
+            });
+            statement.array("u", |stages| {
+                stages.document(0, |stage| stage.document("$set", set_empty));
+                stages.document(1, |stage| {
+                    stage.array("$unset", |unset| {
+                        FIELDS_OF_READINGS.iter().enumerate().for_each(|(at, field)| unset.string(at, field));
+                    });
+                });
+            });
+            statement.boolean("multi", true);
+        };
+        self.commands.write_one(Verb::UpdateMatching, &self.collection, encode).await.map(drop)
+    }
+
+    /// Removes the selected values of one hour, and returns the number of readings that had some.
+    async fn delete_of_hour(
+        &self,
+        deletion: &Deletion,
+        hour: Hour,
+        is_fenced: bool,
+        deployment: Deployment,
+    ) -> Result<u64, WriteError> {
+        let device = &*deletion.device;
+        let mut removed = BTreeSet::new();
+        let mut attempts = Attempts::new();
+        loop {
+            let (parts, _permit) = self.read_all_parts(device, hour).await?;
+            if attempts.is_whole(&parts, 0) && is_consistent(&parts) {
+                let mut changes = plan(&parts, hour, deletion, is_fenced);
+                if changes.is_empty() && deployment == Deployment::Standalone {
+                    changes.extend(parts.last().map(|part| Planned { change: unchanged(part), removed: Vec::new() }));
+                }
+                if self.make_all(device, hour, changes, &mut removed).await? {
+                    return Ok(removed.len() as u64);
+                }
+            }
+            attempts.wait().await?;
+        }
+    }
+
+    /// Makes changes one after the other, and returns whether all were made.
+    async fn make_all(
+        &self,
+        device: &str,
+        hour: Hour,
+        changes: Vec<Planned>,
+        removed: &mut BTreeSet<HourOffset>,
+    ) -> Result<bool, WriteError> {
+        for planned in changes {
+            if !self.make(device, hour, &planned.change).await? {
+                return Ok(false);
+            }
+            removed.extend(planned.removed);
+        }
+        Ok(true)
+    }
+}
+
+/// Writes the fields of an emptied document of an hour of which nothing is left.
+fn set_empty(set: &mut Encoder) {
+    set.int32("schemaVersion", READABLE_VERSION);
+    set.document("rev", |is| {
+        is.array("$add", |terms| {
+            terms.string(0, "$rev");
+            terms.int64(1, 1);
+        });
+    });
+    set.boolean("full", true);
+    set.int64("readingCount", 0);
+    set.string("firstTs", "$bucket");
+    set.string("lastTs", "$bucket");
+    set.document("stats", |is| is.document("$literal", |_| {}));
+    set.int64("bytes", 0);
+    set.array("readings", |_| {});
+}
+
+/// A change, and the instants that lose a value with it.
+#[derive(Debug, PartialEq)]
+struct Planned {
+    change: Change,
+    removed: Vec<HourOffset>,
+}
+
+/// The changes that remove the selected values from the parts of an hour, ascending. Pure.
+fn plan(parts: &[Part], hour: Hour, deletion: &Deletion, is_fenced: bool) -> Vec<Planned> {
+    let (mut last, mut changes) = (0, Vec::new());
+    for (at, part) in parts.iter().enumerate() {
+        let (selected, left) = deletion.split(hour, &part.contents);
+        last = left.span().map_or(last, |(_, own)| last.max(own));
+        let must_change = is_fenced && at + 1 == parts.len();
+        if selected.is_empty() && last == part.last && !must_change {
+            continue;
+        }
+        let mut after = Part { rev: part.rev + 1, full: true, last, contents: left, ..part.clone() };
+        after.take_layout(part.layout);
+        if after.contents.is_empty() {
+            after.metadata = None;
+        }
+        let change = Change { part: after, guard: Some(part.rev), new_keys: Vec::new() };
+        changes.push(Planned { change, removed: selected.readings().map(|reading| reading.offset).collect() });
+    }
+    if is_fenced {
+        let number = parts.last().map_or(0, |part| part.number + 1);
+        let contents = Contents::default();
+        let fence = Part { number, layout: BucketLayout::Readable, rev: 1, full: true, last, metadata: None, contents };
+        let change = Change { part: fence, guard: None, new_keys: Vec::new() };
+        changes.push(Planned { change, removed: Vec::new() });
+    }
+    changes
+}

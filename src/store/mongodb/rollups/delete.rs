@@ -1,0 +1,78 @@
+//! Deletions: what is left of the rollups of hours whose readings have expired.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use bson::doc;
+use mongodb::options::Hint;
+
+use super::super::encode::Encoder;
+use super::super::names;
+use super::super::statements::Verb;
+use super::document::rollups_of;
+use super::{HourRollup, RollupCollection};
+use crate::model::{Deletion, Hour};
+use crate::store::WriteError;
+
+/// The days of one query.
+const DAYS_AT_ONCE: u32 = 100;
+
+impl RollupCollection {
+    /// Removes the stats that a deletion selects from the rollups of the hours that it covers, except those
+    /// of `stored`, which are derived anew. Returns the hours of the deletion that have a rollup.
+    pub(in super::super) async fn delete(
+        &self,
+        deletion: &Deletion,
+        stored: &BTreeSet<Hour>,
+    ) -> Result<BTreeSet<Hour>, WriteError> {
+        let hours = deletion.hours();
+        let (mut found, mut ids) = (BTreeSet::new(), names::ids_of_days(&deletion.device, &hours));
+        loop {
+            let find = self.documents.find(doc! { "_id": ids.clone(), "deviceId": &*deletion.device });
+            let find = find.sort(doc! { "_id": 1 }).hint(Hint::Keys(doc! { "_id": 1 }));
+            let find = find.limit(DAYS_AT_ONCE.into()).batch_size(DAYS_AT_ONCE);
+            let (mut changed, mut last) = (Vec::new(), None);
+            self.commands
+                .each_document(find, |document| {
+                    last = Some(document.get_str("_id")?.to_owned());
+                    for rollup in rollups_of(document)?.into_iter().filter(|of| hours.contains(&of.stats.hour)) {
+                        let hour = rollup.stats.hour;
+                        found.insert(hour);
+                        if !stored.contains(&hour) && deletion.covers(hour) {
+                            changed.extend(without(rollup, deletion));
+                        }
+                    }
+                    Ok(ControlFlow::Continue(()))
+                })
+                .await?;
+            for outcome in self.put_all(&changed).await {
+                outcome?;
+            }
+            let Some(last) = last else { return Ok(found) };
+            ids.remove("$gte");
+            ids.insert("$gt", last);
+        }
+    }
+
+    /// Removes all rollups of a device.
+    pub(in super::super) async fn delete_device(&self, device: &str) -> Result<(), WriteError> {
+        let ids = bson::RawDocumentBuf::try_from(&names::ids_of_days(device, &(Hour(i32::MIN)..Hour(i32::MAX))));
+        let ids = ids.expect("it has strings only");
+        let encode = |statement: &mut Encoder| {
+            statement.document("q", |filter| {
+                filter.raw_document("_id", &ids);
+                filter.string("deviceId", device);
+            });
+            statement.int32("limit", 0);
+        };
+        self.commands.write_one(Verb::DeleteMatching, &self.managed.name, encode).await.map(drop)
+    }
+}
+
+/// The next revision of a rollup, without the series that a deletion selects; `None` if it has none of them.
+fn without(mut rollup: HourRollup, deletion: &Deletion) -> Option<HourRollup> {
+    let before = rollup.stats.stats.len();
+    rollup.stats.stats.retain(|(metric, _)| !deletion.series.matches(metric));
+    rollup.rev += 1;
+    (rollup.stats.stats.len() < before).then_some(rollup)
+}

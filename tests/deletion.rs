@@ -1,0 +1,167 @@
+//! Deletions over HTTP: pending and stored readings, rollups, the device list, dry runs, kills.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Database, Server, Setup, secret_of};
+
+const HOUR_MS: i64 = 3_600_000;
+/// 2024-04-20T14:00:00Z.
+const START_MS: i64 = 1_713_621_600_000;
+
+async fn delete(server: &Server, path: &str) -> (u16, Value) {
+    let answer = server.send(server.request(Method::DELETE, path)).await;
+    let body = serde_json::from_str(answer.text()).unwrap_or(Value::Null);
+    (answer.status, body)
+}
+
+/// A reading each minute of three hours, with two metrics.
+fn batch(device: &str) -> Value {
+    let values = |minute: i64| json!({ "hum": 40, "temp": minute });
+    let reading =
+        |minute: i64| json!({ "deviceId": device, "ts": START_MS + minute * 60_000, "values": values(minute) });
+    json!((0..180).map(reading).collect::<Vec<_>>())
+}
+
+async fn count(server: &Server, device: &str, metric: &str) -> u64 {
+    let range = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
+    let answer = server.get(&format!("/v1/devices/{device}/rollups?{range}&metric={metric}")).await;
+    if answer.status == 404 {
+        return 0; // nothing of the device is left
+    }
+    let rollups = answer.json();
+    let steps = rollups["metrics"][metric].as_array().cloned().unwrap_or_default();
+    steps.iter().map(|step| step["count"].as_u64().unwrap_or_default()).sum()
+}
+
+#[tokio::test]
+async fn a_deletion_removes_what_was_acknowledged_before_it_and_nothing_else() {
+    removes(Setup::sqlite(), &[false, true]).await;
+}
+
+#[tokio::test]
+async fn a_deletion_removes_what_mongodb_has_and_what_is_pending() {
+    let (readable, packed) = (Database::new(), Database::new());
+    tokio::join!(removes(Setup::mongodb(&readable), &[true]), removes(Setup::packed(&packed), &[true, false]));
+}
+
+async fn removes(setup: Setup, is_settled: &[bool]) {
+    for &is_settled in is_settled {
+        let setup = setup.clone();
+        let server = Server::start(if is_settled { setup } else { setup.all_pending() }).await;
+        server.ingest(&batch("S1")).await;
+        server.ingest(&batch("S2")).await;
+        if is_settled {
+            server.settled().await;
+        }
+        let range = format!("from={}&to={}", START_MS + HOUR_MS / 2, START_MS + 2 * HOUR_MS);
+        let path = format!("/v1/devices/S1/readings?{range}");
+        let dry = delete(&server, &format!("{path}&dry_run=true")).await;
+        assert_eq!(dry, (200, json!({ "deleted": 90, "dryRun": true })));
+        assert_eq!(count(&server, "S1", "temp").await, 180, "a dry run deletes nothing");
+        assert_eq!(delete(&server, &format!("{path}&metric=temp")).await, (200, json!({ "deleted": 90 })));
+        assert_eq!((count(&server, "S1", "temp").await, count(&server, "S1", "hum").await), (90, 180));
+        assert_eq!(delete(&server, &path).await, (200, json!({ "deleted": 90 })));
+        assert_eq!((count(&server, "S1", "temp").await, count(&server, "S1", "hum").await), (90, 90));
+        server.ingest(&batch("S1")).await;
+        assert_eq!(count(&server, "S1", "temp").await, 180, "they can be sent again");
+        assert_eq!(delete(&server, "/v1/devices/S1").await.0, 200);
+        assert_eq!(server.get("/v1/devices/S1/latest").await.status, 404);
+        let devices = server.get_json("/v1/devices").await;
+        let ids: Vec<&Value> =
+            devices["devices"].as_array().expect("a list").iter().map(|device| &device["deviceId"]).collect();
+        assert_eq!(ids, ["S2"]);
+        assert_eq!(count(&server, "S2", "temp").await, 180);
+        assert_eq!(delete(&server, "/v1/devices/S1").await, (200, json!({ "deleted": 0 })));
+        server.assert_balanced().await;
+    }
+}
+
+#[tokio::test]
+async fn a_time_series_collection_deletes_whole_devices_only() {
+    let database = Database::new();
+    let server = Server::start(Setup::timeseries(&database)).await;
+    for device in ["S1", "S2"] {
+        server.ingest(&batch(device)).await;
+    }
+    server.settled().await;
+    let (status, body) = delete(&server, "/v1/devices/S1/readings?from=0&to=now").await;
+    assert_eq!((status, &body["code"]), (501, &json!("deletion_unsupported")), "{body}");
+    assert_eq!(delete(&server, "/v1/devices/S1?dry_run=true").await, (200, json!({ "deleted": 180, "dryRun": true })));
+    assert_eq!(delete(&server, "/v1/devices/S1").await, (200, json!({ "deleted": 180 })));
+    assert_eq!((count(&server, "S1", "temp").await, count(&server, "S2", "temp").await), (0, 180));
+    server.ingest(&batch("S1")).await;
+    server.settled().await;
+    assert_eq!(count(&server, "S1", "temp").await, 180, "they can be sent again");
+    assert_eq!(delete(&server, "/v1/devices/S1/readings?all=true").await, (200, json!({ "deleted": 180 })));
+}
+
+/// docs/http-api.md says so: the deletion is sent to each instance.
+#[tokio::test]
+async fn what_another_instance_has_pending_stays_until_the_deletion_is_sent_to_it_too() {
+    let database = Database::new();
+    let one = Server::start(Setup::mongodb(&database)).await;
+    let other = Server::start(Setup::mongodb(&database).all_pending()).await;
+    one.ingest(&batch("S1")).await;
+    one.settled().await;
+    let later = json!([{ "deviceId": "S1", "ts": START_MS + 5 * HOUR_MS, "values": { "temp": 7 } }]);
+    other.ingest(&later).await;
+    assert_eq!(delete(&one, "/v1/devices/S1").await, (200, json!({ "deleted": 180 })));
+    assert_eq!((count(&one, "S1", "temp").await, count(&other, "S1", "temp").await), (0, 1));
+    assert_eq!(delete(&other, "/v1/devices/S1").await, (200, json!({ "deleted": 1 })));
+    assert_eq!((count(&one, "S1", "temp").await, count(&other, "S1", "temp").await), (0, 0));
+    one.ingest(&later).await;
+    one.settled().await;
+    assert_eq!(count(&other, "S1", "temp").await, 1, "what follows is stored as usual");
+}
+
+#[tokio::test]
+async fn a_deletion_names_its_range() {
+    let server = Server::start(Setup::sqlite()).await;
+    for query in ["", "?from=0", "?to=9", "?from=9&to=9", "?all=true&from=0", "?all=false", "?from=0&to=1&x=1"] {
+        let (status, body) = delete(&server, &format!("/v1/devices/S1/readings{query}")).await;
+        assert_eq!((status, &body["code"]), (400, &json!("invalid_parameter")), "{query}: {body}");
+    }
+    assert_eq!(delete(&server, "/v1/devices/S1/readings?all=true&metric=a").await, (200, json!({ "deleted": 0 })));
+}
+
+#[tokio::test]
+async fn only_an_administrator_deletes_and_only_in_its_own_tenant_and_it_is_audited() {
+    let setup = Setup::sqlite()
+        .token("operator", "scopes = [\"admin\"]")
+        .token("writer", "scopes = [\"ingest\", \"query\"]")
+        .token("ops", "scopes = [\"admin\"]\ndevice_prefix = \"t1-\"");
+    let server = Server::start(setup).await;
+    let delete_as = async |name: &str, device: &str| {
+        let request = server.request(Method::DELETE, &format!("/v1/devices/{device}"));
+        server.send(request.bearer_auth(secret_of(name))).await.status
+    };
+    let sent = server.request(Method::POST, "/v1/readings").bearer_auth(secret_of("writer"));
+    let sent = sent.body(json!([{ "deviceId": "S1", "ts": START_MS, "value": 1 }]).to_string());
+    assert_eq!(server.send(sent).await.status, 200);
+    assert_eq!((delete_as("writer", "S1").await, delete_as("ops", "S1").await), (403, 200));
+    let latest = server.request(Method::GET, "/v1/devices/S1/latest").bearer_auth(secret_of("writer"));
+    assert_eq!(server.send(latest).await.status, 200, "the device of another tenant is still there");
+    let log = server.logged("deleted readings").await;
+    assert!(log.contains("audit") && log.contains("ops") && log.contains("t1-S1"), "{log}");
+}
+
+#[tokio::test]
+async fn a_kill_brings_nothing_back_and_loses_nothing() {
+    for is_settled in [false, true] {
+        let setup = Setup::sqlite();
+        let mut server = Server::start(if is_settled { setup } else { setup.all_pending() }).await;
+        server.ingest(&batch("S1")).await;
+        if is_settled {
+            server.settled().await;
+        }
+        let range = format!("from={START_MS}&to={}", START_MS + HOUR_MS);
+        assert_eq!(delete(&server, &format!("/v1/devices/S1/readings?{range}")).await.0, 200);
+        server.ingest(&json!([{ "deviceId": "S1", "ts": START_MS, "values": { "temp": 7 } }])).await;
+        server.kill9();
+        server.start_again_with(Setup::sqlite()).await;
+        assert_eq!(count(&server, "S1", "temp").await, 121);
+        server.settled().await;
+        assert_eq!((count(&server, "S1", "temp").await, count(&server, "S1", "hum").await), (121, 120));
+    }
+}
