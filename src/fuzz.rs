@@ -7,7 +7,7 @@
 //! The tests run each target on its corpus in `tests/fuzz/corpus` and on mutations of it, the same in every
 //! run. `make fuzz` runs the targets under libFuzzer, with coverage, for any time.
 
-use crate::{access, codec, config, http, log, pending, store, udp, wire};
+use crate::{access, codec, config, http, influxql, log, pending, store, udp, wire};
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 25] = [
+pub const TARGETS: [Target; 26] = [
     Target { name: "json", run: wire::fuzz::json },
     Target { name: "ndjson", run: wire::fuzz::ndjson },
     Target { name: "line_protocol", run: wire::fuzz::line_protocol },
@@ -45,6 +45,7 @@ pub const TARGETS: [Target; 25] = [
     Target { name: "config", run: config::fuzz::config },
     Target { name: "units", run: config::fuzz::units },
     Target { name: "query_string", run: http::fuzz::query_string },
+    Target { name: "influxql", run: influxql::fuzz::query },
     Target { name: "authorization", run: http::fuzz::authorization },
     Target { name: "certificate", run: http::fuzz::certificate },
     Target { name: "bson", run: store::mongodb::fuzz::document },

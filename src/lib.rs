@@ -34,6 +34,7 @@
 //! - [`store`]: the stores, and what each of them promises.
 //! - [`flush`]: feeds pending from the log, and the store from pending.
 //! - [`query`]: merges pending and stored readings.
+//! - [`influxql`]: the query language of InfluxDB 1, from text to answer. Pure.
 //! - [`ingest`]: admission, the only way into the log.
 //! - [`udp`]: the sockets for datagrams.
 //! - [`http`]: the HTTP API.
@@ -50,6 +51,7 @@ pub mod flush;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod http;
+pub mod influxql;
 pub mod ingest;
 pub mod limits;
 pub mod log;

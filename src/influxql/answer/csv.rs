@@ -1,0 +1,111 @@
+//! CSV: a table for each run of series with the same columns.
+
+use std::sync::Arc;
+
+use super::super::eval::OutSeries;
+use super::super::value::Value;
+use super::{Epoch, Result};
+
+/// The columns of the last table, which decide whether a header follows.
+#[derive(Debug, Default)]
+pub(super) struct CsvState {
+    columns: Option<Arc<[String]>>,
+}
+
+impl CsvState {
+    /// Writes the result of one statement. Errors of statements have no place in CSV, except in an answer
+    /// without anything else.
+    pub(super) fn result(&mut self, result: Result<'_>, epoch: Epoch, out: &mut Vec<u8>) {
+        let series = match result {
+            Ok(series) => series,
+            Err(message) => {
+                if self.columns.is_none() {
+                    error(&message.to_string(), out);
+                }
+                return;
+            }
+        };
+        for one in series {
+            self.header(one, out);
+            let mut tags = Vec::new();
+            for (key, value) in &one.tags {
+                if !tags.is_empty() {
+                    tags.push(b',');
+                }
+                escaped(key, &mut tags);
+                tags.push(b'=');
+                escaped(value, &mut tags);
+            }
+            let tags = String::from_utf8_lossy(&tags);
+            for (ns, values) in &one.rows {
+                field(&one.name, out);
+                out.push(b',');
+                field(&tags, out);
+                if one.has_time {
+                    out.extend_from_slice(format!(",{}", epoch.of(*ns)).as_bytes());
+                }
+                for value in values {
+                    out.push(b',');
+                    write_value(value, out);
+                }
+                out.push(b'\n');
+            }
+        }
+    }
+
+    /// Writes the names of the columns, if they differ from those of the series before.
+    fn header(&mut self, series: &OutSeries, out: &mut Vec<u8>) {
+        if self.columns.as_ref().is_some_and(|known| *known == series.columns) {
+            return;
+        }
+        if self.columns.is_some() {
+            out.push(b'\n');
+        }
+        out.extend_from_slice(b"name,tags");
+        for column in series.columns.iter() {
+            out.push(b',');
+            field(column, out);
+        }
+        out.push(b'\n');
+        self.columns = Some(Arc::clone(&series.columns));
+    }
+}
+
+pub(super) fn error(message: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"error\n");
+    field(message, out);
+    out.push(b'\n');
+}
+
+/// Writes a value. Numbers have no exponent in CSV.
+fn write_value(value: &Value, out: &mut Vec<u8>) {
+    match value {
+        Value::Float(value) if value.is_finite() => out.extend_from_slice(value.to_string().as_bytes()),
+        Value::Null | Value::Float(_) => {}
+        Value::Integer(value) => out.extend_from_slice(value.to_string().as_bytes()),
+        Value::Text(text) => field(text, out),
+        Value::Boolean(value) => out.extend_from_slice(if *value { b"true" } else { b"false" }),
+    }
+}
+
+/// Writes a field, in quotes if it needs them.
+fn field(text: &str, out: &mut Vec<u8>) {
+    let needs_quotes = text.contains([',', '"', '\n', '\r']) || text.starts_with([' ', '\t']);
+    if !needs_quotes {
+        out.extend_from_slice(text.as_bytes());
+        return;
+    }
+    out.push(b'"');
+    out.extend_from_slice(text.replace('"', "\"\"").as_bytes());
+    out.push(b'"');
+}
+
+/// Writes a tag as line protocol does.
+fn escaped(text: &str, out: &mut Vec<u8>) {
+    for char in text.chars() {
+        if matches!(char, ',' | '=' | ' ') {
+            out.push(b'\\');
+        }
+        out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
+    }
+}

@@ -1,0 +1,225 @@
+//! Answers: the series of each statement as JSON, CSV or MessagePack, in the envelope of InfluxDB 1.
+
+mod csv;
+mod json;
+mod msgpack;
+mod number;
+
+use super::error::StatementError;
+use super::eval::OutSeries;
+use csv::CsvState;
+
+/// The form of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// `application/json`
+    Json,
+    /// `application/csv`
+    Csv,
+    /// `application/x-msgpack`
+    MessagePack,
+}
+
+/// The unit of the times of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Epoch {
+    /// Nanoseconds
+    Nanosecond,
+    /// Microseconds
+    Microsecond,
+    /// Milliseconds
+    Millisecond,
+    /// Seconds
+    Second,
+    /// Minutes
+    Minute,
+    /// Hours
+    Hour,
+}
+
+impl Epoch {
+    /// The unit that the parameter `epoch` names.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "ns" | "n" => Self::Nanosecond,
+            "u" | "us" | "µ" => Self::Microsecond,
+            "ms" => Self::Millisecond,
+            "s" => Self::Second,
+            "m" => Self::Minute,
+            "h" => Self::Hour,
+            _ => return None,
+        })
+    }
+
+    const fn of(self, ns: i64) -> i64 {
+        ns / match self {
+            Self::Nanosecond => 1,
+            Self::Microsecond => 1_000,
+            Self::Millisecond => 1_000_000,
+            Self::Second => 1_000_000_000,
+            Self::Minute => 60_000_000_000,
+            Self::Hour => 3_600_000_000_000,
+        }
+    }
+}
+
+/// Writes the results of a query, one statement after the other, into a buffer of the caller.
+///
+/// The caller may send and clear the buffer between two calls. In chunked answers each document has the rows
+/// of at most one series and at most the size of a chunk; `partial` says that more follow.
+#[derive(Debug)]
+pub struct Writer {
+    format: Format,
+    epoch: Option<Epoch>,
+    is_pretty: bool,
+    /// The most rows of a document of a chunked answer.
+    chunk_rows: Option<usize>,
+    /// Warnings of the next result.
+    messages: Vec<String>,
+    /// How many results were written.
+    count: usize,
+    /// The rows of the last chunk of a result.
+    held: Option<OutSeries>,
+    csv: CsvState,
+}
+
+/// The series of a statement, or its error.
+type Result<'a> = std::result::Result<&'a [OutSeries], &'a StatementError>;
+
+impl Writer {
+    /// Begins an answer. `epoch`: `None` writes times as RFC 3339, in CSV as nanoseconds. `chunk_rows` splits
+    /// the answer into chunks. `statements` is the number of results that follow.
+    pub fn new(
+        format: Format,
+        epoch: Option<Epoch>,
+        is_pretty: bool,
+        chunk_rows: Option<usize>,
+        statements: usize,
+        out: &mut Vec<u8>,
+    ) -> Self {
+        let chunk_rows = chunk_rows.map(|rows| rows.max(1));
+        let (messages, csv) = (Vec::new(), CsvState::default());
+        let writer = Self { format, epoch, is_pretty, chunk_rows, messages, count: 0, held: None, csv };
+        if chunk_rows.is_none() {
+            match format {
+                Format::Json => json::open(statements == 0, is_pretty, out),
+                Format::MessagePack => msgpack::open(statements, out),
+                Format::Csv => {}
+            }
+        }
+        writer
+    }
+
+    /// Adds a warning to the next result, such as that stored readings are missing. CSV has no place for it.
+    pub fn warn(&mut self, message: impl Into<String>) {
+        self.messages.push(message.into());
+    }
+
+    /// Writes the result of one statement.
+    pub fn result(&mut self, id: usize, result: Result<'_>, out: &mut Vec<u8>) {
+        match result {
+            Ok(series) if self.chunk_rows.is_some() => {
+                for one in series {
+                    self.part(id, one.clone(), out);
+                }
+                self.end(id, Ok(()), out);
+            }
+            result => self.document_or_chunk(id, result, out),
+        }
+    }
+
+    /// Writes a part of the result of one statement, in a chunked answer. Successive parts of one series
+    /// continue it. The writer holds the last chunk back, because a chunk says whether another one follows.
+    pub fn part(&mut self, id: usize, part: OutSeries, out: &mut Vec<u8>) {
+        match &mut self.held {
+            Some(held) if held.name == part.name && held.tags == part.tags && held.has_time && part.has_time => {
+                held.rows.extend(part.rows);
+            }
+            held => {
+                if let Some(before) = held.replace(part) {
+                    // The series of a SHOW do not announce each other.
+                    let has_time = before.has_time;
+                    self.chunk(id, Ok(&[before]), has_time, out);
+                }
+            }
+        }
+        let chunk_rows = self.chunk_rows.unwrap_or(usize::MAX);
+        let Some(mut held) = self.held.take() else { return };
+        let mut rows = std::mem::take(&mut held.rows).into_iter();
+        while rows.len() > chunk_rows {
+            let chunk = OutSeries { rows: rows.by_ref().take(chunk_rows).collect(), is_partial: true, ..held.header() };
+            self.chunk(id, Ok(&[chunk]), true, out);
+        }
+        held.rows = rows.collect();
+        self.held = Some(held);
+    }
+
+    /// Ends the result of a statement whose parts were written.
+    pub fn end(&mut self, id: usize, result: std::result::Result<(), &StatementError>, out: &mut Vec<u8>) {
+        match (self.held.take(), result) {
+            (Some(last), Ok(())) => self.chunk(id, Ok(&[last]), false, out),
+            (None, Ok(())) => self.document_or_chunk(id, Ok(&[]), out),
+            (last, Err(error)) => {
+                if let Some(last) = last {
+                    self.chunk(id, Ok(&[last]), true, out);
+                }
+                self.document_or_chunk(id, Err(error), out);
+            }
+        }
+    }
+
+    fn document_or_chunk(&mut self, id: usize, result: Result<'_>, out: &mut Vec<u8>) {
+        if self.chunk_rows.is_some() {
+            self.chunk(id, result, false, out);
+        } else {
+            self.document(id, result, false, out);
+        }
+    }
+
+    /// Ends the answer.
+    pub fn finish(&mut self, out: &mut Vec<u8>) {
+        if self.chunk_rows.is_none() && self.format == Format::Json {
+            json::close(self.count == 0, self.is_pretty, out);
+        }
+    }
+
+    /// Writes a result as a document of its own.
+    fn chunk(&mut self, id: usize, result: Result<'_>, is_partial: bool, out: &mut Vec<u8>) {
+        match self.format {
+            Format::Json => json::open(false, self.is_pretty, out),
+            Format::MessagePack => msgpack::open(1, out),
+            Format::Csv => {}
+        }
+        self.count = 0;
+        self.document(id, result, is_partial, out);
+        if self.format == Format::Json {
+            json::close(false, self.is_pretty, out);
+        }
+    }
+
+    fn document(&mut self, id: usize, result: Result<'_>, is_partial: bool, out: &mut Vec<u8>) {
+        let messages = std::mem::take(&mut self.messages);
+        match self.format {
+            Format::Json => {
+                let style = json::Style { epoch: self.epoch, is_pretty: self.is_pretty };
+                if self.count > 0 {
+                    out.push(b',');
+                }
+                style.result(id, result, &messages, is_partial, out);
+            }
+            Format::MessagePack => msgpack::result(id, result, &messages, is_partial, self.epoch, out),
+            Format::Csv => self.csv.result(result, self.epoch.unwrap_or(Epoch::Nanosecond), out),
+        }
+        self.count += 1;
+    }
+
+    /// Writes the answer to a query that is refused as a whole.
+    pub fn error(format: Format, is_pretty: bool, message: &str, out: &mut Vec<u8>) {
+        match format {
+            Format::Json => json::error(message, is_pretty, out),
+            Format::MessagePack => msgpack::error(message, out),
+            Format::Csv => csv::error(message, out),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Numbers and times as text.
+
+use std::io::Write;
+
+use jiff::tz::TimeZone;
+
+use super::super::zone;
+
+/// Writes a number as Go's `encoding/json` does: the shortest digits that mean it, with an exponent for very
+/// small and very large ones.
+pub(super) fn write_float(value: f64, out: &mut Vec<u8>) {
+    let size = value.abs();
+    let written = if size != 0.0 && !(1e-6..1e21).contains(&size) {
+        let text = format!("{value:e}");
+        match text.split_once('e') {
+            Some((digits, exponent)) if !exponent.starts_with('-') => write!(out, "{digits}e+{exponent}"),
+            _ => write!(out, "{text}"),
+        }
+    } else {
+        write!(out, "{value}")
+    };
+    debug_assert!(written.is_ok(), "a vector takes all bytes");
+}
+
+/// Writes an instant as RFC 3339, with as many digits of the second as it has.
+pub(super) fn write_time(ns: i64, in_zone: Option<&TimeZone>, out: &mut Vec<u8>) {
+    let timestamp = zone::timestamp(ns);
+    let written = match in_zone {
+        None => write!(out, "{timestamp}"),
+        Some(zone) => {
+            let offset = zone.to_offset(timestamp);
+            if offset.seconds() == 0 {
+                write!(out, "{timestamp}")
+            } else {
+                write!(out, "{}", timestamp.display_with_offset(offset))
+            }
+        }
+    };
+    debug_assert!(written.is_ok(), "a vector takes all bytes");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_have_the_shortest_digits() {
+        for (value, text) in [
+            (0.0, "0"),
+            (-0.0, "-0"),
+            (12.5, "12.5"),
+            (3.0, "3"),
+            (1e21, "1e+21"),
+            (1.5e300, "1.5e+300"),
+            (1e20, "100000000000000000000"),
+            (1e-7, "1e-7"),
+            (0.000_001, "0.000001"),
+            (12.360_743_134_087_231, "12.360743134087231"),
+        ] {
+            let mut out = Vec::new();
+            write_float(value, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn times_have_the_offset_of_their_zone() {
+        let vienna = zone::find("Europe/Vienna").unwrap();
+        for (ns, zone, text) in [
+            (1_774_656_000_000_000_000, None, "2026-03-28T00:00:00Z"),
+            (1_774_656_000_500_000_000, None, "2026-03-28T00:00:00.5Z"),
+            (1_774_656_000_000_000_000, Some(&vienna), "2026-03-28T01:00:00+01:00"),
+        ] {
+            let mut out = Vec::new();
+            write_time(ns, zone, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), text);
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The statements of a query, as the parser understood them.
+
+use super::regex::Pattern;
+
+/// An operator between two expressions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operator {
+    /// `OR`
+    Or,
+    /// `AND`
+    And,
+    /// `=`
+    Equal,
+    /// `!=` or `<>`
+    NotEqual,
+    /// `=~`
+    Matches,
+    /// `!~`
+    MatchesNot,
+    /// `<`
+    Less,
+    /// `<=`
+    LessOrEqual,
+    /// `>`
+    Greater,
+    /// `>=`
+    GreaterOrEqual,
+    /// `+`
+    Add,
+    /// `-`
+    Subtract,
+    /// `|`
+    BitOr,
+    /// `^`
+    BitXor,
+    /// `*`
+    Multiply,
+    /// `/`
+    Divide,
+    /// `%`
+    Remainder,
+    /// `&`
+    BitAnd,
+}
+
+/// Which columns a reference or a wildcard means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Cast {
+    /// `::field`
+    Field,
+    /// `::tag`
+    Tag,
+    /// `::float`
+    Float,
+    /// `::integer`
+    Integer,
+    /// `::unsigned`
+    Unsigned,
+    /// `::string`
+    Text,
+    /// `::boolean`
+    Boolean,
+}
+
+/// An expression.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Expr {
+    /// A field, a tag, or a column of a subquery.
+    Name(String, Option<Cast>),
+    /// A function with its arguments; the name is in small letters.
+    Call(String, Vec<Expr>),
+    /// Two operands. The operator is not `AND` or `OR`.
+    Binary(Operator, Box<Expr>, Box<Expr>),
+    /// Two or more operands joined by `AND` or by `OR`.
+    Logic(Operator, Vec<Expr>),
+    /// An expression in parentheses.
+    Group(Box<Expr>),
+    /// An integer.
+    Integer(i64),
+    /// A number with a point.
+    Number(f64),
+    /// A text in single quotes.
+    Text(String),
+    /// `true` or `false`.
+    Boolean(bool),
+    /// A duration, in nanoseconds.
+    Duration(i64),
+    /// A regular expression.
+    Regex(Pattern),
+    /// `*`, `*::field` or `*::tag`.
+    Wildcard(Option<Cast>),
+    /// `DISTINCT name`.
+    Distinct(String),
+}
+
+/// One column of a `SELECT`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Column {
+    /// The expression.
+    pub expr: Expr,
+    /// The name after `AS`.
+    pub alias: Option<String>,
+}
+
+/// The name of a measurement, or a pattern of names.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MeasurementName {
+    /// Exactly this one.
+    Name(String),
+    /// All that match.
+    Regex(Pattern),
+}
+
+/// A measurement in `FROM`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measurement {
+    /// The database, if the query names one.
+    pub database: Option<String>,
+    /// The retention policy, if the query names one.
+    pub retention_policy: Option<String>,
+    /// The measurement.
+    pub name: MeasurementName,
+}
+
+/// A source of a `SELECT`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum From {
+    /// Measurements.
+    Measurement(Measurement),
+    /// The rows of another `SELECT`.
+    Subquery(Box<Select>),
+}
+
+/// The values of windows without points.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Fill {
+    /// `fill(null)`
+    #[default]
+    Null,
+    /// `fill(none)`: no row.
+    None,
+    /// `fill(previous)`
+    Previous,
+    /// `fill(linear)`
+    Linear,
+    /// `fill(0)`: this number.
+    Number(f64),
+}
+
+/// `LIMIT`, `OFFSET`, `SLIMIT` and `SOFFSET`; 0 means none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limit {
+    /// The most rows of each series.
+    pub rows: u64,
+    /// The rows to skip in each series.
+    pub skip_rows: u64,
+    /// The most series.
+    pub series: u64,
+    /// The series to skip.
+    pub skip_series: u64,
+}
+
+/// A `SELECT`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Select {
+    /// The columns.
+    pub columns: Vec<Column>,
+    /// `FROM`
+    pub from: Vec<From>,
+    /// `WHERE`
+    pub condition: Option<Expr>,
+    /// `GROUP BY`
+    pub dimensions: Vec<Expr>,
+    /// `fill(...)`
+    pub fill: Fill,
+    /// `ORDER BY time DESC`
+    pub is_descending: bool,
+    /// How many rows and series.
+    pub limit: Limit,
+    /// The time zone of windows and times.
+    pub zone: Option<jiff::tz::TimeZone>,
+    /// Whether the statement has `INTO`, which is refused.
+    pub has_into: bool,
+}
+
+/// The subject of a `SHOW`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Shown {
+    /// `SHOW DATABASES`
+    Databases,
+    /// `SHOW RETENTION POLICIES`
+    RetentionPolicies,
+    /// `SHOW MEASUREMENTS`
+    Measurements,
+    /// `SHOW TAG KEYS`
+    TagKeys,
+    /// `SHOW TAG VALUES`, of the keys that the condition selects.
+    TagValues(Keys),
+    /// `SHOW FIELD KEYS`
+    FieldKeys,
+    /// `SHOW SERIES`
+    Series,
+    /// `SHOW SERIES CARDINALITY`
+    SeriesCardinality {
+        /// Whether the statement has `EXACT`.
+        is_exact: bool,
+    },
+    /// `SHOW MEASUREMENT CARDINALITY`
+    MeasurementCardinality {
+        /// Whether the statement has `EXACT`.
+        is_exact: bool,
+    },
+    /// `SHOW TAG KEY CARDINALITY`
+    TagKeyCardinality,
+    /// `SHOW TAG VALUES CARDINALITY`
+    TagValueCardinality(Keys),
+    /// `SHOW FIELD KEY CARDINALITY`
+    FieldKeyCardinality,
+}
+
+/// The keys of `SHOW TAG VALUES`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Keys {
+    /// `WITH KEY = a` and `WITH KEY IN (a, b)`
+    In(Vec<String>),
+    /// `WITH KEY != a`
+    Not(String),
+    /// `WITH KEY =~ /a/`
+    Matching(Pattern),
+    /// `WITH KEY !~ /a/`
+    NotMatching(Pattern),
+}
+
+/// A `SHOW`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Show {
+    /// Its subject.
+    pub shown: Shown,
+    /// The database after `ON`.
+    pub database: Option<String>,
+    /// `FROM`, or `WITH MEASUREMENT`.
+    pub from: Vec<Measurement>,
+    /// `WHERE`
+    pub condition: Option<Expr>,
+    /// How many rows.
+    pub limit: Limit,
+}
+
+/// A statement.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Statement {
+    /// `SELECT`
+    Select(Box<Select>),
+    /// `SHOW`
+    Show(Box<Show>),
+    /// `CREATE DATABASE`, which succeeds and does nothing.
+    CreateDatabase,
+    /// Another statement, by its words, such as `DROP MEASUREMENT`.
+    Unsupported(String),
+}

@@ -1,0 +1,115 @@
+//! The stats of hours: when they suffice, which hours they are, and how they enter the windows.
+
+use std::ops::Range;
+
+use super::super::ast::Cast;
+use super::super::error::StatementError;
+use super::super::source::HourStats;
+use super::super::time::TimeRange;
+use super::super::zone;
+use super::Evaluator;
+use super::feed::{Feed, Lookup, NS_PER_MS, Prepared};
+use super::group::Collected;
+use super::reduce::Reducer;
+use super::usage::Usage;
+
+const MS_PER_HOUR: i64 = 3_600_000;
+
+impl Feed<'_> {
+    /// Adds the stats of an hour to its window.
+    pub(super) fn hour(
+        &mut self,
+        one: &Prepared,
+        lookup: &Lookup,
+        stats: &HourStats,
+        usage: &mut Usage<'_>,
+    ) -> Result<(), StatementError> {
+        let time = stats.start_ms.saturating_mul(NS_PER_MS);
+        let every_ns = self.dimensions.windows.every_ns;
+        let start = if every_ns > 0 { self.dimensions.windows.start_of(time) } else { 0 };
+        for (at, call) in self.plan.calls.iter().enumerate() {
+            let range = self.ranges[at];
+            if lookup.field[call.argument] != Some(stats.field) || time < range.min || time > range.max {
+                continue;
+            }
+            let (Collected::Windows(windows), Some(aggregate)) =
+                (&mut self.groups[one.group].calls[at], &call.aggregate)
+            else {
+                continue;
+            };
+            let reducer = Reducer::of_stats(aggregate, stats, one.order, NS_PER_MS);
+            if let Some(known) = windows.get_mut(&start) {
+                known.merge(aggregate, reducer);
+            } else {
+                usage.buckets(1, self.plan.calls.len())?;
+                windows.insert(start, reducer);
+            }
+        }
+        Ok(())
+    }
+
+    /// The instants that the calls need, in milliseconds, half-open.
+    pub(super) fn range_ms(&self) -> Range<i64> {
+        let min = self.ranges.iter().map(|range| range.min).min().unwrap_or(self.settings.range.min);
+        let max = self.ranges.iter().map(|range| range.max).max().unwrap_or(self.settings.range.max);
+        let all = TimeRange { min, max };
+        let from = if all.has_min() { -(-min).div_euclid(NS_PER_MS) } else { i64::MIN };
+        let to = if all.has_max() { max.div_euclid(NS_PER_MS) + 1 } else { i64::MAX };
+        from..to
+    }
+
+    /// Splits a range into readings, whole hours of which the stats suffice, and readings. `None`: the
+    /// statement needs readings.
+    pub(super) fn hours(
+        &self,
+        prepared: &[Prepared],
+        range_ms: &Range<i64>,
+    ) -> Option<(Range<i64>, Range<i64>, Range<i64>)> {
+        let windows = &self.dimensions.windows;
+        let needs_point = windows.every_ns == 0 && self.plan.calls.len() == 1;
+        let is_of_stats = self.plan.calls.iter().all(|call| {
+            let has_cast = self.plan.references[call.argument].1.is_some_and(|cast| cast != Cast::Field);
+            let needs_point = needs_point && call.transform.is_none();
+            !has_cast && call.aggregate.as_ref().is_some_and(|aggregate| aggregate.is_of_stats(needs_point))
+        });
+        let depends_on_fields = prepared.iter().any(|one| one.holds.is_none());
+        let has_one_range = self.ranges.iter().all(|range| *range == self.ranges[0]);
+        if self.plan.calls.is_empty() || !is_of_stats || self.plan.has_auxiliary || !has_one_range {
+            return None;
+        }
+        if depends_on_fields || !self.has_whole_hours(range_ms) {
+            return None;
+        }
+        let (from, to) = (range_ms.start, range_ms.end);
+        let first = if from == i64::MIN { from } else { -(-from).div_euclid(MS_PER_HOUR) * MS_PER_HOUR };
+        let end = if to == i64::MAX { to } else { to.div_euclid(MS_PER_HOUR) * MS_PER_HOUR };
+        if first < end { Some((from..first, first..end, end..to)) } else { None }
+    }
+
+    /// Whether each window consists of whole UTC hours.
+    fn has_whole_hours(&self, range_ms: &Range<i64>) -> bool {
+        const HOUR_NS: i64 = MS_PER_HOUR * NS_PER_MS;
+        let windows = &self.dimensions.windows;
+        if windows.every_ns == 0 {
+            return true;
+        }
+        let is_whole = windows.every_ns % HOUR_NS == 0 && windows.offset_ns % HOUR_NS == 0;
+        is_whole
+            && windows.zone.as_ref().is_none_or(|zone| {
+                let (min, max) = (range_ms.start.saturating_mul(NS_PER_MS), range_ms.end.saturating_mul(NS_PER_MS));
+                zone::has_whole_hours(zone, min, max)
+            })
+    }
+
+    /// Refuses more windows than the limit allows, before any is read.
+    pub(super) fn check_buckets(&self, evaluator: &Evaluator<'_>) -> Result<(), StatementError> {
+        let every_ns = self.dimensions.windows.every_ns;
+        if every_ns == 0 || !self.settings.range.has_min() {
+            return Ok(());
+        }
+        let windows =
+            (i128::from(self.settings.range.max) - i128::from(self.settings.range.min)) / i128::from(every_ns) + 1;
+        let windows = usize::try_from(windows).unwrap_or(usize::MAX);
+        evaluator.usage.check_buckets(windows)
+    }
+}

@@ -1,0 +1,121 @@
+//! The evaluator: statements to series of rows.
+
+mod feed;
+mod group;
+mod hours;
+mod reduce;
+mod rows;
+mod select;
+mod sequence;
+mod show;
+mod stream;
+mod usage;
+
+use std::sync::Arc;
+
+use jiff::tz::TimeZone;
+
+use super::ast::Statement;
+use super::error::StatementError;
+use super::source::Source;
+use super::value::Value;
+use usage::Usage;
+
+pub use usage::{Limits, Memory};
+
+/// Takes the parts of an answer, or fails, which ends the statement.
+pub type Sink<'s> = dyn FnMut(OutSeries) -> Result<(), StatementError> + 's;
+
+/// The circumstances of a statement.
+#[derive(Debug, Clone)]
+pub struct Options<'m> {
+    /// The time of `now()`, in Unix nanoseconds.
+    pub now_ns: i64,
+    /// The databases. A statement that names another one fails.
+    pub databases: Vec<String>,
+    /// The limits.
+    pub limits: Limits,
+    /// The memory of the statement.
+    pub memory: &'m dyn Memory,
+}
+
+/// A series of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutSeries {
+    /// The measurement, or what the rows are; may be empty.
+    pub name: Arc<str>,
+    /// The tags of `GROUP BY`, ascending by key.
+    pub tags: Vec<(Arc<str>, Arc<str>)>,
+    /// The names of the columns.
+    pub columns: Arc<[String]>,
+    /// Whether the first column is a time: then rows have it as nanoseconds.
+    pub has_time: bool,
+    /// The time zone of times; `None` is UTC.
+    pub zone: Option<TimeZone>,
+    /// The rows: the instant, if the series has times, and the values of the other columns.
+    pub rows: Vec<OutRow>,
+    /// Whether more rows of the series follow in another document.
+    pub is_partial: bool,
+}
+
+impl OutSeries {
+    /// The series without its rows.
+    pub(super) fn header(&self) -> Self {
+        Self {
+            name: Arc::clone(&self.name),
+            tags: self.tags.clone(),
+            columns: Arc::clone(&self.columns),
+            has_time: self.has_time,
+            zone: self.zone.clone(),
+            rows: Vec::new(),
+            is_partial: false,
+        }
+    }
+}
+
+/// A row of an answer: its instant in Unix nanoseconds and its values.
+pub type OutRow = (i64, Box<[Value]>);
+
+/// Answers a statement. After one that fails, the others of its query get [`StatementError::not_executed`].
+///
+/// # Errors
+/// If the statement is not supported or has no meaning, exceeds a limit, or the source fails.
+pub fn execute(
+    statement: &Statement,
+    source: &mut dyn Source,
+    options: &Options<'_>,
+) -> Result<Vec<OutSeries>, StatementError> {
+    let mut evaluator = Evaluator { source, options, usage: Usage::new(options) };
+    match statement {
+        Statement::Select(select) => evaluator.select_series(select),
+        Statement::Show(show) => evaluator.show(show),
+        Statement::CreateDatabase => Ok(Vec::new()),
+        Statement::Unsupported(words) => Err(format!("{words} is not supported").into()),
+    }
+}
+
+/// Answers a statement part by part, in the order of [`execute`]: `sink` gets each part of a series, a series
+/// may have several. A `SELECT` of the rows of one measurement takes the memory of one part; its rows and the
+/// values that it reads have no limit. All other statements are evaluated as a whole first.
+///
+/// # Errors
+/// Those of [`execute`], perhaps after some parts, and those of `sink`.
+pub fn stream(
+    statement: &Statement,
+    source: &mut dyn Source,
+    options: &Options<'_>,
+    sink: &mut Sink<'_>,
+) -> Result<(), StatementError> {
+    if let Statement::Select(select) = statement {
+        let mut evaluator = Evaluator { source, options, usage: Usage::new(options) };
+        return evaluator.stream(select, sink);
+    }
+    execute(statement, source, options)?.into_iter().try_for_each(sink)
+}
+
+/// The work on one statement, and what it has used of the limits.
+struct Evaluator<'s> {
+    source: &'s mut dyn Source,
+    options: &'s Options<'s>,
+    usage: Usage<'s>,
+}

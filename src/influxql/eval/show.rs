@@ -1,0 +1,227 @@
+//! `SHOW`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::tz::TimeZone;
+
+use super::super::ast::{Expr, Keys, Show, Shown};
+use super::super::error::StatementError;
+use super::super::plan::{Condition, Plan, wanted_tags};
+use super::super::source::Series;
+use super::super::time::split;
+use super::super::value::Value;
+use super::select::RETENTION_POLICY;
+use super::{Evaluator, OutRow, OutSeries};
+
+impl Evaluator<'_> {
+    /// Answers a `SHOW`.
+    pub(super) fn show(&mut self, show: &Show) -> Result<Vec<OutSeries>, StatementError> {
+        match &show.shown {
+            Shown::Databases => {
+                let rows = self.options.databases.iter().map(|name| row([text(name)])).collect();
+                Ok(vec![table("databases", &["name"], rows)])
+            }
+            Shown::RetentionPolicies => {
+                self.check_database(show.database.as_deref())?;
+                let columns = ["name", "duration", "shardGroupDuration", "replicaN", "default"];
+                let policy =
+                    [text(RETENTION_POLICY), text("0s"), text("168h0m0s"), Value::Integer(1), Value::Boolean(true)];
+                Ok(vec![table("", &columns, vec![row(policy)])])
+            }
+            Shown::Measurements => {
+                if let Some(condition) = &show.condition
+                    && split(condition, self.options.now_ns, &TimeZone::UTC)?.1 != super::super::time::TimeRange::ALL
+                {
+                    return Err("SHOW MEASUREMENTS doesn't support time in WHERE clause".into());
+                }
+                let names = self.matching(show)?.into_iter().map(|(name, _)| row([text(&name)]));
+                let rows = limited(names.collect(), show);
+                Ok(if rows.is_empty() { Vec::new() } else { vec![table("measurements", &["name"], rows)] })
+            }
+            Shown::TagKeys => self.per_measurement(show, &["tagKey"], |series| {
+                let keys: BTreeSet<_> = series.iter().flat_map(|one| one.tags.iter().map(|(key, _)| key)).collect();
+                keys.into_iter().map(|key| row([text(key)])).collect()
+            }),
+            Shown::FieldKeys => self.per_measurement(show, &["fieldKey", "fieldType"], |series| {
+                fields(series).into_iter().map(|field| row([text(field), text("float")])).collect()
+            }),
+            Shown::TagValues(keys) => self.per_measurement(show, &["key", "value"], |series| {
+                tag_values(series, keys).into_iter().map(|(key, value)| row([text(key), text(value)])).collect()
+            }),
+            Shown::Series => {
+                let mut rows = Vec::new();
+                for (name, series) in self.matching(show)? {
+                    rows.extend(series.iter().map(|one| row([Value::Text(key_of(&name, one).into())])));
+                }
+                let rows = limited(rows, show);
+                Ok(if rows.is_empty() { Vec::new() } else { vec![table("", &["key"], rows)] })
+            }
+            Shown::SeriesCardinality { is_exact } if !is_exact && show.from.is_empty() && show.condition.is_none() => {
+                let count = self.matching(show)?.iter().map(|(_, series)| series.len()).sum();
+                Ok(vec![counts("", "cardinality estimation", count)])
+            }
+            Shown::MeasurementCardinality { is_exact } => {
+                let is_estimate = !is_exact && show.from.is_empty() && show.condition.is_none();
+                let column = if is_estimate { "cardinality estimation" } else { "count" };
+                Ok(vec![counts("", column, self.matching(show)?.len())])
+            }
+            Shown::SeriesCardinality { .. } => self.count_per_measurement(show, <[Series]>::len),
+            Shown::TagKeyCardinality => self.count_per_measurement(show, |series| {
+                series.iter().flat_map(|one| one.tags.iter().map(|(key, _)| key)).collect::<BTreeSet<_>>().len()
+            }),
+            Shown::TagValueCardinality(keys) => {
+                self.count_per_measurement(show, |series| tag_values(series, keys).len())
+            }
+            Shown::FieldKeyCardinality => self.count_per_measurement(show, |series| fields(series).len()),
+        }
+    }
+
+    fn per_measurement(
+        &mut self,
+        show: &Show,
+        columns: &[&str],
+        rows_of: impl Fn(&[Series]) -> Vec<OutRow>,
+    ) -> Result<Vec<OutSeries>, StatementError> {
+        let mut shown = Vec::new();
+        for (name, series) in self.matching(show)? {
+            let rows = limited(rows_of(&series), show);
+            if !rows.is_empty() {
+                shown.push(table(&name, columns, rows));
+            }
+        }
+        Ok(shown)
+    }
+
+    fn count_per_measurement(
+        &mut self,
+        show: &Show,
+        count: impl Fn(&[Series]) -> usize,
+    ) -> Result<Vec<OutSeries>, StatementError> {
+        let found = self.matching(show)?.into_iter().map(|(name, series)| (name, count(&series)));
+        Ok(found.filter(|(_, count)| *count > 0).map(|(name, count)| counts(&name, "count", count)).collect())
+    }
+
+    /// The measurements of a `SHOW` and their series that fulfil its condition; those without any
+    /// are left out.
+    fn matching(&mut self, show: &Show) -> Result<Vec<(String, Vec<Series>)>, StatementError> {
+        self.check_database(show.database.as_deref())?;
+        let condition = match &show.condition {
+            Some(condition) => split(condition, self.options.now_ns, &TimeZone::UTC)?.0,
+            None => None,
+        };
+        if let Some(condition) = &condition {
+            check_tags(condition)?;
+        }
+        let names: BTreeSet<_> = if show.from.is_empty() {
+            self.source.measurements()?.into_iter().collect()
+        } else {
+            let mut names = BTreeSet::new();
+            for measurement in &show.from {
+                names.extend(self.names(measurement)?);
+            }
+            names
+        };
+        let mut plan = Plan::default();
+        let compiled = match &condition {
+            Some(condition) => Some(Condition::new(condition, &mut plan)?),
+            None => None,
+        };
+        let wanted = wanted_tags(condition.as_ref());
+        let mut found = Vec::new();
+        for name in names {
+            let mut series = self.source.series(&name, &wanted)?;
+            self.usage.series(series.len())?;
+            if let Some(condition) = &compiled {
+                series.retain(|one| {
+                    let tags: Vec<_> =
+                        plan.references.iter().map(|(key, _)| Value::Text(one.tag(key).into())).collect();
+                    condition.holds(&|at| tags.get(at)) == Some(true)
+                });
+            }
+            if !series.is_empty() {
+                found.push((name, series));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Checks that a condition compares tags only, by equality or by regular expressions.
+fn check_tags(condition: &Expr) -> Result<(), StatementError> {
+    use super::super::ast::Operator::{Equal, Matches, MatchesNot, NotEqual};
+    match condition {
+        Expr::Logic(_, operands) => operands.iter().try_for_each(check_tags),
+        Expr::Group(inner) => check_tags(inner),
+        Expr::Binary(Equal | NotEqual | Matches | MatchesNot, ..) => Ok(()),
+        _ => Err("invalid tag comparison operator".into()),
+    }
+}
+
+fn fields(series: &[Series]) -> BTreeSet<&Arc<str>> {
+    series.iter().flat_map(|one| &one.fields).collect()
+}
+
+/// The tags with these keys. A key that the statement names may be another name of a tag.
+fn tag_values<'s>(series: &'s [Series], keys: &'s Keys) -> BTreeSet<(&'s str, &'s str)> {
+    if let Keys::In(keys) = keys {
+        let named = series.iter().flat_map(|one| keys.iter().map(|key| (&**key, one.tag(key))));
+        return named.filter(|(_, value)| !value.is_empty()).collect();
+    }
+    let is_wanted = |key: &str| match keys {
+        Keys::In(keys) => keys.iter().any(|known| known == key),
+        Keys::Not(other) => other != key,
+        Keys::Matching(pattern) => pattern.matches(key),
+        Keys::NotMatching(pattern) => !pattern.matches(key),
+    };
+    let mut known: BTreeMap<&str, bool> = BTreeMap::new();
+    let tags = series.iter().flat_map(|one| one.tags.iter().map(|(key, value)| (&**key, &**value)));
+    tags.filter(|(key, _)| *known.entry(key).or_insert_with(|| is_wanted(key))).collect()
+}
+
+/// A series as line protocol writes it.
+fn key_of(name: &str, series: &Series) -> String {
+    let mut key = escaped(name, &[',', ' ']);
+    for (tag, value) in &series.tags {
+        key.push(',');
+        key.push_str(&escaped(tag, &[',', ' ', '=']));
+        key.push('=');
+        key.push_str(&escaped(value, &[',', ' ', '=']));
+    }
+    key
+}
+
+fn escaped(text: &str, special: &[char]) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for char in text.chars() {
+        if special.contains(&char) {
+            escaped.push('\\');
+        }
+        escaped.push(char);
+    }
+    escaped
+}
+
+fn limited(rows: Vec<OutRow>, show: &Show) -> Vec<OutRow> {
+    let skipped = usize::try_from(show.limit.skip_rows).unwrap_or(usize::MAX);
+    let count = if show.limit.rows == 0 { usize::MAX } else { usize::try_from(show.limit.rows).unwrap_or(usize::MAX) };
+    rows.into_iter().skip(skipped).take(count).collect()
+}
+
+fn text(text: &str) -> Value {
+    Value::Text(text.into())
+}
+
+fn row<const N: usize>(values: [Value; N]) -> OutRow {
+    (0, Box::new(values))
+}
+
+fn table(name: &str, columns: &[&str], rows: Vec<OutRow>) -> OutSeries {
+    let columns = columns.iter().map(|&column| column.to_owned()).collect();
+    let (tags, zone) = (Vec::new(), None);
+    OutSeries { name: name.into(), tags, columns, has_time: false, zone, rows, is_partial: false }
+}
+
+fn counts(name: &str, column: &str, count: usize) -> OutSeries {
+    table(name, &[column], vec![row([Value::Integer(count as i64)])])
+}

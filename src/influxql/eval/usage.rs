@@ -1,0 +1,107 @@
+//! The use of a statement: counts with limits, and memory.
+
+use std::fmt;
+
+use super::super::error::StatementError;
+use super::super::value::Value;
+use super::Options;
+
+/// The limits of one statement.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The most series that it may read.
+    pub max_series: usize,
+    /// The most windows that it may compute, over all series of the answer, of each call.
+    pub max_buckets: usize,
+    /// The most values that it may read or keep.
+    pub max_points: usize,
+    /// The most rows that it may answer, without those of subqueries.
+    pub max_rows: usize,
+}
+
+/// The memory that a statement may take.
+pub trait Memory: fmt::Debug {
+    /// Takes more bytes, which stay taken until the end of the answer.
+    ///
+    /// # Errors
+    /// If no more memory is left.
+    fn grow(&self, bytes: usize) -> Result<(), StatementError>;
+}
+
+/// The memory that a statement takes at once.
+const GROW_BYTES: usize = 1 << 20;
+
+/// The memory of a row or a point beside its values, in bytes.
+const ROW_BYTES: usize = 64;
+
+/// The counts and the memory that a statement has used.
+pub(super) struct Usage<'o> {
+    limits: Limits,
+    memory: &'o dyn Memory,
+    points: usize,
+    buckets: usize,
+    series: usize,
+    /// The bytes that it holds, and those that it may hold.
+    bytes: usize,
+    granted: usize,
+}
+
+impl<'o> Usage<'o> {
+    pub(super) const fn new(options: &'o Options<'_>) -> Self {
+        let Options { limits, memory, .. } = options;
+        Self { limits: *limits, memory: *memory, points: 0, buckets: 0, series: 0, bytes: 0, granted: 0 }
+    }
+
+    /// Counts series.
+    pub(super) fn series(&mut self, more: usize) -> Result<(), StatementError> {
+        charge(&mut self.series, more, self.limits.max_series, "series", "query.max_points")
+    }
+
+    /// Counts values that are read.
+    pub(super) fn points(&mut self, more: usize) -> Result<(), StatementError> {
+        charge(&mut self.points, more, self.limits.max_points, "point", "query.max_values_read")
+    }
+
+    /// Counts windows of one of `calls` calls, with their memory. The limit is that of each call.
+    pub(super) fn buckets(&mut self, more: usize, calls: usize) -> Result<(), StatementError> {
+        let max = self.limits.max_buckets.saturating_mul(calls.max(1));
+        charge(&mut self.buckets, more, max, "buckets", "query.max_points")?;
+        self.rows(more, 2)
+    }
+
+    /// Checks whether so many windows would be within the limit.
+    pub(super) fn check_buckets(&self, count: usize) -> Result<(), StatementError> {
+        charge(&mut 0, count, self.limits.max_buckets, "buckets", "query.max_points")
+    }
+
+    /// The memory and the values that are in use, for [`Self::release`].
+    pub(super) const fn mark(&self) -> (usize, usize) {
+        (self.bytes, self.points)
+    }
+
+    /// Gives back what was used since [`Self::mark`]. The memory stays granted.
+    pub(super) const fn release(&mut self, (bytes, points): (usize, usize)) {
+        (self.bytes, self.points) = (bytes, points);
+    }
+
+    /// Takes the memory of rows or points with so many values each.
+    pub(super) fn rows(&mut self, rows: usize, values: usize) -> Result<(), StatementError> {
+        let of_row = ROW_BYTES.saturating_add(values.saturating_mul(size_of::<Value>()));
+        self.bytes = self.bytes.saturating_add(rows.saturating_mul(of_row));
+        if self.bytes > self.granted {
+            let more = (self.bytes - self.granted).max(GROW_BYTES);
+            self.memory.grow(more)?;
+            self.granted += more;
+        }
+        Ok(())
+    }
+}
+
+/// Counts `more` of what has a limit.
+fn charge(used: &mut usize, more: usize, limit: usize, what: &str, key: &str) -> Result<(), StatementError> {
+    *used = used.saturating_add(more);
+    if *used > limit {
+        return Err(format!("max-select-{what} limit exceeded: ({used}/{limit}); {key} is the limit").into());
+    }
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! Expressions.
+
+use super::super::ast::{Cast, Expr, Operator};
+use super::super::duration;
+use super::super::error::ParseError;
+use super::super::lexer::{Kind, Token};
+use super::{DEPTH_MAX, LIST_MAX, Parser};
+
+/// The kinds of operands, in the words of error messages.
+const OPERAND: &str = "identifier, string, number, bool";
+
+/// The most operands of a chain of `AND` or `OR`.
+const LOGIC_MAX: usize = 10_000;
+
+impl Parser<'_> {
+    /// Parses an expression.
+    pub(super) fn expr(&mut self) -> Result<Expr, ParseError> {
+        self.deeper(|parser| parser.operation(1))
+    }
+
+    /// Parses operators that bind at least as strongly as `weakest` (precedence climbing). Chains of one
+    /// logical operator become one list.
+    fn operation(&mut self, weakest: u8) -> Result<Expr, ParseError> {
+        let mut left = self.operand()?;
+        let mut chain = 0;
+        loop {
+            let Some((operator, strength)) = operator_of(self.peek()?) else { return Ok(left) };
+            if strength < weakest {
+                return Ok(left);
+            }
+            self.next()?;
+            let right = match operator {
+                Operator::Matches | Operator::MatchesNot => Expr::Regex(self.expect_regex()?),
+                _ => self.operation_of_right(strength + 1)?,
+            };
+            left = match (operator, left) {
+                (Operator::And | Operator::Or, Expr::Logic(known, mut operands)) if known == operator => {
+                    if operands.len() == LOGIC_MAX {
+                        return Err(ParseError::new(format!("a condition has at most {LOGIC_MAX} operands")));
+                    }
+                    operands.push(right);
+                    Expr::Logic(known, operands)
+                }
+                (Operator::And | Operator::Or, left) => Expr::Logic(operator, vec![left, right]),
+                (operator, left) => {
+                    chain += 1;
+                    if chain > DEPTH_MAX {
+                        return Err(ParseError::new(format!(
+                            "an expression has at most {DEPTH_MAX} operators in a row"
+                        )));
+                    }
+                    Expr::Binary(operator, Box::new(left), Box::new(right))
+                }
+            };
+        }
+    }
+
+    fn operation_of_right(&mut self, weakest: u8) -> Result<Expr, ParseError> {
+        self.deeper(|parser| parser.operation(weakest))
+    }
+
+    fn operand(&mut self) -> Result<Expr, ParseError> {
+        if let Some(pattern) = self.regex()? {
+            return Ok(Expr::Regex(pattern));
+        }
+        let token = self.next()?;
+        match token.kind {
+            Kind::Name => self.name_or_call(token),
+            Kind::Text => Ok(Expr::Text(token.text.into_owned())),
+            Kind::Integer => match token.text.parse() {
+                Ok(value) => Ok(Expr::Integer(value)),
+                Err(_) => Err(ParseError::at("unable to parse integer", token.position)),
+            },
+            Kind::Number => match token.text.parse() {
+                Ok(value) => Ok(Expr::Number(value)),
+                Err(_) => Err(ParseError::at("unable to parse number", token.position)),
+            },
+            Kind::Duration => match duration::parse(&token.text) {
+                Some(ns) => Ok(Expr::Duration(ns)),
+                None => Err(ParseError::new("invalid duration")),
+            },
+            Kind::Keyword if token.text == "TRUE" => Ok(Expr::Boolean(true)),
+            Kind::Keyword if token.text == "FALSE" => Ok(Expr::Boolean(false)),
+            Kind::Keyword if token.text == "DISTINCT" => self.distinct(),
+            Kind::Mark if token.text == "*" => Ok(Expr::Wildcard(self.cast("field, tag")?)),
+            Kind::Mark if token.text == "(" => {
+                let inner = self.expr()?;
+                self.expect(")")?;
+                Ok(Expr::Group(Box::new(inner)))
+            }
+            Kind::Mark if token.text == "-" => self.negative(),
+            _ => Err(ParseError::found(&token, OPERAND)),
+        }
+    }
+
+    /// Parses what follows a minus: a number, or an operand that is multiplied by -1.
+    fn negative(&mut self) -> Result<Expr, ParseError> {
+        let token = self.peek()?;
+        if token.kind == Kind::Integer && token.text == "9223372036854775808" {
+            self.next()?;
+            return Ok(Expr::Integer(i64::MIN));
+        }
+        let is_operand =
+            matches!(token.kind, Kind::Name | Kind::Integer | Kind::Number | Kind::Duration) || token.is("(");
+        if !is_operand {
+            return Err(ParseError::found(&token.clone(), "identifier, number, duration, ("));
+        }
+        match self.deeper(Self::operand)? {
+            Expr::Integer(value) => Ok(Expr::Integer(value.wrapping_neg())),
+            Expr::Number(value) => Ok(Expr::Number(-value)),
+            Expr::Duration(value) => Ok(Expr::Duration(value.wrapping_neg())),
+            other => Ok(Expr::Binary(Operator::Multiply, Box::new(Expr::Integer(-1)), Box::new(other))),
+        }
+    }
+
+    fn name_or_call(&mut self, token: Token<'_>) -> Result<Expr, ParseError> {
+        if self.peek()?.is("(") {
+            self.next()?;
+            return Ok(Expr::Call(token.text.to_ascii_lowercase(), self.arguments()?));
+        }
+        let mut name = token.text.into_owned();
+        while self.take(".")? {
+            name.push('.');
+            name.push_str(&self.name()?);
+        }
+        let cast = self.cast("float, integer, unsigned, string, boolean, field, tag")?;
+        Ok(Expr::Name(name, cast))
+    }
+
+    /// Parses the arguments of a call and the closing parenthesis.
+    pub(super) fn arguments(&mut self) -> Result<Vec<Expr>, ParseError> {
+        let mut arguments = Vec::new();
+        if self.take(")")? {
+            return Ok(arguments);
+        }
+        loop {
+            arguments.push(self.expr()?);
+            if arguments.len() > LIST_MAX {
+                return Err(ParseError::new(format!("a list has at most {LIST_MAX} items")));
+            }
+            if !self.take(",")? {
+                self.expect(")")?;
+                return Ok(arguments);
+            }
+        }
+    }
+
+    fn distinct(&mut self) -> Result<Expr, ParseError> {
+        if self.take("(")? {
+            return Ok(Expr::Call("distinct".to_owned(), self.arguments()?));
+        }
+        Ok(Expr::Distinct(self.name()?))
+    }
+
+    fn cast(&mut self, expected: &str) -> Result<Option<Cast>, ParseError> {
+        if !self.take("::")? {
+            return Ok(None);
+        }
+        let token = self.next()?;
+        let cast = match (token.kind, &*token.text) {
+            (Kind::Keyword, "FIELD") => Some(Cast::Field),
+            (Kind::Keyword, "TAG") => Some(Cast::Tag),
+            (Kind::Name, text) => match &*text.to_ascii_lowercase() {
+                "float" => Some(Cast::Float),
+                "integer" => Some(Cast::Integer),
+                "unsigned" => Some(Cast::Unsigned),
+                "string" => Some(Cast::Text),
+                "boolean" => Some(Cast::Boolean),
+                _ => None,
+            },
+            _ => None,
+        };
+        let is_of_names = expected.starts_with("float") || matches!(cast, Some(Cast::Field | Cast::Tag));
+        match cast {
+            Some(cast) if is_of_names => Ok(Some(cast)),
+            _ => Err(ParseError::found(&token, expected)),
+        }
+    }
+}
+
+/// The operator of a token, and how strongly it binds.
+fn operator_of(token: &Token<'_>) -> Option<(Operator, u8)> {
+    if !matches!(token.kind, Kind::Keyword | Kind::Mark) {
+        return None;
+    }
+    Some(match &*token.text {
+        "OR" => (Operator::Or, 1),
+        "AND" => (Operator::And, 2),
+        "=" => (Operator::Equal, 3),
+        "!=" => (Operator::NotEqual, 3),
+        "=~" => (Operator::Matches, 3),
+        "!~" => (Operator::MatchesNot, 3),
+        "<" => (Operator::Less, 3),
+        "<=" => (Operator::LessOrEqual, 3),
+        ">" => (Operator::Greater, 3),
+        ">=" => (Operator::GreaterOrEqual, 3),
+        "+" => (Operator::Add, 4),
+        "-" => (Operator::Subtract, 4),
+        "|" => (Operator::BitOr, 4),
+        "^" => (Operator::BitXor, 4),
+        "*" => (Operator::Multiply, 5),
+        "/" => (Operator::Divide, 5),
+        "%" => (Operator::Remainder, 5),
+        "&" => (Operator::BitAnd, 5),
+        _ => return None,
+    })
+}

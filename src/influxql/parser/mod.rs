@@ -1,0 +1,226 @@
+//! The parser: text to statements, by recursive descent.
+//!
+//! The grammar is that of the public InfluxQL specification, and errors have the texts of InfluxDB 1. Each
+//! recursion counts its depth, so no text overflows the stack, and no token is read more than twice.
+
+mod expr;
+mod select;
+mod show;
+
+use super::ast::Statement;
+use super::duration;
+use super::error::ParseError;
+use super::lexer::{Kind, Lexer, Token};
+use super::params::{Bound, Parameters};
+use super::regex::Pattern;
+
+/// The longest query, in bytes.
+pub const QUERY_MAX_BYTES: usize = 256 << 10;
+
+/// The most statements in a query.
+pub const STATEMENTS_MAX: usize = 256;
+
+/// The deepest nesting of parentheses, calls, subqueries and chains of operators.
+const DEPTH_MAX: usize = 64;
+
+/// The most regular expressions in a query, because each takes memory.
+const REGEX_MAX: usize = 100;
+
+/// The most columns, measurements or dimensions in a list.
+const LIST_MAX: usize = 1_000;
+
+/// Parses the statements of a query.
+///
+/// # Errors
+/// The first violation of the grammar, or the limit that the query exceeds.
+pub fn parse(query: &str, parameters: &Parameters) -> Result<Vec<Statement>, ParseError> {
+    let query = query.trim();
+    if query.len() > QUERY_MAX_BYTES {
+        return Err(ParseError::new(format!(
+            "a query has at most {QUERY_MAX_BYTES} bytes, this one has {}",
+            query.len()
+        )));
+    }
+    let mut parser = Parser::new(query, parameters);
+    let mut statements = Vec::new();
+    loop {
+        while parser.take(";")? {}
+        if parser.peek()?.kind == Kind::Eof {
+            return Ok(statements);
+        }
+        if statements.len() == STATEMENTS_MAX {
+            return Err(ParseError::new(format!("a query has at most {STATEMENTS_MAX} statements")));
+        }
+        statements.push(parser.statement()?);
+        let next = parser.peek()?;
+        if next.kind != Kind::Eof && !next.is(";") {
+            return Err(ParseError::found(&next.clone(), ";"));
+        }
+    }
+}
+
+struct Parser<'q> {
+    lexer: Lexer<'q>,
+    parameters: &'q Parameters,
+    /// The next token, and the lexer before it.
+    peeked: Option<(Token<'q>, Lexer<'q>)>,
+    depth: usize,
+    /// The number of regular expressions so far.
+    regexes: usize,
+}
+
+impl<'q> Parser<'q> {
+    fn new(query: &'q str, parameters: &'q Parameters) -> Self {
+        Self { lexer: Lexer::new(query), parameters, peeked: None, depth: 0, regexes: 0 }
+    }
+
+    fn peek(&mut self) -> Result<&Token<'q>, ParseError> {
+        if self.peeked.is_none() {
+            let before = self.lexer.clone();
+            let token = self.lexer.token();
+            let token = self.bind(token)?;
+            self.peeked = Some((token, before));
+        }
+        match &self.peeked {
+            Some((token, _)) => Ok(token),
+            None => unreachable!("it was filled above"),
+        }
+    }
+
+    fn next(&mut self) -> Result<Token<'q>, ParseError> {
+        self.peek()?;
+        match self.peeked.take() {
+            Some((token, _)) => Ok(token),
+            None => unreachable!("peek has filled it"),
+        }
+    }
+
+    /// Replaces a bound parameter with its value.
+    fn bind(&self, token: Token<'q>) -> Result<Token<'q>, ParseError> {
+        if token.kind != Kind::Parameter {
+            return Ok(token);
+        }
+        if token.text.is_empty() {
+            return Err(ParseError::new("empty bound parameter"));
+        }
+        let bound = self.parameters.get(&token.text);
+        let (kind, text) = match bound {
+            None => return Err(ParseError::new(format!("missing parameter: {}", token.text))),
+            Some(Bound::Bad(why)) => return Err(ParseError::new(format!("missing parameter: {why}"))),
+            Some(Bound::Text(text)) => (Kind::Text, text.clone()),
+            Some(Bound::Name(name)) => (Kind::Name, name.clone()),
+            Some(Bound::Regex(text)) => (Kind::Regex, text.clone()),
+            Some(Bound::Integer(value)) => (Kind::Integer, value.to_string()),
+            Some(Bound::Number(value)) => (Kind::Number, value.to_string()),
+            Some(Bound::Boolean(value)) => (Kind::Keyword, if *value { "TRUE" } else { "FALSE" }.to_owned()),
+            Some(Bound::Duration(ns)) => (Kind::Duration, duration::format(*ns)),
+        };
+        Ok(Token { kind, text: text.into(), position: token.position })
+    }
+
+    /// Takes the next token if it is this keyword or mark.
+    fn take(&mut self, text: &str) -> Result<bool, ParseError> {
+        let is_it = self.peek()?.is(text);
+        if is_it {
+            self.peeked = None;
+        }
+        Ok(is_it)
+    }
+
+    fn expect(&mut self, text: &str) -> Result<(), ParseError> {
+        let token = self.next()?;
+        if token.is(text) { Ok(()) } else { Err(ParseError::found(&token, text)) }
+    }
+
+    fn name(&mut self) -> Result<String, ParseError> {
+        let token = self.next()?;
+        if token.kind == Kind::Name {
+            Ok(token.text.into_owned())
+        } else {
+            Err(ParseError::found(&token, "identifier"))
+        }
+    }
+
+    /// Takes a regular expression, if one is next.
+    fn regex(&mut self) -> Result<Option<Pattern>, ParseError> {
+        let token = match self.peeked.take() {
+            Some((token, _)) if token.kind == Kind::Regex => Some(token),
+            Some((token, before)) => {
+                let mut lexer = before.clone();
+                let regex = lexer.regex();
+                if regex.is_some() {
+                    self.lexer = lexer;
+                } else {
+                    self.peeked = Some((token, before));
+                }
+                regex
+            }
+            None => match self.lexer.regex() {
+                Some(token) => Some(token),
+                None => match self.peek()?.kind {
+                    Kind::Regex => Some(self.next()?),
+                    _ => None,
+                },
+            },
+        };
+        match token {
+            None => Ok(None),
+            Some(token) if token.kind == Kind::BadText => Err(ParseError::at("bad regex: ", token.position)),
+            Some(_) if self.regexes == REGEX_MAX => {
+                Err(ParseError::new(format!("a query has at most {REGEX_MAX} regular expressions")))
+            }
+            Some(token) => {
+                self.regexes += 1;
+                match Pattern::new(&token.text) {
+                    Ok(pattern) => Ok(Some(pattern)),
+                    Err(why) => Err(ParseError::at(&why, token.position)),
+                }
+            }
+        }
+    }
+
+    fn expect_regex(&mut self) -> Result<Pattern, ParseError> {
+        match self.regex()? {
+            Some(pattern) => Ok(pattern),
+            None => Err(ParseError::found(&self.next()?, "regex")),
+        }
+    }
+
+    /// Takes the integer after a keyword, if the keyword is next. One that is too large is the largest.
+    fn integer_after(&mut self, keyword: &str) -> Result<u64, ParseError> {
+        if !self.take(keyword)? {
+            return Ok(0);
+        }
+        let token = self.next()?;
+        if token.kind != Kind::Integer {
+            return Err(ParseError::found(&token, "integer"));
+        }
+        if token.text.starts_with('-') {
+            return Err(ParseError::at(&format!("{keyword} must be >= 0"), token.position)); // a bound parameter
+        }
+        Ok(token.text.parse().unwrap_or(u64::MAX))
+    }
+
+    /// Runs `parse` one level deeper.
+    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T, ParseError>) -> Result<T, ParseError> {
+        if self.depth == DEPTH_MAX {
+            return Err(ParseError::new(format!("a query has at most {DEPTH_MAX} levels of nesting")));
+        }
+        self.depth += 1;
+        let parsed = parse(self);
+        self.depth -= 1;
+        parsed
+    }
+
+    /// Parses one or more items with commas between them.
+    fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T, ParseError>) -> Result<Vec<T>, ParseError> {
+        let mut items = vec![item(self)?];
+        while self.take(",")? {
+            if items.len() == LIST_MAX {
+                return Err(ParseError::new(format!("a list has at most {LIST_MAX} items")));
+            }
+            items.push(item(self)?);
+        }
+        Ok(items)
+    }
+}

@@ -1,0 +1,234 @@
+//! `WHERE`, without the comparisons with `time`.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::super::ast::{Cast, Expr, Operator};
+use super::super::error::StatementError;
+use super::super::regex::Pattern;
+use super::super::source::WantedTag;
+use super::super::value::{Value, arithmetic};
+use super::Plan;
+use super::function::{is_unsupported, unknown};
+
+/// A condition over the values of a row.
+#[derive(Debug, Clone)]
+pub(in super::super) enum Condition {
+    Constant(bool),
+    All(Vec<Condition>),
+    Any(Vec<Condition>),
+    Compare(Operator, Operand, Operand),
+    Matches { operand: Operand, pattern: Pattern, is_negated: bool },
+}
+
+#[derive(Debug, Clone)]
+pub(in super::super) enum Operand {
+    Reference(usize),
+    Literal(Value),
+    Binary(Operator, Box<Operand>, Box<Operand>),
+}
+
+impl Condition {
+    /// Compiles a condition; the names in it become references of the plan.
+    pub(in super::super) fn new(expr: &Expr, plan: &mut Plan) -> Result<Self, StatementError> {
+        match expr {
+            Expr::Logic(operator, operands) => {
+                let operands = operands.iter().map(|operand| Self::new(operand, plan)).collect::<Result<_, _>>()?;
+                Ok(if *operator == Operator::And { Self::All(operands) } else { Self::Any(operands) })
+            }
+            Expr::Group(inner) => Self::new(inner, plan),
+            Expr::Boolean(value) => Ok(Self::Constant(*value)),
+            Expr::Binary(operator @ (Operator::Matches | Operator::MatchesNot), left, right) => {
+                let Expr::Regex(pattern) = &**right else {
+                    return Err(format!("invalid condition expression: {expr}").into());
+                };
+                let operand = Operand::new(left, plan)?;
+                let is_negated = *operator == Operator::MatchesNot;
+                Ok(Self::Matches { operand, pattern: pattern.clone(), is_negated })
+            }
+            Expr::Binary(operator, left, right) if is_comparison(*operator) => {
+                Ok(Self::Compare(*operator, Operand::new(left, plan)?, Operand::new(right, plan)?))
+            }
+            Expr::Call(name, _) => Err(call_error(name, expr)),
+            other => Err(format!("invalid condition expression: {other}").into()),
+        }
+    }
+
+    /// The number of comparisons.
+    pub(in super::super) fn size(&self) -> usize {
+        match self {
+            Self::All(operands) | Self::Any(operands) => operands.iter().map(Self::size).sum(),
+            _ => 1,
+        }
+    }
+
+    /// Whether the condition holds. `value` returns `None` for what is not known yet; then the result is
+    /// `None` unless it does not depend on it.
+    pub(in super::super) fn holds<'v>(&self, value: &impl Fn(usize) -> Option<&'v Value>) -> Option<bool> {
+        match self {
+            Self::Constant(value) => Some(*value),
+            Self::All(operands) => {
+                let mut all = Some(true);
+                for operand in operands {
+                    match operand.holds(value) {
+                        Some(false) => return Some(false),
+                        Some(true) => {}
+                        None => all = None,
+                    }
+                }
+                all
+            }
+            Self::Any(operands) => {
+                let mut any = Some(false);
+                for operand in operands {
+                    match operand.holds(value) {
+                        Some(true) => return Some(true),
+                        Some(false) => {}
+                        None => any = None,
+                    }
+                }
+                any
+            }
+            Self::Compare(operator, left, right) => {
+                let (a, b) = (left.value(value)?, right.value(value)?);
+                // An absent tag equals '', but not another absent tag.
+                let is_of_names = matches!((left, right), (Operand::Reference(_), Operand::Reference(_)));
+                let is_absent = is_of_names && matches!(&a, Value::Text(text) if text.is_empty());
+                Some(compare(*operator, &a, &b) && !(is_absent && *operator == Operator::Equal))
+            }
+            Self::Matches { operand, pattern, is_negated } => match operand.value(value)? {
+                Value::Text(text) => Some(pattern.matches(&text) != *is_negated),
+                _ => Some(false),
+            },
+        }
+    }
+}
+
+impl Operand {
+    fn new(expr: &Expr, plan: &mut Plan) -> Result<Self, StatementError> {
+        Ok(match expr {
+            Expr::Name(name, cast) => Self::Reference(plan.reference(name, *cast)),
+            Expr::Group(inner) => Self::new(inner, plan)?,
+            Expr::Integer(value) => Self::Literal(Value::Integer(*value)),
+            Expr::Number(value) => Self::Literal(Value::Float(*value)),
+            Expr::Boolean(value) => Self::Literal(Value::Boolean(*value)),
+            Expr::Text(text) => Self::Literal(Value::Text(Arc::from(&**text))),
+            Expr::Duration(ns) => Self::Literal(Value::Integer(*ns)),
+            Expr::Binary(operator, left, right) if !is_comparison(*operator) => {
+                Self::Binary(*operator, Box::new(Self::new(left, plan)?), Box::new(Self::new(right, plan)?))
+            }
+            Expr::Call(name, _) => return Err(call_error(name, expr)),
+            other => return Err(format!("invalid condition expression: {other}").into()),
+        })
+    }
+
+    fn value<'v>(&self, value: &impl Fn(usize) -> Option<&'v Value>) -> Option<Value> {
+        match self {
+            Self::Reference(at) => value(*at).cloned(),
+            Self::Literal(literal) => Some(literal.clone()),
+            Self::Binary(operator, left, right) => {
+                Some(arithmetic(*operator, &left.value(value)?, &right.value(value)?))
+            }
+        }
+    }
+}
+
+fn call_error(name: &str, call: &Expr) -> StatementError {
+    if is_unsupported(name) { unknown(name) } else { format!("invalid function call in condition: {call}").into() }
+}
+
+const fn is_comparison(operator: Operator) -> bool {
+    matches!(
+        operator,
+        Operator::Equal
+            | Operator::NotEqual
+            | Operator::Less
+            | Operator::LessOrEqual
+            | Operator::Greater
+            | Operator::GreaterOrEqual
+    )
+}
+
+/// Compares two values. Values of different types are neither equal nor different, and texts have no order.
+fn compare(operator: Operator, left: &Value, right: &Value) -> bool {
+    let order = match (left, right) {
+        (Value::Text(a), Value::Text(b)) => {
+            return match operator {
+                Operator::Equal => a == b,
+                Operator::NotEqual => a != b,
+                _ => false,
+            };
+        }
+        (Value::Boolean(a), Value::Boolean(b)) => Some(a.cmp(b)),
+        (Value::Integer(a), Value::Integer(b)) => Some(a.cmp(b)),
+        _ => match (left.as_f64(), right.as_f64()) {
+            (Some(a), Some(b)) => a.partial_cmp(&b),
+            _ => None,
+        },
+    };
+    let Some(order) = order else { return false };
+    match operator {
+        Operator::Equal => order == Ordering::Equal,
+        Operator::NotEqual => order != Ordering::Equal,
+        Operator::Less => order == Ordering::Less,
+        Operator::LessOrEqual => order != Ordering::Greater,
+        Operator::Greater => order == Ordering::Greater,
+        Operator::GreaterOrEqual => order != Ordering::Less,
+        _ => false,
+    }
+}
+
+/// The tags that every series must have for a condition to hold.
+pub(in super::super) fn wanted_tags(condition: Option<&Expr>) -> Vec<WantedTag> {
+    let mut wanted = Vec::new();
+    if let Some(condition) = condition {
+        collect_wanted(condition, &mut wanted);
+    }
+    wanted
+}
+
+fn collect_wanted(condition: &Expr, wanted: &mut Vec<WantedTag>) {
+    match condition {
+        Expr::Group(inner) => collect_wanted(inner, wanted),
+        Expr::Logic(Operator::And, operands) => operands.iter().for_each(|operand| collect_wanted(operand, wanted)),
+        Expr::Logic(_, operands) => {
+            let each: Option<Vec<_>> = operands.iter().map(equality).collect();
+            let Some(each) = each else { return };
+            let key = each[0].0;
+            if each.iter().all(|(known, _)| *known == key) {
+                let values = each.iter().flat_map(|(_, values)| values.clone()).collect();
+                wanted.push(WantedTag { key: key.to_owned(), values });
+            }
+        }
+        other => {
+            if let Some((key, values)) = equality(other) {
+                wanted.push(WantedTag { key: key.to_owned(), values });
+            }
+        }
+    }
+}
+
+/// The key and the values of `key = 'value'`, and of `key =~ /^(value|value)$/`, which dashboards send. An
+/// empty value also means an absent tag, so it is not wanted.
+fn equality(expr: &Expr) -> Option<(&str, Vec<String>)> {
+    let Expr::Binary(operator, left, right) = expr else {
+        return if let Expr::Group(inner) = expr { equality(inner) } else { None };
+    };
+    let (key, values) = match (operator, &**left, &**right) {
+        (Operator::Equal, Expr::Name(key, cast), Expr::Text(value))
+        | (Operator::Equal, Expr::Text(value), Expr::Name(key, cast))
+            if is_of_tag(*cast) =>
+        {
+            (key, vec![value.clone()])
+        }
+        (Operator::Matches, Expr::Name(key, cast), Expr::Regex(pattern)) if is_of_tag(*cast) => {
+            (key, pattern.literals()?)
+        }
+        _ => return None,
+    };
+    if values.iter().any(String::is_empty) { None } else { Some((key, values)) }
+}
+
+const fn is_of_tag(cast: Option<Cast>) -> bool {
+    matches!(cast, None | Some(Cast::Tag))
+}

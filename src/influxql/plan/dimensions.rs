@@ -1,0 +1,91 @@
+//! `GROUP BY`.
+
+use std::collections::BTreeSet;
+
+use jiff::tz::TimeZone;
+
+use super::super::ast::Expr;
+use super::super::error::StatementError;
+use super::super::regex::Pattern;
+use super::super::time;
+use super::super::window::Windows;
+
+/// The windows and the tags by which a `SELECT` groups.
+#[derive(Debug, Clone)]
+pub(in super::super) struct Dimensions {
+    pub(in super::super) windows: Windows,
+    /// The keys of tags, once the wildcards are resolved.
+    pub(in super::super) tags: BTreeSet<String>,
+    has_wildcard: bool,
+    patterns: Vec<Pattern>,
+}
+
+impl Dimensions {
+    pub(in super::super) fn new(
+        dimensions: &[Expr],
+        zone: Option<&TimeZone>,
+        now_ns: i64,
+    ) -> Result<Self, StatementError> {
+        let windows = Windows { every_ns: 0, offset_ns: 0, zone: zone.cloned() };
+        let mut result = Self { windows, tags: BTreeSet::new(), has_wildcard: false, patterns: Vec::new() };
+        let mut has_time = false;
+        for dimension in dimensions {
+            match dimension {
+                Expr::Name(name, _) if name.eq_ignore_ascii_case("time") => {
+                    return Err("time() is a function and expects at least one argument".into());
+                }
+                Expr::Name(name, _) => _ = result.tags.insert(name.clone()),
+                Expr::Wildcard(_) => result.has_wildcard = true,
+                Expr::Regex(pattern) => result.patterns.push(pattern.clone()),
+                Expr::Call(name, arguments) if name == "time" => {
+                    if has_time {
+                        return Err("multiple time dimensions not allowed".into());
+                    }
+                    has_time = true;
+                    result.time(arguments, now_ns)?;
+                }
+                Expr::Call(..) => return Err("only time() calls allowed in dimensions".into()),
+                _ => return Err("only time and tag dimensions allowed".into()),
+            }
+        }
+        Ok(result)
+    }
+
+    fn time(&mut self, arguments: &[Expr], now_ns: i64) -> Result<(), StatementError> {
+        let (every, offset) = match arguments {
+            [every] => (every, None),
+            [every, offset] => (every, Some(offset)),
+            _ => return Err("time dimension expected 1 or 2 arguments".into()),
+        };
+        let Expr::Duration(every_ns) = every else {
+            return Err("time dimension must have duration argument".into());
+        };
+        self.windows.every_ns = (*every_ns).max(0);
+        let offset_ns = match offset {
+            None => 0,
+            Some(Expr::Duration(ns)) => *ns,
+            Some(Expr::Call(name, arguments)) if name == "now" && arguments.is_empty() => now_ns,
+            Some(Expr::Text(text)) => match time::parse(text, &TimeZone::UTC) {
+                Some(ns) => ns,
+                None => return Err("time dimension offset must be duration or now()".into()),
+            },
+            Some(_) => return Err("time dimension offset must be duration or now()".into()),
+        };
+        if *every_ns > 0 {
+            self.windows.offset_ns = offset_ns % every_ns;
+        }
+        Ok(())
+    }
+
+    /// Whether some dimensions stand for several tags.
+    pub(in super::super) fn has_wildcard(&self) -> bool {
+        self.has_wildcard || !self.patterns.is_empty()
+    }
+
+    /// Adds the tags that the wildcards mean.
+    pub(in super::super) fn resolve(&mut self, tags: &BTreeSet<String>) {
+        let is_meant = |tag: &&String| self.has_wildcard || self.patterns.iter().any(|pattern| pattern.matches(tag));
+        let meant: Vec<_> = tags.iter().filter(is_meant).cloned().collect();
+        self.tags.extend(meant);
+    }
+}

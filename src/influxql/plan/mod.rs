@@ -1,0 +1,310 @@
+//! The plan of a `SELECT`: its columns as programs over the values of a row, checked.
+
+mod condition;
+mod dimensions;
+mod function;
+mod wildcard;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+pub(super) use condition::{Condition, wanted_tags};
+pub(super) use dimensions::Dimensions;
+pub(super) use function::{Aggregate, Transform};
+
+use super::ast::{Cast, Expr, Operator, Select};
+use super::error::StatementError;
+use super::value::{Value, arithmetic};
+use function::Called;
+pub(super) use wildcard::{Schema, Type, has_wildcard};
+
+/// The most columns of a `SELECT`, wildcards expanded.
+const COLUMNS_MAX: usize = 2_000;
+
+/// A name that a statement reads, with its cast.
+pub(super) type Reference = (String, Option<Cast>);
+
+/// Values by time: an aggregate of each window, or all points, and then perhaps a transform.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Call {
+    pub(super) aggregate: Option<Aggregate>,
+    pub(super) transform: Option<Transform>,
+    /// The place of the argument among the references.
+    pub(super) argument: usize,
+}
+
+/// An expression over references and calls.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Node {
+    Reference(usize),
+    Call(usize),
+    Literal(Value),
+    Binary(Operator, Box<Node>, Box<Node>),
+}
+
+impl Node {
+    /// The value of the expression.
+    pub(super) fn value(&self, references: &[Value], calls: &[Value]) -> Value {
+        match self {
+            Self::Reference(at) => references.get(*at).cloned().unwrap_or(Value::Null),
+            Self::Call(at) => calls[*at].clone(),
+            Self::Literal(value) => value.clone(),
+            Self::Binary(operator, left, right) => {
+                arithmetic(*operator, &left.value(references, calls), &right.value(references, calls))
+            }
+        }
+    }
+}
+
+/// The program of a `SELECT`.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// The columns after `time`.
+    pub(super) columns: Vec<(String, Node)>,
+    pub(super) calls: Vec<Call>,
+    pub(super) references: Vec<Reference>,
+    /// How many of the references the columns show; those of conditions follow.
+    pub(super) shown: usize,
+    /// Whether references stand beside the calls.
+    pub(super) has_auxiliary: bool,
+}
+
+impl Plan {
+    /// Plans the columns of a `SELECT` over data of this schema.
+    pub(super) fn new(select: &Select, schema: &Schema, dimensions: &Dimensions) -> Result<Self, StatementError> {
+        let columns = wildcard::expand(&select.columns, schema, dimensions)?;
+        if columns.len() > COLUMNS_MAX {
+            return Err(format!("the SELECT has {} columns, more than {COLUMNS_MAX}", columns.len()).into());
+        }
+        let (mut plan, mut names) = (Self::default(), HashMap::new());
+        for column in &columns {
+            if matches!(&column.expr, Expr::Name(name, _) if name == "time") {
+                continue;
+            }
+            if !has_name(&column.expr) {
+                return Err("field must contain at least one variable".into());
+            }
+            let name = column.alias.clone();
+            let is_named = name.is_some();
+            let name = name.unwrap_or_else(|| column.expr.column_name());
+            schema.check_types(&column.expr)?;
+            let node = plan.node(&column.expr, dimensions, true)?;
+            let ranked = match node {
+                Node::Call(at) => match &plan.calls[at].aggregate {
+                    Some(Aggregate::Top(ranked) | Aggregate::Bottom(ranked)) => ranked.tags.clone(),
+                    _ => Vec::new(),
+                },
+                _ => Vec::new(),
+            };
+            plan.add_column(&mut names, name, is_named, node);
+            for tag in ranked {
+                let name = plan.references[tag].0.clone();
+                plan.add_column(&mut names, name, false, Node::Reference(tag));
+            }
+        }
+        if plan.columns.is_empty() {
+            let has_none = columns.is_empty(); // the wildcards stand for nothing
+            return if has_none { Ok(plan) } else { Err("at least 1 non-time field must be queried".into()) };
+        }
+        plan.shown = plan.references.len();
+        plan.has_auxiliary = plan.columns.iter().any(|(_, node)| has_reference(node));
+        plan.check(dimensions, select.limit.rows)?;
+        Ok(plan)
+    }
+
+    fn node(&mut self, expr: &Expr, dimensions: &Dimensions, is_whole: bool) -> Result<Node, StatementError> {
+        Ok(match expr {
+            Expr::Name(name, cast) => Node::Reference(self.reference(name, *cast)),
+            Expr::Call(name, arguments) => {
+                let call = self.call(Called { name, arguments }, dimensions, is_whole)?;
+                Node::Call(self.call_place(call))
+            }
+            Expr::Distinct(name) => {
+                let argument = self.reference(name, None);
+                let aggregate = Some(Aggregate::Distinct);
+                Node::Call(self.call_place(Call { aggregate, transform: None, argument }))
+            }
+            Expr::Group(inner) => self.node(inner, dimensions, is_whole)?,
+            Expr::Binary(operator, left, right) => {
+                let left = self.node(left, dimensions, false)?;
+                Node::Binary(*operator, Box::new(left), Box::new(self.node(right, dimensions, false)?))
+            }
+            Expr::Integer(value) => Node::Literal(Value::Integer(*value)),
+            Expr::Number(value) => Node::Literal(Value::Float(*value)),
+            Expr::Boolean(value) => Node::Literal(Value::Boolean(*value)),
+            Expr::Text(text) => Node::Literal(Value::Text(Arc::from(&**text))),
+            Expr::Duration(_) => Node::Literal(Value::Null), // it joins no number
+            other => return Err(format!("invalid expression in a column: {other}").into()),
+        })
+    }
+
+    /// The place of a reference.
+    pub(super) fn reference(&mut self, name: &str, cast: Option<Cast>) -> usize {
+        let place = self.references.iter().position(|(known, known_cast)| known == name && *known_cast == cast);
+        place.unwrap_or_else(|| {
+            self.references.push((name.to_owned(), cast));
+            self.references.len() - 1
+        })
+    }
+
+    fn call_place(&mut self, call: Call) -> usize {
+        let place = self.calls.iter().position(|known| *known == call);
+        place.unwrap_or_else(|| {
+            self.calls.push(call);
+            self.calls.len() - 1
+        })
+    }
+
+    fn call(&mut self, called: Called<'_>, dimensions: &Dimensions, is_whole: bool) -> Result<Call, StatementError> {
+        called.check()?;
+        let name = called.name;
+        let first = &called.arguments[0];
+        if called.is_ranked() {
+            return self.ranked(called, is_whole);
+        }
+        if !called.is_transform() {
+            return self.aggregate(called);
+        }
+        match first {
+            Expr::Call(inner, arguments) => {
+                let inner = Called { name: inner, arguments };
+                inner.check()?;
+                if inner.is_ranked() {
+                    let message = format!("selector function {}() cannot be combined with other functions", inner.name);
+                    return Err(message.into());
+                }
+                if dimensions.windows.every_ns == 0 {
+                    return Err(format!("{name} aggregate requires a GROUP BY interval").into());
+                }
+                let transform = called.transform(dimensions.windows.every_ns, true)?;
+                Ok(Call { transform: Some(transform), ..self.aggregate(inner)? })
+            }
+            Expr::Name(field, cast) => {
+                if dimensions.windows.every_ns > 0 {
+                    return Err(format!("aggregate function required inside the call to {name}").into());
+                }
+                let transform = Some(called.transform(0, false)?);
+                Ok(Call { aggregate: None, transform, argument: self.reference(field, *cast) })
+            }
+            _ => Err(format!("expected field argument in {name}()").into()),
+        }
+    }
+
+    fn aggregate(&mut self, called: Called<'_>) -> Result<Call, StatementError> {
+        let mut aggregate = called.aggregate(Vec::new())?;
+        let argument = match &called.arguments[0] {
+            Expr::Name(field, cast) => self.reference(field, *cast),
+            Expr::Distinct(field) if aggregate == Aggregate::Count => {
+                aggregate = Aggregate::CountDistinct;
+                self.reference(field, None)
+            }
+            Expr::Call(inner, arguments) if aggregate == Aggregate::Count && inner == "distinct" => {
+                Called { name: inner, arguments }.check()?;
+                let Expr::Name(field, cast) = &arguments[0] else {
+                    return Err("expected field argument in distinct()".into());
+                };
+                aggregate = Aggregate::CountDistinct;
+                self.reference(field, *cast)
+            }
+            _ => return Err(format!("expected field argument in {}()", called.name).into()),
+        };
+        Ok(Call { aggregate: Some(aggregate), transform: None, argument })
+    }
+
+    fn ranked(&mut self, called: Called<'_>, is_whole: bool) -> Result<Call, StatementError> {
+        let Called { name, arguments } = called;
+        let Expr::Name(field, cast) = &arguments[0] else {
+            return Err(format!("expected first argument to be a field in {name}(), found {}", arguments[0]).into());
+        };
+        called.aggregate(Vec::new())?;
+        if !is_whole {
+            return Err(format!("selector function {name}() cannot be combined with other functions").into());
+        }
+        let argument = self.reference(field, *cast);
+        let mut tags = Vec::new();
+        for tag in &arguments[1..arguments.len() - 1] {
+            let Expr::Name(tag, cast) = tag else {
+                return Err(format!("only fields or tags are allowed in {name}(), found {tag}").into());
+            };
+            tags.push(self.reference(tag, *cast));
+        }
+        Ok(Call { aggregate: Some(called.aggregate(tags)?), transform: None, argument })
+    }
+
+    /// Adds a column. `is_named`: it keeps its name even if an earlier column has it.
+    fn add_column(&mut self, names: &mut HashMap<String, usize>, name: String, is_named: bool, node: Node) {
+        let name = if is_named { name } else { unique(names, name) };
+        names.entry(name.clone()).or_insert(1);
+        self.columns.push((name, node));
+    }
+
+    /// Checks which calls and fields stand together.
+    fn check(&self, dimensions: &Dimensions, limit_rows: u64) -> Result<(), StatementError> {
+        if self.calls.is_empty() {
+            if dimensions.windows.every_ns > 0 {
+                return Err("GROUP BY requires at least one aggregate function".into());
+            }
+            return Ok(());
+        }
+        let has_fields = self.has_auxiliary;
+        for call in &self.calls {
+            let is_alone = self.calls.len() == 1;
+            match &call.aggregate {
+                Some(Aggregate::Distinct) if call.transform.is_none() && (!is_alone || has_fields) => {
+                    return Err(
+                        "aggregate function distinct() cannot be combined with other functions or fields".into()
+                    );
+                }
+                Some(Aggregate::Top(ranked)) => ranked.check("top", is_alone, limit_rows)?,
+                Some(Aggregate::Bottom(ranked)) => ranked.check("bottom", is_alone, limit_rows)?,
+                _ => {}
+            }
+        }
+        let is_selector =
+            |call: &Call| call.transform.is_none() && call.aggregate.as_ref().is_some_and(Aggregate::is_selector);
+        if has_fields && !self.calls.iter().all(is_selector) {
+            return Err("mixing aggregate and non-aggregate queries is not supported".into());
+        }
+        if has_fields && self.calls.len() > 1 {
+            return Err("mixing multiple selector functions with tags or fields is not supported".into());
+        }
+        Ok(())
+    }
+
+    /// Whether the only call selects points, whose instants the rows may show.
+    pub(super) fn selects_points(&self) -> bool {
+        let [call] = &*self.calls else { return false };
+        call.transform.is_none() && call.aggregate.as_ref().is_some_and(Aggregate::is_selector)
+    }
+}
+
+/// Appends a number to a name that an earlier column has. `names` has the next number of each name.
+fn unique(names: &mut HashMap<String, usize>, name: String) -> String {
+    let Some(mut suffix) = names.get(&name).copied() else { return name };
+    loop {
+        let candidate = format!("{name}_{suffix}");
+        suffix += 1;
+        if !names.contains_key(&candidate) {
+            names.insert(name, suffix);
+            return candidate;
+        }
+    }
+}
+
+fn has_name(expr: &Expr) -> bool {
+    match expr {
+        Expr::Name(..) | Expr::Call(..) | Expr::Distinct(_) => true,
+        Expr::Group(inner) => has_name(inner),
+        Expr::Binary(_, left, right) => has_name(left) || has_name(right),
+        Expr::Logic(_, operands) => operands.iter().any(has_name),
+        _ => false,
+    }
+}
+
+fn has_reference(node: &Node) -> bool {
+    match node {
+        Node::Reference(_) => true,
+        Node::Binary(_, left, right) => has_reference(left) || has_reference(right),
+        Node::Call(_) | Node::Literal(_) => false,
+    }
+}

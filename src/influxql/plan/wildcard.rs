@@ -1,0 +1,225 @@
+//! The schema of what a `SELECT` reads, the columns that wildcards stand for, and the types of operands.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::ast::{Cast, Column, Expr, Operator};
+use super::super::error::StatementError;
+use super::super::regex::Pattern;
+use super::super::source::Series;
+use super::Dimensions;
+use super::function::Called;
+
+/// The type of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Type {
+    Float,
+    Integer,
+    Text,
+    Tag,
+    Boolean,
+}
+
+impl Type {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Float => "float",
+            Self::Integer => "integer",
+            Self::Text => "string",
+            Self::Tag => "tag",
+            Self::Boolean => "boolean",
+        }
+    }
+
+    const fn is_number(self) -> bool {
+        matches!(self, Self::Float | Self::Integer)
+    }
+}
+
+/// The fields and tags of all that a `SELECT` reads.
+#[derive(Debug, Clone, Default)]
+pub(in super::super) struct Schema {
+    pub(in super::super) fields: BTreeMap<String, Type>,
+    pub(in super::super) tags: BTreeSet<String>,
+}
+
+/// Replaces wildcards and regular expressions by the columns that they stand for.
+pub(super) fn expand(
+    columns: &[Column],
+    schema: &Schema,
+    dimensions: &Dimensions,
+) -> Result<Vec<Column>, StatementError> {
+    let mut expanded = Vec::new();
+    for column in columns {
+        match &column.expr {
+            Expr::Wildcard(cast) => expanded.extend(schema.all(*cast, None, dimensions)),
+            Expr::Regex(pattern) => expanded.extend(schema.all(None, Some(pattern), dimensions)),
+            Expr::Call(name, arguments) => expand_call(name, arguments, column, schema, &mut expanded)?,
+            other => {
+                if has_wildcard(other) {
+                    return Err("unable to use wildcard in a binary expression".into());
+                }
+                expanded.push(column.clone());
+            }
+        }
+    }
+    Ok(expanded)
+}
+
+/// Expands `mean(*)`, and `derivative(mean(*))`, to a call for each field.
+fn expand_call(
+    name: &str,
+    arguments: &[Expr],
+    column: &Column,
+    schema: &Schema,
+    expanded: &mut Vec<Column>,
+) -> Result<(), StatementError> {
+    let called = Called { name, arguments };
+    let inner = match arguments.first() {
+        Some(Expr::Call(_, inner)) => inner.first(),
+        other => other,
+    };
+    let pattern = match inner {
+        Some(Expr::Wildcard(None | Some(Cast::Field))) => None,
+        Some(Expr::Regex(pattern)) => Some(pattern),
+        Some(Expr::Wildcard(_)) => return Err(format!("unable to use tag wildcard in {name}()").into()),
+        _ => {
+            expanded.push(column.clone());
+            return Ok(());
+        }
+    };
+    called.check()?;
+    if called.is_ranked() {
+        let message = format!("expected first argument to be a field in {name}(), found {}", arguments[0]);
+        return Err(message.into());
+    }
+    let prefix = column.alias.clone().unwrap_or_else(|| name.to_owned());
+    let is_counted =
+        |kind: Type| kind.is_number() || matches!(name, "count" | "first" | "last" | "distinct" | "elapsed");
+    for (field, kind) in &schema.fields {
+        if is_counted(*kind) && pattern.is_none_or(|pattern| pattern.matches(field)) {
+            let mut arguments = arguments.to_vec();
+            let place = match &mut arguments[0] {
+                Expr::Call(_, inner) => &mut inner[0],
+                other => other,
+            };
+            *place = Expr::Name(field.clone(), None);
+            let expr = Expr::Call(name.to_owned(), arguments);
+            expanded.push(Column { expr, alias: Some(format!("{prefix}_{field}")) });
+        }
+    }
+    Ok(())
+}
+
+impl Schema {
+    /// Adds the fields and tags of series.
+    pub(in super::super) fn add(&mut self, series: &[Series]) {
+        for one in series {
+            for field in &one.fields {
+                if !self.fields.contains_key(&**field) {
+                    self.fields.insert(field.to_string(), Type::Float);
+                }
+            }
+            for (key, _) in &one.tags {
+                if !self.tags.contains(&**key) {
+                    self.tags.insert(key.to_string());
+                }
+            }
+        }
+    }
+
+    /// The columns that a wildcard or a regular expression stands for, by name.
+    fn all(&self, cast: Option<Cast>, pattern: Option<&Pattern>, dimensions: &Dimensions) -> Vec<Column> {
+        let fields = self.fields.keys().filter(|_| cast != Some(Cast::Tag));
+        let has_tags = cast != Some(Cast::Field) && !dimensions.has_wildcard();
+        let is_free = |tag: &&String| has_tags && !dimensions.tags.contains(*tag);
+        let mut names: Vec<_> = fields.chain(self.tags.iter().filter(is_free)).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.retain(|name| pattern.is_none_or(|pattern| pattern.matches(name)));
+        names.into_iter().map(|name| Column { expr: Expr::Name(name.clone(), None), alias: None }).collect()
+    }
+
+    fn type_of_name(&self, name: &str, cast: Option<Cast>) -> Option<Type> {
+        match cast {
+            Some(Cast::Float) => Some(Type::Float),
+            Some(Cast::Integer | Cast::Unsigned) => Some(Type::Integer),
+            Some(Cast::Text) => Some(Type::Text),
+            Some(Cast::Boolean) => Some(Type::Boolean),
+            Some(Cast::Tag) => Some(Type::Tag),
+            None | Some(Cast::Field) => {
+                self.fields.get(name).copied().or_else(|| self.tags.contains(name).then_some(Type::Tag))
+            }
+        }
+    }
+
+    /// The type of an expression; `None` if it is not known.
+    pub(in super::super) fn type_of(&self, expr: &Expr) -> Option<Type> {
+        match expr {
+            Expr::Name(name, cast) => self.type_of_name(name, *cast),
+            Expr::Integer(_) => Some(Type::Integer),
+            Expr::Number(_) => Some(Type::Float),
+            Expr::Text(_) => Some(Type::Text),
+            Expr::Boolean(_) => Some(Type::Boolean),
+            Expr::Group(inner) => self.type_of(inner),
+            Expr::Call(name, arguments) => match &**name {
+                "count" | "elapsed" => Some(Type::Integer),
+                "mean" | "median" | "stddev" | "derivative" | "non_negative_derivative" | "moving_average" => {
+                    Some(Type::Float)
+                }
+                _ => arguments.first().and_then(|argument| self.type_of(argument)),
+            },
+            Expr::Binary(operator, left, right) => match (self.type_of(left)?, self.type_of(right)?) {
+                (Type::Integer, Type::Integer) if *operator != Operator::Divide => Some(Type::Integer),
+                _ => Some(Type::Float),
+            },
+            _ => None,
+        }
+    }
+
+    /// Checks that the operands of each operator have types that it joins.
+    pub(super) fn check_types(&self, expr: &Expr) -> Result<(), StatementError> {
+        match expr {
+            Expr::Binary(operator, left, right) => {
+                self.check_types(left)?;
+                self.check_types(right)?;
+                let (Some(a), Some(b)) = (self.type_of(left), self.type_of(right)) else { return Ok(()) };
+                let is_of_bits = matches!(operator, Operator::BitAnd | Operator::BitOr | Operator::BitXor);
+                let is_good = if is_of_bits { a == b && a != Type::Float } else { a.is_number() && b.is_number() };
+                if is_good {
+                    return Ok(());
+                }
+                let (left, right) = (self.typed(left), self.typed(right));
+                let (operator, a, b) = (operator.text(), a.text(), b.text());
+                Err(format!("type error: {left} {operator} {right}: incompatible types: {a} and {b}").into())
+            }
+            Expr::Group(inner) => self.check_types(inner),
+            _ => Ok(()),
+        }
+    }
+
+    /// The expression as text, with the types of names.
+    fn typed(&self, expr: &Expr) -> String {
+        match expr {
+            Expr::Name(name, cast) => match self.type_of_name(name, *cast) {
+                Some(kind) => format!("{}::{}", Expr::Name(name.clone(), None), kind.text()),
+                None => expr.to_string(),
+            },
+            Expr::Group(inner) => format!("({})", self.typed(inner)),
+            Expr::Binary(operator, left, right) => {
+                format!("{} {} {}", self.typed(left), operator.text(), self.typed(right))
+            }
+            other => other.to_string(),
+        }
+    }
+}
+
+/// Whether an expression stands for several columns.
+pub(in super::super) fn has_wildcard(expr: &Expr) -> bool {
+    match expr {
+        Expr::Wildcard(_) | Expr::Regex(_) => true,
+        Expr::Group(inner) => has_wildcard(inner),
+        Expr::Binary(_, left, right) => has_wildcard(left) || has_wildcard(right),
+        Expr::Call(_, arguments) => arguments.iter().any(has_wildcard),
+        _ => false,
+    }
+}

@@ -1,0 +1,191 @@
+//! Answers, as InfluxDB gives them.
+
+use super::super::{Epoch, Format};
+use super::*;
+
+const LINES: &str = "\
+m,device_id=a,room=r\\ 1 x=1,y=10 0
+m,device_id=b x=2 60000000000
+m,device_id=a,room=r\\ 1 x=4 120000000000
+n,device_id=a value=-0.5 180000000000";
+
+fn answer(query: &str) -> String {
+    ask(&mut Data::new(LINES), query, LIMITS)
+}
+
+/// The series of the only statement.
+fn series(query: &str) -> String {
+    let answer = answer(query);
+    let series = answer.strip_prefix(r#"{"results":[{"statement_id":0,"series":["#);
+    series.and_then(|series| series.strip_suffix("]}]}")).map_or(answer.clone(), str::to_owned)
+}
+
+/// The error of the query, or of its only statement.
+fn error(query: &str) -> String {
+    let answer: serde_json::Value = serde_json::from_str(&answer(query)).unwrap();
+    let of_statement = &answer["results"][0]["error"];
+    let error = if of_statement.is_null() { &answer["error"] } else { of_statement };
+    error.as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn errors_name_the_place() {
+    for (query, expected) in [
+        (
+            "SELEC",
+            "error parsing query: found SELEC, expected SELECT, DELETE, SHOW, CREATE, DROP, EXPLAIN, GRANT, \
+                   REVOKE, ALTER, SET, KILL at line 1, char 1",
+        ),
+        ("SELECT", "error parsing query: found EOF, expected identifier, string, number, bool at line 1, char 8"),
+        ("SELECT x FROM m\nLIMIT y", "error parsing query: found y, expected integer at line 2, char 7"),
+        ("SELECT x FROM m z", "error parsing query: found z, expected ; at line 1, char 17"),
+        (
+            "SELECT x FROM m WHERE room = 'a",
+            "error parsing query: found a, expected identifier, string, number, \
+                                             bool at line 1, char 29",
+        ),
+        (
+            "SELECT x FROM m WHERE room =~ /(/",
+            "error parsing query: error parsing regexp: missing closing ): `(` at \
+                                              line 1, char 30",
+        ),
+        ("SELECT foo(x) FROM m", "undefined function foo()"),
+        ("SELECT integral(x) FROM m", "the function integral() is not supported"),
+        ("SELECT mean(x), y FROM m", "mixing aggregate and non-aggregate queries is not supported"),
+        ("SELECT x FROM other..m", "database not found: other"),
+        ("SELECT x INTO y FROM m", "SELECT INTO is not supported"),
+        ("DROP MEASUREMENT m", "DROP MEASUREMENT is not supported"),
+        ("DELETE FROM m WHERE time > 0", "DELETE is not supported"),
+        ("ALTER RETENTION POLICY a ON d DEFAULT", "ALTER RETENTION POLICY is not supported"),
+        ("GRANT ALL TO x", "GRANT is not supported"),
+        ("KILL QUERY 3", "KILL QUERY is not supported"),
+        ("CREATE CONTINUOUS QUERY q ON d BEGIN SELECT x FROM m END", "CREATE CONTINUOUS QUERY is not supported"),
+        ("SHOW USERS", "SHOW USERS is not supported"),
+        ("EXPLAIN SELECT x FROM m", "EXPLAIN is not supported"),
+        ("CREATE DATABASE d", ""),
+    ] {
+        assert_eq!(error(query), expected, "{query}");
+    }
+}
+
+#[test]
+fn rows_of_several_series_are_in_the_order_of_time() {
+    assert_eq!(
+        series("SELECT * FROM m"),
+        concat!(
+            r#"{"name":"m","columns":["time","device_id","room","x","y"],"values":[["1970-01-01T00:00:00Z","#,
+            r#""a","r 1",1,10],["1970-01-01T00:01:00Z","b",null,2,null],["1970-01-01T00:02:00Z","a","r 1",4,"#,
+            r#"null]]}"#,
+        )
+    );
+    assert_eq!(
+        series("SELECT x FROM m GROUP BY room ORDER BY time DESC LIMIT 1"),
+        concat!(
+            r#"{"name":"m","tags":{"room":"r 1"},"columns":["time","x"],"values":[["1970-01-01T00:02:00Z","#,
+            r#"4]]},{"name":"m","tags":{"room":""},"columns":["time","x"],"values":[["1970-01-01T00:01:00Z","#,
+            r#"2]]}"#,
+        )
+    );
+}
+
+#[test]
+fn windows_are_half_open_and_filled() {
+    let query = |fill: &str| {
+        series(&format!("SELECT sum(x), count(x) FROM m WHERE time >= 0 AND time < 3m GROUP BY time(2m) fill({fill})"))
+    };
+    let header = r#"{"name":"m","columns":["time","sum","count"],"values":"#;
+    for fill in ["null", "none", "previous", "linear", "7"] {
+        let rows = r#"[["1970-01-01T00:00:00Z",3,2],["1970-01-01T00:02:00Z",4,1]]}"#;
+        assert_eq!(query(fill), format!("{header}{rows}"), "{fill}");
+    }
+    let query = |fill: &str| {
+        let answer = series(&format!(
+            "SELECT sum(x), count(x) FROM m WHERE device_id = 'a' AND time >= 0 AND time <= 2m GROUP BY time(1m) \
+             fill({fill})"
+        ));
+        answer.split_once(r#"["1970-01-01T00:01:00Z","#).map(|(_, rest)| rest[..rest.find(']').unwrap()].to_owned())
+    };
+    for (fill, row) in [
+        ("null", Some("null,0")),
+        ("none", None),
+        ("previous", Some("1,1")),
+        ("linear", Some("2.5,1")),
+        ("7.5", Some("7.5,7")),
+    ] {
+        assert_eq!(query(fill).as_deref(), row, "{fill}");
+    }
+}
+
+#[test]
+fn parameters_are_values_and_never_text() {
+    let ask_with = |parameters: &str, query: &str| {
+        let parameters = Parameters::from_json(parameters).unwrap();
+        super::ask_with(&mut Data::new(LINES), query, &parameters, LIMITS)
+    };
+    let query = "SELECT x FROM m WHERE device_id = $d LIMIT $n";
+    assert!(ask_with(r#"{"d": "b", "n": 1}"#, query).contains(r#"[["1970-01-01T00:01:00Z",2]]"#));
+    assert_eq!(ask_with(r#"{"d": "' OR 1 = 1 --", "n": 1}"#, query), r#"{"results":[{"statement_id":0}]}"#);
+    assert!(ask_with(r#"{"d": "b"}"#, query).contains("missing parameter: n"));
+    assert!(ask_with(r#"{"d": "b", "n": -1}"#, query).contains("LIMIT must be"));
+    let smallest = r#"{"n": -9223372036854775808}"#;
+    assert!(!ask_with(smallest, "SELECT x FROM m WHERE x > -$n").contains("error"));
+    let pattern = r#"{"d": {"regex": "^b$"}}"#;
+    assert!(ask_with(pattern, "SELECT x FROM m WHERE device_id =~ $d").contains("00:01:00Z"));
+    let window = r#"{"w": {"duration": "2m"}}"#;
+    assert!(ask_with(window, "SELECT sum(x) FROM m WHERE time < 3m GROUP BY time($w)").contains("00:02:00Z"));
+}
+
+fn written(format: Format, epoch: Option<Epoch>, chunk_rows: Option<usize>) -> Vec<u8> {
+    let mut source = Data::new(LINES);
+    let statements = parse("SELECT x, room FROM m LIMIT 3; SHOW DATABASES", &Parameters::default()).unwrap();
+    let mut out = Vec::new();
+    let mut writer = Writer::new(format, epoch, false, chunk_rows, statements.len(), &mut out);
+    for (id, statement) in statements.iter().enumerate() {
+        writer.result(id, execute(statement, &mut source, &options(LIMITS)).as_deref(), &mut out);
+    }
+    writer.finish(&mut out);
+    out
+}
+
+#[test]
+fn csv_has_a_table_for_each_kind_of_series() {
+    let csv = String::from_utf8(written(Format::Csv, Some(Epoch::Second), None)).unwrap();
+    let expected = "name,tags,time,x,room\nm,,0,1,r 1\nm,,60,2,\nm,,120,4,r 1\n\nname,tags,name\ndatabases,,d\n";
+    assert_eq!(csv, expected);
+}
+
+#[test]
+fn chunks_are_documents_that_announce_the_next() {
+    let json = String::from_utf8(written(Format::Json, Some(Epoch::Millisecond), Some(2))).unwrap();
+    let columns = r#"{"results":[{"statement_id":0,"series":[{"name":"m","columns":["time","x","room"],"values":"#;
+    let expected = format!(
+        "{columns}[[0,1,\"r 1\"],[60000,2,null]],\"partial\":true}}],\"partial\":true}}]}}\n\
+         {columns}[[120000,4,\"r 1\"]]}}]}}]}}\n\
+         {{\"results\":[{{\"statement_id\":1,\"series\":[{{\"name\":\"databases\",\"columns\":[\"name\"],\
+         \"values\":[[\"d\"]]}}]}}]}}\n"
+    );
+    assert_eq!(json, expected);
+}
+
+#[test]
+fn a_warning_is_beside_the_series_of_its_statement() {
+    let mut out = Vec::new();
+    let mut writer = Writer::new(Format::Json, None, false, None, 2, &mut out);
+    writer.warn("stored readings are missing");
+    writer.result(0, Ok(&[]), &mut out);
+    writer.result(1, Ok(&[]), &mut out);
+    writer.finish(&mut out);
+    let expected = concat!(
+        r#"{"results":[{"statement_id":0,"messages":[{"level":"warning","#,
+        r#""text":"stored readings are missing"}]},{"statement_id":1}]}"#,
+    );
+    assert_eq!(String::from_utf8(out).unwrap().trim_end(), expected);
+}
+
+#[test]
+fn messagepack_has_times_as_an_extension() {
+    let bytes = written(Format::MessagePack, None, None);
+    assert!(bytes.starts_with(b"\x81\xa7results\x92\x82\xacstatement_id\x00\xa6series\x91"));
+    let row = b"\x93\xc7\x0c\x05\0\0\0\0\0\0\0\x3c\0\0\0\0\xcb\x40\0\0\0\0\0\0\0\xc0";
+    assert!(bytes.windows(row.len()).any(|window| window == row), "the row of the second minute");
+}

@@ -1,0 +1,160 @@
+//! Hostile queries: each is answered or refused, in time and memory that its limits bound.
+
+use std::time::Instant;
+
+use super::super::{QUERY_MAX_BYTES, STATEMENTS_MAX};
+use super::*;
+
+/// Pseudo-random numbers (`SplitMix64`), so that a failure repeats.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((mixed ^ (mixed >> 31)) % end as u64) as usize
+    }
+}
+
+/// Changes a query in one place.
+fn mutated(query: &[char], random: &mut Random) -> Vec<char> {
+    const MARKS: &[char] =
+        &['(', ')', '\'', '"', '/', '\\', ',', ';', '*', '-', '.', '$', ' ', '0', '9', 'e', '\n', 'µ', '\0', ':'];
+    let mut query = query.to_vec();
+    let at = random.below(query.len().max(1)).min(query.len());
+    match random.below(5) {
+        0 => query.insert(at, MARKS[random.below(MARKS.len())]),
+        1 if at < query.len() => _ = query.remove(at),
+        2 if at < query.len() => query[at] = MARKS[random.below(MARKS.len())],
+        3 => query.truncate(at),
+        _ => {
+            let end = (at + random.below(30)).min(query.len());
+            let part = query[at..end].to_vec();
+            let to = random.below(query.len() + 1);
+            query.splice(to..to, part);
+        }
+    }
+    query
+}
+
+#[test]
+fn mutations_of_the_corpus_never_panic() {
+    let corpus: Vec<Vec<char>> = QUERIES.lines().map(|line| line.chars().collect()).collect();
+    let mut source = Data::new(DATA);
+    let mut random = Random(7);
+    for _ in 0..5_000 {
+        let mut query = corpus[random.below(corpus.len())].clone();
+        for _ in 0..=random.below(4) {
+            query = mutated(&query, &mut random);
+        }
+        let query: String = query.into_iter().collect();
+        let parameters = Parameters::from_json(r#"{"a": 1, "x": {"regex": "S1"}}"#).unwrap();
+        // Most queries are parsed only: they take microseconds.
+        if random.below(10) == 0 {
+            ask_with(&mut source, &query, &parameters, LIMITS);
+        } else {
+            _ = parse(&query, &parameters);
+        }
+    }
+}
+
+/// Asks in a thread with the stack of a worker, and returns the answer.
+fn ask_in_small_stack(query: String) -> String {
+    let ask = move || ask(&mut Data::new(DATA), &query, LIMITS);
+    std::thread::Builder::new().stack_size(2 << 20).spawn(ask).unwrap().join().unwrap()
+}
+
+#[test]
+fn deep_nesting_is_refused_before_the_stack_ends() {
+    let many = 50_000;
+    for query in [
+        format!("SELECT {}temp{} FROM climate", "(".repeat(many), ")".repeat(many)),
+        format!("SELECT temp FROM climate WHERE {}", "(".repeat(many)),
+        format!("SELECT {}temp FROM climate", "-".repeat(many)),
+        format!("SELECT {}(temp) FROM climate", "mean(".repeat(many)),
+        format!("SELECT temp FROM {}climate", "(SELECT temp FROM ".repeat(10_000)),
+        format!("SELECT temp{} FROM climate", " + 1".repeat(many)),
+        format!("SELECT temp{} FROM climate", " * 2 + 1".repeat(many / 2)),
+        format!("SELECT temp{} FROM climate", ", temp".repeat(30_000)),
+        format!("SELECT temp FROM climate WHERE temp{} > 1", " - 1".repeat(many)),
+        format!("SELECT temp FROM climate WHERE room = ''{}", " OR room = 'a'".repeat(15_000)),
+    ] {
+        let answer = ask_in_small_stack(query.clone());
+        assert!(answer.contains("error"), "{}: {answer}", &query[..60]);
+        assert!(answer.len() < 500, "{answer}");
+    }
+}
+
+#[test]
+fn long_lists_of_conditions_are_answered() {
+    let operands: Vec<_> = (0..5_000).map(|at| format!("device_id = 'S{at}'")).collect();
+    for join in [" OR ", " AND "] {
+        let query = format!("SELECT count(temp) FROM climate WHERE ({})", operands.join(join));
+        assert!(!ask_in_small_stack(query).contains("error"));
+    }
+    let alternating = "room = '' OR floor = '0' AND ".repeat(500) + "temp > 1";
+    let answer = ask_in_small_stack(format!("SELECT count(temp) FROM climate WHERE {alternating}"));
+    assert!(!answer.contains("error"), "{answer}");
+}
+
+#[test]
+fn sizes_and_counts_have_limits() {
+    let long = format!("SELECT temp FROM climate -- {}", "x".repeat(QUERY_MAX_BYTES));
+    assert!(ask_in_small_stack(long).contains("a query has at most 262144 bytes"));
+    let many = "SHOW DATABASES;".repeat(STATEMENTS_MAX + 1);
+    assert!(ask_in_small_stack(many).contains("a query has at most 256 statements"));
+    let many = format!("SELECT temp FROM climate WHERE room = ''{}", " OR room =~ /[a-z]{200}/".repeat(101));
+    assert!(ask_in_small_stack(many).contains("a query has at most 100 regular expressions"));
+}
+
+#[test]
+fn series_windows_points_and_rows_have_limits() {
+    let mut source = Data::new(DATA);
+    let few = Limits { max_series: 3, max_buckets: 100, max_points: 600, max_rows: 50 };
+    for (query, error) in [
+        ("SELECT mean(temp) FROM climate", "max-select-series limit exceeded: (4/3)"),
+        ("SHOW SERIES", "max-select-series limit exceeded"),
+        (
+            "SELECT mean(temp) FROM climate WHERE device_id = 'S1' AND time > '2021-01-01' GROUP BY time(1h)",
+            "max-select-buckets limit exceeded",
+        ),
+        (
+            "SELECT mean(temp) FROM climate WHERE device_id = 'S1' GROUP BY time(1s)",
+            "max-select-buckets limit exceeded",
+        ),
+        (
+            "SELECT mean(temp) FROM climate WHERE device_id = 'S1' AND time > 0 GROUP BY time(1u)",
+            "max-select-buckets limit exceeded",
+        ),
+        ("SELECT temp, hum FROM climate WHERE device_id = 'S1'", "max-select-point limit exceeded"),
+        ("SELECT temp FROM climate WHERE device_id = 'S1'", "the answer has 240 rows, more than 50"),
+    ] {
+        let answer = ask(&mut source, query, few);
+        assert!(answer.contains(error), "{query}: {answer}");
+    }
+    let allowed = ask(&mut source, "SELECT temp FROM climate WHERE device_id = 'S1' LIMIT 50", few);
+    assert!(!allowed.contains("error"), "{allowed}");
+}
+
+#[test]
+fn a_hostile_expression_or_limit_takes_no_time() {
+    let before = Instant::now();
+    for query in [
+        format!("SELECT temp FROM climate WHERE room =~ /^({}b)+$/", "a*".repeat(1_000)),
+        format!("SELECT temp FROM climate WHERE room =~ /{}/", "(a?){50}".repeat(100)),
+        format!("SELECT temp{} FROM climate", ", temp".repeat(999)),
+        format!("SELECT *{} FROM climate", ", *".repeat(999)),
+        format!("SELECT mean(temp){} FROM climate GROUP BY time(1m)", ", mean(temp) + 1".repeat(999)),
+        format!("SELECT temp FROM climate LIMIT {0} OFFSET {0} SLIMIT {0} SOFFSET {0}", u64::MAX),
+        "SELECT top(temp, 999999) FROM climate".to_owned(),
+        "SELECT moving_average(temp, 999999) FROM climate".to_owned(),
+        format!("SELECT mean(temp) FROM climate WHERE time > {0}s AND time < -{0}s GROUP BY time({0}w)", i64::MAX),
+        format!("SELECT temp FROM climate WHERE time > now() + {0}w - {0}w * {0}", i64::MAX),
+        "SELECT mean(temp) FROM climate WHERE time > 0 GROUP BY time(1ns) tz('Europe/Vienna')".to_owned(),
+        "SELECT mean(temp) FROM climate WHERE time > -9223372036854775808 GROUP BY time(1w, -1w)".to_owned(),
+    ] {
+        ask_in_small_stack(query);
+    }
+    assert!(before.elapsed().as_secs() < 60, "{:?}", before.elapsed());
+}

@@ -1,0 +1,72 @@
+//! Answers in parts: together they are the whole answer.
+
+use std::cell::Cell;
+
+use super::super::in_memory::{Data, NoLimit};
+use super::super::{Memory, OutSeries, StatementError, Writer, execute, stream};
+use super::*;
+
+/// The chunks of the answer, written part by part, or as a whole.
+fn chunks(source: &mut Data, query: &str, rows: usize, in_parts: bool) -> String {
+    let mut out = Vec::new();
+    let statements = parse(query, &Parameters::default()).unwrap();
+    let mut writer = Writer::new(Format::Json, None, false, Some(rows), statements.len(), &mut out);
+    for (id, statement) in statements.iter().enumerate() {
+        if in_parts {
+            let mut sink = |part: OutSeries| {
+                writer.part(id, part, &mut out);
+                Ok(())
+            };
+            let answer = stream(statement, source, &options(LIMITS), &mut sink);
+            writer.end(id, answer.as_ref().copied(), &mut out);
+        } else {
+            writer.result(id, execute(statement, source, &options(LIMITS)).as_deref(), &mut out);
+        }
+    }
+    writer.finish(&mut out);
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn the_parts_of_an_answer_are_the_whole() {
+    let mut source = Data::new(DATA);
+    let queries = QUERIES.lines().map(|line| line.replace("\\n", "\n"));
+    let mut compared = 0;
+    for query in queries.filter(|query| parse(query, &Parameters::default()).is_ok()) {
+        for rows in [3, 10_000] {
+            let whole = chunks(&mut source, &query, rows, false);
+            assert_eq!(chunks(&mut source, &query, rows, true), whole, "{query}");
+        }
+        compared += 1;
+    }
+    assert!(compared > 400, "{compared}");
+}
+
+/// The most memory that a statement took.
+#[derive(Debug, Default)]
+struct Peak(Cell<usize>);
+
+impl Memory for Peak {
+    fn grow(&self, bytes: usize) -> Result<(), StatementError> {
+        self.0.set(self.0.get() + bytes);
+        Ok(())
+    }
+}
+
+#[test]
+fn rows_in_parts_take_the_memory_of_a_part_and_have_no_limit() {
+    let lines: Vec<_> = (0..200_000).map(|at| format!("m,device_id=d v={at} {}", at * 1_000_000_000_i64)).collect();
+    let mut source = Data::new(&lines.join("\n"));
+    let statement = &parse("SELECT v FROM m", &Parameters::default()).unwrap()[0];
+    let (peak, mut rows) = (Peak::default(), 0);
+    let few = Options { memory: &peak, ..options(LIMITS) };
+    let mut sink = |part: OutSeries| {
+        rows += part.rows.len();
+        Ok(())
+    };
+    stream(statement, &mut source, &few, &mut sink).unwrap();
+    assert_eq!(rows, 200_000);
+    assert!(peak.0.get() < 12 << 20, "{}", peak.0.get());
+    let whole = execute(statement, &mut source, &Options { memory: &NoLimit, ..options(LIMITS) });
+    assert!(whole.unwrap_err().to_string().contains("max-select-point"));
+}

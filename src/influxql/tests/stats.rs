@@ -1,0 +1,88 @@
+//! Which statements the stats of hours answer, and that they answer as readings do.
+
+use super::*;
+
+const HOURLY: &str = "WHERE time >= '2026-03-28T01:00:00Z' AND time < '2026-03-28T09:00:00Z' GROUP BY time(1h)";
+
+/// The numbers of rows and of hours that a query reads.
+fn read(query: &str) -> (usize, usize) {
+    let mut source = Data::new(DATA);
+    let answer = ask(&mut source, query, LIMITS);
+    assert!(!answer.contains("error"), "{answer}");
+    (source.rows, source.hours)
+}
+
+#[test]
+fn whole_hours_are_read_as_stats_and_nothing_else() {
+    for query in [
+        format!("SELECT mean(temp) FROM climate {HOURLY}"),
+        format!("SELECT count(temp), spread(hum), last(temp) FROM climate {HOURLY}, device_id"),
+        format!("SELECT derivative(max(temp)) FROM climate {HOURLY}"),
+        format!("SELECT mean(temp) FROM climate {HOURLY} tz('Europe/Vienna')"),
+        "SELECT max(temp), min(temp) FROM climate WHERE time >= '2026-03-28' AND time < '2026-03-29'".to_owned(),
+        "SELECT mean(temp) FROM climate WHERE device_id = 'S1'".to_owned(),
+        "SELECT last(temp) FROM climate GROUP BY device_id".to_owned(),
+    ] {
+        let (rows, hours) = read(&query);
+        assert!(rows == 0 && hours > 0, "{query}: {rows} rows, {hours} hours");
+    }
+}
+
+#[test]
+fn other_statements_read_readings() {
+    for query in [
+        format!("SELECT median(temp) FROM climate {HOURLY}"),
+        format!("SELECT mean(temp), mode(temp) FROM climate {HOURLY}"),
+        format!("SELECT max(temp), hum FROM climate {HOURLY}"),
+        format!("SELECT mean(temp::integer) FROM climate {HOURLY}"),
+        HOURLY.replace("WHERE", "SELECT mean(temp) FROM climate WHERE hum > 50 AND"),
+        HOURLY.replace("1h)", "1h, 15m)").replace("WHERE", "SELECT mean(temp) FROM climate WHERE"),
+        HOURLY.replace("1h)", "90m)").replace("WHERE", "SELECT mean(temp) FROM climate WHERE"),
+        format!("SELECT mean(temp) FROM climate {HOURLY} tz('Asia/Kolkata')"),
+        "SELECT max(temp) FROM climate".to_owned(),
+        "SELECT temp FROM climate LIMIT 3".to_owned(),
+    ] {
+        let (rows, hours) = read(&query);
+        assert!(rows > 0 && hours == 0, "{query}: {rows} rows, {hours} hours");
+    }
+}
+
+#[test]
+fn only_the_edges_of_a_range_are_read_as_readings() {
+    let range = "time >= '2026-03-28T01:50:00Z' AND time <= '2026-03-28T08:10:00Z'";
+    let query = format!("SELECT mean(temp), count(temp) FROM climate WHERE device_id = 'S1' AND {range}");
+    // One reading each ten minutes: at 01:50, 08:00 and 08:10, and the hours 2 to 7.
+    assert_eq!(read(&query), (3, 6));
+    assert_eq!(read(&format!("{query} GROUP BY time(2h)")), (3, 6));
+}
+
+#[test]
+fn a_limit_ends_the_reading_of_each_series() {
+    assert_eq!(read("SELECT temp FROM climate WHERE device_id = 'S1' LIMIT 3 OFFSET 2").0, 5);
+    assert_eq!(read("SELECT temp FROM climate GROUP BY device_id LIMIT 2").0, 8);
+    let newest = "SELECT temp FROM climate WHERE device_id =~ /^S[12]$/ ORDER BY time DESC LIMIT";
+    assert_eq!(read(&format!("{newest} 1")).0, 2);
+    assert_eq!(read(&format!("{newest} 3 OFFSET 2")).0, 10);
+    let conditional = newest.replace("WHERE", "WHERE temp > 0 AND");
+    assert!(read(&format!("{conditional} 1")).0 > 400);
+}
+
+#[test]
+fn tags_that_a_condition_needs_reach_the_source() {
+    let mut source = Data::new(DATA);
+    for (condition, wanted) in [
+        ("device_id = 'S1' AND temp > 3", vec![("device_id", vec!["S1"])]),
+        ("\"device_id\"::tag =~ /^(S1|S2)$/", vec![("device_id", vec!["S1", "S2"])]),
+        ("(room = 'a' OR room = 'b') AND floor = '0'", vec![("room", vec!["a", "b"]), ("floor", vec!["0"])]),
+        ("room = 'a' OR floor = '0'", vec![]),
+        ("room = ''", vec![]),
+        ("room != 'a'", vec![]),
+    ] {
+        ask(&mut source, &format!("SELECT temp FROM climate WHERE {condition}"), LIMITS);
+        let found: Vec<_> = source.wanted.iter().map(|one| (&*one.key, one.values.clone())).collect();
+        assert_eq!(found.len(), wanted.len(), "{condition}");
+        for ((key, values), (wanted_key, wanted_values)) in found.iter().zip(&wanted) {
+            assert_eq!((key, values), (wanted_key, &wanted_values.iter().map(ToString::to_string).collect()));
+        }
+    }
+}

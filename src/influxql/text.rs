@@ -1,0 +1,126 @@
+//! Expressions as text, for error messages and the names of columns.
+
+use std::fmt;
+
+use super::ast::{Cast, Expr, Operator};
+use super::duration;
+use super::lexer::needs_quotes;
+
+impl Operator {
+    /// The operator as a query has it.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Or => "OR",
+            Self::And => "AND",
+            Self::Equal => "=",
+            Self::NotEqual => "!=",
+            Self::Matches => "=~",
+            Self::MatchesNot => "!~",
+            Self::Less => "<",
+            Self::LessOrEqual => "<=",
+            Self::Greater => ">",
+            Self::GreaterOrEqual => ">=",
+            Self::Add => "+",
+            Self::Subtract => "-",
+            Self::BitOr => "|",
+            Self::BitXor => "^",
+            Self::Multiply => "*",
+            Self::Divide => "/",
+            Self::Remainder => "%",
+            Self::BitAnd => "&",
+        }
+    }
+}
+
+impl Cast {
+    /// The cast as a query has it, without the colons.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Field => "field",
+            Self::Tag => "tag",
+            Self::Float => "float",
+            Self::Integer => "integer",
+            Self::Unsigned => "unsigned",
+            Self::Text => "string",
+            Self::Boolean => "boolean",
+        }
+    }
+}
+
+impl Expr {
+    /// The kind of the expression, as the error messages of InfluxDB name it.
+    pub(super) const fn kind(&self) -> &'static str {
+        match self {
+            Self::Name(..) => "*influxql.VarRef",
+            Self::Call(..) => "*influxql.Call",
+            Self::Binary(..) | Self::Logic(..) => "*influxql.BinaryExpr",
+            Self::Group(_) => "*influxql.ParenExpr",
+            Self::Integer(_) => "*influxql.IntegerLiteral",
+            Self::Number(_) => "*influxql.NumberLiteral",
+            Self::Text(_) => "*influxql.StringLiteral",
+            Self::Boolean(_) => "*influxql.BooleanLiteral",
+            Self::Duration(_) => "*influxql.DurationLiteral",
+            Self::Regex(_) => "*influxql.RegexLiteral",
+            Self::Wildcard(_) => "*influxql.Wildcard",
+            Self::Distinct(_) => "*influxql.Distinct",
+        }
+    }
+
+    /// The name of a column without an alias: that of its field or function, or those of all its operands.
+    pub(super) fn column_name(&self) -> String {
+        match self {
+            Self::Name(name, _) | Self::Call(name, _) => name.clone(),
+            Self::Distinct(_) => "distinct".to_owned(),
+            Self::Group(inner) => inner.column_name(),
+            Self::Binary(_, left, right) => {
+                let names = [left.column_name(), right.column_name()];
+                names.iter().filter(|name| !name.is_empty()).cloned().collect::<Vec<_>>().join("_")
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+impl fmt::Display for Expr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name, cast) => {
+                if needs_quotes(name) {
+                    write!(f, "\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))?;
+                } else {
+                    f.write_str(name)?;
+                }
+                cast.map_or(Ok(()), |cast| write!(f, "::{}", cast.text()))
+            }
+            Self::Call(name, arguments) => {
+                write!(f, "{name}(")?;
+                for (at, argument) in arguments.iter().enumerate() {
+                    write!(f, "{}{argument}", if at == 0 { "" } else { ", " })?;
+                }
+                f.write_str(")")
+            }
+            Self::Binary(operator, left, right) => write!(f, "{left} {} {right}", operator.text()),
+            Self::Logic(operator, operands) => {
+                for (at, operand) in operands.iter().enumerate() {
+                    if at > 0 {
+                        write!(f, " {} ", operator.text())?;
+                    }
+                    write!(f, "{operand}")?;
+                }
+                Ok(())
+            }
+            Self::Group(inner) => write!(f, "({inner})"),
+            Self::Integer(value) => write!(f, "{value}"),
+            Self::Number(value) => write!(f, "{value:.3}"),
+            Self::Text(text) => write!(f, "'{}'", text.replace('\\', "\\\\").replace('\'', "\\'")),
+            Self::Boolean(value) => write!(f, "{value}"),
+            Self::Duration(ns) => f.write_str(&duration::format(*ns)),
+            Self::Regex(pattern) => write!(f, "{pattern}"),
+            Self::Wildcard(None) => f.write_str("*"),
+            Self::Wildcard(Some(cast)) => write!(f, "*::{}", cast.text()),
+            Self::Distinct(name) => write!(f, "DISTINCT {name}"),
+        }
+    }
+}

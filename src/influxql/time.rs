@@ -1,0 +1,160 @@
+//! Times in conditions, and the range of time that a condition allows.
+
+use jiff::civil::{Date, DateTime};
+use jiff::tz::TimeZone;
+
+use super::ast::{Expr, Operator};
+use super::error::StatementError;
+
+/// The earliest and the latest instant, in nanoseconds. A side without a bound has none.
+pub(super) const MIN_NS: i64 = i64::MIN + 2;
+/// See [`MIN_NS`].
+pub(super) const MAX_NS: i64 = i64::MAX - 1;
+
+/// A range of instants, both inclusive, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TimeRange {
+    pub(super) min: i64,
+    pub(super) max: i64,
+}
+
+impl TimeRange {
+    pub(super) const ALL: Self = Self { min: MIN_NS, max: MAX_NS };
+
+    pub(super) fn intersect(self, other: Self) -> Self {
+        Self { min: self.min.max(other.min), max: self.max.min(other.max) }
+    }
+
+    pub(super) const fn is_empty(self) -> bool {
+        self.min > self.max
+    }
+
+    pub(super) const fn has_min(self) -> bool {
+        self.min != MIN_NS
+    }
+
+    pub(super) const fn has_max(self) -> bool {
+        self.max != MAX_NS
+    }
+}
+
+/// Takes the comparisons with `time` out of a condition. All of them apply, wherever they are in it.
+pub(super) fn split(
+    condition: &Expr,
+    now_ns: i64,
+    zone: &TimeZone,
+) -> Result<(Option<Expr>, TimeRange), StatementError> {
+    let mut range = TimeRange::ALL;
+    let rest = without_time(condition, &mut range, now_ns, zone)?;
+    Ok((rest, range))
+}
+
+fn without_time(
+    condition: &Expr,
+    range: &mut TimeRange,
+    now_ns: i64,
+    zone: &TimeZone,
+) -> Result<Option<Expr>, StatementError> {
+    match condition {
+        Expr::Logic(operator, operands) => {
+            let mut kept = Vec::new();
+            for operand in operands {
+                kept.extend(without_time(operand, range, now_ns, zone)?);
+            }
+            Ok(if kept.len() > 1 { Some(Expr::Logic(*operator, kept)) } else { kept.pop() })
+        }
+        Expr::Group(inner) => Ok(without_time(inner, range, now_ns, zone)?.map(|inner| Expr::Group(Box::new(inner)))),
+        Expr::Binary(operator, left, right) => {
+            if is_time(left) {
+                *range = range.intersect(compared(*operator, instant(right, now_ns, zone)?)?);
+                Ok(None)
+            } else if is_time(right) {
+                *range = range.intersect(compared(mirrored(*operator), instant(left, now_ns, zone)?)?);
+                Ok(None)
+            } else {
+                Ok(Some(condition.clone()))
+            }
+        }
+        other => Ok(Some(other.clone())),
+    }
+}
+
+fn is_time(expr: &Expr) -> bool {
+    matches!(expr, Expr::Name(name, _) if name.eq_ignore_ascii_case("time"))
+}
+
+const fn mirrored(operator: Operator) -> Operator {
+    match operator {
+        Operator::Less => Operator::Greater,
+        Operator::LessOrEqual => Operator::GreaterOrEqual,
+        Operator::Greater => Operator::Less,
+        Operator::GreaterOrEqual => Operator::LessOrEqual,
+        other => other,
+    }
+}
+
+fn compared(operator: Operator, at: i64) -> Result<TimeRange, StatementError> {
+    let all = TimeRange::ALL;
+    let at = at.clamp(MIN_NS + 1, MAX_NS - 1);
+    Ok(match operator {
+        Operator::Equal => TimeRange { min: at, max: at },
+        Operator::Less => TimeRange { max: at - 1, ..all },
+        Operator::LessOrEqual => TimeRange { max: at, ..all },
+        Operator::Greater => TimeRange { min: at + 1, ..all },
+        Operator::GreaterOrEqual => TimeRange { min: at, ..all },
+        other => return Err(format!("invalid time comparison operator: {}", other.text()).into()),
+    })
+}
+
+/// The instant that an expression means, in nanoseconds.
+fn instant(expr: &Expr, now_ns: i64, zone: &TimeZone) -> Result<i64, StatementError> {
+    match evaluated(expr, now_ns, zone) {
+        Some(ns) => Ok(ns),
+        None => Err(format!("invalid operation: time and {} are not compatible", expr.kind()).into()),
+    }
+}
+
+fn evaluated(expr: &Expr, now_ns: i64, zone: &TimeZone) -> Option<i64> {
+    match expr {
+        Expr::Integer(ns) | Expr::Duration(ns) => Some(*ns),
+        Expr::Number(ns) => Some(*ns as i64),
+        Expr::Text(text) => parse(text, zone),
+        Expr::Group(inner) => evaluated(inner, now_ns, zone),
+        Expr::Call(name, arguments) if name == "now" && arguments.is_empty() => Some(now_ns),
+        Expr::Binary(operator, left, right) => {
+            let (left, right) = (evaluated(left, now_ns, zone)?, evaluated(right, now_ns, zone)?);
+            match operator {
+                Operator::Add => Some(left.saturating_add(right)),
+                Operator::Subtract => Some(left.saturating_sub(right)),
+                Operator::Multiply => Some(left.saturating_mul(right)),
+                Operator::Divide => left.checked_div(right),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// Parses RFC 3339, `2026-03-28 01:02:03.5` and `2026-03-28`. Without an offset the time is of `zone`.
+pub(super) fn parse(text: &str, zone: &TimeZone) -> Option<i64> {
+    let is_plain = text.is_ascii() && text.len() >= "2026-03-28".len() && text.as_bytes()[4] == b'-';
+    if !is_plain {
+        return None;
+    }
+    if text.contains(['T', 't']) && !text[10..].contains(' ') {
+        if let Ok(timestamp) = text.parse::<jiff::Timestamp>() {
+            return i64::try_from(timestamp.as_nanosecond()).ok();
+        }
+        return None;
+    }
+    let local = match text.split_once(' ') {
+        Some((date, time)) => date.parse::<Date>().ok()?.to_datetime(time.parse().ok()?),
+        None => text.parse::<Date>().ok()?.to_datetime(jiff::civil::Time::midnight()),
+    };
+    of_local(local, zone)
+}
+
+fn of_local(local: DateTime, zone: &TimeZone) -> Option<i64> {
+    let timestamp = zone.to_ambiguous_timestamp(local).compatible().ok()?;
+    i64::try_from(timestamp.as_nanosecond()).ok()
+}

@@ -1,0 +1,119 @@
+//! Values and arithmetic.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::ast::Operator;
+
+/// A value in a row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// There is none.
+    Null,
+    /// A number with a point. It may be infinite or NaN, which an answer shows as null.
+    Float(f64),
+    /// An integer, such as a count.
+    Integer(i64),
+    /// A tag or another text.
+    Text(Arc<str>),
+    /// A comparison's result or a literal.
+    Boolean(bool),
+}
+
+impl Value {
+    /// Whether there is no value.
+    #[must_use]
+    pub const fn is_null(&self) -> bool {
+        matches!(self, Self::Null)
+    }
+
+    /// The value as a number.
+    #[must_use]
+    pub const fn as_f64(&self) -> Option<f64> {
+        match self {
+            Self::Float(value) => Some(*value),
+            Self::Integer(value) => Some(*value as f64),
+            _ => None,
+        }
+    }
+
+    /// The order of two numbers.
+    pub(super) fn order(&self, other: &Self) -> Ordering {
+        match (self, other) {
+            (Self::Integer(a), Self::Integer(b)) => a.cmp(b),
+            (Self::Text(a), Self::Text(b)) => a.cmp(b),
+            (a, b) => a.as_f64().unwrap_or(f64::NAN).total_cmp(&b.as_f64().unwrap_or(f64::NAN)),
+        }
+    }
+
+    /// The sum of two numbers. Integers wrap.
+    pub(super) fn plus(&self, other: &Self) -> Self {
+        arithmetic(Operator::Add, self, other)
+    }
+
+    /// This number less the other one.
+    pub(super) fn minus(&self, other: &Self) -> Self {
+        arithmetic(Operator::Subtract, self, other)
+    }
+
+    /// Converts a number to an integer, as `::integer` does.
+    pub(super) fn to_integer(&self) -> Self {
+        match self {
+            Self::Float(value) => Self::Integer(*value as i64),
+            other => other.clone(),
+        }
+    }
+
+    /// Converts a number to a float, as `::float` does.
+    pub(super) fn to_float(&self) -> Self {
+        self.as_f64().map_or_else(|| self.clone(), Self::Float)
+    }
+}
+
+/// Computes an operator on two values. Division by zero is 0, as in InfluxDB.
+pub(super) fn arithmetic(operator: Operator, left: &Value, right: &Value) -> Value {
+    match (left, right) {
+        (Value::Integer(a), Value::Integer(b)) => integers(operator, *a, *b),
+        (Value::Boolean(a), Value::Boolean(b)) => match operator {
+            Operator::BitAnd => Value::Boolean(a & b),
+            Operator::BitOr => Value::Boolean(a | b),
+            Operator::BitXor => Value::Boolean(a ^ b),
+            _ => Value::Null,
+        },
+        _ => match (left.as_f64(), right.as_f64()) {
+            (Some(a), Some(b)) => floats(operator, a, b),
+            _ => Value::Null,
+        },
+    }
+}
+
+fn integers(operator: Operator, a: i64, b: i64) -> Value {
+    Value::Integer(match operator {
+        Operator::Add => a.wrapping_add(b),
+        Operator::Subtract => a.wrapping_sub(b),
+        Operator::Multiply => a.wrapping_mul(b),
+        Operator::Divide => return Value::Float(if b == 0 { 0.0 } else { a as f64 / b as f64 }),
+        Operator::Remainder => a.checked_rem(b).unwrap_or(0),
+        Operator::BitAnd => a & b,
+        Operator::BitOr => a | b,
+        Operator::BitXor => a ^ b,
+        _ => return Value::Null,
+    })
+}
+
+fn floats(operator: Operator, a: f64, b: f64) -> Value {
+    Value::Float(match operator {
+        Operator::Add => a + b,
+        Operator::Subtract => a - b,
+        Operator::Multiply => a * b,
+        Operator::Divide => {
+            if b == 0.0 {
+                0.0
+            } else {
+                a / b
+            }
+        }
+        Operator::Remainder => a % b,
+        _ => return Value::Null,
+    })
+}

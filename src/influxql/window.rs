@@ -1,0 +1,50 @@
+//! Windows of `GROUP BY time(...)`.
+
+use jiff::tz::TimeZone;
+
+use super::zone;
+
+/// The windows of a `SELECT`: half-open, aligned to the epoch, the offset and the time zone.
+#[derive(Debug, Clone)]
+pub(super) struct Windows {
+    /// The length, in nanoseconds; 0 if there is one window for all.
+    pub(super) every_ns: i64,
+    pub(super) offset_ns: i64,
+    pub(super) zone: Option<TimeZone>,
+}
+
+impl Windows {
+    /// The start of the window that contains an instant.
+    pub(super) fn start_of(&self, at_ns: i64) -> i64 {
+        let Some(zone) = &self.zone else { return self.floor(at_ns) };
+        let ahead = zone::offset_ns(zone, at_ns);
+        let start = self.floor(at_ns.saturating_add(ahead));
+        // The start has the offset that the zone has there.
+        let guess = start.saturating_sub(ahead);
+        let ahead_at_start = zone::offset_ns(zone, guess);
+        if ahead_at_start == ahead {
+            return guess;
+        }
+        let start = start.saturating_sub(ahead_at_start);
+        if start <= at_ns { start } else { guess }
+    }
+
+    /// The start of the next window.
+    pub(super) fn after(&self, start_ns: i64) -> i64 {
+        let next = start_ns.saturating_add(self.every_ns);
+        if self.zone.is_none() {
+            return next;
+        }
+        // A change of the offset makes a window shorter or longer.
+        let aligned = self.start_of(next);
+        if aligned > start_ns {
+            return aligned;
+        }
+        self.start_of(next.saturating_add(self.every_ns.min(7_200_000_000_000)))
+    }
+
+    fn floor(&self, at_ns: i64) -> i64 {
+        let shifted = at_ns.saturating_sub(self.offset_ns);
+        at_ns.saturating_sub(shifted.rem_euclid(self.every_ns))
+    }
+}
