@@ -39,12 +39,15 @@ impl Names {
         Arc::new(Self { table: RwLock::default(), bytes: AtomicU64::default(), held: Arc::clone(held) })
     }
 
-    /// Returns the id of a name. A new name gets a new id; a known one keeps its measurement.
+    /// Returns the id of a name. A new name gets a new id; a known one keeps its measurement, if it has one.
     pub(super) fn id(&self, Name { text, measurement_bytes }: Name<'_>) -> Key {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let Table { by_id, ids } = &mut *table;
         let hash = ids.hash(text.as_bytes());
         if let Some(id) = ids.find(hash, |id| &*by_id[id] == text) {
+            if measurement_bytes > 0 && by_id[id].measurement().is_none() {
+                by_id[id] = Metric::of_measurement(text, measurement_bytes);
+            }
             return id;
         }
         let id = by_id.insert(Metric::of_measurement(text, measurement_bytes));

@@ -119,6 +119,18 @@ impl Queries {
         Ok(Answer { body: Listed { devices, next }, lagging, partial })
     }
 
+    /// Returns devices in the order of their IDs. Their last instants are exact to the day only.
+    ///
+    /// # Errors
+    /// Those of [`Self::devices`].
+    pub async fn device_entries(
+        &self,
+        scope: &DeviceScope,
+        request: &DevicesRequest,
+    ) -> Result<Answer<Listed<Device>>, QueryError> {
+        self.list(self.deadline(), scope, request, Keeping::Entries, Device::new).await
+    }
+
     /// Returns the client IDs of devices in their order.
     ///
     /// # Errors

@@ -53,7 +53,7 @@ pub use groups::{DeviceGroup, DeviceGroups};
 pub use latest::Latest;
 pub use readings::{Page, ReadingAt, ReadingSlices, ReadingsRequest, Slice, SliceHour};
 pub use rollups::{
-    Column, Columns, Fill, Grid, LocalTime, Point, Rollups, RollupsRequest, Series, Step, StepError, Zone,
+    Column, Columns, Fill, Grid, HoursRequest, LocalTime, Point, Rollups, RollupsRequest, Series, Step, StepError, Zone,
 };
 
 /// The most devices that a query looks up in pending under one lock.
@@ -76,7 +76,7 @@ pub struct Limits {
 
 impl Limits {
     /// Checks how many hours a range of instants touches.
-    fn check_range(&self, from_ms: i64, to_ms: i64) -> Result<(), QueryError> {
+    pub(crate) fn check_range(&self, from_ms: i64, to_ms: i64) -> Result<(), QueryError> {
         let asked = i64::from(Hour::at_or_after(to_ms).0) - i64::from(Hour::of(from_ms).0);
         if asked > i64::from(self.max_hours) {
             return Err(QueryError::RangeTooLong { max: self.max_hours, asked: asked.unsigned_abs() });
@@ -239,8 +239,14 @@ impl Queries {
         Self { store, pipeline, limits }
     }
 
+    /// Returns the limits.
+    #[must_use]
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// Returns the deadline of a query that begins now.
-    fn deadline(&self) -> Instant {
+    pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.limits.timeout
     }
 

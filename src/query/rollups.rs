@@ -85,6 +85,17 @@ pub struct RollupsRequest {
     pub fill: Fill,
 }
 
+/// A request for the stats of hours.
+#[derive(Debug, Clone)]
+pub struct HoursRequest {
+    /// The instants, in Unix milliseconds. The answer has all hours that they touch.
+    pub range_ms: Range<i64>,
+    /// The series.
+    pub series: SeriesFilter,
+    /// The columns that matter.
+    pub columns: Columns,
+}
+
 /// A point: the stats of a series in a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
@@ -180,6 +191,38 @@ impl Queries {
         Ok(answer.map(|()| (combined, plan.grid.local_time().clone())))
     }
 
+    /// Passes the hours of a range to `take`, device after device in the order of the request, until it
+    /// breaks. `at` is the index of the device. The number of points has no limit.
+    ///
+    /// # Errors
+    /// If a device is outside of the scope, the range is too long, or the store does not answer.
+    pub async fn each_hour(
+        &self,
+        scope: &DeviceScope,
+        devices: &[Arc<str>],
+        hours: HoursRequest,
+        mut take: impl FnMut(usize, Rollups) -> ControlFlow<()>,
+    ) -> Result<Answer<()>, QueryError> {
+        let HoursRequest { range_ms, series, columns } = hours;
+        let request = RollupsRequest {
+            devices: Vec::new(),
+            from_ms: Some(range_ms.start),
+            to_ms: range_ms.end,
+            series,
+            step: Step::HOUR,
+            zone: Zone::UTC,
+            columns,
+            fill: Fill::None,
+        };
+        let plan = Arc::new(Plan::new(&request, &self.limits)?);
+        let convert = |at: usize, of_device: Rollups| Ok((at, of_device));
+        let take = |of_device: Result<(usize, Rollups), QueryError>| {
+            let (at, rollups) = of_device?;
+            Ok(take(at, rollups))
+        };
+        self.each_device(scope, devices, plan, convert, take).await
+    }
+
     /// Converts the rollups of each device, and calls `take` with the results in the order of the devices,
     /// until it breaks or there was an error of a device.
     ///
@@ -192,7 +235,7 @@ impl Queries {
         devices: &[Arc<str>],
         plan: Arc<Plan>,
         convert: impl Fn(usize, Rollups) -> Result<T, QueryError> + Send + Sync + 'static,
-        mut take: impl FnMut(Result<T, QueryError>) -> Result<ControlFlow<()>, QueryError> + Send,
+        mut take: impl FnMut(Result<T, QueryError>) -> Result<ControlFlow<()>, QueryError>,
     ) -> Result<Answer<()>, QueryError> {
         let deadline = self.deadline();
         let devices = stored_ids(scope, devices)?;
