@@ -49,6 +49,12 @@ async fn the_python_exporter_of_opentelemetry_writes() {
 async fn server_after(program: &str) -> Server {
     let tokens = Setup::sqlite().token("operator", "scopes = ['admin']").token("client", "scopes = ['ingest']");
     let server = Server::start(tokens.set("auth.allow_anonymous", true)).await;
+    run_client(&server, program).await;
+    server
+}
+
+/// Runs a program of `tests/clients` with the token of `client`.
+pub(crate) async fn run_client(server: &Server, program: &str) {
     let (program, url) = (format!("{}/tests/clients/{program}", env!("CARGO_MANIFEST_DIR")), server.url().to_owned());
     let run = move || {
         let mut python = Command::new("python3");
@@ -59,7 +65,6 @@ async fn server_after(program: &str) -> Server {
         python.output().expect("python3 is there")
     };
     succeeded(&tokio::task::spawn_blocking(run).await.expect("no panic"));
-    server
 }
 
 /// Runs a program of `tests/clients`, then reads its writes.

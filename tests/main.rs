@@ -20,6 +20,7 @@ mod hostile_http;
 mod http_contract;
 mod import_real_data;
 mod influx;
+mod influxql;
 mod limits;
 mod lists;
 mod local_steps;

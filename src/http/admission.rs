@@ -82,10 +82,28 @@ impl Admission {
 impl Admitted {
     /// Reserves memory for the query, at most the whole limit.
     pub(super) async fn reserve(&self, bytes: usize) -> Result<(), Problem> {
-        let blocks = u32::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX).min(self.max_blocks);
-        let memory = acquire(&self.blocks, blocks).await.ok_or_else(|| Problem::too_many_queries(Limit::QueryBytes))?;
-        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(memory);
+        let memory = self.take(bytes.min(self.max_blocks as usize * BLOCK_BYTES)).await?;
+        self.keep(memory);
         Ok(())
+    }
+
+    /// Takes memory out of that of all queries.
+    pub(super) async fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Problem> {
+        let blocks = u32::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX);
+        let memory = if blocks > self.max_blocks { None } else { acquire(&self.blocks, blocks).await };
+        memory.ok_or_else(|| Problem::too_many_queries(Limit::QueryBytes))
+    }
+
+    /// Takes memory if it is there at once.
+    pub(super) fn try_take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Problem> {
+        let blocks = u32::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX);
+        let memory = Arc::clone(&self.blocks).try_acquire_many_owned(blocks).ok();
+        memory.ok_or_else(|| Problem::too_many_queries(Limit::QueryBytes))
+    }
+
+    /// Keeps memory until the answer has been sent.
+    pub(super) fn keep(&self, memory: OwnedSemaphorePermit) {
+        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(memory);
     }
 
     /// Reserves a place among the files, and memory until the end of the file.
@@ -144,22 +162,31 @@ pub(super) async fn admit(State(app): State<Arc<App>>, mut request: Request, nex
     let Some(grant) = request.extensions().get::<Arc<Grant>>().cloned() else {
         return Problem::internal("a query without a grant").into_response();
     };
-    match app.admission.enter(&grant.quota).await {
-        Ok(admitted) => {
-            let admitted = Arc::new(admitted);
-            request.extensions_mut().insert(Arc::clone(&admitted));
-            let delivery = Delivery::of(request.headers());
-            let query = app.main.spawn(async move {
-                let answer = next.run(request).await;
-                admitted.hand_over(answer, delivery).await
-            });
-            let answer = AbortOnDropHandle::new(query).await;
-            let mut answer = answer.unwrap_or_else(|error| Problem::internal(&error.to_string()).into_response());
-            delivery::vary(answer.headers_mut());
-            answer
-        }
-        Err(problem) => problem.into_response(),
-    }
+    let delivery = Delivery::of(request.headers());
+    let answer = |admitted| {
+        request.extensions_mut().insert(admitted);
+        next.run(request)
+    };
+    run(&app, &grant.quota, delivery, answer).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+/// Answers a query on the main runtime, once it is admitted.
+pub(super) async fn run<A>(
+    app: &App,
+    quota: &Quota,
+    delivery: Delivery,
+    answer: impl FnOnce(Arc<Admitted>) -> A,
+) -> Result<Response, Problem>
+where
+    A: Future<Output = Response> + Send + 'static,
+{
+    let admitted = Arc::new(app.admission.enter(quota).await?);
+    let answer = answer(Arc::clone(&admitted));
+    let query = app.main.spawn(async move { admitted.hand_over(answer.await, delivery).await });
+    let answer = AbortOnDropHandle::new(query).await;
+    let mut answer = answer.unwrap_or_else(|error| Problem::internal(&error.to_string()).into_response());
+    delivery::vary(answer.headers_mut());
+    Ok(answer)
 }
 
 #[cfg(test)]

@@ -34,12 +34,15 @@ use crate::telemetry::{Limit, RefusalEntry, Sender, What};
 use crate::wire::{Format, Source};
 
 /// The access that a route requires.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
     /// This scope.
     Scope(Scope),
     /// This scope, for a client of `InfluxDB`, with its schemes of `Authorization` and its format of errors.
     Influx(Version, Scope),
+    /// The scope `query`, for a client of `InfluxDB`. Its writers first create a database: `ingest` is enough
+    /// to be heard.
+    InfluxQl,
     /// The scope `ingest`, for a sender of remote write.
     RemoteWrite,
     /// The scope `ingest`, for a client of OTLP.
@@ -149,6 +152,7 @@ fn authorized(
     let tokens = app.gate.tokens();
     let scope = match need {
         Need::Scope(scope) | Need::Influx(_, scope) => Some(scope),
+        Need::InfluxQl => Some(Scope::Query),
         Need::RemoteWrite | Need::Otlp | Need::Webhook => Some(Scope::Ingest),
         Need::AnyToken => None,
         Need::Metrics => (tokens.metrics() == Audience::Admin).then_some(Scope::Admin),
@@ -156,7 +160,14 @@ fn authorized(
     };
     let is_open = scope.is_none() && !matches!(need, Need::AnyToken);
     let token = token_of(headers, need.takes_influx_schemes());
-    match authenticated(&tokens, token, certificate, scope, &app.clock) {
+    let granted = authenticated(&tokens, token.clone(), certificate, scope, &app.clock);
+    if need == Need::InfluxQl && !granted.as_ref().is_ok_and(|grant| grant.allows(Scope::Query)) {
+        let writer = authenticated(&tokens, token, certificate, Some(Scope::Ingest), &app.clock);
+        if let Some(grant) = writer.ok().filter(|grant| grant.allows(Scope::Ingest)) {
+            return Ok(grant);
+        }
+    }
+    match granted {
         Ok(grant) => match scope {
             Some(scope) if !grant.allows(scope) => {
                 tracing::debug!(name = grant.name.as_deref(), scope = scope.as_str(), "a token lacks a scope");
@@ -220,7 +231,7 @@ fn password(credentials: &str) -> &str {
 
 impl Need {
     const fn takes_influx_schemes(self) -> bool {
-        matches!(self, Self::Influx(..) | Self::Health)
+        matches!(self, Self::Influx(..) | Self::InfluxQl | Self::Health)
     }
 
     const fn carries_readings(self) -> bool {
@@ -261,6 +272,7 @@ impl Need {
         let is_unauthorized = problem.status() == StatusCode::UNAUTHORIZED;
         let mut response = match self {
             Self::Influx(version, _) => version.failed(&problem),
+            Self::InfluxQl => Version::V1.failed(&problem),
             Self::RemoteWrite => remote_write::failed(&problem),
             Self::Otlp => otlp::Encoding::of(headers).failed(&problem),
             _ => problem.into_response(),

@@ -96,7 +96,6 @@ pub(super) async fn respond(
     timeout: Duration,
 ) -> Result<Response, Problem> {
     let mut next = export.next().await?;
-    let encoder = Encoder::new(encoding).map_err(|error| Problem::internal(&error.to_string()))?;
     let lease = Arc::new(lease);
     let (send_slice, mut slices) = mpsc::channel(1);
     let of_reader = Arc::clone(&lease);
@@ -114,17 +113,29 @@ pub(super) async fn respond(
             };
         }
     });
-    let (pieces, received) = mpsc::channel(PIECES_AHEAD);
-    let out = Output { text: Vec::new(), encoder, pieces, runtime: Handle::current(), timeout };
-    tokio::task::spawn_blocking(move || {
+    let reader = AbortOnDropHandle::new(reader);
+    stream(encoding, timeout, reader, move |out| {
         let _lease = lease;
-        match write(&mut rows, &mut slices, out) {
-            Ok(()) | Err(FileError::Gone) => {}
-            Err(error @ FileError::SlowClient(_)) => tracing::debug!(%error, "a file ended early"),
-            Err(error) => tracing::warn!(%error, "a file ended early"),
-        }
+        write(&mut rows, &mut slices, out)
+    })
+}
+
+/// The response whose body `write` writes on a blocking thread. `guard` is dropped with the body.
+pub(super) fn stream(
+    encoding: Encoding,
+    timeout: Duration,
+    guard: impl Send + 'static,
+    write: impl FnOnce(&mut Output) -> Result<(), FileError> + Send + 'static,
+) -> Result<Response, Problem> {
+    let encoder = Encoder::new(encoding).map_err(|error| Problem::internal(&error.to_string()))?;
+    let (pieces, received) = mpsc::channel(PIECES_AHEAD);
+    let mut out = Output { text: Vec::new(), encoder, pieces, runtime: Handle::current(), timeout };
+    tokio::task::spawn_blocking(move || match write(&mut out).and_then(|()| out.end()) {
+        Ok(()) | Err(FileError::Gone) => {}
+        Err(error @ FileError::SlowClient(_)) => tracing::debug!(%error, "a file ended early"),
+        Err(error) => tracing::warn!(%error, "a file ended early"),
     });
-    let body = FileBody { pieces: received, is_complete: false, _reader: AbortOnDropHandle::new(reader) };
+    let body = FileBody { pieces: received, is_complete: false, _guard: Box::new(guard) };
     let mut response = Response::new(Body::new(body));
     if let Some(encoding) = encoding.header() {
         response.headers_mut().insert(header::CONTENT_ENCODING, encoding);
@@ -132,12 +143,12 @@ pub(super) async fn respond(
     Ok(response)
 }
 
-fn write(rows: &mut impl Rows, slices: &mut Slices, mut out: Output) -> Result<(), FileError> {
-    rows.begin(&mut out)?;
+fn write(rows: &mut impl Rows, slices: &mut Slices, out: &mut Output) -> Result<(), FileError> {
+    rows.begin(out)?;
     loop {
         match slices.blocking_recv().ok_or(FileError::Gone)?? {
-            Step::Next((device, slice)) => rows.write(&device, &slice, &mut out)?,
-            Step::End => return out.end(),
+            Step::Next((device, slice)) => rows.write(&device, &slice, out)?,
+            Step::End => return Ok(()),
         }
     }
 }
@@ -191,7 +202,7 @@ impl Output {
 struct FileBody {
     pieces: mpsc::Receiver<Step<Bytes>>,
     is_complete: bool,
-    _reader: AbortOnDropHandle<()>,
+    _guard: Box<dyn Send>,
 }
 
 /// The end of a body whose file failed.

@@ -44,6 +44,7 @@ mod format;
 pub mod fuzz;
 mod headers;
 mod influx;
+mod influxql;
 mod ingest;
 mod intake;
 mod linger;

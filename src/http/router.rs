@@ -16,7 +16,7 @@ use super::body_completion::BodyCompletion;
 use super::influx::Version;
 use super::problem::Problem;
 use super::server::Peer;
-use super::{App, deletion, headers, influx, ingest, operate, otlp, query, remote_write, time, webhook};
+use super::{App, deletion, headers, influx, influxql, ingest, operate, otlp, query, remote_write, time, webhook};
 use crate::config::{OWN_PATHS, Scope};
 use crate::telemetry::Limit;
 
@@ -46,8 +46,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .add(Need::Influx(Version::V3, Scope::Ingest), "/api/v3/write_lp", influx::write(Version::V3))
         .add(Need::RemoteWrite, "/api/v1/write", post(remote_write::write))
         .add(Need::Otlp, "/v1/metrics", post(otlp::metrics))
-        // It answers only the statement that writers send first.
-        .add(Need::Influx(Version::V1, Scope::Ingest), "/query", get(influx::query).post(influx::query))
+        .add(Need::InfluxQl, "/query", get(influxql::query).post(influxql::query))
         .add(Need::Health, "/ping", get(influx::ping))
         .add(Need::Health, "/health", get(influx::health))
         .add(Need::Metrics, "/metrics", get(operate::metrics))

@@ -28,7 +28,7 @@ async fn each_route_needs_exactly_its_scope() {
         (Method::POST, "/write", LINE, "writer"),
         (Method::POST, "/api/v2/write", LINE, "writer"),
         (Method::POST, "/api/v3/write_lp", LINE, "writer"),
-        (Method::POST, "/query?q=CREATE+DATABASE+x", "", "writer"),
+        (Method::POST, "/query?q=SHOW+DATABASES", "", "reader"),
         (Method::GET, "/v1/devices", "", "reader"),
         (Method::GET, "/v1/rollups?device=d", "", "reader"),
         (Method::GET, "/v1/devices/d/rollups", "", "reader"),

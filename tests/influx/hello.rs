@@ -24,25 +24,3 @@ async fn health_passes() {
         json!({ "name": "tidegauge", "message": message, "checks": [], "status": "pass", "version": version });
     assert_eq!(server.get_json("/health").await, expected);
 }
-
-#[tokio::test]
-async fn create_database_is_the_only_accepted_statement() {
-    let server = Server::start(Setup::sqlite()).await;
-    let created = json!({ "results": [{ "statement_id": 0 }] });
-    let create = "/query?q=CREATE+DATABASE+%22plant%22";
-    assert_eq!(server.get_json(create).await, created);
-    assert_eq!(server.send(server.request(Method::POST, create)).await.json(), created);
-    let form = "q=CREATE+DATABASE+%22plant%22&db=";
-    let answer = server.post("/query", "application/x-www-form-urlencoded", form).await;
-    assert_eq!((answer.status, answer.json()), (200, created));
-
-    for (path, about) in
-        [("/query?q=SHOW+DATABASES", "InfluxQL is not supported"), ("/query?db=plant", "q: is missing")]
-    {
-        let answer = server.get(path).await;
-        assert_eq!(answer.status, 400, "{path}");
-        let error = answer.json()["error"].as_str().expect("a text").to_owned();
-        assert!(error.contains(about), "{error}");
-        assert_eq!(answer.header("x-influxdb-error"), error);
-    }
-}

@@ -2,68 +2,21 @@
 //! value by value.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use tempfile::TempDir;
 use tidegauge::model::series::Series;
 
 use super::{V1, V2, V3};
-use crate::harness::mongod::free_port;
-use crate::harness::mongod::kill_on_exit::KillOnExit;
-use crate::harness::{Database, Server, Setup, client, wait_until};
+use crate::harness::{Database, Influxd, Server, Setup, wait_until};
 
 /// Each value by device, metric, labels and time in milliseconds.
 type Stored = BTreeMap<(String, String, BTreeMap<String, String>, i64), f64>;
 
-/// An influxd on free ports, with a temporary folder.
-#[derive(Debug)]
-struct Influxd {
-    child: Child,
-    url: String,
-    client: reqwest::Client,
-    folder: TempDir,
-    _kill_on_exit: KillOnExit,
-}
-
 impl Influxd {
-    /// Starts it, and creates the database `plant`.
-    async fn start() -> Self {
-        let folder = tempfile::Builder::new().prefix("tidegauge-influxd-").tempdir().expect("a temporary folder");
-        let http = format!("127.0.0.1:{}", free_port());
-        let log = File::create(folder.path().join("log")).expect("the folder is writable");
-        let mut command = Command::new(binary());
-        command.args(["run", "-config", "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        for (name, value) in [
-            ("META_DIR", folder.path().join("meta").display().to_string()),
-            ("DATA_DIR", folder.path().join("data").display().to_string()),
-            ("DATA_WAL_DIR", folder.path().join("wal").display().to_string()),
-            ("BIND_ADDRESS", format!("127.0.0.1:{}", free_port())),
-            ("HTTP_BIND_ADDRESS", http.clone()),
-            ("REPORTING_DISABLED", "true".to_owned()),
-        ] {
-            command.env(format!("INFLUXDB_{name}"), value);
-        }
-        let child = command.spawn().expect("get-influxd names a program that runs");
-        let kill_on_exit = KillOnExit::new(&child, folder.path());
-        let client = client(None).build().expect("a client");
-        let url = format!("http://{http}");
-        let influxd = Self { child, url, client, folder, _kill_on_exit: kill_on_exit };
-        wait_until("influxd answers", async || {
-            let answer = influxd.client.get(format!("{}/ping", influxd.url)).send().await;
-            answer.is_ok_and(|answer| answer.status() == 204).then_some(())
-        })
-        .await;
-        influxd.query("CREATE DATABASE plant").await;
-        influxd
-    }
-
     async fn query(&self, statement: &str) -> Value {
         let mut query = form_urlencoded::Serializer::new(String::new());
         query.extend_pairs([("db", "plant"), ("epoch", "ms"), ("q", statement)]);
-        let request = self.client.post(format!("{}/query?{}", self.url, query.finish()));
+        let request = self.client().post(format!("{}/query?{}", self.url(), query.finish()));
         let answer = request.send().await.expect("influxd answers").text().await.expect("text");
         let answer: Value = serde_json::from_str(&answer).expect("JSON");
         assert!(answer.get("error").is_none() && answer["results"][0].get("error").is_none(), "{statement}: {answer}");
@@ -71,7 +24,7 @@ impl Influxd {
     }
 
     async fn write(&self, lines: &str) {
-        let answer = self.client.post(format!("{}{V1}", self.url)).body(lines.to_owned()).send().await;
+        let answer = self.client().post(format!("{}{V1}", self.url())).body(lines.to_owned()).send().await;
         let answer = answer.expect("influxd answers");
         let status = answer.status();
         assert_eq!(status, 204, "{}", answer.text().await.unwrap_or_default());
@@ -105,24 +58,6 @@ impl Influxd {
         }
         stored
     }
-}
-
-impl Drop for Influxd {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-            eprintln!("--- influxd logged:\n{log}---");
-        }
-        self.child.kill().expect("influxd is our child");
-        self.child.wait().expect("influxd is our child");
-    }
-}
-
-fn binary() -> PathBuf {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-influxd");
-    let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim_end())
 }
 
 /// All values that tidegauge has.
@@ -181,6 +116,7 @@ async fn send_datagrams(server: &Server, lines: &str) {
 /// Returns the number of series.
 async fn each_series_and_value_is_equal(lines: &str, device_tag: &str) -> usize {
     let influxd = Influxd::start().await;
+    influxd.query("CREATE DATABASE plant").await;
     influxd.write(lines).await;
     let expected = influxd.stored(device_tag).await;
     let databases = [Database::new(), Database::new()];

@@ -1,7 +1,7 @@
 //! Errors in the format of each version of `InfluxDB`.
 
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
@@ -103,14 +103,18 @@ impl Version {
     }
 }
 
-pub(super) fn v1(status: StatusCode, error: &str) -> Response {
+fn v1(status: StatusCode, error: &str) -> Response {
     let mut response = (status, Json(V1 { error })).into_response();
-    // A header is one line of ASCII; the body has the unchanged message.
+    set_error(response.headers_mut(), error);
+    response
+}
+
+/// Adds the header of version 1 with an error. It is one line of ASCII; the body has the unchanged message.
+pub(in crate::http) fn set_error(headers: &mut HeaderMap, error: &str) {
     let ascii = error.replace(|character: char| !matches!(character, ' '..='~'), "?");
     if let Ok(value) = HeaderValue::from_str(&ascii) {
-        response.headers_mut().insert("x-influxdb-error", value);
+        headers.insert("x-influxdb-error", value);
     }
-    response
 }
 
 fn v2(status: StatusCode, message: &str, line: Option<u64>) -> Response {

@@ -2,15 +2,12 @@
 //!
 //! Each version of the API has its own names for units of time and its own error bodies. Everything else is
 //! the same as for all requests with readings. Databases, buckets, organisations, retention policies and
-//! other parameters of `InfluxDB` are accepted and have no effect.
-//!
-//! Queries in the languages of `InfluxDB` are not supported. `/query` answers only the `CREATE DATABASE` that
-//! some clients send first.
+//! other parameters of `InfluxDB` are accepted and have no effect. `http/influxql` answers queries.
 
 mod answer;
 mod hello;
 mod write;
 
-pub(super) use answer::Version;
-pub(super) use hello::{health, ping, query};
+pub(super) use answer::{Version, set_error};
+pub(super) use hello::{INFLUXDB_VERSION, health, ping};
 pub(super) use write::write;

@@ -1,0 +1,175 @@
+//! The series of the device index, as InfluxQL has them: by measurement, with tags and fields.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::config::LineProtocol;
+use crate::influxql::{Aliases, Series, mapping};
+use crate::model::{Day, Hour, Metric, series};
+use crate::query::Device;
+
+/// The start of the tag of a label that has a name which only the device can have.
+const LABEL: &str = "label.";
+
+type Tags = Vec<(Arc<str>, Arc<str>)>;
+
+/// A series, and where its values are.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) series: Series,
+    pub(super) place: Place,
+}
+
+/// Where the values of a series are.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    /// The client ID.
+    pub(super) device: Arc<str>,
+    /// The metrics of the fields, in their order.
+    pub(super) metrics: Vec<Metric>,
+    /// All readings of the device are inside, in Unix milliseconds.
+    pub(super) span_ms: Range<i64>,
+}
+
+/// The rule that names tags.
+#[derive(Debug)]
+pub(super) struct Catalogue {
+    device_tag: Arc<str>,
+    /// The tag that line protocol looks for first, so that no label of it has this name.
+    first_tag: Arc<str>,
+    aliases: Arc<Aliases>,
+}
+
+impl Catalogue {
+    pub(super) fn new(line_protocol: &LineProtocol) -> Self {
+        let names = &line_protocol.device_tags;
+        let device_tag = mapping::device_tag(names);
+        let others = names.iter().filter(|name| *name != device_tag).cloned().collect();
+        let aliases = Arc::new(Aliases { key: device_tag.to_owned(), others });
+        let first_tag = names.first().map_or(device_tag, |name| name);
+        Self { device_tag: device_tag.into(), first_tag: first_tag.into(), aliases }
+    }
+
+    /// Whether only the device can have this tag.
+    pub(super) fn is_of_device(&self, tag: &str) -> bool {
+        *self.device_tag == *tag || *self.first_tag == *tag
+    }
+
+    /// The series of a device by measurement: all, or those of `only`. Their keys are 0.
+    pub(super) fn series_of(&self, device: &Device, only: Option<&str>) -> Vec<(Arc<str>, Found)> {
+        let mut by_tags: BTreeMap<(&str, series::Labels<'_>), BTreeMap<&str, Metric>> = BTreeMap::new();
+        for metric in &device.metrics {
+            if only.is_some_and(|only| !metric.starts_with(only)) {
+                continue;
+            }
+            let Ok(parsed) = series::Series::parse(metric) else { continue };
+            let (measurement, field) = mapping::split(parsed.metric, metric.measurement());
+            if only.is_none_or(|only| only == measurement) {
+                by_tags.entry((measurement, parsed.labels)).or_default().entry(field).or_insert_with(|| metric.clone());
+            }
+        }
+        if by_tags.is_empty() {
+            return Vec::new();
+        }
+        let metadata = tags_of(device.metadata.as_deref());
+        let last_day = Day::of(Hour::of(device.last_ts_ms));
+        let span_ms = device.first_ts_ms..Day(last_day.0 + 1).start_ms();
+        let found = by_tags.into_iter().map(|((measurement, labels), fields)| {
+            let mut tags: BTreeMap<Arc<str>, Arc<str>> = metadata.iter().cloned().collect();
+            for (key, value) in &labels {
+                let is_taken = self.is_of_device(key);
+                let key = if is_taken { format!("{LABEL}{key}").into() } else { Arc::from(&**key) };
+                tags.insert(key, Arc::from(&**value));
+            }
+            tags.insert(Arc::clone(&self.device_tag), Arc::clone(&device.id));
+            let (fields, metrics) = fields.into_iter().map(|(field, metric)| (Arc::from(field), metric)).unzip();
+            let aliases = Arc::clone(&self.aliases);
+            let series = Series { key: 0, tags: tags.into_iter().collect(), fields, aliases };
+            let place = Place { device: Arc::clone(&device.id), metrics, span_ms: span_ms.clone() };
+            (Arc::from(measurement), Found { series, place })
+        });
+        found.collect()
+    }
+}
+
+impl Found {
+    /// The memory that it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        const OF_SERIES: usize = 256;
+        const OF_TAG: usize = 64;
+        const OF_FIELD: usize = 96;
+        OF_SERIES + self.series.tags.len() * OF_TAG + self.series.fields.len() * OF_FIELD
+    }
+}
+
+/// The members of metadata that are a text, a number or a boolean.
+fn tags_of(metadata: Option<&str>) -> Tags {
+    let metadata: Map<String, Value> =
+        metadata.and_then(|metadata| serde_json::from_str(metadata).ok()).unwrap_or_default();
+    let text = |value: Value| match value {
+        Value::String(text) if !text.is_empty() => Some(text),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(value) => Some(value.to_string()),
+        _ => None,
+    };
+    metadata.into_iter().filter_map(|(key, value)| Some((key.into(), text(value)?.into()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(metrics: Vec<Metric>) -> Device {
+        let metadata =
+            r#"{"room": "hall", "floor": 2, "lit": true, "empty": "", "at": {"x": 1}, "cpu": "m", "device_id": "n"}"#;
+        Device {
+            id: "S1".into(),
+            metadata: Some(metadata.into()),
+            metrics,
+            has_more_metrics: false,
+            first_ts_ms: 5,
+            last_ts_ms: 86_400_000,
+        }
+    }
+
+    fn keys(catalogue: &Catalogue, device: &Device, only: Option<&str>) -> Vec<String> {
+        let found = catalogue.series_of(device, only).into_iter().map(|(measurement, found)| {
+            let tags = found.series.tags.iter().map(|(key, value)| format!(",{key}={value}"));
+            format!("{measurement}{} {}", tags.collect::<String>(), found.series.fields.join(" "))
+        });
+        found.collect()
+    }
+
+    #[test]
+    fn metrics_become_fields_and_labels_and_metadata_tags() {
+        let catalogue = Catalogue::new(&LineProtocol::default());
+        let of = Metric::of_measurement;
+        let device = device(vec![
+            of("cpu_idle{cpu=cpu0}", 3),
+            of("cpu_user{cpu=cpu0}", 3),
+            of("cpu_idle{cpu=cpu1}", 3),
+            of("cpu_load", 0),
+            of("cpu", 0),
+            of("temp{device_id=x,deviceId=z,host=y}", 0),
+        ]);
+        let metadata = "device_id=S1,floor=2,lit=true,room=hall";
+        let all = keys(&catalogue, &device, None);
+        assert_eq!(
+            all,
+            [
+                &format!("cpu,cpu=m,{metadata} value"),
+                &format!("cpu,cpu=cpu0,{metadata} idle user"),
+                &format!("cpu,cpu=cpu1,{metadata} idle"),
+                &format!("cpu_load,cpu=m,{metadata} value"),
+                "temp,cpu=m,device_id=S1,floor=2,host=y,label.deviceId=z,label.device_id=x,lit=true,room=hall value",
+            ]
+        );
+        assert_eq!(keys(&catalogue, &device, Some("cpu")), all[..3]);
+        let (_, temp) = catalogue.series_of(&device, Some("temp")).remove(0);
+        assert_eq!(["host", "device_id", "deviceId", "nope"].map(|key| temp.series.tag(key)), ["y", "S1", "S1", ""]);
+        assert_eq!(temp.place.span_ms, 5..2 * 86_400_000);
+    }
+}

@@ -1,0 +1,323 @@
+//! `/query`: InfluxQL, for clients of InfluxDB 1.
+//!
+//! The room `influxql` has the language. Here are the parameters of a request, and the data that statements
+//! ask for: `catalogue` has measurements, tags and fields of the device index, `source` reads the values.
+//!
+//! A statement is evaluated on a blocking thread. The memory of its data and of its answer grows with them,
+//! and is taken from that of all queries.
+
+mod catalogue;
+mod form;
+mod source;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+use axum::response::Response;
+use tokio::runtime::Handle;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use self::catalogue::Catalogue;
+use self::form::Form;
+use self::source::Stored;
+use super::App;
+use super::admission::{self, Admitted};
+use super::delivery::Delivery;
+use super::file::{self, FILE_BYTES, FileError, Output};
+use super::format::Encoding;
+use super::influx::INFLUXDB_VERSION;
+use super::problem::Problem;
+use crate::access::Grant;
+use crate::config::Scope;
+use crate::influxql::ast::Statement;
+use crate::influxql::{Limits, Memory, Options, ParseError, StatementError, Writer, execute, parse, stream};
+use crate::telemetry::Limit;
+
+/// The name of the database if a request names none. All data is in it.
+const DATABASE: &str = "tidegauge";
+
+/// The memory of a query without data.
+const LEAST_BYTES: usize = 64 << 10;
+
+/// `GET /query` and `POST /query`
+pub(super) async fn query(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let form = Form::receive(&app, &grant, (&method, &uri, &headers), body).await;
+    match form {
+        Ok(form) => {
+            let shape = form.shape();
+            answer(&app, grant, form, &headers).await.unwrap_or_else(|refusal| refusal.into_response(shape))
+        }
+        Err((refusal, shape)) => refusal.into_response(shape),
+    }
+}
+
+/// The form of an answer.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    format: crate::influxql::Format,
+    is_pretty: bool,
+}
+
+/// Why a request as a whole has no answer.
+#[derive(Debug)]
+enum Refusal {
+    Problem(Problem),
+    /// The query or its parameters are malformed.
+    Malformed(String),
+}
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+impl From<ParseError> for Refusal {
+    fn from(error: ParseError) -> Self {
+        Self::Malformed(error.to_string())
+    }
+}
+
+impl Refusal {
+    /// The answer in the format of InfluxDB, with the message in a header too.
+    fn into_response(self, shape: Shape) -> Response {
+        let (status, message) = match &self {
+            Self::Problem(problem) => (problem.status(), problem.detail()),
+            Self::Malformed(message) => (StatusCode::BAD_REQUEST, &**message),
+        };
+        let mut text = Vec::new();
+        Writer::error(shape.format, shape.is_pretty, message, &mut text);
+        let mut response = shape.respond(Body::from(text));
+        *response.status_mut() = status;
+        super::influx::set_error(response.headers_mut(), message);
+        if let Self::Problem(problem) = &self {
+            problem.mark(&mut response);
+        }
+        response
+    }
+}
+
+impl Shape {
+    fn respond(self, body: Body) -> Response {
+        let mut response = Response::new(body);
+        let content_type = HeaderValue::from_static(form::content_type(self.format));
+        response.headers_mut().insert(CONTENT_TYPE, content_type);
+        let version = HeaderValue::from_static(INFLUXDB_VERSION);
+        response.headers_mut().insert(HeaderName::from_static("x-influxdb-version"), version);
+        response
+    }
+}
+
+async fn answer(app: &Arc<App>, grant: Arc<Grant>, form: Form, headers: &HeaderMap) -> Result<Response, Refusal> {
+    let statements = parse(&form.query, &form.parameters)?;
+    if !grant.allows(Scope::Query) && !statements.iter().all(|statement| *statement == Statement::CreateDatabase) {
+        return Err(Problem::forbidden("the token lacks the scope \"query\"".to_owned()).into());
+    }
+    let encoding = Encoding::choose(headers);
+    let (shape, quota, job_app) = (form.shape(), Arc::clone(&grant.quota), Arc::clone(app));
+    let answer = move |admitted: Arc<Admitted>| async move {
+        let answer = Job::start(job_app, grant, admitted, statements, form, encoding).await;
+        answer.unwrap_or_else(|problem| Refusal::Problem(problem).into_response(shape))
+    };
+    Ok(admission::run(app, &quota, Delivery::of(headers), answer).await?)
+}
+
+/// The evaluation of a request on a blocking thread.
+struct Job {
+    app: Arc<App>,
+    grant: Arc<Grant>,
+    statements: Vec<Statement>,
+    form: Form,
+    runtime: Handle,
+    /// The end of the time for all statements of an answer that is one document.
+    deadline: Instant,
+    cancelled: CancellationToken,
+    memory: Held,
+}
+
+impl Job {
+    async fn start(
+        app: Arc<App>,
+        grant: Arc<Grant>,
+        admitted: Arc<Admitted>,
+        statements: Vec<Statement>,
+        form: Form,
+        encoding: Encoding,
+    ) -> Result<Response, Problem> {
+        let (shape, cancelled) = (form.shape(), CancellationToken::new());
+        let guard: DropGuard = cancelled.clone().drop_guard();
+        let lease = match form.chunk_rows {
+            Some(_) => Some(Arc::clone(&admitted).lease(FILE_BYTES).await?),
+            None => None,
+        };
+        let held = Mutex::new(admitted.take(LEAST_BYTES).await?);
+        let runtime = Handle::current();
+        let memory = Held { admitted: Arc::clone(&admitted), held };
+        let (timeout, deadline) = (app.limits.body_timeout, app.queries.deadline());
+        let job = Self { app, grant, statements, form, runtime, deadline, cancelled, memory };
+        if let Some(lease) = lease {
+            let mut response = file::stream(encoding, timeout, guard, move |out| {
+                let _lease = lease;
+                job.send(out)
+            })?;
+            let headers = std::mem::take(shape.respond(Body::empty()).headers_mut());
+            response.headers_mut().extend(headers);
+            return Ok(response);
+        }
+        let written = tokio::task::spawn_blocking(move || job.write().map(|text| (text, job.memory.held))).await;
+        let written = written.map_err(|error| Problem::internal(&error.to_string()))?;
+        let (text, memory) = written.map_err(|_| Problem::too_many_queries(Limit::QueryBytes))?;
+        drop(guard);
+        admitted.keep(memory.into_inner().unwrap_or_else(PoisonError::into_inner));
+        Ok(shape.respond(Body::from(text)))
+    }
+
+    /// The answer as one document.
+    fn write(&self) -> Result<Vec<u8>, StatementError> {
+        let mut text = Vec::new();
+        let mut writer = self.writer(&mut text);
+        let mut failed = false;
+        for (id, statement) in self.statements.iter().enumerate() {
+            let before = text.len();
+            if failed {
+                writer.result(id, Err(&StatementError::not_executed()), &mut text);
+                continue;
+            }
+            let (answer, lagging) = self.evaluate(|source, options| execute(statement, source, options));
+            failed = answer.is_err();
+            warn(&mut writer, lagging);
+            writer.result(id, answer.as_deref(), &mut text);
+            self.memory.grow(text.len() - before)?;
+        }
+        writer.finish(&mut text);
+        Ok(text)
+    }
+
+    /// Sends the answer in chunks.
+    fn send(&self, out: &mut Output) -> Result<(), FileError> {
+        let mut writer = self.writer(&mut out.text);
+        let mut failed = false;
+        for (id, statement) in self.statements.iter().enumerate() {
+            if failed {
+                writer.result(id, Err(&StatementError::not_executed()), &mut out.text);
+                continue;
+            }
+            let (mut broken, mut held) = (None, 0);
+            let (answer, lagging) = self.evaluate(|source, options| {
+                stream(statement, source, options, &mut |part| {
+                    let bytes = self.bytes_of_chunk(part.columns.len());
+                    if bytes > held {
+                        self.memory.grow(bytes - held)?;
+                        held = bytes;
+                    }
+                    writer.part(id, part, &mut out.text);
+                    out.send_if_full().map_err(|error| {
+                        broken = Some(error);
+                        StatementError::not_executed()
+                    })
+                })
+            });
+            if let Some(error) = broken {
+                return Err(error);
+            }
+            failed = answer.is_err();
+            warn(&mut writer, lagging);
+            writer.end(id, answer.as_ref().copied(), &mut out.text);
+            out.send_if_full()?;
+        }
+        writer.finish(&mut out.text);
+        Ok(())
+    }
+
+    /// The memory of the rows and the text of a chunk.
+    fn bytes_of_chunk(&self, columns: usize) -> usize {
+        const OF_ROW: usize = 64;
+        const OF_VALUE: usize = 64;
+        self.form.chunk_rows.unwrap_or_default().saturating_mul(OF_ROW + columns * OF_VALUE)
+    }
+
+    fn writer(&self, text: &mut Vec<u8>) -> Writer {
+        let Form { format, epoch, is_pretty, chunk_rows, .. } = self.form;
+        Writer::new(format, epoch, is_pretty, chunk_rows, self.statements.len(), text)
+    }
+
+    /// Evaluates a statement with its data. Also returns the lag of the data.
+    fn evaluate<T>(
+        &self,
+        evaluate: impl FnOnce(&mut Stored<'_>, &Options<'_>) -> Result<T, StatementError>,
+    ) -> (Result<T, StatementError>, Option<Duration>) {
+        let Self { app, grant, form, runtime, deadline, cancelled, memory, .. } = self;
+        let (limits, is_in_parts) = (app.queries.limits(), form.chunk_rows.is_some());
+        let now_ms = app.clock.now_ms();
+        let mut source = Stored {
+            queries: &app.queries,
+            scope: &grant.device_scope,
+            runtime,
+            deadline: if is_in_parts { Instant::now() + limits.timeout } else { *deadline },
+            is_in_parts,
+            cancelled,
+            catalogue: &Catalogue::new(&app.formats.line_protocol),
+            memory,
+            now_ms,
+            max_series: limits.max_points,
+            all: None,
+            places: Vec::new(),
+            lagging: None,
+        };
+        let options = Options {
+            now_ns: now_ms.saturating_mul(1_000_000),
+            databases: vec![form.database.clone().unwrap_or_else(|| DATABASE.to_owned())],
+            limits: Limits {
+                max_series: limits.max_points,
+                max_buckets: limits.max_points,
+                max_points: usize::try_from(limits.max_values_read).unwrap_or(usize::MAX),
+                max_rows: limits.max_points,
+            },
+            memory,
+        };
+        let answer = evaluate(&mut source, &options);
+        (answer, source.lagging)
+    }
+}
+
+/// Notes in the next result that the newest readings may be missing.
+fn warn(writer: &mut Writer, lagging: Option<Duration>) {
+    if let Some(lagging) = lagging {
+        writer.warn(format!("readings of the last {:.1} s may be missing", lagging.as_secs_f64()));
+    }
+}
+
+/// The memory of a request, which grows with its data.
+struct Held {
+    admitted: Arc<Admitted>,
+    held: Mutex<OwnedSemaphorePermit>,
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held").finish_non_exhaustive()
+    }
+}
+
+impl Memory for Held {
+    fn grow(&self, bytes: usize) -> Result<(), StatementError> {
+        let more = self.admitted.try_take(bytes).map_err(|problem| StatementError::new(problem.detail()))?;
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).merge(more);
+        Ok(())
+    }
+}

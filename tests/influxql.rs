@@ -1,0 +1,7 @@
+//! `InfluxQL` on `/query`: beside a real influxd, by unchanged clients, and against hostile queries.
+
+mod clients;
+mod comparison;
+mod data;
+mod envelope;
+mod hostile;

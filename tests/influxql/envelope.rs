@@ -1,0 +1,260 @@
+//! Parameters, credentials, status codes and errors of `/query`.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Server, Setup, secret_of, wait_until};
+
+pub(super) const TS_NS: i64 = 1_713_621_610_000_000_000; // 2024-04-20T14:00:10Z
+
+/// The path of a query, with these further parameters.
+fn path(query: &str, more: &[(&str, &str)]) -> String {
+    let mut params = form_urlencoded::Serializer::new(String::new());
+    params.append_pair("q", query).extend_pairs(more);
+    format!("/query?{}", params.finish())
+}
+
+async fn ask(server: &Server, query: &str) -> Value {
+    server.get_json(&path(query, &[("db", "plant")])).await
+}
+
+/// Writes lines, with the token of this name.
+pub(super) async fn write(server: &Server, token: Option<&str>, lines: &str) {
+    let mut request = server.request(Method::POST, "/write?db=plant").body(lines.to_owned());
+    if let Some(token) = token {
+        request = request.basic_auth("any", Some(secret_of(token)));
+    }
+    let answer = server.send(request).await;
+    assert_eq!(answer.status, 204, "{}", answer.text());
+}
+
+/// The rows of the only series of the only statement.
+fn rows(answer: &Value) -> &Value {
+    &answer["results"][0]["series"][0]["values"]
+}
+
+#[tokio::test]
+async fn what_line_protocol_has_written_is_read_by_its_own_names() {
+    let server = Server::start(Setup::sqlite()).await;
+    write(&server, None, &format!("climate,device_id=S1 temp=20 {TS_NS}\nclimate,device_id=S2 temp=30 {TS_NS}")).await;
+    let answer = ask(&server, r#"SELECT mean("temp") FROM "climate" WHERE "device_id" = 'S1'"#).await;
+    assert_eq!(rows(&answer), &json!([["1970-01-01T00:00:00Z", 20]]));
+    let answer = ask(&server, "SHOW TAG VALUES WITH KEY = device_id; SHOW FIELD KEYS").await;
+    assert_eq!(rows(&answer), &json!([["device_id", "S1"], ["device_id", "S2"]]));
+    let fields = json!([{ "name": "climate", "columns": ["fieldKey", "fieldType"], "values": [["temp", "float"]] }]);
+    assert_eq!(answer["results"][1]["series"], fields);
+}
+
+#[tokio::test]
+async fn a_measurement_ends_where_it_ended_in_its_line() {
+    let server = Server::start(Setup::sqlite()).await;
+    write(
+        &server,
+        None,
+        &format!("a,host=h b_c=1 {TS_NS}\na_b,host=h d=2,value=3 {TS_NS}\na_b_e,host=h value=4 {TS_NS}"),
+    )
+    .await;
+    let answer = ask(&server, "SHOW FIELD KEYS").await;
+    let fields: Vec<_> = answer["results"][0]["series"]
+        .as_array()
+        .expect("series")
+        .iter()
+        .map(|series| (series["name"].clone(), series["values"].clone()))
+        .collect();
+    let field = |name: &str| json!([name, "float"]);
+    assert_eq!(
+        fields,
+        [
+            (json!("a"), json!([field("b_c")])),
+            (json!("a_b"), json!([field("d"), field("value")])),
+            (json!("a_b_e"), json!([field("value")])),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn readings_of_other_protocols_are_measurements_with_the_field_value() {
+    let server = Server::start(Setup::sqlite()).await;
+    let metadata = json!({ "room": "hall", "floor": 2, "lit": true, "place": { "x": 1 } });
+    let reading =
+        json!({ "deviceId": "S1", "ts": TS_NS / 1_000_000, "values": { "temp": 21.5 }, "metadata": metadata });
+    assert_eq!(server.ingest(&reading).await.status, 200);
+    let answer = ask(&server, "SHOW SERIES; SELECT * FROM temp WHERE room = 'hall' AND floor = '2'").await;
+    assert_eq!(rows(&answer), &json!([["temp,device_id=S1,floor=2,lit=true,room=hall"]]));
+    let series = &answer["results"][1]["series"][0];
+    assert_eq!(series["columns"], json!(["time", "device_id", "floor", "lit", "room", "value"]));
+    assert_eq!(series["values"], json!([["2024-04-20T14:00:10Z", "S1", "2", "true", "hall", 21.5]]));
+}
+
+#[tokio::test]
+async fn a_metric_of_json_and_of_line_protocol_is_a_field() {
+    let server = Server::start(Setup::sqlite()).await;
+    let reading = json!({ "deviceId": "S1", "ts": TS_NS / 1_000_000, "values": { "climate_temp": 1 } });
+    assert_eq!(server.ingest(&reading).await.status, 200);
+    write(&server, None, &format!("climate,device_id=S2 temp=2 {TS_NS}")).await;
+    let answer = ask(&server, "SELECT count(temp) FROM climate").await;
+    assert_eq!(rows(&answer), &json!([["1970-01-01T00:00:00Z", 2]]));
+}
+
+#[tokio::test]
+async fn each_tag_that_may_name_the_device_names_it() {
+    let server = Server::start(Setup::sqlite()).await;
+    write(&server, None, &format!("cpu,host=pi,cpu=cpu0 idle=1 {TS_NS}\ncpu,host=nas,cpu=cpu0 idle=2 {TS_NS}")).await;
+    let answer = ask(&server, "SELECT idle FROM cpu WHERE host = 'pi' GROUP BY host").await;
+    assert_eq!(answer["results"][0]["series"][0]["tags"], json!({ "host": "pi" }));
+    assert_eq!(rows(&answer), &json!([["2024-04-20T14:00:10Z", 1]]));
+    let answer = ask(&server, "SHOW TAG VALUES FROM cpu WITH KEY = host").await;
+    assert_eq!(rows(&answer), &json!([["host", "nas"], ["host", "pi"]]));
+    let answer = ask(&server, "SHOW TAG KEYS").await;
+    assert_eq!(rows(&answer), &json!([["cpu"], ["device_id"]]));
+    // A label precedes the other names of the device tag.
+    write(&server, None, &format!("cpu,deviceId=x,host=pi,cpu=cpu0 idle=3 {TS_NS}")).await;
+    let answer = ask(&server, "SELECT idle, device_id, host FROM cpu WHERE host = 'pi' ORDER BY time DESC").await;
+    assert_eq!(
+        rows(&answer),
+        &json!([["2024-04-20T14:00:10Z", 3, "x", "pi"], ["2024-04-20T14:00:10Z", 1, "pi", "pi"]])
+    );
+}
+
+#[tokio::test]
+async fn parameters_are_taken_from_the_query_string_and_from_forms() {
+    let server = Server::start(Setup::sqlite()).await;
+    write(&server, None, &format!("m,device_id=d value=1 {TS_NS}\nm,device_id=d value=2 {}", TS_NS + 1_000_000_000))
+        .await;
+    let query = "SELECT value FROM m WHERE device_id = $device";
+    let values = json!([[TS_NS / 1_000_000_000, 1], [TS_NS / 1_000_000_000 + 1, 2]]);
+    let series = json!([{ "name": "m", "columns": ["time", "value"], "values": values }]);
+    let expected = json!({ "results": [{ "statement_id": 0, "series": series }] });
+    let more = [("epoch", "s"), ("params", r#"{"device":"d"}"#), ("db", "plant"), ("u", "ann"), ("rp", "autogen")];
+    let both = path(query, &more);
+    assert_eq!(server.get_json(&both).await, expected);
+    assert_eq!(server.send(server.request(Method::POST, &both)).await.json(), expected, "a POST without a body");
+    let (_, form) = both.split_once('?').expect("a query string");
+    let answer = server.post("/query?epoch=h&q=nope", "application/x-www-form-urlencoded", form.to_owned()).await;
+    assert_eq!(answer.json(), expected, "a form precedes the query string");
+    let pretty = server.get(&path(query, &[more[0], more[1], ("pretty", "true")])).await;
+    assert_eq!((pretty.json(), pretty.text().lines().count() > 10), (expected, true));
+    assert_eq!((pretty.header("content-type"), pretty.header("x-influxdb-version")), ("application/json", "1.8.10"));
+
+    let chunked =
+        server.get(&path("SELECT value FROM m; SHOW DATABASES", &[("chunked", "true"), ("chunk_size", "1")])).await;
+    let chunks: Vec<Value> = chunked.text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(chunks.len(), 3, "{}", chunked.text());
+    assert_eq!(chunks[0]["results"][0]["partial"], true);
+    assert_eq!(chunks[2]["results"][0]["series"][0]["values"], json!([["tidegauge"]]));
+}
+
+#[tokio::test]
+async fn errors_are_those_of_influxdb() {
+    let server = Server::start(Setup::sqlite()).await;
+    for (path, error) in [
+        ("/query?db=plant".to_owned(), "missing required parameter \"q\""),
+        (path("SELEC x", &[]), "error parsing query: found SELEC, expected SELECT"),
+        (path("SELECT x FROM m", &[("params", "[")]), "error parsing query parameters: "),
+    ] {
+        let answer = server.get(&path).await;
+        assert_eq!(answer.status, 400, "{path}");
+        let found = answer.json()["error"].as_str().expect("a text").to_owned();
+        assert!(found.starts_with(error), "{found}");
+        assert!(answer.header("x-influxdb-error").starts_with(error));
+    }
+    let answer = ask(&server, "DROP DATABASE plant; SHOW DATABASES").await;
+    assert_eq!(answer["results"][0]["error"], "DROP DATABASE is not supported");
+    assert_eq!(answer["results"][1]["error"], "not executed");
+}
+
+#[tokio::test]
+async fn create_database_succeeds_without_effect() {
+    let server = Server::start(Setup::sqlite()).await;
+    let created = json!({ "results": [{ "statement_id": 0 }] });
+    let create = "/query?q=CREATE+DATABASE+%22plant%22";
+    assert_eq!(server.get_json(create).await, created);
+    assert_eq!(server.send(server.request(Method::POST, create)).await.json(), created);
+    let form = "q=CREATE+DATABASE+%22plant%22&db=";
+    let answer = server.post("/query", "application/x-www-form-urlencoded", form).await;
+    assert_eq!((answer.status, answer.json()), (200, created));
+}
+
+#[tokio::test]
+async fn a_token_reads_its_own_devices_and_a_writer_only_creates_databases() {
+    let setup = Setup::sqlite()
+        .token("a", "scopes = ['ingest', 'query']\ndevice_prefix = 'a-'")
+        .token("some", "scopes = ['query']\ndevice_prefix = 'a-'\ndevices = ['d1']")
+        .token("writer", "scopes = ['ingest']")
+        .token("reader", "scopes = ['query']")
+        .token("operator", "scopes = ['admin']");
+    let server = Server::start(setup).await;
+    let ask = async |token: &str, query: &str| -> Answer {
+        let request = server.request(Method::GET, &path(query, &[]));
+        server.send(request.basic_auth("any", Some(secret_of(token)))).await
+    };
+    let lines = format!("m,device_id=d1 v=1 {TS_NS}\nm,device_id=d2 v=2 {TS_NS}");
+    write(&server, Some("a"), &lines).await;
+    for (token, sum, devices) in
+        [("a", 3, json!([["d1"], ["d2"]])), ("some", 1, json!([["d1"]])), ("reader", 3, json!([["a-d1"], ["a-d2"]]))]
+    {
+        let answer = ask(token, "SELECT sum(v) FROM m; SELECT device_id, v FROM m GROUP BY device_id").await.json();
+        assert_eq!(answer["results"][0]["series"][0]["values"][0][1], sum, "{token}");
+        let found: Vec<_> = answer["results"][1]["series"].as_array().expect("series").iter().collect();
+        let found: Vec<_> = found.iter().map(|series| json!([series["tags"]["device_id"]])).collect();
+        assert_eq!(json!(found), devices, "{token}");
+    }
+    let foreign = ask("some", "SELECT v FROM m WHERE device_id = 'd2'").await.json();
+    assert_eq!(foreign, json!({ "results": [{ "statement_id": 0 }] }), "another device is as unknown as none");
+    assert_eq!(ask("writer", "CREATE DATABASE plant").await.status, 200);
+    for query in ["SHOW DATABASES", "CREATE DATABASE x; SHOW MEASUREMENTS"] {
+        let refused = ask("writer", query).await;
+        assert_eq!((refused.status, &refused.json()["error"]), (403, &json!("the token lacks the scope \"query\"")));
+    }
+    let unknown = ask("nobody", "SHOW DATABASES").await;
+    assert_eq!((unknown.status, &unknown.json()["error"]), (401, &json!("the token is not known")));
+}
+
+#[tokio::test]
+async fn limits_are_named_when_they_are_met() {
+    let server = Server::start(Setup::sqlite().set("query.max_values_read", 8).set("query.max_points", 3)).await;
+    let lines: Vec<String> =
+        (0..8).map(|at| format!("m,device_id=d value={at} {}", TS_NS + at * 1_000_000_000)).collect();
+    write(&server, None, &lines.join("\n")).await;
+    for (query, error) in [
+        ("SELECT value FROM m", "max-select-point limit exceeded: (16/8); query.max_values_read is the limit"),
+        ("SELECT value FROM m WHERE time < 1713621614s", "the answer has 4 rows, more than 3 (query.max_points)"),
+        (
+            "SELECT mean(value) FROM m WHERE time > 1713621609s AND time < 1713621619s GROUP BY time(2s)",
+            "max-select-buckets",
+        ),
+    ] {
+        let answer = ask(&server, query).await;
+        let found = answer["results"][0]["error"].as_str().unwrap_or_else(|| panic!("{query}: {answer}")).to_owned();
+        assert!(found.contains(error), "{query}: {found}");
+    }
+    // Rows that are sent in parts have no limit.
+    let chunked = server.get(&path("SELECT value FROM m", &[("chunked", "true"), ("chunk_size", "5")])).await;
+    let chunks: Vec<Value> = chunked.text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let sizes = chunks.iter().map(|chunk| rows(chunk).as_array().map(Vec::len));
+    assert_eq!(sizes.collect::<Vec<_>>(), [Some(5), Some(3)], "{}", chunked.text());
+}
+
+#[tokio::test]
+async fn stats_outlive_readings_and_an_hour_without_readings_is_not_split() {
+    let mut server = Server::start(Setup::sqlite()).await;
+    let start_s = 1_713_618_000; // 2024-04-20T13:00:00Z
+    let lines: Vec<String> =
+        (0..8).map(|at| format!("m,device_id=d v={at} {}", (start_s + at * 900) * 1_000_000_000)).collect();
+    write(&server, None, &lines.join("\n")).await;
+    server.settled().await;
+    server.terminate().await;
+    server.start_again_with(Setup::sqlite().set("retention.readings", "1d")).await;
+    wait_until("the readings have expired", async || {
+        let left = ask(&server, "SELECT v FROM m").await;
+        left["results"][0]["series"].is_null().then_some(())
+    })
+    .await;
+    let sum = async |from: i64| {
+        ask(&server, &format!("SELECT sum(v) FROM m WHERE time >= {from}s AND time < {}s", start_s + 7_200)).await
+    };
+    assert_eq!(rows(&sum(start_s).await)[0][1], 28);
+    let split = sum(start_s + 1_800).await;
+    let error = split["results"][0]["error"].as_str().unwrap_or_else(|| panic!("{split}"));
+    assert!(error.contains("device d from 2024-04-20T13:00:00.000Z on have expired (retention.readings)"), "{error}");
+}
