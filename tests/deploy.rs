@@ -167,7 +167,7 @@ fn promtool_accepts_the_scrape_job_with_a_token_and_tls() {
 
 #[test]
 fn promtool_accepts_every_query_of_the_dashboard() {
-    let text = fs::read_to_string(in_repository("deploy/grafana.json")).expect("the dashboard");
+    let text = fs::read_to_string(in_repository("deploy/grafana/dashboards/service.json")).expect("the dashboard");
     let dashboard: Value = serde_json::from_str(&text).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");
     let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("targets"));

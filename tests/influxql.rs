@@ -4,4 +4,5 @@ mod clients;
 mod comparison;
 mod data;
 mod envelope;
+mod grafana;
 mod hostile;

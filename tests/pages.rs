@@ -202,6 +202,7 @@ fn texts() -> Vec<(PathBuf, String)> {
     let pages =
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "config/tidegauge.toml"];
     let paths = pages.into_iter().map(in_repository).chain(folder("docs")).chain(folder("deploy"));
+    let paths = paths.chain(folder("deploy/grafana/dashboards")).filter(|path| path.is_file());
     paths.map(|path| (path.clone(), fs::read_to_string(path).expect("text"))).collect()
 }
 

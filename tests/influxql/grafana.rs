@@ -1,0 +1,116 @@
+//! The requests of Grafana for the dashboards of `deploy/grafana`.
+//!
+//! Grafana itself does not run here. The requests are made as its public source makes them: the frontend
+//! replaces the variables, the backend the macros, and posts the statement as a form, with `db` and
+//! `epoch=ms` in the query string (`pkg/tsdb/influxdb` of grafana/grafana).
+
+use std::fs;
+
+use reqwest::Method;
+use serde_json::Value;
+
+use crate::harness::{Server, Setup, secret_of};
+
+const START_MS: i64 = 1_774_656_000_000; // the first instant of the data
+const END_MS: i64 = START_MS + 48 * 3_600_000;
+
+fn in_grafana(path: &str) -> String {
+    let path = format!("{}/deploy/grafana/{path}", env!("CARGO_MANIFEST_DIR"));
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The statement that Grafana sends for a query.
+fn statement(query: &str, interval: &str, variables: &[(&str, &str)]) -> String {
+    let mut statement = query.to_owned();
+    for (name, value) in variables {
+        statement = statement.replace(&format!("${name}"), value);
+    }
+    let filter = format!("time >= {START_MS}ms and time <= {END_MS}ms");
+    statement.replace("$timeFilter", &filter).replace("$__interval", interval)
+}
+
+/// Sends a statement as the data source does in one of its modes. Asserts that it succeeds.
+async fn send(server: &Server, mode: &Method, statement: &str) -> Value {
+    let encode = |pairs: &[(&str, &str)]| form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish();
+    let common = ("db", "tidegauge");
+    let request = if *mode == Method::GET {
+        server.request(Method::GET, &format!("/query?{}", encode(&[common, ("epoch", "ms"), ("q", statement)])))
+    } else {
+        let path = format!("/query?{}", encode(&[common, ("epoch", "ms")]));
+        let request = server.request(Method::POST, &path).body(encode(&[("q", statement)]));
+        request.header("content-type", "application/x-www-form-urlencoded")
+    };
+    let request = request.header("user-agent", "Grafana/13.2.1").header("accept-encoding", "gzip");
+    let answer = server.send(request.basic_auth("grafana", Some(secret_of("grafana")))).await;
+    assert_eq!(answer.status, 200, "{statement}: {}", answer.text());
+    let result = answer.json()["results"][0].take();
+    assert!(result["error"].is_null(), "{statement}: {result}");
+    result
+}
+
+/// The choices of a variable: the last column of each row.
+async fn choices(server: &Server, query: &str) -> Vec<String> {
+    let result = send(server, &Method::POST, query).await;
+    let rows = result["series"].as_array().into_iter().flatten().filter_map(|series| series["values"].as_array());
+    // The value of a tag is the second column, the name of a field the first.
+    let choice =
+        |row: &Value| row[usize::from(query.starts_with("SHOW TAG VALUES"))].as_str().expect("a text").to_owned();
+    rows.flatten().map(choice).collect()
+}
+
+#[tokio::test]
+async fn each_panel_of_the_dashboards_has_data() {
+    let setup = Setup::sqlite().token("writer", "scopes = ['ingest']").token("grafana", "scopes = ['query']");
+    let setup = setup.token("operator", "scopes = ['admin']");
+    let server = Server::start(setup).await;
+    super::envelope::write(&server, Some("writer"), super::data::LINES).await;
+    assert!(!send(&server, &Method::POST, "SHOW measurements").await["series"].is_null(), "the test of a data source");
+    for (file, devices) in [("fleet", "(S1|S2|S3|S4)"), ("device", "S1")] {
+        let dashboard: Value = serde_json::from_str(&in_grafana(&format!("dashboards/{file}.json"))).expect("JSON");
+        let mut variables: Vec<(&str, &str)> = vec![("measurement", "climate")];
+        for variable in dashboard["templating"]["list"].as_array().expect("variables") {
+            let query = variable["query"].as_str().expect("a query");
+            let found = choices(&server, &statement(query, "1m", &variables)).await;
+            let (name, chosen) = match variable["name"].as_str().expect("a name") {
+                "measurement" => ("measurement", "climate"),
+                "field" => ("field", "temp"),
+                _ => ("device", devices),
+            };
+            let is_there = chosen.trim_matches(['(', ')']).split('|').all(|one| found.iter().any(|found| found == one));
+            assert!(is_there, "{file}: {query} has {found:?}");
+            variables.push((name, chosen));
+        }
+        for panel in dashboard["panels"].as_array().expect("panels") {
+            let title = panel["title"].as_str().expect("a title");
+            assert_eq!(panel["datasource"]["uid"], "tidegauge", "{title}");
+            for target in panel["targets"].as_array().expect("targets") {
+                let query = target["query"].as_str().expect("a query");
+                let (mut expected, mut intervals) = (None, vec!["1h", "5m", "30s"]);
+                if panel["interval"] == "1h" {
+                    intervals.truncate(1);
+                }
+                for interval in intervals {
+                    let statement = statement(query, interval, &variables);
+                    let is_left = statement.split('$').skip(1).any(|rest| rest.starts_with(char::is_alphabetic));
+                    assert!(!is_left, "{title}: {statement}");
+                    let result = send(&server, &Method::POST, &statement).await;
+                    let series = result["series"].as_array().unwrap_or_else(|| panic!("{title} is empty: {statement}"));
+                    assert!(series.iter().all(|series| series["values"][0][0].is_i64()), "{title}: {result}");
+                    expected = Some((statement, result));
+                }
+                let (statement, result) = expected.expect("an interval");
+                assert_eq!(send(&server, &Method::GET, &statement).await, result, "{title}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_provisioning_names_the_data_source_of_the_dashboards() {
+    let source = in_grafana("provisioning/datasources/tidegauge.yml");
+    for line in ["uid: tidegauge", "type: influxdb", "httpMode: POST", "dbName: tidegauge"] {
+        assert!(source.contains(line), "{line}");
+    }
+    let provider = in_grafana("provisioning/dashboards/tidegauge.yml");
+    assert!(provider.contains("path: /var/lib/grafana/dashboards/tidegauge"));
+}
