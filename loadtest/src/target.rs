@@ -55,18 +55,25 @@ impl Target {
                 let (start, end) = (from_ms / 1_000 + 3_600, to_ms / 1_000); // a step is named by its end
                 format!("/api/v1/query_range?query={query}&start={start}&end={end}&step=3600&nocache=1")
             }
-            Self::Influxdb => {
-                let which: Vec<String> = ids.iter().map(|id| format!("deviceId='{id}'")).collect();
-                let query = format!(
-                    "SELECT count(value),min(value),max(value),mean(value) FROM temp WHERE ({}) AND \
-                     time>={from_ms}ms AND \
-                     time<{to_ms}ms GROUP BY time(1h),deviceId",
-                    which.join(" OR ")
-                );
-                format!("/query?db=loadtest&q={}", encode(&query))
-            }
+            Self::Influxdb => influxql_path(&ids, from_ms, to_ms),
         })
     }
+
+    /// The same query in `InfluxQL`, if the system has it beside a language of its own.
+    pub(crate) fn influxql_path(self, devices: &[u64], from_ms: u64, to_ms: u64) -> Option<String> {
+        let ids: Vec<String> = devices.iter().map(|&device| device_id(device)).collect();
+        (self == Self::Tidegauge).then(|| influxql_path(&ids, from_ms, to_ms))
+    }
+}
+
+fn influxql_path(ids: &[String], from_ms: u64, to_ms: u64) -> String {
+    let which: Vec<String> = ids.iter().map(|id| format!("deviceId='{id}'")).collect();
+    let query = format!(
+        "SELECT count(value),min(value),max(value),mean(value) FROM temp WHERE ({}) AND time>={from_ms}ms AND \
+         time<{to_ms}ms GROUP BY time(1h),deviceId",
+        which.join(" OR ")
+    );
+    format!("/query?db=loadtest&q={}", encode(&query))
 }
 
 /// Percent-encodes what a query string may not hold as it is.
@@ -90,5 +97,7 @@ mod tests {
             ask(Target::Influxdb).is_some_and(|path| path.contains("time%3E%3D7200000ms%20AND%20time%3C14400000ms"))
         );
         assert_eq!((ask(Target::Naive), ask(Target::Bare)), (None, None));
+        assert_eq!(Target::Tidegauge.influxql_path(&[3, 4], from_ms, to_ms), ask(Target::Influxdb));
+        assert_eq!(Target::Influxdb.influxql_path(&[3, 4], from_ms, to_ms), None);
     }
 }

@@ -47,15 +47,28 @@ impl Bench<'_> {
         let sent = self.fill(&server, format, workload(DEVICES, STEP_MS, BATCH, first_ms), messages).await?;
         server.settle().await?;
         let paths = |devices: &[u64]| target.rollup_path(devices, first_ms, first_ms + days * DAY_MS);
+        let influxql = |devices: &[u64]| target.influxql_path(devices, first_ms, first_ms + days * DAY_MS);
         if let Some(one) = (0..DEVICES).map(|device| paths(&[device])).collect::<Option<Vec<_>>>() {
             let latency = query::ask(&server.address, &one, 200, QUERY_TIMEOUT).await?.0;
             self.add(Section::Query, &format!("one device, {days} days, p50"), latency.p50);
             self.add(Section::Query, &format!("one device, {days} days, p99"), latency.p99);
+            // Systems without a second language have the same figure in both rows.
+            let one = (0..DEVICES).map(|device| influxql(&[device])).collect::<Option<Vec<_>>>();
+            let latency = match one {
+                Some(one) => query::ask(&server.address, &one, 200, QUERY_TIMEOUT).await?.0,
+                None => latency,
+            };
+            self.add(Section::Query, &format!("one device, {days} days, InfluxQL, p50"), latency.p50);
         }
         if let Some(all) = paths(&(0..DEVICES).collect::<Vec<_>>()) {
             let latency = query::ask(&server.address, &[all], 20, QUERY_TIMEOUT).await?.0;
             self.add(Section::Query, &format!("{DEVICES} devices, {days} days, p50"), latency.p50);
             self.add(Section::Query, &format!("{DEVICES} devices, {days} days, p99"), latency.p99);
+            let latency = match influxql(&(0..DEVICES).collect::<Vec<_>>()) {
+                Some(all) => query::ask(&server.address, &[all], 20, QUERY_TIMEOUT).await?.0,
+                None => latency,
+            };
+            self.add(Section::Query, &format!("{DEVICES} devices, {days} days, InfluxQL, p50"), latency.p50);
         }
         let bytes = server.stored_bytes().await?;
         self.add(Section::Disk, "bytes per reading, logs and journals aside", bytes as f64 / sent.readings as f64);
