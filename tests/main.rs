@@ -7,6 +7,7 @@ mod browsers;
 mod bson_column;
 mod cli;
 mod clients;
+mod dashboard;
 mod dead_letters;
 mod deletion;
 mod demo;

@@ -22,7 +22,7 @@ class Program:
 
     def __init__(self, name, variable, wheel, member, sha256):
         self.name, self.variable, self.wheel, self.member, self.sha256 = name, variable, wheel, member, sha256
-        self.is_library = ".so" in name
+        self.is_library = name.endswith((".js", ".so.1"))
         self.instead = f"or set {variable} to the path of {name}"
 
     def path(self):

@@ -55,6 +55,8 @@ pub(super) enum Need {
     Metrics,
     /// The access that `auth.health` defines.
     Health,
+    /// No token: the answer is the same for everyone and shows no data.
+    Nothing,
 }
 
 /// Middleware: passes an authorized request to its handler, and refuses all others.
@@ -154,7 +156,7 @@ fn authorized(
         Need::Scope(scope) | Need::Influx(_, scope) => Some(scope),
         Need::InfluxQl => Some(Scope::Query),
         Need::RemoteWrite | Need::Otlp | Need::Webhook => Some(Scope::Ingest),
-        Need::AnyToken => None,
+        Need::AnyToken | Need::Nothing => None,
         Need::Metrics => (tokens.metrics() == Audience::Admin).then_some(Scope::Admin),
         Need::Health => (tokens.health() == Audience::Admin).then_some(Scope::Admin),
     };
@@ -257,12 +259,12 @@ impl Need {
         }
     }
 
-    /// Charges a request to the token. Requests for metrics and health have no limit.
+    /// Charges a request to the token. Requests for metrics, health and the dashboard have no limit.
     ///
     /// The error is the time until the rate has room.
     fn charge_request(self, quota: &Quota, now: Instant) -> Result<(), Duration> {
         match &quota.requests {
-            Some(limiter) if !matches!(self, Self::Metrics | Self::Health) => limiter.take(now),
+            Some(limiter) if !matches!(self, Self::Metrics | Self::Health | Self::Nothing) => limiter.take(now),
             _ => Ok(()),
         }
     }

@@ -82,7 +82,7 @@ fn tag(body: &[Bytes]) -> String {
 }
 
 /// Whether a value of `If-None-Match` names the tag, strong or weak, or is `*`.
-fn has_tag(list: &HeaderValue, tag: &str) -> bool {
+pub(super) fn has_tag(list: &HeaderValue, tag: &str) -> bool {
     let is_same = |known: &str| known.strip_prefix('"').and_then(|known| known.strip_suffix('"')) == Some(tag);
     let mut known = list.to_str().unwrap_or_default().split(',').map(str::trim);
     known.any(|known| known == "*" || is_same(known.strip_prefix("W/").unwrap_or(known)))

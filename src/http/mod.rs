@@ -10,7 +10,8 @@
 //!   after decompression, and the bytes of all bodies together.
 //! - At a limit the answer is 429 or 503 with `Retry-After`, and the service continues. A client that waits
 //!   that long and stays within its own limits succeeds with the same request.
-//! - Requests that a browser sends for a page of another site are refused (`browser`).
+//! - Requests that a browser sends for a page of another site are refused (`browser`). The page of this
+//!   server (`dashboard`) is of the same site.
 //! - Authentication precedes the handler and the first byte of the body. No answer shows a token, the version
 //!   to a client without a token, or a device outside the client's device scope.
 //! - A listener with TLS (`tls`) accepts nothing but TLS.
@@ -35,6 +36,7 @@ mod body;
 mod body_completion;
 mod browser;
 mod budget;
+mod dashboard;
 mod deletion;
 mod delivery;
 mod device;

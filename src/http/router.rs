@@ -16,7 +16,9 @@ use super::body_completion::BodyCompletion;
 use super::influx::Version;
 use super::problem::Problem;
 use super::server::Peer;
-use super::{App, deletion, headers, influx, influxql, ingest, operate, otlp, query, remote_write, time, webhook};
+use super::{
+    App, dashboard, deletion, headers, influx, influxql, ingest, operate, otlp, query, remote_write, time, webhook,
+};
 use crate::config::{OWN_PATHS, Scope};
 use crate::telemetry::Limit;
 
@@ -52,7 +54,9 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .add(Need::Metrics, "/metrics", get(operate::metrics))
         .add(Need::Health, "/healthz", get(operate::healthz))
         .add(Need::Health, "/readyz", get(operate::readyz))
-        .add(Need::AnyToken, "/version", get(operate::version));
+        .add(Need::AnyToken, "/version", get(operate::version))
+        .add(Need::Nothing, "/", get(dashboard::page))
+        .add(Need::Nothing, "/dashboard/{version}/{file}", get(dashboard::file));
     debug_assert_eq!(routes.paths, OWN_PATHS, "no webhook may have a path of the server itself");
     let with_hooks = (0..app.formats.webhooks.len()).fold(routes, |routes, number| {
         let path = app.formats.webhooks[number].path.clone();

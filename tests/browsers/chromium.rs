@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::{nothing_is_stored, rejected};
-use crate::harness::{Server, Setup};
+use crate::harness::{Server, Setup, fetched};
 
 const ATTACKER: &str = "127.0.0.2";
 
@@ -87,7 +87,7 @@ impl Chromium {
     fn show(url: &str) -> Self {
         let profile = tempfile::tempdir().expect("a temporary folder");
         let rules = format!("MAP *.example {ATTACKER}, EXCLUDE 127.0.0.1, MAP * ~NOTFOUND");
-        let process = Command::new(chromium())
+        let process = Command::new(fetched("get-chromium"))
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"])
             .args(["--disable-background-networking", "--disable-component-update"])
             .arg(format!("--user-data-dir={}", profile.path().display()))
@@ -108,14 +108,6 @@ impl Drop for Chromium {
         self.process.kill().expect("our child");
         self.process.wait().expect("our child");
     }
-}
-
-/// The path of Chromium, which is installed first if it is missing.
-fn chromium() -> String {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-chromium");
-    let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("a path").trim_end().to_owned()
 }
 
 /// Serves a page, receives the report of its script, and forwards all other requests to the server.

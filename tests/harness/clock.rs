@@ -2,10 +2,12 @@
 //! does not change the monotonic clock.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
+
+use super::process::fetched;
 
 /// A wall clock with an offset.
 #[derive(Debug)]
@@ -30,7 +32,7 @@ impl Clock {
 
     /// Makes a command run with this clock.
     pub(crate) fn apply_to(&self, command: &mut Command) {
-        command.env("LD_PRELOAD", library()).env("FAKETIME_TIMESTAMP_FILE", self.file());
+        command.env("LD_PRELOAD", fetched("get-libfaketime")).env("FAKETIME_TIMESTAMP_FILE", self.file());
         command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("NO_FAKE_STAT", "1");
     }
 
@@ -45,12 +47,4 @@ impl Clock {
     fn file(&self) -> PathBuf {
         self.folder.path().join("offset")
     }
-}
-
-/// The path of the library, which is fetched first if it is missing.
-fn library() -> String {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-libfaketime");
-    let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("a path").trim_end().to_owned()
 }

@@ -21,7 +21,7 @@ pub(crate) use influxd::Influxd;
 pub(crate) use metrics::Metrics;
 pub(crate) use mongod::Mongod;
 pub(crate) use mongod::replica_set::ReplicaSet;
-pub(crate) use process::{Finished, binary, run, run_with};
+pub(crate) use process::{Finished, binary, fetched, run, run_with};
 pub(crate) use prometheus::{Prometheus, Samples};
 pub(crate) use server::{Answer, Server};
 pub(crate) use setup::{Setup, key_of, secret_of};

@@ -9,6 +9,14 @@ pub(crate) fn binary() -> PathBuf {
     std::env::var_os("TEST_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_tidegauge").into(), PathBuf::from)
 }
 
+/// The path that a script of `tests` prints, which fetches what it names if it is missing.
+pub(crate) fn fetched(script: &str) -> String {
+    let script = format!("{}/tests/{script}", env!("CARGO_MANIFEST_DIR"));
+    let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("a path").trim_end().to_owned()
+}
+
 /// The exit code and the output of a command.
 #[derive(Debug)]
 pub(crate) struct Finished {

@@ -1,0 +1,29 @@
+// The state of the page in its address: `#/VIEW?PARAMETERS`. The part behind `#` is not sent to the server.
+
+export function read() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s);
+  return { view: path || "devices", params: new URLSearchParams(query ?? "") };
+}
+
+export function href(view, params) {
+  const query = String(params ?? "");
+  return query ? `#/${view}?${query}` : `#/${view}`;
+}
+
+// Goes to a state. With `replace`, the browser's history gets no new entry.
+export function go(view, params, { replace = false } = {}) {
+  const target = href(view, params);
+  if (target === location.hash) return;
+  history[replace ? "replaceState" : "pushState"](null, "", target);
+  dispatchEvent(new Event("hashchange"));
+}
+
+// A copy of parameters with some changed: undefined removes a key, a list sets all its values.
+export function changed(params, changes) {
+  const copy = new URLSearchParams(params);
+  for (const [key, value] of Object.entries(changes)) {
+    copy.delete(key);
+    for (const one of [value ?? []].flat()) copy.append(key, one);
+  }
+  return copy;
+}

@@ -1,0 +1,201 @@
+// Requests to the HTTP API: the token, conditional requests, and failures by kind.
+
+import { observe } from "./time.js";
+
+const TOKEN = "tidegauge.token";
+
+// The token, which the browser keeps until the tab is closed.
+export const token = {
+  get: () => sessionStorage.getItem(TOKEN),
+  set: (text) => { answers.clear(); sessionStorage.setItem(TOKEN, text); },
+  forget: () => { answers.clear(); sessionStorage.removeItem(TOKEN); },
+};
+
+// A request without a usable answer. `kind` is one of: gone, slow, unauthorized, forbidden, unknown, away, busy,
+// refused, failed.
+export class Failure extends Error {
+  constructor(kind, { status, code, detail, retryAfter } = {}) {
+    super(detail ?? kind);
+    Object.assign(this, { kind, status, code, detail, retryAfter });
+  }
+}
+
+// Events: `failure` with a `Failure`, `slow` with the number of requests that wait for long, and `back` when a server
+// answers again.
+export const connection = new EventTarget();
+
+const SLOW_MS = 1_000;
+const TIMEOUT_MS = 60_000;
+
+// The answers with their tags, by path.
+const answers = new Map();
+const REMEMBERED = 32;
+
+// GETs JSON. An answer that has not changed is the same object as before.
+export async function get(path, { signal } = {}) {
+  const known = answers.get(path);
+  const response = await request(path, { signal, headers: known ? { "if-none-match": known.tag } : {} });
+  if (response.status === 304) return known.data;
+  if (!response.ok) throw await failureOf(response);
+  const data = await within(response.json());
+  remember(path, response.headers.get("etag"), data);
+  return data;
+}
+
+// GETs a text.
+export async function getText(path, { signal } = {}) {
+  const response = await request(path, { signal });
+  if (!response.ok) throw await failureOf(response);
+  return within(response.text());
+}
+
+// GETs JSON whatever the status.
+export async function getAnyStatus(path, { signal } = {}) {
+  const response = await request(path, { signal });
+  return { status: response.status, data: await within(response.json().catch(() => ({}))) };
+}
+
+// Whether the server lets this page read a path.
+export async function mayRead(path) {
+  return (await request(path, { method: "HEAD" })).ok;
+}
+
+// Saves a file of the API. The browser fetches it itself, unless that takes a token, which no address contains.
+export async function save(path, name) {
+  const link = document.createElement("a");
+  link.download = name;
+  link.href = path;
+  if (token.get()) {
+    const response = await request(path, {});
+    if (!response.ok) throw await failureOf(response);
+    link.href = URL.createObjectURL(await within(response.blob()));
+    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+  }
+  link.click();
+}
+
+async function request(path, { signal, headers = {}, method }) {
+  const secret = token.get();
+  const authorization = secret ? { authorization: `Bearer ${secret}` } : {};
+  const limit = AbortSignal.timeout(TIMEOUT_MS);
+  const sent = Date.now();
+  const patience = new Patience();
+  try {
+    const response = await fetch(path, {
+      method,
+      headers: { ...headers, ...authorization },
+      signal: signal ? AbortSignal.any([signal, limit]) : limit,
+      cache: "no-store",
+    });
+    observe(response.headers.get("date"), sent, Date.now());
+    return response;
+  } catch (error) {
+    throw asFailure(error, signal);
+  } finally {
+    patience.end();
+  }
+}
+
+// Counts a request among the slow ones while it waits for long.
+class Patience {
+  static #slow = 0;
+  #isSlow = false;
+  #timer = setTimeout(() => this.#change(true), SLOW_MS);
+
+  end() {
+    clearTimeout(this.#timer);
+    if (this.#isSlow) this.#change(false);
+  }
+
+  #change(isSlow) {
+    this.#isSlow = isSlow;
+    Patience.#slow += isSlow ? 1 : -1;
+    connection.dispatchEvent(new CustomEvent("slow", { detail: Patience.#slow }));
+  }
+}
+
+// The rest of an answer, which may also break off.
+async function within(body) {
+  try {
+    return await body;
+  } catch (error) {
+    throw asFailure(error);
+  }
+}
+
+function asFailure(error, signal) {
+  if (error instanceof Failure || signal?.aborted) return error;
+  const failure = new Failure(error.name === "TimeoutError" ? "slow" : "gone");
+  connection.dispatchEvent(new CustomEvent("failure", { detail: failure }));
+  return failure;
+}
+
+const KINDS = { 400: "refused", 401: "unauthorized", 403: "forbidden", 404: "unknown", 429: "busy" };
+const KINDS_BY_CODE = { store_unavailable: "away", query_timeout: "slow", overloaded: "busy" };
+
+async function failureOf(response) {
+  const { code, detail } = await response.json().catch(() => ({}));
+  const retryAfter = Number(response.headers.get("retry-after")) * 1_000 || undefined;
+  const kind = KINDS_BY_CODE[code] ?? KINDS[response.status] ?? "failed";
+  const failure = new Failure(kind, { status: response.status, code, detail, retryAfter });
+  connection.dispatchEvent(new CustomEvent("failure", { detail: failure }));
+  return failure;
+}
+
+function remember(path, tag, data) {
+  answers.delete(path);
+  if (!tag) return;
+  answers.set(path, { tag, data });
+  if (answers.size > REMEMBERED) answers.delete(answers.keys().next().value);
+}
+
+const MIN_WAIT_MS = 2_000, MAX_WAIT_MS = 60_000, RETRY_MS = [500, 1_000, 2_000, 4_000];
+
+// Repeats a piece of work while the page is visible: soon if it is fast, later if the server takes long for it.
+export class Poll {
+  #work; #failed; #timer; #running; #failures = 0; #stopped = false;
+  #wake = () => { if (!document.hidden && this.#timer !== undefined) this.now(); };
+
+  constructor(work, failed) {
+    [this.#work, this.#failed] = [work, failed];
+    document.addEventListener("visibilitychange", this.#wake);
+    connection.addEventListener("back", this.#wake);
+    this.now();
+  }
+
+  // Does the work at once, in place of the work in progress.
+  now() {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    this.#running?.abort();
+    this.#run(this.#running = new AbortController());
+  }
+
+  stop() {
+    this.#stopped = true;
+    clearTimeout(this.#timer);
+    this.#running?.abort();
+    document.removeEventListener("visibilitychange", this.#wake);
+    connection.removeEventListener("back", this.#wake);
+  }
+
+  async #run(controller) {
+    const started = performance.now();
+    let wait;
+    try {
+      await this.#work(controller.signal);
+      this.#failures = 0;
+      wait = Math.min(Math.max(MIN_WAIT_MS, 20 * (performance.now() - started)), MAX_WAIT_MS);
+    } catch (error) {
+      if (controller.signal.aborted) return;
+      this.#failed(error);
+      if (!(error instanceof Failure)) throw error;
+      if (error.kind === "unauthorized") return;
+      wait = Math.max(error.retryAfter ?? 0, RETRY_MS[Math.min(this.#failures++, RETRY_MS.length - 1)]);
+    }
+    if (this.#stopped || controller.signal.aborted) return;
+    this.#timer = setTimeout(() => {
+      if (!document.hidden) this.now(); // a hidden page continues when it is shown
+    }, wait);
+  }
+}

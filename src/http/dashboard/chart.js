@@ -1,0 +1,451 @@
+// The view of charts: a range, some devices, and a chart for each unit of what they measure.
+
+import { changed, go, href } from "./address.js";
+import { Poll, get, save, token } from "./api.js";
+import { exact, fill, h } from "./page.js";
+import { COLOURS, DASHES, Plot } from "./plot.js";
+import { STEPS, chartsOf, lengthOfStep, linesOfReadings, linesOfRollups, parseSeries, rangeOf, stepFor, summary, unitOf } from "./series.js";
+import { failureNotice, failurePanel, notice, panel, remarksOn } from "./states.js";
+import { HOUR, ageElement, clock, lengthOf, now, stamp, toInput, zone } from "./time.js";
+
+const RANGES = [["1h", "1 hour"], ["12h", "12 hours"], ["24h", "24 hours"], ["1w", "1 week"], ["30d", "1 month"], ["365d", "1 year"]];
+const SHORT_RANGES = { "30d": "1m", "365d": "1y" };
+
+// The devices of one view, the lines of one chart, and the charts that are shown unless the address names metrics.
+const MAX_DEVICES = 8, MAX_LINES = 2 * COLOURS, MAX_CHARTS = 6;
+
+// A line of up to this many readings is drawn from readings, any other from rollups.
+const MAX_RAW = Math.min(800, Math.round(2 * screen.width));
+
+const ROWS = 100;
+
+export function chartView(root, start) {
+  let params = start;
+  let isRaw; // undefined: it depends on the number of readings
+  let shown; // the last answer and its time
+  let drawnRaw, drawnHead; // what the head and the ranges show
+  const devices = () => [...new Set(params.getAll("device"))].slice(0, MAX_DEVICES);
+  const remarks = h("div", { "aria-live": "polite" });
+  const head = h("div", { class: "chart-head" }), ranges = h("div", { class: "ranges" }), charts = h("div", { class: "charts" });
+  fill(root, head, ranges, remarks, charts);
+  const cards = new Map();
+
+  const move = (changes, options) => go("chart", changed(params, changes), options);
+  const handlers = {
+    zoom: (from, to) => {
+      if (to - from < 1_000) return;
+      move({ from: new Date(Math.round(from)).toISOString(), to: new Date(Math.round(to)).toISOString() });
+    },
+    reset: () => move({ from: undefined, to: undefined }),
+  };
+
+  const poll = new Poll(async (signal) => {
+    const asked = params;
+    const answer = await load(asked, isRaw, signal);
+    if (asked !== params) return;
+    isRaw = answer.isRaw;
+    const isSame = shown && shown.asked === asked && shown.sources.length === answer.sources.length
+      && answer.sources.every((source, nth) => source === shown.sources[nth]);
+    const isNewRange = answer.range.isLive;
+    shown = { ...answer, asked, at: now() };
+    if (!isSame) draw();
+    else if (isNewRange) for (const card of cards.values()) card.move(answer.range);
+    fill(remarks, remarksOn(answer));
+  }, (failure) => {
+    if (failure.kind === "unauthorized") return;
+    if (shown && failure.kind !== "forbidden" && shown.asked === params) {
+      fill(remarks, failureNotice(failure, clock(shown.at, true)));
+    } else {
+      clear();
+      fill(charts, failurePanel(failure, [h("a", { href: href("devices") }, "All devices")]));
+    }
+  });
+
+  function update(next) {
+    params = next;
+    isRaw = undefined;
+    drawRanges();
+    root.classList.add("waiting");
+    poll.now();
+  }
+
+  function draw() {
+    root.classList.remove("waiting");
+    const { known, unknown, groups, allNames, range, step } = shown;
+    drawHead(known, unknown, allNames);
+    if (drawnRaw !== shown.isRaw) drawRanges();
+    if (groups.length === 0) {
+      clear();
+      fill(charts, nothing(known, unknown, range));
+      return;
+    }
+    const keys = new Set(groups.map((group) => group.key));
+    for (const [key, card] of cards) {
+      if (keys.has(key)) continue;
+      card.stop();
+      cards.delete(key);
+    }
+    const isFirst = cards.size === 0;
+    for (const group of groups) {
+      const card = cards.get(group.key) ?? makeCard(group, handlers);
+      cards.set(group.key, card);
+    }
+    const order = groups.map((group) => cards.get(group.key).element);
+    if (isFirst || order.some((element, nth) => charts.children[nth] !== element) || charts.children.length !== order.length) fill(charts, order);
+    for (const group of groups) cards.get(group.key).show(group, range, step, params, known.map((device) => device.deviceId));
+  }
+
+  function clear() {
+    root.classList.remove("waiting");
+    for (const card of cards.values()) card.stop();
+    cards.clear();
+  }
+
+  function nothing(known, unknown, range) {
+    if (known.length === 0) {
+      const names = unknown.length ? unknown : devices();
+      return panel({ kind: "unknown", title: names.length ? "No such device" : "No device chosen",
+        text: names.length ? `The server has no readings of ${names.join(", ")}, or this token does not cover it.` : "Choose one in the list of devices.",
+        actions: [h("a", { class: "button", href: href("devices") }, "All devices")] });
+    }
+    const last = Math.max(...known.map((device) => Date.parse(device.lastSeen)));
+    const length = range.to - range.from;
+    const target = changed(params, { from: new Date(last - length + length / 20).toISOString(), to: new Date(last + length / 20).toISOString() });
+    return panel({ kind: "nothing", title: "No readings in this range",
+      text: [`From ${stamp(range.from)} to ${stamp(range.to)} there is nothing. The last reading is from ${stamp(last, true)}.`],
+      actions: [h("a", { class: "button", href: href("chart", target), "data-key": "to-last" }, "Show the last readings")] });
+  }
+
+  function drawHead(known, unknown, allNames) {
+    const chosen = devices();
+    const byId = new Map(known.map((device) => [device.deviceId, device]));
+    const content = JSON.stringify([chosen, unknown, allNames, shown.names, known.map((device) => device.metadata)]);
+    if (drawnHead === content) { // only the ages are new, and a text that is being typed stays
+      for (const time of head.querySelectorAll("time")) time.dataset.instant = Date.parse(byId.get(time.dataset.device).lastSeen);
+      return;
+    }
+    drawnHead = content;
+    const seen = (device) => {
+      const time = ageElement(Date.parse(device.lastSeen), h);
+      time.dataset.device = device.deviceId;
+      return time;
+    };
+    const chips = chosen.map((device, nth) => h("li", { class: "chip" },
+      h("i", { class: `swatch c${nth}` }),
+      h("span", { class: "name" }, device),
+      byId.has(device) ? h("span", { class: "muted" }, seen(byId.get(device))) : h("span", { class: "tag bad" }, "unknown"),
+      h("button", { type: "button", class: "remove", "aria-label": `Remove ${device}`, "data-key": `remove ${device}`,
+        onclick: () => move({ device: chosen.filter((other) => other !== device) }) }, "×")));
+    const title = chosen.length === 1 ? chosen[0] : `${chosen.length} devices`;
+    document.title = `${title} · tidegauge`;
+    const metadata = chosen.length === 1 && byId.get(chosen[0])?.metadata;
+    fill(head,
+      h("h1", { tabindex: "-1" }, title, chosen.length === 1 && known[0] && h("small", {}, "last reading ", seen(known[0]))),
+      h("ul", { class: "chips", "aria-label": "Devices in the charts" }, chosen.length > 1 && chips, chosen.length < MAX_DEVICES && h("li", {}, adder(chosen))),
+      metadata && h("dl", { class: "metadata" }, flat(metadata).map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value)))),
+      unknown.length > 0 && known.length > 0 && notice("warn", `There are no readings of ${unknown.join(", ")}.`),
+      allNames.length > 1 && picker(allNames));
+  }
+
+  // The input that adds a device, with IDs that begin like the text in it.
+  function adder(chosen) {
+    const options = h("datalist", { id: "device-ids" });
+    const add = () => {
+      const device = input.value.trim();
+      if (device && !chosen.includes(device)) move({ device: [...chosen, device] });
+    };
+    let latest;
+    const input = h("input", { type: "search", list: "device-ids", placeholder: "Compare with…", "aria-label": "Add a device by its ID", autocomplete: "off", "data-key": "add-device",
+      onchange: () => [...options.children].some((option) => option.value === input.value) && add(),
+      onkeydown: (event) => event.key === "Enter" && add(),
+      oninput: async () => {
+        const prefix = latest = input.value.trim();
+        if (!/^[A-Za-z0-9._:/-]*$/.test(prefix)) return;
+        const page = await get(`/v1/devices?limit=12&prefix=${encodeURIComponent(prefix)}`).catch(() => ({ devices: [] }));
+        if (latest === prefix) fill(options, page.devices.map(({ deviceId }) => h("option", { value: deviceId })));
+      },
+      onfocus: () => input.dispatchEvent(new Event("input")) });
+    return [input, options];
+  }
+
+  // The choice of metrics.
+  function picker(allNames) {
+    const named = params.getAll("metric");
+    const isOn = (name) => (named.length ? named.includes(name) : shown.names.includes(name));
+    const toggle = (name, on) => move({ metric: allNames.filter((other) => (other === name ? on : isOn(other))) });
+    const open = head.querySelector("details.picker")?.open;
+    return h("details", { class: "picker", open }, h("summary", { "data-key": "metrics" }, `Metrics: ${allNames.filter(isOn).length} of ${allNames.length}`),
+      h("div", { class: "checks" }, allNames.map((name) => h("label", {}, h("input", { type: "checkbox", checked: isOn(name), "data-key": `metric ${name}`,
+        onchange: (event) => toggle(name, event.target.checked) }), name))));
+  }
+
+  function drawRanges() {
+    drawnRaw = shown?.isRaw;
+    const range = rangeOf(params, now());
+    const isNamed = (name) => range.isLive && lengthOf(range.name) === lengthOf(name);
+    const shift = (part) => handlers.zoom(range.from + part * (range.to - range.from), range.to + part * (range.to - range.from));
+    const scale = (factor) => {
+      const centre = (range.from + range.to) / 2, half = (range.to - range.from) / 2 * factor;
+      handlers.zoom(centre - half, Math.min(centre + half, factor > 1 ? Math.max(now(), range.to) : Infinity));
+    };
+    const [from, to] = [range.from, range.to].map((instant, nth) => h("input", { type: "datetime-local", value: toInput(instant), required: true,
+      "aria-label": nth ? "To" : "From", "data-key": nth ? "to" : "from" }));
+    const button = (key, label, text, onclick, disabled = false) => h("button", { type: "button", "data-key": key, "aria-label": label, title: label, onclick, disabled }, text);
+    const wasOpen = ranges.querySelector("details.free")?.open;
+    const automatic = stepFor(range.to - range.from);
+    const steps = STEPS.filter(([, step]) => (range.to - range.from) / step <= 20_000 && step <= 2 * (range.to - range.from));
+    fill(ranges,
+      h("div", { class: "segments", role: "group", "aria-label": "Range" }, RANGES.map(([name, label]) =>
+        h("button", { type: "button", "data-key": `range ${name}`, "aria-pressed": String(isNamed(name)), "aria-label": label, title: label,
+          onclick: () => move({ range: name, from: undefined, to: undefined, step: undefined }) }, SHORT_RANGES[name] ?? name))),
+      h("div", { class: "segments", role: "group", "aria-label": "Move and zoom" },
+        button("earlier", "Earlier", "‹", () => shift(-0.5)), button("later", "Later", "›", () => shift(0.5), range.isLive),
+        button("in", "Zoom in", "+", () => scale(0.5)), button("out", "Zoom out", "−", () => scale(2)),
+        !range.isLive && button("reset", "Back to now", "Now", () => handlers.reset())),
+      h("label", { class: "step" }, "Step ", h("select", { "data-key": "step", onchange: (event) => move({ step: event.target.value || undefined }) },
+        h("option", { value: "" }, `auto (${shown?.asked === params && shown.isRaw ? "readings" : automatic})`),
+        steps.map(([name]) => h("option", { value: name, selected: params.get("step") === name }, name)))),
+      h("details", { class: "free", open: wasOpen }, h("summary", { "data-key": "free" }, range.isLive ? "Free range" : `${stamp(range.from)} – ${stamp(range.to)}`),
+        h("form", { onsubmit: (event) => { event.preventDefault(); handlers.zoom(Date.parse(from.value), Date.parse(to.value)); } },
+          from, " to ", to, h("button", { type: "submit", "data-key": "apply" }, "Show"))),
+      h("span", { class: "zone muted" }, range.isLive && h("span", { class: "live" }, "live"), zone));
+  }
+
+  drawRanges();
+  fill(charts, h("div", { class: "card placeholder", "aria-busy": "true" }, h("p", { class: "muted" }, "Loading…")));
+  return {
+    update,
+    refresh: () => poll.now(),
+    stop() {
+      poll.stop();
+      clear();
+    },
+  };
+}
+
+// Metadata as pairs of texts; members of objects have dots in their keys.
+export function flat(metadata, prefix = "") {
+  return Object.entries(metadata ?? {}).flatMap(([key, value]) => (value !== null && typeof value === "object" && !Array.isArray(value)
+    ? flat(value, `${prefix}${key}.`) : [[prefix + key, Array.isArray(value) ? value.join(", ") : String(value)]]));
+}
+
+// Asks for everything that the view shows. `sources` are the answers, which are the same objects if nothing changed.
+async function load(params, wasRaw, signal) {
+  const range = rangeOf(params, now());
+  const asked = [...new Set(params.getAll("device"))].slice(0, MAX_DEVICES);
+  const select = (key, values) => values.map((value) => `&${key}=${encodeURIComponent(value)}`).join("");
+  if (asked.length === 0) return { range, known: [], unknown: [], groups: [], allNames: [], names: [], sources: [] };
+  const listed = await get(`/v1/devices?limit=${MAX_DEVICES}${select("device", asked)}`, { signal });
+  const known = asked.map((id) => listed.devices.find((device) => device.deviceId === id)).filter(Boolean);
+  const unknown = asked.filter((id) => !known.some((device) => device.deviceId === id));
+  const { names, allNames } = metricsOf(known, params.getAll("metric"));
+  const base = { range, known, unknown, allNames, names, partial: listed.partial, laggingSeconds: listed.laggingSeconds };
+  if (known.length === 0) return { ...base, groups: [], sources: [listed] };
+
+  // An open range ends at the next step, so that its address, and the tag that belongs to it, stay for a while.
+  const times = range.isLive ? `from=-${Math.round((range.to - range.from) / 1_000)}s` : `from=${range.from}&to=${range.to}`;
+  const ids = known.map((device) => device.deviceId);
+  const series = select("metric", names);
+  const group = (lines) => colours(chartsOf(lines, known), ids);
+  const raw = async () => {
+    const pages = await Promise.all(ids.map((id) => get(`/v1/devices/${encodeURIComponent(id)}/readings?${times}&limit=${MAX_RAW}${series}`, { signal })));
+    if (pages.some((page) => page.next !== null)) return undefined;
+    const lines = linesOfReadings(pages.map((page, nth) => ({ deviceId: ids[nth], readings: page.readings })));
+    const remark = pages.find((page) => page.partial || page.laggingSeconds) ?? {};
+    return { ...base, groups: group(lines), lines, isRaw: true, sources: [listed, ...pages], ...flags(remark) };
+  };
+  const chosen = params.get("step");
+  if (wasRaw && !chosen) {
+    const answer = await raw();
+    if (answer) return answer;
+  }
+  const step = chosen ?? stepFor(range.to - range.from);
+  const rolled = await rollups(`${times}${select("device", ids)}${series}`, step, signal);
+  const lines = linesOfRollups(rolled.devices);
+  const most = Math.max(0, ...lines.map((line) => line.count));
+  if (!chosen && most <= MAX_RAW && most > 0 && wasRaw === undefined) {
+    const answer = await raw();
+    const isWhole = answer && lines.every((line) => answer.lines.find((other) => other.device === line.device && other.series === line.series));
+    if (isWhole && sum(answer.lines) >= sum(lines) - edges(lines)) return answer;
+  }
+  return { ...base, groups: group(lines), isRaw: false, step, sources: [listed, ...rolled.pages], ...flags(rolled) };
+}
+
+const flags = ({ partial, laggingSeconds }) => ({ partial, laggingSeconds });
+const sum = (lines) => lines.reduce((total, line) => total + line.count, 0);
+
+// About how many readings steps at the ends of the range have outside of it.
+const edges = (lines) => lines.reduce((total, { count, ts }) => total + Math.ceil(3 * count / Math.max(1, ts.length)), 0);
+
+// All pages of the rollups of some devices. Steps that the zone makes too expensive follow UTC.
+async function rollups(selection, step, signal, isLocal = lengthOfStep(step) > HOUR && zone !== "UTC") {
+  const pages = [];
+  let cursor = "";
+  try {
+    do {
+      const tz = isLocal ? `&tz=${encodeURIComponent(zone)}` : "";
+      const page = await get(`/v1/rollups?${selection}&step=${step}&fn=count,min,max,avg${tz}${cursor}`, { signal });
+      pages.push(page);
+      cursor = page.next === null ? "" : `&cursor=${encodeURIComponent(page.next)}`;
+    } while (cursor);
+  } catch (failure) {
+    if (!isLocal || !["readings_expired", "too_many_values"].includes(failure.code)) throw failure;
+    return rollups(selection, step, signal, false);
+  }
+  const remark = pages.find((page) => page.partial || page.laggingSeconds) ?? {};
+  return { pages, devices: pages.flatMap((page) => page.devices), ...flags(remark) };
+}
+
+// The names of the metrics of some devices, and those of them that are shown.
+function metricsOf(known, named) {
+  const charts = new Map();
+  for (const device of known) {
+    for (const text of device.metrics) {
+      const { name, labels } = parseSeries(text);
+      const unit = unitOf(name, labels, device.metadata);
+      const key = unit ? `unit ${unit}` : `metric ${name}`;
+      charts.set(key, (charts.get(key) ?? new Set()).add(name));
+    }
+  }
+  const allNames = [...new Set([...charts.values()].flatMap((names) => [...names]))].sort();
+  const first = new Set([...charts.values()].slice(0, MAX_CHARTS).flatMap((names) => [...names]));
+  const chosen = named.filter((name) => allNames.includes(name));
+  return { allNames, names: chosen.length ? chosen : allNames.filter((name) => first.has(name)) };
+}
+
+// Gives each line its colour and its dashes. Of several devices each has a colour, and its lines differ by dashes.
+function colours(charts, ids) {
+  for (const chart of charts) {
+    const mostLines = ids.length > 1 ? DASHES.length : MAX_LINES;
+    const styled = chart.lines.map((line) => {
+      const nth = chart.lines.filter((other) => other.device === line.device).indexOf(line);
+      return nth < mostLines && { ...line, ...(ids.length > 1 ? { colour: ids.indexOf(line.device), dash: nth } : { colour: nth % COLOURS, dash: Math.floor(nth / COLOURS) }) };
+    });
+    chart.lines = styled.filter(Boolean);
+    chart.hidden = styled.length - chart.lines.length;
+  }
+  return charts;
+}
+
+// One chart: the plot, the values at the cursor, and the table.
+function makeCard(first, handlers) {
+  let group = first, range, step, params, ids, cursor, rows = ROWS;
+  const title = h("h2", {}), links = h("span", { class: "links" });
+  const host = h("div", { class: "plot", tabindex: "0", role: "slider", "aria-orientation": "horizontal" });
+  const legend = h("table", { class: "legend" });
+  const body = h("tbody"), table = h("details", { class: "data" });
+  const keys = h("p", { class: "keys muted" }, "Arrow keys move, + and − zoom, page up and down shift, 0 returns to now.");
+  const element = h("section", { class: "card chart", "data-chart": first.key }, h("header", {}, title, links), host, keys, legend, table);
+  const plot = new Plot(host, { ...handlers, cursor: (found) => { cursor = found; drawValues(); } });
+  const label = (line) => [ids.length > 1 || !line.text ? line.device : "", group.names.length > 1 ? line.name : "", line.text].filter(Boolean).join(" · ");
+
+  table.addEventListener("toggle", () => {
+    if (table.open !== params.has("table")) go("chart", changed(params, { table: table.open ? "1" : undefined }), { replace: true });
+    drawTable();
+  });
+
+  function show(next, nextRange, nextStep, nextParams, nextIds) {
+    [group, range, step, params, ids] = [next, nextRange, nextStep, nextParams, nextIds];
+    const unit = group.unit ? h("span", { class: "unit" }, group.unit) : undefined;
+    fill(title, group.title, unit && " ", unit);
+    drawLinks();
+    drawLegend();
+    plot.show(group.lines, range, step && lengthOfStep(step));
+    host.setAttribute("aria-label", `Chart of ${group.title}${group.unit ? ` in ${group.unit}` : ""}, ${step ? `steps of ${step}` : "readings"}`);
+    drawValues();
+    table.open = params.has("table");
+    drawTable();
+  }
+
+  function drawLinks() {
+    const select = (key, values) => values.map((value) => `&${key}=${encodeURIComponent(value)}`).join("");
+    const selection = `from=${Math.round(range.from)}&to=${Math.round(range.to)}${select("device", ids)}${select("metric", group.names)}&format=csv`;
+    const link = (text, path, name) => h("a", { href: path, download: name, "data-key": `csv ${name}`, onclick: (event) => {
+      if (!token.get()) return;
+      event.preventDefault();
+      save(path, name).catch((failure) => fill(links, failureNotice(failure, clock(now(), true))));
+    } }, text);
+    fill(links, h("span", { class: "muted" }, "CSV: "), link("readings", `/v1/readings?${selection}`, "readings.csv"),
+      step && [" ", link(`steps of ${step}`, `/v1/rollups?${selection}&step=${step}`, "rollups.csv")]);
+  }
+
+  function drawLegend() {
+    const missing = ids.filter((id) => !group.lines.some((line) => line.device === id));
+    fill(legend,
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, ids.length > 1 ? "Device" : "Series"), h("th", { scope: "col", class: "number at" }, "Last"),
+        ["Min", "Mean", "Max"].map((name) => h("th", { scope: "col", class: "number" }, name)))),
+      h("tbody", {}, group.lines.map((line) => {
+        const whole = summary(line);
+        const cell = (value) => h("td", { class: "number" }, exact(value));
+        return h("tr", {}, h("th", { scope: "row" }, h("i", { class: `swatch c${line.colour}${line.dash ? " dashed" : ""}` }), label(line)),
+          h("td", { class: "number at" }), whole ? [cell(whole.low), cell(mean(whole.mean)), cell(whole.high)] : h("td", { colspan: 3 }));
+      }), missing.map((id) => h("tr", { class: "muted" }, h("th", { scope: "row" }, id), h("td", { colspan: 4 }, "no readings in this range")))),
+      group.hidden > 0 && h("caption", {}, `${group.hidden} more series are not shown: choose fewer devices or metrics.`));
+  }
+
+  // The values at the cursor, or the last ones.
+  function drawValues() {
+    const found = cursor ?? { values: group.lines.map(lastOf) };
+    legend.querySelector("thead .at")?.replaceChildren(cursor ? stamp(cursor.instant, true) : "Last");
+    const cells = legend.querySelectorAll("tbody .at");
+    const texts = found.values.map((value) => valueText(value));
+    cells.forEach((cell, nth) => {
+      const { value, min, max } = found.values[nth] ?? {};
+      const hasBand = (min ?? null) !== null;
+      fill(cell, exact(hasBand ? mean(value) : value), hasBand && h("small", {}, ` ${exact(min)} … ${exact(max)}`));
+    });
+    const said = group.lines.map((line, nth) => `${label(line)} ${texts[nth]}`).join(", ");
+    host.setAttribute("aria-valuemin", String(Math.round(range?.from ?? 0)));
+    host.setAttribute("aria-valuemax", String(Math.round(range?.to ?? 0)));
+    host.setAttribute("aria-valuenow", String(Math.round(cursor?.instant ?? range?.to ?? 0)));
+    host.setAttribute("aria-valuetext", cursor ? `${stamp(cursor.instant, true)}: ${said}` : `last: ${said}`);
+  }
+
+  function drawTable() {
+    const { lines } = group;
+    if (!table.open) {
+      if (!table.firstChild) fill(table, h("summary", {}, "Data table"));
+      return;
+    }
+    const byInstant = new Map();
+    lines.forEach((line, nth) => line.ts.forEach((instant, at) => {
+      const row = byInstant.get(instant) ?? [];
+      row[nth] = { value: line.mean[at], min: line.min?.[at], max: line.max?.[at] };
+      byInstant.set(instant, row);
+    }));
+    const instants = [...byInstant.keys()].sort((one, other) => other - one);
+    fill(body, instants.slice(0, rows).map((instant) => h("tr", {}, h("th", { scope: "row" }, stamp(instant, !step)),
+      lines.map((line, nth) => h("td", { class: "number" }, valueText(byInstant.get(instant)[nth]))))));
+    const more = instants.length > rows && h("button", { type: "button", "data-key": "more", onclick: () => { rows *= 4; drawTable(); } },
+      `Show more of ${instants.length} rows`);
+    const summaryLine = table.querySelector("summary") ?? h("summary", {}, "Data table");
+    const scroll = table.querySelector(".scroll") ?? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table of ${group.title}` });
+    fill(scroll, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, step ? `Step of ${step} from` : "Time"),
+      lines.map((line) => h("th", { scope: "col", class: "number" }, label(line))))), body), more);
+    if (!scroll.isConnected) fill(table, summaryLine, scroll);
+  }
+
+  return {
+    element,
+    show,
+    move(next) {
+      range = next;
+      plot.show(group.lines, range, step && lengthOfStep(step));
+    },
+    stop: () => plot.stop(),
+  };
+}
+
+// A mean with the digits that mean something.
+const mean = (value) => (value === null ? null : Number(value.toPrecision(5)));
+
+function valueText(found) {
+  if (!found || (found.value ?? null) === null) return "–";
+  const hasBand = (found.min ?? null) !== null;
+  return hasBand ? `${exact(mean(found.value))} (${exact(found.min)} … ${exact(found.max)})` : exact(found.value);
+}
+
+function lastOf(line) {
+  const at = line.ts.length - 1;
+  return at < 0 ? undefined : { instant: line.ts[at], value: line.mean[at], min: line.min?.[at], max: line.max?.[at] };
+}

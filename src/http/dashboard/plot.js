@@ -1,0 +1,228 @@
+// One plot: uPlot with the colours of the page, a band around each mean, and the keyboard.
+
+import { withGaps } from "./series.js";
+import { axisTexts } from "./time.js";
+import { short } from "./page.js";
+
+const { uPlot } = window;
+
+// Lines differ by these colours, and lines of one colour by their dashes.
+export const COLOURS = 8;
+export const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
+
+// How far from the pointer a value of a line may be that the pointer still shows, in pixels.
+const REACH = 40;
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+export class Plot {
+  #host; #handlers; #plot; #shape; #lines = []; #range; #step; #data;
+  #size = new ResizeObserver(() => this.#resize());
+  #redraw = () => this.#plot?.redraw(false);
+
+  // `handlers`: `zoom(from, to)`, `reset()` and `cursor(indices or undefined)`.
+  constructor(host, handlers) {
+    [this.#host, this.#handlers] = [host, handlers];
+    this.#size.observe(host);
+    dark.addEventListener("change", this.#redraw);
+    host.addEventListener("keydown", (event) => this.#key(event));
+    host.addEventListener("blur", () => this.#leave());
+  }
+
+  show(lines, range, step) {
+    [this.#lines, this.#range, this.#step] = [lines, range, step];
+    const tables = lines.map((line) => withGaps(line, step));
+    this.#data = tables.length ? uPlot.join(tables) : [[]];
+    const shape = lines.map((line) => `${line.colour}/${line.dash}${line.min ? "b" : ""}`).join();
+    if (this.#plot && shape === this.#shape) this.#plot.setData(this.#data);
+    else this.#build(shape);
+  }
+
+  stop() {
+    this.#size.disconnect();
+    dark.removeEventListener("change", this.#redraw);
+    this.#plot?.destroy();
+  }
+
+  // The column of the values of a line in the data.
+  #column(nth) {
+    return 1 + this.#lines.slice(0, nth).reduce((sum, line) => sum + (line.min ? 3 : 1), 0);
+  }
+
+  #build(shape) {
+    this.#plot?.destroy();
+    this.#shape = shape;
+    const series = [{}], bands = [];
+    for (const line of this.#lines) {
+      const stroke = () => colour(`--line-${line.colour}`);
+      const at = series.length;
+      series.push({ stroke, dash: DASHES[line.dash], width: 1.6, points: { show: sparse, size: 4, filter: alone } });
+      if (line.min) {
+        const bound = { stroke: "transparent", width: 0, points: { show: false } };
+        series.push(bound, { ...bound });
+        bands.push({ series: [at + 2, at + 1], fill: () => `${stroke()}2b` });
+      }
+    }
+    const text = () => colour("--muted");
+    const lines = { stroke: () => colour("--grid"), width: 1 };
+    const font = "12px system-ui, sans-serif";
+    this.#plot = new uPlot({
+      ...this.#measure(),
+      ms: 1,
+      legend: { show: false },
+      cursor: {
+        y: false,
+        sync: { key: "charts", setSeries: false },
+        drag: { x: true, y: false, setScale: false, dist: 6 },
+        bind: { dblclick: () => () => { this.#handlers.reset(); return null; } },
+        dataIdx: nearest,
+        points: { show: (plot, at) => !this.#isBound(at) && point(), size: 8,
+          fill: (plot, at) => plot.series[at].stroke(plot, at), stroke: () => colour("--card"), width: 2 },
+      },
+      scales: {
+        x: { time: true, auto: false, range: () => [this.#range.from, this.#range.to] },
+        y: { range: padded },
+      },
+      axes: [
+        { stroke: text, grid: lines, ticks: { ...lines, size: 5 }, font, size: 44, space: 76,
+          values: (plot, splits, axis, space, increment) => axisTexts(splits, increment) },
+        { stroke: text, grid: lines, ticks: { show: false }, font, gap: 6, size: widthOf,
+          values: (plot, splits) => splits.map((value) => short(value)) },
+      ],
+      series,
+      bands,
+      hooks: {
+        setSelect: [(plot) => {
+          const { left, width } = plot.select;
+          if (width < 6) return;
+          this.#handlers.zoom(...[left, left + width].map((at) => Math.round(plot.posToVal(at, "x"))));
+          plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+        }],
+        setCursor: [() => this.#pointed()],
+      },
+    }, this.#data, this.#host);
+  }
+
+  #isBound(at) {
+    return !this.#lines.some((line, nth) => this.#column(nth) === at);
+  }
+
+  #measure() {
+    const width = this.#host.clientWidth || 600;
+    return { width, height: width < 500 ? 220 : 280 };
+  }
+
+  #resize() {
+    const { width, height } = this.#measure();
+    if (this.#plot && (width !== this.#plot.width || height !== this.#plot.height)) this.#plot.setSize({ width, height });
+  }
+
+  // Tells the handler the instant and the values of all lines at the cursor.
+  #pointed() {
+    const { idx, idxs } = this.#plot.cursor;
+    if (idx === null || idx === undefined) return this.#handlers.cursor();
+    this.#handlers.cursor({
+      instant: this.#data[0][idx],
+      values: this.#lines.map((line, nth) => {
+        const column = this.#column(nth), at = idxs[column];
+        if (at === null || at === undefined) return undefined;
+        const [value, min, max] = [0, 1, 2].map((next) => this.#data[column + next]?.[at]);
+        return { instant: this.#data[0][at], value, ...(line.min ? { min, max } : {}) };
+      }),
+    });
+  }
+
+  // Moves the cursor to an instant of the data.
+  #point(index) {
+    const instants = this.#data[0];
+    const at = Math.min(Math.max(index, 0), instants.length - 1);
+    this.#plot.setCursor({ left: this.#plot.valToPos(instants[at], "x"), top: 20 });
+  }
+
+  #leave() {
+    this.#plot?.setCursor({ left: -10, top: -10 });
+  }
+
+  #key(event) {
+    if (!this.#plot || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { from, to } = this.#range;
+    const length = to - from;
+    const at = this.#plot.cursor.idx ?? this.#data[0].length;
+    const centre = this.#data[0][this.#plot.cursor.idx] ?? (from + to) / 2;
+    const zoomed = (factor) => [centre - (centre - from) * factor, centre + (to - centre) * factor].map(Math.round);
+    const pace = event.shiftKey ? 10 : 1;
+    const actions = {
+      ArrowLeft: () => this.#point(at - pace),
+      ArrowRight: () => this.#point(at + pace),
+      Home: () => this.#point(0),
+      End: () => this.#point(this.#data[0].length - 1),
+      PageUp: () => this.#handlers.zoom(from - length / 2, to - length / 2),
+      PageDown: () => this.#handlers.zoom(from + length / 2, to + length / 2),
+      "+": () => this.#handlers.zoom(...zoomed(0.5)),
+      "-": () => this.#handlers.zoom(...zoomed(2)),
+      0: () => this.#handlers.reset(),
+      Escape: () => this.#leave(),
+    };
+    actions["="] = actions["+"];
+    const action = actions[event.key];
+    if (!action) return;
+    event.preventDefault();
+    action();
+  }
+}
+
+// The mark of the cursor on a line.
+function point() {
+  return Object.assign(document.createElement("div"), { className: "u-cursor-pt" });
+}
+
+// Whether the points of a line are drawn: where they have room.
+function sparse(plot, at, first, last) {
+  return last - first < plot.bbox.width / devicePixelRatio / 14;
+}
+
+// Of lines whose points are not drawn, those between two gaps are: else nothing would show them.
+function alone(plot, at, isSparse) {
+  if (isSparse) return null;
+  const values = plot.data[at], found = [];
+  let before = null;
+  for (let index = 0; index < values.length; index++) {
+    if (values[index] === undefined) continue; // another line has this instant
+    if (values[index] !== null && before === null) {
+      let next = index + 1;
+      while (next < values.length && values[next] === undefined) next++;
+      if ((values[next] ?? null) === null) found.push(index);
+    }
+    before = values[index];
+  }
+  return found;
+}
+
+// The nearest value of a line, because lines need not share their instants.
+function nearest(plot, at, index) {
+  const values = plot.data[at], instants = plot.data[0];
+  if (at === 0 || values === undefined || (values[index] ?? null) !== null) return index;
+  const reach = plot.posToVal(REACH, "x") - plot.posToVal(0, "x");
+  const near = (next) => next >= 0 && next < values.length && Math.abs(instants[next] - instants[index]) <= reach;
+  for (let distance = 1; near(index - distance) || near(index + distance); distance++) {
+    for (const next of [index - distance, index + distance]) {
+      if (near(next) && (values[next] ?? null) !== null) return next;
+    }
+  }
+  return null;
+}
+
+// The range of the values, with some space around it; one that begins near zero begins at zero.
+function padded(plot, low, high) {
+  if (low === null) return [0, 1];
+  const space = (high - low) * 0.08 || Math.abs(high) * 0.1 || 1;
+  const bottom = low >= 0 && low - space < (high - low) * 0.3 && low - space <= 0 ? 0 : low - space;
+  return [bottom, high + space];
+}
+
+// The width of the texts at the axis.
+function widthOf(plot, texts) {
+  const longest = Math.max(3, ...(texts ?? []).map((text) => text.length));
+  return Math.ceil(longest * 7.2) + 12;
+}

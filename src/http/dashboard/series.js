@@ -1,0 +1,159 @@
+// From answers to lines: the text of a series, the step of a range, gaps, and the charts that lines belong to.
+
+import { DAY, HOUR, MINUTE, lengthOf } from "./time.js";
+
+// Splits the text of a series, `name` or `name{key=value,...}`, in which a backslash precedes \ { } , and =.
+export function parseSeries(text) {
+  const labels = {};
+  let name, key, part = "";
+  for (let at = 0; at < text.length; at++) {
+    const character = text[at];
+    if (character === "\\") part += text[++at] ?? "";
+    else if (character === "{" && name === undefined) [name, part] = [part, ""];
+    else if (character === "=" && name !== undefined && key === undefined) [key, part] = [part, ""];
+    else if ((character === "," || character === "}") && key !== undefined) {
+      labels[key] = part;
+      [key, part] = [undefined, ""];
+    } else part += character;
+  }
+  return { name: name ?? part, labels };
+}
+
+// The unit of a metric: the label `unit`, or its entry in `units` in the metadata of the device.
+export const unitOf = (name, labels, metadata) => labels.unit ?? (typeof metadata?.units?.[name] === "string" ? metadata.units[name] : undefined);
+
+// The labels of a series as words, without its unit, which the chart has.
+export function labelText(labels) {
+  return Object.entries(labels).filter(([key]) => key !== "unit").map(([key, value]) => `${key}=${value}`).join(", ");
+}
+
+// The steps of rollups, with their lengths.
+export const STEPS = [
+  ["1m", MINUTE], ["2m", 2 * MINUTE], ["5m", 5 * MINUTE], ["10m", 10 * MINUTE], ["15m", 15 * MINUTE],
+  ["30m", 30 * MINUTE], ["1h", HOUR], ["2h", 2 * HOUR], ["6h", 6 * HOUR], ["12h", 12 * HOUR], ["1d", DAY],
+  ["1w", 7 * DAY], ["1mo", 30 * DAY],
+];
+
+const MAX_STEPS = 750;
+
+// The shortest step that suits a range. Minutes are made from readings, so only short ranges have them.
+export function stepFor(length) {
+  const suits = ([, step]) => length / step <= MAX_STEPS && (step >= HOUR || length <= 2 * DAY);
+  return (STEPS.find(suits) ?? STEPS.at(-1))[0];
+}
+
+export const lengthOfStep = (step) => STEPS.find(([name]) => name === step)?.[1] ?? lengthOf(step) ?? HOUR;
+
+// The range that an address names: `range=24h`, or `from` and `to`.
+export function rangeOf(params, now) {
+  const from = Date.parse(params.get("from") ?? ""), to = Date.parse(params.get("to") ?? "");
+  if (from < to) return { from, to, isLive: false };
+  const length = lengthOf(params.get("range")) ?? DAY;
+  return { from: now - length, to: now, isLive: true, name: params.get("range") ?? "24h" };
+}
+
+// The lines of rollups: for each device and series the columns `ts`, `mean`, `min`, `max`, and the count. Lines mostly
+// share their instants, so an instant is read once and then recognised by its text.
+export function linesOfRollups(devices) {
+  const lines = [];
+  let points = [], ts = [];
+  for (const { deviceId, metrics } of devices) {
+    for (const series of Object.keys(metrics)) {
+      const [before, known] = [points, ts];
+      points = metrics[series];
+      ts = new Array(points.length);
+      const [mean, min, max] = [new Array(points.length), new Array(points.length), new Array(points.length)];
+      let count = 0;
+      for (let at = 0; at < points.length; at++) {
+        const point = points[at];
+        ts[at] = before[at]?.ts === point.ts ? known[at] : Date.parse(point.ts);
+        mean[at] = point.avg;
+        min[at] = point.min;
+        max[at] = point.max;
+        count += point.count;
+      }
+      lines.push({ device: deviceId, series, ts, mean, min, max, count });
+    }
+  }
+  return lines;
+}
+
+// The lines of readings: `ts` and `mean`, which is the value.
+export function linesOfReadings(pages) {
+  return pages.flatMap(({ deviceId, readings }) => {
+    const lines = new Map();
+    for (const { ts, values } of readings) {
+      const instant = Date.parse(ts);
+      for (const [series, value] of Object.entries(values)) {
+        let line = lines.get(series);
+        if (!line) lines.set(series, line = { device: deviceId, series, ts: [], mean: [], count: 0 });
+        line.ts.push(instant);
+        line.mean.push(value);
+        line.count++;
+      }
+    }
+    return [...lines.values()].sort((one, other) => (one.series < other.series ? -1 : 1));
+  });
+}
+
+// Sorts lines into charts: one for each unit, and one for each metric without a unit.
+export function chartsOf(lines, devices) {
+  const order = new Map(devices.map((device, at) => [device.deviceId, at]));
+  const charts = new Map();
+  for (const line of lines) {
+    const { name, labels } = parseSeries(line.series);
+    const unit = unitOf(name, labels, devices[order.get(line.device)]?.metadata);
+    const key = unit ? `unit ${unit}` : `metric ${name}`;
+    const chart = charts.get(key) ?? { key, unit, names: new Set(), lines: [] };
+    chart.names.add(name);
+    chart.lines.push({ ...line, name, text: labelText(labels) });
+    charts.set(key, chart);
+  }
+  for (const chart of charts.values()) {
+    chart.lines.sort((one, other) => order.get(one.device) - order.get(other.device) || (one.series < other.series ? -1 : 1));
+    chart.names = [...chart.names];
+    chart.title = chart.names.join(", ");
+  }
+  return [...charts.values()].sort((one, other) => (one.title < other.title ? -1 : 1));
+}
+
+// How many times its usual distance two neighbours are apart where a line ends and begins again.
+const GAP = 3.5;
+
+// The distance of neighbours from which on a line has a gap.
+function gapOf(ts, step) {
+  if (ts.length < 3) return step ? 1.5 * step : Infinity;
+  const distances = [];
+  const every = Math.max(1, Math.floor(ts.length / 500)); // enough for a median
+  for (let at = 1; at < ts.length; at += every) distances.push(ts[at] - ts[at - 1]);
+  const median = distances.sort((one, other) => one - other)[(distances.length - 1) >> 1];
+  return step ? Math.max(1.5 * step, median > 1.5 * step ? GAP * median : 0) : GAP * median;
+}
+
+// Columns of one line in which a gap is a point without a value.
+export function withGaps(line, step) {
+  const gap = gapOf(line.ts, step);
+  const columns = [line.mean, ...(line.min ? [line.min, line.max] : [])];
+  if (!line.ts.some((instant, at) => instant - line.ts[at - 1] > gap)) return [line.ts, ...columns];
+  const ts = [], filled = columns.map(() => []);
+  for (let at = 0; at < line.ts.length; at++) {
+    if (at > 0 && line.ts[at] - line.ts[at - 1] > gap) {
+      ts.push(line.ts[at - 1] + (step ?? Math.floor(gap / GAP)));
+      for (const column of filled) column.push(null);
+    }
+    ts.push(line.ts[at]);
+    filled.forEach((column, nth) => column.push(columns[nth][at]));
+  }
+  return [ts, ...filled];
+}
+
+// Smallest, mean and largest value of a whole line.
+export function summary({ mean, min = mean, max = mean }) {
+  let [low, high, sum, number] = [Infinity, -Infinity, 0, 0];
+  for (let at = 0; at < mean.length; at++) {
+    if (min[at] < low) low = min[at];
+    if (max[at] > high) high = max[at];
+    if (mean[at] !== null) [sum, number] = [sum + mean[at], number + 1];
+  }
+  return number === 0 ? undefined : { low, high, mean: sum / number };
+}

@@ -1,0 +1,58 @@
+// Panels and notices for everything that is not data: nothing yet, nothing here, and failures.
+
+import { token } from "./api.js";
+import { copyButton, h } from "./page.js";
+
+// A panel in place of data.
+export function panel({ title, text, body, actions = [], kind = "plain" }) {
+  return h("section", { class: `panel ${kind}`, "data-state": kind },
+    h("h2", {}, title), text && h("p", {}, text), body, actions.length > 0 && h("p", { class: "actions" }, actions));
+}
+
+// A line above data that is not all it could be.
+export const notice = (kind, ...text) => h("p", { class: `notice ${kind}`, "data-notice": kind }, text);
+
+// The first reading, as a command for this very address.
+export function firstReading() {
+  const secret = token.get() ? ` \\\n  -H "Authorization: Bearer $TIDEGAUGE_TOKEN"` : "";
+  const command = `curl ${location.origin}/v1/readings${secret} \\\n  --json '{"deviceId": "S1", "values": {"temp": 22.4}}'`;
+  return panel({
+    kind: "empty",
+    title: "No device yet",
+    text: "A device appears here with its first reading. This command sends one:",
+    body: [h("div", { class: "command" }, h("pre", { tabindex: "0" }, h("code", {}, command)), copyButton(command)),
+      h("p", { class: "muted" }, "The page shows the device as soon as the reading is there. Line protocol, remote write, OTLP, ",
+        "webhooks and UDP are other ways to send.")],
+  });
+}
+
+const PANELS = {
+  gone: () => ["The server does not answer", "The page tries again by itself and goes on when the server is back."],
+  slow: () => ["The server takes too long", "It did not answer in time. The page tries again; a shorter range or fewer devices are faster."],
+  forbidden: ({ detail }) => ["This token may not see that", detail],
+  unknown: ({ detail }) => ["Nothing here", detail],
+  away: () => ["The store is away", "Readings are still accepted and wait in the log. Stored ones can be seen again when the store is back; the page tries again by itself."],
+  busy: ({ detail }) => ["The server is busy", `${detail ?? "It refused the query."} The page tries again by itself.`],
+  refused: ({ detail }) => ["The server refused the query", detail],
+  failed: ({ detail, status }) => ["The server failed", detail ?? `It answered with status ${status}.`],
+};
+
+// The panel for a failed request.
+export function failurePanel(failure, actions = []) {
+  const [title, text] = (PANELS[failure.kind] ?? PANELS.failed)(failure);
+  return panel({ kind: failure.kind, title, text, actions });
+}
+
+// The line for a failed request above data from before.
+export function failureNotice(failure, since) {
+  const [title] = (PANELS[failure.kind] ?? PANELS.failed)(failure);
+  return notice("bad", `${title}. This is what it said at ${since}.`);
+}
+
+// The lines for an answer that may lack readings.
+export function remarksOn({ partial, laggingSeconds } = {}) {
+  return [
+    partial && notice("warn", "The store is away: only readings that are not stored yet are shown."),
+    laggingSeconds > 0 && notice("warn", `The server is catching up: readings of the last ${Math.ceil(laggingSeconds)} s may be missing.`),
+  ];
+}

@@ -1,0 +1,110 @@
+// Times: the clock of the server, and texts in the time zone of the viewer.
+//
+// Ages and ranges count by the clock of the server, which the header `Date` of each answer shows. So a wrong clock
+// of the viewer's machine changes nothing; the page only says that it is wrong.
+
+export const SECOND = 1_000, MINUTE = 60_000, HOUR = 3_600_000, DAY = 86_400_000;
+
+export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+
+// How far the server's clock is ahead of the viewer's, in milliseconds.
+let ahead = 0;
+
+// Notes the header `Date` of an answer. It has whole seconds, so smaller differences mean nothing.
+export function observe(date, sent, received) {
+  const server = Date.parse(date ?? "");
+  if (Number.isNaN(server)) return;
+  const difference = server + SECOND / 2 - (sent + received) / 2;
+  ahead = Math.abs(difference) <= 2 * SECOND + (received - sent) / 2 ? 0 : difference;
+}
+
+export const clockDifference = () => ahead;
+
+// The time of the server, in milliseconds.
+export const now = () => Date.now() + ahead;
+
+const UNITS = { s: SECOND, m: MINUTE, h: HOUR, d: DAY, w: 7 * DAY };
+
+// Milliseconds of `90s`, `15m`, `24h`, `7d` or `1w`; undefined if the text is no such length.
+export function lengthOf(text) {
+  const [, number, unit] = /^(\d{1,6})([smhdw])$/.exec(text ?? "") ?? [];
+  return number === undefined || Number(number) === 0 ? undefined : Number(number) * UNITS[unit];
+}
+
+// A length in words, in its largest unit.
+export function inWords(length) {
+  for (const [unit, name] of [[365 * DAY, "year"], [DAY, "day"], [HOUR, "hour"], [MINUTE, "minute"]]) {
+    const whole = Math.floor(length / unit);
+    if (whole >= 1) return `${whole} ${name}${whole === 1 ? "" : "s"}`;
+  }
+  const seconds = Math.max(0, Math.floor(length / SECOND));
+  return `${seconds} second${seconds === 1 ? "" : "s"}`;
+}
+
+// The age of an instant: `3 s ago`, `5 min ago`, `2 h ago`, `4 d ago`; `in 5 min` if it is ahead.
+export function age(instant) {
+  const length = now() - instant;
+  const text = brief(Math.abs(length));
+  return length < -2 * SECOND ? `in ${text}` : `${text} ago`;
+}
+
+export function brief(length) {
+  if (length < MINUTE) return `${Math.floor(length / SECOND)} s`;
+  if (length < HOUR) return `${Math.floor(length / MINUTE)} min`;
+  if (length < 2 * DAY) return `${Math.floor(length / HOUR)} h`;
+  return `${Math.floor(length / DAY)} d`;
+}
+
+const two = (number) => String(number).padStart(2, "0");
+
+// The day by the viewer's clock: `2026-04-20`.
+export function day(instant) {
+  const date = new Date(instant);
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+}
+
+// The time of day: `14:05`, with seconds or milliseconds where they are not zero or wanted.
+export function clock(instant, withSeconds = false) {
+  const date = new Date(instant);
+  const [seconds, rest] = [date.getSeconds(), date.getMilliseconds()];
+  const minutes = `${two(date.getHours())}:${two(date.getMinutes())}`;
+  if (rest !== 0 && withSeconds) return `${minutes}:${two(seconds)}.${String(rest).padStart(3, "0")}`;
+  return withSeconds || seconds !== 0 ? `${minutes}:${two(seconds)}` : minutes;
+}
+
+export const stamp = (instant, withSeconds = false) => `${day(instant)} ${clock(instant, withSeconds)}`;
+
+// The value of an input of the kind `datetime-local`.
+export const toInput = (instant) => `${day(instant)}T${clock(Math.floor(instant / MINUTE) * MINUTE)}`;
+
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+// The texts at the time axis: the time of day, and below it the day where it changes.
+export function axisTexts(instants, increment) {
+  let before;
+  return instants.map((instant) => {
+    const date = new Date(instant);
+    const days = `${date.getDate()} ${MONTHS[date.getMonth()]}`;
+    const isNewDay = before === undefined || before.toDateString() !== date.toDateString();
+    const isNewYear = before === undefined || before.getFullYear() !== date.getFullYear();
+    before = date;
+    if (increment >= 28 * DAY) return MONTHS[date.getMonth()] + (isNewYear ? `\n${date.getFullYear()}` : "");
+    if (increment >= DAY) return days + (isNewYear ? `\n${date.getFullYear()}` : "");
+    return clock(instant, increment < MINUTE) + (isNewDay ? `\n${days}` : "");
+  });
+}
+
+// An element with an age that a tick of the page keeps current.
+export function ageElement(instant, make) {
+  const element = make("time", { datetime: new Date(instant).toISOString(), title: stamp(instant, true) }, age(instant));
+  element.dataset.instant = instant;
+  return element;
+}
+
+// Brings all ages on the page up to date.
+export function tick() {
+  for (const element of document.querySelectorAll("[data-instant]")) {
+    const text = age(Number(element.dataset.instant));
+    if (element.textContent !== text) element.textContent = text;
+  }
+}

@@ -1,0 +1,173 @@
+//! Charts: the right values, zoom, the cursor, the keyboard, and new readings.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::browser::Tab;
+use super::{START_MS, send, send_now};
+use crate::harness::mongod::deadline::deadline;
+use crate::harness::{Server, Setup};
+
+const MINUTE: &str = "from=2024-04-20T14:00:00Z&to=2024-04-20T14:01:00Z";
+
+async fn show(tab: &Tab, url: &str, query: &str) {
+    tab.go(&format!("{url}/#/chart?{query}")).await;
+    tab.wait("document.querySelector('.chart canvas')").await;
+}
+
+/// The cells of the rows of a table, row by row.
+async fn cells(tab: &Tab, table: &str) -> serde_json::Value {
+    let rows = format!("[...document.querySelectorAll('{table} tbody tr')]");
+    tab.js(&format!("{rows}.map((row) => [...row.children].map((cell) => cell.textContent))")).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chart_shows_the_values_that_were_sent() {
+    let server = Server::start(Setup::sqlite()).await;
+    send(&server, "A", "temp{unit=C}", &[(0, 1.5), (10, 2.25), (20, -0.125)]).await;
+    send(&server, "B", "temp{unit=C}", &[(0, 10.0), (10, 20.0), (20, 30.0)]).await;
+    send(&server, "A", "dew{unit=C}", &[(0, 7.0)]).await;
+    send(&server, "A", "hum", &[(0, 40.0)]).await;
+    let tab = Tab::open().await;
+    show(&tab, server.url(), &format!("device=A&device=B&{MINUTE}&table=1")).await;
+    let charts = tab.js("[...document.querySelectorAll('.card.chart')].map((chart) => chart.dataset.chart)").await;
+    assert_eq!(charts, json!(["unit C", "metric hum"]), "one for each unit");
+    let expected = json!([
+        ["A · dew", "7", "7", "7", "7"],
+        ["A · temp", "-0.125", "-0.125", "1.2083", "2.25"],
+        ["B · temp", "30", "10", "20", "30"],
+        ["A", "40", "40", "40", "40"],
+        ["B", "no readings in this range"],
+    ]);
+    assert_eq!(cells(&tab, ".chart .legend").await, expected);
+    let expected = json!([
+        ["2024-04-20 16:00:20", "–", "-0.125", "30"],
+        ["2024-04-20 16:00:10", "–", "2.25", "20"],
+        ["2024-04-20 16:00:00", "7", "1.5", "10"],
+        ["2024-04-20 16:00:00", "40"],
+    ]);
+    assert_eq!(cells(&tab, ".chart .data").await, expected);
+
+    let over =
+        tab.js("(({ x, y, width }) => [x, y, width])(document.querySelector('.u-over').getBoundingClientRect())").await;
+    let [x, y, width] = [0, 1, 2].map(|nth| over[nth].as_f64().expect("a number"));
+    tab.mouse("mouseMoved", x + width / 6.0 + 3.0, y + 50.0).await;
+    tab.wait_for(".legend thead .at", "2024-04-20 16:00:10").await;
+    let at = tab
+        .js("[...document.querySelectorAll('.chart:first-child .legend tbody .at')].map((cell) => cell.textContent)")
+        .await;
+    assert_eq!(at, json!(["–", "2.25", "20"]), "the exact values at the cursor");
+    tab.check("chart").await;
+
+    show(&tab, server.url(), &format!("device=A&metric=temp&step=1h&{MINUTE}&table=1")).await;
+    tab.wait_for(".data thead", "Step of 1h").await;
+    assert_eq!(cells(&tab, ".data").await, json!([["2024-04-20 16:00", "1.2083 (-0.125 … 2.25)"]]), "mean and band");
+    let csv = tab.js("[...document.querySelectorAll('.links a')].map((link) => link.getAttribute('href'))").await;
+    for (nth, header) in [(0, "deviceId,ts,series,value\r\n"), (1, "deviceId,ts,series,count,min,max,avg,sum\r\n")] {
+        let file = server.get(csv[nth].as_str().expect("a link")).await;
+        assert!(file.text().starts_with(header) && file.text().contains("A,2024-04-20T14:00:"), "{}", file.text());
+    }
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn days_are_those_of_the_viewer_and_gaps_stay_empty() {
+    let server = Server::start(Setup::sqlite()).await;
+    // 23:30 and 00:30 in Vienna are of one day of UTC.
+    send(&server, "A", "temp", &[(7 * 3_600 + 1_800, 1.0), (8 * 3_600 + 1_800, 3.0), (80 * 3_600, 5.0)]).await;
+    let tab = Tab::open().await;
+    let range = "from=2024-04-19T22:00:00Z&to=2024-04-25T22:00:00Z";
+    show(&tab, server.url(), &format!("device=A&step=1d&{range}&table=1")).await;
+    let expected = json!([
+        ["2024-04-24 00:00", "5 (5 … 5)"],
+        ["2024-04-21 00:00", "3 (3 … 3)"],
+        ["2024-04-20 00:00", "1 (1 … 1)"],
+    ]);
+    assert_eq!(cells(&tab, ".data").await, expected);
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_mouse_and_the_keyboard_zoom_and_the_address_keeps_it() {
+    let server = Server::start(Setup::sqlite()).await;
+    send(&server, "A", "temp", &(0..60).map(|at| (at, at as f64)).collect::<Vec<_>>()).await;
+    let tab = Tab::open().await;
+    show(&tab, server.url(), &format!("device=A&{MINUTE}")).await;
+    tab.wait_for(".legend", "29.5").await;
+
+    let (x, y) = tab.middle(".u-over").await;
+    tab.mouse("mouseMoved", x - 100.0, y).await;
+    tab.mouse("mousePressed", x - 100.0, y).await;
+    tab.mouse("mouseMoved", x, y).await;
+    tab.mouse("mouseMoved", x + 100.0, y).await;
+    tab.mouse("mouseReleased", x + 100.0, y).await;
+    tab.wait("new URLSearchParams(location.hash.split('?')[1]).get('from') > '2024-04-20T14:00:1'").await;
+    tab.wait("Number(document.querySelector('.legend td:nth-child(3)').textContent) > 10").await;
+    let zoomed = tab.js("location.href").await;
+    tab.js("history.back()").await;
+    tab.wait("document.querySelector('.legend td:nth-child(3)').textContent === '0'").await;
+    show(
+        &tab,
+        zoomed.as_str().expect("a URL").split("/#/chart?").next().expect("a URL"),
+        zoomed.as_str().expect("a URL").split('?').nth(1).expect("a query"),
+    )
+    .await;
+    tab.wait("Number(document.querySelector('.legend td:nth-child(3)').textContent) > 10").await;
+
+    show(&tab, server.url(), &format!("device=A&{MINUTE}")).await;
+    tab.wait("document.querySelector('.legend td:nth-child(3)').textContent === '0'").await;
+    tab.js("document.querySelector('.plot').focus()").await;
+    tab.press("Home").await;
+    tab.press("ArrowRight").await;
+    tab.press("ArrowRight").await;
+    let said = tab.js("document.querySelector('.plot').getAttribute('aria-valuetext')").await;
+    assert_eq!(said, "2024-04-20 16:00:02: A 2");
+    tab.press("End").await;
+    assert_eq!(tab.text(".legend tbody .at").await, "59");
+    tab.press("+").await;
+    tab.wait("document.querySelector('.legend td:nth-child(3)').textContent === '30'").await;
+    tab.press("PageUp").await;
+    tab.wait("document.querySelector('.legend td:nth-child(3)').textContent === '15'").await;
+    tab.press("-").await;
+    tab.wait("document.querySelector('.legend td:nth-child(3)').textContent === '0'").await;
+    tab.press("0").await;
+    tab.wait("!location.hash.includes('from=')").await;
+    tab.wait_for("[data-state=nothing]", "No readings in this range").await;
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_reading_appears_within_five_seconds() {
+    let server = Server::start(Setup::sqlite()).await;
+    send_now(&server, "A", 1.0).await;
+    let (chart, list) = (Tab::open().await, Tab::open().await);
+    show(&chart, server.url(), "device=A&range=1h").await;
+    list.go(&format!("{}/", server.url())).await;
+    list.wait_for(".values", "temp 1").await;
+    let mut fastest = Duration::MAX; // other tests may delay one of them
+    for value in [2.5, 3.5, 4.5] {
+        send_now(&server, "A", value).await;
+        let sent = Instant::now();
+        chart.wait_for(".legend tbody .at", &value.to_string()).await;
+        list.wait_for(".values", &format!("temp {value}")).await;
+        fastest = fastest.min(sent.elapsed());
+    }
+    assert!(fastest < deadline(5), "{fastest:?}");
+    chart.close(server.url(), &[]).await;
+    list.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_readings_become_means_with_a_band() {
+    let server = Server::start(Setup::sqlite()).await;
+    let values: Vec<(i64, f64)> = (0..7_200).map(|at| (at, f64::from(at as i32 % 60))).collect();
+    send(&server, "A", "temp", &values).await;
+    let tab = Tab::open().await;
+    show(&tab, server.url(), "device=A&from=2024-04-20T14:00:00Z&to=2024-04-20T16:00:00Z&table=1").await;
+    tab.wait_for(".data thead", "Step of 1m").await;
+    tab.wait_for(".data tbody", "29.5 (0 … 59)").await;
+    let ms = START_MS + 7_199_000;
+    assert_eq!(tab.js(&format!("new Date({ms}).toTimeString().slice(0, 8)")).await, "17:59:59", "the zone of the tab");
+    tab.close(server.url(), &[]).await;
+}

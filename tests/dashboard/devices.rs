@@ -1,0 +1,113 @@
+//! The list of devices: search, filters, pages, ages, and the keyboard.
+
+use serde_json::{Value, json};
+
+use super::browser::Tab;
+use super::send_now;
+use crate::harness::{Server, Setup};
+
+/// Starts a server with 60 devices, of which `OLD-7` is silent, and `AHEAD` has a wrong clock.
+async fn server_with_devices() -> Server {
+    let server = Server::start(Setup::sqlite()).await;
+    let device = |number: u32| {
+        let metadata = json!({ "floor": number % 3, "at": { "city": if number < 30 { "Graz" } else { "Linz" } } });
+        json!({ "deviceId": format!("D-{number:02}"), "metadata": metadata, "values": { "temp": number } })
+    };
+    let mut readings: Vec<Value> = (0..58).map(device).collect();
+    readings.push(json!({ "deviceId": "OLD-7", "ageMs": 7_200_000, "values": { "temp{unit=C}": 7.5 } }));
+    readings.push(json!({ "deviceId": "AHEAD", "ageMs": -240_000, "values": { "temp": 0 } }));
+    let answer = server.ingest(&Value::Array(readings)).await;
+    assert!(answer.status == 200 || answer.status == 400, "{}", answer.text());
+    server
+}
+
+async fn listed(tab: &Tab) -> Vec<String> {
+    let rows = tab.js("[...document.querySelectorAll('tr[data-device]')].map((row) => row.dataset.device)").await;
+    rows.as_array().expect("a list").iter().map(|id| id.as_str().expect("an ID").to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn devices_are_searched_filtered_paged_and_compared() {
+    let server = server_with_devices().await;
+    let tab = Tab::open().await;
+    tab.go(&format!("{}/", server.url())).await;
+    tab.wait_for("tr[data-device='D-07'] .values", "temp 7").await;
+    assert_eq!(listed(&tab).await.len(), 50);
+    tab.check("devices").await;
+    tab.click("[data-key=next]").await;
+    tab.wait_for("tr[data-device='OLD-7'] .age", "silent").await;
+    assert_eq!(tab.text("tr[data-device='OLD-7'] .values").await, "temp 7.5 C");
+    assert_eq!(tab.text("tr[data-device='OLD-7'] time").await, "2 h ago");
+    tab.click("[data-key=back]").await;
+    tab.wait("document.querySelector('tr[data-device=\"D-00\"]')").await;
+
+    tab.js("document.querySelector('input[type=search]').focus()").await;
+    tab.type_text("D-0").await;
+    tab.wait("document.querySelectorAll('tr[data-device]').length === 10").await;
+    assert!(tab.js("location.hash").await.as_str().is_some_and(|hash| hash.contains("prefix=D-0")));
+    tab.js("document.querySelector('[aria-label^=Key]').focus()").await;
+    tab.type_text("at.city").await;
+    tab.js("document.querySelector('[aria-label^=Value]').focus()").await;
+    tab.type_text("L*").await;
+    tab.press("Enter").await;
+    tab.wait_for("[data-state=nothing]", "No device matches").await;
+    tab.check("no-match").await;
+    tab.click("[data-state=nothing] [data-key=clear]").await;
+    tab.wait("document.querySelectorAll('tr[data-device]').length === 50").await;
+    tab.click("[data-key='meta D-02 floor']").await;
+    tab.wait("document.querySelectorAll('tr[data-device]').length === 19").await;
+    assert!(listed(&tab).await.iter().all(|id| id[2..].parse::<u32>().expect("a number") % 3 == 2));
+    tab.wait_for(".chips", "floor is 2").await;
+    tab.click("[aria-label='Remove the filter floor is 2']").await;
+    tab.wait("document.querySelectorAll('tr[data-device]').length === 50").await;
+    tab.click(".silent-tools input").await;
+    tab.wait("document.querySelectorAll('tr[data-device]').length === 1").await;
+    assert_eq!(listed(&tab).await, ["OLD-7"]);
+
+    tab.go(&format!("{}/#/devices?prefix=D-0", server.url())).await;
+    tab.wait("document.querySelectorAll('tr[data-device]').length === 10").await;
+    for id in ["D-01", "D-04"] {
+        tab.click(&format!("[data-key='select {id}']")).await;
+    }
+    tab.click("[data-key=compare]").await;
+    tab.wait_for(".chart .legend", "D-04").await;
+    assert_eq!(tab.text("h1").await, "2 devices");
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_keyboard_alone_leads_from_the_list_to_a_value() {
+    let server = Server::start(Setup::sqlite()).await;
+    send_now(&server, "A", 22.5).await;
+    let tab = Tab::open().await;
+    tab.go(&format!("{}/", server.url())).await;
+    tab.wait("document.querySelector('tr[data-device] b')").await;
+    let focus_on = async |wanted: &str| {
+        for _ in 0..60 {
+            tab.press("Tab").await;
+            let is_there = format!(
+                "document.activeElement.matches({}) && document.activeElement.matches(':focus-visible')",
+                Value::from(wanted)
+            );
+            if tab.js(&is_there).await == true {
+                return;
+            }
+        }
+        panic!("no tab stop is {wanted}");
+    };
+    focus_on("[data-key='device A']").await;
+    tab.press("Enter").await;
+    tab.wait("document.querySelector('.chart canvas')").await;
+    focus_on("[data-key='range 1h']").await;
+    tab.press("Enter").await;
+    tab.wait("document.querySelector('[data-key=\"range 1h\"]').getAttribute('aria-pressed') === 'true'").await;
+    assert_eq!(tab.js("document.activeElement.dataset.key").await, "range 1h", "the focus stays");
+    focus_on(".plot").await;
+    tab.press("End").await;
+    let said = tab.js("document.activeElement.getAttribute('aria-valuetext')").await;
+    assert!(said.as_str().is_some_and(|said| said.ends_with(": A 22.5")), "{said}");
+    focus_on(".data summary").await;
+    tab.press("Enter").await;
+    tab.wait_for(".data td", "22.5").await;
+    tab.close(server.url(), &[]).await;
+}
