@@ -14,10 +14,11 @@ from wheel import TARGET, patiently
 class Program:
     """The program `name` of the Debian package `package`. The environment variable `variable` names another one
     to use instead; one on the PATH is used too. Otherwise apt-get downloads the package, with its own lists of
-    packages if the system has none; that needs no root and installs nothing."""
+    packages if the system has none; that needs no root and installs nothing. The package has the program in
+    `folder`."""
 
-    def __init__(self, name, package, variable):
-        self.name, self.package, self.variable = name, package, variable
+    def __init__(self, name, package, variable, folder="usr/bin"):
+        self.name, self.package, self.variable, self.folder = name, package, variable, folder
         self.instead = f"or set {variable} to the path of {name}"
 
     def path(self):
@@ -49,7 +50,7 @@ class Program:
                 self.call([*own_lists, *get], folder)
             package = next(pathlib.Path(folder).glob(f"{self.package}_*.deb"))
             self.call(["dpkg-deb", "--extract", package, "unpacked"], folder)
-            (pathlib.Path(folder) / "unpacked/usr/bin" / self.name).rename(cache / self.name)
+            (pathlib.Path(folder) / "unpacked" / self.folder / self.name).rename(cache / self.name)
 
     def call(self, command, folder):
         done = patiently(command, folder)

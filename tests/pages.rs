@@ -198,12 +198,17 @@ pub(crate) fn in_repository(path: &str) -> PathBuf {
 
 /// The pages, the reference of the configuration, and the files of `deploy`.
 fn texts() -> Vec<(PathBuf, String)> {
-    let folder = |name| fs::read_dir(in_repository(name)).expect("a folder").map(|entry| entry.expect("a file").path());
     let pages =
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "config/tidegauge.toml"];
-    let paths = pages.into_iter().map(in_repository).chain(folder("docs")).chain(folder("deploy"));
-    let paths = paths.chain(folder("deploy/grafana/dashboards")).filter(|path| path.is_file());
+    let docs = files(&in_repository("docs")).into_iter().filter(|path| path.extension().is_some_and(|it| it == "md"));
+    let paths = pages.into_iter().map(in_repository).chain(docs).chain(files(&in_repository("deploy")));
     paths.map(|path| (path.clone(), fs::read_to_string(path).expect("text"))).collect()
+}
+
+/// The files in a folder and in the folders below.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
 /// The pages, without the changelog: it names things of older versions.

@@ -1,4 +1,5 @@
-//! `tidegauge check`: checks the configuration and prints it in full. With `--log`, it checks the log too.
+//! `tidegauge check`: checks the configuration and prints it in full. With `--log`, it checks the log too;
+//! with `--ready`, it asks the running server instead.
 
 use std::io::Write;
 
@@ -13,6 +14,7 @@ use super::serve::rollups;
 use super::settings::Settings;
 
 mod log;
+mod ready;
 
 /// The flags of `tidegauge check`.
 #[derive(Debug, Args)]
@@ -27,6 +29,10 @@ pub(super) struct CheckArgs {
     /// to the folder quarantine in the data folder, and the server loses the readings in them
     #[arg(long, requires = "log")]
     quarantine: bool,
+    /// Only ask the running server with these flags whether it accepts readings (GET /readyz), and print
+    /// "ready" if it does: the health check of a container
+    #[arg(long, conflicts_with = "log")]
+    ready: bool,
 }
 
 const HELP: &str = "\
@@ -34,7 +40,8 @@ Use the flags and the environment of the server: the printed values are then in 
 each value of the file that a flag or a variable overrides. All mistakes of a configuration are reported at once, each \
 with its place.
 
-Exit status: 0 if all is good, 64 if the configuration is wrong, 1 if the log is damaged or another error occurred.";
+Exit status: 0 if all is good, 64 if the configuration is wrong, 1 if the log is damaged, the server is not ready or \
+another error occurred.";
 
 /// Prints the configuration in force as TOML, or fails like a server with these flags.
 ///
@@ -43,6 +50,9 @@ Exit status: 0 if all is good, 64 if the configuration is wrong, 1 if the log is
 pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let (config, remarks) = args.settings.load_and_compare()?;
     logs::init(&config.telemetry)?;
+    if args.ready {
+        return ready::check(&config.http, &mut std::io::stdout()).await;
+    }
     Tls::load(&config.http.tls, &Clock::system())?;
     if let Some(uri) = config.mongodb.uri.as_ref().filter(|_| config.store_kind().is_mongodb()) {
         check_uri(uri).await?;

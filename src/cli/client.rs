@@ -83,6 +83,12 @@ pub(super) fn plain_http() -> ClientBuilder {
     with_provider().tls_certs_only([])
 }
 
+/// A client for HTTPS to this machine itself, which accepts any certificate: that of the server names the
+/// host, not the address. It is not for requests with a secret.
+pub(super) fn any_certificate() -> ClientBuilder {
+    plain_http().tls_danger_accept_invalid_certs(true)
+}
+
 /// A builder with the cryptography of the process: reqwest has none of its own.
 fn with_provider() -> ClientBuilder {
     let _ = rustls::crypto::ring::default_provider().install_default(); // fails if there is one already

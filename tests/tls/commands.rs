@@ -46,6 +46,15 @@ async fn an_import_to_an_untrusted_server_fails_at_once() {
 }
 
 #[tokio::test]
+async fn a_server_with_tls_is_asked_over_tls_whether_it_is_ready() {
+    let folder = Folder::new();
+    let server = Server::start(folder.setup("")).await;
+    let config = server.data_dir().with_file_name("config.toml").display().to_string();
+    let ready = run(&["check", "--ready", "--config", &config, "--http", &server.http_addr().to_string()]).await;
+    assert_eq!((ready.code, ready.stdout.as_str()), (Some(0), "ready\n"), "{ready:?}");
+}
+
+#[tokio::test]
 async fn invalid_files_and_flags_are_refused() {
     let folder = Folder::new();
     let (ca, none) = (folder.file("ca.pem"), folder.file("none.pem"));
