@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bson::{DateTime, RawBsonRef, RawDocument};
 
+pub(super) use self::day::Day;
 use super::super::decode::{DecodeError, UsualElements, check_version, elements, expect_version, integer};
 use super::super::encode::Encoder;
 use super::super::names;
@@ -13,9 +14,13 @@ use super::super::stats::{decode_stats, encode_stats};
 use super::HourRollup;
 use super::columns::{self, Packed, PackedDay, PackedHour};
 use crate::config::BucketLayout;
-use crate::model::{Hour, Metric, SeriesFilter};
+use crate::model::{Hour, SeriesFilter};
 use crate::store::HourStats;
 use crate::store::metric_names::MetricNames;
+
+mod day;
+#[cfg(test)]
+mod tests;
 
 /// The schema version of the documents that this program writes. It reads version 1 too, whose stats have
 /// neither first nor last values. In a document that was of version 1, some hours may lack them still.
@@ -244,62 +249,6 @@ fn entry_of(value: RawBsonRef<'_>) -> Result<&RawDocument, DecodeError> {
     value.as_document().ok_or_else(|| DecodeError("an hour is not a document".into()))
 }
 
-/// An hour of a document.
-enum OfDay<'a> {
-    Entry(&'a RawDocument),
-    Packed(PackedHour),
-}
-
-/// The fields of one document that a list of devices needs.
-#[derive(Debug, PartialEq)]
-pub(in super::super) struct Day {
-    pub(super) device: String,
-    /// The first instant of the day. If the rollup is of an older version, which did not store it: the start
-    /// of the first hour.
-    pub(in super::super) first_ts_ms: i64,
-    /// The last instant of the day.
-    pub(in super::super) last_ts_ms: i64,
-    /// The metrics of the last hour of the day, sorted by name.
-    pub(in super::super) metrics: Vec<Metric>,
-}
-
-impl Day {
-    /// Reads a document; `None` if no hour of it has a rollup.
-    pub(super) fn decode(document: &RawDocument) -> Result<Option<Self>, DecodeError> {
-        expect_version(document, PACKED)?;
-        let start = Hour::of(document.get_datetime("day")?.timestamp_millis());
-        let mut names = MetricNames::new(&SeriesFilter::ALL);
-        let (mut packed, read) = packed_day(document, document.get("schemaVersion")?, start, &mut names);
-        read?;
-        let mut hours = BTreeMap::new();
-        for element in document.get_document("hours")? {
-            let (key, value) = element?;
-            let (key, entry) = (key.as_str().as_bytes(), entry_of(value)?);
-            if supersedes(start, key, value, &mut packed)? && !is_left_out(entry) && !is_emptied(entry) {
-                hours.insert(hour_at(start, key)?, OfDay::Entry(entry));
-            }
-        }
-        hours.extend(packed.into_iter().flatten().map(|hour| (hour.stats.hour, OfDay::Packed(hour))));
-        let (Some((first_hour, first)), Some(last)) = (hours.first_key_value(), hours.last_key_value()) else {
-            return Ok(None);
-        };
-        let first_ts_ms = match first {
-            OfDay::Entry(entry) => {
-                entry.get_datetime("firstTs").map_or(first_hour.start_ms(), DateTime::timestamp_millis)
-            }
-            OfDay::Packed(hour) => hour.first_ts_ms,
-        };
-        let last = match last {
-            (hour, OfDay::Entry(entry)) => decode(entry, *hour, &mut names)?,
-            (_, OfDay::Packed(hour)) => hour.stats.clone(),
-        };
-        let mut metrics: Vec<Metric> = last.stats.into_iter().map(|(metric, _)| metric).collect();
-        metrics.sort_unstable();
-        let device = document.get_str("deviceId")?.to_owned();
-        Ok(Some(Self { device, first_ts_ms, last_ts_ms: last.last_ts_ms, metrics }))
-    }
-}
-
 fn decode(entry: &RawDocument, hour: Hour, metrics: &mut MetricNames) -> Result<HourStats, DecodeError> {
     if let Some((last_ts_ms, stats)) = usual_entry(entry) {
         return Ok(HourStats { hour, last_ts_ms, stats: decode_stats(stats, metrics)? });
@@ -367,107 +316,6 @@ pub(super) fn add_revs(document: &RawDocument, day: i32, revs: &mut BTreeMap<Hou
         let rev = value.as_document().and_then(|hour| integer(hour, "rev").ok());
         if let (Ok(hour), Some(rev)) = (hour_at(start_of(day), key.as_str().as_bytes()), rev) {
             revs.entry(hour).and_modify(|known| *known = rev.max(*known)).or_insert(rev);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use bson::{RawDocumentBuf, doc};
-
-    use super::*;
-    use crate::model::Stats;
-
-    #[test]
-    fn every_hour_has_its_key_before_and_after_1970() {
-        assert_eq!((key_of(Hour(0)), key_of(Hour(-1)), key_of(Hour(47))), ("00", "23", "23"));
-        assert_eq!((day_of(Hour(23)), day_of(Hour(24)), day_of(Hour(-1))), (0, 1, -1));
-    }
-
-    #[test]
-    fn hours_of_a_document_are_read_within_the_range() {
-        let entry = |ms| {
-            doc! { "rev": 3_i64, "lastTs": bson::DateTime::from_millis(ms), "stats": {
-            "lux": { "count": 1_i64, "min": 2.0, "max": 2.0, "sum": 2.0 } } }
-        };
-        let day = bson::DateTime::from_millis(Hour(24).start_ms());
-        let hours = doc! { "13": entry(13), "02": entry(2), "23": entry(23) };
-        let document = doc! { "deviceId": "d", "day": day, "schemaVersion": 1, "hours": hours };
-        let document = RawDocumentBuf::try_from(&document).unwrap();
-        let mut found = Vec::new();
-        let mut names = MetricNames::new(&SeriesFilter::ALL);
-        add_hours(&document, &(Hour(0)..Hour(47)), &mut names, |_| Ok(&mut found)).unwrap();
-        let old = Stats { first: None, last: None, ..Stats::of(0, 2.0) };
-        let at = |hour, last_ts_ms| HourStats { hour, last_ts_ms, stats: vec![("lux".into(), old)] };
-        assert_eq!(found, [at(Hour(37), 13), at(Hour(26), 2)]);
-        let mut revs = BTreeMap::new();
-        add_revs(&document, 1, &mut revs);
-        assert_eq!(revs, [26, 37, 47].map(|hour| (Hour(hour), 3)).into());
-    }
-
-    #[test]
-    fn a_day_has_its_first_and_last_instant_with_or_without_first_ts() {
-        let stats = |metric: &str| doc! { metric: { "count": 1_i64, "min": 2.0, "max": 2.0, "sum": 2.0 } };
-        let at = |hour, offset| bson::DateTime::from_millis(Hour(hour).instant_ms(offset));
-        let old = doc! { "rev": 1_i64, "lastTs": at(26, 9), "stats": stats("old") };
-        let mut first = old.clone();
-        first.insert("firstTs", at(26, 5));
-        let mut newest = stats("b");
-        newest.extend(stats("a"));
-        let last = doc! { "rev": 1_i64, "firstTs": at(37, 1), "lastTs": at(37, 3), "stats": newest };
-        for (first, expected) in [(first, 5), (old, 0)] {
-            let day =
-                doc! { "deviceId": "d", "day": at(24, 0), "schemaVersion": 1, "hours": { "13": &last, "02": first } };
-            let day = Day::decode(&RawDocumentBuf::try_from(&day).unwrap()).unwrap().unwrap();
-            assert_eq!((day.first_ts_ms, day.last_ts_ms), (Hour(26).instant_ms(expected), Hour(37).instant_ms(3)));
-            assert_eq!((&*day.device, day.metrics), ("d", ["a", "b"].map(Metric::from).to_vec()));
-        }
-    }
-
-    #[test]
-    fn an_hour_that_was_left_out_has_a_rev_and_no_stats() {
-        let lux = doc! { "lux": { "count": 1_i64, "min": 2.0, "max": 2.0, "sum": 2.0 } };
-        let ts = bson::DateTime::from_millis(Hour(13).instant_ms(5));
-        let hour = doc! { "rev": 3_i64, "lastTs": ts, "stats": lux };
-        let day = doc! { "deviceId": "d", "day": bson::DateTime::from_millis(0), "schemaVersion": 2,
-        "hours": { "13": hour, "14": { "rev": 7_i64, "tooLarge": true } } };
-        let day = RawDocumentBuf::try_from(&day).unwrap();
-        let (mut metrics, mut found) = (MetricNames::new(&SeriesFilter::ALL), Vec::new());
-        add_hours(&day, &(Hour(0)..Hour(24)), &mut metrics, |_| Ok(&mut found)).unwrap();
-        assert_eq!(found.iter().map(|stats| stats.hour).collect::<Vec<_>>(), [Hour(13)]);
-        let mut revs = BTreeMap::new();
-        add_revs(&day, 0, &mut revs);
-        assert_eq!(revs, [(Hour(13), 3), (Hour(14), 7)].into());
-        assert_eq!(Day::decode(&day).unwrap().unwrap().last_ts_ms, Hour(13).instant_ms(5));
-    }
-
-    #[test]
-    fn an_hour_that_was_emptied_has_a_rev_and_no_stats() {
-        let stats = HourStats { hour: Hour(14), last_ts_ms: Hour(14).start_ms(), stats: Vec::new() };
-        let emptied = HourRollup { device: "d".into(), rev: 9, first_ts_ms: Hour(14).start_ms(), stats };
-        let day = Encoder::build(|top| insert(top, &[&emptied], BucketLayout::Readable));
-        let (mut metrics, mut found) = (MetricNames::new(&SeriesFilter::ALL), Vec::new());
-        add_hours(&day, &(Hour(0)..Hour(24)), &mut metrics, |_| Ok(&mut found)).unwrap();
-        assert_eq!((found, Day::decode(&day).unwrap()), (Vec::new(), None));
-        let mut revs = BTreeMap::new();
-        add_revs(&day, 0, &mut revs);
-        assert_eq!(revs, [(Hour(14), 9)].into());
-        assert_eq!(rollups_of(&day).unwrap(), [emptied]);
-    }
-
-    #[test]
-    fn documents_that_are_no_rollups_are_unreadable() {
-        let day = bson::DateTime::from_millis(0);
-        for bad in
-            [doc! {}, doc! { "day": day, "hours": { "24": {} } }, doc! { "day": day, "hours": { "03": { "rev": 1 } } }]
-        {
-            let mut bad = bad;
-            bad.insert("schemaVersion", 1);
-            bad.insert("deviceId", "d");
-            let bad = RawDocumentBuf::try_from(&bad).unwrap();
-            let (mut names, mut found) = (MetricNames::new(&SeriesFilter::ALL), Vec::new());
-            assert!(add_hours(&bad, &(Hour(0)..Hour(99)), &mut names, |_| Ok(&mut found)).is_err());
-            assert_eq!(found, []);
         }
     }
 }

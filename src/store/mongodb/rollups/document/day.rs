@@ -1,0 +1,67 @@
+//! The fields of a rollup document that a list of devices needs.
+
+use std::collections::BTreeMap;
+
+use bson::{DateTime, RawDocument};
+
+use super::super::super::decode::{DecodeError, expect_version};
+use super::super::columns::PackedHour;
+use super::{PACKED, decode, entry_of, hour_at, is_emptied, is_left_out, packed_day, supersedes};
+use crate::model::{Hour, Metric, SeriesFilter};
+use crate::store::metric_names::MetricNames;
+
+/// An hour of a document.
+enum OfDay<'a> {
+    Entry(&'a RawDocument),
+    Packed(PackedHour),
+}
+
+/// The fields of one document that a list of devices needs.
+#[derive(Debug, PartialEq)]
+pub(in crate::store::mongodb) struct Day {
+    pub(in super::super) device: String,
+    /// The first instant of the day. If the rollup is of an older version, which did not store it: the start
+    /// of the first hour.
+    pub(in crate::store::mongodb) first_ts_ms: i64,
+    /// The last instant of the day.
+    pub(in crate::store::mongodb) last_ts_ms: i64,
+    /// The metrics of the last hour of the day, sorted by name.
+    pub(in crate::store::mongodb) metrics: Vec<Metric>,
+}
+
+impl Day {
+    /// Reads a document; `None` if no hour of it has a rollup.
+    pub(in super::super) fn decode(document: &RawDocument) -> Result<Option<Self>, DecodeError> {
+        expect_version(document, PACKED)?;
+        let start = Hour::of(document.get_datetime("day")?.timestamp_millis());
+        let mut names = MetricNames::new(&SeriesFilter::ALL);
+        let (mut packed, read) = packed_day(document, document.get("schemaVersion")?, start, &mut names);
+        read?;
+        let mut hours = BTreeMap::new();
+        for element in document.get_document("hours")? {
+            let (key, value) = element?;
+            let (key, entry) = (key.as_str().as_bytes(), entry_of(value)?);
+            if supersedes(start, key, value, &mut packed)? && !is_left_out(entry) && !is_emptied(entry) {
+                hours.insert(hour_at(start, key)?, OfDay::Entry(entry));
+            }
+        }
+        hours.extend(packed.into_iter().flatten().map(|hour| (hour.stats.hour, OfDay::Packed(hour))));
+        let (Some((first_hour, first)), Some(last)) = (hours.first_key_value(), hours.last_key_value()) else {
+            return Ok(None);
+        };
+        let first_ts_ms = match first {
+            OfDay::Entry(entry) => {
+                entry.get_datetime("firstTs").map_or(first_hour.start_ms(), DateTime::timestamp_millis)
+            }
+            OfDay::Packed(hour) => hour.first_ts_ms,
+        };
+        let last = match last {
+            (hour, OfDay::Entry(entry)) => decode(entry, *hour, &mut names)?,
+            (_, OfDay::Packed(hour)) => hour.stats.clone(),
+        };
+        let mut metrics: Vec<Metric> = last.stats.into_iter().map(|(metric, _)| metric).collect();
+        metrics.sort_unstable();
+        let device = document.get_str("deviceId")?.to_owned();
+        Ok(Some(Self { device, first_ts_ms, last_ts_ms: last.last_ts_ms, metrics }))
+    }
+}

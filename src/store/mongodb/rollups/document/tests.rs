@@ -1,0 +1,98 @@
+//! Documents as other versions write them, and those that are left out, emptied or damaged.
+
+use bson::{RawDocumentBuf, doc};
+
+use super::*;
+use crate::model::{Metric, Stats};
+
+#[test]
+fn every_hour_has_its_key_before_and_after_1970() {
+    assert_eq!((key_of(Hour(0)), key_of(Hour(-1)), key_of(Hour(47))), ("00", "23", "23"));
+    assert_eq!((day_of(Hour(23)), day_of(Hour(24)), day_of(Hour(-1))), (0, 1, -1));
+}
+
+#[test]
+fn hours_of_a_document_are_read_within_the_range() {
+    let entry = |ms| {
+        doc! { "rev": 3_i64, "lastTs": bson::DateTime::from_millis(ms), "stats": {
+        "lux": { "count": 1_i64, "min": 2.0, "max": 2.0, "sum": 2.0 } } }
+    };
+    let day = bson::DateTime::from_millis(Hour(24).start_ms());
+    let hours = doc! { "13": entry(13), "02": entry(2), "23": entry(23) };
+    let document = doc! { "deviceId": "d", "day": day, "schemaVersion": 1, "hours": hours };
+    let document = RawDocumentBuf::try_from(&document).unwrap();
+    let mut found = Vec::new();
+    let mut names = MetricNames::new(&SeriesFilter::ALL);
+    add_hours(&document, &(Hour(0)..Hour(47)), &mut names, |_| Ok(&mut found)).unwrap();
+    let old = Stats { first: None, last: None, ..Stats::of(0, 2.0) };
+    let at = |hour, last_ts_ms| HourStats { hour, last_ts_ms, stats: vec![("lux".into(), old)] };
+    assert_eq!(found, [at(Hour(37), 13), at(Hour(26), 2)]);
+    let mut revs = BTreeMap::new();
+    add_revs(&document, 1, &mut revs);
+    assert_eq!(revs, [26, 37, 47].map(|hour| (Hour(hour), 3)).into());
+}
+
+#[test]
+fn a_day_has_its_first_and_last_instant_with_or_without_first_ts() {
+    let stats = |metric: &str| doc! { metric: { "count": 1_i64, "min": 2.0, "max": 2.0, "sum": 2.0 } };
+    let at = |hour, offset| bson::DateTime::from_millis(Hour(hour).instant_ms(offset));
+    let old = doc! { "rev": 1_i64, "lastTs": at(26, 9), "stats": stats("old") };
+    let mut first = old.clone();
+    first.insert("firstTs", at(26, 5));
+    let mut newest = stats("b");
+    newest.extend(stats("a"));
+    let last = doc! { "rev": 1_i64, "firstTs": at(37, 1), "lastTs": at(37, 3), "stats": newest };
+    for (first, expected) in [(first, 5), (old, 0)] {
+        let day = doc! { "deviceId": "d", "day": at(24, 0), "schemaVersion": 1, "hours": { "13": &last, "02": first } };
+        let day = Day::decode(&RawDocumentBuf::try_from(&day).unwrap()).unwrap().unwrap();
+        assert_eq!((day.first_ts_ms, day.last_ts_ms), (Hour(26).instant_ms(expected), Hour(37).instant_ms(3)));
+        assert_eq!((&*day.device, day.metrics), ("d", ["a", "b"].map(Metric::from).to_vec()));
+    }
+}
+
+#[test]
+fn an_hour_that_was_left_out_has_a_rev_and_no_stats() {
+    let lux = doc! { "lux": { "count": 1_i64, "min": 2.0, "max": 2.0, "sum": 2.0 } };
+    let ts = bson::DateTime::from_millis(Hour(13).instant_ms(5));
+    let hour = doc! { "rev": 3_i64, "lastTs": ts, "stats": lux };
+    let day = doc! { "deviceId": "d", "day": bson::DateTime::from_millis(0), "schemaVersion": 2,
+    "hours": { "13": hour, "14": { "rev": 7_i64, "tooLarge": true } } };
+    let day = RawDocumentBuf::try_from(&day).unwrap();
+    let (mut metrics, mut found) = (MetricNames::new(&SeriesFilter::ALL), Vec::new());
+    add_hours(&day, &(Hour(0)..Hour(24)), &mut metrics, |_| Ok(&mut found)).unwrap();
+    assert_eq!(found.iter().map(|stats| stats.hour).collect::<Vec<_>>(), [Hour(13)]);
+    let mut revs = BTreeMap::new();
+    add_revs(&day, 0, &mut revs);
+    assert_eq!(revs, [(Hour(13), 3), (Hour(14), 7)].into());
+    assert_eq!(Day::decode(&day).unwrap().unwrap().last_ts_ms, Hour(13).instant_ms(5));
+}
+
+#[test]
+fn an_hour_that_was_emptied_has_a_rev_and_no_stats() {
+    let stats = HourStats { hour: Hour(14), last_ts_ms: Hour(14).start_ms(), stats: Vec::new() };
+    let emptied = HourRollup { device: "d".into(), rev: 9, first_ts_ms: Hour(14).start_ms(), stats };
+    let day = Encoder::build(|top| insert(top, &[&emptied], BucketLayout::Readable));
+    let (mut metrics, mut found) = (MetricNames::new(&SeriesFilter::ALL), Vec::new());
+    add_hours(&day, &(Hour(0)..Hour(24)), &mut metrics, |_| Ok(&mut found)).unwrap();
+    assert_eq!((found, Day::decode(&day).unwrap()), (Vec::new(), None));
+    let mut revs = BTreeMap::new();
+    add_revs(&day, 0, &mut revs);
+    assert_eq!(revs, [(Hour(14), 9)].into());
+    assert_eq!(rollups_of(&day).unwrap(), [emptied]);
+}
+
+#[test]
+fn documents_that_are_no_rollups_are_unreadable() {
+    let day = bson::DateTime::from_millis(0);
+    for bad in
+        [doc! {}, doc! { "day": day, "hours": { "24": {} } }, doc! { "day": day, "hours": { "03": { "rev": 1 } } }]
+    {
+        let mut bad = bad;
+        bad.insert("schemaVersion", 1);
+        bad.insert("deviceId", "d");
+        let bad = RawDocumentBuf::try_from(&bad).unwrap();
+        let (mut names, mut found) = (MetricNames::new(&SeriesFilter::ALL), Vec::new());
+        assert!(add_hours(&bad, &(Hour(0)..Hour(99)), &mut names, |_| Ok(&mut found)).is_err());
+        assert_eq!(found, []);
+    }
+}
