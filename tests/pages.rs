@@ -264,7 +264,7 @@ fn without_blocks(page: &str) -> String {
 /// `server.key` and the like.
 fn is_file(word: &str) -> bool {
     word.contains('/')
-        || [".pem", ".key", ".csr", ".ext", ".toml", ".json"].iter().any(|extension| word.ends_with(extension))
+        || [".pem", ".key", ".csr", ".ext", ".toml", ".json", ".js"].iter().any(|extension| word.ends_with(extension))
 }
 
 /// The keys of the configuration reference as `section.key`, each with its default. The default is `None` for
