@@ -10,6 +10,7 @@ processors.
 
 import json
 import os
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from files import ingest, serve, wait_until_stored
 RUNS = 9
 DEVICES = 100_000
 HOURS = 365 * 24
+GET_CHROMIUM = pathlib.Path(__file__).resolve().parent.parent / "tests" / "get-chromium"
 
 # Runs an action, waits until a condition holds and its frame is painted, and returns the time.
 TIMED = """(async () => {
@@ -38,7 +40,7 @@ class Browser:
     """Chromium, which reads commands from descriptor 3 and writes to 4."""
 
     def __init__(self, profile):
-        chromium = subprocess.run(["tests/get-chromium"], check=True, capture_output=True, text=True).stdout.strip()
+        chromium = subprocess.run([GET_CHROMIUM], check=True, capture_output=True, text=True).stdout.strip()
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={profile}"]
         command = ["sh", "-c", 'exec "$@" 3<&0 4>&1 0</dev/null 1>/dev/null', "sh", chromium, *options]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}

@@ -146,7 +146,8 @@ fn hint(out: &mut impl Write, config: &Config, address: SocketAddr) -> std::io::
         if config.auth.lets_anybody_in() { "curl" } else { "curl -H \"Authorization: Bearer $TIDEGAUGE_TOKEN\"" };
     let reading = r#"{"deviceId":"S1","values":{"temp":22.4}}"#;
     writeln!(out, "try it:    {curl} {scheme}://{address}/v1/readings --json '{reading}'")?;
-    writeln!(out, "and then:  {curl} {scheme}://{address}/v1/devices/S1/rollups")
+    writeln!(out, "and then:  {curl} {scheme}://{address}/v1/devices/S1/rollups")?;
+    writeln!(out, "dashboard: {scheme}://{address}/")
 }
 
 /// Why the service stops.
