@@ -155,7 +155,7 @@ async fn ages_and_ranges_count_by_the_clock_of_the_server() {
     send_now(&server, "A", 1.0).await;
     let tab = Tab::open().await;
     tab.go(&format!("{}/", server.url())).await;
-    tab.wait_for("#notices", "The clock of this device is 2 hours ahead of the server's").await;
+    tab.wait_for("#notices", "Your clock is 2 hours ahead of the server's").await;
     tab.wait("document.querySelector('tr[data-device] b')").await;
     assert!(tab.text("tr[data-device] time").await.contains(" s ago"), "by the server's clock");
     tab.check("clock").await;

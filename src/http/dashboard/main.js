@@ -150,7 +150,7 @@ function back() {
 function warnOfClock() {
   const difference = clockDifference();
   const isWrong = Math.abs(difference) > CLOCK_MS;
-  setNotice("clock", isWrong && notice("warn", `The clock of this device is ${inWords(Math.abs(difference))} ${difference > 0 ? "behind" : "ahead of"} the server's. Ages and ranges here are by the server's clock.`));
+  setNotice("clock", isWrong && notice("warn", `Your clock is ${inWords(Math.abs(difference))} ${difference > 0 ? "behind" : "ahead of"} the server's. Ages and ranges here are by the server's clock.`));
 }
 
 connection.addEventListener("failure", ({ detail: failure }) => {

@@ -17,13 +17,13 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 export class Plot {
-  #host; #handlers; #plot; #shape; #lines = []; #range; #step; #data;
+  #host; #handlers; #fromZero; #plot; #shape; #lines = []; #range; #step; #data;
   #size = new ResizeObserver(() => this.#resize());
   #redraw = () => this.#plot?.redraw(false);
 
   // `handlers`: `zoom(from, to)`, `reset()` and `cursor(indices or undefined)`.
-  constructor(host, handlers) {
-    [this.#host, this.#handlers] = [host, handlers];
+  constructor(host, handlers, { fromZero = false } = {}) {
+    [this.#host, this.#handlers, this.#fromZero] = [host, handlers, fromZero];
     this.#size.observe(host);
     dark.addEventListener("change", this.#redraw);
     host.addEventListener("keydown", (event) => this.#key(event));
@@ -82,7 +82,7 @@ export class Plot {
       },
       scales: {
         x: { time: true, auto: false, range: () => [this.#range.from, this.#range.to] },
-        y: { range: padded },
+        y: { range: (plot, low, high) => padded(this.#fromZero && low !== null ? Math.min(0, low) : low, high) },
       },
       axes: [
         { stroke: text, grid: lines, ticks: { ...lines, size: 5 }, font, size: 44, space: 76,
@@ -214,10 +214,10 @@ function nearest(plot, at, index) {
 }
 
 // The range of the values, with some space around it; one that begins near zero begins at zero.
-function padded(plot, low, high) {
+function padded(low, high) {
   if (low === null) return [0, 1];
   const space = (high - low) * 0.08 || Math.abs(high) * 0.1 || 1;
-  const bottom = low >= 0 && low - space < (high - low) * 0.3 && low - space <= 0 ? 0 : low - space;
+  const bottom = low >= 0 && low - space <= 0 ? 0 : low - space;
   return [bottom, high + space];
 }
 

@@ -52,7 +52,7 @@ export function serviceView(root) {
   const rejected = h("section", { class: "card", "data-card": "rejected" });
   const udp = h("section", { class: "card", "data-card": "udp" });
   const log = h("section", { class: "card", "data-card": "errors" });
-  const plot = new Plot(host, { zoom() {}, reset() {}, cursor() {} });
+  const plot = new Plot(host, { zoom() {}, reset() {}, cursor() {} }, { fromZero: true });
   fill(root, h("h1", { class: "visually-hidden", tabindex: "-1" }, "Service"), remarks, cards, rates, h("div", { class: "columns" }, rejected, udp), log);
   rates.hidden = rejected.hidden = udp.hidden = log.hidden = true;
   fill(cards, h("p", { class: "muted placeholder", "aria-busy": "true" }, "Loading…"));
