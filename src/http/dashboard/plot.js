@@ -13,8 +13,15 @@ export const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 // How far from the pointer a value of a line may be that the pointer still shows, in pixels.
 const REACH = 40;
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const dark = matchMedia("(prefers-color-scheme: dark)");
+const style = getComputedStyle(document.documentElement);
+const colours = new Map(); // read once: each look at the style after a change of the page computes it anew
+dark.addEventListener("change", () => colours.clear());
+
+function colour(name) {
+  if (!colours.has(name)) colours.set(name, style.getPropertyValue(name).trim());
+  return colours.get(name);
+}
 
 export class Plot {
   #host; #handlers; #fromZero; #plot; #shape; #lines = []; #range; #step; #data;
