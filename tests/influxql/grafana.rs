@@ -5,7 +5,9 @@
 //! `epoch=ms` in the query string (`pkg/tsdb/influxdb` of grafana/grafana).
 
 use std::fs;
+use std::io::Read;
 
+use flate2::read::GzDecoder;
 use reqwest::Method;
 use serde_json::Value;
 
@@ -42,8 +44,15 @@ async fn send(server: &Server, mode: &Method, statement: &str) -> Value {
     };
     let request = request.header("user-agent", "Grafana/13.2.1").header("accept-encoding", "gzip");
     let answer = server.send(request.basic_auth("grafana", Some(secret_of("grafana")))).await;
-    assert_eq!(answer.status, 200, "{statement}: {}", answer.text());
-    let result = answer.json()["results"][0].take();
+    let mut body = Vec::new();
+    if answer.header("content-encoding") == "gzip" {
+        GzDecoder::new(&answer.body[..]).read_to_end(&mut body).expect("gzip");
+    } else {
+        body.extend_from_slice(&answer.body);
+    }
+    assert_eq!(answer.status, 200, "{statement}: {}", String::from_utf8_lossy(&body));
+    let mut document: Value = serde_json::from_slice(&body).expect("JSON");
+    let result = document["results"][0].take();
     assert!(result["error"].is_null(), "{statement}: {result}");
     result
 }
