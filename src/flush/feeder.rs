@@ -11,7 +11,6 @@
 //! It does not wake for each record, but for many of them: at the end of a tick, for many bytes, for a query
 //! ([`Pipeline::catch_up`]), or at the end of the log.
 
-use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +19,10 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::Pipeline;
+use super::replay::{Remaining, Replay};
 use crate::common::once_per_change::OncePerChange;
 use crate::log::{DeletionRecord, Kind, Lag, Reader, Record};
-use crate::model::{Deletion, Hour};
-use crate::pending::{DeletionsByDevice, HourErasure, Insertion, LeftOut};
+use crate::pending::{HourErasure, Insertion};
 
 /// How many records are inserted before waiting queries and the scheduler are notified.
 const RECORDS_PER_NOTIFICATION: usize = 256;
@@ -55,44 +54,8 @@ pub(super) fn spawn(pipeline: Arc<Pipeline>) -> std::io::Result<std::thread::Joi
     })
 }
 
-/// The deletions that the log had when it was opened.
-#[derive(Debug)]
-struct Replay {
-    /// The deletions that the feeder has not reached yet, in the order of the log.
-    ahead: DeletionsByDevice,
-    /// The hours of which readings were left out. An earlier process may have sent them to the store.
-    left_out: HashMap<Arc<str>, BTreeSet<Hour>>,
-}
-
-impl Replay {
-    fn new(pipeline: &Pipeline) -> Self {
-        let mut ahead = DeletionsByDevice::new();
-        for deletion in pipeline.replayed.iter().map(|replayed| &replayed.begun.deletion) {
-            ahead.entry(Arc::clone(&deletion.device)).or_default().push(Arc::clone(deletion));
-        }
-        Self { ahead, left_out: HashMap::new() }
-    }
-
-    /// Notes that the feeder has reached the next deletion of a device.
-    fn reach(&mut self, deletion: &Deletion) {
-        if let Some(ahead) = self.ahead.get_mut(&deletion.device) {
-            ahead.remove(0);
-            if ahead.is_empty() {
-                self.ahead.remove(&deletion.device);
-            }
-        }
-    }
-
-    /// The hours of a deletion of which readings were left out.
-    fn left_out_of(&self, deletion: &Deletion) -> BTreeSet<Hour> {
-        self.left_out
-            .get(&deletion.device)
-            .map_or_else(BTreeSet::new, |of| of.range(deletion.hours()).copied().collect())
-    }
-}
-
 fn feed(pipeline: &Pipeline, mut reader: Reader, runtime: &Handle) -> Result<(), String> {
-    let mut replay = Replay::new(pipeline);
+    let mut replay = Replay::new(&pipeline.replayed);
     let mut no_files = OncePerChange::default(); // the process may open no more files
     let lag = Lag { tick: tick(pipeline.options.limits.max_age), bytes: MANY_BYTES };
     while let Some(readable) = pipeline.log.wait_readable(reader.position(), lag) {
@@ -160,7 +123,14 @@ fn insert_record(
     replay: &mut Replay,
     runtime: &Handle,
 ) -> Result<ControlFlow<()>, crate::log::batch_view::BadPayload> {
-    let mut insertion = Insertion::new(record.payload, record.position)?.without(&replay.ahead);
+    let remaining = replay.filter(record.payload)?;
+    let mut payload = record.payload;
+    if let Some(Remaining { batch, left_out }) = &remaining {
+        payload = batch.payload();
+        pipeline.lock().inserted_readings += left_out;
+        pipeline.metrics.readings_deleted_total.increment(*left_out);
+    }
+    let mut insertion = Insertion::new(payload, record.position)?;
     let mut is_decoded = insertion.decode()?;
     while is_decoded {
         let room = pipeline.completed.notified(); // before the check of pending, so that it misses no completion
@@ -181,19 +151,11 @@ fn insert_record(
             let _ = runtime.block_on(async { tokio::time::timeout(RETRY_INTERVAL, room).await });
             continue;
         }
-        let LeftOut { readings, hours } = insertion.take_left_out();
-        state.inserted_readings += readings + insertion.apply(&mut state.pending, pipeline.now_ms());
+        state.inserted_readings += insertion.apply(&mut state.pending, pipeline.now_ms());
         if insertion.is_over() {
             state.inserted = record.next;
         }
         drop(state);
-        pipeline.metrics.readings_deleted_total.increment(readings);
-        for (device, hour) in hours {
-            match replay.left_out.get_mut(device) {
-                Some(hours) => _ = hours.insert(hour),
-                None => _ = replay.left_out.insert(device.into(), BTreeSet::from([hour])),
-            }
-        }
         is_decoded = insertion.decode()?;
     }
     Ok(ControlFlow::Continue(()))

@@ -62,6 +62,7 @@ mod indexer;
 mod late;
 mod locked;
 mod narrow;
+mod replay;
 mod roller;
 mod rollup_progress;
 mod running;

@@ -1,6 +1,5 @@
 //! Inserting the readings of a record into the buckets, one turn at a time.
 
-use std::collections::HashMap;
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use super::slots::Key;
 use super::{ITEMS_PER_BUCKET, ITEMS_PER_TURN, Pending};
 use crate::log::Position;
 use crate::log::batch_view::{BadPayload, BatchView, Name, Step, Steps, Text};
-use crate::model::{Deletion, Hour};
+use crate::model::Hour;
 
 /// With at most this many devices, they and their buckets are in the caches of the processor anyway. The
 /// tests have few devices.
@@ -35,25 +34,6 @@ pub struct Insertion<'a> {
     group: Group<'a>,
     /// An old generation of names. It is dropped with the insertion, without the lock.
     old_names: Option<Arc<Names>>,
-    /// The deletions that follow the record in the log that is replayed.
-    deletions: Option<&'a DeletionsByDevice>,
-    /// The device of the last group that was decoded, and the deletions of it.
-    decoded: (Text<'a>, &'a [Arc<Deletion>]),
-    /// The deletions of the device of the last step.
-    of_group: &'a [Arc<Deletion>],
-    left_out: LeftOut<'a>,
-}
-
-/// Deletions by the stored ID of their device.
-pub type DeletionsByDevice = HashMap<Arc<str>, Vec<Arc<Deletion>>>;
-
-/// The readings that an insertion has left out since the last turn.
-#[derive(Debug, Default)]
-pub struct LeftOut<'a> {
-    /// The number of readings without a value left.
-    pub readings: u64,
-    /// The devices and hours that lost a value. One may be there several times.
-    pub hours: Vec<(&'a str, Hour)>,
 }
 
 /// Consecutive readings of one device, and what is known of it before they are inserted.
@@ -94,22 +74,7 @@ impl<'a> Insertion<'a> {
             tables: Vec::new(),
             group: Group::new(Text::default(), None),
             old_names: None,
-            deletions: None,
-            decoded: (Text::default(), &[]),
-            of_group: &[],
-            left_out: LeftOut::default(),
         })
-    }
-
-    /// Leaves out what these deletions remove.
-    #[must_use]
-    pub fn without(self, deletions: &'a DeletionsByDevice) -> Self {
-        Self { deletions: Some(deletions).filter(|deletions| !deletions.is_empty()), ..self }
-    }
-
-    /// Returns the readings that were left out since the last call.
-    pub fn take_left_out(&mut self) -> LeftOut<'a> {
-        std::mem::take(&mut self.left_out)
     }
 
     /// Decodes the steps of the next turn. Returns false when all steps have been applied.
@@ -122,12 +87,6 @@ impl<'a> Insertion<'a> {
         while items < ITEMS_PER_TURN {
             let Some(step) = self.steps.next() else { break };
             let step = step?;
-            if let Some(deletions) = self.deletions
-                && self.leaves_out(&step, deletions)
-            {
-                items += 1;
-                continue;
-            }
             items += match &step {
                 Step::Group { device, metadata } => {
                     (metadata_items, last) = (metadata.map_or(0, items_of), None);
@@ -148,32 +107,7 @@ impl<'a> Insertion<'a> {
             };
             self.turn.push(step);
         }
-        Ok(!self.turn.is_empty() || self.left_out.readings > 0)
-    }
-
-    /// Returns whether a step is a reading of which no value stays.
-    fn leaves_out(&mut self, step: &Step<'a>, deletions: &'a DeletionsByDevice) -> bool {
-        match step {
-            Step::Group { device, .. } => {
-                self.decoded = (*device, of_device(deletions, *device));
-                false
-            }
-            Step::Reading { ts_ms, values } => {
-                let (device, of_device) = self.decoded;
-                if of_device.is_empty() {
-                    return false;
-                }
-                let is_deleted = |name: u16| is_deleted(of_device, *ts_ms, self.names[usize::from(name)]);
-                let deleted = values.clone().filter(|(name, _)| is_deleted(*name)).count();
-                let hour = (device.as_str(), Hour::of(*ts_ms));
-                if deleted > 0 && self.left_out.hours.last() != Some(&hour) {
-                    self.left_out.hours.push(hour);
-                }
-                let is_left_out = deleted == values.len();
-                self.left_out.readings += u64::from(is_left_out);
-                is_left_out
-            }
-        }
+        Ok(!self.turn.is_empty())
     }
 
     /// Inserts the decoded readings into the buckets, and returns their number.
@@ -189,10 +123,7 @@ impl<'a> Insertion<'a> {
         let mut last: Option<(Hour, Key, usize)> = None;
         for step in self.turn.drain(..) {
             match step {
-                Step::Group { .. } => {
-                    (self.group, last) = (groups.next().expect("each group is in the list"), None);
-                    self.of_group = self.deletions.map_or(&[], |deletions| of_device(deletions, self.group.device));
-                }
+                Step::Group { .. } => (self.group, last) = (groups.next().expect("each group is in the list"), None),
                 Step::Reading { ts_ms, values } => {
                     let hour = Hour::of(ts_ms);
                     let (bucket, table, metadata) = match last {
@@ -205,17 +136,11 @@ impl<'a> Insertion<'a> {
                     };
                     last = Some((hour, bucket, table));
                     let IdTable { generation, ids } = &mut self.tables[table];
-                    let id_of = |(name, value)| {
+                    let values = values.map(|(name, value)| {
                         let name = usize::from(name);
                         (*ids[name].get_or_insert_with(|| generation.id(self.names[name])), value)
-                    };
-                    if self.of_group.is_empty() {
-                        pending.push(bucket, metadata, Hour::offset_of(ts_ms), values.map(id_of));
-                    } else {
-                        let stays = |name: &u16| !is_deleted(self.of_group, ts_ms, self.names[usize::from(*name)]);
-                        let left = values.filter(|(name, _)| stays(name)).map(id_of);
-                        pending.push(bucket, metadata, Hour::offset_of(ts_ms), left);
-                    }
+                    });
+                    pending.push(bucket, metadata, Hour::offset_of(ts_ms), values);
                 }
             }
         }
@@ -226,16 +151,6 @@ impl<'a> Insertion<'a> {
     pub fn is_over(&self) -> bool {
         self.turn.is_empty() && self.steps.is_over()
     }
-}
-
-/// The deletions of a device.
-fn of_device<'a>(deletions: &'a DeletionsByDevice, device: Text<'_>) -> &'a [Arc<Deletion>] {
-    deletions.get(device.as_str()).map_or(&[], Vec::as_slice)
-}
-
-/// Returns whether one of the deletions of its device removes a value.
-fn is_deleted(deletions: &[Arc<Deletion>], ts_ms: i64, name: Name<'_>) -> bool {
-    deletions.iter().any(|of| of.has_instant(ts_ms) && of.series.matches(name.text))
 }
 
 /// Returns the index of the table of a generation. There is nearly always only one.

@@ -51,7 +51,7 @@ mod tests;
 
 pub use deletions::{DeletionStep, HourErasure, NextDeletion};
 pub use devices::PendingDevice;
-pub use insertion::{DeletionsByDevice, Insertion, LeftOut};
+pub use insertion::Insertion;
 pub use snapshot::{BucketSnapshot, PendingHour};
 pub use taking::{Due, Reason, Take, TakenBucket};
 

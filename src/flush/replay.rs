@@ -1,0 +1,181 @@
+//! The deletions that the log had when it was opened.
+//!
+//! Readings before a deletion are left out while the log is replayed: those that were stored before a crash
+//! are not stored again. A record that has some is encoded anew without them, so that pending need not know.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::log::batch_view::{BadPayload, BatchView, Name, Step, Text};
+use crate::log::{Batch, BatchBuilder, RecoveredDeletion};
+use crate::model::{Deletion, Hour};
+
+/// Deletions by the stored ID of their device.
+type Ahead = HashMap<Arc<str>, Vec<Arc<Deletion>>>;
+
+/// The state of a replay.
+#[derive(Debug)]
+pub(super) struct Replay {
+    /// The deletions that the feeder has not reached yet, by device, in the order of the log.
+    ahead: Ahead,
+    /// The hours of which readings were left out. An earlier process may have sent them to the store.
+    left_out: HashMap<Arc<str>, BTreeSet<Hour>>,
+}
+
+/// A record without the readings that a later deletion removes.
+#[derive(Debug)]
+pub(super) struct Remaining {
+    pub(super) batch: Batch,
+    /// The number of readings of which nothing is left.
+    pub(super) left_out: u64,
+}
+
+impl Replay {
+    pub(super) fn new(deletions: &[RecoveredDeletion]) -> Self {
+        let mut ahead = Ahead::new();
+        for deletion in deletions.iter().map(|found| &found.begun.deletion) {
+            ahead.entry(Arc::clone(&deletion.device)).or_default().push(Arc::clone(deletion));
+        }
+        Self { ahead, left_out: HashMap::new() }
+    }
+
+    /// Notes that the feeder has reached the next deletion of a device.
+    pub(super) fn reach(&mut self, deletion: &Deletion) {
+        if let Some(ahead) = self.ahead.get_mut(&deletion.device) {
+            ahead.remove(0);
+            if ahead.is_empty() {
+                self.ahead.remove(&deletion.device);
+            }
+        }
+    }
+
+    /// The hours of a deletion of which readings were left out.
+    pub(super) fn left_out_of(&self, deletion: &Deletion) -> BTreeSet<Hour> {
+        let of_device = self.left_out.get(&deletion.device);
+        of_device.map_or_else(BTreeSet::new, |of| of.range(deletion.hours()).copied().collect())
+    }
+
+    /// Leaves out of a record what the deletions ahead remove; `None` if they remove nothing. The work is in
+    /// proportion to the payload.
+    pub(super) fn filter(&mut self, payload: &[u8]) -> Result<Option<Remaining>, BadPayload> {
+        if self.ahead.is_empty() || !self.has_device(payload)? {
+            return Ok(None);
+        }
+        let Self { ahead, left_out: hours_left_out } = self;
+        let view = BatchView::new(payload)?;
+        let names: Vec<Name<'_>> = view.names().to_vec();
+        let (mut batch, mut left_out, mut has_changed) = (BatchBuilder::default(), 0, false);
+        let (mut owners, mut owner): (HashMap<_, u32>, _) = (HashMap::new(), None);
+        let mut left = Vec::new();
+        for step in view.steps() {
+            match step? {
+                Step::Group { device, metadata } => {
+                    // The same slices mean the same owner; to compare the texts could take quadratic time.
+                    let key = (device.as_bytes().as_ptr(), metadata.map(str::as_ptr));
+                    let next = owners.len() as u32;
+                    let number = *owners.entry(key).or_insert(next);
+                    owner = Some((number, device, metadata, of_device(ahead, device)));
+                }
+                Step::Reading { ts_ms, values } => {
+                    let Some((number, device, metadata, deletions)) = owner else { continue };
+                    let count = values.len();
+                    let values = values.map(|(name, value)| (names[usize::from(name)], value));
+                    left.clear();
+                    left.extend(values.filter(|(name, _)| {
+                        !deletions.iter().any(|of| of.has_instant(ts_ms) && of.series.matches(name.text))
+                    }));
+                    if left.len() < count {
+                        has_changed = true;
+                        let hours = hours_left_out.entry(device.as_str().into()).or_default();
+                        hours.insert(Hour::of(ts_ms));
+                    }
+                    let Some((first, _)) = left.first() else {
+                        left_out += 1;
+                        continue;
+                    };
+                    let values = left.iter().map(|(name, value)| (name.text, *value));
+                    batch
+                        .push_of(Some(number), device.as_str(), metadata, ts_ms, first.measurement_bytes, values)
+                        .expect("it is a part of a record");
+                }
+            }
+        }
+        Ok(has_changed.then(|| Remaining { batch: batch.finish(), left_out }))
+    }
+
+    /// Whether a record has readings of a device with a deletion ahead.
+    fn has_device(&self, payload: &[u8]) -> Result<bool, BadPayload> {
+        for step in BatchView::new(payload)?.steps() {
+            if let Step::Group { device, .. } = step?
+                && !of_device(&self.ahead, device).is_empty()
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn of_device<'a>(ahead: &'a Ahead, device: Text<'_>) -> &'a [Arc<Deletion>] {
+    ahead.get(device.as_str()).map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::{BegunDeletion, Position};
+    use crate::model::SeriesFilter;
+
+    fn readings_of(batch: &Batch) -> Vec<String> {
+        let view = BatchView::new(batch.payload()).unwrap();
+        let (names, mut found, mut group) = (view.names().to_vec(), Vec::new(), String::new());
+        for step in view.steps() {
+            match step.unwrap() {
+                Step::Group { device, metadata } => group = format!("{} {metadata:?}", device.as_str()),
+                Step::Reading { ts_ms, values } => {
+                    let values: Vec<_> = values
+                        .map(|(name, value)| {
+                            let Name { text, measurement_bytes } = names[usize::from(name)];
+                            format!("{text}/{measurement_bytes}={value}")
+                        })
+                        .collect();
+                    found.push(format!("{group} {ts_ms} {}", values.join(" ")));
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn a_record_loses_what_is_deleted_later_and_nothing_else() {
+        let series = SeriesFilter::new(["m_a"], []).unwrap();
+        let deletions = [
+            Deletion { device: "d".into(), range_ms: Some(5..7), series },
+            Deletion { device: "d".into(), range_ms: Some(8..9), series: SeriesFilter::ALL },
+        ];
+        let recovered = |deletion: &Deletion| RecoveredDeletion {
+            position: Position(99),
+            begun: BegunDeletion { id: 1, by: "me".into(), deletion: Arc::new(deletion.clone()) },
+            is_executed: false,
+        };
+        let mut replay = Replay::new(&deletions.each_ref().map(recovered));
+        let mut builder = BatchBuilder::default();
+        let all = [("m_a", 1.0), ("m_b", 2.0)];
+        for (owner, device, ts_ms, values) in
+            [(0, "d", 4, &all[..]), (1, "e", 5, &all), (0, "d", 5, &all), (0, "d", 6, &all[..1]), (0, "d", 8, &all)]
+        {
+            let metadata = (device == "d").then_some(r#"{"x":1}"#);
+            builder.push_of(Some(owner), device, metadata, ts_ms, 1, values.iter().copied()).unwrap();
+        }
+        let batch = builder.finish();
+        let Remaining { batch: left, left_out } = replay.filter(batch.payload()).unwrap().unwrap();
+        let of_d = r#"d Some("{\"x\":1}")"#;
+        let expected =
+            [format!("{of_d} 4 m_a/1=1 m_b/1=2"), "e None 5 m_a/1=1 m_b/1=2".to_owned(), format!("{of_d} 5 m_b/1=2")];
+        assert_eq!((readings_of(&left), left_out), (expected.to_vec(), 2));
+        assert_eq!(replay.left_out_of(&deletions[0]), BTreeSet::from([Hour(0)]));
+        replay.reach(&deletions[0]);
+        replay.reach(&deletions[1]);
+        assert!(replay.filter(batch.payload()).unwrap().is_none());
+    }
+}
