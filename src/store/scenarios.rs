@@ -141,6 +141,9 @@ macro_rules! store_scenarios {
             readings_can_be_written_again_after_they_were_deleted,
             a_series_that_is_deleted_leaves_the_device_index,
         );
+        $crate::store::scenarios::store_scenarios!(@two $open, deleting:
+            two_instances_write_and_delete_in_turn,
+        );
         $crate::store::scenarios::store_scenarios!(@guarded $open, deleting:
             of_expired_readings_a_deletion_removes_the_stats_of_whole_hours,
         );

@@ -41,6 +41,7 @@ async fn roll_up(store: &dyn Store, device: &str, hours: impl IntoIterator<Item 
     }
 }
 
+/// Checks the contents and the stats of all hours of a device.
 async fn expect_hours(store: &dyn Store, device: &str, hours: &Hours) {
     let found = store.contents(device, Hour(0)..Hour(1_000_000)).await.unwrap();
     let found: Vec<Hour> = found.into_iter().map(|(hour, _)| hour).collect();
@@ -48,11 +49,48 @@ async fn expect_hours(store: &dyn Store, device: &str, hours: &Hours) {
     for (hour, model) in hours {
         expect(store, device, *hour, model).await;
     }
+}
+
+/// Checks the entry of a device in the device index.
+async fn expect_entry(store: &dyn Store, device: &str, hours: &Hours) {
     let known = store.device(device).await.unwrap();
     assert_eq!(known.is_some(), !hours.is_empty(), "{device}: the device index");
     if let (Some(known), Some((first, model))) = (known, hours.first_key_value()) {
         let (offset, _) = model.keys().next().unwrap();
         assert_eq!(known.first_ts_ms, first.instant_ms(*offset), "{device}: first seen");
+    }
+}
+
+/// A write or a deletion.
+enum Step {
+    Write(Arc<BucketWrite>),
+    Delete(Deletion),
+}
+
+fn random_step(random: &mut StdRng, device: &str, step: u32) -> Step {
+    let hour = Hour(HOUR.0 + random.random_range(0..4));
+    if step % 5 < 3 {
+        return Step::Write(super::writing::random_write(random, device, hour, step));
+    }
+    let series = if random.random() { series_of(&[["a", "b", "c"][step as usize % 3]]) } else { SeriesFilter::ALL };
+    let from = hour.start_ms() + if random.random() { 0 } else { random.random_range(0..300) };
+    let range = from..from + [MS_PER_HOUR, 2 * MS_PER_HOUR, 20, 100][random.random_range(0..4)];
+    let range_ms = (random.random_range(0..6) > 0).then_some(range);
+    Step::Delete(Deletion { device: device.into(), range_ms, series })
+}
+
+/// Takes a step, and rolls up the hours that it changes if they are closed.
+async fn take(store: &dyn Store, device: &str, hours: &mut Hours, step: Step, is_closed: bool) {
+    let changed = match step {
+        Step::Delete(deletion) => delete(store, hours, &deletion).await,
+        Step::Write(next) => {
+            write(store, &next).await;
+            hours.entry(next.hour).or_default().extend(samples_of(&next.contents));
+            BTreeSet::from([next.hour])
+        }
+    };
+    if is_closed {
+        roll_up(store, device, changed).await;
     }
 }
 
@@ -66,29 +104,29 @@ pub(in crate::store) async fn random_writes_and_deletions_leave_what_a_map_would
         let kept = write_of(&other, HOUR, &[(5, &[("a", 1.0)])]);
         write(store, &kept).await;
         for step in 0..30 {
-            let hour = Hour(HOUR.0 + random.random_range(0..4));
-            let mut changed = BTreeSet::from([hour]);
-            if step % 5 < 3 {
-                let next = super::writing::random_write(&mut random, &device, hour, step);
-                write(store, &next).await;
-                hours.entry(hour).or_default().extend(samples_of(&next.contents));
-            } else {
-                let series =
-                    if random.random() { series_of(&[["a", "b", "c"][step as usize % 3]]) } else { SeriesFilter::ALL };
-                let from = hour.start_ms() + if random.random() { 0 } else { random.random_range(0..300) };
-                let range = from..from + [MS_PER_HOUR, 2 * MS_PER_HOUR, 20, 100][random.random_range(0..4)];
-                let range_ms = (random.random_range(0..6) > 0).then_some(range);
-                changed =
-                    delete(store, &mut hours, &Deletion { device: device.as_str().into(), range_ms, series }).await;
-            }
-            if is_closed {
-                roll_up(store, &device, changed).await;
-            }
+            let step = random_step(&mut random, &device, step);
+            take(store, &device, &mut hours, step, is_closed).await;
             expect_hours(store, &device, &hours).await;
+            expect_entry(store, &device, &hours).await;
         }
         delete(store, &mut hours, &Deletion::of_device(device.as_str().into())).await;
         expect_hours(store, &device, &hours).await;
+        expect_entry(store, &device, &hours).await;
         expect(store, &other, HOUR, &model_of(&[(5, &[("a", 1.0)])])).await;
+    }
+}
+
+/// Each instance remembers what it knew of a bucket before the other one has deleted from it.
+pub(in crate::store) async fn two_instances_write_and_delete_in_turn(store: &dyn Store, other: &dyn Store) {
+    for seed in 0..3 {
+        let device = format!("deleted-in-turn-{seed}");
+        let (mut random, mut hours) = (StdRng::seed_from_u64(seed), Hours::new());
+        for step in 0..30 {
+            let (one, two) = if random.random() { (store, other) } else { (other, store) };
+            let step = random_step(&mut random, &device, step);
+            take(one, &device, &mut hours, step, seed % 2 == 1).await;
+            expect_hours(two, &device, &hours).await;
+        }
     }
 }
 
@@ -106,9 +144,11 @@ pub(in crate::store) async fn a_device_is_deleted_with_all_that_belongs_to_it(st
         roll_up(store, "gone", hours).await;
         let mut hours: Hours = hours.into_iter().map(|hour| (hour, model_of(&readings))).collect();
         expect_hours(store, "gone", &hours).await;
+        expect_entry(store, "gone", &hours).await;
         let changed = delete(store, &mut hours, &Deletion::of_device("gone".into())).await;
         roll_up(store, "gone", changed).await;
         expect_hours(store, "gone", &hours).await;
+        expect_entry(store, "gone", &hours).await;
         assert_eq!(store.last_hour("gone").await.unwrap(), None);
         let stats = hour_stats(store, "gone", HOUR..Hour(HOUR.0 + 99), &SeriesFilter::ALL).await;
         assert_eq!(stats, []);
@@ -128,6 +168,7 @@ pub(in crate::store) async fn readings_can_be_written_again_after_they_were_dele
         let mut hours = Hours::from([(HOUR, model_of(&readings))]);
         delete(store, &mut hours, &Deletion::of_device("corrected".into())).await;
         expect_hours(store, "corrected", &hours).await;
+        expect_entry(store, "corrected", &hours).await;
     }
 }
 
