@@ -29,6 +29,7 @@ mod metadata;
 mod mongodb_connection;
 mod mongodb_documents;
 mod open_files;
+mod openapi;
 mod otlp;
 mod pages;
 mod paging;

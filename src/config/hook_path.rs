@@ -11,7 +11,7 @@ const PATH_MAX_BYTES: usize = 128;
 pub const DEVICE_SEGMENT: &str = "{deviceId}";
 
 /// The paths of the server's own routes, which no hook may have.
-pub const OWN_PATHS: [&str; 23] = [
+pub const OWN_PATHS: [&str; 24] = [
     "/v1/readings",
     "/v1/time",
     "/v1/rollups",
@@ -35,6 +35,7 @@ pub const OWN_PATHS: [&str; 23] = [
     "/version",
     "/",
     "/dashboard/{version}/{file}",
+    "/v1/openapi.json",
 ];
 
 /// The path of a hook: `/`, and segments of `A-Z a-z 0-9 . _ ~ -`, one of which may be `{deviceId}`.

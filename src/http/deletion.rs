@@ -7,11 +7,14 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::{Extension, Json};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::App;
 use super::device::DeviceInPath;
+use super::openapi::parameter::{ALL, DRY_RUN, FROM, LABELS, METRIC, TO};
+use super::openapi::{Operation, Parameters, Tag};
 use super::params::Params;
-use super::problem::Problem;
+use super::problem::{Problem, ProblemCode};
 use crate::access::Grant;
 use crate::flush::{DeletionError, DeletionOutcome};
 use crate::ingest::IngestError;
@@ -24,15 +27,45 @@ const MAX_WAIT: Duration = Duration::from_secs(20);
 /// The same while the store is known to be away: pending readings are removed within that time.
 const SHORT_WAIT: Duration = Duration::from_millis(500);
 
-#[derive(Debug, Default, Serialize)]
+/// The result of a deletion.
+#[derive(Debug, Default, Serialize, ToSchema)]
+#[schema(as = Deleted)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Receipt {
+    /// The number of deleted readings.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     deleted: Option<u64>,
+    /// Whether the readings were only counted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     dry_run: bool,
+    /// Whether stored readings are still to be deleted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pending: bool,
+}
+
+const OF_DEVICE: Parameters = &[&DRY_RUN];
+const OF_READINGS: Parameters = &[&ALL, &FROM, &TO, &METRIC, &LABELS, &DRY_RUN];
+
+/// Describes `DELETE /v1/devices/{deviceId}`.
+pub(super) fn describe_device() -> Operation {
+    describe(Operation::delete(Tag::Readings, "deleteDevice", "Delete a device with all its readings"))
+        .parameters(OF_DEVICE)
+}
+
+/// Describes `DELETE /v1/devices/{deviceId}/readings`.
+pub(super) fn describe_readings() -> Operation {
+    describe(Operation::delete(Tag::Readings, "deleteReadings", "Delete readings of a device"))
+        .description("`from` and `to` are required unless `all` is true.")
+        .parameters(OF_READINGS)
+}
+
+fn describe(operation: Operation) -> Operation {
+    operation
+        .answers::<Receipt>(200, "The readings are deleted, or counted.")
+        .answers::<Receipt>(202, "The deletion is durable, and the store executes it later.")
+        .queries()
+        .problems(&[ProblemCode::DeletionUnsupported, ProblemCode::LogFailed])
 }
 
 /// `DELETE /v1/devices/{deviceId}`
@@ -42,7 +75,7 @@ pub(super) async fn device(
     DeviceInPath(device): DeviceInPath,
     uri: Uri,
 ) -> Result<(StatusCode, Json<Receipt>), Problem> {
-    let mut params = Params::of(&uri);
+    let mut params = Params::of(&uri, OF_DEVICE);
     let is_dry_run = params.boolean("dry_run", false)?;
     params.end()?;
     delete(&app, &grant, &device, None, SeriesFilter::ALL, is_dry_run).await
@@ -55,7 +88,7 @@ pub(super) async fn readings(
     DeviceInPath(device): DeviceInPath,
     uri: Uri,
 ) -> Result<(StatusCode, Json<Receipt>), Problem> {
-    let mut params = Params::of(&uri);
+    let mut params = Params::of(&uri, OF_READINGS);
     let is_all = params.boolean("all", false)?;
     let now_ms = app.clock.now_ms();
     let (from_ms, to_ms) = (params.instant_ms("from", now_ms)?, params.instant_ms("to", now_ms)?);

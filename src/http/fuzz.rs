@@ -30,7 +30,7 @@ pub fn query_string(text: &[u8]) {
     let mut target = b"/?".to_vec();
     target.extend_from_slice(text);
     let Ok(uri) = Uri::try_from(target) else { return };
-    let mut params = Params::of(&uri);
+    let mut params = Params::of_any(&uri);
     if let Ok(filter) = params.series() {
         for text in filter.texts().into_iter().flatten() {
             assert_eq!(series::canonical(text).as_deref(), Ok(text), "a filter has canonical texts");

@@ -10,10 +10,14 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Uri, header};
 use axum::{Extension, Json};
 use serde::Serialize;
+use serde_json::json;
+use utoipa::ToSchema;
 
 use super::intake::{IngestRequest, UnreadableBody, receive_readings};
+use super::openapi::parameter::PARTIAL;
+use super::openapi::{Operation, Parameters, Tag, body_of_readings};
 use super::params::Params;
-use super::problem::Problem;
+use super::problem::{Problem, ProblemCode};
 use super::remarks::Remarks;
 use super::{App, Formats};
 use crate::access::Grant;
@@ -21,11 +25,39 @@ use crate::ingest::{Admission, Receipt, RefusalReason};
 use crate::wire::{Code, Format, Protocol, json, senml};
 
 /// All readings were accepted.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Accepted {
+    /// The number of readings.
     accepted: u32,
     #[serde(flatten)]
     remarks: Remarks,
+}
+
+const PARAMETERS: Parameters = &[&PARTIAL];
+
+/// Describes `POST /v1/readings`.
+pub(super) fn describe() -> Operation {
+    let readings = json!([
+        { "ts": "2026-04-20T14:00:10.000Z", "values": { "temp": 22.4, "hum": 40 } },
+        { "ts": "2026-04-20T14:00:20.000Z", "values": { "temp": 22.6 } },
+    ]);
+    let of_device = json!({ "deviceId": "S1", "metadata": { "floor": 2 }, "readings": readings });
+    let lines = "{\"deviceId\":\"S2\",\"value\":22.4}\n{\"deviceId\":\"S3\",\"value\":-0.5}\n";
+    let senml = json!([{ "bn": "urn:dev:ow:10e2073a01080063:", "n": "temp", "u": "Cel", "v": 23.1 }]);
+    let records = json!({ "type": "array", "items": { "type": "object" } });
+    Operation::post(Tag::Readings, "postReadings", "Write readings")
+        .description(
+            "The answer is sent when all accepted readings are durable. A reading is identified by device, time and \
+             series, so the same request may be sent again. NDJSON has a value of the JSON form on each line.",
+        )
+        .parameters(PARAMETERS)
+        .body("application/json", &body_of_readings(), &of_device)
+        .body("application/x-ndjson", &json!({ "type": "string" }), &json!(lines))
+        .body("application/senml+json", &records, &senml)
+        .binary_body("application/senml+cbor")
+        .answers::<Accepted>(200, "All readings are durable.")
+        .takes_readings()
+        .problems(&[ProblemCode::InvalidJson, ProblemCode::InvalidSenml, ProblemCode::UnsupportedSenml])
 }
 
 /// Takes readings as JSON, NDJSON or `SenML`.
@@ -36,7 +68,7 @@ pub(super) async fn readings(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Accepted>, Problem> {
-    let mut params = Params::of(&uri);
+    let mut params = Params::of(&uri, PARAMETERS);
     let partial = params.boolean("partial", true)?;
     params.end()?;
     let media_type = MediaType::of(&headers).inspect_err(|_| {

@@ -50,6 +50,7 @@ mod influxql;
 mod ingest;
 mod intake;
 mod linger;
+mod openapi;
 mod operate;
 mod otlp;
 mod over_capacity;

@@ -7,8 +7,11 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
+use serde_json::json;
+use utoipa::ToSchema;
 
 use super::App;
+use super::openapi::{Operation, Tag};
 use crate::access::Grant;
 use crate::config::Scope;
 use crate::telemetry::{Exposition, REVISION};
@@ -32,11 +35,23 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     ([(header::CONTENT_TYPE, Exposition::CONTENT_TYPE)], app.exposition.render()).into_response()
 }
 
-#[derive(Debug, Serialize)]
+/// Describes `GET /metrics`.
+pub(super) fn describe_metrics() -> Operation {
+    let text = json!({ "type": "string" });
+    Operation::get(Tag::Operation, "getMetrics", "The metrics for Prometheus")
+        .description("`auth.metrics` says who may read them.")
+        .answers_as(200, "The text format of Prometheus.", "text/plain", &text)
+}
+
+/// Whether the process works.
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Health {
+    /// `ok` or `failed`.
     status: &'static str,
+    /// Why it failed. Only administrators see it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     reason: Option<String>,
 }
 
@@ -45,6 +60,13 @@ impl Health {
     fn visible_to(grant: &Grant, status: &'static str, reason: Option<String>) -> Json<Self> {
         Json(Self { status, reason: reason.filter(|_| grant.allows(Scope::Admin)) })
     }
+}
+
+/// Describes `GET /healthz`.
+pub(super) fn describe_healthz() -> Operation {
+    Operation::get(Tag::Operation, "getHealth", "Whether the process works")
+        .answers::<Health>(200, "The process works.")
+        .answers::<Health>(503, "The log has failed.")
 }
 
 /// `GET /healthz`: whether the process works.
@@ -62,29 +84,39 @@ pub(super) async fn healthz(
 const NEARLY_FULL: f64 = 0.95;
 
 /// The readiness of the service.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Readiness {
     /// `ok`; `degraded`: accepted readings wait in the log; `overloaded`: the log is full or nearly full;
     /// `failed`.
     status: &'static str,
-    /// Only administrators see it.
     #[serde(flatten)]
+    #[schema(value_type = ReadinessDetail)]
     detail: Option<ReadinessDetail>,
 }
 
-/// The reasons of a state that is not `ok`, and the share of the log in use.
-#[derive(Debug, Serialize)]
+/// The reasons of a state that is not `ok`, and the share of the log in use, for administrators.
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct ReadinessDetail {
     /// All reasons, separated by semicolons.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     reason: Option<String>,
     /// The time since the store stopped answering.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     store_away_seconds: Option<u64>,
     /// The share of `log.max_bytes` in use: 0 to 1.
     log_used: f64,
+    /// The accepted readings that are not stored yet.
     pending_readings: u64,
+}
+
+/// Describes `GET /readyz`.
+pub(super) fn describe_readyz() -> Operation {
+    Operation::get(Tag::Operation, "getReadiness", "Whether the service accepts readings")
+        .answers::<Readiness>(200, "The service accepts readings.")
+        .answers::<Readiness>(503, "The log is full, nearly full, or has failed.")
 }
 
 /// `GET /readyz`: whether the service accepts readings.
@@ -123,11 +155,21 @@ pub(super) async fn readyz(
     (code, Json(Readiness { status, detail }))
 }
 
-#[derive(Debug, Serialize)]
+/// The program that runs.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Version)]
 pub(super) struct Build {
+    /// The name of the program.
     name: &'static str,
+    /// Its version.
     version: &'static str,
+    /// Its commit.
     revision: &'static str,
+}
+
+/// Describes `GET /version`.
+pub(super) fn describe_version() -> Operation {
+    Operation::get(Tag::Operation, "getVersion", "The version of the program").answers::<Build>(200, "The version.")
 }
 
 /// `GET /version`

@@ -11,11 +11,14 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use serde_json::json;
+use utoipa::ToSchema;
 
 use super::App;
 use super::intake::{IngestOutcome, IngestRequest, receive_readings};
+use super::openapi::{Operation, Tag};
 use super::params::Params;
-use super::problem::{MOMENT, Problem, Refusals, set_retry_after};
+use super::problem::{MOMENT, Problem, ProblemCode, Refusals, set_retry_after};
 use super::remote_write::described;
 use super::samples::{SampleCounter, SampleCounts};
 use crate::access::Grant;
@@ -31,26 +34,54 @@ pub(super) enum Encoding {
 }
 
 /// A `google.rpc.Status` in JSON.
-#[derive(Debug, Serialize)]
-struct Status<'a> {
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = OtlpStatus)]
+pub(super) struct Status<'a> {
+    /// The `google.rpc.Code`.
     code: u8,
+    /// The reason in words.
     message: &'a str,
 }
 
 /// An `ExportMetricsServiceResponse` in JSON.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = OtlpExported)]
 struct Exported<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     partial_success: Option<PartialSuccess<'a>>,
 }
 
-#[derive(Debug, Serialize)]
+/// The data points that are not stored.
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = OtlpPartialSuccess)]
 struct PartialSuccess<'a> {
-    /// A text, as all whole numbers of 64 bits in the JSON of protobuf.
+    /// Their number: a text, as all whole numbers of 64 bits in the JSON of protobuf.
     rejected_data_points: String,
+    /// Why they are not stored.
     error_message: &'a str,
+}
+
+/// Describes `POST /v1/metrics`.
+pub(super) fn describe() -> Operation {
+    let point = json!({ "timeUnixNano": "1776693610000000000", "asDouble": 22.5 });
+    let metric = json!({ "name": "temp", "gauge": { "dataPoints": [point] } });
+    let attribute = json!({ "key": "device.id", "value": { "stringValue": "otlp-1" } });
+    let of_resource = json!({ "resource": { "attributes": [attribute] }, "scopeMetrics": [{ "metrics": [metric] }] });
+    let schema = json!({
+        "type": "object",
+        "properties": { "resourceMetrics": { "type": ["array", "null"], "items": { "type": "object" } } },
+    });
+    Operation::post(Tag::Protocols, "exportMetrics", "Write data points with OTLP")
+        .description("An `ExportMetricsServiceRequest` of OpenTelemetry.")
+        .body("application/json", &schema, &json!({ "resourceMetrics": [of_resource] }))
+        .binary_body("application/x-protobuf")
+        .answers::<Exported<'_>>(200, "The data points are durable, except those that the answer names.")
+        .answers_binary(200, "application/x-protobuf")
+        .takes_readings()
+        .problems(&[ProblemCode::InvalidOtlp])
 }
 
 /// Takes data points.
@@ -61,7 +92,7 @@ pub(super) async fn metrics(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let encoding = match Params::of(&uri).end().and_then(|()| Encoding::expect(&headers)) {
+    let encoding = match Params::of(&uri, &[]).end().and_then(|()| Encoding::expect(&headers)) {
         Ok(encoding) => encoding,
         Err(problem) => {
             if problem.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {

@@ -1,6 +1,7 @@
 //! Query parameters. A handler reads each by its name; an unknown one is refused.
 //!
-//! Otherwise a misspelled parameter would silently mean its default.
+//! Otherwise a misspelled parameter would silently mean its default. The description of the route (`openapi`)
+//! lists the parameters that its handler may read.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -8,6 +9,7 @@ use std::ops::RangeInclusive;
 
 use axum::http::Uri;
 
+use super::openapi::Parameters;
 use super::problem::Problem;
 use crate::model::{MS_PER_HOUR, MetadataFilter, SeriesFilter};
 use crate::wire::timestamp;
@@ -30,17 +32,34 @@ const SECONDS: RangeInclusive<i64> = 1_200_000_000..=2_500_000_000;
 /// The parameters of a request that no handler has read yet.
 #[derive(Debug)]
 pub(super) struct Params<'a> {
+    /// The parameters that the handler may read; `None` if the configuration names them.
+    described: Option<Parameters>,
     left: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
 impl<'a> Params<'a> {
-    pub(super) fn of(uri: &'a Uri) -> Self {
+    /// The parameters of a route with this description.
+    pub(super) fn of(uri: &'a Uri, described: Parameters) -> Self {
+        Self { described: Some(described), ..Self::of_any(uri) }
+    }
+
+    /// The parameters of a route without a description.
+    pub(super) fn of_any(uri: &'a Uri) -> Self {
         let query = uri.query().unwrap_or_default();
-        Self { left: form_urlencoded::parse(query.as_bytes()).collect() }
+        Self { described: None, left: form_urlencoded::parse(query.as_bytes()).collect() }
+    }
+
+    /// In debug builds, panics if the description of the route lacks a parameter that the handler reads.
+    fn check_described(&self, name: &str) {
+        debug_assert!(
+            self.described.is_none_or(|described| described.iter().any(|parameter| parameter.describes(name))),
+            "the description of the route lacks the parameter {name}"
+        );
     }
 
     /// Reads all values of a parameter.
     pub(super) fn all(&mut self, name: &str) -> Vec<Cow<'a, str>> {
+        self.check_described(name);
         self.left.extract_if(.., |(key, _)| key == name).map(|(_, value)| value).collect()
     }
 
@@ -104,6 +123,7 @@ impl<'a> Params<'a> {
             let why = format!("a query may name {MAX_METRICS} metrics, this one names {}", metrics.len());
             return Err(Problem::invalid_parameter("metric", why));
         }
+        self.check_described(LABEL);
         let labels: HashSet<_> = self.left.extract_if(.., |(name, _)| name.starts_with(LABEL)).collect();
         if labels.len() > MAX_METRICS {
             let why = format!("a query may name {MAX_METRICS} labels, this one names {}", labels.len());
@@ -119,6 +139,7 @@ impl<'a> Params<'a> {
 
     /// Reads all parameters `meta.<key>`, which select devices by their metadata.
     pub(super) fn metadata(&mut self) -> Result<MetadataFilter, Problem> {
+        self.check_described(METADATA);
         let conditions: Vec<_> = self.left.extract_if(.., |(name, _)| name.starts_with(METADATA)).collect();
         let conditions = conditions.iter().map(|(name, value)| (&name[METADATA.len()..], &**value));
         MetadataFilter::new(conditions).map_err(|why| Problem::invalid_parameter("meta", why))
@@ -187,7 +208,7 @@ mod tests {
     fn metrics(names: impl Iterator<Item = usize>) -> Result<usize, Problem> {
         let query: Vec<String> = names.map(|name| format!("metric={name}")).collect();
         let uri = format!("/?{}", query.join("&")).parse().expect("a URI");
-        let mut params = Params::of(&uri);
+        let mut params = Params::of_any(&uri);
         Ok(params.series()?.metrics().map_or(0, Iterator::count))
     }
 
@@ -203,7 +224,8 @@ mod tests {
 
     #[test]
     fn an_instant_may_be_before_now() {
-        let instant = |text: &str| Params::of(&format!("/?to={text}").parse().expect("a URI")).instant_ms("to", NOW_MS);
+        let instant =
+            |text: &str| Params::of_any(&format!("/?to={text}").parse().expect("a URI")).instant_ms("to", NOW_MS);
         for (text, before_ms) in
             [("now", 0), ("-0s", 0), ("-90s", 90_000), ("-15m", 900_000), ("-24h", 86_400_000), ("-30d", 2_592_000_000)]
         {
@@ -232,7 +254,7 @@ mod tests {
     #[test]
     fn an_instant_in_seconds_is_refused_with_what_to_write() {
         let instant =
-            |text: &str| Params::of(&format!("/?from={text}").parse().expect("a URI")).instant_ms("from", NOW_MS);
+            |text: &str| Params::of_any(&format!("/?from={text}").parse().expect("a URI")).instant_ms("from", NOW_MS);
         for (text, ms) in [("0", 0), ("-1", -1), ("1795297114000", 1_795_297_114_000), ("1199999999", 1_199_999_999)] {
             assert_eq!(instant(text).expect(text), Some(ms), "{text}");
         }

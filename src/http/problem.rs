@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::body::BodyError;
 use super::browser::BrowserError;
@@ -50,14 +51,20 @@ pub(super) struct Problem {
     refusals: Option<Box<Refusals>>,
 }
 
-/// The body of an answer with a problem.
-#[derive(Serialize)]
-struct Document<'a> {
+/// Why a request is refused (RFC 9457).
+#[derive(Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub(super) struct Document<'a> {
+    /// The status of the answer.
     status: u16,
+    /// The code as people read it.
     title: &'static str,
+    /// The reason, which does not change.
     code: &'static str,
+    /// The reason in words, with the limit and the way out.
     detail: &'a str,
     #[serde(flatten)]
+    #[schema(ignore)]
     counts: Option<&'a Counts>,
 }
 
@@ -65,23 +72,36 @@ struct Document<'a> {
 #[derive(Debug, Clone)]
 pub(super) struct Refusals(pub(super) Vec<RefusalEntry>);
 
-#[derive(Debug, Serialize)]
-struct Counts {
+/// The accepted and rejected readings of a request of which some are rejected.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Counts {
+    /// The accepted readings.
     accepted: u32,
+    /// The rejected readings.
     rejected: u32,
+    /// The values that are rejected alone.
     #[serde(rename = "rejectedValues", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u32)]
     rejected_values: Option<NonZeroU32>,
     #[serde(flatten)]
     remarks: Remarks,
+    /// The first rejected readings and values.
     errors: Vec<Error>,
 }
 
-#[derive(Debug, Serialize)]
+/// Why a reading or a value is rejected.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Rejection)]
 struct Error {
+    /// The place of the reading in the request, from 0.
     index: u32,
+    /// The line in NDJSON, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     line: Option<u64>,
+    /// The reason, which does not change.
     code: &'static str,
+    /// The reason in words, with the place.
     detail: String,
 }
 
@@ -129,6 +149,7 @@ impl Problem {
             let (code, example) = (self.code.as_str(), self.detail.clone());
             Refusals(vec![RefusalEntry { what: What::Requests, code, count: 1, example }])
         };
+        response.extensions_mut().insert(self.code);
         response.extensions_mut().insert(self.refusals.as_deref().cloned().unwrap_or_else(of_request));
         if let Some(limit) = self.limit {
             response.extensions_mut().insert(limit);

@@ -3,31 +3,44 @@
 use std::num::NonZeroU32;
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::common::clock::rfc3339;
 use crate::ingest::{OverwrittenValue, Receipt};
 
-/// The remarks on a request. Empty ones are not in the answer.
-#[derive(Debug, Clone, Default, Serialize)]
+/// Remarks on the readings of a request.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Remarks {
     /// The number of parts of the body that were dropped on purpose.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u32, required = false)]
     ignored: Option<NonZeroU32>,
+    /// The first of these parts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
     ignored_fields: Vec<Box<str>>,
     /// The number of readings that replaced values of others in the same request.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u32, required = false)]
     overwritten: Option<NonZeroU32>,
+    /// The first of these readings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     overwritten_readings: Vec<Overwriting>,
 }
 
-#[derive(Debug, Clone, Serialize)]
+/// A reading that replaced a value of the same request.
+#[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Overwriting {
+    /// The ID of the device.
+    #[schema(value_type = String)]
     device_id: Box<str>,
+    /// The instant.
+    #[schema(format = DateTime)]
     ts: String,
+    /// The series.
+    #[schema(value_type = String)]
     metric: Box<str>,
 }
 

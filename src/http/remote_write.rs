@@ -14,8 +14,9 @@ use axum::response::{IntoResponse, Response};
 
 use super::App;
 use super::intake::{IngestOutcome, IngestRequest, receive_readings};
+use super::openapi::{Operation, Tag};
 use super::params::Params;
-use super::problem::{MOMENT, Problem, Refusals, set_retry_after};
+use super::problem::{MOMENT, Problem, ProblemCode, Refusals, set_retry_after};
 use super::samples::{SampleCounter, SampleCounts};
 use crate::access::Grant;
 use crate::config::RemoteWrite;
@@ -33,6 +34,16 @@ const WRITTEN: [HeaderName; 3] = [
 /// The number of rejections that an answer describes.
 const MAX_DESCRIBED: usize = 5;
 
+/// Describes `POST /api/v1/write`.
+pub(super) fn describe() -> Operation {
+    Operation::post(Tag::Protocols, "remoteWrite", "Write samples with Prometheus remote write")
+        .description("Versions 1.0 and 2.0, compressed with snappy.")
+        .binary_body("application/x-protobuf")
+        .answers_nothing(204, "All samples are durable.")
+        .takes_readings()
+        .problems(&[ProblemCode::InvalidRemoteWrite])
+}
+
 /// Takes samples.
 pub(super) async fn write(
     State(app): State<Arc<App>>,
@@ -41,7 +52,7 @@ pub(super) async fn write(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let version = match Params::of(&uri).end().and_then(|()| version_of(&headers)) {
+    let version = match Params::of(&uri, &[]).end().and_then(|()| version_of(&headers)) {
         Ok(version) => version,
         Err(problem) => {
             if problem.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {

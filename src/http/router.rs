@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::Uri;
 use axum::middleware::{self, Next};
@@ -14,6 +15,7 @@ use super::admission::admit;
 use super::auth::{Need, authorize};
 use super::body_completion::BodyCompletion;
 use super::influx::Version;
+use super::openapi::{self, Operation, Paths};
 use super::problem::Problem;
 use super::server::Peer;
 use super::{
@@ -26,41 +28,43 @@ const INGEST: Need = Need::Scope(Scope::Ingest);
 const QUERY: Need = Need::Scope(Scope::Query);
 const ADMIN: Need = Need::Scope(Scope::Admin);
 
-/// The routes, each with the access that it requires, and the answers where no route matches.
+/// The routes, each with the access that it requires and its description, and the answers where no route
+/// matches.
 ///
 /// The routes of the webhooks come last.
 pub(super) fn router(app: Arc<App>) -> Router {
     let routes = Routes::new(&app)
-        .add(INGEST, "/v1/readings", post(ingest::readings))
-        .add(Need::AnyToken, "/v1/time", get(time::time))
-        .add_query("/v1/readings", get(query::readings_of_devices))
-        .add_query("/v1/rollups", get(query::rollups_of_devices))
-        .add_query("/v1/latest", get(query::latest_of_devices))
-        .add_query("/v1/devices", get(query::devices))
-        .add_query("/v1/devices/{deviceId}", get(query::device))
-        .add_query("/v1/devices/{deviceId}/rollups", get(query::rollups))
-        .add_query("/v1/devices/{deviceId}/readings", get(query::readings))
-        .add_query("/v1/devices/{deviceId}/latest", get(query::latest))
-        .add(ADMIN, "/v1/devices/{deviceId}", delete(deletion::device))
-        .add(ADMIN, "/v1/devices/{deviceId}/readings", delete(deletion::readings))
-        .add(Need::Influx(Version::V1, Scope::Ingest), "/write", influx::write(Version::V1))
-        .add(Need::Influx(Version::V2, Scope::Ingest), "/api/v2/write", influx::write(Version::V2))
-        .add(Need::Influx(Version::V3, Scope::Ingest), "/api/v3/write_lp", influx::write(Version::V3))
-        .add(Need::RemoteWrite, "/api/v1/write", post(remote_write::write))
-        .add(Need::Otlp, "/v1/metrics", post(otlp::metrics))
-        .add(Need::InfluxQl, "/query", get(influxql::query).post(influxql::query))
-        .add(Need::Health, "/ping", get(influx::ping))
-        .add(Need::Health, "/health", get(influx::health))
-        .add(Need::Metrics, "/metrics", get(operate::metrics))
-        .add(Need::Health, "/healthz", get(operate::healthz))
-        .add(Need::Health, "/readyz", get(operate::readyz))
-        .add(Need::AnyToken, "/version", get(operate::version))
-        .add(Need::Nothing, "/", get(dashboard::page))
-        .add(Need::Nothing, "/dashboard/{version}/{file}", get(dashboard::file));
+        .add(INGEST, "/v1/readings", post(ingest::readings), [ingest::describe()])
+        .add(Need::AnyToken, "/v1/time", get(time::time), [time::describe()])
+        .add_query("/v1/readings", get(query::readings_of_devices), query::describe_readings_of_devices())
+        .add_query("/v1/rollups", get(query::rollups_of_devices), query::describe_rollups_of_devices())
+        .add_query("/v1/latest", get(query::latest_of_devices), query::describe_latest_of_devices())
+        .add_query("/v1/devices", get(query::devices), query::describe_devices())
+        .add_query("/v1/devices/{deviceId}", get(query::device), query::describe_device())
+        .add_query("/v1/devices/{deviceId}/rollups", get(query::rollups), query::describe_rollups())
+        .add_query("/v1/devices/{deviceId}/readings", get(query::readings), query::describe_readings())
+        .add_query("/v1/devices/{deviceId}/latest", get(query::latest), query::describe_latest())
+        .add(ADMIN, "/v1/devices/{deviceId}", delete(deletion::device), [deletion::describe_device()])
+        .add(ADMIN, "/v1/devices/{deviceId}/readings", delete(deletion::readings), [deletion::describe_readings()])
+        .add_write("/write", Version::V1)
+        .add_write("/api/v2/write", Version::V2)
+        .add_write("/api/v3/write_lp", Version::V3)
+        .add(Need::RemoteWrite, "/api/v1/write", post(remote_write::write), [remote_write::describe()])
+        .add(Need::Otlp, "/v1/metrics", post(otlp::metrics), [otlp::describe()])
+        .add(Need::InfluxQl, "/query", get(influxql::query).post(influxql::query), influxql::describe())
+        .add(Need::Health, "/ping", get(influx::ping), [influx::describe_ping()])
+        .add(Need::Health, "/health", get(influx::health), [influx::describe_health()])
+        .add(Need::Metrics, "/metrics", get(operate::metrics), [operate::describe_metrics()])
+        .add(Need::Health, "/healthz", get(operate::healthz), [operate::describe_healthz()])
+        .add(Need::Health, "/readyz", get(operate::readyz), [operate::describe_readyz()])
+        .add(Need::AnyToken, "/version", get(operate::version), [operate::describe_version()])
+        .add(Need::Nothing, "/", get(dashboard::page), [dashboard::describe_page()])
+        .add(Need::Nothing, "/dashboard/{version}/{file}", get(dashboard::file), [dashboard::describe_file()])
+        .add_document(Need::AnyToken, "/v1/openapi.json");
     debug_assert_eq!(routes.paths, OWN_PATHS, "no webhook may have a path of the server itself");
     let with_hooks = (0..app.formats.webhooks.len()).fold(routes, |routes, number| {
         let path = app.formats.webhooks[number].path.clone();
-        routes.add(Need::Webhook, &path, webhook::webhook(number))
+        routes.add(Need::Webhook, &path, webhook::webhook(number), [])
     });
     with_hooks
         .router
@@ -70,30 +74,56 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// A list of routes in which every route has a [`Need`].
+/// A list of routes in which every route has a [`Need`] and a description.
 struct Routes {
     app: Arc<App>,
     router: Router<Arc<App>>,
     paths: Vec<String>,
+    descriptions: Paths,
 }
 
 impl Routes {
     fn new(app: &Arc<App>) -> Self {
-        Self { app: Arc::clone(app), router: Router::new(), paths: Vec::new() }
+        Self { app: Arc::clone(app), router: Router::new(), paths: Vec::new(), descriptions: Paths::default() }
     }
 
     /// Adds a query, which also needs a place among the running queries.
-    fn add_query(self, path: &str, methods: MethodRouter<Arc<App>>) -> Self {
+    fn add_query(self, path: &str, methods: MethodRouter<Arc<App>>, operation: Operation) -> Self {
         let admitted = methods.route_layer(middleware::from_fn_with_state(Arc::clone(&self.app), admit));
-        self.add(QUERY, path, admitted)
+        self.add(QUERY, path, admitted, [operation])
     }
 
-    fn add(mut self, need: Need, path: &str, methods: MethodRouter<Arc<App>>) -> Self {
+    /// Adds the write path of a version of `InfluxDB`.
+    fn add_write(self, path: &str, version: Version) -> Self {
+        let operation = influx::describe_write(version);
+        self.add(Need::Influx(version, Scope::Ingest), path, influx::write(version), [operation])
+    }
+
+    /// Adds the route of the document that describes the routes before it, and itself.
+    fn add_document(mut self, need: Need, path: &str) -> Self {
+        self.descriptions.add(need, path, [openapi::describe()], &self.app.limits);
+        let document = Bytes::from(self.descriptions.to_json().to_string());
+        let methods = get(async move || openapi::respond(document));
+        self.add(need, path, methods, [openapi::describe()])
+    }
+
+    /// Adds a route. Only a webhook has no operations, because the configuration names it.
+    fn add<const N: usize>(
+        mut self,
+        need: Need,
+        path: &str,
+        methods: MethodRouter<Arc<App>>,
+        operations: [Operation; N],
+    ) -> Self {
         if !self.paths.iter().any(|known| known == path) {
             self.paths.push(path.to_owned()); // a path may have a route for each method
         }
+        let conformance = Arc::new(self.descriptions.add(need, path, operations, &self.app.limits));
         let state = (Arc::clone(&self.app), need);
-        let guarded = methods.route_layer(middleware::from_fn_with_state(state, authorize));
+        let mut guarded = methods.route_layer(middleware::from_fn_with_state(state, authorize));
+        if cfg!(debug_assertions) && N > 0 {
+            guarded = guarded.route_layer(middleware::from_fn_with_state(conformance, openapi::check));
+        }
         Self { router: self.router.route(path, guarded), ..self }
     }
 }

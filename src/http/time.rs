@@ -5,16 +5,26 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::App;
+use super::openapi::{Operation, Tag};
 use crate::common::clock::rfc3339;
 
 /// The time in both forms that a reading may have.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Now {
+    /// The time as RFC 3339.
+    #[schema(format = DateTime)]
     ts: String,
+    /// The time in Unix milliseconds.
     unix_ms: i64,
+}
+
+/// Describes `GET /v1/time`.
+pub(super) fn describe() -> Operation {
+    Operation::get(Tag::Readings, "getTime", "The clock of the server").answers::<Now>(200, "The time.")
 }
 
 /// Answers with the clock that ages and readings without a time refer to.

@@ -70,7 +70,7 @@ async fn receive(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Json<Accepted>, Problem> {
-    let mut params = Params::of(uri);
+    let mut params = Params::of_any(uri);
     let partial = params.boolean("partial", true)?;
     let device = match &webhook.device_parameter {
         Some(name) => params.one(name)?.map(std::borrow::Cow::into_owned),

@@ -23,11 +23,13 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use serde_json::json;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::delivery::has_tag;
 use super::format::Encoding;
-use super::problem::Problem;
+use super::openapi::{Operation, Tag};
+use super::problem::{Problem, ProblemCode};
 
 /// The policy of the page: nothing from other servers, no script or style outside of the files, no frames.
 const POLICY: HeaderValue = HeaderValue::from_static(
@@ -79,6 +81,23 @@ struct File {
     identity: Bytes,
     gzip: Bytes,
     zstd: Bytes,
+}
+
+/// Describes `GET /`.
+pub(super) fn describe_page() -> Operation {
+    Operation::get(Tag::Operation, "getDashboard", "The dashboard")
+        .answers_as(200, "A page for browsers.", "text/html", &json!({ "type": "string" }))
+        .tagged()
+}
+
+/// Describes `GET /dashboard/{version}/{file}`.
+pub(super) fn describe_file() -> Operation {
+    let text = json!({ "type": "string" });
+    Operation::get(Tag::Operation, "getDashboardFile", "A file of the dashboard")
+        .answers_as(200, "The file.", "text/javascript", &text)
+        .answers_as(200, "", "text/css", &text)
+        .answers_as(200, "", "image/svg+xml", &text)
+        .problems(&[ProblemCode::NotFound])
 }
 
 /// `GET /`: the page.

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::super::problem::{Problem, Refusals, set_retry_after};
 use crate::ingest::{Listed, Receipt};
@@ -22,37 +23,58 @@ pub(in crate::http) enum Version {
     V3,
 }
 
-#[derive(Debug, Serialize)]
-struct V1<'a> {
+/// An error in the format of version 1.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = InfluxError1)]
+pub(in crate::http) struct ErrorV1<'a> {
+    /// The reason in words.
     error: &'a str,
 }
 
-#[derive(Debug, Serialize)]
-struct V2<'a> {
+/// An error in the format of version 2.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = InfluxError2)]
+pub(in crate::http) struct ErrorV2<'a> {
+    /// The kind of the error.
     code: &'static str,
+    /// The reason in words.
     message: &'a str,
+    /// The first rejected line.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     line: Option<u64>,
 }
 
-#[derive(Debug, Serialize)]
-struct V3<'a> {
+/// An error in the format of version 3.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = InfluxError3)]
+pub(in crate::http) struct ErrorV3<'a> {
+    /// The reason in words.
     error: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     data: Option<Data>,
 }
 
-#[derive(Debug, Serialize)]
+/// The rejected lines, or the first of them.
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
+#[schema(as = InfluxRejectedLines)]
 enum Data {
     All(Vec<BadLine>),
     First(BadLine),
 }
 
-#[derive(Debug, Serialize)]
+/// A rejected line.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = InfluxRejectedLine)]
 struct BadLine {
+    /// The start of the line.
     original_line: String,
+    /// Its number, from 1.
+    #[schema(required)]
     line_number: Option<u64>,
+    /// Why it is rejected.
     error_message: String,
 }
 
@@ -63,7 +85,7 @@ impl Version {
         let mut response = match self {
             Self::V1 => v1(status, detail),
             Self::V2 => v2(status, detail, None),
-            Self::V3 => (status, Json(V3 { error: detail, data: None })).into_response(),
+            Self::V3 => (status, Json(ErrorV3 { error: detail, data: None })).into_response(),
         };
         problem.mark(&mut response);
         response
@@ -94,7 +116,7 @@ impl Version {
                 } else {
                     ("parsing failed for write_lp endpoint", lines.next().map(Data::First))
                 };
-                (refused, Json(V3 { error, data })).into_response()
+                (refused, Json(ErrorV3 { error, data })).into_response()
             }
         };
         set_retry_after(&mut response, receipt.retry_after);
@@ -104,7 +126,7 @@ impl Version {
 }
 
 fn v1(status: StatusCode, error: &str) -> Response {
-    let mut response = (status, Json(V1 { error })).into_response();
+    let mut response = (status, Json(ErrorV1 { error })).into_response();
     set_error(response.headers_mut(), error);
     response
 }
@@ -129,7 +151,7 @@ fn v2(status: StatusCode, message: &str, line: Option<u64>) -> Response {
         StatusCode::INTERNAL_SERVER_ERROR => "internal error",
         _ => "invalid",
     };
-    (status, Json(V2 { code, message, line })).into_response()
+    (status, Json(ErrorV2 { code, message, line })).into_response()
 }
 
 /// The errors of the first rejected lines and fields, and the number of the others.

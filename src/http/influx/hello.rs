@@ -7,13 +7,22 @@ use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::super::App;
+use super::super::openapi::{Operation, Tag};
 use crate::access::Grant;
 use crate::config::Scope;
 
 /// The version of `InfluxDB` that answers report, for clients that adapt to it.
 pub(in crate::http) const INFLUXDB_VERSION: &str = "1.8.10";
+
+/// Describes `GET /ping`.
+pub(in crate::http) fn describe_ping() -> Operation {
+    Operation::get(Tag::Influxdb, "ping", "Whether the server is reachable")
+        .description("`HEAD` too.")
+        .answers_nothing(204, "It is.")
+}
 
 /// `GET /ping` and `HEAD /ping`: the server is reachable.
 pub(in crate::http) async fn ping() -> Response {
@@ -24,14 +33,30 @@ pub(in crate::http) async fn ping() -> Response {
     (StatusCode::NO_CONTENT, headers).into_response()
 }
 
-#[derive(Debug, Serialize)]
+/// Whether the process works, in the format of `InfluxDB`.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = InfluxHealth)]
 pub(in crate::http) struct Health {
+    /// The name of the program.
     name: &'static str,
+    /// The state in words.
     message: String,
+    /// Nothing.
+    #[schema(value_type = Vec<Object>)]
     checks: [(); 0],
+    /// `pass` or `fail`.
     status: &'static str,
+    /// The version of the program. Only administrators see it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     version: Option<&'static str>,
+}
+
+/// Describes `GET /health`.
+pub(in crate::http) fn describe_health() -> Operation {
+    Operation::get(Tag::Influxdb, "getInfluxHealth", "Whether the process works, for clients of InfluxDB 2")
+        .answers::<Health>(200, "The process works.")
+        .answers::<Health>(503, "The log has failed.")
 }
 
 /// `GET /health`: whether the process works, in the format of `InfluxDB`.

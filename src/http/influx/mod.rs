@@ -8,6 +8,6 @@ mod answer;
 mod hello;
 mod write;
 
-pub(super) use answer::{Version, set_error};
-pub(super) use hello::{INFLUXDB_VERSION, health, ping};
-pub(super) use write::write;
+pub(super) use answer::{ErrorV1, ErrorV2, ErrorV3, Version, set_error};
+pub(super) use hello::{INFLUXDB_VERSION, describe_health, describe_ping, health, ping};
+pub(super) use write::{describe as describe_write, write};

@@ -8,16 +8,48 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
+use serde_json::json;
 
 use super::super::App;
 use super::super::intake::{IngestOutcome, IngestRequest, receive_readings};
+use super::super::openapi::parameter::{ACCEPT_PARTIAL, PRECISION_1, PRECISION_2, PRECISION_3};
+use super::super::openapi::{Operation, Parameters, Tag};
 use super::super::params::Params;
 use super::super::problem::Problem;
-use super::answer::Version;
+use super::answer::{ErrorV2, Version};
 use crate::access::Grant;
 use crate::ingest::Admission;
 use crate::wire::Format;
 use crate::wire::line_protocol::{self, Options, Precision};
+
+/// The parameters of the write path of one version that have an effect.
+const fn parameters(version: Version) -> Parameters {
+    match version {
+        Version::V1 => &[&PRECISION_1],
+        Version::V2 => &[&PRECISION_2],
+        Version::V3 => &[&PRECISION_3, &ACCEPT_PARTIAL],
+    }
+}
+
+/// Describes the write path of one version.
+pub(in crate::http) fn describe(version: Version) -> Operation {
+    let (id, summary) = match version {
+        Version::V1 => ("write1", "Write lines as clients of InfluxDB 1"),
+        Version::V2 => ("write2", "Write lines as clients of InfluxDB 2"),
+        Version::V3 => ("write3", "Write lines as clients of InfluxDB 3"),
+    };
+    let operation = Operation::post(Tag::Influxdb, id, summary)
+        .description("Line protocol. The media type has no meaning.")
+        .parameters(parameters(version))
+        .body("text/plain", &json!({ "type": "string" }), &json!("climate,deviceId=lp-1 temp=22.5 1776693610"))
+        .may_have_no_body()
+        .answers_nothing(204, "All lines are durable.")
+        .takes_readings();
+    match version {
+        Version::V2 => operation.answers::<ErrorV2<'_>>(422, "Some lines are rejected, the others are durable."),
+        Version::V1 | Version::V3 => operation,
+    }
+}
 
 /// The write path of one version of `InfluxDB`.
 pub(in crate::http) fn write(version: Version) -> MethodRouter<Arc<App>> {
@@ -64,7 +96,7 @@ struct WriteParams {
 
 impl WriteParams {
     fn of(version: Version, uri: &Uri) -> Result<Self, Problem> {
-        let mut params = Params::of(uri);
+        let mut params = Params::of(uri, parameters(version));
         let (read, default, known): (fn(&str) -> Option<Precision>, _, _) = match version {
             Version::V1 => (Precision::from_v1, Precision::Nanoseconds, "n, u, ms, s, m or h"),
             Version::V2 => (Precision::from_v2, Precision::Nanoseconds, "ns, us, ms or s"),

@@ -20,6 +20,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::response::Response;
+use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -34,6 +35,8 @@ use super::delivery::Delivery;
 use super::file::{self, FILE_BYTES, FileError, Output};
 use super::format::Encoding;
 use super::influx::INFLUXDB_VERSION;
+use super::openapi::parameter::{CHUNK_SIZE, CHUNKED, DB, EPOCH, PARAMS, PRETTY, Q};
+use super::openapi::{Operation, Parameters, Tag};
 use super::problem::Problem;
 use crate::access::Grant;
 use crate::config::Scope;
@@ -46,6 +49,29 @@ const DATABASE: &str = "tidegauge";
 
 /// The memory of a query without data.
 const LEAST_BYTES: usize = 64 << 10;
+
+/// The parameters that [`Form`] reads.
+const PARAMETERS: Parameters = &[&Q, &DB, &EPOCH, &PARAMS, &PRETTY, &CHUNKED, &CHUNK_SIZE];
+
+/// Describes `GET /query` and `POST /query`.
+pub(super) fn describe() -> [Operation; 2] {
+    let summary = "Query with InfluxQL, as clients of InfluxDB 1";
+    let form = json!({ "type": "object", "properties": { "q": { "type": "string" } } });
+    let post = Operation::post(Tag::Influxdb, "postQuery", summary);
+    let post = post.body("application/x-www-form-urlencoded", &form, &json!({ "q": "SHOW DATABASES" }));
+    [Operation::get(Tag::Influxdb, "getQuery", summary), post.may_have_no_body()].map(|operation| {
+        operation
+            .description("A token with the scope `ingest` may send `CREATE DATABASE`, which has no effect.")
+            .parameters(PARAMETERS)
+            .answers_as(200, "A result for each statement.", "application/json", &json!({ "type": "object" }))
+            .answers_as(200, "", "text/csv", &json!({ "type": "string" }))
+            .answers_binary(200, "application/x-msgpack")
+            .tagged()
+            .takes_body()
+            .queries()
+            .problems(&[super::problem::ProblemCode::HttpVersionNotSupported])
+    })
+}
 
 /// `GET /query` and `POST /query`
 pub(super) async fn query(

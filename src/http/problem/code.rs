@@ -50,7 +50,7 @@ pub(in crate::http) enum ProblemCode {
 
 impl ProblemCode {
     /// The code as clients read it.
-    pub(super) const fn as_str(self) -> &'static str {
+    pub(in crate::http) const fn as_str(self) -> &'static str {
         self.into_str()
     }
 
@@ -60,7 +60,7 @@ impl ProblemCode {
     }
 
     /// The status of the answer.
-    pub(super) const fn status(self) -> StatusCode {
+    pub(in crate::http) const fn status(self) -> StatusCode {
         self.status_and_title().0
     }
 

@@ -9,7 +9,9 @@ use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
+use serde_json::json;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use super::table::{Table, complete, next_page};
 use super::{Body, answer};
@@ -20,8 +22,12 @@ use crate::http::App;
 use crate::http::admission::Admitted;
 use crate::http::device::{DeviceInPath, normalized};
 use crate::http::format::Format;
+use crate::http::openapi::parameter::{
+    CURSOR_OF_DEVICES, DEVICE, FORMAT, LIMIT_OF_DEVICES, METADATA, PREFIX, SILENT_FOR,
+};
+use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::params::Params;
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, ProblemCode};
 use crate::model::{Metric, check_device_id};
 use crate::query::{self, Answer, DeviceSelection, DevicesRequest, Listed, QueryError};
 
@@ -31,23 +37,67 @@ const BYTES_PER_DEVICE: usize = 2 << 10;
 /// The memory of a device with the most metrics.
 const ONE_DEVICE_BYTES: usize = 2 << 20;
 
-#[derive(Debug, Serialize)]
+/// A page of devices.
+#[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Devices {
+    /// The devices in the order of their IDs.
     devices: Vec<Device>,
+    /// The `cursor` of the next page, or null.
+    #[schema(required)]
     next: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+/// A device.
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::http) struct Device {
+    /// The ID.
     #[serde(rename = "deviceId")]
     id: String,
+    /// The newest metadata, or null.
+    #[schema(value_type = Option<Object>, required)]
     metadata: Option<Box<RawValue>>,
+    /// The series in the order of their texts.
+    #[schema(value_type = Vec<String>)]
     metrics: Vec<Metric>,
+    /// Whether there are more series than `metrics` has.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     more_metrics: bool,
+    /// The first reading ever stored.
+    #[schema(format = DateTime)]
     first_seen: String,
+    /// The last reading or rollup.
+    #[schema(format = DateTime)]
     last_seen: String,
+}
+
+const OF_DEVICES: Parameters =
+    &[&FORMAT, &LIMIT_OF_DEVICES, &CURSOR_OF_DEVICES, &DEVICE, &PREFIX, &METADATA, &SILENT_FOR];
+
+/// Describes `GET /v1/devices`.
+pub(in crate::http) fn describe_devices() -> Operation {
+    let devices = json!({ "devices": [example()], "next": null });
+    Operation::get(Tag::Queries, "listDevices", "The devices")
+        .parameters(OF_DEVICES)
+        .answers_query::<Devices>("A page of devices. While `next` is not null, there may be more.", &devices)
+        .answers_table()
+        .queries()
+        .problems(&[ProblemCode::NotAcceptable, ProblemCode::TooManyDevices])
+}
+
+/// Describes `GET /v1/devices/{deviceId}`.
+pub(in crate::http) fn describe_device() -> Operation {
+    Operation::get(Tag::Queries, "getDevice", "One device")
+        .answers_query::<Device>("The device.", &example())
+        .queries()
+        .problems(&[ProblemCode::UnknownDevice])
+}
+
+fn example() -> serde_json::Value {
+    json!({
+        "deviceId": "S1", "metadata": { "floor": 2 }, "metrics": ["hum", "temp"],
+        "firstSeen": "2026-04-20T14:00:10.000Z", "lastSeen": "2026-04-20T14:00:20.000Z",
+    })
 }
 
 /// `GET /v1/devices`
@@ -58,7 +108,7 @@ pub(in crate::http) async fn devices(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let mut params = Params::of(&uri);
+    let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
     let limit = params.limit(100, app.limits.max_devices)?;
     let silent_for = silent_for(&mut params)?;
@@ -102,7 +152,7 @@ pub(in crate::http) async fn device(
     DeviceInPath(device): DeviceInPath,
     uri: Uri,
 ) -> Result<Json<Body<Device>>, Problem> {
-    Params::of(&uri).end()?;
+    Params::of(&uri, &[]).end()?;
     admitted.reserve(ONE_DEVICE_BYTES).await?;
     grant.device_scope.to_stored_id(&device).map_err(QueryError::from)?;
     let selection = DeviceSelection { ids: Some(vec![device.as_str().into()]), ..DeviceSelection::default() };
@@ -119,18 +169,28 @@ pub(super) fn request(
     params: &mut Params<'_>,
     limit: usize,
 ) -> Result<DevicesRequest, Problem> {
+    let after = params.one("cursor")?.map(Cow::into_owned);
+    if let Some(cursor) = &after {
+        check_device_id(cursor).map_err(|error| Problem::invalid_parameter("cursor", error))?;
+    }
+    Ok(DevicesRequest { after, ..first_page(app, grant, params, limit)? })
+}
+
+/// Reads the parameters that select devices: the first page of a list in the order of the IDs.
+pub(super) fn first_page(
+    app: &App,
+    grant: &Grant,
+    params: &mut Params<'_>,
+    limit: usize,
+) -> Result<DevicesRequest, Problem> {
     let prefix = params.one("prefix")?.unwrap_or_default().into_owned();
     check_prefix(&prefix)?;
     let ids = named(app, grant, params)?;
     if ids.is_some() && !prefix.is_empty() {
         return Err(Problem::invalid_parameter("prefix", "cannot be combined with device"));
     }
-    let after = params.one("cursor")?.map(Cow::into_owned);
-    if let Some(cursor) = &after {
-        check_device_id(cursor).map_err(|error| Problem::invalid_parameter("cursor", error))?;
-    }
     let selection = DeviceSelection { ids, prefix, metadata: params.metadata()?, silent_since_ms: None };
-    Ok(DevicesRequest { selection, after, limit, now_ms: app.clock.now_ms() })
+    Ok(DevicesRequest { selection, after: None, limit, now_ms: app.clock.now_ms() })
 }
 
 /// Reads all parameters `device`, each ID once. `None`: there is none.

@@ -8,6 +8,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use serde_json::json;
+use utoipa::ToSchema;
 
 use super::answer;
 use super::table::{Table, complete, next_page};
@@ -17,8 +19,12 @@ use crate::http::App;
 use crate::http::admission::Admitted;
 use crate::http::device::DeviceInPath;
 use crate::http::format::Format;
+use crate::http::openapi::parameter::{
+    CURSOR_OF_DEVICES, DEVICE, FORMAT, LABELS, LIMIT_OF_DEVICES, METADATA, METRIC, PREFIX,
+};
+use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::params::Params;
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, ProblemCode};
 use crate::model::Metric;
 use crate::query::{self, Listed};
 
@@ -28,25 +34,67 @@ const ANSWER_BYTES: usize = 2 << 20;
 /// The estimated memory of a device in a list, with its metrics.
 const BYTES_PER_DEVICE: usize = 2 << 10;
 
-#[derive(Debug, Serialize)]
+/// The latest values of a device.
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::http) struct Latest {
+    /// The ID of the device.
     device_id: String,
+    /// The latest value of each series.
+    #[schema(value_type = BTreeMap<String, LatestValue>)]
     metrics: BTreeMap<Metric, LatestValue>,
+    /// Whether there may be more series than `metrics` has.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     more_metrics: bool,
 }
 
-#[derive(Debug, Serialize)]
+/// A page of the latest values of devices.
+#[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct LatestOfDevices {
+    /// The devices in the order of their IDs.
     devices: Vec<Latest>,
+    /// The `cursor` of the next page, or null.
+    #[schema(required)]
     next: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+/// A value and its instant.
+#[derive(Debug, Serialize, ToSchema)]
 struct LatestValue {
+    /// The instant.
+    #[schema(format = DateTime)]
     ts: String,
+    /// The value.
     value: f64,
+}
+
+const OF_ONE: Parameters = &[&FORMAT, &METRIC, &LABELS];
+const OF_DEVICES: Parameters =
+    &[&FORMAT, &LIMIT_OF_DEVICES, &CURSOR_OF_DEVICES, &DEVICE, &PREFIX, &METADATA, &METRIC, &LABELS];
+
+/// Describes `GET /v1/devices/{deviceId}/latest`.
+pub(in crate::http) fn describe_latest() -> Operation {
+    Operation::get(Tag::Queries, "getLatest", "The latest values of a device")
+        .parameters(OF_ONE)
+        .answers_query::<Latest>("The latest value of each series.", &example())
+        .answers_table()
+        .queries()
+        .problems(&[ProblemCode::NotAcceptable, ProblemCode::UnknownDevice])
+}
+
+/// Describes `GET /v1/latest`.
+pub(in crate::http) fn describe_latest_of_devices() -> Operation {
+    let devices = json!({ "devices": [example()], "next": null });
+    Operation::get(Tag::Queries, "getLatestOfDevices", "The latest values of many devices")
+        .parameters(OF_DEVICES)
+        .answers_query::<LatestOfDevices>("A page of devices. While `next` is not null, there may be more.", &devices)
+        .answers_table()
+        .queries()
+        .problems(&[ProblemCode::NotAcceptable, ProblemCode::TooManyDevices])
+}
+
+fn example() -> serde_json::Value {
+    json!({ "deviceId": "S1", "metrics": { "temp": { "ts": "2026-04-20T14:00:20.000Z", "value": 22.6 } } })
 }
 
 /// `GET /v1/devices/{deviceId}/latest`
@@ -58,7 +106,7 @@ pub(in crate::http) async fn latest(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let mut params = Params::of(&uri);
+    let mut params = Params::of(&uri, OF_ONE);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
     let series = params.series()?;
     params.end()?;
@@ -85,7 +133,7 @@ pub(in crate::http) async fn latest_of_devices(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let mut params = Params::of(&uri);
+    let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
     let limit = params.limit(100, app.limits.max_devices)?;
     let series = params.series()?;

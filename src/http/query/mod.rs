@@ -6,6 +6,7 @@ use axum::Json;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::params::Params;
 use super::problem::Problem;
@@ -22,28 +23,40 @@ mod rollups_table;
 mod rows;
 mod table;
 
-pub(super) use devices::{device, devices};
-pub(super) use latest::{latest, latest_of_devices};
-pub(super) use readings::{of_devices as readings_of_devices, readings};
-pub(super) use rollups::{of_devices as rollups_of_devices, rollups};
+pub(super) use devices::{describe_device, describe_devices, device, devices};
+pub(super) use latest::{describe_latest, describe_latest_of_devices, latest, latest_of_devices};
+pub(super) use readings::{
+    describe_readings, describe_readings_of_devices, of_devices as readings_of_devices, readings,
+};
+pub(super) use rollups::{describe_rollups, describe_rollups_of_devices, of_devices as rollups_of_devices, rollups};
 
 /// The default length of a range: one day.
 const DEFAULT_RANGE_MS: i64 = 24 * MS_PER_HOUR;
 
-/// An answer, with a note if acknowledged or stored readings may be missing in it.
+/// An answer, with notes on what may be missing in it.
 #[derive(Debug, Serialize)]
 pub(super) struct Body<T> {
     #[serde(flatten)]
     answer: T,
+    #[serde(flatten)]
+    notes: Notes,
+}
+
+/// Notes on what may be missing in an answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Notes {
+    /// Readings that were acknowledged within these seconds may be missing.
     #[serde(rename = "laggingSeconds", skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     lagging_seconds: Option<f64>,
+    /// Whether stored readings are missing, because the store does not answer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     partial: bool,
 }
 
 fn answer<A, B>(answer: Answer<A>, make: impl FnOnce(A) -> B) -> Json<Body<B>> {
     let lagging_seconds = answer.lagging.map(|lagging| lagging.as_secs_f64());
-    Json(Body { answer: make(answer.body), lagging_seconds, partial: answer.partial })
+    Json(Body { answer: make(answer.body), notes: Notes { lagging_seconds, partial: answer.partial } })
 }
 
 /// The header of answers without a place for `laggingSeconds`.

@@ -8,6 +8,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Uri, Version};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
+use serde_json::json;
+use utoipa::ToSchema;
 
 use super::rows::{Columns, Lines, Values};
 use super::{answer, mark_lagging, range};
@@ -18,29 +20,80 @@ use crate::http::admission::{Admitted, Lease};
 use crate::http::device::DeviceInPath;
 use crate::http::file::{self, FILE_BYTES, Rows};
 use crate::http::format::{Encoding, Format};
+use crate::http::openapi::parameter::{
+    CURSOR_OF_READINGS, DEVICE, FORMAT, FORMAT_OF_FILE, FROM, LABELS, LIMIT_OF_FILE, LIMIT_OF_READINGS, METADATA,
+    METRIC, PREFIX, TO,
+};
+use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::params::Params;
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, ProblemCode};
 use crate::model::{Metric, SeriesFilter, Wanted};
 use crate::query::{ExportRequest, ExportedDevices, ReadingsRequest};
 
 /// The most columns of a file of one device.
 const MAX_COLUMNS: usize = 1_000;
 
-#[derive(Debug, Serialize)]
+/// A page of readings.
+#[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Readings {
+    /// The readings in time order.
     readings: Vec<Reading>,
+    /// The `cursor` of the next page, or null.
+    #[schema(required)]
     next: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+/// A reading.
+#[derive(Debug, Serialize, ToSchema)]
 struct Reading {
+    /// The instant.
+    #[schema(format = DateTime)]
     ts: String,
+    /// The values by series.
     #[serde(serialize_with = "as_map")]
+    #[schema(value_type = BTreeMap<String, f64>)]
     values: Vec<(Metric, f64)>,
 }
 
 fn as_map<S: Serializer>(values: &[(Metric, f64)], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(values.iter().map(|(metric, value)| (metric, value)))
+}
+
+const OF_ONE: Parameters = &[&FORMAT, &FROM, &TO, &METRIC, &LABELS, &LIMIT_OF_READINGS, &CURSOR_OF_READINGS];
+const OF_DEVICES: Parameters =
+    &[&FORMAT_OF_FILE, &FROM, &TO, &DEVICE, &PREFIX, &METADATA, &METRIC, &LABELS, &LIMIT_OF_FILE];
+
+/// Describes `GET /v1/devices/{deviceId}/readings`.
+pub(in crate::http) fn describe_readings() -> Operation {
+    let readings = json!([
+        { "ts": "2026-04-20T14:00:10.000Z", "values": { "temp": 22.4 } },
+        { "ts": "2026-04-20T14:00:20.000Z", "values": { "temp": 22.6 } },
+    ]);
+    Operation::get(Tag::Queries, "getReadings", "The readings of a device")
+        .description("JSON is a page. CSV and NDJSON are a file of the whole range.")
+        .parameters(OF_ONE)
+        .answers_query::<Readings>(
+            "A page of readings. While `next` is not null, there may be more.",
+            &json!({ "readings": readings, "next": null }),
+        )
+        .answers_table()
+        .queries()
+        .problems(&[
+            ProblemCode::NotAcceptable,
+            ProblemCode::RangeTooLong,
+            ProblemCode::TooManyPoints,
+            ProblemCode::TooManyColumns,
+            ProblemCode::HttpVersionNotSupported,
+        ])
+}
+
+/// Describes `GET /v1/readings`.
+pub(in crate::http) fn describe_readings_of_devices() -> Operation {
+    Operation::get(Tag::Queries, "getReadingsOfDevices", "The readings of many devices as a file")
+        .parameters(OF_DEVICES)
+        .answers_file("All readings of the range. The answer has no clean end if the store stops answering.")
+        .queries()
+        .problems(&[ProblemCode::NotAcceptable, ProblemCode::TooManyDevices, ProblemCode::HttpVersionNotSupported])
 }
 
 /// The rest of a request for readings, beside its parameters.
@@ -62,7 +115,7 @@ pub(in crate::http) async fn readings(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let mut params = Params::of(&uri);
+    let mut params = Params::of(&uri, OF_ONE);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
     let asked = Asked { app, grant, admitted, version, headers };
     if format == Format::Json { asked.page(device, params).await } else { asked.file(format, device, params).await }
@@ -77,7 +130,7 @@ pub(in crate::http) async fn of_devices(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let mut params = Params::of(&uri);
+    let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::FILES)?;
     Asked { app, grant, admitted, version, headers }.file_of_devices(format, params).await
 }
@@ -137,7 +190,7 @@ impl Asked {
             ExportedDevices::Named(super::devices::named(&self.app, &self.grant, &mut params)?.unwrap_or_default())
         } else {
             let max = self.app.limits.max_devices;
-            ExportedDevices::Listed(super::devices::request(&self.app, &self.grant, &mut params, max)?)
+            ExportedDevices::Listed(super::devices::first_page(&self.app, &self.grant, &mut params, max)?)
         };
         let request = self.export_request(devices, params)?;
         let lease = self.admit_file().await?;

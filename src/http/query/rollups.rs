@@ -6,6 +6,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
+use serde_json::json;
 use strum::{IntoEnumIterator, VariantNames};
 
 use super::open_range;
@@ -18,8 +19,13 @@ use crate::http::App;
 use crate::http::admission::Admitted;
 use crate::http::device::DeviceInPath;
 use crate::http::format::Format;
+use crate::http::openapi::parameter::{
+    COMBINE, CURSOR_OF_DEVICES, DEVICE, FILL, FN, FORMAT, FROM, LABELS, LIMIT_OF_DEVICES, METADATA, METRIC, PREFIX,
+    STEP, TO, TZ,
+};
+use crate::http::openapi::{Operation, Parameters, Tag, answer_of_rollups, answers_of_rollups_of_devices};
 use crate::http::params::Params;
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, ProblemCode};
 use crate::query::{
     Answer, Column, Columns, DevicesRequest, Fill, Listed, LocalTime, Rollups, RollupsRequest, Step, StepError, Zone,
 };
@@ -36,6 +42,66 @@ const BYTES_OF_NAMES: usize = 200;
 /// The memory of a page of readings that a query for rollups reads.
 const BYTES_OF_READINGS: usize = 4 << 20;
 
+const OF_ONE: Parameters = &[&FORMAT, &FROM, &TO, &STEP, &TZ, &FN, &FILL, &METRIC, &LABELS];
+const OF_DEVICES: Parameters = &[
+    &FORMAT,
+    &FROM,
+    &TO,
+    &STEP,
+    &TZ,
+    &FN,
+    &FILL,
+    &METRIC,
+    &LABELS,
+    &COMBINE,
+    &LIMIT_OF_DEVICES,
+    &CURSOR_OF_DEVICES,
+    &DEVICE,
+    &PREFIX,
+    &METADATA,
+];
+
+/// The problems of both paths.
+const PROBLEMS: [ProblemCode; 5] = [
+    ProblemCode::NotAcceptable,
+    ProblemCode::RangeTooLong,
+    ProblemCode::TooManyPoints,
+    ProblemCode::TooManyValues,
+    ProblemCode::ReadingsExpired,
+];
+
+/// Describes `GET /v1/devices/{deviceId}/rollups`.
+pub(in crate::http) fn describe_rollups() -> Operation {
+    Operation::get(Tag::Queries, "getRollups", "The rollups of a device")
+        .parameters(OF_ONE)
+        .answers_query_as("The points of each series.", &answer_of_rollups(), &example())
+        .answers_table()
+        .queries()
+        .problems(&PROBLEMS)
+        .problems(&[ProblemCode::UnknownDevice])
+}
+
+/// Describes `GET /v1/rollups`.
+pub(in crate::http) fn describe_rollups_of_devices() -> Operation {
+    Operation::get(Tag::Queries, "getRollupsOfDevices", "The rollups of many devices")
+        .parameters(OF_DEVICES)
+        .answers_query_as(
+            "A page of devices; with `combine`, one answer for all of them, or for each group.",
+            &answers_of_rollups_of_devices(),
+            &json!({ "devices": [example()], "next": null }),
+        )
+        .answers_table()
+        .queries()
+        .problems(&PROBLEMS)
+        .problems(&[ProblemCode::TooManyDevices])
+}
+
+fn example() -> serde_json::Value {
+    let point =
+        json!({ "ts": "2026-04-20T14:00:00.000Z", "count": 2, "min": 22.4, "max": 22.6, "avg": 22.5, "sum": 45.0 });
+    json!({ "deviceId": "S1", "step": "1h", "metrics": { "temp": [point] } })
+}
+
 /// `GET /v1/devices/{deviceId}/rollups`
 pub(in crate::http) async fn rollups(
     State(app): State<Arc<App>>,
@@ -45,7 +111,7 @@ pub(in crate::http) async fn rollups(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let mut params = Params::of(&uri);
+    let mut params = Params::of(&uri, OF_ONE);
     let mut question = Question::of(&mut params, &headers, &app.clock)?;
     params.end()?;
     admitted.reserve(question.bytes(app.limits.max_points)).await?;
@@ -73,7 +139,7 @@ pub(in crate::http) async fn of_devices(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let mut params = Params::of(&uri);
+    let mut params = Params::of(&uri, OF_DEVICES);
     let mut question = Question::of(&mut params, &headers, &app.clock)?;
     let combine = Combine::of(&mut params, question.form.format)?;
     let combined = combine != Combine::No;

@@ -128,7 +128,7 @@ pub(super) fn complete<T>(answer: Answer<T>) -> Result<(T, Option<Duration>), Pr
 
 /// The address of the next page: that of `uri` with another cursor.
 pub(super) fn next_page(uri: &Uri, cursor: &str) -> String {
-    let mut params = Params::of(uri);
+    let mut params = Params::of_any(uri);
     params.all("cursor");
     let rest = params.into_rest();
     let mut query = form_urlencoded::Serializer::new(String::new());

@@ -104,6 +104,11 @@ impl fmt::Display for Step {
 }
 
 impl Step {
+    /// The texts of all steps, ascending.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        STEPS.iter().map(|(name, _)| *name)
+    }
+
     /// One hour.
     pub const HOUR: Self = Self(Unit::Hours(1));
 

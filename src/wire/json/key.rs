@@ -31,6 +31,11 @@ const NAMES: [(Key, &[&str]); 11] = [
     (Key::Sequence, &["seq"]),
 ];
 
+/// The names of each key, the one that the documentation uses first.
+pub fn key_names() -> impl Iterator<Item = &'static [&'static str]> {
+    NAMES.iter().map(|(_, names)| *names)
+}
+
 /// Names that other programs use, in the form of [`Bare`], and the key that they probably mean.
 const ELSEWHERE: [(&str, &str); 17] = [
     ("at", "ts"),

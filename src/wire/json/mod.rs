@@ -46,6 +46,7 @@ mod string;
 mod tests;
 mod time;
 
+pub use self::key::key_names;
 use self::{
     lexer::{Kind, Lexer},
     object::Reader,

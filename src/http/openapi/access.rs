@@ -1,0 +1,175 @@
+//! What the access that a route requires adds to its operations: security schemes and refusals.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::operation::{Operation, header};
+use crate::config::Scope;
+use crate::http::auth::Need;
+use crate::http::influx::{self, Version};
+use crate::http::otlp;
+use crate::http::problem::{self, ProblemCode};
+
+/// The problems of every request.
+const OF_ALL: [ProblemCode; 7] = [
+    ProblemCode::InvalidHost,
+    ProblemCode::Unauthorized,
+    ProblemCode::Forbidden,
+    ProblemCode::ForeignOrigin,
+    ProblemCode::HostNotAllowed,
+    ProblemCode::Internal,
+    ProblemCode::TooManyConnections,
+];
+
+/// The problems of every request, except for metrics and health, which are never limited.
+const OF_LIMITED: [ProblemCode; 8] = [
+    ProblemCode::InvalidHost,
+    ProblemCode::Unauthorized,
+    ProblemCode::Forbidden,
+    ProblemCode::ForeignOrigin,
+    ProblemCode::HostNotAllowed,
+    ProblemCode::RateLimited,
+    ProblemCode::Internal,
+    ProblemCode::TooManyConnections,
+];
+
+/// The problems of every request with readings.
+pub(super) const OF_READINGS: [ProblemCode; 11] = [
+    ProblemCode::InvalidParameter,
+    ProblemCode::InvalidBody,
+    ProblemCode::PartiallyRejected,
+    ProblemCode::LengthRequired,
+    ProblemCode::BodyTimeout,
+    ProblemCode::BodyTooLarge,
+    ProblemCode::TooManyReadings,
+    ProblemCode::RequestTooLarge,
+    ProblemCode::UnsupportedMediaType,
+    ProblemCode::Overloaded,
+    ProblemCode::LogFailed,
+];
+
+/// The problems of every body.
+pub(super) const OF_BODIES: [ProblemCode; 7] = [
+    ProblemCode::InvalidBody,
+    ProblemCode::LengthRequired,
+    ProblemCode::BodyTimeout,
+    ProblemCode::BodyTooLarge,
+    ProblemCode::UnsupportedMediaType,
+    ProblemCode::RateLimited,
+    ProblemCode::Overloaded,
+];
+
+/// The problems of every query.
+pub(super) const OF_QUERIES: [ProblemCode; 5] = [
+    ProblemCode::InvalidParameter,
+    ProblemCode::DeviceForbidden,
+    ProblemCode::Overloaded,
+    ProblemCode::QueryTimeout,
+    ProblemCode::StoreUnavailable,
+];
+
+/// The problems of every request to a route with this access.
+pub(super) const fn problems(need: Need) -> &'static [ProblemCode] {
+    match need {
+        Need::Metrics | Need::Health | Need::Nothing => &OF_ALL,
+        _ => &OF_LIMITED,
+    }
+}
+
+/// The status of a problem in the error format of the route.
+pub(super) fn status(need: Need, code: ProblemCode) -> u16 {
+    match (need, code) {
+        (Need::RemoteWrite | Need::Otlp, ProblemCode::BodyTimeout) => 503,
+        _ => code.status().as_u16(),
+    }
+}
+
+/// The response object of refusals with this status.
+pub(super) fn refusal(need: Need, status: u16, codes: &BTreeSet<&'static str>, operation: &mut Operation) -> Value {
+    let listed: Vec<String> = codes.iter().map(|code| format!("`{code}`")).collect();
+    let content = match need {
+        Need::Influx(version, _) => {
+            let schema = match version {
+                Version::V1 => operation.refer::<influx::ErrorV1<'_>>(),
+                Version::V2 => operation.refer::<influx::ErrorV2<'_>>(),
+                Version::V3 => operation.refer::<influx::ErrorV3<'_>>(),
+            };
+            json!({ "application/json": { "schema": schema } })
+        }
+        Need::InfluxQl => {
+            let schema = operation.refer::<influx::ErrorV1<'_>>();
+            json!({ "application/json": { "schema": schema }, "text/csv": {}, "application/x-msgpack": {} })
+        }
+        Need::RemoteWrite => json!({ "text/plain": { "schema": { "type": "string" } } }),
+        Need::Otlp => {
+            let schema = operation.refer::<otlp::Status<'_>>();
+            json!({ "application/json": { "schema": schema }, "application/x-protobuf": {} })
+        }
+        _ => json!({ "application/problem+json": { "schema": problem(codes, operation) } }),
+    };
+    let mut response = json!({ "description": format!("{}.", listed.join(", ")), "content": content });
+    if status == 429 || status == 503 {
+        let about = "The seconds after which the same request may succeed.";
+        response["headers"] = json!({ "Retry-After": header(about, "integer") });
+    }
+    response
+}
+
+/// The schema of a problem with one of these codes. One with rejected readings counts them.
+fn problem(codes: &BTreeSet<&'static str>, operation: &mut Operation) -> Value {
+    let problem = operation.refer::<problem::Document<'_>>();
+    let with = |codes: Vec<&&str>, more: &[Value]| {
+        let mut all = vec![problem.clone(), json!({ "properties": { "code": { "enum": codes } } })];
+        all.extend_from_slice(more);
+        json!({ "allOf": all })
+    };
+    let takes_readings = operation.has_problem(ProblemCode::PartiallyRejected);
+    let is_of_readings = |code: &str| {
+        [ProblemCode::PartiallyRejected, ProblemCode::RateLimited].iter().any(|counted| counted.as_str() == code)
+    };
+    let counted: Vec<_> = codes.iter().filter(|code| takes_readings && is_of_readings(code)).collect();
+    let plain: Vec<_> = codes.iter().filter(|code| **code != ProblemCode::PartiallyRejected.as_str()).collect();
+    if counted.is_empty() {
+        return with(plain, &[]);
+    }
+    let counts = operation.refer::<problem::Counts>();
+    let counted = with(counted, &[counts]);
+    if plain.is_empty() { counted } else { json!({ "anyOf": [with(plain, &[]), counted] }) }
+}
+
+/// The security requirements of a route: alternatives, with the scope of the token.
+pub(super) fn security(need: Need) -> Value {
+    match need {
+        Need::Scope(Scope::Ingest) | Need::RemoteWrite | Need::Otlp | Need::Webhook => {
+            json!([{ "token": ["ingest"] }, { "certificate": [] }])
+        }
+        Need::Scope(scope) => json!([{ "token": [scope.as_str()] }]),
+        Need::Influx(_, scope) => {
+            let scope = [scope.as_str()];
+            json!([{ "token": scope }, { "basic": scope }, { "influxToken": scope }, { "certificate": [] }])
+        }
+        Need::InfluxQl => json!([{ "token": ["query"] }, { "basic": ["query"] }, { "influxToken": ["query"] }]),
+        Need::Nothing => json!([{}]),
+        Need::AnyToken => json!([{ "token": [] }]),
+        Need::Metrics => json!([{ "token": ["admin"] }, {}]),
+        Need::Health => json!([{}, { "token": ["admin"] }]),
+    }
+}
+
+/// The security schemes.
+pub(super) fn schemes() -> Value {
+    let about = "A token of `auth.tokens`, with the scopes that the operation lists. Without tokens in the \
+                 configuration, none is needed.";
+    json!({
+        "token": { "type": "http", "scheme": "bearer", "description": about },
+        "basic": { "type": "http", "scheme": "basic", "description": "The token as password, with any user name." },
+        "influxToken": {
+            "type": "apiKey", "in": "header", "name": "Authorization", "description": "`Token TOKEN`, as clients of \
+            InfluxDB send it.",
+        },
+        "certificate": {
+            "type": "mutualTLS", "description": "A client certificate that names the device of the readings.",
+        },
+    })
+}

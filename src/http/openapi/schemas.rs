@@ -1,0 +1,278 @@
+//! JSON Schemas of what the server reads, which its own parsers check.
+//!
+//! The schemas of answers are derived from the types that are written.
+
+use serde_json::{Map, Value, json};
+
+use crate::query::Column;
+use crate::wire::json::key_names;
+use strum::IntoEnumIterator;
+
+/// The names of the schemas here, in `components`.
+const NEW_READING: &str = "NewReading";
+const NEW_READINGS: &str = "NewReadingsOfDevice";
+const POINT: &str = "Point";
+const ROLLUPS: &str = "RollupsOfDevice";
+const ROLLUPS_OF_DEVICES: &str = "RollupsOfDevices";
+const COMBINED: &str = "CombinedRollups";
+const GROUPS: &str = "GroupsOfRollups";
+
+/// The largest 64-bit float.
+const LARGEST: f64 = f64::MAX;
+
+/// A reference to a schema in `components`.
+pub(super) fn reference(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+/// The ID of a device.
+pub(super) fn device_id() -> Value {
+    json!({ "type": "string", "pattern": "^[A-Za-z0-9._:/-]{1,128}$" })
+}
+
+/// A metric, or a series by its text.
+pub(super) fn series() -> Value {
+    let name = r"[^\u0000-\u001F\u007F-\u009F{}\uFF0E\uFF04]+";
+    let text = r"([^\u0000-\u001F\u007F-\u009F{}\\,=\uFF0E\uFF04]|\\[\\{},=])+";
+    let pattern = format!(r"^{name}(\{{{text}={text}(,{text}={text})*\}})?$");
+    json!({ "type": "string", "pattern": pattern, "maxLength": 128 })
+}
+
+/// An instant in a query string.
+pub(super) fn instant_of_query() -> Value {
+    json!({ "anyOf": [
+        { "type": "string", "format": "date-time" },
+        { "type": "integer", "minimum": -62_167_219_200_000_i64, "maximum": 1_199_999_999 },
+        { "type": "integer", "minimum": 2_500_000_001_i64, "maximum": 253_402_300_800_000_i64 },
+        { "type": "string", "pattern": "^(now|-[0-9]{1,4}[smhdw])$" },
+    ] })
+}
+
+/// A boolean of a query string.
+pub(super) fn boolean(default: bool) -> Value {
+    json!({ "anyOf": [{ "type": "boolean" }, { "type": "integer", "enum": [0, 1] }], "default": default })
+}
+
+/// An object whose members are parameters: those that start with `start` and a dot.
+pub(super) fn members(start: &str) -> Value {
+    let text = json!({ "type": "string", "minLength": 1 });
+    let values = json!({ "anyOf": [text, { "type": "array", "items": text, "minItems": 1 }] });
+    json!({
+        "type": "object",
+        "propertyNames": { "pattern": format!(r"^{start}\.[A-Za-z0-9_.-]+!?$") },
+        "additionalProperties": values,
+    })
+}
+
+/// A body of `POST /v1/readings` in JSON: an object, or an array of objects.
+pub(in crate::http) fn body_of_readings() -> Value {
+    let one = json!([reference(NEW_READING), reference(NEW_READINGS)]);
+    json!({ "anyOf": [reference(NEW_READING), reference(NEW_READINGS), { "type": "array", "items": { "anyOf": one } }] })
+}
+
+/// The schemas in `components` that bodies and hand-written answers refer to.
+pub(super) fn components() -> [(&'static str, Value); 7] {
+    [
+        (NEW_READING, new_reading()),
+        (NEW_READINGS, new_readings_of_device()),
+        (POINT, point()),
+        (ROLLUPS, rollups(&[("deviceId", json!({ "type": "string", "description": "The ID of the device." }))])),
+        (ROLLUPS_OF_DEVICES, rollups_of_devices()),
+        (COMBINED, rollups(&[("devices", number_of_devices())])),
+        (GROUPS, groups_of_rollups()),
+    ]
+}
+
+/// The answer of `GET /v1/devices/{deviceId}/rollups`.
+pub(in crate::http) fn answer_of_rollups() -> Value {
+    reference(ROLLUPS)
+}
+
+/// The answers of `GET /v1/rollups`.
+pub(in crate::http) fn answers_of_rollups_of_devices() -> Value {
+    json!({ "anyOf": [reference(ROLLUPS_OF_DEVICES), reference(COMBINED), reference(GROUPS)] })
+}
+
+/// One reading.
+fn new_reading() -> Value {
+    let mut reading = reading_without(&["readings"]);
+    reading["description"] = json!("One reading of a device.");
+    reading["required"] = json!(["deviceId"]);
+    reading
+}
+
+/// Several readings of a device.
+fn new_readings_of_device() -> Value {
+    let inner = reading_without(&["readings", "seq"]);
+    let mut outer = properties(&["readings"]);
+    for name in ["ts", "ageMs", "metric", "unit"] {
+        let about = &outer[name]["description"];
+        outer[name] = json!({ "description": about }); // checked for the readings that need it
+    }
+    outer.insert("readings".to_owned(), json!({ "type": "array", "items": inner, "description": "The readings." }));
+    json!({
+        "description": "Several readings of a device. What stands beside `readings` is that of each reading that has \
+                        none of its own.",
+        "type": "object",
+        "properties": outer,
+        "required": ["deviceId", "readings"],
+        "additionalProperties": false,
+    })
+}
+
+/// A reading with at least one value.
+fn reading_without(absent: &[&str]) -> Value {
+    let value = json!({ "required": ["value"], "properties": { "value": { "type": ["number", "boolean"] } } });
+    let some = json!({ "type": "object", "not": { "additionalProperties": { "type": "null" } } });
+    json!({
+        "type": "object",
+        "properties": properties(absent),
+        "additionalProperties": false,
+        "anyOf": [value, { "required": ["values"], "properties": { "values": some } }],
+    })
+}
+
+/// The keys of a reading, each with its other names in its description.
+fn properties(absent: &[&str]) -> Map<String, Value> {
+    let keys = key_names().filter(|names| !absent.contains(&names[0]));
+    keys.map(|names| {
+        let mut schema = key(names[0]);
+        if let Some(about) = schema.get("description").and_then(Value::as_str)
+            && names.len() > 1
+        {
+            schema["description"] = json!(format!("{about} Other names: `{}`.", names[1..].join("`, `")));
+        }
+        (names[0].to_owned(), schema)
+    })
+    .collect()
+}
+
+/// The schema of a key of a reading. Null is no value.
+fn key(name: &str) -> Value {
+    let about = |text: &str, mut schema: Value| {
+        schema["description"] = json!(text);
+        schema
+    };
+    let value = json!({ "type": ["number", "boolean", "null"], "minimum": -LARGEST, "maximum": LARGEST });
+    let text = r"^[^\u0000-\u001F\u007F-\u009F{}\uFF0E\uFF04]+$";
+    let mut name_of_metric = json!({ "pattern": text, "maxLength": 128, "not": { "const": "ts" } });
+    match name {
+        "deviceId" => about("The ID of the device.", device_id()),
+        "ts" => {
+            let instants = json!([
+                { "type": "string", "format": "date-time" },
+                { "type": "integer", "minimum": -62_167_219_200_000_i64, "maximum": 253_402_300_799_999_i64 },
+                { "type": "string", "pattern": "^-?[0-9]{1,14}$" },
+                { "type": "null" },
+            ]);
+            let text = "The time: RFC 3339, or Unix milliseconds. By default the server's time.";
+            about(text, json!({ "anyOf": instants }))
+        }
+        "ageMs" => {
+            let age = json!({ "type": ["integer", "null"], "minimum": 0 });
+            about("The age of the reading in milliseconds, in place of a time.", age)
+        }
+        "metric" => {
+            name_of_metric["type"] = json!(["string", "null"]);
+            about("The metric of `value`. By default `value`.", name_of_metric)
+        }
+        "value" => about("The value of one metric. `true` is 1, `false` is 0, null is no value.", value),
+        "unit" => {
+            let unit = json!({ "type": ["string", "null"], "pattern": format!("^$|{text}"), "maxLength": 128 });
+            about("The unit of `value`, which becomes the label `unit`.", unit)
+        }
+        "values" => about(
+            "The values by metric or series.",
+            json!({
+                "type": ["object", "null"], "propertyNames": name_of_metric, "additionalProperties": value,
+                "maxProperties": 256,
+            }),
+        ),
+        "labels" => about(
+            "The labels of the metrics.",
+            json!({
+                "type": ["object", "null"], "maxProperties": 32, "propertyNames": { "pattern": text },
+                "additionalProperties": { "type": ["string", "null"], "pattern": text },
+            }),
+        ),
+        "metadata" => about("Metadata of the device.", json!({ "type": ["object", "null"] })),
+        "seq" => about("The number of the message. Anything but a whole number is ignored, and reported.", json!({})),
+        _ => json!({}),
+    }
+}
+
+/// A point of rollups, which `query::rollups_json` writes without a type of its own.
+fn point() -> Value {
+    let mut properties = json!({
+        "ts": { "type": "string", "format": "date-time", "description": "The start of the step." },
+        "local": {
+            "type": "string", "format": "date-time", "description": "The start of the step by the clock of `tz`.",
+        },
+    });
+    for column in Column::iter() {
+        let name: &str = column.into();
+        properties[name] = match column {
+            Column::Count => json!({ "type": "integer", "minimum": 0, "description": "The number of values." }),
+            Column::Min => number("The smallest value."),
+            Column::Max => number("The largest value."),
+            Column::Avg => number("The mean. Null if the sum is beyond the range of a double."),
+            Column::Sum => number("The sum. Null if it is beyond the range of a double."),
+            Column::First | Column::Last => json!({
+                "description": format!("The {name} value and its instant."),
+                "type": ["object", "null"],
+                "properties": {
+                    "ts": { "type": "string", "format": "date-time", "description": "Its instant." },
+                    "value": { "type": "number", "description": "The value." },
+                },
+                "required": ["ts", "value"],
+            }),
+            Column::Increase => number("The growth of a counter."),
+        };
+    }
+    json!({
+        "description": "The stats of the values in a step: the columns that `fn` chooses.",
+        "type": "object", "properties": properties, "required": ["ts"],
+    })
+}
+
+/// Rollups with their fields before `step`. `query::rollups_json` writes them without a type of their own.
+fn rollups(fields: &[(&str, Value)]) -> Value {
+    let step = json!({ "type": "string", "description": "The length of a step, as the request names it." });
+    let points = json!({ "type": "array", "items": reference(POINT) });
+    let about = "The points of each series, in time order.";
+    let metrics = json!({ "type": "object", "additionalProperties": points, "description": about });
+    let mut properties = json!({ "step": step, "metrics": metrics });
+    for (name, schema) in fields {
+        properties[name] = schema.clone();
+    }
+    let required: Vec<&str> = fields.iter().map(|(name, _)| *name).chain(["step", "metrics"]).collect();
+    json!({ "description": "Rollups.", "type": "object", "properties": properties, "required": required })
+}
+
+fn number_of_devices() -> Value {
+    json!({ "type": "integer", "minimum": 0, "description": "The number of devices whose rollups are combined." })
+}
+
+fn rollups_of_devices() -> Value {
+    let devices = json!({ "type": "array", "items": reference(ROLLUPS), "description": "The devices." });
+    let about = "The `cursor` of the next page, or null.";
+    json!({
+        "description": "A page of the rollups of devices.", "type": "object",
+        "properties": { "devices": devices, "next": { "type": ["string", "null"], "description": about } },
+        "required": ["devices", "next"],
+    })
+}
+
+fn groups_of_rollups() -> Value {
+    let by = json!({ "type": "object", "description": "The value of each key of the metadata, or null." });
+    let group = rollups(&[("by", by), ("devices", number_of_devices())]);
+    json!({
+        "description": "The rollups of groups of devices.", "type": "object",
+        "properties": { "groups": { "type": "array", "items": group, "description": "The groups." } },
+        "required": ["groups"],
+    })
+}
+
+fn number(about: &str) -> Value {
+    json!({ "type": ["number", "null"], "description": about })
+}

@@ -1,0 +1,87 @@
+//! `/v1/openapi.json` describes the service: its routes, its answers, and examples that can be executed.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use serde_json::json;
+use tidegauge::config::OWN_PATHS;
+
+use crate::clients::clients;
+use crate::harness::{Server, Setup, secret_of};
+
+#[tokio::test]
+async fn the_document_is_that_of_the_snapshot() {
+    let server = Server::start(Setup::default_config()).await;
+    insta::assert_json_snapshot!(server.get_json("/v1/openapi.json").await);
+}
+
+#[tokio::test]
+async fn the_document_has_the_paths_and_methods_of_the_router() {
+    let server = Server::start(Setup::sqlite()).await;
+    let document = server.get_json("/v1/openapi.json").await;
+    let paths = document["paths"].as_object().expect("paths");
+    assert_eq!(paths.keys().map(String::as_str).collect::<BTreeSet<_>>(), OWN_PATHS.into_iter().collect());
+    for (path, item) in paths {
+        let request = server.request(reqwest::Method::PATCH, &path.replace(['{', '}'], ""));
+        let refused = server.send(request).await;
+        assert_eq!(refused.status, 405, "{path}");
+        let allowed = refused.header("allow").to_ascii_lowercase();
+        let allowed: BTreeSet<_> = allowed.split(',').filter(|method| *method != "head").collect();
+        assert_eq!(item.as_object().expect("methods").keys().map(String::as_str).collect::<BTreeSet<_>>(), allowed);
+    }
+}
+
+#[tokio::test]
+async fn the_document_has_the_limits_of_the_configuration() {
+    let server = Server::start(with_tokens().set("query.max_devices", 7)).await;
+    assert_eq!(server.get("/v1/openapi.json").await.status, 401);
+    let request = server.request(reqwest::Method::GET, "/v1/openapi.json").bearer_auth(secret_of("client"));
+    let document = server.send(request).await.json();
+    let parameters = document["paths"]["/v1/devices"]["get"]["parameters"].as_array().expect("a list");
+    let limit = parameters.iter().find(|parameter| parameter["name"] == "limit").expect("it is there");
+    assert_eq!(limit["schema"], json!({ "type": "integer", "minimum": 1, "maximum": 7, "default": 7 }));
+}
+
+#[tokio::test]
+async fn the_examples_are_answered_as_described() {
+    let server = Server::start(with_tokens()).await;
+    runs(&server, Command::new("python3").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openapi/examples.py"))).await;
+}
+
+/// The requests that `schemathesis` makes of the document. `SEED=n` and `EXAMPLES=n` choose others and more.
+#[tokio::test]
+async fn no_request_gets_an_answer_that_is_not_described() {
+    let server = Server::start(with_tokens()).await;
+    let of_env = |name: &str, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openapi/schemathesis.toml");
+    let mut python = Command::new("python3");
+    python.args(["-m", "schemathesis.cli", "--config-file", options, "run"]);
+    python.arg(format!("{}/v1/openapi.json", server.url()));
+    python.args(["--no-color", "--warnings", "off"]);
+    python.args(["--seed", &of_env("SEED", "1"), "--max-examples", &of_env("EXAMPLES", "15")]);
+    python.args(["--header", &format!("Authorization:Bearer {}", secret_of("client"))]).current_dir(&folder);
+    runs(&server, &mut python).await;
+    server.assert_balanced().await;
+}
+
+/// A server for requests of any time.
+fn with_tokens() -> Setup {
+    let setup = Setup::sqlite().set("ingest.max_future", "365d");
+    setup.token("operator", "scopes = ['admin']").token("client", "scopes = ['ingest', 'query', 'admin']")
+}
+
+/// Runs a program that reads the document of this server.
+async fn runs(server: &Server, program: &mut Command) {
+    program
+        .env("PYTHONPATH", format!("{}:{}/tests/openapi", clients(), env!("CARGO_MANIFEST_DIR")))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("TIDEGAUGE_URL", server.url())
+        .env("TIDEGAUGE_TOKEN", secret_of("client"));
+    let child = program.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
+    let child = child.expect("python3 is there");
+    let output = tokio::task::spawn_blocking(move || child.wait_with_output()).await.expect("no panic");
+    let output = output.expect("our child");
+    let [said, log] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(output.status.success(), "{said}\n{log}");
+}
