@@ -36,7 +36,7 @@ async fn devices_are_searched_filtered_paged_and_compared() {
     tab.check("devices").await;
     tab.click("[data-key=next]").await;
     tab.wait_for("tr[data-device='OLD-7'] .age", "silent").await;
-    assert_eq!(tab.text("tr[data-device='OLD-7'] .values").await, "temp 7.5 C");
+    tab.wait_for("tr[data-device='OLD-7'] .values", "temp 7.5 C").await;
     assert_eq!(tab.text("tr[data-device='OLD-7'] time").await, "2 h ago");
     tab.click("[data-key=back]").await;
     tab.wait("document.querySelector('tr[data-device=\"D-00\"]')").await;

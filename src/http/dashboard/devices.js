@@ -75,7 +75,7 @@ export function devicesView(root, start) {
     if (asked !== params) return;
     root.classList.remove("waiting");
     if (!shown || shown.asked !== asked || shown.sources.length !== found.sources.length || found.sources.some((source, nth) => source !== shown.sources[nth])) {
-      shown = { latest: shown?.latest, ...found, asked };
+      shown = { latest: shown?.asked === asked ? shown.latest : undefined, ...found, asked };
       draw();
     }
     shown.at = now();
