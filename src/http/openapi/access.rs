@@ -1,4 +1,4 @@
-//! What the access that a route requires adds to its operations: security schemes and refusals.
+//! The security schemes and refusals that the access of a route adds to its operations.
 
 use std::collections::BTreeSet;
 

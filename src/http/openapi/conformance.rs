@@ -10,7 +10,7 @@ use axum::response::Response;
 use super::operation::Expected;
 use crate::http::problem::ProblemCode;
 
-/// What the answers of a route may be.
+/// The answers that a route may give.
 #[derive(Debug)]
 pub(in crate::http) struct Conformance {
     path: String,

@@ -1,7 +1,7 @@
 //! The description of the API: an OpenAPI 3.1 document.
 //!
-//! Each route has the description of its operations (`router` takes no route without one), and the document is
-//! made of them when the service starts. It cannot differ from the code:
+//! Each route has the description of its operations (`router` takes no route without one), and the document
+//! is made of them when the service starts. It cannot differ from the code:
 //! - The schemas of answers are derived from the types that handlers write.
 //! - A handler reads only those query parameters that its description lists; a debug build panics at another.
 //! - A debug build panics at an answer with a status or a problem that the description of its route lacks

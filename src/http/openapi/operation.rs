@@ -53,7 +53,7 @@ struct Answer {
     headers: BTreeMap<&'static str, &'static str>,
 }
 
-/// What a program checks of an answer: its status and the code of its problem.
+/// The statuses and problems that the answers of an operation may have.
 #[derive(Debug, Clone)]
 pub(super) struct Expected {
     pub(super) method: &'static str,
@@ -239,7 +239,7 @@ impl Operation {
         self
     }
 
-    /// What answers of the operation may be, for a route with this access.
+    /// The answers that the operation may give, for a route with this access.
     pub(super) fn expected(&self, need: Need) -> Expected {
         let refusals = self.refusals(need).into_keys();
         let mut statuses: BTreeSet<u16> = self.answers.keys().copied().chain(refusals).collect();

@@ -121,7 +121,8 @@ pub(in crate::http) const PREFIX: Parameter = Parameter {
 
 pub(in crate::http) const SILENT_FOR: Parameter = Parameter {
     name: "silent_for",
-    description: "Only devices whose last reading is longer ago than this: `500ms`, `90s`, `15m`, `24h`, `7d`, `1h30m`.",
+    description: "Only devices whose last reading is longer ago than this: `500ms`, `90s`, `15m`, `24h`, `7d`, \
+                  `1h30m`.",
     schema: |_| {
         let pattern = "^(?=.)([0-9]{1,3}w)?([0-9]{1,4}d)?([0-9]{1,4}h)?([0-9]{1,4}m)?([0-9]{1,4}s)?([0-9]{1,4}ms)?$";
         json!({ "type": "string", "pattern": pattern })
@@ -173,8 +174,8 @@ pub(in crate::http) const CURSOR_OF_READINGS: Parameter = Parameter {
 
 pub(in crate::http) const STEP: Parameter = Parameter {
     name: "step",
-    description: "The length of a step: minutes that divide an hour, hours that divide a day, a day, a week from Monday \
-                  on, or months.",
+    description: "The length of a step: minutes that divide an hour, hours that divide a day, a day, a week from \
+                  Monday on, or months.",
     schema: |_| {
         let steps: Vec<&str> = Step::names().collect();
         json!({ "type": "string", "enum": steps, "default": "1h" })
@@ -209,8 +210,8 @@ pub(in crate::http) const FILL: Parameter = Parameter {
 
 pub(in crate::http) const COMBINE: Parameter = Parameter {
     name: "combine",
-    description: "`true` folds the series of all devices. `by:floor` folds those of the devices with the same metadata, \
-                  by up to eight keys with commas between.",
+    description: "`true` folds the series of all devices. `by:floor` folds those of the devices with the same \
+                  metadata, by up to eight keys with commas between.",
     schema: |_| {
         let pattern = "^(true|false|1|0|by:[A-Za-z0-9_.-]{1,64}(,[A-Za-z0-9_.-]{1,64}){0,7})$";
         json!({ "type": "string", "pattern": pattern, "default": "false" })

@@ -66,8 +66,8 @@ pub(super) fn members(start: &str) -> Value {
 
 /// A body of `POST /v1/readings` in JSON: an object, or an array of objects.
 pub(in crate::http) fn body_of_readings() -> Value {
-    let one = json!([reference(NEW_READING), reference(NEW_READINGS)]);
-    json!({ "anyOf": [reference(NEW_READING), reference(NEW_READINGS), { "type": "array", "items": { "anyOf": one } }] })
+    let [one, of_device] = [NEW_READING, NEW_READINGS].map(reference);
+    json!({ "anyOf": [one, of_device, { "type": "array", "items": { "anyOf": [one, of_device] } }] })
 }
 
 /// The schemas in `components` that bodies and hand-written answers refer to.
