@@ -259,6 +259,8 @@ fn quota_of(config: &Config, token: Option<&Token>) -> Quota {
         requests: per_second(limits.token_requests_per_second, limits).map(unused),
         bytes: (!is_alone).then(|| Arc::new(ConcurrencyLimit::new(config.token_bytes_in_flight().as_usize()))),
         queries: (!is_alone).then(|| Arc::new(Semaphore::new(config.query.max_concurrent_per_token))),
+        files: (!is_alone).then(|| Share::of(config.query.max_files)),
+        query_blocks: (!is_alone).then(|| Share::of(config.query.max_bytes_in_flight.as_usize() / QUERY_BLOCK_BYTES)),
     }
 }
 

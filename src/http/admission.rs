@@ -2,7 +2,8 @@
 //!
 //! A query that exceeds a limit waits for a moment, in order of arrival, and is then refused. Once its answer
 //! exists, it frees its place and all memory except that of the answer, which it frees after sending it. A
-//! file holds all of it until its end, so it needs a place among the files too.
+//! file holds all of it until its end, so it needs a place among the files too. Of the files and of the memory,
+//! one token gets at most its [`Share`], so that others always find some.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,11 +21,8 @@ use super::delivery::{self, Delivery};
 use super::pieces::Pieces;
 use super::problem::{MOMENT, Problem};
 use crate::access::Grant;
-use crate::limits::Quota;
+use crate::limits::{QUERY_BLOCK_BYTES as BLOCK_BYTES, Quota, Share};
 use crate::telemetry::Limit;
-
-/// The unit of memory: one call acquires at most 2^32 permits of a semaphore.
-const BLOCK_BYTES: usize = 1024;
 
 /// The limits of all queries together.
 #[derive(Debug)]
@@ -41,16 +39,25 @@ pub(super) struct Admitted {
     files: Arc<Semaphore>,
     blocks: Arc<Semaphore>,
     max_blocks: u32,
-    memory: Mutex<Option<OwnedSemaphorePermit>>,
+    files_of_token: Option<Share>,
+    blocks_of_token: Option<Share>,
+    memory: Mutex<Option<Memory>>,
     _places: Vec<OwnedSemaphorePermit>,
+}
+
+/// Memory of the limit of all queries, and of the share of a token.
+#[derive(Debug)]
+pub(super) struct Memory {
+    of_all: OwnedSemaphorePermit,
+    of_token: Option<OwnedSemaphorePermit>,
 }
 
 /// The places and the memory of a query whose answer is a file. They are free when the file has ended.
 #[derive(Debug)]
 pub(super) struct Lease {
     _admitted: Arc<Admitted>,
-    _place: OwnedSemaphorePermit,
-    _memory: Option<OwnedSemaphorePermit>,
+    _places: [Option<OwnedSemaphorePermit>; 2],
+    _memory: Option<Memory>,
 }
 
 impl Admission {
@@ -75,7 +82,15 @@ impl Admission {
         let place = acquire(&self.queries, 1).await;
         places.push(place.ok_or_else(|| Problem::too_many_queries(Limit::Queries))?);
         let [files, blocks] = [&self.files, &self.blocks].map(Arc::clone);
-        Ok(Admitted { files, blocks, max_blocks: self.max_blocks, memory: Mutex::new(None), _places: places })
+        Ok(Admitted {
+            files,
+            blocks,
+            max_blocks: self.max_blocks,
+            files_of_token: quota.files.clone(),
+            blocks_of_token: quota.query_blocks.clone(),
+            memory: Mutex::new(None),
+            _places: places,
+        })
     }
 }
 
@@ -87,31 +102,46 @@ impl Admitted {
         Ok(())
     }
 
-    /// Takes memory out of that of all queries.
-    pub(super) async fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Problem> {
-        let blocks = u32::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX);
-        let memory = if blocks > self.max_blocks { None } else { acquire(&self.blocks, blocks).await };
-        memory.ok_or_else(|| Problem::too_many_queries(Limit::QueryBytes))
+    /// Takes memory out of that of all queries, and out of the share of the token. A query that needs more than
+    /// the share takes all of it.
+    pub(super) async fn take(&self, bytes: usize) -> Result<Memory, Problem> {
+        let blocks = blocks(bytes);
+        let of_token = share(self.blocks_of_token.as_ref(), blocks, Limit::QueryBytes).await?;
+        let of_all = if blocks > self.max_blocks { None } else { acquire(&self.blocks, blocks).await };
+        let of_all = of_all.ok_or_else(|| Problem::too_many_queries(Limit::QueryBytes))?;
+        Ok(Memory { of_all, of_token })
     }
 
     /// Takes memory if it is there at once.
-    pub(super) fn try_take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Problem> {
-        let blocks = u32::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX);
-        let memory = Arc::clone(&self.blocks).try_acquire_many_owned(blocks).ok();
-        memory.ok_or_else(|| Problem::too_many_queries(Limit::QueryBytes))
+    pub(super) fn try_take(&self, bytes: usize) -> Result<Memory, Problem> {
+        let blocks = blocks(bytes);
+        let take = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_many_owned(blocks).ok();
+        let of_token = match &self.blocks_of_token {
+            None => None,
+            Some(of) => Some(take(&of.places).ok_or_else(|| Problem::share_is_used(Limit::QueryBytes))?),
+        };
+        let of_all = take(&self.blocks).ok_or_else(|| Problem::too_many_queries(Limit::QueryBytes))?;
+        Ok(Memory { of_all, of_token })
     }
 
     /// Keeps memory until the answer has been sent.
-    pub(super) fn keep(&self, memory: OwnedSemaphorePermit) {
+    pub(super) fn keep(&self, memory: Memory) {
         *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(memory);
     }
 
     /// Reserves a place among the files, and memory until the end of the file.
     pub(super) async fn lease(self: Arc<Self>, bytes: usize) -> Result<Lease, Problem> {
-        let place = acquire(&self.files, 1).await.ok_or_else(|| Problem::too_many_queries(Limit::Files))?;
+        let places = self.place_of_file().await?;
         self.reserve(bytes).await?;
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok(Lease { _admitted: self, _place: place, _memory: memory })
+        Ok(Lease { _admitted: self, _places: places, _memory: memory })
+    }
+
+    /// Reserves a place among the files, of all and of the token.
+    async fn place_of_file(&self) -> Result<[Option<OwnedSemaphorePermit>; 2], Problem> {
+        let of_token = share(self.files_of_token.as_ref(), 1, Limit::Files).await?;
+        let of_all = acquire(&self.files, 1).await.ok_or_else(|| Problem::too_many_queries(Limit::Files))?;
+        Ok([of_token, Some(of_all)])
     }
 
     /// Finishes an answer, and keeps its memory until it has been sent. A file keeps its own.
@@ -130,8 +160,7 @@ impl Admitted {
             Err(error) => return Problem::internal(&error.to_string()).into_response(),
         };
         let bytes: usize = pieces.iter().map(Bytes::len).sum();
-        let blocks = bytes.div_ceil(BLOCK_BYTES).min(memory.num_permits());
-        let memory = Arc::new(memory.split(blocks));
+        let memory = Arc::new(memory.split(bytes.div_ceil(BLOCK_BYTES)));
         let sent = pieces.into_iter().map(|bytes| Bytes::from_owner(Sent { bytes, _memory: Arc::clone(&memory) }));
         head.headers.remove(CONTENT_LENGTH); // that of the body before compression
         Response::from_parts(head, Body::new(Pieces::new(sent)))
@@ -141,13 +170,41 @@ impl Admitted {
 /// A piece of an answer that is being sent. All pieces of an answer share its memory.
 struct Sent {
     bytes: Bytes,
-    _memory: Arc<Option<OwnedSemaphorePermit>>,
+    _memory: Arc<Memory>,
+}
+
+impl Memory {
+    /// Adds memory of the same query.
+    pub(super) fn merge(&mut self, more: Self) {
+        self.of_all.merge(more.of_all);
+        if let (Some(of_token), Some(more)) = (&mut self.of_token, more.of_token) {
+            of_token.merge(more);
+        }
+    }
+
+    /// Splits off this many blocks, or all if there are fewer.
+    fn split(&mut self, blocks: usize) -> Self {
+        let part = |permit: &mut OwnedSemaphorePermit| permit.split(blocks.min(permit.num_permits()));
+        let of_all = part(&mut self.of_all).expect("no more than there is");
+        Self { of_all, of_token: self.of_token.as_mut().and_then(part) }
+    }
 }
 
 impl AsRef<[u8]> for Sent {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
+}
+
+fn blocks(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX)
+}
+
+/// Acquires permits of a token's share, at most all of it.
+async fn share(of: Option<&Share>, permits: u32, limit: Limit) -> Result<Option<OwnedSemaphorePermit>, Problem> {
+    let Some(of) = of else { return Ok(None) };
+    let held = acquire(&of.places, permits.min(of.max)).await;
+    held.ok_or_else(|| Problem::share_is_used(limit)).map(Some)
 }
 
 /// Acquires permits, and gives up after [`MOMENT`].
@@ -233,6 +290,31 @@ mod tests {
         drop(lease);
         assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (3, 10));
         drop(enter().await.lease(1).await.expect("the place is free again"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_gets_its_share_of_files_and_memory_and_leaves_the_rest_to_others() {
+        let admission = Admission::new(9, 4, 100 * BLOCK_BYTES);
+        let quota = Quota { files: Some(Share::of(4)), query_blocks: Some(Share::of(100)), ..Quota::default() };
+        let enter = async |quota: &Quota| Arc::new(admission.enter(quota).await.expect("below the limit"));
+        let mut files = Vec::new();
+        for _ in 0..3 {
+            files.push(enter(&quota).await.lease(BLOCK_BYTES).await.expect("three of four"));
+        }
+        let refused = enter(&quota).await.lease(BLOCK_BYTES).await.expect_err("its share of files is used");
+        assert_eq!((refused.status().as_u16(), refused.detail().contains("query.max_files")), (429, true));
+        let other = enter(Quota::unlimited()).await.lease(BLOCK_BYTES).await;
+        files.push(other.expect("a place is left to others"));
+        drop(files);
+        let large = enter(&quota).await;
+        large.reserve(90 * BLOCK_BYTES).await.expect("more than the share, but alone");
+        let refused = enter(&quota).await.reserve(1).await.expect_err("its share of memory is used");
+        assert!(refused.detail().contains("query.max_bytes_in_flight"), "{}", refused.detail());
+        assert!(enter(&quota).await.try_take(1).is_err(), "not at once either");
+        enter(Quota::unlimited()).await.reserve(10 * BLOCK_BYTES).await.expect("the rest is for others");
+        let memory = large.take(0).await.expect("nothing");
+        large.keep(memory);
+        enter(&quota).await.reserve(75 * BLOCK_BYTES).await.expect("the share was returned");
     }
 
     #[tokio::test(start_paused = true)]

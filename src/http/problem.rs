@@ -231,6 +231,15 @@ impl Problem {
         Self::new(ProblemCode::Overloaded, detail).after(MOMENT).at(limit)
     }
 
+    /// The running queries of a token have reached its share of a limit of all queries.
+    pub(super) fn share_is_used(limit: Limit) -> Self {
+        let detail = format!(
+            "the running queries of this token have reached their share, three quarters of {}; try again later",
+            limit.key()
+        );
+        Self::new(ProblemCode::RateLimited, detail).after(MOMENT).at(limit)
+    }
+
     pub(super) fn unsupported_media_type(found: &str) -> Self {
         let is_form = found.starts_with("application/x-www-form-urlencoded");
         let hint = if is_form { " (curl -d sends this type; curl --json sends JSON)" } else { "" };

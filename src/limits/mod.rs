@@ -20,5 +20,5 @@ mod rate;
 
 pub use concurrency::{ConcurrencyGuard, ConcurrencyLimit};
 pub use limiter::Limiter;
-pub use quota::Quota;
+pub use quota::{QUERY_BLOCK_BYTES, Quota, Share};
 pub use rate::Rate;

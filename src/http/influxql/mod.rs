@@ -22,7 +22,6 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::response::Response;
 use serde_json::json;
 use tokio::runtime::Handle;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -331,7 +330,7 @@ fn warn(writer: &mut Writer, lagging: Option<Duration>) {
 /// The memory of a request, which grows with its data.
 struct Held {
     admitted: Arc<Admitted>,
-    held: Mutex<OwnedSemaphorePermit>,
+    held: Mutex<admission::Memory>,
 }
 
 impl fmt::Debug for Held {
