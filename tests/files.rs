@@ -232,6 +232,49 @@ async fn latest_values_and_devices_are_tables_too() {
 }
 
 #[tokio::test]
+async fn a_table_without_a_limit_has_all_devices() {
+    let mut server = Server::start(Setup::sqlite()).await;
+    let ids: Vec<String> = (0..230).map(|nth| format!("d-{nth:03}")).collect();
+    let readings = |of: &[String]| -> Value {
+        of.iter().map(|id| json!({ "deviceId": id, "ts": START_MS, "metadata": { "f": 1 }, "value": 1 })).collect()
+    };
+    assert_eq!(server.ingest(&readings(&ids[..150])).await.status, 200);
+    server.settled().await;
+    assert!(server.terminate().await.success());
+    let setup = Setup::sqlite().all_pending().set("query.max_points", 300);
+    server.start_again_with(setup).await;
+    assert_eq!(server.ingest(&readings(&ids[150..])).await.status, 200);
+    let named: Vec<String> = ids.iter().map(|id| format!("&device={id}")).collect();
+    for path in ["/v1/devices?", "/v1/latest?", &format!("/v1/rollups?{RANGE}")] {
+        for selection in ["", "&meta.f=1", &named.concat()] {
+            let path = format!("{path}{selection}");
+            let all = file(&server, &path, "ndjson").await;
+            let of = |line: &Value| line["deviceId"].as_str().map(str::to_owned);
+            assert_eq!(lines(&all).iter().filter_map(of).collect::<Vec<_>>(), ids, "{path}");
+            let whole = server.get(&format!("{path}&format=csv")).await;
+            assert_eq!((cells(whole.text()).len(), whole.header("link")), (231, ""), "{path}");
+            if !path.contains("rollups") {
+                assert_eq!((whole.header("cache-control"), whole.header("etag")), ("no-store", ""), "a file");
+            }
+        }
+        let page = server.get(&format!("{path}&format=csv&limit=100")).await;
+        assert_eq!((cells(page.text()).len(), page.header("link").is_empty()), (101, false), "{path}");
+        let small = server.get(&format!("{path}&format=csv&prefix=d-00")).await;
+        assert_eq!((cells(small.text()).len(), small.header("etag").is_empty()), (11, false), "one page has a tag");
+        let head = format!("GET {path}&format=csv HTTP/1.0\r\nHost: localhost\r\n\r\n");
+        assert_eq!(Connection::open(&server).await.ask(head.as_bytes()).await.0, 505, "{path}");
+    }
+
+    let wide = (0..301).map(|nth| json!({ "deviceId": "d-150", "ts": START_MS + nth * 60_000, "value": 1 }));
+    assert_eq!(server.ingest(&wide.collect()).await.status, 200);
+    let path = format!("/v1/rollups?{RANGE}&step=1m&format=csv");
+    let answer = server.request(reqwest::Method::GET, &path).send().await.expect("a head");
+    assert_eq!(answer.status(), 200);
+    assert!(answer.bytes().await.is_err(), "a page that cannot be read is no end of the table");
+    server.logged("a file ended early").await;
+}
+
+#[tokio::test]
 async fn rollups_are_tables_too() {
     let server = half_pending(Setup::sqlite()).await;
     let columns = ["count", "min", "max", "avg", "sum", "first", "last"];

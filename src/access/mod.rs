@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 use crate::config::{Audience, CertificateUse, Config, Expiry, Key, Limits, Scope, Token, TokenHash};
-use crate::limits::{ConcurrencyLimit, Limiter, Quota, Rate};
+use crate::limits::{ConcurrencyLimit, Limiter, QUERY_BLOCK_BYTES, Quota, Rate, Share};
 use crate::model::{DeviceIdCase, DevicePattern};
 
 mod certificate;

@@ -136,6 +136,12 @@ impl DeviceScope {
         ranges
     }
 
+    /// Whether [`Self::ranges`] hold no device that the scope does not cover.
+    #[must_use]
+    pub fn has_exact_ranges(&self) -> bool {
+        self.patterns.as_ref().is_none_or(|patterns| patterns.iter().all(DevicePattern::is_by_start))
+    }
+
     /// Whether the scope covers all devices and has no prefix.
     #[must_use]
     pub const fn is_all(&self) -> bool {

@@ -137,6 +137,13 @@ impl Admitted {
         Ok(Lease { _admitted: self, _places: places, _memory: memory })
     }
 
+    /// Reserves a place among the files for an answer whose memory is reserved.
+    pub(super) async fn extend(self: Arc<Self>) -> Result<Lease, Problem> {
+        let places = self.place_of_file().await?;
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(Lease { _admitted: self, _places: places, _memory: memory })
+    }
+
     /// Reserves a place among the files, of all and of the token.
     async fn place_of_file(&self) -> Result<[Option<OwnedSemaphorePermit>; 2], Problem> {
         let of_token = share(self.files_of_token.as_ref(), 1, Limit::Files).await?;

@@ -37,8 +37,10 @@ const PIECE_BYTES: usize = 64 << 10;
 const PIECES_AHEAD: usize = 2;
 
 /// The memory of a file: the slice that is read, the one that is written, one between them, and text.
-pub(super) const FILE_BYTES: usize =
-    ReadingSlices::MAX_BYTES + 2 * Slice::MAX_BYTES + Encoding::MAX_BYTES + (PIECES_AHEAD + 2) * PIECE_BYTES;
+pub(super) const FILE_BYTES: usize = ReadingSlices::MAX_BYTES + 2 * Slice::MAX_BYTES + TEXT_BYTES;
+
+/// The memory of the text of a file.
+pub(super) const TEXT_BYTES: usize = Encoding::MAX_BYTES + (PIECES_AHEAD + 2) * PIECE_BYTES;
 
 /// Why a file ended early.
 #[derive(Debug, thiserror::Error)]
@@ -154,6 +156,25 @@ fn write(rows: &mut impl Rows, slices: &mut Slices, out: &mut Output) -> Result<
 }
 
 impl Output {
+    /// Writes a text of any length, and sends it piece by piece.
+    pub(super) fn write(&mut self, text: &[u8]) -> Result<(), FileError> {
+        for piece in text.chunks(PIECE_BYTES) {
+            self.text.extend_from_slice(piece);
+            self.send_if_full()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next part of an answer, unless the client leaves meanwhile.
+    pub(super) fn wait<T>(&self, next: impl Future<Output = Result<T, QueryError>>) -> Result<T, FileError> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                next = next => Ok(next?),
+                () = self.pieces.closed() => Err(FileError::Gone),
+            }
+        })
+    }
+
     /// Sends the text if it is long enough for a piece. Waits until the connection takes it.
     pub(super) fn send_if_full(&mut self) -> Result<(), FileError> {
         if self.text.len() < PIECE_BYTES {

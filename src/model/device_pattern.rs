@@ -44,6 +44,12 @@ impl DevicePattern {
         !self.0.contains('*')
     }
 
+    /// Whether its start decides: every ID that begins with it matches, or only one ID does.
+    #[must_use]
+    pub fn is_by_start(&self) -> bool {
+        !self.0.trim_end_matches('*').contains('*')
+    }
+
     /// The pattern for stored IDs.
     #[must_use]
     pub fn in_case(&self, case: DeviceIdCase) -> Self {
@@ -95,6 +101,13 @@ mod tests {
             [] => id.is_empty(),
             [b'*', rest @ ..] => (0..=id.len()).any(|skipped| oracle(rest, &id[skipped..])),
             [byte, rest @ ..] => id.first() == Some(byte) && oracle(rest, &id[1..]),
+        }
+    }
+
+    #[test]
+    fn the_start_decides_if_a_star_is_at_the_end_only() {
+        for (pattern, expected) in [("LIGHT-*", true), ("PUMP", true), ("*", true), ("a**", true), ("*-Z", false)] {
+            assert_eq!(pattern.parse::<DevicePattern>().unwrap().is_by_start(), expected, "{pattern}");
         }
     }
 

@@ -151,7 +151,10 @@ pub enum QueryError {
     #[error(transparent)]
     OutOfReach(#[from] DeviceScopeError),
     /// The list would have to skip too many devices outside of the device scope.
-    #[error("looked at {0} devices and found none that this token may read; use a longer prefix")]
+    #[error(
+        "looked at {0} devices and found none that this token may read; ask with a longer `prefix=`, or let the \
+         patterns of the token begin with fixed characters"
+    )]
     TooManyDevices(usize),
     /// The store did not answer.
     #[error("the store does not answer: {0}")]

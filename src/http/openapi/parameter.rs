@@ -132,7 +132,7 @@ pub(in crate::http) const SILENT_FOR: Parameter = Parameter {
 
 pub(in crate::http) const LIMIT_OF_DEVICES: Parameter = Parameter {
     name: "limit",
-    description: "The most devices of a page.",
+    description: "The most devices of a page. Without it, CSV and NDJSON have all devices.",
     schema: |limits| {
         let default = limits.max_devices.min(100);
         json!({ "type": "integer", "minimum": 1, "maximum": limits.max_devices, "default": default })

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, Uri};
+use axum::http::{HeaderMap, Uri, Version};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
@@ -13,7 +13,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::table::{Table, complete, next_page};
+use super::table::{Table, Whole, complete, next_page};
 use super::{Body, answer};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
@@ -82,7 +82,7 @@ pub(in crate::http) fn describe_devices() -> Operation {
         .answers_query::<Devices>("A page of devices. While `next` is not null, there may be more.", &devices)
         .answers_table()
         .queries()
-        .problems(&[ProblemCode::NotAcceptable, ProblemCode::TooManyDevices])
+        .problems(&[ProblemCode::NotAcceptable, ProblemCode::TooManyDevices, ProblemCode::HttpVersionNotSupported])
 }
 
 /// Describes `GET /v1/devices/{deviceId}`.
@@ -105,22 +105,33 @@ pub(in crate::http) async fn devices(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
     Extension(admitted): Extension<Arc<Admitted>>,
+    version: Version,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
+    let whole = Whole::of(format, &params, &admitted, (version, &headers), app.limits.body_timeout);
     let limit = params.limit(100, app.limits.max_devices)?;
     let silent_for = silent_for(&mut params)?;
     let mut request = request(&app, &grant, &mut params, limit)?;
     params.end()?;
     request.selection.silent_since_ms = silent_for.map(|period_ms| request.now_ms.saturating_sub(period_ms));
-    admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE)).await?;
+    admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + Whole::bytes(whole.as_ref())).await?;
     let found = app.queries.devices(&grant.device_scope, &request).await?;
     if format != Format::Json {
         let (Listed { devices, next }, lagging) = complete(found)?;
-        let next = next.map(|next| next_page(&uri, &next));
-        return Ok(table(format, &devices).into_response([], "devices", next, lagging));
+        let first = table(format, &devices);
+        let (Some(after), Some(whole)) = (&next, whole) else {
+            return Ok(first.into_response([], "devices", next.map(|next| next_page(&uri, &next)), lagging));
+        };
+        app.queries.check_list(&grant.device_scope, &request).await?;
+        let page = async move |after: Arc<str>| {
+            request.after = Some(after.to_string());
+            let (Listed { devices, next }, _) = complete(app.queries.devices(&grant.device_scope, &request).await?)?;
+            Ok((vec![table(format, &devices).into_rows()], next))
+        };
+        return first.into_file([], "devices", (Arc::clone(after), lagging), whole, page).await;
     }
     let answer = answer(found, |Listed { devices, next }| Devices {
         devices: devices.into_iter().map(Device::from).collect(),

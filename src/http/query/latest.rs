@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::{HeaderMap, Uri};
+use axum::http::{HeaderMap, Uri, Version};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
 use super::answer;
-use super::table::{Table, complete, next_page};
+use super::table::{Table, Whole, complete, next_page};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::http::App;
@@ -90,7 +90,7 @@ pub(in crate::http) fn describe_latest_of_devices() -> Operation {
         .answers_query::<LatestOfDevices>("A page of devices. While `next` is not null, there may be more.", &devices)
         .answers_table()
         .queries()
-        .problems(&[ProblemCode::NotAcceptable, ProblemCode::TooManyDevices])
+        .problems(&[ProblemCode::NotAcceptable, ProblemCode::TooManyDevices, ProblemCode::HttpVersionNotSupported])
 }
 
 fn example() -> serde_json::Value {
@@ -130,24 +130,33 @@ pub(in crate::http) async fn latest_of_devices(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
     Extension(admitted): Extension<Arc<Admitted>>,
+    version: Version,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
+    let whole = Whole::of(format, &params, &admitted, (version, &headers), app.limits.body_timeout);
     let limit = params.limit(100, app.limits.max_devices)?;
     let series = params.series()?;
-    let request = super::devices::request(&app, &grant, &mut params, limit)?;
+    let mut request = super::devices::request(&app, &grant, &mut params, limit)?;
     params.end()?;
-    admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE)).await?;
+    admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + Whole::bytes(whole.as_ref())).await?;
     let found = app.queries.latest_of_devices(&grant.device_scope, &request, &series).await?;
     if format != Format::Json {
         let (Listed { devices, next }, lagging) = complete(found)?;
-        let mut table = table(format);
-        for (device, latest) in &devices {
-            add_rows(&mut table, device, latest);
-        }
-        return Ok(table.into_response([], "latest", next.map(|next| next_page(&uri, &next)), lagging));
+        let first = table_of(format, &devices);
+        let (Some(after), Some(whole)) = (&next, whole) else {
+            return Ok(first.into_response([], "latest", next.map(|next| next_page(&uri, &next)), lagging));
+        };
+        app.queries.check_list(&grant.device_scope, &request).await?;
+        let page = async move |after: Arc<str>| {
+            request.after = Some(after.to_string());
+            let found = app.queries.latest_of_devices(&grant.device_scope, &request, &series).await?;
+            let (Listed { devices, next }, _) = complete(found)?;
+            Ok((vec![table_of(format, &devices).into_rows()], next))
+        };
+        return first.into_file([], "latest", (Arc::clone(after), lagging), whole, page).await;
     }
     let answer = answer(found, |Listed { devices, next }| LatestOfDevices {
         devices: devices.into_iter().map(|(id, latest)| Latest::new(id.to_string(), latest)).collect(),
@@ -159,6 +168,14 @@ pub(in crate::http) async fn latest_of_devices(
 /// A table with a row for each value.
 fn table(format: Format) -> Table {
     Table::new(format, ["deviceId", "ts", "series", "value"])
+}
+
+fn table_of(format: Format, devices: &[(Arc<str>, query::Latest)]) -> Table {
+    let mut table = table(format);
+    for (device, latest) in devices {
+        add_rows(&mut table, device, latest);
+    }
+    table
 }
 
 fn add_rows(table: &mut Table, device: &str, latest: &query::Latest) {

@@ -195,6 +195,11 @@ impl Asked {
         let request = self.export_request(devices, params)?;
         let lease = self.admit_file().await?;
         let lagging = self.app.queries.catch_up().await;
+        if let ExportedDevices::Listed(list) = &request.devices
+            && request.limit == usize::MAX
+        {
+            self.app.queries.check_list(&self.grant.device_scope, list).await?;
+        }
         let response = if format == Format::Csv {
             self.respond(lease, request, Values).await?
         } else {

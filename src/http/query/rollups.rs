@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::{HeaderMap, Uri};
+use axum::http::{HeaderMap, Uri, Version};
 use axum::response::Response;
 use serde_json::json;
 use strum::{IntoEnumIterator, VariantNames};
@@ -12,7 +12,7 @@ use strum::{IntoEnumIterator, VariantNames};
 use super::open_range;
 use super::rollups_json::{self, Form, OfDevice};
 use super::rollups_table;
-use super::table::{complete, next_page};
+use super::table::{Whole, complete, next_page};
 use crate::access::Grant;
 use crate::common::clock::Clock;
 use crate::http::App;
@@ -27,7 +27,8 @@ use crate::http::openapi::{Operation, Parameters, Tag, answer_of_rollups, answer
 use crate::http::params::Params;
 use crate::http::problem::{Problem, ProblemCode};
 use crate::query::{
-    Answer, Column, Columns, DevicesRequest, Fill, Listed, LocalTime, Rollups, RollupsRequest, Step, StepError, Zone,
+    Answer, Column, Columns, DevicesRequest, Fill, Listed, LocalTime, QueryError, Rollups, RollupsRequest, Step,
+    StepError, Zone,
 };
 
 /// The memory of the stats of one step, with the JSON of the usual columns.
@@ -93,7 +94,7 @@ pub(in crate::http) fn describe_rollups_of_devices() -> Operation {
         .answers_table()
         .queries()
         .problems(&PROBLEMS)
-        .problems(&[ProblemCode::TooManyDevices])
+        .problems(&[ProblemCode::TooManyDevices, ProblemCode::HttpVersionNotSupported])
 }
 
 fn example() -> serde_json::Value {
@@ -136,37 +137,64 @@ pub(in crate::http) async fn of_devices(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
     Extension(admitted): Extension<Arc<Admitted>>,
+    version: Version,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let mut question = Question::of(&mut params, &headers, &app.clock)?;
-    let combine = Combine::of(&mut params, question.form.format)?;
+    let format = question.form.format;
+    let whole = Whole::of(format, &params, &admitted, (version, &headers), app.limits.body_timeout);
+    let combine = Combine::of(&mut params, format)?;
     let combined = combine != Combine::No;
-    let which = Which::of(&app, &grant, &mut params, combined)?;
+    let mut which = Which::of(&app, &grant, &mut params, combined)?;
     params.end()?;
-    admitted.reserve(question.bytes(app.limits.max_points)).await?;
-    let (next, partial) = which.resolve(&app, &grant, combined, &mut question.request.devices).await?;
-    if combined && (next.is_some() || question.request.devices.len() > app.limits.max_devices) {
-        let why = format!("more than {} devices match (query.max_devices)", app.limits.max_devices);
-        return Err(Problem::invalid_parameter("prefix", why));
-    }
+    admitted.reserve(question.bytes(app.limits.max_points) + Whole::bytes(whole.as_ref())).await?;
     if combined {
+        let partial = which.resolve(&app, &grant, &mut question.request.devices).await?;
         return combine.answer(&app, &grant, &question, partial).await;
     }
+    let found = page(&app, &grant, &mut question, &which).await?;
+    if format == Format::Json {
+        return Ok(rollups_json::of_devices(found));
+    }
+    let (Listed { devices, next }, lagging) = complete(found)?;
+    let (first, rows) = (rollups_table::table(true, &question.form), devices.into_iter().map(|device| device.text));
+    let (Some(after), Some(whole)) = (&next, whole) else {
+        return Ok(first.into_response(rows, "rollups", next.map(|next| next_page(&uri, &next)), lagging));
+    };
+    if let Which::Listed(list) = &which {
+        app.queries.check_list(&grant.device_scope, list).await?;
+    }
+    let rest = async move |after: Arc<str>| {
+        which.go_on_after(&after);
+        let (Listed { devices, next }, _) = complete(page(&app, &grant, &mut question, &which).await?)?;
+        Ok((devices.into_iter().map(|device| device.text).collect(), next))
+    };
+    first.into_file(rows, "rollups", (Arc::clone(after), lagging), whole, rest).await
+}
+
+/// Reads the rollups of the first devices of `which`.
+async fn page(
+    app: &App,
+    grant: &Grant,
+    question: &mut Question,
+    which: &Which,
+) -> Result<Answer<Listed<OfDevice>>, QueryError> {
+    let (devices, next, partial) = match which {
+        Which::Named(devices) => (devices.clone(), None, false),
+        Which::Listed(request) => {
+            let found = app.queries.device_ids(&grant.device_scope, request).await?;
+            (found.body.devices, found.body.next, found.partial)
+        }
+    };
+    question.request.devices = devices;
     let mut rollups = app.queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
     rollups.partial |= partial;
     let devices = &question.request.devices;
     let is_short = rollups.body.len() < devices.len();
-    let last = devices[..rollups.body.len()].last();
-    let next = if is_short { last } else { next.as_ref() }.map(|next| &**next);
-    if question.form.format != Format::Json {
-        let next = next.map(|last| next_page(&uri, last));
-        let (devices, lagging) = complete(rollups)?;
-        let rows = devices.into_iter().map(|device| device.text);
-        return Ok(rollups_table::respond(true, &question.form, rows, "rollups", (next, lagging)));
-    }
-    Ok(rollups_json::of_devices(rollups, next))
+    let next = if is_short { devices[..rollups.body.len()].last().cloned() } else { next };
+    Ok(rollups.map(|devices| Listed { devices, next }))
 }
 
 /// The devices whose rollups are combined.
@@ -293,19 +321,23 @@ impl Which {
         Ok(Self::Listed(super::devices::request(app, grant, params, limit)?))
     }
 
-    /// Puts the devices into `into`. Returns the client ID after which more may follow, and whether some may
-    /// be missing. A combined answer needs all of them, up to the limit.
-    async fn resolve(
-        self,
-        app: &App,
-        grant: &Grant,
-        combined: bool,
-        into: &mut Vec<Arc<str>>,
-    ) -> Result<(Option<Arc<str>>, bool), Problem> {
+    /// Leaves the devices up to this one out.
+    fn go_on_after(&mut self, last: &str) {
+        match self {
+            Self::Named(devices) => {
+                let at = devices.iter().position(|device| **device == *last);
+                devices.drain(..at.map_or(devices.len(), |at| at + 1));
+            }
+            Self::Listed(request) => request.after = Some(last.to_owned()),
+        }
+    }
+
+    /// Puts all devices into `into`, and returns whether some may be missing.
+    async fn resolve(self, app: &App, grant: &Grant, into: &mut Vec<Arc<str>>) -> Result<bool, Problem> {
         let mut request = match self {
             Self::Named(devices) => {
                 *into = devices;
-                return Ok((None, false));
+                return Ok(false);
             }
             Self::Listed(request) => request,
         };
@@ -315,8 +347,16 @@ impl Which {
             let Answer { body: Listed { devices, next }, partial, .. } = found;
             is_partial |= partial;
             into.extend(devices);
-            if next.is_none() || !combined || into.len() > request.limit {
-                return Ok((next, is_partial));
+            if into.len() > request.limit {
+                let why = format!(
+                    "more than {} devices match (query.max_devices); select fewer with `prefix=`, `device=` or \
+                     `meta.KEY=`",
+                    request.limit
+                );
+                return Err(Problem::invalid_parameter("combine", why));
+            }
+            if next.is_none() {
+                return Ok(is_partial);
             }
             request.after = next.map(|next| next.to_string());
         }

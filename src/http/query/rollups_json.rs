@@ -13,7 +13,7 @@ use crate::common::clock::{HourTexts, write_local_rfc3339, write_rfc3339};
 use crate::http::format::{Format, write_number};
 use crate::http::pieces::Pieces;
 use crate::model::ValueAt;
-use crate::query::{Answer, Column, Columns, DeviceGroup, LocalTime, Point, Rollups, Series};
+use crate::query::{Answer, Column, Columns, DeviceGroup, Listed, LocalTime, Point, Rollups, Series};
 
 /// The usual length of a point, to reserve memory.
 const POINT_BYTES: usize = 120;
@@ -66,12 +66,12 @@ pub(super) fn of_device(answer: Answer<OfDevice>) -> Response {
     response([Bytes::from(json).slice(1..)])
 }
 
-/// The response for several devices, and the last of them if there are more.
-pub(super) fn of_devices(answer: Answer<Vec<OfDevice>>, next: Option<&str>) -> Response {
-    let Answer { body: devices, lagging, partial } = answer;
+/// The response for several devices.
+pub(super) fn of_devices(answer: Answer<Listed<OfDevice>>) -> Response {
+    let Answer { body: Listed { devices, next }, lagging, partial } = answer;
     let mut end = vec![b']'];
     let mut object = Object { json: &mut end, is_empty: false };
-    value(object.field("next"), &next);
+    value(object.field("next"), &next.as_deref());
     write_notes(&mut object, &Answer { body: (), lagging, partial });
     end.push(b'}');
     let devices = devices.into_iter().map(|device| Bytes::from(device.text)).enumerate();
@@ -320,9 +320,12 @@ mod tests {
         let device = |device_id| OfDevice::new(device_id, &form("1d"), &rollups(), &berlin());
         let of = |id: &str| json!({ "deviceId": id, "step": "1d", "metrics": points() });
         let parsed = async |response| serde_json::from_str::<Value>(&text(response).await).unwrap();
-        let apart = parsed(of_devices(answer(vec![device("a"), device("b")]), Some("b"))).await;
+        let apart =
+            parsed(of_devices(answer(Listed { devices: vec![device("a"), device("b")], next: Some("b".into()) })))
+                .await;
         assert_eq!(apart, json!({ "devices": [of("a"), of("b")], "next": "b" }));
-        let none = text(of_devices(Answer { partial: true, ..answer(Vec::new()) }, None)).await;
+        let none =
+            text(of_devices(Answer { partial: true, ..answer(Listed { devices: Vec::new(), next: None }) })).await;
         assert_eq!(none, r#"{"devices":[],"next":null,"partial":true}"#);
         let together = parsed(combined(&answer((vec![rollups()], berlin())), 7, &form("1h"))).await;
         assert_eq!(together, json!({ "devices": 7, "step": "1h", "metrics": points() }));

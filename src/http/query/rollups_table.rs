@@ -46,7 +46,7 @@ pub(super) fn respond(
 }
 
 /// The table without rows.
-fn table(is_of_devices: bool, form: &Form) -> Table {
+pub(super) fn table(is_of_devices: bool, form: &Form) -> Table {
     let mut columns = Vec::new();
     columns.extend(is_of_devices.then_some("deviceId"));
     columns.push("ts");

@@ -1,17 +1,24 @@
-//! Tables: answers of one page as CSV or NDJSON.
+//! Tables: answers as CSV or NDJSON.
 //!
 //! CSV has a row per entry, with a header. NDJSON has an object per entry, with the same columns as keys.
+//!
+//! Programs that open a table do not look at headers, so they would take a page for the whole. So a table is
+//! one page only if the request has a `limit` or a `cursor`. Otherwise the rows of all pages follow each
+//! other; if they are more than one, the answer is a file, of which one page at a time is in memory.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::header::LINK;
-use axum::http::{HeaderValue, Uri};
+use axum::http::{HeaderMap, HeaderValue, Uri, Version};
 use axum::response::Response;
 
 use super::mark_lagging;
 use crate::common::clock::write_rfc3339;
-use crate::http::format::{Format, write_cell, write_number};
+use crate::http::admission::Admitted;
+use crate::http::file::{self, TEXT_BYTES};
+use crate::http::format::{Encoding, Format, write_cell, write_number};
 use crate::http::params::Params;
 use crate::http::pieces::Pieces;
 use crate::http::problem::Problem;
@@ -25,6 +32,38 @@ pub(super) struct Table {
     /// The number of cells of the last row.
     cells: usize,
 }
+
+/// What a table needs to have all pages.
+pub(super) struct Whole {
+    admitted: Arc<Admitted>,
+    version: Version,
+    encoding: Encoding,
+    timeout: Duration,
+}
+
+impl Whole {
+    /// `None` if the answer is one page: JSON, or one that the request asks for with `limit` or `cursor`.
+    pub(super) fn of(
+        format: Format,
+        params: &Params<'_>,
+        admitted: &Arc<Admitted>,
+        (version, headers): (Version, &HeaderMap),
+        timeout: Duration,
+    ) -> Option<Self> {
+        if format == Format::Json || params.has("limit") || params.has("cursor") {
+            return None;
+        }
+        Some(Self { admitted: Arc::clone(admitted), version, encoding: Encoding::choose(headers), timeout })
+    }
+
+    /// The memory beside that of a page.
+    pub(super) fn bytes(of: Option<&Self>) -> usize {
+        if of.is_some() { TEXT_BYTES } else { 0 }
+    }
+}
+
+/// The rows of a page, in parts, and the client ID after which the next page begins.
+pub(super) type Page = (Vec<Vec<u8>>, Option<Arc<str>>);
 
 impl Table {
     /// A table without rows. `format` is not JSON.
@@ -107,8 +146,7 @@ impl Table {
         next: Option<String>,
         lagging: Option<Duration>,
     ) -> Response {
-        let (format, header) = (self.format, format!("{}\r\n", self.columns.join(",")));
-        let header = (format == Format::Csv).then(|| header.into_bytes());
+        let (format, header) = (self.format, self.header());
         let rows = std::iter::once(self.into_rows()).chain(others);
         let mut response = Response::new(Body::new(Pieces::new(header.into_iter().chain(rows).map(Bytes::from))));
         format.mark_file(&mut response, name);
@@ -118,12 +156,48 @@ impl Table {
         }
         response
     }
+
+    /// The response of the file `name`: these rows, `others`, and the rows of all pages after the device
+    /// `after`, which `page` reads.
+    pub(super) async fn into_file(
+        self,
+        others: impl IntoIterator<Item = Vec<u8>>,
+        name: &str,
+        (after, lagging): (Arc<str>, Option<Duration>),
+        whole: Whole,
+        mut page: impl AsyncFnMut(Arc<str>) -> Result<Page, QueryError> + Send + 'static,
+    ) -> Result<Response, Problem> {
+        let Whole { admitted, version, encoding, timeout } = whole;
+        file::check_version(version)?;
+        let lease = admitted.extend().await?;
+        let (format, header) = (self.format, self.header());
+        let mut rows: Vec<Vec<u8>> = header.into_iter().chain([self.into_rows()]).chain(others).collect();
+        let mut response = file::stream(encoding, timeout, (), move |out| {
+            let _lease = lease;
+            let mut next = Some(after);
+            loop {
+                for part in rows {
+                    out.write(&part)?;
+                }
+                let Some(after) = next else { return Ok(()) };
+                (rows, next) = out.wait(page(after))?;
+            }
+        })?;
+        format.mark_file(&mut response, name);
+        mark_lagging(&mut response, lagging);
+        Ok(response)
+    }
+
+    /// The header of CSV.
+    fn header(&self) -> Option<Vec<u8>> {
+        (self.format == Format::Csv).then(|| format!("{}\r\n", self.columns.join(",")).into_bytes())
+    }
 }
 
 /// Refuses an answer without the stored readings: a table has no place to say so.
-pub(super) fn complete<T>(answer: Answer<T>) -> Result<(T, Option<Duration>), Problem> {
+pub(super) fn complete<T>(answer: Answer<T>) -> Result<(T, Option<Duration>), QueryError> {
     let Answer { body, lagging, partial } = answer;
-    if partial { Err(QueryError::incomplete().into()) } else { Ok((body, lagging)) }
+    if partial { Err(QueryError::incomplete()) } else { Ok((body, lagging)) }
 }
 
 /// The address of the next page: that of `uri` with another cursor.
