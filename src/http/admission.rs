@@ -2,8 +2,8 @@
 //!
 //! A query that exceeds a limit waits for a moment, in order of arrival, and is then refused. Once its answer
 //! exists, it frees its place and all memory except that of the answer, which it frees after sending it. A
-//! file holds all of it until its end, so it needs a place among the files too. Of the files and of the memory,
-//! one token gets at most its [`Share`], so that others always find some.
+//! file holds all of it until its end, so it needs a place among the files too. One token gets at most its
+//! [`Share`] of the files and of the memory, so that others find some.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -102,8 +102,8 @@ impl Admitted {
         Ok(())
     }
 
-    /// Takes memory out of that of all queries, and out of the share of the token. A query that needs more than
-    /// the share takes all of it.
+    /// Takes memory out of that of all queries, and out of the share of the token. A query that needs more
+    /// than the share takes all of it.
     pub(super) async fn take(&self, bytes: usize) -> Result<Memory, Problem> {
         let blocks = blocks(bytes);
         let of_token = share(self.blocks_of_token.as_ref(), blocks, Limit::QueryBytes).await?;

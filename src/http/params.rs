@@ -20,6 +20,9 @@ const RANGE_MS: RangeInclusive<i64> = -62_167_219_200_000..=253_402_300_800_000;
 /// The number of metrics that one query may name, and the number of labels.
 const MAX_METRICS: usize = 256;
 
+/// The characters of the name of an unknown parameter that a problem shows.
+const MAX_SHOWN: usize = 64;
+
 /// The start of the parameters that name a label. The key of the label follows.
 const LABEL: &str = "label.";
 
@@ -88,7 +91,8 @@ impl<'a> Params<'a> {
             Ok(ms) => ms,
             // In a query string a bare + means a space, but people write the offset of a time with a bare +.
             Err(_) => timestamp::parse_rfc3339(&value.replace(' ', "+")).map_err(|error| {
-                let expected = "expected RFC 3339, Unix milliseconds, `now` or a time before now such as -24h";
+                let expected = "expected RFC 3339 such as 2026-11-01T00:00:00Z, Unix milliseconds, `now` or a time \
+                                before now such as -24h";
                 Problem::invalid_parameter(name, format!("{expected}: {error}"))
             })?,
         };
@@ -172,7 +176,20 @@ impl<'a> Params<'a> {
     pub(super) fn end(self) -> Result<(), Problem> {
         match self.left.first() {
             None => Ok(()),
-            Some((name, _)) => Err(Problem::invalid_parameter(name, "this path has no such parameter")),
+            Some((name, _)) => {
+                let name = if name.chars().nth(MAX_SHOWN).is_none() {
+                    name.to_string()
+                } else {
+                    name.chars().take(MAX_SHOWN).chain("...".chars()).collect()
+                };
+                let has_metadata = |described: Parameters| described.iter().any(|one| one.describes(METADATA));
+                let hint = if self.described.is_some_and(has_metadata) {
+                    format!("; metadata is selected with meta.{name}")
+                } else {
+                    String::new()
+                };
+                Err(Problem::invalid_parameter(&name, format!("this path has no such parameter{hint}")))
+            }
         }
     }
 }
@@ -221,6 +238,13 @@ mod tests {
     }
 
     const NOW_MS: i64 = 1_795_297_114_567;
+
+    #[test]
+    fn an_unknown_parameter_is_shown_in_part() {
+        let uri = format!("/?{}=1", "x".repeat(10_000)).parse().expect("a URI");
+        let refused = Params::of_any(&uri).end().expect_err("unknown");
+        assert_eq!(refused.detail(), format!("{}...: this path has no such parameter", "x".repeat(64)));
+    }
 
     #[test]
     fn an_instant_may_be_before_now() {

@@ -60,8 +60,8 @@ impl Queries {
         Ok(Export { queries: self.clone(), grant, request, next, list, open: None })
     }
 
-    /// Looks through the devices of a list, so that a file of them does not end early because of devices outside
-    /// of the scope.
+    /// Looks through the devices of a list, so that a file of them does not end early because of devices
+    /// outside of the scope.
     ///
     /// # Errors
     /// If too many of these follow each other, or the store does not answer.

@@ -33,7 +33,7 @@ pub(super) struct Table {
     cells: usize,
 }
 
-/// What a table needs to have all pages.
+/// A table that has all pages.
 pub(super) struct Whole {
     admitted: Arc<Admitted>,
     version: Version,
