@@ -4,6 +4,8 @@
 //! in between (a key may itself contain dots), and the texts that it may have. A string, `true`, `false` and
 //! `null` match their text. A number matches each spelling of the same number. An array matches if one of its
 //! elements does; an object matches no text.
+//!
+//! A match takes time in proportion to the metadata and the number of conditions, whatever their length.
 
 use std::sync::Arc;
 
@@ -29,6 +31,15 @@ struct Condition {
 struct TextPattern {
     text: Box<str>,
     is_start: bool,
+    /// The number that the text is, if it is one.
+    number: Option<Numeric>,
+}
+
+/// A number. Whole ones are compared exactly.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Numeric {
+    Whole(i128),
+    Float(f64),
 }
 
 /// Why a condition is none.
@@ -43,10 +54,16 @@ pub enum MetadataFilterError {
     /// There are more values than one filter may have.
     #[error("a query may have {MAX_VALUES} values for metadata, this one has {0}")]
     TooMany(usize),
+    /// A key or a value is longer than a condition may be.
+    #[error("a key or a value has at most {MAX_BYTES} bytes; `VALUE*` selects by the start of a longer value")]
+    TooLong,
 }
 
 /// The most values of a filter.
 const MAX_VALUES: usize = 64;
+
+/// The longest key, and the longest value.
+const MAX_BYTES: usize = 1_024;
 
 impl MetadataFilter {
     /// Matches devices whose metadata meets all `conditions`: a key and a value, which may end with `*` for
@@ -54,7 +71,7 @@ impl MetadataFilter {
     /// alternatives.
     ///
     /// # Errors
-    /// When a condition has no key or a misplaced `*`, or there are too many of them.
+    /// When a condition has no key or a misplaced `*`, one is too long, or there are too many of them.
     pub fn new<'a>(conditions: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, MetadataFilterError> {
         let mut of_keys: Vec<Condition> = Vec::new();
         let mut values = 0;
@@ -63,6 +80,9 @@ impl MetadataFilter {
             let (key, is_negated) = name.strip_suffix('!').map_or((name, false), |key| (key, true));
             if key.is_empty() {
                 return Err(MetadataFilterError::NoKey);
+            }
+            if key.len() > MAX_BYTES || value.len() > MAX_BYTES {
+                return Err(MetadataFilterError::TooLong);
             }
             let pattern = value.parse()?;
             if values > MAX_VALUES {
@@ -114,15 +134,18 @@ impl Condition {
 /// Returns the first result of `look` for a member of the metadata that `keys` names: by its key, or by the
 /// keys of objects inside each other, with dots in between.
 ///
-/// Each member is reached by one way of splitting the keys, so no member is looked at twice.
+/// Each member is reached by one way of splitting the keys, so no member is looked at twice. The keys of an
+/// object are compared, not the places of dots, because metadata is short and `keys` may be long.
 pub fn find_member<'v, T>(
     object: &'v Map<String, Value>,
     keys: &str,
     look: &impl Fn(&'v Value) -> Option<T>,
 ) -> Option<T> {
     object.get(keys).and_then(look).or_else(|| {
-        let mut splits = keys.match_indices('.').map(|(at, _)| (&keys[..at], &keys[at + 1..]));
-        splits.find_map(|(key, rest)| find_member(object.get(key)?.as_object()?, rest, look))
+        object.iter().find_map(|(key, value)| {
+            let rest = keys.strip_prefix(&**key)?.strip_prefix('.')?;
+            find_member(value.as_object()?, rest, look)
+        })
     })
 }
 
@@ -141,7 +164,8 @@ impl std::str::FromStr for TextPattern {
                 other => text.push(other),
             }
         }
-        Ok(Self { text: text.into(), is_start })
+        let number = if is_start { None } else { Numeric::of_text(&text) };
+        Ok(Self { text: text.into(), is_start, number })
     }
 }
 
@@ -152,7 +176,7 @@ impl TextPattern {
             Value::Bool(value) => self.is_text(if *value { "true" } else { "false" }),
             Value::Null => self.is_text("null"),
             Value::Number(number) => {
-                self.is_text(&number.to_string()) || (!self.is_start && is_number(&self.text, number))
+                self.number.map_or_else(|| self.is_text(&number.to_string()), |own| own.is(number))
             }
             Value::Array(_) | Value::Object(_) => false,
         }
@@ -163,11 +187,17 @@ impl TextPattern {
     }
 }
 
-/// Whether a text is a number, and the same one. Whole numbers are compared exactly.
-fn is_number(text: &str, number: &Number) -> bool {
-    match (text.parse::<i128>(), number.as_i128()) {
-        (Ok(whole), Some(number)) => whole == number,
-        _ => text.parse::<f64>().is_ok_and(|value| Some(value) == number.as_f64()),
+impl Numeric {
+    fn of_text(text: &str) -> Option<Self> {
+        text.parse().map(Self::Whole).or_else(|_| text.parse().map(Self::Float)).ok()
+    }
+
+    fn is(self, number: &Number) -> bool {
+        match (self, number.as_i128()) {
+            (Self::Whole(whole), Some(number)) => whole == number,
+            (Self::Whole(whole), None) => number.as_f64() == Some(whole as f64),
+            (Self::Float(float), _) => number.as_f64() == Some(float),
+        }
     }
 }
 
@@ -253,9 +283,30 @@ mod tests {
             [error("a", "*b"), error("a", "**")],
             [MetadataFilterError::StarInside, MetadataFilterError::StarInside]
         );
+        let long = "x".repeat(MAX_BYTES + 1);
+        assert_eq!(
+            [error(&long, "x"), error("x", &long)],
+            [MetadataFilterError::TooLong, MetadataFilterError::TooLong]
+        );
+        assert!(MetadataFilter::new([(&long[1..], &long[1..])]).is_ok());
         let many = |count| MetadataFilter::new(std::iter::repeat_n(("a", "b"), count));
         assert_eq!(many(MAX_VALUES + 3), Err(MetadataFilterError::TooMany(MAX_VALUES + 3)));
         assert!(many(MAX_VALUES).is_ok());
+    }
+
+    /// Counts the members that are looked at: a key of many dots finds each once.
+    #[test]
+    fn a_long_key_is_followed_along_the_members_that_exist() {
+        let deep = (0..7).fold(json!(1), |inner, _| json!({ "a": inner, "a.a": 2, "b": 3 }));
+        let dots = vec!["a"; 512].join(".");
+        let looked = std::cell::Cell::new(0);
+        let look = |_: &Value| {
+            looked.set(looked.get() + 1);
+            None::<()>
+        };
+        assert_eq!(find_member(deep.as_object().unwrap(), &dots, &look), None);
+        assert_eq!(find_member(deep.as_object().unwrap(), "a.a.a.a.a.a.a", &look), None);
+        assert_eq!(looked.get(), 2, "seven levels, or six with a last key of two");
     }
 
     proptest! {

@@ -71,6 +71,9 @@ pub struct Device {
 /// The most devices outside of the device scope that are fetched for one page.
 const MAX_FETCHED: usize = 100_000;
 
+/// How many devices are matched before other tasks get the thread.
+const MATCHED_AT_ONCE: usize = 64;
+
 /// The most devices that one page looks at, if it selects by metadata or silence.
 const MAX_LOOKED_AT: usize = 10_000;
 
@@ -94,6 +97,34 @@ impl DeviceSelection {
 
     fn matches_metadata(&self, summary: &DeviceSummary) -> bool {
         self.metadata.matches(summary.metadata.as_ref().map(|metadata| &*metadata.text))
+    }
+
+    /// Keeps the devices whose metadata matches. Returns whether it was too late to look at all of them: then
+    /// it keeps those up to the last one that it has looked at.
+    async fn keep_matching(
+        &self,
+        devices: &mut Vec<(Arc<str>, DeviceSummary)>,
+        until: Instant,
+        looked_at: &mut usize,
+        last: &mut Option<Arc<str>>,
+    ) -> bool {
+        let mut left = std::mem::take(devices).into_iter();
+        while left.len() > 0 {
+            for (id, summary) in left.by_ref().take(MATCHED_AT_ONCE) {
+                *looked_at += 1;
+                *last = Some(Arc::clone(&id));
+                if self.matches_metadata(&summary) {
+                    devices.push((id, summary));
+                }
+            }
+            if !self.metadata.is_all() {
+                tokio::task::yield_now().await;
+                if left.len() > 0 && Instant::now() > until {
+                    return true;
+                }
+            }
+        }
+        false
     }
 }
 
@@ -163,6 +194,7 @@ impl Queries {
     ) -> Result<Answer<Listed<T>>, QueryError> {
         let lagging = self.catch_up().await;
         let DevicesRequest { selection, limit, now_ms, .. } = request;
+        let until = deadline - self.limits().timeout / 2;
         let mut pages = Pages::new(scope, request);
         let (mut found, mut partial) = (Vec::new(), false);
         let (mut outside, mut looked_at, mut looked_up) = (0, 0, 0);
@@ -173,9 +205,7 @@ impl Queries {
             let inside = page.devices.into_iter().filter_map(|summary| Some((client_id(scope, &summary)?, summary)));
             let mut inside: Vec<(Arc<str>, DeviceSummary)> = inside.collect();
             outside += fetched - inside.len();
-            looked_at += inside.len();
-            last_looked_at = inside.last().map(|(id, _)| Arc::clone(id)).or(last_looked_at);
-            inside.retain(|(_, summary)| selection.matches_metadata(summary));
+            let is_late = selection.keep_matching(&mut inside, until, &mut looked_at, &mut last_looked_at).await;
             if let Some(since_ms) = selection.silent_since_ms {
                 looked_up += self.keep_silent(deadline, &mut inside, since_ms, *now_ms, page.partial).await?;
             }
@@ -188,7 +218,7 @@ impl Queries {
             }
             let is_short = page.is_cut && keeping == Keeping::Entries && !found.is_empty();
             let is_long = !selection.is_by_id() && (looked_at >= MAX_LOOKED_AT || looked_up >= MAX_LOOKED_UP);
-            if (is_short || is_long || outside > MAX_FETCHED) && !pages.is_done() {
+            if is_late || ((is_short || is_long || outside > MAX_FETCHED) && !pages.is_done()) {
                 if last_looked_at.is_none() {
                     return Err(QueryError::TooManyDevices(outside));
                 }
@@ -249,5 +279,36 @@ impl Device {
         let metadata = metadata.map(|metadata| metadata.text);
         let metrics = series.into_iter().map(|series| series.metric).collect();
         Self { id, metadata, metrics, has_more_metrics: has_more_series, first_ts_ms, last_ts_ms }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_page_ends_with_the_last_device_that_was_looked_at_in_time() {
+        let devices = || -> Vec<(Arc<str>, DeviceSummary)> {
+            let of = |nth: usize| {
+                let id: Arc<str> = format!("d{nth:03}").into();
+                let metadata = format!(r#"{{"nth":{}}}"#, nth % 2).into();
+                let summary = DeviceSummary::of_hour(Arc::clone(&id), Hour(0), (0, 0), []);
+                (id, summary.with_metadata(Some(metadata)))
+            };
+            (0..200).map(of).collect()
+        };
+        let metadata = MetadataFilter::new([("nth", "1")]).unwrap();
+        let selection = DeviceSelection { metadata, ..DeviceSelection::default() };
+        for (until, late, looked, kept) in [
+            (Instant::now() + Duration::from_secs(3_600), false, 200, 100),
+            (Instant::now() - Duration::from_secs(1), true, MATCHED_AT_ONCE, MATCHED_AT_ONCE / 2),
+        ] {
+            let (mut inside, mut looked_at, mut last) = (devices(), 0, None);
+            assert_eq!(selection.keep_matching(&mut inside, until, &mut looked_at, &mut last).await, late);
+            assert_eq!((looked_at, inside.len()), (looked, kept));
+            assert_eq!(last.as_deref(), Some(&*format!("d{:03}", looked - 1)));
+        }
     }
 }

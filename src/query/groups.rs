@@ -66,15 +66,30 @@ impl Queries {
 }
 
 impl DeviceGroups {
-    /// Adds a device with these values. `places` has the index of each group by the text of its values.
+    /// Adds a device with these values. `places` has the index of each group by the text of its values, in which
+    /// equal numbers are written alike.
     fn add(&mut self, values: Vec<Value>, places: &mut HashMap<String, usize>) {
-        let text = Value::Array(values.clone()).to_string();
+        let text = values.iter().map(|value| with_whole_numbers(value).to_string()).collect::<Vec<_>>().join(",");
         let place = *places.entry(text).or_insert(self.groups.len());
         if place == self.groups.len() {
             self.groups.push(DeviceGroup { values, devices: 0 });
         }
         self.groups[place].devices += 1;
         self.group_of.push(place);
+    }
+}
+
+/// A value whose numbers are whole where they can be: `2` for `2.0`, `0` for `-0.0`.
+fn with_whole_numbers(value: &Value) -> Value {
+    const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53: up to here a float has one spelling as a whole number
+    match value {
+        Value::Number(number) => match number.as_f64() {
+            Some(float) if !number.is_i64() && float.fract() == 0.0 && float.abs() <= EXACT => (float as i64).into(),
+            _ => value.clone(),
+        },
+        Value::Array(elements) => elements.iter().map(with_whole_numbers).collect(),
+        Value::Object(members) => members.iter().map(|(key, value)| (key.clone(), with_whole_numbers(value))).collect(),
+        _ => value.clone(),
     }
 }
 
@@ -87,11 +102,19 @@ mod tests {
     #[test]
     fn devices_with_equal_values_are_one_group() {
         let (mut found, mut places) = (DeviceGroups::default(), HashMap::new());
-        for values in [json!([2, "a"]), json!(["2", "a"]), json!([2, "a"]), json!([null, "a"])] {
+        for values in [json!([2, "a"]), json!(["2", "a"]), json!([2.0, "a"]), json!([null, "a"]), json!([2.5, "a"])] {
             found.add(values.as_array().unwrap().clone(), &mut places);
         }
-        assert_eq!(found.group_of, [0, 1, 0, 2]);
-        assert_eq!(found.groups.iter().map(|group| group.devices).collect::<Vec<_>>(), [2, 1, 1]);
+        assert_eq!(found.group_of, [0, 1, 0, 2, 3]);
+        assert_eq!(found.groups.iter().map(|group| group.devices).collect::<Vec<_>>(), [2, 1, 1, 1]);
+        for (a, b, are_equal) in [
+            (json!(0), json!(-0.0), true),
+            (json!([1.0, { "x": 2 }]), json!([1, { "x": 2.0 }]), true),
+            (json!(9_007_199_254_740_992_i64), json!(9_007_199_254_740_993_i64), false),
+            (json!(1e300), json!(1e301), false),
+        ] {
+            assert_eq!(with_whole_numbers(&a) == with_whole_numbers(&b), are_equal, "{a} and {b}");
+        }
     }
 
     #[test]

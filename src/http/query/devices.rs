@@ -9,8 +9,8 @@ use axum::http::{HeaderMap, Uri, Version};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
-use serde_json::json;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::table::{Table, Whole, complete, next_page};
@@ -93,7 +93,7 @@ pub(in crate::http) fn describe_device() -> Operation {
         .problems(&[ProblemCode::UnknownDevice])
 }
 
-fn example() -> serde_json::Value {
+fn example() -> Value {
     json!({
         "deviceId": "S1", "metadata": { "floor": 2 }, "metrics": ["hum", "temp"],
         "firstSeen": "2026-04-20T14:00:10.000Z", "lastSeen": "2026-04-20T14:00:20.000Z",
@@ -148,7 +148,7 @@ fn table(format: Format, devices: &[query::Device]) -> Table {
         table.text(&device.id);
         table.instant(device.first_ts_ms);
         table.instant(device.last_ts_ms);
-        table.json(device.metadata.as_deref().unwrap_or("null"));
+        table.json(metadata_of(device).as_ref().map_or("null", |metadata| metadata.get()));
         table.json(&serde_json::to_string(&device.metrics).expect("texts are JSON"));
         table.json(if device.has_more_metrics { "true" } else { "false" });
     }
@@ -244,15 +244,43 @@ fn check_prefix(prefix: &str) -> Result<(), Problem> {
     }
 }
 
+/// The metadata of a device in its one form: without spaces and line feeds, its keys sorted. Devices write it as
+/// they like, and pending and stored metadata differ in that.
+fn metadata_of(device: &query::Device) -> Option<Box<RawValue>> {
+    let object: Map<String, Value> = serde_json::from_str(device.metadata.as_deref()?).ok()?;
+    serde_json::value::to_raw_value(&object).ok()
+}
+
 impl From<query::Device> for Device {
     fn from(device: query::Device) -> Self {
         Self {
             id: device.id.to_string(),
-            metadata: device.metadata.and_then(|text| RawValue::from_string(text.to_string()).ok()),
+            metadata: metadata_of(&device),
             metrics: device.metrics,
             more_metrics: device.has_more_metrics,
             first_seen: rfc3339(device.first_ts_ms),
             last_seen: rfc3339(device.last_ts_ms),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_is_one_line_however_it_was_written() {
+        let device = |metadata: &str| query::Device {
+            id: "S1".into(),
+            metadata: Some(metadata.into()),
+            metrics: Vec::new(),
+            has_more_metrics: false,
+            first_ts_ms: 0,
+            last_ts_ms: 0,
+        };
+        let written = device("{\"z\": [\r\n1e3,\n -0 ],\t\"a\\n\": \"\\u000a\"}\n");
+        assert_eq!(metadata_of(&written).unwrap().get(), r#"{"a\n":"\n","z":[1000.0,-0.0]}"#);
+        let rows = table(Format::Ndjson, &[written]).into_rows();
+        assert_eq!(String::from_utf8(rows).unwrap().lines().count(), 1);
     }
 }
