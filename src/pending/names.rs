@@ -4,8 +4,11 @@
 //! lives as long as something refers to it. So unused names are freed without a search for them, and a query
 //! resolves names without the lock of pending.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+use foldhash::fast::FixedState;
 
 use super::hash_index::HashIndex;
 use super::slots::{Key, Slots};
@@ -32,6 +35,8 @@ pub(super) struct Names {
 struct Table {
     by_id: Slots<Metric>,
     ids: HashIndex,
+    /// The ids of texts that several ids have.
+    with_other_measurements: HashSet<Key, FixedState>,
 }
 
 impl Names {
@@ -39,18 +44,20 @@ impl Names {
         Arc::new(Self { table: RwLock::default(), bytes: AtomicU64::default(), held: Arc::clone(held) })
     }
 
-    /// Returns the id of a name. A new name gets a new id; a known one keeps its measurement, if it has one.
+    /// Returns the id of a name. The same text with another measurement is another name: what one device
+    /// sends must not decide where the measurement of another one ends.
     pub(super) fn id(&self, Name { text, measurement_bytes }: Name<'_>) -> Key {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        let Table { by_id, ids } = &mut *table;
+        let Table { by_id, ids, with_other_measurements } = &mut *table;
         let hash = ids.hash(text.as_bytes());
-        if let Some(id) = ids.find(hash, |id| &*by_id[id] == text) {
-            if measurement_bytes > 0 && by_id[id].measurement().is_none() {
-                by_id[id] = Metric::of_measurement(text, measurement_bytes);
-            }
+        let length_of = |id: Key| by_id[id].measurement().map_or(0, str::len);
+        let is_it = |id| &*by_id[id] == text && length_of(id) == usize::from(measurement_bytes);
+        if let Some(id) = ids.find(hash, is_it) {
             return id;
         }
+        let other = ids.find(hash, |id| &*by_id[id] == text);
         let id = by_id.insert(Metric::of_measurement(text, measurement_bytes));
+        with_other_measurements.extend(other.into_iter().flat_map(|other| [other, id]));
         ids.insert(hash, id);
         let bytes = (text.len() + NAME_BYTES) as u64;
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -61,6 +68,11 @@ impl Names {
     /// Returns the name of an id that [`Self::id`] returned.
     pub(super) fn name(&self, id: Key) -> Metric {
         self.table.read().unwrap_or_else(PoisonError::into_inner).by_id[id].clone()
+    }
+
+    /// Whether another id has the same text.
+    pub(super) fn has_other_measurements(&self, id: Key) -> bool {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).with_other_measurements.contains(&id)
     }
 
     pub(super) fn len(&self) -> usize {

@@ -93,8 +93,8 @@ impl PendingHour {
     #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
         let mut metrics: Vec<Metric> = self.parts().flat_map(BucketSnapshot::metrics).collect();
-        metrics.sort_unstable();
-        metrics.dedup();
+        metrics.sort_unstable_by(|a, b| a.cmp(b).then_with(|| b.measurement().cmp(&a.measurement())));
+        metrics.dedup(); // of the same text, it keeps the first one: the one with a measurement
         metrics
     }
 
@@ -166,13 +166,24 @@ struct Numbering<'a> {
     /// Numbers by id, if there are more than a few.
     numbers: HashMap<Key, u32, FixedState>,
     metrics: Vec<Metric>,
+    /// The numbers of metrics whose text is that of several ids, and the other ids of these numbers.
+    shared: HashMap<Metric, u32, FixedState>,
+    others: HashMap<Key, u32, FixedState>,
     /// The number after the last one, for readings of one kind carry the same metrics in the same order.
     guess: usize,
 }
 
 impl<'a> Numbering<'a> {
     fn new(names: &'a Names) -> Self {
-        Self { names, ids: Vec::new(), numbers: HashMap::default(), metrics: Vec::new(), guess: 0 }
+        Self {
+            names,
+            ids: Vec::new(),
+            numbers: HashMap::default(),
+            metrics: Vec::new(),
+            shared: HashMap::default(),
+            others: HashMap::default(),
+            guess: 0,
+        }
     }
 
     fn sample(&mut self, arrived: &stream::Arrived) -> Sample {
@@ -188,13 +199,26 @@ impl<'a> Numbering<'a> {
         } else {
             self.numbers.get(&id).map(|number| *number as usize)
         };
-        known.unwrap_or_else(|| self.add(id))
+        known.or_else(|| self.others.get(&id).map(|number| *number as usize)).unwrap_or_else(|| self.add(id))
     }
 
+    /// Numbers a new id. If another one has the same text, both have one number, and the metric has the
+    /// measurement of the first id that has one.
     fn add(&mut self, id: Key) -> usize {
-        let number = self.ids.len();
+        let (number, metric) = (self.ids.len(), self.names.name(id));
+        if self.names.has_other_measurements(id) {
+            if let Some(&known) = self.shared.get(&metric) {
+                self.others.insert(id, known);
+                let first = &mut self.metrics[known as usize];
+                if first.measurement().is_none() {
+                    *first = metric;
+                }
+                return known as usize;
+            }
+            self.shared.insert(metric.clone(), number as u32);
+        }
         self.ids.push(id);
-        self.metrics.push(self.names.name(id));
+        self.metrics.push(metric);
         if number >= FEW_METRICS {
             let new = self.numbers.len()..; // all of them when the table begins
             self.numbers.extend(self.ids[new.clone()].iter().copied().zip(new.start as u32..));

@@ -445,3 +445,42 @@ fn a_snapshot_does_not_change_and_knows_its_names() {
     let now = hours(&pending, "a", Hour(0)..Hour(1)).remove(0);
     assert_eq!((now.metrics().len(), now.contents().value(7, "x"), now.span_ms()), (30_001, Some(3.0), (5, 9)));
 }
+
+#[test]
+fn each_device_has_its_own_measurements_and_a_text_is_one_series() {
+    let mut pending = Pending::new(Limits { max_readings: 100, ..LIMITS });
+    let mut at = 0;
+    let mut insert = |device, ts_ms, measurement_bytes, value| {
+        let mut builder = BatchBuilder::default();
+        let values = [("a_b_c", value), ("z", value)];
+        builder.push_of(None, device, None, ts_ms, measurement_bytes, values.into_iter()).unwrap();
+        at += 1;
+        pending.insert(builder.finish().payload(), Position(at), at).unwrap();
+    };
+    insert("one", 0, 1, 1.0); // a_b_c is field b_c of a
+    insert("two", 0, 3, 2.0); // field c of a_b
+    insert("json", 0, 0, 3.0); // a metric of its own, until a measurement is known
+    for (ts_ms, measurement_bytes) in [(0, 3), (1, 1), (2, 0)] {
+        insert("one", ts_ms, measurement_bytes, 4.0 + ts_ms as f64);
+        insert("json", ts_ms, 1, 4.0 + ts_ms as f64);
+    }
+    let mut written = take(&mut pending, ALL, 10);
+    written.sort_by(|a, b| a.device.cmp(&b.device));
+    let found = written.iter().map(|write| {
+        let contents = &write.contents;
+        let samples = contents.samples().iter();
+        let values: Vec<_> = samples.filter(|of| **contents.metric_of(of) == *"a_b_c").map(|of| of.value).collect();
+        let named =
+            contents.metrics().iter().find(|metric| ***metric == *"a_b_c").and_then(|found| found.measurement());
+        (&*write.device, named.map(str::to_owned), values)
+    });
+    let a = || Some("a".to_owned());
+    assert_eq!(
+        found.collect::<Vec<_>>(),
+        [
+            ("json", a(), vec![4.0, 5.0, 6.0]),
+            ("one", a(), vec![4.0, 5.0, 6.0]),
+            ("two", Some("a_b".to_owned()), vec![2.0]),
+        ]
+    );
+}
