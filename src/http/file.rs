@@ -31,7 +31,7 @@ use crate::model::Metric;
 use crate::query::{Export, QueryError, ReadingSlices, Slice};
 
 /// The size of a piece before compression, about.
-const PIECE_BYTES: usize = 64 << 10;
+pub(super) const PIECE_BYTES: usize = 64 << 10;
 
 /// The pieces that wait for the connection.
 const PIECES_AHEAD: usize = 2;

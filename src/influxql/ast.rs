@@ -1,5 +1,7 @@
 //! The statements of a query, as the parser understood them.
 
+use std::collections::BTreeSet;
+
 use super::regex::Pattern;
 
 /// An operator between two expressions.
@@ -222,7 +224,7 @@ pub enum Shown {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Keys {
     /// `WITH KEY = a` and `WITH KEY IN (a, b)`
-    In(Vec<String>),
+    In(BTreeSet<String>),
     /// `WITH KEY != a`
     Not(String),
     /// `WITH KEY =~ /a/`

@@ -1,5 +1,6 @@
 //! A source in memory, from line protocol, for tests and fuzzing.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub(super) struct Data {
     pub(super) hours: usize,
     /// Whether stats are refused.
     pub(super) has_no_hours: bool,
+    /// How often the work asked whether it may go on.
+    pub(super) checks: Cell<usize>,
     /// The tags that were wanted.
     pub(super) wanted: Vec<WantedTag>,
     /// Other names of a tag.
@@ -122,9 +125,13 @@ impl Source for Data {
             let fields = fields.keys().cloned().collect();
             Series { key, tags: tags.clone(), fields, aliases: Arc::clone(&self.aliases) }
         });
-        let is_wanted =
-            |one: &Series| wanted.iter().all(|wanted| wanted.values.iter().any(|value| one.tag(&wanted.key) == value));
+        let is_wanted = |one: &Series| wanted.iter().all(|wanted| wanted.values.contains(one.tag(&wanted.key)));
         Ok(all.filter(is_wanted).collect())
+    }
+
+    fn check(&self) -> Result<(), StatementError> {
+        self.checks.set(self.checks.get() + 1);
+        Ok(())
     }
 
     fn span_ms(&self, request: &Request<'_>) -> Range<i64> {

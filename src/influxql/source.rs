@@ -3,6 +3,7 @@
 //! The language knows measurements, fields and tags. [`super::mapping`] translates them to metrics, devices
 //! and labels. All instants are Unix milliseconds, all ranges half-open.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ pub struct WantedTag {
     /// The key of the tag.
     pub key: String,
     /// Its values; a series with another value is not needed.
-    pub values: Vec<String>,
+    pub values: BTreeSet<String>,
 }
 
 /// Which values of which series a statement needs.
@@ -148,6 +149,12 @@ pub trait Source {
     /// # Errors
     /// If the data cannot be read, or there are too many series.
     fn series(&mut self, measurement: &str, wanted: &[WantedTag]) -> Result<Vec<Series>, StatementError>;
+
+    /// Checks whether the statement may go on. Long work without reading asks now and then.
+    ///
+    /// # Errors
+    /// At the deadline, and when the client is gone.
+    fn check(&self) -> Result<(), StatementError>;
 
     /// Returns a range that has all instants of a request that may have rows.
     fn span_ms(&self, request: &Request<'_>) -> Range<i64>;

@@ -10,7 +10,7 @@ use super::super::App;
 use super::super::body;
 use super::{Refusal, Shape};
 use crate::access::Grant;
-use crate::influxql::{Epoch, Format, Parameters};
+use crate::influxql::{Epoch, Format, QUERY_MAX_BYTES};
 use crate::wire;
 
 /// The rows of a chunk if the request does not say, as in InfluxDB.
@@ -19,11 +19,24 @@ const CHUNK_ROWS: usize = 10_000;
 /// The most rows of a chunk.
 const CHUNK_ROWS_MAX: usize = 100_000;
 
+/// The longest text of `params`, in bytes: parsed, it takes up to a hundred times as much.
+const PARAMS_MAX_BYTES: usize = 64 << 10;
+
+/// The longest form or query string, in bytes. Encoding may take three bytes for one.
+const FORM_MAX_BYTES: usize = 3 * (QUERY_MAX_BYTES + PARAMS_MAX_BYTES) + (4 << 10);
+
+/// The most parameters of a form and a query string together.
+const PAIRS_MAX: usize = 100;
+
+/// The parameters that have an effect.
+const KNOWN: [&str; 7] = ["q", "params", "db", "epoch", "chunked", "chunk_size", "pretty"];
+
 /// A request, as its parameters describe it.
 #[derive(Debug)]
 pub(super) struct Form {
     pub(super) query: String,
-    pub(super) parameters: Parameters,
+    /// The JSON of the bound parameters.
+    pub(super) parameters: Option<String>,
     pub(super) database: Option<String>,
     pub(super) epoch: Option<Epoch>,
     /// The rows of a chunk of the answer; `None`: the answer is one document.
@@ -54,9 +67,25 @@ impl Form {
     }
 
     fn parse(body: &[u8], query: &str, format: Format) -> Result<Self, (Refusal, Shape)> {
-        let mut params: Vec<(Cow<'_, str>, Cow<'_, str>)> = form_urlencoded::parse(body).collect();
-        params.extend(form_urlencoded::parse(query.as_bytes()));
-        let find = |name: &str| params.iter().find(|(key, _)| key == name).map(|(_, value)| value.trim());
+        let refused = |message| Err((Refusal::Malformed(message), Shape { format, is_pretty: false }));
+        let bytes = body.len().max(query.len());
+        if bytes > FORM_MAX_BYTES {
+            return refused(format!("a form has at most {FORM_MAX_BYTES} bytes, this one has {bytes}"));
+        }
+        let mut params: [Option<Cow<'_, str>>; KNOWN.len()] = Default::default();
+        let pairs = form_urlencoded::parse(body).chain(form_urlencoded::parse(query.as_bytes()));
+        for (at, (name, value)) in pairs.enumerate() {
+            if at == PAIRS_MAX {
+                return refused(format!("a request has at most {PAIRS_MAX} parameters"));
+            }
+            if let Some(place) = KNOWN.iter().position(|known| name == *known) {
+                params[place].get_or_insert(value);
+            }
+        }
+        let find = |name: &str| {
+            let place = KNOWN.iter().position(|known| name == *known)?;
+            params[place].as_deref().map(str::trim)
+        };
         let is_true = |name: &str| find(name) == Some("true");
         let is_pretty = is_true("pretty");
         let malformed = |message| (Refusal::Malformed(message), Shape { format, is_pretty });
@@ -64,15 +93,16 @@ impl Form {
         let Some(query) = text("q") else {
             return Err(malformed("missing required parameter \"q\"".to_owned()));
         };
-        let parameters = match text("params") {
-            Some(json) => Parameters::from_json(json).map_err(malformed)?,
-            None => Parameters::default(),
-        };
+        let parameters = text("params");
+        if let Some(json) = parameters.filter(|json| json.len() > PARAMS_MAX_BYTES) {
+            let message = format!("params has at most {PARAMS_MAX_BYTES} bytes, this one has {}", json.len());
+            return Err(malformed(message));
+        }
         let chunk_rows = find("chunk_size").and_then(|size| size.parse().ok()).filter(|size| *size > 0);
         let chunk_rows = chunk_rows.unwrap_or(CHUNK_ROWS).min(CHUNK_ROWS_MAX);
         Ok(Self {
             query: query.to_owned(),
-            parameters,
+            parameters: parameters.map(str::to_owned),
             database: text("db").map(str::to_owned),
             // InfluxDB takes an unknown unit as nanoseconds.
             epoch: text("epoch").map(|unit| Epoch::parse(unit).unwrap_or(Epoch::Nanosecond)),
@@ -136,15 +166,35 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_needed_and_parameters_are_an_object() {
+    fn a_query_is_needed_and_forms_have_limits() {
+        let pairs = |count: usize| "q=x&".to_owned() + &"+&".repeat(count - 1);
+        assert!(Form::parse(b"", &pairs(PAIRS_MAX), Format::Json).is_ok());
         for (query, error) in [
-            ("db=x", "missing required parameter \"q\""),
-            ("q=", "missing required parameter \"q\""),
-            ("q=x&params=[1]", "error parsing query parameters"),
+            ("db=x".to_owned(), "missing required parameter \"q\""),
+            ("q=".to_owned(), "missing required parameter \"q\""),
+            (pairs(PAIRS_MAX + 1), "a request has at most 100 parameters"),
+            (format!("q=x&params={}", "[".repeat(PARAMS_MAX_BYTES + 1)), "params has at most 65536 bytes"),
+            (format!("q={}", "x".repeat(FORM_MAX_BYTES)), "a form has at most 987136 bytes, this one has 987138"),
         ] {
-            let (refusal, _) = Form::parse(b"", query, Format::Json).expect_err("no query");
-            assert!(matches!(&refusal, Refusal::Malformed(message) if message.contains(error)), "{refusal:?}");
+            for (body, query) in [(&*query, ""), ("", &query)] {
+                let (refusal, _) = Form::parse(body.as_bytes(), query, Format::Json).expect_err("no query");
+                assert!(matches!(&refusal, Refusal::Malformed(message) if message.contains(error)), "{refusal:?}");
+            }
         }
+    }
+
+    #[test]
+    fn the_scope_is_looked_at_before_a_query_is_parsed() {
+        let read = |query: &str, may_query| {
+            let form = Form::parse(b"", query, Format::Json).map_err(|(refusal, _)| refusal)?;
+            super::super::statements(&form, may_query)
+        };
+        assert_eq!(read("q=CREATE+DATABASE+d", false).expect("it is allowed").len(), 1);
+        assert!(matches!(read("q=SHOW+DATABASES", false), Err(Refusal::Problem(_))));
+        let malformed = format!("q=SHOW+DATABASES&params={}", "[".repeat(2_000));
+        assert!(matches!(read(&malformed, false), Err(Refusal::Problem(_))));
+        let error = read(&malformed, true).expect_err("no object");
+        assert!(matches!(&error, Refusal::Malformed(message) if message.contains("error parsing query parameters")));
     }
 
     #[test]

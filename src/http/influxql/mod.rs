@@ -31,17 +31,18 @@ use self::source::Stored;
 use super::App;
 use super::admission::{self, Admitted};
 use super::delivery::Delivery;
-use super::file::{self, FILE_BYTES, FileError, Output};
+use super::file::{self, FILE_BYTES, FileError, Output, PIECE_BYTES};
 use super::format::Encoding;
 use super::influx::INFLUXDB_VERSION;
 use super::openapi::parameter::{CHUNK_SIZE, CHUNKED, DB, EPOCH, PARAMS, PRETTY, Q};
-use super::openapi::{Operation, Parameters, Tag};
+use super::openapi::{self, Operation, Tag};
 use super::problem::Problem;
 use crate::access::Grant;
 use crate::config::Scope;
 use crate::influxql::ast::Statement;
-use crate::influxql::{Limits, Memory, Options, ParseError, StatementError, Writer, execute, parse, stream};
-use crate::telemetry::Limit;
+use crate::influxql::{
+    Limits, Memory, Options, OutSeries, Parameters, ParseError, StatementError, Writer, execute, parse, stream,
+};
 
 /// The name of the database if a request names none. All data is in it.
 const DATABASE: &str = "tidegauge";
@@ -49,8 +50,11 @@ const DATABASE: &str = "tidegauge";
 /// The memory of a query without data.
 const LEAST_BYTES: usize = 64 << 10;
 
+/// The longest statements and parameters of a token that may only create databases.
+const INGEST_MAX_BYTES: usize = 1_024;
+
 /// The parameters that [`Form`] reads.
-const PARAMETERS: Parameters = &[&Q, &DB, &EPOCH, &PARAMS, &PRETTY, &CHUNKED, &CHUNK_SIZE];
+const PARAMETERS: openapi::Parameters = &[&Q, &DB, &EPOCH, &PARAMS, &PRETTY, &CHUNKED, &CHUNK_SIZE];
 
 /// Describes `GET /query` and `POST /query`.
 pub(super) fn describe() -> [Operation; 2] {
@@ -149,10 +153,7 @@ impl Shape {
 }
 
 async fn answer(app: &Arc<App>, grant: Arc<Grant>, form: Form, headers: &HeaderMap) -> Result<Response, Refusal> {
-    let statements = parse(&form.query, &form.parameters)?;
-    if !grant.allows(Scope::Query) && !statements.iter().all(|statement| *statement == Statement::CreateDatabase) {
-        return Err(Problem::forbidden("the token lacks the scope \"query\"".to_owned()).into());
-    }
+    let statements = statements(&form, grant.allows(Scope::Query))?;
     let encoding = Encoding::choose(headers);
     let (shape, quota, job_app) = (form.shape(), Arc::clone(&grant.quota), Arc::clone(app));
     let answer = move |admitted: Arc<Admitted>| async move {
@@ -160,6 +161,21 @@ async fn answer(app: &Arc<App>, grant: Arc<Grant>, form: Form, headers: &HeaderM
         answer.unwrap_or_else(|problem| Refusal::Problem(problem).into_response(shape))
     };
     Ok(admission::run(app, &quota, Delivery::of(headers), answer).await?)
+}
+
+/// Parses the statements of a request. Without the scope `query` only short ones that create databases.
+fn statements(form: &Form, may_query: bool) -> Result<Vec<Statement>, Refusal> {
+    let forbidden = || Problem::forbidden("the token lacks the scope \"query\"".to_owned());
+    if !may_query && form.query.len() + form.parameters.as_ref().map_or(0, String::len) > INGEST_MAX_BYTES {
+        return Err(forbidden().into());
+    }
+    let parameters = match &form.parameters {
+        Some(json) => Parameters::from_json(json).map_err(Refusal::Malformed)?,
+        None => Parameters::default(),
+    };
+    let statements = parse(&form.query, &parameters)?;
+    let is_allowed = may_query || statements.iter().all(|statement| *statement == Statement::CreateDatabase);
+    if is_allowed { Ok(statements) } else { Err(forbidden().into()) }
 }
 
 /// The evaluation of a request on a blocking thread.
@@ -204,42 +220,47 @@ impl Job {
             response.headers_mut().extend(headers);
             return Ok(response);
         }
-        let written = tokio::task::spawn_blocking(move || job.write().map(|text| (text, job.memory.held))).await;
-        let written = written.map_err(|error| Problem::internal(&error.to_string()))?;
-        let (text, memory) = written.map_err(|_| Problem::too_many_queries(Limit::QueryBytes))?;
+        let written = tokio::task::spawn_blocking(move || (job.write(), job.memory.held)).await;
+        let (text, memory) = written.map_err(|error| Problem::internal(&error.to_string()))?;
         drop(guard);
         admitted.keep(memory.into_inner().unwrap_or_else(PoisonError::into_inner));
         Ok(shape.respond(Body::from(text)))
     }
 
     /// The answer as one document.
-    fn write(&self) -> Result<Vec<u8>, StatementError> {
+    fn write(&self) -> Vec<u8> {
         let mut text = Vec::new();
         let mut writer = self.writer(&mut text);
         let mut failed = false;
         for (id, statement) in self.statements.iter().enumerate() {
-            let before = text.len();
             if failed {
                 writer.result(id, Err(&StatementError::not_executed()), &mut text);
                 continue;
             }
             let (answer, lagging) = self.evaluate(|source, options| execute(statement, source, options));
+            let answer = answer.and_then(|series| {
+                let (timeout, memory) = (self.app.queries.limits().timeout, &self.memory);
+                let check = || source::check(&self.cancelled, self.deadline, timeout);
+                charge_text(&writer, &series, memory, check)?;
+                Ok(series)
+            });
             failed = answer.is_err();
             warn(&mut writer, lagging);
             writer.result(id, answer.as_deref(), &mut text);
-            self.memory.grow(text.len() - before)?;
         }
         writer.finish(&mut text);
-        Ok(text)
+        text
     }
 
     /// Sends the answer in chunks.
     fn send(&self, out: &mut Output) -> Result<(), FileError> {
-        let mut writer = self.writer(&mut out.text);
+        let mut text = Vec::new();
+        let mut writer = self.writer(&mut text);
+        let mut most = PIECE_BYTES;
         let mut failed = false;
         for (id, statement) in self.statements.iter().enumerate() {
             if failed {
-                writer.result(id, Err(&StatementError::not_executed()), &mut out.text);
+                writer.result(id, Err(&StatementError::not_executed()), &mut text);
                 continue;
             }
             let (mut broken, mut held) = (None, 0);
@@ -250,10 +271,15 @@ impl Job {
                         self.memory.grow(bytes - held)?;
                         held = bytes;
                     }
-                    writer.part(id, part, &mut out.text);
-                    out.send_if_full().map_err(|error| {
-                        broken = Some(error);
-                        StatementError::not_executed()
+                    writer.part(id, part, &mut text, &mut |text| {
+                        if text.len() > most {
+                            self.memory.grow(text.len() - most)?;
+                            most = text.len();
+                        }
+                        self.pass(text, out).map_err(|error| {
+                            broken = Some(error);
+                            StatementError::not_executed()
+                        })
                     })
                 })
             });
@@ -262,11 +288,23 @@ impl Job {
             }
             failed = answer.is_err();
             warn(&mut writer, lagging);
-            writer.end(id, answer.as_ref().copied(), &mut out.text);
-            out.send_if_full()?;
+            writer.end(id, answer.as_ref().copied(), &mut text);
+            self.pass(&mut text, out)?;
         }
-        writer.finish(&mut out.text);
+        writer.finish(&mut text);
+        out.text = text;
         Ok(())
+    }
+
+    /// Sends text if it is long enough for a piece, unless the client is gone.
+    fn pass(&self, text: &mut Vec<u8>, out: &mut Output) -> Result<(), FileError> {
+        if self.cancelled.is_cancelled() {
+            return Err(FileError::Gone);
+        }
+        std::mem::swap(text, &mut out.text);
+        let sent = out.send_if_full();
+        std::mem::swap(text, &mut out.text);
+        sent
     }
 
     /// The memory of the rows and the text of a chunk.
@@ -320,6 +358,21 @@ impl Job {
     }
 }
 
+/// Takes the memory of the text of a result before it is written.
+fn charge_text(
+    writer: &Writer,
+    series: &[OutSeries],
+    memory: &dyn Memory,
+    check: impl Fn() -> Result<(), StatementError>,
+) -> Result<(), StatementError> {
+    let mut bytes = 0;
+    for one in series {
+        check()?;
+        source::grow(memory, &mut bytes, writer.bytes_of(one))?;
+    }
+    Ok(())
+}
+
 /// Notes in the next result that the newest readings may be missing.
 fn warn(writer: &mut Writer, lagging: Option<Duration>) {
     if let Some(lagging) = lagging {
@@ -344,5 +397,49 @@ impl Memory for Held {
         let more = self.admitted.try_take(bytes).map_err(|problem| StatementError::new(problem.detail()))?;
         self.held.lock().unwrap_or_else(PoisonError::into_inner).merge(more);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::influxql::{Format, Value};
+
+    /// Memory of 16 MiB.
+    #[derive(Debug, Default)]
+    struct Few(Mutex<usize>);
+
+    impl Memory for Few {
+        fn grow(&self, bytes: usize) -> Result<(), StatementError> {
+            let mut taken = self.0.lock().expect("no panic");
+            *taken += bytes;
+            if *taken > 16 << 20 { Err("no memory".into()) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn text_is_charged_and_the_work_on_it_ends_early() {
+        let one = OutSeries {
+            name: "m".into(),
+            tags: vec![("k".repeat(500).into(), "v".into())],
+            columns: vec!["c".repeat(500); 100].into(),
+            has_time: true,
+            zone: None,
+            rows: vec![(0, vec![Value::Null; 99].into())],
+            is_partial: false,
+        };
+        let writer = Writer::new(Format::Json, None, false, None, 1, &mut Vec::new());
+        let charge = |count, check: &dyn Fn() -> Result<(), StatementError>| {
+            charge_text(&writer, &vec![one.clone(); count], &Few::default(), check)
+        };
+        assert_eq!(charge(200, &|| Ok(())), Ok(()));
+        assert_eq!(charge(400, &|| Ok(())), Err("no memory".into()));
+        let (token, second) = (CancellationToken::new(), Duration::from_secs(1));
+        let later = Instant::now() + Duration::from_secs(3_600);
+        assert_eq!(charge(1, &|| source::check(&token, later, second)), Ok(()));
+        let error = charge(1, &|| source::check(&token, Instant::now(), second)).expect_err("it is late");
+        assert!(error.to_string().contains("query.timeout"), "{error}");
+        token.cancel();
+        assert_eq!(charge(1, &|| source::check(&token, later, second)), Err("the client is gone".into()));
     }
 }

@@ -72,7 +72,7 @@ impl Stored<'_> {
         let answer = async { tokio::time::timeout_at(self.deadline, answer).await.map_err(|_| timeout())? };
         match self.runtime.block_on(self.cancelled.run_until_cancelled(answer)) {
             Some(answer) => answer.map_err(|error| StatementError::new(error.to_string())),
-            None => Err("the client is gone".into()),
+            None => Err(gone()),
         }
     }
 
@@ -131,8 +131,7 @@ impl Stored<'_> {
     /// The client IDs of the only devices that can have the wanted tags; `None` if any may have them.
     fn ids(&self, wanted: &[WantedTag]) -> Option<Vec<Arc<str>>> {
         let of_device = wanted.iter().find(|wanted| self.catalogue.is_of_device(&wanted.key))?;
-        let ids: BTreeSet<&String> = of_device.values.iter().collect();
-        Some(ids.into_iter().map(|id| Arc::from(&**id)).collect())
+        Some(of_device.values.iter().map(|id| Arc::from(&**id)).collect())
     }
 
     /// The devices of a request, with the series of each.
@@ -354,6 +353,10 @@ impl Source for Stored<'_> {
         Ok(found.into_iter().enumerate().map(with_key).collect())
     }
 
+    fn check(&self) -> Result<(), StatementError> {
+        check(self.cancelled, self.deadline, self.queries.limits().timeout)
+    }
+
     fn span_ms(&self, request: &Request<'_>) -> Range<i64> {
         let places = request.series.iter().filter_map(|series| self.places.get(series.key));
         let spans = places.map(|place| place.span_ms.clone());
@@ -456,7 +459,7 @@ fn start_of_newest(of_device: &OfDevice, rollups: &Rollups, newest: usize) -> Op
 }
 
 fn has_all(series: &Series, wanted: &[WantedTag]) -> bool {
-    wanted.iter().all(|wanted| wanted.values.iter().any(|value| series.tag(&wanted.key) == value))
+    wanted.iter().all(|wanted| wanted.values.contains(series.tag(&wanted.key)))
 }
 
 fn filter<'m>(metrics: impl Iterator<Item = &'m Metric>) -> Result<SeriesFilter, StatementError> {
@@ -467,8 +470,23 @@ fn too_many_series(max: usize) -> StatementError {
     format!("max-select-series limit exceeded: ({}/{max}); query.max_points is the limit", max + 1).into()
 }
 
+fn gone() -> StatementError {
+    "the client is gone".into()
+}
+
+/// Fails when the client is gone, and at the deadline.
+pub(super) fn check(cancelled: &CancellationToken, deadline: Instant, timeout: Duration) -> Result<(), StatementError> {
+    if cancelled.is_cancelled() {
+        return Err(gone());
+    }
+    if Instant::now() >= deadline {
+        return Err(QueryError::Timeout(timeout).to_string().into());
+    }
+    Ok(())
+}
+
 /// Takes memory for what is found, some of it in advance.
-fn grow(memory: &dyn Memory, bytes: &mut usize, more: usize) -> Result<(), StatementError> {
+pub(super) fn grow(memory: &dyn Memory, bytes: &mut usize, more: usize) -> Result<(), StatementError> {
     const STEP: usize = 1 << 20;
     let before = bytes.div_ceil(STEP);
     *bytes += more;

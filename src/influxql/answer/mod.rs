@@ -5,8 +5,11 @@ mod json;
 mod msgpack;
 mod number;
 
+use std::convert::Infallible;
+
 use super::error::StatementError;
 use super::eval::OutSeries;
+use super::value::Value;
 use csv::CsvState;
 
 /// The form of an answer.
@@ -116,12 +119,36 @@ impl Writer {
         self.messages.push(message.into());
     }
 
+    /// The most bytes that the text of a series takes.
+    #[must_use]
+    pub fn bytes_of(&self, series: &OutSeries) -> usize {
+        /// The indentation, the line end and the marks of an element of a pretty document.
+        const OF_PRETTY: usize = 40;
+        /// The marks and keys of a series, of a row with its time, and of an element.
+        const OF_SERIES: usize = 384;
+        const OF_ROW: usize = 128;
+        const OF_ELEMENT: usize = 8;
+        let of_element = if self.is_pretty { OF_PRETTY } else { OF_ELEMENT };
+        let of_tags: usize =
+            series.tags.iter().map(|(key, value)| bytes_of(key) + bytes_of(value) + 2 * of_element).sum();
+        let of_columns: usize = series.columns.iter().map(|name| bytes_of(name) + of_element).sum();
+        let header = OF_SERIES + bytes_of(&series.name) + of_tags;
+        // CSV repeats the name and the tags in each row.
+        let of_row = if self.format == Format::Csv { header + OF_ROW } else { OF_ROW };
+        let of_rows: usize = series
+            .rows
+            .iter()
+            .map(|(_, values)| of_row + values.iter().map(|value| bytes_of_value(value) + of_element).sum::<usize>())
+            .sum();
+        header + of_columns + of_rows
+    }
+
     /// Writes the result of one statement.
     pub fn result(&mut self, id: usize, result: Result<'_>, out: &mut Vec<u8>) {
         match result {
             Ok(series) if self.chunk_rows.is_some() => {
                 for one in series {
-                    self.part(id, one.clone(), out);
+                    let Ok(()) = self.part(id, one.clone(), out, &mut |_| Ok::<_, Infallible>(()));
                 }
                 self.end(id, Ok(()), out);
             }
@@ -131,7 +158,17 @@ impl Writer {
 
     /// Writes a part of the result of one statement, in a chunked answer. Successive parts of one series
     /// continue it. The writer holds the last chunk back, because a chunk says whether another one follows.
-    pub fn part(&mut self, id: usize, part: OutSeries, out: &mut Vec<u8>) {
+    /// `written` gets the buffer after each chunk, and may send and clear it.
+    ///
+    /// # Errors
+    /// Those of `written`. Then the rest of the part is lost.
+    pub fn part<E>(
+        &mut self,
+        id: usize,
+        part: OutSeries,
+        out: &mut Vec<u8>,
+        written: &mut impl FnMut(&mut Vec<u8>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         match &mut self.held {
             Some(held) if held.name == part.name && held.tags == part.tags && held.has_time && part.has_time => {
                 held.rows.extend(part.rows);
@@ -141,18 +178,21 @@ impl Writer {
                     // The series of a SHOW do not announce each other.
                     let has_time = before.has_time;
                     self.chunk(id, Ok(&[before]), has_time, out);
+                    written(out)?;
                 }
             }
         }
         let chunk_rows = self.chunk_rows.unwrap_or(usize::MAX);
-        let Some(mut held) = self.held.take() else { return };
+        let Some(mut held) = self.held.take() else { return Ok(()) };
         let mut rows = std::mem::take(&mut held.rows).into_iter();
         while rows.len() > chunk_rows {
             let chunk = OutSeries { rows: rows.by_ref().take(chunk_rows).collect(), is_partial: true, ..held.header() };
             self.chunk(id, Ok(&[chunk]), true, out);
+            written(out)?;
         }
         held.rows = rows.collect();
         self.held = Some(held);
+        Ok(())
     }
 
     /// Ends the result of a statement whose parts were written.
@@ -221,5 +261,22 @@ impl Writer {
             Format::MessagePack => msgpack::error(message, out),
             Format::Csv => csv::error(message, out),
         }
+    }
+}
+
+/// The most bytes of a text, escaped.
+fn bytes_of(text: &str) -> usize {
+    let is_escaped = |byte: &u8| *byte < b' ' || b"\"\\<>&,= \xe2".contains(byte);
+    text.len() + 5 * text.bytes().filter(|byte| is_escaped(byte)).count()
+}
+
+/// The most bytes of a value.
+fn bytes_of_value(value: &Value) -> usize {
+    match value {
+        // Without an exponent, very large and very small numbers have hundreds of digits.
+        Value::Float(value) if *value != 0.0 && !(1e-10..1e21).contains(&value.abs()) => 350,
+        Value::Float(_) | Value::Integer(_) => 24,
+        Value::Text(text) => bytes_of(text),
+        Value::Null | Value::Boolean(_) => 8,
     }
 }

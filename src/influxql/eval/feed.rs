@@ -20,6 +20,19 @@ pub(super) const NS_PER_MS: i64 = 1_000_000;
 /// As many comparisons of a condition count as one value against the limit of points.
 const COMPARISONS_PER_VALUE: usize = 16;
 
+/// The work of so many comparisons, in values.
+pub(super) const fn work(comparisons: usize) -> usize {
+    comparisons / COMPARISONS_PER_VALUE
+}
+
+/// The memory of a group or a series beside its names and values, in bytes: its entries in maps and lists.
+const GROUP_BYTES: usize = 256;
+const SERIES_BYTES: usize = 128;
+
+/// The memory of a key or a value that a group has, and of a text beside its characters.
+const TAG_BYTES: usize = 3 * size_of::<Arc<str>>();
+const TEXT_BYTES: usize = 32;
+
 /// The clauses of a `SELECT` that concern its rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Settings {
@@ -40,6 +53,9 @@ pub(super) struct Feed<'p> {
     pub(super) ranges: Vec<TimeRange>,
     pub(super) groups: Vec<Group>,
     index: HashMap<(Arc<str>, Vec<Arc<str>>), usize>,
+    /// The keys of the tags of groups, and the value of a tag that a series does not have.
+    keys: Vec<Arc<str>>,
+    absent: Arc<str>,
     series: u32,
     /// The work on a row, in values, beside reading it.
     work_per_row: usize,
@@ -97,8 +113,22 @@ impl<'p> Feed<'p> {
         let of_call = |call: &Call| range_of_call(call.transform, dimensions, range, is_descending);
         let ranges = plan.calls.iter().map(of_call).collect();
         let (groups, index) = (Vec::new(), HashMap::new());
-        let work_per_row = plan.calls.len() + condition.map_or(0, Condition::size) / COMPARISONS_PER_VALUE;
-        Self { plan, condition, dimensions, schema, settings, ranges, groups, index, series: 0, work_per_row }
+        let work_per_row = plan.calls.len() + work(condition.map_or(0, Condition::size));
+        let (keys, absent) = (dimensions.tags.iter().map(|key| Arc::from(&**key)).collect(), Arc::from(""));
+        Self {
+            plan,
+            condition,
+            dimensions,
+            schema,
+            settings,
+            ranges,
+            groups,
+            index,
+            keys,
+            absent,
+            series: 0,
+            work_per_row,
+        }
     }
 
     /// Feeds one source.
@@ -110,15 +140,20 @@ impl<'p> Feed<'p> {
     }
 
     /// Finds the fields and the groups of the series of a measurement.
-    pub(super) fn known<'s>(&mut self, name: &Arc<str>, series: &'s [Series]) -> Known<'p, 's> {
-        let is_field = |name: &str| series.iter().any(|series| series.field(name).is_some());
-        let mut fields: Vec<&'p str> = Vec::new();
+    pub(super) fn known<'s>(
+        &mut self,
+        evaluator: &mut Evaluator<'_>,
+        name: &Arc<str>,
+        series: &'s [Series],
+    ) -> Result<Known<'p, 's>, StatementError> {
+        let known: HashSet<&str> = series.iter().flat_map(|series| &series.fields).map(|field| &**field).collect();
+        let (mut fields, mut places): (Vec<&'p str>, HashMap<&str, usize>) = (Vec::new(), HashMap::new());
         let mut field = Vec::new();
         for (reference, cast) in &self.plan.references {
-            let place = if *cast == Some(Cast::Tag) || !is_field(reference) {
+            let place = if *cast == Some(Cast::Tag) || !known.contains(&**reference) {
                 None
             } else {
-                Some(fields.iter().position(|known| known == reference).unwrap_or_else(|| {
+                Some(*places.entry(reference).or_insert_with(|| {
                     fields.push(reference);
                     fields.len() - 1
                 }))
@@ -129,15 +164,31 @@ impl<'p> Feed<'p> {
         let shown: Vec<&str> = (0..self.plan.shown).filter_map(|at| Some(fields[lookup.field[at]?])).collect();
         let (mut wanted, mut prepared) = (Vec::new(), Vec::new());
         let mut groups_of_measurement = Vec::new();
-        for series in series.iter().filter(|series| shown.iter().any(|field| series.field(field).is_some())) {
-            if let Some(one) = self.prepare(name, &lookup, |key| Value::Text(series.tag(key).into())) {
+        for series in series {
+            self.charge_series(evaluator)?;
+            if !shown.iter().any(|field| series.field(field).is_some()) {
+                continue;
+            }
+            let absent = Arc::clone(&self.absent);
+            let tag = |key: &str| match series.tag(key) {
+                "" => Value::Text(Arc::clone(&absent)),
+                value => Value::Text(value.into()),
+            };
+            if let Some(one) = self.prepare(&mut evaluator.usage, name, &lookup, tag)? {
                 wanted.push(series);
                 groups_of_measurement.push(one.group);
                 prepared.push(one);
             }
         }
         self.limit_series(groups_of_measurement, &mut prepared, &mut wanted);
-        Known { fields, lookup, series: wanted, prepared }
+        Ok(Known { fields, lookup, series: wanted, prepared })
+    }
+
+    /// Counts the work of finding the group of a series.
+    fn charge_series(&self, evaluator: &mut Evaluator<'_>) -> Result<(), StatementError> {
+        let comparisons = self.condition.map_or(0, Condition::size) + self.keys.len() + self.plan.references.len();
+        evaluator.usage.points(work(comparisons))?;
+        evaluator.source.check()
     }
 
     fn measurement(
@@ -146,7 +197,7 @@ impl<'p> Feed<'p> {
         name: &Arc<str>,
         series: &[Series],
     ) -> Result<(), StatementError> {
-        let Known { fields, lookup, series: wanted, mut prepared } = self.known(name, series);
+        let Known { fields, lookup, series: wanted, mut prepared } = self.known(evaluator, name, series)?;
         if wanted.is_empty() {
             return Ok(());
         }
@@ -222,20 +273,22 @@ impl<'p> Feed<'p> {
             if *cast == Some(Cast::Tag) { None } else { table.columns.iter().position(|column| column == name) }
         };
         let lookup = Lookup { field: self.plan.references.iter().map(place).collect(), is_of_table: true };
-        let (usage, work_per_row) = (&mut evaluator.usage, self.work_per_row);
+        let work_per_row = self.work_per_row;
         let (mut groups, mut prepared, mut series_of) = (Vec::new(), Vec::new(), Vec::new());
         for series in &table.series {
             let tag = |key: &str| {
                 let found = series.tags.iter().find(|(known, _)| **known == *key);
                 found.map_or(Value::Null, |(_, value)| Value::Text(Arc::clone(value)))
             };
-            if let Some(one) = self.prepare(&series.name, &lookup, tag) {
+            self.charge_series(evaluator)?;
+            if let Some(one) = self.prepare(&mut evaluator.usage, &series.name, &lookup, tag)? {
                 groups.push(one.group);
                 prepared.push(one);
                 series_of.push(series);
             }
         }
         self.limit_series(groups, &mut prepared, &mut series_of);
+        let usage = &mut evaluator.usage;
         for (one, series) in prepared.iter_mut().zip(series_of) {
             for (time, values) in &series.rows {
                 usage.points(values.len().max(work_per_row))?;
@@ -251,7 +304,13 @@ impl<'p> Feed<'p> {
     }
 
     /// Finds the group of a series and its constant values. `None`: the condition holds for none of its rows.
-    fn prepare(&mut self, name: &Arc<str>, lookup: &Lookup, tag: impl Fn(&str) -> Value) -> Option<Prepared> {
+    fn prepare(
+        &mut self,
+        usage: &mut Usage<'_>,
+        name: &Arc<str>,
+        lookup: &Lookup,
+        tag: impl Fn(&str) -> Value,
+    ) -> Result<Option<Prepared>, StatementError> {
         let references = self.plan.references.iter().zip(&lookup.field);
         let values: Vec<_> = references
             .map(|((name, cast), field)| {
@@ -262,19 +321,27 @@ impl<'p> Feed<'p> {
         let known = |at: usize| if lookup.field[at].is_some() { None } else { values.get(at) };
         let holds = self.condition.map_or(Some(true), |condition| condition.holds(&known));
         if holds == Some(false) {
-            return None;
+            return Ok(None);
         }
-        let text = |value: Value| if let Value::Text(text) = value { text } else { Arc::from("") };
-        let tags: Vec<_> = self.dimensions.tags.iter().map(|key| text(tag(key))).collect();
+        let of_value = |value: &Value| if let Value::Text(text) = value { bytes_of(text) } else { 0 };
+        let texts: usize = values.iter().map(of_value).sum();
+        usage.memory(SERIES_BYTES + values.len() * size_of::<Value>() + texts)?;
+        let text = |value: Value| if let Value::Text(text) = value { text } else { Arc::clone(&self.absent) };
+        let tags: Vec<_> = self.keys.iter().map(|key| text(tag(key))).collect();
+        let of_tags: usize = tags.iter().map(|value| TAG_BYTES + bytes_of(value)).sum();
         let groups = &mut self.groups;
-        let (plan, dimensions) = (self.plan, self.dimensions);
+        let (plan, keys) = (self.plan, &self.keys);
+        let next = groups.len();
         let group = *self.index.entry((Arc::clone(name), tags)).or_insert_with_key(|(name, tags)| {
-            let keys = dimensions.tags.iter().map(|key| Arc::from(&**key));
-            groups.push(Group::new(Arc::clone(name), keys.zip(tags.iter().cloned()).collect(), plan));
-            groups.len() - 1
+            let tags = keys.iter().cloned().zip(tags.iter().cloned()).collect();
+            groups.push(Group::new(Arc::clone(name), tags, plan));
+            next
         });
+        if group == next {
+            usage.memory(GROUP_BYTES + of_tags + plan.calls.len() * size_of::<Collected>())?;
+        }
         self.series += 1;
-        Some(Prepared { group, order: self.series, values, holds, rows: 0 })
+        Ok(Some(Prepared { group, order: self.series, values, holds, rows: 0 }))
     }
 
     /// Drops the series that `SLIMIT` and `SOFFSET` leave out of one source.
@@ -283,8 +350,9 @@ impl<'p> Feed<'p> {
         if limit.series == 0 && limit.skip_series == 0 {
             return;
         }
-        groups.sort_by_cached_key(|group| (self.groups[*group].key_of_present_tags(), *group));
+        groups.sort_unstable();
         groups.dedup();
+        groups.sort_by_cached_key(|group| (self.groups[*group].key_of_present_tags(), *group));
         let skipped = usize::try_from(limit.skip_series).unwrap_or(usize::MAX);
         let count = usize::try_from(limit.series).unwrap_or(usize::MAX); // none without SLIMIT, as in InfluxDB
         let kept: HashSet<_> = groups.into_iter().skip(skipped).take(count).collect();
@@ -385,6 +453,11 @@ impl<'p> Feed<'p> {
             Ok(Next::Row)
         }
     }
+}
+
+/// The memory of a text. Empty ones are shared.
+const fn bytes_of(text: &str) -> usize {
+    if text.is_empty() { 0 } else { TEXT_BYTES + text.len() }
 }
 
 fn converted(value: &Value, cast: Cast) -> Value {

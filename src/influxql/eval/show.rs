@@ -11,6 +11,7 @@ use super::super::plan::{Condition, Plan, wanted_tags};
 use super::super::source::Series;
 use super::super::time::split;
 use super::super::value::Value;
+use super::feed::work;
 use super::select::RETENTION_POLICY;
 use super::{Evaluator, OutRow, OutSeries};
 
@@ -86,6 +87,8 @@ impl Evaluator<'_> {
         let mut shown = Vec::new();
         for (name, series) in self.matching(show)? {
             let rows = limited(rows_of(&series), show);
+            self.source.check()?;
+            self.usage.rows(rows.len(), columns.len())?;
             if !rows.is_empty() {
                 shown.push(table(&name, columns, rows));
             }
@@ -128,16 +131,24 @@ impl Evaluator<'_> {
             None => None,
         };
         let wanted = wanted_tags(condition.as_ref());
+        let work = compiled.as_ref().map_or(0, |condition| work(condition.size() + plan.references.len()));
         let mut found = Vec::new();
         for name in names {
             let mut series = self.source.series(&name, &wanted)?;
             self.usage.series(series.len())?;
+            self.source.check()?;
             if let Some(condition) = &compiled {
-                series.retain(|one| {
+                let mut fulfilling = Vec::new();
+                for one in series {
+                    self.usage.points(work)?;
+                    self.source.check()?;
                     let tags: Vec<_> =
                         plan.references.iter().map(|(key, _)| Value::Text(one.tag(key).into())).collect();
-                    condition.holds(&|at| tags.get(at)) == Some(true)
-                });
+                    if condition.holds(&|at| tags.get(at)) == Some(true) {
+                        fulfilling.push(one);
+                    }
+                }
+                series = fulfilling;
             }
             if !series.is_empty() {
                 found.push((name, series));
@@ -164,19 +175,22 @@ fn fields(series: &[Series]) -> BTreeSet<&Arc<str>> {
 
 /// The tags with these keys. A key that the statement names may be another name of a tag.
 fn tag_values<'s>(series: &'s [Series], keys: &'s Keys) -> BTreeSet<(&'s str, &'s str)> {
-    if let Keys::In(keys) = keys {
-        let named = series.iter().flat_map(|one| keys.iter().map(|key| (&**key, one.tag(key))));
-        return named.filter(|(_, value)| !value.is_empty()).collect();
-    }
     let is_wanted = |key: &str| match keys {
-        Keys::In(keys) => keys.iter().any(|known| known == key),
+        Keys::In(keys) => keys.contains(key),
         Keys::Not(other) => other != key,
         Keys::Matching(pattern) => pattern.matches(key),
         Keys::NotMatching(pattern) => !pattern.matches(key),
     };
     let mut known: BTreeMap<&str, bool> = BTreeMap::new();
     let tags = series.iter().flat_map(|one| one.tags.iter().map(|(key, value)| (&**key, &**value)));
-    tags.filter(|(key, _)| *known.entry(key).or_insert_with(|| is_wanted(key))).collect()
+    let mut found: BTreeSet<_> = tags.filter(|(key, _)| *known.entry(key).or_insert_with(|| is_wanted(key))).collect();
+    if let Keys::In(keys) = keys {
+        for one in series {
+            let named = one.aliases.others.iter().filter(|key| keys.contains(*key));
+            found.extend(named.map(|key| (&**key, one.tag(key))).filter(|(_, value)| !value.is_empty()));
+        }
+    }
+    found
 }
 
 /// A series as line protocol writes it.

@@ -44,7 +44,7 @@ impl Evaluator<'_> {
     ) -> Result<(), StatementError> {
         let [Input::Measurement(name, series)] = &*ready.inputs else { return Ok(()) };
         let mut feed = ready.feed();
-        let Known { fields, lookup, series, prepared } = feed.known(name, series);
+        let Known { fields, lookup, series, prepared } = feed.known(self, name, series)?;
         let mut members: Vec<Vec<(&super::super::source::Series, OneSeries)>> = Vec::new();
         members.resize_with(feed.groups.len(), Vec::new);
         for (series, one) in series.into_iter().zip(prepared) {

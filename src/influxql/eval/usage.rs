@@ -87,7 +87,12 @@ impl<'o> Usage<'o> {
     /// Takes the memory of rows or points with so many values each.
     pub(super) fn rows(&mut self, rows: usize, values: usize) -> Result<(), StatementError> {
         let of_row = ROW_BYTES.saturating_add(values.saturating_mul(size_of::<Value>()));
-        self.bytes = self.bytes.saturating_add(rows.saturating_mul(of_row));
+        self.memory(rows.saturating_mul(of_row))
+    }
+
+    /// Takes memory.
+    pub(super) fn memory(&mut self, bytes: usize) -> Result<(), StatementError> {
+        self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes > self.granted {
             let more = (self.bytes - self.granted).max(GROW_BYTES);
             self.memory.grow(more)?;

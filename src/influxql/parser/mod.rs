@@ -17,6 +17,9 @@ use super::regex::Pattern;
 /// The longest query, in bytes.
 pub const QUERY_MAX_BYTES: usize = 256 << 10;
 
+/// The longest name in a query, in bytes. Each chunk of an answer repeats the names of its columns and tags.
+pub const NAME_MAX_BYTES: usize = 512;
+
 /// The most statements in a query.
 pub const STATEMENTS_MAX: usize = 256;
 
@@ -79,6 +82,11 @@ impl<'q> Parser<'q> {
             let before = self.lexer.clone();
             let token = self.lexer.token();
             let token = self.bind(token)?;
+            if token.kind == Kind::Name && token.text.len() > NAME_MAX_BYTES {
+                let found = token.text.len();
+                let message = format!("a name has at most {NAME_MAX_BYTES} bytes, this one has {found},");
+                return Err(ParseError::at(&message, token.position));
+            }
             self.peeked = Some((token, before));
         }
         match &self.peeked {

@@ -111,7 +111,15 @@ impl Parser<'_> {
             "TAG" => self.keys_or_cardinality("KEY, KEYS, VALUES", Shown::TagKeys, Shown::TagKeyCardinality)?,
             "CONTINUOUS" | "DIAGNOSTICS" | "GRANTS" | "QUERIES" | "SHARD" | "SHARDS" | "STATS" | "SUBSCRIPTIONS"
             | "USERS" => {
-                let text = format!("SHOW {word}");
+                let next = match word {
+                    "CONTINUOUS" => "QUERIES",
+                    "SHARD" => "GROUPS",
+                    _ => "",
+                };
+                let text = format!("SHOW {word} {next}").trim_end().to_owned();
+                if !next.is_empty() {
+                    self.expect(next)?;
+                }
                 self.skip_statement()?;
                 return Ok(Statement::Unsupported(text));
             }
@@ -172,7 +180,7 @@ impl Parser<'_> {
     fn keys(&mut self) -> Result<Keys, ParseError> {
         let token = self.next()?;
         if token.is("=") {
-            return Ok(Keys::In(vec![self.name()?]));
+            return Ok(Keys::In([self.name()?].into()));
         }
         if token.is("!=") {
             return Ok(Keys::Not(self.name()?));
@@ -185,7 +193,7 @@ impl Parser<'_> {
         }
         if token.is("IN") {
             self.expect("(")?;
-            let keys = self.list(Self::name)?;
+            let keys = self.list(Self::name)?.into_iter().collect();
             self.expect(")")?;
             return Ok(Keys::In(keys));
         }

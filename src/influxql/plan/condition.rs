@@ -1,6 +1,7 @@
 //! `WHERE`, without the comparisons with `time`.
 
 use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::super::ast::{Cast, Expr, Operator};
@@ -54,11 +55,13 @@ impl Condition {
         }
     }
 
-    /// The number of comparisons.
+    /// The number of comparisons and of their operands that are computed.
     pub(in super::super) fn size(&self) -> usize {
         match self {
             Self::All(operands) | Self::Any(operands) => operands.iter().map(Self::size).sum(),
-            _ => 1,
+            Self::Compare(_, left, right) => left.size() + right.size() + 1,
+            Self::Matches { operand, .. } => operand.size() + 1,
+            Self::Constant(_) => 1,
         }
     }
 
@@ -122,6 +125,13 @@ impl Operand {
         })
     }
 
+    fn size(&self) -> usize {
+        match self {
+            Self::Reference(_) | Self::Literal(_) => 0,
+            Self::Binary(_, left, right) => left.size() + right.size() + 1,
+        }
+    }
+
     fn value<'v>(&self, value: &impl Fn(usize) -> Option<&'v Value>) -> Option<Value> {
         match self {
             Self::Reference(at) => value(*at).cloned(),
@@ -178,16 +188,27 @@ fn compare(operator: Operator, left: &Value, right: &Value) -> bool {
     }
 }
 
-/// The tags that every series must have for a condition to hold.
+/// The tags that every series must have for a condition to hold, each once.
 pub(in super::super) fn wanted_tags(condition: Option<&Expr>) -> Vec<WantedTag> {
-    let mut wanted = Vec::new();
+    let mut wanted = Wanted::new();
     if let Some(condition) = condition {
         collect_wanted(condition, &mut wanted);
     }
-    wanted
+    wanted.into_iter().map(|(key, values)| WantedTag { key: key.to_owned(), values }).collect()
 }
 
-fn collect_wanted(condition: &Expr, wanted: &mut Vec<WantedTag>) {
+/// The values that every condition on a tag allows, by the key of the tag.
+type Wanted<'e> = BTreeMap<&'e str, BTreeSet<String>>;
+
+fn want<'e>(wanted: &mut Wanted<'e>, key: &'e str, values: impl Iterator<Item = String>) {
+    let values: BTreeSet<_> = values.collect();
+    match wanted.get_mut(key) {
+        Some(known) => known.retain(|value| values.contains(value)),
+        None => _ = wanted.insert(key, values),
+    }
+}
+
+fn collect_wanted<'e>(condition: &'e Expr, wanted: &mut Wanted<'e>) {
     match condition {
         Expr::Group(inner) => collect_wanted(inner, wanted),
         Expr::Logic(Operator::And, operands) => operands.iter().for_each(|operand| collect_wanted(operand, wanted)),
@@ -196,13 +217,12 @@ fn collect_wanted(condition: &Expr, wanted: &mut Vec<WantedTag>) {
             let Some(each) = each else { return };
             let key = each[0].0;
             if each.iter().all(|(known, _)| *known == key) {
-                let values = each.iter().flat_map(|(_, values)| values.clone()).collect();
-                wanted.push(WantedTag { key: key.to_owned(), values });
+                want(wanted, key, each.into_iter().flat_map(|(_, values)| values));
             }
         }
         other => {
             if let Some((key, values)) = equality(other) {
-                wanted.push(WantedTag { key: key.to_owned(), values });
+                want(wanted, key, values.into_iter());
             }
         }
     }

@@ -14,6 +14,7 @@ pub(super) use function::{Aggregate, Transform};
 
 use super::ast::{Cast, Expr, Operator, Select};
 use super::error::StatementError;
+use super::parser::NAME_MAX_BYTES;
 use super::value::{Value, arithmetic};
 use function::Called;
 pub(super) use wildcard::{Schema, Type, has_wildcard};
@@ -63,6 +64,8 @@ pub(super) struct Plan {
     pub(super) columns: Vec<(String, Node)>,
     pub(super) calls: Vec<Call>,
     pub(super) references: Vec<Reference>,
+    /// The place of each reference.
+    places: HashMap<Reference, usize>,
     /// How many of the references the columns show; those of conditions follow.
     pub(super) shown: usize,
     /// Whether references stand beside the calls.
@@ -87,6 +90,13 @@ impl Plan {
             let name = column.alias.clone();
             let is_named = name.is_some();
             let name = name.unwrap_or_else(|| column.expr.column_name());
+            if !is_named && name.len() > NAME_MAX_BYTES {
+                return Err(format!(
+                    "the name of a column has at most {NAME_MAX_BYTES} bytes, this one has {}; name it with AS",
+                    name.len()
+                )
+                .into());
+            }
             schema.check_types(&column.expr)?;
             let node = plan.node(&column.expr, dimensions, true)?;
             let ranked = match node {
@@ -140,11 +150,13 @@ impl Plan {
 
     /// The place of a reference.
     pub(super) fn reference(&mut self, name: &str, cast: Option<Cast>) -> usize {
-        let place = self.references.iter().position(|(known, known_cast)| known == name && *known_cast == cast);
-        place.unwrap_or_else(|| {
-            self.references.push((name.to_owned(), cast));
-            self.references.len() - 1
-        })
+        let reference = (name.to_owned(), cast);
+        if let Some(place) = self.places.get(&reference) {
+            return *place;
+        }
+        self.places.insert(reference.clone(), self.references.len());
+        self.references.push(reference);
+        self.references.len() - 1
     }
 
     fn call_place(&mut self, call: Call) -> usize {

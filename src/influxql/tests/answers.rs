@@ -61,6 +61,8 @@ fn errors_name_the_place() {
         ("KILL QUERY 3", "KILL QUERY is not supported"),
         ("CREATE CONTINUOUS QUERY q ON d BEGIN SELECT x FROM m END", "CREATE CONTINUOUS QUERY is not supported"),
         ("SHOW USERS", "SHOW USERS is not supported"),
+        ("SHOW CONTINUOUS QUERIES", "SHOW CONTINUOUS QUERIES is not supported"),
+        ("SHOW SHARD GROUPS", "SHOW SHARD GROUPS is not supported"),
         ("EXPLAIN SELECT x FROM m", "EXPLAIN is not supported"),
         ("CREATE DATABASE d", ""),
     ] {

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use super::super::{QUERY_MAX_BYTES, STATEMENTS_MAX};
+use super::super::{NAME_MAX_BYTES, QUERY_MAX_BYTES, STATEMENTS_MAX};
+use super::parts::Peak;
 use super::*;
 
 /// Pseudo-random numbers (`SplitMix64`), so that a failure repeats.
@@ -157,4 +158,68 @@ fn a_hostile_expression_or_limit_takes_no_time() {
         ask_in_small_stack(query);
     }
     assert!(before.elapsed().as_secs() < 60, "{:?}", before.elapsed());
+}
+
+/// A thousand series.
+fn thousand() -> Data {
+    let lines: Vec<_> = (0..1_000).map(|at| format!("m,device_id=d{at} v=1 0")).collect();
+    Data::new(&lines.join("\n"))
+}
+
+#[test]
+fn names_have_a_limit() {
+    let mut source = Data::new(DATA);
+    let (long, longer) = ("n".repeat(NAME_MAX_BYTES), "n".repeat(NAME_MAX_BYTES + 1));
+    for query in [
+        format!("SELECT temp AS \"{longer}\" FROM climate"),
+        format!("SELECT temp FROM climate GROUP BY \"{longer}\""),
+        format!("SHOW TAG VALUES WITH KEY = {longer}"),
+    ] {
+        let answer = ask(&mut source, &query, LIMITS);
+        assert!(answer.contains("a name has at most 512 bytes, this one has 513"), "{answer}");
+    }
+    let answer = ask(&mut source, &format!("SELECT temp + {long} FROM climate"), LIMITS);
+    assert!(answer.contains("the name of a column has at most 512 bytes, this one has 517"), "{answer}");
+    for query in [
+        format!("SELECT temp AS \"{long}\" FROM climate LIMIT 1"),
+        format!("SELECT temp + {long} AS a FROM climate LIMIT 1"),
+    ] {
+        let answer = ask(&mut source, &query, LIMITS);
+        assert!(!answer.contains("error"), "{answer}");
+    }
+}
+
+#[test]
+fn groups_take_memory() {
+    let names: Vec<_> = (0..900).map(|at| format!("n{at}")).collect();
+    let query = format!("SELECT last(v) FROM m GROUP BY {} SLIMIT 1", names.join(","));
+    let peak = Peak::default();
+    let statement = &parse(&query, &Parameters::default()).unwrap()[0];
+    // All series have the same tags, so they are one group.
+    execute(statement, &mut thousand(), &Options { memory: &peak, ..options(LIMITS) }).unwrap();
+    assert!(peak.0.get() < 4 << 20, "{}", peak.0.get());
+    let query = query.replace("SLIMIT", ",device_id SLIMIT");
+    let statement = &parse(&query, &Parameters::default()).unwrap()[0];
+    execute(statement, &mut thousand(), &Options { memory: &peak, ..options(LIMITS) }).unwrap();
+    assert!(peak.0.get() > 40 << 20, "{}", peak.0.get());
+}
+
+#[test]
+fn conditions_on_series_are_work() {
+    let many: Vec<_> = (0..3_000).map(|at| format!("room = 'a{at}'")).collect();
+    let condition = format!("{} OR zone = 'z'", many.join(" OR "));
+    for query in [format!("SELECT v FROM m WHERE {condition}"), format!("SHOW SERIES FROM m WHERE {condition}")] {
+        let mut source = thousand();
+        let answer = ask(&mut source, &query, LIMITS);
+        assert!(answer.contains("max-select-point limit exceeded"), "{answer}");
+        assert!(source.checks.get() > 100, "{}", source.checks.get());
+    }
+}
+
+#[test]
+fn keys_of_tags_may_repeat() {
+    let once = ask(&mut Data::new(DATA), "SHOW TAG VALUES FROM climate WITH KEY IN (device_id)", LIMITS);
+    assert!(once.contains("S1"), "{once}");
+    let repeated = format!("SHOW TAG VALUES FROM climate WITH KEY IN ({}device_id)", "device_id,".repeat(999));
+    assert_eq!(ask(&mut Data::new(DATA), &repeated, LIMITS), once);
 }

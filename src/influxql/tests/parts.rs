@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use super::super::in_memory::{Data, NoLimit};
-use super::super::{Memory, OutSeries, StatementError, Writer, execute, stream};
+use super::super::{Memory, OutSeries, StatementError, Value, Writer, execute, stream};
 use super::*;
 
 /// The chunks of the answer, written part by part, or as a whole.
@@ -13,10 +13,7 @@ fn chunks(source: &mut Data, query: &str, rows: usize, in_parts: bool) -> String
     let mut writer = Writer::new(Format::Json, None, false, Some(rows), statements.len(), &mut out);
     for (id, statement) in statements.iter().enumerate() {
         if in_parts {
-            let mut sink = |part: OutSeries| {
-                writer.part(id, part, &mut out);
-                Ok(())
-            };
+            let mut sink = |part: OutSeries| writer.part(id, part, &mut out, &mut |_| Ok(()));
             let answer = stream(statement, source, &options(LIMITS), &mut sink);
             writer.end(id, answer.as_ref().copied(), &mut out);
         } else {
@@ -44,7 +41,7 @@ fn the_parts_of_an_answer_are_the_whole() {
 
 /// The most memory that a statement took.
 #[derive(Debug, Default)]
-struct Peak(Cell<usize>);
+pub(super) struct Peak(pub(super) Cell<usize>);
 
 impl Memory for Peak {
     fn grow(&self, bytes: usize) -> Result<(), StatementError> {
@@ -69,4 +66,44 @@ fn rows_in_parts_take_the_memory_of_a_part_and_have_no_limit() {
     assert!(peak.0.get() < 12 << 20, "{}", peak.0.get());
     let whole = execute(statement, &mut source, &Options { memory: &NoLimit, ..options(LIMITS) });
     assert!(whole.unwrap_err().to_string().contains("max-select-point"));
+}
+
+#[test]
+fn each_chunk_can_be_sent_before_the_next_one() {
+    let columns = ["time".to_owned(), "n".repeat(500)].into();
+    let rows = (0..1_000).map(|at| (at, [Value::Float(1.0)].into())).collect();
+    let (name, tags, zone) = ("m".into(), Vec::new(), None);
+    let part = OutSeries { name, tags, columns, has_time: true, zone, rows, is_partial: false };
+    let (mut out, mut most, mut count) = (Vec::new(), 0, 0);
+    let mut writer = Writer::new(Format::Json, None, false, Some(1), 1, &mut out);
+    let mut sent = |out: &mut Vec<u8>| {
+        most = out.len().max(most);
+        count += 1;
+        out.clear();
+        if count < 990 { Ok(()) } else { Err("the client is gone") }
+    };
+    assert_eq!(writer.part(0, part, &mut out, &mut sent), Err("the client is gone"));
+    assert_eq!(count, 990);
+    assert!(most < 1_000, "{most}");
+}
+
+#[test]
+fn the_size_of_a_text_is_known_before_it_is_written() {
+    let mut source = Data::new(DATA);
+    let queries = QUERIES.lines().map(|line| line.replace("\\n", "\n"));
+    for statements in queries.filter_map(|query| parse(&query, &Parameters::default()).ok()) {
+        for statement in &statements {
+            let Ok(series) = execute(statement, &mut source, &options(LIMITS)) else { continue };
+            for (format, is_pretty) in
+                [(Format::Json, false), (Format::Json, true), (Format::Csv, false), (Format::MessagePack, false)]
+            {
+                let mut out = Vec::new();
+                let mut writer = Writer::new(format, None, is_pretty, None, 1, &mut out);
+                let most: usize = series.iter().map(|one| writer.bytes_of(one)).sum();
+                writer.result(0, Ok(&series), &mut out);
+                writer.finish(&mut out);
+                assert!(out.len() <= most + 200, "{} > {most}: {statement:?}", out.len());
+            }
+        }
+    }
 }

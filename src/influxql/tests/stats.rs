@@ -73,8 +73,9 @@ fn tags_that_a_condition_needs_reach_the_source() {
     for (condition, wanted) in [
         ("device_id = 'S1' AND temp > 3", vec![("device_id", vec!["S1"])]),
         ("\"device_id\"::tag =~ /^(S1|S2)$/", vec![("device_id", vec!["S1", "S2"])]),
-        ("(room = 'a' OR room = 'b') AND floor = '0'", vec![("room", vec!["a", "b"]), ("floor", vec!["0"])]),
+        ("(room = 'a' OR room = 'b') AND floor = '0'", vec![("floor", vec!["0"]), ("room", vec!["a", "b"])]),
         ("room = 'a' OR floor = '0'", vec![]),
+        ("room = 'a' AND (room = 'b' OR room = 'a') AND room = 'a'", vec![("room", vec!["a"])]),
         ("room = ''", vec![]),
         ("room != 'a'", vec![]),
     ] {
