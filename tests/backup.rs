@@ -1,4 +1,4 @@
-//! The steps of docs/operations.md for backups and for deleting a device, while the service runs.
+//! The steps of docs/operations.md for backups, while the service runs.
 
 use std::fs;
 
@@ -51,21 +51,4 @@ async fn a_backup_of_a_running_service_is_restored_and_the_log_stays() {
     assert_eq!(rollups["metrics"]["value"][0]["count"], 100, "{rollups}");
     stored(&server, "a", 50..200).await; // sent again: what is there already is not stored twice
     assert_eq!(count(&server, "a").await, 200);
-}
-
-#[tokio::test]
-async fn a_device_is_deleted_by_hand_while_the_service_runs() {
-    let server = Server::start(Setup::sqlite()).await;
-    for device in ["DEVICE", "other"] {
-        stored(&server, device, 0..100).await;
-    }
-    let database = server.data_dir().join("tidegauge.sqlite");
-    let sql = sql_of_the_page("\n  BEGIN IMMEDIATE;");
-    Connection::open(&database).expect("a database").execute_batch(&sql).expect("rows are deleted");
-    assert_eq!(server.get("/v1/devices/DEVICE/latest").await.status, 404);
-    let devices = server.get_json("/v1/devices").await;
-    assert_eq!(devices["devices"].as_array().expect("devices").len(), 1, "{devices}");
-    assert_eq!((count(&server, "DEVICE").await, count(&server, "other").await), (0, 100));
-    stored(&server, "DEVICE", 7..9).await; // it may come back
-    assert_eq!(count(&server, "DEVICE").await, 2);
 }

@@ -66,8 +66,8 @@ impl Queries {
 }
 
 impl DeviceGroups {
-    /// Adds a device with these values. `places` has the index of each group by the text of its values, in which
-    /// equal numbers are written alike.
+    /// Adds a device with these values. `places` has the index of each group by the text of its values, in
+    /// which equal numbers are written alike.
     fn add(&mut self, values: Vec<Value>, places: &mut HashMap<String, usize>) {
         let text = values.iter().map(|value| with_whole_numbers(value).to_string()).collect::<Vec<_>>().join(",");
         let place = *places.entry(text).or_insert(self.groups.len());

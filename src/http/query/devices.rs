@@ -244,8 +244,8 @@ fn check_prefix(prefix: &str) -> Result<(), Problem> {
     }
 }
 
-/// The metadata of a device in its one form: without spaces and line feeds, its keys sorted. Devices write it as
-/// they like, and pending and stored metadata differ in that.
+/// The metadata of a device in its one form: without spaces and line feeds, its keys sorted. Devices write it
+/// as they like, and pending and stored metadata differ in that.
 fn metadata_of(device: &query::Device) -> Option<Box<RawValue>> {
     let object: Map<String, Value> = serde_json::from_str(device.metadata.as_deref()?).ok()?;
     serde_json::value::to_raw_value(&object).ok()
