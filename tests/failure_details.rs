@@ -75,6 +75,7 @@ async fn answers_without_the_scope_admin_reveal_no_internals() {
         let long = "x".repeat(128);
         for path in [
             "/",
+            "/nothing",
             "/v1/devices",
             "/v1/devices?limit=0",
             "/v1/devices?prefix=light",
