@@ -92,8 +92,10 @@ async fn a_metric_of_json_and_of_line_protocol_is_a_field() {
     let reading = json!({ "deviceId": "S1", "ts": TS_NS / 1_000_000, "values": { "climate_temp": 1 } });
     assert_eq!(server.ingest(&reading).await.status, 200);
     write(&server, None, &format!("climate,device_id=S2 temp=2 {TS_NS}")).await;
-    let answer = ask(&server, "SELECT count(temp) FROM climate").await;
-    assert_eq!(rows(&answer), &json!([["1970-01-01T00:00:00Z", 2]]));
+    let count = "SELECT count(temp) FROM climate";
+    assert_eq!(rows(&ask(&server, count).await), &json!([["1970-01-01T00:00:00Z", 1]]), "that of S2 alone");
+    write(&server, None, &format!("climate,device_id=S1 temp=2 {}", TS_NS + 1_000_000_000)).await;
+    assert_eq!(rows(&ask(&server, count).await), &json!([["1970-01-01T00:00:00Z", 3]]), "and both of S1");
 }
 
 #[tokio::test]
