@@ -159,61 +159,35 @@ impl Called<'_> {
     /// Checks the name and the number of arguments.
     pub(super) fn check(self) -> Result<(), StatementError> {
         let Self { name, arguments } = self;
-        let wrong = |expected: &str| {
-            let found = arguments.len();
-            let message = format!("invalid number of arguments for {name}, expected {expected}, got {found}");
-            Err(StatementError::new(message))
+        let found = arguments.len();
+        let (allowed, expected) = match name {
+            "count"
+            | "mean"
+            | "sum"
+            | "min"
+            | "max"
+            | "first"
+            | "last"
+            | "spread"
+            | "median"
+            | "mode"
+            | "stddev"
+            | "difference"
+            | "non_negative_difference"
+            | "cumulative_sum" => (1..=1, "1"),
+            "distinct" if found == 0 => return Err("distinct function requires at least one argument".into()),
+            "distinct" if found > 1 => return Err("distinct function can only have one argument".into()),
+            "distinct" => return Ok(()),
+            "percentile" | "moving_average" => (2..=2, "2"),
+            "derivative" | "non_negative_derivative" | "elapsed" => (1..=2, "at least 1 but no more than 2"),
+            "top" | "bottom" => (2..=usize::MAX, "at least 2"),
+            _ => return Err(unknown(name)),
         };
-        match name {
-            "count"
-            | "mean"
-            | "sum"
-            | "min"
-            | "max"
-            | "first"
-            | "last"
-            | "spread"
-            | "median"
-            | "mode"
-            | "stddev"
-            | "difference"
-            | "non_negative_difference"
-            | "cumulative_sum"
-                if arguments.len() != 1 =>
-            {
-                wrong("1")
-            }
-            "distinct" if arguments.is_empty() => Err("distinct function requires at least one argument".into()),
-            "distinct" if arguments.len() > 1 => Err("distinct function can only have one argument".into()),
-            "percentile" | "moving_average" if arguments.len() != 2 => wrong("2"),
-            "derivative" | "non_negative_derivative" | "elapsed" if arguments.is_empty() || arguments.len() > 2 => {
-                wrong("at least 1 but no more than 2")
-            }
-            "top" | "bottom" if arguments.len() < 2 => wrong("at least 2"),
-            "count"
-            | "mean"
-            | "sum"
-            | "min"
-            | "max"
-            | "first"
-            | "last"
-            | "spread"
-            | "median"
-            | "mode"
-            | "stddev"
-            | "difference"
-            | "non_negative_difference"
-            | "cumulative_sum"
-            | "distinct"
-            | "percentile"
-            | "moving_average"
-            | "derivative"
-            | "non_negative_derivative"
-            | "elapsed"
-            | "top"
-            | "bottom" => Ok(()),
-            _ => Err(unknown(name)),
+        if allowed.contains(&found) {
+            return Ok(());
         }
+        let message = format!("invalid number of arguments for {name}, expected {expected}, got {found}");
+        Err(StatementError::new(message))
     }
 
     /// The aggregate of this call. `tags` are the places of the tags of `top` and `bottom`.
