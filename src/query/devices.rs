@@ -108,6 +108,11 @@ impl DeviceSelection {
         looked_at: &mut usize,
         last: &mut Option<Arc<str>>,
     ) -> bool {
+        if self.metadata.is_all() {
+            *looked_at += devices.len();
+            *last = devices.last().map(|(id, _)| Arc::clone(id)).or(last.take());
+            return false;
+        }
         let mut left = std::mem::take(devices).into_iter();
         while left.len() > 0 {
             for (id, summary) in left.by_ref().take(MATCHED_AT_ONCE) {
@@ -117,11 +122,9 @@ impl DeviceSelection {
                     devices.push((id, summary));
                 }
             }
-            if !self.metadata.is_all() {
-                tokio::task::yield_now().await;
-                if left.len() > 0 && Instant::now() > until {
-                    return true;
-                }
+            tokio::task::yield_now().await;
+            if left.len() > 0 && Instant::now() > until {
+                return true;
             }
         }
         false
