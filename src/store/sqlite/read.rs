@@ -247,4 +247,22 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_statement_is_compiled_once_for_all_devices() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("db");
+        let _writer = schema::open_writer(&path, Duration::from_secs(5)).unwrap();
+        let connection = schema::open_reader(&path, Duration::from_secs(5)).unwrap();
+        let reading = [NUMBERS, NUMBERS_OF_METRICS, ROLLUPS, ROLLUPS_OF_METRICS, CHUNKS, LAST_READINGS];
+        for sql in reading.iter().chain(&devices::QUERIES).filter(|sql| sql.starts_with("SELECT")) {
+            let mut statement = connection.prepare(sql).unwrap();
+            for device in ["S1", "S2", "S3"] {
+                let range = [device, "0", "3600000", "temp", "temp|"];
+                let parameters = rusqlite::params_from_iter(&range[..statement.parameter_count()]);
+                assert!(!statement.exists(parameters).unwrap());
+            }
+            assert_eq!(statement.get_status(rusqlite::StatementStatus::RePrepare), 0, "{sql}");
+        }
+    }
 }

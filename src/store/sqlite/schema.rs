@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
@@ -166,7 +167,7 @@ pub(super) fn open_writer(path: &Path, busy_timeout: Duration) -> Result<Connect
     // The size to which SQLite truncates the write-ahead file after a checkpoint.
     connection.pragma_update(None, "journal_size_limit", 2 * checkpoint_bytes)?;
     connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    keep_statements(&connection)?;
     connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?; // creates the write-ahead file
     Ok(connection)
 }
@@ -184,8 +185,16 @@ pub(super) fn open_reader(path: &Path, busy_timeout: Duration) -> Result<Connect
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(busy_timeout)?;
     connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    keep_statements(&connection)?;
     Ok(connection)
+}
+
+/// Keeps prepared statements as they are. Without the stability guarantee of the query planner, SQLite compiles a
+/// statement again when another device is bound, because the plan could depend on its ID.
+fn keep_statements(connection: &Connection) -> Result<(), SqliteError> {
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
 }
 
 /// Creates the tables in an empty file, and refuses a file with unknown tables.

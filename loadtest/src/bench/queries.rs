@@ -1,0 +1,136 @@
+//! The speed of queries: by themselves, while readings arrive, and of the latest values of a large fleet.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use anyhow::ensure;
+
+use super::history::{BATCH, CONNECTIONS, DAY_MS, DEVICES};
+use super::loads::workload;
+use super::{Bench, Section};
+use crate::format::Format;
+use crate::http::{self, Sending, Until};
+use crate::latency::Latency;
+use crate::systems::{Environment, Server};
+use crate::target::Target;
+use crate::{now_ms, query};
+
+/// How long a query is repeated.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often a query of one device, of all, and of latest values is repeated.
+const OF_ONE: u64 = 200;
+const OF_ALL: u64 = 20;
+const OF_LATEST: u64 = 100;
+
+/// The devices of the fleet, and the days of history of some of them.
+const FLEET: u64 = 100_000;
+const DAYS: u64 = 7;
+
+/// Readings a second beside queries.
+const BESIDE: f64 = 50_000.0;
+
+/// The queries of the history.
+pub(super) struct Queries<'a> {
+    pub(super) server: &'a Server,
+    pub(super) target: Target,
+    pub(super) first_ms: u64,
+    pub(super) days: u64,
+}
+
+impl Queries<'_> {
+    async fn ask(&self, paths: Vec<Option<String>>, requests: u64) -> anyhow::Result<Option<Latency>> {
+        let Some(paths) = paths.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
+        Ok(Some(query::ask(&self.server.address, &paths, requests, TIMEOUT).await?.0))
+    }
+
+    fn last_ms(&self) -> u64 {
+        self.first_ms + self.days * DAY_MS
+    }
+
+    /// Asks for the hours of one device after the other.
+    async fn of_one(&self) -> anyhow::Result<Option<Latency>> {
+        let path = |device| self.target.rollup_path(&[device], self.first_ms, self.last_ms());
+        self.ask((0..DEVICES).map(path).collect(), OF_ONE).await
+    }
+
+    /// Asks for the hours of all devices at once.
+    async fn of_all(&self) -> anyhow::Result<Option<Latency>> {
+        let devices: Vec<u64> = (0..DEVICES).collect();
+        self.ask(vec![self.target.rollup_path(&devices, self.first_ms, self.last_ms())], OF_ALL).await
+    }
+
+    async fn influxql_of_one(&self) -> anyhow::Result<Option<Latency>> {
+        let path = |device| self.target.influxql_path(&[device], self.first_ms, self.last_ms());
+        self.ask((0..DEVICES).map(path).collect(), OF_ONE).await
+    }
+
+    async fn influxql_of_all(&self) -> anyhow::Result<Option<Latency>> {
+        let devices: Vec<u64> = (0..DEVICES).collect();
+        self.ask(vec![self.target.influxql_path(&devices, self.first_ms, self.last_ms())], OF_ALL).await
+    }
+}
+
+impl Bench<'_> {
+    /// Measures queries of the history. Systems without a second language have the same figure in the rows of
+    /// `InfluxQL`.
+    pub(super) async fn queries(&mut self, queries: &Queries<'_>) -> anyhow::Result<()> {
+        let (Some(one), Some(all)) = (queries.of_one().await?, queries.of_all().await?) else { return Ok(()) };
+        let days = queries.days;
+        self.add_latency(&format!("one device, {days} days"), &one);
+        self.add_latency(&format!("{DEVICES} devices, {days} days"), &all);
+        let influxql = queries.influxql_of_one().await?.unwrap_or(one);
+        self.add(Section::Query, &format!("one device, {days} days, InfluxQL, p50"), influxql.p50);
+        let influxql = queries.influxql_of_all().await?.unwrap_or(all);
+        self.add(Section::Query, &format!("{DEVICES} devices, {days} days, InfluxQL, p50"), influxql.p50);
+
+        Ok(())
+    }
+
+    /// Measures tidegauge with a large fleet: the latest values of a thousand devices, and queries while readings
+    /// arrive.
+    pub(super) async fn queries_of_a_fleet(&mut self) -> anyhow::Result<()> {
+        let target = self.system.target();
+        let pages = (0..FLEET / 1_000).map(|nth| target.latest_path(nth)).collect::<Option<Vec<_>>>();
+        let Some(pages) = pages else { return Ok(()) };
+        let config = [("flush.max_age", "2s"), ("limits.new_devices_per_minute", "0")];
+        let server = Server::start(self.system, &self.args.programs, &Environment::of_config(config)).await?;
+        let first_ms = now_ms()? - 20 * DAY_MS;
+        self.fill_history(&server, first_ms, DAYS).await?;
+        let messages = FLEET / CONNECTIONS / BATCH;
+        self.fill(&server, Format::Lines, workload(FLEET, 1_000, BATCH, now_ms()? - DAY_MS), messages).await?;
+        server.settle().await?;
+
+        let queries = Queries { server: &server, target, first_ms, days: DAYS };
+        self.ask_fleet(&queries, &pages, "").await?;
+        let sending = Sending {
+            address: server.address.clone(),
+            target,
+            format: Format::Lines,
+            workload: workload(FLEET, 2_000, BATCH, now_ms()?),
+            connections: CONNECTIONS,
+            rate: Some(BESIDE),
+            until: Until::Seconds(f64::INFINITY),
+        };
+        let sender = tokio::spawn(http::send(sending, Arc::new(AtomicU64::new(0))));
+        self.ask_fleet(&queries, &pages, &format!(", beside {BESIDE} readings a second")).await?;
+        ensure!(!sender.is_finished(), "the readings beside the queries were refused");
+        sender.abort();
+        Ok(())
+    }
+
+    async fn ask_fleet(&mut self, queries: &Queries<'_>, pages: &[String], when: &str) -> anyhow::Result<()> {
+        let latest = query::ask(&queries.server.address, pages, OF_LATEST, TIMEOUT).await?.0;
+        self.add_latency(&format!("latest values of 1,000 of {FLEET} devices{when}"), &latest);
+        if let Some(one) = queries.of_one().await? {
+            self.add_latency(&format!("one device, {DAYS} days{when}"), &one);
+        }
+        Ok(())
+    }
+
+    fn add_latency(&mut self, question: &str, latency: &Latency) {
+        self.add(Section::Query, &format!("{question}, p50"), latency.p50);
+        self.add(Section::Query, &format!("{question}, p99"), latency.p99);
+    }
+}
