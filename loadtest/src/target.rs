@@ -59,6 +59,12 @@ impl Target {
         })
     }
 
+    /// The query for the latest values of the nth thousand devices; `None` if the system has none of its own.
+    pub(crate) fn latest_path(self, nth: u64) -> Option<String> {
+        let first = device_id(1_000 * nth);
+        (self == Self::Tidegauge).then(|| format!("/v1/latest?prefix={}&limit=1000", &first[..first.len() - 3]))
+    }
+
     /// The same query in `InfluxQL`, if the system has it beside a language of its own.
     pub(crate) fn influxql_path(self, devices: &[u64], from_ms: u64, to_ms: u64) -> Option<String> {
         let ids: Vec<String> = devices.iter().map(|&device| device_id(device)).collect();
@@ -99,5 +105,6 @@ mod tests {
         assert_eq!((ask(Target::Naive), ask(Target::Bare)), (None, None));
         assert_eq!(Target::Tidegauge.influxql_path(&[3, 4], from_ms, to_ms), ask(Target::Influxdb));
         assert_eq!(Target::Influxdb.influxql_path(&[3, 4], from_ms, to_ms), None);
+        assert_eq!(Target::Tidegauge.latest_path(12).as_deref(), Some("/v1/latest?prefix=device-00012&limit=1000"));
     }
 }

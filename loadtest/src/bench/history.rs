@@ -2,25 +2,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
 use super::devices::{NOTHING_IS_DUE, hour_ahead_ms};
 use super::loads::workload;
+use super::queries::Queries;
 use super::{Bench, Section};
 use crate::format::Format;
 use crate::http::{self, Sending, Sent, Until};
 use crate::systems::{Environment, Server, System};
 use crate::target::Target;
 use crate::workload::Workload;
-use crate::{now_ms, query};
-
-/// How long a query is repeated.
-const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
+use crate::now_ms;
 
 pub(super) const DAY_MS: u64 = 86_400_000;
 
 /// Devices with history, each with a reading every [`STEP_MS`].
-const DEVICES: u64 = 50;
+pub(super) const DEVICES: u64 = 50;
 const STEP_MS: u64 = 10_000;
 
 /// Connections, and readings per request.
@@ -39,40 +36,22 @@ impl Bench<'_> {
             System::NaiveInsert => 1,
             _ => self.args.days,
         };
-        let target = self.system.target();
-        let format = if target == Target::Naive { Format::Json } else { Format::Lines };
         let server = self.start().await?;
         let first_ms = now_ms()? - 60 * DAY_MS;
-        let messages = (days * DAY_MS / STEP_MS * DEVICES / CONNECTIONS).div_ceil(BATCH);
-        let sent = self.fill(&server, format, workload(DEVICES, STEP_MS, BATCH, first_ms), messages).await?;
-        server.settle().await?;
-        let paths = |devices: &[u64]| target.rollup_path(devices, first_ms, first_ms + days * DAY_MS);
-        let influxql = |devices: &[u64]| target.influxql_path(devices, first_ms, first_ms + days * DAY_MS);
-        if let Some(one) = (0..DEVICES).map(|device| paths(&[device])).collect::<Option<Vec<_>>>() {
-            let latency = query::ask(&server.address, &one, 200, QUERY_TIMEOUT).await?.0;
-            self.add(Section::Query, &format!("one device, {days} days, p50"), latency.p50);
-            self.add(Section::Query, &format!("one device, {days} days, p99"), latency.p99);
-            // Systems without a second language have the same figure in both rows.
-            let one = (0..DEVICES).map(|device| influxql(&[device])).collect::<Option<Vec<_>>>();
-            let latency = match one {
-                Some(one) => query::ask(&server.address, &one, 200, QUERY_TIMEOUT).await?.0,
-                None => latency,
-            };
-            self.add(Section::Query, &format!("one device, {days} days, InfluxQL, p50"), latency.p50);
-        }
-        if let Some(all) = paths(&(0..DEVICES).collect::<Vec<_>>()) {
-            let latency = query::ask(&server.address, &[all], 20, QUERY_TIMEOUT).await?.0;
-            self.add(Section::Query, &format!("{DEVICES} devices, {days} days, p50"), latency.p50);
-            self.add(Section::Query, &format!("{DEVICES} devices, {days} days, p99"), latency.p99);
-            let latency = match influxql(&(0..DEVICES).collect::<Vec<_>>()) {
-                Some(all) => query::ask(&server.address, &[all], 20, QUERY_TIMEOUT).await?.0,
-                None => latency,
-            };
-            self.add(Section::Query, &format!("{DEVICES} devices, {days} days, InfluxQL, p50"), latency.p50);
-        }
+        let sent = self.fill_history(&server, first_ms, days).await?;
+        self.queries(&Queries { server: &server, target: self.system.target(), first_ms, days }).await?;
         let bytes = server.stored_bytes().await?;
         self.add(Section::Disk, "bytes per reading, logs and journals aside", bytes as f64 / sent.readings as f64);
         Ok(())
+    }
+
+    /// Stores days of history, and waits until all of it is stored.
+    pub(super) async fn fill_history(&mut self, server: &Server, first_ms: u64, days: u64) -> anyhow::Result<Sent> {
+        let format = if self.system.target() == Target::Naive { Format::Json } else { Format::Lines };
+        let messages = (days * DAY_MS / STEP_MS * DEVICES / CONNECTIONS).div_ceil(BATCH);
+        let sent = self.fill(server, format, workload(DEVICES, STEP_MS, BATCH, first_ms), messages).await?;
+        server.settle().await?;
+        Ok(sent)
     }
 
     /// Measures the memory of a pending device-hour.

@@ -13,6 +13,7 @@ mod history;
 mod hours;
 mod kinds;
 mod loads;
+mod queries;
 mod quiet;
 mod table;
 
@@ -67,6 +68,8 @@ enum Part {
     Hours,
     /// Queries and disk space
     History,
+    /// Queries of a large fleet, by themselves and while readings arrive
+    Fleet,
     /// CPU and disk space for several kinds of data
     Kinds,
     /// The memory of pending readings
@@ -153,6 +156,7 @@ impl Bench<'_> {
                 Part::Quiet => self.quiet().await,
                 Part::Hours => self.hours().await,
                 Part::History => self.history().await,
+                Part::Fleet => self.queries_of_a_fleet().await,
                 Part::Kinds => self.kinds().await,
                 Part::Pending => self.pending().await,
             };
