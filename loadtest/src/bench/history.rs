@@ -9,10 +9,10 @@ use super::queries::Queries;
 use super::{Bench, Section};
 use crate::format::Format;
 use crate::http::{self, Sending, Sent, Until};
+use crate::now_ms;
 use crate::systems::{Environment, Server, System};
 use crate::target::Target;
 use crate::workload::Workload;
-use crate::now_ms;
 
 pub(super) const DAY_MS: u64 = 86_400_000;
 
