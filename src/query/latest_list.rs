@@ -1,8 +1,9 @@
 //! The latest values of many devices, a page at a time.
 //!
 //! No request to the store is of one device. The stats of the hours around now have the last values of most
-//! devices, with one request for some hundred of them. The device index says on which day each of the other series
-//! had its last reading, and the stats of that day have its value: one request for each day and some hundred devices.
+//! devices, with one request for some hundred of them. The device index says on which day each of the other
+//! series had its last reading, and the stats of that day have its value: one request for each day and some
+//! hundred devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use crate::access::DeviceScope;
 use crate::model::{Day, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{DeviceSummary, HourStats, StatsNeeds, Store, StoreError, recent_from};
 
-/// The most devices in one request to the store, and the most requests at once: a second processor of the store
-/// halves the time of a page.
+/// The most devices in one request to the store, and the most requests at once: a second processor of the
+/// store halves the time of a page.
 const DEVICES_PER_REQUEST: usize = 250;
 const REQUESTS_AT_ONCE: usize = 2;
 

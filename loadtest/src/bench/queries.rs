@@ -88,8 +88,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures tidegauge with a large fleet: the latest values of a thousand devices, and queries while readings
-    /// arrive.
+    /// Measures tidegauge with a large fleet: the latest values of a thousand devices, and queries while
+    /// readings arrive.
     pub(super) async fn queries_of_a_fleet(&mut self) -> anyhow::Result<()> {
         let target = self.system.target();
         let pages = (0..FLEET / 1_000).map(|nth| target.latest_path(nth)).collect::<Option<Vec<_>>>();

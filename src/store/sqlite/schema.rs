@@ -189,8 +189,8 @@ pub(super) fn open_reader(path: &Path, busy_timeout: Duration) -> Result<Connect
     Ok(connection)
 }
 
-/// Keeps prepared statements as they are. Without the stability guarantee of the query planner, SQLite compiles a
-/// statement again when another device is bound, because the plan could depend on its ID.
+/// Keeps prepared statements as they are. Without the stability guarantee of the query planner, SQLite
+/// compiles a statement again when another device is bound, because the plan could depend on its ID.
 fn keep_statements(connection: &Connection) -> Result<(), SqliteError> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
