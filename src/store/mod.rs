@@ -35,6 +35,7 @@ pub mod device_index;
 mod error;
 pub mod expiry;
 mod hour_samples;
+mod instances;
 mod metric_names;
 pub mod mongodb;
 mod noted_devices;
@@ -47,6 +48,7 @@ pub use self::error::{Cause, StoreError, WriteError};
 pub use self::unreadable::UnreadableDocuments;
 
 pub use hour_samples::HourSamples;
+pub use instances::{Announced, Instance, Instances, Joined, Notes};
 pub use readings::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
 
 #[cfg(test)]
@@ -232,6 +234,11 @@ pub trait Store: Send + Sync {
 
     /// How readings are deleted before they expire; `None` if the store cannot.
     fn deletions(&self) -> Option<&dyn Deletions> {
+        None
+    }
+
+    /// The notes of the instances that share the store; `None` if it has one user only.
+    fn instances(&self) -> Option<&dyn Instances> {
         None
     }
 

@@ -47,6 +47,20 @@ impl<L: Layout> MongoStore<L> {
         Ok(deleted)
     }
 
+    /// See [`crate::store::Instances::check_entry`].
+    pub(super) async fn check_device(&self, device: &Arc<str>) -> Result<(), WriteError> {
+        {
+            let _alone = self.changes.write().await; // writes that rely on the entry have ended
+            self.devices.forget(device);
+        }
+        if self.devices.one(device).await?.is_some() {
+            return Ok(());
+        }
+        let Some(summary) = self.summary(device).await? else { return Ok(()) };
+        let summary = self.with_all_hours(summary).await?;
+        Ok(self.devices.add(&[summary]).await?)
+    }
+
     /// Brings the entry of a device in the device index up to date.
     async fn update_entry(&self, deletion: &Deletion) -> Result<(), WriteError> {
         let device = &*deletion.device;

@@ -10,6 +10,7 @@
 //! - the collection of the rollups (`rollups`), stats (`stats`, `by_device`);
 //! - the collection of the device index (`devices`), and the search for devices that are not in it yet
 //!   (`seek`, `id_walk`, `device_search`);
+//! - the notes of the instances that share a database (`instances`);
 //! - BSON: `encode`, `decode`, the names of fields (`names`), metadata (`metadata`).
 //!
 //! Only this room knows the driver and BSON.
@@ -32,6 +33,7 @@ mod errors;
 pub mod fuzz;
 mod id_walk;
 mod insert_sessions;
+mod instances;
 mod layout;
 mod metadata;
 mod names;

@@ -19,8 +19,8 @@ use super::schema_state::SchemaState;
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Keep, SeriesFilter};
 use crate::store::{
-    Cause, Deleted, Deletions, DeviceList, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, RolledUp, Rollups,
-    StatsNeeds, Store, StoreError, WriteError, Written,
+    Cause, Deleted, Deletions, DeviceList, DeviceSummary, FirstReadings, HourStats, Instances, ReadingsQuery, RolledUp,
+    Rollups, StatsNeeds, Store, StoreError, WriteError, Written,
 };
 
 /// Readings in a MongoDB collection of one layout, and their rollups in another collection.
@@ -229,6 +229,10 @@ impl<L: Layout> Store for MongoStore<L> {
     }
 
     fn deletions(&self) -> Option<&dyn Deletions> {
+        Some(self)
+    }
+
+    fn instances(&self) -> Option<&dyn Instances> {
         Some(self)
     }
 

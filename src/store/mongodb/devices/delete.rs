@@ -37,9 +37,14 @@ impl DeviceIndex {
         self.change(device, Verb::UpdateMatching, encode).await
     }
 
+    /// Has the next write of a device look at its document.
+    pub(in super::super) fn forget(&self, device: &str) {
+        self.noted.forget(device);
+    }
+
     /// Sends one statement for the document of a device, and has the next write look at the document.
     async fn change(&self, device: &str, verb: Verb<'_>, then: impl Fn(&mut Encoder)) -> Result<(), WriteError> {
-        self.noted.forget(device);
+        self.forget(device);
         let encode = |statement: &mut Encoder| {
             statement.document("q", |filter| {
                 filter.string("_id", device);

@@ -1,5 +1,6 @@
 //! Real servers for the tests of the layouts, and a database of its own for each test.
 
+mod instances;
 mod majority;
 #[path = "../../../../tests/harness/mongod.rs"]
 #[expect(dead_code, reason = "the integration tests kill and restart servers; those of the store do not")]

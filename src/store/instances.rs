@@ -1,0 +1,105 @@
+//! The notes by which the instances of a store know each other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{StoreError, WriteError};
+
+/// The notes of the instances that share a store: which of them run, and the deletions that each has to
+/// execute.
+///
+/// `flush` gives them their meaning. Each call is durable when it returns `Ok`, may be repeated, and changes
+/// one note in one step, unless it says otherwise. A note goes some weeks after its last change.
+#[async_trait]
+pub trait Instances: Send + Sync {
+    /// Notes that an instance runs, and returns whether it was not noted before. It begins no write later
+    /// than `valid` after this call; [`Instance::lease`] is that and the longest time of a command.
+    async fn beat(&self, instance: &str, valid: Duration) -> Result<bool, StoreError>;
+
+    /// Returns all instances, and the deletions that are not closed or that this instance has not executed.
+    async fn look(&self, instance: &str) -> Result<Notes, StoreError>;
+
+    /// Notes a deletion, unless it is noted already. No instance has joined it.
+    async fn announce(&self, id: &str, from: &str, record: &str) -> Result<(), StoreError>;
+
+    /// Has an instance join a deletion that is not closed.
+    async fn join(&self, id: &str, instance: &str) -> Result<Joined, StoreError>;
+
+    /// Notes that an instance has executed a deletion, and how many readings it has removed.
+    async fn note_executed(&self, id: &str, instance: &str, readings: u64) -> Result<(), StoreError>;
+
+    /// Closes a deletion if the instances that have joined it are those of `announced`. Returns whether it
+    /// has done so.
+    async fn close(&self, announced: &Announced) -> Result<bool, StoreError>;
+
+    /// Notes that a new instance need not execute the deletions that are closed: it has nothing from before.
+    async fn pass_closed(&self, instance: &str) -> Result<(), StoreError>;
+
+    /// Removes the closed deletions that all of these instances have executed.
+    async fn remove_closed(&self, instances: &[&str]) -> Result<(), StoreError>;
+
+    /// Removes the note of an instance that has nothing pending.
+    async fn leave(&self, instance: &str) -> Result<(), StoreError>;
+
+    /// Has the device index agree with the readings of a device, after another instance has deleted some: an
+    /// entry that was noted here may have been removed there.
+    async fn check_entry(&self, device: &Arc<str>) -> Result<(), WriteError>;
+}
+
+/// The answer to [`Instances::look`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Notes {
+    /// The instances.
+    pub instances: Vec<Instance>,
+    /// The deletions.
+    pub deletions: Vec<Announced>,
+}
+
+/// An instance that runs, or has ended without having stored all of its readings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instance {
+    /// Its name.
+    pub id: Arc<str>,
+    /// The number of its beats. It runs while this grows.
+    pub beats: i64,
+    /// How long after its last beat a write of it may take effect.
+    pub lease: Duration,
+}
+
+/// A deletion that each instance executes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Announced {
+    /// Its number, as text.
+    pub id: String,
+    /// The instance that has accepted it.
+    pub from: String,
+    /// The record of the deletion, in the format of `flush`.
+    pub record: String,
+    /// The instances that have joined it.
+    pub joined: Vec<String>,
+    /// The instances that have executed it, and how many readings each has removed.
+    pub executed: Vec<(String, u64)>,
+    /// Whether it is closed: no further instance executes it in the store.
+    pub is_closed: bool,
+}
+
+impl Announced {
+    /// Whether an instance has executed it.
+    #[must_use]
+    pub fn is_executed_by(&self, instance: &str) -> bool {
+        self.executed.iter().any(|(other, _)| other == instance)
+    }
+}
+
+/// The answer to [`Instances::join`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Joined {
+    /// The deletion is not closed before the instance has executed it, or is taken for dead.
+    Yes,
+    /// It is closed.
+    Closed,
+    /// There is no note of it.
+    Unknown,
+}
