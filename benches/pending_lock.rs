@@ -118,6 +118,7 @@ impl Service {
             rollup_delay: Duration::from_secs(240),
             rollup_progress: dir.join("rollups.json"),
             closed_hours: dir.join("closed-hours"),
+            instance: dir.join("instance"),
             retry: Duration::from_millis(100)..=Duration::from_secs(10),
             clock: Clock::system(),
         };

@@ -1,9 +1,10 @@
 //! Deletions over HTTP: pending and stored readings, rollups, the device list, dry runs, kills.
 
+use bson::doc;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Database, Server, Setup, secret_of};
+use crate::harness::{Database, Server, Setup, secret_of, wait_until};
 
 const HOUR_MS: i64 = 3_600_000;
 /// 2024-04-20T14:00:00Z.
@@ -48,7 +49,7 @@ async fn a_deletion_removes_what_mongodb_has_and_what_is_pending() {
 async fn removes(setup: Setup, is_settled: &[bool]) {
     for &is_settled in is_settled {
         let setup = setup.clone();
-        let server = Server::start(if is_settled { setup } else { setup.all_pending() }).await;
+        let mut server = Server::start(if is_settled { setup } else { setup.all_pending() }).await;
         server.ingest(&batch("S1")).await;
         server.ingest(&batch("S2")).await;
         if is_settled {
@@ -74,6 +75,7 @@ async fn removes(setup: Setup, is_settled: &[bool]) {
         assert_eq!(count(&server, "S2", "temp").await, 180);
         assert_eq!(delete(&server, "/v1/devices/S1").await, (200, json!({ "deleted": 0 })));
         server.assert_balanced().await;
+        assert!(server.terminate().await.success());
     }
 }
 
@@ -96,23 +98,81 @@ async fn a_time_series_collection_deletes_whole_devices_only() {
     assert_eq!(delete(&server, "/v1/devices/S1/readings?all=true").await, (200, json!({ "deleted": 180 })));
 }
 
-/// docs/http-api.md says so: the deletion is sent to each instance.
+/// The second instance has readings of the device in its log, on their way to the store, and in the store.
 #[tokio::test]
-async fn what_another_instance_has_pending_stays_until_the_deletion_is_sent_to_it_too() {
-    let database = Database::new();
-    let one = Server::start(Setup::mongodb(&database)).await;
-    let other = Server::start(Setup::mongodb(&database).all_pending()).await;
-    one.ingest(&batch("S1")).await;
-    one.settled().await;
+async fn a_deletion_through_one_instance_removes_what_the_other_one_has() {
+    let (readable, packed, timeseries) = (Database::new(), Database::new(), Database::new());
+    tokio::join!(
+        removes_through_one(Setup::mongodb(&readable)),
+        removes_through_one(Setup::packed(&packed)),
+        removes_through_one(Setup::timeseries(&timeseries)),
+    );
+}
+
+async fn removes_through_one(setup: Setup) {
+    let (one, other) = tokio::join!(Server::start(setup.clone()), Server::start(setup.all_pending()));
+    one.ingest(&batch("S2")).await;
     let later = json!([{ "deviceId": "S1", "ts": START_MS + 5 * HOUR_MS, "values": { "temp": 7 } }]);
+    other.ingest(&batch("S1")).await;
     other.ingest(&later).await;
-    assert_eq!(delete(&one, "/v1/devices/S1").await, (200, json!({ "deleted": 180 })));
-    assert_eq!((count(&one, "S1", "temp").await, count(&other, "S1", "temp").await), (0, 1));
-    assert_eq!(delete(&other, "/v1/devices/S1").await, (200, json!({ "deleted": 1 })));
+    assert_eq!((count(&one, "S1", "temp").await, count(&other, "S1", "temp").await), (0, 181));
+    assert_eq!(delete(&one, "/v1/devices/S1").await, (200, json!({ "deleted": 181 })));
     assert_eq!((count(&one, "S1", "temp").await, count(&other, "S1", "temp").await), (0, 0));
-    one.ingest(&later).await;
+    let log = other.logged("deleted readings").await;
+    assert!(log.contains("audit") && log.contains("S1"), "{log}");
+    other.ingest(&later).await;
+    assert_eq!(count(&other, "S1", "temp").await, 1, "what follows stays");
+    assert_eq!(delete(&other, "/v1/devices/S2").await, (200, json!({ "deleted": 180 })));
+    assert_eq!((count(&one, "S2", "temp").await, count(&other, "S2", "temp").await), (0, 0));
+}
+
+/// It has the readings in its log when it comes back. Meanwhile the other one has received them anew.
+#[tokio::test]
+async fn an_instance_that_was_away_removes_what_it_has_and_nothing_else() {
+    let database = Database::new();
+    let setup = Setup::mongodb(&database).set("mongodb.timeout", "1s");
+    let (one, mut other) = tokio::join!(Server::start(setup.clone()), Server::start(setup.clone().all_pending()));
+    other.ingest(&batch("S1")).await;
+    other.ingest(&batch("S2")).await;
+    other.kill9();
+    let (status, answer) = delete(&one, "/v1/devices/S1").await;
+    assert_eq!((status, &answer["pending"]), (202, &json!(true)), "{answer}");
+    let waits_for = answer["waitsFor"].as_array().expect("the instances that it waits for").clone();
+    let complete = wait_until("the other instance is taken for dead", async || {
+        let (status, answer) = delete(&one, "/v1/devices/S1").await;
+        (status == 200).then_some(answer)
+    })
+    .await;
+    assert_eq!(complete, json!({ "deleted": 0, "absent": waits_for }));
+    let corrected = json!([{ "deviceId": "S1", "ts": START_MS, "values": { "temp": 5.0 } }]);
+    one.ingest(&corrected).await;
     one.settled().await;
-    assert_eq!(count(&other, "S1", "temp").await, 1, "what follows is stored as usual");
+    other.start_again_with(setup).await;
+    other.settled().await;
+    for server in [&one, &other] {
+        assert_eq!(
+            server.readings("S1").await,
+            json!([{ "ts": "2024-04-20T14:00:00.000Z", "values": { "temp": 5.0 } }])
+        );
+        assert_eq!(count(server, "S2", "temp").await, 180, "another device");
+        let listed = server.get_json("/v1/devices").await["devices"].as_array().expect("a list").len();
+        assert_eq!(listed, 2);
+    }
+    wait_until("no deletion stays noted", async || {
+        let left = database.aggregate("buckets_instances", vec![doc! { "$match": { "kind": "deletion" } }]).await;
+        left.is_empty().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_instance_that_ends_with_nothing_left_is_not_waited_for() {
+    let database = Database::new();
+    let setup = Setup::mongodb(&database);
+    let (one, mut other) = tokio::join!(Server::start(setup.clone()), Server::start(setup));
+    other.ingest(&batch("S1")).await;
+    assert!(other.terminate().await.success());
+    assert_eq!(delete(&one, "/v1/devices/S1").await, (200, json!({ "deleted": 180 })));
 }
 
 #[tokio::test]

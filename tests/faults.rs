@@ -31,6 +31,7 @@ mod kills;
 mod outages;
 mod refusals;
 mod report;
+mod shared_deletions;
 mod store;
 mod two_instances;
 mod workload;

@@ -49,6 +49,11 @@ impl DataDir {
         self.path.join("closed-hours")
     }
 
+    /// The file that has the name of this instance for those that share its store.
+    pub(super) fn instance(&self) -> PathBuf {
+        self.path.join("instance")
+    }
+
     /// The file that names the store of the last start.
     pub(super) fn known_store(&self) -> PathBuf {
         self.path.join("store.json")

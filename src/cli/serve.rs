@@ -207,6 +207,7 @@ impl Service {
         );
         metrics.readings_recovered_total.increment(recovery.readings);
         let running = pipeline.start().context("start the log reader")?;
+        pipeline.first_look().await;
         let mut helpers = Vec::new();
         let [readings, rollups] =
             [config.retention.readings, config.retention.rollups()].map(|keep| keep.period().map(Period::as_duration));

@@ -12,8 +12,9 @@
 //! has executed the deletion, before its client is answered, and a deletion with that record is not executed
 //! again.
 //!
-//! While the store is away, the deletion waits for it, as the readings do. Each one leaves two lines with the
-//! target `audit`: who asked for what, and what was removed.
+//! While the store is away, the deletion waits for it, as the readings do. If other instances share the
+//! store, they execute the deletion too, before its client is answered ([`super::instances`]). Each instance
+//! leaves two lines with the target `audit`: who asked for what, and what was removed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -23,9 +24,9 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use super::Pipeline;
 use super::late;
 use super::store_state::{note_away, note_back};
+use super::{Pipeline, instances};
 use crate::common::backoff::Backoff;
 use crate::common::clock::rfc3339;
 use crate::log::{AppendError, BegunDeletion, DeletionRecord};
@@ -36,16 +37,24 @@ use crate::store::{Deleted, WriteError};
 /// The outcome of a deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeletionOutcome {
-    /// It is executed, and removed this many readings.
-    Executed(u64),
-    /// It is durable, and will be executed when the store accepts it.
-    Accepted,
+    /// It is executed.
+    Executed {
+        /// The number of removed readings.
+        readings: u64,
+        /// The instances that did not run. They remove what they have when they start again.
+        absent: Vec<Arc<str>>,
+    },
+    /// It is durable, and will be executed.
+    Accepted {
+        /// The instances that have not executed it yet. None: the store has not.
+        waits_for: Vec<Arc<str>>,
+    },
     /// The store cannot execute it, for this reason.
     Failed(String),
 }
 
 /// The most deletions that wait for the store: each bucket that is opened meanwhile looks at all of them.
-const MAX_WAITING: usize = 1_000;
+pub(super) const MAX_WAITING: usize = 1_000;
 
 /// The hours that are rolled up at once.
 const HOURS_PER_ROLLUP: usize = 1_000;
@@ -81,7 +90,12 @@ impl Deleting {
         outcome
     }
 
-    fn answer(&self, id: u64, outcome: DeletionOutcome) {
+    fn forget(&self, id: u64) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Answers the client of a deletion, if one waits.
+    pub(super) fn answer(&self, id: u64, outcome: DeletionOutcome) {
         let answer = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         if let Some(answer) = answer {
             let _ = answer.send(outcome); // the client may be gone
@@ -98,7 +112,8 @@ impl Pipeline {
         }
     }
 
-    /// Removes readings, for `by`. Waits at most `max_wait` until the store has executed it.
+    /// Removes readings, for `by`. Waits at most `max_wait` until it is executed, by all instances that share
+    /// the store.
     ///
     /// # Errors
     /// When the deletion is not accepted.
@@ -112,20 +127,28 @@ impl Pipeline {
             return Err(DeletionError::TooMany);
         }
         let id = RandomState::new().build_hasher().finish();
-        let begun = BegunDeletion { id, by: by.into(), deletion: Arc::new(deletion) };
+        let begun = BegunDeletion { id, by: by.into(), deletion: Arc::new(deletion), from: None };
         let outcome = self.deleting.wait_for(id);
         let appended = match self.log.append(DeletionRecord::Begun(begun.clone()).to_batch()) {
             Ok(mut ack) => ack.durable().await,
             Err(error) => Err(error),
         };
         if let Err(error) = appended {
-            self.deleting.answer(id, DeletionOutcome::Accepted);
+            self.deleting.forget(id);
             return Err(error.into());
         }
         audit(&begun, None);
         self.log.read_up_to(self.log.usage().readable);
-        let outcome = timeout(max_wait, outcome).await;
-        Ok(outcome.ok().and_then(Result::ok).unwrap_or(DeletionOutcome::Accepted))
+        if let Ok(Ok(outcome)) = timeout(max_wait, outcome).await {
+            return Ok(outcome);
+        }
+        self.deleting.forget(id);
+        let waits_for = self.peers.waits_for(id);
+        if !waits_for.is_empty() {
+            let waits_for = waits_for.join(", ");
+            tracing::warn!(id, waits_for, "these instances run and have not executed a deletion yet");
+        }
+        Ok(DeletionOutcome::Accepted { waits_for })
     }
 }
 
@@ -146,13 +169,19 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
 }
 
 async fn execute(pipeline: &Arc<Pipeline>, DeletionStep { begun, unanswered, erased }: DeletionStep) {
-    let outcome = match delete_stored(pipeline, &begun.deletion, &unanswered).await {
+    let outcome = match delete_stored(pipeline, &begun, &unanswered).await {
         Ok(stored) => {
             let dead = delete_dead_letters(pipeline, &begun.deletion).await;
-            DeletionOutcome::Executed(erased + stored + dead)
+            DeletionOutcome::Executed { readings: erased + stored + dead, absent: Vec::new() }
         }
         Err(error) => DeletionOutcome::Failed(error),
     };
+    let readings = match &outcome {
+        DeletionOutcome::Executed { readings, .. } => Some(*readings),
+        _ => None,
+    };
+    // Before the log may be cut behind the deletion.
+    let is_shared = (begun.from.is_some() || readings.is_some()) && tell_others(pipeline, &begun, readings).await;
     while !pipeline.lock().pending.finish_deletion() {
         tokio::task::yield_now().await;
     }
@@ -160,17 +189,29 @@ async fn execute(pipeline: &Arc<Pipeline>, DeletionStep { begun, unanswered, era
     pipeline.due.notify_one();
     audit(&begun, Some(&outcome));
     note_executed(pipeline, begun.id).await;
-    pipeline.deleting.answer(begun.id, outcome);
+    if is_shared {
+        pipeline.peers.note_executed(begun.id, readings.unwrap_or(0)); // the watcher answers
+    } else {
+        pipeline.deleting.answer(begun.id, outcome);
+    }
 }
 
 /// Has the store execute a deletion, and repeats it until the store does. An error is permanent.
-async fn delete_stored(pipeline: &Pipeline, deletion: &Deletion, unanswered: &BTreeSet<Hour>) -> Result<u64, String> {
+async fn delete_stored(pipeline: &Pipeline, begun: &BegunDeletion, unanswered: &BTreeSet<Hour>) -> Result<u64, String> {
     let Some(deletions) = pipeline.store.deletions() else {
         return Err(format!("the store {} cannot delete readings", pipeline.store.name()));
     };
+    let deletion = &begun.deletion;
+    if let Some(why) = deletions.refusal(deletion) {
+        return Err(why.to_owned());
+    }
     let mut backoff = Backoff::new(pipeline.options.retry.clone());
     loop {
-        match deletions.delete(deletion, unanswered).await {
+        let attempt = async {
+            let is_closed = !instances::may_execute(pipeline, begun).await?;
+            if is_closed { Ok(Deleted::default()) } else { deletions.delete(deletion, unanswered).await }
+        };
+        match attempt.await {
             Ok(Deleted { readings, hours }) => {
                 note_back(pipeline);
                 roll_up_closed(pipeline, &deletion.device, hours).await;
@@ -178,6 +219,18 @@ async fn delete_stored(pipeline: &Pipeline, deletion: &Deletion, unanswered: &BT
             }
             Err(error) if error.is_permanent() => return Err(error.to_string()),
             Err(error) => wait(pipeline, &error, &mut backoff).await,
+        }
+    }
+}
+
+/// Tells the other instances, if there are some, of a deletion that is executed here. Repeats it until that
+/// succeeds.
+async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: Option<u64>) -> bool {
+    let mut backoff = Backoff::new(pipeline.options.retry.clone());
+    loop {
+        match instances::tell(pipeline, begun, readings.unwrap_or(0)).await {
+            Ok(has_others) => return has_others,
+            Err(error) => wait(pipeline, &error.into(), &mut backoff).await,
         }
     }
 }
@@ -238,22 +291,23 @@ async fn note_executed(pipeline: &Pipeline, id: u64) {
     }
 }
 
-fn audit(begun: &BegunDeletion, outcome: Option<&DeletionOutcome>) {
-    let BegunDeletion { id, by, deletion } = begun;
+pub(super) fn audit(begun: &BegunDeletion, outcome: Option<&DeletionOutcome>) {
+    let BegunDeletion { id, by, deletion, from: instance } = begun;
     let device = &*deletion.device;
+    let instance = instance.as_deref().unwrap_or_default();
     let [from, to] = match &deletion.range_ms {
         None => [String::new(), String::new()],
         Some(range) => [range.start, range.end].map(rfc3339),
     };
     let series = serde_json::to_string(&deletion.series).unwrap_or_default();
     match outcome {
-        None => tracing::info!(target: "audit", id, %by, device, from, to, series, "accepted a deletion"),
+        None => tracing::info!(target: "audit", id, %by, device, from, to, series, instance, "accepted a deletion"),
         Some(DeletionOutcome::Failed(error)) => {
             tracing::error!(target: "audit", id, %by, device, from, to, series, error, "cannot execute a deletion");
         }
-        Some(DeletionOutcome::Executed(readings)) => {
+        Some(DeletionOutcome::Executed { readings, .. }) => {
             tracing::info!(target: "audit", id, %by, device, from, to, series, readings, "deleted readings");
         }
-        Some(DeletionOutcome::Accepted) => {}
+        Some(DeletionOutcome::Accepted { .. }) => {}
     }
 }

@@ -12,7 +12,7 @@
 //! ([`Pipeline::catch_up`]), or at the end of the log.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -55,7 +55,9 @@ pub(super) fn spawn(pipeline: Arc<Pipeline>) -> std::io::Result<std::thread::Joi
 }
 
 fn feed(pipeline: &Pipeline, mut reader: Reader, runtime: &Handle) -> Result<(), String> {
-    let mut replay = Replay::new(&pipeline.replayed);
+    runtime.block_on(pipeline.peers.first_look()); // the log may get deletions of other instances
+    let replayed = pipeline.replayed.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let mut replay = Replay::new(&replayed.unwrap_or_default());
     let mut no_files = OncePerChange::default(); // the process may open no more files
     let lag = Lag { tick: tick(pipeline.options.limits.max_age), bytes: MANY_BYTES };
     while let Some(readable) = pipeline.log.wait_readable(reader.position(), lag) {
@@ -165,12 +167,8 @@ fn insert_record(
 /// executed it.
 fn delete(pipeline: &Pipeline, record: &Record<'_>, replay: &mut Replay) -> Result<(), String> {
     let DeletionRecord::Begun(begun) = DeletionRecord::of(record.payload)? else { return Ok(()) };
-    let replayed = pipeline.replayed.iter().find(|replayed| replayed.begun.id == begun.id);
-    if let Some(replayed) = replayed {
-        replay.reach(&begun.deletion);
-        if replayed.is_executed {
-            return Ok(());
-        }
+    if replay.reach(&begun) {
+        return Ok(());
     }
     let (id, deletion) = (begun.id, Arc::clone(&begun.deletion));
     let unanswered = replay.left_out_of(&deletion);

@@ -10,6 +10,8 @@
 //!   retried until the store accepts it or refuses it for good.
 //! - The **deleter** has the store execute deletions, each after the writes that precede it in the log and
 //!   before those that follow ([`crate::pending`]).
+//! - The **watcher** has this instance execute the deletions of the other instances that share the store, and
+//!   they those of this one ([`instances`]).
 //! - The **cutter** cuts the log behind the stored readings about once a second, and has it save its durable
 //!   end.
 //! - The **roller** has the store roll up each day some minutes after its end, if the store keeps rollups of
@@ -32,7 +34,7 @@
 //!   is tokio's clock, which tests can set. The wall clock says only which hours and days have ended.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use strum::IntoEnumIterator;
@@ -59,6 +61,7 @@ mod early;
 mod feeder;
 mod hour_text;
 mod indexer;
+mod instances;
 mod late;
 mod locked;
 mod narrow;
@@ -78,6 +81,7 @@ use store_state::StoreState;
 
 use closed_hours::ClosedHours;
 use deleter::Deleting;
+use instances::Peers;
 use narrow::RefusedMetadata;
 use rollup_progress::RollupProgress;
 
@@ -107,6 +111,8 @@ pub struct Options {
     pub rollup_progress: PathBuf,
     /// The file that says which hours are closed.
     pub closed_hours: PathBuf,
+    /// The file that has the name of this instance, if the store is shared.
+    pub instance: PathBuf,
     /// The waits before retries: the first one to the longest.
     pub retry: std::ops::RangeInclusive<Duration>,
     /// The wall clock, by which days end.
@@ -140,8 +146,10 @@ pub struct Pipeline {
     drain_begins: CancellationToken,
     closed: ClosedHours,
     deleting: Deleting,
-    /// The deletions that the log had when it was opened.
-    replayed: Vec<RecoveredDeletion>,
+    peers: Peers,
+    /// The deletions that the log had when it was opened, and those of other instances since. `None`: the
+    /// feeder has begun.
+    replayed: Mutex<Option<Vec<RecoveredDeletion>>>,
 }
 
 /// The state behind the lock.
@@ -210,6 +218,8 @@ impl Pipeline {
         let mut pending = Pending::new(options.limits).keeping(store.keeps());
         pending.note_wall_clock(options.clock.now_ms());
         let closed = ClosedHours::load(store.rollups().is_some().then(|| options.closed_hours.clone()));
+        let instance = store.instances().is_some().then_some(&*options.instance);
+        let peers = Peers::load(instance, &recovery.deletions);
         let labels = |is_permanent| -> Vec<&'static str> {
             let causes = store.causes().iter().filter(|cause| cause.is_permanent() == is_permanent);
             causes.map(|cause| cause.as_label()).collect()
@@ -254,11 +264,12 @@ impl Pipeline {
             drain_begins: CancellationToken::new(),
             closed,
             deleting: Deleting::default(),
-            replayed: recovery.deletions.clone(),
+            peers,
+            replayed: Mutex::new(Some(recovery.deletions.clone())),
         })
     }
 
-    /// Starts the feeder, the scheduler, the deleter, the cutter, the roller and the indexer.
+    /// Starts the feeder, the scheduler, the deleter, the watcher, the cutter, the roller and the indexer.
     ///
     /// # Errors
     /// If the feeder's thread cannot be started.
@@ -273,8 +284,9 @@ impl Pipeline {
         let roller = tokio::spawn(roller::run(Arc::clone(self), progress));
         let indexer = tokio::spawn(indexer::run(Arc::clone(self)));
         let deleter = tokio::spawn(deleter::run(Arc::clone(self)));
+        let watcher = tokio::spawn(instances::run(Arc::clone(self)));
         let watch = tokio::spawn(store_state::watch(Arc::clone(self)));
-        Ok(Running { pipeline: Arc::clone(self), feeder, scheduler, cutter, roller, indexer, deleter, watch })
+        Ok(Running { pipeline: Arc::clone(self), feeder, scheduler, cutter, roller, indexer, deleter, watcher, watch })
     }
 
     /// Waits until the feeder fails to read the log, and returns the reason.
@@ -297,6 +309,18 @@ impl Pipeline {
         match tokio::time::timeout(timeout, announced.wait_for(|&inserted| inserted >= acknowledged)).await {
             Ok(_) => None,
             Err(_) => Some(self.lock().stalled_since.map_or(timeout, |since| since.elapsed())),
+        }
+    }
+
+    /// Waits until the instances that share the store know this one, but not for long.
+    pub async fn first_look(&self) {
+        self.peers.first_look().await;
+    }
+
+    /// Notes a deletion that was appended to the log, for the feeder if it has not begun.
+    fn note_replayed(&self, appended: RecoveredDeletion) {
+        if let Some(replayed) = &mut *self.replayed.lock().unwrap_or_else(PoisonError::into_inner) {
+            replayed.push(appended);
         }
     }
 
@@ -375,7 +399,7 @@ impl Pipeline {
     ///
     /// Does nothing after the last cut: another process may own the folder by then.
     fn cut(&self, is_last: bool) -> Result<(), LogError> {
-        let _turn = self.cutting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _turn = self.cutting.lock().unwrap_or_else(PoisonError::into_inner);
         let position = {
             let state = self.lock();
             if state.stopped && !is_last {

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::log::batch_view::{BadPayload, BatchView, Name, Step, Text};
-use crate::log::{Batch, BatchBuilder, RecoveredDeletion};
+use crate::log::{Batch, BatchBuilder, BegunDeletion, RecoveredDeletion};
 use crate::model::{Deletion, Hour};
 
 /// Deletions by the stored ID of their device.
@@ -16,6 +16,8 @@ type Ahead = HashMap<Arc<str>, Vec<Arc<Deletion>>>;
 /// The state of a replay.
 #[derive(Debug)]
 pub(super) struct Replay {
+    /// The deletions that the log had, and whether the store has executed each.
+    recovered: HashMap<u64, bool>,
     /// The deletions that the feeder has not reached yet, by device, in the order of the log.
     ahead: Ahead,
     /// The hours of which readings were left out. An earlier process may have sent them to the store.
@@ -36,17 +38,22 @@ impl Replay {
         for deletion in deletions.iter().map(|found| &found.begun.deletion) {
             ahead.entry(Arc::clone(&deletion.device)).or_default().push(Arc::clone(deletion));
         }
-        Self { ahead, left_out: HashMap::new() }
+        let recovered = deletions.iter().map(|found| (found.begun.id, found.is_executed)).collect();
+        Self { recovered, ahead, left_out: HashMap::new() }
     }
 
-    /// Notes that the feeder has reached the next deletion of a device.
-    pub(super) fn reach(&mut self, deletion: &Deletion) {
-        if let Some(ahead) = self.ahead.get_mut(&deletion.device) {
+    /// Notes that the feeder has reached a deletion: the next one of its device, if the log had it. Returns
+    /// whether the store has executed it.
+    pub(super) fn reach(&mut self, begun: &BegunDeletion) -> bool {
+        let Some(is_executed) = self.recovered.remove(&begun.id) else { return false };
+        let device = &begun.deletion.device;
+        if let Some(ahead) = self.ahead.get_mut(device) {
             ahead.remove(0);
             if ahead.is_empty() {
-                self.ahead.remove(&deletion.device);
+                self.ahead.remove(device);
             }
         }
+        is_executed
     }
 
     /// The hours of a deletion of which readings were left out.
@@ -61,7 +68,7 @@ impl Replay {
         if self.ahead.is_empty() || !self.has_device(payload)? {
             return Ok(None);
         }
-        let Self { ahead, left_out: hours_left_out } = self;
+        let Self { ahead, left_out: hours_left_out, .. } = self;
         let view = BatchView::new(payload)?;
         let names: Vec<Name<'_>> = view.names().to_vec();
         let (mut batch, mut left_out, mut has_changed) = (BatchBuilder::default(), 0, false);
@@ -123,7 +130,7 @@ fn of_device<'a>(ahead: &'a Ahead, device: Text<'_>) -> &'a [Arc<Deletion>] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::{BegunDeletion, Position};
+    use crate::log::Position;
     use crate::model::SeriesFilter;
 
     fn readings_of(batch: &Batch) -> Vec<String> {
@@ -153,12 +160,18 @@ mod tests {
             Deletion { device: "d".into(), range_ms: Some(5..7), series },
             Deletion { device: "d".into(), range_ms: Some(8..9), series: SeriesFilter::ALL },
         ];
-        let recovered = |deletion: &Deletion| RecoveredDeletion {
+        let recovered = |at: usize| RecoveredDeletion {
             position: Position(99),
-            begun: BegunDeletion { id: 1, by: "me".into(), deletion: Arc::new(deletion.clone()) },
-            is_executed: false,
+            begun: BegunDeletion {
+                id: at as u64,
+                by: "me".into(),
+                deletion: Arc::new(deletions[at].clone()),
+                from: None,
+            },
+            is_executed: at == 1,
         };
-        let mut replay = Replay::new(&deletions.each_ref().map(recovered));
+        let recovered = [recovered(0), recovered(1)];
+        let mut replay = Replay::new(&recovered);
         let mut builder = BatchBuilder::default();
         let all = [("m_a", 1.0), ("m_b", 2.0)];
         for (owner, device, ts_ms, values) in
@@ -174,8 +187,7 @@ mod tests {
             [format!("{of_d} 4 m_a/1=1 m_b/1=2"), "e None 5 m_a/1=1 m_b/1=2".to_owned(), format!("{of_d} 5 m_b/1=2")];
         assert_eq!((readings_of(&left), left_out), (expected.to_vec(), 2));
         assert_eq!(replay.left_out_of(&deletions[0]), BTreeSet::from([Hour(0)]));
-        replay.reach(&deletions[0]);
-        replay.reach(&deletions[1]);
+        assert_eq!(recovered.each_ref().map(|of| replay.reach(&of.begun)), [false, true]);
         assert!(replay.filter(batch.payload()).unwrap().is_none());
     }
 }

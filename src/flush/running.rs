@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Pipeline;
+use super::{Pipeline, instances};
 
 /// The running tasks of a [`Pipeline`].
 pub struct Running {
@@ -14,6 +14,7 @@ pub struct Running {
     pub(super) roller: tokio::task::JoinHandle<()>,
     pub(super) indexer: tokio::task::JoinHandle<()>,
     pub(super) deleter: tokio::task::JoinHandle<()>,
+    pub(super) watcher: tokio::task::JoinHandle<()>,
     pub(super) watch: tokio::task::JoinHandle<()>,
 }
 
@@ -23,7 +24,7 @@ impl Running {
     /// Readings that the store does not accept at the first attempt stay in the log. If the store does not
     /// answer, all do, without a wait. The log must be closed.
     pub async fn drain(self, grace: Duration) -> u64 {
-        let Self { pipeline, feeder, mut scheduler, cutter, roller, indexer, deleter, watch } = self;
+        let Self { pipeline, feeder, mut scheduler, cutter, roller, indexer, deleter, watcher, watch } = self;
         roller.abort(); // the next start continues its work
         indexer.abort(); // likewise
         pipeline.lock().draining = true;
@@ -33,6 +34,7 @@ impl Running {
             scheduler.abort();
         }
         deleter.abort(); // the next start executes what is left
+        watcher.abort();
         cutter.abort();
         watch.abort();
         pipeline.lock().stopped = true;
@@ -46,6 +48,7 @@ impl Running {
         if let Ok(Err(error)) = ended.await {
             tracing::warn!(%error, "the log was not cut at the end; the next start reads more of it than necessary");
         }
+        instances::leave(&pipeline).await;
         pipeline.status().pending_readings
     }
 }

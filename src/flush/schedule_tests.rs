@@ -30,6 +30,7 @@ const OPTIONS: Options = Options {
     rollup_delay: ms(60_000),
     rollup_progress: PathBuf::new(),
     closed_hours: PathBuf::new(),
+    instance: PathBuf::new(),
     retry: ms(100)..=ms(1_600),
     clock: Clock::system(), // a stage has a clock of its own
 };

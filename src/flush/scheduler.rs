@@ -93,6 +93,9 @@ impl Scheduler {
         loop {
             let log = pipeline.log.usage();
             let mut state = pipeline.lock();
+            if !pipeline.peers.may_write(state.inserted, state.pending.is_full()) {
+                return (batch, state.draining && state.is_finished(log.readable, options.max_in_flight));
+            }
             let which = if state.draining {
                 Take::All(Reason::Drain)
             } else if log.is_full || log.is_disk_full {

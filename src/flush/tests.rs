@@ -184,6 +184,7 @@ impl Life {
             rollup_delay: MINUTE,
             rollup_progress: folder.path().join("rollups.json"),
             closed_hours: folder.path().join("closed-hours"),
+            instance: folder.path().join("instance"),
             retry: Duration::from_millis(1)..=Duration::from_millis(5),
             clock,
         };

@@ -21,7 +21,7 @@ use crate::ingest::IngestError;
 use crate::model::{Deletion, SeriesFilter};
 use crate::query::QueryError;
 
-/// How long a client waits until the store has executed a deletion. Then it goes on without the client.
+/// How long a client waits until a deletion is executed. Then it goes on without the client.
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// The same while the store is known to be away: pending readings are removed within that time.
@@ -39,9 +39,17 @@ pub(super) struct Receipt {
     /// Whether the readings were only counted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     dry_run: bool,
-    /// Whether stored readings are still to be deleted.
+    /// Whether readings are still to be deleted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pending: bool,
+    /// The instances that run and still have to delete what they have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    waits_for: Vec<Arc<str>>,
+    /// The instances that do not run, and delete what they have when they start again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    absent: Vec<Arc<str>>,
 }
 
 const OF_DEVICE: Parameters = &[&DRY_RUN];
@@ -63,7 +71,7 @@ pub(super) fn describe_readings() -> Operation {
 fn describe(operation: Operation) -> Operation {
     operation
         .answers::<Receipt>(200, "The readings are deleted, or counted.")
-        .answers::<Receipt>(202, "The deletion is durable, and the store executes it later.")
+        .answers::<Receipt>(202, "The deletion is durable, and is executed later.")
         .queries()
         .problems(&[ProblemCode::DeletionUnsupported, ProblemCode::LogFailed])
 }
@@ -127,7 +135,7 @@ async fn delete(
     if is_dry_run {
         let Deletion { range_ms, series, .. } = deletion;
         let count = app.queries.count_readings(scope, device, range_ms, &series, app.clock.now_ms()).await?;
-        return Ok((StatusCode::OK, Json(Receipt { deleted: Some(count), dry_run: true, pending: false })));
+        return Ok((StatusCode::OK, Json(Receipt { deleted: Some(count), dry_run: true, ..Receipt::default() })));
     }
     let is_away = app.pipeline.store_away().is_some();
     let wait = if is_away { SHORT_WAIT } else { MAX_WAIT };
@@ -138,10 +146,12 @@ async fn delete(
         DeletionError::Log(error) => Problem::refused(IngestError::from(error), is_away),
     });
     match outcome? {
-        DeletionOutcome::Executed(readings) => {
-            Ok((StatusCode::OK, Json(Receipt { deleted: Some(readings), ..Receipt::default() })))
+        DeletionOutcome::Executed { readings, absent } => {
+            Ok((StatusCode::OK, Json(Receipt { deleted: Some(readings), absent, ..Receipt::default() })))
         }
-        DeletionOutcome::Accepted => Ok((StatusCode::ACCEPTED, Json(Receipt { pending: true, ..Receipt::default() }))),
+        DeletionOutcome::Accepted { waits_for } => {
+            Ok((StatusCode::ACCEPTED, Json(Receipt { pending: true, waits_for, ..Receipt::default() })))
+        }
         DeletionOutcome::Failed(why) => Err(Problem::internal(&why)),
     }
 }

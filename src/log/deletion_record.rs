@@ -41,6 +41,9 @@ pub struct BegunDeletion {
     pub by: Arc<str>,
     /// The deletion itself.
     pub deletion: Arc<Deletion>,
+    /// The instance that has accepted it, if that is another one. It may have been executed there already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Arc<str>>,
 }
 
 impl DeletionRecord {
@@ -66,10 +69,11 @@ mod tests {
 
     #[test]
     fn the_format_of_version_2_stays_readable() {
-        let begun = |id, range_ms, series| {
+        let begun_at = |from: Option<&str>, id, range_ms, series| {
             let deletion = Arc::new(Deletion { device: "d".into(), range_ms, series });
-            DeletionRecord::Begun(BegunDeletion { id, by: "me".into(), deletion })
+            DeletionRecord::Begun(BegunDeletion { id, by: "me".into(), deletion, from: from.map(Arc::from) })
         };
+        let begun = |id, range_ms, series| begun_at(None, id, range_ms, series);
         let some = SeriesFilter::new(["b", "a{x=1}"], [("y", "2")]).unwrap();
         let golden = [
             (
@@ -84,6 +88,13 @@ mod tests {
                 concat!(
                     r#"{"begun":{"id":0,"by":"me","deletion":{"device":"d","rangeMs":{"start":-1,"end":2},"#,
                     r#""series":{"names":["b"],"texts":["a{x=1}"],"labels":["y=2"],"labelKeys":1}}}}"#
+                ),
+            ),
+            (
+                begun_at(Some("3f0a"), 1, None, SeriesFilter::ALL),
+                concat!(
+                    r#"{"begun":{"id":1,"by":"me","#,
+                    r#""deletion":{"device":"d","rangeMs":null,"series":null},"from":"3f0a"}}"#
                 ),
             ),
             (DeletionRecord::Executed { id: 7 }, r#"{"executed":{"id":7}}"#),

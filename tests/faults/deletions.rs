@@ -19,7 +19,7 @@ use crate::harness::Server;
 
 on_stores!(kill_9_among_deletions, super::killed, [sqlite, mongodb, packed, timeseries]);
 
-const DEVICES: [&str; 3] = ["d", "d1", "d-1"];
+pub(super) const DEVICES: [&str; 3] = ["d", "d1", "d-1"];
 const METRICS: [&str; 2] = ["hum", "temp"];
 /// 2024-04-20T22:00:00Z. The days have ended, so there are rollups.
 const START_MS: i64 = 1_713_650_400_000;
@@ -28,13 +28,13 @@ const KILLS: u32 = 4;
 const REQUESTS_PER_LIFE: u32 = 12;
 
 /// The identities that are stored: device, minute, metric.
-type Model = BTreeMap<(&'static str, i64, &'static str), f64>;
+pub(super) type Model = BTreeMap<(&'static str, i64, &'static str), f64>;
 
-struct Deletion {
-    device: &'static str,
+pub(super) struct Deletion {
+    pub(super) device: &'static str,
     /// In minutes; `None`: the whole device.
-    range: Option<Range<i64>>,
-    metric: Option<&'static str>,
+    pub(super) range: Option<Range<i64>>,
+    pub(super) metric: Option<&'static str>,
 }
 
 async fn killed(store: Store<'_>) {
@@ -86,7 +86,7 @@ async fn send(server: &mut Server, kill_after: Option<Duration>, request: impl F
 }
 
 impl Deletion {
-    fn request(&self, server: &Server) -> reqwest::RequestBuilder {
+    pub(super) fn request(&self, server: &Server) -> reqwest::RequestBuilder {
         let path = match &self.range {
             None => format!("/v1/devices/{}", self.device),
             Some(range) => {
@@ -98,14 +98,14 @@ impl Deletion {
         server.request(Method::DELETE, &path)
     }
 
-    fn selects(&self, (device, minute, metric): &(&str, i64, &str)) -> bool {
+    pub(super) fn selects(&self, (device, minute, metric): &(&str, i64, &str)) -> bool {
         *device == self.device
             && self.range.as_ref().is_none_or(|range| range.contains(minute))
             && self.metric.is_none_or(|of| of == *metric)
     }
 }
 
-fn random_deletion(random: &mut StdRng, store: Store<'_>) -> Deletion {
+pub(super) fn random_deletion(random: &mut StdRng, store: Store<'_>) -> Deletion {
     let device = DEVICES[random.random_range(0..DEVICES.len())];
     if matches!(store, Store::Timeseries(_)) || random.random_range(0..5) == 0 {
         return Deletion { device, range: None, metric: None };
@@ -119,14 +119,14 @@ fn random_deletion(random: &mut StdRng, store: Store<'_>) -> Deletion {
     Deletion { device, range: Some(range), metric }
 }
 
-fn random_batch(random: &mut StdRng) -> Vec<(&'static str, i64, &'static [&'static str])> {
+pub(super) fn random_batch(random: &mut StdRng) -> Vec<(&'static str, i64, &'static [&'static str])> {
     let device = DEVICES[random.random_range(0..DEVICES.len())];
     let from = random.random_range(0..MINUTES);
     let minutes = from..(from + random.random_range(1..90)).min(MINUTES);
     minutes.map(|minute| (device, minute, &METRICS[random.random_range(0..2)..])).collect()
 }
 
-fn reading((device, minute, metrics): &(&str, i64, &[&str])) -> Value {
+pub(super) fn reading((device, minute, metrics): &(&str, i64, &[&str])) -> Value {
     let values: BTreeMap<&str, f64> = metrics.iter().map(|metric| (*metric, value(*minute))).collect();
     json!({ "deviceId": device, "ts": ts_ms(*minute), "values": values })
 }
@@ -135,12 +135,12 @@ const fn ts_ms(minute: i64) -> i64 {
     START_MS + minute * 60_000
 }
 
-const fn value(minute: i64) -> f64 {
+pub(super) const fn value(minute: i64) -> f64 {
     minute as f64
 }
 
 /// Compares readings, rollups and the device list with the model.
-async fn compare(server: &Server, model: &Model, seed: u64) {
+pub(super) async fn compare(server: &Server, model: &Model, seed: u64) {
     let range = "from=2024-04-20T00:00:00Z&to=2024-04-23T00:00:00Z";
     let mut listed = Vec::new();
     for device in DEVICES {

@@ -97,6 +97,7 @@ pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Op
         rollup_delay: ROLLUP_DELAY,
         rollup_progress: data.rollup_progress(),
         closed_hours: data.closed_hours(),
+        instance: data.instance(),
         retry: config.flush.retry_initial.as_duration()..=config.flush.retry_max.as_duration(),
         clock: clock.clone(),
     }

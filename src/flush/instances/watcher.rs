@@ -1,0 +1,236 @@
+//! The watcher: a task that beats, looks for announcements, and closes them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::peers::Progress;
+use crate::common::once_per_change::OncePerChange;
+use crate::flush::deleter::{MAX_WAITING, audit};
+use crate::flush::{DeletionOutcome, Pipeline};
+use crate::log::{BegunDeletion, DeletionRecord, RecoveredDeletion};
+use crate::pending::Pending;
+use crate::store::{Announced, Instance, Instances, StoreError};
+
+/// The time between two looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The same for [`BUSY_FOR`] after a deletion was seen: where one was, more may follow.
+const BUSY_INTERVAL: Duration = Duration::from_millis(100);
+
+const BUSY_FOR: Duration = Duration::from_secs(10);
+
+/// The time between two beats.
+const BEAT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How long after a beat an instance may begin a write.
+const VALID: Duration = Duration::from_secs(8);
+
+/// How long no beat of an instance was seen when the clients of deletions do not wait for it any more.
+const SILENT: Duration = Duration::from_secs(5);
+
+/// Runs until it is aborted. Returns at once if the store is not shared.
+pub(in crate::flush) async fn run(pipeline: Arc<Pipeline>) {
+    let (Some(instances), Some(own)) = (pipeline.store.instances(), pipeline.peers.id().cloned()) else { return };
+    let now = Instant::now();
+    let mut watcher = Watcher {
+        pipeline: &pipeline,
+        instances,
+        own,
+        next_beat: now,
+        last_beat: now,
+        seen: HashMap::new(),
+        busy_until: now,
+        unreadable: BTreeSet::new(),
+    };
+    let mut failing = OncePerChange::default();
+    loop {
+        match watcher.look().await {
+            Ok(()) if failing.ends() => tracing::info!("the other instances can be asked for deletions again"),
+            Err(error) if pipeline.store_away().is_none() && failing.begins() => {
+                tracing::warn!(%error, "cannot ask the other instances for deletions; nothing is stored until it can");
+            }
+            _ => {}
+        }
+        let wait = if Instant::now() < watcher.busy_until { BUSY_INTERVAL } else { INTERVAL };
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = pipeline.peers.executed() => {}
+        }
+    }
+}
+
+/// The task that beats, looks for announcements, and closes them.
+struct Watcher<'a> {
+    pipeline: &'a Pipeline,
+    instances: &'a dyn Instances,
+    own: Arc<str>,
+    next_beat: Instant,
+    last_beat: Instant,
+    /// The beats of the others, and when each was first seen.
+    seen: HashMap<Arc<str>, (i64, Instant)>,
+    busy_until: Instant,
+    /// The announcements that are not readable, so that each is logged once.
+    unreadable: BTreeSet<String>,
+}
+
+impl Watcher<'_> {
+    async fn look(&mut self) -> Result<(), StoreError> {
+        let begin = Instant::now();
+        if begin >= self.next_beat {
+            if self.instances.beat(&self.own, VALID).await? {
+                self.instances.pass_closed(&self.own).await?;
+            }
+            (self.last_beat, self.next_beat) = (begin, begin + BEAT_INTERVAL);
+        }
+        let notes = self.instances.look(&self.own).await?;
+        self.note_beats(&notes.instances);
+        let (mut open, mut takes_part) = (BTreeSet::new(), true);
+        for announced in &notes.deletions {
+            let Ok(id) = u64::from_str_radix(&announced.id, 16) else { continue };
+            self.busy_until = begin + BUSY_FOR;
+            takes_part &= self.take_part(id, announced).await?;
+            if !self.close(id, announced, &notes.instances).await? {
+                open.insert(id);
+            }
+        }
+        if self.settle(&open).await? || open.len() < notes.deletions.len() {
+            let all: Vec<&str> = notes.instances.iter().map(|instance| &*instance.id).collect();
+            self.instances.remove_closed(&all).await?;
+        }
+        let peers = &self.pipeline.peers;
+        if (takes_part || peers.has_lease()) && peers.begin_lease(self.last_beat + VALID) {
+            self.pipeline.due.notify_one();
+        }
+        Ok(())
+    }
+
+    fn note_beats(&mut self, instances: &[Instance]) {
+        let now = Instant::now();
+        self.seen.retain(|id, _| instances.iter().any(|instance| instance.id == *id));
+        for Instance { id, beats, .. } in instances {
+            let seen = self.seen.entry(Arc::clone(id)).or_insert((*beats, now));
+            if seen.0 != *beats {
+                *seen = (*beats, now);
+            }
+        }
+    }
+
+    /// How long no beat of an instance was seen.
+    fn silence(&self, Instance { id, .. }: &Instance) -> Duration {
+        self.seen.get(id).filter(|_| *id != self.own).map_or(Duration::ZERO, |(_, at)| at.elapsed())
+    }
+
+    /// Whether an instance is not taken for dead.
+    fn runs(&self, instance: &Instance) -> bool {
+        self.silence(instance) < instance.lease
+    }
+
+    /// Appends a deletion to the log unless it has it, and notes that it is executed when it is. Returns
+    /// false if it has to be tried again.
+    async fn take_part(&mut self, id: u64, announced: &Announced) -> Result<bool, StoreError> {
+        let progress = self.pipeline.peers.note_announced(id);
+        let removed = match progress {
+            _ if announced.is_executed_by(&self.own) => return Ok(true),
+            Some(Progress::Logged) => return Ok(true), // the deleter is about to execute it
+            Some(Progress::Executed(removed)) => removed,
+            None if *announced.from == *self.own => 0, // the log was cut behind it
+            None => {
+                let Some(begun) = self.begun(id, announced) else { return Ok(true) };
+                return Ok(self.append(begun).await);
+            }
+        };
+        self.instances.note_executed(&announced.id, &self.own, removed).await?;
+        Ok(true)
+    }
+
+    /// Reads a deletion of another instance.
+    fn begun(&mut self, id: u64, announced: &Announced) -> Option<BegunDeletion> {
+        let begun = serde_json::from_str::<BegunDeletion>(&announced.record).map_err(|error| error.to_string());
+        match begun {
+            Ok(begun) if begun.id == id => {
+                return Some(BegunDeletion { from: Some((*announced.from).into()), ..begun });
+            }
+            Ok(begun) if self.unreadable.insert(announced.id.clone()) => {
+                tracing::error!(id, other = begun.id, "a deletion of another instance has two numbers");
+            }
+            Err(error) if self.unreadable.insert(announced.id.clone()) => {
+                tracing::error!(id, error, "a deletion of another instance is not readable");
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// Appends a deletion of another instance to the log. Returns false if too many wait to be executed. If
+    /// the log does not take it, the next look tries again.
+    async fn append(&self, begun: BegunDeletion) -> bool {
+        let pipeline = self.pipeline;
+        if pipeline.with_pending(Pending::deletions) >= MAX_WAITING {
+            return false;
+        }
+        pipeline.peers.note_logged(&begun); // before it can be executed
+        let appended = match pipeline.log.append(DeletionRecord::Begun(begun.clone()).to_batch()) {
+            Ok(mut ack) => ack.durable().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = appended {
+            tracing::debug!(%error, "the log does not take a deletion of another instance");
+            pipeline.peers.forget(begun.id);
+            return true;
+        }
+        let position = pipeline.log.usage().readable;
+        pipeline.peers.note_appended(position);
+        audit(&begun, None);
+        pipeline.note_replayed(RecoveredDeletion { position, begun, is_executed: false });
+        pipeline.log.read_up_to(position);
+        true
+    }
+
+    /// Closes a deletion that all instances that run have executed. Its own instance does so, unless that is
+    /// taken for dead. Returns whether it is closed, and executed here.
+    async fn close(&self, id: u64, announced: &Announced, instances: &[Instance]) -> Result<bool, StoreError> {
+        let is_left = |instance: &&Instance| !announced.is_executed_by(&instance.id);
+        let left = instances.iter().filter(is_left);
+        let (running, absent): (Vec<&Instance>, Vec<&Instance>) = left.partition(|instance| self.runs(instance));
+        let names = |of: &[&Instance]| of.iter().map(|instance| Arc::clone(&instance.id)).collect::<Vec<_>>();
+        let is_own = *announced.from == *self.own;
+        self.pipeline.peers.note_waiting(id, names(&running));
+        if is_own && !running.is_empty() && running.iter().all(|instance| self.silence(instance) > SILENT) {
+            let waits_for = names(&running);
+            self.pipeline.deleting.answer(id, DeletionOutcome::Accepted { waits_for });
+        }
+        let other_closes = |instance: &Instance| *instance.id == *announced.from && self.runs(instance);
+        if announced.is_closed || !running.is_empty() || !is_own && instances.iter().any(other_closes) {
+            return Ok(false);
+        }
+        if !self.instances.close(announced).await? {
+            return Ok(false); // another instance has joined it meanwhile
+        }
+        let absent = names(&absent);
+        if !absent.is_empty() {
+            let absent = absent.join(", ");
+            tracing::warn!(id, absent, "instances that do not run will delete what they have when they start again");
+        }
+        let readings = announced.executed.iter().map(|(_, readings)| readings).sum();
+        self.pipeline.peers.note_closed(id, DeletionOutcome::Executed { readings, absent });
+        Ok(true)
+    }
+
+    /// Answers and forgets the deletions that are executed here and not open any more. Returns whether there
+    /// were some.
+    async fn settle(&self, open: &BTreeSet<u64>) -> Result<bool, StoreError> {
+        let settled = self.pipeline.peers.settled(open);
+        for (id, device) in &settled {
+            // Another instance may have removed the entry of the device after this one has written it.
+            let checked = self.instances.check_entry(device).await;
+            checked.map_err(|error| StoreError::new(error.cause, error.detail))?;
+            if let Some(outcome) = self.pipeline.peers.forget(*id) {
+                self.pipeline.deleting.answer(*id, outcome);
+            }
+        }
+        Ok(!settled.is_empty())
+    }
+}
