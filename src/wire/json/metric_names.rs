@@ -25,7 +25,9 @@ pub(super) struct OuterNames<'o, 'b> {
     /// The canonical text of the labels of metrics, and that of the metric of `value`.
     texts: [Parsed<String>; 2],
     /// Whether a reading had a `value`, which `metric` and `unit` describe.
-    pub(super) has_described: Cell<bool>,
+    has_described: Cell<bool>,
+    /// Whether the name of a `value` was made with the `metric`, and with the `unit`.
+    is_used: Cell<[bool; 2]>,
 }
 
 impl<'o, 'b> OuterNames<'o, 'b> {
@@ -33,13 +35,29 @@ impl<'o, 'b> OuterNames<'o, 'b> {
         let text = |unit| labels::text(None, names.labels()?, unit);
         let unit = pick(None, names.unit.as_ref());
         let texts = [text(None), unit.and_then(|unit| text(text_of(unit)))];
-        Self { names, texts, has_described: Cell::new(false) }
+        Self { names, texts, has_described: Cell::new(false), is_used: Cell::new([false; 2]) }
     }
 
-    /// Reports `metric` and `unit` if no reading had a `value`.
+    /// Notes that a reading with these names has a `value`, which is valid or not.
+    pub(super) fn describe(&self, own: &Names<'b>, is_valid: bool) {
+        self.has_described.set(true);
+        if is_valid {
+            let of_own = [&own.metric, &own.unit];
+            let is_used = self.is_used.get();
+            self.is_used.set([0, 1].map(|at| is_used[at] || matches!(of_own[at], None | Some(Ok(None)))));
+        }
+    }
+
+    /// Reports `metric` and `unit` if no reading had a `value`, and a malformed one that rejected no `value`.
     pub(super) fn finish(&self, sink: &mut impl Sink) {
-        if !self.has_described.get() {
-            for (key, _) in self.names.of_value().iter().filter(|(_, is_present)| *is_present) {
+        let of_value = [("metric", &self.names.metric), ("unit", &self.names.unit)];
+        for ((key, found), is_used) in of_value.into_iter().zip(self.is_used.get()) {
+            let is_needed = match found {
+                None => true,
+                Some(Ok(_)) => self.has_described.get(),
+                Some(Err(_)) => is_used,
+            };
+            if !is_needed {
                 sink.ignore(Ignored::UnknownKey, key);
             }
         }

@@ -139,7 +139,7 @@ impl<'b> Reader<'b> {
         let Self { context, owners, own, inner } = self;
         let default_ts_ms = own.ts_ms(context.options.now_ms, &Ok(None));
         let names = own.outer_names();
-        let mut is_empty = true;
+        let (mut is_empty, mut needs_time) = (true, false);
         if let Ok(owner) = &mut owner {
             owner.number = Some(next(owners));
         }
@@ -150,6 +150,7 @@ impl<'b> Reader<'b> {
                 sink.reject(rejection);
                 continue;
             }
+            needs_time |= inner.needs_time();
             let device = inner.device.take();
             let of_reading = if device.is_none() && !inner.has_metadata() {
                 owner.as_ref().map_err(Clone::clone).and_then(Owner::by_ref)
@@ -161,8 +162,13 @@ impl<'b> Reader<'b> {
             };
             emit(inner, names.as_ref(), of_reading, &default_ts_ms, context, sink);
         }
-        if let Some(names) = names.filter(|_| !is_empty) {
-            names.finish(sink);
+        if !is_empty && !has_own {
+            if let Some(names) = names {
+                names.finish(sink);
+            }
+            if default_ts_ms.is_err() && !needs_time {
+                own.time_keys().for_each(|key| sink.ignore(Ignored::UnknownKey, key));
+            }
         }
         if is_empty && !has_own {
             sink.reject(rejection(Code::MissingValues, "\"readings\" is empty"));

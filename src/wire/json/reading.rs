@@ -241,6 +241,18 @@ impl<'b> Reading<'b> {
         }
     }
 
+    /// Whether the reading has no time of its own.
+    pub(super) fn needs_time(&self) -> bool {
+        let has_age = self.has_rare && !matches!(self.rare.age_ms, None | Some(Ok(None)));
+        !has_age && matches!(self.ts_ms, None | Some(Ok(None)))
+    }
+
+    /// The keys of the time that are present.
+    pub(super) fn time_keys(&self) -> impl Iterator<Item = &'static str> {
+        let keys = [("ts", self.ts_ms.is_some()), ("ageMs", self.has_rare && self.rare.age_ms.is_some())];
+        keys.into_iter().filter_map(|(key, is_present)| is_present.then_some(key))
+    }
+
     /// The names for the `readings` beside the fields of this object, if it has any.
     pub(super) fn outer_names(&self) -> Option<OuterNames<'_, 'b>> {
         let Names { metric, unit, labels } = &self.rare.names;
@@ -289,7 +301,7 @@ impl<'b> Reading<'b> {
         }
         let mut bad_values = std::mem::take(&mut self.rare.bad_values);
         if self.has_value_key {
-            outer.inspect(|outer| outer.has_described.set(true));
+            outer.inspect(|outer| outer.describe(&self.rare.names, self.value_at.is_some()));
         } else {
             for (key, _) in self.rare.names.of_value().iter().filter(|(_, is_present)| *is_present) {
                 if context.options.flat {

@@ -122,6 +122,28 @@ fn a_bad_default_ts_rejects_only_the_readings_that_need_it() {
 }
 
 #[test]
+fn a_bad_default_ts_that_no_reading_needs_is_reported() {
+    for (time, ignored) in [
+        (r#""ts":1.5"#, &["ignored UnknownKey ts"][..]),
+        (r#""timestamp":1,"ts":2"#, &["ignored UnknownKey ts"]),
+        (r#""ageMs":-1"#, &["ignored UnknownKey ageMs"]),
+        (r#""ts":1,"ageMs":1"#, &["ignored UnknownKey ts", "ignored UnknownKey ageMs"]),
+        (r#""ts":9"#, &[]),
+        (r#""ts":null"#, &[]),
+    ] {
+        let body = format!(r#"{{"deviceId":"S","readings":[{{"ts":1,"value":1}},{{"ageMs":0,"value":2}}],{time}}}"#);
+        let found = entries(&body);
+        assert_eq!(
+            (&*found[0], &found[2..]),
+            ("S 1 value=1", &ignored.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()[..]),
+            "{body}"
+        );
+    }
+    let own = r#"{"deviceId":"S","ts":1.5,"value":1,"readings":[{"ts":1,"value":1}]}"#;
+    assert_eq!(entries(own).len(), 2, "the reading of the object itself is rejected");
+}
+
+#[test]
 fn a_reading_without_values_is_rejected() {
     let nothing = "missing_values: there is no \"value\" and no \"values\"";
     assert_eq!(entries(r#"{"deviceId":"S","ts":1}"#), [nothing]);

@@ -45,6 +45,29 @@ fn a_metric_and_a_unit_that_no_reading_needs_are_reported() {
         entries(r#"{"deviceId":"S","unit":"C","readings":[{"values":{"t":1}},{"value":2}]}"#),
         ["S now t=1", "S now value{unit=C}=2"]
     );
+    assert_eq!(
+        entries(r#"{"deviceId":"S","metric":"temp","value":1,"readings":[{"values":{"t":1}}]}"#),
+        ["S now temp=1", "S now t=1"],
+        "the reading of the object itself needs it"
+    );
+}
+
+#[test]
+fn a_bad_metric_or_unit_that_no_reading_needs_is_reported() {
+    let with_own = r#"{"value":1,"metric":"a","unit":"C"},{"values":{"t":1}}"#;
+    for (names, readings, expected) in [
+        (r#""metric":5"#, with_own, &["S now a{unit=C}=1", "S now t=1", "ignored UnknownKey metric"][..]),
+        (r#""unit":5"#, with_own, &["S now a{unit=C}=1", "S now t=1", "ignored UnknownKey unit"]),
+        (r#""unit":"F","metric":"b""#, with_own, &["S now a{unit=C}=1", "S now t=1"]),
+        (r#""metric":5"#, r#"{"values":{"t":1}}"#, &["S now t=1", "ignored UnknownKey metric"]),
+        (
+            r#""metric":5"#,
+            r#"{"value":1,"metric":"a"},{"value":2}"#,
+            &["S now a=1", "invalid_metric_name: \"metric\" must be a string, found a number"],
+        ),
+    ] {
+        assert_eq!(entries(format!(r#"{{"deviceId":"S",{names},"readings":[{readings}]}}"#)), expected, "{names}");
+    }
 }
 
 #[test]
