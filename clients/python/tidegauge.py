@@ -34,6 +34,7 @@ import logging
 import math
 import os
 import random
+import re
 import socket
 import ssl
 import sys
@@ -44,7 +45,7 @@ import weakref
 import zlib
 from collections import deque
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from email.message import Message
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -55,18 +56,24 @@ from typing import (
 
 __version__ = "0.1.0"
 __all__ = [
-    "Client", "Device", "Latest", "Param", "Reading", "Readings", "Rejection", "Rollup", "Rows", "Sample",
-    "TidegaugeError", "Time", "Values",
+    "Client", "Device", "Latest", "Meta", "MetaValue", "Param", "Reading", "Readings", "Rejection", "Rollup", "Rows",
+    "Sample", "TidegaugeError", "Time", "Values",
 ]
 
 #: An instant: whole Unix milliseconds, text as the API takes it (RFC 3339), or a `datetime` with a time zone.
 Time = Union[int, str, datetime]
 #: Values by series, or one number: the value of the metric `value`. `None` is no value.
 Values = Union[SupportsFloat, Mapping[str, Optional[SupportsFloat]]]
+#: A value of metadata: a number, or a text as the API takes it. `"Zone*"` is the start of texts.
+MetaValue = Union[str, int, float]
+#: Conditions on the metadata of devices, by key: a value, or several of which one has to match.
+#: `{"floor!": 2}` are the devices without this value. `{"at.city": "Graz"}` names a member of an object.
+Meta = Mapping[str, Union[MetaValue, Sequence[MetaValue]]]
 #: A further query parameter, passed on as it is. A sequence repeats the parameter.
 Param = Union[str, int, Sequence[str], None]
 
 _LOG = logging.getLogger("tidegauge")
+_BARE_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: The size of one reading as JSON. The limits of the server keep valid readings below it.
 _MAX_LINE_BYTES = 256 * 1024
@@ -223,31 +230,34 @@ _COLUMNS = ("device", "count", "min", "max", "avg", "sum", "first", "first_ts", 
 
 
 class Readings(Iterator[Reading]):
-    """The readings of a device in time order. It holds one page of the answer at a time."""
+    """The readings of devices, device by device, each in time order. It holds one page of an answer at a time."""
 
-    def __init__(self, device: str, pages: Iterator[Any]) -> None:
+    def __init__(self, device: Optional[str], pages: Iterator[Tuple[Optional[str], Any]]) -> None:
+        #: `None` if the query asked for several devices.
         self.device = device
         #: Whether stored readings are missing from the pages so far, because the store was away or slow.
         self.partial = False
         #: Readings acknowledged within this time may be missing.
         self.lagging_seconds: Optional[float] = None
-        self._readings = (reading for page in pages for reading in self._of(page))
+        self._readings = (reading for of_device, page in pages for reading in self._of(of_device, page))
 
     def __next__(self) -> Reading:
         return next(self._readings)
 
-    def _of(self, page: Any) -> List[Reading]:
+    def _of(self, device: Optional[str], page: Any) -> List[Reading]:
         with _checked("readings"):
             _remark(self, page)
-            return [
-                Reading(self.device, _instant(item["ts"]), {str(key): float(it) for key, it in item["values"].items()})
+            return [] if device is None else [
+                Reading(device, _instant(item["ts"]), {str(key): float(it) for key, it in item["values"].items()})
                 for item in page["readings"]
             ]
 
     def to_frame(self) -> Any:
-        """The remaining readings as a pandas `DataFrame`: one column a series, and the index `ts` in UTC."""
+        """The remaining readings as a pandas `DataFrame`: one column a series, and the index `ts` in UTC. Of several
+        devices, the first column is `device`."""
         pandas = importlib.import_module("pandas")
         times: List[datetime] = []
+        devices: List[str] = []
         columns: Dict[str, List[float]] = {}
         for reading in self:
             for series, value in reading.values.items():
@@ -255,10 +265,14 @@ class Readings(Iterator[Reading]):
                 column.extend(itertools.repeat(math.nan, len(times) - len(column)))
                 column.append(value)
             times.append(reading.ts)
+            devices.append(reading.device)
         for column in columns.values():
             column.extend(itertools.repeat(math.nan, len(times) - len(column)))
         index = pandas.DatetimeIndex(pandas.to_datetime(times, utc=True), name="ts")
-        return pandas.DataFrame({series: columns[series] for series in sorted(columns)}, index=index)
+        frame = pandas.DataFrame({series: columns[series] for series in sorted(columns)}, index=index)
+        if self.device is None:
+            frame.insert(0, "device", devices, allow_duplicates=True)
+        return frame
 
 
 class Client:
@@ -675,25 +689,33 @@ class Client:
 
     # Queries
 
+    # `device`, `prefix` and `meta` select devices: a device or several, those whose ID begins with `prefix`,
+    # those whose metadata meets all conditions of `meta`. Without any of them, a query is for all devices.
+
     def readings(
-        self, device: str, start: Optional[Time] = None, end: Optional[Time] = None, *,
+        self, device: Union[str, Sequence[str], None] = None, start: Optional[Time] = None,
+        end: Optional[Time] = None, *, prefix: Optional[str] = None, meta: Optional[Meta] = None,
         metric: Union[str, Sequence[str], None] = None, labels: Optional[Mapping[str, str]] = None,
         page_size: Optional[int] = None, **params: Param,
     ) -> Readings:
-        """The readings of a device from `start` (inclusive) to `end` (exclusive), by default those of the last day.
+        """The readings of devices from `start` (inclusive) to `end` (exclusive), by default those of the last day.
 
-        `metric` and `labels` select series. `page_size` is the number of readings in one answer.
+        `device`, `prefix` and `meta` select devices, `metric` and `labels` series. `page_size` is the number of
+        readings in one answer.
         """
         pairs = _pairs(params, start, end, metric, labels)
-        return Readings(device, self._pages(f"/v1/devices/{_quoted(device)}/readings", pairs, page_size, "readings"))
+        selection = _selection(device, prefix, meta)
+        one = device if isinstance(device, str) and prefix is None and not meta else None
+        return Readings(one, self._pages_of_devices(device, selection, pairs, page_size))
 
     def rollups(
         self, device: Union[str, Sequence[str], None] = None, start: Optional[Time] = None,
         end: Optional[Time] = None, *, step: Optional[str] = None, prefix: Optional[str] = None,
-        metric: Union[str, Sequence[str], None] = None, labels: Optional[Mapping[str, str]] = None,
-        fn: Union[str, Sequence[str], None] = None, combine: Union[bool, str] = False, **params: Param,
+        meta: Optional[Meta] = None, metric: Union[str, Sequence[str], None] = None,
+        labels: Optional[Mapping[str, str]] = None, fn: Union[str, Sequence[str], None] = None,
+        combine: Union[bool, str] = False, **params: Param,
     ) -> Rows[Rollup]:
-        """The rollups of a device, of several, or of all whose ID begins with `prefix`.
+        """The rollups of the devices that `device`, `prefix` and `meta` select.
 
         `fn` selects the columns, such as `["min", "last"]`. `combine=True` folds the series of all devices into
         one of each, `combine="by:floor"` those of each `group` of devices with the same `floor` in their metadata.
@@ -702,16 +724,17 @@ class Client:
         columns = fn if fn is None or isinstance(fn, str) else ",".join(fn)
         pairs = _pairs(params, start, end, metric, labels) + _pairs({"step": step, "fn": columns})
         rows: Rows[Rollup] = Rows()
+        selection = _selection(device, prefix, meta)
         if device is not None and not device:
             return rows  # no devices; without the parameter, the query would be for all
-        if isinstance(device, str) and prefix is None and not combine:
+        if isinstance(device, str) and prefix is None and not meta and not combine:
             path = f"/v1/devices/{_quoted(device)}/rollups"
             answer = self._get(path, pairs)
             with _checked(path):
                 _remark(rows, answer)
                 rows.extend(_rollups(device, answer))
             return rows
-        pairs += _pairs({"device": device, "prefix": prefix, "combine": combine or None})
+        pairs += selection + _pairs({"combine": combine or None})
         if combine:
             answer = self._get("/v1/rollups", pairs)
             with _checked("/v1/rollups"):
@@ -728,35 +751,66 @@ class Client:
 
     def latest(
         self, device: Union[str, Sequence[str], None] = None, *, prefix: Optional[str] = None,
-        metric: Union[str, Sequence[str], None] = None, labels: Optional[Mapping[str, str]] = None, **params: Param,
+        meta: Optional[Meta] = None, metric: Union[str, Sequence[str], None] = None,
+        labels: Optional[Mapping[str, str]] = None, **params: Param,
     ) -> Rows[Latest]:
-        """The latest value of each series of a device, of several, or of all whose ID begins with `prefix`."""
+        """The latest value of each series of the devices that `device`, `prefix` and `meta` select."""
         pairs = _pairs(params, None, None, metric, labels)
         rows: Rows[Latest] = Rows()
+        selection = _selection(device, prefix, meta)
         if device is not None and not device:
             return rows
-        if isinstance(device, str) and prefix is None:
+        if isinstance(device, str) and prefix is None and not meta:
             path = f"/v1/devices/{_quoted(device)}/latest"
             answer = self._get(path, pairs)
             with _checked(path):
                 _remark(rows, answer)
                 rows.extend(_latest(answer))
             return rows
-        for page in self._pages("/v1/latest", pairs + _pairs({"device": device, "prefix": prefix}), None, "devices"):
+        for page in self._pages("/v1/latest", pairs + selection, None, "devices"):
             with _checked("/v1/latest"):
                 _remark(rows, page)
                 for item in page["devices"]:
                     rows.extend(_latest(item))
         return rows
 
-    def devices(self, *, prefix: Optional[str] = None, **params: Param) -> Rows[Device]:
-        """All devices, or those whose ID begins with `prefix`, in the order of their IDs."""
+    def devices(
+        self, device: Union[str, Sequence[str], None] = None, *, prefix: Optional[str] = None,
+        meta: Optional[Meta] = None, silent_for: Union[str, timedelta, None] = None, **params: Param,
+    ) -> Rows[Device]:
+        """The devices that `device`, `prefix` and `meta` select, in the order of their IDs.
+
+        `silent_for` selects those whose last reading is longer ago: `"15m"`, `"1h30m"` or a `timedelta`.
+        """
         rows: Rows[Device] = Rows()
-        for page in self._pages("/v1/devices", _pairs(params) + _pairs({"prefix": prefix}), None, "devices"):
+        pairs = _pairs(params) + _selection(device, prefix, meta) + _pairs({"silent_for": _period(silent_for)})
+        if device is not None and not device:
+            return rows
+        for page in self._pages("/v1/devices", pairs, None, "devices"):
             with _checked("/v1/devices"):
                 _remark(rows, page)
                 rows.extend(map(_device, page["devices"]))
         return rows
+
+    def _pages_of_devices(
+        self, device: Union[str, Sequence[str], None], selection: List[Tuple[str, str]],
+        pairs: List[Tuple[str, str]], page_size: Optional[int],
+    ) -> Iterator[Tuple[Optional[str], Any]]:
+        """The pages of the readings of each device. Pages of the list of devices are among them, without a device."""
+        def of(device_id: str) -> Iterator[Tuple[Optional[str], Any]]:
+            path = f"/v1/devices/{_quoted(device_id)}/readings"
+            return ((device_id, page) for page in self._pages(path, pairs, page_size, "readings"))
+
+        if device is not None and (not device or all(name == "device" for name, _ in selection)):
+            for name in dict.fromkeys([device] if isinstance(device, str) else device):
+                yield from of(name)
+            return
+        for listed in self._pages("/v1/devices", selection, None, "devices"):
+            yield None, listed
+            with _checked("/v1/devices"):
+                names = [str(item["deviceId"]) for item in listed["devices"]]
+            for name in names:
+                yield from of(name)
 
     def _pages(
         self, path: str, pairs: List[Tuple[str, str]], limit: Optional[int], items: str,
@@ -858,12 +912,14 @@ def _number(value: object) -> Union[int, float]:
 
 def _millis_or_text(ts: Time) -> Union[int, str]:
     """A time as the API takes it."""
-    if isinstance(ts, str):
-        return ts
     if isinstance(ts, datetime):
         if ts.tzinfo is None:
             raise ValueError(f"{ts!r} has no time zone")
         return int((ts - _EPOCH) // timedelta(milliseconds=1))
+    if isinstance(ts, date) or (isinstance(ts, str) and _BARE_DATE.fullmatch(ts)):
+        raise ValueError(f"{ts} is a date without a time and a time zone; its begin in UTC is \"{ts}T00:00:00Z\"")
+    if isinstance(ts, str):
+        return ts
     if isinstance(ts, bool) or not hasattr(ts, "__index__"):
         raise TypeError(f"a time is whole Unix milliseconds, a text or a datetime, not {ts!r}")
     millis = ts.__index__()
@@ -895,6 +951,40 @@ def _pairs(
         elif value is not None:
             pairs += [(name, _text(item)) for item in value]
     return pairs
+
+
+def _selection(
+    device: Union[str, Sequence[str], None], prefix: Optional[str], meta: Optional[Meta],
+) -> List[Tuple[str, str]]:
+    """The parameters that select devices."""
+    pairs = _pairs({"device": device, "prefix": prefix})
+    for key, value in (meta or {}).items():
+        values = list(value) if isinstance(value, (list, tuple, set, frozenset, range)) else [value]
+        if not values:
+            raise ValueError(f'the metadata {key!r} has no value to match; "*" matches any')
+        pairs += [(f"meta.{_text(key)}", _meta_value(it)) for it in values]
+    return pairs
+
+
+def _meta_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"a number of metadata is finite, not {value}")
+    if not isinstance(value, (str, int, float)):
+        raise TypeError(f"a value of metadata is a text or a number, not {value!r}")
+    return str(value)
+
+
+def _period(period: Union[str, timedelta, None]) -> Optional[str]:
+    """A length of time as the API takes it."""
+    if not isinstance(period, timedelta):
+        if period is not None and not isinstance(period, str):
+            raise TypeError(f'a length of time is a text such as "15m" or a timedelta, not {period!r}')
+        return period
+    if period < timedelta(0):
+        raise ValueError(f"a length of time is not negative: {period}")
+    return f"{period // timedelta(milliseconds=1)}ms"
 
 
 @contextlib.contextmanager

@@ -50,6 +50,10 @@ class Frames(Case):
             devices = client.devices(prefix="frame").to_frame()
             self.assertEqual((devices.index.tolist(), devices["metadata"].tolist()), (["frame"], [{"floor": 1}]))
             self.assertEqual(str(devices["last_seen"].dt.tz), "UTC")
+            several = client.readings(prefix="frame", **DAY).to_frame()
+            self.assertEqual(list(several.columns), ["device", "odd0", "odd1", "temp"])
+            self.assertEqual(several["device"].tolist(), ["frame"] * 10)
+            self.in_utc(several)
             for empty in [client.readings("frame", start=0, end=1), client.rollups(["frame"], 0, 1)]:
                 self.in_utc(empty.to_frame(), 0)
 

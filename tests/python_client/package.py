@@ -16,7 +16,7 @@ from tidegauge import Client
 client = Client("http://127.0.0.1:8080")
 client.write("S1", {"temp": 1, "hum": None}, labels={"room": "a"}, metadata={"floor": 2})
 mean: float = client.readings("S1").__next__().values["temp"]
-client.rollups(["S1"], step="1h", fn=["min", "max"])
+client.rollups(["S1"], step="1h", fn=["min", "max"], meta={"floor!": [2, "3*"]})
 client.write("S1", "1")
 """
 

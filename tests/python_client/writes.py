@@ -89,6 +89,58 @@ class Writes(Case):
             self.assertEqual((devices[0].first_seen, devices[0].last_seen), (DATE, last))
             self.assertFalse(devices.partial)
 
+    def test_devices_are_selected_by_their_metadata(self):
+        metadata = {"pick-a": {"floor": 1, "zone": "Zone 1"}, "pick-b": {"floor": 2, "zone": "Zone 22", "on": True},
+                    "pick-c": {"floor": 2.5, "at": {"city": "Graz"}}, "pick-d": None}
+        with self.client() as client:
+            for device, of_device in metadata.items():
+                client.write(device, {"temp": 1}, START, metadata=of_device)
+                client.write(device, {"temp": 2}, START + 1)
+            client.flush()
+            for meta, found in [
+                ({"floor": 1}, "a"), ({"floor": "2.0"}, "b"), ({"floor": [1, 2.5]}, "ac"), ({"floor!": (1, 2)}, "cd"),
+                ({"zone": "Zone*"}, "ab"), ({"zone": "Zone*", "floor!": 1}, "b"), ({"at.city": "Graz"}, "c"),
+                ({"on": True}, "b"), ({"floor": "Zone\\*"}, ""), ({}, "abcd"), (None, "abcd"),
+            ]:
+                found = [f"pick-{letter}" for letter in found]
+                selected = {"prefix": "pick-", "meta": meta}
+                self.assertEqual([it.device for it in client.devices(**selected)], found, meta)
+                self.assertEqual([it.device for it in client.latest(**selected)], found, meta)
+                self.assertEqual([it.device for it in client.rollups(**DAY, **selected)], found, meta)
+                read = client.readings(**DAY, **selected, page_size=1)
+                self.assertEqual([(it.device, it.values["temp"]) for it in read],
+                                 [(device, temp) for device in found for temp in (1.0, 2.0)], meta)
+                self.assertIsNone(read.device)
+            combined = client.rollups(**DAY, prefix="pick-", meta={"floor": "*"}, combine=True)
+            self.assertEqual([it.count for it in combined], [6])
+            one = {"device": "pick-a", "meta": {"floor": 2}}
+            self.assertEqual([client.devices(**one), client.latest(**one), client.rollups(**one, **DAY),
+                              list(client.readings(**one, **DAY))], [[], [], [], []])
+            both = client.readings(["pick-b", "pick-a", "pick-b"], **DAY)
+            self.assertEqual([it.device for it in both], ["pick-b", "pick-b", "pick-a", "pick-a"])
+            self.assertEqual([client.devices([]), list(client.readings([], prefix="pick-"))], [[], []])
+            silent = {"prefix": "pick-", "meta": {"floor": 1}}
+            ages = datetime.now(timezone.utc) - DATE + timedelta(hours=1)
+            for silent_for, found in [("15m", 1), (timedelta(days=1), 1), (ages, 0)]:
+                self.assertEqual(len(client.devices(**silent, silent_for=silent_for)), found, silent_for)
+            for error, selection in [
+                (ValueError, {"meta": {"floor": []}}), (TypeError, {"meta": {"floor": None}}),
+                (ValueError, {"meta": {"floor": math.inf}}), (TypeError, {"meta": {2: 1}}),
+                (TypeError, {"silent_for": 900}), (ValueError, {"silent_for": timedelta(-1)}),
+            ]:
+                with self.assertRaises(error, msg=selection):
+                    client.devices(**selection)
+            self.fails("invalid_parameter", client.devices, meta={"zone": "a*b"})
+
+    def test_a_date_without_a_time_is_refused(self):
+        client = self.client()
+        for day in [DATE.date(), "2024-04-20"]:
+            for call in [client.rollups, client.readings]:
+                with self.assertRaisesRegex(ValueError, '"2024-04-20T00:00:00Z"'):
+                    call("times", day)
+            with self.assertRaises(ValueError):
+                client.write("times", 1, day)
+
     def test_times(self):
         local = DATE.astimezone(timezone(timedelta(hours=5, minutes=45)))
         before = datetime.now(timezone.utc)
