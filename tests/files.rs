@@ -277,6 +277,11 @@ async fn a_table_without_a_limit_has_all_devices() {
 #[tokio::test]
 async fn rollups_are_tables_too() {
     let server = half_pending(Setup::sqlite()).await;
+    let described = json!([
+        { "deviceId": "x:1", "ts": START_MS, "value": 1, "metadata": { "\"a": 2 } },
+        { "deviceId": "y", "ts": START_MS, "value": 2, "metadata": { "at": { "city": "Graz, \"A\"" } } },
+    ]);
+    assert_eq!(server.ingest(&described).await.status, 200);
     let columns = ["count", "min", "max", "avg", "sum", "first", "last"];
     let asked = format!("{RANGE}&tz=Asia/Kathmandu&fill=null&fn={}", columns.join(","));
     let flat = |of: &Value, device: Option<&str>| -> Vec<Value> {
@@ -320,6 +325,37 @@ async fn rollups_are_tables_too() {
     let path = format!("/v1/rollups?{asked}&combine=true");
     let expected = flat(&server.get_json(&path).await, None);
     assert_eq!(cells(&file(&server, &path, "csv").await), as_cells(&names, &expected));
+
+    let path = format!("/v1/rollups?{asked}&combine=by:at.city,%22a,%20b");
+    let groups = server.get_json(&path).await["groups"].take();
+    let of_group = |group: &Value| {
+        let by = group["by"].as_object().expect("values").clone();
+        let rows = flat(group, None).into_iter();
+        rows.map(move |mut row| {
+            by.iter().for_each(|(key, value)| row[format!("meta.{key}")] = value.clone());
+            row
+        })
+    };
+    let expected: Vec<Value> = groups.as_array().expect("groups").iter().flat_map(of_group).collect();
+    assert_eq!(lines(&file(&server, &path, "ndjson").await), expected);
+    let with_group: Vec<&str> = ["meta.at.city", "meta.\"a", "meta. b"].into_iter().chain(names).collect();
+    let rows = cells(&file(&server, &path, "csv").await);
+    assert_eq!(rows, as_cells(&with_group, &expected));
+    assert!(rows[1][..3] == ["", "2", ""] && rows.iter().any(|row| row[..3] == ["Graz, \"A\"", "", ""]), "{rows:?}");
+}
+
+#[tokio::test]
+async fn values_of_metadata_that_would_make_rows_too_long_are_refused() {
+    let server = Server::start(Setup::sqlite().set("query.max_points", 20)).await;
+    let readings = json!([{ "ts": START_MS, "value": 1 }, { "ts": START_MS + HOUR_MS, "value": 2 }]);
+    let long = json!({ "deviceId": "a", "metadata": { "long": "x".repeat(2_000), "short": 1 }, "readings": readings });
+    assert_eq!(server.ingest(&long).await.status, 200);
+    let path = format!("/v1/rollups?{RANGE}&combine=by");
+    for (by, format, status) in [("long", "json", 200), ("long", "csv", 400), ("short", "csv", 200)] {
+        let answer = server.get(&format!("{path}:{by}&format={format}")).await;
+        assert_eq!(answer.status, status, "{by} {format}: {}", answer.text());
+        assert!(status == 200 || answer.text().contains("ask for JSON"), "{}", answer.text());
+    }
 }
 
 /// Objects as the header and the rows of CSV.

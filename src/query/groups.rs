@@ -6,16 +6,19 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::devices::Keeping;
-use super::{Answer, DeviceSelection, DevicesRequest, Queries, QueryError};
+use super::{Answer, DevicesRequest, Listed, Queries, QueryError};
 use crate::access::DeviceScope;
 use crate::model::find_member;
 use crate::store::DeviceSummary;
 
+/// The value of each key in the metadata of a device, in the order of the keys; null for one that is absent.
+pub type MetadataValues = Vec<Value>;
+
 /// Devices with the same values of some keys of their metadata.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceGroup {
-    /// The value of each key, in the order of the request; null for devices without the key.
-    pub values: Vec<Value>,
+    /// The values.
+    pub values: MetadataValues,
     /// The number of devices.
     pub devices: usize,
 }
@@ -25,47 +28,43 @@ pub struct DeviceGroup {
 pub struct DeviceGroups {
     /// The groups.
     pub groups: Vec<DeviceGroup>,
-    /// The index of the group of each device of the request.
+    /// The index of the group of each device.
     pub group_of: Vec<usize>,
 }
 
 impl Queries {
-    /// Groups devices, by client ID, by keys of their metadata. A key with dots also names a member of an
-    /// object in the metadata.
+    /// Returns the client IDs of devices in their order, with the values of `keys` in their metadata. A key
+    /// with dots also names a member of an object in the metadata.
     ///
     /// # Errors
-    /// If a device is outside of the scope, or the store does not answer.
-    pub async fn device_groups(
+    /// Those of [`Self::devices`].
+    pub async fn device_values(
         &self,
         scope: &DeviceScope,
-        devices: &[Arc<str>],
+        request: &DevicesRequest,
         keys: &[String],
-    ) -> Result<Answer<DeviceGroups>, QueryError> {
-        let values_of = |metadata: Option<&str>| -> Vec<Value> {
-            let metadata = metadata.and_then(|metadata| serde_json::from_str(metadata).ok());
+    ) -> Result<Answer<Listed<(Arc<str>, MetadataValues)>>, QueryError> {
+        let keep = |id, summary: DeviceSummary| {
+            let metadata = summary.metadata.and_then(|metadata| serde_json::from_str(&metadata.text).ok());
             let metadata: Map<String, Value> = metadata.unwrap_or_default();
-            keys.iter()
-                .map(|key| find_member(&metadata, key, &|value| Some(value.clone())).unwrap_or_default())
-                .collect()
+            let value = |key: &String| find_member(&metadata, key, &|value| Some(value.clone())).unwrap_or_default();
+            (id, keys.iter().map(value).collect())
         };
-        let selection = DeviceSelection { ids: Some(devices.to_vec()), ..DeviceSelection::default() };
-        let request = DevicesRequest { selection, after: None, limit: devices.len().max(1), now_ms: 0 };
-        let keep = |id: Arc<str>, summary: DeviceSummary| {
-            (id, values_of(summary.metadata.as_ref().map(|metadata| &*metadata.text)))
-        };
-        let listed = self.list(self.deadline(), scope, &request, Keeping::Ids, keep).await?;
-        Ok(listed.map(|listed| {
-            let mut known: HashMap<Arc<str>, Vec<Value>> = listed.devices.into_iter().collect();
-            let (mut found, mut places) = (DeviceGroups::default(), HashMap::new());
-            for device in devices {
-                found.add(known.remove(device).unwrap_or_else(|| values_of(None)), &mut places);
-            }
-            found
-        }))
+        self.list(self.deadline(), scope, request, Keeping::Ids, keep).await
     }
 }
 
 impl DeviceGroups {
+    /// Groups devices by their values.
+    #[must_use]
+    pub fn of(devices: impl IntoIterator<Item = MetadataValues>) -> Self {
+        let (mut found, mut places) = (Self::default(), HashMap::new());
+        for values in devices {
+            found.add(values, &mut places);
+        }
+        found
+    }
+
     /// Adds a device with these values. `places` has the index of each group by the text of its values, in
     /// which equal numbers are written alike.
     fn add(&mut self, values: Vec<Value>, places: &mut HashMap<String, usize>) {
@@ -101,10 +100,8 @@ mod tests {
 
     #[test]
     fn devices_with_equal_values_are_one_group() {
-        let (mut found, mut places) = (DeviceGroups::default(), HashMap::new());
-        for values in [json!([2, "a"]), json!(["2", "a"]), json!([2.0, "a"]), json!([null, "a"]), json!([2.5, "a"])] {
-            found.add(values.as_array().unwrap().clone(), &mut places);
-        }
+        let devices = [json!([2, "a"]), json!(["2", "a"]), json!([2.0, "a"]), json!([null, "a"]), json!([2.5, "a"])];
+        let found = DeviceGroups::of(devices.map(|values| values.as_array().unwrap().clone()));
         assert_eq!(found.group_of, [0, 1, 0, 2, 3]);
         assert_eq!(found.groups.iter().map(|group| group.devices).collect::<Vec<_>>(), [2, 1, 1, 1]);
         for (a, b, are_equal) in [

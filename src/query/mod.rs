@@ -49,7 +49,7 @@ mod silence;
 
 pub use devices::{Device, DeviceSelection, DevicesRequest, Listed};
 pub use export::{Export, ExportRequest, ExportedDevices};
-pub use groups::{DeviceGroup, DeviceGroups};
+pub use groups::{DeviceGroup, DeviceGroups, MetadataValues};
 pub use latest::Latest;
 pub use readings::{Page, ReadingAt, ReadingSlices, ReadingsRequest, Slice, SliceHour};
 pub use rollups::{

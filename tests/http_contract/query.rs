@@ -125,7 +125,7 @@ async fn assert_rollups_of_devices(server: &Server) {
     assert_eq!((&combined["devices"], numbers(&combined["metrics"]["lux"])), (&json!(2), numbers(&json!(lux))));
     assert_eq!(combined["metrics"]["value"], two["metrics"]["value"]);
     let groups =
-        server.get_json(&format!("{path}&combine=by:floor,room&device=LIGHT-2&device=LIGHT-1&device=none")).await;
+        server.get_json(&format!("{path}&combine=by:floor,room,floor&device=LIGHT-2&device=LIGHT-1&device=none")).await;
     let without = group_by_floor(&Value::Null, 2, &two["metrics"]);
     assert_eq!(groups, json!({ "groups": [without, group_by_floor(&json!(2), 1, &one["metrics"])] }));
     assert_eq!(
@@ -242,9 +242,11 @@ async fn parameters_that_cannot_be_combined_are_named() {
         ("device=a&prefix=b", "prefix cannot be combined with device"),
         ("device=a&limit=3", "limit cannot be combined with device"),
         ("device=a&cursor=b", "cursor: is not a `next` of these devices"),
-        ("combine=true&limit=3", "limit cannot be combined with combine=true"),
+        ("combine=true&limit=3", "limit cannot be combined with combine"),
+        ("combine=true&device=a&cursor=a", "cursor cannot be combined with combine"),
         ("combine=by:", "combine: expected true, false, or by:KEY"),
-        ("combine=by:floor&limit=3", "limit cannot be combined with combine=true"),
+        ("combine=by:a,b,c,d,e,f,g,h,i", "combine: expected true, false, or by:KEY"),
+        ("combine=by:floor&limit=3", "limit cannot be combined with combine"),
         ("device=a&colour=3", "colour: this path has no such parameter"),
     ] {
         let answer = server.get(&format!("/v1/rollups?{RANGE}&{query}")).await;

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use super::table::{Table, Whole, complete, next_page};
+use super::table::{List, ListReply, Table, respond_list};
 use super::{Body, answer};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
@@ -111,48 +111,65 @@ pub(in crate::http) async fn devices(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
-    let whole = Whole::of(format, &params, &admitted, (version, &headers), app.limits.body_timeout);
+    let request_head = (version, &headers, &uri);
+    let reply = ListReply::new("devices", format, &params, &admitted, request_head, app.limits.body_timeout);
     let limit = params.limit(100, app.limits.max_devices)?;
     let silent_for = silent_for(&mut params)?;
     let mut request = request(&app, &grant, &mut params, limit)?;
     params.end()?;
     request.selection.silent_since_ms = silent_for.map(|period_ms| request.now_ms.saturating_sub(period_ms));
-    admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + Whole::bytes(whole.as_ref())).await?;
-    let found = app.queries.devices(&grant.device_scope, &request).await?;
-    if format != Format::Json {
-        let (Listed { devices, next }, lagging) = complete(found)?;
-        let first = table(format, &devices);
-        let (Some(after), Some(whole)) = (&next, whole) else {
-            return Ok(first.into_response([], "devices", next.map(|next| next_page(&uri, &next)), lagging));
-        };
-        app.queries.check_list(&grant.device_scope, &request).await?;
-        let page = async move |after: Arc<str>| {
-            request.after = Some(after.to_string());
-            let (Listed { devices, next }, _) = complete(app.queries.devices(&grant.device_scope, &request).await?)?;
-            Ok((vec![table(format, &devices).into_rows()], next))
-        };
-        return first.into_file([], "devices", (Arc::clone(after), lagging), whole, page).await;
-    }
-    let answer = answer(found, |Listed { devices, next }| Devices {
-        devices: devices.into_iter().map(Device::from).collect(),
-        next: next.map(|next| next.to_string()),
-    });
-    Ok(answer.into_response())
+    admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + reply.bytes()).await?;
+    respond_list(DeviceList { app, grant, request, format }, reply).await
 }
 
-/// The devices as rows. Metadata and metrics are JSON.
-fn table(format: Format, devices: &[query::Device]) -> Table {
-    let columns = ["deviceId", "firstSeen", "lastSeen", "metadata", "metrics", "moreMetrics"];
-    let mut table = Table::new(format, columns);
-    for device in devices {
+/// The list of devices.
+struct DeviceList {
+    app: Arc<App>,
+    grant: Arc<Grant>,
+    request: DevicesRequest,
+    format: Format,
+}
+
+impl List for DeviceList {
+    type Item = query::Device;
+
+    async fn page(&mut self) -> Result<Answer<Listed<query::Device>>, QueryError> {
+        self.app.queries.devices(&self.grant.device_scope, &self.request).await
+    }
+
+    fn go_on_after(&mut self, last: &str) {
+        self.request.after = Some(last.to_owned());
+    }
+
+    async fn check(&self) -> Result<(), QueryError> {
+        self.app.queries.check_list(&self.grant.device_scope, &self.request).await
+    }
+
+    fn table(&self) -> Table {
+        table(self.format)
+    }
+
+    /// Metadata and metrics are JSON.
+    fn add_rows(device: query::Device, table: &mut Table) {
         table.text(&device.id);
         table.instant(device.first_ts_ms);
         table.instant(device.last_ts_ms);
-        table.json(metadata_of(device).as_ref().map_or("null", |metadata| metadata.get()));
+        table.json(metadata_of(&device).as_ref().map_or("null", |metadata| metadata.get()));
         table.json(&serde_json::to_string(&device.metrics).expect("texts are JSON"));
         table.json(if device.has_more_metrics { "true" } else { "false" });
     }
-    table
+
+    fn to_json(found: Answer<Listed<query::Device>>) -> Response {
+        let answer = answer(found, |Listed { devices, next }| Devices {
+            devices: devices.into_iter().map(Device::from).collect(),
+            next: next.map(|next| next.to_string()),
+        });
+        answer.into_response()
+    }
+}
+
+fn table(format: Format) -> Table {
+    Table::new(format, ["deviceId", "firstSeen", "lastSeen", "metadata", "metrics", "moreMetrics"])
 }
 
 /// `GET /v1/devices/{deviceId}`
@@ -280,7 +297,8 @@ mod tests {
         };
         let written = device("{\"z\": [\r\n1e3,\n -0 ],\t\"a\\n\": \"\\u000a\"}\n");
         assert_eq!(metadata_of(&written).unwrap().get(), r#"{"a\n":"\n","z":[1000.0,-0.0]}"#);
-        let rows = table(Format::Ndjson, &[written]).into_rows();
-        assert_eq!(String::from_utf8(rows).unwrap().lines().count(), 1);
+        let mut table = table(Format::Ndjson);
+        DeviceList::add_rows(written, &mut table);
+        assert_eq!(String::from_utf8(table.into_rows()).unwrap().lines().count(), 1);
     }
 }

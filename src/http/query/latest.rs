@@ -12,7 +12,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::answer;
-use super::table::{Table, Whole, complete, next_page};
+use super::table::{List, ListReply, Table, respond, respond_list};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::http::App;
@@ -25,8 +25,8 @@ use crate::http::openapi::parameter::{
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::params::Params;
 use crate::http::problem::{Problem, ProblemCode};
-use crate::model::Metric;
-use crate::query::{self, Listed};
+use crate::model::{Metric, SeriesFilter};
+use crate::query::{self, Answer, DevicesRequest, Listed, QueryError};
 
 /// The memory of an answer with some thousands of metrics.
 const ANSWER_BYTES: usize = 2 << 20;
@@ -115,14 +115,10 @@ pub(in crate::http) async fn latest(
     if latest.body.is_none() && latest.lagging.is_none() {
         return Err(Problem::unknown_device(&device));
     }
-    if format != Format::Json {
-        let (latest, lagging) = complete(latest)?;
-        let mut table = table(format);
-        add_rows(&mut table, &device, &latest.unwrap_or_default());
-        return Ok(table.into_response([], &format!("latest-{device}"), None, lagging));
-    }
-    let answer = answer(latest, |latest| Latest::new(device, latest.unwrap_or_default()));
-    Ok(answer.into_response())
+    let name = format!("latest-{device}");
+    let latest = latest.map(|latest| (device, latest.unwrap_or_default()));
+    let to_json = |latest| answer(latest, |(device, latest)| Latest::new(device, latest)).into_response();
+    respond(table(format), &name, latest, to_json, |(device, latest), table| add_rows(table, &device, &latest))
 }
 
 /// `GET /v1/latest`
@@ -136,46 +132,60 @@ pub(in crate::http) async fn latest_of_devices(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
-    let whole = Whole::of(format, &params, &admitted, (version, &headers), app.limits.body_timeout);
+    let request_head = (version, &headers, &uri);
+    let reply = ListReply::new("latest", format, &params, &admitted, request_head, app.limits.body_timeout);
     let limit = params.limit(100, app.limits.max_devices)?;
     let series = params.series()?;
-    let mut request = super::devices::request(&app, &grant, &mut params, limit)?;
+    let request = super::devices::request(&app, &grant, &mut params, limit)?;
     params.end()?;
-    admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + Whole::bytes(whole.as_ref())).await?;
-    let found = app.queries.latest_of_devices(&grant.device_scope, &request, &series).await?;
-    if format != Format::Json {
-        let (Listed { devices, next }, lagging) = complete(found)?;
-        let first = table_of(format, &devices);
-        let (Some(after), Some(whole)) = (&next, whole) else {
-            return Ok(first.into_response([], "latest", next.map(|next| next_page(&uri, &next)), lagging));
-        };
-        app.queries.check_list(&grant.device_scope, &request).await?;
-        let page = async move |after: Arc<str>| {
-            request.after = Some(after.to_string());
-            let found = app.queries.latest_of_devices(&grant.device_scope, &request, &series).await?;
-            let (Listed { devices, next }, _) = complete(found)?;
-            Ok((vec![table_of(format, &devices).into_rows()], next))
-        };
-        return first.into_file([], "latest", (Arc::clone(after), lagging), whole, page).await;
+    admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + reply.bytes()).await?;
+    respond_list(LatestList { app, grant, request, series, format }, reply).await
+}
+
+/// The latest values of devices.
+struct LatestList {
+    app: Arc<App>,
+    grant: Arc<Grant>,
+    request: DevicesRequest,
+    series: SeriesFilter,
+    format: Format,
+}
+
+impl List for LatestList {
+    type Item = (Arc<str>, query::Latest);
+
+    async fn page(&mut self) -> Result<Answer<Listed<Self::Item>>, QueryError> {
+        self.app.queries.latest_of_devices(&self.grant.device_scope, &self.request, &self.series).await
     }
-    let answer = answer(found, |Listed { devices, next }| LatestOfDevices {
-        devices: devices.into_iter().map(|(id, latest)| Latest::new(id.to_string(), latest)).collect(),
-        next: next.map(|next| next.to_string()),
-    });
-    Ok(answer.into_response())
+
+    fn go_on_after(&mut self, last: &str) {
+        self.request.after = Some(last.to_owned());
+    }
+
+    async fn check(&self) -> Result<(), QueryError> {
+        self.app.queries.check_list(&self.grant.device_scope, &self.request).await
+    }
+
+    fn table(&self) -> Table {
+        table(self.format)
+    }
+
+    fn add_rows((device, latest): Self::Item, table: &mut Table) {
+        add_rows(table, &device, &latest);
+    }
+
+    fn to_json(found: Answer<Listed<Self::Item>>) -> Response {
+        let answer = answer(found, |Listed { devices, next }| LatestOfDevices {
+            devices: devices.into_iter().map(|(id, latest)| Latest::new(id.to_string(), latest)).collect(),
+            next: next.map(|next| next.to_string()),
+        });
+        answer.into_response()
+    }
 }
 
 /// A table with a row for each value.
 fn table(format: Format) -> Table {
     Table::new(format, ["deviceId", "ts", "series", "value"])
-}
-
-fn table_of(format: Format, devices: &[(Arc<str>, query::Latest)]) -> Table {
-    let mut table = table(format);
-    for (device, latest) in devices {
-        add_rows(&mut table, device, latest);
-    }
-    table
 }
 
 fn add_rows(table: &mut Table, device: &str, latest: &query::Latest) {

@@ -14,6 +14,7 @@ use crate::common::clock::Clock;
 use crate::model::MS_PER_HOUR;
 use crate::query::Answer;
 
+mod combine;
 mod devices;
 mod latest;
 mod readings;

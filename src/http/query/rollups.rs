@@ -9,10 +9,11 @@ use axum::response::Response;
 use serde_json::json;
 use strum::{IntoEnumIterator, VariantNames};
 
+use super::combine::Combine;
 use super::open_range;
 use super::rollups_json::{self, Form, OfDevice};
-use super::rollups_table;
-use super::table::{Whole, complete, next_page};
+use super::rollups_table::{self, Subject};
+use super::table::{List, ListReply, Table, respond, respond_list};
 use crate::access::Grant;
 use crate::common::clock::Clock;
 use crate::http::App;
@@ -124,12 +125,9 @@ pub(in crate::http) async fn rollups(
     if found.body.is_empty && is_whole && !app.queries.is_known(&grant.device_scope, device).await? {
         return Err(Problem::unknown_device(device));
     }
-    if question.form.format != Format::Json {
-        let name = format!("rollups-{device}");
-        let (found, lagging) = complete(found)?;
-        return Ok(rollups_table::respond(true, &question.form, [found.text], &name, (None, lagging)));
-    }
-    Ok(rollups_json::of_device(found))
+    let name = format!("rollups-{device}");
+    let table = rollups_table::table(Subject::Device(device), &question.form);
+    respond(table, &name, found, rollups_json::of_device, |found, table| table.append(found.text))
 }
 
 /// `GET /v1/rollups`
@@ -142,122 +140,82 @@ pub(in crate::http) async fn of_devices(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
-    let mut question = Question::of(&mut params, &headers, &app.clock)?;
-    let format = question.form.format;
-    let whole = Whole::of(format, &params, &admitted, (version, &headers), app.limits.body_timeout);
-    let combine = Combine::of(&mut params, format)?;
-    let combined = combine != Combine::No;
-    let mut which = Which::of(&app, &grant, &mut params, combined)?;
+    let question = Question::of(&mut params, &headers, &app.clock)?;
+    let request_head = (version, &headers, &uri);
+    let (format, timeout) = (question.form.format, app.limits.body_timeout);
+    let reply = ListReply::new("rollups", format, &params, &admitted, request_head, timeout);
+    let combine = Combine::of(&mut params)?;
+    let which = Which::of(&app, &grant, &mut params, combine != Combine::No)?;
     params.end()?;
-    admitted.reserve(question.bytes(app.limits.max_points) + Whole::bytes(whole.as_ref())).await?;
-    if combined {
-        let partial = which.resolve(&app, &grant, &mut question.request.devices).await?;
-        return combine.answer(&app, &grant, &question, partial).await;
+    admitted.reserve(question.bytes(app.limits.max_points) + reply.bytes()).await?;
+    if combine == Combine::No {
+        respond_list(RollupsList { app, grant, question, which }, reply).await
+    } else {
+        combine.answer(&app, &grant, question, which).await
     }
-    let found = page(&app, &grant, &mut question, &which).await?;
-    if format == Format::Json {
-        return Ok(rollups_json::of_devices(found));
-    }
-    let (Listed { devices, next }, lagging) = complete(found)?;
-    let (first, rows) = (rollups_table::table(true, &question.form), devices.into_iter().map(|device| device.text));
-    let (Some(after), Some(whole)) = (&next, whole) else {
-        return Ok(first.into_response(rows, "rollups", next.map(|next| next_page(&uri, &next)), lagging));
-    };
-    if let Which::Listed(list) = &which {
-        app.queries.check_list(&grant.device_scope, list).await?;
-    }
-    let rest = async move |after: Arc<str>| {
-        which.go_on_after(&after);
-        let (Listed { devices, next }, _) = complete(page(&app, &grant, &mut question, &which).await?)?;
-        Ok((devices.into_iter().map(|device| device.text).collect(), next))
-    };
-    first.into_file(rows, "rollups", (Arc::clone(after), lagging), whole, rest).await
 }
 
-/// Reads the rollups of the first devices of `which`.
-async fn page(
-    app: &App,
-    grant: &Grant,
-    question: &mut Question,
-    which: &Which,
-) -> Result<Answer<Listed<OfDevice>>, QueryError> {
-    let (devices, next, partial) = match which {
-        Which::Named(devices) => (devices.clone(), None, false),
-        Which::Listed(request) => {
-            let found = app.queries.device_ids(&grant.device_scope, request).await?;
-            (found.body.devices, found.body.next, found.partial)
-        }
-    };
-    question.request.devices = devices;
-    let mut rollups = app.queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
-    rollups.partial |= partial;
-    let devices = &question.request.devices;
-    let is_short = rollups.body.len() < devices.len();
-    let next = if is_short { devices[..rollups.body.len()].last().cloned() } else { next };
-    Ok(rollups.map(|devices| Listed { devices, next }))
+/// The rollups of devices.
+struct RollupsList {
+    app: Arc<App>,
+    grant: Arc<Grant>,
+    question: Question,
+    which: Which,
 }
 
-/// The devices whose rollups are combined.
-#[derive(Debug, PartialEq)]
-enum Combine {
-    No,
-    All,
-    /// The devices with the same values of these keys of their metadata.
-    By(Vec<String>),
-}
+impl List for RollupsList {
+    type Item = OfDevice;
 
-/// The most keys of metadata by which devices are combined.
-const MAX_KEYS: usize = 8;
-
-/// The longest key.
-const MAX_KEY_BYTES: usize = 256;
-
-impl Combine {
-    /// Reads `combine`.
-    fn of(params: &mut Params<'_>, format: Format) -> Result<Self, Problem> {
-        match params.one("combine")?.as_deref() {
-            None | Some("false" | "0") => Ok(Self::No),
-            Some("true" | "1") => Ok(Self::All),
-            Some(by) if by.starts_with("by:") && format != Format::Json => {
-                Err(Problem::invalid_parameter("combine", "by: has answers in JSON only"))
+    async fn page(&mut self) -> Result<Answer<Listed<OfDevice>>, QueryError> {
+        let Self { app, grant, question, which } = self;
+        let (devices, next, partial) = match which {
+            Which::Named(devices) => (devices.clone(), None, false),
+            Which::Listed(request) => {
+                let found = app.queries.device_ids(&grant.device_scope, request).await?;
+                (found.body.devices, found.body.next, found.partial)
             }
-            Some(by) => {
-                let keys: Vec<String> =
-                    by.strip_prefix("by:").into_iter().flat_map(|keys| keys.split(',')).map(str::to_owned).collect();
-                let is_key = |key: &String| (1..=MAX_KEY_BYTES).contains(&key.len());
-                let is_valid = (1..=MAX_KEYS).contains(&keys.len()) && keys.iter().all(is_key);
-                let why = "expected true, false, or by:KEY of the metadata, or up to eight keys with commas between";
-                if is_valid { Ok(Self::By(keys)) } else { Err(Problem::invalid_parameter("combine", why)) }
-            }
-        }
-    }
-
-    /// Answers for the devices of the question. `partial`: some devices may be missing.
-    async fn answer(self, app: &App, grant: &Grant, question: &Question, partial: bool) -> Result<Response, Problem> {
-        let Question { request, form } = question;
-        let scope = &grant.device_scope;
-        let Self::By(keys) = self else {
-            let one_group = vec![0; request.devices.len()];
-            let mut rollups = app.queries.combined_rollups(scope, request, &one_group).await?;
-            rollups.partial |= partial;
-            if form.format != Format::Json {
-                let ((rollups, local), lagging) = complete(rollups)?;
-                let rows = rollups.iter().map(|rollups| rollups_table::rows(None, form, rollups, &local));
-                return Ok(rollups_table::respond(false, form, rows, "rollups", (None, lagging)));
-            }
-            return Ok(rollups_json::combined(&rollups, request.devices.len(), form));
         };
-        let groups = app.queries.device_groups(scope, &request.devices, &keys).await?;
-        let mut rollups = app.queries.combined_rollups(scope, request, &groups.body.group_of).await?;
-        rollups.partial |= partial || groups.partial;
-        Ok(rollups_json::combined_groups(&rollups, &groups.body.groups, &keys, form))
+        question.request.devices = devices;
+        let mut rollups = app.queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
+        rollups.partial |= partial;
+        let devices = &question.request.devices;
+        let is_short = rollups.body.len() < devices.len();
+        let next = if is_short { devices[..rollups.body.len()].last().cloned() } else { next };
+        Ok(rollups.map(|devices| Listed { devices, next }))
+    }
+
+    fn go_on_after(&mut self, last: &str) {
+        match &mut self.which {
+            Which::Named(devices) => {
+                let at = devices.iter().position(|device| **device == *last);
+                devices.drain(..at.map_or(devices.len(), |at| at + 1));
+            }
+            Which::Listed(request) => request.after = Some(last.to_owned()),
+        }
+    }
+
+    async fn check(&self) -> Result<(), QueryError> {
+        let Which::Listed(list) = &self.which else { return Ok(()) };
+        self.app.queries.check_list(&self.grant.device_scope, list).await
+    }
+
+    fn table(&self) -> Table {
+        rollups_table::table(Subject::Device(""), &self.question.form)
+    }
+
+    fn add_rows(device: OfDevice, table: &mut Table) {
+        table.append(device.text);
+    }
+
+    fn to_json(found: Answer<Listed<OfDevice>>) -> Response {
+        rollups_json::of_devices(found)
     }
 }
 
 /// The parameters that both paths have in common.
-struct Question {
-    request: RollupsRequest,
-    form: Form,
+pub(super) struct Question {
+    pub(super) request: RollupsRequest,
+    pub(super) form: Form,
 }
 
 impl Question {
@@ -292,11 +250,8 @@ impl Question {
     }
 }
 
-/// The most pages of a list of devices that are read for one combined answer.
-const PAGES_MAX: usize = 10;
-
 /// The devices of a query.
-enum Which {
+pub(super) enum Which {
     Named(Vec<Arc<str>>),
     Listed(DevicesRequest),
 }
@@ -305,7 +260,7 @@ impl Which {
     fn of(app: &App, grant: &Grant, params: &mut Params<'_>, combined: bool) -> Result<Self, Problem> {
         let max = app.limits.max_devices;
         if combined {
-            params.exclude(&["limit"], "combine=true, which includes all devices")?;
+            params.exclude(&["limit", "cursor"], "combine, which includes all devices")?;
         }
         if params.has("device") && !params.has_metadata() {
             params.exclude(&["prefix", "limit"], "device")?;
@@ -319,49 +274,6 @@ impl Which {
         }
         let limit = if combined { max } else { params.limit(100, max)? };
         Ok(Self::Listed(super::devices::request(app, grant, params, limit)?))
-    }
-
-    /// Leaves the devices up to this one out.
-    fn go_on_after(&mut self, last: &str) {
-        match self {
-            Self::Named(devices) => {
-                let at = devices.iter().position(|device| **device == *last);
-                devices.drain(..at.map_or(devices.len(), |at| at + 1));
-            }
-            Self::Listed(request) => request.after = Some(last.to_owned()),
-        }
-    }
-
-    /// Puts all devices into `into`, and returns whether some may be missing.
-    async fn resolve(self, app: &App, grant: &Grant, into: &mut Vec<Arc<str>>) -> Result<bool, Problem> {
-        let mut request = match self {
-            Self::Named(devices) => {
-                *into = devices;
-                return Ok(false);
-            }
-            Self::Listed(request) => request,
-        };
-        let mut is_partial = false;
-        for _ in 0..PAGES_MAX {
-            let found = app.queries.device_ids(&grant.device_scope, &request).await?;
-            let Answer { body: Listed { devices, next }, partial, .. } = found;
-            is_partial |= partial;
-            into.extend(devices);
-            if into.len() > request.limit {
-                let why = format!(
-                    "more than {} devices match (query.max_devices); select fewer with `prefix=`, `device=` or \
-                     `meta.KEY=`",
-                    request.limit
-                );
-                return Err(Problem::invalid_parameter("combine", why));
-            }
-            if next.is_none() {
-                return Ok(is_partial);
-            }
-            request.after = next.map(|next| next.to_string());
-        }
-        let why = "the devices are too many to look at the metadata of each; use a longer prefix";
-        Err(Problem::invalid_parameter("combine", why))
     }
 }
 

@@ -8,7 +8,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::rollups_table;
+use super::rollups_table::{self, Subject};
 use crate::common::clock::{HourTexts, write_local_rfc3339, write_rfc3339};
 use crate::http::format::{Format, write_number};
 use crate::http::pieces::Pieces;
@@ -42,7 +42,7 @@ impl OfDevice {
     pub(super) fn new(device_id: &str, form: &Form, metrics: &Rollups, local: &LocalTime) -> Self {
         let is_empty = metrics.is_empty();
         if form.format != Format::Json {
-            return Self { text: rollups_table::rows(Some(device_id), form, metrics, local), is_empty };
+            return Self { text: rollups_table::rows(Subject::Device(device_id), form, metrics, local), is_empty };
         }
         let points: usize = metrics.values().map(Vec::len).sum();
         let mut json = Vec::with_capacity(256 + points * POINT_BYTES);

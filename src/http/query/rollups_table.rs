@@ -1,8 +1,8 @@
 //! Rollups as rows: CSV and NDJSON.
 
-use std::time::Duration;
+use std::borrow::Cow;
 
-use axum::response::Response;
+use serde_json::Value;
 
 use super::rollups_json::Form;
 use super::table::Table;
@@ -10,15 +10,50 @@ use crate::common::clock::write_local_rfc3339;
 use crate::model::ValueAt;
 use crate::query::{Column, LocalTime, Point, Rollups};
 
-/// The rows of one device, or of several devices together, which have no ID: a row per point.
-pub(super) fn rows(device_id: Option<&str>, form: &Form, rollups: &Rollups, local: &LocalTime) -> Vec<u8> {
-    let mut table = table(device_id.is_some(), form);
+/// The devices that a row is about, in its first columns.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Subject<'a> {
+    /// All devices of the query together.
+    All,
+    /// The device with this ID.
+    Device(&'a str),
+    /// The devices whose metadata has these values for these keys.
+    Group(&'a [String], &'a [Value]),
+}
+
+impl<'a> Subject<'a> {
+    fn columns(self) -> Vec<Cow<'a, str>> {
+        match self {
+            Self::All => Vec::new(),
+            Self::Device(_) => vec!["deviceId".into()],
+            // The name of the parameter that selects these devices; no other column has a dot.
+            Self::Group(keys, _) => keys.iter().map(|key| format!("meta.{key}").into()).collect(),
+        }
+    }
+
+    fn write(self, table: &mut Table) {
+        match self {
+            Self::All => {}
+            Self::Device(id) => table.text(id),
+            Self::Group(_, values) => {
+                for value in values {
+                    match value {
+                        Value::String(text) => table.text(text),
+                        value => table.json(&value.to_string()),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The rows of a subject: one for each point.
+pub(super) fn rows(subject: Subject<'_>, form: &Form, rollups: &Rollups, local: &LocalTime) -> Vec<u8> {
+    let mut table = table(subject, form);
     let columns: Vec<Column> = form.columns.iter().collect();
     for (metric, series) in rollups {
         for point in series {
-            if let Some(device_id) = device_id {
-                table.text(device_id);
-            }
+            subject.write(&mut table);
             table.instant(point.start_ms);
             if form.is_local {
                 let mut text = Vec::with_capacity(29);
@@ -34,29 +69,17 @@ pub(super) fn rows(device_id: Option<&str>, form: &Form, rollups: &Rollups, loca
     table.into_rows()
 }
 
-/// The response with the rows of devices.
-pub(super) fn respond(
-    is_of_devices: bool,
-    form: &Form,
-    rows: impl IntoIterator<Item = Vec<u8>>,
-    name: &str,
-    (next, lagging): (Option<String>, Option<Duration>),
-) -> Response {
-    table(is_of_devices, form).into_response(rows, name, next, lagging)
-}
-
-/// The table without rows.
-pub(super) fn table(is_of_devices: bool, form: &Form) -> Table {
-    let mut columns = Vec::new();
-    columns.extend(is_of_devices.then_some("deviceId"));
-    columns.push("ts");
-    columns.extend(form.is_local.then_some("local"));
-    columns.push("series");
+/// The table without rows, for subjects like this one.
+pub(super) fn table(subject: Subject<'_>, form: &Form) -> Table {
+    let mut columns = subject.columns();
+    columns.push("ts".into());
+    columns.extend(form.is_local.then_some("local".into()));
+    columns.push("series".into());
     for column in form.columns.iter() {
-        columns.push(column.into());
+        columns.push(<&str>::from(column).into());
         match column {
-            Column::First => columns.push("firstTs"),
-            Column::Last => columns.push("lastTs"),
+            Column::First => columns.push("firstTs".into()),
+            Column::Last => columns.push("lastTs".into()),
             _ => {}
         }
     }

@@ -5,7 +5,10 @@
 //! Programs that open a table do not look at headers, so they would take a page for the whole. So a table is
 //! one page only if the request has a `limit` or a `cursor`. Otherwise the rows of all pages follow each
 //! other; if they are more than one, the answer is a file, of which one page at a time is in memory.
+//!
+//! [`respond`] and [`respond_list`] choose between JSON and a table, for every query except readings.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,53 +25,144 @@ use crate::http::format::{Encoding, Format, write_cell, write_number};
 use crate::http::params::Params;
 use crate::http::pieces::Pieces;
 use crate::http::problem::Problem;
-use crate::query::{Answer, QueryError};
+use crate::query::{Answer, Listed, QueryError};
 
 /// Rows of a table that are being written.
 pub(super) struct Table {
     format: Format,
-    columns: Vec<&'static str>,
+    /// The row of CSV with the names of the columns.
+    header: Vec<u8>,
+    /// The text before the cell of each column.
+    leads: Vec<Vec<u8>>,
+    /// Rows that were written before `text`.
+    parts: Vec<Vec<u8>>,
     text: Vec<u8>,
     /// The number of cells of the last row.
     cells: usize,
 }
 
+/// A list whose answer has pages.
+pub(super) trait List: Send + 'static {
+    /// A device with its data.
+    type Item: Send;
+
+    /// The first page, or the one after [`Self::go_on_after`].
+    fn page(&mut self) -> impl Future<Output = Result<Answer<Listed<Self::Item>>, QueryError>> + Send;
+
+    /// Lets the next page begin after this client ID.
+    fn go_on_after(&mut self, last: &str);
+
+    /// Looks ahead, so that a file of all pages does not end early.
+    fn check(&self) -> impl Future<Output = Result<(), QueryError>> + Send;
+
+    /// A table without rows.
+    fn table(&self) -> Table;
+
+    /// Adds the rows of a device.
+    fn add_rows(item: Self::Item, table: &mut Table);
+
+    /// The answer as JSON.
+    fn to_json(found: Answer<Listed<Self::Item>>) -> Response;
+}
+
+/// How a request asks for a list.
+pub(super) struct ListReply {
+    /// The name of the file.
+    name: &'static str,
+    uri: Uri,
+    /// `None` if the answer is one page: JSON, or one that the request asks for with `limit` or `cursor`.
+    whole: Option<Whole>,
+}
+
 /// A table that has all pages.
-pub(super) struct Whole {
+struct Whole {
     admitted: Arc<Admitted>,
     version: Version,
     encoding: Encoding,
     timeout: Duration,
 }
 
-impl Whole {
-    /// `None` if the answer is one page: JSON, or one that the request asks for with `limit` or `cursor`.
-    pub(super) fn of(
+impl ListReply {
+    /// `timeout` is the longest time that a client may take for a piece of a file.
+    pub(super) fn new(
+        name: &'static str,
         format: Format,
         params: &Params<'_>,
         admitted: &Arc<Admitted>,
-        (version, headers): (Version, &HeaderMap),
+        (version, headers, uri): (Version, &HeaderMap, &Uri),
         timeout: Duration,
-    ) -> Option<Self> {
-        if format == Format::Json || params.has("limit") || params.has("cursor") {
-            return None;
-        }
-        Some(Self { admitted: Arc::clone(admitted), version, encoding: Encoding::choose(headers), timeout })
+    ) -> Self {
+        let is_page = format == Format::Json || params.has("limit") || params.has("cursor");
+        let encoding = Encoding::choose(headers);
+        let whole = (!is_page).then(|| Whole { admitted: Arc::clone(admitted), version, encoding, timeout });
+        Self { name, uri: uri.clone(), whole }
     }
 
     /// The memory beside that of a page.
-    pub(super) fn bytes(of: Option<&Self>) -> usize {
-        if of.is_some() { TEXT_BYTES } else { 0 }
+    pub(super) const fn bytes(&self) -> usize {
+        if self.whole.is_some() { TEXT_BYTES } else { 0 }
     }
 }
 
-/// The rows of a page, in parts, and the client ID after which the next page begins.
-pub(super) type Page = (Vec<Vec<u8>>, Option<Arc<str>>);
+/// Answers with JSON, or with the rows of the file `name` in `table`.
+pub(super) fn respond<T>(
+    mut table: Table,
+    name: &str,
+    found: Answer<T>,
+    to_json: impl FnOnce(Answer<T>) -> Response,
+    add_rows: impl FnOnce(T, &mut Table),
+) -> Result<Response, Problem> {
+    if table.format == Format::Json {
+        return Ok(to_json(found));
+    }
+    let (body, lagging) = complete(found)?;
+    add_rows(body, &mut table);
+    Ok(table.into_response(name, None, lagging))
+}
+
+/// Answers with a page of a list, or with a table of all pages.
+pub(super) async fn respond_list<L: List>(mut list: L, reply: ListReply) -> Result<Response, Problem> {
+    let ListReply { name, uri, whole } = reply;
+    let found = list.page().await?;
+    let table = list.table();
+    if table.format == Format::Json {
+        return Ok(L::to_json(found));
+    }
+    let (Listed { devices, next }, lagging) = complete(found)?;
+    let table = table.with_rows::<L>(devices);
+    let (Some(after), Some(whole)) = (&next, whole) else {
+        return Ok(table.into_response(name, next.map(|next| next_page(&uri, &next)), lagging));
+    };
+    list.check().await?;
+    let (format, after) = (table.format, Arc::clone(after));
+    let mut response = table.into_file(list, after, whole).await?;
+    format.mark_file(&mut response, name);
+    mark_lagging(&mut response, lagging);
+    Ok(response)
+}
 
 impl Table {
-    /// A table without rows. `format` is not JSON.
-    pub(super) fn new(format: Format, columns: impl Into<Vec<&'static str>>) -> Self {
-        Self { format, columns: columns.into(), text: Vec::new(), cells: 0 }
+    /// A table without rows. With JSON as its format it stays so.
+    pub(super) fn new<'c>(format: Format, columns: impl IntoIterator<Item = impl Into<Cow<'c, str>>>) -> Self {
+        let (mut header, mut leads) = (Vec::new(), Vec::new());
+        for column in columns {
+            let (column, is_first) = (column.into(), leads.is_empty());
+            let mut lead = Vec::new();
+            if format == Format::Csv {
+                lead.extend_from_slice(if is_first { b"" } else { b"," });
+                header.extend_from_slice(&lead);
+                write_cell(&mut header, &column);
+            } else {
+                lead.push(if is_first { b'{' } else { b',' });
+                serde_json::to_writer(&mut lead, &*column).expect("a Vec takes every write");
+                lead.push(b':');
+            }
+            leads.push(lead);
+        }
+        if format == Format::Csv {
+            header.extend_from_slice(b"\r\n");
+        }
+        Self { format, header, leads, parts: Vec::new(), text: Vec::new(), cells: 0 }
     }
 
     /// Writes a text.
@@ -112,43 +206,48 @@ impl Table {
     }
 
     fn begin_cell(&mut self) {
-        let is_first = self.cells == 0;
-        match self.format {
-            Format::Csv if is_first => {}
-            Format::Csv => self.text.push(b','),
-            _ => {
-                let (before, column) = (if is_first { '{' } else { ',' }, self.columns[self.cells]);
-                self.text.extend_from_slice(format!("{before}\"{column}\":").as_bytes());
-            }
-        }
+        self.text.extend_from_slice(&self.leads[self.cells]);
         self.cells += 1;
     }
 
     fn end_cell(&mut self) {
-        if self.cells == self.columns.len() {
+        if self.cells == self.leads.len() {
             self.cells = 0;
             self.text.extend_from_slice(if self.format == Format::Csv { b"\r\n" } else { b"}\n" });
         }
     }
 
-    /// The rows.
-    pub(super) fn into_rows(self) -> Vec<u8> {
+    /// Adds rows of a table with the same columns.
+    pub(super) fn append(&mut self, rows: Vec<u8>) {
         debug_assert_eq!(self.cells, 0, "the last row is complete");
+        self.parts.extend([std::mem::take(&mut self.text), rows]);
+    }
+
+    /// The rows, without a header.
+    pub(super) fn into_rows(self) -> Vec<u8> {
+        debug_assert!(self.cells == 0 && self.parts.is_empty(), "the last row is complete, and none was appended");
         self.text
     }
 
-    /// The response of the file `name`: these rows, and `others` after them. `next` is the address of the
-    /// next page.
-    pub(super) fn into_response(
-        self,
-        others: impl IntoIterator<Item = Vec<u8>>,
-        name: &str,
-        next: Option<String>,
-        lagging: Option<Duration>,
-    ) -> Response {
-        let (format, header) = (self.format, self.header());
-        let rows = std::iter::once(self.into_rows()).chain(others);
-        let mut response = Response::new(Body::new(Pieces::new(header.into_iter().chain(rows).map(Bytes::from))));
+    /// Adds the rows of devices.
+    fn with_rows<L: List>(mut self, devices: Vec<L::Item>) -> Self {
+        for device in devices {
+            L::add_rows(device, &mut self);
+        }
+        self
+    }
+
+    /// The rows in parts.
+    fn into_parts(mut self) -> Vec<Vec<u8>> {
+        self.append(Vec::new());
+        self.parts
+    }
+
+    /// The response of the file `name`. `next` is the address of the next page.
+    fn into_response(mut self, name: &str, next: Option<String>, lagging: Option<Duration>) -> Response {
+        let (format, header) = (self.format, std::mem::take(&mut self.header));
+        let pieces = [header].into_iter().chain(self.into_parts()).map(Bytes::from);
+        let mut response = Response::new(Body::new(Pieces::new(pieces)));
         format.mark_file(&mut response, name);
         mark_lagging(&mut response, lagging);
         if let Some(next) = next.and_then(|next| HeaderValue::try_from(format!("<{next}>; rel=\"next\"")).ok()) {
@@ -157,51 +256,36 @@ impl Table {
         response
     }
 
-    /// The response of the file `name`: these rows, `others`, and the rows of all pages after the device
-    /// `after`, which `page` reads.
-    pub(super) async fn into_file(
-        self,
-        others: impl IntoIterator<Item = Vec<u8>>,
-        name: &str,
-        (after, lagging): (Arc<str>, Option<Duration>),
-        whole: Whole,
-        mut page: impl AsyncFnMut(Arc<str>) -> Result<Page, QueryError> + Send + 'static,
-    ) -> Result<Response, Problem> {
+    /// The response with these rows, and those of all pages of `list` after the device `after`.
+    async fn into_file<L: List>(mut self, mut list: L, after: Arc<str>, whole: Whole) -> Result<Response, Problem> {
         let Whole { admitted, version, encoding, timeout } = whole;
         file::check_version(version)?;
         let lease = admitted.extend().await?;
-        let (format, header) = (self.format, self.header());
-        let mut rows: Vec<Vec<u8>> = header.into_iter().chain([self.into_rows()]).chain(others).collect();
-        let mut response = file::stream(encoding, timeout, (), move |out| {
+        file::stream(encoding, timeout, (), move |out| {
             let _lease = lease;
-            let mut next = Some(after);
+            out.write(&std::mem::take(&mut self.header))?;
+            let (mut table, mut next) = (self, Some(after));
             loop {
-                for part in rows {
+                for part in table.into_parts() {
                     out.write(&part)?;
                 }
                 let Some(after) = next else { return Ok(()) };
-                (rows, next) = out.wait(page(after))?;
+                list.go_on_after(&after);
+                let (Listed { devices, next: follows }, _) = out.wait(async { complete(list.page().await?) })?;
+                (table, next) = (list.table().with_rows::<L>(devices), follows);
             }
-        })?;
-        format.mark_file(&mut response, name);
-        mark_lagging(&mut response, lagging);
-        Ok(response)
-    }
-
-    /// The header of CSV.
-    fn header(&self) -> Option<Vec<u8>> {
-        (self.format == Format::Csv).then(|| format!("{}\r\n", self.columns.join(",")).into_bytes())
+        })
     }
 }
 
 /// Refuses an answer without the stored readings: a table has no place to say so.
-pub(super) fn complete<T>(answer: Answer<T>) -> Result<(T, Option<Duration>), QueryError> {
+fn complete<T>(answer: Answer<T>) -> Result<(T, Option<Duration>), QueryError> {
     let Answer { body, lagging, partial } = answer;
     if partial { Err(QueryError::incomplete()) } else { Ok((body, lagging)) }
 }
 
 /// The address of the next page: that of `uri` with another cursor.
-pub(super) fn next_page(uri: &Uri, cursor: &str) -> String {
+fn next_page(uri: &Uri, cursor: &str) -> String {
     let mut params = Params::of_any(uri);
     params.all("cursor");
     let rest = params.into_rest();
@@ -215,14 +299,14 @@ mod tests {
     use super::*;
 
     async fn text(format: Format) -> String {
-        let mut table = Table::new(format, ["a", "b", "c", "d"]);
+        let mut table = Table::new(format, ["a", "b,\"b\"", "c", "d"]);
         for text in ["x", "y \"z\", é"] {
             table.text(text);
             table.number(0.5);
             table.instant(0);
             table.json(if text == "x" { r#"["a",1]"# } else { "null" });
         }
-        let body = axum::body::to_bytes(table.into_response([], "t", None, None).into_body(), usize::MAX).await;
+        let body = axum::body::to_bytes(table.into_response("t", None, None).into_body(), usize::MAX).await;
         String::from_utf8(body.unwrap().to_vec()).unwrap()
     }
 
@@ -230,13 +314,13 @@ mod tests {
     async fn a_table_has_the_same_cells_in_both_formats() {
         assert_eq!(
             text(Format::Csv).await,
-            "a,b,c,d\r\nx,0.5,1970-01-01T00:00:00.000Z,\"[\"\"a\"\",1]\"\r\n\
+            "a,\"b,\"\"b\"\"\",c,d\r\nx,0.5,1970-01-01T00:00:00.000Z,\"[\"\"a\"\",1]\"\r\n\
              \"y \"\"z\"\", é\",0.5,1970-01-01T00:00:00.000Z,\r\n"
         );
         assert_eq!(
             text(Format::Ndjson).await,
-            "{\"a\":\"x\",\"b\":0.5,\"c\":\"1970-01-01T00:00:00.000Z\",\"d\":[\"a\",1]}\n\
-             {\"a\":\"y \\\"z\\\", é\",\"b\":0.5,\"c\":\"1970-01-01T00:00:00.000Z\",\"d\":null}\n"
+            "{\"a\":\"x\",\"b,\\\"b\\\"\":0.5,\"c\":\"1970-01-01T00:00:00.000Z\",\"d\":[\"a\",1]}\n\
+             {\"a\":\"y \\\"z\\\", é\",\"b,\\\"b\\\"\":0.5,\"c\":\"1970-01-01T00:00:00.000Z\",\"d\":null}\n"
         );
     }
 
