@@ -1,18 +1,17 @@
 //! `/query`: InfluxQL, for clients of InfluxDB 1.
 //!
-//! The room `influxql` has the language. Here are the parameters of a request, and the data that statements
-//! ask for: `catalogue` has measurements, tags and fields of the device index, `source` reads the values.
-//!
-//! A statement is evaluated on a blocking thread. The memory of its data and of its answer grows with them,
-//! and is taken from that of all queries.
+//! The room `influxql` has the language. Here are the parameters of a request (`form`), and the data that
+//! statements ask for (`source`): `catalogue` and `index` have measurements, tags and fields of the device
+//! index, `reading` reads the values. `job` evaluates the statements on a blocking thread.
 
 mod catalogue;
 mod form;
+mod index;
+mod job;
+mod reading;
 mod source;
 
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use axum::Extension;
 use axum::body::Body;
@@ -21,17 +20,12 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::response::Response;
 use serde_json::json;
-use tokio::runtime::Handle;
-use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::catalogue::Catalogue;
 use self::form::Form;
-use self::source::Stored;
+use self::job::Job;
 use super::App;
 use super::admission::{self, Admitted};
 use super::delivery::Delivery;
-use super::file::{self, FILE_BYTES, FileError, Output, PIECE_BYTES};
 use super::format::Encoding;
 use super::influx::INFLUXDB_VERSION;
 use super::openapi::parameter::{CHUNK_SIZE, CHUNKED, DB, EPOCH, PARAMS, PRETTY, Q};
@@ -40,15 +34,7 @@ use super::problem::Problem;
 use crate::access::Grant;
 use crate::config::Scope;
 use crate::influxql::ast::Statement;
-use crate::influxql::{
-    Limits, Memory, Options, OutSeries, Parameters, ParseError, StatementError, Writer, execute, parse, stream,
-};
-
-/// The name of the database if a request names none. All data is in it.
-const DATABASE: &str = "tidegauge";
-
-/// The memory of a query without data.
-const LEAST_BYTES: usize = 64 << 10;
+use crate::influxql::{Parameters, ParseError, Writer, parse};
 
 /// The longest statements and parameters of a token that may only create databases.
 const INGEST_MAX_BYTES: usize = 1_024;
@@ -176,270 +162,4 @@ fn statements(form: &Form, may_query: bool) -> Result<Vec<Statement>, Refusal> {
     let statements = parse(&form.query, &parameters)?;
     let is_allowed = may_query || statements.iter().all(|statement| *statement == Statement::CreateDatabase);
     if is_allowed { Ok(statements) } else { Err(forbidden().into()) }
-}
-
-/// The evaluation of a request on a blocking thread.
-struct Job {
-    app: Arc<App>,
-    grant: Arc<Grant>,
-    statements: Vec<Statement>,
-    form: Form,
-    runtime: Handle,
-    /// The end of the time for all statements of an answer that is one document.
-    deadline: Instant,
-    cancelled: CancellationToken,
-    memory: Held,
-}
-
-impl Job {
-    async fn start(
-        app: Arc<App>,
-        grant: Arc<Grant>,
-        admitted: Arc<Admitted>,
-        statements: Vec<Statement>,
-        form: Form,
-        encoding: Encoding,
-    ) -> Result<Response, Problem> {
-        let (shape, cancelled) = (form.shape(), CancellationToken::new());
-        let guard: DropGuard = cancelled.clone().drop_guard();
-        let lease = match form.chunk_rows {
-            Some(_) => Some(Arc::clone(&admitted).lease(FILE_BYTES).await?),
-            None => None,
-        };
-        let held = Mutex::new(admitted.take(LEAST_BYTES).await?);
-        let runtime = Handle::current();
-        let memory = Held { admitted: Arc::clone(&admitted), held };
-        let (timeout, deadline) = (app.limits.body_timeout, app.queries.deadline());
-        let job = Self { app, grant, statements, form, runtime, deadline, cancelled, memory };
-        if let Some(lease) = lease {
-            let mut response = file::stream(encoding, timeout, guard, move |out| {
-                let _lease = lease;
-                job.send(out)
-            })?;
-            let headers = std::mem::take(shape.respond(Body::empty()).headers_mut());
-            response.headers_mut().extend(headers);
-            return Ok(response);
-        }
-        let written = tokio::task::spawn_blocking(move || (job.write(), job.memory.held)).await;
-        let (text, memory) = written.map_err(|error| Problem::internal(&error.to_string()))?;
-        drop(guard);
-        admitted.keep(memory.into_inner().unwrap_or_else(PoisonError::into_inner));
-        Ok(shape.respond(Body::from(text)))
-    }
-
-    /// The answer as one document.
-    fn write(&self) -> Vec<u8> {
-        let mut text = Vec::new();
-        let mut writer = self.writer(&mut text);
-        let mut failed = false;
-        for (id, statement) in self.statements.iter().enumerate() {
-            if failed {
-                writer.result(id, Err(&StatementError::not_executed()), &mut text);
-                continue;
-            }
-            let (answer, lagging) = self.evaluate(|source, options| execute(statement, source, options));
-            let answer = answer.and_then(|series| {
-                let (timeout, memory) = (self.app.queries.limits().timeout, &self.memory);
-                let check = || source::check(&self.cancelled, self.deadline, timeout);
-                charge_text(&writer, &series, memory, check)?;
-                Ok(series)
-            });
-            failed = answer.is_err();
-            warn(&mut writer, lagging);
-            writer.result(id, answer.as_deref(), &mut text);
-        }
-        writer.finish(&mut text);
-        text
-    }
-
-    /// Sends the answer in chunks.
-    fn send(&self, out: &mut Output) -> Result<(), FileError> {
-        let mut text = Vec::new();
-        let mut writer = self.writer(&mut text);
-        let mut most = PIECE_BYTES;
-        let mut failed = false;
-        for (id, statement) in self.statements.iter().enumerate() {
-            if failed {
-                writer.result(id, Err(&StatementError::not_executed()), &mut text);
-                continue;
-            }
-            let (mut broken, mut held) = (None, 0);
-            let (answer, lagging) = self.evaluate(|source, options| {
-                stream(statement, source, options, &mut |part| {
-                    let bytes = self.bytes_of_chunk(part.columns.len());
-                    if bytes > held {
-                        self.memory.grow(bytes - held)?;
-                        held = bytes;
-                    }
-                    writer.part(id, part, &mut text, &mut |text| {
-                        if text.len() > most {
-                            self.memory.grow(text.len() - most)?;
-                            most = text.len();
-                        }
-                        self.pass(text, out).map_err(|error| {
-                            broken = Some(error);
-                            StatementError::not_executed()
-                        })
-                    })
-                })
-            });
-            if let Some(error) = broken {
-                return Err(error);
-            }
-            failed = answer.is_err();
-            warn(&mut writer, lagging);
-            writer.end(id, answer.as_ref().copied(), &mut text);
-            self.pass(&mut text, out)?;
-        }
-        writer.finish(&mut text);
-        out.text = text;
-        Ok(())
-    }
-
-    /// Sends text if it is long enough for a piece, unless the client is gone.
-    fn pass(&self, text: &mut Vec<u8>, out: &mut Output) -> Result<(), FileError> {
-        if self.cancelled.is_cancelled() {
-            return Err(FileError::Gone);
-        }
-        std::mem::swap(text, &mut out.text);
-        let sent = out.send_if_full();
-        std::mem::swap(text, &mut out.text);
-        sent
-    }
-
-    /// The memory of the rows and the text of a chunk.
-    fn bytes_of_chunk(&self, columns: usize) -> usize {
-        const OF_ROW: usize = 64;
-        const OF_VALUE: usize = 64;
-        self.form.chunk_rows.unwrap_or_default().saturating_mul(OF_ROW + columns * OF_VALUE)
-    }
-
-    fn writer(&self, text: &mut Vec<u8>) -> Writer {
-        let Form { format, epoch, is_pretty, chunk_rows, .. } = self.form;
-        Writer::new(format, epoch, is_pretty, chunk_rows, self.statements.len(), text)
-    }
-
-    /// Evaluates a statement with its data. Also returns the lag of the data.
-    fn evaluate<T>(
-        &self,
-        evaluate: impl FnOnce(&mut Stored<'_>, &Options<'_>) -> Result<T, StatementError>,
-    ) -> (Result<T, StatementError>, Option<Duration>) {
-        let Self { app, grant, form, runtime, deadline, cancelled, memory, .. } = self;
-        let (limits, is_in_parts) = (app.queries.limits(), form.chunk_rows.is_some());
-        let now_ms = app.clock.now_ms();
-        let mut source = Stored {
-            queries: &app.queries,
-            scope: &grant.device_scope,
-            runtime,
-            deadline: if is_in_parts { Instant::now() + limits.timeout } else { *deadline },
-            is_in_parts,
-            cancelled,
-            catalogue: &Catalogue::new(&app.formats.line_protocol),
-            memory,
-            now_ms,
-            max_series: limits.max_points,
-            all: None,
-            places: Vec::new(),
-            lagging: None,
-        };
-        let options = Options {
-            now_ns: now_ms.saturating_mul(1_000_000),
-            databases: vec![form.database.clone().unwrap_or_else(|| DATABASE.to_owned())],
-            limits: Limits {
-                max_series: limits.max_points,
-                max_buckets: limits.max_points,
-                max_points: usize::try_from(limits.max_values_read).unwrap_or(usize::MAX),
-                max_rows: limits.max_points,
-            },
-            memory,
-        };
-        let answer = evaluate(&mut source, &options);
-        (answer, source.lagging)
-    }
-}
-
-/// Takes the memory of the text of a result before it is written.
-fn charge_text(
-    writer: &Writer,
-    series: &[OutSeries],
-    memory: &dyn Memory,
-    check: impl Fn() -> Result<(), StatementError>,
-) -> Result<(), StatementError> {
-    let mut bytes = 0;
-    for one in series {
-        check()?;
-        source::grow(memory, &mut bytes, writer.bytes_of(one))?;
-    }
-    Ok(())
-}
-
-/// Notes in the next result that the newest readings may be missing.
-fn warn(writer: &mut Writer, lagging: Option<Duration>) {
-    if let Some(lagging) = lagging {
-        writer.warn(format!("readings of the last {:.1} s may be missing", lagging.as_secs_f64()));
-    }
-}
-
-/// The memory of a request, which grows with its data.
-struct Held {
-    admitted: Arc<Admitted>,
-    held: Mutex<admission::Memory>,
-}
-
-impl fmt::Debug for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held").finish_non_exhaustive()
-    }
-}
-
-impl Memory for Held {
-    fn grow(&self, bytes: usize) -> Result<(), StatementError> {
-        let more = self.admitted.try_take(bytes).map_err(|problem| StatementError::new(problem.detail()))?;
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).merge(more);
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::influxql::{Format, Value};
-
-    /// Memory of 16 MiB.
-    #[derive(Debug, Default)]
-    struct Few(Mutex<usize>);
-
-    impl Memory for Few {
-        fn grow(&self, bytes: usize) -> Result<(), StatementError> {
-            let mut taken = self.0.lock().expect("no panic");
-            *taken += bytes;
-            if *taken > 16 << 20 { Err("no memory".into()) } else { Ok(()) }
-        }
-    }
-
-    #[test]
-    fn text_is_charged_and_the_work_on_it_ends_early() {
-        let one = OutSeries {
-            name: "m".into(),
-            tags: vec![("k".repeat(500).into(), "v".into())],
-            columns: vec!["c".repeat(500); 100].into(),
-            has_time: true,
-            zone: None,
-            rows: vec![(0, vec![Value::Null; 99].into())],
-            is_partial: false,
-        };
-        let writer = Writer::new(Format::Json, None, false, None, 1, &mut Vec::new());
-        let charge = |count, check: &dyn Fn() -> Result<(), StatementError>| {
-            charge_text(&writer, &vec![one.clone(); count], &Few::default(), check)
-        };
-        assert_eq!(charge(200, &|| Ok(())), Ok(()));
-        assert_eq!(charge(400, &|| Ok(())), Err("no memory".into()));
-        let (token, second) = (CancellationToken::new(), Duration::from_secs(1));
-        let later = Instant::now() + Duration::from_secs(3_600);
-        assert_eq!(charge(1, &|| source::check(&token, later, second)), Ok(()));
-        let error = charge(1, &|| source::check(&token, Instant::now(), second)).expect_err("it is late");
-        assert!(error.to_string().contains("query.timeout"), "{error}");
-        token.cancel();
-        assert_eq!(charge(1, &|| source::check(&token, later, second)), Err("the client is gone".into()));
-    }
 }
