@@ -1,6 +1,6 @@
 //! Feeds the rows of the sources into the groups of the answer.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::ast::{Cast, Fill, Limit};
@@ -11,8 +11,9 @@ use super::super::time::TimeRange;
 use super::super::value::Value;
 use super::Evaluator;
 use super::group::{Collected, Group, RawRow};
+use super::members::{Known, Lookup, Members, OneSeries};
 use super::reduce::{Point, Reducer};
-use super::select::{Input, Table, range_of_call};
+use super::select::{Input, Prepared, Table, range_of_call};
 use super::usage::Usage;
 
 pub(super) const NS_PER_MS: i64 = 1_000_000;
@@ -24,14 +25,6 @@ const COMPARISONS_PER_VALUE: usize = 16;
 pub(super) const fn work(comparisons: usize) -> usize {
     comparisons / COMPARISONS_PER_VALUE
 }
-
-/// The memory of a group or a series beside its names and values, in bytes: its entries in maps and lists.
-const GROUP_BYTES: usize = 256;
-const SERIES_BYTES: usize = 128;
-
-/// The memory of a key or a value that a group has, and of a text beside its characters.
-const TAG_BYTES: usize = 3 * size_of::<Arc<str>>();
-const TEXT_BYTES: usize = 32;
 
 /// The clauses of a `SELECT` that concern its rows.
 #[derive(Debug, Clone, Copy)]
@@ -45,89 +38,41 @@ pub(super) struct Settings {
 /// The work of a `SELECT` on its data.
 pub(super) struct Feed<'p> {
     pub(super) plan: &'p Plan,
-    condition: Option<&'p Condition>,
+    pub(super) condition: Option<&'p Condition>,
     pub(super) dimensions: &'p Dimensions,
     pub(super) schema: &'p Schema,
     pub(super) settings: Settings,
     /// The range of each call.
     pub(super) ranges: Vec<TimeRange>,
     pub(super) groups: Vec<Group>,
-    index: HashMap<(Arc<str>, Vec<Arc<str>>), usize>,
+    pub(super) index: HashMap<(Arc<str>, Vec<Arc<str>>), usize>,
     /// The keys of the tags of groups, and the value of a tag that a series does not have.
-    keys: Vec<Arc<str>>,
-    absent: Arc<str>,
-    series: u32,
+    pub(super) keys: Vec<Arc<str>>,
+    pub(super) absent: Arc<str>,
+    pub(super) series: u32,
     /// The work on a row, in values, beside reading it.
     work_per_row: usize,
 }
 
-/// A series of a source, ready to be fed.
-pub(super) struct Prepared {
-    pub(super) group: usize,
-    pub(super) order: u32,
-    /// The values of the references: those of tags are set, those of fields are set for each row.
-    values: Vec<Value>,
-    /// Whether the condition holds for all rows, or for none, or depends on the row.
-    pub(super) holds: Option<bool>,
-    /// How many rows of the series the answer may show.
-    rows: usize,
-}
-
-/// The series of a measurement that a `SELECT` reads.
-pub(super) struct Known<'p, 's> {
-    pub(super) fields: Vec<&'p str>,
-    pub(super) lookup: Lookup,
-    pub(super) series: Vec<&'s Series>,
-    /// In the order of `series`.
-    pub(super) prepared: Vec<Prepared>,
-}
-
-/// How the references of a plan are found in a source.
-pub(super) struct Lookup {
-    /// The place of each reference among the fields of a row; `None`: it is a tag, or unknown.
-    pub(super) field: Vec<Option<usize>>,
-    /// Whether the source is a subquery. Its rows count even without a shown field, and whatever their time.
-    is_of_table: bool,
-}
-
-impl Lookup {
-    /// The values as columns show them: a tag that a measurement's series does not have is null, not empty.
-    fn shown(&self, values: &[Value]) -> Box<[Value]> {
-        let shown = |value: &Value| match value {
-            Value::Text(text) if text.is_empty() && !self.is_of_table => Value::Null,
-            value => value.clone(),
-        };
-        values.iter().map(shown).collect()
-    }
-}
-
 impl<'p> Feed<'p> {
-    pub(super) fn new(
-        plan: &'p Plan,
-        condition: Option<&'p Condition>,
-        dimensions: &'p Dimensions,
-        schema: &'p Schema,
-        settings: Settings,
-    ) -> Self {
-        let Settings { range, is_descending, .. } = settings;
+    /// The work on a `SELECT` without its data.
+    pub(super) fn new(select: &'p Prepared) -> Self {
+        let Prepared { plan, dimensions, schema, settings, .. } = select;
+        let (condition, Settings { range, is_descending, .. }) = (select.condition.as_ref(), *settings);
         let of_call = |call: &Call| range_of_call(call.transform, dimensions, range, is_descending);
-        let ranges = plan.calls.iter().map(of_call).collect();
-        let (groups, index) = (Vec::new(), HashMap::new());
-        let work_per_row = plan.calls.len() + work(condition.map_or(0, Condition::size));
-        let (keys, absent) = (dimensions.tags.iter().map(|key| Arc::from(&**key)).collect(), Arc::from(""));
         Self {
             plan,
             condition,
             dimensions,
             schema,
-            settings,
-            ranges,
-            groups,
-            index,
-            keys,
-            absent,
+            settings: *settings,
+            ranges: plan.calls.iter().map(of_call).collect(),
+            groups: Vec::new(),
+            index: HashMap::new(),
+            keys: dimensions.tags.iter().map(|key| Arc::from(&**key)).collect(),
+            absent: Arc::from(""),
             series: 0,
-            work_per_row,
+            work_per_row: plan.calls.len() + work(condition.map_or(0, Condition::size)),
         }
     }
 
@@ -139,65 +84,13 @@ impl<'p> Feed<'p> {
         }
     }
 
-    /// Finds the fields and the groups of the series of a measurement.
-    pub(super) fn known<'s>(
-        &mut self,
-        evaluator: &mut Evaluator<'_>,
-        name: &Arc<str>,
-        series: &'s [Series],
-    ) -> Result<Known<'p, 's>, StatementError> {
-        let known: HashSet<&str> = series.iter().flat_map(|series| &series.fields).map(|field| &**field).collect();
-        let (mut fields, mut places): (Vec<&'p str>, HashMap<&str, usize>) = (Vec::new(), HashMap::new());
-        let mut field = Vec::new();
-        for (reference, cast) in &self.plan.references {
-            let place = if *cast == Some(Cast::Tag) || !known.contains(&**reference) {
-                None
-            } else {
-                Some(*places.entry(reference).or_insert_with(|| {
-                    fields.push(reference);
-                    fields.len() - 1
-                }))
-            };
-            field.push(place);
-        }
-        let lookup = Lookup { field, is_of_table: false };
-        let shown: Vec<&str> = (0..self.plan.shown).filter_map(|at| Some(fields[lookup.field[at]?])).collect();
-        let (mut wanted, mut prepared) = (Vec::new(), Vec::new());
-        let mut groups_of_measurement = Vec::new();
-        for series in series {
-            self.charge_series(evaluator)?;
-            if !shown.iter().any(|field| series.field(field).is_some()) {
-                continue;
-            }
-            let absent = Arc::clone(&self.absent);
-            let tag = |key: &str| match series.tag(key) {
-                "" => Value::Text(Arc::clone(&absent)),
-                value => Value::Text(value.into()),
-            };
-            if let Some(one) = self.prepare(&mut evaluator.usage, name, &lookup, tag)? {
-                wanted.push(series);
-                groups_of_measurement.push(one.group);
-                prepared.push(one);
-            }
-        }
-        self.limit_series(groups_of_measurement, &mut prepared, &mut wanted);
-        Ok(Known { fields, lookup, series: wanted, prepared })
-    }
-
-    /// Counts the work of finding the group of a series.
-    fn charge_series(&self, evaluator: &mut Evaluator<'_>) -> Result<(), StatementError> {
-        let comparisons = self.condition.map_or(0, Condition::size) + self.keys.len() + self.plan.references.len();
-        evaluator.usage.points(work(comparisons))?;
-        evaluator.source.check()
-    }
-
     fn measurement(
         &mut self,
         evaluator: &mut Evaluator<'_>,
         name: &Arc<str>,
         series: &[Series],
     ) -> Result<(), StatementError> {
-        let Known { fields, lookup, series: wanted, mut prepared } = self.known(evaluator, name, series)?;
+        let Known { fields, series: wanted, mut members } = self.known(evaluator, name, series)?;
         if wanted.is_empty() {
             return Ok(());
         }
@@ -207,40 +100,35 @@ impl<'p> Feed<'p> {
             series: &wanted,
             fields: &fields,
             range_ms: self.range_ms(),
-            newest: self.newest(&lookup, &prepared),
+            newest: self.newest(&members),
             is_beside_stats: false,
             needs_ends: self.plan.calls.iter().any(|call| call.aggregate.as_ref().is_some_and(Aggregate::is_end)),
         };
-        let ranges = self.hours(&prepared, &request.range_ms);
+        let ranges = self.hours(&members, &request.range_ms);
         let Some((before, hours, after)) = ranges else {
-            return self.readings(evaluator, &request, &lookup, &mut prepared);
+            return self.readings(evaluator, &request, &mut members);
         };
         for range_ms in [before, after] {
             if !range_ms.is_empty() {
-                self.readings(
-                    evaluator,
-                    &Request { range_ms, is_beside_stats: true, ..request.clone() },
-                    &lookup,
-                    &mut prepared,
-                )?;
+                let request = Request { range_ms, is_beside_stats: true, ..request.clone() };
+                self.readings(evaluator, &request, &mut members)?;
             }
         }
         let Evaluator { source, usage, .. } = evaluator;
         let work_per_row = self.work_per_row;
         source.hours(&Request { range_ms: hours, ..request.clone() }, &mut |stats| {
             usage.points(work_per_row.max(1))?;
-            let one = &prepared[stats.series];
-            self.hour(one, &lookup, &stats, usage)
+            self.hour(&members, &stats, usage)
         })
     }
 
     /// The number of rows at the end of each series that a descending `SELECT` without functions needs.
     /// `None`: it needs all.
-    fn newest(&self, lookup: &Lookup, prepared: &[Prepared]) -> Option<usize> {
+    fn newest(&self, members: &Members) -> Option<usize> {
         let Settings { limit, is_descending, .. } = self.settings;
         let is_limited = self.plan.calls.is_empty() && is_descending && limit.rows > 0;
-        let has_shown_fields_only = lookup.field[self.plan.shown..].iter().all(Option::is_none);
-        if !is_limited || !has_shown_fields_only || prepared.iter().any(|one| one.holds != Some(true)) {
+        let has_shown_fields_only = members.lookup.field[self.plan.shown..].iter().all(Option::is_none);
+        if !is_limited || !has_shown_fields_only || members.series.iter().any(|one| one.holds != Some(true)) {
             return None;
         }
         usize::try_from(limit.rows.saturating_add(limit.skip_rows)).ok()
@@ -250,20 +138,19 @@ impl<'p> Feed<'p> {
         &mut self,
         evaluator: &mut Evaluator<'_>,
         request: &Request<'_>,
-        lookup: &Lookup,
-        prepared: &mut [Prepared],
+        members: &mut Members,
     ) -> Result<(), StatementError> {
         let Evaluator { source, usage, .. } = evaluator;
         let work_per_row = self.work_per_row;
         let mut reader = |row: Row<'_>| {
             usage.points(row.values.len().max(work_per_row))?;
-            let one = &mut prepared[row.series];
-            for (place, value) in lookup.field.iter().zip(&mut one.values) {
+            let Members { lookup, series } = &mut *members;
+            for (place, value) in lookup.field.iter().zip(&mut series[row.series].values) {
                 if let Some(place) = place {
                     *value = row.values[*place].map_or(Value::Null, Value::Float);
                 }
             }
-            self.row(one, lookup, row.ts_ms.saturating_mul(NS_PER_MS), usage)
+            self.row(members, row.series, row.ts_ms.saturating_mul(NS_PER_MS), usage)
         };
         source.readings(request, &mut reader)
     }
@@ -288,87 +175,32 @@ impl<'p> Feed<'p> {
             }
         }
         self.limit_series(groups, &mut prepared, &mut series_of);
+        let mut members = Members { lookup, series: prepared };
         let usage = &mut evaluator.usage;
-        for (one, series) in prepared.iter_mut().zip(series_of) {
+        for (at, series) in series_of.into_iter().enumerate() {
             for (time, values) in &series.rows {
                 usage.points(values.len().max(work_per_row))?;
-                for (place, value) in lookup.field.iter().zip(&mut one.values) {
+                for (place, value) in members.lookup.field.iter().zip(&mut members.series[at].values) {
                     if let Some(place) = place {
                         *value = values[*place].clone();
                     }
                 }
-                self.row(one, &lookup, *time, usage)?;
+                self.row(&mut members, at, *time, usage)?;
             }
         }
         Ok(())
     }
 
-    /// Finds the group of a series and its constant values. `None`: the condition holds for none of its rows.
-    fn prepare(
-        &mut self,
-        usage: &mut Usage<'_>,
-        name: &Arc<str>,
-        lookup: &Lookup,
-        tag: impl Fn(&str) -> Value,
-    ) -> Result<Option<Prepared>, StatementError> {
-        let references = self.plan.references.iter().zip(&lookup.field);
-        let values: Vec<_> = references
-            .map(|((name, cast), field)| {
-                let is_tag = field.is_none() && cast.is_none_or(|cast| cast == Cast::Tag);
-                if is_tag { tag(name) } else { Value::Null }
-            })
-            .collect();
-        let known = |at: usize| if lookup.field[at].is_some() { None } else { values.get(at) };
-        let holds = self.condition.map_or(Some(true), |condition| condition.holds(&known));
-        if holds == Some(false) {
-            return Ok(None);
-        }
-        let of_value = |value: &Value| if let Value::Text(text) = value { bytes_of(text) } else { 0 };
-        let texts: usize = values.iter().map(of_value).sum();
-        usage.memory(SERIES_BYTES + values.len() * size_of::<Value>() + texts)?;
-        let text = |value: Value| if let Value::Text(text) = value { text } else { Arc::clone(&self.absent) };
-        let tags: Vec<_> = self.keys.iter().map(|key| text(tag(key))).collect();
-        let of_tags: usize = tags.iter().map(|value| TAG_BYTES + bytes_of(value)).sum();
-        let groups = &mut self.groups;
-        let (plan, keys) = (self.plan, &self.keys);
-        let next = groups.len();
-        let group = *self.index.entry((Arc::clone(name), tags)).or_insert_with_key(|(name, tags)| {
-            let tags = keys.iter().cloned().zip(tags.iter().cloned()).collect();
-            groups.push(Group::new(Arc::clone(name), tags, plan));
-            next
-        });
-        if group == next {
-            usage.memory(GROUP_BYTES + of_tags + plan.calls.len() * size_of::<Collected>())?;
-        }
-        self.series += 1;
-        Ok(Some(Prepared { group, order: self.series, values, holds, rows: 0 }))
-    }
-
-    /// Drops the series that `SLIMIT` and `SOFFSET` leave out of one source.
-    fn limit_series<T>(&self, mut groups: Vec<usize>, prepared: &mut Vec<Prepared>, series: &mut Vec<T>) {
-        let limit = self.settings.limit;
-        if limit.series == 0 && limit.skip_series == 0 {
-            return;
-        }
-        groups.sort_unstable();
-        groups.dedup();
-        groups.sort_by_cached_key(|group| (self.groups[*group].key_of_present_tags(), *group));
-        let skipped = usize::try_from(limit.skip_series).unwrap_or(usize::MAX);
-        let count = usize::try_from(limit.series).unwrap_or(usize::MAX); // none without SLIMIT, as in InfluxDB
-        let kept: HashSet<_> = groups.into_iter().skip(skipped).take(count).collect();
-        let mut is_kept = prepared.iter().map(|one| kept.contains(&one.group)).collect::<Vec<_>>().into_iter();
-        series.retain(|_| is_kept.next().unwrap_or(false));
-        prepared.retain(|one| kept.contains(&one.group));
-    }
-
-    /// Feeds a row whose values are set.
+    /// Feeds a row of the series at an index. The values of the row are set.
     fn row(
         &mut self,
-        one: &mut Prepared,
-        lookup: &Lookup,
+        members: &mut Members,
+        at: usize,
         time: i64,
         usage: &mut Usage<'_>,
     ) -> Result<Next, StatementError> {
+        let Members { lookup, series } = members;
+        let one = &mut series[at];
         if one.holds.is_none() {
             let holds = self.condition.and_then(|condition| condition.holds(&|at| one.values.get(at)));
             if holds != Some(true) {
@@ -422,7 +254,7 @@ impl<'p> Feed<'p> {
     /// Keeps a row for a `SELECT` without functions, but no more than `LIMIT` and `OFFSET` can show.
     fn raw_row(
         &mut self,
-        one: &mut Prepared,
+        one: &mut OneSeries,
         lookup: &Lookup,
         time: i64,
         usage: &mut Usage<'_>,
@@ -453,11 +285,6 @@ impl<'p> Feed<'p> {
             Ok(Next::Row)
         }
     }
-}
-
-/// The memory of a text. Empty ones are shared.
-const fn bytes_of(text: &str) -> usize {
-    if text.is_empty() { 0 } else { TEXT_BYTES + text.len() }
 }
 
 fn converted(value: &Value, cast: Cast) -> Value {

@@ -8,8 +8,9 @@ use super::super::source::HourStats;
 use super::super::time::TimeRange;
 use super::super::zone;
 use super::Evaluator;
-use super::feed::{Feed, Lookup, NS_PER_MS, Prepared};
+use super::feed::{Feed, NS_PER_MS};
 use super::group::Collected;
+use super::members::Members;
 use super::reduce::Reducer;
 use super::usage::Usage;
 
@@ -19,11 +20,12 @@ impl Feed<'_> {
     /// Adds the stats of an hour to its window.
     pub(super) fn hour(
         &mut self,
-        one: &Prepared,
-        lookup: &Lookup,
+        members: &Members,
         stats: &HourStats,
         usage: &mut Usage<'_>,
     ) -> Result<(), StatementError> {
+        let Members { lookup, series } = members;
+        let one = &series[stats.series];
         let time = stats.start_ms.saturating_mul(NS_PER_MS);
         let every_ns = self.dimensions.windows.every_ns;
         let start = if every_ns > 0 { self.dimensions.windows.start_of(time) } else { 0 };
@@ -62,7 +64,7 @@ impl Feed<'_> {
     /// statement needs readings.
     pub(super) fn hours(
         &self,
-        prepared: &[Prepared],
+        members: &Members,
         range_ms: &Range<i64>,
     ) -> Option<(Range<i64>, Range<i64>, Range<i64>)> {
         let windows = &self.dimensions.windows;
@@ -72,7 +74,7 @@ impl Feed<'_> {
             let needs_point = needs_point && call.transform.is_none();
             !has_cast && call.aggregate.as_ref().is_some_and(|aggregate| aggregate.is_of_stats(needs_point))
         });
-        let depends_on_fields = prepared.iter().any(|one| one.holds.is_none());
+        let depends_on_fields = members.series.iter().any(|one| one.holds.is_none());
         let has_one_range = self.ranges.iter().all(|range| *range == self.ranges[0]);
         if self.plan.calls.is_empty() || !is_of_stats || self.plan.has_auxiliary || !has_one_range {
             return None;

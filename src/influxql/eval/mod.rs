@@ -3,6 +3,7 @@
 mod feed;
 mod group;
 mod hours;
+mod members;
 mod reduce;
 mod rows;
 mod select;

@@ -54,7 +54,7 @@ impl Prepared {
     }
 
     pub(super) fn feed(&self) -> Feed<'_> {
-        Feed::new(&self.plan, self.condition.as_ref(), &self.dimensions, &self.schema, self.settings)
+        Feed::new(self)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::ast::{Limit, Select};
 use super::super::error::StatementError;
 use super::super::source::Request;
-use super::feed::{Known, Prepared as OneSeries};
+use super::members::{Known, OneSeries};
 use super::select::{Input, Outer, Prepared};
 use super::{Evaluator, OutSeries, Sink};
 
@@ -44,10 +44,10 @@ impl Evaluator<'_> {
     ) -> Result<(), StatementError> {
         let [Input::Measurement(name, series)] = &*ready.inputs else { return Ok(()) };
         let mut feed = ready.feed();
-        let Known { fields, lookup, series, prepared } = feed.known(self, name, series)?;
+        let Known { fields, series, members: mut of_group } = feed.known(self, name, series)?;
         let mut members: Vec<Vec<(&super::super::source::Series, OneSeries)>> = Vec::new();
         members.resize_with(feed.groups.len(), Vec::new);
-        for (series, one) in series.into_iter().zip(prepared) {
+        for (series, one) in series.into_iter().zip(std::mem::take(&mut of_group.series)) {
             members[one.group].push((series, one));
         }
         let mut order: Vec<usize> = (0..members.len()).collect();
@@ -56,7 +56,8 @@ impl Evaluator<'_> {
         let columns: Arc<[String]> = names.collect();
         let range_ms = feed.range_ms();
         for group in order {
-            let (series, mut prepared): (Vec<_>, Vec<_>) = std::mem::take(&mut members[group]).into_iter().unzip();
+            let series: Vec<_>;
+            (series, of_group.series) = std::mem::take(&mut members[group]).into_iter().unzip();
             let request = Request {
                 measurement: name,
                 series: &series,
@@ -72,13 +73,13 @@ impl Evaluator<'_> {
             while from < span_ms.end && left > 0 {
                 let to = from.saturating_add(stretch).min(span_ms.end);
                 let mark = self.usage.mark();
-                feed.readings(self, &Request { range_ms: from..to, ..request.clone() }, &lookup, &mut prepared)?;
-                let of_group = &mut feed.groups[group];
-                of_group.sort(false);
-                let count = of_group.rows.len();
+                feed.readings(self, &Request { range_ms: from..to, ..request.clone() }, &mut of_group)?;
+                let found = &mut feed.groups[group];
+                found.sort(false);
+                let count = found.rows.len();
                 let skipped = skip.min(count as u64);
                 let taken = usize::try_from(left).unwrap_or(usize::MAX);
-                let rows = of_group.rows.drain(..).skip(usize::try_from(skipped).unwrap_or(usize::MAX)).take(taken);
+                let rows = found.rows.drain(..).skip(usize::try_from(skipped).unwrap_or(usize::MAX)).take(taken);
                 let rows = rows.map(|row| {
                     let values = ready.plan.columns.iter().map(|(_, node)| node.value(&row.values, &[]));
                     (row.time, values.collect())

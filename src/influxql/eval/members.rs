@@ -1,0 +1,184 @@
+//! The series that a `SELECT` reads: the group of each, and the values that its rows have in common.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::super::ast::Cast;
+use super::super::error::StatementError;
+use super::super::plan::Condition;
+use super::super::source::Series;
+use super::super::value::Value;
+use super::Evaluator;
+use super::feed::{Feed, work};
+use super::group::{Collected, Group};
+use super::usage::Usage;
+
+/// The memory of a group or a series beside its names and values, in bytes: its entries in maps and lists.
+const GROUP_BYTES: usize = 256;
+const SERIES_BYTES: usize = 128;
+
+/// The memory of a key or a value that a group has, and of a text beside its characters.
+const TAG_BYTES: usize = 3 * size_of::<Arc<str>>();
+const TEXT_BYTES: usize = 32;
+
+/// A series of a source, ready to be fed.
+pub(super) struct OneSeries {
+    pub(super) group: usize,
+    pub(super) order: u32,
+    /// The values of the references: those of tags are set, those of fields are set for each row.
+    pub(super) values: Vec<Value>,
+    /// Whether the condition holds for all rows, or for none, or depends on the row.
+    pub(super) holds: Option<bool>,
+    /// How many rows of the series the answer may show.
+    pub(super) rows: usize,
+}
+
+/// The series of a measurement that a `SELECT` reads.
+pub(super) struct Known<'p, 's> {
+    pub(super) fields: Vec<&'p str>,
+    pub(super) series: Vec<&'s Series>,
+    /// In the order of `series`.
+    pub(super) members: Members,
+}
+
+/// The series of one source.
+pub(super) struct Members {
+    pub(super) lookup: Lookup,
+    pub(super) series: Vec<OneSeries>,
+}
+
+/// How the references of a plan are found in a source.
+pub(super) struct Lookup {
+    /// The place of each reference among the fields of a row; `None`: it is a tag, or unknown.
+    pub(super) field: Vec<Option<usize>>,
+    /// Whether the source is a subquery. Its rows count even without a shown field, and whatever their time.
+    pub(super) is_of_table: bool,
+}
+
+impl Lookup {
+    /// The values as columns show them: a tag that a measurement's series does not have is null, not empty.
+    pub(super) fn shown(&self, values: &[Value]) -> Box<[Value]> {
+        let shown = |value: &Value| match value {
+            Value::Text(text) if text.is_empty() && !self.is_of_table => Value::Null,
+            value => value.clone(),
+        };
+        values.iter().map(shown).collect()
+    }
+}
+
+impl<'p> Feed<'p> {
+    /// Finds the fields and the groups of the series of a measurement.
+    pub(super) fn known<'s>(
+        &mut self,
+        evaluator: &mut Evaluator<'_>,
+        name: &Arc<str>,
+        series: &'s [Series],
+    ) -> Result<Known<'p, 's>, StatementError> {
+        let known: HashSet<&str> = series.iter().flat_map(|series| &series.fields).map(|field| &**field).collect();
+        let (mut fields, mut places): (Vec<&'p str>, HashMap<&str, usize>) = (Vec::new(), HashMap::new());
+        let mut field = Vec::new();
+        for (reference, cast) in &self.plan.references {
+            let place = if *cast == Some(Cast::Tag) || !known.contains(&**reference) {
+                None
+            } else {
+                Some(*places.entry(reference).or_insert_with(|| {
+                    fields.push(reference);
+                    fields.len() - 1
+                }))
+            };
+            field.push(place);
+        }
+        let lookup = Lookup { field, is_of_table: false };
+        let shown: Vec<&str> = (0..self.plan.shown).filter_map(|at| Some(fields[lookup.field[at]?])).collect();
+        let (mut wanted, mut prepared) = (Vec::new(), Vec::new());
+        let mut groups_of_measurement = Vec::new();
+        for series in series {
+            self.charge_series(evaluator)?;
+            if !shown.iter().any(|field| series.field(field).is_some()) {
+                continue;
+            }
+            let absent = Arc::clone(&self.absent);
+            let tag = |key: &str| match series.tag(key) {
+                "" => Value::Text(Arc::clone(&absent)),
+                value => Value::Text(value.into()),
+            };
+            if let Some(one) = self.prepare(&mut evaluator.usage, name, &lookup, tag)? {
+                wanted.push(series);
+                groups_of_measurement.push(one.group);
+                prepared.push(one);
+            }
+        }
+        self.limit_series(groups_of_measurement, &mut prepared, &mut wanted);
+        Ok(Known { fields, series: wanted, members: Members { lookup, series: prepared } })
+    }
+
+    /// Counts the work of finding the group of a series.
+    pub(super) fn charge_series(&self, evaluator: &mut Evaluator<'_>) -> Result<(), StatementError> {
+        let comparisons = self.condition.map_or(0, Condition::size) + self.keys.len() + self.plan.references.len();
+        evaluator.usage.points(work(comparisons))?;
+        evaluator.source.check()
+    }
+
+    /// Finds the group of a series and its constant values. `None`: the condition holds for none of its rows.
+    pub(super) fn prepare(
+        &mut self,
+        usage: &mut Usage<'_>,
+        name: &Arc<str>,
+        lookup: &Lookup,
+        tag: impl Fn(&str) -> Value,
+    ) -> Result<Option<OneSeries>, StatementError> {
+        let references = self.plan.references.iter().zip(&lookup.field);
+        let values: Vec<_> = references
+            .map(|((name, cast), field)| {
+                let is_tag = field.is_none() && cast.is_none_or(|cast| cast == Cast::Tag);
+                if is_tag { tag(name) } else { Value::Null }
+            })
+            .collect();
+        let known = |at: usize| if lookup.field[at].is_some() { None } else { values.get(at) };
+        let holds = self.condition.map_or(Some(true), |condition| condition.holds(&known));
+        if holds == Some(false) {
+            return Ok(None);
+        }
+        let of_value = |value: &Value| if let Value::Text(text) = value { bytes_of(text) } else { 0 };
+        let texts: usize = values.iter().map(of_value).sum();
+        usage.memory(SERIES_BYTES + values.len() * size_of::<Value>() + texts)?;
+        let text = |value: Value| if let Value::Text(text) = value { text } else { Arc::clone(&self.absent) };
+        let tags: Vec<_> = self.keys.iter().map(|key| text(tag(key))).collect();
+        let of_tags: usize = tags.iter().map(|value| TAG_BYTES + bytes_of(value)).sum();
+        let groups = &mut self.groups;
+        let (plan, keys) = (self.plan, &self.keys);
+        let next = groups.len();
+        let group = *self.index.entry((Arc::clone(name), tags)).or_insert_with_key(|(name, tags)| {
+            let tags = keys.iter().cloned().zip(tags.iter().cloned()).collect();
+            groups.push(Group::new(Arc::clone(name), tags, plan));
+            next
+        });
+        if group == next {
+            usage.memory(GROUP_BYTES + of_tags + plan.calls.len() * size_of::<Collected>())?;
+        }
+        self.series += 1;
+        Ok(Some(OneSeries { group, order: self.series, values, holds, rows: 0 }))
+    }
+
+    /// Drops the series that `SLIMIT` and `SOFFSET` leave out of one source.
+    pub(super) fn limit_series<T>(&self, mut groups: Vec<usize>, prepared: &mut Vec<OneSeries>, series: &mut Vec<T>) {
+        let limit = self.settings.limit;
+        if limit.series == 0 && limit.skip_series == 0 {
+            return;
+        }
+        groups.sort_unstable();
+        groups.dedup();
+        groups.sort_by_cached_key(|group| (self.groups[*group].key_of_present_tags(), *group));
+        let skipped = usize::try_from(limit.skip_series).unwrap_or(usize::MAX);
+        let count = usize::try_from(limit.series).unwrap_or(usize::MAX); // none without SLIMIT, as in InfluxDB
+        let kept: HashSet<_> = groups.into_iter().skip(skipped).take(count).collect();
+        let mut is_kept = prepared.iter().map(|one| kept.contains(&one.group)).collect::<Vec<_>>().into_iter();
+        series.retain(|_| is_kept.next().unwrap_or(false));
+        prepared.retain(|one| kept.contains(&one.group));
+    }
+}
+
+/// The memory of a text. Empty ones are shared.
+const fn bytes_of(text: &str) -> usize {
+    if text.is_empty() { 0 } else { TEXT_BYTES + text.len() }
+}
