@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Aliases, HourReader, HourStats, Next, Request, Row, RowReader, Series, Source, StatementError, WantedTag};
+use super::{
+    Aliases, HourReader, HourStats, Next, Request, Row, RowReader, Series, Source, StatementError, Wanted, WantedTag,
+};
 
 type Tags = Vec<(Arc<str>, Arc<str>)>;
 type Fields = BTreeMap<Arc<str>, BTreeMap<i64, f64>>;
@@ -111,15 +113,16 @@ impl Source for Data {
         Ok(self.points.keys().cloned().collect())
     }
 
-    fn schema(&mut self, measurement: &str) -> Result<(Vec<String>, Vec<String>), StatementError> {
-        let all = self.series(measurement, &[])?;
+    fn schema(&mut self, measurement: &str, wanted: &Wanted<'_>) -> Result<(Vec<String>, Vec<String>), StatementError> {
+        let all = self.series(measurement, &Wanted { tags: Vec::new(), ..wanted.clone() })?;
         let fields: BTreeSet<_> = all.iter().flat_map(|one| one.fields.iter().map(ToString::to_string)).collect();
         let tags: BTreeSet<_> = all.iter().flat_map(|one| one.tags.iter().map(|(key, _)| key.to_string())).collect();
         Ok((fields.into_iter().collect(), tags.into_iter().collect()))
     }
 
-    fn series(&mut self, measurement: &str, wanted: &[WantedTag]) -> Result<Vec<Series>, StatementError> {
-        self.wanted = wanted.to_vec();
+    fn series(&mut self, measurement: &str, wanted: &Wanted<'_>) -> Result<Vec<Series>, StatementError> {
+        let wanted = &wanted.tags;
+        self.wanted.clone_from(wanted);
         let Some(series) = self.points.get(measurement) else { return Ok(Vec::new()) };
         let all = series.iter().enumerate().map(|(key, (tags, fields))| {
             let fields = fields.keys().cloned().collect();

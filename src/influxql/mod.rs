@@ -51,5 +51,5 @@ pub use eval::{Limits, Memory, Options, OutRow, OutSeries, Sink, execute, stream
 pub use params::Parameters;
 pub use parser::{NAME_MAX_BYTES, QUERY_MAX_BYTES, STATEMENTS_MAX, parse};
 pub use regex::{Pattern, REGEX_MAX_BYTES};
-pub use source::{Aliases, HourReader, HourStats, Next, Request, Row, RowReader, Series, Source, WantedTag};
+pub use source::{Aliases, HourReader, HourStats, Next, Request, Row, RowReader, Series, Source, Wanted, WantedTag};
 pub use value::Value;

@@ -58,6 +58,17 @@ pub struct WantedTag {
     pub values: BTreeSet<String>,
 }
 
+/// Which series of a measurement a statement needs.
+#[derive(Debug, Clone)]
+pub struct Wanted<'a> {
+    /// The tags that a series must have.
+    pub tags: Vec<WantedTag>,
+    /// Names, among them those of all fields that matter. `None`: any field matters.
+    pub fields: Option<BTreeSet<&'a str>>,
+    /// The instants that matter, half-open, in Unix milliseconds.
+    pub range_ms: Range<i64>,
+}
+
 /// Which values of which series a statement needs.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
@@ -138,17 +149,18 @@ pub trait Source {
     /// If the data cannot be read.
     fn measurements(&mut self) -> Result<Vec<String>, StatementError>;
 
-    /// The fields and the tags that any series of a measurement has. Statements with wildcards need them.
+    /// The fields and the tags that any series of a measurement has, whatever the wanted tags. Statements
+    /// with wildcards need them.
     ///
     /// # Errors
     /// If the data cannot be read.
-    fn schema(&mut self, measurement: &str) -> Result<(Vec<String>, Vec<String>), StatementError>;
+    fn schema(&mut self, measurement: &str, wanted: &Wanted<'_>) -> Result<(Vec<String>, Vec<String>), StatementError>;
 
-    /// The series of a measurement, ascending by tags: at least those that have all `wanted` tags.
+    /// The series of a measurement, ascending by tags: at least those that are wanted.
     ///
     /// # Errors
     /// If the data cannot be read, or there are too many series.
-    fn series(&mut self, measurement: &str, wanted: &[WantedTag]) -> Result<Vec<Series>, StatementError>;
+    fn series(&mut self, measurement: &str, wanted: &Wanted<'_>) -> Result<Vec<Series>, StatementError>;
 
     /// Checks whether the statement may go on. Long work without reading asks now and then.
     ///

@@ -1,10 +1,14 @@
 //! Times in conditions, and the range of time that a condition allows.
 
+use std::ops::Range;
+
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 
 use super::ast::{Expr, Operator};
 use super::error::StatementError;
+
+const NS_PER_MS: i64 = 1_000_000;
 
 /// The earliest and the latest instant, in nanoseconds. A side without a bound has none.
 pub(super) const MIN_NS: i64 = i64::MIN + 2;
@@ -35,6 +39,13 @@ impl TimeRange {
 
     pub(super) const fn has_max(self) -> bool {
         self.max != MAX_NS
+    }
+
+    /// The whole milliseconds inside, half-open. A side without a bound is the least or largest `i64`.
+    pub(super) const fn to_ms(self) -> Range<i64> {
+        let start = if self.has_min() { -(-self.min).div_euclid(NS_PER_MS) } else { i64::MIN };
+        let end = if self.has_max() { self.max.div_euclid(NS_PER_MS) + 1 } else { i64::MAX };
+        start..end
     }
 }
 

@@ -51,6 +51,9 @@ pub struct Listed<T> {
     pub next: Option<Arc<str>>,
 }
 
+/// The most metrics of a [`Device`].
+pub const MAX_METRICS: usize = crate::store::device_index::MAX_SERIES;
+
 /// A device in the answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Device {
@@ -58,7 +61,7 @@ pub struct Device {
     pub id: Arc<str>,
     /// The metadata, as the text of a JSON object.
     pub metadata: Option<Arc<str>>,
-    /// Its metrics, sorted by name, at most [`MAX_SERIES`](crate::store::device_index::MAX_SERIES).
+    /// Its metrics, sorted by name, at most [`MAX_METRICS`].
     pub metrics: Vec<Metric>,
     /// Whether it has or had other metrics, which are left out.
     pub has_more_metrics: bool,

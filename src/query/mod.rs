@@ -47,7 +47,7 @@ mod readings;
 mod rollups;
 mod silence;
 
-pub use devices::{Device, DeviceSelection, DevicesRequest, Listed};
+pub use devices::{Device, DeviceSelection, DevicesRequest, Listed, MAX_METRICS};
 pub use export::{Export, ExportRequest, ExportedDevices};
 pub use groups::{DeviceGroup, DeviceGroups, MetadataValues};
 pub use latest::Latest;

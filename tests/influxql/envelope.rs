@@ -99,6 +99,43 @@ async fn a_metric_of_json_and_of_line_protocol_is_a_field() {
 }
 
 #[tokio::test]
+async fn fields_of_a_device_with_more_series_than_the_index_keeps_are_found_by_name() {
+    let setup = Setup::sqlite().set("ingest.max_metrics_per_reading", 4_096).set("limits.device_metrics_per_hour", 0);
+    fields_beyond_the_index_are_found(&Server::start(setup.clone().all_pending()).await, false).await;
+    fields_beyond_the_index_are_found(&Server::start(setup).await, true).await;
+}
+
+async fn fields_beyond_the_index_are_found(server: &Server, is_stored: bool) {
+    let line = |fields: std::ops::Range<u32>, day: i64| {
+        let fields: Vec<_> = fields.map(|nth| format!("r{nth:04}={nth}")).collect();
+        format!("plc,device_id=S1 {} {}", fields.join(","), TS_NS + day * 86_400_000_000_000)
+    };
+    write(server, None, &format!("{}\n{}", line(0..2_500, 0), line(2_500..5_000, 1))).await;
+    if is_stored {
+        server.settled().await;
+    }
+    let range = "time >= '2024-04-20' AND time < '2024-04-22'";
+    let answer = ask(server, &format!("SELECT r0000, r2000, r2499, r2500 FROM plc WHERE {range}")).await;
+    let expected =
+        json!([["2024-04-20T14:00:10Z", 0, 2000, 2499, null], ["2024-04-21T14:00:10Z", null, null, null, 2500],]);
+    assert_eq!(rows(&answer), &expected);
+    let sums = "SELECT sum(r0000) + sum(r2000) + sum(r2499) AS total FROM plc";
+    let answer = ask(server, &format!("{sums} WHERE {range} AND device_id = 'S1' GROUP BY time(1d) FILL(0)")).await;
+    assert_eq!(rows(&answer)[0], json!(["2024-04-20T00:00:00Z", 4499]));
+    let answer = ask(server, &format!("SELECT value FROM plc_r2000 WHERE {range}")).await;
+    assert_eq!(answer["results"][0]["series"], Value::Null, "it is a field of plc");
+    for wildcard in ["SELECT * FROM plc", "SELECT r0000 FROM /plc/", "SELECT r0000 FROM plc GROUP BY *"] {
+        let error = ask(server, wildcard).await["results"][0]["error"].take();
+        let error = error.as_str().unwrap_or_default();
+        assert!(error.contains("device S1 has more than 4096 series"), "{wildcard}: {error}");
+    }
+    let shown = ask(server, "SHOW FIELD KEYS").await;
+    assert_eq!(rows(&shown).as_array().map(Vec::len), Some(4_096));
+    let warning = shown["results"][0]["messages"][0]["text"].as_str().unwrap_or_default();
+    assert!(warning.starts_with("device S1 has more than 4096 series"), "{shown}");
+}
+
+#[tokio::test]
 async fn each_tag_that_may_name_the_device_names_it() {
     let server = Server::start(Setup::sqlite()).await;
     write(&server, None, &format!("cpu,host=pi,cpu=cpu0 idle=1 {TS_NS}\ncpu,host=nas,cpu=cpu0 idle=2 {TS_NS}")).await;

@@ -75,8 +75,7 @@ impl Catalogue {
             return Vec::new();
         }
         let metadata = tags_of(device.metadata.as_deref());
-        let last_day = Day::of(Hour::of(device.last_ts_ms));
-        let span_ms = device.first_ts_ms..Day(last_day.0 + 1).start_ms();
+        let span_ms = span_ms(device);
         let found = by_tags.into_iter().map(|((measurement, labels), fields)| {
             let mut tags: BTreeMap<Arc<str>, Arc<str>> = metadata.iter().cloned().collect();
             for (key, value) in &labels {
@@ -93,6 +92,12 @@ impl Catalogue {
         });
         found.collect()
     }
+}
+
+/// A range that has all readings of a device, in Unix milliseconds.
+pub(super) const fn span_ms(device: &Device) -> Range<i64> {
+    let last_day = Day::of(Hour::of(device.last_ts_ms));
+    device.first_ts_ms..Day(last_day.0 + 1).start_ms()
 }
 
 impl Found {

@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
@@ -90,7 +89,7 @@ impl Job {
                 writer.result(id, Err(&StatementError::not_executed()), &mut text);
                 continue;
             }
-            let (answer, lagging) = self.evaluate(|source, options| execute(statement, source, options));
+            let (answer, warnings) = self.evaluate(statement, |source, options| execute(statement, source, options));
             let answer = answer.and_then(|series| {
                 let (timeout, memory) = (self.app.queries.limits().timeout, &self.memory);
                 let check = || source::check(&self.cancelled, self.deadline, timeout);
@@ -98,7 +97,9 @@ impl Job {
                 Ok(series)
             });
             failed = answer.is_err();
-            warn(&mut writer, lagging);
+            for warning in warnings {
+                writer.warn(warning);
+            }
             writer.result(id, answer.as_deref(), &mut text);
         }
         writer.finish(&mut text);
@@ -117,7 +118,7 @@ impl Job {
                 continue;
             }
             let (mut broken, mut held) = (None, 0);
-            let (answer, lagging) = self.evaluate(|source, options| {
+            let (answer, warnings) = self.evaluate(statement, |source, options| {
                 stream(statement, source, options, &mut |part| {
                     let bytes = self.bytes_of_chunk(part.columns.len());
                     if bytes > held {
@@ -140,7 +141,9 @@ impl Job {
                 return Err(error);
             }
             failed = answer.is_err();
-            warn(&mut writer, lagging);
+            for warning in warnings {
+                writer.warn(warning);
+            }
             writer.end(id, answer.as_ref().copied(), &mut text);
             self.pass(&mut text, out)?;
         }
@@ -172,11 +175,12 @@ impl Job {
         Writer::new(format, epoch, is_pretty, chunk_rows, self.statements.len(), text)
     }
 
-    /// Evaluates a statement with its data. Also returns the lag of the data.
+    /// Evaluates a statement with its data. Also returns notes on what may be missing.
     fn evaluate<T>(
         &self,
+        statement: &Statement,
         evaluate: impl FnOnce(&mut Stored<'_>, &Options<'_>) -> Result<T, StatementError>,
-    ) -> (Result<T, StatementError>, Option<Duration>) {
+    ) -> (Result<T, StatementError>, Vec<String>) {
         let Self { app, grant, form, runtime, deadline, cancelled, memory, .. } = self;
         let (limits, is_in_parts) = (app.queries.limits(), form.chunk_rows.is_some());
         let now_ms = app.clock.now_ms();
@@ -194,6 +198,8 @@ impl Job {
             all: None,
             places: Vec::new(),
             lagging: None,
+            is_of_index: matches!(statement, Statement::Show(_)),
+            incomplete: None,
         };
         let options = Options {
             now_ns: now_ms.saturating_mul(1_000_000),
@@ -207,7 +213,7 @@ impl Job {
             memory,
         };
         let answer = evaluate(&mut source, &options);
-        (answer, source.lagging)
+        (answer, source.warnings())
     }
 }
 
@@ -224,13 +230,6 @@ fn charge_text(
         source::grow(memory, &mut bytes, writer.bytes_of(one))?;
     }
     Ok(())
-}
-
-/// Notes in the next result that the newest readings may be missing.
-fn warn(writer: &mut Writer, lagging: Option<Duration>) {
-    if let Some(lagging) = lagging {
-        writer.warn(format!("readings of the last {:.1} s may be missing", lagging.as_secs_f64()));
-    }
 }
 
 /// The memory of a request, which grows with its data.
@@ -255,6 +254,8 @@ impl Memory for Held {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::influxql::{Format, Value};
 

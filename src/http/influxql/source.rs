@@ -18,8 +18,8 @@ use super::index::{has_all, too_many_series};
 use super::reading::{OfDevice, ceiling, floor, stats_of};
 use crate::access::DeviceScope;
 use crate::common::clock::rfc3339;
-use crate::influxql::{HourReader, Memory, Request, RowReader, Series, Source, StatementError, WantedTag};
-use crate::query::{Answer, Column, Columns, Queries, QueryError};
+use crate::influxql::{HourReader, Memory, Request, RowReader, Series, Source, StatementError, Wanted};
+use crate::query::{Answer, Column, Columns, MAX_METRICS, Queries, QueryError};
 
 /// The data of one statement.
 pub(super) struct Stored<'s> {
@@ -41,6 +41,10 @@ pub(super) struct Stored<'s> {
     pub(super) places: Vec<Place>,
     /// Readings acknowledged within this time may be missing.
     pub(super) lagging: Option<Duration>,
+    /// Whether the answer is about the device index itself, so that it may lack what the index lacks.
+    pub(super) is_of_index: bool,
+    /// A device of which the index lacks series, so that the answer may.
+    pub(super) incomplete: Option<Arc<str>>,
 }
 
 impl Stored<'_> {
@@ -63,6 +67,17 @@ impl Stored<'_> {
         self.lagging = self.lagging.max(lagging);
         if partial { Err(QueryError::incomplete().to_string().into()) } else { Ok(body) }
     }
+
+    /// Notes on what may be missing in the answer.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let lagging = |lagging: Duration| format!("readings of the last {:.1} s may be missing", lagging.as_secs_f64());
+        let of_index = |device: &Arc<str>| {
+            format!(
+                "device {device} has more than {MAX_METRICS} series; those that are silent for longest may be missing"
+            )
+        };
+        self.lagging.map(lagging).into_iter().chain(self.incomplete.as_ref().map(of_index)).collect()
+    }
 }
 
 impl Source for Stored<'_> {
@@ -70,6 +85,7 @@ impl Source for Stored<'_> {
         let (mut names, mut all) = (BTreeSet::new(), BTreeMap::<Arc<str>, Vec<Found>>::new());
         let (mut count, mut bytes, max) = (0, 0, self.max_series);
         self.each_device(None, |source, device| {
+            source.check_complete(&device)?;
             for (measurement, found) in source.catalogue.series_of(&device, None) {
                 if names.len() == max {
                     return Err(too_many_series(max));
@@ -89,7 +105,7 @@ impl Source for Stored<'_> {
         Ok(names.into_iter().map(|name| name.to_string()).collect())
     }
 
-    fn schema(&mut self, measurement: &str) -> Result<(Vec<String>, Vec<String>), StatementError> {
+    fn schema(&mut self, measurement: &str, wanted: &Wanted<'_>) -> Result<(Vec<String>, Vec<String>), StatementError> {
         let (mut fields, mut tags) = (BTreeSet::new(), BTreeSet::new());
         let mut add = |found: &Found| {
             fields.extend(found.series.fields.iter().cloned());
@@ -102,7 +118,8 @@ impl Source for Stored<'_> {
             }
         } else {
             let max = self.max_series;
-            self.each_device(None, |source, device| {
+            self.each_device(None, |source, mut device| {
+                source.complete(&mut device, measurement, wanted)?;
                 for (_, found) in source.catalogue.series_of(&device, Some(measurement)) {
                     if add(&found) > max {
                         return Err(too_many_series(max));
@@ -115,11 +132,11 @@ impl Source for Stored<'_> {
         Ok((texts(fields), texts(tags)))
     }
 
-    fn series(&mut self, measurement: &str, wanted: &[WantedTag]) -> Result<Vec<Series>, StatementError> {
+    fn series(&mut self, measurement: &str, wanted: &Wanted<'_>) -> Result<Vec<Series>, StatementError> {
         let mut found: Vec<Found> = match &self.all {
             Some(all) => {
                 let of_measurement = all.get(measurement).into_iter().flatten();
-                of_measurement.filter(|found| has_all(&found.series, wanted)).cloned().collect()
+                of_measurement.filter(|found| has_all(&found.series, &wanted.tags)).cloned().collect()
             }
             None => self.find(measurement, wanted)?,
         };

@@ -54,10 +54,7 @@ impl Feed<'_> {
     pub(super) fn range_ms(&self) -> Range<i64> {
         let min = self.ranges.iter().map(|range| range.min).min().unwrap_or(self.settings.range.min);
         let max = self.ranges.iter().map(|range| range.max).max().unwrap_or(self.settings.range.max);
-        let all = TimeRange { min, max };
-        let from = if all.has_min() { -(-min).div_euclid(NS_PER_MS) } else { i64::MIN };
-        let to = if all.has_max() { max.div_euclid(NS_PER_MS) + 1 } else { i64::MAX };
-        from..to
+        TimeRange { min, max }.to_ms()
     }
 
     /// Splits a range into readings, whole hours of which the stats suffice, and readings. `None`: the

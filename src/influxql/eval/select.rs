@@ -7,8 +7,8 @@ use jiff::tz::TimeZone;
 
 use super::super::ast::{Fill, From, Measurement, MeasurementName, Select};
 use super::super::error::StatementError;
-use super::super::plan::{Condition, Dimensions, Plan, Schema, Transform, Type, has_wildcard, wanted_tags};
-use super::super::source::{Series, WantedTag};
+use super::super::plan::{Condition, Dimensions, Plan, Schema, Transform, Type, has_wildcard, names_of, wanted_tags};
+use super::super::source::{Series, Wanted};
 use super::super::time::{TimeRange, split};
 use super::super::window::Windows;
 use super::feed::{Feed, Settings};
@@ -146,7 +146,9 @@ impl Evaluator<'_> {
         let mut range = range.intersect(outer.range);
         let mut dimensions = Dimensions::new(&select.dimensions, select.zone.as_ref(), now_ns)?;
         dimensions.tags.extend(outer.tags.iter().cloned());
-        let wanted = wanted_tags(condition.as_ref());
+        let any_field = dimensions.has_wildcard();
+        let fields = if any_field { None } else { names_of(&select.columns, condition.as_ref()) };
+        let wanted = Wanted { tags: wanted_tags(condition.as_ref()), fields, range_ms: range.to_ms() };
         let is_descending = select.is_descending || outer.is_descending;
         let own_windows = Some(dimensions.windows.clone()).filter(|windows| windows.every_ns > 0);
         let inner = Outer {
@@ -156,7 +158,7 @@ impl Evaluator<'_> {
             is_descending,
             is_subquery: true,
         };
-        let (inputs, schema) = self.inputs(select, dimensions.has_wildcard(), &wanted, &inner)?;
+        let (inputs, schema) = self.inputs(select, any_field, &wanted, &inner)?;
         dimensions.resolve(&schema.tags);
         let mut plan = Plan::new(select, &schema, &dimensions)?;
         let types = select.columns.iter().map(|column| (column.alias.clone(), schema.type_of(&column.expr)));
@@ -188,7 +190,7 @@ impl Evaluator<'_> {
         &mut self,
         select: &Select,
         groups_by_wildcard: bool,
-        wanted: &[WantedTag],
+        wanted: &Wanted<'_>,
         inner: &Outer,
     ) -> Result<(Vec<Input>, Schema), StatementError> {
         let mut inputs = Vec::new();
@@ -207,7 +209,7 @@ impl Evaluator<'_> {
             let series = self.source.series(&name, wanted)?;
             schema.add(&series);
             if needs_all {
-                let (fields, tags) = self.source.schema(&name)?;
+                let (fields, tags) = self.source.schema(&name, wanted)?;
                 schema.fields.extend(fields.into_iter().map(|field| (field, Type::Float)));
                 schema.tags.extend(tags);
             }
@@ -226,8 +228,13 @@ impl Evaluator<'_> {
         match &measurement.name {
             MeasurementName::Name(name) => Ok(vec![name.clone()]),
             MeasurementName::Regex(pattern) => {
-                let names = self.source.measurements()?;
-                Ok(names.into_iter().filter(|name| pattern.matches(name)).collect())
+                let mut names = self.source.measurements()?;
+                let mut checked = Ok(());
+                names.retain(|name| {
+                    checked = checked.clone().and_then(|()| self.source.check());
+                    checked.is_ok() && pattern.matches(name)
+                });
+                checked.map(|()| names)
             }
         }
     }

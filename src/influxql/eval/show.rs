@@ -8,8 +8,8 @@ use jiff::tz::TimeZone;
 use super::super::ast::{Expr, Keys, Show, Shown};
 use super::super::error::StatementError;
 use super::super::plan::{Condition, Plan, wanted_tags};
-use super::super::source::Series;
-use super::super::time::split;
+use super::super::source::{Series, Wanted};
+use super::super::time::{TimeRange, split};
 use super::super::value::Value;
 use super::feed::work;
 use super::select::RETENTION_POLICY;
@@ -32,7 +32,7 @@ impl Evaluator<'_> {
             }
             Shown::Measurements => {
                 if let Some(condition) = &show.condition
-                    && split(condition, self.options.now_ns, &TimeZone::UTC)?.1 != super::super::time::TimeRange::ALL
+                    && split(condition, self.options.now_ns, &TimeZone::UTC)?.1 != TimeRange::ALL
                 {
                     return Err("SHOW MEASUREMENTS doesn't support time in WHERE clause".into());
                 }
@@ -130,7 +130,8 @@ impl Evaluator<'_> {
             Some(condition) => Some(Condition::new(condition, &mut plan)?),
             None => None,
         };
-        let wanted = wanted_tags(condition.as_ref());
+        let tags = wanted_tags(condition.as_ref());
+        let wanted = Wanted { tags, fields: None, range_ms: TimeRange::ALL.to_ms() };
         let work = compiled.as_ref().map_or(0, |condition| work(condition.size() + plan.references.len()));
         let mut found = Vec::new();
         for name in names {

@@ -17,7 +17,7 @@ use super::error::StatementError;
 use super::parser::NAME_MAX_BYTES;
 use super::value::{Value, arithmetic};
 use function::Called;
-pub(super) use wildcard::{Schema, Type, has_wildcard};
+pub(super) use wildcard::{Schema, Type, has_wildcard, names_of};
 
 /// The most columns of a `SELECT`, wildcards expanded.
 const COLUMNS_MAX: usize = 2_000;

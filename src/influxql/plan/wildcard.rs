@@ -223,3 +223,23 @@ pub(in super::super) fn has_wildcard(expr: &Expr) -> bool {
         _ => false,
     }
 }
+
+/// The names in the columns of a `SELECT` and in its condition: fields, and tags. `None` if a column stands
+/// for several.
+pub(in super::super) fn names_of<'e>(columns: &'e [Column], condition: Option<&'e Expr>) -> Option<BTreeSet<&'e str>> {
+    let mut names = BTreeSet::new();
+    for expr in columns.iter().map(|column| &column.expr).chain(condition) {
+        add_names(expr, &mut names);
+    }
+    (!columns.iter().any(|column| has_wildcard(&column.expr))).then_some(names)
+}
+
+fn add_names<'e>(expr: &'e Expr, names: &mut BTreeSet<&'e str>) {
+    match expr {
+        Expr::Name(name, _) | Expr::Distinct(name) => _ = names.insert(name),
+        Expr::Group(inner) => add_names(inner, names),
+        Expr::Binary(_, left, right) => [left, right].into_iter().for_each(|side| add_names(side, names)),
+        Expr::Logic(_, parts) | Expr::Call(_, parts) => parts.iter().for_each(|part| add_names(part, names)),
+        _ => {}
+    }
+}
