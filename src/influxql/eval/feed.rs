@@ -176,10 +176,13 @@ impl<'p> Feed<'p> {
         }
         self.limit_series(groups, &mut prepared, &mut series_of);
         let mut members = Members { lookup, series: prepared };
-        let usage = &mut evaluator.usage;
+        let Evaluator { source, usage, .. } = evaluator;
         for (at, series) in series_of.into_iter().enumerate() {
             for (time, values) in &series.rows {
                 usage.points(values.len().max(work_per_row))?;
+                if self.plan.patterns > 0 {
+                    source.check()?;
+                }
                 for (place, value) in members.lookup.field.iter().zip(&mut members.series[at].values) {
                     if let Some(place) = place {
                         *value = values[*place].clone();
@@ -202,7 +205,7 @@ impl<'p> Feed<'p> {
         let Members { lookup, series } = members;
         let one = &mut series[at];
         if one.holds.is_none() {
-            let holds = self.condition.and_then(|condition| condition.holds(&|at| one.values.get(at)));
+            let holds = self.condition.and_then(|condition| condition.holds(&|at| one.values.get(at), &one.matched));
             if holds != Some(true) {
                 return Ok(Next::Row);
             }

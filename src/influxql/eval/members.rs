@@ -29,6 +29,8 @@ pub(super) struct OneSeries {
     pub(super) values: Vec<Value>,
     /// Whether the condition holds for all rows, or for none, or depends on the row.
     pub(super) holds: Option<bool>,
+    /// The results of regular expressions that do not depend on the row.
+    pub(super) matched: Vec<Option<bool>>,
     /// How many rows of the series the answer may show.
     pub(super) rows: usize,
 }
@@ -135,13 +137,18 @@ impl<'p> Feed<'p> {
             })
             .collect();
         let known = |at: usize| if lookup.field[at].is_some() { None } else { values.get(at) };
-        let holds = self.condition.map_or(Some(true), |condition| condition.holds(&known));
+        let holds = self.condition.map_or(Some(true), |condition| condition.holds(&known, &[]));
         if holds == Some(false) {
             return Ok(None);
         }
+        // Once for the series, and not for each row.
+        let mut matched = vec![None; if holds.is_none() { self.plan.patterns } else { 0 }];
+        if !matched.is_empty() {
+            self.condition.inspect(|condition| condition.match_known(&known, &mut matched));
+        }
         let of_value = |value: &Value| if let Value::Text(text) = value { bytes_of(text) } else { 0 };
         let texts: usize = values.iter().map(of_value).sum();
-        usage.memory(SERIES_BYTES + values.len() * size_of::<Value>() + texts)?;
+        usage.memory(SERIES_BYTES + matched.len() + values.len() * size_of::<Value>() + texts)?;
         let text = |value: Value| if let Value::Text(text) = value { text } else { Arc::clone(&self.absent) };
         let tags: Vec<_> = self.keys.iter().map(|key| text(tag(key))).collect();
         let of_tags: usize = tags.iter().map(|value| TAG_BYTES + bytes_of(value)).sum();
@@ -157,7 +164,7 @@ impl<'p> Feed<'p> {
             usage.memory(GROUP_BYTES + of_tags + plan.calls.len() * size_of::<Collected>())?;
         }
         self.series += 1;
-        Ok(Some(OneSeries { group, order: self.series, values, holds, rows: 0 }))
+        Ok(Some(OneSeries { group, order: self.series, values, holds, matched, rows: 0 }))
     }
 
     /// Drops the series that `SLIMIT` and `SOFFSET` leave out of one source.

@@ -145,7 +145,7 @@ impl Evaluator<'_> {
                     self.source.check()?;
                     let tags: Vec<_> =
                         plan.references.iter().map(|(key, _)| Value::Text(one.tag(key).into())).collect();
-                    if condition.holds(&|at| tags.get(at)) == Some(true) {
+                    if condition.holds(&|at| tags.get(at), &[]) == Some(true) {
                         fulfilling.push(one);
                     }
                 }

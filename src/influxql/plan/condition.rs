@@ -19,7 +19,13 @@ pub(in super::super) enum Condition {
     All(Vec<Condition>),
     Any(Vec<Condition>),
     Compare(Operator, Operand, Operand),
-    Matches { operand: Operand, pattern: Pattern, is_negated: bool },
+    /// `nth`: its place among the comparisons with regular expressions.
+    Matches {
+        operand: Operand,
+        pattern: Pattern,
+        is_negated: bool,
+        nth: usize,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -45,7 +51,8 @@ impl Condition {
                 };
                 let operand = Operand::new(left, plan)?;
                 let is_negated = *operator == Operator::MatchesNot;
-                Ok(Self::Matches { operand, pattern: pattern.clone(), is_negated })
+                plan.patterns += 1;
+                Ok(Self::Matches { operand, pattern: pattern.clone(), is_negated, nth: plan.patterns - 1 })
             }
             Expr::Binary(operator, left, right) if is_comparison(*operator) => {
                 Ok(Self::Compare(*operator, Operand::new(left, plan)?, Operand::new(right, plan)?))
@@ -65,15 +72,37 @@ impl Condition {
         }
     }
 
+    /// Compares what is known with regular expressions, which takes longer than other comparisons. The
+    /// results are for [`Self::holds`], by the places of these comparisons.
+    pub(in super::super) fn match_known<'v>(
+        &self,
+        value: &impl Fn(usize) -> Option<&'v Value>,
+        results: &mut [Option<bool>],
+    ) {
+        match self {
+            Self::All(operands) | Self::Any(operands) => {
+                for operand in operands {
+                    operand.match_known(value, results);
+                }
+            }
+            Self::Matches { nth, .. } => results[*nth] = self.holds(value, &[]),
+            Self::Constant(_) | Self::Compare(..) => {}
+        }
+    }
+
     /// Whether the condition holds. `value` returns `None` for what is not known yet; then the result is
-    /// `None` unless it does not depend on it.
-    pub(in super::super) fn holds<'v>(&self, value: &impl Fn(usize) -> Option<&'v Value>) -> Option<bool> {
+    /// `None` unless it does not depend on it. `matched` has results of [`Self::match_known`], or nothing.
+    pub(in super::super) fn holds<'v>(
+        &self,
+        value: &impl Fn(usize) -> Option<&'v Value>,
+        matched: &[Option<bool>],
+    ) -> Option<bool> {
         match self {
             Self::Constant(value) => Some(*value),
             Self::All(operands) => {
                 let mut all = Some(true);
                 for operand in operands {
-                    match operand.holds(value) {
+                    match operand.holds(value, matched) {
                         Some(false) => return Some(false),
                         Some(true) => {}
                         None => all = None,
@@ -84,7 +113,7 @@ impl Condition {
             Self::Any(operands) => {
                 let mut any = Some(false);
                 for operand in operands {
-                    match operand.holds(value) {
+                    match operand.holds(value, matched) {
                         Some(true) => return Some(true),
                         Some(false) => {}
                         None => any = None,
@@ -99,9 +128,12 @@ impl Condition {
                 let is_absent = is_of_names && matches!(&a, Value::Text(text) if text.is_empty());
                 Some(compare(*operator, &a, &b) && !(is_absent && *operator == Operator::Equal))
             }
-            Self::Matches { operand, pattern, is_negated } => match operand.value(value)? {
-                Value::Text(text) => Some(pattern.matches(&text) != *is_negated),
-                _ => Some(false),
+            Self::Matches { operand, pattern, is_negated, nth } => match matched.get(*nth) {
+                Some(Some(result)) => Some(*result),
+                _ => match operand.value(value)? {
+                    Value::Text(text) => Some(pattern.matches(&text) != *is_negated),
+                    _ => Some(false),
+                },
             },
         }
     }

@@ -70,6 +70,8 @@ pub(super) struct Plan {
     pub(super) shown: usize,
     /// Whether references stand beside the calls.
     pub(super) has_auxiliary: bool,
+    /// How many regular expressions the condition has.
+    pub(super) patterns: usize,
 }
 
 impl Plan {

@@ -160,6 +160,22 @@ fn a_hostile_expression_or_limit_takes_no_time() {
     assert!(before.elapsed().as_secs() < 60, "{:?}", before.elapsed());
 }
 
+#[test]
+fn a_slow_expression_runs_once_for_each_series() {
+    // Random letters have so many states that the expression is matched step by step: millions of them.
+    let mut random = Random(1);
+    let text: String = (0..4_000).map(|_| if random.below(2) == 0 { 'a' } else { 'b' }).collect();
+    let lines: Vec<_> = (0..1_000).map(|at| format!("m,room={text} v=1 {}", at * 1_000_000_i64)).collect();
+    let (mut source, before) = (Data::new(&lines.join("\n")), Instant::now());
+    let answer = ask(&mut source, "SELECT count(v) FROM m WHERE v > 1 OR room !~ /a[ab]{300}a[ab]{300}[^ab]/", LIMITS);
+    assert!(answer.contains("1000"), "{answer}");
+    assert!(before.elapsed().as_secs() < 60, "{:?}", before.elapsed());
+    let inner = "SELECT v, room FROM m WHERE room !~ /c/ LIMIT 20";
+    let checks = source.checks.get();
+    ask(&mut source, &format!("SELECT v FROM ({inner}) WHERE room !~ /a[ab]{{300}}[^ab]/"), LIMITS);
+    assert!(source.checks.get() >= checks + 20, "each row may end the statement");
+}
+
 /// A thousand series.
 fn thousand() -> Data {
     let lines: Vec<_> = (0..1_000).map(|at| format!("m,device_id=d{at} v=1 0")).collect();
