@@ -66,7 +66,7 @@ impl BucketSnapshot {
             starts_reading |= starts;
             has_lost &= !starts;
             let of_series =
-                *selected.entry(metric).or_insert_with(|| deletion.series.matches(&self.names.name(metric)));
+                *selected.entry(metric).or_insert_with(|| deletion.series.matches(&self.names.name(metric).0));
             if of_series && deletion.has_instant(self.hour.instant_ms(offset)) {
                 left.touched += u32::from(!has_lost);
                 has_lost = true;

@@ -65,14 +65,10 @@ impl Names {
         id
     }
 
-    /// Returns the name of an id that [`Self::id`] returned.
-    pub(super) fn name(&self, id: Key) -> Metric {
-        self.table.read().unwrap_or_else(PoisonError::into_inner).by_id[id].clone()
-    }
-
-    /// Whether another id has the same text.
-    pub(super) fn has_other_measurements(&self, id: Key) -> bool {
-        self.table.read().unwrap_or_else(PoisonError::into_inner).with_other_measurements.contains(&id)
+    /// Returns the name of an id that [`Self::id`] returned, and whether another id has the same text.
+    pub(super) fn name(&self, id: Key) -> (Metric, bool) {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        (table.by_id[id].clone(), table.with_other_measurements.contains(&id))
     }
 
     pub(super) fn len(&self) -> usize {

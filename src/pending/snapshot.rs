@@ -205,8 +205,8 @@ impl<'a> Numbering<'a> {
     /// Numbers a new id. If another one has the same text, both have one number, and the metric has the
     /// measurement of the first id that has one.
     fn add(&mut self, id: Key) -> usize {
-        let (number, metric) = (self.ids.len(), self.names.name(id));
-        if self.names.has_other_measurements(id) {
+        let (number, (metric, has_other_measurements)) = (self.ids.len(), self.names.name(id));
+        if has_other_measurements {
             if let Some(&known) = self.shared.get(&metric) {
                 self.others.insert(id, known);
                 let first = &mut self.metrics[known as usize];
